@@ -1,0 +1,23 @@
+"""Fixtures shared by all tests."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+REPOSITORY_ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def repository_root() -> Path:
+    """The folder that holds trackmania_rl/, maps/ and config_files/."""
+    return REPOSITORY_ROOT
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """Real maps, replays and a real reference line, which the repository does not ship; skips where they are absent."""
+    folder = Path(os.environ.get("TRACKMANIA_RL_SHARED_DATA", REPOSITORY_ROOT.parent / "shared" / "data"))
+    if not folder.is_dir():
+        pytest.skip(f"real game files are not here ({folder}); set TRACKMANIA_RL_SHARED_DATA to their folder")
+    return folder

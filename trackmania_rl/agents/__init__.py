@@ -1,0 +1,1 @@
+"""The learning algorithm: network, loss and exploration. No sockets, no processes."""

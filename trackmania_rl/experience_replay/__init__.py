@@ -1,0 +1,1 @@
+"""What the learner remembers: columnar storage of races, and experiences as views into it."""

@@ -1,0 +1,1 @@
+"""Reading the game's own files through pygbx."""

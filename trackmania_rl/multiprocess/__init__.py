@@ -1,0 +1,1 @@
+"""The learner and the collectors: queue-free cores, and the thin processes around them."""

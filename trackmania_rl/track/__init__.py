@@ -1,0 +1,1 @@
+"""Reference lines and the virtual checkpoints made from them."""
