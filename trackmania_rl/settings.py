@@ -1,0 +1,426 @@
+"""The one reader of `config_files/`: plain Python files in, one frozen, validated `Settings` object out.
+
+A configuration is a folder of plain Python files that users edit:
+
+* the configuration file itself (`config.py`, `config_tmnf.py`, or a copy of either), which sets every setting once and
+  says beside it what it does;
+* `inputs_list.py`, `state_normalization.py` and `user_config.py` beside it.
+
+Names are flat in the files and grouped here, so that each layer is handed only the group it needs. A wrong setting
+raises `SettingsError`, whose text holds the name, the value, what is allowed and, for an unknown name, the nearest one.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import runpy
+import types
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+COMPANION_FILES = ("inputs_list.py", "state_normalization.py", "user_config.py")
+"""Files read from the folder of the configuration file, in this order, before it."""
+
+
+class SettingsError(ValueError):
+    """A configuration that cannot be used; the text says which setting, its value and what is allowed."""
+
+
+# What a value may be. The ranges stand here once; the errors and `--list-settings` quote them.
+PositiveInt = Annotated[int, Field(gt=0)]
+NonNegativeInt = Annotated[int, Field(ge=0)]
+PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
+Port = Annotated[int, Field(ge=1024, le=65535)]
+Schedule = Annotated[tuple[tuple[NonNegativeInt, Finite], ...], Field(min_length=1)]
+"""((frame count, value), ...): what lies between two entries is interpolated by the setting's own rule."""
+BlockStatistics = tuple[tuple[Finite, ...], tuple[PositiveFloat, ...]]
+"""(means, standard deviations) of one block of the observation."""
+
+
+class _Group(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+    @field_validator("*", mode="after")
+    @classmethod
+    def _schedules_ascend(cls, value: Any, info: Any) -> Any:
+        if info.field_name.endswith("_schedule"):
+            frame_counts = [frames for frames, _ in value]
+            if frame_counts[0] != 0 or any(a >= b for a, b in zip(frame_counts, frame_counts[1:], strict=False)):
+                raise ValueError("a schedule starts at frame 0 and its frame counts ascend")
+        return value
+
+
+class RunSettings(_Group):
+    """The run as a whole: its name, its seed, the machine's arithmetic."""
+
+    run_name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]
+    seed: NonNegativeInt
+    torch_device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")]
+    learner_threads: PositiveInt
+    collector_threads: PositiveInt
+    use_torch_compile: bool
+    checkpoint_interval_s: PositiveFloat
+    checkpoint_holds_replay: bool
+    minimum_free_disk_mb: NonNegativeInt
+
+
+class KeyState(_Group):
+    """Which of the four keys an action holds down."""
+
+    left: bool
+    right: bool
+    accelerate: bool
+    brake: bool
+
+
+class MapEntry(_Group):
+    """One line of the map cycle: `repeat` races in a row on one map."""
+
+    map_name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]*$")]
+    map_path: str
+    reference_line: str
+    is_explo: bool
+    fill_buffer: bool
+    repeat: PositiveInt = 1
+
+
+class GameSettings(_Group):
+    """Game instances and the rules under which a race is played and cut off."""
+
+    game: Literal["simulated", "tmnf"]
+    n_collectors: PositiveInt
+    base_tmi_port: Port
+    maps_folder: str
+    map_cycle: Annotated[tuple[MapEntry, ...], Field(min_length=1)]
+    running_speed: PositiveFloat
+    ms_per_engine_tick: PositiveInt
+    engine_ticks_per_action: PositiveInt
+    image_width_px: Annotated[int, Field(ge=0, le=4096)]
+    image_height_px: Annotated[int, Field(ge=0, le=4096)]
+    cutoff_race_longer_than_ms: PositiveInt
+    cutoff_no_progress_within_ms: PositiveInt
+    cutoff_progress_m: PositiveFloat
+    tmi_protection_timeout_s: PositiveFloat
+    timeout_during_race_ms: PositiveInt
+    timeout_between_races_ms: PositiveInt
+    game_reboot_interval_s: PositiveFloat
+    inputs: Annotated[tuple[KeyState, ...], Field(min_length=2)]
+    action_forward_idx: NonNegativeInt
+    action_backward_idx: NonNegativeInt
+
+    @property
+    def ms_per_action(self) -> int:
+        """Game time between two decisions."""
+        return self.ms_per_engine_tick * self.engine_ticks_per_action
+
+    @property
+    def has_image(self) -> bool:
+        """Whether the observation holds a picture."""
+        return self.image_width_px > 0
+
+    @model_validator(mode="after")
+    def _image_and_actions_fit(self) -> GameSettings:
+        if (self.image_width_px == 0) != (self.image_height_px == 0):
+            raise ValueError("image_width_px and image_height_px are both 0 (no image) or both positive")
+        for name in ("action_forward_idx", "action_backward_idx"):
+            if getattr(self, name) >= len(self.inputs):
+                raise ValueError(
+                    f"{name} = {getattr(self, name)} is no index into inputs, which has {len(self.inputs)}"
+                )
+        return self
+
+
+class ObservationSettings(_Group):
+    """What the float part of the observation holds (reference: 184 floats with the published values)."""
+
+    n_prev_actions_in_inputs: PositiveInt
+    n_zone_centers_in_inputs: PositiveInt
+    one_every_n_zone_centers_in_inputs: PositiveInt
+    n_zone_centers_extrapolate_before_start_of_map: PositiveInt
+    n_zone_centers_extrapolate_after_end_of_map: PositiveInt
+    distance_between_zone_centers_m: PositiveFloat
+    road_width_m: PositiveFloat
+    real_checkpoint_radius_m: PositiveFloat
+    margin_to_announce_finish_m: PositiveFloat
+    state_normalization: dict[str, BlockStatistics]
+
+
+class RewardSettings(_Group):
+    """Reward of one action and the shaping potential of one state."""
+
+    constant_reward_per_ms: Finite
+    reward_per_m_advanced_along_centerline: Finite
+    final_speed_reward_per_m_per_s: Finite
+    engineered_speedslide_reward_schedule: Schedule
+    engineered_neoslide_reward_schedule: Schedule
+    engineered_kamikaze_reward_schedule: Schedule
+    engineered_close_to_vcp_reward_schedule: Schedule
+    shaped_reward_dist_to_cur_vcp: Finite
+    shaped_reward_min_dist_to_cur_vcp_m: NonNegativeFloat
+    shaped_reward_max_dist_to_cur_vcp_m: PositiveFloat
+    shaped_reward_point_to_vcp_ahead: Finite
+
+
+class ReplaySettings(_Group):
+    """What is remembered, and how a batch of mini-races is drawn from it."""
+
+    batch_size: PositiveInt
+    memory_size_schedule: Annotated[tuple[tuple[NonNegativeInt, PositiveInt], ...], Field(min_length=1)]
+    memory_size_start_learn_schedule: Annotated[tuple[tuple[NonNegativeInt, PositiveInt], ...], Field(min_length=1)]
+    number_times_single_memory_is_used_before_discard: PositiveFloat
+    buffer_test_ratio: Annotated[float, Field(ge=0, lt=1)]
+    buffer_test_side_redraw_probability: Annotated[float, Field(gt=0, le=1)]
+    n_steps: PositiveInt
+    discard_non_greedy_actions_in_nsteps: bool
+    temporal_mini_race_duration_actions: PositiveInt
+    oversample_long_term_steps: NonNegativeInt
+    oversample_maximum_term_steps: NonNegativeInt
+    prio_alpha: Fraction
+    prio_beta: Fraction
+    prio_epsilon: PositiveFloat
+
+    @model_validator(mode="after")
+    def _learning_can_start(self) -> ReplaySettings:
+        smallest = min(size for _, size in self.memory_size_schedule)
+        start = self.memory_size_start_learn_schedule[0][1]
+        if start > smallest:
+            raise ValueError(
+                f"memory_size_start_learn_schedule begins with {start} transitions, more than the smallest memory "
+                f"({smallest} in memory_size_schedule): learning would never start"
+            )
+        return self
+
+
+class AgentSettings(_Group):
+    """Network, IQN loss, optimizer, target network."""
+
+    conv_channels: tuple[PositiveInt, ...]
+    conv_kernel_sizes: tuple[PositiveInt, ...]
+    conv_strides: tuple[PositiveInt, ...]
+    float_hidden_dim: PositiveInt
+    dense_hidden_dimension: PositiveInt
+    iqn_embedding_dimension: PositiveInt
+    iqn_n: Annotated[int, Field(ge=2, multiple_of=2)]
+    iqn_k: Annotated[int, Field(ge=2, multiple_of=2)]
+    iqn_kappa: PositiveFloat
+    use_ddqn: bool
+    target_action: Literal["max_of_each_quantile", "argmax_of_mean"]
+    use_target_self_loss_scaling: bool
+    target_self_loss_clamp_ratio: PositiveFloat
+    target_self_loss_average_rate: Annotated[float, Field(gt=0, le=1)]
+    expected_reward_per_action: Finite
+    gamma_schedule: Schedule
+    lr_schedule: Schedule
+    adam_epsilon: PositiveFloat
+    adam_beta1: Annotated[float, Field(ge=0, lt=1)]
+    adam_beta2: Annotated[float, Field(ge=0, lt=1)]
+    weight_decay_lr_ratio: NonNegativeFloat
+    clip_grad_value: PositiveFloat
+    clip_grad_norm: PositiveFloat
+    autocast_dtype: Literal["float32", "float16", "bfloat16"]
+    soft_update_tau: Annotated[float, Field(gt=0, le=1)]
+    number_memories_trained_on_between_target_network_updates: PositiveInt
+    evaluation_weights_decay: Annotated[float, Field(ge=0, lt=1)]
+    reset_every_n_frames_generated: NonNegativeInt
+    overall_reset_mul_factor: Fraction
+    last_layer_reset_mul_factor: Fraction
+    additional_transitions_after_reset: NonNegativeInt
+
+    @model_validator(mode="after")
+    def _convolutions_fit(self) -> AgentSettings:
+        lengths = {len(self.conv_channels), len(self.conv_kernel_sizes), len(self.conv_strides)}
+        if len(lengths) != 1:
+            raise ValueError("conv_channels, conv_kernel_sizes and conv_strides have one entry for each convolution")
+        return self
+
+
+class ExplorationSettings(_Group):
+    """How a collector departs from the greedy action."""
+
+    epsilon_schedule: Schedule
+    epsilon_boltzmann_schedule: Schedule
+    tau_epsilon_boltzmann: NonNegativeFloat
+    random_action_throttle_probability: Annotated[float, Field(ge=0, le=1)] | None
+
+    @field_validator("epsilon_schedule", "epsilon_boltzmann_schedule")
+    @classmethod
+    def _are_probabilities(cls, schedule: Schedule) -> Schedule:
+        if any(not 0 <= value <= 1 for _, value in schedule):
+            raise ValueError("the values are probabilities, between 0 and 1")
+        return schedule
+
+
+class SyncSettings(_Group):
+    """How weights travel from the learner to the collectors, and rollouts back."""
+
+    send_shared_network_every_n_batches: PositiveInt
+    update_inference_network_every_n_actions: PositiveInt
+    rollout_slots_per_collector: Annotated[int, Field(ge=1, le=64)]
+
+
+class TelemetrySettings(_Group):
+    """What is shown and written while a run is on."""
+
+    tensorboard_interval_s: PositiveFloat
+    histogram_interval_s: PositiveFloat
+    test_loss_every_n_batches: PositiveInt
+    terminal_view: Literal["auto", "live", "plain", "off"]
+
+
+class UserSettings(_Group):
+    """This machine's own paths and names, from user_config.py."""
+
+    game_command: str
+    trackmania_base_path: str
+    tmloader_path: str
+    tmloader_profile_name: str
+    username: str
+
+
+class Settings(_Group):
+    """A whole configuration: frozen, validated, picklable, one attribute for each group."""
+
+    run: RunSettings
+    game: GameSettings
+    observation: ObservationSettings
+    reward: RewardSettings
+    replay: ReplaySettings
+    agent: AgentSettings
+    exploration: ExplorationSettings
+    sync: SyncSettings
+    telemetry: TelemetrySettings
+    user: UserSettings
+
+    def flat(self) -> dict[str, Any]:
+        """Every setting by its flat name, as it stands in the configuration files."""
+        return {
+            name: getattr(getattr(self, group), name)
+            for group, model in _groups().items()
+            for name in model.model_fields
+        }
+
+
+NEEDS_RESTART = frozenset(
+    {
+        *RunSettings.model_fields,
+        *ObservationSettings.model_fields,
+        *UserSettings.model_fields,
+        *("game", "n_collectors", "base_tmi_port", "maps_folder", "ms_per_engine_tick", "engine_ticks_per_action"),
+        *("image_width_px", "image_height_px", "inputs", "action_forward_idx", "action_backward_idx"),
+        *("conv_channels", "conv_kernel_sizes", "conv_strides", "float_hidden_dim", "dense_hidden_dimension"),
+        *("iqn_embedding_dimension", "autocast_dtype", "expected_reward_per_action", "n_steps"),
+        *("rollout_slots_per_collector", "buffer_test_ratio", "terminal_view"),
+    }
+) - {"checkpoint_interval_s", "minimum_free_disk_mb", "checkpoint_holds_replay"}
+"""Settings whose edit in a running run's snapshot waits for the next start: they shape networks, buffers or processes."""
+
+
+def load_settings(config_file: Path, overrides: Iterable[str] = ()) -> Settings:
+    """Read a configuration file with its companions and return the validated settings.
+
+    Args:
+        config_file: a Python file; `COMPANION_FILES` are read from its folder.
+        overrides: `name=value` texts that win over the files; the value is a Python literal or a plain string.
+
+    Raises:
+        SettingsError: if a file is missing or fails to run, or a setting is missing, unknown or out of range.
+    """
+    values: dict[str, Any] = {}
+    for file in (*(config_file.parent / name for name in COMPANION_FILES), config_file):
+        values |= _names_set_by(file)
+    values |= dict(parse_override(text) for text in overrides)
+    return settings_from_flat(values, source=str(config_file))
+
+
+def parse_override(text: str) -> tuple[str, Any]:
+    """Split `name=value`; the value is read as a Python literal where it is one, else taken as text.
+
+    Raises:
+        SettingsError: if there is no name or no equals sign.
+    """
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip().isidentifier():
+        raise SettingsError(f"--set {text!r}: write it as name=value, for example --set batch_size=128")
+    try:
+        return name.strip(), ast.literal_eval(value.strip())
+    except (ValueError, SyntaxError):
+        return name.strip(), value.strip()
+
+
+def settings_from_flat(values: Mapping[str, Any], source: str = "these settings") -> Settings:
+    """Validate flat `name: value` pairs and sort them into their groups.
+
+    Raises:
+        SettingsError: naming every missing, unknown or wrong setting.
+    """
+    known = {name: group for group, model in _groups().items() for name in model.model_fields}
+    problems = [_unknown_name(name, known) for name in values if name not in known]
+    problems += [f"{name} is missing" for name in known if name not in values]
+    if problems:
+        raise SettingsError(f"{source}: " + "; ".join(problems))
+    grouped: dict[str, dict[str, Any]] = {group: {} for group in _groups()}
+    for name, value in values.items():
+        grouped[known[name]][name] = value
+    try:
+        return Settings.model_validate(grouped)
+    except ValidationError as error:
+        raise SettingsError(f"{source}: " + "; ".join(_one_line(entry) for entry in error.errors())) from None
+
+
+def changed_settings(old: Settings, new: Settings) -> dict[str, tuple[Any, Any]]:
+    """The settings that differ, as `name: (old value, new value)`."""
+    before, after = old.flat(), new.flat()
+    return {name: (before[name], after[name]) for name in before if before[name] != after[name]}
+
+
+def describe_range(name: str) -> str:
+    """What values a setting accepts, in words; for `--list-settings`."""
+    for model in _groups().values():
+        if name in model.model_fields:
+            field = model.model_fields[name]
+            limits = ", ".join(str(limit) for limit in field.metadata)
+            type_text = getattr(field.annotation, "__name__", None) or str(field.annotation)
+            return f"{type_text} ({limits})" if limits else type_text
+    raise KeyError(name)
+
+
+def _groups() -> dict[str, type[_Group]]:
+    return {name: field.annotation for name, field in Settings.model_fields.items()}  # type: ignore[misc]
+
+
+def _names_set_by(file: Path) -> dict[str, Any]:
+    if not file.is_file():
+        raise SettingsError(f"{file}: no such configuration file")
+    try:
+        names = runpy.run_path(str(file))
+    except Exception as error:  # a user's own Python file can fail in any way; its line is what helps
+        raise SettingsError(f"{file}: {type(error).__name__}: {error}") from error
+    is_setting = {
+        name: not name.startswith("_") and not isinstance(value, types.ModuleType | types.FunctionType | type)
+        for name, value in names.items()
+    }
+    return {name: value for name, value in names.items() if is_setting[name]}
+
+
+def _unknown_name(name: str, known: Iterable[str]) -> str:
+    nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    hint = f"; did you mean {nearest[0]}?" if nearest else ""
+    return f"{name} is no known setting{hint}"
+
+
+def _one_line(error: Any) -> str:
+    """One pydantic error as `name = value: what is allowed`."""
+    location = [part for part in error["loc"] if part not in _groups()]
+    name = ".".join(str(part) for part in location)
+    message = error["msg"].removeprefix("Value error, ")
+    if not name:
+        return message
+    value = repr(error["input"])
+    return f"{name} = {value if len(value) <= 80 else value[:77] + '...'}: {message[0].lower() + message[1:]}"
