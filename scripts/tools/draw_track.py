@@ -1,0 +1,143 @@
+"""Draw a picture of a track: the road from above, coloured by surface, and its heights below.
+
+Usage: ``python scripts/tools/draw_track.py maps/valley.toml --output valley.png``
+"""
+
+import argparse
+from dataclasses import dataclass
+from pathlib import Path
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from trackmania_rl.simulator.track_file import TrackFileError, load_track
+from trackmania_rl.simulator.world import Edge, Ribbon, Surface, Track
+
+BACKGROUND = (60, 90, 60)
+INK = (255, 255, 255)
+START_COLOUR, CHECKPOINT_COLOUR, FINISH_COLOUR = (90, 220, 90), (255, 170, 60), (60, 60, 235)
+SURFACE_COLOURS = {
+    Surface.ASPHALT: (110, 110, 110),
+    Surface.CONCRETE: (160, 160, 160),
+    Surface.DIRT: (60, 100, 150),
+    Surface.GRASS: (50, 150, 70),
+    Surface.ICE: (235, 215, 180),
+    Surface.TURBO: (40, 200, 240),
+}
+EDGE_COLOURS = {Edge.WALL: (230, 230, 230), Edge.GRASS: (80, 200, 80), Edge.DROP: (30, 30, 90)}
+PROFILE_HEIGHT_PX = 220
+MARGIN_PX = 40
+LABEL_EVERY_M = 100.0
+
+Image = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The map from the ground to the picture: x to the right, z downwards, as the game's stadium seen from above."""
+
+    corner_m: npt.NDArray[np.float64]
+    px_per_m: float
+
+    def pixel(self, point_m: npt.NDArray[np.float64]) -> npt.NDArray[np.int32]:
+        """Return pixels (..., 2) for world positions (..., 3)."""
+        return np.round((point_m[..., [0, 2]] - self.corner_m) * self.px_per_m + MARGIN_PX).astype(np.int32)
+
+
+def draw_track(track: Track, width_px: int) -> Image:
+    """Return a BGR picture (H, width_px, 3) of the track from its start to its finish."""
+    ribbon = track.ribbon
+    first, last = np.searchsorted(ribbon.station_m, [-1e-6, track.finish_station_m])
+    sections = np.arange(first, last + 1)
+    borders_m = np.concatenate([_border(ribbon, sections, side) for side in (1.0, -1.0)])
+    low_m, high_m = borders_m[:, [0, 2]].min(axis=0), borders_m[:, [0, 2]].max(axis=0)
+    plan = Plan(low_m, (width_px - 2 * MARGIN_PX) / max(float(high_m[0] - low_m[0]), 0.5 * float(high_m[1] - low_m[1])))
+    height_px = int((high_m[1] - low_m[1]) * plan.px_per_m) + 2 * MARGIN_PX
+    picture = np.full((height_px, width_px, 3), BACKGROUND, dtype=np.uint8)
+    _draw_road(picture, plan, ribbon, sections)
+    _draw_marks(picture, plan, track)
+    return np.concatenate([picture, _profile(track, sections, width_px)])
+
+
+def _border(ribbon: Ribbon, sections: npt.NDArray[np.int64], side: float) -> npt.NDArray[np.float64]:
+    """Return the left (side = 1) or right (-1) borders of some cross-sections, (n, 3) metres."""
+    return np.asarray(ribbon.center_m[sections] + side * ribbon.half_width_m[sections, None] * ribbon.left[sections])
+
+
+def _draw_road(picture: Image, plan: Plan, ribbon: Ribbon, sections: npt.NDArray[np.int64]) -> None:
+    """Fill the road, piece by piece from the start, and line its borders; gaps stay empty."""
+    left_px = plan.pixel(_border(ribbon, sections, 1.0))
+    right_px = plan.pixel(_border(ribbon, sections, -1.0))
+    for k, section in enumerate(sections[:-1]):
+        if not ribbon.has_road[section]:
+            continue
+        corners = np.array([left_px[k], left_px[k + 1], right_px[k + 1], right_px[k]])
+        cv2.fillConvexPoly(picture, corners, SURFACE_COLOURS[Surface(ribbon.surface[section])])
+        edge_colour = EDGE_COLOURS[Edge(ribbon.edge[section])]
+        for border_px in (left_px, right_px):
+            cv2.line(picture, border_px[k].tolist(), border_px[k + 1].tolist(), edge_colour, 2)
+
+
+def _draw_marks(picture: Image, plan: Plan, track: Track) -> None:
+    """Draw start, checkpoints and finish across the road, an arrow with its distance every 100 m."""
+    ribbon = track.ribbon
+    for station_m in np.arange(LABEL_EVERY_M, track.finish_station_m, LABEL_EVERY_M):
+        k = int(np.searchsorted(ribbon.station_m, station_m))
+        tail_px = plan.pixel(ribbon.center_m[k])
+        tip_px = plan.pixel(ribbon.center_m[k] + 12.0 * ribbon.forward[k])
+        cv2.arrowedLine(picture, tail_px.tolist(), tip_px.tolist(), INK, 2, tipLength=0.5)
+        beside_px = plan.pixel(ribbon.center_m[k] + (ribbon.half_width_m[k] + 8.0) * ribbon.left[k])
+        _write(picture, f"{station_m:.0f}", beside_px)
+    lines = [(0.0, START_COLOUR), (track.finish_station_m, FINISH_COLOUR)]
+    for station_m, colour in lines + [(mark_m, CHECKPOINT_COLOUR) for mark_m in track.checkpoint_stations_m]:
+        section = np.array([np.searchsorted(ribbon.station_m, station_m - 1e-6)])
+        ends_px = [plan.pixel(_border(ribbon, section, side))[0].tolist() for side in (1.0, -1.0)]
+        cv2.line(picture, ends_px[0], ends_px[1], colour, 4)
+
+
+def _profile(track: Track, sections: npt.NDArray[np.int64], width_px: int) -> Image:
+    """Return the picture (H, width_px, 3) of the road's height over its length."""
+    ribbon = track.ribbon
+    picture = np.full((PROFILE_HEIGHT_PX, width_px, 3), 30, dtype=np.uint8)
+    heights_m = ribbon.center_m[sections, 1]
+    low_m, high_m = float(heights_m.min()), max(float(heights_m.max()), float(heights_m.min()) + 5.0)
+    floor_px = PROFILE_HEIGHT_PX - MARGIN_PX
+    x_px = MARGIN_PX + (width_px - 2 * MARGIN_PX) * ribbon.station_m[sections] / track.finish_station_m
+    y_px = floor_px - (floor_px - MARGIN_PX) * (heights_m - low_m) / (high_m - low_m)
+    for k, section in enumerate(sections[:-1]):
+        if ribbon.has_road[section]:
+            colour = SURFACE_COLOURS[Surface(ribbon.surface[section])]
+            cv2.rectangle(picture, (int(x_px[k]), int(y_px[k])), (int(x_px[k + 1]), floor_px), colour, -1)
+    for station_m in track.checkpoint_stations_m:
+        x = int(MARGIN_PX + (width_px - 2 * MARGIN_PX) * station_m / track.finish_station_m)
+        cv2.line(picture, (x, MARGIN_PX), (x, floor_px), CHECKPOINT_COLOUR, 1)
+    laps = f", {track.n_laps} laps" if track.n_laps > 1 else ""
+    caption = f"{track.name}: {track.finish_station_m:.0f} m{laps}, heights {low_m:.1f} to {heights_m.max():.1f} m"
+    _write(picture, caption, np.array([MARGIN_PX, MARGIN_PX // 2]))
+    return picture
+
+
+def _write(picture: Image, text: str, place_px: npt.NDArray[np.int32]) -> None:
+    cv2.putText(picture, text, tuple(place_px.tolist()), cv2.FONT_HERSHEY_SIMPLEX, 0.45, INK, 1, cv2.LINE_AA)
+
+
+def main() -> None:
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("track", type=Path, help="a .toml track file or a .npy reference line")
+    parser.add_argument("--output", type=Path, help="the PNG to write; default: the track's name in this folder")
+    parser.add_argument("--width-px", type=int, default=1000)
+    arguments = parser.parse_args()
+    try:
+        track = load_track(arguments.track)
+    except TrackFileError as error:
+        raise SystemExit(str(error)) from error
+    output = arguments.output or Path(f"{arguments.track.stem}.png")
+    if not cv2.imwrite(str(output), draw_track(track, arguments.width_px)):
+        raise SystemExit(f"{output}: could not be written")
+    print(f"wrote {output}")
+
+
+if __name__ == "__main__":
+    main()

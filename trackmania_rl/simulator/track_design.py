@@ -1,0 +1,284 @@
+"""Designing a track from straights and turns, and laying it out as a line with a point every 0.5 m.
+
+A design reads like a road book::
+
+    TrackDesign(
+        name="example",
+        description="A right-hander and a jump.",
+        pieces=(
+            straight(80),
+            right(90, radius_m=40),
+            CHECKPOINT,
+            straight(30, climb_m=3),
+            straight(12, climb_m=-2, is_gap=True),
+            straight(100),
+        ),
+    )
+
+Axes are the game's: y up, x and z on the ground; heading 0 looks along +z, a left turn raises it (towards +x).
+Turns ease in and out: the curvature rises and falls linearly over ``easing_m`` (a clothoid), because a car whose yaw
+rate follows its steering with a delay cannot drive a step in curvature. Heights are drawn as straight ramps first and
+then rounded by a moving average, which bounds the vertical curvature; the road is not rounded across a gap, so that
+the edge a car jumps from keeps its slope.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+LINE_SPACING_M = 0.5
+"""Distance between neighbouring points of a reference line, along the line."""
+LOWEST_ROAD_M = 12.0
+"""Height given to a design's lowest point: the stadium's own ground lies at about 9 m."""
+MAP_MARGIN_M = 80.0
+"""Distance kept between a design and the map's corner at x = z = 0."""
+
+_FINE_STEP_M = 0.05
+_CREST_ROUNDING_M = 24.0
+
+FloatArray = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A straight or a turn; turn_deg is 0 for a straight and positive to the left.
+
+    ``width_m``, ``surface``, ``edge`` and ``banking_deg`` are None where the track's default holds.
+    """
+
+    length_m: float
+    turn_deg: float = 0.0
+    easing_m: float = 0.0
+    climb_m: float = 0.0
+    width_m: float | None = None
+    surface: str | None = None
+    edge: str | None = None
+    banking_deg: float | None = None
+    is_gap: bool = False
+
+    @property
+    def style(self) -> dict[str, object]:
+        """The keys that this piece overrides in a track file's section."""
+        style: dict[str, object] = {
+            key: value
+            for key in ("width_m", "surface", "edge", "banking_deg")
+            if (value := getattr(self, key)) is not None
+        }
+        return style | {"gap": True} if self.is_gap else style
+
+
+@dataclass(frozen=True)
+class CheckpointMark:
+    """A checkpoint at the place where it stands between two pieces."""
+
+
+CHECKPOINT = CheckpointMark()
+
+
+@dataclass(frozen=True)
+class TrackDesign:
+    """A track as its designer thinks of it; for several laps, ``pieces`` describe one lap that closes on itself."""
+
+    name: str
+    description: str
+    pieces: tuple[Piece | CheckpointMark, ...]
+    width_m: float = 20.0
+    surface: str = "asphalt"
+    edge: str = "wall"
+    laps: int = 1
+    heading_deg: float = 0.0
+    allow_crossing: bool = False
+
+
+@dataclass(frozen=True)
+class Section:
+    """A stretch of a lap whose road differs from the track's default, as in a track file's ``[[section]]``."""
+
+    from_m: float
+    to_m: float
+    style: dict[str, object]
+
+
+@dataclass(frozen=True)
+class LaidOutTrack:
+    """A design in the world: line (N,3) float32 for all laps; checkpoints and sections by distance, of one lap."""
+
+    line_m: npt.NDArray[np.float32]
+    checkpoints_m: tuple[float, ...]
+    sections: tuple[Section, ...]
+
+
+def straight(length_m: float, **style: object) -> Piece:
+    """Return a straight; ``style`` holds further fields of Piece."""
+    return Piece(length_m=length_m, **style)  # type: ignore[arg-type]
+
+
+def left(angle_deg: float, *, radius_m: float, easing_m: float = 12.0, **style: object) -> Piece:
+    """Return a left turn by ``angle_deg`` whose tightest radius is ``radius_m``; ``style`` holds fields of Piece.
+
+    The two easings turn by half an arc of their length each, so the whole is ``angle * radius + easing_m`` long.
+
+    Raises:
+        ValueError: the easings alone turn further than the angle asked for.
+    """
+    arc_m = math.radians(angle_deg) * radius_m
+    if arc_m < easing_m:
+        raise ValueError(
+            f"a turn of {angle_deg} degrees at radius {radius_m} m is {arc_m:.1f} m of arc, "
+            f"less than its easing of {easing_m} m: choose a shorter easing"
+        )
+    return Piece(length_m=arc_m + easing_m, turn_deg=angle_deg, easing_m=easing_m, **style)  # type: ignore[arg-type]
+
+
+def right(angle_deg: float, *, radius_m: float, easing_m: float = 12.0, **style: object) -> Piece:
+    """Return the mirror image of `left`."""
+    piece = left(angle_deg, radius_m=radius_m, easing_m=easing_m, **style)
+    return replace(piece, turn_deg=-piece.turn_deg)
+
+
+def lay_out(design: TrackDesign) -> LaidOutTrack:
+    """Place a design in the world.
+
+    Distances in the result are arc lengths of the three-dimensional line, a little longer than on the plan where the
+    road climbs. The line's last point is the last multiple of 0.5 m that the pieces reach.
+    """
+    pieces = [piece for piece in design.pieces if isinstance(piece, Piece)]
+    plan_m, lap_points_m = _fine_lap(pieces, math.radians(design.heading_deg))
+    lap_arc_m = arc_length_m(lap_points_m)
+
+    def along_road_m(distance_on_plan_m: float) -> float:
+        return float(np.interp(distance_on_plan_m, plan_m, lap_arc_m))
+
+    fine_points_m = np.concatenate([lap_points_m] + [lap_points_m[1:]] * (design.laps - 1))
+    line_m = resample(fine_points_m, LINE_SPACING_M)
+    line_m += np.array([MAP_MARGIN_M, LOWEST_ROAD_M, MAP_MARGIN_M]) - line_m.min(axis=0)
+
+    checkpoints_m: list[float] = []
+    sections: list[Section] = []
+    reached_m = 0.0
+    for item in design.pieces:
+        if isinstance(item, CheckpointMark):
+            checkpoints_m.append(round(along_road_m(reached_m), 1))
+            continue
+        start_m, reached_m = reached_m, reached_m + item.length_m
+        if not item.style:
+            continue
+        section = Section(round(along_road_m(start_m), 1), round(along_road_m(reached_m), 1), item.style)
+        if sections and sections[-1].to_m == section.from_m and sections[-1].style == section.style:
+            section = replace(section, from_m=sections.pop().from_m)
+        sections.append(section)
+    return LaidOutTrack(line_m.astype(np.float32), tuple(checkpoints_m), tuple(sections))
+
+
+def close_lap(
+    pieces: Sequence[Piece | CheckpointMark], first_straight: int, second_straight: int
+) -> tuple[Piece | CheckpointMark, ...]:
+    """Change the lengths of two straights so that a lap ends exactly where it began.
+
+    Args:
+        pieces: one lap; the turns must add up to 360 degrees and the climbs to 0.
+        first_straight: index in ``pieces`` of a straight.
+        second_straight: index of another one, not parallel to the first.
+
+    Raises:
+        ValueError: the lap cannot be closed so, with the reason.
+    """
+    solid = [piece for piece in pieces if isinstance(piece, Piece)]
+    turned_deg = sum(piece.turn_deg for piece in solid)
+    climbed_m = sum(piece.climb_m for piece in solid)
+    if abs(abs(turned_deg) - 360.0) > 1e-9 or abs(climbed_m) > 1e-9:
+        raise ValueError(f"a lap must turn by 360 degrees and climb 0 m; this one: {turned_deg} and {climbed_m}")
+    headings = []
+    for index in (first_straight, second_straight):
+        piece = pieces[index]
+        if not isinstance(piece, Piece) or piece.turn_deg != 0.0:
+            raise ValueError(f"piece {index} is not a straight: {piece}")
+        heading = math.radians(sum(p.turn_deg for p in pieces[:index] if isinstance(p, Piece)))
+        headings.append((math.sin(heading), math.cos(heading)))
+    directions = np.array(headings).T
+    if abs(np.linalg.det(directions)) < 0.1:
+        raise ValueError(f"straights {first_straight} and {second_straight} are almost parallel")
+    _, points_m = _fine_lap(solid, 0.0)
+    missing_m = (points_m[0] - points_m[-1])[[0, 2]]
+    closed = list(pieces)
+    for index, extra_m in zip((first_straight, second_straight), np.linalg.solve(directions, missing_m), strict=True):
+        piece = closed[index]
+        assert isinstance(piece, Piece)
+        if piece.length_m + extra_m <= 0.0:
+            raise ValueError(f"closing the lap would make straight {index} {piece.length_m + extra_m:.1f} m long")
+        closed[index] = replace(piece, length_m=piece.length_m + float(extra_m))
+    return tuple(closed)
+
+
+def arc_length_m(points_m: FloatArray) -> FloatArray:
+    """Return the distance along a polyline (N,3), in metres, from its first point to each of its points, (N,)."""
+    steps_m = np.linalg.norm(np.diff(points_m, axis=0), axis=1)
+    return np.concatenate([[0.0], np.cumsum(steps_m)])
+
+
+def resample(points_m: FloatArray, spacing_m: float) -> FloatArray:
+    """Return points (M,3) every ``spacing_m`` along the polyline (N,3), from its first point on; the rest is cut."""
+    along_m = arc_length_m(points_m)
+    wanted_m = spacing_m * np.arange(int(along_m[-1] / spacing_m + 1e-9) + 1)
+    return np.stack([np.interp(wanted_m, along_m, points_m[:, axis]) for axis in range(3)], axis=1)
+
+
+def moving_average(values: FloatArray, window_points: int) -> FloatArray:
+    """Smooth (N,) twice with a window of an odd number of points; end values and end slopes stay as they are.
+
+    The ends are continued by point reflection, which keeps a straight ramp straight.
+    """
+    half = min(window_points // 2, len(values) - 1)
+    kernel = np.full(2 * half + 1, 1.0 / (2 * half + 1))
+    for _ in range(2):
+        values = np.convolve(np.pad(values, half, mode="reflect", reflect_type="odd"), kernel, mode="valid")
+    return values
+
+
+def _fine_lap(pieces: Sequence[Piece], heading_rad: float) -> tuple[FloatArray, FloatArray]:
+    """Return a lap's fine points: distances on the plan (F,) and positions (F,3), beginning at the origin."""
+    knots_m = np.concatenate([[0.0], np.cumsum([piece.length_m for piece in pieces])])
+    steps = math.ceil(knots_m[-1] / _FINE_STEP_M)
+    plan_m = np.linspace(0.0, knots_m[-1], steps + 1)
+    headings_rad = heading_rad + _turned_rad(pieces, knots_m, plan_m)
+    middle_rad = (headings_rad[1:] + headings_rad[:-1]) / 2.0
+    step_m = plan_m[1]
+    x_m = np.concatenate([[0.0], np.cumsum(step_m * np.sin(middle_rad))])
+    z_m = np.concatenate([[0.0], np.cumsum(step_m * np.cos(middle_rad))])
+    return plan_m, np.stack([x_m, _heights_m(pieces, knots_m, plan_m), z_m], axis=1)
+
+
+def _turned_rad(pieces: Sequence[Piece], knots_m: FloatArray, plan_m: FloatArray) -> FloatArray:
+    """Return by how much the road has turned at each plan distance: the curvature's trapezoids, integrated."""
+    turned_rad = np.zeros_like(plan_m)
+    for piece, start_m in zip(pieces, knots_m[:-1], strict=True):
+        if piece.turn_deg == 0.0:
+            continue
+        ease_m, length_m = piece.easing_m, piece.length_m
+        into_m = np.clip(plan_m - start_m, 0.0, length_m)
+        ramp_up_m, ramp_down_m = np.minimum(into_m, ease_m), np.maximum(into_m - (length_m - ease_m), 0.0)
+        # Arc length weighted by the share of the full curvature reached there.
+        weighted_m = into_m - ramp_up_m - ramp_down_m
+        if ease_m > 0.0:
+            weighted_m = weighted_m + ramp_up_m**2 / (2.0 * ease_m) + ramp_down_m - ramp_down_m**2 / (2.0 * ease_m)
+        turned_rad += math.radians(piece.turn_deg) * weighted_m / (length_m - ease_m)
+    return turned_rad
+
+
+def _heights_m(pieces: Sequence[Piece], knots_m: FloatArray, plan_m: FloatArray) -> FloatArray:
+    """Return the road's height at each plan distance; every stretch of road between gaps is rounded by itself."""
+    ramp_knots_m = np.concatenate([[0.0], np.cumsum([piece.climb_m for piece in pieces])])
+    heights_m = np.interp(plan_m, knots_m, ramp_knots_m)
+    borders_m = [0.0]
+    for piece, start_m in zip(pieces, knots_m[:-1], strict=True):
+        if piece.is_gap:
+            borders_m += [start_m, start_m + piece.length_m]
+    borders_m.append(knots_m[-1])
+    window_points = 2 * round(_CREST_ROUNDING_M / (2.0 * _FINE_STEP_M)) + 1
+    for road_from_m, road_to_m in zip(borders_m[::2], borders_m[1::2], strict=True):
+        road = slice(*np.searchsorted(plan_m, [road_from_m, road_to_m + 1e-9]))
+        heights_m[road] = moving_average(heights_m[road], window_points)
+    return heights_m

@@ -1,0 +1,78 @@
+"""What can be measured on a reference line: how tightly it turns, where it meets itself, whether its laps repeat."""
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from trackmania_rl.simulator.world import RIBBON_SPACING_M
+
+MAX_LAP_MISMATCH_M = 1.0
+"""The laps of one line may lie this far apart before they are different roads."""
+BRIDGE_CLEARANCE_M = 5.0
+"""One road passes over another when it is at least this much higher."""
+
+_TURN_CHORD_M = 4.0
+_CROSSING_STEP_POINTS = 4
+_CROSSING_BLOCK_ROWS = 256
+
+FloatArray = npt.NDArray[np.float64]
+
+
+def turn_radius_m(line_m: FloatArray) -> FloatArray:
+    """Return the radius of the line's turns seen from above, (N,) metres, inf on straights.
+
+    It is measured over 4 m, so that the rounding of recorded points does not count as a turn.
+    """
+    reach = round(_TURN_CHORD_M / (2.0 * RIBBON_SPACING_M))
+    plan_m = line_m[:, [0, 2]]
+    padded_m = np.pad(plan_m, ((reach, reach), (0, 0)), mode="reflect", reflect_type="odd")
+    behind_m = plan_m - padded_m[: -2 * reach]
+    ahead_m = padded_m[2 * reach :] - plan_m
+    turned_rad = np.arctan2(
+        ahead_m[:, 0] * behind_m[:, 1] - ahead_m[:, 1] * behind_m[:, 0], np.sum(ahead_m * behind_m, axis=1)
+    )
+    chord_m = (np.linalg.norm(behind_m, axis=1) + np.linalg.norm(ahead_m, axis=1)) / 2.0
+    with np.errstate(divide="ignore"):
+        return np.asarray(chord_m / np.abs(turned_rad))
+
+
+def lap_mismatch_m(line_m: FloatArray, laps: int) -> float:
+    """Return how far, at most, the line's later laps lie from its first one, in metres; 0 for one lap."""
+    if laps == 1:
+        return 0.0
+    along = np.arange(len(line_m), dtype=np.float64)
+    lap_points = (len(line_m) - 1) / laps
+    first_lap_m = np.stack([np.interp(along % lap_points, along, line_m[:, axis]) for axis in range(3)], axis=1)
+    return float(np.max(np.linalg.norm(line_m - first_lap_m, axis=1)))
+
+
+def find_crossing(line_m: FloatArray, half_width_m: FloatArray, *, is_closed: bool) -> tuple[float, float] | None:
+    """Return where the road first runs into itself: two distances along it in metres, or None.
+
+    Two places clash when their roads overlap on the plan and are less than `BRIDGE_CLEARANCE_M` apart in height. Places
+    up to half a circle of the road's own width from each other along the road are neighbours in one bend and never do.
+
+    Args:
+        line_m: (N,3), one lap.
+        half_width_m: (N,) half of the road's width.
+        is_closed: the last point is followed by the first.
+    """
+    line_m, half_width_m = line_m[::_CROSSING_STEP_POINTS], half_width_m[::_CROSSING_STEP_POINTS]
+    station_m = RIBBON_SPACING_M * _CROSSING_STEP_POINTS * np.arange(len(line_m))
+    lap_m = station_m[-1]
+    for first in range(0, len(line_m), _CROSSING_BLOCK_ROWS):
+        rows = slice(first, first + _CROSSING_BLOCK_ROWS)
+        apart_m = np.hypot(
+            line_m[rows, 0, None] - line_m[None, :, 0],
+            line_m[rows, 2, None] - line_m[None, :, 2],
+        )
+        height_m = np.abs(line_m[rows, 1, None] - line_m[None, :, 1])
+        width_m = half_width_m[rows, None] + half_width_m[None, :]
+        along_m = station_m[None, :] - station_m[rows, None]
+        way_round_m = np.minimum(along_m, lap_m - along_m) if is_closed else along_m
+        clashes = (apart_m < width_m) & (height_m < BRIDGE_CLEARANCE_M) & (way_round_m > math.pi / 2.0 * width_m)
+        if clashes.any():
+            row, column = np.unravel_index(int(np.argmax(clashes)), clashes.shape)
+            return float(station_m[first + row]), float(station_m[column])
+    return None
