@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import ast
 import difflib
+import itertools
 import runpy
 import types
 from collections.abc import Iterable, Mapping
@@ -52,7 +53,7 @@ class _Group(BaseModel):
     def _schedules_ascend(cls, value: Any, info: Any) -> Any:
         if info.field_name.endswith("_schedule"):
             frame_counts = [frames for frames, _ in value]
-            if frame_counts[0] != 0 or any(a >= b for a, b in zip(frame_counts, frame_counts[1:], strict=False)):
+            if frame_counts[0] != 0 or any(a >= b for a, b in itertools.pairwise(frame_counts)):
                 raise ValueError("a schedule starts at frame 0 and its frame counts ascend")
         return value
 
@@ -319,7 +320,7 @@ NEEDS_RESTART = frozenset(
         *("rollout_slots_per_collector", "buffer_test_ratio", "terminal_view"),
     }
 ) - {"checkpoint_interval_s", "minimum_free_disk_mb", "checkpoint_holds_replay"}
-"""Settings whose edit in a running run's snapshot waits for the next start: they shape networks, buffers or processes."""
+"""Settings that shape networks, buffers or processes: editing them in a run's snapshot waits for the next start."""
 
 
 def load_settings(config_file: Path, overrides: Iterable[str] = ()) -> Settings:

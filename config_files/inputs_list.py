@@ -1,0 +1,26 @@
+"""The actions that the agent chooses from, and which of them mean "forward" and "brake".
+
+An action is the set of keys held down for one action's duration (50 ms by default). The order is part of a trained
+agent: changing it, or the number of actions, makes older checkpoints and published weights meaningless.
+"""
+
+inputs = (
+    {"left": False, "right": False, "accelerate": True, "brake": False},  # 0 forward
+    {"left": True, "right": False, "accelerate": True, "brake": False},  # 1 forward left
+    {"left": False, "right": True, "accelerate": True, "brake": False},  # 2 forward right
+    {"left": False, "right": False, "accelerate": False, "brake": False},  # 3 nothing
+    {"left": True, "right": False, "accelerate": False, "brake": False},  # 4 left
+    {"left": False, "right": True, "accelerate": False, "brake": False},  # 5 right
+    {"left": False, "right": False, "accelerate": False, "brake": True},  # 6 brake
+    {"left": True, "right": False, "accelerate": False, "brake": True},  # 7 brake left
+    {"left": False, "right": True, "accelerate": False, "brake": True},  # 8 brake right
+    {"left": False, "right": False, "accelerate": True, "brake": True},  # 9 brake and accelerate
+    {"left": True, "right": False, "accelerate": True, "brake": True},  # 10 brake and accelerate left
+    {"left": False, "right": True, "accelerate": True, "brake": True},  # 11 brake and accelerate right
+)
+
+# Index of the action that stands for "before the first action" in the observation. Range: an index into inputs.
+action_forward_idx = 0
+
+# Index of the plain braking action. Range: an index into inputs.
+action_backward_idx = 6

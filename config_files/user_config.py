@@ -1,0 +1,17 @@
+"""This machine's own paths and names. The simulated game needs none of them; leave them as they are for it."""
+
+# First TCP port of the game instances; collector number i uses base_tmi_port + i. Range: 1024 to 65535.
+base_tmi_port = 8478
+
+# Command line that starts one game instance on Linux, with {port} in it (Wine, Proton, Lutris). Empty: not set.
+game_command = ""
+
+# Folder of the game's own documents (Tracks, Config). Empty: not set.
+trackmania_base_path = ""
+
+# TMLoader's program, and the profile it starts (Windows). Empty: not set.
+tmloader_path = ""
+tmloader_profile_name = "default"
+
+# The game account that logs in. Empty: the game asks.
+username = ""

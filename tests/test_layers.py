@@ -1,0 +1,90 @@
+"""The direction of imports: a module imports only from layers below its own."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+PACKAGE = "trackmania_rl"
+
+LAYERS: tuple[tuple[str, ...], ...] = (
+    ("settings", "policy", "seeds"),
+    ("schedules", "gbx", "protocol"),
+    ("rewards", "features", "track", "experience_replay", "simulator.*"),
+    ("agents", "buffer_utilities", "tmi_interaction.*"),
+    ("telemetry", "checkpoints", "buffer_management", "tmi_interaction.game_instance_manager", "simulator.server"),
+    ("multiprocess",),
+    ("multiprocess.*_process", "multiprocess.supervisor"),
+)
+"""Lowest first. `x.*` is every module of x that no later layer names."""
+
+FORBIDDEN = {
+    "agents": ("socket", "multiprocessing.connection"),
+    "tmi_interaction": ("torch", "torchrl", "tensordict"),
+    "simulator": ("torch", "torchrl", "tensordict", "trackmania_rl.settings", "trackmania_rl.track"),
+    "protocol": ("torch", "torchrl", "tensordict"),
+    "features": ("torch",),
+    "rewards": ("torch",),
+    "track": ("torch",),
+}
+
+
+def _modules(repository_root: Path) -> dict[str, Path]:
+    package = repository_root / PACKAGE
+    return {".".join(file.relative_to(package).with_suffix("").parts): file for file in package.rglob("*.py")}
+
+
+def _imports(file: Path) -> set[str]:
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            names |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+    return names
+
+
+def _layer(module: str) -> int:
+    """Index of the layer that names the module most precisely."""
+    best = (-1, -1)
+    for index, patterns in enumerate(LAYERS):
+        for pattern in patterns:
+            if Path(module.replace(".", "/")).match(pattern.replace(".", "/")):
+                best = max(best, (len(pattern.removesuffix("*")), index))
+            elif module == pattern or module.startswith(pattern.removesuffix(".*") + "."):
+                best = max(best, (len(pattern.removesuffix(".*")), index))
+    return best[1]
+
+
+def test_imports_only_point_to_the_same_layer_or_below(repository_root: Path) -> None:
+    modules = _modules(repository_root)
+    upward = []
+    for module, file in modules.items():
+        for imported in _imports(file):
+            target = imported.removeprefix(PACKAGE + ".")
+            if imported.startswith(PACKAGE + ".") and target in modules and _layer(target) > _layer(module):
+                upward.append(f"{module} imports {target}, which lies above it")
+    assert not upward
+
+
+def test_every_module_has_a_layer(repository_root: Path) -> None:
+    homeless = [m for m in _modules(repository_root) if m != "__init__" and _layer(m) < 0]
+    assert not homeless
+
+
+@pytest.mark.parametrize("part", FORBIDDEN)
+def test_a_part_does_not_import_what_it_must_not_know(repository_root: Path, part: str) -> None:
+    for module, file in _modules(repository_root).items():
+        if module == part or module.startswith(part + "."):
+            for imported in _imports(file):
+                assert not any(imported == f or imported.startswith(f + ".") for f in FORBIDDEN[part]), (
+                    f"{module} imports {imported}"
+                )
+
+
+def test_the_simulator_shares_only_the_protocol_with_the_client(repository_root: Path) -> None:
+    for module, file in _modules(repository_root).items():
+        if module.startswith("simulator"):
+            ours = {i for i in _imports(file) if i.startswith(PACKAGE + ".")}
+            outside = {i for i in ours if not i.startswith((f"{PACKAGE}.simulator", f"{PACKAGE}.protocol"))}
+            assert not outside, f"{module} imports {outside}"

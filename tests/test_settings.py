@@ -1,0 +1,128 @@
+"""Settings: what users write is read, checked and explained."""
+
+import ast
+import pickle
+import tokenize
+from pathlib import Path
+
+import pytest
+
+from trackmania_rl.settings import (
+    NEEDS_RESTART,
+    SettingsError,
+    changed_settings,
+    describe_range,
+    load_settings,
+    parse_override,
+    settings_from_flat,
+)
+
+CONFIG_FILES = ("config.py", "config_tmnf.py")
+
+
+@pytest.fixture(params=CONFIG_FILES)
+def config_file(request: pytest.FixtureRequest, repository_root: Path) -> Path:
+    return repository_root / "config_files" / request.param
+
+
+def test_shipped_configurations_load_and_are_frozen_and_picklable(config_file: Path) -> None:
+    settings = load_settings(config_file)
+    assert pickle.loads(pickle.dumps(settings)) == settings
+    with pytest.raises(ValueError, match="frozen"):
+        settings.replay.batch_size = 3  # type: ignore[misc]
+
+
+def test_every_setting_has_a_comment_above_it(config_file: Path) -> None:
+    comment_lines = set()
+    with config_file.open("rb") as file:
+        for token in tokenize.tokenize(file.readline):
+            if token.type == tokenize.COMMENT:
+                comment_lines.add(token.start[0])
+    previous_end, previous_documented = 0, False
+    for node in ast.parse(config_file.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Assign):
+            # A comment documents the unbroken run of assignments that follows it.
+            documented = node.lineno - 1 in comment_lines or (previous_documented and previous_end == node.lineno - 1)
+            assert documented, f"{config_file.name}:{node.lineno} has no comment"
+            previous_end, previous_documented = node.end_lineno or node.lineno, documented
+
+
+def test_both_configurations_explain_settings_in_the_same_words(repository_root: Path) -> None:
+    def comments(name: str) -> list[str]:
+        text = (repository_root / "config_files" / name).read_text(encoding="utf-8")
+        return [line for line in text.splitlines() if line.startswith("#")]
+
+    assert comments("config.py") == comments("config_tmnf.py")
+
+
+def test_full_size_configuration_holds_the_published_figures(repository_root: Path) -> None:
+    settings = load_settings(repository_root / "config_files" / "config_tmnf.py")
+    assert settings.game.ms_per_action == 50
+    assert settings.reward.constant_reward_per_ms == -6 / 5000
+    assert settings.reward.reward_per_m_advanced_along_centerline == 5 / 500
+    assert settings.replay.temporal_mini_race_duration_actions == 140
+    assert settings.replay.memory_size_schedule[-1] == (7_000_000, 200_000)
+    assert settings.agent.lr_schedule == ((0, 1e-3), (3_000_000, 5e-5), (12_000_000, 5e-5), (15_000_000, 1e-5))
+    assert settings.exploration.epsilon_schedule[-1] == (3_000_000, 0.03)
+    assert [entry.repeat for entry in settings.game.map_cycle] == [4, 1]
+
+
+def test_unknown_setting_names_the_nearest(config_file: Path) -> None:
+    with pytest.raises(SettingsError, match=r"batch_sise is no known setting; did you mean batch_size\?"):
+        load_settings(config_file, ["batch_sise=3"])
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("batch_size=0", r"batch_size = 0: input should be greater than 0"),
+        ("batch_size=many", r"batch_size = 'many': input should be a valid integer"),
+        ("torch_device=gpu", r"torch_device = 'gpu': string should match pattern"),
+        ("iqn_n=7", r"iqn_n = 7: input should be a multiple of 2"),
+        ("image_width_px=33", r"both 0 \(no image\) or both positive"),
+        ("lr_schedule=((5, 0.1),)", r"lr_schedule = .*a schedule starts at frame 0"),
+        ("epsilon_schedule=((0, 1.5),)", r"epsilon_schedule = .*probabilities"),
+        ("memory_size_schedule=((0, 10),)", r"learning would never start"),
+        ("action_forward_idx=99", r"no index into inputs"),
+        ("run_name=../elsewhere", r"run_name = '../elsewhere': string should match pattern"),
+    ],
+)
+def test_wrong_value_is_named_with_what_is_allowed(config_file: Path, override: str, message: str) -> None:
+    override = override.replace("image_width_px=33", "image_width_px=0") if "tmnf" in config_file.name else override
+    with pytest.raises(SettingsError, match=message):
+        load_settings(config_file, [override])
+
+
+def test_missing_setting_is_named(config_file: Path) -> None:
+    values = load_settings(config_file).flat()
+    del values["n_steps"]
+    with pytest.raises(SettingsError, match="n_steps is missing"):
+        settings_from_flat(values)
+
+
+def test_missing_and_broken_files_are_named(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"inputs_list\.py: no such configuration file"):
+        load_settings(tmp_path / "config.py")
+    (tmp_path / "inputs_list.py").write_text("inputs = (")
+    with pytest.raises(SettingsError, match=r"inputs_list\.py: SyntaxError"):
+        load_settings(tmp_path / "config.py")
+
+
+def test_overrides_are_literals_or_text() -> None:
+    assert parse_override("seed=3") == ("seed", 3)
+    assert parse_override("run_name = fast") == ("run_name", "fast")
+    assert parse_override("lr_schedule=((0, 1e-3),)") == ("lr_schedule", ((0, 1e-3),))
+    with pytest.raises(SettingsError, match="name=value"):
+        parse_override("seed")
+
+
+def test_changes_are_listed_by_name(config_file: Path) -> None:
+    old, new = load_settings(config_file), load_settings(config_file, ["n_steps=5"])
+    assert changed_settings(old, new) == {"n_steps": (3, 5)}
+    assert changed_settings(old, old) == {}
+
+
+def test_settings_that_need_a_restart_exist_and_ranges_are_described(config_file: Path) -> None:
+    names = load_settings(config_file).flat()
+    assert names.keys() >= NEEDS_RESTART
+    assert all(describe_range(name) for name in names)
