@@ -1,1 +1,1 @@
-"""The facts both ends of the wire share: messages, the state blob, input scripts. Imports nothing else of ours."""
+"""The wire between a game instance and its client: messages, state blobs and input scripts."""

@@ -1,0 +1,198 @@
+"""State blobs against the package that documents them."""
+
+import numpy as np
+import pytest
+import tminterface.structs as oracle
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trackmania_rl.protocol.state_blob import (
+    BLOB_FIXED_BYTES,
+    HEAD_BYTES,
+    STATE_HEAD_DTYPE,
+    CheckpointLayout,
+    StateBlobError,
+    StateView,
+    new_state_blob,
+    parse_state_blob,
+    with_last_checkpoint_time_cleared,
+)
+
+
+def parse_with_oracle(blob):
+    """Parse a blob with the tminterface package."""
+    state = oracle.SimStateData(bytes(blob))
+    state.cp_data.resize(oracle.CheckpointData.cp_states_field, state.cp_data.cp_states_length)
+    state.cp_data.resize(oracle.CheckpointData.cp_times_field, state.cp_data.cp_times_length)
+    return state
+
+
+@pytest.fixture
+def noise_blob():
+    """A blob whose every 32-bit word is a different small number, so a wrong offset shows."""
+    blob = new_state_blob(3, 6)
+    words = np.frombuffer(blob, "<f4")
+    counts = np.frombuffer(blob, "<i4")[[HEAD_BYTES // 4 - 1, HEAD_BYTES // 4 + 3]].copy()
+    words[3:] = np.arange(3, len(words)) / 7
+    np.frombuffer(blob, "<i4")[[HEAD_BYTES // 4 - 1, HEAD_BYTES // 4 + 3]] = counts
+    return blob
+
+
+def test_what_the_client_reads_lies_where_the_oracle_reads_it(noise_blob):
+    view, state = StateView(noise_blob), parse_with_oracle(noise_blob)
+    dyna, car = state.dyna.current_state, state.scene_mobil
+    np.testing.assert_array_equal(view.position_m, dyna.position)
+    np.testing.assert_array_equal(view.head["quaternion"], dyna.quat)
+    np.testing.assert_array_equal(view.rotation, dyna.rotation.to_numpy())
+    np.testing.assert_array_equal(view.velocity_m_s, dyna.linear_speed)
+    np.testing.assert_array_equal(view.angular_velocity_rad_s, dyna.angular_speed)
+    assert view.race_time_ms == state.player_info.race_time
+    assert view.gearbox_state == car.gearbox_state
+    assert view.gear == car.engine.gear
+    assert view.rpm == car.engine.actual_rpm
+    assert view.is_freewheeling == car.is_freewheeling
+    wheels = [wheel.real_time_state for wheel in state.simulation_wheels]
+    assert list(view.wheel_damper_absorb_m) == [wheel.damper_absorb for wheel in wheels]
+    assert list(view.wheel_has_ground_contact) == [wheel.has_ground_contact for wheel in wheels]
+    assert list(view.wheel_is_sliding) == [wheel.is_sliding for wheel in wheels]
+    assert list(view.wheel_material) == [wheel.contact_material_id & 0xFFFF for wheel in wheels]
+    assert list(view.checkpoint_times_ms) == [entry.time for entry in state.cp_data.cp_times]
+
+
+ORACLE_NAMES = {
+    "scene_mobil": {
+        "input_gas": "input_gas",
+        "input_brake": "input_brake",
+        "input_steer": "input_steer",
+        "max_linear_speed_m_s": "max_linear_speed",
+        "has_any_lateral_contact": "has_any_lateral_contact",
+        "last_has_any_lateral_contact_time_ms": "last_has_any_lateral_contact_time",
+        "turning_rate": "turning_rate",
+        "turbo_boost_factor": "turbo_boost_factor",
+        "last_turbo_time_ms": "last_turbo_time",
+        "turbo_type": "turbo_type",
+        "is_sliding": "is_sliding",
+        "burnout_state": "burnout_state",
+        "current_local_speed_m_s": "current_local_speed",
+    },
+    "scene_mobil.engine": {
+        "engine_max_rpm": "max_rpm",
+        "engine_braking_factor": "braking_factor",
+        "engine_clamped_rpm": "clamped_rpm",
+        "engine_slide_factor": "slide_factor",
+        "engine_rear_gear": "rear_gear",
+    },
+    "player_info": {
+        "prev_race_time_ms": "prev_race_time",
+        "best_time_ms": "race_best_time",
+        "lap_start_time_ms": "lap_start_time",
+        "lap_time_ms": "lap_time",
+        "completed_count": "nb_completed",
+        "completed_target": "max_completed",
+        "checkpoints_of_lap": "cur_lap_cp_count",
+        "checkpoints_of_race": "cur_cp_count",
+        "lap": "cur_lap",
+        "race_finished": "race_finished",
+        "display_speed_km_h": "display_speed",
+        "finish_not_passed": "finish_not_passed",
+        "countdown_ms": "countdown_time",
+    },
+}
+
+
+@pytest.mark.parametrize("part", ORACLE_NAMES)
+def test_what_only_the_game_writes_lies_where_the_oracle_reads_it(noise_blob, part):
+    head, state = StateView(noise_blob).head, parse_with_oracle(noise_blob)
+    for step in part.split("."):
+        state = getattr(state, step)
+    for name, oracle_name in ORACLE_NAMES[part].items():
+        expected = getattr(state, oracle_name)
+        if isinstance(expected, bool):
+            assert bool(head[name]) == expected, name
+        else:
+            np.testing.assert_array_equal(head[name], expected, err_msg=name)
+
+
+def test_inputs_and_timers_lie_where_the_oracle_reads_them(noise_blob):
+    head, state = StateView(noise_blob).head, parse_with_oracle(noise_blob)
+    assert list(head["timers_ms"]) == list(state.timers)
+    events = ["running", "finish", "accelerate", "brake", "left", "right", "steer", "gas"]
+    for slot, name in enumerate(events):
+        event = getattr(state, f"input_{name}_event")
+        assert [int(value) for value in head["input_events"][slot].view("<i4")] == [event.time, event.input_data]
+    assert head["respawn_count"] == state.num_respawns
+
+
+def test_fields_do_not_overlap():
+    taken = np.zeros(HEAD_BYTES, int)
+    for name in STATE_HEAD_DTYPE.names:
+        dtype, offset = STATE_HEAD_DTYPE.fields[name][:2]
+        taken[offset : offset + dtype.itemsize] += 1
+    assert taken.max() == 1
+
+
+def test_new_blob_is_whole_and_nothing_is_passed():
+    blob = new_state_blob(2, 4)
+    assert len(blob) == BLOB_FIXED_BYTES + 4 * 2 + 8 * 4
+    assert list(parse_state_blob(blob).checkpoint_times_ms) == [-1] * 4
+    state = parse_with_oracle(blob)
+    assert (state.context_mode, state.flags) == (1, 0xFF)
+    assert state.cp_data.cp_states_length == 2
+    assert state.cp_data.cp_times_length == 4
+
+
+def test_clearing_the_last_time_changes_nothing_else(noise_blob):
+    cleared = with_last_checkpoint_time_cleared(bytes(noise_blob))
+    assert (
+        list(np.flatnonzero(np.frombuffer(cleared, "u1") != np.frombuffer(noise_blob, "u1")) // 4 * 4)
+        == [len(noise_blob) - 8] * 4
+    )
+    assert StateView(cleared).checkpoint_times_ms[-1] == -1
+
+
+def test_clearing_needs_a_checkpoint_time():
+    with pytest.raises(StateBlobError, match="no finish to undo"):
+        with_last_checkpoint_time_cleared(new_state_blob(0, 0))
+
+
+@pytest.mark.parametrize("size", [0, 1, BLOB_FIXED_BYTES - 1, (1 << 20) + 1])
+def test_impossible_sizes_are_refused(size):
+    with pytest.raises(StateBlobError, match=f"{size} bytes"):
+        StateView(bytes(size))
+
+
+@given(state_count=st.integers(-(2**31), 2**31 - 1), time_count=st.integers(-(2**31), 2**31 - 1))
+def test_counts_that_contradict_the_size_are_refused(state_count, time_count):
+    blob = new_state_blob(3, 6)
+    np.frombuffer(blob, "<i4")[HEAD_BYTES // 4 - 1] = state_count
+    np.frombuffer(blob, "<i4")[HEAD_BYTES // 4 + 3] = time_count
+    if (state_count, time_count) == (3, 6):
+        StateView(blob)
+    else:
+        with pytest.raises(StateBlobError, match="claims"):
+            StateView(blob)
+
+
+@pytest.mark.parametrize("name", ["position_m", "rotation", "velocity_m_s", "angular_velocity_rad_s"])
+@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
+def test_numbers_that_are_not_finite_are_refused(name, number):
+    blob = new_state_blob(1, 1)
+    StateView(blob).head[name].flat[-1] = number
+    with pytest.raises(StateBlobError, match=name):
+        parse_state_blob(blob)
+
+
+def test_unknown_materials_and_missing_parts_are_refused():
+    blob = new_state_blob(1, 1)
+    StateView(blob).head["wheels"]["contact_material_id"][2] = 0x70000 + 31
+    with pytest.raises(StateBlobError, match="materials"):
+        parse_state_blob(blob)
+    blob = new_state_blob(1, 1)
+    StateView(blob).head["flags"] = 0x7F
+    with pytest.raises(StateBlobError, match="lacks parts"):
+        parse_state_blob(blob)
+
+
+def test_layout_counts_bytes():
+    assert CheckpointLayout(3, 6).times_offset == BLOB_FIXED_BYTES + 12
+    assert CheckpointLayout(3, 6).blob_bytes == BLOB_FIXED_BYTES + 12 + 48

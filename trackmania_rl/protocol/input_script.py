@@ -1,0 +1,179 @@
+"""TMInterface input scripts: the text in which a race's inputs are kept, loaded and handed over (message GET_INPUTS).
+
+One command per line or between semicolons, ``#`` begins a comment::
+
+    0.00 press up
+    1.25-2.50 press left     # a range: pressed at the first time, released at the second
+    3.00 steer -65536        # full left; gas has the same range
+    1:02.50 rel up           # minutes; a time without a point is in milliseconds
+
+A time is the race time of the state in which the input changes; the next tick is the first one that feels it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from trackmania_rl.protocol.messages import NO_KEYS, TICK_MS, KeyState
+
+ANALOG_FULL: Final = 65536
+"""Value of a fully turned wheel (steer: to the right) or a fully pressed pedal."""
+
+
+class Input(Enum):
+    """What a script can press; the values are the words of the script language."""
+
+    ACCELERATE = "up"
+    BRAKE = "down"
+    LEFT = "left"
+    RIGHT = "right"
+    RESPAWN = "enter"
+    GIVE_UP = "delete"
+    HORN = "horn"
+    STEER = "steer"
+    GAS = "gas"
+
+
+_ANALOG_INPUTS: Final[tuple[Input, ...]] = (Input.STEER, Input.GAS)
+_KEYS: Final[dict[str, Input]] = {input_.value: input_ for input_ in Input if input_ not in _ANALOG_INPUTS}
+_KEY_STATE_INPUTS: Final[tuple[Input, ...]] = (Input.LEFT, Input.RIGHT, Input.ACCELERATE, Input.BRAKE)
+"""The inputs in the order of KeyState's fields."""
+
+_TIME: Final = re.compile(r"(?:(?:(?P<hours>\d+):)?(?P<minutes>\d+):)?(?P<seconds>\d+)\.(?P<hundredths>\d{1,2})")
+_MAX_TIME_MS: Final = 2**31 - 1 - 2**17
+"""Latest time whose event still fits the state blob's 32-bit event time."""
+
+
+class InputScriptError(ValueError):
+    """A line of an input script that is not understood."""
+
+
+@dataclass(frozen=True, slots=True)
+class InputEvent:
+    """One change of one input.
+
+    Attributes:
+        time_ms: Race time of the state in which it changes, a multiple of TICK_MS.
+        input: What changes.
+        value: 0 or 1 for a key, -ANALOG_FULL to ANALOG_FULL for steer (positive is right) and gas.
+    """
+
+    time_ms: int
+    input: Input
+    value: int
+
+
+def parse_input_script(text: str) -> list[InputEvent]:
+    """Read a script.
+
+    Args:
+        text: The script; times that are no multiple of a tick count for the tick they fall in.
+
+    Returns:
+        The events in order of time; those of the same time stay in the order of the text.
+
+    Raises:
+        InputScriptError: If a command is not understood; names the line and its text.
+    """
+    events: list[InputEvent] = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        for command in line.split("#", 1)[0].split(";"):
+            if command.strip():
+                try:
+                    events += _parse_command(command.split())
+                except InputScriptError as error:
+                    raise InputScriptError(f"line {number}, {line.strip()!r}: {error}") from None
+    return sorted(events, key=lambda event: event.time_ms)
+
+
+def write_input_script(events: Iterable[InputEvent]) -> str:
+    """Write a script that `parse_input_script` reads back to the same events."""
+    return "".join(f"{_format_time(event.time_ms)} {_format_change(event)}\n" for event in events)
+
+
+def events_from_actions(actions: Sequence[KeyState], ms_per_action: int) -> list[InputEvent]:
+    """Turn a race's actions into the changes of keys they make, beginning with no key pressed at race time 0.
+
+    Args:
+        actions: The keys held during each action.
+        ms_per_action: How long one action lasts.
+    """
+    events: list[InputEvent] = []
+    held = NO_KEYS
+    for index, keys in enumerate(actions):
+        events += key_changes(index * ms_per_action, held, keys)
+        held = keys
+    return events
+
+
+def key_changes(time_ms: int, before: KeyState, after: KeyState) -> list[InputEvent]:
+    """The events that lead from one state of the keys to another one."""
+    return [
+        InputEvent(time_ms, input_, int(is_held))
+        for input_, was_held, is_held in zip(_KEY_STATE_INPUTS, before, after, strict=True)
+        if bool(was_held) != bool(is_held)
+    ]
+
+
+def _parse_command(words: list[str]) -> list[InputEvent]:
+    """Read one command, e.g. ["0.00", "press", "up"]; a range gives two events."""
+    if len(words) != 3:
+        raise InputScriptError("a command is 'TIME press|rel KEY' or 'TIME steer|gas VALUE'")
+    start_ms, end_ms = _parse_time_range(words[0])
+    verb, operand = words[1].lower(), words[2].lower()
+    if verb in ("press", "rel"):
+        if operand not in _KEYS:
+            raise InputScriptError(f"unknown key {operand!r}; known are {', '.join(_KEYS)}")
+        changed, value = _KEYS[operand], int(verb == "press")
+    elif verb in (Input.STEER.value, Input.GAS.value):
+        changed, value = Input(verb), _parse_analog(operand)
+    else:
+        raise InputScriptError(f"unknown command {verb!r}; known are press, rel, steer and gas")
+    events = [InputEvent(start_ms, changed, value)]
+    if end_ms is not None:
+        events.append(InputEvent(end_ms, changed, 0))
+    return events
+
+
+def _parse_analog(word: str) -> int:
+    if not re.fullmatch(r"[+-]?\d{1,6}", word) or abs(int(word)) > ANALOG_FULL:
+        raise InputScriptError(f"value {word!r} is not a whole number from {-ANALOG_FULL} to {ANALOG_FULL}")
+    return int(word)
+
+
+def _parse_time_range(word: str) -> tuple[int, int | None]:
+    """Read "T" as (T, None) and "T1-T2" in either order as (earlier, later)."""
+    start, dash, end = word.partition("-")
+    if not dash:
+        return _parse_time(start), None
+    earlier_ms, later_ms = sorted((_parse_time(start), _parse_time(end)))
+    return earlier_ms, later_ms
+
+
+def _parse_time(word: str) -> int:
+    """Read a time in ms, rounded down to a tick."""
+    if re.fullmatch(r"\d{1,10}", word):
+        time_ms = int(word)
+    elif match := _TIME.fullmatch(word):
+        hours, minutes, seconds = (int(match[name] or 0) for name in ("hours", "minutes", "seconds"))
+        time_ms = ((hours * 60 + minutes) * 60 + seconds) * 1000 + int(match["hundredths"].ljust(2, "0")) * 10
+    else:
+        raise InputScriptError(f"time {word!r} is neither milliseconds (1250) nor seconds (1.25 or 1:02.50)")
+    if time_ms > _MAX_TIME_MS:
+        raise InputScriptError(f"time {word!r} is too late; the latest is {_MAX_TIME_MS} ms")
+    return time_ms - time_ms % TICK_MS
+
+
+def _format_time(time_ms: int) -> str:
+    """Write a time as seconds with two decimals, e.g. 62.50."""
+    return f"{time_ms // 1000}.{time_ms % 1000 // 10:02d}"
+
+
+def _format_change(event: InputEvent) -> str:
+    if event.input in _ANALOG_INPUTS:
+        return f"{event.input.value} {event.value}"
+    return f"{'press' if event.value else 'rel'} {event.input.value}"

@@ -1,0 +1,157 @@
+"""Message ids, bounds and packing of the TMInterface 2 "Python link" protocol (reference/tminterface2_protocol.md).
+
+Everything is little-endian and unaligned; a message is an int32 id followed at once by its payload. Both ends of the
+wire use this module: the client to write requests, the simulated game to read them.
+"""
+
+from __future__ import annotations
+
+import struct
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+TICK_MS: Final = 10
+"""One physics tick of the game, in milliseconds of race time."""
+
+COUNTDOWN_MS: Final = 2600
+"""A race begins this long before race time 0; until then the car is held at the spawn."""
+
+DEFAULT_STEP_PERIOD_MS: Final = 10
+DEFAULT_TIMEOUT_MS: Final = 2000
+MAX_PARTIAL_MESSAGE_MS: Final = 10_000
+"""A message that has begun must be complete within this time, or within the timeout where that is shorter."""
+
+MAX_PAYLOAD_BYTES: Final = 1 << 20
+"""Longest blob, command or script either end accepts."""
+
+MAX_FRAME_SIDE_PX: Final = 4096
+FRAME_BYTES_PER_PIXEL: Final = 4
+"""Blue, green, red, alpha."""
+
+
+class MessageId(IntEnum):
+    """What a message is; 1 to 5 come from the game and are answered with the bare id, the others from the client."""
+
+    RUN_STEP = 1
+    CHECKPOINT_COUNT_CHANGED = 2
+    LAP_COUNT_CHANGED = 3
+    REQUESTED_FRAME = 4
+    ON_CONNECT = 5
+    SET_SPEED = 6
+    REWIND_TO_STATE = 7
+    REWIND_TO_CURRENT_STATE = 8
+    GET_STATE = 9
+    SET_INPUT = 10
+    GIVE_UP = 11
+    PREVENT_FINISH = 12
+    SHUTDOWN = 13
+    COMMAND = 14
+    SET_TIMEOUT = 15
+    RACE_FINISHED = 16
+    REQUEST_FRAME = 17
+    RESET_CAMERA = 18
+    SET_STEP_PERIOD = 19
+    UNREQUEST_FRAME = 20
+    TOGGLE_INTERFACE = 21
+    IS_IN_MENUS = 22
+    GET_INPUTS = 23
+
+
+class KeyState(NamedTuple):
+    """Which of the four driving keys are held, in the order message SET_INPUT sends them."""
+
+    left: bool
+    right: bool
+    accelerate: bool
+    brake: bool
+
+
+NO_KEYS: Final = KeyState(left=False, right=False, accelerate=False, brake=False)
+
+INT32: Final = struct.Struct("<i")
+UINT32: Final = struct.Struct("<I")
+FLOAT32: Final = struct.Struct("<f")
+INT32_PAIR: Final = struct.Struct("<ii")
+KEYS: Final = struct.Struct("<4B")
+
+_ID_INT32: Final = struct.Struct("<ii")
+_ID_UINT32: Final = struct.Struct("<iI")
+_ID_FLOAT32: Final = struct.Struct("<if")
+_ID_INT32_PAIR: Final = struct.Struct("<iii")
+_ID_KEYS: Final = struct.Struct("<i4B")
+
+
+def pack_id(message_id: MessageId) -> bytes:
+    """Pack a message without payload; also the answer to one of the game's messages."""
+    return INT32.pack(message_id)
+
+
+def pack_run_step(race_time_ms: int) -> bytes:
+    """Pack the game's message that a step of the physics was made; `race_time_ms` is negative in the countdown."""
+    return _ID_INT32.pack(MessageId.RUN_STEP, race_time_ms)
+
+
+def pack_checkpoint_count_changed(current: int, target: int) -> bytes:
+    """Pack the game's message that `current` of `target` checkpoints (the finish included, all laps) are passed."""
+    return _ID_INT32_PAIR.pack(MessageId.CHECKPOINT_COUNT_CHANGED, current, target)
+
+
+def pack_lap_count_changed(current: int, target: int) -> bytes:
+    """Pack the game's message that `current` of `target` laps are completed."""
+    return _ID_INT32_PAIR.pack(MessageId.LAP_COUNT_CHANGED, current, target)
+
+
+def pack_set_speed(speed: float) -> bytes:
+    """Pack the game speed: a factor of real time; 0 freezes the physics while rendering goes on."""
+    return _ID_FLOAT32.pack(MessageId.SET_SPEED, speed)
+
+
+def pack_rewind_to_state(blob: bytes) -> bytes:
+    """Pack a rewind to a state blob that the game gave earlier."""
+    return pack_bytes(MessageId.REWIND_TO_STATE, blob)
+
+
+def pack_set_input(keys: KeyState) -> bytes:
+    """Pack the keys that are held from the next tick on."""
+    return _ID_KEYS.pack(MessageId.SET_INPUT, keys.left, keys.right, keys.accelerate, keys.brake)
+
+
+def pack_command(text: str) -> bytes:
+    """Pack a console command, e.g. ``map "name.toml"``."""
+    return pack_bytes(MessageId.COMMAND, text.encode())
+
+
+def pack_set_timeout(timeout_ms: int) -> bytes:
+    """Pack how long the game waits for an answer before it drops the client, 0 to 2**32 - 1 ms."""
+    return _ID_UINT32.pack(MessageId.SET_TIMEOUT, timeout_ms)
+
+
+def pack_request_frame(width_px: int, height_px: int) -> bytes:
+    """Pack the request of one frame at the next rendering."""
+    return _ID_INT32_PAIR.pack(MessageId.REQUEST_FRAME, width_px, height_px)
+
+
+def pack_set_step_period(period_ms: int) -> bytes:
+    """Pack every how many milliseconds of race time the game sends RUN_STEP."""
+    return _ID_INT32.pack(MessageId.SET_STEP_PERIOD, period_ms)
+
+
+def pack_toggle_interface(shown: bool) -> bytes:
+    """Pack whether TMInterface's own windows are shown in the game."""
+    return _ID_INT32.pack(MessageId.TOGGLE_INTERFACE, int(shown))
+
+
+def pack_bytes(message_id: MessageId, payload: bytes) -> bytes:
+    """Pack a message whose payload is an int32 length and as many bytes.
+
+    Raises:
+        ValueError: If the payload is longer than the other end would accept.
+    """
+    if len(payload) > MAX_PAYLOAD_BYTES:
+        raise ValueError(f"{message_id.name} payload of {len(payload)} bytes; at most {MAX_PAYLOAD_BYTES} are allowed")
+    return _ID_INT32.pack(message_id, len(payload)) + payload
+
+
+def frame_bytes(width_px: int, height_px: int) -> int:
+    """Size of a frame's payload, which no length precedes on the wire."""
+    return width_px * height_px * FRAME_BYTES_PER_PIXEL

@@ -1,0 +1,333 @@
+"""The game's state blob: where its fields lie, read and written by offset with numpy.
+
+A blob is a fixed head (STATE_HEAD_DTYPE), one int32 per checkpoint of a lap, the number of checkpoint times, and a pair
+(time, stunt score) per checkpoint of all laps. Offsets are those of ``tminterface.structs`` 1.0.2, which the tests use
+as the oracle; parsing through that package costs milliseconds per state, a numpy view about a microsecond.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from trackmania_rl.protocol.messages import INT32, MAX_PAYLOAD_BYTES
+
+BLOB_FIXED_BYTES: Final = 8356
+"""Size of a blob without any checkpoint: 4 bytes per checkpoint state and 8 per checkpoint time come on top."""
+
+CHECKPOINT_STATE_BYTES: Final = 4
+CHECKPOINT_TIME_BYTES: Final = 8
+NOT_PASSED: Final = -1
+"""Time of a checkpoint that is not passed yet."""
+
+RUN_CONTEXT: Final = 1
+ALL_PARTS_PRESENT: Final = 0xFF
+"""Flags of a complete blob; without bit 7 a client reads the race time as 0."""
+
+EVENT_TIME_ORIGIN_MS: Final = 100_000
+"""Input events carry race time plus this."""
+
+PRIVATE_WORDS: Final = 154
+"""Size in 32-bit words of the part that the game uses for itself and no client reads."""
+
+MATERIAL_ID_MASK: Final = 0xFFFF
+MATERIAL_COUNT: Final = 31
+
+
+class InputSlot(IntEnum):
+    """Index of an input in the head's `input_events`."""
+
+    RACE_RUNNING = 0
+    RACE_FINISH = 1
+    ACCELERATE = 2
+    BRAKE = 3
+    LEFT = 4
+    RIGHT = 5
+    STEER = 6
+    GAS = 7
+
+
+def _dtype(size_bytes: int, fields: dict[str, tuple[int, Any]]) -> np.dtype[np.void]:
+    """Make a structured dtype of `size_bytes` from name -> (offset, format); the bytes between stay unnamed."""
+    return np.dtype(
+        {
+            "names": list(fields),
+            "offsets": [offset for offset, _ in fields.values()],
+            "formats": [format_ for _, format_ in fields.values()],
+            "itemsize": size_bytes,
+        }
+    )
+
+
+WHEEL_DTYPE: Final = _dtype(
+    764,
+    {
+        "is_steerable": (4, "<i4"),
+        "offset_from_vehicle_m": (168, ("<f4", (3,))),
+        "damper_absorb_m": (180, "<f4"),
+        "has_ground_contact": (292, "<i4"),
+        "contact_material_id": (296, "<i4"),
+        "is_sliding": (300, "<i4"),
+        "ground_contact_count": (320, "<i4"),
+    },
+)
+"""One wheel, in the game's order front-left, front-right, rear-right, rear-left; flags are 32-bit integers."""
+
+STATE_HEAD_DTYPE: Final = _dtype(
+    8352,
+    {
+        "version": (0, "<u4"),
+        "context_mode": (4, "<u4"),
+        "flags": (8, "<u4"),
+        "timers_ms": (12, ("<i4", (53,))),
+        "quaternion": (672, ("<f4", (4,))),  # w, x, y, z
+        "rotation": (688, ("<f4", (3, 3))),  # car to world
+        "position_m": (724, ("<f4", (3,))),
+        "velocity_m_s": (736, ("<f4", (3,))),
+        "angular_velocity_rad_s": (760, ("<f4", (3,))),
+        "private": (1032, ("<u4", (PRIVATE_WORDS,))),  # unused by the format: the unnamed rest of the dynamics part
+        "input_gas": (1728, "<f4"),
+        "input_brake": (1732, "<f4"),
+        "input_steer": (1736, "<f4"),
+        "max_linear_speed_m_s": (2384, "<f4"),
+        "gearbox_state": (2388, "<i4"),
+        "engine_max_rpm": (3084, "<f4"),
+        "engine_braking_factor": (3104, "<f4"),
+        "engine_clamped_rpm": (3108, "<f4"),
+        "engine_actual_rpm": (3112, "<f4"),
+        "engine_slide_factor": (3116, "<f4"),
+        "engine_rear_gear": (3124, "<i4"),
+        "engine_gear": (3128, "<i4"),
+        "has_any_lateral_contact": (3148, "<i4"),
+        "last_has_any_lateral_contact_time_ms": (3152, "<i4"),
+        "turning_rate": (3160, "<f4"),
+        "turbo_boost_factor": (3172, "<f4"),
+        "last_turbo_time_ms": (3180, "<i4"),
+        "turbo_type": (3184, "<i4"),
+        "is_freewheeling": (3196, "<i4"),
+        "is_sliding": (3224, "<i4"),
+        "burnout_state": (3340, "<i4"),
+        "current_local_speed_m_s": (3452, ("<f4", (3,))),
+        "wheels": (3816, (WHEEL_DTYPE, (4,))),
+        "prev_race_time_ms": (7884, "<i4"),
+        "race_time_ms": (7892, "<i4"),
+        "best_time_ms": (7896, "<u4"),
+        "lap_start_time_ms": (7900, "<u4"),
+        "lap_time_ms": (7904, "<u4"),
+        "completed_count": (7916, "<u4"),
+        "completed_target": (7920, "<u4"),
+        "checkpoints_of_lap": (8020, "<u4"),
+        "checkpoints_of_race": (8024, "<u4"),
+        "lap": (8028, "<u4"),
+        "race_finished": (8032, "<i4"),
+        "display_speed_km_h": (8036, "<i4"),
+        "finish_not_passed": (8040, "<i4"),
+        "countdown_ms": (8120, "<i4"),
+        "input_events": (8276, ("<u4", (8, 2))),  # [InputSlot] -> (race time + EVENT_TIME_ORIGIN_MS, data)
+        "respawn_count": (8340, "<u4"),
+        "checkpoint_state_count": (8348, "<i4"),
+    },
+)
+"""The fixed head of a blob, up to the checkpoint states. Unnamed bytes are zero in the simulated game's blobs."""
+
+HEAD_BYTES: Final = STATE_HEAD_DTYPE.itemsize
+
+
+class StateBlobError(ValueError):
+    """A blob's size, counts or numbers are not those of a game state."""
+
+
+class CheckpointLayout:
+    """Where the checkpoint arrays of one blob lie.
+
+    Attributes:
+        state_count: Checkpoints of one lap, the finish included.
+        time_count: Checkpoints of all laps, the finish included.
+        times_offset: Offset in bytes of the first (time, stunt score) pair.
+    """
+
+    __slots__ = ("state_count", "time_count", "times_offset")
+
+    def __init__(self, state_count: int, time_count: int) -> None:
+        self.state_count = state_count
+        self.time_count = time_count
+        self.times_offset = BLOB_FIXED_BYTES + CHECKPOINT_STATE_BYTES * state_count
+
+    @property
+    def blob_bytes(self) -> int:
+        """Size of the whole blob."""
+        return self.times_offset + CHECKPOINT_TIME_BYTES * self.time_count
+
+    @classmethod
+    def of_blob(cls, blob: bytes | bytearray | memoryview) -> CheckpointLayout:
+        """Read the layout from a blob and check it against the blob's size.
+
+        Raises:
+            StateBlobError: If the size and the counts in the blob contradict each other or exceed the bounds.
+        """
+        size = len(blob)
+        if not BLOB_FIXED_BYTES <= size <= MAX_PAYLOAD_BYTES:
+            raise StateBlobError(f"state blob of {size} bytes; {BLOB_FIXED_BYTES} to {MAX_PAYLOAD_BYTES} are possible")
+        state_count = INT32.unpack_from(blob, HEAD_BYTES - INT32.size)[0]
+        time_count_offset = HEAD_BYTES + CHECKPOINT_STATE_BYTES * state_count
+        if not HEAD_BYTES <= time_count_offset <= size - INT32.size:
+            raise StateBlobError(f"state blob of {size} bytes claims {state_count} checkpoint states")
+        layout = cls(state_count, INT32.unpack_from(blob, time_count_offset)[0])
+        if layout.blob_bytes != size:
+            raise StateBlobError(
+                f"state blob of {size} bytes claims {state_count} checkpoint states and {layout.time_count} times, "
+                f"which make {layout.blob_bytes} bytes"
+            )
+        return layout
+
+
+class StateView:
+    """Named access to a state blob; nothing is copied, so arrays share the blob's memory.
+
+    Args:
+        blob: The bytes as they came from the game.
+
+    Raises:
+        StateBlobError: If the size and the counts in the blob contradict each other.
+    """
+
+    __slots__ = ("_head", "_layout", "blob")
+
+    def __init__(self, blob: bytes | bytearray | memoryview) -> None:
+        self._layout = CheckpointLayout.of_blob(blob)
+        self._head = np.frombuffer(blob, STATE_HEAD_DTYPE, count=1)[0]
+        self.blob = blob
+
+    @property
+    def head(self) -> np.void:
+        """The whole fixed head, one record of STATE_HEAD_DTYPE."""
+        return self._head
+
+    @property
+    def race_time_ms(self) -> int:
+        """Race time; negative in the countdown."""
+        return int(self._head["race_time_ms"])
+
+    @property
+    def position_m(self) -> npt.NDArray[np.float32]:
+        """(3,) world position of the car's origin."""
+        return self._head["position_m"]
+
+    @property
+    def rotation(self) -> npt.NDArray[np.float32]:
+        """(3, 3) matrix from car axes (x left, y up, z forward) to world axes."""
+        return self._head["rotation"]
+
+    @property
+    def velocity_m_s(self) -> npt.NDArray[np.float32]:
+        """(3,) linear velocity, world axes."""
+        return self._head["velocity_m_s"]
+
+    @property
+    def angular_velocity_rad_s(self) -> npt.NDArray[np.float32]:
+        """(3,) angular velocity, world axes."""
+        return self._head["angular_velocity_rad_s"]
+
+    @property
+    def gear(self) -> int:
+        """1 to 5, 0 for reverse."""
+        return int(self._head["engine_gear"])
+
+    @property
+    def rpm(self) -> float:
+        """Engine speed, 0 to about 11000 per minute."""
+        return float(self._head["engine_actual_rpm"])
+
+    @property
+    def gearbox_state(self) -> int:
+        """1 while the gear changes, 2 at the start, else 0."""
+        return int(self._head["gearbox_state"])
+
+    @property
+    def is_freewheeling(self) -> bool:
+        """Whether the engine is cut off until the next checkpoint."""
+        return bool(self._head["is_freewheeling"])
+
+    @property
+    def wheel_is_sliding(self) -> npt.NDArray[np.bool_]:
+        """(4,) flags, wheels in the game's order."""
+        return self._head["wheels"]["is_sliding"] != 0
+
+    @property
+    def wheel_has_ground_contact(self) -> npt.NDArray[np.bool_]:
+        """(4,) flags, wheels in the game's order."""
+        return self._head["wheels"]["has_ground_contact"] != 0
+
+    @property
+    def wheel_damper_absorb_m(self) -> npt.NDArray[np.float32]:
+        """(4,) travel of the dampers."""
+        return self._head["wheels"]["damper_absorb_m"]
+
+    @property
+    def wheel_material(self) -> npt.NDArray[np.int32]:
+        """(4,) material ids of the ground; the upper 16 bits of the field mean something else and are cut off."""
+        return self._head["wheels"]["contact_material_id"] & MATERIAL_ID_MASK
+
+    @property
+    def checkpoint_times_ms(self) -> npt.NDArray[np.int32]:
+        """(n,) times of the checkpoints of all laps with the finish last; NOT_PASSED where not passed."""
+        pairs = np.frombuffer(
+            self.blob, "<i4", count=2 * self._layout.time_count, offset=self._layout.times_offset
+        ).reshape(-1, 2)
+        return pairs[:, 0]
+
+
+def parse_state_blob(blob: bytes | bytearray | memoryview) -> StateView:
+    """Make a view of a blob and check the numbers that a client computes with.
+
+    Raises:
+        StateBlobError: If the blob has another shape, lacks parts, or holds numbers no car can have.
+    """
+    view = StateView(blob)
+    head = view.head
+    if int(head["flags"]) & ALL_PARTS_PRESENT != ALL_PARTS_PRESENT:
+        raise StateBlobError(
+            f"state blob with flags {int(head['flags']):#x} lacks parts; {ALL_PARTS_PRESENT:#x} expected"
+        )
+    for name in ("position_m", "rotation", "velocity_m_s", "angular_velocity_rad_s", "engine_actual_rpm"):
+        if not np.isfinite(head[name]).all():
+            raise StateBlobError(f"state blob whose {name} is not finite: {head[name]}")
+    if (view.wheel_material >= MATERIAL_COUNT).any():
+        raise StateBlobError(f"state blob with wheel materials {view.wheel_material}; 0 to {MATERIAL_COUNT - 1} exist")
+    return view
+
+
+def with_last_checkpoint_time_cleared(blob: bytes | bytearray) -> bytes:
+    """Copy a blob taken at the finish so that the race in it is not finished: a client rewinds to it to go on.
+
+    Raises:
+        StateBlobError: If the blob has another shape or no checkpoint time at all.
+    """
+    layout = CheckpointLayout.of_blob(blob)
+    if layout.time_count == 0:
+        raise StateBlobError("state blob without checkpoint times: there is no finish to undo")
+    copy = bytearray(blob)
+    INT32.pack_into(copy, layout.blob_bytes - CHECKPOINT_TIME_BYTES, NOT_PASSED)
+    return bytes(copy)
+
+
+def new_state_blob(state_count: int, time_count: int) -> bytearray:
+    """Make a complete blob of zeros with no checkpoint passed, for a game to fill in.
+
+    Args:
+        state_count: Checkpoints of one lap, the finish included.
+        time_count: Checkpoints of all laps, the finish included.
+    """
+    layout = CheckpointLayout(state_count, time_count)
+    blob = bytearray(layout.blob_bytes)
+    head = np.frombuffer(blob, STATE_HEAD_DTYPE, count=1)[0]
+    head["context_mode"] = RUN_CONTEXT
+    head["flags"] = ALL_PARTS_PRESENT
+    head["checkpoint_state_count"] = state_count
+    INT32.pack_into(blob, layout.times_offset - INT32.size, time_count)
+    for index in range(time_count):
+        INT32.pack_into(blob, layout.times_offset + CHECKPOINT_TIME_BYTES * index, NOT_PASSED)
+    return blob
