@@ -8,7 +8,7 @@ import pytest
 PACKAGE = "trackmania_rl"
 
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("settings", "policy", "seeds"),
+    ("settings", "policy", "seeds", "errors"),
     ("schedules", "gbx", "protocol"),
     ("rewards", "features", "track", "experience_replay", "simulator.*"),
     ("agents", "buffer_utilities", "tmi_interaction.*"),
@@ -86,5 +86,5 @@ def test_the_simulator_shares_only_the_protocol_with_the_client(repository_root:
     for module, file in _modules(repository_root).items():
         if module.startswith("simulator"):
             ours = {i for i in _imports(file) if i.startswith(PACKAGE + ".")}
-            outside = {i for i in ours if not i.startswith((f"{PACKAGE}.simulator", f"{PACKAGE}.protocol"))}
+            outside = {i for i in ours if not i.startswith((f"{PACKAGE}.simulator", f"{PACKAGE}.protocol", f"{PACKAGE}.errors"))}
             assert not outside, f"{module} imports {outside}"

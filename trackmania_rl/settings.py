@@ -23,11 +23,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from trackmania_rl.errors import UserError
+
 COMPANION_FILES = ("inputs_list.py", "state_normalization.py", "user_config.py")
 """Files read from the folder of the configuration file, in this order, before it."""
 
 
-class SettingsError(ValueError):
+class SettingsError(UserError, ValueError):
     """A configuration that cannot be used; the text says which setting, its value and what is allowed."""
 
 

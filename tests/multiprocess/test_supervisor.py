@@ -1,0 +1,81 @@
+"""The supervisor restarts what dies and leaves nothing alive."""
+
+import multiprocessing
+import time
+from multiprocessing.process import BaseProcess
+from multiprocessing.synchronize import Event
+
+import pytest
+
+from trackmania_rl.multiprocess import supervisor as supervisor_module
+from trackmania_rl.multiprocess.supervisor import CollectorsKeepDyingError, CollectorSupervisor
+
+CONTEXT = multiprocessing.get_context("fork")
+
+
+def _obedient(stop: Event) -> None:
+    stop.wait(30)
+
+
+def _deaf() -> None:
+    time.sleep(30)
+
+
+def _dies() -> None:
+    raise SystemExit(7)
+
+
+def _start(target: object, *args: object) -> BaseProcess:
+    process = CONTEXT.Process(target=target, args=args, daemon=True)  # type: ignore[arg-type]
+    process.start()
+    return process
+
+
+def test_all_end_when_asked() -> None:
+    stop = CONTEXT.Event()
+    supervisor = CollectorSupervisor(lambda _: _start(_obedient, stop), lambda _: None, 3, stop)
+    supervisor.start()
+    assert supervisor.n_alive == 3
+    supervisor.stop(within_s=5)
+    assert supervisor.n_alive == 0
+
+
+def test_a_deaf_collector_is_killed_in_time() -> None:
+    stop = CONTEXT.Event()
+    supervisor = CollectorSupervisor(lambda _: _start(_deaf), lambda _: None, 1, stop)
+    supervisor.start()
+    began_s = time.monotonic()
+    supervisor.stop(within_s=0.2)
+    assert supervisor.n_alive == 0
+    assert time.monotonic() - began_s < 3
+
+
+def test_the_dead_are_reported_and_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor_module, "FIRST_RESTART_DELAY_S", 0.0)
+    stop, dead = CONTEXT.Event(), []
+    targets = iter([lambda: _start(_dies), lambda: _start(_obedient, stop)])
+    supervisor = CollectorSupervisor(lambda _: next(targets)(), dead.append, 1, stop)
+    supervisor.start()
+    deadline_s = time.monotonic() + 10
+    while supervisor.restarts == 0 and time.monotonic() < deadline_s:
+        supervisor.check()
+        time.sleep(0.01)
+    assert dead == [0]
+    assert supervisor.n_alive == 1
+    supervisor.stop()
+
+
+def test_it_gives_up_on_a_collector_that_always_dies(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor_module, "FIRST_RESTART_DELAY_S", 0.0)
+    stop = CONTEXT.Event()
+    supervisor = CollectorSupervisor(lambda _: _start(_dies), lambda _: None, 1, stop)
+    supervisor.start()
+
+    def check_for_a_while() -> None:
+        deadline_s = time.monotonic() + 20
+        while time.monotonic() < deadline_s:
+            supervisor.check()
+            time.sleep(0.005)
+
+    with pytest.raises(CollectorsKeepDyingError, match="died 6 times in a row"):
+        check_for_a_while()

@@ -1,0 +1,100 @@
+"""The run's own copy of its configuration, and edits to it while the run goes on.
+
+`save/{run_name}/config/` holds the configuration file under the name `config.py`, and its companions. That folder *is*
+the run's configuration: resuming reads it, and every process looks at it between two races.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+from trackmania_rl.settings import (
+    COMPANION_FILES,
+    NEEDS_RESTART,
+    Settings,
+    SettingsError,
+    changed_settings,
+    load_settings,
+    parse_override,
+    settings_from_flat,
+)
+
+SNAPSHOT_FILE = "config.py"
+
+log = logging.getLogger(__name__)
+
+
+def write_snapshot(config_file: Path, snapshot_folder: Path, overrides: Iterable[str] = ()) -> Path:
+    """Copy a configuration with its companions into the run's folder and append the command line's overrides.
+
+    Returns:
+        The snapshot's configuration file. It is plain Python like its model, for the user to edit during the run.
+    """
+    snapshot_folder.mkdir(parents=True, exist_ok=True)
+    for name in COMPANION_FILES:
+        shutil.copyfile(config_file.parent / name, snapshot_folder / name)
+    snapshot_file = snapshot_folder / SNAPSHOT_FILE
+    shutil.copyfile(config_file, snapshot_file)
+    append_overrides(snapshot_file, overrides)
+    return snapshot_file
+
+
+def append_overrides(snapshot_file: Path, overrides: Iterable[str]) -> None:
+    """Write `name=value` overrides behind the snapshot's own lines, where they win and can be edited."""
+    assignments = [f"{name} = {value!r}\n" for name, value in map(parse_override, overrides)]
+    if assignments:
+        with snapshot_file.open("a", encoding="utf-8") as file:
+            file.write("\n# Set on the command line.\n" + "".join(assignments))
+
+
+class LiveSettings:
+    """The settings in force, renewed from the snapshot at race boundaries.
+
+    A snapshot that does not load leaves the last good settings in force. A changed setting that shapes networks,
+    buffers or processes is left as it is until the next start.
+    """
+
+    def __init__(self, snapshot_file: Path, current: Settings, is_reporter: bool = False) -> None:
+        """`is_reporter` marks the one process that logs what changed, so that each change is told once."""
+        self.current = current
+        self._snapshot_file = snapshot_file
+        self._log = log.info if is_reporter else log.debug
+        self._log_warning = log.warning if is_reporter else log.debug
+        self._seen = self._stamp()
+
+    def refresh(self) -> bool:
+        """Apply edits made since the last call; return whether anything changed."""
+        stamp = self._stamp()
+        if stamp == self._seen:
+            return False
+        self._seen = stamp
+        try:
+            edited = load_settings(self._snapshot_file)
+        except SettingsError as error:
+            self._log_warning("the edited configuration is not applied, the last good one stays: %s", error)
+            return False
+        changes = changed_settings(self.current, edited)
+        waiting = sorted(changes.keys() & NEEDS_RESTART)
+        if waiting:
+            self._log_warning("these settings wait for the next start: %s", ", ".join(waiting))
+        applied = {name: change for name, change in changes.items() if name not in NEEDS_RESTART}
+        for name, (old, new) in applied.items():
+            self._log("configuration: %s = %r (was %r)", name, new, old)
+        if applied:
+            new_values = {name: new for name, (_, new) in applied.items()}
+            self.current = settings_from_flat(self.current.flat() | new_values)
+        return bool(applied)
+
+    def _stamp(self) -> tuple[tuple[int, int], ...]:
+        """When each file was last written and its size; a file caught between two writes counts as absent."""
+        stamps = []
+        for name in (SNAPSHOT_FILE, *COMPANION_FILES):
+            try:
+                status = (self._snapshot_file.parent / name).stat()
+                stamps.append((status.st_mtime_ns, status.st_size))
+            except FileNotFoundError:
+                stamps.append((0, 0))
+        return tuple(stamps)

@@ -1,0 +1,117 @@
+"""Keeps the collector processes alive, and ends them all in good time."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
+from multiprocessing.synchronize import Event
+
+from trackmania_rl.errors import UserError
+
+log = logging.getLogger(__name__)
+
+FIRST_RESTART_DELAY_S = 1.0
+LONGEST_RESTART_DELAY_S = 30.0
+SETTLED_AFTER_S = 60.0
+"""A collector that lived this long is taken to work: its next failure counts as the first."""
+GIVE_UP_AFTER_FAILURES = 6
+
+
+class CollectorsKeepDyingError(UserError):
+    """No collector can be kept alive; the log holds what each of them said."""
+
+
+@dataclass
+class _Post:
+    """One collector's place: the process that fills it now, and its recent failures."""
+
+    process: BaseProcess | None = None
+    started_at_s: float = 0.0
+    failures: int = 0
+    restart_at_s: float = 0.0
+
+
+class CollectorSupervisor:
+    """Starts `n_collectors` processes through `spawn(index)`, restarts those that die, and stops them.
+
+    Args:
+        spawn: starts collector number `index` and returns its process.
+        on_death: called with the index of a collector that died, before it is started again; frees what it held.
+        n_collectors: how many there are.
+        stop_requested: the event that every collector watches.
+    """
+
+    def __init__(
+        self,
+        spawn: Callable[[int], BaseProcess],
+        on_death: Callable[[int], None],
+        n_collectors: int,
+        stop_requested: Event,
+    ) -> None:
+        self._spawn = spawn
+        self._on_death = on_death
+        self._stop_requested = stop_requested
+        self._posts = [_Post() for _ in range(n_collectors)]
+        self.restarts = 0
+
+    def start(self) -> None:
+        """Start every collector."""
+        for index in range(len(self._posts)):
+            self._start(index)
+
+    def check(self) -> None:
+        """Start again the collectors that died, the later the more often they do.
+
+        Raises:
+            CollectorsKeepDyingError: when one has failed `GIVE_UP_AFTER_FAILURES` times in a row.
+        """
+        now_s = time.monotonic()
+        for index, post in enumerate(self._posts):
+            if post.process is None:
+                if now_s >= post.restart_at_s:
+                    self.restarts += 1
+                    self._start(index)
+            elif not post.process.is_alive():
+                self._bury(index, post, now_s)
+
+    @property
+    def n_alive(self) -> int:
+        """How many collectors are running."""
+        return sum(post.process is not None and post.process.is_alive() for post in self._posts)
+
+    def stop(self, within_s: float = 3.0) -> None:
+        """Ask every collector to end, and end those that have not done so within `within_s` seconds."""
+        self._stop_requested.set()
+        deadline_s = time.monotonic() + within_s
+        processes = [post.process for post in self._posts if post.process is not None]
+        for process in processes:
+            process.join(max(0.0, deadline_s - time.monotonic()))
+        for process in processes:
+            if process.is_alive():
+                log.warning("%s did not end within %.0f s and is killed", process.name, within_s)
+                process.kill()
+                process.join()
+
+    def _start(self, index: int) -> None:
+        post = self._posts[index]
+        post.process = self._spawn(index)
+        post.started_at_s = time.monotonic()
+
+    def _bury(self, index: int, post: _Post, now_s: float) -> None:
+        assert post.process is not None
+        has_settled = now_s - post.started_at_s > SETTLED_AFTER_S
+        post.failures = 1 if has_settled else post.failures + 1
+        exit_code = post.process.exitcode
+        post.process = None
+        self._on_death(index)
+        if post.failures >= GIVE_UP_AFTER_FAILURES:
+            raise CollectorsKeepDyingError(
+                f"collector {index} died {post.failures} times in a row (last exit code {exit_code}); "
+                "the messages above say why; nothing learned is lost, the run can be resumed"
+            )
+        delay_s = min(FIRST_RESTART_DELAY_S * 2 ** (post.failures - 1), LONGEST_RESTART_DELAY_S)
+        post.restart_at_s = now_s + delay_s
+        log.warning("collector %d died (exit code %s); it starts again in %.0f s", index, exit_code, delay_s)
