@@ -1,0 +1,23 @@
+"""What a policy answers when it is asked for an action: the one type that the agent and the game's client share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyDecision:
+    """One decision.
+
+    Attributes:
+        action: index into the configured `inputs`.
+        is_greedy: whether `action` is the one with the highest value; exploration may pick it by chance.
+        q_values: (A,) float32, the value of each action: expected sum of rewards until the mini-race ends.
+    """
+
+    action: int
+    is_greedy: bool
+    q_values: npt.NDArray[np.float32]
