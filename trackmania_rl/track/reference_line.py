@@ -1,0 +1,102 @@
+"""Reference lines: the points along a track from which the virtual checkpoints (zones) are made.
+
+A line is a `.npy` file of shape (N, 3), in metres in the game's world axes, from the start line to the finish, one point
+every `distance_between_zone_centers_m`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from trackmania_rl.errors import UserError
+
+SMOOTHING_REACH_POINTS: Final = 5
+"""A smoothed point is the mean of the points this many places before and behind it (reference/observation.md)."""
+
+MIN_SPACING_RATIO: Final = 0.25
+MAX_SPACING_RATIO: Final = 2.0
+"""How far the distance of two neighbouring points may be from the nominal one, as a factor. Recorded lines that were
+smoothed by hand keep within 0.7 to 1.3."""
+
+
+class ReferenceLineError(UserError):
+    """A reference line is missing, unreadable, or not a line at the distances the settings promise."""
+
+
+def load_reference_line(path: Path, spacing_m: float) -> npt.NDArray[np.float64]:
+    """Read a reference line and check that it can be driven along.
+
+    Args:
+        path: the `.npy` file; pickled objects in it are refused.
+        spacing_m: the nominal distance of two neighbouring points (`distance_between_zone_centers_m`).
+
+    Returns:
+        (N, 3) float64 points in metres, N >= 2.
+
+    Raises:
+        ReferenceLineError: if the file is missing, damaged, of another shape, not finite or of another spacing.
+    """
+    if not path.is_file():
+        raise ReferenceLineError(f"reference line {path}: no such file; a map needs a .npy line of shape (N, 3)")
+    try:
+        # Memory mapping compares the header's shape with the file's size, so a damaged header can't ask for terabytes.
+        stored = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise ReferenceLineError(f"reference line {path}: not a readable .npy file ({error})") from error
+    if not isinstance(stored, np.ndarray):
+        stored.close()
+        raise ReferenceLineError(f"reference line {path}: an archive of several arrays; save one array with numpy.save")
+    if stored.ndim != 2 or stored.shape[1] != 3 or stored.shape[0] < 2:
+        raise ReferenceLineError(f"reference line {path}: shape {stored.shape}; (N, 3) with N >= 2 is needed")
+    if stored.dtype.kind not in "fiu":
+        raise ReferenceLineError(f"reference line {path}: dtype {stored.dtype}; real numbers are needed")
+    line = np.array(stored, dtype=np.float64)
+    _check_points(line, spacing_m, path)
+    return line
+
+
+def _check_points(line: npt.NDArray[np.float64], spacing_m: float, path: Path) -> None:
+    not_finite = ~np.isfinite(line).all(axis=1)
+    if not_finite.any():
+        first = int(np.argmax(not_finite))
+        raise ReferenceLineError(
+            f"reference line {path}: {int(not_finite.sum())} points are not finite, the first is number {first}"
+        )
+    steps_m = np.linalg.norm(np.diff(line, axis=0), axis=1)
+    lowest_m, highest_m = MIN_SPACING_RATIO * spacing_m, MAX_SPACING_RATIO * spacing_m
+    wrong = (steps_m < lowest_m) | (steps_m > highest_m)
+    if wrong.any():
+        first = int(np.argmax(wrong))
+        raise ReferenceLineError(
+            f"reference line {path}: points {first} and {first + 1} are {steps_m[first]:.3f} m apart; {lowest_m:g} to "
+            f"{highest_m:g} m are allowed for distance_between_zone_centers_m = {spacing_m:g}"
+        )
+
+
+def extend_and_smooth(
+    line: npt.NDArray[np.float64], n_points_before: int, n_points_after: int
+) -> npt.NDArray[np.float64]:
+    """Extend a line straight on at both ends, then smooth it.
+
+    The extension repeats the first and the last step of the line; smoothing replaces every point but the
+    outermost `SMOOTHING_REACH_POINTS` by the mean of its two neighbours at that reach (reference/observation.md).
+
+    Args:
+        line: (N, 3) points, N >= 2.
+        n_points_before: points added before the first one.
+        n_points_after: points added behind the last one.
+
+    Returns:
+        (n_points_before + N + n_points_after, 3) points; point `n_points_before` stems from the line's first.
+    """
+    backwards = np.arange(n_points_before, 0, -1)[:, None] * (line[0] - line[1])
+    forwards = np.arange(1, n_points_after + 1)[:, None] * (line[-1] - line[-2])
+    extended = np.concatenate((line[0] + backwards, line, line[-1] + forwards))
+    smoothed = extended.copy()
+    reach = SMOOTHING_REACH_POINTS
+    smoothed[reach:-reach] = 0.5 * (extended[: -2 * reach] + extended[2 * reach :])
+    return smoothed

@@ -1,0 +1,216 @@
+"""Virtual checkpoints (zones): where along the reference line the car is, and how many metres it has made.
+
+Zone i lies around centre i of the extended, smoothed reference line; its borders i - 1 (entry) and i (exit) are the
+midpoints to the neighbouring centres. The zone the car is in moves with it, step by step, so a track that crosses or
+touches itself is no special case. Rules: reference/observation.md, "Virtual checkpoints (zones)".
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from trackmania_rl.settings import ObservationSettings
+from trackmania_rl.track.reference_line import extend_and_smooth
+
+SAME_CHECKPOINT_REACH_M: Final = 50.0
+"""Zones this near along the line to the one tied to a real checkpoint belong to the same passage of it; a passage
+further along is another lap's."""
+
+FloatArray = npt.NDArray[np.float64]
+
+
+class VirtualCheckpoints(NamedTuple):
+    """The zones of one map; arrays are indexed by zone or by border, Z zones in all. Numba takes it as it is.
+
+    Attributes:
+        centers_m: (Z, 3) zone centres, in metres, world axes.
+        border_m: (Z - 1, 3) border i lies between zones i and i + 1.
+        border_distance_m: (Z - 1,) length of the line from border 0 to border i.
+        border_direction: (Z - 2, 3) unit vector from border i to border i + 1.
+        first_zone_idx: the zone in which a race begins: the reference line's first point.
+        last_zone_idx: the last zone that can be entered by driving: the reference line's last point.
+        max_center_distance_m: a zone whose centre is further from the car than this is not entered.
+        real_checkpoint_m: (Z, 3) position of the map's own checkpoint that belongs to a zone.
+        real_checkpoint_radius_m: (Z,) a zone is left forwards (or re-entered backwards) only within this distance of
+            its real checkpoint; infinite for zones without one.
+    """
+
+    centers_m: FloatArray
+    border_m: FloatArray
+    border_distance_m: FloatArray
+    border_direction: FloatArray
+    first_zone_idx: int
+    last_zone_idx: int
+    max_center_distance_m: float
+    real_checkpoint_m: FloatArray
+    real_checkpoint_radius_m: FloatArray
+
+    @classmethod
+    def from_reference_line(
+        cls, line: FloatArray, settings: ObservationSettings, real_checkpoints_m: FloatArray | None = None
+    ) -> VirtualCheckpoints:
+        """Make the zones of a map.
+
+        Args:
+            line: (N, 3) the reference line as `load_reference_line` returns it.
+            settings: extension, spacing, road width and checkpoint radius.
+            real_checkpoints_m: (C, 3) positions of the map's own checkpoints, where they are known. Each is tied to the
+                nearest zone within `real_checkpoint_radius_m`, once for each time the line passes it.
+        """
+        n_before = settings.n_zone_centers_extrapolate_before_start_of_map
+        centers = extend_and_smooth(line, n_before, settings.n_zone_centers_extrapolate_after_end_of_map)
+        border = 0.5 * (centers[:-1] + centers[1:])
+        segment = np.diff(border, axis=0)
+        segment_m = np.linalg.norm(segment, axis=1)
+        positions, radii = _tie_real_checkpoints(
+            centers,
+            np.empty((0, 3)) if real_checkpoints_m is None else real_checkpoints_m,
+            settings.real_checkpoint_radius_m,
+            same_passage_zones=math.ceil(SAME_CHECKPOINT_REACH_M / settings.distance_between_zone_centers_m),
+        )
+        return cls(
+            centers_m=centers,
+            border_m=border,
+            border_distance_m=np.concatenate(([0.0], np.cumsum(segment_m))),
+            border_direction=segment / segment_m[:, None],
+            first_zone_idx=n_before,
+            last_zone_idx=n_before + len(line) - 1,
+            max_center_distance_m=math.hypot(settings.distance_between_zone_centers_m / 2, settings.road_width_m / 2),
+            real_checkpoint_m=positions,
+            real_checkpoint_radius_m=radii,
+        )
+
+    @property
+    def finish_zone_idx(self) -> int:
+        """Index that stands for the finish itself: one beyond the last zone that can be entered by driving."""
+        return self.last_zone_idx + 1
+
+    @property
+    def start_m(self) -> float:
+        """Metres along the line at the entry of the first zone."""
+        return float(self.border_distance_m[self.first_zone_idx - 1])
+
+    @property
+    def finish_m(self) -> float:
+        """Metres along the line at the finish: the exit of the last zone."""
+        return float(self.border_distance_m[self.last_zone_idx])
+
+    @property
+    def length_m(self) -> float:
+        """Metres from the entry of the first zone to the finish."""
+        return self.finish_m - self.start_m
+
+
+class ZoneTracker:
+    """The zone the car is in, followed from state to state through one race.
+
+    Attributes:
+        checkpoints: the map's zones.
+        zone_idx: the current zone.
+        furthest_zone_idx: the highest zone reached in this race.
+    """
+
+    def __init__(self, checkpoints: VirtualCheckpoints) -> None:
+        self.checkpoints = checkpoints
+        self.zone_idx = checkpoints.first_zone_idx
+        self.furthest_zone_idx = checkpoints.first_zone_idx
+
+    def reset(self) -> None:
+        """Begin a new race at the start of the line."""
+        self.zone_idx = self.furthest_zone_idx = self.checkpoints.first_zone_idx
+
+    def update(self, position_m: npt.NDArray[np.floating]) -> float:
+        """Move the current zone to where the car is now.
+
+        Args:
+            position_m: (3,) the car, world axes.
+
+        Returns:
+            Metres along the line from border 0 to the car, clipped to the current zone.
+        """
+        position = np.asarray(position_m, dtype=np.float64)
+        self.zone_idx = move_zone(self.zone_idx, position, self.checkpoints)
+        self.furthest_zone_idx = max(self.furthest_zone_idx, self.zone_idx)
+        return meters_along_line(self.zone_idx, position, self.checkpoints)
+
+
+@njit(cache=True)
+def move_zone(zone_idx: int, position_m: FloatArray, zones: VirtualCheckpoints) -> int:
+    """Move a zone index to where the car is: forwards while the next centre is nearer, else backwards likewise.
+
+    Args:
+        zone_idx: the zone at the previous state, 1 to `zones.last_zone_idx`.
+        position_m: (3,) float64, the car, world axes.
+        zones: the map's zones.
+    """
+    centers, limit_m = zones.centers_m, zones.max_center_distance_m
+    here_m = _distance_m(centers[zone_idx], position_m)
+    while zone_idx < zones.last_zone_idx:
+        next_m = _distance_m(centers[zone_idx + 1], position_m)
+        if next_m > here_m or next_m > limit_m or not _real_checkpoint_is_near(zone_idx, position_m, zones):
+            break
+        zone_idx += 1
+        here_m = next_m
+    while zone_idx >= 2:
+        previous_m = _distance_m(centers[zone_idx - 1], position_m)
+        if (
+            previous_m >= here_m
+            or previous_m > limit_m
+            or not _real_checkpoint_is_near(zone_idx - 1, position_m, zones)
+        ):
+            break
+        zone_idx -= 1
+        here_m = previous_m
+    return zone_idx
+
+
+@njit(cache=True)
+def meters_along_line(zone_idx: int, position_m: FloatArray, zones: VirtualCheckpoints) -> float:
+    """Metres along the line: all segments before the current zone plus the clipped projection on its own.
+
+    Args:
+        zone_idx: the current zone, >= 1.
+        position_m: (3,) float64, the car, world axes.
+        zones: the map's zones.
+    """
+    entry = zone_idx - 1
+    along_m = 0.0
+    for axis in range(3):
+        along_m += (position_m[axis] - zones.border_m[entry, axis]) * zones.border_direction[entry, axis]
+    segment_m = zones.border_distance_m[entry + 1] - zones.border_distance_m[entry]
+    return zones.border_distance_m[entry] + min(max(along_m, 0.0), segment_m)
+
+
+@njit(cache=True)
+def _real_checkpoint_is_near(zone_idx: int, position_m: FloatArray, zones: VirtualCheckpoints) -> bool:
+    return _distance_m(zones.real_checkpoint_m[zone_idx], position_m) < zones.real_checkpoint_radius_m[zone_idx]
+
+
+@njit(cache=True)
+def _distance_m(a: FloatArray, b: FloatArray) -> float:
+    return math.sqrt((a[0] - b[0]) ** 2 + (a[1] - b[1]) ** 2 + (a[2] - b[2]) ** 2)
+
+
+def _tie_real_checkpoints(
+    centers_m: FloatArray, checkpoints_m: FloatArray, radius_m: float, same_passage_zones: int
+) -> tuple[FloatArray, FloatArray]:
+    """Give each real checkpoint to its nearest zone, again for each further passage of the line (multi-lap maps).
+
+    Returns:
+        (Z, 3) checkpoint position and (Z,) radius by zone; radius infinite where a zone has no checkpoint.
+    """
+    positions = np.zeros_like(centers_m)
+    radii = np.full(len(centers_m), np.inf)
+    for checkpoint in checkpoints_m:
+        distances_m = np.linalg.norm(centers_m - checkpoint, axis=1)
+        while distances_m.min() < radius_m:
+            nearest = int(distances_m.argmin())
+            positions[nearest] = checkpoint
+            radii[nearest] = radius_m
+            distances_m[max(nearest - same_passage_zones, 0) : nearest + same_passage_zones] = np.inf
+    return positions, radii
