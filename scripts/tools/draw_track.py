@@ -80,9 +80,9 @@ def _draw_road(picture: Image, plan: Plan, ribbon: Ribbon, sections: npt.NDArray
 
 
 def _draw_marks(picture: Image, plan: Plan, track: Track) -> None:
-    """Draw start, checkpoints and finish across the road, an arrow with its distance every 100 m."""
+    """Draw start, checkpoints and finish across the road, an arrow with its distance every 100 m of a lap."""
     ribbon = track.ribbon
-    for station_m in np.arange(LABEL_EVERY_M, track.finish_station_m, LABEL_EVERY_M):
+    for station_m in np.arange(LABEL_EVERY_M, track.finish_station_m / track.n_laps, LABEL_EVERY_M):
         k = int(np.searchsorted(ribbon.station_m, station_m))
         tail_px = plan.pixel(ribbon.center_m[k])
         tip_px = plan.pixel(ribbon.center_m[k] + 12.0 * ribbon.forward[k])
@@ -104,7 +104,7 @@ def _profile(track: Track, sections: npt.NDArray[np.int64], width_px: int) -> Im
     low_m, high_m = float(heights_m.min()), max(float(heights_m.max()), float(heights_m.min()) + 5.0)
     floor_px = PROFILE_HEIGHT_PX - MARGIN_PX
     x_px = MARGIN_PX + (width_px - 2 * MARGIN_PX) * ribbon.station_m[sections] / track.finish_station_m
-    y_px = floor_px - (floor_px - MARGIN_PX) * (heights_m - low_m) / (high_m - low_m)
+    y_px = floor_px - (floor_px - MARGIN_PX) * (0.1 + 0.9 * (heights_m - low_m) / (high_m - low_m))
     for k, section in enumerate(sections[:-1]):
         if ribbon.has_road[section]:
             colour = SURFACE_COLOURS[Surface(ribbon.surface[section])]

@@ -6,9 +6,11 @@ walled asphalt road, so that any line can be driven at once.
 """
 
 import difflib
+import io
 import math
 import tomllib
 from pathlib import Path
+from tokenize import TokenError
 from typing import Annotated, Literal, Self, get_args
 
 import numpy as np
@@ -135,15 +137,15 @@ def read_line(path: Path) -> FloatArray:
     try:
         if path.stat().st_size > MAX_LINE_BYTES:
             raise TrackFileError(f"{path}: is larger than {MAX_LINE_BYTES} bytes, too large for a reference line")
-        with path.open("rb") as file:
-            line_m = np.load(file, allow_pickle=False)
+        content = path.read_bytes()
     except OSError as error:
-        raise TrackFileError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except (ValueError, EOFError) as error:
-        if isinstance(error, TrackFileError):
-            raise
+        raise TrackFileError(f"{path}: cannot be read: {error.strerror}") from error
+    try:
+        # Not np.load, which would also open zip archives.
+        line_m = np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)
+    except (ValueError, EOFError, TokenError, MemoryError) as error:  # a damaged header may ask for terabytes
         raise TrackFileError(f"{path}: is damaged or no .npy array: {error}") from error
-    if not isinstance(line_m, np.ndarray) or not np.issubdtype(line_m.dtype, np.number):
+    if not np.issubdtype(line_m.dtype, np.number):
         raise TrackFileError(f"{path}: holds no array of numbers")
     if line_m.ndim != 2 or line_m.shape[1] != 3 or np.iscomplexobj(line_m):
         raise TrackFileError(f"{path}: has shape {line_m.shape} of {line_m.dtype}, expected (N, 3) real x, y, z")

@@ -1,0 +1,271 @@
+"""Track files and reference lines: what they say arrives in the track, and what is wrong is named."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from trackmania_rl.simulator.track_design import (
+    CHECKPOINT,
+    TrackDesign,
+    close_lap,
+    lay_out,
+    left,
+    resample,
+    right,
+    straight,
+)
+from trackmania_rl.simulator.track_file import TrackFileError, load_track, read_line
+from trackmania_rl.simulator.track_geometry import find_crossing, lap_mismatch_m, turn_radius_m
+from trackmania_rl.simulator.world import Edge, Surface
+
+STRAIGHT_LINE = np.stack([np.full(401, 100.0), np.full(401, 12.0), 100.0 + 0.5 * np.arange(401)], axis=1)
+
+
+def write_track(folder: Path, text: str = "", line: np.ndarray = STRAIGHT_LINE) -> Path:
+    np.save(folder / "line.npy", line.astype(np.float32))
+    path = folder / "track.toml"
+    path.write_text('name = "test"\nline = "line.npy"\n' + text, encoding="utf-8")
+    return path
+
+
+def at_station(values: np.ndarray, ribbon, station_m: float) -> float:
+    return values[int(np.searchsorted(ribbon.station_m, station_m - 1e-6))]
+
+
+def test_defaults_and_sections_arrive_in_the_ribbon(tmp_path):
+    track = load_track(
+        write_track(
+            tmp_path,
+            """
+width_m = 18
+edge = "grass"
+checkpoints_m = [50, 120.5]
+[[section]]
+from_m = 60
+to_m = 100
+surface = "dirt"
+width_m = 30
+edge = "drop"
+banking_deg = 5
+[[section]]
+from_m = 140
+to_m = 150
+gap = true
+""",
+        )
+    )
+    ribbon = track.ribbon
+    assert track.name == "test"
+    assert track.n_laps == 1
+    assert track.checkpoint_stations_m == (50.0, 120.5)
+    assert track.finish_station_m == pytest.approx(200.0, abs=0.01)
+    assert at_station(ribbon.half_width_m, ribbon, 20) == pytest.approx(9.0)
+    assert at_station(ribbon.half_width_m, ribbon, 80) == pytest.approx(15.0)
+    assert [at_station(ribbon.surface, ribbon, s) for s in (59.5, 60, 99.5, 100)] == [
+        Surface.ASPHALT,
+        Surface.DIRT,
+        Surface.DIRT,
+        Surface.ASPHALT,
+    ]
+    assert at_station(ribbon.edge, ribbon, 20) == Edge.GRASS
+    assert at_station(ribbon.edge, ribbon, 80) == Edge.DROP
+    assert at_station(ribbon.left, ribbon, 80)[1] < -0.05  # positive banking lowers the left border
+    assert [bool(at_station(ribbon.has_road, ribbon, s)) for s in (139.5, 140, 149.5, 150)] == [
+        True,
+        False,
+        False,
+        True,
+    ]
+
+
+def test_width_changes_are_spread_so_that_no_wall_steps(tmp_path):
+    track = load_track(write_track(tmp_path, "[[section]]\nfrom_m = 60\nto_m = 140\nwidth_m = 40"))
+    assert np.abs(np.diff(track.ribbon.half_width_m)).max() < 0.8  # metres per half metre, from 10 to 20 m
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("widht_m = 3", r"unknown key \(did you mean 'width_m'\?\)"),
+        ('surface = "asfalt"', r"did you mean 'asphalt'"),
+        ('edge = "fence"', r"edge = 'fence' is unknown; known are wall, grass, drop"),
+        ("[[section]]\nfrom_m = 10\nto_m = 20\nsurfce = 'dirt'", r"section.1.surfce: unknown key"),
+        ("[[section]]\nfrom_m = 10\nto_m = 20\nsurface = 'dirty'", r"section.1.surface = 'dirty'.*did you mean 'dirt'"),
+        ("[[section]]\nfrom_m = 30\nto_m = 20", r"to_m = 20.0 must be greater than from_m = 30.0"),
+        ("[[section]]\nfrom_m = 150\nto_m = 300", r"from 150.0 m to 300.0 m lies outside the line, which is 200.0 m"),
+        ("[[section]]\nfrom_m = 0\nto_m = 30\ngap = true", r"gap from 0.0 m to 30.0 m touches the start"),
+        ("checkpoints_m = [80, 40]", r"40.0 m after 80.0 m"),
+        ("checkpoints_m = [400]", r"400.0 m after 0.0 m"),
+        ("width_m = 1", r"width_m: input should be greater than or equal to 4 \(given: 1\)"),
+        ("laps = 0", r"laps: input should be greater than or equal to 1"),
+        ("laps = 2", r"laps = 2, but the line's laps lie up to 200.0 m apart"),
+        ("width_m = = 3", r"not valid TOML"),
+        ("width_m = nan", r"width_m"),
+    ],
+)
+def test_mistakes_in_a_track_file_are_named(tmp_path, text, expected):
+    path = write_track(tmp_path, text)
+    with pytest.raises(TrackFileError, match=expected) as raised:
+        load_track(path)
+    assert str(path) in str(raised.value)
+
+
+def test_missing_keys_and_files_are_named(tmp_path):
+    (tmp_path / "empty.toml").write_text("")
+    with pytest.raises(TrackFileError, match="key name is missing; the key line is missing"):
+        load_track(tmp_path / "empty.toml")
+    with pytest.raises(TrackFileError, match=r"nowhere\.toml: cannot be read"):
+        load_track(tmp_path / "nowhere.toml")
+    (tmp_path / "alone.toml").write_text('name = "a"\nline = "gone.npy"')
+    with pytest.raises(TrackFileError, match=r"gone\.npy: cannot be read"):
+        load_track(tmp_path / "alone.toml")
+    with pytest.raises(TrackFileError, match=r"not '.json'"):
+        load_track(tmp_path / "track.json")
+    (tmp_path / "latin.toml").write_bytes(b'name = "\xe9"')
+    with pytest.raises(TrackFileError, match="not UTF-8"):
+        load_track(tmp_path / "latin.toml")
+
+
+def _with_point(index: int, value: float) -> np.ndarray:
+    line = STRAIGHT_LINE.copy()
+    line[index, 2] += value
+    return line
+
+
+@pytest.mark.parametrize(
+    ("array", "expected"),
+    [
+        (STRAIGHT_LINE[:, :2], r"shape \(401, 2\)"),
+        (STRAIGHT_LINE[:10], "at least 20.0 m"),
+        (np.zeros((0, 3)), "at least 20.0 m"),
+        (_with_point(7, np.nan), "point 7 is not finite"),
+        (_with_point(7, np.inf), "point 7 is not finite"),
+        (_with_point(7, 0.4), "points 6 and 7 are 0.900 m apart"),
+        (2.0 * STRAIGHT_LINE, "are 1.000 m apart"),
+        (np.full((401, 3), "x"), "no array of numbers"),
+        (STRAIGHT_LINE.astype(complex), "complex128"),
+        (np.array(3.0), r"shape \(\)"),
+    ],
+)
+def test_lines_that_are_no_lines_are_refused(tmp_path, array, expected):
+    np.save(tmp_path / "line.npy", array)
+    with pytest.raises(TrackFileError, match=expected):
+        load_track(tmp_path / "line.npy")
+
+
+def test_damaged_npy_files_are_refused(tmp_path):
+    path = tmp_path / "line.npy"
+    np.save(path, STRAIGHT_LINE)
+    whole = path.read_bytes()
+    terabytes = whole.replace(b"(401, 3)", b"(4000000000000, 3)").replace(b" " * 12 + b"\n", b"  \n")
+    zip_start = b"PK\x03\x04" + bytes(30)
+    for damaged in (b"", b"\x93NUMPY", whole[:100], whole[:-50], b"not an array at all", zip_start, terabytes):
+        path.write_bytes(damaged)
+        with pytest.raises(TrackFileError, match=r"line\.npy"):
+            read_line(path)
+    np.save(path, np.array([{"a": 1}], dtype=object), allow_pickle=True)
+    with pytest.raises(TrackFileError, match=r"damaged or no \.npy"):
+        read_line(path)
+
+
+def test_a_bare_line_becomes_a_wide_road_with_checkpoints(tmp_path):
+    line = np.stack([np.full(2001, 100.0), np.full(2001, 12.0), 0.5 * np.arange(2001)], axis=1)
+    np.save(tmp_path / "plain.npy", np.round(line, 1))
+    track = load_track(tmp_path / "plain.npy")
+    assert track.name == "plain"
+    assert track.finish_station_m == pytest.approx(1000.0, abs=0.6)
+    assert np.allclose(track.ribbon.half_width_m, 12.0)
+    assert track.checkpoint_stations_m == pytest.approx((250.0, 500.0, 750.0), abs=0.6)
+
+
+def test_the_real_reference_line_loads(shared_data):
+    path = shared_data / "reference_lines" / "ESL-Hockolicious_0.5m_cl2.npy"
+    if not path.is_file():
+        pytest.skip(f"{path} is not here")
+    track = load_track(path)
+    assert 3900.0 < track.finish_station_m < 4050.0
+    assert np.abs(track.ribbon.forward[:, 1]).max() < 0.35
+
+
+def test_a_turn_tighter_than_the_road_is_wide_is_refused(tmp_path):
+    laid_out = lay_out(TrackDesign("tight", "", (straight(50), left(90, radius_m=8, easing_m=4), straight(50))))
+    with pytest.raises(TrackFileError, match="inner border would fold over"):
+        load_track(write_track(tmp_path, "width_m = 20", laid_out.line_m))
+    load_track(write_track(tmp_path, "width_m = 10", laid_out.line_m))
+
+
+def test_a_crossing_is_refused_unless_meant_or_a_bridge(tmp_path):
+    loop = (straight(100), left(270, radius_m=40), straight(100))
+    flat = lay_out(TrackDesign("eight", "", loop)).line_m
+    with pytest.raises(TrackFileError, match="runs into itself"):
+        load_track(write_track(tmp_path, "", flat))
+    load_track(write_track(tmp_path, "allow_crossing = true", flat))
+    climbing = (straight(100), left(270, radius_m=40, climb_m=12), straight(100))
+    load_track(write_track(tmp_path, "", lay_out(TrackDesign("bridge", "", climbing)).line_m))
+
+
+def test_a_hairpin_of_the_roads_own_width_is_no_crossing():
+    design = TrackDesign("hairpin", "", (straight(100), left(180, radius_m=12, easing_m=6), straight(100)))
+    line_m = lay_out(design).line_m.astype(np.float64)
+    assert find_crossing(line_m, np.full(len(line_m), 10.0), is_closed=False) is None
+
+
+def test_laps_repeat_and_their_lines_count_as_checkpoints(tmp_path):
+    pieces = close_lap(
+        (
+            *(straight(100), left(90, radius_m=30), straight(80), left(90, radius_m=40)),
+            CHECKPOINT,
+            *(straight(90), left(90, radius_m=30), straight(80), left(90, radius_m=30)),
+        ),
+        first_straight=0,
+        second_straight=2,
+    )
+    laid_out = lay_out(TrackDesign("ring", "", pieces, laps=2))
+    assert lap_mismatch_m(laid_out.line_m.astype(np.float64), 2) < 0.5
+    mark_m = laid_out.checkpoints_m[0]
+    text = f"laps = 2\ncheckpoints_m = [{mark_m}]\n[[section]]\nfrom_m = 10\nto_m = 20\nsurface = 'turbo'"
+    track = load_track(write_track(tmp_path, text, laid_out.line_m))
+    lap_m = track.finish_station_m / 2
+    assert track.n_laps == 2
+    assert track.checkpoint_stations_m == pytest.approx((mark_m, lap_m, lap_m + mark_m))
+    for station_m in (15.0, lap_m + 15.0):
+        assert at_station(track.ribbon.surface, track.ribbon, station_m) == Surface.TURBO
+
+
+def test_turns_have_the_angle_radius_and_side_asked_for():
+    for piece, sign in ((left(90, radius_m=40), 1.0), (right(90, radius_m=40), -1.0)):
+        line_m = lay_out(TrackDesign("turn", "", (straight(50), piece, straight(50)))).line_m.astype(np.float64)
+        start, end = line_m[1] - line_m[0], line_m[-1] - line_m[-2]
+        # Heading 0 looks along +z; a left turn leads towards +x.
+        assert np.allclose(start, (0.0, 0.0, 0.5), atol=1e-4)
+        assert np.allclose(end, (0.5 * sign, 0.0, 0.0), atol=1e-3)
+        assert turn_radius_m(line_m).min() == pytest.approx(40.0, rel=0.01)
+
+
+def test_a_gap_keeps_the_ramps_slope():
+    design = TrackDesign(
+        "jump", "", (straight(80), straight(40, climb_m=4), straight(12, climb_m=-3, is_gap=True), straight(80))
+    )
+    laid_out = lay_out(design)
+    lip = int(laid_out.sections[0].from_m / 0.5)
+    rise_m = laid_out.line_m[lip, 1] - laid_out.line_m[lip - 10, 1]
+    assert rise_m / 5.0 == pytest.approx(0.1, rel=0.03)
+
+
+def test_resampling_gives_equal_steps():
+    angle = np.linspace(0.0, 2.0, 777)
+    line_m = resample(np.stack([100.0 * np.cos(angle), 5.0 * angle, 100.0 * np.sin(angle)], axis=1), 0.5)
+    assert np.allclose(np.linalg.norm(np.diff(line_m, axis=0), axis=1), 0.5, atol=1e-4)
+
+
+def test_designs_that_cannot_be_built_say_why():
+    with pytest.raises(ValueError, match="choose a shorter easing"):
+        left(10, radius_m=20, easing_m=10)
+    square = (straight(50), left(90, radius_m=20), straight(50), left(90, radius_m=20))
+    with pytest.raises(ValueError, match="turn by 360 degrees"):
+        close_lap(square, 0, 2)
+    with pytest.raises(ValueError, match="not a straight"):
+        close_lap(square * 2, 0, 1)
+    with pytest.raises(ValueError, match="almost parallel"):
+        close_lap(square * 2, 0, 4)
