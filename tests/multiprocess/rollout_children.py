@@ -1,0 +1,42 @@
+"""What test_rollout_transport's spawned collectors do; a module of its own, so that they import little."""
+
+import sys
+import time
+
+import numpy as np
+
+
+def make_rollout(seed, n_actions, frames=None):
+    """A small race; its arrays follow from the seed. `frames` is where to write the pictures, if not in new memory."""
+    rng = np.random.default_rng(seed)
+    pictures = rng.integers(0, 256, (n_actions, 1, 6, 8), dtype=np.uint8)
+    if frames is not None:
+        frames[:n_actions] = pictures
+        pictures = frames[:n_actions]
+    results = {
+        "frames": pictures,
+        "state_float": rng.random((n_actions, 5), dtype=np.float32),
+        "actions": rng.integers(0, 3, n_actions),
+        "action_was_greedy": rng.random(n_actions) < 0.5,
+        "current_zone_idx": np.arange(n_actions + 1),
+        "furthest_zone_idx": n_actions,
+        "race_time": 50 * n_actions,
+    }
+    stats = {"race_finished": True, "checkpoint_times_ms": [100, 200], "inputs": "0.00 press up\n" * n_actions}
+    return results, stats
+
+
+def send_races(sender, seeds, n_actions):
+    """Sends one race for each seed and reports by its exit code whether torch stayed out."""
+    for seed in seeds:
+        slot = sender.acquire()
+        sender.send(slot, *make_rollout(seed, n_actions, slot.frames if seed % 2 else None))
+    sender.close()
+    sys.exit(3 if "torch" in sys.modules else 0)
+
+
+def send_then_hang(sender, seed):
+    """Sends one race, takes the next slot and never ends by itself."""
+    sender.send(sender.acquire(), *make_rollout(seed, 4))
+    sender.acquire()
+    time.sleep(600)
