@@ -37,7 +37,7 @@ BARE_LINE_WIDTH_M = 24.0
 BARE_LINE_SMOOTHING_M = 10.0
 BARE_LINE_CHECKPOINT_EVERY_M = 300.0
 
-_TAPER_M = 8.0
+_TAPER_M = 12.0
 """Changes of width and banking are spread over twice this length: a step in a wall would stop a car."""
 
 FloatArray = npt.NDArray[np.float64]

@@ -1,0 +1,256 @@
+"""Rebuild the tracks that ship in ``maps/`` from the road books below: one .toml and one .npy line each.
+
+Usage: ``python scripts/tools/build_shipped_tracks.py [--maps-folder maps]``
+
+The radii follow from the car: at full steer it holds a radius of 16 m at 100 km/h, 48 m at 200 km/h and 94 m at
+300 km/h on asphalt.
+"""
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+
+from trackmania_rl.simulator.track_design import (
+    CHECKPOINT,
+    LaidOutTrack,
+    TrackDesign,
+    close_lap,
+    lay_out,
+    left,
+    right,
+    straight,
+)
+
+VALLEY = TrackDesign(
+    name="valley",
+    description="The default: nine corners of all kinds over mild hills, walls on both sides.",
+    pieces=(
+        straight(70),
+        left(90, radius_m=50, climb_m=2),
+        straight(30),
+        right(80, radius_m=35, easing_m=10),
+        CHECKPOINT,
+        straight(50, climb_m=3),
+        right(110, radius_m=25, easing_m=10),
+        straight(45, climb_m=-4),
+        left(70, radius_m=40, easing_m=10),
+        CHECKPOINT,
+        straight(35),
+        right(95, radius_m=20, easing_m=8),
+        straight(55, climb_m=2),
+        right(60, radius_m=55, climb_m=2),
+        CHECKPOINT,
+        straight(40),
+        left(100, radius_m=15, easing_m=8),
+        straight(45, climb_m=-3),
+        left(85, radius_m=30, easing_m=10),
+        straight(30),
+        right(60, radius_m=45, easing_m=10),
+        straight(60),
+    ),
+)
+
+SPEEDWAY = TrackDesign(
+    name="speedway",
+    description="Flat and fast: long bends of 80 to 150 m radius that want throttle control more than brakes.",
+    width_m=26,
+    pieces=(
+        straight(180),
+        left(80, radius_m=150, easing_m=40),
+        straight(120),
+        CHECKPOINT,
+        left(110, radius_m=100, easing_m=30),
+        straight(160),
+        CHECKPOINT,
+        right(60, radius_m=120, easing_m=30),
+        straight(60),
+        left(150, radius_m=80, easing_m=30),
+        CHECKPOINT,
+        straight(250),
+    ),
+)
+
+HILLS = TrackDesign(
+    name="hills",
+    description="Crests that make the car light and dips that press it down, corners right behind them.",
+    pieces=(
+        straight(60),
+        straight(60, climb_m=7),
+        right(75, radius_m=45),
+        straight(50, climb_m=-6),
+        CHECKPOINT,
+        left(100, radius_m=40, climb_m=-2),
+        straight(70, climb_m=10),
+        straight(50, climb_m=-8),
+        left(60, radius_m=60),
+        CHECKPOINT,
+        straight(80, climb_m=9),
+        right(130, radius_m=35, climb_m=3, banking_deg=-8),
+        straight(90, climb_m=-12),
+        right(50, radius_m=70),
+        CHECKPOINT,
+        straight(60, climb_m=4),
+        left(90, radius_m=30, climb_m=-2),
+        straight(80, climb_m=-3),
+    ),
+)
+
+KART = TrackDesign(
+    name="kart",
+    description="Tight and technical: hairpins and chicanes on a narrow road.",
+    width_m=14,
+    pieces=(
+        straight(45),
+        right(90, radius_m=16, easing_m=8),
+        straight(25),
+        left(180, radius_m=15, easing_m=8),
+        CHECKPOINT,
+        straight(30),
+        right(60, radius_m=18, easing_m=8),
+        left(60, radius_m=18, easing_m=8),
+        straight(25),
+        right(175, radius_m=12, easing_m=8),
+        CHECKPOINT,
+        straight(45),
+        left(45, radius_m=25, easing_m=10),
+        right(90, radius_m=20, easing_m=8),
+        left(45, radius_m=25, easing_m=10),
+        straight(20),
+        left(135, radius_m=14, easing_m=8),
+        CHECKPOINT,
+        straight(40),
+        right(100, radius_m=14, easing_m=8),
+        straight(15),
+        left(90, radius_m=14, easing_m=8),
+        straight(50),
+    ),
+)
+
+RALLY = TrackDesign(
+    name="rally",
+    description="Asphalt, dirt, grass and turbo by turns; grass verges where the walls end.",
+    width_m=22,
+    pieces=(
+        straight(80),
+        right(60, radius_m=60),
+        straight(40, surface="dirt", climb_m=2),
+        left(90, radius_m=70, easing_m=20, surface="dirt", climb_m=3),
+        straight(40, surface="dirt"),
+        CHECKPOINT,
+        straight(40, edge="grass"),
+        left(75, radius_m=45, edge="grass"),
+        straight(30, edge="grass"),
+        straight(12, surface="turbo"),
+        straight(90, climb_m=-3),
+        right(100, radius_m=60, easing_m=20),
+        CHECKPOINT,
+        straight(50, climb_m=3),
+        straight(40, surface="grass", width_m=28),
+        right(40, radius_m=120, easing_m=20, surface="grass", width_m=28),
+        straight(40),
+        CHECKPOINT,
+        left(120, radius_m=50, surface="dirt", width_m=28),
+        straight(60, surface="dirt", climb_m=-3),
+        straight(60),
+    ),
+)
+
+JUMP = TrackDesign(
+    name="jump",
+    description="Two jumps over gaps: arrive too slowly and the car falls.",
+    pieces=(
+        straight(90),
+        straight(35, climb_m=4, edge="drop"),
+        straight(14, climb_m=-1, is_gap=True),
+        straight(90, climb_m=-3, width_m=24),
+        CHECKPOINT,
+        left(100, radius_m=50),
+        straight(70),
+        right(80, radius_m=40),
+        straight(80),
+        CHECKPOINT,
+        straight(35, climb_m=4, edge="drop"),
+        straight(18, climb_m=-2, is_gap=True),
+        straight(110, climb_m=-2, width_m=24),
+        right(120, radius_m=45),
+        straight(80),
+    ),
+)
+
+RING = TrackDesign(
+    name="ring",
+    description="Three laps of a closed circuit.",
+    laps=3,
+    width_m=18,
+    pieces=close_lap(
+        (
+            straight(80),
+            left(90, radius_m=40),
+            straight(60, climb_m=4),
+            CHECKPOINT,
+            left(60, radius_m=50),
+            straight(40),
+            right(50, radius_m=35),
+            straight(50, climb_m=-4),
+            CHECKPOINT,
+            left(170, radius_m=30),
+            straight(70),
+            left(90, radius_m=45),
+            straight(30),
+        ),
+        first_straight=5,
+        second_straight=10,
+    ),
+)
+
+DESIGNS = (VALLEY, SPEEDWAY, HILLS, KART, RALLY, JUMP, RING)
+
+
+def track_file_text(design: TrackDesign, laid_out: LaidOutTrack) -> str:
+    """Return the .toml text that puts the design's road over its line."""
+    lines = [
+        "# Written by scripts/tools/build_shipped_tracks.py: change the road book there. Format: docs/track_files.rst",
+        f'name = "{design.name}"',
+        f'description = "{design.description}"',
+        f'line = "{line_name(design)}"',
+        f"laps = {design.laps}",
+        f"width_m = {design.width_m}",
+        f'surface = "{design.surface}"',
+        f'edge = "{design.edge}"',
+    ]
+    if design.allow_crossing:
+        lines.append("allow_crossing = true")
+    lines.append(f"checkpoints_m = {list(laid_out.checkpoints_m)}")
+    for section in laid_out.sections:
+        lines += ["", "[[section]]", f"from_m = {section.from_m}", f"to_m = {section.to_m}"]
+        lines += [f"{key} = {_toml_value(value)}" for key, value in section.style.items()]
+    return "\n".join(lines) + "\n"
+
+
+def line_name(design: TrackDesign) -> str:
+    """Return the file name of the design's reference line."""
+    return f"{design.name}_0.5m.npy"
+
+
+def _toml_value(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return f'"{value}"' if isinstance(value, str) else str(value)
+
+
+def main() -> None:
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    default_folder = Path(__file__).resolve().parents[2] / "maps"
+    parser.add_argument("--maps-folder", type=Path, default=default_folder)
+    maps_folder: Path = parser.parse_args().maps_folder
+    for design in DESIGNS:
+        laid_out = lay_out(design)
+        np.save(maps_folder / line_name(design), laid_out.line_m)
+        (maps_folder / f"{design.name}.toml").write_text(track_file_text(design, laid_out), encoding="utf-8")
+        print(f"{design.name}: {0.5 * (len(laid_out.line_m) - 1):.0f} m")
+
+
+if __name__ == "__main__":
+    main()
