@@ -1,0 +1,288 @@
+"""What a run leaves on disk: its folder, its checkpoint and its best races.
+
+    save/{run_name}/
+        config/                    the run's own configuration, edits to which are applied while it runs
+        checkpoint.pt              everything needed to go on
+        checkpoint.previous.pt     the one before
+        best_runs/{map}_{time}/    input script, Q values and configuration of each record
+        races.jsonl                one line for each race
+        seeds.json                 the seeds of every part
+        train.log                  what was logged
+    tensorboard/{run_name}/        event files
+
+A checkpoint is one file that is complete or not there: it is written under a temporary name, flushed to the disk and
+then renamed. It holds tensors, numbers, texts, lists and dicts only and is read with `weights_only=True`, so a file
+from somewhere else cannot run code.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import time
+import zipfile
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from trackmania_rl.errors import UserError
+
+FORMAT_VERSION = 1
+CHECKPOINT_FILE = "checkpoint.pt"
+PREVIOUS_CHECKPOINT_FILE = "checkpoint.previous.pt"
+
+log = logging.getLogger(__name__)
+
+
+class CheckpointError(UserError):
+    """A checkpoint that cannot be written or read; the text says which, why and what to do."""
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """Where each thing of a run lies.
+
+    Attributes:
+        path: save/{run_name}.
+        tensorboard: tensorboard/{run_name}.
+    """
+
+    path: Path
+    tensorboard: Path
+
+    @classmethod
+    def create(cls, root: Path, run_name: str) -> RunFolder:
+        """The folders of a run below `root` (the project's folder), made where they do not exist.
+
+        Raises:
+            CheckpointError: if a folder cannot be made.
+        """
+        folder = cls(path=root / "save" / run_name, tensorboard=root / "tensorboard" / run_name)
+        for path in (folder.config, folder.best_runs, folder.tensorboard):
+            try:
+                path.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise CheckpointError(f"cannot make the folder {path}: {error.strerror}") from error
+        return folder
+
+    @property
+    def config(self) -> Path:
+        """The run's own configuration files."""
+        return self.path / "config"
+
+    @property
+    def best_runs(self) -> Path:
+        """One folder for each record."""
+        return self.path / "best_runs"
+
+    @property
+    def races(self) -> Path:
+        """One JSON line for each race."""
+        return self.path / "races.jsonl"
+
+    @property
+    def seeds(self) -> Path:
+        """The seeds of every part."""
+        return self.path / "seeds.json"
+
+    @property
+    def log(self) -> Path:
+        """What was logged."""
+        return self.path / "train.log"
+
+    @property
+    def checkpoint(self) -> Path:
+        """The newest checkpoint."""
+        return self.path / CHECKPOINT_FILE
+
+
+def save_checkpoint(folder: Path, state: Mapping[str, Any], minimum_free_disk_mb: int) -> Path:
+    """Writes a checkpoint; the newest one becomes the previous one. Whatever fails, both stay as they were.
+
+    Args:
+        folder: the run's folder.
+        state: nested dicts and lists of tensors, numbers, texts, booleans and None.
+        minimum_free_disk_mb: the disk must keep this much free after writing.
+
+    Returns:
+        The checkpoint's file.
+
+    Raises:
+        CheckpointError: if the disk is too full or fails.
+        TypeError: if the state holds something else; it could not be read back.
+    """
+    _require_plain(state, "state")
+    _require_disk(folder, _tensor_bytes(state), minimum_free_disk_mb)
+    newest, previous = folder / CHECKPOINT_FILE, folder / PREVIOUS_CHECKPOINT_FILE
+    temporary = folder / f"{CHECKPOINT_FILE}.{os.getpid()}.tmp"
+    try:
+        with temporary.open("wb") as file:
+            torch.save({"format_version": FORMAT_VERSION, "state": dict(state)}, file)
+            file.flush()
+            os.fsync(file.fileno())
+        # Should the machine stop between these renames, `load_checkpoint` goes on from the previous one.
+        if newest.exists():
+            newest.replace(previous)
+        temporary.replace(newest)
+        _sync_folder(folder)
+    except (OSError, RuntimeError) as error:  # torch reports a failed write as a RuntimeError
+        temporary.unlink(missing_ok=True)
+        raise CheckpointError(
+            f"cannot write the checkpoint {newest}: {_reason(error)}; the checkpoints written before are intact"
+        ) from error
+    return newest
+
+
+def load_checkpoint(folder: Path) -> dict[str, Any] | None:
+    """The newest checkpoint's state, its tensors on the CPU; None only where there is no checkpoint at all.
+
+    Raises:
+        CheckpointError: if there is one but it cannot be read; the text names the older good one, if there is one.
+    """
+    newest, previous = folder / CHECKPOINT_FILE, folder / PREVIOUS_CHECKPOINT_FILE
+    if newest.exists():
+        try:
+            return _read(newest)
+        except CheckpointError as error:
+            raise CheckpointError(f"{error}. {_advice(newest, previous)}") from error
+    if previous.exists():
+        log.warning("%s is missing (a save was interrupted, or it was moved away); going on from %s", newest, previous)
+        return _read(previous)
+    return None
+
+
+def save_best_run(
+    best_runs_folder: Path,
+    map_name: str,
+    race_time_ms: int,
+    input_script: str,
+    q_values: npt.NDArray[np.float32],
+    config_folder: Path,
+) -> Path:
+    """Keeps a record: `{map}_{time}/` with `{map}_{time}.inputs`, `q_values.npy` and a copy of the configuration.
+
+    Args:
+        best_runs_folder: `RunFolder.best_runs`.
+        map_name: the map cycle's name of the map.
+        race_time_ms: the finish time.
+        input_script: the race's inputs as TMInterface's `load` command reads them.
+        q_values: (T, A) float32, the network's values of all actions at each decision.
+        config_folder: the configuration in force; its Python files are copied.
+
+    Returns:
+        The record's folder. It appears complete, under its final name; one that exists already is left as it is.
+
+    Raises:
+        CheckpointError: if the disk is full or fails.
+    """
+    name = f"{map_name}_{race_time_ms}"
+    folder, temporary = best_runs_folder / name, best_runs_folder / f".{name}.tmp"
+    if folder.exists():
+        return folder
+    try:
+        shutil.rmtree(temporary, ignore_errors=True)  # left by a process that was killed here
+        temporary.mkdir(parents=True)
+        (temporary / f"{name}.inputs").write_text(input_script, encoding="utf-8")
+        np.save(temporary / "q_values.npy", q_values, allow_pickle=False)
+        (temporary / "config").mkdir()
+        for file in sorted(config_folder.glob("*.py")):
+            shutil.copyfile(file, temporary / "config" / file.name)
+        temporary.rename(folder)
+    except OSError as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise CheckpointError(f"cannot keep the record {folder}: {error.strerror}") from error
+    return folder
+
+
+def _read(file: Path) -> dict[str, Any]:
+    """Reads one checkpoint file.
+
+    Raises:
+        CheckpointError: if it is damaged, or of a format that this version does not know.
+    """
+    try:
+        with zipfile.ZipFile(file) as archive:  # torch.load does not compare the tensors' check sums
+            damaged_part = archive.testzip()
+        if damaged_part is not None:
+            raise zipfile.BadZipFile(f"the check sum of {damaged_part} is wrong")
+        content = torch.load(file, map_location="cpu", weights_only=True)
+    except Exception as error:  # damaged bytes make the unpickler fail in any way; none may pass as "no checkpoint"
+        raise CheckpointError(f"cannot read the checkpoint {file}: {_reason(error)}") from error
+    version = content.get("format_version") if isinstance(content, dict) else None
+    if version != FORMAT_VERSION:
+        raise CheckpointError(
+            f"cannot read the checkpoint {file}: its format is {version!r}, this program reads format {FORMAT_VERSION}"
+        )
+    return content["state"]
+
+
+def _advice(newest: Path, previous: Path) -> str:
+    try:
+        _read(previous)
+    except CheckpointError:
+        return "No older good checkpoint is there: begin a new run under another run_name"
+    written = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(previous.stat().st_mtime))
+    return (
+        f"The one before it, {previous} of {written}, is good: to go on from there, move the damaged file away "
+        f"(mv '{newest}' '{newest}.damaged') and start again"
+    )
+
+
+def _require_plain(value: Any, where: str) -> None:
+    """Raises `TypeError` for what `torch.load(weights_only=True)` would refuse, with the place where it lies."""
+    if type(value) in (dict, OrderedDict):
+        for key, entry in value.items():
+            if type(key) not in (str, int):
+                raise TypeError(f"{where} has the key {key!r}; a checkpoint's keys are texts or integers")
+            _require_plain(entry, f"{where}[{key!r}]")
+    elif type(value) in (list, tuple):
+        for index, entry in enumerate(value):
+            _require_plain(entry, f"{where}[{index}]")
+    elif value is not None and type(value) not in (int, float, str, bool) and not isinstance(value, torch.Tensor):
+        raise TypeError(
+            f"{where} is a {type(value).__module__}.{type(value).__qualname__}; a checkpoint holds tensors, numbers, "
+            "texts, booleans, None, lists, tuples and dicts"
+        )
+
+
+def _tensor_bytes(value: Any) -> int:
+    if isinstance(value, torch.Tensor):
+        return value.numel() * value.element_size()
+    if isinstance(value, Mapping):
+        return sum(_tensor_bytes(entry) for entry in value.values())
+    if isinstance(value, list | tuple):
+        return sum(_tensor_bytes(entry) for entry in value)
+    return 0
+
+
+def _require_disk(folder: Path, needed_bytes: int, minimum_free_disk_mb: int) -> None:
+    free_bytes = shutil.disk_usage(folder).free
+    if free_bytes < needed_bytes + minimum_free_disk_mb * 2**20:
+        raise CheckpointError(
+            f"no checkpoint written: the disk of {folder} has {free_bytes >> 20} MB free, the checkpoint takes "
+            f"{(needed_bytes >> 20) + 1} MB and minimum_free_disk_mb = {minimum_free_disk_mb} must remain; free some "
+            "space, or set checkpoint_holds_replay = False. The checkpoints written before are intact"
+        )
+
+
+def _sync_folder(folder: Path) -> None:
+    """Makes the renames themselves durable; Windows has no such call and does so by itself."""
+    if os.name == "posix":
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _reason(error: Exception) -> str:
+    """An error's first line, without torch's hints for programmers."""
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return next(iter(text.splitlines()), "") or type(error).__name__
