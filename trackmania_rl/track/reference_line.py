@@ -1,7 +1,7 @@
 """Reference lines: the points along a track from which the virtual checkpoints (zones) are made.
 
-A line is a `.npy` file of shape (N, 3), in metres in the game's world axes, from the start line to the finish, one point
-every `distance_between_zone_centers_m`.
+A line is a `.npy` file of shape (N, 3), in metres in the game's world axes, from the start line to the finish, one
+point every `distance_between_zone_centers_m`.
 """
 
 from __future__ import annotations

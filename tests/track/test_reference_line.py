@@ -1,0 +1,107 @@
+"""Loading, extending and smoothing reference lines."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from trackmania_rl.track.reference_line import ReferenceLineError, extend_and_smooth, load_reference_line
+
+SPACING_M = 0.5
+
+
+def _straight(n: int = 40) -> np.ndarray:
+    return np.arange(n)[:, None] * np.array([0.3, 0.0, 0.4])
+
+
+def _saved(path: Path, array: np.ndarray) -> Path:
+    np.save(path, array)
+    return path
+
+
+def test_a_good_line_loads_unchanged(tmp_path: Path) -> None:
+    line = load_reference_line(_saved(tmp_path / "line.npy", _straight()), SPACING_M)
+    assert line.dtype == np.float64
+    np.testing.assert_array_equal(line, _straight())
+
+
+def test_the_real_line_loads(shared_data: Path) -> None:
+    line = load_reference_line(shared_data / "reference_lines" / "ESL-Hockolicious_0.5m_cl2.npy", SPACING_M)
+    assert line.shape == (8062, 3)
+
+
+def _with_nan() -> np.ndarray:
+    line = _straight()
+    line[7, 1] = np.nan
+    return line
+
+
+@pytest.mark.parametrize(
+    ("array", "says"),
+    [
+        (_straight()[:, :2], r"shape \(40, 2\)"),
+        (_straight()[:1], r"shape \(1, 3\)"),
+        (np.zeros((0, 3)), r"shape \(0, 3\)|not a readable"),
+        (np.zeros(3), r"shape \(3,\)"),
+        (np.zeros((4, 3), dtype="U3"), "dtype"),
+        (np.zeros((4, 3), dtype=complex), "dtype"),
+        (_with_nan(), "1 points are not finite, the first is number 7"),
+        (np.zeros((40, 3)), r"points 0 and 1 are 0\.000 m apart"),
+        (_straight() * 10, r"5\.000 m apart; 0\.125 to 1 m are allowed"),
+    ],
+)
+def test_a_wrong_line_says_what_is_wrong(tmp_path: Path, array: np.ndarray, says: str) -> None:
+    path = _saved(tmp_path / "line.npy", array)
+    with pytest.raises(ReferenceLineError, match=says) as caught:
+        load_reference_line(path, SPACING_M)
+    assert str(path) in str(caught.value)
+
+
+def test_pickled_objects_are_never_loaded(tmp_path: Path) -> None:
+    path = tmp_path / "line.npy"
+    np.save(path, np.array([{"a": 1}] * 3, dtype=object), allow_pickle=True)
+    with pytest.raises(ReferenceLineError, match="not a readable"):
+        load_reference_line(path, SPACING_M)
+
+
+@pytest.mark.parametrize("length", [0, 5, 60, 200, 500])
+def test_a_truncated_file_is_refused(tmp_path: Path, length: int) -> None:
+    path = _saved(tmp_path / "line.npy", _straight())
+    path.write_bytes(path.read_bytes()[:length])
+    with pytest.raises(ReferenceLineError, match="not a readable"):
+        load_reference_line(path, SPACING_M)
+
+
+def test_a_header_that_claims_terabytes_allocates_nothing(tmp_path: Path) -> None:
+    path = _saved(tmp_path / "line.npy", _straight())
+    content = path.read_bytes().replace(b"(40, 3)", b"(9999999999, 3)").replace(b"        \n", b"\n")
+    path.write_bytes(content)
+    with pytest.raises(ReferenceLineError, match="not a readable"):
+        load_reference_line(path, SPACING_M)
+
+
+def test_an_archive_and_a_missing_file_are_refused(tmp_path: Path) -> None:
+    archive = tmp_path / "line.npz"
+    np.savez(archive, _straight())
+    with pytest.raises(ReferenceLineError, match="archive"):
+        load_reference_line(archive, SPACING_M)
+    with pytest.raises(ReferenceLineError, match="no such file"):
+        load_reference_line(tmp_path / "absent.npy", SPACING_M)
+
+
+def test_extension_goes_straight_on_at_both_ends() -> None:
+    extended = extend_and_smooth(_straight(), 20, 1000)
+    assert len(extended) == 20 + 40 + 1000
+    np.testing.assert_allclose(extended, (np.arange(1060) - 20)[:, None] * np.array([0.3, 0.0, 0.4]), atol=1e-9)
+
+
+def test_smoothing_is_the_mean_of_the_points_five_places_away() -> None:
+    line = np.cumsum(np.random.default_rng(0).normal(size=(60, 3)), axis=0)
+    smoothed = extend_and_smooth(line, 7, 9)
+    before = [line[0] + k * (line[0] - line[1]) for k in range(7, 0, -1)]
+    after = [line[-1] + k * (line[-1] - line[-2]) for k in range(1, 10)]
+    extended = before + list(line) + after
+    for i, point in enumerate(smoothed):
+        inner = 5 <= i < len(extended) - 5
+        expected = (extended[i - 5] + extended[i + 5]) / 2 if inner else extended[i]
+        np.testing.assert_allclose(point, expected, atol=1e-12)
