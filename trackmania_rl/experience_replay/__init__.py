@@ -1,1 +1,8 @@
-"""What the learner remembers: columnar storage of races, and experiences as views into it."""
+"""Columnar replay: every race is stored once, and a transition is a row number.
+
+* `row_ring` holds the rows (one per decision of a race) in a ring of preallocated columns;
+* `transition_storage` is torchrl's view of one side (train or test): the row numbers that may be drawn from it;
+* `proportional_sampler` draws them, evenly or by priority;
+* `mini_race` says what a drawn batch is;
+* `experience` shows one transition in full, for people and tests.
+"""

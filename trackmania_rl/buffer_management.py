@@ -1,0 +1,141 @@
+"""From a race as it was driven to transitions in the replay buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from trackmania_rl.buffer_utilities import MiniRaceReplayBuffer
+from trackmania_rl.experience_replay.row_ring import NEVER_FINISHES, RowColumns
+from trackmania_rl.rewards import EngineeredRewards, FeaturePlaces, race_rewards, state_potentials
+from trackmania_rl.settings import ReplaySettings, RewardSettings
+
+
+def fill_buffer_from_rollout_with_n_steps_rule(
+    buffer: MiniRaceReplayBuffer,
+    buffer_test: MiniRaceReplayBuffer,
+    rollout_results: Mapping[str, Any],
+    *,
+    places: FeaturePlaces,
+    reward_settings: RewardSettings,
+    replay_settings: ReplaySettings,
+    ms_per_action: int,
+    engineered: EngineeredRewards | None = None,
+) -> int:
+    """Store a race's rows and add its transitions to the train or the test side.
+
+    From every state starts a transition of `n_steps` actions, fewer at the race's end and, if so configured, before the
+    first action behind its own that was not greedy: rewards earned by exploring are not credited to the policy.
+
+    Args:
+        buffer: train side.
+        buffer_test: test side, over the same rows.
+        rollout_results: what `GameInstanceManager.rollout()` returned; with `race_time` if the race was finished.
+        places: the blocks of the observation, an `ObservationLayout`.
+        reward_settings: rewards and potential.
+        replay_settings: n-step rule and test share.
+        ms_per_action: game time between two decisions.
+        engineered: optional rewards at this moment of the run (`EngineeredRewards.at_frame`); none by default.
+
+    Returns:
+        The number of transitions added to both sides together.
+
+    Raises:
+        ValueError: if the arrays of the race do not fit together or not the buffers.
+    """
+    race_time_ms = rollout_results.get("race_time")
+    is_finished = race_time_ms is not None
+    actions = np.asarray(rollout_results["actions"], dtype=np.int64)
+    n_states = len(actions)
+    n_transitions = n_states if is_finished else n_states - 1
+    if n_transitions < 1:
+        return 0
+    state_float = np.asarray(rollout_results["state_float"], dtype=np.float32)
+    rewards = race_rewards(
+        state_float,
+        np.asarray(rollout_results["meters_advanced_along_centerline"], dtype=np.float64),
+        race_time_ms,
+        places=places,
+        settings=reward_settings,
+        engineered=engineered or EngineeredRewards(),
+        ms_per_action=ms_per_action,
+    )
+    n_steps = n_steps_of_transitions(
+        np.asarray(rollout_results["action_was_greedy"], dtype=bool),
+        is_finished,
+        replay_settings.n_steps,
+        replay_settings.discard_non_greedy_actions_in_nsteps,
+    )
+    to_finish = np.arange(n_states, 0, -1) if is_finished else np.full(n_states, NEVER_FINISHES)
+    race = RowColumns(
+        frames=torch.as_tensor(rollout_results["frames"]),
+        state_floats=torch.from_numpy(state_float),
+        actions=torch.from_numpy(actions),
+        rewards=torch.from_numpy(rewards),
+        potentials=torch.from_numpy(state_potentials(state_float, places=places, settings=reward_settings)),
+        n_steps=torch.from_numpy(n_steps),
+        steps_to_finish=torch.from_numpy(to_finish),
+    )
+    is_test = draw_test_side(
+        n_transitions,
+        replay_settings.buffer_test_ratio,
+        replay_settings.buffer_test_side_redraw_probability,
+        buffer.generator,
+    )
+    with buffer.ring.lock:
+        rows = buffer.ring.append(race)
+        n_lost = max(0, buffer.ring.first_row - rows.start)  # of a race longer than the whole memory
+        row_ids = torch.arange(rows.start + n_lost, rows.start + n_transitions)
+        side = torch.from_numpy(is_test[n_lost:])
+        buffer.extend(row_ids[~side])
+        buffer_test.extend(row_ids[side])
+    return len(row_ids)
+
+
+def n_steps_of_transitions(
+    action_was_greedy: npt.NDArray[np.bool_], is_finished: bool, n_steps_max: int, discard_non_greedy: bool
+) -> npt.NDArray[np.int64]:
+    """How many actions the transition from each state of a race spans.
+
+    Args:
+        action_was_greedy: (T,) of the action taken in each state.
+        is_finished: whether the last action led to the finish; otherwise it leads nowhere known.
+        n_steps_max: configured n.
+        discard_non_greedy: whether a transition ends before the first non-greedy action behind its own.
+
+    Returns:
+        (T,) int64, from 1 to n_steps_max, but 0 in the last state of a race that was not finished.
+    """
+    n_states = len(action_was_greedy)
+    state = np.arange(n_states)
+    end = n_states if is_finished else n_states - 1
+    n_steps = np.minimum(n_steps_max, end - state)
+    if discard_non_greedy and n_states:
+        # Behind each state, the first one where the action was not greedy: a minimum that runs from the end.
+        not_greedy_at = np.where(action_was_greedy, n_states, state)
+        first_from_here = np.minimum.accumulate(not_greedy_at[::-1])[::-1]
+        first_behind = np.append(first_from_here[1:], n_states)
+        n_steps = np.minimum(n_steps, first_behind - state)
+    return n_steps
+
+
+def draw_test_side(
+    n_transitions: int, test_ratio: float, redraw_probability: float, generator: torch.Generator
+) -> npt.NDArray[np.bool_]:
+    """Draw which transitions of a race are kept for tests, in runs.
+
+    Neighbouring transitions are nearly alike, so that drawing each for itself would put into the training set a twin of
+    every test transition. The side is drawn at the start and, at each later step, anew with `redraw_probability`.
+
+    Returns:
+        (n_transitions,) bool, True with probability `test_ratio` everywhere.
+    """
+    redraw, draw = torch.rand(2, n_transitions, generator=generator, device=generator.device).cpu().numpy()
+    starts_run = redraw < redraw_probability
+    starts_run[:1] = True
+    run_start = np.maximum.accumulate(np.where(starts_run, np.arange(n_transitions), 0))
+    return (draw < test_ratio)[run_start]

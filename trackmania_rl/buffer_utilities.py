@@ -1,0 +1,227 @@
+"""The two replay buffers, and how a batch of mini-races is drawn from them."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+from torchrl.data.replay_buffers import ReplayBuffer
+
+from trackmania_rl.experience_replay.experience import read_experience
+from trackmania_rl.experience_replay.mini_race import MINI_RACE_TIME_FEATURE, MiniRaceBatch, MiniRaceRules
+from trackmania_rl.experience_replay.proportional_sampler import IMPORTANCE_WEIGHT, ProportionalSampler
+from trackmania_rl.experience_replay.row_ring import RowRing
+from trackmania_rl.experience_replay.transition_storage import TransitionStorage, TransitionWriter
+from trackmania_rl.settings import ReplaySettings
+
+
+class MiniRaceReplayBuffer(ReplayBuffer):
+    """A torchrl `ReplayBuffer` of transitions over a shared `RowRing`, which samples `MiniRaceBatch`es.
+
+    `buffer[i]` is the i-th oldest `Experience`; `buffer.sample()` draws a batch with `buffer_collate_function`;
+    `buffer.update_priority(batch.row_id, errors)` is torchrl's, with row numbers.
+
+    Args:
+        ring: the rows, shared with the buffer of the other side.
+        rules: the mini-races, likewise shared.
+        sampler: which transitions are drawn.
+        n_steps_max: the configured number of steps.
+        batch_size: of `sample()` without an argument.
+        generator: the source of all randomness, on the ring's device.
+    """
+
+    def __init__(
+        self,
+        ring: RowRing,
+        rules: MiniRaceRules,
+        sampler: ProportionalSampler,
+        n_steps_max: int,
+        batch_size: int,
+        generator: torch.Generator,
+    ) -> None:
+        super().__init__(
+            storage=TransitionStorage(ring),
+            sampler=sampler,
+            writer=TransitionWriter(),
+            collate_fn=partial(
+                buffer_collate_function, ring=ring, rules=rules, n_steps_max=n_steps_max, generator=generator
+            ),
+            batch_size=batch_size,
+            generator=generator,
+        )
+        self.ring = ring
+        self.rules = rules
+        self.n_steps_max = n_steps_max
+        self.generator = generator
+
+    def __getitem__(self, index: Any) -> Any:
+        """The `Experience` at a place (whole number), or the `MiniRaceBatch` of several (slice, tensor)."""
+        if isinstance(index, int):
+            with self.ring.lock:
+                row_id = int(self.storage.get(index))
+                return read_experience(self.ring, row_id, self.n_steps_max, self.rules.gamma)
+        return super().__getitem__(index)
+
+    def set_batch_size(self, batch_size: int) -> None:
+        """Change what `sample()` draws without an argument."""
+        self._batch_size = batch_size
+
+    def _sample(self, batch_size: int) -> tuple[MiniRaceBatch, dict[str, Any]]:
+        # torchrl lets go of its lock before it collates, but here that is when the rows are read.
+        with self.ring.lock:
+            batch, info = super()._sample(batch_size)
+        if IMPORTANCE_WEIGHT in info:
+            batch.weight = info[IMPORTANCE_WEIGHT]
+        return batch, info
+
+
+def make_buffers(
+    settings: ReplaySettings,
+    *,
+    n_floats: int,
+    image_size_px: tuple[int, int],
+    device: torch.device | str,
+    generator: torch.Generator,
+    gamma: float = 1.0,
+) -> tuple[MiniRaceReplayBuffer, MiniRaceReplayBuffer]:
+    """Make the train and the test buffer over one ring of rows.
+
+    The ring has as many rows as `memory_size_schedule` says for frame 0; `resize_buffers` follows the schedule.
+
+    Args:
+        settings: the replay group of the configuration.
+        n_floats: floats of one state.
+        image_size_px: (height, width) of a frame; (0, 0) for no image.
+        device: where the rows live and batches come to lie.
+        generator: the source of all randomness, on the same device.
+        gamma: discount at first; set `buffer.rules.gamma` to follow the schedule.
+
+    Returns:
+        (buffer, buffer_test): nothing in the latter is ever to be trained on.
+    """
+    ring = RowRing(settings.memory_size_schedule[0][1], n_floats, image_size_px, device)
+    rules = MiniRaceRules.from_settings(settings, gamma)
+    buffer, buffer_test = (
+        MiniRaceReplayBuffer(ring, rules, sampler, settings.n_steps, settings.batch_size, generator)
+        for sampler in (
+            ProportionalSampler(settings.prio_alpha, settings.prio_beta, settings.prio_epsilon),
+            ProportionalSampler(alpha=0.0),  # the test loss is about all transitions alike
+        )
+    )
+    return buffer, buffer_test
+
+
+def apply_replay_settings(
+    buffer: MiniRaceReplayBuffer, buffer_test: MiniRaceReplayBuffer, settings: ReplaySettings
+) -> None:
+    """Follow an edited configuration without losing content: batch size, mini-races, priorities."""
+    vars(buffer.rules).update(vars(MiniRaceRules.from_settings(settings, buffer.rules.gamma)))
+    buffer.sampler.alpha = settings.prio_alpha
+    buffer.sampler.beta = settings.prio_beta
+    buffer.sampler.epsilon = settings.prio_epsilon
+    for side in (buffer, buffer_test):
+        side.set_batch_size(settings.batch_size)
+
+
+def resize_buffers(buffer: MiniRaceReplayBuffer, memory_size: int) -> None:
+    """Let the memory (both sides, as they share it) hold `memory_size` rows; growing loses nothing."""
+    if memory_size != buffer.ring.capacity:
+        buffer.ring.resize(memory_size)
+
+
+def buffer_collate_function(
+    row_ids: torch.Tensor,
+    *,
+    ring: RowRing,
+    rules: MiniRaceRules,
+    n_steps_max: int,
+    generator: torch.Generator | None,
+) -> MiniRaceBatch:
+    """Put transitions at random points of mini-races.
+
+    With an elapsed time drawn for each, `left` = duration - elapsed actions count. A transition of n steps is cut to
+    min(n, left). It is terminal, and its next state's value has no part in the target, when the cut transition reaches
+    the finish or the mini-race's end. A race that was cut off (no progress, too long) was not over: there the value of
+    the last state is bootstrapped as anywhere else.
+
+    Shaping is gamma^n phi(next) - phi(state), with phi = 0 at *every* terminal end, be it of the race or the mini-race.
+    The time elapsed belongs to the state, so the mini-race's end is an absorbing state like the finish; the shaping
+    terms of any course then sum up to -phi(first state), whatever is driven, which leaves the best policy what it was
+    (Ng, Harada and Russell 1999). Counting phi(next) at the mini-race's end would instead pay for standing well then.
+
+    Args:
+        row_ids: (B,) int64, rows at which transitions start.
+        ring: the rows.
+        rules: discount and mini-races at this moment.
+        n_steps_max: the largest `n_steps` in the ring.
+        generator: draws the elapsed times.
+
+    Returns:
+        The batch, on the ring's device, with importance weights 1.
+    """
+    columns, capacity = ring.columns, ring.capacity
+    n_transitions = len(row_ids)
+    position = row_ids % capacity
+    to_finish = columns.steps_to_finish.take(position)
+
+    elapsed = rules.draw_elapsed_actions(n_transitions, generator, ring.device)
+    left = rules.duration_actions - elapsed
+    n_steps = torch.minimum(columns.n_steps.take(position), left)
+    terminal = n_steps >= torch.minimum(to_finish, left)
+    gamma_n = torch.where(terminal, 0.0, torch.pow(rules.gamma, n_steps))
+
+    # The finish has no row: its predecessor stands in, so that no row of another race is ever shown as a next state.
+    next_position = (position + torch.minimum(n_steps, to_finish - 1)) % capacity
+    both = torch.cat((position, next_position))
+    frames = columns.frames.index_select(0, both)
+    floats = columns.state_floats.index_select(0, both)
+    floats[:, MINI_RACE_TIME_FEATURE] = torch.cat((elapsed, elapsed + n_steps))
+    potential, next_potential = columns.potentials.take(both).split(n_transitions)
+
+    step = torch.arange(n_steps_max, device=ring.device)
+    step_reward = columns.rewards.take((position[:, None] + step) % capacity)
+    # where() rather than a product: what lies behind the transition may be uninitialised, thus not even a number.
+    discounted = torch.where(step < n_steps[:, None], step_reward * torch.pow(rules.gamma, step), 0.0)
+    return MiniRaceBatch(
+        state_img=frames[:n_transitions],
+        state_float=floats[:n_transitions],
+        action=columns.actions.take(position),
+        reward=discounted.sum(1) + gamma_n * next_potential - potential,
+        next_state_img=frames[n_transitions:],
+        next_state_float=floats[n_transitions:],
+        gamma_n=gamma_n,
+        row_id=row_ids,
+        weight=torch.ones_like(gamma_n),
+        batch_size=[n_transitions],
+    )
+
+
+def replay_state_dict(buffer: MiniRaceReplayBuffer, buffer_test: MiniRaceReplayBuffer) -> dict[str, Any]:
+    """All that an exact resumption needs: filled rows, both sides, priorities, generator.
+
+    Only tensors in host memory, whole numbers and dictionaries, hence readable with `weights_only=True`.
+    """
+    sides = {"buffer": buffer, "buffer_test": buffer_test}
+    return {
+        "ring": buffer.ring.state_dict(),
+        "sides": {
+            name: {"storage": s.storage.state_dict(), "writer": s.writer.state_dict()} for name, s in sides.items()
+        },
+        "generator": buffer.generator.get_state(),
+    }
+
+
+def load_replay_state_dict(
+    buffer: MiniRaceReplayBuffer, buffer_test: MiniRaceReplayBuffer, state: dict[str, Any]
+) -> None:
+    """Take over what `replay_state_dict` returned, its capacity included.
+
+    Raises:
+        ValueError: if it does not fit this run's observation, or is damaged.
+    """
+    buffer.ring.load_state_dict(state["ring"])
+    for name, side in (("buffer", buffer), ("buffer_test", buffer_test)):
+        side.storage.load_state_dict(state["sides"][name]["storage"])
+        side.writer.load_state_dict(state["sides"][name]["writer"])
+    buffer.generator.set_state(state["generator"])

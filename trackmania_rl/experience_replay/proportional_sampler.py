@@ -1,0 +1,100 @@
+"""Draws transitions evenly, or in proportion to a power of how wrong the network was about them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torchrl.data.replay_buffers.samplers import Sampler
+
+from trackmania_rl.experience_replay.transition_storage import TransitionStorage
+
+IMPORTANCE_WEIGHT = "importance_weight"
+"""Key of the weights in the info dictionary that `sample` returns; absent when all are 1."""
+
+
+class ProportionalSampler(Sampler):
+    """Proportional prioritized replay (Schaul et al. 2016, https://arxiv.org/abs/1511.05952), section 3.3.
+
+    Transition i is drawn with probability p_i / sum(p), p_i = (|error_i| + epsilon)^alpha, and its loss is to be
+    multiplied by (1 / (N P(i)))^beta, divided by the largest of these weights in the batch. A transition that was never
+    trained on has the largest priority seen so far.
+
+    Drawing is one cumulative sum and one binary search over all priorities: no tree, no compiled extension, the same on
+    every device, and for a million transitions still short beside a learning step.
+
+    Attributes (all may be set at any time; a priority keeps the alpha it was computed with until the transition is
+    trained on again):
+        alpha: 0 draws evenly and leaves the priorities unread.
+        beta: 0 leaves the bias of uneven drawing alone, 1 corrects it fully.
+        epsilon: keeps transitions with no error in play.
+    """
+
+    def __init__(self, alpha: float = 0.0, beta: float = 1.0, epsilon: float = 1e-3) -> None:
+        self.alpha = alpha
+        self.beta = beta
+        self.epsilon = epsilon
+
+    def sample(self, storage: TransitionStorage, batch_size: int) -> tuple[torch.Tensor, dict[str, Any]]:
+        """Draw places in the storage's list.
+
+        Returns:
+            (batch_size,) int64 places, and `{IMPORTANCE_WEIGHT: (batch_size,) float32}` when drawing by priority.
+
+        Raises:
+            RuntimeError: if there is nothing to draw.
+        """
+        n_transitions = len(storage)
+        if n_transitions == 0:
+            raise RuntimeError("the replay buffer is empty: fill it with a race before sampling")
+        if self.alpha == 0:
+            return torch.randint(n_transitions, (batch_size,), generator=self._rng, device=storage.device), {}
+        # float64: in single precision a running sum over many transitions would lose the small priorities.
+        cumulative = storage.priorities.cumsum(0, dtype=torch.float64)
+        total = cumulative[-1]
+        draw = torch.rand(batch_size, generator=self._rng, device=storage.device, dtype=torch.float64) * total
+        index = torch.searchsorted(cumulative, draw, right=True).clamp_(max=n_transitions - 1)
+        weight = (n_transitions * storage.priorities[index] / total).pow(-self.beta)
+        return index, {IMPORTANCE_WEIGHT: (weight / weight.max()).float()}
+
+    def update_priority(
+        self, index: Any, priority: torch.Tensor, *, storage: TransitionStorage | None = None
+    ) -> dict[str, Any] | None:
+        """Note how wrong the network was.
+
+        Args:
+            index: (B,) int64 **row numbers** (`MiniRaceBatch.row_id`), not places in the list: a race that arrived
+                since has moved those. Rows that are gone are passed over; of a row drawn twice the larger error counts.
+            priority: (B,) absolute errors.
+            storage: handed in by the replay buffer.
+
+        Raises:
+            TypeError: if called without a storage.
+        """
+        if storage is None:
+            raise TypeError("update_priority of the sampler needs the storage; call the replay buffer's instead")
+        if self.alpha == 0 or len(storage) == 0:
+            return None
+        row_ids = torch.as_tensor(index, device=storage.device)
+        priorities = (priority.detach().to(storage.device, torch.float32).abs() + self.epsilon).pow(self.alpha)
+        places = torch.searchsorted(storage.row_ids, row_ids).clamp_(max=len(storage) - 1)
+        still_there = storage.row_ids[places] == row_ids
+        storage.priorities.scatter_reduce_(0, places[still_there], priorities[still_there], "amax", include_self=False)
+        torch.maximum(storage.new_priority, priorities.max(), out=storage.new_priority)
+        return None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing: the exponents belong to the configuration, the priorities to the storage."""
+        return {}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Nothing to take over."""
+
+    def dumps(self, path: Any) -> None:
+        """Nothing to write."""
+
+    def loads(self, path: Any) -> None:
+        """Nothing to read."""
+
+    def _empty(self) -> None:
+        """Nothing is kept here."""

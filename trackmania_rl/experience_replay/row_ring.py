@@ -1,0 +1,218 @@
+"""The rows of the replay memory: every decision of every remembered race, once, in preallocated columns."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+
+NEVER_FINISHES = 2**31 - 1
+"""`steps_to_finish` of a race that was cut off: no mini-race ends there, values are bootstrapped beyond it."""
+
+
+@dataclass
+class RowColumns:
+    """R consecutive rows, column by column. Row t of a race is its state t and the action taken there.
+
+    Attributes:
+        frames: (R, 1, H, W) uint8; (R, 1, 0, 0) without an image.
+        state_floats: (R, F) float32, not normalized.
+        actions: (R,) int64.
+        rewards: (R,) float32, of the single action from this row to the next (or to the finish).
+        potentials: (R,) float32, shaping potential of the state.
+        n_steps: (R,) int64, how many actions the transition from this row spans; 0 where none starts (the last state of
+            a race that was cut off).
+        steps_to_finish: (R,) int64, or `NEVER_FINISHES`.
+    """
+
+    frames: torch.Tensor
+    state_floats: torch.Tensor
+    actions: torch.Tensor
+    rewards: torch.Tensor
+    potentials: torch.Tensor
+    n_steps: torch.Tensor
+    steps_to_finish: torch.Tensor
+
+    def __len__(self) -> int:
+        return len(self.actions)
+
+    def by_name(self) -> dict[str, torch.Tensor]:
+        """The columns by their names, without a copy."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    @staticmethod
+    def empty(n_rows: int, n_floats: int, image_size_px: tuple[int, int], device: torch.device) -> RowColumns:
+        """Uninitialised columns.
+
+        Args:
+            n_rows: R.
+            n_floats: F.
+            image_size_px: (H, W); (0, 0) for no image.
+            device: where they live.
+        """
+
+        def column(dtype: torch.dtype, *row_shape: int) -> torch.Tensor:
+            return torch.empty((n_rows, *row_shape), dtype=dtype, device=device)
+
+        return RowColumns(
+            frames=column(torch.uint8, 1, *image_size_px),
+            state_floats=column(torch.float32, n_floats),
+            actions=column(torch.int64),
+            rewards=column(torch.float32),
+            potentials=column(torch.float32),
+            n_steps=column(torch.int64),
+            steps_to_finish=column(torch.int64),
+        )
+
+
+class RowRing:
+    """A ring of rows; the oldest are overwritten.
+
+    Rows are numbered for ever, in the order in which they came: row `r` lies at position `r % capacity`, and is there
+    as long as `first_row <= r < end_row`. Numbers stay valid when the ring grows. A transition only refers to later
+    rows of its own race, so that it is whole as long as its first row is there.
+
+    Args:
+        capacity: number of rows.
+        n_floats: floats of one state.
+        image_size_px: (height, width) of a frame; (0, 0) for no image.
+        device: where the columns live.
+    """
+
+    def __init__(
+        self, capacity: int, n_floats: int, image_size_px: tuple[int, int] = (0, 0), device: torch.device | str = "cpu"
+    ) -> None:
+        if capacity < 1:
+            raise ValueError(f"a replay memory of {capacity} rows; it needs at least 1")
+        if n_floats < 1:
+            raise ValueError(f"states of {n_floats} floats; the time elapsed in the mini-race alone is 1")
+        self.columns = RowColumns.empty(capacity, n_floats, image_size_px, torch.device(device))
+        self.first_row = 0
+        self.end_row = 0
+        self.lock = threading.RLock()  # held while rows are written or gathered: a prefetching thread may do the latter
+
+    @property
+    def capacity(self) -> int:
+        """How many rows fit."""
+        return len(self.columns)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the columns live."""
+        return self.columns.actions.device
+
+    def __len__(self) -> int:
+        return self.end_row - self.first_row
+
+    @staticmethod
+    def bytes_per_row(n_floats: int, image_size_px: tuple[int, int]) -> int:
+        """Memory that one row takes; times the capacity, what a device must have free."""
+        row = RowColumns.empty(1, n_floats, image_size_px, torch.device("cpu"))
+        return sum(column.nbytes for column in row.by_name().values())
+
+    def append(self, race: RowColumns) -> range:
+        """Store a race behind the others, over the oldest rows where the ring is full.
+
+        Of a race longer than the whole ring only the end stays.
+
+        Args:
+            race: its rows, on any device.
+
+        Returns:
+            The numbers of its rows; those below `first_row` did not fit.
+
+        Raises:
+            ValueError: if the rows have another shape than the ring's.
+        """
+        rows = range(self.end_row, self.end_row + len(race))
+        n_dropped = max(0, len(race) - self.capacity)
+        targets, sources = self.columns.by_name(), race.by_name()
+        for name, source in sources.items():
+            if source.shape != (len(race), *targets[name].shape[1:]):
+                raise ValueError(
+                    f"{name} of a race is {tuple(source.shape)}, but the replay memory stores {len(race)} rows of "
+                    f"{tuple(targets[name].shape[1:])}"
+                )
+        with self.lock:
+            for name, source in sources.items():
+                _write(targets[name], rows.start + n_dropped, source[n_dropped:])
+            self.end_row = rows.stop
+            self.first_row = max(self.first_row, self.end_row - self.capacity)
+        return rows
+
+    def resize(self, capacity: int) -> None:
+        """Change how many rows fit. Growing keeps everything; shrinking drops the oldest rows.
+
+        It goes column by column: at the worst, the largest column is there twice.
+
+        Raises:
+            ValueError: if there is to be no room for a single row.
+        """
+        if capacity < 1:
+            raise ValueError(f"a replay memory of {capacity} rows; it needs at least 1")
+        with self.lock:
+            self.first_row = max(self.first_row, self.end_row - capacity)
+            for name, old in self.columns.by_name().items():
+                new = torch.empty((capacity, *old.shape[1:]), dtype=old.dtype, device=old.device)
+                for row, piece in _pieces(old, self.first_row, self.end_row):
+                    _write(new, row, piece)
+                setattr(self.columns, name, new)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The filled rows, oldest first, in host memory, and where they stand: tensors and whole numbers only."""
+        with self.lock:
+            columns = {
+                name: torch.cat([piece.cpu() for _, piece in _pieces(column, self.first_row, self.end_row)])
+                for name, column in self.columns.by_name().items()
+            }
+            return {
+                "capacity": self.capacity,
+                "first_row": self.first_row,
+                "end_row": self.end_row,
+                "columns": columns,
+            }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what `state_dict` returned, its capacity included: the same rows at the same positions.
+
+        Raises:
+            ValueError: if the rows have another shape than this ring's, or their numbers do not fit together.
+        """
+        capacity, first_row, end_row = (int(state[name]) for name in ("capacity", "first_row", "end_row"))
+        if not (0 <= first_row <= end_row and end_row - first_row <= capacity):
+            raise ValueError(
+                f"a stored replay memory of {capacity} rows claims to hold rows {first_row} to {end_row - 1}; "
+                "the checkpoint is damaged"
+            )
+        for name, column in self.columns.by_name().items():
+            stored = state["columns"][name]
+            if stored.shape != (end_row - first_row, *column.shape[1:]) or stored.dtype != column.dtype:
+                raise ValueError(
+                    f"the stored {name} are {tuple(stored.shape)} {stored.dtype}, but this run's rows are "
+                    f"{tuple(column.shape[1:])} {column.dtype}: was the observation changed since?"
+                )
+        with self.lock:
+            self.first_row = self.end_row = 0  # nothing of the present content is worth moving
+            self.resize(capacity)
+            self.first_row, self.end_row = first_row, end_row
+            for name, column in self.columns.by_name().items():
+                _write(column, first_row, state["columns"][name])
+
+
+def _write(column: torch.Tensor, first_row: int, values: torch.Tensor) -> None:
+    """Write rows `first_row`, `first_row + 1`, ... to their positions, around the ring's end where need be."""
+    start = first_row % len(column)
+    n_before_end = min(len(values), len(column) - start)
+    column[start : start + n_before_end] = values[:n_before_end]
+    column[: len(values) - n_before_end] = values[n_before_end:]
+
+
+def _pieces(column: torch.Tensor, first_row: int, end_row: int) -> Iterator[tuple[int, torch.Tensor]]:
+    """Rows `first_row` to `end_row` in order, as (first row, view): up to the ring's end, then from its beginning."""
+    start = first_row % len(column)
+    n_before_end = min(end_row - first_row, len(column) - start)
+    yield first_row, column[start : start + n_before_end]
+    yield first_row + n_before_end, column[: end_row - first_row - n_before_end]

@@ -1,0 +1,169 @@
+"""One side of the replay memory (train or test) as torchrl sees it: the numbers of the rows it may draw."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torchrl.data.replay_buffers.storages import Storage
+from torchrl.data.replay_buffers.writers import Writer
+
+from trackmania_rl.experience_replay.row_ring import RowRing
+
+
+class TransitionStorage(Storage):
+    """First-in-first-out list of the rows of a `RowRing` at which a transition of this side starts.
+
+    Two storages share one ring. Each looks at the ring's oldest row before it answers anything, so that a transition
+    whose rows were overwritten is gone from both sides without anybody having to tell them.
+
+    A priority is kept for each transition (see `ProportionalSampler`).
+
+    Attributes:
+        ring: the rows.
+        new_priority: () float32 tensor on the ring's device: the priority a new transition gets.
+    """
+
+    def __init__(self, ring: RowRing) -> None:
+        super().__init__(max_size=ring.capacity)
+        self.ring = ring
+        self.device = ring.device
+        self._empty()
+
+    def _empty(self) -> None:
+        # The live part of both lists is [_start, _end). Appending moves the end, dropping moves the start, and when the
+        # end is reached the live part moves to the front of new lists, which are long enough to make that rare.
+        self._row_ids = torch.empty(0, dtype=torch.int64, device=self.device)
+        self._priorities = torch.empty(0, dtype=torch.float32, device=self.device)
+        self._start = 0
+        self._end = 0
+        self._first_row_seen = self.ring.first_row
+        self.new_priority = torch.ones((), dtype=torch.float32, device=self.device)
+
+    @property
+    def row_ids(self) -> torch.Tensor:
+        """(len(self),) int64, ascending: the rows at which this side's transitions start. A view."""
+        self._drop_overwritten()
+        return self._row_ids[self._start : self._end]
+
+    @property
+    def priorities(self) -> torch.Tensor:
+        """(len(self),) float32, one for each of `row_ids`. A view: write to it to change them."""
+        self._drop_overwritten()
+        return self._priorities[self._start : self._end]
+
+    def __len__(self) -> int:
+        self._drop_overwritten()
+        return self._end - self._start
+
+    def get(self, index: Any) -> torch.Tensor:
+        """Row numbers at the given places (whole number, tensor or slice) of the list."""
+        return self.row_ids[index]
+
+    def set(self, cursor: Any, data: Any, *, set_cursor: bool = True) -> None:
+        """Refused: rows are only added behind the others."""
+        raise TypeError("transitions are added behind the others: use extend()")
+
+    def append(self, row_ids: torch.Tensor) -> None:
+        """Add transitions behind the others.
+
+        Args:
+            row_ids: (n,) int64, ascending and above all that are there.
+        """
+        n_live, n_new = len(self), len(row_ids)
+        if self._end + n_new > len(self._row_ids):
+            size = 2 * max(self.ring.capacity, n_live + n_new)
+            self._row_ids = _moved_to_front(self.row_ids, size)
+            self._priorities = _moved_to_front(self.priorities, size)
+            self._start, self._end = 0, n_live
+        self._row_ids[self._end : self._end + n_new] = row_ids
+        self._priorities[self._end : self._end + n_new] = self.new_priority
+        self._end += n_new
+        self.max_size = self.ring.capacity
+
+    def state_dict(self) -> dict[str, Any]:
+        """This side's transitions and priorities, in host memory; the ring is not part of it."""
+        return {
+            "row_ids": self.row_ids.cpu().clone(),
+            "priorities": self.priorities.cpu().clone(),
+            "new_priority": self.new_priority.cpu().clone(),
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over what `state_dict` returned; the ring must have been restored before.
+
+        Raises:
+            ValueError: if a transition starts at a row that the ring does not hold.
+        """
+        row_ids, priorities = state_dict["row_ids"], state_dict["priorities"]
+        ascends = bool((row_ids.diff() > 0).all())
+        if len(row_ids) and not (ascends and row_ids[0] >= self.ring.first_row and row_ids[-1] < self.ring.end_row):
+            raise ValueError(
+                f"stored transitions refer to rows outside {self.ring.first_row} to {self.ring.end_row - 1}, "
+                "which the replay memory holds; the checkpoint is damaged"
+            )
+        if priorities.shape != row_ids.shape:
+            raise ValueError(
+                f"{len(row_ids)} stored transitions with {len(priorities)} priorities; the checkpoint is damaged"
+            )
+        self._empty()
+        self.append(row_ids.to(self.device))
+        self.priorities.copy_(priorities)
+        self.new_priority.copy_(state_dict["new_priority"])
+
+    def _drop_overwritten(self) -> None:
+        first_row = self.ring.first_row
+        if first_row == self._first_row_seen:
+            return
+        live = self._row_ids[self._start : self._end]
+        self._start += int(torch.searchsorted(live, first_row))
+        self._first_row_seen = first_row
+
+
+class TransitionWriter(Writer):
+    """torchrl's way in: `buffer.extend(row_ids)` appends to the buffer's `TransitionStorage`."""
+
+    _storage: TransitionStorage
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._write_count = 0
+
+    def add(self, data: int) -> int:
+        """Append one transition, given by its row; returns its place in the list."""
+        return int(self.extend([data])[0])
+
+    def extend(self, data: torch.Tensor | Sequence[int]) -> torch.Tensor:
+        """Append transitions, given by their rows in ascending order; returns their places in the list."""
+        row_ids = torch.as_tensor(data, dtype=torch.int64)
+        self._storage.append(row_ids)
+        self._write_count += len(row_ids)
+        n = len(self._storage)
+        return torch.arange(n - len(row_ids), n)
+
+    def _empty(self, empty_write_count: bool = True) -> None:
+        if empty_write_count:
+            self._write_count = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """How many transitions were ever added."""
+        return {"write_count": self._write_count}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over what `state_dict` returned."""
+        self._write_count = int(state_dict["write_count"])
+
+    def dumps(self, path: Any) -> None:
+        """Refused, see `replay_state_dict`."""
+        raise NotImplementedError("the replay memory is saved whole, with replay_state_dict()")
+
+    def loads(self, path: Any) -> None:
+        """Refused, see `load_replay_state_dict`."""
+        raise NotImplementedError("the replay memory is restored whole, with load_replay_state_dict()")
+
+
+def _moved_to_front(live: torch.Tensor, size: int) -> torch.Tensor:
+    longer = torch.empty(size, dtype=live.dtype, device=live.device)
+    longer[: len(live)] = live
+    return longer

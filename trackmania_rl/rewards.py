@@ -1,0 +1,198 @@
+"""Reward of every action of a race, and the shaping potential of every state: numpy over whole races."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from trackmania_rl.schedules import exponential
+from trackmania_rl.settings import RewardSettings
+
+Array = npt.NDArray[Any]
+
+LEFT, FORWARD = 0, 2
+"""Axes of a vector in the car's frame: x points left, y up, z forward."""
+
+NEOSLIDE_SIDEWAYS_SPEED_M_S = 2.0
+"""Sideways speed from which on the car counts as sliding."""
+
+SPEEDSLIDE_FORWARD_SPEEDS_M_S = np.array([0, 100, 200, 300, 400, 500]) / 3.6
+SPEEDSLIDE_SIDEWAYS_SPEEDS_M_S = np.array([8.0, 8.0, 7.5, 6.7, 6.0, 5.5])
+"""Sideways speed at which the slide drives the car hardest, by forward speed. In the game's handling, a wheel's grip
+gives way at S / 20 (S its side friction limit: 80 m/s^2, falling to 55 at 500 km/h), and from there to twice that
+sideways speed the engine's drive, which fades with speed, is blended into a constant 10 m/s^2."""
+
+
+class FeaturePlaces(Protocol):
+    """Where the named blocks of the observation lie: an `ObservationLayout`, or a dictionary of slices."""
+
+    def __getitem__(self, name: str, /) -> slice:
+        """The place of a block."""
+
+
+@dataclass(frozen=True)
+class EngineeredRewards:
+    """Optional terms for a style of driving, added for each action by the state it leads to. All are off by default.
+
+    Attributes:
+        speedslide: times max(0, 1 - |q - 1|), where q is `speedslide_quality`; only with all four wheels on the ground.
+        neoslide: where the sideways speed is at least `NEOSLIDE_SIDEWAYS_SPEED_M_S`.
+        kamikaze: for full throttle without braking, and where at most one wheel touches the ground.
+        close_to_vcp: times the distance to the current zone centre, clipped as in the potential; negative to draw the
+            car to the line.
+    """
+
+    speedslide: float = 0.0
+    neoslide: float = 0.0
+    kamikaze: float = 0.0
+    close_to_vcp: float = 0.0
+
+    @staticmethod
+    def at_frame(settings: RewardSettings, frame_count: int) -> EngineeredRewards:
+        """The values that the schedules give, exponentially between entries, after so many frames of a run."""
+        return EngineeredRewards(
+            speedslide=exponential(settings.engineered_speedslide_reward_schedule, frame_count),
+            neoslide=exponential(settings.engineered_neoslide_reward_schedule, frame_count),
+            kamikaze=exponential(settings.engineered_kamikaze_reward_schedule, frame_count),
+            close_to_vcp=exponential(settings.engineered_close_to_vcp_reward_schedule, frame_count),
+        )
+
+
+def race_rewards(
+    state_float: npt.NDArray[np.float32],
+    meters_advanced: npt.NDArray[np.float64],
+    race_time_ms: int | None,
+    *,
+    places: FeaturePlaces,
+    settings: RewardSettings,
+    engineered: EngineeredRewards,
+    ms_per_action: int,
+) -> npt.NDArray[np.float32]:
+    """Reward of each action of a race.
+
+    An action's reward is the time it took, the metres it advanced along the line, and the optional terms. The last
+    action of a finished race is charged for its true duration: the finish lies between two decisions. It has no
+    optional terms, as no state follows it.
+
+    Args:
+        state_float: (T, F) states as they were driven, not normalized.
+        meters_advanced: (T,) progress along the line at each state; (T + 1,) with the finish, if it was reached.
+        race_time_ms: finish time; None if the race was cut off.
+        places: the blocks of the observation.
+        settings: coefficients.
+        engineered: coefficients of the optional terms, at this moment of the run.
+        ms_per_action: game time between two decisions; state t is at t times this.
+
+    Returns:
+        (T,) float32; the last is 0 if the race was cut off, as that action leads nowhere known.
+
+    Raises:
+        ValueError: if the race time lies before the last state, or there is not a progress for every state.
+    """
+    n_states = len(state_float)
+    n_expected = n_states + (race_time_ms is not None)
+    if len(meters_advanced) != n_expected:
+        raise ValueError(
+            f"meters_advanced_along_centerline has {len(meters_advanced)} values for {n_states} states of a race that "
+            f"was {'not ' if race_time_ms is None else ''}finished; it takes {n_expected}"
+        )
+    durations_ms = np.full(n_expected - 1, float(ms_per_action))
+    if race_time_ms is not None:
+        durations_ms[-1] = race_time_ms - (n_states - 1) * ms_per_action
+        if durations_ms[-1] < 0:
+            raise ValueError(
+                f"race_time = {race_time_ms} ms, but the race has {n_states} states, {ms_per_action} ms apart: "
+                "the last one was after the finish"
+            )
+    rewards = np.zeros(n_states)
+    rewards[: n_expected - 1] = (
+        settings.constant_reward_per_ms * durations_ms
+        + settings.reward_per_m_advanced_along_centerline * np.diff(meters_advanced)
+    )
+    rewards[: n_states - 1] += _optional_terms(state_float, places, settings, engineered)
+    return rewards.astype(np.float32)
+
+
+def state_potentials(
+    state_float: npt.NDArray[np.float32], *, places: FeaturePlaces, settings: RewardSettings
+) -> npt.NDArray[np.float32]:
+    """Shaping potential of each state (Ng, Harada and Russell 1999): near the line and pointing along it is better.
+
+    `shaped_reward_dist_to_cur_vcp` times the clipped distance to the current zone centre, plus
+    `shaped_reward_point_to_vcp_ahead` times (c - 1), where c is the cosine between the car's forward axis and the way
+    from the current zone centre to the next one of the observation.
+
+    Args:
+        state_float: (T, F) states, not normalized.
+        places: the blocks of the observation.
+        settings: coefficients.
+
+    Returns:
+        (T,) float32.
+
+    Raises:
+        ValueError: if the pointing term is on and the observation has a single zone centre.
+    """
+    centers_m = state_float[:, places["zone_centers_m"]].reshape(len(state_float), -1, 3)
+    potentials = settings.shaped_reward_dist_to_cur_vcp * _clipped_distance_to_zone_center_m(centers_m, settings)
+    if settings.shaped_reward_point_to_vcp_ahead != 0:
+        if centers_m.shape[1] < 2:
+            raise ValueError(
+                f"shaped_reward_point_to_vcp_ahead = {settings.shaped_reward_point_to_vcp_ahead} needs the direction "
+                "of the line: set n_zone_centers_in_inputs to 2 or more"
+            )
+        way_ahead_m = centers_m[:, 1] - centers_m[:, 0]
+        cosine = way_ahead_m[:, FORWARD] / np.linalg.norm(way_ahead_m, axis=1)
+        potentials = potentials + settings.shaped_reward_point_to_vcp_ahead * (cosine - 1)
+    return potentials.astype(np.float32)
+
+
+def speedslide_quality(forward_speed_m_s: Array, sideways_speed_m_s: Array) -> Array:
+    """How far a slide is on the way to the one that drives hardest: 0 straight on, 1 best, above 1 too far sideways.
+
+    Args:
+        forward_speed_m_s: any shape.
+        sideways_speed_m_s: the same shape; the side does not matter.
+    """
+    best_m_s = np.interp(forward_speed_m_s, SPEEDSLIDE_FORWARD_SPEEDS_M_S, SPEEDSLIDE_SIDEWAYS_SPEEDS_M_S)
+    return np.abs(sideways_speed_m_s) / best_m_s
+
+
+def _optional_terms(
+    state_float: npt.NDArray[np.float32],
+    places: FeaturePlaces,
+    settings: RewardSettings,
+    engineered: EngineeredRewards,
+) -> Array:
+    """(T - 1,): what each action but the last earns by the state it leads to."""
+    velocity_m_s = state_float[:, places["velocity_m_s"]].astype(np.float64)
+    speed_m_s = np.linalg.norm(velocity_m_s, axis=1)
+    reached = state_float[1:]
+    terms = settings.final_speed_reward_per_m_per_s * np.diff(speed_m_s)  # adds up to last speed - first speed
+    wheels_down = reached[:, places["wheel_has_ground_contact"]].sum(axis=1)
+    sideways_m_s = velocity_m_s[1:, LEFT]
+    if engineered.speedslide != 0:
+        quality = speedslide_quality(velocity_m_s[1:, FORWARD], sideways_m_s)
+        terms += engineered.speedslide * (wheels_down == 4) * np.maximum(0, 1 - np.abs(quality - 1))
+    if engineered.neoslide != 0:
+        terms += engineered.neoslide * (np.abs(sideways_m_s) >= NEOSLIDE_SIDEWAYS_SPEED_M_S)
+    if engineered.kamikaze != 0:
+        # The last four floats of the block are the keys of the action that led here: accelerate, brake, left, right.
+        accelerate, brake = reached[:, places["previous_actions"]][:, -4:-2].T.astype(bool)
+        terms += engineered.kamikaze * ((accelerate & ~brake) | (wheels_down <= 1))
+    if engineered.close_to_vcp != 0:
+        centers_m = reached[:, places["zone_centers_m"]].reshape(len(reached), -1, 3)
+        terms += engineered.close_to_vcp * _clipped_distance_to_zone_center_m(centers_m, settings)
+    return terms
+
+
+def _clipped_distance_to_zone_center_m(centers_m: Array, settings: RewardSettings) -> Array:
+    """(T,) from (T, n, 3) zone centres in the car's frame, the current one first."""
+    return np.clip(
+        np.linalg.norm(centers_m[:, 0], axis=1),
+        settings.shaped_reward_min_dist_to_cur_vcp_m,
+        settings.shaped_reward_max_dist_to_cur_vcp_m,
+    )
