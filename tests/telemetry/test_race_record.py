@@ -1,0 +1,80 @@
+import json
+
+import numpy as np
+
+from trackmania_rl.telemetry.race_record import CommandClock, RaceLog, RaceRecord
+
+
+def make_record(**changes):
+    values = {
+        "map_name": "valley",
+        "is_explo": True,
+        "collector": 1,
+        "race_finished": True,
+        "race_time_ms": 31_250,
+        "meters": 812.12345,
+        "furthest_zone": 1_624,
+        "n_actions": 625,
+        "cutoff_reason": None,
+    }
+    return RaceRecord(**(values | changes))
+
+
+def test_a_record_is_read_from_a_rollout():
+    rollout_results = {"furthest_zone_idx": np.int64(12), "actions": np.zeros(40, np.int64)}
+    end_race_stats = {
+        "race_finished": np.False_,
+        "race_time_ms": 2_000,
+        "meters": np.float32(6.5),
+        "cutoff_reason": "no_progress",
+        "checkpoint_times_ms": [1_000],
+        "mean_speed_m_s": np.float32(3.25),
+        "timings_ms": {"wait_game": 0.5, "policy": 0.25},
+        "inputs": "0.00 press up\n",
+    }
+    record = RaceRecord.of_rollout("valley", False, 2, rollout_results, end_race_stats)
+    assert record == RaceRecord(
+        map_name="valley",
+        is_explo=False,
+        collector=2,
+        race_finished=False,
+        race_time_ms=2_000,
+        meters=6.5,
+        furthest_zone=12,
+        n_actions=40,
+        cutoff_reason="no_progress",
+        figures={"mean_speed_m_s": 3.25, "timings_ms/wait_game": 0.5, "timings_ms/policy": 0.25},
+    )
+    assert record.kind == "evaluated"
+
+
+def test_each_race_is_a_line_at_once(tmp_path):
+    path = tmp_path / "races.jsonl"
+    log = RaceLog(path, CommandClock())
+    log.write(make_record(), frames_total=625)
+    first = json.loads(path.read_text())
+    assert first.pop("wall_s") > 0
+    assert first == {
+        "frames_total": 625,
+        "map": "valley",
+        "is_explo": True,
+        "race_finished": True,
+        "race_time_ms": 31_250,
+        "meters": 812.123,
+        "collector": 1,
+        "cutoff_reason": None,
+    }
+    log.write(make_record(race_finished=False, cutoff_reason="too_long"), frames_total=1_250)
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [line["frames_total"] for line in lines] == [625, 1_250]
+    assert lines[1]["cutoff_reason"] == "too_long"
+    log.close()
+
+
+def test_a_resumed_run_adds_lines_and_drops_a_torn_one(tmp_path):
+    path = tmp_path / "races.jsonl"
+    path.write_text('{"frames_total": 5}\n{"frames_to')
+    log = RaceLog(path, CommandClock())
+    log.write(make_record(), frames_total=9)
+    log.close()
+    assert [json.loads(line)["frames_total"] for line in path.read_text().splitlines()] == [5, 9]

@@ -1,0 +1,118 @@
+import pytest
+import torch
+
+from trackmania_rl.checkpoints import load_checkpoint, save_checkpoint
+from trackmania_rl.telemetry.race_record import RaceRecord
+from trackmania_rl.telemetry.statistics import RaceHistory, TrainingStatistics
+
+
+class Clock:
+    now_s = 0.0
+
+    def __call__(self):
+        return self.now_s
+
+
+def race(time_ms=None, map_name="valley", is_explo=True, meters=100.0, n_actions=10):
+    finished = time_ms is not None
+    return RaceRecord(
+        map_name, is_explo, 0, finished, time_ms or 500, meters, 200, n_actions, None if finished else "no_progress"
+    )
+
+
+@pytest.mark.parametrize(
+    ("times_ms", "median_ms", "finish_rate"),
+    [
+        ([], None, None),
+        ([None], None, 0.0),
+        ([30_000], 30_000, 1.0),
+        ([30_000, None, 32_000], 32_000, 2 / 3),
+        ([30_000, None], None, 0.5),
+        ([None] * 10 + [30_000 + i for i in range(10)], 30_004.5, 1.0),
+    ],
+)
+def test_recent_figures_count_unfinished_races_as_slowest(times_ms, median_ms, finish_rate):
+    history = RaceHistory()
+    for time_ms in times_ms:
+        history.add(race(time_ms))
+    assert history.median_time_ms == median_ms
+    assert history.recent_finish_rate == finish_rate
+
+
+def test_times_are_kept_by_map_and_kind():
+    figures = TrainingStatistics()
+    races = [race(), race(31_000), race(32_000), race(30_000, is_explo=False), race(40_000, map_name="flat")]
+    is_record = [figures.add_race(r) for r in races]
+    assert is_record == [False, True, False, True, True]
+    valley = figures.maps["valley"]
+    assert (valley.explored.best_time_ms, valley.explored.last_time_ms) == (31_000, 32_000)
+    assert (valley.explored.n_races, valley.explored.n_finished) == (3, 2)
+    assert valley.evaluated.best_time_ms == valley.best_time_ms == 30_000
+    assert figures.maps["flat"].best_time_ms == 40_000
+    assert (figures.races_total, figures.frames_total) == (5, 50)
+
+
+def test_an_explored_time_slower_than_the_best_evaluated_one_is_no_record():
+    figures = TrainingStatistics()
+    assert figures.add_race(race(30_000, is_explo=False))
+    assert not figures.add_race(race(31_000))
+    assert figures.maps["valley"].explored.best_time_ms == 31_000
+
+
+def test_rates_are_those_of_the_last_half_minute():
+    clock = Clock()
+    figures = TrainingStatistics(clock)
+    assert figures.rates().actions_per_s == 0
+    for second in range(1, 101):
+        clock.now_s = float(second)
+        figures.add_race(race(n_actions=50 if second <= 60 else 200))
+        figures.add_batch({})
+        figures.add_batch({})
+        figures.add_learner_waiting(0.25)
+    rates = figures.rates()
+    assert rates.actions_per_s == pytest.approx(200, rel=0.05)
+    assert rates.races_per_s == pytest.approx(1, rel=0.05)
+    assert rates.batches_per_s == pytest.approx(2, rel=0.05)
+    assert rates.learner_waiting_share == pytest.approx(0.25, rel=0.05)
+
+
+def test_waiting_shares_of_collectors():
+    figures = TrainingStatistics()
+    assert figures.collectors_waiting_share == 0
+    figures.add_collector_time(0, waited_s=1.0, elapsed_s=4.0)
+    figures.add_collector_time(0, waited_s=0.0, elapsed_s=4.0)
+    figures.add_collector_time(1, waited_s=3.0, elapsed_s=4.0)
+    assert figures.collectors == (0, 1)
+    assert figures.collector_waiting_share(0) == 0.125
+    assert figures.collectors_waiting_share == pytest.approx((0.125 + 0.75) / 2)
+
+
+def test_means_of_numbers_and_tensors_since_the_last_call():
+    figures = TrainingStatistics()
+    figures.add_batch({"loss": torch.tensor(2.0), "grad_norm": 1.0})
+    figures.add_batch({"loss": torch.tensor(4.0), "grad_norm": 2.0})
+    figures.add_metrics({"test_loss": 5.0})
+    assert figures.take_metric_means() == {"loss": 3.0, "grad_norm": 1.5, "test_loss": 5.0}
+    figures.add_batch({"loss": 1.0})
+    assert figures.take_metric_means() == {"loss": 1.0}
+    assert figures.last_metrics == {"loss": 1.0, "grad_norm": 1.5, "test_loss": 5.0}
+    assert figures.batches_total == 3
+
+
+def test_a_resumed_run_goes_on_with_the_counts(tmp_path):
+    clock = Clock()
+    figures = TrainingStatistics(clock)
+    for r in (race(31_000), race(), race(30_000, is_explo=False)):
+        figures.add_race(r)
+    figures.add_batch({"loss": 1.0})
+    clock.now_s = 70.0
+    save_checkpoint(tmp_path, {"statistics": figures.state_dict()}, minimum_free_disk_mb=0)
+
+    later = Clock()
+    later.now_s = 5.0
+    resumed = TrainingStatistics(later)
+    resumed.load_state_dict(load_checkpoint(tmp_path)["statistics"])
+    assert resumed.state_dict() == figures.state_dict() | {"training_s": 75.0}
+    assert not resumed.add_race(race(30_500))
+    later.now_s = 7.0
+    assert resumed.rates().actions_per_s == pytest.approx(5)  # ten actions in two seconds; the loaded ones are no speed

@@ -1,0 +1,135 @@
+"""One race in figures, and the file that keeps one line for each."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+
+
+class CommandClock:
+    """Seconds since the command was started by its user, the time for imports included."""
+
+    def __init__(self) -> None:
+        """Reads when this process began; only the first process of a run may ask."""
+        already_s = max(0.0, time.time() - psutil.Process().create_time())
+        self._started_s = time.monotonic() - already_s
+
+    def __call__(self) -> float:
+        """Seconds until now."""
+        return time.monotonic() - self._started_s
+
+
+@dataclass(frozen=True)
+class RaceRecord:
+    """What statistics, logs and plots need of a race.
+
+    Attributes:
+        map_name: the map cycle's name of the map.
+        is_explo: whether the agent explored; else it drove greedily (an evaluation race).
+        collector: who drove it.
+        race_finished: whether the finish was reached.
+        race_time_ms: the finish time, or the time driven until the race was cut off.
+        meters: distance reached along the reference line.
+        furthest_zone: index of the furthest virtual checkpoint reached.
+        n_actions: decisions taken.
+        cutoff_reason: why an unfinished race ended; None for a finished one.
+        figures: every other number of `end_race_stats`; those in a dict are called `{name}/{key}`.
+    """
+
+    map_name: str
+    is_explo: bool
+    collector: int
+    race_finished: bool
+    race_time_ms: int
+    meters: float
+    furthest_zone: int
+    n_actions: int
+    cutoff_reason: str | None
+    figures: Mapping[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def of_rollout(
+        cls,
+        map_name: str,
+        is_explo: bool,
+        collector: int,
+        rollout_results: Mapping[str, Any],
+        end_race_stats: Mapping[str, Any],
+    ) -> RaceRecord:
+        """The record of what `GameInstanceManager.rollout()` returned."""
+        named = {"race_finished", "race_time_ms", "meters", "cutoff_reason"}
+        others = {name: value for name, value in end_race_stats.items() if name not in named}
+        return cls(
+            map_name=map_name,
+            is_explo=is_explo,
+            collector=collector,
+            race_finished=bool(end_race_stats["race_finished"]),
+            race_time_ms=int(end_race_stats["race_time_ms"]),
+            meters=float(end_race_stats["meters"]),
+            furthest_zone=int(rollout_results["furthest_zone_idx"]),
+            n_actions=len(rollout_results["actions"]),
+            cutoff_reason=end_race_stats["cutoff_reason"],
+            figures=dict(_numbers(others)),
+        )
+
+    @property
+    def kind(self) -> str:
+        """`explored` or `evaluated`."""
+        return "explored" if self.is_explo else "evaluated"
+
+
+class RaceLog:
+    """`races.jsonl`: one JSON object for each race, on the disk's side as soon as it is written.
+
+    Keys: `wall_s` (since the start of the command), `frames_total` (actions of the whole run, this race included),
+    `map`, `is_explo`, `race_finished`, `race_time_ms`, `meters`, `collector`, `cutoff_reason`. A resumed run adds to
+    the file; its `wall_s` begins anew.
+    """
+
+    def __init__(self, path: Path, clock: CommandClock) -> None:
+        """Opens the file for more lines; a last line cut short by a power cut is removed.
+
+        Args:
+            path: `RunFolder.races`.
+            clock: gives `wall_s`.
+        """
+        self._clock = clock
+        self._file = path.open("ab")
+        if path.stat().st_size and not path.read_bytes().endswith(b"\n"):
+            os.truncate(path, path.read_bytes().rfind(b"\n") + 1)
+
+    def write(self, race: RaceRecord, frames_total: int) -> None:
+        """Adds a race."""
+        line = {
+            "wall_s": round(self._clock(), 3),
+            "frames_total": frames_total,
+            "map": race.map_name,
+            "is_explo": race.is_explo,
+            "race_finished": race.race_finished,
+            "race_time_ms": race.race_time_ms,
+            "meters": round(race.meters, 3),
+            "collector": race.collector,
+            "cutoff_reason": race.cutoff_reason,
+        }
+        self._file.write(json.dumps(line).encode() + b"\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()
+
+
+def _numbers(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _numbers(value, f"{prefix}{name}/")
+        elif isinstance(value, int | float | np.number):
+            yield f"{prefix}{name}", float(value)

@@ -1,0 +1,319 @@
+"""The figures of a run while it goes on: counts, rates, times per map, shares of waiting."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trackmania_rl.telemetry.race_record import RaceRecord
+
+RECENT_RACES = 10
+"""Races over which recent figures are taken."""
+RATE_WINDOW_S = 30.0
+"""Time over which rates are taken."""
+SAMPLE_INTERVAL_S = 1.0
+"""Time between two samples of the counts in that window."""
+
+
+class RaceHistory:
+    """The races of one map and one kind, explored or evaluated.
+
+    Attributes:
+        n_races: all races.
+        n_finished: how many reached the finish.
+        best_time_ms: the fastest finish, None before the first.
+        last_time_ms: the last race's time, None if it was not finished.
+        furthest_m: the largest distance reached.
+        last_m: the last race's distance.
+    """
+
+    def __init__(self) -> None:
+        """Starts without a race."""
+        self.n_races = 0
+        self.n_finished = 0
+        self.best_time_ms: int | None = None
+        self.last_time_ms: int | None = None
+        self.furthest_m = 0.0
+        self.last_m = 0.0
+        self._recent_times_ms: deque[int | None] = deque(maxlen=RECENT_RACES)
+
+    def add(self, race: RaceRecord) -> bool:
+        """Counts a race; returns whether it is the fastest finish so far."""
+        self.n_races += 1
+        self.last_m = race.meters
+        self.furthest_m = max(self.furthest_m, race.meters)
+        self.last_time_ms = race.race_time_ms if race.race_finished else None
+        self._recent_times_ms.append(self.last_time_ms)
+        if self.last_time_ms is None:
+            return False
+        self.n_finished += 1
+        is_best = self.best_time_ms is None or self.last_time_ms < self.best_time_ms
+        if is_best:
+            self.best_time_ms = self.last_time_ms
+        return is_best
+
+    @property
+    def n_recent(self) -> int:
+        """How many races the recent figures rest on."""
+        return len(self._recent_times_ms)
+
+    @property
+    def n_recent_finished(self) -> int:
+        """How many of them were finished."""
+        return sum(race_time_ms is not None for race_time_ms in self._recent_times_ms)
+
+    @property
+    def recent_finish_rate(self) -> float | None:
+        """Share of the recent races that were finished; None before the first race."""
+        return self.n_recent_finished / self.n_recent if self.n_recent else None
+
+    @property
+    def median_time_ms(self) -> float | None:
+        """Median of the recent times, an unfinished race counting as slower than any; None if it is one of those.
+
+        One lucky or one lost race hardly moves it: the robust figure for comparing runs.
+        """
+        if not self._recent_times_ms:
+            return None
+        median = statistics.median(
+            float("inf") if race_time_ms is None else race_time_ms for race_time_ms in self._recent_times_ms
+        )
+        return None if median == float("inf") else median
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything, as plain values."""
+        return {
+            "n_races": self.n_races,
+            "n_finished": self.n_finished,
+            "best_time_ms": self.best_time_ms,
+            "last_time_ms": self.last_time_ms,
+            "furthest_m": self.furthest_m,
+            "last_m": self.last_m,
+            "recent_times_ms": list(self._recent_times_ms),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes over what `state_dict` gave."""
+        self.n_races = state["n_races"]
+        self.n_finished = state["n_finished"]
+        self.best_time_ms = state["best_time_ms"]
+        self.last_time_ms = state["last_time_ms"]
+        self.furthest_m = state["furthest_m"]
+        self.last_m = state["last_m"]
+        self._recent_times_ms = deque(state["recent_times_ms"], maxlen=RECENT_RACES)
+
+
+class MapStatistics:
+    """One map's races, by kind."""
+
+    def __init__(self) -> None:
+        """Starts without a race."""
+        self.explored = RaceHistory()
+        self.evaluated = RaceHistory()
+
+    def history(self, is_explo: bool) -> RaceHistory:
+        """The races of one kind."""
+        return self.explored if is_explo else self.evaluated
+
+    @property
+    def best_time_ms(self) -> int | None:
+        """The fastest finish of either kind."""
+        times_ms = [history.best_time_ms for history in (self.explored, self.evaluated)]
+        return min((race_time_ms for race_time_ms in times_ms if race_time_ms is not None), default=None)
+
+
+@dataclass(frozen=True)
+class Rates:
+    """How fast the run goes, over the last `RATE_WINDOW_S`.
+
+    Attributes:
+        actions_per_s: actions that arrived from all collectors.
+        races_per_s: races that arrived.
+        batches_per_s: batches that the learner trained on.
+        learner_waiting_share: share of its time in which the learner waited for races, 0 to 1.
+    """
+
+    actions_per_s: float
+    races_per_s: float
+    batches_per_s: float
+    learner_waiting_share: float
+
+
+@dataclass(frozen=True)
+class _Sample:
+    time_s: float
+    frames: int
+    races: int
+    batches: int
+    learner_waited_s: float
+
+
+class TrainingStatistics:
+    """All figures of a run; the counts survive a restart through `state_dict`.
+
+    Attributes:
+        frames_total: actions driven in the whole run.
+        races_total: races driven in the whole run.
+        batches_total: batches trained on in the whole run.
+        maps: statistics by map name, in the order in which the maps were first driven.
+        replay_transitions: what the replay memory holds now.
+        replay_capacity: what it can hold.
+        current_values: scheduled values in force now (epsilon, learning rate, gamma...), by name.
+        last_metrics: the learner's newest means (loss...), by name.
+        checkpoint_time_s: when the last checkpoint was written, on the clock; None before the first.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """Starts counting.
+
+        Args:
+            clock: gives seconds; `CommandClock` in a run.
+        """
+        self.frames_total = 0
+        self.races_total = 0
+        self.batches_total = 0
+        self.maps: dict[str, MapStatistics] = {}
+        self.replay_transitions = 0
+        self.replay_capacity = 0
+        self.current_values: dict[str, float] = {}
+        self.last_metrics: dict[str, float] = {}
+        self.checkpoint_time_s: float | None = None
+        self._clock = clock
+        self._earlier_sessions_s = 0.0
+        self._learner_waited_s = 0.0
+        self._collector_times_s: dict[int, deque[tuple[float, float]]] = {}
+        self._samples: deque[_Sample] = deque()
+        self._metric_sums: dict[str, Any] = {}
+        self._metric_counts: dict[str, int] = {}
+        self._take_sample()
+
+    @property
+    def elapsed_s(self) -> float:
+        """Time since the start of the command."""
+        return self._clock()
+
+    @property
+    def training_s(self) -> float:
+        """Time of the whole run, earlier sessions included."""
+        return self._earlier_sessions_s + self._clock()
+
+    def add_race(self, race: RaceRecord) -> bool:
+        """Counts a race; returns whether it is its map's fastest finish of either kind."""
+        self.frames_total += race.n_actions
+        self.races_total += 1
+        of_map = self.maps.setdefault(race.map_name, MapStatistics())
+        best_before_ms = of_map.best_time_ms
+        is_best_of_kind = of_map.history(race.is_explo).add(race)
+        self._take_sample()
+        return is_best_of_kind and (best_before_ms is None or race.race_time_ms < best_before_ms)
+
+    def add_batch(self, metrics: Mapping[str, Any]) -> None:
+        """Counts a batch that was trained on.
+
+        Args:
+            metrics: numbers or detached tensors of one element. Tensors are summed where they are, so that a GPU is
+                asked for their values only by `take_metric_means`.
+        """
+        self.batches_total += 1
+        self.add_metrics(metrics)
+        self._take_sample()
+
+    def add_metrics(self, metrics: Mapping[str, Any]) -> None:
+        """Adds figures to the means without counting a batch (the test loss, for example)."""
+        for name, value in metrics.items():
+            self._metric_sums[name] = self._metric_sums.get(name, 0.0) + value
+            self._metric_counts[name] = self._metric_counts.get(name, 0) + 1
+
+    def take_metric_means(self) -> dict[str, float]:
+        """The means since the last call; what was not measured since then is not in it."""
+        means = {name: float(total) / self._metric_counts[name] for name, total in self._metric_sums.items()}
+        self._metric_sums, self._metric_counts = {}, {}
+        self.last_metrics |= means
+        return means
+
+    def add_learner_waiting(self, waited_s: float) -> None:
+        """Adds time in which the learner waited for a race."""
+        self._learner_waited_s += waited_s
+        self._take_sample()
+
+    def add_collector_time(self, collector: int, waited_s: float, elapsed_s: float) -> None:
+        """Adds a race's time between two rollouts of a collector, and how much of it was waiting for a free slot."""
+        times_s = self._collector_times_s.setdefault(collector, deque(maxlen=RECENT_RACES))
+        times_s.append((waited_s, elapsed_s))
+
+    def collector_waiting_share(self, collector: int) -> float:
+        """Share of its time that a collector waited over its recent races, 0 to 1."""
+        times_s = self._collector_times_s.get(collector, ())
+        elapsed_s = sum(elapsed_s for _, elapsed_s in times_s)
+        return sum(waited_s for waited_s, _ in times_s) / elapsed_s if elapsed_s > 0 else 0.0
+
+    @property
+    def collectors(self) -> tuple[int, ...]:
+        """The collectors that sent races."""
+        return tuple(sorted(self._collector_times_s))
+
+    @property
+    def collectors_waiting_share(self) -> float:
+        """The collectors' mean share of waiting, 0 to 1."""
+        shares = [self.collector_waiting_share(collector) for collector in self._collector_times_s]
+        return statistics.fmean(shares) if shares else 0.0
+
+    def checkpoint_written(self) -> None:
+        """Notes that a checkpoint was written now."""
+        self.checkpoint_time_s = self._clock()
+
+    def rates(self) -> Rates:
+        """The rates now; 0 before a second has passed."""
+        now = self._now()
+        first = self._samples[0]
+        seconds = now.time_s - first.time_s
+        if seconds < SAMPLE_INTERVAL_S:
+            return Rates(0.0, 0.0, 0.0, 0.0)
+        return Rates(
+            actions_per_s=(now.frames - first.frames) / seconds,
+            races_per_s=(now.races - first.races) / seconds,
+            batches_per_s=(now.batches - first.batches) / seconds,
+            learner_waiting_share=min(1.0, (now.learner_waited_s - first.learner_waited_s) / seconds),
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a resumed run goes on with, as plain values."""
+        return {
+            "frames_total": self.frames_total,
+            "races_total": self.races_total,
+            "batches_total": self.batches_total,
+            "training_s": self.training_s,
+            "maps": {
+                name: {"explored": of_map.explored.state_dict(), "evaluated": of_map.evaluated.state_dict()}
+                for name, of_map in self.maps.items()
+            },
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes over what `state_dict` gave; rates and means begin anew."""
+        self.frames_total = state["frames_total"]
+        self.races_total = state["races_total"]
+        self.batches_total = state["batches_total"]
+        self._earlier_sessions_s = state["training_s"]
+        self.maps = {}
+        for name, kinds in state["maps"].items():
+            of_map = self.maps[name] = MapStatistics()
+            of_map.explored.load_state_dict(kinds["explored"])
+            of_map.evaluated.load_state_dict(kinds["evaluated"])
+        self._samples.clear()
+        self._take_sample()
+
+    def _now(self) -> _Sample:
+        return _Sample(self._clock(), self.frames_total, self.races_total, self.batches_total, self._learner_waited_s)
+
+    def _take_sample(self) -> None:
+        """Keeps the counts of now if the last sample is old enough, and drops samples that left the window."""
+        now = self._now()
+        if not self._samples or now.time_s - self._samples[-1].time_s >= SAMPLE_INTERVAL_S:
+            self._samples.append(now)
+        while len(self._samples) > 1 and now.time_s - self._samples[0].time_s > RATE_WINDOW_S:
+            self._samples.popleft()
