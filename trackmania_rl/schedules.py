@@ -9,12 +9,15 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Sequence
+from typing import TypeVar
+
+Value = TypeVar("Value", int, float)
 
 ScheduleEntries = Sequence[tuple[int, float]]
 """((frame count, value), ...), ascending in the frame count."""
 
 
-def staircase(schedule: ScheduleEntries, frame_count: int) -> float:
+def staircase(schedule: Sequence[tuple[int, Value]], frame_count: int) -> Value:
     """The value of the last entry that has been reached.
 
     Args:

@@ -1,0 +1,373 @@
+"""Implicit quantile networks: the network, its loss, and the target it learns towards, in the order of the algorithm.
+
+IQN (Dabney et al. 2018, "Implicit Quantile Networks for Distributional Reinforcement Learning", arXiv:1806.06923)
+learns, for each action, the whole distribution of the return instead of its mean. The network is asked for the return
+at a quantile tau: tau = 0.5 is the median, tau = 0.9 a return that is exceeded one time in ten. The value of an action
+is the mean over many tau.
+
+The return is the sum of rewards until a *mini-race* of fixed duration ends; the first float of the state says how much
+of the mini-race has passed, so gamma may be 1.
+
+Shapes, in all comments: B batch, N quantiles of the prediction, M quantiles of the target, A actions, F floats,
+D features, E cosines, H and W the image's height and width.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from trackmania_rl.settings import AgentSettings
+
+ELAPSED_ACTIONS_FLOAT = 0
+"""Index among the floats of the time already elapsed in the mini-race, in actions."""
+LEAKY_RELU_SLOPE = 0.01
+SMALLEST_SELF_LOSS = 1e-6
+"""Below this a target's own quantile loss counts as this; a terminal transition's is 0, and the loss divides by it."""
+
+
+class TransitionBatch(Protocol):
+    """What a batch of mini-race transitions holds (`experience_replay` makes them)."""
+
+    state_img: Tensor  # (B, 1, H, W) uint8; (B, 1, 0, 0) without an image
+    state_float: Tensor  # (B, F) float32
+    action: Tensor  # (B,) int64
+    reward: Tensor  # (B,) float32, discounted sum over the transition's n steps
+    next_state_img: Tensor
+    next_state_float: Tensor
+    gamma_n: Tensor  # (B,) float32, gamma to the power n; 0 where the mini-race or the race ends
+    weight: Tensor  # (B,) float32, importance weights of prioritized replay; 1 without
+
+
+# ------------------------------------------------------------------------------------------------------- 1. quantiles
+
+
+def draw_symmetric_quantiles(batch_size: int, n_quantiles: int, generator: torch.Generator) -> Tensor:
+    """Random quantiles in pairs tau, 1 - tau, the lower ones spread evenly over [0, 0.5).
+
+    Pairs and even spread make the mean over few quantiles a much quieter estimate than independent draws.
+
+    Args:
+        batch_size: B.
+        n_quantiles: N, even.
+        generator: source of randomness; the result lies on its device.
+
+    Returns:
+        (B, N) float32: N/2 lower quantiles, then their mirror images.
+    """
+    n_pairs = n_quantiles // 2
+    strata = torch.arange(n_pairs, device=generator.device)
+    lower = (strata + torch.rand((batch_size, n_pairs), generator=generator, device=generator.device)) / n_quantiles
+    return torch.cat((lower, 1 - lower), dim=1)
+
+
+# --------------------------------------------------------------------------------------------------------- 2. network
+
+
+class IQN_Network(nn.Module):
+    """Returns of all actions at given quantiles.
+
+    Image and floats are read by `img_head` and `float_feature_extractor` into D features; `iqn_fc` turns each quantile,
+    given as E cosines, into D factors that multiply them (equation 4 of the paper); two dueling heads (Wang et al. 2016,
+    arXiv:1511.06581) make returns of them: Q = V + A - mean(A).
+
+    With the full-size configuration the keys and shapes of `state_dict()` are those of Linesight's published network:
+    6,578,333 parameters. What is constant (normalization, cosine frequencies) is in buffers outside of `state_dict()`.
+
+    Args:
+        settings: sizes, and the value baseline.
+        float_mean: F means of the state's floats.
+        float_std: F standard deviations.
+        n_actions: A.
+        image_height_px: H; 0 for no image, and then there is no `img_head`.
+        image_width_px: W.
+        mini_race_duration_actions: length of a mini-race.
+        generator: source of the initial weights, on the CPU.
+
+    Raises:
+        ValueError: if the image is too small for the convolutions.
+    """
+
+    def __init__(
+        self,
+        settings: AgentSettings,
+        *,
+        float_mean: Sequence[float],
+        float_std: Sequence[float],
+        n_actions: int,
+        image_height_px: int,
+        image_width_px: int,
+        mini_race_duration_actions: int,
+        generator: torch.Generator,
+    ) -> None:
+        super().__init__()
+        self.n_actions = n_actions
+        self.expected_reward_per_action = settings.expected_reward_per_action
+        self.mini_race_duration_actions = mini_race_duration_actions
+
+        feature_dim = settings.float_hidden_dim
+        self.img_head: nn.Sequential | None = None
+        if image_height_px > 0:
+            self.img_head = _convolutions(settings)
+            feature_dim += _output_size(settings, image_height_px, image_width_px)
+        self.float_feature_extractor = nn.Sequential(
+            nn.Linear(len(float_mean), settings.float_hidden_dim),
+            nn.LeakyReLU(LEAKY_RELU_SLOPE, inplace=True),
+            nn.Linear(settings.float_hidden_dim, settings.float_hidden_dim),
+            nn.LeakyReLU(LEAKY_RELU_SLOPE, inplace=True),
+        )
+        self.A_head = _head(feature_dim, settings.dense_hidden_dimension // 2, n_actions)
+        self.V_head = _head(feature_dim, settings.dense_hidden_dimension // 2, 1)
+        self.iqn_fc = nn.Sequential(
+            nn.Linear(settings.iqn_embedding_dimension, feature_dim), nn.LeakyReLU(LEAKY_RELU_SLOPE, inplace=True)
+        )
+        self.initialize(generator)
+
+        self.float_mean: Tensor
+        self.float_std: Tensor
+        self.cosine_frequencies: Tensor
+        frequencies = math.pi * torch.arange(1, settings.iqn_embedding_dimension + 1, dtype=torch.float32)
+        self.register_buffer("float_mean", torch.tensor(float_mean, dtype=torch.float32), persistent=False)
+        self.register_buffer("float_std", torch.tensor(float_std, dtype=torch.float32), persistent=False)
+        self.register_buffer("cosine_frequencies", frequencies, persistent=False)
+
+    def initialize(self, generator: torch.Generator) -> None:
+        """Draw all weights anew: orthogonal, scaled so that the variance of a layer's input is that of its output.
+
+        `iqn_fc` reads cosines, whose variance is one half, so its weights are larger by the square root of two.
+
+        Args:
+            generator: on the device of the parameters.
+        """
+        gain = nn.init.calculate_gain("leaky_relu", LEAKY_RELU_SLOPE)
+        gains = {self.iqn_fc[0]: math.sqrt(2) * gain, self.A_head[-1]: 1.0, self.V_head[-1]: 1.0}
+        for layer in self.modules():
+            if isinstance(layer, nn.Conv2d | nn.Linear):
+                nn.init.orthogonal_(layer.weight, gains.get(layer, gain), generator)
+                nn.init.zeros_(layer.bias)  # type: ignore[arg-type]  # every layer here has a bias
+
+    def forward(self, img: Tensor, floats: Tensor, tau: Tensor) -> Tensor:
+        """Returns at the quantiles `tau`.
+
+        Args:
+            img: (B, 1, H, W) uint8; not looked at without an image head.
+            floats: (B, F) float32, as observed (they are normalized here).
+            tau: (B, N) float32 in [0, 1].
+
+        Returns:
+            (B, N, A) float32, the value baseline included.
+        """
+        batch_size, n_quantiles = tau.shape
+        features = self.features(img, floats)  # (B, D)
+        factors = self.iqn_fc(self.cosines(tau.reshape(-1))).view(batch_size, n_quantiles, -1)  # (B, N, D)
+        rows = (features.unsqueeze(1) * factors).view(batch_size * n_quantiles, -1)
+        advantage, value = self.A_head(rows), self.V_head(rows)  # (BN, A), (BN, 1)
+        quantiles = value + advantage - advantage.mean(dim=1, keepdim=True)
+        return quantiles.view(batch_size, n_quantiles, -1).float() + self.baseline(floats)[:, None, None]
+
+    def features(self, img: Tensor, floats: Tensor) -> Tensor:
+        """What the network sees in a state: (B, D). Arguments as in `forward`."""
+        float_features = self.float_feature_extractor((floats - self.float_mean) / self.float_std)
+        if self.img_head is None:
+            return float_features
+        return torch.cat((self.img_head((img.float() - 128) / 128), float_features), dim=1)
+
+    def cosines(self, tau: Tensor) -> Tensor:
+        """Quantiles (R,) as the cosines (R, E) that `iqn_fc` reads: cos(pi i tau) for i = 1..E."""
+        return torch.cos(tau.unsqueeze(1) * self.cosine_frequencies)
+
+    def baseline(self, floats: Tensor) -> Tensor:
+        """The return (B,) expected of anybody: the expected reward of an action x the actions left in the mini-race.
+
+        The network then learns only what is better or worse than that, and starts near the truth.
+        """
+        actions_left = self.mini_race_duration_actions - floats[:, ELAPSED_ACTIONS_FLOAT]
+        return self.expected_reward_per_action * actions_left
+
+
+def _head(input_dim: int, hidden_dim: int, output_dim: int) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Linear(input_dim, hidden_dim),
+        nn.LeakyReLU(LEAKY_RELU_SLOPE, inplace=True),
+        nn.Linear(hidden_dim, output_dim),
+    )
+
+
+def _convolutions(settings: AgentSettings) -> nn.Sequential:
+    layers: list[nn.Module] = []
+    in_channels = 1
+    for channels, kernel_size, stride in zip(
+        settings.conv_channels, settings.conv_kernel_sizes, settings.conv_strides, strict=True
+    ):
+        layers += [nn.Conv2d(in_channels, channels, kernel_size, stride), nn.LeakyReLU(LEAKY_RELU_SLOPE, inplace=True)]
+        in_channels = channels
+    return nn.Sequential(*layers, nn.Flatten())
+
+
+def _output_size(settings: AgentSettings, height_px: int, width_px: int) -> int:
+    """Number of features that the convolutions make of an image."""
+    height, width = height_px, width_px
+    for kernel_size, stride in zip(settings.conv_kernel_sizes, settings.conv_strides, strict=True):
+        height = (height - kernel_size) // stride + 1
+        width = (width - kernel_size) // stride + 1
+        if height < 1 or width < 1:
+            raise ValueError(
+                f"an image of {width_px} x {height_px} pixels is too small for conv_kernel_sizes = "
+                f"{settings.conv_kernel_sizes} with conv_strides = {settings.conv_strides}; enlarge image_width_px and "
+                "image_height_px, or use fewer or smaller convolutions"
+            )
+    return settings.conv_channels[-1] * height * width
+
+
+# --------------------------------------------------------------------------------------------------------- 3. targets
+
+
+def target_quantiles(
+    online: nn.Module,
+    target: nn.Module,
+    batch: TransitionBatch,
+    settings: AgentSettings,
+    generator: torch.Generator,
+) -> tuple[Tensor, Tensor]:
+    """Returns that the prediction shall learn: reward + gamma^n x return of the next state's chosen action.
+
+    Three ways to choose it: `max_of_each_quantile` takes the best action for each quantile by itself (as published with
+    Linesight's hyperparameters; it overestimates as long as actions differ by noise), `argmax_of_mean` one action for
+    all quantiles, by the target network's own mean (as in the IQN paper), and double DQN (van Hasselt et al. 2016,
+    arXiv:1509.06461) one action by the online network's mean.
+
+    Returns:
+        Targets (B, M) without gradient, and the quantiles (B, M) they belong to.
+    """
+    next_state = (batch.next_state_img, batch.next_state_float)
+    batch_size = len(batch.action)
+    with torch.no_grad():
+        tau = draw_symmetric_quantiles(batch_size, settings.iqn_n, generator)
+        returns = target(*next_state, tau)  # (B, M, A)
+        if settings.use_ddqn:
+            online_tau = draw_symmetric_quantiles(batch_size, settings.iqn_n, generator)
+            chosen = of_action(returns, online(*next_state, online_tau).mean(dim=1).argmax(dim=1))
+        elif settings.target_action == "argmax_of_mean":
+            chosen = of_action(returns, returns.mean(dim=1).argmax(dim=1))
+        else:
+            chosen = returns.amax(dim=2)
+        return batch.reward.unsqueeze(1) + batch.gamma_n.unsqueeze(1) * chosen, tau
+
+
+def of_action(returns: Tensor, action: Tensor) -> Tensor:
+    """The returns (B, N) of one action (B,) per state, out of those (B, N, A) of all."""
+    return returns.gather(2, action.view(-1, 1, 1).expand(-1, returns.shape[1], 1)).squeeze(2)
+
+
+# ------------------------------------------------------------------------------------------------------------ 4. loss
+
+
+def quantile_huber_loss(targets: Tensor, predictions: Tensor, tau: Tensor, kappa: float) -> Tensor:
+    """How far predicted quantiles are from those of the targets (equation 3 of the paper).
+
+    Every target is compared with every prediction. A prediction below the target costs tau, one above it 1 - tau, times
+    the error: least where a share tau of the targets lies below. Near zero (less than kappa) the error counts squared,
+    for smoothness.
+
+    Args:
+        targets: (B, M).
+        predictions: (B, N).
+        tau: (B, N), the quantiles of the predictions.
+        kappa: where the Huber loss passes from square to linear, in units of reward.
+
+    Returns:
+        (B,): the sum over predictions of the mean over targets.
+    """
+    targets, predictions = torch.broadcast_tensors(targets.unsqueeze(2), predictions.unsqueeze(1))  # (B, M, N)
+    huber = F.huber_loss(predictions, targets, reduction="none", delta=kappa) / kappa
+    share = (tau.unsqueeze(1) - (targets < predictions).float()).abs()  # tau below the target, 1 - tau above
+    return (share * huber).mean(dim=1).sum(dim=1)
+
+
+class SelfLossScaling:
+    """Factors that make transitions with noisy targets weigh less.
+
+    The quantile loss of a target's quantiles against themselves measures their spread: it is what even a perfect
+    prediction would pay. A transition's loss is divided by its square root, so that states with an uncertain future do
+    not drown the others. The divisor is clamped below at its running mean / `target_self_loss_clamp_ratio`, and the
+    running mean of the clamped divisors multiplies, so that the scale of the loss stays. (A scheme of Linesight.)
+
+    Attributes:
+        mean, clamped_mean: () running means of the divisors before and after clamping. They are plain means at first,
+            until `target_self_loss_average_rate` is the larger weight.
+        batches: how many batches went in.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.mean = torch.zeros((), device=device)
+        self.clamped_mean = torch.zeros((), device=device)
+        self.batches = 0
+
+    def factors(self, targets: Tensor, tau: Tensor, settings: AgentSettings, *, learning: bool) -> Tensor:
+        """The factors (B,) of the transitions' losses.
+
+        Args:
+            targets: (B, M).
+            tau: (B, M), their quantiles.
+            settings: kappa, clamp ratio and rate.
+            learning: whether the running means move.
+        """
+        divisors = quantile_huber_loss(targets, targets, tau, settings.iqn_kappa).sqrt()
+        rate = max(settings.target_self_loss_average_rate, 1 / (self.batches + 1))
+        # The first batch sets the means, also where it is only looked at.
+        mean = torch.lerp(self.mean, divisors.mean(), rate) if learning or self.batches == 0 else self.mean
+        clamped = torch.maximum(divisors, mean / settings.target_self_loss_clamp_ratio).clamp_min(SMALLEST_SELF_LOSS)
+        clamped_mean = (
+            torch.lerp(self.clamped_mean, clamped.mean(), rate) if learning or self.batches == 0 else self.clamped_mean
+        )
+        if learning:
+            self.mean, self.clamped_mean, self.batches = mean, clamped_mean, self.batches + 1
+        return clamped_mean / clamped
+
+
+class IQNLoss(NamedTuple):
+    """What one batch costs, and figures that fall out on the way."""
+
+    total: Tensor  # (), the sum over the batch: the published learning rates, epsilon and clipping go with a sum
+    td_error: Tensor  # (B,) |mean of targets - mean of predictions|: the priority of prioritized replay; no gradient
+    mean_q: Tensor  # () mean predicted return of the actions taken; no gradient
+
+
+def iqn_loss(
+    online: nn.Module,
+    target: nn.Module,
+    batch: TransitionBatch,
+    settings: AgentSettings,
+    scaling: SelfLossScaling,
+    generator: torch.Generator,
+    *,
+    learning: bool,
+) -> IQNLoss:
+    """One step of the algorithm up to the gradient: targets, predictions, loss, its scaling and weighting.
+
+    Args:
+        online: the network that learns, called as `IQN_Network.forward`.
+        target: its slow copy, which values the next states.
+        batch: B transitions.
+        settings: of the algorithm.
+        scaling: running means of the targets' own loss.
+        generator: source of the quantiles, on the networks' device.
+        learning: False to measure only: running means stay.
+    """
+    targets, target_tau = target_quantiles(online, target, batch, settings, generator)
+    tau = draw_symmetric_quantiles(len(batch.action), settings.iqn_n, generator)
+    predictions = of_action(online(batch.state_img, batch.state_float, tau), batch.action)
+    loss = quantile_huber_loss(targets, predictions, tau, settings.iqn_kappa)
+    if settings.use_target_self_loss_scaling:
+        loss = loss * scaling.factors(targets, target_tau, settings, learning=learning)
+    mean_prediction = predictions.detach().mean(dim=1)
+    return IQNLoss(
+        total=(batch.weight * loss).sum(),
+        td_error=(targets.mean(dim=1) - mean_prediction).abs(),
+        mean_q=mean_prediction.mean(),
+    )
