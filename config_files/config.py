@@ -52,17 +52,17 @@ maps_folder = "maps"
 # (an evaluation race); fill_buffer whether the race is learned from; repeat how many such races follow one another.
 map_cycle = (
     {
-        "map_name": "meadow",
-        "map_path": "meadow.toml",
-        "reference_line": "meadow_0.5m.npy",
+        "map_name": "valley",
+        "map_path": "valley.toml",
+        "reference_line": "valley_0.5m.npy",
         "is_explo": True,
         "fill_buffer": True,
         "repeat": 4,
     },
     {
-        "map_name": "meadow",
-        "map_path": "meadow.toml",
-        "reference_line": "meadow_0.5m.npy",
+        "map_name": "valley",
+        "map_path": "valley.toml",
+        "reference_line": "valley_0.5m.npy",
         "is_explo": False,
         "fill_buffer": True,
         "repeat": 1,

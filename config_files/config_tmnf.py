@@ -26,7 +26,7 @@ use_torch_compile = True
 checkpoint_interval_s = 300.0
 
 # Whether checkpoints hold the replay buffer: larger files, but a resumed run goes on as if never stopped.
-checkpoint_holds_replay = True
+checkpoint_holds_replay = False
 
 # A checkpoint is not begun with less free disk than this, in MB. Range: >= 0.
 minimum_free_disk_mb = 200

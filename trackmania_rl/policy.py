@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,3 +22,7 @@ class PolicyDecision:
     action: int
     is_greedy: bool
     q_values: npt.NDArray[np.float32]
+
+
+Policy = Callable[[npt.NDArray[np.uint8], npt.NDArray[np.float32]], PolicyDecision]
+"""What decides: called with the frame (1, H, W) and the floats (F,) of a state."""

@@ -1,0 +1,153 @@
+"""The learner in one process: races in, updates and weights out, and resuming to the same bytes."""
+
+import multiprocessing
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from trackmania_rl.agents.shared_weights import SharedWeights
+from trackmania_rl.features import ObservationLayout
+from trackmania_rl.multiprocess.learner import Learning, build_learning, make_network, pick_device
+from trackmania_rl.multiprocess.live_settings import LiveSettings
+from trackmania_rl.seeds import SeedTree
+
+CONTEXT = multiprocessing.get_context("spawn")
+MakeRace = Callable[[int, bool], Any]
+
+
+def _learning(live: LiveSettings, layout: ObservationLayout, races: Iterable[Any]) -> tuple[Learning, SharedWeights]:
+    """A learner that is fed `races` and then stops."""
+    pending = list(races)
+    seeds = SeedTree(live.current.run.seed)
+    shared = [SharedWeights(make_network(live.current, layout, seeds), CONTEXT) for _ in range(2)]
+    learning = build_learning(
+        live,
+        make_network(live.current, layout, seeds),
+        layout,
+        seeds,
+        exploration_weights=shared[0],
+        evaluation_weights=shared[1],
+        receive=lambda: pending.pop(0),
+        should_stop=lambda: not pending,
+        on_race=lambda race: None,
+        housekeeping=lambda: None,
+    )
+    return learning, shared[0]
+
+
+def _train_on(learning: Learning, races: Iterable[Any]) -> None:
+    """One round of the Trainer's loop for each race."""
+    trainer = learning.trainer
+    for race in races:
+        batch = trainer._process_batch_hook(race)
+        trainer.collected_frames += batch.numel()
+        trainer.optim_steps(batch)
+        trainer._post_steps_hook()
+
+
+def _never_stopping(live: LiveSettings, layout: ObservationLayout) -> Learning:
+    learning, _ = _learning(live, layout, [object()])
+    return learning
+
+
+def test_each_transition_is_trained_on_as_often_as_configured(
+    live: LiveSettings, layout: ObservationLayout, make_race: MakeRace
+) -> None:
+    learning = _never_stopping(live, layout)
+    _train_on(learning, [make_race(31, False)])
+    assert learning.learner.updates == 0, "too little stored to learn yet"
+    _train_on(learning, [make_race(37, True), make_race(23, False)])
+    stored = 30 + 37 + 22
+    assert len(learning.buffer) + len(learning.buffer_test) == stored
+    assert learning.learner.updates == stored * 2 // 13
+    assert learning.trainer.collected_frames == 31 + 37 + 23
+
+
+def test_the_trainers_own_loop_runs_until_the_stream_ends(
+    live: LiveSettings, layout: ObservationLayout, make_race: MakeRace
+) -> None:
+    races = [make_race(60, True), make_race(41, False), make_race(5, False)]
+    learning, shared = _learning(live, layout, races)
+    network = make_network(live.current, layout, SeedTree(99))
+    before = shared.pull_if_newer(network, 0)
+    learning.trainer.train()
+    assert all(race.is_released for race in races)
+    assert learning.learner.updates > 2
+    assert shared.pull_if_newer(network, before) > before
+    means = learning.stepper.take_means()
+    assert set(means) == {"loss", "grad_norm", "mean_q"}
+    assert all(np.isfinite(value) for value in means.values())
+    assert learning.stepper.take_means() == {}
+
+
+def test_races_that_are_not_to_be_learned_from_only_count(
+    live: LiveSettings, layout: ObservationLayout, make_race: MakeRace
+) -> None:
+    learning = _never_stopping(live, layout)
+    race = make_race(31, True)
+    race.end_race_stats["fill_buffer"] = False
+    _train_on(learning, [race])
+    assert len(learning.buffer) + len(learning.buffer_test) == 0
+    assert learning.trainer.collected_frames == 31
+
+
+def test_a_resumed_learner_goes_on_to_the_same_bytes(
+    live: LiveSettings, layout: ObservationLayout, make_race: MakeRace
+) -> None:
+    races = [make_race(n, n % 2 == 0) for n in (60, 41, 38, 52)]
+    straight = _never_stopping(live, layout)
+    _train_on(straight, races[:2])
+    state = straight.trainer.state_dict()
+    resumed = _never_stopping(live, layout)
+    resumed.load_state_dict(torch.load(_bytes_of(state), weights_only=True))
+    for learning in (straight, resumed):
+        _train_on(learning, races[2:])
+    assert resumed.learner.updates == straight.learner.updates
+    assert resumed.trainer.collected_frames == straight.trainer.collected_frames
+    for (name, one), other in zip(
+        straight.learner.online.state_dict().items(), resumed.learner.online.state_dict().values(), strict=True
+    ):
+        assert torch.equal(one, other), name
+
+
+def test_schedules_follow_the_frame_count(
+    live: LiveSettings, layout: ObservationLayout, make_race: MakeRace
+) -> None:
+    values = {"lr_schedule": ((0, 1e-3), (100, 1e-5)), "memory_size_schedule": ((0, 80), (100, 500))}
+    agent = live.current.agent.model_copy(update={"lr_schedule": values["lr_schedule"]})
+    replay = live.current.replay.model_copy(update={"memory_size_schedule": values["memory_size_schedule"]})
+    live.current = live.current.model_copy(update={"agent": agent, "replay": replay})
+    learning = _never_stopping(live, layout)
+    _train_on(learning, [make_race(50, False)])
+    assert learning.schedules.learning_rate == pytest.approx(1e-4)
+    assert learning.buffer.ring.capacity == 80
+    _train_on(learning, [make_race(20, False), make_race(50, False)])
+    assert learning.schedules.learning_rate == pytest.approx(1e-5)
+    assert learning.buffer.ring.capacity == 500
+
+
+def test_a_periodic_reset_changes_the_network_and_adds_training(
+    live: LiveSettings, layout: ObservationLayout, make_race: MakeRace
+) -> None:
+    update = {"reset_every_n_frames_generated": 100, "additional_transitions_after_reset": 26}
+    live.current = live.current.model_copy(update={"agent": live.current.agent.model_copy(update=update)})
+    learning = _never_stopping(live, layout)
+    _train_on(learning, [make_race(61, False), make_race(43, False)])
+    assert learning.learner.updates == (60 * 2 + 42 * 2 + 26) // 13
+
+
+def test_device_names() -> None:
+    assert pick_device("cpu") == torch.device("cpu")
+    assert pick_device("auto").type == ("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def _bytes_of(state: dict[str, Any]) -> Any:
+    import io
+
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    return file

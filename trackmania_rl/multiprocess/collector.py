@@ -1,0 +1,121 @@
+"""A collector without processes: it plays the map cycle, one race after the other, with the newest weights.
+
+`Collector` is handed everything it touches (game manager, inferers, where finished races go), so that a test drives it
+in one process. `collector_process.py` is the shell around it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from trackmania_rl.agents.inference import Inferer
+from trackmania_rl.agents.shared_weights import SharedWeights
+from trackmania_rl.multiprocess.live_settings import LiveSettings
+from trackmania_rl.policy import Policy, PolicyDecision
+from trackmania_rl.settings import MapEntry
+
+
+class StopCollecting(Exception):  # noqa: N818  # not an error: the run ends
+    """Raised out of a race when the run ends while it is driven."""
+
+
+class RaceDriver(Protocol):
+    """What a collector needs of a game: `GameInstanceManager` is one."""
+
+    def rollout(self, map_entry: MapEntry, policy: Policy) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Play one race and return `(rollout_results, end_race_stats)`."""
+        ...
+
+
+SendRace = Callable[[MapEntry, dict[str, Any], dict[str, Any]], None]
+"""Hands a finished race on; blocks while the learner is behind."""
+
+
+@dataclass
+class WeightsFollower:
+    """One inference network and the shared weights that it follows."""
+
+    inferer: Inferer
+    shared: SharedWeights
+    version: int = 0
+
+    def pull(self) -> None:
+        """Copy the shared weights if they are newer than what the network holds."""
+        self.version = self.shared.pull_if_newer(self.inferer.network, self.version)
+
+
+class Collector:
+    """Plays the map cycle: exploration races with noise, evaluation races greedily.
+
+    Args:
+        live: the settings in force, renewed between two races.
+        driver: plays a race on a game instance.
+        explorer: network and shared weights of exploration races.
+        evaluator: the same for evaluation races (averaged weights).
+        frames_total: how many frames the whole run has collected, for the exploration schedules.
+        stop_requested: whether the run is to end.
+        send_race: where finished races go.
+    """
+
+    def __init__(
+        self,
+        live: LiveSettings,
+        driver: RaceDriver,
+        explorer: WeightsFollower,
+        evaluator: WeightsFollower,
+        frames_total: Callable[[], int],
+        stop_requested: Callable[[], bool],
+        send_race: SendRace,
+    ) -> None:
+        self._live = live
+        self._driver = driver
+        self._explorer = explorer
+        self._evaluator = evaluator
+        self._frames_total = frames_total
+        self._stop_requested = stop_requested
+        self._send_race = send_race
+        self._races = self._map_cycle()
+
+    def run(self) -> None:
+        """Play races until the run ends."""
+        while not self._stop_requested():
+            try:
+                self.play_next_race()
+            except StopCollecting:
+                return
+
+    def play_next_race(self) -> None:
+        """Play the map cycle's next race and send it off."""
+        self._live.refresh()
+        map_entry = next(self._races)
+        follower = self._explorer if map_entry.is_explo else self._evaluator
+        follower.inferer.exploration_settings = self._live.current.exploration
+        follower.inferer.begin_race(is_explo=map_entry.is_explo, frame_count=self._frames_total())
+        rollout_results, end_race_stats = self._driver.rollout(map_entry, self._policy(follower))
+        self._send_race(map_entry, rollout_results, end_race_stats)
+
+    def _map_cycle(self) -> Iterator[MapEntry]:
+        """The races in order; an edited map cycle starts afresh when the old one has come round."""
+        while True:
+            for entry in self._live.current.game.map_cycle:
+                yield from itertools.repeat(entry, entry.repeat)
+
+    def _policy(self, follower: WeightsFollower) -> Policy:
+        """The follower's policy, which now and then pulls newer weights and looks whether the run ends."""
+        actions_between_pulls = self._live.current.sync.update_inference_network_every_n_actions
+        action_count = itertools.count()
+
+        def act(frame: npt.NDArray[np.uint8], floats: npt.NDArray[np.float32]) -> PolicyDecision:
+            if next(action_count) % actions_between_pulls == 0:
+                if self._stop_requested():
+                    raise StopCollecting
+                follower.pull()
+            return follower.inferer.act(frame, floats)
+
+        return act

@@ -1,0 +1,156 @@
+"""The learner without processes: a torchrl Trainer whose batches are races, assembled from the hooks of one run.
+
+`Learning` is the builder's product: the Trainer and the parts that a process shell, a test or a notebook wants to look
+at. It knows no queue: races come out of a callable, finished work goes into callables.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torchrl.trainers import Trainer
+
+from trackmania_rl.agents.iqn import IQN_Network
+from trackmania_rl.agents.learner import IQNLearner
+from trackmania_rl.agents.shared_weights import SharedWeights
+from trackmania_rl.buffer_utilities import MiniRaceReplayBuffer, make_buffers
+from trackmania_rl.features import ObservationLayout
+from trackmania_rl.multiprocess.learner_hooks import (
+    FollowSchedules,
+    MeasureTestLoss,
+    PublishWeights,
+    RaceStream,
+    ResetPeriodically,
+    SampleAtReplayRatio,
+    StepIQN,
+    StoreRaces,
+    UpdateTargetNetwork,
+)
+from trackmania_rl.multiprocess.live_settings import LiveSettings
+from trackmania_rl.multiprocess.rollout_transport import ReceivedRollout
+from trackmania_rl.seeds import SeedTree
+from trackmania_rl.settings import Settings
+
+
+def make_network(settings: Settings, layout: ObservationLayout, seeds: SeedTree) -> IQN_Network:
+    """The run's network with its initial weights, on the CPU."""
+    return IQN_Network(
+        settings.agent,
+        float_mean=layout.mean.tolist(),
+        float_std=layout.std.tolist(),
+        n_actions=len(settings.game.inputs),
+        image_height_px=settings.game.image_height_px,
+        image_width_px=settings.game.image_width_px,
+        mini_race_duration_actions=settings.replay.temporal_mini_race_duration_actions,
+        generator=torch.Generator().manual_seed(seeds.integer("network")),
+    )
+
+
+def pick_device(torch_device: str) -> torch.device:
+    """The device that the setting names; "auto" is a GPU where there is one."""
+    if torch_device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return torch.device(torch_device)
+
+
+@dataclass(frozen=True)
+class Learning:
+    """A Trainer and its parts.
+
+    Attributes:
+        trainer: owns the loop: `trainer.train()` learns until the race stream ends; `trainer.register_op` takes more
+            hooks; `trainer.state_dict()` is everything resumable.
+        learner: networks and optimizer.
+        buffer: transitions to learn from.
+        buffer_test: transitions only to measure the loss on.
+        schedules: learning rate and everything else that follows the frame count.
+        stepper: the mean figures of recent updates.
+        test_loss: the loss on `buffer_test`.
+        publish: hands weights to the collectors.
+    """
+
+    trainer: Trainer
+    learner: IQNLearner
+    buffer: MiniRaceReplayBuffer
+    buffer_test: MiniRaceReplayBuffer
+    schedules: FollowSchedules
+    stepper: StepIQN
+    test_loss: MeasureTestLoss
+    publish: PublishWeights
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where `trainer.state_dict()` was taken."""
+        self.trainer.load_state_dict(state)
+        self.schedules()
+        self.publish.publish()
+
+
+def build_learning(
+    live: LiveSettings,
+    network: IQN_Network,
+    layout: ObservationLayout,
+    seeds: SeedTree,
+    *,
+    exploration_weights: SharedWeights,
+    evaluation_weights: SharedWeights,
+    receive: Callable[[], ReceivedRollout | None],
+    should_stop: Callable[[], bool],
+    on_race: Callable[[ReceivedRollout], None],
+    housekeeping: Callable[[], None],
+) -> Learning:
+    """Assemble the learner of a run.
+
+    Args:
+        live: the settings in force.
+        network: becomes the online network; moved to the configured device.
+        layout: names of the observation's floats.
+        seeds: the run's seed tree.
+        exploration_weights: where online weights are published.
+        evaluation_weights: where averaged weights are published.
+        receive: the next race, or None after waiting a moment.
+        should_stop: whether the run ends.
+        on_race: sees each race while its arrays are valid.
+        housekeeping: called after each race's updates, and while there is no race.
+    """
+    settings = live.current
+    device = pick_device(settings.run.torch_device)
+    learner = IQNLearner(
+        network,
+        settings.agent,
+        device=device,
+        seed=seeds.integer("learner"),
+        use_torch_compile=settings.run.use_torch_compile,
+    )
+    buffer, buffer_test = make_buffers(
+        settings.replay,
+        n_floats=layout.float_input_dim,
+        image_size_px=(settings.game.image_height_px, settings.game.image_width_px),
+        device=device,
+        generator=torch.Generator(device).manual_seed(seeds.integer("replay")),
+    )
+    schedules = FollowSchedules(learner, buffer, buffer_test, live)
+    stepper = StepIQN(learner, buffer, schedules)
+    trainer = Trainer(
+        collector=RaceStream(receive, should_stop, housekeeping),
+        total_frames=sys.maxsize,
+        frame_skip=1,
+        optim_steps_per_batch=None,  # SampleAtReplayRatio ends each round
+        loss_module=learner,
+        optimization_stepper=stepper,
+        progress_bar=False,
+        auto_log_optim_steps=False,
+    )
+    store = StoreRaces(buffer, buffer_test, layout, live, on_race)
+    sampling = SampleAtReplayRatio(store, buffer, buffer_test, live, should_stop)
+    publish = PublishWeights(learner, exploration_weights, evaluation_weights, live)
+    test_loss = MeasureTestLoss(learner, buffer_test, live)
+    # The order within one point of the loop: schedules before sampling, target and weights after the update.
+    hooks = (store, schedules, sampling, ResetPeriodically(learner, sampling, live))
+    for hook in (*hooks, UpdateTargetNetwork(learner, live), publish, test_loss):
+        hook.register(trainer)
+    trainer.register_op("post_steps", housekeeping)
+    return Learning(trainer, learner, buffer, buffer_test, schedules, stepper, test_loss, publish)

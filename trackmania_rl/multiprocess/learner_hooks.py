@@ -1,0 +1,406 @@
+"""What the learner does at each point of torchrl's training loop, one hook for each thing.
+
+`torchrl.trainers.Trainer` owns the loop; `learner.py` registers these hooks in it. In the loop's own words:
+
+========================  ================================================================
+point of the loop         hook
+========================  ================================================================
+`batch_process`           `StoreRaces`: a race becomes transitions in the replay buffers
+`pre_optim_steps`         `FollowSchedules`, `ResetPeriodically`
+`process_optim_batch`     `SampleAtReplayRatio`: the next batch, or the end of this round
+(optimization stepper)    `StepIQN`: loss, gradient, optimizer
+`post_optim`              `UpdateTargetNetwork`, `PublishWeights`, `MeasureTestLoss`
+`post_steps`              the shell's housekeeping: telemetry, checkpoints, collectors
+========================  ================================================================
+
+Each hook has `state_dict` / `load_state_dict`; together they are all that a run needs to go on where it stopped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+from torchrl.trainers import Trainer
+from torchrl.trainers.trainers import OptimizationStepper, TrainerHookBase
+
+from trackmania_rl.agents.learner import IQNLearner
+from trackmania_rl.agents.shared_weights import SharedWeights
+from trackmania_rl.buffer_management import fill_buffer_from_rollout_with_n_steps_rule
+from trackmania_rl.buffer_utilities import (
+    MiniRaceReplayBuffer,
+    apply_replay_settings,
+    load_replay_state_dict,
+    replay_state_dict,
+    resize_buffers,
+)
+from trackmania_rl.experience_replay.mini_race import MiniRaceBatch
+from trackmania_rl.features import ObservationLayout
+from trackmania_rl.multiprocess.live_settings import LiveSettings
+from trackmania_rl.multiprocess.rollout_transport import ReceivedRollout
+from trackmania_rl.rewards import EngineeredRewards
+from trackmania_rl.schedules import exponential, linear, staircase
+
+
+class RaceStream:
+    """The Trainer's `collector`: an iterator over finished races, whoever drove them.
+
+    Args:
+        receive: the next race, or None after waiting a moment.
+        should_stop: whether the run ends; looked at before each race.
+        on_idle: called whenever no race was there.
+    """
+
+    init_random_frames = 0
+
+    def __init__(
+        self,
+        receive: Callable[[], ReceivedRollout | None],
+        should_stop: Callable[[], bool],
+        on_idle: Callable[[], None],
+    ) -> None:
+        self._receive = receive
+        self._should_stop = should_stop
+        self._on_idle = on_idle
+
+    def __iter__(self) -> Iterator[ReceivedRollout]:
+        """Yield races until the run ends."""
+        while not self._should_stop():
+            race = self._receive()
+            if race is None:
+                self._on_idle()
+            else:
+                yield race
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing: collectors begin new races when a run is resumed."""
+        return {}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Nothing to take over."""
+
+    def shutdown(self) -> None:
+        """Nothing to end: the processes belong to the supervisor."""
+
+
+class _Hook(TrainerHookBase):
+    """A hook without state; those that have some override both methods."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Nothing to take over."""
+
+
+class StoreRaces(_Hook):
+    """Turns each race into transitions in the replay buffers.
+
+    Attributes:
+        transitions_stored: how many in all.
+    """
+
+    def __init__(
+        self,
+        buffer: MiniRaceReplayBuffer,
+        buffer_test: MiniRaceReplayBuffer,
+        layout: ObservationLayout,
+        live: LiveSettings,
+        on_race: Callable[[ReceivedRollout], None],
+    ) -> None:
+        """`on_race` sees each race before its memory goes back to the collector."""
+        self._buffer = buffer
+        self._buffer_test = buffer_test
+        self._layout = layout
+        self._live = live
+        self._on_race = on_race
+        self._trainer: Trainer | None = None
+        self.transitions_stored = 0
+
+    def __call__(self, race: ReceivedRollout) -> TensorDict:
+        """Store one race; returns a batch as long as the race, from which the Trainer counts frames."""
+        assert self._trainer is not None
+        settings = self._live.current
+        with race:
+            n_frames = len(race.rollout_results["actions"])
+            if race.end_race_stats["fill_buffer"]:
+                self.transitions_stored += fill_buffer_from_rollout_with_n_steps_rule(
+                    self._buffer,
+                    self._buffer_test,
+                    race.rollout_results,
+                    places=self._layout,
+                    reward_settings=settings.reward,
+                    replay_settings=settings.replay,
+                    ms_per_action=settings.game.ms_per_action,
+                    engineered=EngineeredRewards.at_frame(settings.reward, self._trainer.collected_frames),
+                )
+            self._on_race(race)
+        return TensorDict({}, batch_size=[n_frames])
+
+    def register(self, trainer: Trainer, name: str = "replay") -> None:
+        """Register where races come in."""
+        self._trainer = trainer
+        trainer.register_op("batch_process", self)
+        trainer.register_module(name, self)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The replay buffers, unless the configuration leaves them out of checkpoints."""
+        holds_replay = self._live.current.run.checkpoint_holds_replay
+        return {
+            "transitions_stored": self.transitions_stored,
+            "buffers": replay_state_dict(self._buffer, self._buffer_test) if holds_replay else None,
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over the buffers, if the checkpoint holds them."""
+        self.transitions_stored = state_dict["transitions_stored"]
+        if state_dict["buffers"] is not None:
+            load_replay_state_dict(self._buffer, self._buffer_test, state_dict["buffers"])
+
+
+class FollowSchedules(_Hook):
+    """Brings everything that changes with the frame count, or by an edit of the configuration, up to date.
+
+    Attributes:
+        learning_rate: of this round's updates.
+    """
+
+    def __init__(
+        self, learner: IQNLearner, buffer: MiniRaceReplayBuffer, buffer_test: MiniRaceReplayBuffer, live: LiveSettings
+    ) -> None:
+        self._learner = learner
+        self._buffer = buffer
+        self._buffer_test = buffer_test
+        self._live = live
+        self._trainer: Trainer | None = None
+        self.learning_rate = 0.0
+
+    def __call__(self) -> None:
+        """Apply the schedules at the Trainer's frame count."""
+        assert self._trainer is not None
+        settings, frames = self._live.current, self._trainer.collected_frames
+        self.learning_rate = exponential(settings.agent.lr_schedule, frames)
+        self._learner.settings = settings.agent
+        apply_replay_settings(self._buffer, self._buffer_test, settings.replay)
+        self._buffer.rules.gamma = linear(settings.agent.gamma_schedule, frames)
+        resize_buffers(self._buffer, staircase(settings.replay.memory_size_schedule, frames))
+
+    def register(self, trainer: Trainer, name: str = "schedules") -> None:
+        """Register before each round of updates."""
+        self._trainer = trainer
+        trainer.register_op("pre_optim_steps", self)
+
+
+class SampleAtReplayRatio(_Hook):
+    """Draws batches until each stored transition has, on average, been drawn as often as the configuration says.
+
+    Attributes:
+        transitions_due: transitions still to be trained on.
+    """
+
+    def __init__(
+        self,
+        store: StoreRaces,
+        buffer: MiniRaceReplayBuffer,
+        buffer_test: MiniRaceReplayBuffer,
+        live: LiveSettings,
+        should_stop: Callable[[], bool],
+    ) -> None:
+        self._store = store
+        self._buffer = buffer
+        self._buffer_test = buffer_test
+        self._live = live
+        self._should_stop = should_stop
+        self._trainer: Trainer | None = None
+        self._stored_before = 0
+        self.transitions_due = 0.0
+
+    def begin_round(self) -> None:
+        """Add what the transitions stored since the last round are owed."""
+        newly_stored = self._store.transitions_stored - self._stored_before
+        self._stored_before = self._store.transitions_stored
+        self.transitions_due += (
+            newly_stored * self._live.current.replay.number_times_single_memory_is_used_before_discard
+        )
+
+    def __call__(self, _: TensorDictBase) -> TensorDict:
+        """The next batch.
+
+        Raises:
+            StopIteration: which ends the round: nothing is due, too little is stored yet, or the run ends.
+        """
+        assert self._trainer is not None
+        replay = self._live.current.replay
+        start_learning_at = staircase(replay.memory_size_start_learn_schedule, self._trainer.collected_frames)
+        has_enough = len(self._buffer) + len(self._buffer_test) >= start_learning_at and len(self._buffer) > 0
+        if not has_enough or self.transitions_due < replay.batch_size or self._should_stop():
+            raise StopIteration
+        self.transitions_due -= replay.batch_size
+        return self._buffer.sample().to_tensordict()  # the Trainer passes on plain TensorDicts only
+
+    def register(self, trainer: Trainer, name: str = "replay_ratio") -> None:
+        """Register where the Trainer asks for batches."""
+        self._trainer = trainer
+        trainer.register_op("pre_optim_steps", self.begin_round)
+        trainer.register_op("process_optim_batch", self)
+        trainer.register_module(name, self)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What is due."""
+        return {"stored_before": self._stored_before, "transitions_due": self.transitions_due}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over what is due."""
+        self._stored_before = state_dict["stored_before"]
+        self.transitions_due = state_dict["transitions_due"]
+
+
+class StepIQN(OptimizationStepper):
+    """One update of the IQN learner; its figures are summed on the device and read only when somebody asks."""
+
+    def __init__(self, learner: IQNLearner, buffer: MiniRaceReplayBuffer, schedules: FollowSchedules) -> None:
+        self._learner = learner
+        self._buffer = buffer
+        self._schedules = schedules
+        self._sums = torch.zeros(3)
+        self._n_updates = 0
+        self._nothing_to_log = TensorDict({})
+
+    def step(self, trainer: Trainer, sub_batch: TensorDictBase) -> TensorDict:
+        """Train on one batch."""
+        batch = MiniRaceBatch.from_tensordict(sub_batch)
+        metrics = self._learner.update(batch, self._schedules.learning_rate)
+        if self._buffer.sampler.alpha > 0:
+            self._buffer.update_priority(batch.row_id, metrics.td_error)
+        self._sums = self._sums.to(metrics.loss.device)
+        self._sums += torch.stack((metrics.loss / len(batch), metrics.grad_norm, metrics.mean_q))
+        self._n_updates += 1
+        return self._nothing_to_log
+
+    def take_means(self) -> dict[str, float]:
+        """Mean loss per transition, gradient norm and Q since the last call; empty if there was no update."""
+        if self._n_updates == 0:
+            return {}
+        loss, grad_norm, mean_q = (self._sums / self._n_updates).tolist()
+        self._sums.zero_()
+        self._n_updates = 0
+        return {"loss": loss, "grad_norm": grad_norm, "mean_q": mean_q}
+
+
+class UpdateTargetNetwork(_Hook):
+    """Moves the target network each time so many transitions were trained on."""
+
+    def __init__(self, learner: IQNLearner, live: LiveSettings) -> None:
+        self._learner = learner
+        self._live = live
+        self._transitions_since_update = 0
+
+    def __call__(self) -> None:
+        """Count one batch."""
+        settings = self._live.current
+        self._transitions_since_update += settings.replay.batch_size
+        if self._transitions_since_update >= settings.agent.number_memories_trained_on_between_target_network_updates:
+            self._transitions_since_update = 0
+            self._learner.soft_update_target()
+
+    def register(self, trainer: Trainer, name: str = "target_network") -> None:
+        """Register after each update."""
+        trainer.register_op("post_optim", self)
+        trainer.register_module(name, self)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the count stands."""
+        return {"transitions_since_update": self._transitions_since_update}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over the count."""
+        self._transitions_since_update = state_dict["transitions_since_update"]
+
+
+class PublishWeights(_Hook):
+    """Hands the collectors new weights every so many updates: the online ones to explore, averaged ones to evaluate."""
+
+    def __init__(
+        self, learner: IQNLearner, exploration: SharedWeights, evaluation: SharedWeights, live: LiveSettings
+    ) -> None:
+        self._learner = learner
+        self._exploration = exploration
+        self._evaluation = evaluation
+        self._live = live
+
+    def __call__(self) -> None:
+        """Publish, if this update is one of those."""
+        if self._learner.updates % self._live.current.sync.send_shared_network_every_n_batches == 0:
+            self._learner.update_evaluation_weights()
+            self.publish()
+
+    def publish(self) -> None:
+        """Publish now."""
+        self._exploration.publish(self._learner.online)
+        self._evaluation.publish(self._learner.evaluation_network)
+
+    def register(self, trainer: Trainer, name: str = "publish_weights") -> None:
+        """Register after each update."""
+        trainer.register_op("post_optim", self)
+
+
+class MeasureTestLoss(_Hook):
+    """Measures the loss on transitions that are never trained on.
+
+    Attributes:
+        test_loss: the last one, per transition; None before the first.
+    """
+
+    def __init__(self, learner: IQNLearner, buffer_test: MiniRaceReplayBuffer, live: LiveSettings) -> None:
+        self._learner = learner
+        self._buffer_test = buffer_test
+        self._live = live
+        self.test_loss: float | None = None
+
+    def __call__(self) -> None:
+        """Measure, if this update is one of those."""
+        is_due = self._learner.updates % self._live.current.telemetry.test_loss_every_n_batches == 0
+        if is_due and len(self._buffer_test) > 0:
+            batch = self._buffer_test.sample()
+            self.test_loss = self._learner.evaluate(batch).item() / len(batch)
+
+    def register(self, trainer: Trainer, name: str = "test_loss") -> None:
+        """Register after each update."""
+        trainer.register_op("post_optim", self)
+
+
+class ResetPeriodically(_Hook):
+    """Mixes the network with a fresh one every so many frames, and then trains more than the replay ratio asks."""
+
+    def __init__(self, learner: IQNLearner, sampling: SampleAtReplayRatio, live: LiveSettings) -> None:
+        self._learner = learner
+        self._sampling = sampling
+        self._live = live
+        self._trainer: Trainer | None = None
+        self._last_reset_frames = 0
+
+    def __call__(self) -> None:
+        """Reset, if it is time."""
+        assert self._trainer is not None
+        agent = self._live.current.agent
+        frames_since_reset = self._trainer.collected_frames - self._last_reset_frames
+        if 0 < agent.reset_every_n_frames_generated <= frames_since_reset:
+            self._last_reset_frames = self._trainer.collected_frames
+            self._learner.reset_partially()
+            self._sampling.transitions_due += agent.additional_transitions_after_reset
+
+    def register(self, trainer: Trainer, name: str = "periodic_reset") -> None:
+        """Register before each round of updates."""
+        self._trainer = trainer
+        trainer.register_op("pre_optim_steps", self)
+        trainer.register_module(name, self)
+
+    def state_dict(self) -> dict[str, Any]:
+        """When the last reset was."""
+        return {"last_reset_frames": self._last_reset_frames}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over when the last reset was."""
+        self._last_reset_frames = state_dict["last_reset_frames"]
