@@ -1,9 +1,8 @@
 import pytest
-import torch
 
 from trackmania_rl.checkpoints import load_checkpoint, save_checkpoint
 from trackmania_rl.telemetry.race_record import RaceRecord
-from trackmania_rl.telemetry.statistics import RaceHistory, TrainingStatistics
+from trackmania_rl.telemetry.statistics import RaceHistory, Rates, TrainingStatistics
 
 
 class Clock:
@@ -17,6 +16,12 @@ def race(time_ms=None, map_name="valley", is_explo=True, meters=100.0, n_actions
     finished = time_ms is not None
     return RaceRecord(
         map_name, is_explo, 0, finished, time_ms or 500, meters, 200, n_actions, None if finished else "no_progress"
+    )
+
+
+def observe(figures, batches_total=0, learner_waited_s=0.0):
+    figures.observe(
+        batches_total=batches_total, learner_waited_s=learner_waited_s, replay_transitions=0, replay_capacity=0
     )
 
 
@@ -66,14 +71,12 @@ def test_rates_are_those_of_the_last_half_minute():
     for second in range(1, 101):
         clock.now_s = float(second)
         figures.add_race(race(n_actions=50 if second <= 60 else 200))
-        figures.add_batch({})
-        figures.add_batch({})
-        figures.add_learner_waiting(0.25)
+        observe(figures, batches_total=2 * second, learner_waited_s=0.25 * second)
     rates = figures.rates()
-    assert rates.actions_per_s == pytest.approx(200, rel=0.05)
-    assert rates.races_per_s == pytest.approx(1, rel=0.05)
-    assert rates.batches_per_s == pytest.approx(2, rel=0.05)
-    assert rates.learner_waiting_share == pytest.approx(0.25, rel=0.05)
+    assert rates.actions_per_s == pytest.approx(200)
+    assert rates.races_per_s == pytest.approx(1)
+    assert rates.batches_per_s == pytest.approx(2)
+    assert rates.learner_waiting_share == pytest.approx(0.25)
 
 
 def test_waiting_shares_of_collectors():
@@ -87,24 +90,11 @@ def test_waiting_shares_of_collectors():
     assert figures.collectors_waiting_share == pytest.approx((0.125 + 0.75) / 2)
 
 
-def test_means_of_numbers_and_tensors_since_the_last_call():
-    figures = TrainingStatistics()
-    figures.add_batch({"loss": torch.tensor(2.0), "grad_norm": 1.0})
-    figures.add_batch({"loss": torch.tensor(4.0), "grad_norm": 2.0})
-    figures.add_metrics({"test_loss": 5.0})
-    assert figures.take_metric_means() == {"loss": 3.0, "grad_norm": 1.5, "test_loss": 5.0}
-    figures.add_batch({"loss": 1.0})
-    assert figures.take_metric_means() == {"loss": 1.0}
-    assert figures.last_metrics == {"loss": 1.0, "grad_norm": 1.5, "test_loss": 5.0}
-    assert figures.batches_total == 3
-
-
 def test_a_resumed_run_goes_on_with_the_counts(tmp_path):
     clock = Clock()
     figures = TrainingStatistics(clock)
     for r in (race(31_000), race(), race(30_000, is_explo=False)):
         figures.add_race(r)
-    figures.add_batch({"loss": 1.0})
     clock.now_s = 70.0
     save_checkpoint(tmp_path, {"statistics": figures.state_dict()}, minimum_free_disk_mb=0)
 
@@ -113,6 +103,8 @@ def test_a_resumed_run_goes_on_with_the_counts(tmp_path):
     resumed = TrainingStatistics(later)
     resumed.load_state_dict(load_checkpoint(tmp_path)["statistics"])
     assert resumed.state_dict() == figures.state_dict() | {"training_s": 75.0}
+    observe(resumed, batches_total=1_000)
     assert not resumed.add_race(race(30_500))
     later.now_s = 7.0
-    assert resumed.rates().actions_per_s == pytest.approx(5)  # ten actions in two seconds; the loaded ones are no speed
+    # Ten actions in two seconds; what was loaded is no speed.
+    assert resumed.rates() == Rates(actions_per_s=5, races_per_s=0.5, batches_per_s=0, learner_waiting_share=0)

@@ -187,9 +187,6 @@ class TrainingStatistics:
         self._learner_waited_s = 0.0
         self._collector_times_s: dict[int, deque[tuple[float, float]]] = {}
         self._samples: deque[_Sample] = deque()
-        self._metric_sums: dict[str, Any] = {}
-        self._metric_counts: dict[str, int] = {}
-        self._take_sample()
 
     @property
     def elapsed_s(self) -> float:
@@ -208,37 +205,28 @@ class TrainingStatistics:
         of_map = self.maps.setdefault(race.map_name, MapStatistics())
         best_before_ms = of_map.best_time_ms
         is_best_of_kind = of_map.history(race.is_explo).add(race)
-        self._take_sample()
         return is_best_of_kind and (best_before_ms is None or race.race_time_ms < best_before_ms)
 
-    def add_batch(self, metrics: Mapping[str, Any]) -> None:
-        """Counts a batch that was trained on.
+    def observe(
+        self, *, batches_total: int, learner_waited_s: float, replay_transitions: int, replay_capacity: int
+    ) -> None:
+        """Takes over the counts that others keep; call it often, at least every few seconds.
 
         Args:
-            metrics: numbers or detached tensors of one element. Tensors are summed where they are, so that a GPU is
-                asked for their values only by `take_metric_means`.
+            batches_total: batches trained on in the whole run.
+            learner_waited_s: time in which the learner waited for races, since the start of the command.
+            replay_transitions: what the replay memory holds.
+            replay_capacity: what it can hold.
         """
-        self.batches_total += 1
-        self.add_metrics(metrics)
-        self._take_sample()
-
-    def add_metrics(self, metrics: Mapping[str, Any]) -> None:
-        """Adds figures to the means without counting a batch (the test loss, for example)."""
-        for name, value in metrics.items():
-            self._metric_sums[name] = self._metric_sums.get(name, 0.0) + value
-            self._metric_counts[name] = self._metric_counts.get(name, 0) + 1
-
-    def take_metric_means(self) -> dict[str, float]:
-        """The means since the last call; what was not measured since then is not in it."""
-        means = {name: float(total) / self._metric_counts[name] for name, total in self._metric_sums.items()}
-        self._metric_sums, self._metric_counts = {}, {}
-        self.last_metrics |= means
-        return means
-
-    def add_learner_waiting(self, waited_s: float) -> None:
-        """Adds time in which the learner waited for a race."""
-        self._learner_waited_s += waited_s
-        self._take_sample()
+        self.batches_total = batches_total
+        self.replay_transitions = replay_transitions
+        self.replay_capacity = replay_capacity
+        self._learner_waited_s = learner_waited_s
+        now = self._now()
+        if not self._samples or now.time_s - self._samples[-1].time_s >= SAMPLE_INTERVAL_S:
+            self._samples.append(now)
+        while len(self._samples) > 1 and now.time_s - self._samples[0].time_s > RATE_WINDOW_S:
+            self._samples.popleft()
 
     def add_collector_time(self, collector: int, waited_s: float, elapsed_s: float) -> None:
         """Adds a race's time between two rollouts of a collector, and how much of it was waiting for a free slot."""
@@ -267,9 +255,9 @@ class TrainingStatistics:
         self.checkpoint_time_s = self._clock()
 
     def rates(self) -> Rates:
-        """The rates now; 0 before a second has passed."""
+        """The rates now; 0 in the first second after `observe` was first called."""
         now = self._now()
-        first = self._samples[0]
+        first = self._samples[0] if self._samples else now
         seconds = now.time_s - first.time_s
         if seconds < SAMPLE_INTERVAL_S:
             return Rates(0.0, 0.0, 0.0, 0.0)
@@ -285,7 +273,6 @@ class TrainingStatistics:
         return {
             "frames_total": self.frames_total,
             "races_total": self.races_total,
-            "batches_total": self.batches_total,
             "training_s": self.training_s,
             "maps": {
                 name: {"explored": of_map.explored.state_dict(), "evaluated": of_map.evaluated.state_dict()}
@@ -294,10 +281,9 @@ class TrainingStatistics:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes over what `state_dict` gave; rates and means begin anew."""
+        """Takes over what `state_dict` gave; rates begin anew."""
         self.frames_total = state["frames_total"]
         self.races_total = state["races_total"]
-        self.batches_total = state["batches_total"]
         self._earlier_sessions_s = state["training_s"]
         self.maps = {}
         for name, kinds in state["maps"].items():
@@ -305,15 +291,6 @@ class TrainingStatistics:
             of_map.explored.load_state_dict(kinds["explored"])
             of_map.evaluated.load_state_dict(kinds["evaluated"])
         self._samples.clear()
-        self._take_sample()
 
     def _now(self) -> _Sample:
         return _Sample(self._clock(), self.frames_total, self.races_total, self.batches_total, self._learner_waited_s)
-
-    def _take_sample(self) -> None:
-        """Keeps the counts of now if the last sample is old enough, and drops samples that left the window."""
-        now = self._now()
-        if not self._samples or now.time_s - self._samples[-1].time_s >= SAMPLE_INTERVAL_S:
-            self._samples.append(now)
-        while len(self._samples) > 1 and now.time_s - self._samples[0].time_s > RATE_WINDOW_S:
-            self._samples.popleft()

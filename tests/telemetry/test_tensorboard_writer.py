@@ -1,0 +1,124 @@
+import re
+
+import numpy as np
+import pytest
+import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.custom_scalar import layout_pb2
+
+from trackmania_rl.telemetry.race_record import RaceRecord
+from trackmania_rl.telemetry.statistics import TrainingStatistics
+from trackmania_rl.telemetry.tensorboard_writer import TensorboardWriter, custom_scalars_layout
+
+MAPS = ("flat", "flat 2", "valley")
+
+
+def race(map_name, is_explo, race_time_ms, furthest_zone):
+    return RaceRecord(
+        map_name=map_name,
+        is_explo=is_explo,
+        collector=0,
+        race_finished=True,
+        race_time_ms=race_time_ms,
+        meters=furthest_zone / 2,
+        furthest_zone=furthest_zone,
+        n_actions=100,
+        cutoff_reason=None,
+        figures={"timings_ms/policy": 0.25, "mean_speed_m_s": 40.0},
+    )
+
+
+RACES = [
+    race("flat", True, 30_000, 100),
+    race("flat 2", True, 40_000, 200),
+    race("valley", False, 50_000, 300),
+    race("flat", True, 29_000, 110),
+]
+
+
+def read(folder):
+    events = EventAccumulator(str(folder), size_guidance={"tensors": 0, "scalars": 0})
+    events.Reload()
+    return events
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tensorboard")
+    clock_s = iter(range(0, 1_000))
+    figures = TrainingStatistics(lambda: float(next(clock_s)))
+    writer = TensorboardWriter(folder, MAPS)
+    for r in RACES:
+        figures.add_race(r)
+        figures.add_collector_time(0, waited_s=1.0, elapsed_s=4.0)
+        figures.observe(batches_total=5, learner_waited_s=0.0, replay_transitions=25, replay_capacity=100)
+        writer.write_race(r, figures.maps[r.map_name].history(r.is_explo), figures.frames_total)
+    figures.current_values = {"epsilon": 0.5, "learning_rate": 1e-3, "gamma": 0.999}
+    writer.write_progress(figures, {"loss": 1.0, "test_loss": 2.0, "mean_q": 3.0, "grad_norm": 4.0})
+    network = torch.nn.Linear(3, 2)
+    network.bias.data.fill_(torch.nan)
+    writer.write_histograms(network.named_parameters(), figures.frames_total)
+    writer.write_racing_line("valley", np.zeros((20, 30, 3), np.uint8), figures.frames_total)
+    writer.close()
+    return read(folder)
+
+
+def scalars(events, tag):
+    return [(event.step, event.value) for event in events.Scalars(tag)]
+
+
+def test_every_race_is_written_under_its_own_map(written):
+    assert scalars(written, "race_time_s/explored/flat") == [(100, 30.0), (400, 29.0)]
+    assert scalars(written, "race_time_s/explored/flat 2") == [(200, 40.0)]
+    assert scalars(written, "race_time_s/evaluated/valley") == [(300, 50.0)]
+    assert scalars(written, "best_time_s/explored/flat") == [(100, 30.0), (400, 29.0)]
+    assert scalars(written, "median_time_s/explored/flat") == [(100, 30.0), (400, 29.5)]
+    assert scalars(written, "zone_reached/evaluated/valley") == [(300, 300.0)]
+    assert scalars(written, "timings_ms/policy/evaluated/valley") == [(300, 0.25)]
+    assert scalars(written, "finish_rate/explored/flat 2") == [(200, 1.0)]
+
+
+def test_what_is_measured_at_intervals(written):
+    assert scalars(written, "learner/test_loss") == [(400, 2.0)]
+    assert scalars(written, "schedule/epsilon") == [(400, 0.5)]
+    assert scalars(written, "waiting/collector_0") == [(400, 0.25)]
+    assert scalars(written, "replay/fill") == [(400, 0.25)]
+    assert scalars(written, "speed/actions_per_s")[0][1] > 0
+
+
+def test_histograms_leave_out_what_is_not_finite(written):
+    assert written.Tags()["histograms"] == ["weights/weight"]
+
+
+def test_the_picture(written):
+    (image,) = written.Images("racing_line/valley")
+    assert (image.height, image.width) == (20, 30)
+
+
+def test_every_chart_of_the_layout_finds_its_tags_and_no_other_map(written):
+    (event,) = written.Tensors("custom_scalars__config__")
+    layout = layout_pb2.Layout.FromString(event.tensor_proto.string_val[0])
+    tags = written.Tags()["scalars"]
+    found = {
+        chart.title: [tag for tag in tags for pattern in chart.multiline.tag if re.match(pattern, tag)]
+        for category in layout.category
+        for chart in category.chart
+    }
+    assert all(found.values()), {title for title, matches in found.items() if not matches}
+    assert found["flat: explored and evaluated"] == ["race_time_s/explored/flat"]
+    assert found["flat 2: zones reached"] == ["zone_reached/explored/flat 2"]
+    assert found["loss and test loss"] == ["learner/loss", "learner/test_loss"]
+    assert len(custom_scalars_layout(("valley", "valley"))["race times"]) == 3
+
+
+def test_a_resumed_run_takes_back_what_came_after_its_checkpoint(tmp_path):
+    figures = TrainingStatistics()
+    for resumed_at_frame, times_ms in ((0, (30_000, 31_000, 32_000)), (200, (33_000,))):
+        figures.frames_total = resumed_at_frame
+        writer = TensorboardWriter(tmp_path, MAPS, resumed_at_frame)
+        for time_ms in times_ms:
+            r = race("flat", True, time_ms, 10)
+            figures.add_race(r)
+            writer.write_race(r, figures.maps["flat"].explored, figures.frames_total)
+        writer.close()
+    assert scalars(read(tmp_path), "race_time_s/explored/flat") == [(100, 30.0), (200, 31.0), (300, 33.0)]
