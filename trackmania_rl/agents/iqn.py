@@ -73,8 +73,8 @@ class IQN_Network(nn.Module):
     """Returns of all actions at given quantiles.
 
     Image and floats are read by `img_head` and `float_feature_extractor` into D features; `iqn_fc` turns each quantile,
-    given as E cosines, into D factors that multiply them (equation 4 of the paper); two dueling heads (Wang et al. 2016,
-    arXiv:1511.06581) make returns of them: Q = V + A - mean(A).
+    given as E cosines, into D factors that multiply them (equation 4 of the paper); two dueling heads (Wang et al.
+    2016, arXiv:1511.06581) make returns of them: Q = V + A - mean(A).
 
     With the full-size configuration the keys and shapes of `state_dict()` are those of Linesight's published network:
     6,578,333 parameters. What is constant (normalization, cosine frequencies) is in buffers outside of `state_dict()`.
@@ -169,6 +169,27 @@ class IQN_Network(nn.Module):
         advantage, value = self.A_head(rows), self.V_head(rows)  # (BN, A), (BN, 1)
         quantiles = value + advantage - advantage.mean(dim=1, keepdim=True)
         return quantiles.view(batch_size, n_quantiles, -1).float() + self.baseline(floats)[:, None, None]
+
+    def values(self, img: Tensor, floats: Tensor, cosines: Tensor) -> Tensor:
+        """Mean return of each action over the same N quantiles for all states: what `forward(...).mean(dim=1)` gives.
+
+        The heads' last layers are linear, so the mean is taken before them: less to compute where one state is played.
+
+        Args:
+            img: (B, 1, H, W) uint8.
+            floats: (B, F) float32.
+            cosines: (N, E), of the quantiles, from `cosines`.
+
+        Returns:
+            (B, A) float32.
+        """
+        rows = (self.features(img, floats).unsqueeze(1) * self.iqn_fc(cosines)).view(len(floats) * len(cosines), -1)
+        mean_advantage, mean_value = (
+            last(activation(first(rows)).view(len(floats), len(cosines), -1).mean(dim=1))
+            for first, activation, last in (self.A_head, self.V_head)
+        )
+        values = mean_value + mean_advantage - mean_advantage.mean(dim=1, keepdim=True)
+        return values.float() + self.baseline(floats)[:, None]
 
     def features(self, img: Tensor, floats: Tensor) -> Tensor:
         """What the network sees in a state: (B, D). Arguments as in `forward`."""

@@ -135,9 +135,7 @@ class IQNLearner:
         seed = torch.randint(2**63 - 1, (), generator=self._generator, device=self._device).item()
         fresh = copy.deepcopy(self.online).cpu()
         fresh.initialize(torch.Generator().manual_seed(int(seed)))
-        for (name, parameter), fresh_parameter in zip(
-            self.online.named_parameters(), fresh.parameters(), strict=True
-        ):
+        for (name, parameter), fresh_parameter in zip(self.online.named_parameters(), fresh.parameters(), strict=True):
             is_last = name.startswith(LAST_LAYERS)
             share = self.settings.last_layer_reset_mul_factor if is_last else self.settings.overall_reset_mul_factor
             parameter.lerp_(fresh_parameter.to(self._device), share)
@@ -195,7 +193,9 @@ class IQNLearner:
 
         The same as torch's `clip_grad_value_` and `clip_grad_norm_`, at a quarter of their time for one tensor.
         """
-        norm = torch.linalg.vector_norm(self._gradient.clamp_(-self.settings.clip_grad_value, self.settings.clip_grad_value))
+        norm = torch.linalg.vector_norm(
+            self._gradient.clamp_(-self.settings.clip_grad_value, self.settings.clip_grad_value)
+        )
         self._gradient.mul_((self.settings.clip_grad_norm / (norm + 1e-6)).clamp_max(1))
         return norm
 

@@ -1,0 +1,99 @@
+"""Networks, settings and batches of small sizes that all differ, so that a swapped axis cannot pass."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from trackmania_rl.agents.iqn import IQN_Network
+from trackmania_rl.settings import AgentSettings, KeyState, load_settings
+
+BATCH, FLOATS, ACTIONS, MINI_RACE = 5, 7, 3, 140
+HEIGHT, WIDTH = 17, 23
+
+SMALL = {
+    "conv_channels": (2, 4),
+    "conv_kernel_sizes": (4, 3),
+    "conv_strides": (2, 2),
+    "float_hidden_dim": 9,
+    "dense_hidden_dimension": 22,
+    "iqn_embedding_dimension": 13,
+    "iqn_n": 8,
+    "iqn_k": 6,
+    "iqn_kappa": 0.3,
+    "expected_reward_per_action": 0.0,
+}
+
+
+@pytest.fixture(scope="session")
+def default_settings(repository_root):
+    return load_settings(repository_root / "config_files" / "config.py")
+
+
+@pytest.fixture(scope="session")
+def full_size_settings(repository_root):
+    return load_settings(repository_root / "config_files" / "config_tmnf.py")
+
+
+@pytest.fixture
+def agent_settings(default_settings):
+    """Makes `AgentSettings` of small sizes: agent_settings(use_ddqn=True)."""
+
+    def make(**changes) -> AgentSettings:
+        return AgentSettings.model_validate(default_settings.agent.model_dump() | SMALL | changes)
+
+    return make
+
+
+@pytest.fixture
+def make_network():
+    """Makes a network for `agent_settings`, with or without image head."""
+
+    def make(settings: AgentSettings, *, has_image: bool = False, seed: int = 1) -> IQN_Network:
+        return IQN_Network(
+            settings,
+            float_mean=[0.1 * i for i in range(FLOATS)],
+            float_std=[1.0 + i for i in range(FLOATS)],
+            n_actions=ACTIONS,
+            image_height_px=HEIGHT if has_image else 0,
+            image_width_px=WIDTH if has_image else 0,
+            mini_race_duration_actions=MINI_RACE,
+            generator=torch.Generator().manual_seed(seed),
+        )
+
+    return make
+
+
+@pytest.fixture
+def make_batch():
+    """Makes a batch of random transitions; the second one is terminal."""
+
+    def make(*, has_image: bool = False, seed: int = 0, batch_size: int = BATCH, device: str = "cpu"):
+        generator = torch.Generator().manual_seed(seed)
+        shape = (batch_size, 1, HEIGHT, WIDTH) if has_image else (batch_size, 1, 0, 0)
+        gamma_n = torch.full((batch_size,), 0.97)
+        gamma_n[1] = 0.0
+        batch = {
+            "state_img": torch.randint(256, shape, generator=generator, dtype=torch.uint8),
+            "state_float": torch.randn(batch_size, FLOATS, generator=generator),
+            "action": torch.randint(ACTIONS, (batch_size,), generator=generator),
+            "reward": torch.randn(batch_size, generator=generator),
+            "next_state_img": torch.randint(256, shape, generator=generator, dtype=torch.uint8),
+            "next_state_float": torch.randn(batch_size, FLOATS, generator=generator),
+            "gamma_n": gamma_n,
+            "weight": 0.5 + torch.rand(batch_size, generator=generator),
+        }
+        return SimpleNamespace(**{name: tensor.to(device) for name, tensor in batch.items()})
+
+    return make
+
+
+@pytest.fixture
+def key_states():
+    """Three actions: only the second accelerates without braking."""
+    keys = {"left": False, "right": False}
+    return (
+        KeyState(**keys, accelerate=True, brake=True),
+        KeyState(**keys, accelerate=True, brake=False),
+        KeyState(**keys, accelerate=False, brake=False),
+    )

@@ -1,0 +1,158 @@
+"""Targets, quantile Huber loss and its scaling, against plain loops."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from trackmania_rl.agents.iqn import (
+    SelfLossScaling,
+    draw_symmetric_quantiles,
+    iqn_loss,
+    of_action,
+    quantile_huber_loss,
+    target_quantiles,
+)
+
+
+def naive_quantile_huber_loss(targets, predictions, tau, kappa):
+    losses = []
+    for b in range(len(targets)):
+        total = 0.0
+        for n in range(len(predictions[b])):
+            for m in range(len(targets[b])):
+                error = targets[b][m] - predictions[b][n]
+                huber = 0.5 * error**2 if abs(error) <= kappa else kappa * (abs(error) - 0.5 * kappa)
+                total += abs(tau[b][n] - (1.0 if error < 0 else 0.0)) * huber / kappa / len(targets[b])
+        losses.append(total)
+    return losses
+
+
+@pytest.mark.parametrize("kappa", [5e-3, 1.0])
+def test_quantile_huber_loss_equals_loops(kappa):
+    generator = torch.Generator().manual_seed(0)
+    targets = torch.randn(5, 7, generator=generator)
+    predictions = torch.randn(5, 9, generator=generator)
+    predictions[0, 0] = targets[0, 0] + 0.5 * kappa  # one within the square part, whatever kappa
+    tau = torch.rand(5, 9, generator=generator)
+    expected = naive_quantile_huber_loss(targets.tolist(), predictions.tolist(), tau.tolist(), kappa)
+    np.testing.assert_allclose(quantile_huber_loss(targets, predictions, tau, kappa).numpy(), expected, rtol=1e-5)
+
+
+def test_the_loss_is_least_at_the_quantile():
+    targets = torch.linspace(0, 1, 1001)[None]
+    candidates = torch.linspace(0, 1, 101)
+    for tau in (0.1, 0.5, 0.9):
+        losses = [
+            quantile_huber_loss(targets, candidate.view(1, 1), torch.tensor([[tau]]), 1e-4) for candidate in candidates
+        ]
+        assert candidates[int(torch.stack(losses).argmin())].item() == pytest.approx(tau, abs=0.01)
+
+
+class Scripted:
+    """Stands for a network: returns (B, N, A) drawn from a seed, the same at each call."""
+
+    def __init__(self, seed):
+        self.seed = seed
+
+    def __call__(self, img, floats, tau):
+        return torch.randn((*tau.shape, 3), generator=torch.Generator().manual_seed(self.seed))
+
+
+@pytest.mark.parametrize("way", ["max_of_each_quantile", "argmax_of_mean", "ddqn"])
+def test_targets_equal_loops(agent_settings, make_batch, way):
+    use_ddqn = way == "ddqn"
+    settings = agent_settings(use_ddqn=use_ddqn, target_action="argmax_of_mean" if use_ddqn else way)
+    batch = make_batch()
+    online, target = Scripted(11), Scripted(12)
+    targets, tau = target_quantiles(online, target, batch, settings, torch.Generator().manual_seed(5))
+    assert targets.shape == tau.shape == (5, 8)
+    assert torch.equal(tau, draw_symmetric_quantiles(5, 8, torch.Generator().manual_seed(5)))
+
+    by_target, by_online = target(None, None, tau).numpy(), online(None, None, tau).numpy()
+    disagreements = 0
+    for b in range(5):
+        by_mean = by_target[b].mean(axis=0).argmax()
+        best_by_online = by_online[b].mean(axis=0).argmax()
+        disagreements += by_mean != best_by_online
+        for m in range(8):
+            action = {"max_of_each_quantile": by_target[b, m].argmax(), "argmax_of_mean": by_mean}.get(
+                way, best_by_online
+            )
+            expected = batch.reward[b].item() + batch.gamma_n[b].item() * by_target[b, m, action]
+            assert targets[b, m].item() == pytest.approx(expected, rel=1e-6, abs=1e-6)
+    assert disagreements > 0  # else double DQN was not told apart
+    assert torch.all(targets[1] == batch.reward[1])  # terminal: nothing after the reward counts
+
+
+def test_of_action_picks_each_states_own_action():
+    returns = torch.arange(2 * 4 * 3).reshape(2, 4, 3)
+    assert of_action(returns, torch.tensor([2, 0])).tolist() == [[2, 5, 8, 11], [12, 15, 18, 21]]
+
+
+def test_self_loss_scaling_equals_plain_running_means(agent_settings):
+    settings = agent_settings(target_self_loss_average_rate=0.25, target_self_loss_clamp_ratio=2.0)
+    scaling = SelfLossScaling(torch.device("cpu"))
+    generator = torch.Generator().manual_seed(0)
+    mean = clamped_mean = 0.0
+    for batch in range(7):
+        targets = torch.randn(5, 8, generator=generator) * torch.tensor([0.01, 0.5, 1, 2, 5])[:, None]
+        targets[0] = targets[0, 0]  # like a terminal transition: no spread
+        tau = draw_symmetric_quantiles(5, 8, generator)
+        before = (scaling.mean, scaling.clamped_mean, scaling.batches)
+        looked_at = scaling.factors(targets, tau, settings, learning=False)
+        assert before == (scaling.mean, scaling.clamped_mean, scaling.batches)
+        factors = scaling.factors(targets, tau, settings, learning=True)
+
+        self_loss = naive_quantile_huber_loss(targets.tolist(), targets.tolist(), tau.tolist(), settings.iqn_kappa)
+        divisors = [math.sqrt(loss) for loss in self_loss]
+        rate = max(0.25, 1 / (batch + 1))
+        mean += rate * (np.mean(divisors) - mean)
+        clamped = np.maximum(divisors, mean / 2.0)
+        clamped_mean += rate * (clamped.mean() - clamped_mean)
+        np.testing.assert_allclose(factors.numpy(), clamped_mean / clamped, rtol=1e-4)
+        assert torch.isfinite(looked_at).all()
+
+
+def test_targets_without_any_spread_leave_the_loss_alone(agent_settings):
+    scaling = SelfLossScaling(torch.device("cpu"))
+    factors = scaling.factors(torch.ones(5, 8), torch.rand(5, 8), agent_settings(), learning=True)
+    torch.testing.assert_close(factors, torch.ones(5))
+
+
+def test_iqn_loss_sums_weighted_losses_and_reports_errors_of_the_mean(agent_settings, make_batch):
+    settings = agent_settings(use_target_self_loss_scaling=False)
+    batch = make_batch()
+    online, target = Scripted(11), Scripted(12)
+    scaling = SelfLossScaling(torch.device("cpu"))
+    loss = iqn_loss(online, target, batch, settings, scaling, torch.Generator().manual_seed(5), learning=True)
+
+    generator = torch.Generator().manual_seed(5)
+    targets, _ = target_quantiles(online, target, batch, settings, generator)
+    tau = draw_symmetric_quantiles(5, 8, generator)
+    predictions = of_action(online(None, None, tau), batch.action)
+    each = naive_quantile_huber_loss(targets.tolist(), predictions.tolist(), tau.tolist(), settings.iqn_kappa)
+    assert loss.total.item() == pytest.approx(np.dot(batch.weight.numpy(), each), rel=1e-5)
+    torch.testing.assert_close(loss.td_error, (targets.mean(1) - predictions.mean(1)).abs())
+    assert loss.mean_q.item() == pytest.approx(predictions.mean().item(), rel=1e-5)
+    assert scaling.batches == 0
+
+
+def test_with_the_value_baseline_a_silent_network_is_right_about_constant_rewards(
+    agent_settings, make_network, make_batch
+):
+    settings = agent_settings(expected_reward_per_action=-0.0475)
+    network = make_network(settings)
+    for head in (network.A_head, network.V_head):
+        torch.nn.init.zeros_(head[-1].weight)
+    batch = make_batch()
+    n_steps = 3
+    batch.state_float[:, 0] = torch.tensor([0.0, 137.0, 20.0, 136.0, 50.0])
+    batch.next_state_float[:, 0] = batch.state_float[:, 0] + n_steps
+    batch.reward[:] = n_steps * -0.0475
+    batch.gamma_n[:] = torch.tensor([1.0, 0.0, 1.0, 1.0, 1.0])  # the second one ends the mini-race
+    loss = iqn_loss(
+        network, network, batch, settings, SelfLossScaling(torch.device("cpu")), torch.Generator(), learning=True
+    )
+    torch.testing.assert_close(loss.td_error, torch.zeros(5), rtol=0, atol=1e-5)

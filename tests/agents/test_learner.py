@@ -1,0 +1,219 @@
+"""IQNLearner: the flat update against the plain one, resuming to the byte, resets and averages."""
+
+import copy
+import io
+
+import pytest
+import torch
+from torch import nn
+
+from trackmania_rl.agents.flat_parameters import flatten_parameters
+from trackmania_rl.agents.iqn import SelfLossScaling, iqn_loss
+from trackmania_rl.agents.learner import IQNLearner
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def make_learner(agent_settings, make_network):
+    def make(*, seed: int = 2, has_image: bool = False, device: torch.device = CPU, **changes) -> IQNLearner:
+        settings = agent_settings(**changes)
+        return IQNLearner(make_network(settings, has_image=has_image), settings, device=device, seed=seed)
+
+    return make
+
+
+@pytest.mark.parametrize("has_image", [False, True])
+@pytest.mark.parametrize("use_ddqn", [False, True])
+def test_update_equals_the_plain_form(make_learner, make_batch, has_image, use_ddqn):
+    learner = make_learner(has_image=has_image, use_ddqn=use_ddqn, clip_grad_value=2.0, clip_grad_norm=3.0)
+    settings = learner.settings
+    online, target = copy.deepcopy(learner.online), copy.deepcopy(learner.target)
+    optimizer = torch.optim.RAdam(
+        online.parameters(), eps=settings.adam_epsilon, betas=(settings.adam_beta1, settings.adam_beta2)
+    )
+    scaling, generator = SelfLossScaling(CPU), torch.Generator().manual_seed(2)
+    was_clipped = False
+    for step in range(8):
+        batch = make_batch(seed=step, has_image=has_image)
+        learning_rate = 1e-2 / (step + 1)
+        metrics = learner.update(batch, learning_rate)
+        learner.soft_update_target()
+
+        optimizer.zero_grad()
+        loss = iqn_loss(online, target, batch, settings, scaling, generator, learning=True)
+        loss.total.backward()
+        nn.utils.clip_grad_value_(online.parameters(), settings.clip_grad_value)
+        norm = nn.utils.clip_grad_norm_(online.parameters(), settings.clip_grad_norm)
+        was_clipped |= norm.item() > settings.clip_grad_norm
+        optimizer.param_groups[0]["lr"] = learning_rate
+        optimizer.step()
+        with torch.no_grad():
+            for parameter, slow in zip(online.parameters(), target.parameters(), strict=True):
+                parameter.mul_(1 - learning_rate * settings.weight_decay_lr_ratio)
+                slow.mul_(1 - settings.soft_update_tau).add_(settings.soft_update_tau * parameter)
+
+        torch.testing.assert_close(metrics.loss, loss.total.detach())
+        torch.testing.assert_close(metrics.grad_norm, norm)
+        torch.testing.assert_close(metrics.td_error, loss.td_error)
+        for ours, plain in ((learner.online, online), (learner.target, target)):
+            for a, b in zip(ours.parameters(), plain.parameters(), strict=True):
+                torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
+    assert was_clipped
+
+
+def test_it_learns_the_rewards_of_terminal_transitions(make_learner, make_batch):
+    learner = make_learner()
+    batch = make_batch(batch_size=11)
+    batch.gamma_n.zero_()
+    first = learner.update(batch, 1e-2)
+    for _ in range(400):
+        last = learner.update(batch, 1e-2)
+    assert last.td_error.mean() < 0.1 * first.td_error.mean()
+    assert learner.updates == 401
+
+
+def bytes_of(learner):
+    file = io.BytesIO()
+    torch.save(learner.state_dict(), file)
+    return file.getvalue()
+
+
+def test_a_resumed_learner_makes_the_same_bytes(make_learner, make_batch):
+    straight, first_half, resumed = make_learner(), make_learner(), make_learner(seed=77)
+
+    def run(learner, steps):
+        for step in steps:
+            learner.update(make_batch(seed=step), 1e-3)
+            learner.soft_update_target()
+            learner.update_evaluation_weights()
+
+    run(straight, range(9))
+    run(first_half, range(4))
+    resumed.load_state_dict(torch.load(io.BytesIO(bytes_of(first_half)), weights_only=True))
+    run(resumed, range(4, 9))
+
+    assert resumed.updates == straight.updates == 9
+    assert bytes_of(resumed) == bytes_of(straight)
+    assert torch.equal(straight.evaluate(make_batch(seed=50)), resumed.evaluate(make_batch(seed=50)))
+
+
+def test_evaluating_changes_no_weight_and_no_running_mean(make_learner, make_batch):
+    learner = make_learner()
+    learner.update(make_batch(), 1e-3)
+    before = copy.deepcopy(learner.state_dict())
+    loss = learner.evaluate(make_batch(seed=1))
+    after = learner.state_dict()
+    assert loss.ndim == 0
+    assert not loss.requires_grad
+    assert all(torch.equal(before["online"][key], after["online"][key]) for key in before["online"])
+    for name in ("self_loss_mean", "self_loss_clamped_mean", "self_loss_batches", "updates"):
+        assert before[name] == after[name]
+
+
+def test_changed_optimizer_settings_take_effect_also_after_loading(make_learner, make_batch):
+    def weights_after_a_change(epsilon, reload):
+        learner = make_learner()
+        for step in range(8):  # RAdam uses its epsilon from the sixth step on
+            learner.update(make_batch(seed=step), 1e-3)
+        learner.settings = learner.settings.model_copy(update={"adam_epsilon": epsilon})
+        if reload:
+            learner.load_state_dict(copy.deepcopy(learner.state_dict()))
+        learner.update(make_batch(seed=9), 1e-3)
+        return flatten_parameters(learner.online).clone()
+
+    unchanged = weights_after_a_change(1e-4, reload=False)
+    assert not torch.equal(unchanged, weights_after_a_change(0.5, reload=False))
+    assert torch.equal(weights_after_a_change(0.5, reload=False), weights_after_a_change(0.5, reload=True))
+
+
+def test_soft_update_moves_the_target_by_tau(make_learner, make_batch):
+    learner = make_learner(soft_update_tau=0.25)
+    learner.update(make_batch(), 1e-2)
+    before = flatten_parameters(learner.target).clone()
+    learner.soft_update_target()
+    expected = before + 0.25 * (flatten_parameters(learner.online) - before)
+    torch.testing.assert_close(flatten_parameters(learner.target), expected)
+
+
+def test_partial_reset_mixes_each_layer_by_its_share(make_learner, make_batch):
+    learner = make_learner(overall_reset_mul_factor=0.0, last_layer_reset_mul_factor=1.0)
+    learner.update(make_batch(), 1e-2)
+    before = copy.deepcopy(learner.online.state_dict())
+    learner.reset_partially()
+    for name, value in learner.online.state_dict().items():
+        is_last_layer = name.startswith(("A_head.2", "V_head.2"))
+        assert torch.equal(value, before[name]) != is_last_layer, name
+    weight = learner.online.A_head[2].weight.detach()
+    torch.testing.assert_close(weight @ weight.T, torch.eye(3))  # fresh: orthogonal
+    assert not learner.online.A_head[2].bias.any()
+
+    between = make_learner(overall_reset_mul_factor=0.5, last_layer_reset_mul_factor=0.0)
+    bias = between.online.iqn_fc[0].bias
+    with torch.no_grad():
+        bias.fill_(3.0)
+    between.reset_partially()
+    torch.testing.assert_close(bias.detach(), torch.full_like(bias, 1.5))
+
+
+def test_resets_draw_from_the_seed(make_learner):
+    learners = [make_learner(seed=seed, overall_reset_mul_factor=0.5) for seed in (5, 5, 6)]
+    for learner in learners:
+        learner.reset_partially()
+    first, same, other = (flatten_parameters(learner.online) for learner in learners)
+    assert torch.equal(first, same)
+    assert not torch.equal(first, other)
+
+
+def test_evaluation_weights_are_an_exponential_average(make_learner, make_batch):
+    learner = make_learner(evaluation_weights_decay=0.75)
+    average = flatten_parameters(learner.online).clone()
+    for step in range(3):
+        learner.update(make_batch(seed=step), 1e-2)
+        learner.update_evaluation_weights()
+        average = 0.75 * average + 0.25 * flatten_parameters(learner.online)
+    torch.testing.assert_close(flatten_parameters(learner.evaluation_network), average)
+
+
+def test_without_averaging_the_online_network_is_evaluated(make_learner):
+    learner = make_learner(evaluation_weights_decay=0.0)
+    assert learner.evaluation_network is learner.online
+
+
+def test_loaded_weights_are_in_all_networks_and_still_train(make_learner, make_network, make_batch, agent_settings):
+    learner, trained = make_learner(), make_network(agent_settings(), seed=9)
+    learner.load_weights(trained.state_dict())
+    for network in (learner.online, learner.target, learner.evaluation_network):
+        assert torch.equal(flatten_parameters(network), flatten_parameters(trained))
+    learner.update(make_batch(), 1e-2)
+    assert not torch.equal(flatten_parameters(learner.online), flatten_parameters(trained))
+
+
+def test_weights_of_another_size_are_refused(make_learner, make_network, agent_settings):
+    other = make_network(agent_settings(float_hidden_dim=10))
+    with pytest.raises(RuntimeError, match="size mismatch"):
+        make_learner().load_weights(other.state_dict())
+
+
+def test_a_processor_computes_in_float32_whatever_the_autocast_setting(make_learner, make_batch):
+    updates = [make_learner(autocast_dtype=dtype).update(make_batch(), 1e-3) for dtype in ("float16", "float32")]
+    assert torch.equal(updates[0].loss, updates[1].loss)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_a_gpu_learns_and_resumes_in_every_precision(make_learner, make_batch, dtype):
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device here")
+    device = torch.device("cuda")
+    learner = make_learner(device=device, has_image=True, autocast_dtype=dtype)
+    before = flatten_parameters(learner.online).clone()
+    for step in range(8):
+        metrics = learner.update(make_batch(device="cuda", has_image=True, seed=step), 1e-3)
+        learner.soft_update_target()
+    assert metrics.loss.device.type == "cuda"
+    assert torch.isfinite(metrics.loss)
+    assert not torch.equal(before, flatten_parameters(learner.online))
+    restored = make_learner(device=device, has_image=True, autocast_dtype=dtype)
+    restored.load_state_dict(learner.state_dict())
+    assert torch.equal(flatten_parameters(restored.online), flatten_parameters(learner.online))

@@ -1,0 +1,81 @@
+"""From values to an action: greedy, or with the departures from it that make a driver find something new."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from trackmania_rl import schedules
+from trackmania_rl.settings import ExplorationSettings, KeyState
+
+
+@dataclass(frozen=True, slots=True)
+class Exploration:
+    """How a race departs from the greedy action.
+
+    Attributes:
+        epsilon: probability of a random action.
+        epsilon_boltzmann: probability, besides, of the best action after noise was added to the values.
+        boltzmann_std: standard deviation of that noise, in units of reward.
+        throttle_probability: probability that a random action accelerates and does not brake; None draws evenly.
+    """
+
+    epsilon: float
+    epsilon_boltzmann: float
+    boltzmann_std: float
+    throttle_probability: float | None
+
+    @classmethod
+    def scheduled(cls, settings: ExplorationSettings, frame_count: int) -> Exploration:
+        """What the settings ask for once `frame_count` actions were played; exponential between entries."""
+        return cls(
+            epsilon=schedules.exponential(settings.epsilon_schedule, frame_count),
+            epsilon_boltzmann=schedules.exponential(settings.epsilon_boltzmann_schedule, frame_count),
+            boltzmann_std=settings.tau_epsilon_boltzmann,
+            throttle_probability=settings.random_action_throttle_probability,
+        )
+
+
+GREEDY = Exploration(epsilon=0.0, epsilon_boltzmann=0.0, boltzmann_std=0.0, throttle_probability=None)
+"""The best action, always."""
+
+
+class ActionChooser:
+    """Draws actions for states of known value.
+
+    Args:
+        inputs: the keys of each action.
+        rng: source of randomness.
+    """
+
+    def __init__(self, inputs: Sequence[KeyState], rng: np.random.Generator) -> None:
+        throttles = np.array([keys.accelerate and not keys.brake for keys in inputs])
+        self._throttle_actions = np.flatnonzero(throttles)
+        self._other_actions = np.flatnonzero(~throttles)
+        self._rng = rng
+
+    def choose(self, q_values: npt.NDArray[np.float32], exploration: Exploration) -> int:
+        """One action.
+
+        Args:
+            q_values: (A,).
+            exploration: how to depart from the action of the highest value; `GREEDY` draws no random number.
+        """
+        if exploration is not GREEDY:
+            draw = self._rng.random()
+            if draw < exploration.epsilon:
+                return self._random_action(exploration.throttle_probability)
+            if draw < exploration.epsilon + exploration.epsilon_boltzmann:
+                noise = self._rng.standard_normal(len(q_values), dtype=np.float32)
+                q_values = q_values + exploration.boltzmann_std * noise
+        return int(q_values.argmax())
+
+    def _random_action(self, throttle_probability: float | None) -> int:
+        n_throttle, n_other = len(self._throttle_actions), len(self._other_actions)
+        if throttle_probability is None or n_throttle == 0 or n_other == 0:
+            return int(self._rng.integers(n_throttle + n_other))
+        throttles = self._rng.random() < throttle_probability
+        return int(self._rng.choice(self._throttle_actions if throttles else self._other_actions))

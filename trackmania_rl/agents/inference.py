@@ -1,0 +1,86 @@
+"""Playing with a network: states in, decisions out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from trackmania_rl.agents.exploration import GREEDY, ActionChooser, Exploration
+from trackmania_rl.agents.iqn import IQN_Network
+from trackmania_rl.policy import PolicyDecision
+from trackmania_rl.settings import ExplorationSettings, KeyState
+
+
+class Inferer:
+    """The policy of a collector: a network's values, and exploration.
+
+    A value is the mean over `n_quantiles` fixed quantiles, the midpoints (i + 1/2) / n: the value is then a function of
+    the state alone and a greedy race can be repeated exactly, and the midpoints are the best n points for a mean.
+
+    Weights may be changed in place at any time between two decisions; nothing derived from them is kept.
+
+    Args:
+        network: on the device where it shall compute.
+        n_quantiles: K (`iqn_k`).
+        inputs: the keys of each action.
+        exploration_settings: schedules of exploration; may be replaced (`inferer.exploration_settings = ...`).
+        rng: source of exploration.
+    """
+
+    def __init__(
+        self,
+        network: IQN_Network,
+        *,
+        n_quantiles: int,
+        inputs: Sequence[KeyState],
+        exploration_settings: ExplorationSettings,
+        rng: np.random.Generator,
+    ) -> None:
+        self.network = network
+        self.exploration_settings = exploration_settings
+        self._exploration = GREEDY
+        self._chooser = ActionChooser(inputs, rng)
+        self._device = network.float_mean.device
+        midpoints = (torch.arange(n_quantiles, device=self._device) + 0.5) / n_quantiles
+        self._cosines = network.cosines(midpoints)
+
+    def begin_race(self, *, is_explo: bool, frame_count: int) -> None:
+        """Fix for one race how to explore.
+
+        Args:
+            is_explo: False for an evaluation race: greedy, without noise.
+            frame_count: actions played in the run so far, where the schedules are read.
+        """
+        self._exploration = Exploration.scheduled(self.exploration_settings, frame_count) if is_explo else GREEDY
+
+    def act(self, frame: npt.NDArray[np.uint8], floats: npt.NDArray[np.float32]) -> PolicyDecision:
+        """Decide in one state.
+
+        Args:
+            frame: (1, H, W) uint8.
+            floats: (F,) float32.
+        """
+        return self._decide(self._q_values(frame[np.newaxis], floats[np.newaxis])[0])
+
+    def act_batch(self, frames: npt.NDArray[np.uint8], floats: npt.NDArray[np.float32]) -> list[PolicyDecision]:
+        """Decide in several states with one pass through the network.
+
+        Args:
+            frames: (B, 1, H, W) uint8.
+            floats: (B, F) float32.
+        """
+        return [self._decide(q_values) for q_values in self._q_values(frames, floats)]
+
+    @torch.inference_mode()
+    def _q_values(
+        self, frames: npt.NDArray[np.uint8], floats: npt.NDArray[np.float32]
+    ) -> npt.NDArray[np.float32]:  # (B, A)
+        img = torch.from_numpy(frames).to(self._device)
+        return self.network.values(img, torch.from_numpy(floats).to(self._device), self._cosines).cpu().numpy()
+
+    def _decide(self, q_values: npt.NDArray[np.float32]) -> PolicyDecision:
+        action = self._chooser.choose(q_values, self._exploration)
+        return PolicyDecision(action=action, is_greedy=action == int(q_values.argmax()), q_values=q_values)
