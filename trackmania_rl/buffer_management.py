@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -42,7 +43,7 @@ def fill_buffer_from_rollout_with_n_steps_rule(
         engineered: optional rewards at this moment of the run (`EngineeredRewards.at_frame`); none by default.
 
     Returns:
-        The number of transitions added to both sides together.
+        The number of transitions added to both sides together: all, unless the race is longer than the whole memory.
 
     Raises:
         ValueError: if the arrays of the race do not fit together or not the buffers.
@@ -71,14 +72,14 @@ def fill_buffer_from_rollout_with_n_steps_rule(
         replay_settings.discard_non_greedy_actions_in_nsteps,
     )
     to_finish = np.arange(n_states, 0, -1) if is_finished else np.full(n_states, NEVER_FINISHES)
-    race = RowColumns(
-        frames=torch.as_tensor(rollout_results["frames"]),
-        state_floats=torch.from_numpy(state_float),
-        actions=torch.from_numpy(actions),
-        rewards=torch.from_numpy(rewards),
-        potentials=torch.from_numpy(state_potentials(state_float, places=places, settings=reward_settings)),
-        n_steps=torch.from_numpy(n_steps),
-        steps_to_finish=torch.from_numpy(to_finish),
+    race = _as_rows(
+        frames=np.asarray(rollout_results["frames"]),
+        state_floats=state_float,
+        actions=actions,
+        rewards=rewards,
+        potentials=state_potentials(state_float, places=places, settings=reward_settings),
+        n_steps=n_steps,
+        steps_to_finish=to_finish,
     )
     is_test = draw_test_side(
         n_transitions,
@@ -88,12 +89,8 @@ def fill_buffer_from_rollout_with_n_steps_rule(
     )
     with buffer.ring.lock:
         rows = buffer.ring.append(race)
-        n_lost = max(0, buffer.ring.first_row - rows.start)  # of a race longer than the whole memory
-        row_ids = torch.arange(rows.start + n_lost, rows.start + n_transitions)
-        side = torch.from_numpy(is_test[n_lost:])
-        buffer.extend(row_ids[~side])
-        buffer_test.extend(row_ids[side])
-    return len(row_ids)
+        row_ids = torch.arange(rows.start, rows.start + n_transitions)
+        return len(buffer.extend(row_ids[~is_test])) + len(buffer_test.extend(row_ids[is_test]))
 
 
 def n_steps_of_transitions(
@@ -125,17 +122,25 @@ def n_steps_of_transitions(
 
 def draw_test_side(
     n_transitions: int, test_ratio: float, redraw_probability: float, generator: torch.Generator
-) -> npt.NDArray[np.bool_]:
+) -> torch.Tensor:
     """Draw which transitions of a race are kept for tests, in runs.
 
     Neighbouring transitions are nearly alike, so that drawing each for itself would put into the training set a twin of
     every test transition. The side is drawn at the start and, at each later step, anew with `redraw_probability`.
 
     Returns:
-        (n_transitions,) bool, True with probability `test_ratio` everywhere.
+        (n_transitions,) bool in host memory, True with probability `test_ratio` everywhere.
     """
     redraw, draw = torch.rand(2, n_transitions, generator=generator, device=generator.device).cpu().numpy()
     starts_run = redraw < redraw_probability
     starts_run[:1] = True
     run_start = np.maximum.accumulate(np.where(starts_run, np.arange(n_transitions), 0))
-    return (draw < test_ratio)[run_start]
+    return torch.from_numpy((draw < test_ratio)[run_start])
+
+
+def _as_rows(**columns: npt.NDArray[Any]) -> RowColumns:
+    """The arrays as tensors over the same memory, which is only read: it may be a view of a slot in shared memory."""
+    with warnings.catch_warnings():
+        # There is no read-only tensor, which torch says once about every read-only array.
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        return RowColumns(**{name: torch.from_numpy(column) for name, column in columns.items()})

@@ -136,15 +136,15 @@ def state_potentials(
     Raises:
         ValueError: if the pointing term is on and the observation has a single zone centre.
     """
-    centers_m = state_float[:, places["zone_centers_m"]].reshape(len(state_float), -1, 3)
+    centers_m = state_float[:, places["zone_centers_m"]]
     potentials = settings.shaped_reward_dist_to_cur_vcp * _clipped_distance_to_zone_center_m(centers_m, settings)
     if settings.shaped_reward_point_to_vcp_ahead != 0:
-        if centers_m.shape[1] < 2:
+        if centers_m.shape[1] < 6:
             raise ValueError(
                 f"shaped_reward_point_to_vcp_ahead = {settings.shaped_reward_point_to_vcp_ahead} needs the direction "
                 "of the line: set n_zone_centers_in_inputs to 2 or more"
             )
-        way_ahead_m = centers_m[:, 1] - centers_m[:, 0]
+        way_ahead_m = centers_m[:, 3:6] - centers_m[:, :3]
         cosine = way_ahead_m[:, FORWARD] / np.linalg.norm(way_ahead_m, axis=1)
         potentials = potentials + settings.shaped_reward_point_to_vcp_ahead * (cosine - 1)
     return potentials.astype(np.float32)
@@ -184,15 +184,15 @@ def _optional_terms(
         accelerate, brake = reached[:, places["previous_actions"]][:, -4:-2].T.astype(bool)
         terms += engineered.kamikaze * ((accelerate & ~brake) | (wheels_down <= 1))
     if engineered.close_to_vcp != 0:
-        centers_m = reached[:, places["zone_centers_m"]].reshape(len(reached), -1, 3)
+        centers_m = reached[:, places["zone_centers_m"]]
         terms += engineered.close_to_vcp * _clipped_distance_to_zone_center_m(centers_m, settings)
     return terms
 
 
 def _clipped_distance_to_zone_center_m(centers_m: Array, settings: RewardSettings) -> Array:
-    """(T,) from (T, n, 3) zone centres in the car's frame, the current one first."""
+    """(T,) from (T, 3 n) coordinates of zone centres in the car's frame, the current one first."""
     return np.clip(
-        np.linalg.norm(centers_m[:, 0], axis=1),
+        np.linalg.norm(centers_m[:, :3], axis=1),
         settings.shaped_reward_min_dist_to_cur_vcp_m,
         settings.shaped_reward_max_dist_to_cur_vcp_m,
     )

@@ -65,12 +65,16 @@ class TransitionStorage(Storage):
         """Refused: rows are only added behind the others."""
         raise TypeError("transitions are added behind the others: use extend()")
 
-    def append(self, row_ids: torch.Tensor) -> None:
-        """Add transitions behind the others.
+    def append(self, row_ids: torch.Tensor) -> int:
+        """Add transitions behind the others, except those whose rows are already overwritten.
 
         Args:
             row_ids: (n,) int64, ascending and above all that are there.
+
+        Returns:
+            How many were added.
         """
+        row_ids = row_ids[row_ids >= self.ring.first_row]  # of a race longer than the ring, only the end is there
         n_live, n_new = len(self), len(row_ids)
         if self._end + n_new > len(self._row_ids):
             size = 2 * max(self.ring.capacity, n_live + n_new)
@@ -81,6 +85,7 @@ class TransitionStorage(Storage):
         self._priorities[self._end : self._end + n_new] = self.new_priority
         self._end += n_new
         self.max_size = self.ring.capacity
+        return n_new
 
     def state_dict(self) -> dict[str, Any]:
         """This side's transitions and priorities, in host memory; the ring is not part of it."""
@@ -136,11 +141,10 @@ class TransitionWriter(Writer):
 
     def extend(self, data: torch.Tensor | Sequence[int]) -> torch.Tensor:
         """Append transitions, given by their rows in ascending order; returns their places in the list."""
-        row_ids = torch.as_tensor(data, dtype=torch.int64)
-        self._storage.append(row_ids)
-        self._write_count += len(row_ids)
-        n = len(self._storage)
-        return torch.arange(n - len(row_ids), n)
+        n_added = self._storage.append(torch.as_tensor(data, dtype=torch.int64))
+        self._write_count += n_added
+        n_transitions = len(self._storage)
+        return torch.arange(n_transitions - n_added, n_transitions)
 
     def _empty(self, empty_write_count: bool = True) -> None:
         if empty_write_count:

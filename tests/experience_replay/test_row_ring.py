@@ -1,0 +1,114 @@
+"""The ring of rows against a dictionary that never forgets."""
+
+import io
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trackmania_rl.experience_replay.row_ring import RowColumns, RowRing
+
+N_FLOATS = 5
+IMAGE_SIZE_PX = (2, 3)
+
+
+def rows(first: int, n: int) -> RowColumns:
+    """Rows whose every column tells their number."""
+    numbers = torch.arange(first, first + n)
+    columns = RowColumns.empty(n, N_FLOATS, IMAGE_SIZE_PX, torch.device("cpu"))
+    for name, column in columns.by_name().items():
+        per_row = column.flatten(1) if column.ndim > 1 else column[:, None]
+        per_row[:] = (numbers[:, None] * 7 + torch.arange(per_row.shape[1]) + len(name)).to(column.dtype)
+    return columns
+
+
+def assert_holds_the_newest(ring: RowRing, n_written: int, n_held: int) -> None:
+    assert (ring.first_row, ring.end_row, len(ring)) == (n_written - n_held, n_written, n_held)
+    positions = torch.arange(ring.first_row, ring.end_row) % ring.capacity
+    expected = rows(ring.first_row, n_held).by_name()
+    for name, column in ring.columns.by_name().items():
+        assert torch.equal(column[positions], expected[name]), name
+
+
+@given(
+    capacity=st.integers(1, 9),
+    operations=st.lists(st.tuples(st.sampled_from(["append", "resize", "restore"]), st.integers(1, 12)), max_size=8),
+)
+def test_the_ring_holds_the_newest_rows_whatever_happens(capacity, operations):
+    ring = RowRing(capacity, N_FLOATS, IMAGE_SIZE_PX)
+    n_written = n_held = 0
+    for operation, size in operations:
+        if operation == "append":
+            assert ring.append(rows(n_written, size)) == range(n_written, n_written + size)
+            n_written += size
+            n_held = min(n_held + size, ring.capacity)
+        elif operation == "resize":
+            ring.resize(size)
+            n_held = min(n_held, size)
+        else:
+            state = ring.state_dict()
+            ring = RowRing(size, N_FLOATS, IMAGE_SIZE_PX)
+            ring.append(rows(1000, 1))  # what is there before is given up
+            ring.load_state_dict(state)
+        assert_holds_the_newest(ring, n_written, n_held)
+
+
+def test_the_state_holds_only_filled_rows_and_needs_no_pickle():
+    ring = RowRing(1000, N_FLOATS, IMAGE_SIZE_PX)
+    ring.append(rows(0, 6))
+    file = io.BytesIO()
+    torch.save(ring.state_dict(), file)
+    assert file.tell() < 1000 * RowRing.bytes_per_row(N_FLOATS, IMAGE_SIZE_PX) / 4
+    file.seek(0)
+    restored = RowRing(1, N_FLOATS, IMAGE_SIZE_PX)
+    restored.load_state_dict(torch.load(file, weights_only=True))
+    assert restored.capacity == 1000
+    assert_holds_the_newest(restored, 6, 6)
+
+
+def test_without_an_image_the_frames_take_no_memory():
+    ring = RowRing(4, N_FLOATS)
+    assert ring.columns.frames.shape == (4, 1, 0, 0)
+    assert RowRing.bytes_per_row(N_FLOATS, (0, 0)) == N_FLOATS * 4 + 3 * 8 + 2 * 4
+    assert RowRing.bytes_per_row(N_FLOATS, (2, 3)) == RowRing.bytes_per_row(N_FLOATS, (0, 0)) + 6
+
+
+@pytest.mark.parametrize(("capacity", "n_floats", "message"), [(0, 5, "0 rows"), (5, 0, "0 floats")])
+def test_impossible_sizes_are_refused(capacity, n_floats, message):
+    with pytest.raises(ValueError, match=message):
+        RowRing(capacity, n_floats)
+
+
+def test_no_row_at_all_is_refused_as_a_new_size():
+    with pytest.raises(ValueError, match="at least 1"):
+        RowRing(3, N_FLOATS).resize(0)
+
+
+def test_rows_of_another_shape_are_refused_and_nothing_is_written():
+    ring = RowRing(4, N_FLOATS, (3, 2))
+    with pytest.raises(ValueError, match=r"frames of a race is \(2, 1, 2, 3\)"):
+        ring.append(rows(0, 2))
+    assert len(ring) == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"first_row": 3}, "another length|stored frames"),
+        ({"first_row": -1}, "damaged"),
+        ({"capacity": 1}, "damaged"),
+        ({"end_row": 1}, "damaged|stored frames"),
+    ],
+)
+def test_a_damaged_state_is_refused(changes, message):
+    ring = RowRing(4, N_FLOATS, IMAGE_SIZE_PX)
+    ring.append(rows(0, 6))
+    with pytest.raises(ValueError, match=message):
+        RowRing(4, N_FLOATS, IMAGE_SIZE_PX).load_state_dict(ring.state_dict() | changes)
+
+
+def test_a_state_of_another_observation_is_refused():
+    ring = RowRing(4, N_FLOATS, IMAGE_SIZE_PX)
+    with pytest.raises(ValueError, match="was the observation changed"):
+        RowRing(4, N_FLOATS + 1, IMAGE_SIZE_PX).load_state_dict(ring.state_dict())

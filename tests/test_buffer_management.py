@@ -1,0 +1,258 @@
+"""Filling the buffers from races, against a loop that builds one transition after the other."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trackmania_rl.buffer_management import (
+    draw_test_side,
+    fill_buffer_from_rollout_with_n_steps_rule,
+    n_steps_of_transitions,
+)
+from trackmania_rl.buffer_utilities import make_buffers
+from trackmania_rl.experience_replay.experience import Experience
+from trackmania_rl.rewards import EngineeredRewards, race_rewards, state_potentials
+from trackmania_rl.settings import ReplaySettings, RewardSettings
+
+MS_PER_ACTION = 50
+GAMMA = 0.9
+N_FLOATS = 18
+IMAGE_SIZE_PX = (3, 2)
+PLACES = {
+    "previous_actions": slice(1, 5),
+    "wheel_has_ground_contact": slice(5, 9),
+    "velocity_m_s": slice(9, 12),
+    "zone_centers_m": slice(12, 18),
+}
+REWARD = RewardSettings(
+    constant_reward_per_ms=-0.02,
+    reward_per_m_advanced_along_centerline=0.3,
+    final_speed_reward_per_m_per_s=0.1,
+    engineered_speedslide_reward_schedule=((0, 0.0),),
+    engineered_neoslide_reward_schedule=((0, 0.0),),
+    engineered_kamikaze_reward_schedule=((0, 0.0),),
+    engineered_close_to_vcp_reward_schedule=((0, 0.0),),
+    shaped_reward_dist_to_cur_vcp=-0.1,
+    shaped_reward_min_dist_to_cur_vcp_m=1.0,
+    shaped_reward_max_dist_to_cur_vcp_m=5.0,
+    shaped_reward_point_to_vcp_ahead=0.2,
+)
+
+
+def replay_settings(**changes) -> ReplaySettings:
+    values = {
+        "batch_size": 4,
+        "memory_size_schedule": ((0, 23),),
+        "memory_size_start_learn_schedule": ((0, 2),),
+        "number_times_single_memory_is_used_before_discard": 2.0,
+        "buffer_test_ratio": 0.3,
+        "buffer_test_side_redraw_probability": 0.4,
+        "n_steps": 3,
+        "discard_non_greedy_actions_in_nsteps": True,
+        "temporal_mini_race_duration_actions": 7,
+        "oversample_long_term_steps": 0,
+        "oversample_maximum_term_steps": 0,
+        "prio_alpha": 0.0,
+        "prio_beta": 1.0,
+        "prio_epsilon": 1e-3,
+    }
+    return ReplaySettings(**values | changes)
+
+
+def random_rollout(n_states: int, finish_after_ms: int | None, seed: int, greedy_share: float = 0.7) -> dict:
+    """The part of `rollout_results` that replay reads, its arrays read-only as the shared memory's are."""
+    rng = np.random.default_rng(seed)
+    is_finished = finish_after_ms is not None
+    rollout = {
+        "frames": rng.integers(0, 256, (n_states, 1, *IMAGE_SIZE_PX), dtype=np.uint8),
+        "state_float": rng.normal(0, 2, (n_states, N_FLOATS)).astype(np.float32),
+        "actions": rng.integers(0, 12, n_states),
+        "action_was_greedy": rng.random(n_states) < greedy_share,
+        "meters_advanced_along_centerline": rng.normal(1, 1, n_states + is_finished).cumsum(),
+    }
+    for array in rollout.values():
+        array.flags.writeable = False
+    return rollout | ({"race_time": (n_states - 1) * MS_PER_ACTION + finish_after_ms} if is_finished else {})
+
+
+def fill(buffer, buffer_test, rollout, settings) -> int:
+    return fill_buffer_from_rollout_with_n_steps_rule(
+        buffer,
+        buffer_test,
+        rollout,
+        places=PLACES,
+        reward_settings=REWARD,
+        replay_settings=settings,
+        ms_per_action=MS_PER_ACTION,
+    )
+
+
+def make(settings, seed=0):
+    return make_buffers(
+        settings,
+        n_floats=N_FLOATS,
+        image_size_px=IMAGE_SIZE_PX,
+        device="cpu",
+        generator=torch.Generator().manual_seed(seed),
+        gamma=GAMMA,
+    )
+
+
+def naive_experiences(rollout: dict, settings: ReplaySettings) -> list[Experience]:
+    """One transition after the other."""
+    states = rollout["state_float"]
+    n_states = len(states)
+    is_finished = "race_time" in rollout
+    if n_states == 0 or (n_states == 1 and not is_finished):
+        return []
+    rewards = race_rewards(
+        states,
+        rollout["meters_advanced_along_centerline"],
+        rollout.get("race_time"),
+        places=PLACES,
+        settings=REWARD,
+        engineered=EngineeredRewards(),
+        ms_per_action=MS_PER_ACTION,
+    )
+    potentials = state_potentials(states, places=PLACES, settings=REWARD)
+    experiences = []
+    for i in range(n_states if is_finished else n_states - 1):
+        n_steps = 0
+        while n_steps < settings.n_steps and (i + n_steps < n_states if is_finished else i + n_steps < n_states - 1):
+            explores = not rollout["action_was_greedy"][i + n_steps]
+            if n_steps > 0 and explores and settings.discard_non_greedy_actions_in_nsteps:
+                break
+            n_steps += 1
+        reaches_finish = is_finished and i + n_steps == n_states
+        next_state = i + n_steps - 1 if reaches_finish else i + n_steps
+        sums, total = [], 0.0
+        for k in range(settings.n_steps):
+            if k < n_steps:
+                total += GAMMA**k * rewards[i + k]
+            sums.append(total)
+        experiences.append(
+            Experience(
+                state_img=rollout["frames"][i],
+                state_float=states[i],
+                state_potential=potentials[i],
+                action=rollout["actions"][i],
+                n_steps=n_steps,
+                rewards=np.array(sums),
+                gammas=np.array([GAMMA ** (k + 1) for k in range(settings.n_steps)]),
+                next_state_img=rollout["frames"][next_state],
+                next_state_float=states[next_state],
+                next_state_potential=0.0 if reaches_finish else potentials[next_state],
+                terminal_actions=n_states - i if is_finished else 2**31 - 1,
+            )
+        )
+    return experiences
+
+
+def assert_same(actual: Experience, expected: Experience) -> None:
+    for name, value in vars(expected).items():
+        np.testing.assert_allclose(getattr(actual, name), value, rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+races = st.lists(
+    st.tuples(st.integers(0, 13), st.none() | st.integers(1, 50), st.integers(0, 10_000)), min_size=1, max_size=7
+)
+
+
+@given(
+    races=races,
+    n_steps=st.integers(1, 4),
+    discard=st.booleans(),
+    memory_size=st.integers(1, 40),
+    new_memory_size=st.integers(1, 40),
+)
+def test_the_buffers_hold_the_newest_transitions(races, n_steps, discard, memory_size, new_memory_size):
+    settings = replay_settings(
+        n_steps=n_steps,
+        discard_non_greedy_actions_in_nsteps=discard,
+        memory_size_schedule=((0, memory_size),),
+        memory_size_start_learn_schedule=((0, 1),),
+    )
+    buffer, buffer_test = make(settings)
+    ever: dict[int, Experience] = {}  # by row
+    n_rows = 0
+    for i, race in enumerate(races):
+        rollout = random_rollout(*race)
+        if i == len(races) // 2:
+            buffer.ring.resize(new_memory_size)
+        experiences = naive_experiences(rollout, settings)
+        n_added = fill(buffer, buffer_test, rollout, settings)
+        ever |= {n_rows + t: experience for t, experience in enumerate(experiences)}
+        race_rows = range(n_rows, n_rows + len(experiences))
+        assert n_added == sum(row >= buffer.ring.first_row for row in race_rows)
+        n_rows += race[0] if experiences else 0
+        assert buffer.ring.end_row == n_rows
+
+    train, test = buffer.storage.row_ids.tolist(), buffer_test.storage.row_ids.tolist()
+    assert sorted(train + test) == [row for row in ever if row >= buffer.ring.first_row]
+    for side, row_ids in ((buffer, train), (buffer_test, test)):
+        assert len(side) == len(row_ids)
+        for place, row in enumerate(row_ids):
+            assert_same(side[place], ever[row])
+
+
+def test_a_race_without_transitions_adds_nothing():
+    settings = replay_settings()
+    buffer, buffer_test = make(settings)
+    assert fill(buffer, buffer_test, random_rollout(1, None, seed=0), settings) == 0
+    assert len(buffer) == len(buffer_test) == buffer.ring.end_row == 0
+
+
+def test_the_finish_may_be_the_first_action():
+    settings = replay_settings(buffer_test_ratio=0.0)
+    buffer, buffer_test = make(settings)
+    assert fill(buffer, buffer_test, random_rollout(1, 20, seed=0), settings) == 1
+    experience = buffer[0]
+    assert (experience.n_steps, experience.terminal_actions, experience.next_state_potential) == (1, 1, 0.0)
+
+
+def test_the_same_seed_fills_the_same_sides():
+    settings = replay_settings(memory_size_schedule=((0, 200),))
+    sides = []
+    for seed in (1, 1, 2):
+        buffer, buffer_test = make(settings, seed)
+        fill(buffer, buffer_test, random_rollout(150, None, seed=0), settings)
+        sides.append(buffer_test.storage.row_ids.tolist())
+    assert sides[0] == sides[1] != sides[2]
+
+
+def test_there_is_no_experience_in_an_empty_buffer():
+    settings = replay_settings()
+    buffer, _ = make(settings)
+    with pytest.raises(IndexError):
+        buffer[0]
+
+
+@pytest.mark.parametrize(
+    ("greedy", "is_finished", "n_max", "discard", "expected"),
+    [
+        ("11111", True, 3, True, [3, 3, 3, 2, 1]),
+        ("11111", False, 3, True, [3, 3, 2, 1, 0]),
+        ("01011", True, 3, True, [2, 1, 3, 2, 1]),
+        ("00000", True, 3, True, [1, 1, 1, 1, 1]),
+        ("00000", False, 3, False, [3, 3, 2, 1, 0]),
+        ("", False, 3, True, []),
+    ],
+)
+def test_number_of_steps(greedy, is_finished, n_max, discard, expected):
+    was_greedy = np.array([flag == "1" for flag in greedy], dtype=bool)
+    assert n_steps_of_transitions(was_greedy, is_finished, n_max, discard).tolist() == expected
+
+
+def test_test_sides_come_in_runs_of_the_right_share():
+    side = draw_test_side(200_000, 0.05, 0.1, torch.Generator().manual_seed(0)).numpy()
+    assert side.mean() == pytest.approx(0.05, abs=0.01)
+    # A run of the test side ends at a step with a redraw (0.1) that falls on the training side (0.95).
+    ends = (side[:-1] & ~side[1:]).sum() / side[:-1].sum()
+    assert ends == pytest.approx(0.1 * 0.95, abs=0.01)
+
+
+@pytest.mark.parametrize("ratio", [0.0, 1.0])
+def test_extreme_test_shares(ratio):
+    assert draw_test_side(50, ratio, 1.0, torch.Generator()).float().mean() == ratio

@@ -1,0 +1,279 @@
+"""Batches of mini-races against a loop over single transitions; settings, resumption, the torchrl interface."""
+
+import io
+import math
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torchrl.data.replay_buffers import ReplayBuffer
+
+from trackmania_rl.buffer_utilities import (
+    apply_replay_settings,
+    load_replay_state_dict,
+    make_buffers,
+    replay_state_dict,
+    resize_buffers,
+)
+from trackmania_rl.experience_replay.row_ring import NEVER_FINISHES, RowColumns
+from trackmania_rl.settings import ReplaySettings
+
+N_FLOATS = 4
+IMAGE_SIZE_PX = (3, 2)
+
+
+def replay_settings(**changes) -> ReplaySettings:
+    values = {
+        "batch_size": 50,
+        "memory_size_schedule": ((0, 37),),
+        "memory_size_start_learn_schedule": ((0, 2),),
+        "number_times_single_memory_is_used_before_discard": 2.0,
+        "buffer_test_ratio": 0.3,
+        "buffer_test_side_redraw_probability": 0.4,
+        "n_steps": 3,
+        "discard_non_greedy_actions_in_nsteps": True,
+        "temporal_mini_race_duration_actions": 6,
+        "oversample_long_term_steps": 3,
+        "oversample_maximum_term_steps": 1,
+        "prio_alpha": 0.0,
+        "prio_beta": 1.0,
+        "prio_epsilon": 1e-3,
+    }
+    return ReplaySettings(**values | changes)
+
+
+def make(settings, *, gamma=0.9, seed=0, image_size_px=IMAGE_SIZE_PX):
+    generator = torch.Generator().manual_seed(seed)
+    return make_buffers(
+        settings, n_floats=N_FLOATS, image_size_px=image_size_px, device="cpu", generator=generator, gamma=gamma
+    )
+
+
+def add_race(buffer, buffer_test, n_states, is_finished, seed, n_steps_max=3) -> RowColumns:
+    """Add a race of random rows, each transition spanning a random number of the steps it may."""
+    rng = np.random.default_rng(seed)
+    last = n_states if is_finished else n_states - 1
+    race = RowColumns.empty(n_states, N_FLOATS, tuple(buffer.ring.columns.frames.shape[2:]), torch.device("cpu"))
+    race.frames.copy_(torch.from_numpy(rng.integers(0, 256, race.frames.shape)))
+    race.state_floats.copy_(torch.from_numpy(rng.normal(size=race.state_floats.shape)))
+    race.actions.copy_(torch.from_numpy(rng.integers(0, 12, n_states)))
+    race.rewards.copy_(torch.from_numpy(rng.normal(size=n_states)))
+    race.potentials.copy_(torch.from_numpy(rng.normal(size=n_states)))
+    possible = [min(n_steps_max, last - t) for t in range(n_states)]
+    race.n_steps.copy_(torch.tensor([rng.integers(1, n + 1) if n else 0 for n in possible]))
+    race.steps_to_finish.copy_(torch.tensor([n_states - t if is_finished else NEVER_FINISHES for t in range(n_states)]))
+    rows = torch.tensor(list(buffer.ring.append(race))[:last])
+    is_test = torch.from_numpy(rng.random(last) < 0.3)
+    buffer.extend(rows[~is_test])
+    buffer_test.extend(rows[is_test])
+    return race
+
+
+def naive_mini_race(race: RowColumns, t: int, elapsed: int, rules) -> dict:
+    """What one transition becomes in a mini-race of which `elapsed` actions are over."""
+    n_states = len(race)
+    is_finished = int(race.steps_to_finish[t]) != NEVER_FINISHES
+    reward, discount, is_over, n = 0.0, 1.0, False, 0
+    while n < int(race.n_steps[t]) and not is_over:
+        reward += discount * float(race.rewards[t + n])
+        discount *= rules.gamma
+        n += 1
+        is_over = elapsed + n == rules.duration_actions or (is_finished and t + n == n_states)
+    next_t = min(t + n, n_states - 1)
+    next_float = race.state_floats[next_t].clone()
+    next_float[0] = elapsed + n
+    state_float = race.state_floats[t].clone()
+    state_float[0] = elapsed
+    next_potential = 0.0 if is_over else float(race.potentials[next_t])
+    return {
+        "state_img": race.frames[t],
+        "state_float": state_float,
+        "action": race.actions[t],
+        "reward": torch.tensor(reward + discount * next_potential - float(race.potentials[t])),
+        "next_state_img": race.frames[next_t],
+        "next_state_float": next_float,
+        "gamma_n": torch.tensor(0.0 if is_over else discount),
+        "weight": torch.tensor(1.0),
+    }
+
+
+@given(
+    races=st.lists(st.tuples(st.integers(2, 12), st.booleans(), st.integers(0, 10_000)), min_size=1, max_size=6),
+    gamma=st.sampled_from([1.0, 0.9]),
+    duration=st.integers(3, 8),
+    memory_size=st.integers(3, 37),
+    has_image=st.booleans(),
+)
+def test_batches_equal_transitions_one_by_one(races, gamma, duration, memory_size, has_image):
+    settings = replay_settings(memory_size_schedule=((0, memory_size),), temporal_mini_race_duration_actions=duration)
+    image_size_px = IMAGE_SIZE_PX if has_image else (0, 0)
+    sides = make(settings, gamma=0.123, image_size_px=image_size_px)
+    for column in sides[0].ring.columns.by_name().values():  # what was never written must not matter
+        column.fill_(math.nan if column.is_floating_point() else 99)
+    row_of: dict[int, tuple[RowColumns, int]] = {}
+    for race in races:
+        first_row = sides[0].ring.end_row
+        rows = add_race(*sides, *race)
+        row_of |= {first_row + t: (rows, t) for t in range(len(rows))}
+    sides[0].rules.gamma = gamma  # the discount of the moment counts, for both sides
+
+    for side in sides:
+        if len(side) == 0:
+            continue
+        batch = side.sample()
+        assert batch.batch_size == (settings.batch_size,)
+        assert set(batch.row_id.tolist()) <= set(side.storage.row_ids.tolist())
+        for i, row in enumerate(batch.row_id.tolist()):
+            elapsed = int(batch.state_float[i, 0])
+            assert 0 <= elapsed < duration
+            expected = naive_mini_race(*row_of[row], elapsed, side.rules)
+            for name, value in expected.items():
+                actual = getattr(batch, name)[i]
+                assert actual.dtype == value.dtype, name
+                torch.testing.assert_close(actual, value, msg=lambda text, name=name: f"{name}: {text}")
+
+
+def test_shaping_does_not_depend_on_the_course():
+    """Over any way to the end of a mini-race, the shaped rewards are the rewards minus the first state's potential."""
+    settings = replay_settings(temporal_mini_race_duration_actions=2, oversample_long_term_steps=1)
+    buffer, buffer_test = make(settings, gamma=1.0)
+    race = add_race(buffer, buffer_test, 30, False, seed=3)
+    n_checked = 0
+    for batch in (buffer.sample() for _ in range(20)):
+        for i in (batch.gamma_n == 0).nonzero().flatten().tolist():
+            t = int(batch.row_id[i])  # the first race's rows count from 0
+            n = 2 - int(batch.state_float[i, 0])
+            expected = race.rewards[t : t + n].sum() - race.potentials[t]
+            torch.testing.assert_close(batch.reward[i], expected)
+            n_checked += 1
+    assert n_checked > 100
+
+
+def test_both_sides_are_torchrl_buffers_over_the_same_rows():
+    buffer, buffer_test = make(replay_settings())
+    add_race(buffer, buffer_test, 20, True, seed=1)
+    assert isinstance(buffer, ReplayBuffer)
+    assert isinstance(buffer_test, ReplayBuffer)
+    assert buffer.ring is buffer_test.ring
+    assert buffer.rules is buffer_test.rules
+    assert len(buffer) + len(buffer_test) == 20
+    assert not set(buffer.storage.row_ids.tolist()) & set(buffer_test.storage.row_ids.tolist())
+    assert buffer.write_count == len(buffer)
+    assert len(buffer[torch.tensor([0, 2])]) == 2
+    assert buffer[-1].terminal_actions == 20 - buffer.storage.row_ids[-1]
+
+
+def test_a_batch_is_memory_of_its_own():
+    buffer, buffer_test = make(replay_settings())
+    add_race(buffer, buffer_test, 12, True, seed=1)
+    before = {name: column.clone() for name, column in buffer.ring.columns.by_name().items()}
+    batch = buffer.sample()
+    for name in ("state_img", "next_state_img", "state_float", "next_state_float", "action", "reward"):
+        getattr(batch, name).fill_(1)
+    for name, column in buffer.ring.columns.by_name().items():
+        assert torch.equal(column[:12], before[name][:12]), name
+
+
+def test_an_empty_buffer_says_so():
+    buffer, _ = make(replay_settings())
+    with pytest.raises(RuntimeError, match="fill it with a race"):
+        buffer.sample()
+    with pytest.raises(IndexError):
+        buffer[0]
+
+
+def test_batches_depend_only_on_the_seed():
+    batches = []
+    for seed in (4, 4, 5):
+        buffer, buffer_test = make(replay_settings(), seed=seed)
+        add_race(buffer, buffer_test, 30, True, seed=1)
+        batches.append(torch.cat([buffer.sample().state_float, buffer_test.sample().state_float]))
+    assert torch.equal(batches[0], batches[1])
+    assert not torch.equal(batches[0], batches[2])
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.7])
+def test_a_restored_memory_goes_on_with_the_same_batches(alpha):
+    settings = replay_settings(prio_alpha=alpha)
+    buffer, buffer_test = make(settings)
+    for seed in range(4):
+        add_race(buffer, buffer_test, 14, seed % 2 == 0, seed)
+    resize_buffers(buffer, 41)
+    add_race(buffer, buffer_test, 9, True, seed=9)
+    buffer.update_priority(buffer.sample().row_id, torch.linspace(0, 3, settings.batch_size))
+    file = io.BytesIO()
+    torch.save(replay_state_dict(buffer, buffer_test), file)
+    file.seek(0)
+
+    restored = make(settings, seed=77)
+    add_race(*restored, 5, True, seed=8)
+    load_replay_state_dict(*restored, torch.load(file, weights_only=True))
+    assert restored[0].ring.capacity == 41
+    for going_on in (False, True):
+        for side, other in zip((buffer, buffer_test), restored, strict=True):
+            assert len(side) == len(other)
+            assert side.write_count == other.write_count
+            expected, actual = side.sample(), other.sample()
+            for name in ("state_img", "state_float", "reward", "next_state_float", "gamma_n", "row_id", "weight"):
+                assert torch.equal(getattr(actual, name), getattr(expected, name)), name
+        if not going_on:
+            for pair in ((buffer, buffer_test), restored):
+                add_race(*pair, 25, False, seed=10)
+
+
+def test_priorities_reach_the_sampler_and_the_weights_the_batch():
+    buffer, buffer_test = make(replay_settings(prio_alpha=1.0, prio_beta=1.0, buffer_test_ratio=0.0))
+    add_race(buffer, buffer_test, 20, True, seed=1)
+    row_ids = buffer.storage.row_ids
+    errors = torch.zeros(len(row_ids))
+    errors[3] = 1000.0
+    buffer.update_priority(row_ids, errors)
+    batch = buffer.sample()
+    assert (batch.row_id == row_ids[3]).float().mean() > 0.9
+    assert batch.weight.dtype == torch.float32
+    assert batch.weight.max() == 1.0
+
+
+def test_edited_settings_keep_the_content():
+    buffer, buffer_test = make(replay_settings(), gamma=0.8)
+    add_race(buffer, buffer_test, 20, True, seed=1)
+    rules, n_train = buffer.rules, len(buffer)
+    apply_replay_settings(
+        buffer,
+        buffer_test,
+        replay_settings(batch_size=7, temporal_mini_race_duration_actions=4, prio_alpha=0.5, prio_beta=0.4),
+    )
+    assert buffer_test.rules is buffer.rules is rules
+    assert (rules.gamma, rules.duration_actions) == (0.8, 4)
+    assert (buffer.sampler.alpha, buffer.sampler.beta, buffer_test.sampler.alpha) == (0.5, 0.4, 0.0)
+    assert len(buffer) == n_train
+    batch = buffer.sample()
+    assert batch.batch_size == (7,) == buffer_test.sample().batch_size
+    assert batch.state_float[:, 0].max() < 4
+
+
+def test_growing_loses_nothing():
+    buffer, buffer_test = make(replay_settings(memory_size_schedule=((0, 20),)))
+    add_race(buffer, buffer_test, 20, True, seed=1)
+    contents = [side[i] for side in (buffer, buffer_test) for i in range(len(side))]
+    resize_buffers(buffer, 50)
+    assert buffer.ring.capacity == 50
+    for before, after in zip(
+        contents, [side[i] for side in (buffer, buffer_test) for i in range(len(side))], strict=True
+    ):
+        for name, value in vars(before).items():
+            np.testing.assert_array_equal(getattr(after, name), value, err_msg=name)
+
+
+def test_no_batch_is_gathered_while_a_race_is_written():
+    buffer, buffer_test = make(replay_settings())
+    add_race(buffer, buffer_test, 20, True, seed=0)
+    with ThreadPoolExecutor(1) as thread:
+        with buffer.ring.lock:
+            batch = thread.submit(buffer.sample)
+            with pytest.raises(TimeoutError):
+                batch.result(timeout=0.05)
+        assert len(batch.result(timeout=10)) == 50
