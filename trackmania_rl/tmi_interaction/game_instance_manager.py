@@ -1,0 +1,190 @@
+"""One game instance and the races played on it: started, watched, restarted, and always one race further.
+
+`GameInstanceManager.rollout` is a loop over the race machine. A game that dies, hangs or speaks nonsense costs the race
+that was under way: it is killed, started again, and the race is played anew.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from trackmania_rl.errors import UserError
+from trackmania_rl.features import FeatureBuilder, ObservationLayout
+from trackmania_rl.policy import Policy
+from trackmania_rl.settings import GameSettings, MapEntry, ObservationSettings
+from trackmania_rl.tmi_interaction.launchers import GameLauncher
+from trackmania_rl.tmi_interaction.race_machine import RaceEnd, RaceMachine
+from trackmania_rl.tmi_interaction.race_observers import RaceObserver, RaceStatistics, RolloutRecorder
+from trackmania_rl.tmi_interaction.tminterface2 import TMInterface
+from trackmania_rl.tmi_interaction.transport import GameError, GameTransport
+from trackmania_rl.track.game_map import GameMap, load_game_map
+
+log = logging.getLogger(__name__)
+
+PROJECT_FOLDER: Final = Path(__file__).resolve().parents[2]
+"""Where a relative `maps_folder` begins."""
+
+MAX_ATTEMPTS: Final = 3
+"""Game instances that one race may cost."""
+START_GAME_WITHIN_S: Final = 60.0
+
+Connect = Callable[[int, float], GameTransport]
+"""(port, timeout in seconds) -> a connected game."""
+
+
+class MapNotFoundError(UserError):
+    """A line of the map cycle names a map that is not there."""
+
+
+class GameKeepsFailingError(GameError):
+    """Several game instances in a row failed in the same race; the last one's error is the cause."""
+
+
+class GameInstanceManager:
+    """Plays whole races on one game instance.
+
+    Args:
+        game: how races are played. May be replaced between races: see `game`.
+        observation: what the agent sees of them.
+        launcher: starts and ends the game; its port is where the game is reached.
+        connect: makes the connection; by default over a socket.
+
+    Attributes:
+        layout: every float of the observation.
+        game_starts: how often a game instance was started.
+
+    Raises:
+        SettingsError: if the observation's settings contradict each other.
+    """
+
+    def __init__(
+        self,
+        game: GameSettings,
+        observation: ObservationSettings,
+        launcher: GameLauncher,
+        connect: Connect = TMInterface,
+    ) -> None:
+        self.layout = ObservationLayout.from_settings(observation)
+        self.game_starts = 0
+        self._game = game
+        self._observation = observation
+        self._launcher = launcher
+        self._connect = connect
+        self._features = FeatureBuilder(self.layout, game.inputs, game.action_forward_idx)
+        self._maps: dict[MapEntry, GameMap] = {}
+        self._transport: GameTransport | None = None
+        self._machine: RaceMachine | None = None
+        self._started_at_s = 0.0
+
+    @property
+    def game(self) -> GameSettings:
+        """How races are played. New settings hold from the next race on; actions and image must stay the same."""
+        return self._game
+
+    @game.setter
+    def game(self, settings: GameSettings) -> None:
+        self._game = settings
+        if self._machine is not None:
+            self._machine.settings = settings
+
+    def rollout(
+        self,
+        map_entry: MapEntry,
+        policy: Policy,
+        frames: npt.NDArray[np.uint8] | None = None,
+        observers: Sequence[RaceObserver] = (),
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Play one race.
+
+        Args:
+            map_entry: the map.
+            policy: chooses each action; what it raises ends the race and passes through.
+            frames: (n, 1, H, W) uint8 room for the race's frames, see `RolloutRecorder`.
+            observers: more who watch the race. They see the decisions of a lost race too, but no end of it.
+
+        Returns:
+            `(rollout_results, end_race_stats)`: see `RolloutRecorder.rollout_results` and
+            `RaceStatistics.end_race_stats`.
+
+        Raises:
+            UserError: if map, line or port can't be used.
+            GameKeepsFailingError: if `MAX_ATTEMPTS` game instances failed.
+        """
+        game_map = self._map(map_entry)
+        for attempt in range(1, MAX_ATTEMPTS + 1):
+            try:
+                return self._play(game_map, self.ensure_running(), policy, frames, observers)
+            except GameError as error:
+                log.warning("race on %s lost (attempt %d of %d): %s", game_map.name, attempt, MAX_ATTEMPTS, error)
+                self.close()
+                last_error = error
+        raise GameKeepsFailingError(
+            f"{MAX_ATTEMPTS} game instances in a row failed on map {game_map.name}: {last_error}"
+        ) from last_error
+
+    def ensure_running(self) -> RaceMachine:
+        """Connect to a game that runs; start one if there is none, or if it has run for `game_reboot_interval_s`.
+
+        Raises:
+            UserError: if the game can't be started.
+            GameError: if it is started, but can't be reached.
+        """
+        is_old = time.monotonic() - self._started_at_s > self._game.game_reboot_interval_s
+        if self._machine is not None and self._launcher.is_alive() and not is_old:
+            return self._machine
+        self.close()
+        log.info("starting a game at port %d", self._launcher.port)
+        self._launcher.start()
+        self._started_at_s = time.monotonic()
+        self.game_starts += 1
+        self._launcher.wait_until_connectable(START_GAME_WITHIN_S)
+        self._transport = self._connect(self._launcher.port, self._game.tmi_protection_timeout_s)
+        self._machine = RaceMachine(self._transport, self._game, self._features, self._launcher.commands_on_connect)
+        return self._machine
+
+    def close(self) -> None:
+        """End connection and game; the next race starts another one."""
+        if self._transport is not None:
+            self._transport.close()
+        self._transport = self._machine = None
+        self._launcher.kill()
+
+    def _play(
+        self,
+        game_map: GameMap,
+        machine: RaceMachine,
+        policy: Policy,
+        frames: npt.NDArray[np.uint8] | None,
+        observers: Sequence[RaceObserver],
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        recorder = RolloutRecorder(self._game, game_map.zones, frames)
+        statistics = RaceStatistics(game_map.zones)
+        watching = (recorder, statistics, *observers)
+        policy_s = 0.0
+        seen = machine.reset(game_map)
+        while not isinstance(seen, RaceEnd):
+            began_s = time.perf_counter()
+            decision = policy(seen.frame, seen.floats)
+            policy_s += time.perf_counter() - began_s
+            for observer in watching:
+                observer.on_decision(seen, decision)
+            seen = machine.step(decision.action)
+        for observer in watching:
+            observer.on_end(seen)
+        stats = statistics.end_race_stats(machine.timings, policy_s, recorder.input_script())
+        return recorder.rollout_results(), stats
+
+    def _map(self, entry: MapEntry) -> GameMap:
+        if entry not in self._maps:
+            folder = PROJECT_FOLDER / self._game.maps_folder
+            if self._game.game == "simulated" and not (folder / entry.map_path).is_file():
+                raise MapNotFoundError(f"map {entry.map_name}: no file {folder / entry.map_path}")
+            self._maps[entry] = load_game_map(entry, folder, self._observation)
+        return self._maps[entry]

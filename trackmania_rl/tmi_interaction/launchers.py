@@ -1,0 +1,207 @@
+"""Starting and ending game instances.
+
+`GameLauncher` is what the manager needs of any game; `SimulatedGameLauncher` is the game that ships with the project.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Final, Protocol
+
+import psutil
+
+from trackmania_rl.errors import UserError
+from trackmania_rl.tmi_interaction.tminterface2 import LOOPBACK
+from trackmania_rl.tmi_interaction.transport import GameConnectionError
+
+SIMULATED_GAME_SCRIPT: Final = Path(__file__).resolve().parents[2] / "scripts" / "simulated_game.py"
+POLL_INTERVAL_S: Final = 0.02
+TERMINATE_WITHIN_S: Final = 2.0
+LAST_WORDS_BYTES: Final = 2000
+PR_SET_PDEATHSIG: Final = 1
+
+
+class PortInUseError(UserError):
+    """Somebody else listens where a game instance is to listen."""
+
+
+class GameLauncher(Protocol):
+    """One game instance as a process.
+
+    Attributes:
+        port: where it listens, on this machine.
+        commands_on_connect: console commands that this kind of game wants to hear from every new client.
+    """
+
+    port: int
+    commands_on_connect: tuple[str, ...]
+
+    def start(self) -> None:
+        """Start the game; it need not be reachable yet.
+
+        Raises:
+            UserError: if it can't be started: the port is in use, or the program is missing.
+        """
+        ...
+
+    def is_alive(self) -> bool:
+        """Whether the process started last still runs."""
+        ...
+
+    def kill(self) -> None:
+        """End the game, whatever state it is in; nothing happens if there is none."""
+        ...
+
+    def restart(self) -> None:
+        """Kill it and start it."""
+        ...
+
+    def wait_until_connectable(self, timeout_s: float) -> None:
+        """Wait until it listens.
+
+        Raises:
+            GameConnectionError: if it ends before, or takes longer.
+        """
+        ...
+
+
+class SimulatedGameLauncher:
+    """Runs `scripts/simulated_game.py`, which dies with the process that started it.
+
+    Args:
+        port: where it is to listen.
+        maps_folder: where it looks for tracks.
+        extra_arguments: further command line arguments.
+    """
+
+    commands_on_connect: tuple[str, ...] = ()
+
+    def __init__(self, port: int, maps_folder: Path, extra_arguments: tuple[str, ...] = ()) -> None:
+        self.port = port
+        self._command = [sys.executable, str(SIMULATED_GAME_SCRIPT), "--port", str(port)]
+        self._command += ["--maps-folder", str(maps_folder), *extra_arguments]
+        self._process: subprocess.Popen[bytes] | None = None
+        self._errors: IO[bytes] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """The process started last."""
+        return self._process.pid if self._process else None
+
+    def start(self) -> None:
+        """See `GameLauncher.start`."""
+        check_port_is_free(self.port)
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # open as long as the game runs
+        self._process = subprocess.Popen(
+            self._command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=self._errors,
+            start_new_session=True,  # Ctrl-C in the terminal is for us, and we end the game
+            preexec_fn=_die_with_parent(),
+        )
+
+    def is_alive(self) -> bool:
+        """See `GameLauncher.is_alive`."""
+        return self._process is not None and self._process.poll() is None
+
+    def kill(self) -> None:
+        """See `GameLauncher.kill`."""
+        if self._process is not None:
+            self._process.terminate()
+            try:
+                self._process.wait(TERMINATE_WITHIN_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+            self._process = None
+        if self._errors is not None:
+            self._errors.close()
+            self._errors = None
+
+    def restart(self) -> None:
+        """See `GameLauncher.restart`."""
+        self.kill()
+        self.start()
+
+    def wait_until_connectable(self, timeout_s: float) -> None:
+        """See `GameLauncher.wait_until_connectable`."""
+        # Looking for the listening socket disturbs nobody; a trial connection would be a client to the game.
+        deadline_s = time.monotonic() + timeout_s
+        while self._process is not None and self._process.poll() is None:
+            if _listens(self._process.pid, self.port):
+                return
+            if time.monotonic() > deadline_s:
+                raise GameConnectionError(
+                    f"the simulated game does not listen at port {self.port} after {timeout_s:g} s"
+                )
+            time.sleep(POLL_INTERVAL_S)
+        raise GameConnectionError(f"the simulated game ended while starting up: {self._last_words()}")
+
+    def _last_words(self) -> str:
+        """The end of what the game wrote to its standard error."""
+        if self._errors is None:
+            return "it was not started"
+        size = self._errors.seek(0, os.SEEK_END)
+        self._errors.seek(max(size - LAST_WORDS_BYTES, 0))
+        lines = self._errors.read().decode(errors="replace").strip().splitlines()
+        return lines[-1] if lines else "it said nothing"
+
+
+def check_port_is_free(port: int) -> None:
+    """Make sure that a game can listen at a port.
+
+    Raises:
+        PortInUseError: naming who listens there, as far as the system tells.
+    """
+    with socket.socket() as probe:
+        if os.name == "posix":  # a connection that has just ended must not count; on Windows the flag means sharing
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((LOOPBACK, port))
+        except OSError as error:
+            raise PortInUseError(
+                f"port {port} is in use{_listener_text(port)}: end that program, or set base_tmi_port in "
+                f"user_config.py to another port ({error.strerror})"
+            ) from error
+
+
+def _listener_text(port: int) -> str:
+    with contextlib.suppress(psutil.Error):  # some systems show other processes' sockets to administrators only
+        for connection in psutil.net_connections("tcp"):
+            if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port and connection.pid:
+                return f" by {psutil.Process(connection.pid).name()} (process {connection.pid})"
+    return ""
+
+
+def _listens(pid: int, port: int) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        for connection in psutil.Process(pid).net_connections("tcp"):
+            if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port:
+                return True
+    return False
+
+
+def _die_with_parent() -> Callable[[], None] | None:
+    """What a child process does first, on Linux: ask the kernel for a SIGKILL at its parent's end."""
+    if not sys.platform.startswith("linux"):
+        return None
+    libc = ctypes.CDLL(None)  # loaded here: between fork and exec only the call itself is safe
+    parent = os.getpid()
+
+    def ask() -> None:
+        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it ended before the request
+            os._exit(1)
+
+    return ask

@@ -1,0 +1,305 @@
+"""A race as a step machine over the game's reports: `reset(map)`, then `step(action)` until the race ends.
+
+The machine talks to a `GameTransport` and knows no socket, no process and no policy. Between two calls the game stands
+still, because one of its reports is held back unanswered. What it copes with is listed in
+reference/tminterface2_protocol.md, "Open points".
+
+With a picture a decision takes two reports: at the step the game is frozen and a frame requested, and the decision is
+made while the frame's report is held. Without a picture the decision is made while the step's own report is held: the
+game cannot run on before the answer, so neither freezing nor a frame is needed, and one exchange is enough.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final, Literal, NamedTuple
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from trackmania_rl.features import FeatureBuilder
+from trackmania_rl.protocol.messages import KeyState, MessageId
+from trackmania_rl.protocol.state_blob import StateBlobError, StateView, with_last_checkpoint_time_cleared
+from trackmania_rl.settings import GameSettings
+from trackmania_rl.tmi_interaction.race_start import RaceStart
+from trackmania_rl.tmi_interaction.transport import GameEvent, GameProtocolError, GameTransport
+from trackmania_rl.track.game_map import GameMap
+from trackmania_rl.track.virtual_checkpoints import VirtualCheckpoints
+
+log = logging.getLogger(__name__)
+
+MAX_IGNORED_REPORTS: Final = 1000
+"""Reports in a row that bring no decision nearer, before the game is taken to be broken."""
+
+CutoffReason = Literal["no_progress", "too_long"]
+
+
+class Observation(NamedTuple):
+    """What there is to decide upon.
+
+    Attributes:
+        frame: (1, H, W) uint8 gray; (1, 0, 0) without an image.
+        floats: (F,) float32, see `ObservationLayout`.
+        car: (21,) float32, see `features.CAR_COLUMNS`.
+        zone_idx: the current zone.
+        meters: metres along the line.
+        race_time_ms: a multiple of the action's duration.
+        speed_m_s: the car's speed.
+    """
+
+    frame: npt.NDArray[np.uint8]
+    floats: npt.NDArray[np.float32]
+    car: npt.NDArray[np.float32]
+    zone_idx: int
+    meters: float
+    race_time_ms: int
+    speed_m_s: float
+
+
+@dataclass(frozen=True)
+class RaceEnd:
+    """How a race ended.
+
+    Attributes:
+        cutoff_reason: why it was cut off; None if it was finished.
+        race_time_ms: finish time, or the time driven.
+        furthest_zone_idx: the highest zone reached; the finish's own index if it was finished.
+        furthest_m: metres along the line at the furthest point reached.
+        checkpoint_times_ms: times of the checkpoints passed, the finish included.
+    """
+
+    cutoff_reason: CutoffReason | None
+    race_time_ms: int
+    furthest_zone_idx: int
+    furthest_m: float
+    checkpoint_times_ms: tuple[int, ...]
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the finish was reached."""
+        return self.cutoff_reason is None
+
+
+@dataclass
+class GameTimings:
+    """Wall-clock time of one race in seconds, by what it was spent on."""
+
+    wait_game_s: float = 0.0
+    answer_game_s: float = 0.0
+    features_s: float = 0.0
+
+
+class CutoffWatch:
+    """Says when a race has gone on for too long, or got nowhere for too long.
+
+    Args:
+        settings: `cutoff_race_longer_than_ms`, `cutoff_no_progress_within_ms` and `cutoff_progress_m`.
+    """
+
+    def __init__(self, settings: GameSettings) -> None:
+        self._settings = settings
+        self._trail: deque[tuple[int, float]] = deque()  # (race time, furthest metres), reaching one window back
+
+    def check(self, race_time_ms: int, furthest_m: float) -> CutoffReason | None:
+        """Look at the race's next state.
+
+        Args:
+            race_time_ms: of the state.
+            furthest_m: metres along the line at the furthest point reached until then.
+        """
+        self._trail.append((race_time_ms, furthest_m))
+        window_begin_ms = race_time_ms - self._settings.cutoff_no_progress_within_ms
+        while len(self._trail) > 1 and self._trail[1][0] <= window_begin_ms:
+            self._trail.popleft()
+        then_ms, then_m = self._trail[0]
+        if then_ms <= window_begin_ms and furthest_m - then_m < self._settings.cutoff_progress_m:
+            return "no_progress"
+        return "too_long" if race_time_ms > self._settings.cutoff_race_longer_than_ms else None
+
+
+class RaceMachine:
+    """Plays races on one connected game, one action at a time.
+
+    An exception out of `reset` or `step` that is a `GameError` means that this connection is lost.
+
+    Args:
+        transport: the game.
+        settings: actions, image, speed, timeouts and cut-offs.
+        features: makes the floats.
+        commands_on_connect: console commands for this game instance, beside `race_start.CONNECT_COMMANDS`.
+
+    Attributes:
+        settings: may be replaced between two races by settings with the same actions and image.
+        timings: where the time of the current race went.
+    """
+
+    def __init__(
+        self,
+        transport: GameTransport,
+        settings: GameSettings,
+        features: FeatureBuilder,
+        commands_on_connect: tuple[str, ...] = (),
+    ) -> None:
+        self.settings = settings
+        self.timings = GameTimings()
+        self._transport = transport
+        self._features = features
+        self._start = RaceStart(transport, commands_on_connect)
+        self._keys = [KeyState(keys.left, keys.right, keys.accelerate, keys.brake) for keys in settings.inputs]
+        self._no_frame = np.empty((1, 0, 0), dtype=np.uint8)
+        self._held: GameEvent | None = None
+
+    def reset(self, game_map: GameMap) -> Observation:
+        """Bring the car to the start of a map at race time 0; also in the middle of a race.
+
+        Raises:
+            GameError: if the game is gone, silent or speaks nonsense.
+        """
+        self.timings = GameTimings()
+        with self._state_errors_are_the_games():
+            held, blob = self._start.reach(game_map.path, self._held, self.settings)
+            self._held = held
+            self._zones: VirtualCheckpoints = game_map.zones
+            self._features.reset(game_map.zones)
+            self._cutoffs = CutoffWatch(self.settings)
+            self._furthest_m = -math.inf
+            observation = self._arrive(held, 0, StateView(blob))
+        if isinstance(observation, RaceEnd):
+            raise GameProtocolError("the race was over at its start")
+        return observation
+
+    def step(self, action: int) -> Observation | RaceEnd:
+        """Hold an action's keys until the next decision, or the end of the race.
+
+        Args:
+            action: index into `settings.inputs`.
+
+        Raises:
+            GameError: if the game is gone, silent or speaks nonsense.
+            RuntimeError: if no race is under way.
+        """
+        if self._held is None:
+            raise RuntimeError("step needs a race under way: call reset first")
+        self._transport.set_input(self._keys[action])
+        if self.settings.has_image:
+            self._transport.set_speed(self.settings.running_speed)
+        self._answer(self._held, then_get_state=True)
+        self._features.record_action(action)
+        with self._state_errors_are_the_games():
+            for _ in range(MAX_IGNORED_REPORTS):
+                event = self._next_event()
+                if event.id == MessageId.RUN_STEP and self._is_next_decision(event.race_time_ms):
+                    return self._arrive(event, event.race_time_ms, StateView(event.state or b""))
+                if self._ends_the_race(event):
+                    return self._finish(event)
+                self._answer(event, then_get_state=True)
+        raise GameProtocolError(
+            f"{MAX_IGNORED_REPORTS} reports after race time {self._race_time_ms} ms, but no next step"
+        )
+
+    def _is_next_decision(self, race_time_ms: int) -> bool:
+        late_ms = race_time_ms - self._race_time_ms - self.settings.ms_per_action
+        if late_ms > 0 and race_time_ms % self.settings.ms_per_action == 0:
+            log.warning("the step at %d ms came %d ms late", race_time_ms, late_ms)
+            return True
+        # Earlier ones are repeated after a rewind, or stem from ticks that go on when the race is over.
+        return late_ms == 0
+
+    def _ends_the_race(self, event: GameEvent) -> bool:
+        if event.is_finish:
+            if self._race_time_ms > 0:
+                return True
+            self._transport.prevent_finish()  # nobody finishes in a race's first action: it is the last race's echo
+        # An unexpected step may be one of a race that is over without a word.
+        return event.id == MessageId.RUN_STEP and self._transport.is_race_finished()
+
+    def _arrive(self, event: GameEvent, race_time_ms: int, state: StateView) -> Observation | RaceEnd:
+        """Look at a state in which a decision is due, while its step is held."""
+        self._held = event
+        self._race_time_ms = race_time_ms
+        began_s = time.perf_counter()
+        features = self._features.build(state)
+        self.timings.features_s += time.perf_counter() - began_s
+        self._furthest_m = max(self._furthest_m, features.meters)
+        reason = self._cutoffs.check(race_time_ms, self._furthest_m)
+        if reason is not None:
+            return self._end(event, reason, race_time_ms, state)
+        frame = self._take_frame(event) if self.settings.has_image else self._no_frame
+        if isinstance(frame, RaceEnd):
+            return frame
+        speed_m_s = math.hypot(*state.velocity_m_s.tolist())
+        return Observation(
+            frame, features.floats, features.car, features.zone_idx, features.meters, race_time_ms, speed_m_s
+        )
+
+    def _take_frame(self, step: GameEvent) -> npt.NDArray[np.uint8] | RaceEnd:
+        """Freeze the game in a step and wait for its picture; the finish may still come in between."""
+        self._transport.rewind_to_current_state()
+        self._transport.set_speed(0.0)
+        self._transport.request_frame(self.settings.image_width_px, self.settings.image_height_px)
+        self._answer(step)
+        for _ in range(MAX_IGNORED_REPORTS):
+            event = self._next_event()
+            if event.frame is not None:
+                self._held = event
+                gray = np.empty((1, *event.frame.shape[:2]), dtype=np.uint8)
+                cv2.cvtColor(event.frame, cv2.COLOR_BGRA2GRAY, dst=gray[0])
+                return gray
+            if self._ends_the_race(event):
+                self._transport.unrequest_frame()
+                return self._finish(event)
+            self._answer(event)
+        raise GameProtocolError(f"{MAX_IGNORED_REPORTS} reports at race time {self._race_time_ms} ms, but no frame")
+
+    def _finish(self, event: GameEvent) -> RaceEnd:
+        """End a finished race: undo the finish in the game, so that it stays in the race."""
+        blob = event.state or self._transport.get_state()
+        state = StateView(blob)
+        times_ms = state.checkpoint_times_ms
+        is_time_known = len(times_ms) > 0 and times_ms[-1] >= 0
+        race_time_ms = int(times_ms[-1]) if is_time_known else state.race_time_ms
+        self._transport.rewind_to_state(with_last_checkpoint_time_cleared(blob))
+        return self._end(event, None, race_time_ms, state)
+
+    def _end(self, event: GameEvent, reason: CutoffReason | None, race_time_ms: int, state: StateView) -> RaceEnd:
+        """Leave the game waiting on `event` for as long as it takes until the next race."""
+        self._held = event
+        self._transport.set_timeout(self.settings.timeout_between_races_ms)
+        self._transport.flush()
+        assert self._features.tracker is not None
+        is_finished = reason is None
+        return RaceEnd(
+            cutoff_reason=reason,
+            race_time_ms=race_time_ms,
+            furthest_zone_idx=(
+                self._zones.finish_zone_idx if is_finished else self._features.tracker.furthest_zone_idx
+            ),
+            furthest_m=self._zones.finish_m if is_finished else self._furthest_m,
+            checkpoint_times_ms=tuple(int(time_ms) for time_ms in state.checkpoint_times_ms if time_ms >= 0),
+        )
+
+    def _next_event(self) -> GameEvent:
+        began_s = time.perf_counter()
+        event = self._transport.next_event()
+        self.timings.wait_game_s += time.perf_counter() - began_s
+        return event
+
+    def _answer(self, event: GameEvent, then_get_state: bool = False) -> None:
+        began_s = time.perf_counter()
+        self._held = None
+        self._transport.answer(event, then_get_state)
+        self.timings.answer_game_s += time.perf_counter() - began_s
+
+    @contextmanager
+    def _state_errors_are_the_games(self) -> Iterator[None]:
+        try:
+            yield
+        except StateBlobError as error:
+            raise GameProtocolError(str(error)) from error

@@ -1,0 +1,133 @@
+"""Bringing the car to race time 0 of a map, whatever the game is doing.
+
+The first race on a map begins with a countdown; the state at its end is kept, and later races rewind to it, in the
+same report, without a countdown (reference/tminterface2_protocol.md, "One race as the client plays it", 1 to 4).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Final
+
+from trackmania_rl.protocol.messages import MessageId
+from trackmania_rl.settings import GameSettings
+from trackmania_rl.tmi_interaction.transport import GameEvent, GameTimeoutError, GameTransport
+
+log = logging.getLogger(__name__)
+
+CONNECT_COMMANDS: Final = (
+    "set countdown_speed 80",
+    "set unfocused_fps_limit false",
+    "set skip_map_load_screens true",
+    "set disable_forced_camera true",
+    "set autorewind false",
+    "set auto_reload_plugins false",
+)
+FIRST_STEP_COMMAND: Final = "cam 2"
+CONNECT_SPEED: Final = 1.0
+START_WITHIN_S: Final = 120.0
+"""Wall-clock time in which a map must load and its countdown end."""
+
+
+class RaceStart:
+    """What is known of one connected game about starting races on it.
+
+    Args:
+        transport: the game.
+        commands_on_connect: console commands for this game instance, beside `CONNECT_COMMANDS`.
+    """
+
+    def __init__(self, transport: GameTransport, commands_on_connect: tuple[str, ...] = ()) -> None:
+        self._transport = transport
+        self._commands = (*CONNECT_COMMANDS, *commands_on_connect)
+        self._has_seen_a_step = False
+        self._loaded_map: str | None = None
+        self._start_state: bytes | None = None
+
+    def reach(self, map_path: str, held: GameEvent | None, settings: GameSettings) -> tuple[GameEvent, bytes]:
+        """Bring the car to the start.
+
+        Args:
+            map_path: what the game's `map` command is given.
+            held: the report that the last race left unanswered, if any.
+            settings: speed, step period and timeouts.
+
+        Returns:
+            The RUN_STEP report, unanswered, in which the race time is 0, and the state blob then.
+
+        Raises:
+            GameError: if the game is gone, silent, or never comes to the start of this map.
+        """
+        self._is_countdown_expected = self._is_countdown_seen = False
+        if held is not None:
+            self._transport.set_timeout(settings.timeout_during_race_ms)
+            self._transport.set_speed(settings.running_speed)
+            if held.id != MessageId.RUN_STEP:
+                self._transport.answer(held)
+                held = None
+        deadline_s = time.monotonic() + START_WITHIN_S
+        while time.monotonic() < deadline_s:
+            event = held or self._transport.next_event()
+            held = None
+            if event.id == MessageId.ON_CONNECT:
+                self._greet(map_path, settings)
+            elif event.id == MessageId.RUN_STEP:
+                if not self._has_seen_a_step:
+                    self._settle_in(settings)
+                state = self._state_at_start(event.race_time_ms, map_path)
+                if state is not None:
+                    return event, state
+            elif event.is_finish:  # of a race that is none of ours any more
+                self._transport.prevent_finish()
+            self._transport.answer(event)
+        raise GameTimeoutError(
+            f"no race began on map {map_path!r} within {START_WITHIN_S:g} s: does the game have this map?"
+        )
+
+    def _greet(self, map_path: str, settings: GameSettings) -> None:
+        """Say at the connection what holds for all races."""
+        self._transport.set_speed(CONNECT_SPEED)
+        self._transport.set_step_period(settings.ms_per_action)
+        for command in self._commands:
+            self._transport.command(command)
+        if self._transport.is_in_menus():
+            self._load(map_path)
+
+    def _settle_in(self, settings: GameSettings) -> None:
+        """Say at the first step of all what needs a race to be said in."""
+        self._has_seen_a_step = True
+        self._transport.set_timeout(settings.timeout_during_race_ms)
+        self._transport.set_speed(settings.running_speed)
+        self._transport.command(FIRST_STEP_COMMAND)
+        self._transport.toggle_interface(shown=False)
+
+    def _load(self, map_path: str) -> None:
+        self._transport.command(f'map "{map_path}"')
+        self._loaded_map = map_path
+        self._start_state = None
+        self._is_countdown_expected, self._is_countdown_seen = True, False
+
+    def _state_at_start(self, race_time_ms: int, map_path: str) -> bytes | None:
+        """Take the next measure towards the start at a step; the state if the car is there now."""
+        if self._loaded_map != map_path:
+            self._load(map_path)
+        elif self._start_state is not None:
+            self._transport.rewind_to_state(self._start_state)
+            return self._start_state
+        elif not self._is_countdown_expected:
+            self._give_up()
+        elif race_time_ms < 0:
+            self._is_countdown_seen = True
+        elif self._is_countdown_seen and race_time_ms == 0:
+            self._start_state = self._transport.get_state()
+            return self._start_state
+        elif self._is_countdown_seen:
+            log.warning("the step at race time 0 did not come, but one at %d ms; giving up for a new one", race_time_ms)
+            self._give_up()
+        # Else it is a step of the old race: the new map, or the new race, takes effect a little later.
+        return None
+
+    def _give_up(self) -> None:
+        self._transport.give_up()
+        self._is_countdown_expected, self._is_countdown_seen = True, False

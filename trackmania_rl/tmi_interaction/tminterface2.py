@@ -1,0 +1,239 @@
+"""The socket client of a game that speaks the TMInterface 2 protocol (reference/tminterface2_protocol.md).
+
+Two things make it fast. Requests gather in a buffer and leave with one system call; what comes in is parsed from a
+receive buffer that one system call may fill with several messages. And a state can be asked for together with the
+answer that lets the game go on: the game reads requests only while it waits, so it meets this one at its next report,
+and report and state arrive together. An action without a picture then costs one exchange instead of two.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import socket
+import struct
+import sys
+import time
+from typing import Final
+
+import numpy as np
+
+from trackmania_rl.protocol import messages
+from trackmania_rl.protocol.messages import FRAME_BYTES_PER_PIXEL, INT32, INT32_PAIR, MAX_PAYLOAD_BYTES, MessageId
+from trackmania_rl.tmi_interaction.transport import (
+    GameConnectionError,
+    GameEvent,
+    GameProtocolError,
+    GameTimeoutError,
+)
+
+LOOPBACK: Final = "127.0.0.1"
+FIRST_BUFFER_BYTES: Final = 1 << 18
+CONNECT_RETRY_S: Final = 0.02
+GOODBYE_TIMEOUT_S: Final = 1.0
+
+
+class TMInterface:
+    """One connection to a game; a `GameTransport`.
+
+    Args:
+        port: where the game listens on this machine.
+        timeout_s: how long the game may be silent while something is expected of it.
+        connect_within_s: how long a game that still starts up may refuse connections.
+
+    Raises:
+        GameConnectionError: if no connection comes about in that time.
+    """
+
+    def __init__(self, port: int, timeout_s: float, connect_within_s: float = 10.0) -> None:
+        self.port = port
+        self._timeout_s = timeout_s
+        self._socket = _connect(port, connect_within_s)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._set_socket_timeout(timeout_s)
+        self._outgoing = bytearray()
+        self._incoming = bytearray(FIRST_BUFFER_BYTES)
+        self._begin = self._end = 0  # what is received and not yet read
+        self._state_is_under_way = False
+        self._frame_shape = (0, 0)
+
+    def next_event(self) -> GameEvent:
+        """See `GameTransport.next_event`."""
+        raw_id = INT32.unpack(self._read(INT32.size))[0]
+        race_time_ms = current = target = 0
+        frame = None
+        if raw_id == MessageId.RUN_STEP:
+            race_time_ms = INT32.unpack(self._read(INT32.size))[0]
+        elif raw_id in (MessageId.CHECKPOINT_COUNT_CHANGED, MessageId.LAP_COUNT_CHANGED):
+            current, target = INT32_PAIR.unpack(self._read(INT32_PAIR.size))
+        elif raw_id == MessageId.REQUESTED_FRAME:
+            height_px, width_px = self._frame_shape
+            pixels = self._read(messages.frame_bytes(width_px, height_px))
+            if self._state_is_under_way:  # which is read below, perhaps over the picture's place in the buffer
+                pixels = memoryview(bytes(pixels))
+            frame = np.frombuffer(pixels, dtype=np.uint8).reshape(height_px, width_px, FRAME_BYTES_PER_PIXEL)
+        elif raw_id != MessageId.ON_CONNECT:
+            raise GameProtocolError(f"the game at port {self.port} sent message id {raw_id}; 1 to 5 are reports")
+        state = self._read_block() if self._state_is_under_way else None
+        self._state_is_under_way = False
+        return GameEvent(MessageId(raw_id), race_time_ms, current, target, frame, state)
+
+    def answer(self, event: GameEvent, then_get_state: bool = False) -> None:
+        """See `GameTransport.answer`."""
+        self._outgoing += messages.pack_id(event.id)
+        if then_get_state:
+            self._outgoing += messages.pack_id(MessageId.GET_STATE)
+            self._state_is_under_way = True
+        self.flush()
+
+    def flush(self) -> None:
+        """See `GameTransport.flush`."""
+        try:
+            self._socket.sendall(self._outgoing)
+        except OSError as error:
+            raise self._as_game_error(error, "to send to") from error
+        self._outgoing.clear()
+
+    def get_state(self) -> bytes:
+        """See `GameTransport.get_state`."""
+        self._outgoing += messages.pack_id(MessageId.GET_STATE)
+        self.flush()
+        return self._read_block()
+
+    def is_race_finished(self) -> bool:
+        """See `GameTransport.is_race_finished`."""
+        return self._ask(MessageId.RACE_FINISHED)
+
+    def is_in_menus(self) -> bool:
+        """See `GameTransport.is_in_menus`."""
+        return self._ask(MessageId.IS_IN_MENUS)
+
+    def rewind_to_state(self, blob: bytes) -> None:
+        """See `GameTransport.rewind_to_state`."""
+        self._outgoing += messages.pack_rewind_to_state(blob)
+
+    def rewind_to_current_state(self) -> None:
+        """See `GameTransport.rewind_to_current_state`."""
+        self._outgoing += messages.pack_id(MessageId.REWIND_TO_CURRENT_STATE)
+
+    def set_speed(self, speed: float) -> None:
+        """See `GameTransport.set_speed`."""
+        self._outgoing += messages.pack_set_speed(speed)
+
+    def set_step_period(self, period_ms: int) -> None:
+        """See `GameTransport.set_step_period`."""
+        self._outgoing += messages.pack_set_step_period(period_ms)
+
+    def set_timeout(self, timeout_ms: int) -> None:
+        """See `GameTransport.set_timeout`."""
+        self._outgoing += messages.pack_set_timeout(timeout_ms)
+
+    def set_input(self, keys: messages.KeyState) -> None:
+        """See `GameTransport.set_input`."""
+        self._outgoing += messages.pack_set_input(keys)
+
+    def give_up(self) -> None:
+        """See `GameTransport.give_up`."""
+        self._outgoing += messages.pack_id(MessageId.GIVE_UP)
+
+    def prevent_finish(self) -> None:
+        """See `GameTransport.prevent_finish`."""
+        self._outgoing += messages.pack_id(MessageId.PREVENT_FINISH)
+
+    def command(self, text: str) -> None:
+        """See `GameTransport.command`."""
+        self._outgoing += messages.pack_command(text)
+
+    def toggle_interface(self, shown: bool) -> None:
+        """See `GameTransport.toggle_interface`."""
+        self._outgoing += messages.pack_toggle_interface(shown)
+
+    def request_frame(self, width_px: int, height_px: int) -> None:
+        """See `GameTransport.request_frame`."""
+        self._frame_shape = (height_px, width_px)
+        self._outgoing += messages.pack_request_frame(width_px, height_px)
+
+    def unrequest_frame(self) -> None:
+        """See `GameTransport.unrequest_frame`."""
+        self._outgoing += messages.pack_id(MessageId.UNREQUEST_FRAME)
+
+    def close(self) -> None:
+        """See `GameTransport.close`."""
+        with contextlib.suppress(OSError):
+            self._set_socket_timeout(GOODBYE_TIMEOUT_S)
+            self._socket.sendall(messages.pack_id(MessageId.SHUTDOWN))
+        self._socket.close()
+
+    def _ask(self, question: MessageId) -> bool:
+        self._outgoing += messages.pack_id(question)
+        self.flush()
+        return bool(INT32.unpack(self._read(INT32.size))[0])
+
+    def _read_block(self) -> bytes:
+        """Read an int32 length and so many bytes."""
+        size = INT32.unpack(self._read(INT32.size))[0]
+        if not 0 <= size <= MAX_PAYLOAD_BYTES:
+            raise GameProtocolError(
+                f"the game at port {self.port} announced {size} bytes; 0 to {MAX_PAYLOAD_BYTES} are possible"
+            )
+        return bytes(self._read(size))
+
+    def _read(self, size: int) -> memoryview:
+        """The next `size` bytes; the view is valid until the next read."""
+        if self._end - self._begin < size:
+            self._receive(size)
+        begin = self._begin
+        self._begin += size
+        return memoryview(self._incoming)[begin : self._begin]
+
+    def _receive(self, size: int) -> None:
+        """Receive until `size` bytes are there, and whatever else has come."""
+        # A view handed out earlier may still hold the old buffer, so the bytes move to its front instead of the buffer
+        # shrinking; a larger one takes its place where it is too small.
+        waiting = self._end - self._begin
+        if self._begin + size > len(self._incoming):
+            rest = bytes(memoryview(self._incoming)[self._begin : self._end])
+            if size > len(self._incoming):
+                self._incoming = bytearray(2 * size)
+            self._incoming[:waiting] = rest
+            self._begin, self._end = 0, waiting
+        buffer = memoryview(self._incoming)
+        while self._end - self._begin < size:
+            try:
+                received = self._socket.recv_into(buffer[self._end :])
+            except OSError as error:
+                raise self._as_game_error(error, "to receive from") from error
+            if received == 0:
+                raise GameConnectionError(f"the game at port {self.port} closed the connection")
+            self._end += received
+
+    def _set_socket_timeout(self, timeout_s: float) -> None:
+        """Let the operating system watch the time: a socket timeout of Python's would cost a second call each time."""
+        if sys.platform == "win32":
+            packed = struct.pack("<I", int(timeout_s * 1000))
+        else:
+            packed = struct.pack("@ll", int(timeout_s), int(timeout_s % 1 * 1e6))
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, packed)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, packed)
+
+    def _as_game_error(self, error: OSError, doing: str) -> GameTimeoutError | GameConnectionError:
+        # An expired SO_RCVTIMEO is EAGAIN on Linux and ETIMEDOUT on Windows.
+        if isinstance(error, BlockingIOError | TimeoutError) or error.errno in (errno.EAGAIN, errno.EWOULDBLOCK):
+            return GameTimeoutError(f"the game at port {self.port} was silent for {self._timeout_s:g} s")
+        return GameConnectionError(f"failed {doing} the game at port {self.port}: {error}")
+
+
+def _connect(port: int, within_s: float) -> socket.socket:
+    deadline_s = time.monotonic() + within_s
+    while True:
+        try:
+            connection = socket.create_connection((LOOPBACK, port), timeout=max(deadline_s - time.monotonic(), 0.1))
+        except OSError as error:
+            if time.monotonic() + CONNECT_RETRY_S > deadline_s:
+                raise GameConnectionError(
+                    f"no game accepts connections at port {port} within {within_s:g} s: {error}"
+                ) from error
+            time.sleep(CONNECT_RETRY_S)
+        else:
+            connection.settimeout(None)
+            return connection

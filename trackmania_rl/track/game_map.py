@@ -1,0 +1,59 @@
+"""A map as the client sees it: what the game is asked to load, and the zones along its reference line."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+from trackmania_rl.gbx.challenge import is_challenge_file, read_checkpoint_positions
+from trackmania_rl.settings import MapEntry, ObservationSettings
+from trackmania_rl.track.reference_line import load_reference_line
+from trackmania_rl.track.virtual_checkpoints import VirtualCheckpoints
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class GameMap:
+    """One map, ready to be driven.
+
+    Attributes:
+        name: its name in statistics.
+        path: what the game's `map` command is given.
+        zones: the virtual checkpoints.
+    """
+
+    name: str
+    path: str
+    zones: VirtualCheckpoints
+
+
+def load_game_map(entry: MapEntry, maps_folder: Path, settings: ObservationSettings) -> GameMap:
+    """Read a map's reference line, and its own checkpoints where its `.Challenge.Gbx` lies in the maps folder.
+
+    Args:
+        entry: the line of the map cycle.
+        maps_folder: where relative paths begin.
+        settings: how zones are made of the line.
+
+    Raises:
+        ReferenceLineError: if there is no usable line.
+        ChallengeError: if the map's file is there, but can't be read.
+    """
+    line = load_reference_line(maps_folder / entry.reference_line, settings.distance_between_zone_centers_m)
+    challenge = maps_folder / entry.map_path
+    real_checkpoints_m = None
+    if is_challenge_file(challenge):
+        if challenge.is_file():
+            real_checkpoints_m = read_checkpoint_positions(challenge)
+        else:
+            log.warning(
+                "map %s: %s is not there, so nothing checks that the car passes the map's own checkpoints; "
+                "copy the map's file there",
+                entry.map_name,
+                challenge,
+            )
+    return GameMap(
+        entry.map_name, entry.map_path, VirtualCheckpoints.from_reference_line(line, settings, real_checkpoints_m)
+    )
