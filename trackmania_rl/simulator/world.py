@@ -9,6 +9,7 @@ Axes are the game's: world x, y up, z; road and car frames x left, y up, z forwa
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
@@ -27,6 +28,8 @@ WALL_HEIGHT_M = 1.0
 """Height of the wall above the road's border where the edge is `Edge.WALL`."""
 VERGE_WIDTH_M = 30.0
 """Width of the grass beside the road where the edge is `Edge.GRASS`."""
+WALL_THICKNESS_M = 1.0
+"""What is further outside than this stands beyond the wall and is not pushed back."""
 STEEPEST_SLOPE = 0.98
 """Largest |vertical component| of a line's direction: a steeper road has no well-defined level left."""
 
@@ -43,9 +46,9 @@ class Surface(IntEnum):
     DIRT = 6
     TURBO = 7
     ASPHALT = 16
-    TURBO_ROULETTE = 30
     TURBO2 = 26
     FREE_WHEEL = 29
+    TURBO_ROULETTE = 30
 
 
 class Edge(IntEnum):
@@ -54,6 +57,10 @@ class Edge(IntEnum):
     WALL = 0
     GRASS = 1
     DROP = 2
+
+
+# Plain numbers: compiled code compares them with the ribbon's arrays.
+EDGE_WALL, EDGE_GRASS, SURFACE_GRASS = int(Edge.WALL), int(Edge.GRASS), int(Surface.GRASS)
 
 
 class Ribbon(NamedTuple):
@@ -120,11 +127,11 @@ def build_ribbon(
         has_road: scalar or (N,) bool, False in a gap.
 
     Returns:
-        The ribbon; `station_m` is 0 at the line's first point. The end values of all attributes go on in the extensions.
+        The ribbon; `station_m` is 0 at the line's first point. The end values of attributes go on in the extensions.
 
     Raises:
-        ValueError: if the line is not (N >= 2, 3) and finite, its points are not about 0.5 m apart, it is nearly vertical,
-            an attribute's length is not N, or a width is not positive.
+        ValueError: if the line is not (N >= 2, 3) and finite, its points are not about 0.5 m apart, it is nearly
+            vertical, an attribute's length is not N, or a width is not positive.
     """
     line = np.asarray(line_m, dtype=np.float64)
     _check_line(line)
@@ -173,7 +180,7 @@ def _check_line(line: npt.NDArray[np.float64]) -> None:
     worst = int(np.argmax(np.abs(steps - RIBBON_SPACING_M)))
     if not 0.5 * RIBBON_SPACING_M <= steps[worst] <= 1.5 * RIBBON_SPACING_M:
         raise ValueError(
-            f"points {worst} and {worst + 1} of the line are {steps[worst]:.3f} m apart: resample to {RIBBON_SPACING_M} m"
+            f"points {worst} and {worst + 1} of the line are {steps[worst]:.3f} m apart: resample to {RIBBON_SPACING_M}"
         )
 
 
@@ -196,7 +203,7 @@ def _frames(
 
 
 class Place(NamedTuple):
-    """Where a point is on the ribbon.
+    """Where a point is on the ribbon, and the road's axes there.
 
     Attributes:
         section: number of the cross-section at or before the point.
@@ -204,6 +211,8 @@ class Place(NamedTuple):
         lateral_m: distance from the centre line along the road surface, positive to the left.
         height_m: distance above the road surface (continued sideways in its plane).
         station_m: arc length along the line.
+        left: unit vector, world axes.
+        up: unit vector, world axes.
     """
 
     section: int
@@ -211,27 +220,51 @@ class Place(NamedTuple):
     lateral_m: float
     height_m: float
     station_m: float
+    left: tuple[float, float, float]
+    up: tuple[float, float, float]
+
+
+class Ground(NamedTuple):
+    """The ground under a point.
+
+    Attributes:
+        exists: False in a gap, beyond a drop or behind a wall; the rest means nothing then.
+        height_m: distance of the point above the ground along its normal.
+        normal: unit vector, world axes.
+        material: TMNF material id.
+    """
+
+    exists: bool
+    height_m: float
+    normal: tuple[float, float, float]
+    material: int
 
 
 @njit(cache=True)
-def _ahead_of_section(ribbon: Ribbon, index: int, x: float, y: float, z: float) -> float:
+def _ahead_of_section(ribbon: Ribbon, section: int, x: float, y: float, z: float) -> float:
     """Metres from a cross-section's plane to the point, along the road."""
     return (
-        (x - ribbon.center_m[index, 0]) * ribbon.forward[index, 0]
-        + (y - ribbon.center_m[index, 1]) * ribbon.forward[index, 1]
-        + (z - ribbon.center_m[index, 2]) * ribbon.forward[index, 2]
+        (x - ribbon.center_m[section, 0]) * ribbon.forward[section, 0]
+        + (y - ribbon.center_m[section, 1]) * ribbon.forward[section, 1]
+        + (z - ribbon.center_m[section, 2]) * ribbon.forward[section, 2]
     )
 
 
 @njit(cache=True)
-def between(values: npt.NDArray, index: int, fraction: float) -> tuple[float, float, float]:
+def _between(values: npt.NDArray[np.float64], section: int, fraction: float) -> tuple[float, float, float]:
     """A (P, 3) attribute of the ribbon between two cross-sections, linearly interpolated."""
     rest = 1.0 - fraction
     return (
-        rest * values[index, 0] + fraction * values[index + 1, 0],
-        rest * values[index, 1] + fraction * values[index + 1, 1],
-        rest * values[index, 2] + fraction * values[index + 1, 2],
+        rest * values[section, 0] + fraction * values[section + 1, 0],
+        rest * values[section, 1] + fraction * values[section + 1, 1],
+        rest * values[section, 2] + fraction * values[section + 1, 2],
     )
+
+
+@njit(cache=True)
+def _unit_vector(x: float, y: float, z: float) -> tuple[float, float, float]:
+    scale = 1.0 / math.sqrt(x * x + y * y + z * z)
+    return x * scale, y * scale, z * scale
 
 
 @njit(cache=True)
@@ -241,23 +274,71 @@ def locate(ribbon: Ribbon, hint: int, x: float, y: float, z: float) -> Place:
     The walk ends at the first pair of planes that holds the point, also inside a very tight corner, where planes cross.
     """
     last = ribbon.station_m.shape[0] - 2
-    index = min(max(hint, 0), last)
-    while index < last and _ahead_of_section(ribbon, index + 1, x, y, z) >= 0.0:
-        index += 1
-    while index > 0 and _ahead_of_section(ribbon, index, x, y, z) < 0.0:
-        index -= 1
-    behind = _ahead_of_section(ribbon, index, x, y, z)
-    ahead = -_ahead_of_section(ribbon, index + 1, x, y, z)
-    span = behind + ahead
+    section = min(max(hint, 0), last)
+    while section < last and _ahead_of_section(ribbon, section + 1, x, y, z) >= 0.0:
+        section += 1
+    while section > 0 and _ahead_of_section(ribbon, section, x, y, z) < 0.0:
+        section -= 1
+    behind = _ahead_of_section(ribbon, section, x, y, z)
+    span = behind - _ahead_of_section(ribbon, section + 1, x, y, z)
     fraction = min(max(behind / span, 0.0), 1.0) if span > 1e-9 else 0.0
-    center_x, center_y, center_z = between(ribbon.center_m, index, fraction)
-    left_x, left_y, left_z = between(ribbon.left, index, fraction)
-    up_x, up_y, up_z = between(ribbon.up, index, fraction)
+    center_x, center_y, center_z = _between(ribbon.center_m, section, fraction)
+    left_x, left_y, left_z = _between(ribbon.left, section, fraction)
+    up_x, up_y, up_z = _between(ribbon.up, section, fraction)
+    left = _unit_vector(left_x, left_y, left_z)
+    up = _unit_vector(up_x, up_y, up_z)
     dx, dy, dz = x - center_x, y - center_y, z - center_z
     return Place(
-        index,
+        section,
         fraction,
-        dx * left_x + dy * left_y + dz * left_z,
-        dx * up_x + dy * up_y + dz * up_z,
-        ribbon.station_m[index] + fraction * (ribbon.station_m[index + 1] - ribbon.station_m[index]),
+        dx * left[0] + dy * left[1] + dz * left[2],
+        dx * up[0] + dy * up[1] + dz * up[2],
+        ribbon.station_m[section] + fraction * (ribbon.station_m[section + 1] - ribbon.station_m[section]),
+        left,
+        up,
     )
+
+
+@njit(cache=True)
+def half_width_at(ribbon: Ribbon, place: Place) -> float:
+    """Half the road's width at a place, metres."""
+    rest = 1.0 - place.fraction
+    return rest * ribbon.half_width_m[place.section] + place.fraction * ribbon.half_width_m[place.section + 1]
+
+
+@njit(cache=True)
+def ground_at(ribbon: Ribbon, place: Place) -> Ground:
+    """The ground under a place: the road in its plane, or the verge, which goes out level from the road's border."""
+    if not ribbon.has_road[place.section]:
+        return Ground(False, 0.0, place.up, 0)
+    outside_m = abs(place.lateral_m) - half_width_at(ribbon, place)
+    if outside_m <= 0.0:
+        return Ground(True, place.height_m, place.up, ribbon.surface[place.section])
+    if ribbon.edge[place.section] != EDGE_GRASS or outside_m > VERGE_WIDTH_M:
+        return Ground(False, 0.0, place.up, 0)
+    left, up = place.left, place.up
+    forward_x, forward_y, forward_z = (
+        left[1] * up[2] - left[2] * up[1],
+        left[2] * up[0] - left[0] * up[2],
+        left[0] * up[1] - left[1] * up[0],
+    )
+    # Level left is world up x forward; the verge's normal is forward x level left.
+    level_x, _, level_z = _unit_vector(forward_z, 0.0, -forward_x)
+    normal = (
+        forward_y * level_z,
+        forward_z * level_x - forward_x * level_z,
+        -forward_y * level_x,
+    )
+    sideways_m = math.copysign(outside_m, place.lateral_m)
+    height_m = (
+        (sideways_m * left[0] + place.height_m * up[0]) * normal[0]
+        + (sideways_m * left[1] + place.height_m * up[1]) * normal[1]
+        + (sideways_m * left[2] + place.height_m * up[2]) * normal[2]
+    )
+    return Ground(True, height_m, normal, SURFACE_GRASS)
+
+
+@njit(cache=True)
+def has_wall(ribbon: Ribbon, section: int) -> bool:
+    """Whether walls stand at the road's borders; their inner faces are half the road's width from its centre line."""
+    return bool(ribbon.has_road[section]) and ribbon.edge[section] == EDGE_WALL

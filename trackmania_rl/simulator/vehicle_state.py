@@ -1,0 +1,115 @@
+"""The car's state as it lies in memory: rounded between ticks, in double precision while one is computed."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from numba import literal_unroll, njit
+
+WHEELS = 4
+"""Front-left, front-right, rear-right, rear-left: the game's order in every per-wheel field."""
+FRONT_WHEELS = 2
+"""The wheels before this one steer."""
+
+VEHICLE_DTYPE = np.dtype(
+    [
+        ("position_m", np.float32, (3,)),  # of the body's origin, 1 cm above the road at rest
+        ("quaternion", np.float32, (4,)),  # (w, x, y, z), car to world
+        ("rotation", np.float32, (3, 3)),  # the same turn as a matrix; its columns are the car's left, up and forward
+        ("velocity_m_s", np.float32, (3,)),  # of the centre of mass, world axes
+        ("angular_velocity_rad_s", np.float32, (3,)),  # world axes
+        ("force_m_s2", np.float32, (3,)),  # sum of the last substep's forces per unit mass, car axes
+        ("local_speed_m_s", np.float32, (3,)),  # velocity in car axes at the start of the last substep
+        ("stored_angular_velocity_rad_s", np.float32, (3,)),  # car axes, at the last ground contact
+        ("wheel_damper_absorb_m", np.float32, (WHEELS,)),  # 0 = compressed, 0.2 = hanging
+        ("wheel_push_m", np.float32, (WHEELS,)),  # upward correction that the next substep takes out of the damper
+        ("wheel_is_sliding", np.int32, (WHEELS,)),  # 0/1; keeps its last value in the air
+        ("wheel_has_ground_contact", np.int32, (WHEELS,)),  # 0/1
+        ("wheel_material", np.int32, (WHEELS,)),  # TMNF material id under the wheel, 0 in the air
+        ("wheel_contact_normal", np.float32, (WHEELS, 3)),  # of the ground, car axes
+        ("gear", np.int32),  # 0 reverse, 1..5
+        ("gearbox_state", np.int32),  # one of engine.GearboxState
+        ("gear_timer_s", np.float32),  # rest of the first phase of a gear change
+        ("actual_rpm", np.float32),  # what the speed asks for
+        ("clamped_rpm", np.float32),  # what the engine turns at, 0..11000
+        ("slide_factor", np.float32),  # 1..1.15, of the wheels' speed over the road's
+        ("is_reversing", np.int32),  # 0/1: the brake key drives backwards
+        ("is_freewheeling", np.int32),  # 0/1; the race clears it at a checkpoint
+        ("is_sliding", np.int32),  # 0/1, the car as a whole
+        ("was_grounded", np.int32),  # 0/1: chose gravity and drag in the last substep
+        ("turning_rate", np.float32),  # the steering ramp, -1 left .. 1 right
+        ("turbo_boost_factor", np.float32),  # of the last turbo pad
+        ("turbo_remaining_s", np.float32),
+        ("has_any_lateral_contact", np.int32),  # 0/1: a wheel touched a wall in the last collision pass
+        ("last_lateral_contact_time_ms", np.int32),  # clock_ms of it, NEVER_MS for never
+        ("clock_ms", np.int32),  # driven so far: the label of this state
+        ("ribbon_index", np.int32),  # cross-section at or before the car
+        ("station_m", np.float32),  # arc length of the car along the line, 0 at the start
+    ]
+)
+"""One car between ticks. All floats are float32 and all integers int32: copied fields restore it bit for bit."""
+
+NEVER_MS = -(1 << 30)
+"""A time long before every race."""
+
+
+def _widened(dtype: np.dtype) -> list[tuple[str, type, tuple[int, ...]]]:
+    """The same fields with 64-bit elements."""
+    assert dtype.names is not None
+    return [
+        (name, np.float64 if dtype[name].base == np.float32 else np.int64, dtype[name].shape) for name in dtype.names
+    ]
+
+
+WORK_DTYPE = np.dtype(
+    [
+        *_widened(VEHICLE_DTYPE),
+        ("gas", np.float64),  # the inputs held during this tick
+        ("brake", np.float64),
+        ("steer", np.float64),
+        ("spin_rad_s", np.float64, (3,)),  # angular velocity in car axes
+        ("motion_m_s", np.float64, (3,)),  # velocity in car axes during a collision pass
+        ("torque_rad_s2", np.float64, (3,)),  # sum of this substep, car axes, before the inverse inertia
+        ("correction_m", np.float64, (3,)),  # sum of this collision pass, car axes
+        ("any_wheel_over_limit", np.int64),  # 0/1: a wheel reached its lateral limit in this substep
+    ]
+)
+"""The same car while a tick is computed, with the sums of the current substep."""
+
+_SCALAR_FIELDS = tuple(name for name in VEHICLE_DTYPE.names or () if VEHICLE_DTYPE[name].ndim == 0)
+_VECTOR_FIELDS = tuple(name for name in VEHICLE_DTYPE.names or () if VEHICLE_DTYPE[name].ndim == 1)
+_MATRIX_FIELDS = tuple(name for name in VEHICLE_DTYPE.names or () if VEHICLE_DTYPE[name].ndim == 2)
+
+
+@njit(cache=True)
+def copy_state(source: np.void, target: np.void) -> None:
+    """Copies every field of `VEHICLE_DTYPE` from one record to the other, rounding where the target is narrower."""
+    for field in literal_unroll(_SCALAR_FIELDS):
+        target[field] = source[field]
+    for field in literal_unroll(_VECTOR_FIELDS):
+        source_vector, target_vector = source[field], target[field]
+        for i in range(source_vector.shape[0]):
+            target_vector[i] = source_vector[i]
+    for field in literal_unroll(_MATRIX_FIELDS):
+        source_matrix, target_matrix = source[field], target[field]
+        for i in range(source_matrix.shape[0]):
+            for j in range(source_matrix.shape[1]):
+                target_matrix[i, j] = source_matrix[i, j]
+
+
+@njit(cache=True)
+def is_grounded(car: np.void) -> bool:
+    """Whether any wheel stands on the ground."""
+    contact = car.wheel_has_ground_contact
+    return contact[0] + contact[1] + contact[2] + contact[3] > 0
+
+
+def new_vehicle() -> npt.NDArray[np.void]:
+    """A car at rest in the air at the world's origin, level, heading to +z: (1,) array of `VEHICLE_DTYPE`."""
+    car = np.zeros(1, VEHICLE_DTYPE)
+    car["quaternion"][0, 0] = 1.0
+    car["rotation"][0] = np.eye(3)
+    car["gear"] = 1
+    car["slide_factor"] = 1.0
+    car["last_lateral_contact_time_ms"] = NEVER_MS
+    return car
