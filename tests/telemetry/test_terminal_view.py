@@ -1,0 +1,139 @@
+import io
+import logging
+
+import pytest
+from rich.console import Console
+
+from trackmania_rl.telemetry.race_record import RaceRecord
+from trackmania_rl.telemetry.statistics import TrainingStatistics
+from trackmania_rl.telemetry.terminal_view import (
+    LiveView,
+    PlainView,
+    TerminalView,
+    format_time,
+    open_terminal_view,
+    plain_line,
+    render,
+)
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def make_figures():
+    clock_s = iter(range(1_000))
+    figures = TrainingStatistics(lambda: float(next(clock_s)))
+    times_ms = {"valley": (None, 31_250, 30_999, None), "A01 Race": (None,)}
+    for map_name, times in times_ms.items():
+        for index, time_ms in enumerate(times):
+            figures.observe(
+                batches_total=50 * index, learner_waited_s=0.5 * index, replay_transitions=1_200, replay_capacity=5_000
+            )
+            finished = time_ms is not None
+            figures.add_race(RaceRecord(map_name, index % 4 != 2, 0, finished, time_ms or 900, 123.4, 5, 1_000, None))
+    figures.add_collector_time(0, waited_s=1.0, elapsed_s=4.0)
+    figures.current_values = {"epsilon": 0.25, "learning_rate": 1e-3}
+    figures.last_metrics = {"loss": 0.125}
+    return figures
+
+
+def as_text(figures, width, messages=None):
+    console = Console(width=width, file=io.StringIO(), record=True)
+    console.print(render(figures, "trial", messages))
+    return console.export_text()
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_live_view_fits_and_shows_the_figures(width):
+    messages = [("12:00:00", logging.WARNING, "collector 1 was started again " * 10)]
+    text = as_text(make_figures(), width, messages)
+    lines = text.splitlines()
+    assert {len(line) for line in lines} == {width}
+    for expected in (
+        "trial",
+        "frames 5,000",
+        "races 5",
+        "waiting 25 %",
+        "loss 0.125",
+        "epsilon 0.25",
+        "1,200 of 5,000",
+    ):
+        assert expected in text
+    (explored,) = [line for line in lines if "valley" in line]
+    assert explored.strip("│ ").split() == ["valley", "explored", "3", "33", "%", "1/3", "0:31.250", "123", "m", "-"]
+    (evaluated,) = [line for line in lines if "evaluated" in line]
+    assert evaluated.strip("│ ").split()[-3:] == ["0:30.999", "0:30.999", "0:30.999"]
+    assert "…" in lines[-2]
+
+
+def test_before_the_first_race():
+    assert "The first race is being driven." in as_text(TrainingStatistics(), 80)
+
+
+def test_the_plain_line_is_one_line_of_ascii():
+    line = plain_line(make_figures())
+    assert line.isascii()
+    assert "\n" not in line
+    assert "valley: explored 1/3 finished, best 0:31.250, last 123 m; evaluated 1/1 finished, best 0:30.999" in line
+    assert "A01 Race: explored 0/1 finished, best 123 m, last 123 m" in line
+    assert "epsilon 0.25" in line
+    assert plain_line(TrainingStatistics()).isascii()
+
+
+@pytest.mark.parametrize(
+    ("mode", "is_terminal", "expected"),
+    [
+        ("auto", True, LiveView),
+        ("auto", False, PlainView),
+        ("live", False, LiveView),
+        ("plain", True, PlainView),
+        ("off", True, TerminalView),
+    ],
+)
+def test_the_setting_chooses_the_view(monkeypatch, mode, is_terminal, expected):
+    monkeypatch.setenv("TERM", "xterm")
+    console = Console(file=io.StringIO(), force_terminal=is_terminal)
+    assert type(open_terminal_view(mode, "trial", console)) is expected
+
+
+def test_views_are_drawn_at_their_interval(monkeypatch):
+    times_s = iter((10.0, 10.1, 14.9, 15.0, 15.1))
+    monkeypatch.setattr("trackmania_rl.telemetry.terminal_view.time.monotonic", lambda: next(times_s))
+    output = io.StringIO()
+    figures = make_figures()
+    with PlainView(Console(file=output)) as view:
+        for _ in range(5):
+            view.update(figures)
+    assert len(output.getvalue().splitlines()) == 2
+
+
+def test_log_messages_appear_in_the_live_view_and_not_across_it():
+    terminal = Terminal()
+    root = logging.getLogger()
+    handler = logging.StreamHandler(terminal)
+    root.addHandler(handler)
+    handlers_before = list(root.handlers)
+    try:
+        console = Console(file=terminal, force_terminal=True, width=80, color_system=None)
+        with LiveView("trial", console) as view:
+            root.warning("a word\nin two lines")
+            before_drawing = terminal.getvalue()
+            view.show(make_figures())
+            print("printed meanwhile")
+        root.warning("afterwards")
+    finally:
+        root.removeHandler(handler)
+    assert "a word" not in before_drawing
+    assert "a word in two lines" in terminal.getvalue()
+    assert "printed meanwhile\n" in terminal.getvalue()
+    assert terminal.getvalue().endswith("afterwards\n")
+    assert set(handlers_before) == {*root.handlers, handler}
+
+
+@pytest.mark.parametrize(
+    ("race_time_ms", "text"), [(None, "-"), (0, "0:00.000"), (59_999, "0:59.999"), (61_005.5, "1:01.006")]
+)
+def test_times(race_time_ms, text):
+    assert format_time(race_time_ms) == text

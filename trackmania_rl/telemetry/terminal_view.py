@@ -1,0 +1,340 @@
+"""What the terminal shows while a run is on: a table that renews itself, or a line now and then.
+
+The learner calls `update` as often as it likes; a view draws when its interval is over, in the caller's thread, so that
+nothing changes under it while it draws.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from types import TracebackType
+from typing import Literal
+
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from trackmania_rl.telemetry.statistics import MapStatistics, RaceHistory, TrainingStatistics
+
+LIVE_INTERVAL_S = 0.5
+PLAIN_INTERVAL_S = 5.0
+N_MESSAGES = 6
+"""Log messages that the live view keeps in sight."""
+REPLAY_BAR_CHARACTERS = 24
+PAIR_GAP = "   "
+NOTHING = "-"
+"""Stands where there is no figure yet."""
+
+LEVEL_STYLES = {logging.WARNING: "yellow", logging.ERROR: "bold red", logging.CRITICAL: "bold red"}
+
+
+def open_terminal_view(
+    mode: Literal["auto", "live", "plain", "off"], run_name: str, console: Console | None = None
+) -> TerminalView:
+    """The view that a setting asks for.
+
+    Args:
+        mode: `terminal_view` of the settings; "auto" is live in a terminal and plain elsewhere (a file, a pipe, CI).
+        run_name: shown as the title.
+        console: where to; standard output by default.
+    """
+    console = console or Console()
+    if mode == "auto":
+        mode = "live" if console.is_terminal and not console.is_dumb_terminal else "plain"
+    if mode == "live":
+        return LiveView(run_name, console)
+    return PlainView(console) if mode == "plain" else TerminalView()
+
+
+class TerminalView:
+    """Shows nothing; the base of the other views. A context manager: leaving it gives the terminal back."""
+
+    interval_s = float("inf")
+
+    def __init__(self) -> None:
+        """Prepares; nothing is shown before the context is entered."""
+        self._next_s = 0.0
+
+    def update(self, figures: TrainingStatistics) -> None:
+        """Shows the run's figures, if the last time is long enough ago."""
+        now_s = time.monotonic()
+        if now_s >= self._next_s:
+            self._next_s = now_s + self.interval_s
+            self.show(figures)
+
+    def show(self, figures: TrainingStatistics) -> None:
+        """Shows the run's figures now."""
+
+    def __enter__(self) -> TerminalView:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Gives the terminal back."""
+
+
+class PlainView(TerminalView):
+    """One line every few seconds, for files and pipes."""
+
+    interval_s = PLAIN_INTERVAL_S
+
+    def __init__(self, console: Console) -> None:
+        """`console` is where the lines go."""
+        super().__init__()
+        self._console = console
+
+    def show(self, figures: TrainingStatistics) -> None:
+        """Writes a line."""
+        print(plain_line(figures), file=self._console.file, flush=True)
+
+
+class LiveView(TerminalView):
+    """A table in place. What is logged or printed meanwhile appears in it or above it, never across it."""
+
+    interval_s = LIVE_INTERVAL_S
+
+    def __init__(self, run_name: str, console: Console) -> None:
+        """`console` is the terminal."""
+        super().__init__()
+        self._run_name = run_name
+        self._messages = _RecentMessages()
+        self._silenced: list[logging.Handler] = []
+        # Whatever is printed goes through rich, which writes it above the table.
+        self._live = Live(console=console, auto_refresh=False, redirect_stdout=True, redirect_stderr=True)
+
+    def show(self, figures: TrainingStatistics) -> None:
+        """Draws the table anew."""
+        self._live.update(render(figures, self._run_name, self._messages.recent), refresh=True)
+
+    def __enter__(self) -> LiveView:
+        root = logging.getLogger()
+        # These hold the terminal's own stream, past rich, and would write across the table.
+        self._silenced = [handler for handler in root.handlers if _writes_to_terminal(handler)]
+        for handler in self._silenced:
+            root.removeHandler(handler)
+        root.addHandler(self._messages)
+        self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._live.stop()
+        root = logging.getLogger()
+        root.removeHandler(self._messages)
+        for handler in self._silenced:
+            root.addHandler(handler)
+
+
+class _RecentMessages(logging.Handler):
+    """Keeps the last log messages as (time of day, level, one line of text)."""
+
+    def __init__(self) -> None:
+        super().__init__(level=logging.INFO)
+        self.recent: deque[tuple[str, int, str]] = deque(maxlen=N_MESSAGES)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        time_of_day = time.strftime("%H:%M:%S", time.localtime(record.created))
+        self.recent.append((time_of_day, record.levelno, " ".join(record.getMessage().split())))
+
+
+def _writes_to_terminal(handler: logging.Handler) -> bool:
+    stream = getattr(handler, "stream", None)
+    return stream is not None and hasattr(stream, "isatty") and stream.isatty()
+
+
+def render(
+    figures: TrainingStatistics, run_name: str, messages: deque[tuple[str, int, str]] | None = None
+) -> RenderableType:
+    """The live view's picture of the run's figures.
+
+    Args:
+        figures: the run's figures.
+        run_name: shown as the title.
+        messages: (time of day, level of `logging`, text), oldest first.
+    """
+    parts: list[RenderableType] = [_overview(figures), Text(), _map_table(figures.maps)]
+    if messages:
+        parts += [Text(), _message_lines(messages)]
+    times = f"{_duration(figures.elapsed_s)} since the start, {_duration(figures.training_s)} in all"
+    return Panel(
+        Group(*parts),
+        title=f"[bold]{run_name}[/bold]",
+        title_align="left",
+        subtitle=f"{times} · Ctrl-C ends",
+        subtitle_align="right",
+        border_style="cyan",
+        padding=(0, 1),
+    )
+
+
+def _overview(figures: TrainingStatistics) -> RenderableType:
+    rates = figures.rates()
+    rows: list[tuple[str, RenderableType]] = [
+        (
+            "driving",
+            _Pairs(
+                {
+                    "frames": f"{figures.frames_total:,}",
+                    "races": f"{figures.races_total:,}",
+                    "actions/s": f"{rates.actions_per_s:,.0f}",
+                    "races/min": f"{60 * rates.races_per_s:.1f}",
+                    "waiting": _percent(figures.collectors_waiting_share),
+                }
+            ),
+        ),
+        (
+            "learning",
+            _Pairs(
+                {
+                    "batches": f"{figures.batches_total:,}",
+                    "batches/s": f"{rates.batches_per_s:.1f}",
+                    "waiting": _percent(rates.learner_waiting_share),
+                }
+                | _named_values(figures.last_metrics)
+            ),
+        ),
+        ("schedules", _Pairs(_named_values(figures.current_values))),
+        ("replay", _replay_bar(figures)),
+        ("checkpoint", Text(_checkpoint_age(figures))),
+    ]
+    grid = Table.grid(padding=(0, 2), expand=True)
+    grid.add_column(style="cyan")
+    grid.add_column(ratio=1)
+    for label, content in rows:
+        grid.add_row(label, content)
+    return grid
+
+
+class _Pairs:
+    """`name value` pairs in a row, the names dim; a pair that does not fit begins a new line."""
+
+    def __init__(self, values: Mapping[str, str]) -> None:
+        self._pairs = [Text.assemble((f"{name} ", "dim"), value) for name, value in values.items()]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        line = Text()
+        for pair in self._pairs:
+            if line and line.cell_len + len(PAIR_GAP) + pair.cell_len > options.max_width:
+                yield line
+                line = Text()
+            line = Text.assemble(line, PAIR_GAP, pair) if line else pair
+        yield line or Text(NOTHING)
+
+
+def _replay_bar(figures: TrainingStatistics) -> RenderableType:
+    bar = ProgressBar(
+        total=max(figures.replay_capacity, 1), completed=figures.replay_transitions, width=REPLAY_BAR_CHARACTERS
+    )
+    grid = Table.grid(padding=(0, 2))
+    grid.add_row(bar, Text(f"{figures.replay_transitions:,} of {figures.replay_capacity:,} transitions"))
+    return grid
+
+
+def _map_table(maps: Mapping[str, MapStatistics]) -> RenderableType:
+    if not maps:
+        return Text("The first race is being driven.", style="dim")
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="cyan")
+    table.add_column("map")  # the one column that wraps where the terminal is narrow
+    table.add_column("", no_wrap=True)
+    for heading in ("races", "finished", "recent", "best", "last", "median"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for map_name, of_map in maps.items():
+        first_cell = map_name
+        for kind, history in (("explored", of_map.explored), ("evaluated", of_map.evaluated)):
+            if history.n_races > 0:
+                table.add_row(Text(first_cell, style="bold"), kind, *_history_cells(history))
+                first_cell = ""
+    return table
+
+
+def _history_cells(history: RaceHistory) -> Iterator[RenderableType]:
+    yield f"{history.n_races:,}"
+    yield _percent(history.n_finished / history.n_races)
+    all_recent_finished = history.n_recent_finished == history.n_recent
+    yield Text(f"{history.n_recent_finished}/{history.n_recent}", style="green" if all_recent_finished else "")
+    yield _time_or_distance(history.best_time_ms, history.furthest_m, style="bold green")
+    yield _time_or_distance(history.last_time_ms, history.last_m)
+    yield format_time(history.median_time_ms)
+
+
+def _time_or_distance(race_time_ms: int | None, distance_m: float, style: str = "") -> Text:
+    """The time, or how far it went where the finish was not reached."""
+    if race_time_ms is None:
+        return Text(f"{distance_m:,.0f} m", style="dim")
+    return Text(format_time(race_time_ms), style=style)
+
+
+def _message_lines(messages: deque[tuple[str, int, str]]) -> Text:
+    lines = [
+        Text.assemble((f"{time_of_day} ", "dim"), (text, LEVEL_STYLES.get(level, "")))
+        for time_of_day, level, text in messages
+    ]
+    joined = Text("\n").join(lines)
+    joined.no_wrap = True
+    joined.overflow = "ellipsis"
+    return joined
+
+
+def plain_line(figures: TrainingStatistics) -> str:
+    """The run's figures in one line of plain text."""
+    rates = figures.rates()
+    parts = [
+        _duration(figures.elapsed_s),
+        f"frames {figures.frames_total:,}",
+        f"races {figures.races_total:,}",
+        *(_plain_map(map_name, of_map) for map_name, of_map in figures.maps.items()),
+        f"replay {figures.replay_transitions:,}/{figures.replay_capacity:,}",
+        f"{rates.actions_per_s:,.0f} actions/s",
+        f"{rates.batches_per_s:.1f} batches/s",
+        f"waiting: learner {_percent(rates.learner_waiting_share)}, "
+        f"collectors {_percent(figures.collectors_waiting_share)}",
+        ", ".join(f"{name} {value}" for name, value in _named_values(figures.current_values).items()),
+        f"checkpoint {_checkpoint_age(figures)}",
+    ]
+    return " | ".join(part for part in parts if part)
+
+
+def _plain_map(map_name: str, of_map: MapStatistics) -> str:
+    kinds = []
+    for kind, history in (("explored", of_map.explored), ("evaluated", of_map.evaluated)):
+        if history.n_races > 0:
+            best = _time_or_distance(history.best_time_ms, history.furthest_m)
+            last = _time_or_distance(history.last_time_ms, history.last_m)
+            finished = f"{history.n_recent_finished}/{history.n_recent} finished"
+            kinds.append(f"{kind} {finished}, best {best}, last {last}")
+    return f"{map_name}: " + "; ".join(kinds)
+
+
+def format_time(race_time_ms: float | None) -> str:
+    """A race time as `minutes:seconds.milliseconds`, or a dash for None."""
+    if race_time_ms is None:
+        return NOTHING
+    minutes, rest_ms = divmod(round(race_time_ms), 60_000)
+    return f"{minutes}:{rest_ms // 1000:02d}.{rest_ms % 1000:03d}"
+
+
+def _duration(seconds: float) -> str:
+    minutes, whole_s = divmod(int(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{whole_s:02d}"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
+def _named_values(values: Mapping[str, float]) -> dict[str, str]:
+    return {name.replace("_", " "): f"{value:.4g}" for name, value in values.items()}
+
+
+def _checkpoint_age(figures: TrainingStatistics) -> str:
+    if figures.checkpoint_time_s is None:
+        return "none yet"
+    return f"{_duration(figures.elapsed_s - figures.checkpoint_time_s)} ago"
