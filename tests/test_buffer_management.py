@@ -13,8 +13,10 @@ from trackmania_rl.buffer_management import (
 )
 from trackmania_rl.buffer_utilities import make_buffers
 from trackmania_rl.experience_replay.experience import Experience
+from trackmania_rl.experience_replay.mini_race import MINI_RACE_TIME_FEATURE
+from trackmania_rl.features import ObservationLayout
 from trackmania_rl.rewards import EngineeredRewards, race_rewards, state_potentials
-from trackmania_rl.settings import ReplaySettings, RewardSettings
+from trackmania_rl.settings import ReplaySettings, RewardSettings, load_settings
 
 MS_PER_ACTION = 50
 GAMMA = 0.9
@@ -195,6 +197,34 @@ def test_the_buffers_hold_the_newest_transitions(races, n_steps, discard, memory
         assert len(side) == len(row_ids)
         for place, row in enumerate(row_ids):
             assert_same(side[place], ever[row])
+
+
+def test_the_default_configuration_fills_its_buffers(repository_root):
+    settings = load_settings(repository_root / "config_files" / "config.py", ["memory_size_schedule=((0, 2_000),)"])
+    layout = ObservationLayout.from_settings(settings.observation)
+    buffer, buffer_test = make_buffers(
+        settings.replay,
+        n_floats=layout.float_input_dim,
+        image_size_px=(0, 0),
+        device="cpu",
+        generator=torch.Generator(),
+    )
+    rollout = random_rollout(9, 30, seed=0)
+    rollout["frames"] = np.empty((9, 1, 0, 0), dtype=np.uint8)
+    rollout["state_float"] = np.ones((9, layout.float_input_dim), dtype=np.float32)
+    engineered = EngineeredRewards(kamikaze=1.0, neoslide=1.0, speedslide=1.0, close_to_vcp=1.0)
+    n_added = fill_buffer_from_rollout_with_n_steps_rule(
+        buffer,
+        buffer_test,
+        rollout,
+        places=layout,
+        reward_settings=settings.reward,
+        replay_settings=settings.replay,
+        ms_per_action=settings.game.ms_per_action,
+        engineered=engineered,
+    )
+    assert n_added == len(buffer) + len(buffer_test) == 9
+    assert layout.index("mini_race_time_actions") == MINI_RACE_TIME_FEATURE
 
 
 def test_a_race_without_transitions_adds_nothing():
