@@ -30,6 +30,8 @@ def test_a_record_is_read_from_a_rollout():
         "checkpoint_times_ms": [1_000],
         "mean_speed_m_s": np.float32(3.25),
         "timings_ms": {"wait_game": 0.5, "policy": 0.25},
+        "n_actions": 40,
+        "fill_buffer": True,
         "inputs": "0.00 press up\n",
     }
     record = RaceRecord.of_rollout("valley", False, 2, rollout_results, end_race_stats)

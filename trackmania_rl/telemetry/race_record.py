@@ -41,7 +41,7 @@ class RaceRecord:
         furthest_zone: index of the furthest virtual checkpoint reached.
         n_actions: decisions taken.
         cutoff_reason: why an unfinished race ended; None for a finished one.
-        figures: every other number of `end_race_stats`; those in a dict are called `{name}/{key}`.
+        figures: every other number of `end_race_stats` (a flag is none); those in a dict are called `{name}/{key}`.
     """
 
     map_name: str
@@ -65,7 +65,7 @@ class RaceRecord:
         end_race_stats: Mapping[str, Any],
     ) -> RaceRecord:
         """The record of what `GameInstanceManager.rollout()` returned."""
-        named = {"race_finished", "race_time_ms", "meters", "cutoff_reason"}
+        named = {"race_finished", "race_time_ms", "meters", "cutoff_reason", "n_actions"}
         others = {name: value for name, value in end_race_stats.items() if name not in named}
         return cls(
             map_name=map_name,
@@ -131,5 +131,5 @@ def _numbers(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str,
     for name, value in values.items():
         if isinstance(value, Mapping):
             yield from _numbers(value, f"{prefix}{name}/")
-        elif isinstance(value, int | float | np.number):
+        elif isinstance(value, int | float | np.number) and not isinstance(value, bool):
             yield f"{prefix}{name}", float(value)
