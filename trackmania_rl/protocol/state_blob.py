@@ -27,8 +27,8 @@ RUN_CONTEXT: Final = 1
 ALL_PARTS_PRESENT: Final = 0xFF
 """Flags of a complete blob; without bit 7 a client reads the race time as 0."""
 
-EVENT_TIME_ORIGIN_MS: Final = 100_000
-"""Input events carry race time plus this."""
+EVENT_TIME_ORIGIN_MS: Final = 100_010
+"""Input events carry the time that an input script would give them plus this."""
 
 PRIVATE_WORDS: Final = 154
 """Size in 32-bit words of the part that the game uses for itself and no client reads."""
@@ -38,7 +38,10 @@ MATERIAL_COUNT: Final = 31
 
 
 class InputSlot(IntEnum):
-    """Index of an input in the head's `input_events`."""
+    """Index of an input in the head's `input_events`: pairs (script time + EVENT_TIME_ORIGIN_MS, data).
+
+    The low 24 bits of the data are the input's value: 0 or 1 for keys, a negated signed number for STEER and GAS.
+    """
 
     RACE_RUNNING = 0
     RACE_FINISH = 1
@@ -48,6 +51,21 @@ class InputSlot(IntEnum):
     RIGHT = 5
     STEER = 6
     GAS = 7
+
+
+_ANALOG_BITS: Final = 24
+_ANALOG_MASK: Final = (1 << _ANALOG_BITS) - 1
+
+
+def encode_analog(value: int) -> int:
+    """Turn -65536 (left) .. 65536 (right) into an input event's data."""
+    return -value & _ANALOG_MASK
+
+
+def decode_analog(data: int) -> int:
+    """Turn an input event's data into the value it holds, -65536 (left) .. 65536 (right) in a sane blob."""
+    data &= _ANALOG_MASK
+    return (1 << _ANALOG_BITS) - data if data >> (_ANALOG_BITS - 1) else -data
 
 
 def _dtype(size_bytes: int, fields: dict[str, tuple[int, Any]]) -> np.dtype[np.void]:
@@ -95,7 +113,6 @@ STATE_HEAD_DTYPE: Final = _dtype(
         "max_linear_speed_m_s": (2384, "<f4"),
         "gearbox_state": (2388, "<i4"),
         "engine_max_rpm": (3084, "<f4"),
-        "engine_braking_factor": (3104, "<f4"),
         "engine_clamped_rpm": (3108, "<f4"),
         "engine_actual_rpm": (3112, "<f4"),
         "engine_slide_factor": (3116, "<f4"),
@@ -105,18 +122,11 @@ STATE_HEAD_DTYPE: Final = _dtype(
         "last_has_any_lateral_contact_time_ms": (3152, "<i4"),
         "turning_rate": (3160, "<f4"),
         "turbo_boost_factor": (3172, "<f4"),
-        "last_turbo_time_ms": (3180, "<i4"),
-        "turbo_type": (3184, "<i4"),
         "is_freewheeling": (3196, "<i4"),
         "is_sliding": (3224, "<i4"),
-        "burnout_state": (3340, "<i4"),
         "current_local_speed_m_s": (3452, ("<f4", (3,))),
         "wheels": (3816, (WHEEL_DTYPE, (4,))),
-        "prev_race_time_ms": (7884, "<i4"),
         "race_time_ms": (7892, "<i4"),
-        "best_time_ms": (7896, "<u4"),
-        "lap_start_time_ms": (7900, "<u4"),
-        "lap_time_ms": (7904, "<u4"),
         "completed_count": (7916, "<u4"),
         "completed_target": (7920, "<u4"),
         "checkpoints_of_lap": (8020, "<u4"),
@@ -126,8 +136,7 @@ STATE_HEAD_DTYPE: Final = _dtype(
         "display_speed_km_h": (8036, "<i4"),
         "finish_not_passed": (8040, "<i4"),
         "countdown_ms": (8120, "<i4"),
-        "input_events": (8276, ("<u4", (8, 2))),  # [InputSlot] -> (race time + EVENT_TIME_ORIGIN_MS, data)
-        "respawn_count": (8340, "<u4"),
+        "input_events": (8276, ("<u4", (8, 2))),  # [InputSlot] -> (time, data)
         "checkpoint_state_count": (8348, "<i4"),
     },
 )

@@ -1,0 +1,199 @@
+"""The game's end of one client's connection: bounded reads from a buffer, joined writes, deadlines.
+
+Every wait is cut into short slices of blocking in the kernel, so nothing is ever polled in a loop, and a server that is
+asked to stop, or a newcomer that waits to be served, is noticed within a slice.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Callable
+from time import monotonic
+from typing import Final
+
+from trackmania_rl.protocol.messages import DEFAULT_TIMEOUT_MS, INT32, MAX_PARTIAL_MESSAGE_MS, MAX_PAYLOAD_BYTES
+
+logger = logging.getLogger(__name__)
+
+SLICE_S: Final = 0.2
+"""Longest single blocking call."""
+
+_RECEIVE_BYTES: Final = MAX_PAYLOAD_BYTES + (64 << 10)
+"""Room for the longest message and some that follow it."""
+_MOST_UNSENT_BYTES: Final = 256 << 10
+"""Answers are joined up to this size, so that a client that never reads cannot fill the memory."""
+_MOST_COMPLAINTS: Final = 20
+"""So many misdeeds of one client are logged; a client that sends noise must not fill the disk."""
+
+
+class ClientGone(Exception):  # noqa: N818  (not a failure of ours, and nothing that a caller lets through)
+    """The client is not served any longer; the text says why."""
+
+
+class Connection:
+    """One client.
+
+    Args:
+        client: The accepted socket, which this object closes.
+        check_interruption: Called with the time (`monotonic`) at which the running wait began, between slices and
+            messages; raises what shall end the wait.
+
+    Attributes:
+        timeout_ms: How long a wait for an answer may last; the client may change it, also during the wait.
+    """
+
+    def __init__(self, client: socket.socket, check_interruption: Callable[[float], None]) -> None:
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.timeout_ms = DEFAULT_TIMEOUT_MS
+        self._socket = client
+        self._check_interruption = check_interruption
+        self._received = bytearray(_RECEIVE_BYTES)
+        self._view = memoryview(self._received)
+        self._begin = self._end = 0  # the bytes received and not yet read are _received[_begin:_end]
+        self._unsent = bytearray()
+        self._wait_began_s = monotonic()
+        self._complaints = 0
+
+    def fileno(self) -> int:
+        """For selectors."""
+        return self._socket.fileno()
+
+    def close(self) -> None:
+        """Hang up."""
+        self._socket.close()
+
+    def complain(self, text: str) -> None:
+        """Log a misdeed of the client, unless it had enough of them."""
+        self._complaints += 1
+        if self._complaints <= _MOST_COMPLAINTS:
+            last = "; no more will be logged of this client" if self._complaints == _MOST_COMPLAINTS else ""
+            logger.warning("client: %s%s", text, last)
+
+    def begin_wait(self) -> None:
+        """Start the clock that the timeout is measured with."""
+        self._wait_began_s = monotonic()
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Send `data` before the next blocking read, or at once when much has come together.
+
+        Raises:
+            ClientGone: If the client does not take it in time.
+        """
+        self._unsent += data
+        if len(self._unsent) > _MOST_UNSENT_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Send what was written.
+
+        Raises:
+            ClientGone: If the client does not take it in time or has hung up.
+        """
+        if not self._unsent:
+            return
+        deadline_s = monotonic() + self._partial_message_s()
+        sent = 0
+        with memoryview(self._unsent) as view:
+            while sent < len(view):
+                self._socket.settimeout(max(0.0, min(SLICE_S, deadline_s - monotonic())))
+                try:
+                    sent += self._socket.send(view[sent:])
+                except (TimeoutError, BlockingIOError):
+                    self._check_interruption(self._wait_began_s)
+                    if monotonic() >= deadline_s:
+                        raise ClientGone(f"does not take what it asked for ({len(view)} bytes)") from None
+                except OSError as error:
+                    raise ClientGone(f"connection lost ({error.strerror})") from error
+        self._unsent.clear()
+
+    def read_id(self) -> int:
+        """Read the next message's id, waiting for it until the timeout.
+
+        Raises:
+            ClientGone: If none comes in time, it comes in parts too slowly, or the client has hung up.
+        """
+        if self._begin == self._end:
+            self._receive(self._answer_deadline_s)
+        else:
+            self._check_interruption(self._wait_began_s)
+        return self.read_int32()
+
+    def read_int32(self) -> int:
+        """Read an int32 of a message that has begun.
+
+        Raises:
+            ClientGone: If it does not come in time or the client has hung up.
+        """
+        return INT32.unpack(self.read(INT32.size))[0]
+
+    def read(self, n_bytes: int) -> memoryview:
+        """Read the next bytes of a message that has begun; they are valid until the next read.
+
+        Raises:
+            ClientGone: If they do not come in time or the client has hung up.
+        """
+        if self._end - self._begin < n_bytes:
+            deadline_s = monotonic() + self._partial_message_s()
+            while self._end - self._begin < n_bytes:
+                self._receive(lambda: deadline_s)
+        begin = self._begin
+        self._begin = begin + n_bytes
+        return self._view[begin : self._begin]
+
+    def read_payload(self) -> bytes:
+        """Read an int32 length and so many bytes.
+
+        Raises:
+            ClientGone: If the length is impossible (where the next message begins is unknown then), or as `read` does.
+        """
+        n_bytes = self.read_int32()
+        if not 0 <= n_bytes <= MAX_PAYLOAD_BYTES:
+            raise ClientGone(f"sent a length of {n_bytes} bytes; 0 to {MAX_PAYLOAD_BYTES} are allowed")
+        return bytes(self.read(n_bytes))
+
+    def receive_unasked(self) -> None:
+        """Take in what a client sends while nobody listens to it; it is read in the next wait.
+
+        Raises:
+            ClientGone: If the client has hung up, or sends more than is kept.
+        """
+        self._receive(lambda: 0.0)
+
+    def _answer_deadline_s(self) -> float:
+        return self._wait_began_s + self.timeout_ms / 1000
+
+    def _partial_message_s(self) -> float:
+        return min(self.timeout_ms, MAX_PARTIAL_MESSAGE_MS) / 1000
+
+    def _receive(self, deadline_s: Callable[[], float]) -> None:
+        """Receive at least one byte; what was written before is sent first."""
+        self.flush()
+        self._make_room()
+        while True:
+            self._socket.settimeout(max(0.0, min(SLICE_S, deadline_s() - monotonic())))
+            try:
+                n_bytes = self._socket.recv_into(self._view[self._end :])
+            except (TimeoutError, BlockingIOError):
+                self._check_interruption(self._wait_began_s)
+                if monotonic() >= deadline_s():
+                    raise ClientGone("did not answer in time") from None
+                continue
+            except OSError as error:
+                raise ClientGone(f"connection lost ({error.strerror})") from error
+            if n_bytes == 0:
+                raise ClientGone("hung up")
+            self._end += n_bytes
+            self._check_interruption(self._wait_began_s)
+            return
+
+    def _make_room(self) -> None:
+        """Move the unread bytes to the buffer's front when the room behind them gets scarce."""
+        if self._begin == self._end:
+            self._begin = self._end = 0
+        elif len(self._received) - self._end < MAX_PAYLOAD_BYTES and self._begin:
+            unread = self._end - self._begin
+            self._received[:unread] = self._received[self._begin : self._end]
+            self._begin, self._end = 0, unread
+        if self._end == len(self._received):
+            raise ClientGone("sends more than anybody reads")

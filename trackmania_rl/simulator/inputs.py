@@ -1,0 +1,127 @@
+"""What is pressed in a race, since when, and the record of it as an input script."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from trackmania_rl.protocol.input_script import ANALOG_FULL, Input, InputEvent, key_changes
+from trackmania_rl.protocol.messages import NO_KEYS, KeyState
+from trackmania_rl.protocol.state_blob import (
+    EVENT_TIME_ORIGIN_MS,
+    InputSlot,
+    StateBlobError,
+    decode_analog,
+    encode_analog,
+)
+
+_SLOTS: Final = {
+    Input.ACCELERATE: InputSlot.ACCELERATE,
+    Input.BRAKE: InputSlot.BRAKE,
+    Input.LEFT: InputSlot.LEFT,
+    Input.RIGHT: InputSlot.RIGHT,
+    Input.STEER: InputSlot.STEER,
+    Input.GAS: InputSlot.GAS,
+}
+"""The inputs that drive; the others of the script language (respawn, horn, give up) do nothing here."""
+
+_ANALOG: Final = (Input.STEER, Input.GAS)
+_NO_EVENT: Final = (0, 0)
+
+Controls = tuple[float, float, float]
+"""Gas 0..1, brake 0..1, steer -1 (left) .. 1 (right)."""
+
+
+class RaceInputs:
+    """The inputs of one race.
+
+    Args:
+        slots: (8, 2) uint32, one (time, data) pair per InputSlot as in a state blob; kept up to date in place.
+
+    Attributes:
+        controls: What the car feels from the next tick on.
+        log: Every change since the race began, in order.
+    """
+
+    def __init__(self, slots: npt.NDArray[np.uint32]) -> None:
+        self._slots = slots
+        self.log: list[InputEvent] = []
+        self.release_all()
+
+    def release_all(self) -> None:
+        """Begin a race: nothing is pressed and nothing was."""
+        self._slots[:] = _NO_EVENT
+        self._slots[InputSlot.RACE_RUNNING] = EVENT_TIME_ORIGIN_MS - 10, 1
+        self.log.clear()
+        self._values = dict.fromkeys(_SLOTS, 0)
+        self._keys = NO_KEYS
+        self.controls: Controls = (0.0, 0.0, 0.0)
+
+    def press(self, time_ms: int, keys: KeyState) -> None:
+        """Hold exactly these keys from race time `time_ms` on."""
+        if keys != self._keys:
+            self.apply(key_changes(time_ms, self._keys, keys))
+
+    def apply(self, events: Sequence[InputEvent]) -> None:
+        """Make the changes of `events`, which are of one time."""
+        for event in events:
+            if event.input in _SLOTS:
+                data = encode_analog(event.value) if event.input in _ANALOG else event.value
+                self._slots[_SLOTS[event.input]] = event.time_ms + EVENT_TIME_ORIGIN_MS, data
+                self._values[event.input] = event.value
+                self.log.append(event)
+        self._derive()
+
+    def restore(self, time_ms: int, slots: npt.NDArray[np.uint32]) -> None:
+        """Go back to what a state blob of race time `time_ms` says is pressed.
+
+        The log keeps what came before; where the blob's race was driven otherwise up to there, only the difference in
+        what is pressed is known, and is logged at `time_ms`.
+
+        Raises:
+            StateBlobError: If an analog input is out of range; nothing is changed then.
+        """
+        values = {input_: _value(input_, int(slots[slot, 1])) for input_, slot in _SLOTS.items()}
+        self._slots[:] = slots
+        del self.log[bisect_left(self.log, time_ms, key=lambda event: event.time_ms) :]
+        logged = dict.fromkeys(_SLOTS, 0) | {event.input: event.value for event in self.log}
+        self.log += [
+            InputEvent(time_ms, input_, values[input_]) for input_ in _SLOTS if values[input_] != logged[input_]
+        ]
+        self._values = values
+        self._derive()
+
+    def _derive(self) -> None:
+        """Bring `controls` up to date."""
+        values = self._values
+        self._keys = KeyState(
+            left=bool(values[Input.LEFT]),
+            right=bool(values[Input.RIGHT]),
+            accelerate=bool(values[Input.ACCELERATE]),
+            brake=bool(values[Input.BRAKE]),
+        )
+        pedal = values[Input.GAS] / ANALOG_FULL
+        gas = 1.0 if self._keys.accelerate else max(0.0, pedal)
+        brake = 1.0 if self._keys.brake else max(0.0, -pedal)
+        self.controls = (gas, brake, self._steer())
+
+    def _steer(self) -> float:
+        """The newer one of keys and wheel; of both keys the left one wins (reference/tmnf_physics.md 1.6)."""
+        times = self._slots[:, 0]
+        if times[InputSlot.STEER] > max(times[InputSlot.LEFT], times[InputSlot.RIGHT]):
+            return self._values[Input.STEER] / ANALOG_FULL
+        return -1.0 if self._keys.left else 1.0 if self._keys.right else 0.0
+
+
+def _value(input_: Input, data: int) -> int:
+    """The value that an input event of a state blob holds."""
+    if input_ not in _ANALOG:
+        return int(decode_analog(data) != 0)
+    value = decode_analog(data)
+    if abs(value) > ANALOG_FULL:
+        raise StateBlobError(f"state blob whose input {input_.value} is {value}; {-ANALOG_FULL} to {ANALOG_FULL}")
+    return value

@@ -1,0 +1,328 @@
+"""One simulated race: the clock, the car, the gates, the inputs, and all of it as a state blob.
+
+Nothing here knows of sockets or real time, so many races can be stepped in one process.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from trackmania_rl.protocol.input_script import InputEvent, write_input_script
+from trackmania_rl.protocol.messages import COUNTDOWN_MS, TICK_MS, KeyState
+from trackmania_rl.protocol.state_blob import (
+    NOT_PASSED,
+    STATE_HEAD_DTYPE,
+    CheckpointLayout,
+    StateBlobError,
+    new_state_blob,
+)
+from trackmania_rl.simulator.gates import drive, gates_of_track
+from trackmania_rl.simulator.inputs import RaceInputs
+from trackmania_rl.simulator.renderer import Renderer
+from trackmania_rl.simulator.state_codec import (
+    MAX_RACE_MS,
+    PRIVATE_HEADER_WORDS,
+    WORD_BYTES,
+    read_car,
+    signature,
+    write_car,
+)
+from trackmania_rl.simulator.vehicle import spawn_vehicle
+from trackmania_rl.simulator.vehicle_parameters import STADIUM_CAR
+from trackmania_rl.simulator.world import Track
+
+_MAGIC: Final = 0x53494D31  # "SIM1"
+_RACE_TIMER: Final = 1
+"""Index of the race's clock among the blob's timers; unlike the race time it runs on after the finish."""
+_KM_H_PER_M_S: Final = 3.6
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointCountChanged:
+    """A gate was passed.
+
+    Attributes:
+        current: Gates passed, all laps.
+        target: Gates of the race, the finish included; the race is finished when both are equal.
+    """
+
+    current: int
+    target: int
+
+
+@dataclass(frozen=True, slots=True)
+class LapCountChanged:
+    """A lap was completed; sent on tracks of several laps only."""
+
+    current: int
+    target: int
+
+
+class SimulatedRace:
+    """One race on one track, from the countdown on; it goes on after the finish until it is given up.
+
+    Saving, driving on, restoring and driving on again gives identical blobs and events.
+
+    Args:
+        track: Where to drive.
+        parameters: The car's constants, as `VehicleParameters.packed` makes them.
+
+    Raises:
+        ValueError: If the track's gates cannot be dealt out to its laps.
+    """
+
+    def __init__(self, track: Track, parameters: npt.NDArray[np.void] = STADIUM_CAR) -> None:
+        self.track = track
+        self._parameters = parameters
+        self._gates = gates_of_track(track)
+        self._signature = signature(track.ribbon)
+        self._spawned_car = spawn_vehicle(track)
+        self._renderer: Renderer | None = None
+        self._script: list[InputEvent] = []
+        # The race's own counters live in this blob, so that saving a state is little more than copying it.
+        self._layout = CheckpointLayout(self._gates.per_lap, len(self._gates.station_m))
+        self._blob = new_state_blob(self._layout.state_count, self._layout.time_count)
+        self._words, self._head, self._gate_is_passed, self._times_ms = _views(self._blob, self._layout)
+        self._head["engine_max_rpm"] = parameters["max_rpm"][0]
+        self._head["max_linear_speed_m_s"] = parameters["max_speed_m_s"][0]
+        self._head["wheels"]["is_steerable"] = (1, 1, 0, 0)
+        self._head["wheels"]["offset_from_vehicle_m"] = parameters["wheel_points_m"][0]
+        self._head["completed_target"] = self.checkpoint_target
+        self._head["countdown_ms"] = COUNTDOWN_MS
+        self._head["private"][:2] = _MAGIC, self._signature
+        self.inputs = RaceInputs(self._head["input_events"])
+        self.give_up()
+
+    @property
+    def tick_time_ms(self) -> int:
+        """Time since the race's start, negative in the countdown; it runs on after the finish."""
+        return self._tick_time_ms
+
+    @property
+    def race_time_ms(self) -> int:
+        """The race's clock; it stops at the official finish time once the finish was reported, not in its tick."""
+        if self.is_finished and self._reported_count == self._passed_count:
+            return int(self._times_ms[-1])
+        return self._tick_time_ms
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether all gates are passed."""
+        return self._passed_count == self.checkpoint_target
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the clock stands while the physics goes on."""
+        return self._tick_time_ms > self.race_time_ms
+
+    @property
+    def checkpoint_count(self) -> int:
+        """Gates passed so far, all laps."""
+        return self._passed_count
+
+    @property
+    def checkpoint_target(self) -> int:
+        """Gates of the race, all laps, the finish included."""
+        return self._layout.time_count
+
+    @property
+    def checkpoint_times_ms(self) -> list[int]:
+        """Official times of the passed gates in the order of passing."""
+        return self._times_ms[: self._passed_count].tolist()
+
+    @property
+    def lap_count(self) -> int:
+        """Laps completed."""
+        return self._passed_count // self._layout.state_count
+
+    @property
+    def car(self) -> npt.NDArray[np.void]:
+        """(1,) VEHICLE_DTYPE, the car as it is now; changing it changes the race."""
+        return self._car
+
+    def give_up(self) -> None:
+        """Begin anew with the countdown and no key pressed."""
+        self._car = self._spawned_car.copy()
+        self._tick_time_ms = -COUNTDOWN_MS
+        self._gate_is_passed[:] = 0
+        self._times_ms[:] = NOT_PASSED
+        self._passed_count = self._reported_count = self._reported_laps = 0
+        self.inputs.release_all()
+
+    def advance(self, max_ticks: int = 1) -> int:
+        """Let time pass, but not beyond the tick in which a gate is passed.
+
+        Args:
+            max_ticks: At least 1; fewer are made also at the countdown's end and where the script changes an input.
+
+        Returns:
+            How many ticks were made, at least 1.
+        """
+        if self._tick_time_ms >= MAX_RACE_MS:
+            self.give_up()
+        if self._tick_time_ms < 0:
+            ticks = min(max_ticks, -self._tick_time_ms // TICK_MS)
+        else:
+            if self._script:
+                max_ticks = min(max_ticks, self._play_script())
+            ticks, self._passed_count = drive(
+                self._car,
+                self.inputs.controls,
+                self.track.ribbon,
+                self._parameters,
+                self._gates,
+                self._gate_is_passed,
+                self._times_ms,
+                self._passed_count,
+                max_ticks,
+            )
+        self._tick_time_ms += ticks * TICK_MS
+        return ticks
+
+    def take_checkpoint_event(self) -> CheckpointCountChanged | None:
+        """Report the gates passed since the last report, once; the finish's report stops the clock."""
+        if self._passed_count == self._reported_count:
+            return None
+        self._reported_count = self._passed_count
+        return CheckpointCountChanged(self._passed_count, self.checkpoint_target)
+
+    def take_lap_event(self) -> LapCountChanged | None:
+        """Report the laps completed since the last report, once; None on tracks of a single lap."""
+        if self.track.n_laps == 1 or self.lap_count == self._reported_laps:
+            return None
+        self._reported_laps = self.lap_count
+        return LapCountChanged(self.lap_count, self.track.n_laps)
+
+    def prevent_finish(self) -> None:
+        """Undo the finish, if it was reached; a car that still stands in it finishes again in the next tick."""
+        if self.is_finished:
+            self._times_ms[-1] = NOT_PASSED
+            self._forget_finish()
+
+    def set_input(self, keys: KeyState) -> None:
+        """Hold exactly these keys from the next tick on."""
+        self.inputs.press(self._tick_time_ms, keys)
+
+    def play_script(self, events: Sequence[InputEvent]) -> None:
+        """Make these inputs in this race, as far as it is not past them, and in all later ones; () ends that."""
+        self._script = list(events)
+
+    def input_script(self) -> str:
+        """The inputs of this race so far, as an input script."""
+        return write_input_script(self.inputs.log)
+
+    def render(self, width_px: int, height_px: int) -> npt.NDArray[np.uint8]:
+        """The picture of this instant, (height_px, width_px, 4) uint8, blue, green, red, 255; top row first.
+
+        Raises:
+            ValueError: If a side is not 1 to 4096 pixels.
+        """
+        if self._renderer is None:
+            self._renderer = Renderer(self.track)
+        car = self._car[0]
+        return self._renderer.render(
+            car["position_m"], car["rotation"], car["ribbon_index"], width_px, height_px, self._passed_count
+        )
+
+    def save_state(self) -> bytes:
+        """The whole race as a state blob, as `tminterface.structs.SimStateData` describes it."""
+        head, car = self._head, self._car[0]
+        race_time_ms = self.race_time_ms
+        head["timers_ms"][_RACE_TIMER] = self._tick_time_ms
+        head["race_time_ms"] = race_time_ms
+        head["private"][2:PRIVATE_HEADER_WORDS] = self._reported_count, self._reported_laps
+        head["input_gas"], head["input_brake"], head["input_steer"] = self.inputs.controls
+        head["completed_count"] = head["checkpoints_of_race"] = self._passed_count
+        lap, head["checkpoints_of_lap"] = divmod(self._passed_count, self._layout.state_count)
+        head["lap"] = lap
+        head["race_finished"] = self.is_finished
+        head["finish_not_passed"] = not self.is_finished
+        x, y, z = car["velocity_m_s"].tolist()
+        head["display_speed_km_h"] = int((x * x + y * y + z * z) ** 0.5 * _KM_H_PER_M_S)
+        write_car(self._car, self._words)
+        return bytes(self._blob)
+
+    def restore_state(self, blob: bytes) -> None:
+        """Go back (or forth) to a saved state of this track; the next tick follows the blob's race time.
+
+        A blob whose last checkpoint time was set to NOT_PASSED is one whose finish is undone. No event is made of the
+        change itself; gates that were passed but not reported yet when the blob was saved are reported again.
+
+        Raises:
+            StateBlobError: If the blob has another shape, is of another track, or holds numbers that no race can have;
+                the race is unchanged then.
+        """
+        layout = CheckpointLayout.of_blob(blob)
+        words, head, gate_is_passed, times_ms = _views(blob, layout)
+        magic, blob_signature, reported_count, reported_laps = head["private"][:PRIVATE_HEADER_WORDS].tolist()
+        if (magic, blob_signature) != (_MAGIC, self._signature) or layout.blob_bytes != self._layout.blob_bytes:
+            raise StateBlobError(f"state blob that is not of a race on track {self.track.name!r} in this game")
+        car = read_car(words, len(self.track.ribbon.station_m))
+        tick_time_ms = int(head["timers_ms"][_RACE_TIMER])
+        is_on_the_clock = -COUNTDOWN_MS <= tick_time_ms <= MAX_RACE_MS and tick_time_ms % TICK_MS == 0
+        if not is_on_the_clock or int(car[0]["clock_ms"]) != max(0, tick_time_ms):
+            raise StateBlobError(f"state blob whose clocks say {tick_time_ms} and {car[0]['clock_ms']} ms")
+        passed_count = _count_passed(times_ms, gate_is_passed, tick_time_ms)
+        self.inputs.restore(tick_time_ms, head["input_events"])
+        self._car = car
+        self._tick_time_ms = tick_time_ms
+        self._times_ms[:] = times_ms
+        self._gate_is_passed[:] = gate_is_passed
+        self._passed_count, self._reported_count, self._reported_laps = passed_count, reported_count, reported_laps
+        if not self.is_finished:
+            self._forget_finish()
+
+    def _forget_finish(self) -> None:
+        """Make the counters fit the checkpoint times, in which the finish is not passed."""
+        self._gate_is_passed[-1] = 0
+        self._passed_count = int(np.count_nonzero(self._times_ms != NOT_PASSED))
+        self._reported_count = min(self._reported_count, self._passed_count)
+        self._reported_laps = min(self._reported_laps, self.lap_count)
+
+    def _play_script(self) -> int:
+        """Make the script's changes of this instant; returns the ticks until its next one."""
+        now = bisect_left(self._script, self._tick_time_ms, key=lambda event: event.time_ms)
+        later = bisect_left(self._script, self._tick_time_ms + 1, key=lambda event: event.time_ms)
+        self.inputs.apply(self._script[now:later])
+        if later == len(self._script):
+            return MAX_RACE_MS // TICK_MS
+        return (self._script[later].time_ms - self._tick_time_ms) // TICK_MS
+
+
+def _views(
+    blob: bytes | bytearray, layout: CheckpointLayout
+) -> tuple[npt.NDArray[np.uint32], np.void, npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+    """A blob's 32-bit words, head, checkpoint states (of a lap) and checkpoint times, all sharing its memory."""
+    words = np.frombuffer(blob, "<u4")
+    head_words = STATE_HEAD_DTYPE.itemsize // WORD_BYTES
+    states = words[head_words : head_words + layout.state_count].view("<i4")
+    times = words[layout.times_offset // WORD_BYTES :].view("<i4")[::2]
+    return words, words[:head_words].view(STATE_HEAD_DTYPE)[0], states, times
+
+
+def _count_passed(times_ms: npt.NDArray[np.int32], gate_is_passed: npt.NDArray[np.int32], tick_time_ms: int) -> int:
+    """Count the passed gates of a blob and check that its gates and times fit each other.
+
+    Raises:
+        StateBlobError: If they do not.
+    """
+    is_passed = times_ms != NOT_PASSED
+    count = int(np.count_nonzero(is_passed))
+    per_lap = len(gate_is_passed)
+    if count == len(times_ms):
+        gates_fit = np.count_nonzero(gate_is_passed) == per_lap
+    else:  # the lap line's flag may be left over from a finish whose time was cleared
+        gates_fit = np.count_nonzero(gate_is_passed[:-1]) == count % per_lap
+    passed_times_ms = times_ms[:count]
+    times_fit = ((passed_times_ms >= 0) & (passed_times_ms <= tick_time_ms)).all()
+    if not (gates_fit and times_fit):
+        raise StateBlobError(
+            f"state blob with checkpoint times {times_ms} and gates {gate_is_passed} at {tick_time_ms} ms"
+        )
+    return count
