@@ -1,6 +1,5 @@
 import os
 import pickle
-import resource
 import struct
 from collections import OrderedDict, namedtuple
 
@@ -111,6 +110,7 @@ def test_a_low_disk_is_told_before_writing(tmp_path):
 
 def test_a_write_that_fails_half_way_loses_nothing(tmp_path):
     save_checkpoint(tmp_path, make_state(1), minimum_free_disk_mb=0)
+    resource = pytest.importorskip("resource", reason="limits of file sizes are POSIX's")
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
     try:

@@ -35,6 +35,9 @@ from trackmania_rl.telemetry.statistics import RaceHistory, TrainingStatistics
 Layout = dict[str, dict[str, tuple[str, list[str]]]]
 """category: {chart: (kind of chart, regular expressions of tags)}"""
 
+HISTOGRAM_VALUES = 200_000
+"""A larger parameter is represented by about so many of its values, evenly spread: millions would hold up learning."""
+
 _MS_PER_S = 1000.0
 
 
@@ -140,7 +143,8 @@ class TensorboardWriter:
     def write_histograms(self, named_parameters: Iterable[tuple[str, torch.Tensor]], frames_total: int) -> None:
         """Writes the distribution of each parameter, as `network.named_parameters()` gives them."""
         for name, parameter in named_parameters:
-            values = parameter.detach().float().cpu()
+            stride = max(1, parameter.numel() // HISTOGRAM_VALUES)
+            values = parameter.detach().flatten()[::stride].float().cpu()
             # A diverged network is worth seeing in its loss; a histogram of nothing but NaN cannot be made.
             finite = values[torch.isfinite(values)]
             if finite.numel() > 0:
