@@ -98,6 +98,16 @@ def test_a_resumed_learner_makes_the_same_bytes(make_learner, make_batch):
     assert torch.equal(straight.evaluate(make_batch(seed=50)), resumed.evaluate(make_batch(seed=50)))
 
 
+def test_a_checkpoint_from_another_kind_of_device_goes_on_from_its_weights(make_learner, make_batch):
+    trained, resumed = make_learner(), make_learner(seed=77)
+    trained.update(make_batch(), 1e-2)
+    gpus_generator = torch.zeros(16, dtype=torch.uint8)
+    resumed.load_state_dict(trained.state_dict() | {"device_type": "cuda", "generator": gpus_generator})
+    assert torch.equal(flatten_parameters(resumed.online), flatten_parameters(trained.online))
+    resumed.update(make_batch(seed=1), 1e-3)
+    assert resumed.updates == 2
+
+
 def test_evaluating_changes_no_weight_and_no_running_mean(make_learner, make_batch):
     learner = make_learner()
     learner.update(make_batch(), 1e-3)

@@ -68,7 +68,7 @@ class IQNLearner:
         self._gradient = self._weights.grad = flatten_gradients(self.online)
         self._target_weights = flatten_parameters(self.target)
         self._averaged_weights = flatten_parameters(self._averaged)
-        self._optimizer = torch.optim.RAdam([self._weights], foreach=False)
+        self._optimizer = torch.optim.RAdam([self._weights], foreach=True)  # foreach: fewer passes over the vector
 
         # Processors compute in float32; float16 alone has so small a range that its gradients must be scaled.
         self._autocast_dtype = getattr(torch, settings.autocast_dtype)
@@ -161,6 +161,7 @@ class IQNLearner:
             "optimizer": self._optimizer.state_dict(),
             "grad_scaler": self._grad_scaler.state_dict(),
             "generator": self._generator.get_state(),
+            "device_type": self._device.type,
             "self_loss_mean": self._scaling.mean,
             "self_loss_clamped_mean": self._scaling.clamped_mean,
             "self_loss_batches": self._scaling.batches,
@@ -170,6 +171,9 @@ class IQNLearner:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where `state_dict()` was taken: the same batches then give the same bytes.
 
+        On another type of device or in another precision it goes on from the same weights, but not to the byte: random
+        states do not carry over from one type to another, and gradient scales belong to float16.
+
         Raises:
             KeyError: if an entry is missing.
             RuntimeError: if the networks' names or shapes differ; torch's text lists them.
@@ -178,8 +182,10 @@ class IQNLearner:
         self.target.load_state_dict(state["target"])
         self._averaged.load_state_dict(state["averaged"])
         self._optimizer.load_state_dict(state["optimizer"])
-        self._grad_scaler.load_state_dict(state["grad_scaler"])
-        self._generator.set_state(state["generator"].cpu())
+        if state["grad_scaler"]:
+            self._grad_scaler.load_state_dict(state["grad_scaler"])
+        if state["device_type"] == self._device.type:
+            self._generator.set_state(state["generator"].cpu())
         self._scaling.mean = state["self_loss_mean"].to(self._device)
         self._scaling.clamped_mean = state["self_loss_clamped_mean"].to(self._device)
         self._scaling.batches = state["self_loss_batches"]
