@@ -269,7 +269,7 @@ def test_moving_on_changes_the_road():
 
 
 def test_slopes_change_picture_and_light():
-    """The road that rises 20 m ahead is seen higher and brighter than a level one, the one that falls lower and darker."""
+    """A road that rises 20 m ahead is seen higher and brighter than a level one, one that falls lower."""
 
     def bent(slope):
         n_level = int((CAR_STATION_M + 20.0) / RIBBON_SPACING_M)
