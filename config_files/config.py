@@ -180,8 +180,8 @@ discard_non_greedy_actions_in_nsteps = True
 # Length of a mini-race in actions: Q is the sum of rewards within it. 140 x 50 ms = 7 s. Range: > 0.
 temporal_mini_race_duration_actions = 140
 
-# The elapsed time of a sampled state is abs(uniform integer in [-long, duration + max)) - max, not below 0: long
-# horizons, and the last steps, are drawn more often. Range: >= 0.
+# The elapsed time of a sampled state is abs(uniform integer in [max - long, duration + max)) - max, not below 0: long
+# horizons, and the full one, are drawn more often. Range: >= 0; long at most the duration.
 oversample_long_term_steps = 40
 oversample_maximum_term_steps = 5
 

@@ -198,6 +198,11 @@ class ReplaySettings(_Group):
                 f"memory_size_start_learn_schedule begins with {start} transitions, more than the smallest memory "
                 f"({smallest} in memory_size_schedule): learning would never start"
             )
+        if self.oversample_long_term_steps > self.temporal_mini_race_duration_actions:
+            raise ValueError(
+                f"oversample_long_term_steps = {self.oversample_long_term_steps} is more than the mini-race lasts "
+                f"(temporal_mini_race_duration_actions = {self.temporal_mini_race_duration_actions})"
+            )
         return self
 
 

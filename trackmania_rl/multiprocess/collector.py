@@ -7,7 +7,7 @@ in one process. `collector_process.py` is the shell around it.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -18,7 +18,7 @@ from trackmania_rl.agents.inference import Inferer
 from trackmania_rl.agents.shared_weights import SharedWeights
 from trackmania_rl.multiprocess.live_settings import LiveSettings
 from trackmania_rl.policy import Policy, PolicyDecision
-from trackmania_rl.settings import MapEntry
+from trackmania_rl.settings import GameSettings, MapEntry
 
 
 class StopCollecting(Exception):  # noqa: N818  # not an error: the run ends
@@ -28,13 +28,25 @@ class StopCollecting(Exception):  # noqa: N818  # not an error: the run ends
 class RaceDriver(Protocol):
     """What a collector needs of a game: `GameInstanceManager` is one."""
 
-    def rollout(self, map_entry: MapEntry, policy: Policy) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Play one race and return `(rollout_results, end_race_stats)`."""
+    game: GameSettings
+
+    def rollout(
+        self, map_entry: MapEntry, policy: Policy, frames: npt.NDArray[np.uint8] | None
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Play one race, its frames written to `frames`, and return `(rollout_results, end_race_stats)`."""
         ...
 
 
-SendRace = Callable[[MapEntry, dict[str, Any], dict[str, Any]], None]
-"""Hands a finished race on; blocks while the learner is behind."""
+class RaceOutbox(Protocol):
+    """Where finished races go."""
+
+    def frames(self) -> npt.NDArray[np.uint8] | None:
+        """Room for the next race's frames; waits while the learner is behind. None if the run ends meanwhile."""
+        ...
+
+    def send(self, rollout_results: Mapping[str, Any], end_race_stats: Mapping[str, Any]) -> None:
+        """Hand a finished race on, whose frames lie in the room given last."""
+        ...
 
 
 @dataclass
@@ -60,7 +72,7 @@ class Collector:
         evaluator: the same for evaluation races (averaged weights).
         frames_total: how many frames the whole run has collected, for the exploration schedules.
         stop_requested: whether the run is to end.
-        send_race: where finished races go.
+        outbox: where finished races go.
     """
 
     def __init__(
@@ -71,7 +83,7 @@ class Collector:
         evaluator: WeightsFollower,
         frames_total: Callable[[], int],
         stop_requested: Callable[[], bool],
-        send_race: SendRace,
+        outbox: RaceOutbox,
     ) -> None:
         self._live = live
         self._driver = driver
@@ -79,7 +91,7 @@ class Collector:
         self._evaluator = evaluator
         self._frames_total = frames_total
         self._stop_requested = stop_requested
-        self._send_race = send_race
+        self._outbox = outbox
         self._races = self._map_cycle()
 
     def run(self) -> None:
@@ -93,12 +105,17 @@ class Collector:
     def play_next_race(self) -> None:
         """Play the map cycle's next race and send it off."""
         self._live.refresh()
+        self._driver.game = self._live.current.game
         map_entry = next(self._races)
         follower = self._explorer if map_entry.is_explo else self._evaluator
         follower.inferer.exploration_settings = self._live.current.exploration
         follower.inferer.begin_race(is_explo=map_entry.is_explo, frame_count=self._frames_total())
-        rollout_results, end_race_stats = self._driver.rollout(map_entry, self._policy(follower))
-        self._send_race(map_entry, rollout_results, end_race_stats)
+        frames = self._outbox.frames()
+        if frames is None:
+            return
+        rollout_results, end_race_stats = self._driver.rollout(map_entry, self._policy(follower), frames)
+        about = {"map_name": map_entry.map_name, "is_explo": map_entry.is_explo, "fill_buffer": map_entry.fill_buffer}
+        self._outbox.send(rollout_results, {**end_race_stats, **about})
 
     def _map_cycle(self) -> Iterator[MapEntry]:
         """The races in order; an edited map cycle starts afresh when the old one has come round."""

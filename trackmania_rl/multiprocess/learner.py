@@ -145,7 +145,7 @@ def build_learning(
         auto_log_optim_steps=False,
     )
     store = StoreRaces(buffer, buffer_test, layout, live, on_race)
-    sampling = SampleAtReplayRatio(store, buffer, buffer_test, live, should_stop)
+    sampling = SampleAtReplayRatio(store, buffer, live, should_stop)
     publish = PublishWeights(learner, exploration_weights, evaluation_weights, live)
     test_loss = MeasureTestLoss(learner, buffer_test, live)
     # The order within one point of the loop: schedules before sampling, target and weights after the update.

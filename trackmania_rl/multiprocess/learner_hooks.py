@@ -204,13 +204,11 @@ class SampleAtReplayRatio(_Hook):
         self,
         store: StoreRaces,
         buffer: MiniRaceReplayBuffer,
-        buffer_test: MiniRaceReplayBuffer,
         live: LiveSettings,
         should_stop: Callable[[], bool],
     ) -> None:
         self._store = store
         self._buffer = buffer
-        self._buffer_test = buffer_test
         self._live = live
         self._should_stop = should_stop
         self._trainer: Trainer | None = None
@@ -234,7 +232,7 @@ class SampleAtReplayRatio(_Hook):
         assert self._trainer is not None
         replay = self._live.current.replay
         start_learning_at = staircase(replay.memory_size_start_learn_schedule, self._trainer.collected_frames)
-        has_enough = len(self._buffer) + len(self._buffer_test) >= start_learning_at and len(self._buffer) > 0
+        has_enough = self._store.transitions_stored >= start_learning_at and len(self._buffer) > 0
         if not has_enough or self.transitions_due < replay.batch_size or self._should_stop():
             raise StopIteration
         self.transitions_due -= replay.batch_size

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+from trackmania_rl.errors import UserError
 from trackmania_rl.protocol.messages import NO_KEYS, TICK_MS, KeyState
 
 ANALOG_FULL: Final = 65536
@@ -48,7 +49,7 @@ _MAX_TIME_MS: Final = 2**31 - 1 - 2**17
 """Latest time whose event still fits the state blob's 32-bit event time."""
 
 
-class InputScriptError(ValueError):
+class InputScriptError(UserError, ValueError):
     """A line of an input script that is not understood."""
 
 

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
+from trackmania_rl.errors import UserError
 from trackmania_rl.simulator.track_design import moving_average, resample
 from trackmania_rl.simulator.track_geometry import (
     MAX_LAP_MISMATCH_M,
@@ -48,7 +49,7 @@ WidthMetres = Annotated[float, Field(ge=4.0, le=200.0, allow_inf_nan=False)]
 Degrees = Annotated[float, Field(ge=-60.0, le=60.0, allow_inf_nan=False)]
 
 
-class TrackFileError(ValueError):
+class TrackFileError(UserError, ValueError):
     """A track file or reference line cannot be used; the text names the file, the value and what is allowed."""
 
 

@@ -1,0 +1,170 @@
+"""Train a driver: start game instances and collectors, learn from their races, show and save what happens.
+
+Without options it trains on the simulated game with config_files/config.py. Ctrl-C ends it with a checkpoint; the same
+command goes on from there. A run that exists goes on with the configuration in its own folder, save/{run_name}/config/:
+edit that one (it may be edited while the run goes on), or say --update-config to take the given file anew.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+PROJECT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not installed, and from anywhere
+
+from trackmania_rl.errors import UserError  # noqa: E402
+from trackmania_rl.settings import Settings, describe_range, load_settings  # noqa: E402
+
+log = logging.getLogger("train")
+
+
+def main() -> int:
+    """Run the command line; return the exit code."""
+    arguments = parse_arguments()
+    try:
+        if arguments.list_settings:
+            list_settings(load_settings(arguments.config, arguments.set))
+        else:
+            train(arguments)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("--config", type=Path, default=PROJECT / "config_files" / "config.py", help="configuration file")
+    add("--set", action="append", default=[], metavar="NAME=VALUE", help="override a setting; may be repeated")
+    add("--output-folder", type=Path, default=PROJECT, help="holds save/ and tensorboard/ (default: the project)")
+    add("--update-config", action="store_true", help="an existing run takes --config and --set anew")
+    add("--max-wall-s", type=float, default=float("inf"), help="end after so many seconds")
+    add("--max-frames", type=int, default=sys.maxsize, help="end when the run has collected so many frames")
+    add("--list-settings", action="store_true", help="print every setting with its value and range, and end")
+    return parser.parse_args()
+
+
+def list_settings(settings: Settings) -> None:
+    """Print every setting with its value and what is allowed."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("setting", "value", "allowed")
+    for name, value in settings.flat().items():
+        text = str(value)
+        table.add_row(name, text if len(text) <= 60 else text[:57] + "...", describe_range(name))
+    Console().print(table)
+
+
+def train(arguments: argparse.Namespace) -> None:
+    """Set up the run and learn until it is to end."""
+    # Torch takes seconds to import: after the command line and its mistakes.
+    from trackmania_rl.checkpoints import RunFolder
+    from trackmania_rl.features import ObservationLayout
+    from trackmania_rl.multiprocess.learner import make_network
+    from trackmania_rl.multiprocess.learner_process import learner_process_fn
+    from trackmania_rl.multiprocess.live_settings import LiveSettings
+    from trackmania_rl.multiprocess.monitor import RunMonitor
+    from trackmania_rl.multiprocess.rollout_slot import RolloutBounds
+    from trackmania_rl.multiprocess.rollout_transport import RolloutReceiver
+    from trackmania_rl.multiprocess.run_setup import check_machine, load_reference_lines, make_supervisor, share_run
+    from trackmania_rl.seeds import SeedTree
+    from trackmania_rl.telemetry.race_record import CommandClock
+    from trackmania_rl.telemetry.statistics import TrainingStatistics
+    from trackmania_rl.telemetry.terminal_view import open_terminal_view
+
+    clock = CommandClock()
+    settings = load_settings(arguments.config, arguments.set)
+    folder = RunFolder.create(arguments.output_folder, settings.run.run_name)
+    snapshot_file, settings = configuration_of_run(arguments, folder.config)
+    log_to(folder.log)
+    maps_folder = PROJECT / settings.game.maps_folder
+    reference_lines_m = load_reference_lines(settings, maps_folder)
+    check_machine(settings, folder.path)
+
+    seeds = SeedTree(settings.run.seed)
+    layout = ObservationLayout.from_settings(settings.observation)
+    shared = share_run(settings, layout, seeds, snapshot_file)
+    receiver = RolloutReceiver(
+        RolloutBounds.of_game(settings.game, layout.float_input_dim), settings.sync.rollout_slots_per_collector
+    )
+    live = LiveSettings(snapshot_file, settings, is_reporter=True)
+    statistics = TrainingStatistics(clock)
+    monitor = RunMonitor(live, folder, statistics, clock, reference_lines_m, lambda: receiver.waited_s)
+    should_stop = stop_conditions(arguments, clock, lambda: statistics.frames_total)
+    learner_process_fn(
+        live,
+        make_network(settings, layout, seeds),
+        layout,
+        seeds,
+        shared,
+        receiver,
+        make_supervisor(live, shared, receiver, maps_folder, folder),
+        monitor,
+        open_terminal_view(settings.telemetry.terminal_view, settings.run.run_name),
+        should_stop,
+    )
+    seeds.write_json(folder.seeds)
+    print(f"{statistics.races_total:,} races, {statistics.frames_total:,} frames; everything is in {folder.path}")
+
+
+def configuration_of_run(arguments: argparse.Namespace, config_folder: Path) -> tuple[Path, Settings]:
+    """The run's own configuration: taken from the command line at first, from its own folder when it goes on."""
+    from trackmania_rl.multiprocess.live_settings import SNAPSHOT_FILE, append_overrides, write_snapshot
+    from trackmania_rl.settings import changed_settings
+
+    snapshot_file = config_folder / SNAPSHOT_FILE
+    if arguments.update_config or not snapshot_file.is_file():
+        write_snapshot(arguments.config, config_folder, arguments.set)
+        return snapshot_file, load_settings(snapshot_file)
+    load_settings(snapshot_file, arguments.set)  # before it is written there
+    append_overrides(snapshot_file, arguments.set)
+    settings = load_settings(snapshot_file)
+    differences = changed_settings(load_settings(arguments.config, arguments.set), settings)
+    if differences:
+        log.warning(
+            "going on with %s, which differs from %s in: %s (--update-config takes the latter)",
+            *(snapshot_file, arguments.config, ", ".join(sorted(differences))),
+        )
+    return snapshot_file, settings
+
+
+def log_to(file: Path) -> None:
+    """Log to the terminal and to the run's file."""
+    formatter = logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S")
+    handlers: list[logging.Handler] = [logging.StreamHandler(), logging.FileHandler(file, encoding="utf-8")]
+    for handler in handlers:
+        handler.setFormatter(formatter)
+    logging.basicConfig(level=logging.INFO, handlers=handlers)
+
+
+def stop_conditions(
+    arguments: argparse.Namespace, clock: Callable[[], float], frames_total: Callable[[], int]
+) -> Callable[[], bool]:
+    """What ends the run: Ctrl-C, SIGTERM, or a limit of the command line. A second Ctrl-C interrupts at once."""
+    interrupted = threading.Event()
+
+    def on_signal(number: int, _: object) -> None:
+        if interrupted.is_set() and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        interrupted.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, on_signal)
+
+    def should_stop() -> bool:
+        return interrupted.is_set() or clock() > arguments.max_wall_s or frames_total() >= arguments.max_frames
+
+    return should_stop
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,43 @@
+"""Before a run starts: what is missing or taken is told in one line."""
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from trackmania_rl.errors import UserError
+from trackmania_rl.multiprocess.run_setup import check_machine, load_reference_lines
+from trackmania_rl.settings import load_settings
+
+
+def _settings(repository_root: Path, *overrides: str):  # noqa: ANN202
+    return load_settings(repository_root / "config_files" / "config.py", overrides)
+
+
+def test_the_shipped_maps_are_there(repository_root: Path) -> None:
+    lines_m = load_reference_lines(_settings(repository_root), repository_root / "maps")
+    assert all(line_m.shape[1] == 3 for line_m in lines_m.values())
+
+
+def test_a_missing_map_and_a_damaged_line_are_named(repository_root: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"valley\.toml"):
+        load_reference_lines(_settings(repository_root), tmp_path)
+    for file in (repository_root / "maps").iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    (tmp_path / "valley_0.5m.npy").write_bytes(b"not an array")
+    with pytest.raises(UserError, match=r"valley_0\.5m\.npy"):
+        load_reference_lines(_settings(repository_root), tmp_path)
+
+
+def test_a_taken_port_is_named(repository_root: Path, tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(UserError, match=rf"port {port} is in use"):
+            check_machine(_settings(repository_root, f"base_tmi_port={port}"), tmp_path)
+
+
+def test_a_full_disk_is_named(repository_root: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="minimum_free_disk_mb = 999999999"):
+        check_machine(_settings(repository_root, "minimum_free_disk_mb=999999999"), tmp_path)

@@ -1,0 +1,81 @@
+"""The learner's process, which is the main one: it starts the collectors, learns from their races and ends the run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import torch
+
+from trackmania_rl.agents.iqn import IQN_Network
+from trackmania_rl.features import ObservationLayout
+from trackmania_rl.multiprocess.learner import build_learning
+from trackmania_rl.multiprocess.live_settings import LiveSettings
+from trackmania_rl.multiprocess.monitor import RunMonitor
+from trackmania_rl.multiprocess.rollout_transport import ReceivedRollout, RolloutReceiver
+from trackmania_rl.multiprocess.shared_run import SharedRun, logs_of_collectors
+from trackmania_rl.multiprocess.supervisor import CollectorSupervisor
+from trackmania_rl.seeds import SeedTree
+from trackmania_rl.telemetry.terminal_view import TerminalView
+
+POLL_S = 0.1
+"""How long the learner waits for a race before it looks after the run."""
+
+
+def learner_process_fn(
+    live: LiveSettings,
+    network: IQN_Network,
+    layout: ObservationLayout,
+    seeds: SeedTree,
+    shared: SharedRun,
+    receiver: RolloutReceiver,
+    supervisor: CollectorSupervisor,
+    monitor: RunMonitor,
+    view: TerminalView,
+    should_stop: Callable[[], bool],
+) -> None:
+    """Learn until `should_stop()`; then end the collectors and write a last checkpoint.
+
+    Raises:
+        CheckpointError: if the run's checkpoint cannot be read or does not fit.
+        CollectorsKeepDyingError: if no collector can be kept alive; what was learned is saved first.
+    """
+    torch.set_num_threads(live.current.run.learner_threads)
+    last_look_s = 0.0
+
+    def housekeeping() -> None:
+        nonlocal last_look_s
+        shared.frames_total.value = monitor.statistics.frames_total
+        monitor.observe()
+        if time.monotonic() - last_look_s > POLL_S:
+            last_look_s = time.monotonic()
+            supervisor.check()
+            view.update(monitor.statistics)
+
+    def receive() -> ReceivedRollout | None:
+        return receiver.receive(POLL_S)
+
+    learning = build_learning(
+        live,
+        network,
+        layout,
+        seeds,
+        exploration_weights=shared.exploration_weights,
+        evaluation_weights=shared.evaluation_weights,
+        receive=receive,
+        should_stop=should_stop,
+        on_race=monitor.on_race,
+        housekeeping=housekeeping,
+    )
+    monitor.attach(learning)
+    shared.frames_total.value = monitor.statistics.frames_total
+    with view, logs_of_collectors(shared.log_queue):  # in this order: collectors' messages appear in the view
+        try:
+            supervisor.start()
+            learning.trainer.train()
+        finally:
+            shared.stop_requested.set()  # first, so that collectors end while the checkpoint is written
+            monitor.try_to_save()
+            supervisor.stop()
+            receiver.close()
+            monitor.close()

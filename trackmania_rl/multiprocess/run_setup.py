@@ -1,0 +1,118 @@
+"""What stands before a run: the machine and the maps are checked, and what the processes share is made."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from trackmania_rl.agents.shared_weights import SharedWeights
+from trackmania_rl.checkpoints import RunFolder
+from trackmania_rl.errors import UserError
+from trackmania_rl.features import ObservationLayout
+from trackmania_rl.multiprocess.collector_process import collector_process_fn
+from trackmania_rl.multiprocess.learner import make_network
+from trackmania_rl.multiprocess.live_settings import LiveSettings
+from trackmania_rl.multiprocess.rollout_transport import RolloutReceiver
+from trackmania_rl.multiprocess.shared_run import CollectorTask, SharedRun, spawn_context
+from trackmania_rl.multiprocess.supervisor import CollectorSupervisor
+from trackmania_rl.seeds import SeedTree
+from trackmania_rl.settings import Settings
+from trackmania_rl.simulator.track_file import load_track
+from trackmania_rl.track.reference_line import load_reference_line
+
+
+def load_reference_lines(settings: Settings, maps_folder: Path) -> dict[str, npt.NDArray[np.float64]]:
+    """Read every map of the map cycle, so that a bad one stops the run before it starts.
+
+    Returns:
+        (N, 3) points of the reference line by map name.
+
+    Raises:
+        UserError: if a reference line, or a track of the simulated game, is missing or damaged.
+    """
+    lines_m = {}
+    for entry in settings.game.map_cycle:
+        if settings.game.game == "simulated":
+            load_track(maps_folder / entry.map_path)
+        lines_m[entry.map_name] = load_reference_line(
+            maps_folder / entry.reference_line, settings.observation.distance_between_zone_centers_m
+        )
+    return lines_m
+
+
+def check_machine(settings: Settings, folder: Path) -> None:
+    """Look at what the run needs of the machine.
+
+    Raises:
+        UserError: if the disk is full, or a port that a game instance needs is taken.
+    """
+    free_mb = shutil.disk_usage(folder).free >> 20
+    if free_mb < settings.run.minimum_free_disk_mb:
+        raise UserError(
+            f"the disk of {folder} has {free_mb} MB free, less than minimum_free_disk_mb = "
+            f"{settings.run.minimum_free_disk_mb}: no checkpoint could be written; free some space"
+        )
+    for port in range(settings.game.base_tmi_port, settings.game.base_tmi_port + settings.game.n_collectors):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError as error:
+                raise UserError(
+                    f"port {port} is in use ({error.strerror}), perhaps by another training; end that, or set another "
+                    "base_tmi_port in user_config.py (--set base_tmi_port=...)"
+                ) from None
+
+
+def share_run(settings: Settings, layout: ObservationLayout, seeds: SeedTree, snapshot_file: Path) -> SharedRun:
+    """Make what the processes of a run share; the `uncompiled_shared_network`s hold the weights."""
+    context = spawn_context()
+    uncompiled_shared_network = make_network(settings, layout, seeds)
+    uncompiled_shared_evaluation_network = make_network(settings, layout, seeds)
+    return SharedRun(
+        snapshot_file=snapshot_file,
+        exploration_weights=SharedWeights(uncompiled_shared_network, context),
+        evaluation_weights=SharedWeights(uncompiled_shared_evaluation_network, context),
+        frames_total=context.Value("q", 0),
+        stop_requested=context.Event(),
+        log_queue=context.Queue(),
+    )
+
+
+def make_supervisor(
+    live: LiveSettings, shared: SharedRun, receiver: RolloutReceiver, maps_folder: Path, folder: RunFolder
+) -> CollectorSupervisor:
+    """The supervisor of this run's collectors, which spawns each as a process of its own."""
+    context = spawn_context()
+    session = _count_session(folder)
+    n_starts: dict[int, int] = {}
+
+    def spawn(index: int) -> BaseProcess:
+        n_starts[index] = n_starts.get(index, 0) + 1
+        task = CollectorTask(
+            index=index,
+            name=f"collector-{index}/session-{session}/start-{n_starts[index]}",
+            settings=live.current,
+            maps_folder=maps_folder,
+            sender=receiver.open_collector(index),
+        )
+        process = context.Process(
+            target=collector_process_fn, args=(task, shared), name=f"collector {index}", daemon=False
+        )
+        process.start()
+        return process
+
+    return CollectorSupervisor(spawn, receiver.close_collector, live.current.game.n_collectors, shared.stop_requested)
+
+
+def _count_session(folder: RunFolder) -> int:
+    """How often this run was started, this time included: a resumed run must not draw its old random numbers again."""
+    file = folder.path / "sessions.txt"
+    session = 1 + (int(file.read_text()) if file.is_file() else 0)
+    file.write_text(f"{session}\n")
+    return session

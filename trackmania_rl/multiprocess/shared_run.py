@@ -1,0 +1,81 @@
+"""What the processes of one run share: a few objects made once, handed to each process when it is spawned."""
+
+from __future__ import annotations
+
+import logging
+import logging.handlers
+import multiprocessing
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.context import SpawnContext
+from multiprocessing.synchronize import Event
+from pathlib import Path
+from typing import Any
+
+from trackmania_rl.agents.shared_weights import SharedWeights
+from trackmania_rl.multiprocess.rollout_transport import RolloutSender
+from trackmania_rl.settings import Settings
+
+
+def spawn_context() -> SpawnContext:
+    """The one way processes are started here: `spawn` is safe beside threads and accelerators."""
+    return multiprocessing.get_context("spawn")
+
+
+@dataclass(frozen=True)
+class SharedRun:
+    """Shared by the learner and all collectors.
+
+    Attributes:
+        snapshot_file: the run's own configuration.
+        exploration_weights: the online network's weights.
+        evaluation_weights: the averaged network's weights.
+        frames_total: the run's frame count, written by the learner.
+        stop_requested: set when the run ends.
+        log_queue: where collectors send their log records.
+    """
+
+    snapshot_file: Path
+    exploration_weights: SharedWeights
+    evaluation_weights: SharedWeights
+    frames_total: Any  # multiprocessing.Value of a 64-bit integer
+    stop_requested: Event
+    log_queue: Any  # multiprocessing.Queue of logging.LogRecord
+
+
+@dataclass(frozen=True)
+class CollectorTask:
+    """Everything one collector process is told.
+
+    Attributes:
+        index: its number, from 0.
+        name: its name in the seed tree, a new one each time it is started.
+        settings: in force when it is started.
+        maps_folder: where tracks and reference lines lie.
+        sender: its way to the learner.
+    """
+
+    index: int
+    name: str
+    settings: Settings
+    maps_folder: Path
+    sender: RolloutSender
+
+
+def send_logs_to(log_queue: Any) -> None:
+    """Let this process's log records go to the main process, which alone writes to terminal and file."""
+    root = logging.getLogger()
+    root.handlers = [logging.handlers.QueueHandler(log_queue)]
+    root.setLevel(logging.INFO)
+
+
+@contextmanager
+def logs_of_collectors(log_queue: Any) -> Iterator[None]:
+    """Handle the collectors' log records by this process's own handlers."""
+    listener = logging.handlers.QueueListener(log_queue, *logging.getLogger().handlers, respect_handler_level=True)
+    listener.start()
+    try:
+        yield
+    finally:
+        listener.stop()
