@@ -73,6 +73,40 @@ def test_it_learns_the_rewards_of_terminal_transitions(make_learner, make_batch)
     assert learner.updates == 401
 
 
+@pytest.mark.parametrize("expected_reward_per_action", [0.0, 0.8])
+def test_it_learns_values_that_are_known(make_learner, make_batch, expected_reward_per_action):
+    """A mini-race of 10 actions with rewards of 1, 0 and -1: best from here is 1 for each action left."""
+    duration, rewards = 10, torch.tensor([1.0, 0.0, -1.0])
+    learner = make_learner(
+        float_hidden_dim=32,
+        dense_hidden_dimension=64,
+        target_action="argmax_of_mean",
+        soft_update_tau=0.1,
+        expected_reward_per_action=expected_reward_per_action,
+    )
+    for network in (learner.online, learner.target):
+        network.mini_race_duration_actions = duration
+
+    for step in range(500):
+        batch = make_batch(seed=step, batch_size=64)
+        elapsed = torch.randint(duration, (64,), generator=torch.Generator().manual_seed(step))
+        batch.state_float[:, 0] = elapsed
+        batch.next_state_float[:, 0] = elapsed + 1
+        batch.reward = rewards[batch.action]
+        batch.gamma_n = (elapsed + 1 < duration).float()
+        learner.update(batch, 3e-3)
+        learner.soft_update_target()
+
+    states = make_batch(seed=0, batch_size=duration)
+    states.state_float[:, 0] = torch.arange(duration)
+    cosines = learner.online.cosines((torch.arange(8) + 0.5) / 8)
+    values = learner.online.values(states.state_img, states.state_float, cosines)
+    actions_left = torch.arange(duration, 0, -1)
+    expected = rewards[None, :] + (actions_left - 1)[:, None]
+    assert (values - expected).abs().mean() < 0.3
+    assert torch.all(values.argmax(dim=1) == 0)
+
+
 def bytes_of(learner):
     file = io.BytesIO()
     torch.save(learner.state_dict(), file)

@@ -342,13 +342,11 @@ class SelfLossScaling:
             learning: whether the running means move.
         """
         divisors = quantile_huber_loss(targets, targets, tau, settings.iqn_kappa).sqrt()
-        rate = max(settings.target_self_loss_average_rate, 1 / (self.batches + 1))
-        # The first batch sets the means, also where it is only looked at.
-        mean = torch.lerp(self.mean, divisors.mean(), rate) if learning or self.batches == 0 else self.mean
+        is_first = self.batches == 0  # the first batch sets the means, also where it is only looked at
+        rate = max(settings.target_self_loss_average_rate, 1 / (self.batches + 1)) if learning or is_first else 0.0
+        mean = torch.lerp(self.mean, divisors.mean(), rate)
         clamped = torch.maximum(divisors, mean / settings.target_self_loss_clamp_ratio).clamp_min(SMALLEST_SELF_LOSS)
-        clamped_mean = (
-            torch.lerp(self.clamped_mean, clamped.mean(), rate) if learning or self.batches == 0 else self.clamped_mean
-        )
+        clamped_mean = torch.lerp(self.clamped_mean, clamped.mean(), rate)
         if learning:
             self.mean, self.clamped_mean, self.batches = mean, clamped_mean, self.batches + 1
         return clamped_mean / clamped
