@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from trackmania_rl.protocol.messages import KeyState
 from trackmania_rl.protocol.state_blob import (
     HEAD_BYTES,
     MATERIAL_COUNT,
@@ -25,7 +24,7 @@ from trackmania_rl.protocol.state_blob import (
     StateBlobError,
     StateView,
 )
-from trackmania_rl.settings import ObservationSettings, SettingsError
+from trackmania_rl.settings import KeyState, ObservationSettings, SettingsError
 from trackmania_rl.track.virtual_checkpoints import VirtualCheckpoints, ZoneTracker
 
 N_WHEELS: Final = 4

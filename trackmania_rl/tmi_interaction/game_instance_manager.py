@@ -20,7 +20,7 @@ from trackmania_rl.features import FeatureBuilder, ObservationLayout
 from trackmania_rl.policy import Policy
 from trackmania_rl.settings import GameSettings, MapEntry, ObservationSettings
 from trackmania_rl.tmi_interaction.launchers import GameLauncher
-from trackmania_rl.tmi_interaction.race_machine import RaceEnd, RaceMachine
+from trackmania_rl.tmi_interaction.race_machine import Observation, RaceEnd, RaceMachine
 from trackmania_rl.tmi_interaction.race_observers import RaceObserver, RaceStatistics, RolloutRecorder
 from trackmania_rl.tmi_interaction.tminterface2 import TMInterface
 from trackmania_rl.tmi_interaction.transport import GameError, GameTransport
@@ -166,9 +166,9 @@ class GameInstanceManager:
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         recorder = RolloutRecorder(self._game, game_map.zones, frames)
         statistics = RaceStatistics(game_map.zones)
-        watching = (recorder, statistics, *observers)
+        watching: list[RaceObserver] = [recorder, statistics, *observers]
         policy_s = 0.0
-        seen = machine.reset(game_map)
+        seen: Observation | RaceEnd = machine.reset(game_map)
         while not isinstance(seen, RaceEnd):
             began_s = time.perf_counter()
             decision = policy(seen.frame, seen.floats)

@@ -51,6 +51,7 @@ class Observation(NamedTuple):
         zone_idx: the current zone.
         meters: metres along the line.
         race_time_ms: a multiple of the action's duration.
+        position_m: (3,) float32, the car in world axes.
         speed_m_s: the car's speed.
     """
 
@@ -60,6 +61,7 @@ class Observation(NamedTuple):
     zone_idx: int
     meters: float
     race_time_ms: int
+    position_m: npt.NDArray[np.float32]
     speed_m_s: float
 
 
@@ -236,7 +238,14 @@ class RaceMachine:
             return frame
         speed_m_s = math.hypot(*state.velocity_m_s.tolist())
         return Observation(
-            frame, features.floats, features.car, features.zone_idx, features.meters, race_time_ms, speed_m_s
+            frame=frame,
+            floats=features.floats,
+            car=features.car,
+            zone_idx=features.zone_idx,
+            meters=features.meters,
+            race_time_ms=race_time_ms,
+            position_m=state.position_m.copy(),
+            speed_m_s=speed_m_s,
         )
 
     def _take_frame(self, step: GameEvent) -> npt.NDArray[np.uint8] | RaceEnd:

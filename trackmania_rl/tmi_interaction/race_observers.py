@@ -73,7 +73,8 @@ class RolloutRecorder:
 
         Returns:
             `frames` (T, 1, H, W) uint8, `state_float` (T, F) float32, `actions` (T,) int64, `action_was_greedy` (T,)
-            bool, `input_w` (T,) bool (accelerating), `q_values` (T, A) float32, `car_gear_and_wheels` (T, 21) float32;
+            bool, `input_w` (T,) bool (accelerating), `q_values` (T, A) float32, `car_gear_and_wheels` (T, 21) float32,
+            `position_m` (T, 3) float32;
             `current_zone_idx` (T,) int64 and `meters_advanced_along_centerline` (T,) float64, both with one more entry
             for the finish if it was reached; `furthest_zone_idx`; and `race_time` in ms if it was finished.
         """
@@ -95,6 +96,7 @@ class RolloutRecorder:
             "input_w": accelerates[actions],
             "q_values": np.stack([decision.q_values for decision in decisions]).astype(np.float32, copy=False),
             "car_gear_and_wheels": np.stack([observation.car for observation in seen]),
+            "position_m": np.stack([observation.position_m for observation in seen]),
             "current_zone_idx": np.array(zone_idx, dtype=np.int64),
             "meters_advanced_along_centerline": np.array(meters, dtype=np.float64),
             "furthest_zone_idx": end.furthest_zone_idx,

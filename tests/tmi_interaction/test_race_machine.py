@@ -1,0 +1,233 @@
+"""The race as a step machine, against a small game with a switch for each open point of the protocol."""
+
+import itertools
+import math
+
+import pytest
+
+from trackmania_rl.protocol.messages import KeyState, MessageId
+from trackmania_rl.tmi_interaction.race_machine import CutoffWatch, Observation, RaceEnd
+from trackmania_rl.tmi_interaction.transport import GameEvent, GameProtocolError
+
+FORWARD, NOTHING = 0, 3
+VARIANTS = {
+    "strict": {},
+    "checkpoint before step": {"checkpoint_before_step": True},
+    "step repeated after a rewind": {"step_repeated_after_rewind": True},
+    "finish repeated": {"finish_repeated": True},
+    "laps reported": {"laps_reported": True},
+    "rewinds report checkpoints": {"rewind_reports_checkpoints": True},
+    "finish never reported": {"finish_unreported": True},
+    "step at 0 missing once": {"zero_step_missing_once": True},
+    "old steps before a new race": {"steps_before_give_up_takes_effect": 40},
+    "not in the menus at first": {"in_menus": False},
+    "everything at once": {
+        "checkpoint_before_step": True,
+        "step_repeated_after_rewind": True,
+        "finish_repeated": True,
+        "laps_reported": True,
+        "rewind_reports_checkpoints": True,
+        "zero_step_missing_once": True,
+        "steps_before_give_up_takes_effect": 40,
+        "in_menus": False,
+    },
+}
+
+
+@pytest.fixture(params=["image", "no image"])
+def any_settings(request, settings, settings_without_image):
+    return settings if request.param == "image" else settings_without_image
+
+
+def drive(machine, game_map, actions=None):
+    """Drive with the given actions, then forward; returns what was seen and the end."""
+    actions = list(actions or [])
+    seen = [machine.reset(game_map)]
+    chosen = []
+    while True:
+        chosen.append(actions.pop(0) if actions else FORWARD)
+        result = machine.step(chosen[-1])
+        if isinstance(result, RaceEnd):
+            return seen, chosen, result
+        seen.append(result)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_races_are_the_same_on_every_variant_of_the_game(
+    variant, any_settings, make_fake_game, make_machine, straight_map
+):
+    game = make_fake_game(**VARIANTS[variant])
+    machine = make_machine(game, any_settings)
+    for n_waits in (3, 0, 7):
+        game.driven.clear()
+        seen, chosen, end = drive(machine, straight_map, [NOTHING] * n_waits)
+        finish_ms = 50 * n_waits + math.ceil(41.1 / 0.2) * 10
+        assert end.is_finished
+        assert end.race_time_ms == finish_ms == game.driven[-1][0] + 10
+        assert end.checkpoint_times_ms == (50 * n_waits + 1000, finish_ms)
+        assert [observation.race_time_ms for observation in seen] == list(range(0, 50 * len(seen), 50))
+        effective = list(range(0, finish_ms, 50))
+        assert len(effective) <= len(seen) <= len(effective) + 1
+        held = [KeyState(False, False, any_settings.game.inputs[action].accelerate, False) for action in chosen]
+        assert [keys for _, keys in game.driven] == [held[t // 50] for t, _ in game.driven]
+        assert [t for t, _ in game.driven] == list(range(0, finish_ms, 10))
+
+
+@pytest.mark.parametrize("checkpoint_before_step", [False, True])
+def test_a_finish_exactly_at_a_decision(
+    any_settings, make_fake_game, make_machine, straight_map, checkpoint_before_step
+):
+    game = make_fake_game(finish_m=41.99, checkpoint_before_step=checkpoint_before_step)
+    seen, _, end = drive(make_machine(game, any_settings), straight_map)
+    assert end.race_time_ms == 2100
+    n_decisions_before_the_finish = sum(observation.race_time_ms < end.race_time_ms for observation in seen)
+    assert n_decisions_before_the_finish == 42
+
+
+def test_first_race_counts_down_and_later_ones_rewind(settings, make_fake_game, make_machine, straight_map):
+    game = make_fake_game()
+    machine = make_machine(game, settings)
+    drive(machine, straight_map)
+    assert game.calls.count('map "straight.toml"') == 1
+    assert "give up" not in game.calls
+    assert game.timeout_ms == settings.game.timeout_between_races_ms
+    game.calls.clear()
+    machine.reset(straight_map)
+    assert game.timeout_ms == settings.game.timeout_during_race_ms
+    assert "rewind to 0" in game.calls
+    assert not any(call.startswith("map") or call == "give up" for call in game.calls)
+
+
+def test_another_map_is_loaded_and_counted_down(settings, make_fake_game, make_machine, straight_map):
+    from dataclasses import replace
+
+    game = make_fake_game()
+    machine = make_machine(game, settings)
+    drive(machine, straight_map)
+    other = replace(straight_map, path="other.toml")
+    _, _, end = drive(machine, other)
+    assert game.map == "other.toml"
+    assert end.is_finished
+    drive(machine, straight_map)
+    assert game.calls.count('map "straight.toml"') == 2
+
+
+def test_reset_in_the_middle_of_a_race_begins_anew(any_settings, make_fake_game, make_machine, straight_map):
+    machine = make_machine(make_fake_game(), any_settings)
+    machine.reset(straight_map)
+    for _ in range(5):
+        machine.step(FORWARD)
+    observation = machine.reset(straight_map)
+    assert observation.race_time_ms == 0
+    assert observation.meters == pytest.approx(straight_map.zones.start_m, abs=0.3)
+    _, _, end = drive(machine, straight_map)
+    assert end.race_time_ms == 2060
+
+
+def test_observations_with_and_without_image(
+    settings, settings_without_image, make_fake_game, make_machine, straight_map
+):
+    with_image, _, _ = drive(make_machine(make_fake_game(), settings), straight_map)
+    without, _, _ = drive(make_machine(make_fake_game(), settings_without_image), straight_map)
+    assert with_image[3].frame.shape == (1, 8, 16)
+    assert (with_image[3].frame == 3).all()  # the frame shows time 150 ms, not the next tick
+    assert without[3].frame.shape == (1, 0, 0)
+    for a, b in zip(with_image, without, strict=True):
+        assert (a.floats == b.floats).all()
+        assert a[2:][1:] == b[2:][1:]
+
+
+def test_without_image_the_game_is_never_frozen(settings_without_image, make_fake_game, make_machine, straight_map):
+    game = make_fake_game()
+    drive(make_machine(game, settings_without_image), straight_map)
+    assert "rewind to current" not in game.calls
+    assert game.frame_size is None
+
+
+def test_progress_and_speed_are_reported(settings, make_fake_game, make_machine, straight_map):
+    seen, _, end = drive(make_machine(make_fake_game(), settings), straight_map)
+    zones = straight_map.zones
+    assert seen[0].speed_m_s == 0
+    assert seen[10].speed_m_s == pytest.approx(20)
+    assert seen[10].meters - seen[9].meters == pytest.approx(1, abs=1e-4)
+    assert end.furthest_zone_idx == zones.finish_zone_idx
+    assert end.furthest_m == zones.finish_m
+
+
+def test_a_standing_car_is_cut_off(any_settings, make_fake_game, make_machine, straight_map):
+    machine = make_machine(make_fake_game(), any_settings)
+    machine.reset(straight_map)
+    for n_actions in range(1, 1000):
+        result = machine.step(FORWARD if n_actions <= 10 else NOTHING)
+        if isinstance(result, RaceEnd):
+            break
+    assert result.cutoff_reason == "no_progress"
+    assert not result.is_finished
+    assert result.race_time_ms == 500 + 2000
+    assert result.furthest_m - straight_map.zones.start_m == pytest.approx(10, abs=0.3)
+    assert drive(machine, straight_map)[2].is_finished
+
+
+def test_a_long_race_is_cut_off(settings, make_fake_game, make_machine, straight_map):
+    short = settings.game.model_copy(update={"cutoff_race_longer_than_ms": 1000})
+    machine = make_machine(make_fake_game(), settings)
+    machine.settings = short
+    _, _, end = drive(machine, straight_map)
+    assert end.cutoff_reason == "too_long"
+    assert end.race_time_ms == 1050
+
+
+def test_a_late_step_is_taken_as_the_next_decision(settings, make_fake_game, make_machine, straight_map):
+    game = make_fake_game(late_step_at_ms=300)
+    seen, _, end = drive(make_machine(game, settings), straight_map)
+    assert [observation.race_time_ms for observation in seen[5:8]] == [250, 350, 400]
+    assert end.race_time_ms == 2060
+
+
+def test_a_game_that_never_steps_on_is_broken(settings_without_image, make_fake_game, make_machine, straight_map):
+    game = make_fake_game()
+    machine = make_machine(game, settings_without_image)
+    machine.reset(straight_map)
+    game.events = itertools.repeat(GameEvent(MessageId.RUN_STEP, 30))
+    with pytest.raises(GameProtocolError, match="no next step"):
+        machine.step(FORWARD)
+
+
+def test_a_damaged_state_is_the_games_fault(settings_without_image, make_fake_game, make_machine, straight_map):
+    game = make_fake_game()
+    machine = make_machine(game, settings_without_image)
+    machine.reset(straight_map)
+    game._blob = lambda: b"short"
+    with pytest.raises(GameProtocolError, match="5 bytes"):
+        machine.step(FORWARD)
+
+
+def test_step_before_reset_is_an_error(settings, make_fake_game, make_machine):
+    with pytest.raises(RuntimeError, match="reset"):
+        make_machine(make_fake_game(), settings).step(0)
+
+
+def test_the_no_progress_window_slides_exactly(settings):
+    """Against the plain sentence: fewer than so many new metres within the last so many milliseconds."""
+    import random
+
+    rules = settings.game.model_copy(update={"cutoff_no_progress_within_ms": 500, "cutoff_progress_m": 3.0})
+    for seed in range(20):
+        rng = random.Random(seed)
+        watch, furthest, meters = CutoffWatch(rules), {}, 0.0
+        for t in range(0, 20_000, 50):
+            meters += rng.choice([0, 0, 0.1, 0.6, 1.0])
+            furthest[t] = meters
+            expected = t >= 500 and furthest[t] - furthest[t - 500] < 3.0
+            got = watch.check(t, meters)
+            assert (got == "no_progress") == expected
+            if expected:
+                break
+
+
+def test_observation_is_what_the_docs_say(settings, make_fake_game, make_machine, straight_map):
+    observation = make_machine(make_fake_game(), settings).reset(straight_map)
+    assert isinstance(observation, Observation)
+    assert observation.floats.shape == (184,)
+    assert observation.car.shape == (21,)
+    assert observation.frame.dtype == "uint8"
