@@ -81,7 +81,7 @@ engine_ticks_per_action = 5
 image_width_px = 0
 image_height_px = 0
 
-# A race that lasts longer than this, in ms, is cut off. Range: > 0.
+# A race that lasts longer than this, in ms, is cut off. Range: > 0. Restart.
 cutoff_race_longer_than_ms = 120_000
 
 # A race is cut off when its furthest point advanced by less than cutoff_progress_m metres within this time in ms.

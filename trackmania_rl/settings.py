@@ -324,7 +324,7 @@ NEEDS_RESTART = frozenset(
         *("image_width_px", "image_height_px", "inputs", "action_forward_idx", "action_backward_idx"),
         *("conv_channels", "conv_kernel_sizes", "conv_strides", "float_hidden_dim", "dense_hidden_dimension"),
         *("iqn_embedding_dimension", "autocast_dtype", "expected_reward_per_action", "n_steps"),
-        *("rollout_slots_per_collector", "buffer_test_ratio", "terminal_view"),
+        *("rollout_slots_per_collector", "cutoff_race_longer_than_ms", "buffer_test_ratio", "terminal_view"),
     }
 ) - {"checkpoint_interval_s", "minimum_free_disk_mb", "checkpoint_holds_replay"}
 """Settings that shape networks, buffers or processes: editing them in a run's snapshot waits for the next start."""

@@ -114,7 +114,7 @@ def build_learning(
         receive: the next race, or None after waiting a moment.
         should_stop: whether the run ends.
         on_race: sees each race while its arrays are valid.
-        housekeeping: called after each race's updates, and while there is no race.
+        housekeeping: called after each update and each race, and while there is no race; keeps itself cheap.
     """
     settings = live.current
     device = pick_device(settings.run.torch_device)
@@ -152,5 +152,6 @@ def build_learning(
     hooks = (store, schedules, sampling, ResetPeriodically(learner, sampling, live))
     for hook in (*hooks, UpdateTargetNetwork(learner, live), publish, test_loss):
         hook.register(trainer)
+    trainer.register_op("post_optim", housekeeping)
     trainer.register_op("post_steps", housekeeping)
     return Learning(trainer, learner, buffer, buffer_test, schedules, stepper, test_loss, publish)

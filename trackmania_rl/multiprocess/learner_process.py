@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 import torch
@@ -11,7 +10,7 @@ from trackmania_rl.agents.iqn import IQN_Network
 from trackmania_rl.features import ObservationLayout
 from trackmania_rl.multiprocess.learner import build_learning
 from trackmania_rl.multiprocess.live_settings import LiveSettings
-from trackmania_rl.multiprocess.monitor import RunMonitor
+from trackmania_rl.multiprocess.monitor import Interval, RunMonitor
 from trackmania_rl.multiprocess.rollout_transport import ReceivedRollout, RolloutReceiver
 from trackmania_rl.multiprocess.shared_run import SharedRun, logs_of_collectors
 from trackmania_rl.multiprocess.supervisor import CollectorSupervisor
@@ -41,14 +40,12 @@ def learner_process_fn(
         CollectorsKeepDyingError: if no collector can be kept alive; what was learned is saved first.
     """
     torch.set_num_threads(live.current.run.learner_threads)
-    last_look_s = 0.0
+    looks = Interval()
 
     def housekeeping() -> None:
-        nonlocal last_look_s
         shared.frames_total.value = monitor.statistics.frames_total
-        monitor.observe()
-        if time.monotonic() - last_look_s > POLL_S:
-            last_look_s = time.monotonic()
+        if looks.is_due(POLL_S):
+            monitor.observe()
             supervisor.check()
             view.update(monitor.statistics)
 

@@ -22,17 +22,14 @@ from trackmania_rl.telemetry.tensorboard_writer import TensorboardWriter
 
 log = logging.getLogger(__name__)
 
-OBSERVE_INTERVAL_S = 0.5
-"""Time between two looks at the run's figures; a look costs a fraction of a millisecond."""
-
-
-class _Interval:
+class Interval:
     """Says when something that is done every so often is due."""
 
     def __init__(self) -> None:
         self._last_s = time.monotonic()
 
     def is_due(self, every_s: float) -> bool:
+        """Whether `every_s` seconds have passed since it was due last, or since it was made."""
         now_s = time.monotonic()
         if now_s - self._last_s < every_s:
             return False
@@ -42,6 +39,8 @@ class _Interval:
 
 class RunMonitor:
     """Watches a run: `on_race` sees each race, `observe` is called after each race and whenever none is there.
+
+    Both cost little: `observe` may be called ten times a second.
 
     Args:
         live: the settings in force, renewed here.
@@ -70,7 +69,7 @@ class RunMonitor:
         self._learning: Learning | None = None
         self._tensorboard: TensorboardWriter | None = None
         self._latest_line: dict[str, tuple[RaceRecord, npt.NDArray[np.float32]]] = {}
-        self._observed, self._scalars, self._pictures, self._checkpoints = (_Interval() for _ in range(4))
+        self._scalars, self._pictures, self._checkpoints = Interval(), Interval(), Interval()
 
     def attach(self, learning: Learning) -> None:
         """Take up the run that `learning` is to do, from its last checkpoint if it has one.
@@ -104,8 +103,6 @@ class RunMonitor:
 
     def observe(self) -> None:
         """Do whatever is due: figures, scalars, pictures, a checkpoint, an edited configuration."""
-        if not self._observed.is_due(OBSERVE_INTERVAL_S):
-            return
         self._live.refresh()
         self._take_figures()
         telemetry = self._live.current.telemetry
@@ -183,7 +180,7 @@ class RunMonitor:
         means = self._learning.stepper.take_means()
         if self._learning.test_loss.test_loss is not None:
             means["test_loss"] = self._learning.test_loss.test_loss
-        self.statistics.last_metrics = means
+        self.statistics.last_metrics |= means
         self._tensorboard.write_progress(self.statistics, means)
         self._tensorboard.flush()
 
