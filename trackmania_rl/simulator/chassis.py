@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 from numba import njit
 
 from trackmania_rl.simulator.curves import linear_value, step_value
 from trackmania_rl.simulator.engine import GRIP_FACTOR, KMH_PER_M_S, adherence
 from trackmania_rl.simulator.rigid_body import add_force, add_torque, to_car, to_world
-from trackmania_rl.simulator.vehicle_state import FRONT_WHEELS, WHEELS
+from trackmania_rl.simulator.vehicle_state import FRONT_WHEELS, WHEELS, CarRecord, ParametersRecord
 
 
 @njit(cache=True)
-def update_steering(car: np.void, parameters: np.void, dt: float) -> None:
+def update_steering(car: CarRecord, parameters: ParametersRecord, dt: float) -> None:
     """The ramp between the steering input and the front wheels."""
     step = parameters.steer_ramp_per_s * dt
     car.turning_rate += min(max(car.steer - car.turning_rate, -step), step)
 
 
 @njit(cache=True)
-def add_gravity_and_drag(car: np.void, parameters: np.void) -> None:
+def add_gravity_and_drag(car: CarRecord, parameters: ParametersRecord) -> None:
     """Gravity, and drag in flight; which of the two regimes was chosen in the substep before."""
     velocity = car.velocity_m_s
     drag = 0.0 if car.was_grounded else parameters.air_drag_per_s
@@ -32,7 +31,7 @@ def add_gravity_and_drag(car: np.void, parameters: np.void) -> None:
 
 
 @njit(cache=True)
-def add_wall_slow_down(car: np.void, parameters: np.void) -> None:
+def add_wall_slow_down(car: CarRecord, parameters: ParametersRecord) -> None:
     """The lasting cost of touching a wall with a wheel."""
     if car.clock_ms - car.last_lateral_contact_time_ms >= 1000.0 * parameters.side_contact_slow_down_s:
         return
@@ -44,7 +43,7 @@ def add_wall_slow_down(car: np.void, parameters: np.void) -> None:
 
 
 @njit(cache=True)
-def add_springs(car: np.void, parameters: np.void, dt: float) -> None:
+def add_springs(car: CarRecord, parameters: ParametersRecord, dt: float) -> None:
     """Relaxes the dampers, adds the grounded wheels' springs and the small lever of the last substep's forces."""
     center, lever = parameters.center_of_mass_m, parameters.force_lever
     last_x, last_y, last_z = car.force_m_s2[0], car.force_m_s2[1], car.force_m_s2[2]
@@ -77,7 +76,7 @@ def add_springs(car: np.void, parameters: np.void, dt: float) -> None:
 
 
 @njit(cache=True)
-def add_lateral_grip(car: np.void, parameters: np.void) -> None:
+def add_lateral_grip(car: CarRecord, parameters: ParametersRecord) -> None:
     """Each wheel resists slipping sideways up to its limit; the force acts at the centre of mass."""
     velocity = car.local_speed_m_s
     limit_curve = linear_value(parameters.side_friction_limit_curve_kmh, KMH_PER_M_S * velocity[2])
@@ -118,7 +117,7 @@ def add_lateral_grip(car: np.void, parameters: np.void) -> None:
 
 
 @njit(cache=True)
-def add_yaw_and_roll(car: np.void, parameters: np.void) -> None:
+def add_yaw_and_roll(car: CarRecord, parameters: ParametersRecord) -> None:
     """The steering's torque against the wheels' yaw friction, lifted wheels included, and the body's lean."""
     side_m_s, forward_m_s = car.local_speed_m_s[0], car.local_speed_m_s[2]
     speed_m_s = math.sqrt(side_m_s * side_m_s + car.local_speed_m_s[1] ** 2 + forward_m_s * forward_m_s)
@@ -138,7 +137,7 @@ def add_yaw_and_roll(car: np.void, parameters: np.void) -> None:
 
 
 @njit(cache=True)
-def add_air_control(car: np.void, parameters: np.void) -> None:
+def add_air_control(car: CarRecord, parameters: ParametersRecord) -> None:
     """In flight the spin dies away; steering with a turn keeps it, against it stops it, and braking stops a dive."""
     spin, stored = car.spin_rad_s, car.stored_angular_velocity_rad_s
     argument_factor = 1.0

@@ -1,8 +1,8 @@
 """What the car touches: wheels and body against the ground and the walls of the ribbon.
 
 Wheels and body are ellipsoids; ground and walls are planes where the ribbon is near the part that touches. A collision
-pass runs after every substep: it sets the contact flags that the next substep drives with, takes speed away and moves the
-body out. All vectors are in car axes unless they say otherwise.
+pass runs after every substep: it sets the contact flags that the next substep drives with, takes speed away and moves
+the body out. All vectors are in car axes unless they say otherwise.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy.typing as npt
 from numba import njit
 
 from trackmania_rl.simulator.rigid_body import Vector, push_at, speed_at, to_car, to_world
-from trackmania_rl.simulator.vehicle_state import WHEELS
+from trackmania_rl.simulator.vehicle_state import WHEELS, CarRecord, ParametersRecord
 from trackmania_rl.simulator.world import (
     WALL_HEIGHT_M,
     WALL_THICKNESS_M,
@@ -31,7 +31,7 @@ _GRASS, _DIRT = int(Surface.GRASS), int(Surface.DIRT)
 
 
 @njit(cache=True)
-def collide(car: np.void, parameters: np.void, ribbon: Ribbon) -> None:
+def collide(car: CarRecord, parameters: ParametersRecord, ribbon: Ribbon) -> None:
     """One collision pass."""
     position, velocity = car.position_m, car.velocity_m_s
     place = locate(ribbon, car.ribbon_index, position[0], position[1], position[2])
@@ -63,7 +63,7 @@ def _set_vector(target: npt.NDArray[np.float64], vector: Vector) -> None:
 
 
 @njit(cache=True)
-def _add_correction(car: np.void, x: float, y: float, z: float) -> None:
+def _add_correction(car: CarRecord, x: float, y: float, z: float) -> None:
     """Merges one correction into the pass's sum: only what the sum lacks along it."""
     length_m = math.sqrt(x * x + y * y + z * z)
     if length_m < 1e-12:
@@ -86,7 +86,7 @@ def _extent(radii_m: npt.NDArray[np.float64], normal: Vector) -> float:
 
 @njit(cache=True)
 def _touching_arm(
-    parameters: np.void, center: Vector, radii_m: npt.NDArray[np.float64], normal: Vector, extent_m: float
+    parameters: ParametersRecord, center: Vector, radii_m: npt.NDArray[np.float64], normal: Vector, extent_m: float
 ) -> Vector:
     """The ellipsoid's deepest point, seen from the centre of mass."""
     mass = parameters.center_of_mass_m
@@ -98,7 +98,7 @@ def _touching_arm(
 
 
 @njit(cache=True)
-def _collide_wheel(car: np.void, parameters: np.void, ribbon: Ribbon, wheel: int) -> None:
+def _collide_wheel(car: CarRecord, parameters: ParametersRecord, ribbon: Ribbon, wheel: int) -> None:
     point, radii_m = parameters.wheel_points_m[wheel], parameters.wheel_radii_m
     center = (point[0], point[1] - car.wheel_damper_absorb_m[wheel], point[2])
     x, y, z = to_world(car, center[0], center[1], center[2])
@@ -132,7 +132,13 @@ def _collide_wheel(car: np.void, parameters: np.void, ribbon: Ribbon, wheel: int
 
 @njit(cache=True)
 def _touch_ground(
-    car: np.void, parameters: np.void, wheel: int, center: Vector, arm: Vector, normal: Vector, depth_m: float
+    car: CarRecord,
+    parameters: ParametersRecord,
+    wheel: int,
+    center: Vector,
+    arm: Vector,
+    normal: Vector,
+    depth_m: float,
 ) -> None:
     """The damper takes the upward part of the correction as far as it goes; a bottomed-out wheel loses speed."""
     absorb_m = car.wheel_damper_absorb_m[wheel]
@@ -152,7 +158,7 @@ def _touch_ground(
 
 
 @njit(cache=True)
-def _touch_wall(car: np.void, parameters: np.void, arm: Vector, normal: Vector, depth_m: float) -> None:
+def _touch_wall(car: CarRecord, parameters: ParametersRecord, arm: Vector, normal: Vector, depth_m: float) -> None:
     """A wheel against a wall: beside the car a side contact with its slow-down, ahead or behind a plain bump."""
     _add_correction(car, depth_m * normal[0], depth_m * normal[1], depth_m * normal[2])
     loss = parameters.landing_loss
@@ -168,7 +174,7 @@ def _touch_wall(car: np.void, parameters: np.void, arm: Vector, normal: Vector, 
 
 @njit(cache=True)
 def _ride_over_bump(
-    car: np.void, parameters: np.void, arm: Vector, normal: Vector, material: int, x_m: float, z_m: float
+    car: CarRecord, parameters: ParametersRecord, arm: Vector, normal: Vector, material: int, x_m: float, z_m: float
 ) -> None:
     """Grass and dirt shake the car as the game's bump texture does; here fixed noise by place."""
     if material == _GRASS:
@@ -194,7 +200,7 @@ def _noise(cell_x: int, cell_z: int) -> float:
 
 
 @njit(cache=True)
-def _collide_body(car: np.void, parameters: np.void, ribbon: Ribbon, place: Place) -> None:
+def _collide_body(car: CarRecord, parameters: ParametersRecord, ribbon: Ribbon, place: Place) -> None:
     """The body's ellipsoids against the ground's and the walls' planes at the car's place."""
     ground = ground_at(ribbon, place)
     ground_normal = to_car(car, ground.normal[0], ground.normal[1], ground.normal[2])
@@ -225,8 +231,8 @@ def _dot(a: Vector, b: Vector) -> float:
 
 @njit(cache=True)
 def _touch_with_body(
-    car: np.void,
-    parameters: np.void,
+    car: CarRecord,
+    parameters: ParametersRecord,
     center: Vector,
     radii_m: npt.NDArray[np.float64],
     normal: Vector,

@@ -9,12 +9,11 @@ from __future__ import annotations
 import math
 from enum import IntEnum
 
-import numpy as np
 from numba import njit
 
 from trackmania_rl.simulator.curves import linear_value, step_value
 from trackmania_rl.simulator.rigid_body import add_force
-from trackmania_rl.simulator.vehicle_state import FRONT_WHEELS, WHEELS
+from trackmania_rl.simulator.vehicle_state import FRONT_WHEELS, WHEELS, CarRecord, ParametersRecord
 from trackmania_rl.simulator.world import Surface
 
 KMH_PER_M_S = 3.6
@@ -39,13 +38,13 @@ _DIRT = int(Surface.DIRT)
 
 
 @njit(cache=True)
-def driving_input(car: np.void) -> float:
+def driving_input(car: CarRecord) -> float:
     """The pedal that drives: the throttle, or the brake while reversing."""
     return car.brake if car.is_reversing else car.gas
 
 
 @njit(cache=True)
-def adherence(car: np.void, none: float, full: float) -> float:
+def adherence(car: CarRecord, none: float, full: float) -> float:
     """Share of the tyre forces that is left where the car's up leans away from the world's."""
     uprightness = abs(car.rotation[1, 1])
     if uprightness >= full:
@@ -62,14 +61,14 @@ def _approach(value: float, target: float, step_up: float, step_down: float) -> 
 
 
 @njit(cache=True)
-def _change_gear(car: np.void, parameters: np.void, gear: int) -> None:
+def _change_gear(car: CarRecord, parameters: ParametersRecord, gear: int) -> None:
     car.gear = gear
     car.gearbox_state = _CHANGING
     car.gear_timer_s = parameters.gear_timer_s
 
 
 @njit(cache=True)
-def _select_gear(car: np.void, parameters: np.void, speed_m_s: float) -> None:
+def _select_gear(car: CarRecord, parameters: ParametersRecord, speed_m_s: float) -> None:
     """Starts a gear change or a take-off where the wheels' speed asks for one."""
     pressed = driving_input(car) > 0.0
     if car.is_reversing:
@@ -88,7 +87,7 @@ def _select_gear(car: np.void, parameters: np.void, speed_m_s: float) -> None:
 
 
 @njit(cache=True)
-def update_engine(car: np.void, parameters: np.void, grounded: bool, dt: float) -> None:
+def update_engine(car: CarRecord, parameters: ParametersRecord, grounded: bool, dt: float) -> None:
     """Moves the engine's speed and the gearbox one substep on; reads the forward speed of the substep before."""
     pressed = driving_input(car) > 0.0
     if car.is_freewheeling:
@@ -132,7 +131,7 @@ def update_engine(car: np.void, parameters: np.void, grounded: bool, dt: float) 
 
 
 @njit(cache=True)
-def update_reversing(car: np.void, parameters: np.void) -> None:
+def update_reversing(car: CarRecord, parameters: ParametersRecord) -> None:
     """Decides whether the brake key drives backwards."""
     forward_m_s, sideways_m_s = car.local_speed_m_s[2], abs(car.local_speed_m_s[0])
     gas, brake = car.gas > parameters.key_threshold, car.brake > parameters.key_threshold
@@ -149,7 +148,7 @@ def update_reversing(car: np.void, parameters: np.void) -> None:
 
 
 @njit(cache=True)
-def add_coast(car: np.void, parameters: np.void) -> None:
+def add_coast(car: CarRecord, parameters: ParametersRecord) -> None:
     """Friction while the driving pedal is released, on the ground and in the air."""
     velocity = car.local_speed_m_s
     speed_m_s = math.sqrt(velocity[0] * velocity[0] + velocity[1] * velocity[1] + velocity[2] * velocity[2])
@@ -165,7 +164,7 @@ def add_coast(car: np.void, parameters: np.void) -> None:
 
 
 @njit(cache=True)
-def _traction(car: np.void, parameters: np.void) -> float:
+def _traction(car: CarRecord, parameters: ParametersRecord) -> float:
     """1 while the wheels grip, down to 0 in a full slide; sets the car's `is_sliding`."""
     limit_curve = linear_value(parameters.side_friction_limit_curve_kmh, KMH_PER_M_S * car.local_speed_m_s[2])
     requested, limits = 0.0, 0.0
@@ -187,7 +186,12 @@ def _traction(car: np.void, parameters: np.void) -> float:
 
 @njit(cache=True)
 def _brake_force(
-    car: np.void, pedal: float, rolling_m_s: float, surface_cap: float, surface_cap_sliding: float, parameters: np.void
+    car: CarRecord,
+    pedal: float,
+    rolling_m_s: float,
+    surface_cap: float,
+    surface_cap_sliding: float,
+    parameters: ParametersRecord,
 ) -> float:
     """Deceleration of one pedal used as a brake; reaching its cap makes all wheels slide."""
     sliding = 0
@@ -204,7 +208,7 @@ def _brake_force(
 
 
 @njit(cache=True)
-def add_drive_and_brakes(car: np.void, parameters: np.void) -> None:
+def add_drive_and_brakes(car: CarRecord, parameters: ParametersRecord) -> None:
     """Adds the pedals' force along the car; call with a wheel on the ground only.
 
     The surface's factors are those under the front-left wheel (those of asphalt while it is lifted), as in the game.
@@ -239,7 +243,7 @@ def add_drive_and_brakes(car: np.void, parameters: np.void) -> None:
 
 
 @njit(cache=True)
-def add_dirt_extra(car: np.void, parameters: np.void) -> None:
+def add_dirt_extra(car: CarRecord, parameters: ParametersRecord) -> None:
     """With all wheels on dirt a braked car drags more, and a sliding one is driven forwards a little."""
     velocity = car.local_speed_m_s
     if velocity[2] <= parameters.dirt_min_speed_m_s:

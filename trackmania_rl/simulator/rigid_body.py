@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import numpy.typing as npt
 from numba import njit
+
+from trackmania_rl.simulator.vehicle_state import CarRecord, ParametersRecord
 
 Vector = tuple[float, float, float]
 
 
 @njit(cache=True)
-def to_car(car: np.void, x: float, y: float, z: float) -> Vector:
+def to_car(car: CarRecord, x: float, y: float, z: float) -> Vector:
     """A world vector in car axes."""
     r = car.rotation
     return (
@@ -22,7 +25,7 @@ def to_car(car: np.void, x: float, y: float, z: float) -> Vector:
 
 
 @njit(cache=True)
-def to_world(car: np.void, x: float, y: float, z: float) -> Vector:
+def to_world(car: CarRecord, x: float, y: float, z: float) -> Vector:
     """A car vector in world axes."""
     r = car.rotation
     return (
@@ -33,7 +36,7 @@ def to_world(car: np.void, x: float, y: float, z: float) -> Vector:
 
 
 @njit(cache=True)
-def set_rotation_from_quaternion(car: np.void) -> None:
+def set_rotation_from_quaternion(car: CarRecord) -> None:
     """Normalises the quaternion and recomputes the matrix from it."""
     q = car.quaternion
     scale = 1.0 / math.sqrt(q[0] * q[0] + q[1] * q[1] + q[2] * q[2] + q[3] * q[3])
@@ -47,7 +50,7 @@ def set_rotation_from_quaternion(car: np.void) -> None:
 
 
 @njit(cache=True)
-def add_force(car: np.void, x: float, y: float, z: float) -> None:
+def add_force(car: CarRecord, x: float, y: float, z: float) -> None:
     """Adds a central force, car axes."""
     car.force_m_s2[0] += x
     car.force_m_s2[1] += y
@@ -55,7 +58,7 @@ def add_force(car: np.void, x: float, y: float, z: float) -> None:
 
 
 @njit(cache=True)
-def add_torque(car: np.void, x: float, y: float, z: float) -> None:
+def add_torque(car: CarRecord, x: float, y: float, z: float) -> None:
     """Adds a torque, car axes."""
     car.torque_rad_s2[0] += x
     car.torque_rad_s2[1] += y
@@ -63,7 +66,7 @@ def add_torque(car: np.void, x: float, y: float, z: float) -> None:
 
 
 @njit(cache=True)
-def _limit_length(vector: np.ndarray, limit: float) -> None:
+def _limit_length(vector: npt.NDArray[np.float64], limit: float) -> None:
     length = math.sqrt(vector[0] * vector[0] + vector[1] * vector[1] + vector[2] * vector[2])
     if length > limit:
         for i in range(3):
@@ -71,7 +74,7 @@ def _limit_length(vector: np.ndarray, limit: float) -> None:
 
 
 @njit(cache=True)
-def integrate(car: np.void, parameters: np.void, dt: float) -> None:
+def integrate(car: CarRecord, parameters: ParametersRecord, dt: float) -> None:
     """One explicit Euler step. The body turns about its centre of mass, the position is that of its origin."""
     center = parameters.center_of_mass_m
     before_x, before_y, before_z = to_world(car, center[0], center[1], center[2])
@@ -108,7 +111,7 @@ def integrate(car: np.void, parameters: np.void, dt: float) -> None:
 
 
 @njit(cache=True)
-def speed_at(car: np.void, arm: Vector, direction: Vector) -> float:
+def speed_at(car: CarRecord, arm: Vector, direction: Vector) -> float:
     """Speed along `direction` of the body's point `arm` (from the centre of mass) in a collision pass; car axes."""
     spin, motion = car.spin_rad_s, car.motion_m_s
     return (
@@ -119,7 +122,9 @@ def speed_at(car: np.void, arm: Vector, direction: Vector) -> float:
 
 
 @njit(cache=True)
-def push_at(car: np.void, parameters: np.void, arm: Vector, direction: Vector, speed_change_m_s: float) -> None:
+def push_at(
+    car: CarRecord, parameters: ParametersRecord, arm: Vector, direction: Vector, speed_change_m_s: float
+) -> None:
     """Gives the body's point `arm` a speed change along `direction` by an impulse there; car axes.
 
     The body yields by turning as well as by moving; of the turn the game keeps only `contact_spin_factor`.

@@ -36,6 +36,8 @@ from trackmania_rl.simulator.vehicle_state import (
     VEHICLE_DTYPE,
     WHEELS,
     WORK_DTYPE,
+    CarRecord,
+    ParametersRecord,
     copy_state,
     is_grounded,
     new_vehicle,
@@ -133,7 +135,7 @@ def tick(
 
 
 @njit(cache=True)
-def _substep(car: np.void, parameters: np.void, ribbon: Ribbon, dt: float) -> None:
+def _substep(car: CarRecord, parameters: ParametersRecord, ribbon: Ribbon, dt: float) -> None:
     grounded = is_grounded(car)
     update_engine(car, parameters, grounded, dt)
     update_steering(car, parameters, dt)
@@ -163,7 +165,7 @@ def _substep(car: np.void, parameters: np.void, ribbon: Ribbon, dt: float) -> No
 
 
 @njit(cache=True)
-def _apply_surface_effects(car: np.void, parameters: np.void, ribbon: Ribbon, dt: float) -> None:
+def _apply_surface_effects(car: CarRecord, parameters: ParametersRecord, ribbon: Ribbon, dt: float) -> None:
     """Turbo pads push for a while after they were left; free-wheel pads cut the engine."""
     car.turbo_remaining_s = max(car.turbo_remaining_s - dt, 0.0)
     for wheel in range(WHEELS):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 from numba import literal_unroll, njit
@@ -49,6 +51,11 @@ VEHICLE_DTYPE = np.dtype(
 )
 """One car between ticks. All floats are float32 and all integers int32: copied fields restore it bit for bit."""
 
+CarRecord = Any
+"""One element of an array of `WORK_DTYPE`: numba reads its fields as attributes, which type checkers cannot follow."""
+ParametersRecord = Any
+"""One element of `VehicleParameters.packed()`."""
+
 NEVER_MS = -(1 << 30)
 """A time long before every race."""
 
@@ -82,7 +89,7 @@ _MATRIX_FIELDS = tuple(name for name in VEHICLE_DTYPE.names or () if VEHICLE_DTY
 
 
 @njit(cache=True)
-def copy_state(source: np.void, target: np.void) -> None:
+def copy_state(source: CarRecord, target: CarRecord) -> None:
     """Copies every field of `VEHICLE_DTYPE` from one record to the other, rounding where the target is narrower."""
     for field in literal_unroll(_SCALAR_FIELDS):
         target[field] = source[field]
@@ -98,7 +105,7 @@ def copy_state(source: np.void, target: np.void) -> None:
 
 
 @njit(cache=True)
-def is_grounded(car: np.void) -> bool:
+def is_grounded(car: CarRecord) -> bool:
     """Whether any wheel stands on the ground."""
     contact = car.wheel_has_ground_contact
     return contact[0] + contact[1] + contact[2] + contact[3] > 0
