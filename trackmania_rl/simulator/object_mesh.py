@@ -94,7 +94,8 @@ def _add_checkpoint(mesh: Mesh, ribbon: Ribbon, section: int, is_passed: bool, d
     _add_upright(mesh, ribbon, section, half_m, outer_m, 0.0, _BANNER_TOP_M, frame)
     near = add_section(mesh, ribbon, section)
     far = add_section(mesh, ribbon, min(section + _LINE_ACROSS_SECTIONS, ribbon.station_m.shape[0] - 1))
-    add_mark(mesh, near, far, 0.0, 1.0, 0.0, 1.0, stripe)
+    if ribbon.has_road[section]:
+        add_mark(mesh, near, far, 0.0, 1.0, 0.0, 1.0, stripe)
 
 
 @njit(cache=True, error_model="numpy")
@@ -114,8 +115,9 @@ def _add_finish(mesh: Mesh, ribbon: Ribbon, section: int, depth_m: float) -> Non
         first, second = (light, dark) if column % 2 == 0 else (dark, light)
         _add_upright(mesh, ribbon, section, right_m, left_m, _BANNER_BOTTOM_M, banner_middle_m, first)
         _add_upright(mesh, ribbon, section, right_m, left_m, banner_middle_m, _BANNER_TOP_M, second)
-        add_mark(mesh, near, middle, right, left, right, left, first)
-        add_mark(mesh, middle, far, right, left, right, left, second)
+        if ribbon.has_road[section]:
+            add_mark(mesh, near, middle, right, left, right, left, first)
+            add_mark(mesh, middle, far, right, left, right, left, second)
     row_m = _BANNER_TOP_M / _FINISH_POST_ROWS
     outer_m = half_m + _POST_WIDTH_M
     for row in range(_FINISH_POST_ROWS):

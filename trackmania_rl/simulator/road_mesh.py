@@ -45,12 +45,14 @@ _DASH_HALF_WIDTH_M = 0.25
 _PATCH_WIDTH_M = 2.4
 _ARROW_INSET = 0.1
 """Share of the road's width that is free beside the wide end of a turbo arrow."""
+_MARK_OVER_ROAD_M = 0.04
+"""Keeps marks in sight where the road is twisted from one cross-section to the next."""
 _HASH_FACTOR = 2654435761
 """2^32 divided by the golden ratio: neighbouring numbers land far apart (Knuth's multiplicative hash)."""
 
 # Places across the road, counted from the left, as rows behind a cross-section's first point.
-_OUTER_LEFT, _CAP_LEFT, _FACE_LEFT, _BASE_LEFT, _BORDER_LEFT, LINE_LEFT = range(6)
-LINE_RIGHT, _BORDER_RIGHT, _BASE_RIGHT, _FACE_RIGHT, _CAP_RIGHT, _OUTER_RIGHT = range(6, 12)
+_OUTER_LEFT, _CAP_LEFT, _FACE_LEFT, _BASE_LEFT, _BORDER_LEFT, _LINE_LEFT = range(6)
+_LINE_RIGHT, _BORDER_RIGHT, _BASE_RIGHT, _FACE_RIGHT, _CAP_RIGHT, _OUTER_RIGHT = range(6, 12)
 
 _MOST_SECTIONS = int((VIEW_AHEAD_M + VIEW_BEHIND_M) / RIBBON_SPACING_M) + 1
 MOST_ROAD_POINTS = _MOST_SECTIONS * (12 + 4)
@@ -175,13 +177,15 @@ def _add_strip(mesh: Mesh, near: int, far: int, a: int, b: int, color: np.uint32
 
 @njit(cache=True, error_model="numpy")
 def _add_share(mesh: Mesh, section_row: int, share: float) -> int:
-    """Adds a point of the road that is so far (0..1) from a cross-section's right line to its left one."""
-    points, right, left = mesh.points_m, section_row + LINE_RIGHT, section_row + LINE_LEFT
+    """Adds a point just above the road, so far (0..1) from a cross-section's right line to its left one."""
+    points, right, left = mesh.points_m, section_row + _LINE_RIGHT, section_row + _LINE_LEFT
+    border, cap = section_row + _BORDER_RIGHT, section_row + _CAP_RIGHT
+    lift = _MARK_OVER_ROAD_M / WALL_HEIGHT_M
     return add_point(
         mesh,
-        points[right, 0] + share * (points[left, 0] - points[right, 0]),
-        points[right, 1] + share * (points[left, 1] - points[right, 1]),
-        points[right, 2] + share * (points[left, 2] - points[right, 2]),
+        points[right, 0] + share * (points[left, 0] - points[right, 0]) + lift * (points[cap, 0] - points[border, 0]),
+        points[right, 1] + share * (points[left, 1] - points[right, 1]) + lift * (points[cap, 1] - points[border, 1]),
+        points[right, 2] + share * (points[left, 2] - points[right, 2]) + lift * (points[cap, 2] - points[border, 2]),
     )
 
 
@@ -246,8 +250,8 @@ def _add_edges(mesh: Mesh, near: int, far: int, edge: int, alternate: int, light
     line = color_at(Paint.BORDER_LINE, light, depth_m)
     if edge == Edge.DROP:
         line = color_at(Paint.DROP_LINE + alternate, light, depth_m)
-    _add_strip(mesh, near, far, _BORDER_LEFT, LINE_LEFT, line)
-    _add_strip(mesh, near, far, LINE_RIGHT, _BORDER_RIGHT, line)
+    _add_strip(mesh, near, far, _BORDER_LEFT, _LINE_LEFT, line)
+    _add_strip(mesh, near, far, _LINE_RIGHT, _BORDER_RIGHT, line)
     if edge == Edge.GRASS:
         verge = color_at(Paint.VERGE + alternate, light, depth_m)
         _add_strip(mesh, near, far, _OUTER_LEFT, _BORDER_LEFT, verge)
@@ -300,7 +304,7 @@ def add_road(mesh: Mesh, scenery: Scenery, camera: Camera, car_section: int) -> 
             _add_road_mark(mesh, near, far, section, end, paint, half_width_m, light, depth_m)
             # Grass is mown in checks by its marks; the others change their shade from band to band.
             road = color_at(paint + (0 if paint == Paint.GRASS else alternate), light, depth_m)
-            _add_strip(mesh, near, far, LINE_LEFT, LINE_RIGHT, road)
+            _add_strip(mesh, near, far, _LINE_LEFT, _LINE_RIGHT, road)
             _add_edges(mesh, near, far, ribbon.edge[section], alternate, light, depth_m)
             if section > 0 and not ribbon.has_road[section - 1]:
                 _add_slab_end(mesh, near, depth_m)
