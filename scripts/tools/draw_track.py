@@ -1,6 +1,7 @@
 """Draw a picture of a track: the road from above, coloured by surface, and its heights below.
 
-Usage: ``python scripts/tools/draw_track.py maps/valley.toml --output valley.png``
+Usage: ``python scripts/tools/draw_track.py maps/valley.toml --output valley.png``; with ``--drive`` the
+scripted driver's race is drawn over it: green where it accelerates, red where it brakes, white where it rolls.
 """
 
 import argparse
@@ -11,12 +12,14 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
+from trackmania_rl.simulator.scripted_driver import CAREFUL_DRIVER, FAST_DRIVER, DriveReport, drive
 from trackmania_rl.simulator.track_file import TrackFileError, load_track
 from trackmania_rl.simulator.world import Edge, Ribbon, Surface, Track
 
 BACKGROUND = (60, 90, 60)
 INK = (255, 255, 255)
 START_COLOUR, CHECKPOINT_COLOUR, FINISH_COLOUR = (90, 220, 90), (255, 170, 60), (60, 60, 235)
+GAS_COLOUR, BRAKE_COLOUR = (120, 255, 120), (80, 80, 255)
 SURFACE_COLOURS = {
     Surface.ASPHALT: (110, 110, 110),
     Surface.CONCRETE: (160, 160, 160),
@@ -26,6 +29,7 @@ SURFACE_COLOURS = {
     Surface.TURBO: (40, 200, 240),
 }
 EDGE_COLOURS = {Edge.WALL: (230, 230, 230), Edge.GRASS: (80, 200, 80), Edge.DROP: (30, 30, 90)}
+DRIVERS = {"careful": CAREFUL_DRIVER, "fast": FAST_DRIVER}
 PROFILE_HEIGHT_PX = 220
 MARGIN_PX = 40
 LABEL_EVERY_M = 100.0
@@ -45,8 +49,8 @@ class Plan:
         return np.round((point_m[..., [0, 2]] - self.corner_m) * self.px_per_m + MARGIN_PX).astype(np.int32)
 
 
-def draw_track(track: Track, width_px: int) -> Image:
-    """Return a BGR picture (H, width_px, 3) of the track from its start to its finish."""
+def draw_track(track: Track, width_px: int, race: DriveReport | None = None) -> Image:
+    """Return a BGR picture (H, width_px, 3) of the track from its start to its finish, and of a race on it."""
     ribbon = track.ribbon
     first, last = np.searchsorted(ribbon.station_m, [-1e-6, track.finish_station_m])
     sections = np.arange(first, last + 1)
@@ -57,6 +61,8 @@ def draw_track(track: Track, width_px: int) -> Image:
     picture = np.full((height_px, width_px, 3), BACKGROUND, dtype=np.uint8)
     _draw_road(picture, plan, ribbon, sections)
     _draw_marks(picture, plan, track)
+    if race is not None:
+        _draw_race(picture, plan, race)
     return np.concatenate([picture, _profile(track, sections, width_px)])
 
 
@@ -96,6 +102,14 @@ def _draw_marks(picture: Image, plan: Plan, track: Track) -> None:
         cv2.line(picture, ends_px[0], ends_px[1], colour, 4)
 
 
+def _draw_race(picture: Image, plan: Plan, race: DriveReport) -> None:
+    """Draw the driven line, coloured by the pedal pressed."""
+    path_px = plan.pixel(race.position_m)
+    for before_px, after_px, keys in zip(path_px[:-1], path_px[1:], race.keys[:-1], strict=True):
+        colour = BRAKE_COLOUR if keys[1] else GAS_COLOUR if keys[0] else INK
+        cv2.line(picture, before_px.tolist(), after_px.tolist(), colour, 2, cv2.LINE_AA)
+
+
 def _profile(track: Track, sections: npt.NDArray[np.int64], width_px: int) -> Image:
     """Return the picture (H, width_px, 3) of the road's height over its length."""
     ribbon = track.ribbon
@@ -128,13 +142,20 @@ def main() -> None:
     parser.add_argument("track", type=Path, help="a .toml track file or a .npy reference line")
     parser.add_argument("--output", type=Path, help="the PNG to write; default: the track's name in this folder")
     parser.add_argument("--width-px", type=int, default=1000)
+    parser.add_argument("--drive", choices=DRIVERS, help="let the scripted driver race and draw its line")
     arguments = parser.parse_args()
     try:
         track = load_track(arguments.track)
     except TrackFileError as error:
         raise SystemExit(str(error)) from error
     output = arguments.output or Path(f"{arguments.track.stem}.png")
-    if not cv2.imwrite(str(output), draw_track(track, arguments.width_px)):
+    race = drive(track, DRIVERS[arguments.drive]) if arguments.drive else None
+    if race is not None:
+        result = (
+            f"stopped at {race.reached_m:.0f} m" if race.race_time_ms is None else f"{race.race_time_ms / 1000:.2f} s"
+        )
+        print(f"{track.name}, {arguments.drive} driver: {result}, {race.wall_contact_ms} ms at walls")
+    if not cv2.imwrite(str(output), draw_track(track, arguments.width_px, race)):
         raise SystemExit(f"{output}: could not be written")
     print(f"wrote {output}")
 

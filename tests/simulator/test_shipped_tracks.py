@@ -1,0 +1,134 @@
+"""The tracks that ship: they are what the road books say, lie where the game's maps lie, and can be driven."""
+
+import importlib.util
+import itertools
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from trackmania_rl.simulator.scripted_driver import (
+    CAREFUL_DRIVER,
+    FAST_DRIVER,
+    drive,
+    fastest_settings,
+    plan_speed_m_s,
+)
+from trackmania_rl.simulator.track_design import lay_out
+from trackmania_rl.simulator.track_file import load_track
+from trackmania_rl.simulator.track_geometry import turn_radius_m
+
+TRACKS = ("valley", "speedway", "hills", "kart", "rally", "jump", "ring")
+
+
+@pytest.fixture(scope="module")
+def build_script(repository_root) -> ModuleType:
+    path = repository_root / "scripts" / "tools" / "build_shipped_tracks.py"
+    spec = importlib.util.spec_from_file_location("build_shipped_tracks", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def maps_folder(repository_root) -> Path:
+    return repository_root / "maps"
+
+
+def test_every_design_ships_and_is_what_its_road_book_says(build_script, maps_folder):
+    assert tuple(design.name for design in build_script.DESIGNS) == TRACKS
+    for design in build_script.DESIGNS:
+        laid_out = lay_out(design)
+        shipped_m = np.load(maps_folder / build_script.line_name(design), allow_pickle=False)
+        assert shipped_m.dtype == np.float32
+        # Not bit for bit: sines may differ in the last place from machine to machine.
+        np.testing.assert_allclose(shipped_m, laid_out.line_m, atol=1e-3)
+        shipped_text = (maps_folder / f"{design.name}.toml").read_text(encoding="utf-8")
+        assert shipped_text == build_script.track_file_text(design, laid_out), "run build_shipped_tracks.py"
+
+
+@pytest.mark.parametrize("name", TRACKS)
+def test_lines_are_small_and_lie_inside_a_map(name, maps_folder):
+    path = maps_folder / f"{name}_0.5m.npy"
+    line_m = np.load(path, allow_pickle=False)
+    assert path.stat().st_size < 100_000
+    assert line_m[:, [0, 2]].min() > 0.0
+    assert line_m[:, [0, 2]].max() < 1000.0
+    assert line_m[:, 1].min() >= 10.0
+    np.testing.assert_allclose(np.linalg.norm(np.diff(line_m, axis=0), axis=1), 0.5, atol=3e-3)
+
+
+def test_the_default_track_has_nine_corners_of_15_to_55_m(maps_folder):
+    line_m = np.load(maps_folder / "valley_0.5m.npy", allow_pickle=False).astype(np.float64)
+    radius_m = turn_radius_m(line_m)
+    is_bend = radius_m < 80.0
+    tightest_m = [
+        radius_m[list(bend)].min()
+        for inside, bend in itertools.groupby(range(len(line_m)), is_bend.__getitem__)
+        if inside
+    ]
+    assert len(tightest_m) == 9
+    assert 14.5 < min(tightest_m) < max(tightest_m) < 56.0
+    assert 950.0 <= 0.5 * (len(line_m) - 1) <= 1000.0
+
+
+@pytest.mark.parametrize("settings", [CAREFUL_DRIVER, FAST_DRIVER], ids=["careful", "fast"])
+@pytest.mark.parametrize("name", TRACKS)
+def test_the_scripted_driver_finishes_without_leaving_the_road(name, settings, maps_folder):
+    track = load_track(maps_folder / f"{name}.toml")
+    report = drive(track, settings)
+    assert report.race_time_ms is not None, f"stopped at {report.reached_m:.0f} m of {track.finish_station_m:.0f} m"
+    assert report.off_road_ms == 0
+    assert report.wall_contact_ms == 0
+
+
+def test_the_default_track_takes_a_careful_driver_half_a_minute(maps_folder):
+    track = load_track(maps_folder / "valley.toml")
+    careful, fast = drive(track, CAREFUL_DRIVER), drive(track, FAST_DRIVER)
+    assert careful.race_time_ms is not None
+    assert fast.race_time_ms is not None
+    assert 27_000 < careful.race_time_ms < 33_000
+    assert fast.race_time_ms < careful.race_time_ms - 4_000
+
+
+def test_a_car_that_creeps_up_the_ramp_falls_into_the_gap(maps_folder):
+    report = drive(load_track(maps_folder / "jump.toml"), top_speed_m_s=12.0)
+    assert report.race_time_ms is None
+    assert 120.0 < report.reached_m < 150.0
+
+
+def test_the_scripted_driver_reaches_the_end_of_a_real_line(shared_data):
+    path = shared_data / "reference_lines" / "ESL-Hockolicious_0.5m_cl2.npy"
+    if not path.is_file():
+        pytest.skip(f"{path} is not here")
+    report = drive(load_track(path))
+    assert report.race_time_ms is not None
+    assert report.off_road_ms == 0
+
+
+def test_a_drive_is_repeated_exactly(maps_folder):
+    track = load_track(maps_folder / "kart.toml")
+    first, second = drive(track), drive(track)
+    assert first.race_time_ms == second.race_time_ms
+    np.testing.assert_array_equal(first.keys, second.keys)
+    np.testing.assert_array_equal(first.speed_m_s, second.speed_m_s)
+
+
+def test_speeds_are_planned_so_that_corners_can_be_reached(maps_folder):
+    plan_m_s = plan_speed_m_s(load_track(maps_folder / "valley.toml").ribbon, CAREFUL_DRIVER)
+    lost_per_section = plan_m_s[:-1] ** 2 - plan_m_s[1:] ** 2
+    assert lost_per_section.max() <= 2.0 * CAREFUL_DRIVER.braking_m_s2 * 0.5 * (1.0 + 1e-6)
+    # Radius 15 m is held at 97 km/h.
+    assert plan_m_s.min() == pytest.approx(CAREFUL_DRIVER.cornering * 97.0 / 3.6, rel=0.05)
+
+
+def test_the_fastest_of_several_settings_is_found(maps_folder):
+    track = load_track(maps_folder / "kart.toml")
+    found = fastest_settings(track, [CAREFUL_DRIVER, FAST_DRIVER])
+    assert found is not None
+    assert found[0] == FAST_DRIVER
+    assert found[1].race_time_ms == drive(track, FAST_DRIVER).race_time_ms
+    assert fastest_settings(track, []) is None
