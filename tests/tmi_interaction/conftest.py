@@ -55,6 +55,7 @@ class FakeGame:
         self.is_rewound = False
         self.held: GameEvent | None = None
         self.state_wanted = False
+        self.reports: list[GameEvent] = []  # that come before anything else
         self.events = self._run()
 
     # What the game does by itself.
@@ -122,7 +123,7 @@ class FakeGame:
 
     def next_event(self) -> GameEvent:
         assert self.held is None, "an event was not answered"
-        event = next(self.events)
+        event = self.reports.pop() if self.reports else next(self.events)
         if self.state_wanted:
             event = GameEvent(event.id, event.race_time_ms, event.current, event.target, event.frame, self._blob())
         self.state_wanted = False
@@ -167,14 +168,7 @@ class FakeGame:
         if self.time_ms == 0:
             self.driven.clear()
         if self.rewind_reports_checkpoints and self.n_passed != before:
-            rest = self.events
-            report = GameEvent(MessageId.CHECKPOINT_COUNT_CHANGED, current=self.n_passed, target=2)
-
-            def with_report() -> Iterator[GameEvent]:
-                yield report
-                yield from rest
-
-            self.events = with_report()
+            self.reports.append(GameEvent(MessageId.CHECKPOINT_COUNT_CHANGED, current=self.n_passed, target=2))
         self.calls.append(f"rewind to {self.time_ms}")
 
     def rewind_to_current_state(self) -> None:
