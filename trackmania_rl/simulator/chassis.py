@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import math
 
-from numba import njit
-
+from trackmania_rl.simulator.compiled import compiled
 from trackmania_rl.simulator.curves import linear_value, step_value
 from trackmania_rl.simulator.engine import GRIP_FACTOR, KMH_PER_M_S, adherence
 from trackmania_rl.simulator.rigid_body import add_force, add_torque, to_car, to_world
 from trackmania_rl.simulator.vehicle_state import FRONT_WHEELS, WHEELS, CarRecord, ParametersRecord
 
+_LEAST_NORMAL_ACROSS = 1e-3
+"""A contact this nearly straight ahead or behind (a car on its nose) leaves no sideways direction to grip in."""
 
-@njit(cache=True)
+
+@compiled
 def update_steering(car: CarRecord, parameters: ParametersRecord, dt: float) -> None:
     """The ramp between the steering input and the front wheels."""
     step = parameters.steer_ramp_per_s * dt
     car.turning_rate += min(max(car.steer - car.turning_rate, -step), step)
 
 
-@njit(cache=True)
+@compiled
 def add_gravity_and_drag(car: CarRecord, parameters: ParametersRecord) -> None:
     """Gravity, and drag in flight; which of the two regimes was chosen in the substep before."""
     velocity = car.velocity_m_s
@@ -30,7 +32,7 @@ def add_gravity_and_drag(car: CarRecord, parameters: ParametersRecord) -> None:
     add_force(car, x, y, z)
 
 
-@njit(cache=True)
+@compiled
 def add_wall_slow_down(car: CarRecord, parameters: ParametersRecord) -> None:
     """The lasting cost of touching a wall with a wheel."""
     if car.clock_ms - car.last_lateral_contact_time_ms >= 1000.0 * parameters.side_contact_slow_down_s:
@@ -42,7 +44,7 @@ def add_wall_slow_down(car: CarRecord, parameters: ParametersRecord) -> None:
         add_force(car, -share * velocity[0], -share * velocity[1], -share * velocity[2])
 
 
-@njit(cache=True)
+@compiled
 def add_springs(car: CarRecord, parameters: ParametersRecord, dt: float) -> None:
     """Relaxes the dampers, adds the grounded wheels' springs and the small lever of the last substep's forces."""
     center, lever = parameters.center_of_mass_m, parameters.force_lever
@@ -75,7 +77,7 @@ def add_springs(car: CarRecord, parameters: ParametersRecord, dt: float) -> None
     add_force(car, 0.0, spring_sum, 0.0)
 
 
-@njit(cache=True)
+@compiled
 def add_lateral_grip(car: CarRecord, parameters: ParametersRecord) -> None:
     """Each wheel resists slipping sideways up to its limit; the force acts at the centre of mass."""
     velocity = car.local_speed_m_s
@@ -92,7 +94,10 @@ def add_lateral_grip(car: CarRecord, parameters: ParametersRecord) -> None:
         if not car.wheel_has_ground_contact[wheel]:
             continue
         normal = car.wheel_contact_normal[wheel]
-        scale = 1.0 / math.sqrt(normal[0] * normal[0] + normal[1] * normal[1])
+        across = math.sqrt(normal[0] * normal[0] + normal[1] * normal[1])
+        if across < _LEAST_NORMAL_ACROSS:
+            continue
+        scale = 1.0 / across
         axis_x, axis_y, axis_z = normal[1] * scale, -normal[0] * scale, 0.0
         if wheel < FRONT_WHEELS:
             axis_x, axis_y, axis_z = cosine * axis_x, cosine * axis_y, -sine
@@ -116,7 +121,7 @@ def add_lateral_grip(car: CarRecord, parameters: ParametersRecord) -> None:
         add_force(car, force * axis_x, force * axis_y, force * axis_z)
 
 
-@njit(cache=True)
+@compiled
 def add_yaw_and_roll(car: CarRecord, parameters: ParametersRecord) -> None:
     """The steering's torque against the wheels' yaw friction, lifted wheels included, and the body's lean."""
     side_m_s, forward_m_s = car.local_speed_m_s[0], car.local_speed_m_s[2]
@@ -136,7 +141,7 @@ def add_yaw_and_roll(car: CarRecord, parameters: ParametersRecord) -> None:
     add_torque(car, 0.0, 0.0, -math.copysign(lean, side_m_s))
 
 
-@njit(cache=True)
+@compiled
 def add_air_control(car: CarRecord, parameters: ParametersRecord) -> None:
     """In flight the spin dies away; steering with a turn keeps it, against it stops it, and braking stops a dive."""
     spin, stored = car.spin_rad_s, car.stored_angular_velocity_rad_s

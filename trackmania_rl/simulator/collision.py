@@ -11,18 +11,16 @@ import math
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from trackmania_rl.simulator.compiled import compiled
 from trackmania_rl.simulator.rigid_body import Vector, push_at, speed_at, to_car, to_world
 from trackmania_rl.simulator.vehicle_state import WHEELS, CarRecord, ParametersRecord
 from trackmania_rl.simulator.world import (
     WALL_HEIGHT_M,
     WALL_THICKNESS_M,
     Place,
-    Ribbon,
     Surface,
     ground_at,
-    half_width_at,
     has_wall,
     locate,
 )
@@ -30,11 +28,11 @@ from trackmania_rl.simulator.world import (
 _GRASS, _DIRT = int(Surface.GRASS), int(Surface.DIRT)
 
 
-@njit(cache=True)
-def collide(car: CarRecord, parameters: ParametersRecord, ribbon: Ribbon) -> None:
+@compiled
+def collide(car: CarRecord, parameters: ParametersRecord, sections: npt.NDArray[np.void]) -> None:
     """One collision pass."""
     position, velocity = car.position_m, car.velocity_m_s
-    place = locate(ribbon, car.ribbon_index, position[0], position[1], position[2])
+    place = locate(sections, car.ribbon_index, position[0], position[1], position[2])
     car.ribbon_index = place.section
     car.station_m = place.station_m
     _set_vector(car.motion_m_s, to_car(car, velocity[0], velocity[1], velocity[2]))
@@ -43,8 +41,8 @@ def collide(car: CarRecord, parameters: ParametersRecord, ribbon: Ribbon) -> Non
     car.correction_m[:] = 0.0
     car.has_any_lateral_contact = 0
     for wheel in range(WHEELS):
-        _collide_wheel(car, parameters, ribbon, wheel)
-    _collide_body(car, parameters, ribbon, place)
+        _collide_wheel(car, parameters, sections, wheel)
+    _collide_body(car, parameters, sections, place)
     _set_vector(velocity, to_world(car, car.motion_m_s[0], car.motion_m_s[1], car.motion_m_s[2]))
     _set_vector(spin, to_world(car, car.spin_rad_s[0], car.spin_rad_s[1], car.spin_rad_s[2]))
     correction = car.correction_m
@@ -57,12 +55,12 @@ def collide(car: CarRecord, parameters: ParametersRecord, ribbon: Ribbon) -> Non
         position[2] += z
 
 
-@njit(cache=True)
+@compiled
 def _set_vector(target: npt.NDArray[np.float64], vector: Vector) -> None:
     target[0], target[1], target[2] = vector
 
 
-@njit(cache=True)
+@compiled
 def _add_correction(car: CarRecord, x: float, y: float, z: float) -> None:
     """Merges one correction into the pass's sum: only what the sum lacks along it."""
     length_m = math.sqrt(x * x + y * y + z * z)
@@ -77,14 +75,14 @@ def _add_correction(car: CarRecord, x: float, y: float, z: float) -> None:
         total[2] += lacking_m * z
 
 
-@njit(cache=True)
+@compiled
 def _extent(radii_m: npt.NDArray[np.float64], normal: Vector) -> float:
     """How far an ellipsoid reaches from its centre against a plane's normal."""
     x, y, z = radii_m[0] * normal[0], radii_m[1] * normal[1], radii_m[2] * normal[2]
     return math.sqrt(x * x + y * y + z * z)
 
 
-@njit(cache=True)
+@compiled
 def _touching_arm(
     parameters: ParametersRecord, center: Vector, radii_m: npt.NDArray[np.float64], normal: Vector, extent_m: float
 ) -> Vector:
@@ -97,16 +95,16 @@ def _touching_arm(
     )
 
 
-@njit(cache=True)
-def _collide_wheel(car: CarRecord, parameters: ParametersRecord, ribbon: Ribbon, wheel: int) -> None:
+@compiled
+def _collide_wheel(car: CarRecord, parameters: ParametersRecord, sections: npt.NDArray[np.void], wheel: int) -> None:
     point, radii_m = parameters.wheel_points_m[wheel], parameters.wheel_radii_m
     center = (point[0], point[1] - car.wheel_damper_absorb_m[wheel], point[2])
     x, y, z = to_world(car, center[0], center[1], center[2])
     x, y, z = car.position_m[0] + x, car.position_m[1] + y, car.position_m[2] + z
-    place = locate(ribbon, car.ribbon_index, x, y, z)
+    place = locate(sections, car.ribbon_index, x, y, z)
     car.wheel_has_ground_contact[wheel] = 0
     car.wheel_material[wheel] = 0
-    ground = ground_at(ribbon, place)
+    ground = ground_at(sections, place)
     # A wheel whose centre is below the surface has missed the road: it passes underneath.
     if ground.exists and ground.height_m > 0.0:
         normal = to_car(car, ground.normal[0], ground.normal[1], ground.normal[2])
@@ -119,8 +117,8 @@ def _collide_wheel(car: CarRecord, parameters: ParametersRecord, ribbon: Ribbon,
                 car.wheel_material[wheel] = ground.material
                 _set_vector(car.wheel_contact_normal[wheel], normal)
                 _ride_over_bump(car, parameters, arm, normal, ground.material, x, z)
-    if has_wall(ribbon, place.section) and abs(place.height_m) < WALL_HEIGHT_M:
-        outside_m = abs(place.lateral_m) - half_width_at(ribbon, place)
+    if has_wall(sections, place) and abs(place.height_m) < WALL_HEIGHT_M:
+        outside_m = abs(place.lateral_m) - place.half_width_m
         if outside_m > -2.0 * radii_m[1] and outside_m < WALL_THICKNESS_M:
             side = -math.copysign(1.0, place.lateral_m)
             normal = to_car(car, side * place.left[0], side * place.left[1], side * place.left[2])
@@ -130,7 +128,7 @@ def _collide_wheel(car: CarRecord, parameters: ParametersRecord, ribbon: Ribbon,
                 _touch_wall(car, parameters, arm, normal, outside_m + extent_m)
 
 
-@njit(cache=True)
+@compiled
 def _touch_ground(
     car: CarRecord,
     parameters: ParametersRecord,
@@ -157,7 +155,7 @@ def _touch_ground(
         push_at(car, parameters, arm, normal, -parameters.landing_loss * approach_m_s)
 
 
-@njit(cache=True)
+@compiled
 def _touch_wall(car: CarRecord, parameters: ParametersRecord, arm: Vector, normal: Vector, depth_m: float) -> None:
     """A wheel against a wall: beside the car a side contact with its slow-down, ahead or behind a plain bump."""
     _add_correction(car, depth_m * normal[0], depth_m * normal[1], depth_m * normal[2])
@@ -172,7 +170,7 @@ def _touch_wall(car: CarRecord, parameters: ParametersRecord, arm: Vector, norma
         push_at(car, parameters, arm, normal, -loss * approach_m_s)
 
 
-@njit(cache=True)
+@compiled
 def _ride_over_bump(
     car: CarRecord, parameters: ParametersRecord, arm: Vector, normal: Vector, material: int, x_m: float, z_m: float
 ) -> None:
@@ -190,7 +188,7 @@ def _ride_over_bump(
     push_at(car, parameters, arm, normal, parameters.landing_loss * bump_m_s)
 
 
-@njit(cache=True)
+@compiled
 def _noise(cell_x: int, cell_z: int) -> float:
     """A fixed number in 0..1 for every cell of the plane: an integer hash (two rounds of xor-shift and multiply)."""
     bits = (cell_x * 73856093 ^ cell_z * 19349663) & 0xFFFFFFFF
@@ -199,14 +197,13 @@ def _noise(cell_x: int, cell_z: int) -> float:
     return (bits & 0xFF) / 255.0
 
 
-@njit(cache=True)
-def _collide_body(car: CarRecord, parameters: ParametersRecord, ribbon: Ribbon, place: Place) -> None:
+@compiled
+def _collide_body(car: CarRecord, parameters: ParametersRecord, sections: npt.NDArray[np.void], place: Place) -> None:
     """The body's ellipsoids against the ground's and the walls' planes at the car's place."""
-    ground = ground_at(ribbon, place)
+    ground = ground_at(sections, place)
     ground_normal = to_car(car, ground.normal[0], ground.normal[1], ground.normal[2])
     left = to_car(car, place.left[0], place.left[1], place.left[2])
-    walled = has_wall(ribbon, place.section) and abs(place.height_m) < WALL_HEIGHT_M
-    half_width_m = half_width_at(ribbon, place)
+    walled = has_wall(sections, place) and abs(place.height_m) < WALL_HEIGHT_M
     for part in range(parameters.body_centers_m.shape[0]):
         offset, radii_m = parameters.body_centers_m[part], parameters.body_radii_m[part]
         center = (offset[0], offset[1], offset[2])
@@ -216,7 +213,7 @@ def _collide_body(car: CarRecord, parameters: ParametersRecord, ribbon: Ribbon, 
                 _touch_with_body(car, parameters, center, radii_m, ground_normal, depth_m)
         if walled:
             lateral_m = place.lateral_m + _dot(center, left)
-            outside_m = abs(lateral_m) - half_width_m
+            outside_m = abs(lateral_m) - place.half_width_m
             depth_m = outside_m + _extent(radii_m, left)
             if depth_m > 0.0 and outside_m < WALL_THICKNESS_M:
                 side = -math.copysign(1.0, lateral_m)
@@ -224,12 +221,12 @@ def _collide_body(car: CarRecord, parameters: ParametersRecord, ribbon: Ribbon, 
                 _touch_with_body(car, parameters, center, radii_m, normal, depth_m)
 
 
-@njit(cache=True)
+@compiled
 def _dot(a: Vector, b: Vector) -> float:
     return a[0] * b[0] + a[1] * b[1] + a[2] * b[2]
 
 
-@njit(cache=True)
+@compiled
 def _touch_with_body(
     car: CarRecord,
     parameters: ParametersRecord,

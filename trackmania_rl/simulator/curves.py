@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
+
+from trackmania_rl.simulator.compiled import compiled
 
 
-@njit(cache=True)
+@compiled
 def step_value(curve: npt.NDArray[np.float64], argument: float) -> float:
     """Value of the last key at or below the argument."""
     value = curve[0, 1]
@@ -18,7 +19,7 @@ def step_value(curve: npt.NDArray[np.float64], argument: float) -> float:
     return value
 
 
-@njit(cache=True)
+@compiled
 def linear_value(curve: npt.NDArray[np.float64], argument: float) -> float:
     """Value between the keys around the argument."""
     if argument <= curve[0, 0]:

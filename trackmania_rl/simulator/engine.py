@@ -9,8 +9,7 @@ from __future__ import annotations
 import math
 from enum import IntEnum
 
-from numba import njit
-
+from trackmania_rl.simulator.compiled import compiled
 from trackmania_rl.simulator.curves import linear_value, step_value
 from trackmania_rl.simulator.rigid_body import add_force
 from trackmania_rl.simulator.vehicle_state import FRONT_WHEELS, WHEELS, CarRecord, ParametersRecord
@@ -37,13 +36,13 @@ _TAKING_OFF, _TAKING_OFF_BACKWARDS = int(GearboxState.TAKING_OFF), int(GearboxSt
 _DIRT = int(Surface.DIRT)
 
 
-@njit(cache=True)
+@compiled
 def driving_input(car: CarRecord) -> float:
     """The pedal that drives: the throttle, or the brake while reversing."""
     return car.brake if car.is_reversing else car.gas
 
 
-@njit(cache=True)
+@compiled
 def adherence(car: CarRecord, none: float, full: float) -> float:
     """Share of the tyre forces that is left where the car's up leans away from the world's."""
     uprightness = abs(car.rotation[1, 1])
@@ -54,20 +53,20 @@ def adherence(car: CarRecord, none: float, full: float) -> float:
     return 1.0 - math.cos(0.5 * math.pi * (uprightness - none) / (full - none))
 
 
-@njit(cache=True)
+@compiled
 def _approach(value: float, target: float, step_up: float, step_down: float) -> float:
     """Moves a value towards a target without overshoot."""
     return min(value + step_up, target) if value < target else max(value - step_down, target)
 
 
-@njit(cache=True)
+@compiled
 def _change_gear(car: CarRecord, parameters: ParametersRecord, gear: int) -> None:
     car.gear = gear
     car.gearbox_state = _CHANGING
     car.gear_timer_s = parameters.gear_timer_s
 
 
-@njit(cache=True)
+@compiled
 def _select_gear(car: CarRecord, parameters: ParametersRecord, speed_m_s: float) -> None:
     """Starts a gear change or a take-off where the wheels' speed asks for one."""
     pressed = driving_input(car) > 0.0
@@ -86,7 +85,7 @@ def _select_gear(car: CarRecord, parameters: ParametersRecord, speed_m_s: float)
         car.gearbox_state = _TAKING_OFF
 
 
-@njit(cache=True)
+@compiled
 def update_engine(car: CarRecord, parameters: ParametersRecord, grounded: bool, dt: float) -> None:
     """Moves the engine's speed and the gearbox one substep on; reads the forward speed of the substep before."""
     pressed = driving_input(car) > 0.0
@@ -130,7 +129,7 @@ def update_engine(car: CarRecord, parameters: ParametersRecord, grounded: bool, 
                 car.gearbox_state = _DRIVING
 
 
-@njit(cache=True)
+@compiled
 def update_reversing(car: CarRecord, parameters: ParametersRecord) -> None:
     """Decides whether the brake key drives backwards."""
     forward_m_s, sideways_m_s = car.local_speed_m_s[2], abs(car.local_speed_m_s[0])
@@ -147,7 +146,7 @@ def update_reversing(car: CarRecord, parameters: ParametersRecord) -> None:
         car.is_reversing = 1 if forward_m_s < parameters.take_off_above_m_s else 0
 
 
-@njit(cache=True)
+@compiled
 def add_coast(car: CarRecord, parameters: ParametersRecord) -> None:
     """Friction while the driving pedal is released, on the ground and in the air."""
     velocity = car.local_speed_m_s
@@ -163,7 +162,7 @@ def add_coast(car: CarRecord, parameters: ParametersRecord) -> None:
     add_force(car, -per_s * velocity[0], -per_s * velocity[1], -per_s * velocity[2])
 
 
-@njit(cache=True)
+@compiled
 def _traction(car: CarRecord, parameters: ParametersRecord) -> float:
     """1 while the wheels grip, down to 0 in a full slide; sets the car's `is_sliding`."""
     limit_curve = linear_value(parameters.side_friction_limit_curve_kmh, KMH_PER_M_S * car.local_speed_m_s[2])
@@ -184,7 +183,7 @@ def _traction(car: CarRecord, parameters: ParametersRecord) -> float:
     return max(0.0, 1.0 - (requested - limits) / limits) if limits > 0.0 else 0.0
 
 
-@njit(cache=True)
+@compiled
 def _brake_force(
     car: CarRecord,
     pedal: float,
@@ -207,7 +206,7 @@ def _brake_force(
     return cap
 
 
-@njit(cache=True)
+@compiled
 def add_drive_and_brakes(car: CarRecord, parameters: ParametersRecord) -> None:
     """Adds the pedals' force along the car; call with a wheel on the ground only.
 
@@ -242,7 +241,7 @@ def add_drive_and_brakes(car: CarRecord, parameters: ParametersRecord) -> None:
     add_force(car, 0.0, 0.0, net * grip)
 
 
-@njit(cache=True)
+@compiled
 def add_dirt_extra(car: CarRecord, parameters: ParametersRecord) -> None:
     """With all wheels on dirt a braked car drags more, and a sliding one is driven forwards a little."""
     velocity = car.local_speed_m_s

@@ -6,14 +6,14 @@ import math
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from trackmania_rl.simulator.compiled import compiled
 from trackmania_rl.simulator.vehicle_state import CarRecord, ParametersRecord
 
 Vector = tuple[float, float, float]
 
 
-@njit(cache=True)
+@compiled
 def to_car(car: CarRecord, x: float, y: float, z: float) -> Vector:
     """A world vector in car axes."""
     r = car.rotation
@@ -24,7 +24,7 @@ def to_car(car: CarRecord, x: float, y: float, z: float) -> Vector:
     )
 
 
-@njit(cache=True)
+@compiled
 def to_world(car: CarRecord, x: float, y: float, z: float) -> Vector:
     """A car vector in world axes."""
     r = car.rotation
@@ -35,7 +35,7 @@ def to_world(car: CarRecord, x: float, y: float, z: float) -> Vector:
     )
 
 
-@njit(cache=True)
+@compiled
 def set_rotation_from_quaternion(car: CarRecord) -> None:
     """Normalises the quaternion and recomputes the matrix from it."""
     q = car.quaternion
@@ -49,7 +49,7 @@ def set_rotation_from_quaternion(car: CarRecord) -> None:
     r[2, 0], r[2, 1], r[2, 2] = 2.0 * (x * z - w * y), 2.0 * (y * z + w * x), 1.0 - 2.0 * (x * x + y * y)
 
 
-@njit(cache=True)
+@compiled
 def add_force(car: CarRecord, x: float, y: float, z: float) -> None:
     """Adds a central force, car axes."""
     car.force_m_s2[0] += x
@@ -57,7 +57,7 @@ def add_force(car: CarRecord, x: float, y: float, z: float) -> None:
     car.force_m_s2[2] += z
 
 
-@njit(cache=True)
+@compiled
 def add_torque(car: CarRecord, x: float, y: float, z: float) -> None:
     """Adds a torque, car axes."""
     car.torque_rad_s2[0] += x
@@ -65,7 +65,7 @@ def add_torque(car: CarRecord, x: float, y: float, z: float) -> None:
     car.torque_rad_s2[2] += z
 
 
-@njit(cache=True)
+@compiled
 def _limit_length(vector: npt.NDArray[np.float64], limit: float) -> None:
     length = math.sqrt(vector[0] * vector[0] + vector[1] * vector[1] + vector[2] * vector[2])
     if length > limit:
@@ -73,7 +73,7 @@ def _limit_length(vector: npt.NDArray[np.float64], limit: float) -> None:
             vector[i] *= limit / length
 
 
-@njit(cache=True)
+@compiled
 def integrate(car: CarRecord, parameters: ParametersRecord, dt: float) -> None:
     """One explicit Euler step. The body turns about its centre of mass, the position is that of its origin."""
     center = parameters.center_of_mass_m
@@ -110,7 +110,7 @@ def integrate(car: CarRecord, parameters: ParametersRecord, dt: float) -> None:
     car.position_m[2] -= after_z - before_z
 
 
-@njit(cache=True)
+@compiled
 def speed_at(car: CarRecord, arm: Vector, direction: Vector) -> float:
     """Speed along `direction` of the body's point `arm` (from the centre of mass) in a collision pass; car axes."""
     spin, motion = car.spin_rad_s, car.motion_m_s
@@ -121,7 +121,7 @@ def speed_at(car: CarRecord, arm: Vector, direction: Vector) -> float:
     )
 
 
-@njit(cache=True)
+@compiled
 def push_at(
     car: CarRecord, parameters: ParametersRecord, arm: Vector, direction: Vector, speed_change_m_s: float
 ) -> None:

@@ -10,7 +10,6 @@ import math
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from trackmania_rl.simulator.chassis import (
     add_air_control,
@@ -22,6 +21,7 @@ from trackmania_rl.simulator.chassis import (
     update_steering,
 )
 from trackmania_rl.simulator.collision import collide
+from trackmania_rl.simulator.compiled import compiled
 from trackmania_rl.simulator.engine import (
     add_coast,
     add_dirt_extra,
@@ -77,7 +77,7 @@ def spawn_vehicle(track: Track, station_m: float = 0.0) -> npt.NDArray[np.void]:
     car["rotation"] = rotation
     car["quaternion"] = quaternion_from_rotation(rotation)
     car["wheel_damper_absorb_m"] = STADIUM_CAR["damper_travel_m"]
-    place = locate(ribbon, section, *(float(x) for x in car["position_m"][0]))
+    place = locate(ribbon.sections, section, *(float(x) for x in car["position_m"][0]))
     car["ribbon_index"], car["station_m"] = place.section, place.station_m
     return car
 
@@ -105,7 +105,7 @@ def quaternion_from_rotation(rotation: npt.NDArray[np.float64]) -> npt.NDArray[n
     return quaternion if quaternion[0] >= 0.0 else -quaternion
 
 
-@njit(cache=True)
+@compiled
 def tick(
     car: npt.NDArray[np.void], gas: float, brake: float, steer: float, ribbon: Ribbon, parameters: npt.NDArray[np.void]
 ) -> None:
@@ -129,13 +129,13 @@ def tick(
     rates = math.sqrt(v[0] * v[0] + v[1] * v[1] + v[2] * v[2]) + math.sqrt(w[0] * w[0] + w[1] * w[1] + w[2] * w[2])
     substeps = int(tick_s * rates / constants.substep_length_m) + 1
     for _ in range(substeps):
-        _substep(work, constants, ribbon, tick_s / substeps)
+        _substep(work, constants, ribbon.sections, tick_s / substeps)
     work.clock_ms += TICK_MS
     copy_state(work, car[0])
 
 
-@njit(cache=True)
-def _substep(car: CarRecord, parameters: ParametersRecord, ribbon: Ribbon, dt: float) -> None:
+@compiled
+def _substep(car: CarRecord, parameters: ParametersRecord, sections: npt.NDArray[np.void], dt: float) -> None:
     grounded = is_grounded(car)
     update_engine(car, parameters, grounded, dt)
     update_steering(car, parameters, dt)
@@ -159,13 +159,15 @@ def _substep(car: CarRecord, parameters: ParametersRecord, ribbon: Ribbon, dt: f
             car.stored_angular_velocity_rad_s[i] = local_spin[i]
     else:
         add_air_control(car, parameters)
-    _apply_surface_effects(car, parameters, ribbon, dt)
+    _apply_surface_effects(car, parameters, sections, dt)
     integrate(car, parameters, dt)
-    collide(car, parameters, ribbon)
+    collide(car, parameters, sections)
 
 
-@njit(cache=True)
-def _apply_surface_effects(car: CarRecord, parameters: ParametersRecord, ribbon: Ribbon, dt: float) -> None:
+@compiled
+def _apply_surface_effects(
+    car: CarRecord, parameters: ParametersRecord, sections: npt.NDArray[np.void], dt: float
+) -> None:
     """Turbo pads push for a while after they were left; free-wheel pads cut the engine."""
     car.turbo_remaining_s = max(car.turbo_remaining_s - dt, 0.0)
     for wheel in range(WHEELS):
@@ -175,7 +177,7 @@ def _apply_surface_effects(car: CarRecord, parameters: ParametersRecord, ribbon:
         if material == _FREE_WHEEL:
             car.is_freewheeling = 1
         elif material in (_TURBO, _ROULETTE, _TURBO2):
-            pad, rotation = ribbon.forward[car.ribbon_index], car.rotation
+            pad, rotation = sections[car.ribbon_index].forward, car.rotation
             along = pad[0] * rotation[0, 2] + pad[1] * rotation[1, 2] + pad[2] * rotation[2, 2]
             factor, duration_s = parameters.turbo_factor, parameters.turbo_duration_s
             if material == _TURBO2:

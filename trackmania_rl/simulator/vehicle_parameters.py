@@ -222,7 +222,9 @@ class VehicleParameters:
         return record
 
 
-PARAMETERS_DTYPE = np.dtype([(field.name, np.float64, np.shape(np.asarray(field.default))) for field in fields(VehicleParameters)])
+PARAMETERS_DTYPE = np.dtype(
+    [(field.name, np.float64, np.shape(np.asarray(field.default))) for field in fields(VehicleParameters)]
+)
 
 STADIUM_CAR = VehicleParameters().packed()
 """The car of TrackMania Nations Forever, as `vehicle.tick` takes it."""

@@ -6,7 +6,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba import literal_unroll, njit
+from numba import literal_unroll
+
+from trackmania_rl.simulator.compiled import compiled
 
 WHEELS = 4
 """Front-left, front-right, rear-right, rear-left: the game's order in every per-wheel field."""
@@ -88,7 +90,7 @@ _VECTOR_FIELDS = tuple(name for name in VEHICLE_DTYPE.names or () if VEHICLE_DTY
 _MATRIX_FIELDS = tuple(name for name in VEHICLE_DTYPE.names or () if VEHICLE_DTYPE[name].ndim == 2)
 
 
-@njit(cache=True)
+@compiled
 def copy_state(source: CarRecord, target: CarRecord) -> None:
     """Copies every field of `VEHICLE_DTYPE` from one record to the other, rounding where the target is narrower."""
     for field in literal_unroll(_SCALAR_FIELDS):
@@ -104,7 +106,7 @@ def copy_state(source: CarRecord, target: CarRecord) -> None:
                 target_matrix[i, j] = source_matrix[i, j]
 
 
-@njit(cache=True)
+@compiled
 def is_grounded(car: CarRecord) -> bool:
     """Whether any wheel stands on the ground."""
     contact = car.wheel_has_ground_contact

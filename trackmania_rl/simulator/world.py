@@ -12,11 +12,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
+
+from trackmania_rl.simulator.compiled import compiled
 
 RIBBON_SPACING_M = 0.5
 """Distance between neighbouring cross-sections (the game world's reference lines use the same)."""
@@ -63,6 +64,23 @@ class Edge(IntEnum):
 EDGE_WALL, EDGE_GRASS, SURFACE_GRASS = int(Edge.WALL), int(Edge.GRASS), int(Surface.GRASS)
 
 
+SECTION_DTYPE = np.dtype(
+    [
+        ("station_m", np.float64),
+        ("center_m", np.float64, (3,)),
+        ("forward", np.float64, (3,)),
+        ("left", np.float64, (3,)),
+        ("up", np.float64, (3,)),
+        ("half_width_m", np.float64),
+        ("surface", np.int64),
+        ("edge", np.int64),
+        ("has_road", np.bool_),
+    ],
+    align=True,
+)
+"""One cross-section of a `Ribbon`, field by field."""
+
+
 class Ribbon(NamedTuple):
     """P cross-sections, one every `RIBBON_SPACING_M` along the line; numba takes it as it is.
 
@@ -76,6 +94,7 @@ class Ribbon(NamedTuple):
         surface: (P,) int64, TMNF material id of the road, one of `Surface`.
         edge: (P,) int64, one of `Edge`.
         has_road: (P,) bool, False inside a gap (a jump): there is neither ground nor wall.
+        sections: (P,) of `SECTION_DTYPE`, the same numbers, one record per cross-section, for the physics.
     """
 
     station_m: npt.NDArray[np.float64]
@@ -87,6 +106,7 @@ class Ribbon(NamedTuple):
     surface: npt.NDArray[np.int64]
     edge: npt.NDArray[np.int64]
     has_road: npt.NDArray[np.bool_]
+    sections: npt.NDArray[np.void]
 
 
 @dataclass(frozen=True)
@@ -160,17 +180,21 @@ def build_ribbon(
     if not np.all(widths > 0.0):
         raise ValueError(f"half_width_m has a value of {np.min(widths)}: every width must be above 0")
     forward, left, up = _frames(center, per_section("banking_rad", banking_rad, np.float64))
-    return Ribbon(
-        station_m=arc_length - arc_length[before],
-        center_m=center,
-        forward=forward,
-        left=left,
-        up=up,
-        half_width_m=widths,
-        surface=per_section("surface", surface, np.int64),
-        edge=per_section("edge", edge, np.int64),
-        has_road=per_section("has_road", has_road, np.bool_),
-    )
+    fields = {
+        "station_m": arc_length - arc_length[before],
+        "center_m": center,
+        "forward": forward,
+        "left": left,
+        "up": up,
+        "half_width_m": widths,
+        "surface": per_section("surface", surface, np.int64),
+        "edge": per_section("edge", edge, np.int64),
+        "has_road": per_section("has_road", has_road, np.bool_),
+    }
+    sections = np.zeros(len(center), SECTION_DTYPE)
+    for name, values in fields.items():
+        sections[name] = values
+    return Ribbon(**fields, sections=sections)
 
 
 def _check_line(line: npt.NDArray[np.float64]) -> None:
@@ -207,19 +231,19 @@ class Place(NamedTuple):
 
     Attributes:
         section: number of the cross-section at or before the point.
-        fraction: how far between that and the next one, 0..1.
         lateral_m: distance from the centre line along the road surface, positive to the left.
         height_m: distance above the road surface (continued sideways in its plane).
         station_m: arc length along the line.
+        half_width_m: of the road.
         left: unit vector, world axes.
         up: unit vector, world axes.
     """
 
     section: int
-    fraction: float
     lateral_m: float
     height_m: float
     station_m: float
+    half_width_m: float
     left: tuple[float, float, float]
     up: tuple[float, float, float]
 
@@ -240,81 +264,82 @@ class Ground(NamedTuple):
     material: int
 
 
-@njit(cache=True)
-def _ahead_of_section(ribbon: Ribbon, section: int, x: float, y: float, z: float) -> float:
+@compiled
+def _ahead_of_section(section: Any, x: float, y: float, z: float) -> float:
     """Metres from a cross-section's plane to the point, along the road."""
-    return (
-        (x - ribbon.center_m[section, 0]) * ribbon.forward[section, 0]
-        + (y - ribbon.center_m[section, 1]) * ribbon.forward[section, 1]
-        + (z - ribbon.center_m[section, 2]) * ribbon.forward[section, 2]
-    )
+    center, forward = section.center_m, section.forward
+    return (x - center[0]) * forward[0] + (y - center[1]) * forward[1] + (z - center[2]) * forward[2]
 
 
-@njit(cache=True)
-def _between(values: npt.NDArray[np.float64], section: int, fraction: float) -> tuple[float, float, float]:
-    """A (P, 3) attribute of the ribbon between two cross-sections, linearly interpolated."""
+@compiled
+def _unit_between(
+    a: npt.NDArray[np.float64], b: npt.NDArray[np.float64], fraction: float
+) -> tuple[float, float, float]:
+    """The direction between two neighbouring ones."""
     rest = 1.0 - fraction
-    return (
-        rest * values[section, 0] + fraction * values[section + 1, 0],
-        rest * values[section, 1] + fraction * values[section + 1, 1],
-        rest * values[section, 2] + fraction * values[section + 1, 2],
-    )
+    return _unit_vector(rest * a[0] + fraction * b[0], rest * a[1] + fraction * b[1], rest * a[2] + fraction * b[2])
 
 
-@njit(cache=True)
+@compiled
 def _unit_vector(x: float, y: float, z: float) -> tuple[float, float, float]:
     scale = 1.0 / math.sqrt(x * x + y * y + z * z)
     return x * scale, y * scale, z * scale
 
 
-@njit(cache=True)
-def locate(ribbon: Ribbon, hint: int, x: float, y: float, z: float) -> Place:
-    """Finds the point (world metres) on the ribbon, walking from cross-section `hint`.
+@compiled
+def locate(sections: npt.NDArray[np.void], hint: int, x: float, y: float, z: float) -> Place:
+    """Finds a point on a ribbon, walking from cross-section `hint`.
 
     The walk ends at the first pair of planes that holds the point, also inside a very tight corner, where planes cross.
+
+    Args:
+        sections: the ribbon's `sections`.
+        hint: a cross-section near the point.
+        x: of the point, world metres.
+        y: likewise.
+        z: likewise.
+
+    Returns:
+        The place; beyond the ribbon's ends, its first or last cross-section.
     """
-    last = ribbon.station_m.shape[0] - 2
-    section = min(max(hint, 0), last)
-    while section < last and _ahead_of_section(ribbon, section + 1, x, y, z) >= 0.0:
-        section += 1
-    while section > 0 and _ahead_of_section(ribbon, section, x, y, z) < 0.0:
-        section -= 1
-    behind = _ahead_of_section(ribbon, section, x, y, z)
-    span = behind - _ahead_of_section(ribbon, section + 1, x, y, z)
+    last = sections.shape[0] - 2
+    index = min(max(hint, 0), last)
+    while index < last and _ahead_of_section(sections[index + 1], x, y, z) >= 0.0:
+        index += 1
+    behind = _ahead_of_section(sections[index], x, y, z)
+    while index > 0 and behind < 0.0:
+        index -= 1
+        behind = _ahead_of_section(sections[index], x, y, z)
+    here, following = sections[index], sections[index + 1]
+    span = behind - _ahead_of_section(following, x, y, z)
     fraction = min(max(behind / span, 0.0), 1.0) if span > 1e-9 else 0.0
-    center_x, center_y, center_z = _between(ribbon.center_m, section, fraction)
-    left_x, left_y, left_z = _between(ribbon.left, section, fraction)
-    up_x, up_y, up_z = _between(ribbon.up, section, fraction)
-    left = _unit_vector(left_x, left_y, left_z)
-    up = _unit_vector(up_x, up_y, up_z)
-    dx, dy, dz = x - center_x, y - center_y, z - center_z
+    rest = 1.0 - fraction
+    left = _unit_between(here.left, following.left, fraction)
+    up = _unit_between(here.up, following.up, fraction)
+    dx = x - rest * here.center_m[0] - fraction * following.center_m[0]
+    dy = y - rest * here.center_m[1] - fraction * following.center_m[1]
+    dz = z - rest * here.center_m[2] - fraction * following.center_m[2]
     return Place(
-        section,
-        fraction,
+        index,
         dx * left[0] + dy * left[1] + dz * left[2],
         dx * up[0] + dy * up[1] + dz * up[2],
-        ribbon.station_m[section] + fraction * (ribbon.station_m[section + 1] - ribbon.station_m[section]),
+        rest * here.station_m + fraction * following.station_m,
+        rest * here.half_width_m + fraction * following.half_width_m,
         left,
         up,
     )
 
 
-@njit(cache=True)
-def half_width_at(ribbon: Ribbon, place: Place) -> float:
-    """Half the road's width at a place, metres."""
-    rest = 1.0 - place.fraction
-    return rest * ribbon.half_width_m[place.section] + place.fraction * ribbon.half_width_m[place.section + 1]
-
-
-@njit(cache=True)
-def ground_at(ribbon: Ribbon, place: Place) -> Ground:
+@compiled
+def ground_at(sections: npt.NDArray[np.void], place: Place) -> Ground:
     """The ground under a place: the road in its plane, or the verge, which goes out level from the road's border."""
-    if not ribbon.has_road[place.section]:
+    section = sections[place.section]
+    if not section.has_road:
         return Ground(False, 0.0, place.up, 0)
-    outside_m = abs(place.lateral_m) - half_width_at(ribbon, place)
+    outside_m = abs(place.lateral_m) - place.half_width_m
     if outside_m <= 0.0:
-        return Ground(True, place.height_m, place.up, ribbon.surface[place.section])
-    if ribbon.edge[place.section] != EDGE_GRASS or outside_m > VERGE_WIDTH_M:
+        return Ground(True, place.height_m, place.up, section.surface)
+    if section.edge != EDGE_GRASS or outside_m > VERGE_WIDTH_M:
         return Ground(False, 0.0, place.up, 0)
     left, up = place.left, place.up
     forward_x, forward_y, forward_z = (
@@ -338,7 +363,8 @@ def ground_at(ribbon: Ribbon, place: Place) -> Ground:
     return Ground(True, height_m, normal, SURFACE_GRASS)
 
 
-@njit(cache=True)
-def has_wall(ribbon: Ribbon, section: int) -> bool:
+@compiled
+def has_wall(sections: npt.NDArray[np.void], place: Place) -> bool:
     """Whether walls stand at the road's borders; their inner faces are half the road's width from its centre line."""
-    return bool(ribbon.has_road[section]) and ribbon.edge[section] == EDGE_WALL
+    section = sections[place.section]
+    return section.has_road and section.edge == EDGE_WALL
