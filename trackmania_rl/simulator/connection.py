@@ -114,7 +114,7 @@ class Connection:
             ClientGone: If none comes in time, it comes in parts too slowly, or the client has hung up.
         """
         if self._begin == self._end:
-            self._receive(self._answer_deadline_s)
+            self._receive(self._wait_began_s + self.timeout_ms / 1000)
         else:
             self._check_interruption(self._wait_began_s)
         return self.read_int32()
@@ -136,7 +136,7 @@ class Connection:
         if self._end - self._begin < n_bytes:
             deadline_s = monotonic() + self._partial_message_s()
             while self._end - self._begin < n_bytes:
-                self._receive(lambda: deadline_s)
+                self._receive(deadline_s)
         begin = self._begin
         self._begin = begin + n_bytes
         return self._view[begin : self._begin]
@@ -158,34 +158,35 @@ class Connection:
         Raises:
             ClientGone: If the client has hung up, or sends more than is kept.
         """
-        self._receive(lambda: 0.0)
-
-    def _answer_deadline_s(self) -> float:
-        return self._wait_began_s + self.timeout_ms / 1000
+        self._make_room()
+        self._receive_within(0.0)
 
     def _partial_message_s(self) -> float:
         return min(self.timeout_ms, MAX_PARTIAL_MESSAGE_MS) / 1000
 
-    def _receive(self, deadline_s: Callable[[], float]) -> None:
-        """Receive at least one byte; what was written before is sent first."""
+    def _receive(self, deadline_s: float) -> None:
+        """Receive at least one byte until `deadline_s` (`monotonic`); what was written before is sent first."""
         self.flush()
         self._make_room()
-        while True:
-            self._socket.settimeout(max(0.0, min(SLICE_S, deadline_s() - monotonic())))
-            try:
-                n_bytes = self._socket.recv_into(self._view[self._end :])
-            except (TimeoutError, BlockingIOError):
-                self._check_interruption(self._wait_began_s)
-                if monotonic() >= deadline_s():
-                    raise ClientGone("did not answer in time") from None
-                continue
-            except OSError as error:
-                raise ClientGone(f"connection lost ({error.strerror})") from error
-            if n_bytes == 0:
-                raise ClientGone("hung up")
-            self._end += n_bytes
+        while not self._receive_within(min(SLICE_S, deadline_s - monotonic())):
             self._check_interruption(self._wait_began_s)
-            return
+            if monotonic() >= deadline_s:
+                raise ClientGone("did not answer in time")
+        self._check_interruption(self._wait_began_s)
+
+    def _receive_within(self, longest_s: float) -> bool:
+        """Receive what there is; False if nothing came in time. What has come already is taken however late it is."""
+        self._socket.settimeout(max(0.0, longest_s))
+        try:
+            n_bytes = self._socket.recv_into(self._view[self._end :])
+        except (TimeoutError, BlockingIOError):
+            return False
+        except OSError as error:
+            raise ClientGone(f"connection lost ({error.strerror})") from error
+        if n_bytes == 0:
+            raise ClientGone("hung up")
+        self._end += n_bytes
+        return True
 
     def _make_room(self) -> None:
         """Move the unread bytes to the buffer's front when the room behind them gets scarce."""

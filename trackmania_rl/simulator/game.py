@@ -72,6 +72,8 @@ class SimulatedGame:
             InputScriptError: If it is not an input script.
         """
         path = self._scripts_folder / name
+        if path.exists() and not path.is_file():
+            raise InputScriptError(f"{path} is not a file")
         with path.open("rb") as file:
             content = file.read(_MAX_SCRIPT_BYTES + 1)
         if len(content) > _MAX_SCRIPT_BYTES:

@@ -2,8 +2,8 @@
 
 Where the real game's plugin leaves something open (reference/tminterface2_protocol.md), this server does the following.
 
-- Within a tick the step (1) comes first, then a checkpoint (2), then a lap (3). The step shows a race that goes on; the
-  clock stops at the official finish time when message 2 reports the finish.
+- Within a tick the step (1) comes first, then a checkpoint (2), then a lap (3). The step's state has the gate among the
+  passed ones already; the clock stops at the official finish time only when message 2 reports the finish.
 - The next tick after a rewind is the one that follows the restored time. A rewind sends no message 2 or 3 by itself.
 - After an undone finish the car still stands in it, so message 2 comes again in the next tick.
 - `map` and `give up` take effect at once: no step of the old race follows.
@@ -189,17 +189,28 @@ class GameServer:
     # Clients.
 
     def _accept(self) -> None:
-        """Replace the client by the newcomer, who inherits neither timeout nor frame request."""
-        try:
-            newcomer, address = self._listener.accept()
-        except OSError as error:  # it hung up before it was served
-            logger.debug("a newcomer was lost: %s", error)
+        """Replace the client by the latest newcomer, who inherits neither timeout nor frame request."""
+        newcomer = None
+        while (accepted := self._next_newcomer()) is not None:
+            if newcomer is not None:
+                newcomer.close()
+            newcomer = accepted
+        if newcomer is None:
             return
         self._drop_client("replaced by a newcomer")
-        logger.info("client %s:%d connected", *address)
+        logger.info("client connected")
         self._client = Connection(newcomer, self._check_interruption)
         self._selector.register(self._client, selectors.EVENT_READ)
         self._sync(MessageId.ON_CONNECT)
+
+    def _next_newcomer(self) -> socket.socket | None:
+        try:
+            return self._listener.accept()[0]
+        except BlockingIOError:
+            return None
+        except OSError as error:  # it hung up before it was served
+            logger.debug("a newcomer was lost: %s", error)
+            return None
 
     def _drop_client(self, reason: str) -> None:
         """Forget the client; game speed and step period survive it."""

@@ -1,0 +1,452 @@
+"""One race without a socket."""
+
+import contextlib
+
+import numpy as np
+import pytest
+import tminterface.structs as oracle
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trackmania_rl.protocol.input_script import ANALOG_FULL, Input, InputEvent, parse_input_script
+from trackmania_rl.protocol.messages import COUNTDOWN_MS, NO_KEYS, KeyState
+from trackmania_rl.protocol.state_blob import (
+    StateBlobError,
+    StateView,
+    parse_state_blob,
+    with_last_checkpoint_time_cleared,
+)
+from trackmania_rl.simulator.race import CheckpointCountChanged, LapCountChanged, SimulatedRace
+from trackmania_rl.simulator.state_codec import MAX_RACE_MS
+from trackmania_rl.simulator.world import Track
+
+FORWARD = KeyState(left=False, right=False, accelerate=True, brake=False)
+LEFT = KeyState(left=True, right=False, accelerate=True, brake=False)
+NOSE_M = 2.14
+BLOB_WORDS = (8356 + 3 * 4 + 3 * 8) // 4
+
+
+def at_start(track, keys=FORWARD):
+    """A race at time 0 with these keys pressed."""
+    race = SimulatedRace(track)
+    while race.tick_time_ms < 0:
+        race.advance(1000)
+    race.set_input(keys)
+    return race
+
+
+def drive_to_event(race, max_ticks=2000):
+    """Drive until a checkpoint is to be reported; returns the event."""
+    for _ in range(max_ticks):
+        race.advance()
+        if event := race.take_checkpoint_event():
+            return event
+    raise AssertionError(f"no checkpoint within {max_ticks} ticks; the car is at {race.car['station_m']}")
+
+
+def trace(race, ticks, seed=0):
+    """Drive with keys that change at random; returns the blobs and events of all ticks."""
+    keys = np.random.default_rng(seed).random((ticks, 4)) < (0.2, 0.2, 0.9, 0.1)
+    seen = []
+    for pressed in keys:
+        race.set_input(KeyState(*map(bool, pressed)))
+        race.advance()
+        seen.append((race.save_state(), race.take_checkpoint_event(), race.take_lap_event()))
+    return seen
+
+
+def parse_with_oracle(blob):
+    state = oracle.SimStateData(bytes(blob))
+    state.cp_data.resize(oracle.CheckpointData.cp_states_field, state.cp_data.cp_states_length)
+    state.cp_data.resize(oracle.CheckpointData.cp_times_field, state.cp_data.cp_times_length)
+    return state
+
+
+def test_countdown_holds_the_car(straight_track):
+    race = SimulatedRace(straight_track)
+    race.set_input(FORWARD)
+    spawn = race.car.copy()
+    assert race.race_time_ms == -COUNTDOWN_MS
+    assert race.advance(1) == 1
+    assert race.race_time_ms == -COUNTDOWN_MS + 10
+    assert race.advance(1000) == 259, "the countdown's end is not jumped over"
+    assert race.race_time_ms == 0
+    assert race.car.tobytes() == spawn.tobytes()
+
+
+@pytest.mark.parametrize("ticks_before", [0, 100, 250, 261, 400, 560])
+def test_rewinding_is_exact(two_lap_track, ticks_before):
+    race = SimulatedRace(two_lap_track)
+    trace(race, ticks_before, seed=1)
+    start = race.save_state()
+    first = trace(race, 330, seed=2)
+    race.restore_state(start)
+    assert race.save_state() == start
+    assert trace(race, 330, seed=2) == first
+
+
+def test_a_blob_restores_another_race_of_the_same_track(straight_track):
+    one, other = at_start(straight_track), SimulatedRace(straight_track)
+    trace(one, 100)
+    other.restore_state(one.save_state())
+    assert trace(one, 300, seed=3) == trace(other, 300, seed=3)
+
+
+def test_races_are_deterministic_and_ticks_may_be_batched(straight_track):
+    one, other = at_start(straight_track), at_start(straight_track)
+    while one.checkpoint_count < 2:
+        ticks = one.advance(7)
+        assert sum(other.advance() for _ in range(ticks)) == ticks
+        assert one.save_state() == other.save_state()
+    assert at_start(straight_track).advance(10_000) < 300, "a batch ends where a gate is passed"
+
+
+def test_a_new_race_forgets_the_old_one(straight_track):
+    race = SimulatedRace(straight_track)
+    fresh = race.save_state()
+    trace(race, 500)
+    race.give_up()
+    assert race.save_state() == fresh
+    assert race.input_script() == ""
+
+
+def test_official_times_are_the_labels_of_the_ticks_that_touch_the_gates(straight_track):
+    race = at_start(straight_track)
+    for count, gate_m in enumerate((20.0, 40.0, 60.0), start=1):
+        assert drive_to_event(race) == CheckpointCountChanged(count, 3)
+        assert race.checkpoint_times_ms[-1] == race.tick_time_ms - 10
+        speed_m_s = float(np.linalg.norm(race.car[0]["velocity_m_s"]))
+        nose_m = float(race.car["station_m"][0]) + NOSE_M
+        assert gate_m <= nose_m < gate_m + 0.01 * speed_m_s + 0.01
+    assert race.checkpoint_times_ms == sorted(race.checkpoint_times_ms)
+
+
+def test_the_clock_stops_when_the_finish_is_reported(straight_track):
+    race = at_start(straight_track)
+    while not race.is_finished:
+        race.advance()
+        if not race.is_finished:
+            race.take_checkpoint_event()
+    finish_ms = race.checkpoint_times_ms[-1]
+    assert (race.race_time_ms, race.is_over) == (finish_ms + 10, False)
+    assert race.take_checkpoint_event() == CheckpointCountChanged(3, 3)
+    assert (race.race_time_ms, race.is_over) == (finish_ms, True)
+    assert race.take_checkpoint_event() is None
+    race.advance(3000)
+    assert (race.race_time_ms, race.tick_time_ms) == (finish_ms, finish_ms + 10 + 30_000)
+    parse_state_blob(race.save_state())
+
+
+def test_laps(two_lap_track):
+    race = at_start(two_lap_track)
+    seen = []
+    while not race.is_finished:
+        seen += [drive_to_event(race), race.take_lap_event()]
+    assert seen == [
+        CheckpointCountChanged(1, 4),
+        None,
+        CheckpointCountChanged(2, 4),
+        LapCountChanged(1, 2),
+        CheckpointCountChanged(3, 4),
+        None,
+        CheckpointCountChanged(4, 4),
+        LapCountChanged(2, 2),
+    ]
+    state = parse_with_oracle(race.save_state())
+    assert [entry.time for entry in state.cp_data.cp_times] == race.checkpoint_times_ms
+    assert state.cp_data.cp_states_length == 2
+
+
+def test_a_finish_counts_only_when_all_checkpoints_are_taken(straight_track):
+    race = at_start(straight_track)
+    race.car["position_m"][0, 2] += 25.0
+    race.car["ribbon_index"] += 50
+    race.car["station_m"] += 25.0
+    assert drive_to_event(race) == CheckpointCountChanged(1, 3)
+    race.advance(200)
+    assert race.car["station_m"][0] > 70.0
+    assert race.checkpoint_count == 1
+
+
+def test_a_gate_is_passed_between_its_posts_only(pier_track):
+    race = at_start(pier_track)
+    race.car["position_m"][0] += (30.0, 0.0, 58.0)
+    race.car["ribbon_index"] += 116
+    race.car["station_m"] += 58.0
+    for _ in range(100):
+        race.advance()
+    assert not race.is_finished
+
+
+def test_gates_must_fit_the_laps(two_lap_track):
+    uneven = Track("uneven", two_lap_track.ribbon, (20.0, 40.0), 80.0, n_laps=2)
+    with pytest.raises(ValueError, match="3 gates for 2 laps"):
+        SimulatedRace(uneven)
+
+
+def undo_by_rewinding(race):
+    race.restore_state(with_last_checkpoint_time_cleared(race.save_state()))
+
+
+@pytest.mark.parametrize("undo", [SimulatedRace.prevent_finish, undo_by_rewinding])
+def test_an_undone_finish_comes_again_while_the_car_stands_in_it(straight_track, undo):
+    race = at_start(straight_track)
+    while drive_to_event(race).current != 3:
+        pass
+    for _ in range(2):
+        undo(race)
+        assert (race.is_finished, race.checkpoint_count, race.race_time_ms) == (False, 2, race.tick_time_ms)
+        assert parse_with_oracle(race.save_state()).cp_data.cp_times[2].time == -1
+        race.advance()
+        assert race.take_checkpoint_event() == CheckpointCountChanged(3, 3)
+    undo(race)
+    while race.car["station_m"][0] < 70.0:
+        undo(race)
+        race.advance()
+    race.take_checkpoint_event()
+    undo(race)
+    race.advance(100)
+    assert race.take_checkpoint_event() is None, "behind the finish there is none"
+
+
+def test_undoing_no_finish_does_nothing(straight_track):
+    race = at_start(straight_track)
+    drive_to_event(race)
+    before = race.save_state()
+    race.prevent_finish()
+    undo_by_rewinding(race)
+    assert race.save_state() == before
+
+
+def test_a_rewind_makes_no_event_but_an_unreported_one_survives_it(straight_track):
+    race = at_start(straight_track)
+    start = race.save_state()
+    while race.checkpoint_count == 0:
+        race.advance()
+    race.restore_state(race.save_state())
+    assert race.take_checkpoint_event() == CheckpointCountChanged(1, 3)
+    race.restore_state(start)
+    assert race.take_checkpoint_event() is None
+
+
+def test_leaving_the_road_is_a_fall_until_the_race_is_given_up(pier_track):
+    race = at_start(pier_track, LEFT)
+    for _ in range(60):
+        race.advance(100)
+    assert race.car["position_m"][0, 1] < -100.0
+    race.restore_state(race.save_state())
+    assert race.render(16, 12).shape == (12, 16, 4)
+    race.give_up()
+    assert race.race_time_ms == -COUNTDOWN_MS
+
+
+def test_a_race_of_a_day_is_given_up(straight_track):
+    race = at_start(straight_track, NO_KEYS)
+    race.car["clock_ms"] = MAX_RACE_MS
+    race._tick_time_ms = MAX_RACE_MS
+    race.restore_state(race.save_state())
+    race.advance()
+    assert race.race_time_ms == -COUNTDOWN_MS + 10
+
+
+def test_the_blob_says_what_the_oracle_expects(straight_track):
+    race = at_start(straight_track, LEFT)
+    trace(race, 250, seed=5)
+    race.set_input(LEFT)
+    race.advance()
+    state, car = parse_with_oracle(race.save_state()), race.car[0]
+    dyna, mobil = state.dyna.current_state, state.scene_mobil
+    np.testing.assert_array_equal(dyna.position, car["position_m"])
+    np.testing.assert_array_equal(dyna.rotation.to_numpy(), car["rotation"])
+    np.testing.assert_array_equal(dyna.quat, car["quaternion"])
+    np.testing.assert_array_equal(state.velocity, car["velocity_m_s"])
+    np.testing.assert_array_equal(mobil.current_local_speed, car["local_speed_m_s"])
+    assert (state.context_mode, state.flags, state.time, state.race_time) == (1, 0xFF, 2510, 2510)
+    assert (mobil.engine.gear, mobil.gearbox_state) == (car["gear"], car["gearbox_state"])
+    assert (mobil.engine.actual_rpm, mobil.engine.max_rpm) == (car["actual_rpm"], 11000.0)
+    assert (mobil.input_gas, mobil.input_brake, mobil.input_steer) == (1.0, 0.0, -1.0)
+    assert mobil.turning_rate == car["turning_rate"]
+    for wheel, simulated in enumerate(state.simulation_wheels):
+        real_time = simulated.real_time_state
+        assert real_time.damper_absorb == car["wheel_damper_absorb_m"][wheel]
+        assert real_time.has_ground_contact == car["wheel_has_ground_contact"][wheel]
+        assert real_time.contact_material_id == car["wheel_material"][wheel]
+        assert simulated.steerable == (wheel < 2)
+    speed_m_s = np.linalg.norm(car["velocity_m_s"])
+    assert state.display_speed == int(speed_m_s * 3.6)
+    assert (state.input_accelerate, state.input_left, state.input_right, state.input_brake) == (
+        True,
+        True,
+        False,
+        False,
+    )
+    assert state.player_info.nb_completed == race.checkpoint_count
+    assert state.player_info.max_completed == 3
+    assert not state.player_info.race_finished
+    rebuilt = StateView(race.save_state()).rotation
+    np.testing.assert_allclose(rebuilt @ rebuilt.T, np.eye(3), atol=1e-5)
+
+
+def test_blobs_of_another_track_or_shape_are_refused(straight_track, two_lap_track, pier_track):
+    race = at_start(straight_track)
+    before = race.save_state()
+    for blob in (SimulatedRace(two_lap_track).save_state(), SimulatedRace(pier_track).save_state()):
+        with pytest.raises(StateBlobError, match="track 'straight'"):
+            race.restore_state(blob)
+    for blob in (b"", bytes(len(before)), before[:-4], before + bytes(8)):
+        with pytest.raises(StateBlobError):
+            race.restore_state(blob)
+    assert race.save_state() == before
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("position_m", np.nan),
+        ("velocity_m_s", 1e30),
+        ("rotation", 2.0),
+        ("quaternion", 0.0),
+        ("engine_gear", 6),
+        ("engine_gear", -1),
+        ("turning_rate", np.inf),
+        ("timers_ms", 12_345),
+        ("timers_ms", -COUNTDOWN_MS - 10),
+        ("input_events", 0x7FFFFF),
+    ],
+)
+def test_wild_numbers_are_refused(straight_track, field, value):
+    race = at_start(straight_track)
+    trace(race, 50)
+    blob = bytearray(race.save_state())
+    head = StateView(blob).head
+    if head[field].ndim:
+        head[field][:] = value
+    else:
+        head[field] = value
+    before = race.save_state()
+    with pytest.raises(StateBlobError, match="state blob"):
+        race.restore_state(bytes(blob))
+    assert race.save_state() == before
+
+
+def test_checkpoint_times_that_contradict_themselves_are_refused(straight_track):
+    race = at_start(straight_track)
+    drive_to_event(race)
+    for times_ms in ((-1, 500, -1), (-7, -1, -1), (10**6, -1, -1), (500, 600, -1)):
+        blob = bytearray(race.save_state())
+        np.frombuffer(blob, "<i4")[-6::2] = times_ms
+        with pytest.raises(StateBlobError, match="checkpoint times"):
+            race.restore_state(bytes(blob))
+
+
+class Driven:
+    """A race and a blob of it; a class of its own, whose name hypothesis prints instead of the blob."""
+
+    def __init__(self, race, blob):
+        self.race, self.blob = race, blob
+
+
+@pytest.fixture(scope="module")
+def driven(straight_track):
+    race = at_start(straight_track)
+    trace(race, 150)
+    return Driven(race, race.save_state())
+
+
+@settings(max_examples=150, deadline=None)
+@given(word=st.integers(0, BLOB_WORDS - 1), value=st.integers(0, 2**32 - 1))
+def test_any_changed_word_is_refused_or_driven_on_with(driven, word, value):
+    race, start = driven.race, driven.blob
+    blob = bytearray(start)
+    np.frombuffer(blob, "<u4")[word] = value
+    with contextlib.suppress(StateBlobError):
+        race.restore_state(bytes(blob))
+    race.advance(3)
+    race.save_state()
+    race.restore_state(start)
+    assert race.save_state() == start
+
+
+def test_recorded_inputs_replay_to_the_same_race(straight_track):
+    race = at_start(straight_track, NO_KEYS)
+    trace(race, 200, seed=7)
+    replay = at_start(straight_track, NO_KEYS)
+    replay.play_script(parse_input_script(race.input_script()))
+    while replay.tick_time_ms < race.tick_time_ms:
+        replay.advance((race.tick_time_ms - replay.tick_time_ms) // 10)
+        replay.take_checkpoint_event()
+    assert replay.car.tobytes() == race.car.tobytes()
+    assert replay.input_script() == race.input_script()
+
+
+def test_a_script_plays_in_every_race_until_it_is_taken_away(straight_track):
+    race = SimulatedRace(straight_track)
+    race.play_script(parse_input_script("0 press up\n0.50 press left"))
+    for _ in range(2):
+        while race.tick_time_ms < 1000:
+            race.advance(1000 if race.tick_time_ms < 500 else 1)
+        assert race.input_script() == "0.00 press up\n0.50 press left\n"
+        assert race.inputs.controls == (1.0, 0.0, -1.0)
+        race.give_up()
+    race.play_script(())
+    while race.tick_time_ms < 100:
+        race.advance()
+    assert race.input_script() == ""
+
+
+def test_the_log_follows_rewinds(straight_track):
+    race = at_start(straight_track, FORWARD)
+    race.advance(10)
+    race.take_checkpoint_event()
+    early = race.save_state()
+    race.set_input(LEFT)
+    race.advance(10)
+    late = race.save_state()
+    race.restore_state(early)
+    assert race.input_script() == "0.00 press up\n"
+    assert race.inputs.controls == (1.0, 0.0, 0.0)
+    race.restore_state(late)
+    assert race.input_script() == "0.00 press up\n0.20 press left\n", "what is unknown is logged where it is found"
+
+
+@pytest.mark.parametrize(
+    ("script", "controls"),
+    [
+        ("0 steer -65536", (0.0, 0.0, -1.0)),
+        ("0 steer 32768; 0 gas 65536", (1.0, 0.0, 0.5)),
+        ("0 gas -32768", (0.0, 0.5, 0.0)),
+        ("0 press left; 0 press right", (0.0, 0.0, -1.0)),
+        ("0 press right; 0 press down", (0.0, 1.0, 1.0)),
+        ("0 press right; 10 steer -65536", (0.0, 0.0, -1.0)),
+        ("0 steer -65536; 10 press right", (0.0, 0.0, 1.0)),
+        ("0 press enter; 0 press horn", (0.0, 0.0, 0.0)),
+    ],
+)
+def test_what_inputs_mean(straight_track, script, controls):
+    race = at_start(straight_track, NO_KEYS)
+    race.play_script(parse_input_script(script))
+    race.advance()
+    race.advance()
+    assert race.inputs.controls == controls
+    race.restore_state(race.save_state())
+    assert race.inputs.controls == controls
+
+
+def test_analog_inputs_are_in_the_blob(straight_track):
+    race = at_start(straight_track, NO_KEYS)
+    race.play_script([InputEvent(0, Input.STEER, -ANALOG_FULL), InputEvent(0, Input.GAS, 1000)])
+    race.advance()
+    state = parse_with_oracle(race.save_state())
+    assert (state.input_steer, state.input_gas) == (-ANALOG_FULL, 1000)
+    assert state.input_steer_event.time == 100_010
+
+
+def test_a_picture_is_of_this_instant(straight_track):
+    race = at_start(straight_track)
+    start = race.save_state()
+    picture = race.render(32, 24)
+    assert (picture.shape, picture.dtype) == ((24, 32, 4), np.uint8)
+    race.advance(150)
+    assert not np.array_equal(race.render(32, 24), picture)
+    race.restore_state(start)
+    np.testing.assert_array_equal(race.render(32, 24), picture)
