@@ -89,7 +89,7 @@ class SimulatedGameLauncher:
     def __init__(self, port: int, maps_folder: Path, extra_arguments: tuple[str, ...] = ()) -> None:
         self.port = port
         self._command = [sys.executable, str(SIMULATED_GAME_SCRIPT), "--port", str(port)]
-        self._command += ["--maps-folder", str(maps_folder), *extra_arguments]
+        self._command += ["--map", "none", "--maps-folder", str(maps_folder), *extra_arguments]  # none: in the menus
         self._process: subprocess.Popen[bytes] | None = None
         self._errors: IO[bytes] | None = None
 

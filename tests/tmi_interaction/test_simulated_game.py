@@ -1,0 +1,143 @@
+"""The client against the simulated game, through real processes and sockets."""
+
+import os
+import signal
+import socket
+import time
+
+import numpy as np
+import pytest
+
+from trackmania_rl.policy import PolicyDecision
+from trackmania_rl.protocol.input_script import parse_input_script
+from trackmania_rl.settings import MapEntry
+from trackmania_rl.simulator.race import SimulatedRace
+from trackmania_rl.simulator.track_file import load_track
+from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager
+from trackmania_rl.tmi_interaction.launchers import SimulatedGameLauncher
+
+FORWARD = 0
+COAST = 3
+LINE_M = 50
+N_ACTIONS = 12
+
+
+@pytest.fixture(scope="module")
+def maps_folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("maps")
+    np.save(folder / "straight.npy", np.arange(0, LINE_M, 0.5)[:, None] * np.array([0.0, 0.0, 1.0]) + (0, 100, 0))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def straight():
+    return MapEntry(
+        map_name="straight",
+        map_path="straight.npy",
+        reference_line="straight.npy",
+        is_explo=True,
+        fill_buffer=True,
+    )
+
+
+def make_manager(settings, maps_folder, **changes):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    game = settings.game.model_copy(update={"game": "simulated", "maps_folder": str(maps_folder), **changes})
+    return GameInstanceManager(game, settings.observation, SimulatedGameLauncher(port, maps_folder))
+
+
+@pytest.fixture(scope="module")
+def manager(settings, maps_folder):
+    made = make_manager(settings, maps_folder)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def manager_without_image(settings_without_image, maps_folder):
+    made = make_manager(settings_without_image, maps_folder)
+    yield made
+    made.close()
+
+
+def playing(actions):
+    """A policy that plays these actions, then forward."""
+    waiting = iter(actions)
+
+    def policy(frame, floats):
+        return PolicyDecision(next(waiting, FORWARD), True, np.zeros(N_ACTIONS, dtype=np.float32))
+
+    return policy
+
+
+def random_actions(seed):
+    """Mostly forward, with some steering and coasting, so that the car arrives."""
+    return np.random.default_rng(seed).choice([0, 0, 0, 1, 2, 3, 4, 5], 60).tolist()
+
+
+def test_a_race_is_driven_to_the_finish(manager, straight):
+    results, stats = manager.rollout(straight, playing([]))
+    assert stats["race_finished"]
+    assert stats["checkpoint_times_ms"] == [results["race_time"]]
+    assert 1000 < results["race_time"] < 10_000
+    assert len(results["actions"]) == -(-results["race_time"] // 50)
+    assert results["frames"].std() > 5
+    assert stats["meters"] == pytest.approx(LINE_M, abs=1)
+
+
+def test_same_actions_give_the_same_bytes_with_and_without_image(manager, manager_without_image, straight):
+    rounds = [
+        game.rollout(straight, playing(random_actions(1)))[0] for game in (manager, manager_without_image, manager)
+    ]
+    for other in rounds[1:]:
+        assert other["race_time"] == rounds[0]["race_time"]
+        assert other["state_float"].tobytes() == rounds[0]["state_float"].tobytes()
+    assert rounds[2]["frames"].tobytes() == rounds[0]["frames"].tobytes()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_input_script_plays_the_race_again_to_the_millisecond(manager_without_image, maps_folder, straight, seed):
+    results, stats = manager_without_image.rollout(straight, playing(random_actions(seed)))
+    race = SimulatedRace(load_track(maps_folder / "straight.npy"))
+    race.play_script(parse_input_script(stats["inputs"]))
+    while not race.is_finished and race.race_time_ms < 60_000:
+        race.advance()
+    assert stats["race_finished"]
+    assert race.checkpoint_times_ms[-1] == results["race_time"]
+
+
+def test_after_a_cut_off_the_next_race_is_driven(manager, straight):
+    _, cut_off = manager.rollout(straight, playing([COAST] * 1000))
+    assert cut_off["cutoff_reason"] == "no_progress"
+    assert manager.rollout(straight, playing([]))[1]["race_finished"]
+
+
+def test_a_killed_game_costs_one_race(manager_without_image, straight):
+    manager = manager_without_image
+    expected = manager.rollout(straight, playing([]))[0]["race_time"]
+    starts_before = manager.game_starts
+    pid = manager._launcher.pid
+    forward = playing([])
+    decisions = iter(range(10_000))
+
+    def killing(frame, floats):
+        if next(decisions) == 10:
+            os.kill(pid, signal.SIGKILL)
+        return forward(frame, floats)
+
+    assert manager.rollout(straight, killing)[0]["race_time"] == expected
+    assert manager.game_starts == starts_before + 1
+
+
+def test_a_hung_game_is_replaced(settings_without_image, maps_folder, straight):
+    manager = make_manager(settings_without_image, maps_folder, tmi_protection_timeout_s=0.5)
+    try:
+        expected = manager.rollout(straight, playing([]))[0]["race_time"]
+        os.kill(manager._launcher.pid, signal.SIGSTOP)
+        began_s = time.monotonic()
+        assert manager.rollout(straight, playing([]))[0]["race_time"] == expected
+        assert time.monotonic() - began_s < 20
+        assert manager.game_starts == 2
+    finally:
+        manager.close()
