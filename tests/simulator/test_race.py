@@ -17,7 +17,7 @@ from trackmania_rl.protocol.state_blob import (
     with_last_checkpoint_time_cleared,
 )
 from trackmania_rl.simulator.race import CheckpointCountChanged, LapCountChanged, SimulatedRace
-from trackmania_rl.simulator.state_codec import MAX_RACE_MS
+from trackmania_rl.simulator.state_codec import MAX_RACE_MS, signature
 from trackmania_rl.simulator.world import Track
 
 FORWARD = KeyState(left=False, right=False, accelerate=True, brake=False)
@@ -90,6 +90,11 @@ def test_a_blob_restores_another_race_of_the_same_track(straight_track):
     trace(one, 100)
     other.restore_state(one.save_state())
     assert trace(one, 300, seed=3) == trace(other, 300, seed=3)
+
+
+def test_blobs_do_not_depend_on_padding_in_memory(straight_track):
+    ribbon = straight_track.ribbon
+    assert signature(ribbon._replace(sections=np.zeros_like(ribbon.sections))) == signature(ribbon)
 
 
 def test_races_are_deterministic_and_ticks_may_be_batched(straight_track):
