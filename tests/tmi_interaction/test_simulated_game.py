@@ -8,6 +8,7 @@ import time
 import numpy as np
 import pytest
 
+from trackmania_rl.errors import UserError
 from trackmania_rl.policy import PolicyDecision
 from trackmania_rl.protocol.input_script import parse_input_script
 from trackmania_rl.settings import MapEntry
@@ -141,3 +142,11 @@ def test_a_hung_game_is_replaced(settings_without_image, maps_folder, straight):
         assert manager.game_starts == 2
     finally:
         manager.close()
+
+
+@pytest.mark.parametrize(("name", "content"), [("absent.toml", None), ("damaged.toml", "name = "), ("bad.npy", "x")])
+def test_a_map_that_the_game_cannot_load_is_named_before_it_is_asked(manager, maps_folder, straight, name, content):
+    if content is not None:
+        (maps_folder / name).write_text(content)
+    with pytest.raises(UserError, match=name):
+        manager.rollout(straight.model_copy(update={"map_path": name}), playing([]))

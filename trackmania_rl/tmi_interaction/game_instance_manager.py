@@ -15,7 +15,6 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from trackmania_rl.errors import UserError
 from trackmania_rl.features import FeatureBuilder, ObservationLayout
 from trackmania_rl.policy import Policy
 from trackmania_rl.settings import GameSettings, MapEntry, ObservationSettings
@@ -37,10 +36,6 @@ START_GAME_WITHIN_S: Final = 60.0
 
 Connect = Callable[[int, float], GameTransport]
 """(port, timeout in seconds) -> a connected game."""
-
-
-class MapNotFoundError(UserError):
-    """A line of the map cycle names a map that is not there."""
 
 
 class GameKeepsFailingError(GameError):
@@ -183,8 +178,7 @@ class GameInstanceManager:
 
     def _map(self, entry: MapEntry) -> GameMap:
         if entry not in self._maps:
+            self._launcher.check_map(entry.map_path)
             folder = PROJECT_FOLDER / self._game.maps_folder
-            if self._game.game == "simulated" and not (folder / entry.map_path).is_file():
-                raise MapNotFoundError(f"map {entry.map_name}: no file {folder / entry.map_path}")
             self._maps[entry] = load_game_map(entry, folder, self._observation)
         return self._maps[entry]

@@ -21,6 +21,7 @@ from typing import IO, Final, Protocol
 import psutil
 
 from trackmania_rl.errors import UserError
+from trackmania_rl.simulator.track_file import load_track
 from trackmania_rl.tmi_interaction.tminterface2 import LOOPBACK
 from trackmania_rl.tmi_interaction.transport import GameConnectionError
 
@@ -45,6 +46,14 @@ class GameLauncher(Protocol):
 
     port: int
     commands_on_connect: tuple[str, ...]
+
+    def check_map(self, map_path: str) -> None:
+        """Make sure that the game can load a map, as far as that can be known without asking it.
+
+        Raises:
+            UserError: saying what is wrong with the map.
+        """
+        ...
 
     def start(self) -> None:
         """Start the game; it need not be reachable yet.
@@ -88,6 +97,7 @@ class SimulatedGameLauncher:
 
     def __init__(self, port: int, maps_folder: Path, extra_arguments: tuple[str, ...] = ()) -> None:
         self.port = port
+        self._maps_folder = maps_folder
         self._command = [sys.executable, str(SIMULATED_GAME_SCRIPT), "--port", str(port)]
         self._command += ["--map", "none", "--maps-folder", str(maps_folder), *extra_arguments]  # none: in the menus
         self._process: subprocess.Popen[bytes] | None = None
@@ -97,6 +107,10 @@ class SimulatedGameLauncher:
     def pid(self) -> int | None:
         """The process started last."""
         return self._process.pid if self._process else None
+
+    def check_map(self, map_path: str) -> None:
+        """See `GameLauncher.check_map`; a game that can't load a map stays in the menus and says so only in its log."""
+        load_track(self._maps_folder / map_path)
 
     def start(self) -> None:
         """See `GameLauncher.start`."""

@@ -155,7 +155,7 @@ class RaceStatistics:
 
         Returns:
             `race_finished`, `race_time_ms`, `cutoff_reason`, `checkpoint_times_ms`, `meters` (from the start of the
-            line to the furthest point), `n_actions`, `mean_speed_m_s`, `fraction_greedy`, `first_value` (highest Q
+            line to the furthest point), `mean_speed_m_s`, `fraction_greedy`, `first_value` (highest Q
             value of the first state), `timings_ms` (per action, by part) and `inputs` (the script).
         """
         end = self._end
@@ -167,7 +167,6 @@ class RaceStatistics:
             "cutoff_reason": end.cutoff_reason,
             "checkpoint_times_ms": list(end.checkpoint_times_ms),
             "meters": max(end.furthest_m - self._zones.start_m, 0.0),
-            "n_actions": self._n_decisions,
             "mean_speed_m_s": self._speed_sum_m_s / self._n_decisions,
             "fraction_greedy": self._n_greedy / self._n_decisions,
             "first_value": self._first_value,
