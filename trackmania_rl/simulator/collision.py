@@ -111,12 +111,12 @@ def _collide_wheel(car: CarRecord, parameters: ParametersRecord, sections: npt.N
         extent_m = _extent(radii_m, normal)
         if extent_m > ground.height_m:
             arm = _touching_arm(parameters, center, radii_m, normal, extent_m)
-            _touch_ground(car, parameters, wheel, center, arm, normal, extent_m - ground.height_m)
+            bump_m_s = _bump_speed(car, parameters, ground.material, x, z)
+            _touch_ground(car, parameters, wheel, center, arm, normal, extent_m - ground.height_m, bump_m_s)
             if abs(normal[0]) < parameters.side_contact_min_normal_x:
                 car.wheel_has_ground_contact[wheel] = 1
                 car.wheel_material[wheel] = ground.material
                 _set_vector(car.wheel_contact_normal[wheel], normal)
-                _ride_over_bump(car, parameters, arm, normal, ground.material, x, z)
     if has_wall(sections, place) and abs(place.height_m) < WALL_HEIGHT_M:
         outside_m = abs(place.lateral_m) - place.half_width_m
         if outside_m > -2.0 * radii_m[1] and outside_m < WALL_THICKNESS_M:
@@ -137,6 +137,7 @@ def _touch_ground(
     arm: Vector,
     normal: Vector,
     depth_m: float,
+    bump_m_s: float,
 ) -> None:
     """The damper takes the upward part of the correction as far as it goes; a bottomed-out wheel loses speed."""
     absorb_m = car.wheel_damper_absorb_m[wheel]
@@ -145,7 +146,7 @@ def _touch_ground(
     _add_correction(car, depth_m * normal[0], depth_m * normal[1] - push_m, depth_m * normal[2])
     bottomed_out = push_m < depth_m * normal[1] or normal[1] <= 0.0
     if bottomed_out:
-        approach_m_s = speed_at(car, arm, normal)
+        approach_m_s = speed_at(car, arm, normal) - bump_m_s
     else:
         # The damper also takes the upward part of the approach speed, which on level ground is all of it.
         mass = parameters.center_of_mass_m
@@ -171,21 +172,19 @@ def _touch_wall(car: CarRecord, parameters: ParametersRecord, arm: Vector, norma
 
 
 @compiled
-def _ride_over_bump(
-    car: CarRecord, parameters: ParametersRecord, arm: Vector, normal: Vector, material: int, x_m: float, z_m: float
-) -> None:
-    """Grass and dirt shake the car as the game's bump texture does; here fixed noise by place."""
+def _bump_speed(car: CarRecord, parameters: ParametersRecord, material: int, x_m: float, z_m: float) -> float:
+    """Approach speed that grass and dirt add to a bottomed-out wheel.
+
+    The game reads it from a texture; here it is fixed noise by place.
+    """
     if material == _GRASS:
         limit_m_s = parameters.bump_limit_grass_m_s
     elif material == _DIRT:
         limit_m_s = parameters.bump_limit_dirt_m_s
     else:
-        return
-    cell_x = math.floor(x_m / parameters.bump_cell_m)
-    cell_z = math.floor(z_m / parameters.bump_cell_m)
-    brightness = _noise(cell_x, cell_z)
-    bump_m_s = min(limit_m_s, brightness * max(car.motion_m_s[2], 0.0) * parameters.bump_speed_share)
-    push_at(car, parameters, arm, normal, parameters.landing_loss * bump_m_s)
+        return 0.0
+    cell_x, cell_z = math.floor(x_m / parameters.bump_cell_m), math.floor(z_m / parameters.bump_cell_m)
+    return min(limit_m_s, _noise(cell_x, cell_z) * max(car.motion_m_s[2], 0.0) * parameters.bump_speed_share)
 
 
 @compiled

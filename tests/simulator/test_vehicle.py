@@ -1,0 +1,436 @@
+"""The car's laws on simple roads: corners, straights, brakes, walls, surfaces, jumps, and bitwise determinism."""
+
+import numpy as np
+import pytest
+
+from trackmania_rl.simulator.engine import KMH_PER_M_S, GearboxState
+from trackmania_rl.simulator.vehicle import TICK_MS, VEHICLE_DTYPE, quaternion_from_rotation, spawn_vehicle, tick
+from trackmania_rl.simulator.vehicle_parameters import STADIUM_CAR, VehicleParameters
+from trackmania_rl.simulator.vehicle_state import NEVER_MS
+from trackmania_rl.simulator.world import Edge, Surface, Track, build_ribbon
+
+
+def straight(length_m: float = 3000.0, heights=None, **road) -> Track:
+    distance = np.arange(0.0, length_m, 0.5)
+    line = np.zeros((len(distance), 3))
+    line[:, 2] = distance
+    if heights is not None:
+        line[:, 1] = heights(distance)
+    return Track("straight", build_ribbon(line, **road), (), length_m - 100.0)
+
+
+PLANE = straight(half_width_m=2000.0)
+
+
+def settle(track: Track, ticks: int = 40) -> np.ndarray:
+    car = spawn_vehicle(track)
+    for _ in range(ticks):
+        tick(car, 0.0, 0.0, 0.0, track.ribbon, STADIUM_CAR)
+    return car
+
+
+def rolling(track: Track, speed_kmh: float, heading_rad: float = 0.0) -> np.ndarray:
+    """A settled car on the start line, sent off at a speed, turned left from the road by `heading_rad`."""
+    car = settle(track)
+    cosine, sine = np.cos(heading_rad), np.sin(heading_rad)
+    speed = speed_kmh / KMH_PER_M_S
+    gear = 1 + int(np.searchsorted([101.7, 162.0, 235.1, 342.0], speed_kmh))
+    car["quaternion"] = [np.cos(heading_rad / 2), 0.0, np.sin(heading_rad / 2), 0.0]
+    car["velocity_m_s"] = [sine * speed, 0.0, cosine * speed]
+    car["local_speed_m_s"] = [0.0, 0.0, speed]
+    car["gear"], car["gearbox_state"] = gear, GearboxState.DRIVING
+    car["clamped_rpm"] = speed * VehicleParameters().rpm_per_m_s[gear]
+    return car
+
+
+def run(car, track: Track, ticks: int, gas=1.0, brake=0.0, steer=0.0) -> np.ndarray:
+    """Drives with constant inputs; speeds in km/h after every tick."""
+    speeds = np.empty(ticks)
+    for i in range(ticks):
+        tick(car, gas, brake, steer, track.ribbon, STADIUM_CAR)
+        speeds[i] = speed_kmh(car)
+    return speeds
+
+
+def speed_kmh(car) -> float:
+    return float(np.linalg.norm(car["velocity_m_s"][0].astype(np.float64))) * KMH_PER_M_S
+
+
+def acceleration(car, track: Track, ticks: int = 10, **inputs) -> float:
+    before = speed_kmh(car)
+    return (run(car, track, ticks, **inputs)[-1] - before) / KMH_PER_M_S / (ticks * TICK_MS / 1000.0)
+
+
+# --- corners
+
+STEADY_FULL_STEER = [  # km/h, yaw rate rad/s, slip degrees, net acceleration m/s^2
+    (20, 0.826, 3.5, 13.3),
+    (40, 1.324, 1.5, 14.0),
+    (60, 1.605, 0.6, 14.3),
+    (100, 1.765, -0.20, 14.4),
+    (140, 1.493, -0.28, 9.4),
+    (180, 1.258, -0.29, 9.6),
+    (250, 1.020, -0.28, 5.74),
+    (300, 0.889, -0.27, 5.87),
+    (360, 0.858, -0.31, 5.81),
+    (400, 0.837, -0.32, 5.79),
+    (500, 0.785, -0.35, 4.23),
+]
+
+
+@pytest.mark.parametrize(("kmh", "yaw_rate", "slip_deg", "net_m_s2"), STEADY_FULL_STEER)
+def test_steady_full_steer(kmh, yaw_rate, slip_deg, net_m_s2):
+    car = rolling(PLANE, kmh)
+    held_m_s = kmh / KMH_PER_M_S
+    for _ in range(150):
+        tick(car, 1.0, 0.0, -1.0, PLANE.ribbon, STADIUM_CAR)
+        velocity = car["velocity_m_s"][0].astype(np.float64)
+        gained_m_s2 = (np.linalg.norm(velocity) - held_m_s) / 0.01
+        car["velocity_m_s"] = velocity * held_m_s / np.linalg.norm(velocity)
+        car["gearbox_state"], car["gear_timer_s"] = GearboxState.DRIVING, 0.0
+    local = car["rotation"][0].T.astype(np.float64) @ velocity
+    assert car["angular_velocity_rad_s"][0, 1] == pytest.approx(yaw_rate, rel=0.01)
+    assert np.degrees(np.arctan2(local[0], local[2])) == pytest.approx(slip_deg, abs=0.05)
+    assert gained_m_s2 == pytest.approx(net_m_s2, rel=0.01)
+
+
+def test_steering_is_symmetric():
+    left, right = rolling(PLANE, 200.0), rolling(PLANE, 200.0)
+    run(left, PLANE, 100, steer=-1.0)
+    run(right, PLANE, 100, steer=1.0)
+    assert left["position_m"][0, 0] == pytest.approx(-right["position_m"][0, 0], abs=0.05)
+    assert left["position_m"][0, 0] > 5.0
+
+
+def test_steering_ramp_takes_five_ticks():
+    car = rolling(PLANE, 100.0)
+    run(car, PLANE, 2, steer=1.0)
+    assert car["turning_rate"][0] == pytest.approx(0.4)
+    run(car, PLANE, 3, steer=1.0)
+    assert car["turning_rate"][0] == pytest.approx(1.0)
+    run(car, PLANE, 10, steer=-1.0)
+    assert car["turning_rate"][0] == pytest.approx(-1.0)
+
+
+# --- straights
+
+
+def test_standing_start_and_first_gear_gap():
+    """Speeds of a byte-exact trace of a level start, and the 28 ticks without drive between first and second gear."""
+    car = settle(PLANE)
+    speeds = run(car, PLANE, 260)
+    np.testing.assert_allclose(speeds[[29, 39, 49, 58]], [17.04, 22.75, 28.44, 33.55], atol=0.15)
+    # The plateau's length is that of the gap; drive is cut while the gearbox changes gear.
+    without_drive = np.flatnonzero(np.abs(np.diff(speeds)) < 0.1)
+    assert len(without_drive) == pytest.approx(28, abs=2)
+    assert 101.7 < speeds[without_drive].min() < speeds[without_drive].max() < 102.6
+    assert car["gear"][0] == 2
+
+
+@pytest.mark.parametrize(("kmh", "expected_m_s2"), [(60, 15.9), (130, 10.9), (220, 7.0), (420, 5.4)])
+def test_drive_by_speed_band(kmh, expected_m_s2):
+    assert acceleration(rolling(PLANE, kmh), PLANE) == pytest.approx(expected_m_s2, rel=0.03)
+
+
+def test_slope_takes_a_tenth_of_the_ground_gravity():
+    """Gravity on the ground is 30 m/s^2: 10 % of slope costs 3 m/s^2."""
+    uphill = straight(half_width_m=100.0, heights=lambda distance: 0.1 * distance)
+    car = spawn_vehicle(uphill)
+    run(car, uphill, 130)
+    flat = settle(PLANE)
+    run(flat, PLANE, 100)
+    on_slope, on_plane = acceleration(car, uphill), acceleration(flat, PLANE)
+    assert on_plane - on_slope == pytest.approx(30.0 * np.sin(np.arctan(0.1)), rel=0.03)
+
+
+def test_straight_braking_follows_the_trace():
+    car = rolling(PLANE, 145.83)
+    start_m = car["position_m"][0, 2]
+    speeds = run(car, PLANE, 50, gas=0.0, brake=1.0)
+    np.testing.assert_allclose(
+        speeds[[0, 1, 9, 19, 29, 39, 49]], [144.28, 142.73, 130.54, 115.79, 101.51, 87.63, 74.13], atol=0.12
+    )
+    assert car["position_m"][0, 2] - start_m == pytest.approx(15.2, abs=0.3)
+
+
+def test_released_throttle_costs_more_the_faster():
+    assert acceleration(rolling(PLANE, 388.8), PLANE, gas=0.0) == pytest.approx(-33.0, rel=0.03)
+    assert acceleration(rolling(PLANE, 60.0), PLANE, gas=0.0) == pytest.approx(-5.9, rel=0.05)
+
+
+def test_brake_key_drives_backwards_after_a_stop():
+    car = rolling(PLANE, 20.0)
+    run(car, PLANE, 200, gas=0.0, brake=1.0)
+    assert car["is_reversing"][0] == 1
+    assert car["gear"][0] == 0
+    assert car["local_speed_m_s"][0, 2] < -5.0
+    run(car, PLANE, 300)
+    assert car["is_reversing"][0] == 0
+    assert car["local_speed_m_s"][0, 2] > 5.0
+
+
+def test_brake_tap_in_a_corner_starts_a_drift():
+    car = rolling(PLANE, 250.0)
+    run(car, PLANE, 30, steer=-1.0)
+    assert not car["wheel_is_sliding"].any()
+    run(car, PLANE, 15, steer=-1.0, brake=1.0)
+    assert car["wheel_is_sliding"].any()
+    assert abs(car["local_speed_m_s"][0, 0]) > 2.0
+
+
+# --- walls
+
+
+def test_a_glancing_wall_hit_costs_half_a_second_of_slow_down():
+    road = straight(half_width_m=8.0)
+    free, hit = rolling(PLANE, 222.0, np.radians(10.0)), rolling(road, 222.0, np.radians(10.0))
+    free_speeds, hit_speeds = run(free, PLANE, 100), run(hit, road, 100)
+    assert hit["last_lateral_contact_time_ms"][0] > 0
+    assert free_speeds[-1] - hit_speeds[-1] > 50.0
+    contact_tick = int(np.argmax(np.diff(hit_speeds) < -1.0))
+    assert hit_speeds[contact_tick] - hit_speeds[contact_tick + 10] > 15.0
+    assert free["last_lateral_contact_time_ms"][0] == NEVER_MS
+    assert abs(hit["position_m"][0, 0]) < 8.0
+
+
+def test_wall_slow_down_ends_half_a_second_after_the_contact():
+    car = rolling(PLANE, 150.0)
+    car["last_lateral_contact_time_ms"] = car["clock_ms"]
+    speeds = run(car, PLANE, 60)
+    gains = np.diff(speeds) / KMH_PER_M_S / 0.01
+    assert gains[10] == pytest.approx(11.0 - 24.0, abs=0.5)
+    assert gains[55] == pytest.approx(11.0, abs=0.5)
+
+
+def test_a_head_on_wall_stops_the_car_without_a_bounce():
+    road = straight(half_width_m=20.0)
+    car = rolling(road, 150.0, np.radians(90.0))
+    run(car, road, 100)
+    assert speed_kmh(car) < 5.0
+    assert 16.0 < car["position_m"][0, 0] < 18.5
+
+
+@pytest.mark.parametrize("speed", [100.0, 300.0, 600.0, 990.0])
+def test_no_wall_is_tunnelled(speed):
+    road = straight(half_width_m=8.0)
+    for angle_deg in (15.0, 45.0, 80.0):
+        car = rolling(road, speed, np.radians(angle_deg))
+        run(car, road, 150)
+        assert abs(car["position_m"][0, 0]) < 8.0, f"through the wall at {angle_deg} degrees"
+
+
+# --- surfaces
+
+
+@pytest.mark.parametrize(
+    ("surface", "kmh", "expected_m_s2"),
+    [
+        (Surface.GRASS, 60, 6.4),
+        (Surface.GRASS, 150, 4.4),
+        (Surface.DIRT, 150, 9.9),
+        (Surface.DIRT, 250, 6.3),
+        (Surface.ICE, 60, 1.0),  # no grip at all: the slipping drive, 10 m/s^2, times 0.1
+        (Surface.TURBO, 300, 42.0),
+        (Surface.TURBO, 450, 33.0),
+    ],
+)
+def test_drive_by_surface(surface, kmh, expected_m_s2):
+    track = straight(half_width_m=100.0, surface=surface)
+    car = rolling(track, kmh)
+    run(car, track, 2)
+    assert acceleration(car, track, ticks=5) == pytest.approx(expected_m_s2, rel=0.04)
+
+
+def test_turbo_lasts_a_quarter_of_a_second_after_the_pad():
+    distance = np.arange(0.0, 3000.0, 0.5)
+    surface = np.where((distance > 20.0) & (distance < 40.0), Surface.TURBO, Surface.ASPHALT)
+    track = straight(half_width_m=20.0, surface=surface)
+    car = rolling(track, 250.0)
+    speeds = run(car, track, 150)
+    boosted = np.flatnonzero(np.diff(speeds) / KMH_PER_M_S / 0.01 > 20.0)
+    seconds_on_the_pad = 23.0 / (270.0 / KMH_PER_M_S)  # from the first wheel's contact to the last one's
+    assert len(boosted) * 0.01 == pytest.approx(seconds_on_the_pad + 0.25, abs=0.03)
+
+
+def test_grass_lets_the_car_slide_where_asphalt_holds():
+    grass = straight(half_width_m=500.0, surface=Surface.GRASS)
+    slips = {}
+    for name, track in (("asphalt", PLANE), ("grass", grass)):
+        car = rolling(track, 300.0)
+        run(car, track, 60, steer=1.0)
+        local = car["local_speed_m_s"][0]
+        slips[name] = abs(np.degrees(np.arctan2(local[0], local[2])))
+    assert slips["asphalt"] < 1.0
+    assert slips["grass"] > 8.0
+
+
+def test_verge_beside_a_road_is_grass():
+    road = straight(half_width_m=8.0, edge=Edge.GRASS)
+    car = rolling(road, 150.0, np.radians(20.0))
+    run(car, road, 150)
+    assert car["position_m"][0, 0] > 10.0
+    np.testing.assert_array_equal(car["wheel_material"][0], Surface.GRASS)
+
+
+def test_free_wheel_cuts_the_engine():
+    track = straight(half_width_m=20.0, surface=Surface.FREE_WHEEL)
+    car = rolling(track, 200.0)
+    run(car, track, 5)
+    assert car["is_freewheeling"][0] == 1
+    assert acceleration(car, track) == pytest.approx(-1.0, abs=0.1)
+
+
+# --- in the air
+
+
+def test_a_jump_flies_a_parabola_lands_and_drives_on():
+    has_road = ~((np.arange(6000) > 200) & (np.arange(6000) < 260))
+    road = straight(
+        half_width_m=20.0,
+        edge=Edge.DROP,
+        has_road=has_road,
+        heights=lambda distance: -6.0 * np.clip((distance - 100.0) / 30.0, 0.0, 1.0),
+    )
+    car = rolling(road, 200.0)
+    heights, contact = [], []
+    for _ in range(300):
+        tick(car, 1.0, 0.0, 0.0, road.ribbon, STADIUM_CAR)
+        heights.append(float(car["position_m"][0, 1]))
+        contact.append(int(car["wheel_has_ground_contact"].sum()))
+    airborne = np.flatnonzero(np.array(contact) == 0)
+    assert len(airborne) > 10
+    fall = np.array(heights)[airborne]
+    np.testing.assert_allclose(np.diff(fall, 2) / 0.01**2, -25.0, atol=2.5)
+    assert contact[-1] == 4
+    assert heights[-1] == pytest.approx(-6.0, abs=0.05)
+    assert car["rotation"][0, 1, 1] > 0.999
+
+
+def test_a_long_gap_is_not_survived():
+    road = straight(half_width_m=20.0, edge=Edge.DROP, has_road=~((np.arange(6000) > 200) & (np.arange(6000) < 600)))
+    car = rolling(road, 150.0)
+    run(car, road, 400)
+    assert car["position_m"][0, 1] < -20.0
+
+
+def test_falls_off_a_road_without_edges():
+    road = straight(half_width_m=8.0, edge=Edge.DROP)
+    car = rolling(road, 100.0, np.radians(45.0))
+    run(car, road, 200)
+    assert car["position_m"][0, 1] < -5.0
+
+
+def test_spin_dies_away_in_flight():
+    car = spawn_vehicle(PLANE)
+    car["position_m"][0, 1] = 500.0
+    car["angular_velocity_rad_s"] = [2.0, 0.0, 0.0]
+    run(car, PLANE, 200)
+    assert 0.0 < abs(car["angular_velocity_rad_s"][0, 0]) < 1.6
+
+
+def test_landing_on_the_roof_comes_to_rest():
+    car = spawn_vehicle(PLANE)
+    car["position_m"][0, 1] = 3.0
+    car["quaternion"] = [0.0, 0.0, 0.0, 1.0]  # half a turn about the driving direction
+    run(car, PLANE, 300, gas=0.0)
+    assert car["rotation"][0, 1, 1] < 0.0
+    assert 0.5 < car["position_m"][0, 1] < 1.5
+    assert speed_kmh(car) < 5.0
+
+
+# --- state
+
+
+def random_inputs(n: int) -> np.ndarray:
+    generator = np.random.default_rng(7)
+    keys = np.repeat(generator.random((n // 5 + 1, 3)), 5, axis=0)[:n]
+    return np.stack([keys[:, 0] < 0.8, keys[:, 1] < 0.15, np.sign(np.round(3.0 * keys[:, 2] - 1.5))], axis=1).astype(
+        float
+    )
+
+
+def wild_track() -> Track:
+    """Corners, hills, banking, all surfaces and edges, and gaps."""
+    points = np.arange(4000)
+    heading = np.cumsum(np.sin(points / 150.0) * 0.5 / 40.0)
+    line = np.cumsum(0.5 * np.stack([np.sin(heading), 0.12 * np.sin(points / 60.0), np.cos(heading)], axis=1), axis=0)
+    surfaces = np.array([Surface.ASPHALT, Surface.DIRT, Surface.GRASS, Surface.ICE, Surface.TURBO])
+    return Track(
+        "wild",
+        build_ribbon(
+            line,
+            half_width_m=8.0,
+            banking_rad=0.2 * np.sin(points / 150.0),
+            surface=surfaces[(points // 300) % len(surfaces)],
+            edge=(points // 700) % 3,
+            has_road=points % 1000 < 985,
+        ),
+        (),
+        1900.0,
+    )
+
+
+def test_same_inputs_give_the_same_bytes_also_from_a_copy():
+    track, inputs = wild_track(), random_inputs(1500)
+    histories = []
+    for _ in range(2):
+        car = spawn_vehicle(track)
+        history = []
+        for gas, brake, steer in inputs:
+            tick(car, gas, brake, steer, track.ribbon, STADIUM_CAR)
+            history.append(car.tobytes())
+        histories.append(history)
+    assert histories[0] == histories[1]
+    copied = np.frombuffer(histories[0][699], VEHICLE_DTYPE).copy()
+    for i in range(700, len(inputs)):
+        tick(copied, *inputs[i], track.ribbon, STADIUM_CAR)
+        assert copied.tobytes() == histories[0][i]
+
+
+def test_nothing_breaks_the_state():
+    track = wild_track()
+    generator = np.random.default_rng(3)
+    for start in range(30):
+        car = spawn_vehicle(track, station_m=50.0 * start)
+        turn = generator.normal(size=4)
+        car["quaternion"] = turn / np.linalg.norm(turn)
+        car["velocity_m_s"] = generator.normal(size=3) * 40.0
+        car["angular_velocity_rad_s"] = generator.normal(size=3) * 3.0
+        for gas, brake, steer in random_inputs(300):
+            tick(car, gas, brake, steer, track.ribbon, STADIUM_CAR)
+        for name in VEHICLE_DTYPE.names:
+            assert np.all(np.isfinite(car[name])), name
+        assert speed_kmh(car) < 1000.5
+        assert np.linalg.norm(car["rotation"][0] @ car["rotation"][0].T - np.eye(3)) < 1e-5
+
+
+def test_state_holds_only_four_byte_numbers():
+    assert {VEHICLE_DTYPE[name].base for name in VEHICLE_DTYPE.names} == {np.dtype(np.float32), np.dtype(np.int32)}
+
+
+def test_spawn_hangs_above_the_road_and_settles():
+    car = spawn_vehicle(PLANE)
+    assert car["position_m"][0, 1] == pytest.approx(0.21)
+    assert car["gear"][0] == 1
+    run(car, PLANE, 100, gas=0.0)
+    assert car["position_m"][0, 1] == pytest.approx(0.01, abs=0.006)
+    assert car["clock_ms"][0] == 1000
+
+
+def test_spawn_names_a_station_that_is_not_on_the_track():
+    with pytest.raises(ValueError, match=r"station 1e\+06|station 1000000"):
+        spawn_vehicle(PLANE, station_m=1e6)
+
+
+def test_quaternion_of_a_rotation_turns_back_into_it():
+    generator = np.random.default_rng(0)
+    for _ in range(50):
+        w, x, y, z = expected = (lambda q: q / np.linalg.norm(q) * np.sign(q[0]))(generator.normal(size=4))
+        rotation = np.array(
+            [
+                [1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)],
+                [2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)],
+                [2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)],
+            ]
+        )
+        np.testing.assert_allclose(quaternion_from_rotation(rotation), expected, atol=1e-12)
