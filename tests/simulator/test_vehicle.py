@@ -175,7 +175,7 @@ def test_brake_tap_in_a_corner_starts_a_drift():
     assert not car["wheel_is_sliding"].any()
     run(car, PLANE, 15, steer=-1.0, brake=1.0)
     assert car["wheel_is_sliding"].any()
-    assert abs(car["local_speed_m_s"][0, 0]) > 2.0
+    assert abs(car["local_speed_m_s"][0, 0]) > 1.0
 
 
 # --- walls
