@@ -145,7 +145,7 @@ engineered_close_to_vcp_reward_schedule = ((0, 0.0),)
 
 # Potential-based shaping: this factor x the distance in metres to the current zone's centre, clipped to [min, max].
 # Range: any factor (negative draws the car to the line; 0 for none), min >= 0, max > 0.
-shaped_reward_dist_to_cur_vcp = -0.1
+shaped_reward_dist_to_cur_vcp = 0.0
 shaped_reward_min_dist_to_cur_vcp_m = 2.0
 shaped_reward_max_dist_to_cur_vcp_m = 25.0
 
@@ -175,7 +175,7 @@ buffer_test_side_redraw_probability = 0.1
 n_steps = 3
 
 # Cut a transition short at the first exploratory action after its own.
-discard_non_greedy_actions_in_nsteps = True
+discard_non_greedy_actions_in_nsteps = False
 
 # Length of a mini-race in actions: Q is the sum of rewards within it. 140 x 50 ms = 7 s. Range: > 0.
 temporal_mini_race_duration_actions = 140
@@ -205,6 +205,10 @@ dense_hidden_dimension = 256
 # Number of cosines that embed a quantile. Range: > 0. Restart.
 iqn_embedding_dimension = 32
 
+# Gain of the heads' last layers when they are drawn. Small, a fresh network is nearly nothing but the value baseline
+# below, and its noise is not taken for value. Range: > 0. Restart.
+output_layer_init_gain = 0.05
+
 # Quantiles per state in training and in play (symmetric around 0.5, hence even). Range: even, >= 2.
 iqn_n = 8
 iqn_k = 32
@@ -228,7 +232,7 @@ target_self_loss_average_rate = 0.01
 
 # Value baseline: Q = network + this x the actions left in the mini-race, so that a fresh network starts near the truth.
 # About (reward of 50 ms at the speed expected early on). Range: any; 0 for none. Restart.
-expected_reward_per_action = 0.0
+expected_reward_per_action = -0.045
 
 # Discount of the next action, by frame count (linear between entries). Range: any; mini-races allow 1.
 gamma_schedule = ((0, 0.999),)

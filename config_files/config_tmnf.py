@@ -200,6 +200,10 @@ dense_hidden_dimension = 1024
 # Number of cosines that embed a quantile. Range: > 0. Restart.
 iqn_embedding_dimension = 64
 
+# Gain of the heads' last layers when they are drawn. Small, a fresh network is nearly nothing but the value baseline
+# below, and its noise is not taken for value. Range: > 0. Restart.
+output_layer_init_gain = 1.0
+
 # Quantiles per state in training and in play (symmetric around 0.5, hence even). Range: even, >= 2.
 iqn_n = 8
 iqn_k = 32

@@ -215,6 +215,7 @@ class AgentSettings(_Group):
     float_hidden_dim: PositiveInt
     dense_hidden_dimension: PositiveInt
     iqn_embedding_dimension: PositiveInt
+    output_layer_init_gain: PositiveFloat
     iqn_n: Annotated[int, Field(ge=2, multiple_of=2)]
     iqn_k: Annotated[int, Field(ge=2, multiple_of=2)]
     iqn_kappa: PositiveFloat
@@ -323,7 +324,13 @@ NEEDS_RESTART = frozenset(
         *("game", "n_collectors", "base_tmi_port", "maps_folder", "ms_per_engine_tick", "engine_ticks_per_action"),
         *("image_width_px", "image_height_px", "inputs", "action_forward_idx", "action_backward_idx"),
         *("conv_channels", "conv_kernel_sizes", "conv_strides", "float_hidden_dim", "dense_hidden_dimension"),
-        *("iqn_embedding_dimension", "autocast_dtype", "expected_reward_per_action", "n_steps"),
+        *(
+            "iqn_embedding_dimension",
+            "output_layer_init_gain",
+            "autocast_dtype",
+            "expected_reward_per_action",
+            "n_steps",
+        ),
         *("rollout_slots_per_collector", "cutoff_race_longer_than_ms", "buffer_test_ratio", "terminal_view"),
     }
 ) - {"checkpoint_interval_s", "minimum_free_disk_mb", "checkpoint_holds_replay"}

@@ -109,6 +109,7 @@ class IQN_Network(nn.Module):
         super().__init__()
         self.n_actions = n_actions
         self.expected_reward_per_action = settings.expected_reward_per_action
+        self.output_layer_init_gain = settings.output_layer_init_gain
         self.mini_race_duration_actions = mini_race_duration_actions
 
         feature_dim = settings.float_hidden_dim
@@ -146,7 +147,8 @@ class IQN_Network(nn.Module):
             generator: on the device of the parameters.
         """
         gain = nn.init.calculate_gain("leaky_relu", LEAKY_RELU_SLOPE)
-        gains = {self.iqn_fc[0]: math.sqrt(2) * gain, self.A_head[-1]: 1.0, self.V_head[-1]: 1.0}
+        last = self.output_layer_init_gain
+        gains = {self.iqn_fc[0]: math.sqrt(2) * gain, self.A_head[-1]: last, self.V_head[-1]: last}
         for layer in self.modules():
             if isinstance(layer, nn.Conv2d | nn.Linear):
                 nn.init.orthogonal_(layer.weight, gains.get(layer, gain), generator)
