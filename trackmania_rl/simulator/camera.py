@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
+
+from trackmania_rl.simulator.compiled import compiled
 
 BEHIND_CAR_M = 7.5
 """Distance of the camera behind the car's origin, along the car."""
@@ -45,7 +46,7 @@ def focal_length_px(height_px: int) -> float:
     return _FOCAL_LENGTH_HEIGHTS * height_px
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def chase_camera(car_position_m: npt.NDArray[np.float64], car_rotation: npt.NDArray[np.float64]) -> Camera:
     """The camera behind a car.
 
@@ -64,7 +65,7 @@ def chase_camera(car_position_m: npt.NDArray[np.float64], car_rotation: npt.NDAr
     return Camera(position, axes)
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def depth_in_view(camera: Camera, points_m: npt.NDArray[np.float64], row: int) -> float:
     """How far ahead of the camera a row of world points (N, 3) is, in metres; negative behind it."""
     position, axes = camera.position_m, camera.axes
@@ -75,7 +76,7 @@ def depth_in_view(camera: Camera, points_m: npt.NDArray[np.float64], row: int) -
     )
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def to_camera_axes(camera: Camera, points_m: npt.NDArray[np.float64], count: int, seen_m: npt.NDArray) -> None:
     """Writes the first `count` world points (N, 3) to `seen_m` (N, 3) in camera axes: metres right, down and ahead."""
     position, axes = camera.position_m, camera.axes

@@ -12,8 +12,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from trackmania_rl.simulator.compiled import compiled
 from trackmania_rl.simulator.vehicle import tick
 from trackmania_rl.simulator.world import Ribbon, Track
 
@@ -58,7 +58,7 @@ def gates_of_track(track: Track) -> Gates:
     return Gates(stations_m, section.astype(np.int64), per_lap)
 
 
-@njit(cache=True)
+@compiled
 def drive(
     car: npt.NDArray[np.void],
     controls: tuple[float, float, float],
@@ -96,7 +96,7 @@ def drive(
     return max_ticks, passed_count
 
 
-@njit(cache=True)
+@compiled
 def _pass_gates(
     car: npt.NDArray[np.void],
     station_before_m: float,
@@ -132,7 +132,7 @@ def _pass_gates(
     return passed_count
 
 
-@njit(cache=True)
+@compiled
 def _touches(
     car: npt.NDArray[np.void], station_before_m: float, ribbon: Ribbon, section: int, gate_station_m: float
 ) -> bool:

@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
+
+from trackmania_rl.simulator.compiled import compiled
 
 
 class Mesh(NamedTuple):
@@ -42,7 +43,7 @@ def new_mesh(most_points: int, most_quads: int) -> Mesh:
     )
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def add_point(mesh: Mesh, x: float, y: float, z: float) -> int:
     """Adds a point and returns its row."""
     row = mesh.counts[0]
@@ -53,7 +54,7 @@ def add_point(mesh: Mesh, x: float, y: float, z: float) -> int:
     return row
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def add_quad(mesh: Mesh, a: int, b: int, c: int, d: int, color: np.uint32) -> None:
     """Adds the quadrilateral between four points, given in order around it."""
     row = mesh.counts[1]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from trackmania_rl.simulator.camera import Camera, depth_in_view
+from trackmania_rl.simulator.compiled import compiled
 from trackmania_rl.simulator.mesh import Mesh, add_point, add_quad
 from trackmania_rl.simulator.palette import PLAIN_LIGHT, Paint, color_at
 from trackmania_rl.simulator.road_mesh import Scenery, add_mark, add_place, add_section, visible_sections
@@ -61,7 +61,7 @@ MOST_CAR_QUADS = 4 * len(_CAR_BOXES_M) + 1
 """And so many quadrilaterals."""
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def _add_upright(
     mesh: Mesh,
     ribbon: Ribbon,
@@ -80,7 +80,7 @@ def _add_upright(
     add_quad(mesh, a, b, c, d, color)
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def _add_checkpoint(mesh: Mesh, ribbon: Ribbon, section: int, is_passed: bool, depth_m: float) -> None:
     """Adds a blue gate with a white stripe, and a white line on the road; once passed, all is gray."""
     half_m = ribbon.half_width_m[section]
@@ -98,7 +98,7 @@ def _add_checkpoint(mesh: Mesh, ribbon: Ribbon, section: int, is_passed: bool, d
         add_mark(mesh, near, far, 0.0, 1.0, 0.0, 1.0, stripe)
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def _add_finish(mesh: Mesh, ribbon: Ribbon, section: int, depth_m: float) -> None:
     """Adds a chequered gate, and two rows of checks on the road."""
     light = color_at(Paint.FINISH_LIGHT, PLAIN_LIGHT, depth_m)
@@ -126,7 +126,7 @@ def _add_finish(mesh: Mesh, ribbon: Ribbon, section: int, depth_m: float) -> Non
         _add_upright(mesh, ribbon, section, half_m, outer_m, row * row_m, (row + 1) * row_m, color)
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def add_gates(mesh: Mesh, scenery: Scenery, camera: Camera, car_section: int, passed_checkpoints: int) -> None:
     """Adds the checkpoints and the finish that are near enough; to be called before the road is added."""
     ribbon = scenery.ribbon
@@ -142,7 +142,7 @@ def add_gates(mesh: Mesh, scenery: Scenery, camera: Camera, car_section: int, pa
                 _add_checkpoint(mesh, ribbon, section, gate < passed_checkpoints, depth_m)
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def _add_car_point(
     mesh: Mesh, position_m: npt.NDArray, rotation: npt.NDArray, left_m: float, up_m: float, forward_m: float
 ) -> int:
@@ -155,7 +155,7 @@ def _add_car_point(
     )
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def add_car(mesh: Mesh, position_m: npt.NDArray, rotation: npt.NDArray) -> None:
     """Adds what is seen from behind and above of a car at a world position (3,) with a car-to-world matrix (3, 3)."""
     for box in range(_CAR_BOXES_M.shape[0]):
@@ -173,7 +173,7 @@ def add_car(mesh: Mesh, position_m: npt.NDArray, rotation: npt.NDArray) -> None:
         add_quad(mesh, first + 1, first + 3, first + 7, first + 5, side)
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def add_shadow(mesh: Mesh, ribbon: Ribbon, car_section: int, position_m: npt.NDArray, rotation: npt.NDArray) -> None:
     """Adds the car's shadow on the road, which shows how high it flies; to be called before the road is added."""
     center, left, up = ribbon.center_m, ribbon.left, ribbon.up

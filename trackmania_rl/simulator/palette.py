@@ -10,8 +10,8 @@ from enum import IntEnum, auto
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from trackmania_rl.simulator.compiled import compiled
 from trackmania_rl.simulator.world import Surface
 
 
@@ -154,7 +154,7 @@ GROUND_TILES = np.ascontiguousarray(PALETTE[[Paint.GROUND, Paint.GROUND_ALTERNAT
 """(2, HAZE_LEVELS) uint32 pixels of the stadium's ground."""
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def color_at(paint: int, light: int, depth_m: float) -> np.uint32:
     """A paint's pixel at a brightness level and a distance from the camera."""
     haze = min(max(int(depth_m * HAZE_LEVELS_PER_M), 0), HAZE_LEVELS - 1)

@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from trackmania_rl.simulator.camera import Camera, focal_length_px, to_camera_axes
+from trackmania_rl.simulator.compiled import compiled
 from trackmania_rl.simulator.mesh import Mesh
 from trackmania_rl.simulator.palette import GROUND_TILES, HAZE_LEVELS, HAZE_LEVELS_PER_M, SKY, SKY_LEVELS
 
@@ -66,7 +66,7 @@ def new_canvas(width_px: int, height_px: int) -> Canvas:
     )
 
 
-@njit(cache=True, error_model="numpy", inline="always")
+@compiled(inline="always")
 def _project_corner(canvas: Canvas, corner: int, x_m: float, y_m: float, z_m: float) -> None:
     height, width = canvas.pixels.shape
     w = 1.0 / z_m
@@ -75,7 +75,7 @@ def _project_corner(canvas: Canvas, corner: int, x_m: float, y_m: float, z_m: fl
     canvas.polygon[corner, 2] = w
 
 
-@njit(cache=True, error_model="numpy", inline="always")
+@compiled(inline="always")
 def _project_quad(canvas: Canvas, mesh: Mesh, quad: int) -> int:
     """Projects the part of a quadrilateral beyond the near plane to canvas.polygon; returns its number of corners."""
     points, count = mesh.seen_m, 0
@@ -95,13 +95,13 @@ def _project_quad(canvas: Canvas, mesh: Mesh, quad: int) -> int:
     return count
 
 
-@njit(cache=True, error_model="numpy", inline="always")
+@compiled(inline="always")
 def _first_center_after(edge_px: float, size_px: int) -> int:
     """Number of the first pixel whose centre is at or after a place, held to 0..size_px."""
     return math.ceil(min(max(edge_px - 0.5, 0.0), float(size_px)))
 
 
-@njit(cache=True, error_model="numpy", inline="always")
+@compiled(inline="always")
 def _trace_edge(spans: npt.NDArray, polygon: npt.NDArray, a: int, b: int, height_px: int) -> None:
     """Widens the spans of the rows that an edge crosses; always from its upper end, so that neighbours share it."""
     if polygon[a, 1] > polygon[b, 1]:
@@ -124,7 +124,7 @@ def _trace_edge(spans: npt.NDArray, polygon: npt.NDArray, a: int, b: int, height
             spans[row, 3] = row_w
 
 
-@njit(cache=True, error_model="numpy", inline="always")
+@compiled(inline="always")
 def _fill_row(canvas: Canvas, row: int, color: np.uint32) -> None:
     """Paints the pixels of a polygon's row that are nearer than what is there."""
     width_px = canvas.pixels.shape[1]
@@ -141,7 +141,7 @@ def _fill_row(canvas: Canvas, row: int, color: np.uint32) -> None:
             canvas.pixels[row, column] = color
 
 
-@njit(cache=True, error_model="numpy", inline="always")
+@compiled(inline="always")
 def _draw_polygon(canvas: Canvas, n_corners: int, color: np.uint32) -> None:
     """Draws the polygon in canvas.polygon."""
     height_px, width_px = canvas.pixels.shape
@@ -164,7 +164,7 @@ def _draw_polygon(canvas: Canvas, n_corners: int, color: np.uint32) -> None:
             _fill_row(canvas, row, color)
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def draw_mesh(canvas: Canvas, mesh: Mesh, camera: Camera) -> None:
     """Draws the quadrilaterals of a mesh as the camera sees them, each in its one colour.
 
@@ -177,7 +177,7 @@ def draw_mesh(canvas: Canvas, mesh: Mesh, camera: Camera) -> None:
             _draw_polygon(canvas, n_corners, mesh.colors[quad])
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def draw_background(canvas: Canvas, camera: Camera, ground_height_m: float) -> None:
     """Fills every pixel that nothing was drawn on with sky or with the stadium's ground."""
     height_px, width_px = canvas.pixels.shape

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from trackmania_rl.simulator.camera import chase_camera
+from trackmania_rl.simulator.compiled import compiled
 from trackmania_rl.simulator.mesh import Mesh, new_mesh
 from trackmania_rl.simulator.object_mesh import (
     MOST_CAR_POINTS,
@@ -31,7 +31,7 @@ _FARTHEST_POSITION_M = 1e6
 """Beyond this distance from the world's origin, centimetres are lost and no game ever is."""
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def _draw_picture(
     canvas: Canvas,
     mesh: Mesh,

@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from trackmania_rl.simulator.camera import Camera, depth_in_view
+from trackmania_rl.simulator.compiled import compiled
 from trackmania_rl.simulator.mesh import Mesh, add_point, add_quad
 from trackmania_rl.simulator.palette import LIGHT_LEVELS, LIGHT_STEP, PLAIN_LIGHT, Paint, color_at, paints_of_surfaces
 from trackmania_rl.simulator.world import RIBBON_SPACING_M, VERGE_WIDTH_M, WALL_HEIGHT_M, Edge, Ribbon, Track
@@ -100,7 +100,7 @@ def make_scenery(track: Track) -> Scenery:
     )
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def visible_sections(ribbon: Ribbon, car_section: int, camera: Camera) -> tuple[int, int]:
     """First and last cross-section that are drawn for a car at `car_section`."""
     ahead, behind = int(VIEW_AHEAD_M / RIBBON_SPACING_M), int(VIEW_BEHIND_M / RIBBON_SPACING_M)
@@ -112,7 +112,7 @@ def visible_sections(ribbon: Ribbon, car_section: int, camera: Camera) -> tuple[
     return max(car_section - behind, 0), min(car_section + ahead, ribbon.station_m.shape[0] - 1)
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def _next_section(section: int, car_section: int) -> int:
     """The cross-section to draw after this one: farther from the car, steps are longer."""
     bands = abs(section // _BAND_SECTIONS - car_section // _BAND_SECTIONS)
@@ -124,7 +124,7 @@ def _next_section(section: int, car_section: int) -> int:
     return (section // step + 1) * step
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def add_place(mesh: Mesh, ribbon: Ribbon, section: int, left_m: float, up_m: float) -> int:
     """Adds a point of a cross-section, so far to the left of the road's centre and above its surface."""
     center, left, up = ribbon.center_m, ribbon.left, ribbon.up
@@ -136,7 +136,7 @@ def add_place(mesh: Mesh, ribbon: Ribbon, section: int, left_m: float, up_m: flo
     )
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def _add_verge_end(mesh: Mesh, ribbon: Ribbon, section: int, side: float) -> int:
     """Adds the outer end of a verge, which is level (but for its sink) however the road is banked."""
     center, left = ribbon.center_m, ribbon.left
@@ -150,7 +150,7 @@ def _add_verge_end(mesh: Mesh, ribbon: Ribbon, section: int, side: float) -> int
     )
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def add_section(mesh: Mesh, ribbon: Ribbon, section: int) -> int:
     """Adds the twelve places of a cross-section and returns the first one's row."""
     half_m = ribbon.half_width_m[section]
@@ -169,13 +169,13 @@ def add_section(mesh: Mesh, ribbon: Ribbon, section: int) -> int:
     return first
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def _add_strip(mesh: Mesh, near: int, far: int, a: int, b: int, color: np.uint32) -> None:
     """Adds what lies between two places, from one cross-section (its first row) to the next."""
     add_quad(mesh, near + a, near + b, far + b, far + a, color)
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def _add_share(mesh: Mesh, section_row: int, share: float) -> int:
     """Adds a point just above the road, so far (0..1) from a cross-section's right line to its left one."""
     points, right, left = mesh.points_m, section_row + _LINE_RIGHT, section_row + _LINE_LEFT
@@ -189,7 +189,7 @@ def _add_share(mesh: Mesh, section_row: int, share: float) -> int:
     )
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def add_mark(
     mesh: Mesh, near: int, far: int, right: float, left: float, far_right: float, far_left: float, color: np.uint32
 ) -> None:
@@ -213,7 +213,7 @@ def add_mark(
         add_quad(mesh, a, b, c, d, color)
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def _add_road_mark(
     mesh: Mesh, near: int, far: int, section: int, end: int, paint: int, half_width_m: float, light: int, depth_m: float
 ) -> None:
@@ -244,7 +244,7 @@ def _add_road_mark(
         add_mark(mesh, near, far, 0.5 - share, 0.5 + share, 0.5 - share, 0.5 + share, color)
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def _add_edges(mesh: Mesh, near: int, far: int, edge: int, alternate: int, light: int, depth_m: float) -> None:
     """Adds the lines at the road's borders and what stands or lies beyond them."""
     line = color_at(Paint.BORDER_LINE, light, depth_m)
@@ -269,7 +269,7 @@ def _add_edges(mesh: Mesh, near: int, far: int, edge: int, alternate: int, light
         _add_strip(mesh, near, far, _BORDER_RIGHT, _BASE_RIGHT, slab)
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def _add_slab_end(mesh: Mesh, section_row: int, depth_m: float) -> None:
     """Adds the face that a jumping car sees below the road's new beginning."""
     color = color_at(Paint.UNDERSIDE, PLAIN_LIGHT, depth_m)
@@ -277,7 +277,7 @@ def _add_slab_end(mesh: Mesh, section_row: int, depth_m: float) -> None:
     add_quad(mesh, first, second, section_row + _BASE_RIGHT, section_row + _BASE_LEFT, color)
 
 
-@njit(cache=True, error_model="numpy")
+@compiled
 def add_road(mesh: Mesh, scenery: Scenery, camera: Camera, car_section: int) -> None:
     """Adds the road around the car.
 

@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from trackmania_rl.simulator.compiled import compiled
 from trackmania_rl.simulator.vehicle import TICK_MS, spawn_vehicle, tick
 from trackmania_rl.simulator.vehicle_parameters import STADIUM_CAR
 from trackmania_rl.simulator.world import RIBBON_SPACING_M, Ribbon, Surface, Track
@@ -178,7 +178,7 @@ def _by_surface(surface: npt.NDArray[np.int64], factors: dict[Surface, float]) -
     return values
 
 
-@njit(cache=True)
+@compiled
 def _with_braking_zones(speed_m_s: FloatArray, braking_m_s2: FloatArray) -> FloatArray:
     """Lower speeds backwards from each corner to what the planned deceleration can lose until there."""
     planned = speed_m_s.copy()
@@ -188,7 +188,7 @@ def _with_braking_zones(speed_m_s: FloatArray, braking_m_s2: FloatArray) -> Floa
     return planned
 
 
-@njit(cache=True)
+@compiled
 def _wanted_steer(car, ribbon: Ribbon, settings: DriverSettings, speed: float) -> float:  # type: ignore[no-untyped-def]
     """Return the share of full steering that leads to the point ahead, positive to the left."""
     ahead_m = max(settings.lookahead_min_m, settings.lookahead_s * speed)
@@ -207,7 +207,7 @@ def _wanted_steer(car, ribbon: Ribbon, settings: DriverSettings, speed: float) -
     return min(max(curvature_per_m * radius_m, -1.5), 1.5)
 
 
-@njit(cache=True)
+@compiled
 def _drive(  # type: ignore[no-untyped-def]
     car,
     ribbon: Ribbon,
