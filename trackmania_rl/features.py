@@ -7,6 +7,7 @@ and the table in docs/observation.rst all derive from it. `FeatureBuilder` fills
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -51,6 +52,9 @@ CAR_COLUMNS: Final = (
     "is_freewheeling",
 )
 """Columns of `rollout_results["car_gear_and_wheels"]`."""
+
+BEFORE_FIRST_STATE: Final = -1.0
+"""What `count_gear_change` is told at a race's first state."""
 
 
 @dataclass(frozen=True)
@@ -203,10 +207,8 @@ class FeatureBuilder:
 
     def __init__(self, layout: ObservationLayout, inputs: Sequence[KeyState], forward_action: int) -> None:
         self._layout = layout
-        self._offsets = _Offsets(**{block.name: block.start for block in layout.blocks})
-        self._keys_of_action = np.array(
-            [[getattr(keys, key) for key in KEYS_OF_AN_ACTION] for keys in inputs], dtype=np.float32
-        )
+        self._look = FeatureLook.from_layout(layout)
+        self._keys_of_action = keys_of_actions(inputs)
         self._forward_action = forward_action
         self._previous_actions = np.empty((layout.n_previous_actions, len(KEYS_OF_AN_ACTION)), dtype=np.float32)
         self.tracker: ZoneTracker | None = None
@@ -215,7 +217,7 @@ class FeatureBuilder:
         """Begin a race on a map with these zones."""
         self.tracker = ZoneTracker(zones)
         self._previous_actions[:] = self._keys_of_action[self._forward_action]
-        self._actions_since_gear_change: float | None = None
+        self._actions_since_gear_change = BEFORE_FIRST_STATE
 
     def record_action(self, action: int) -> None:
         """Remember the action that leads from the last state to the next."""
@@ -235,33 +237,32 @@ class FeatureBuilder:
         words = np.frombuffer(state.blob, dtype="<i4", count=HEAD_BYTES // 4)
         floats = np.empty(self._layout.float_input_dim, dtype=np.float32)
         car = np.empty(len(CAR_COLUMNS), dtype=np.float32)
-        self._actions_since_gear_change = self._count_gear_change(state.gearbox_state)
-        _fill(
+        self._actions_since_gear_change = count_gear_change(state.gearbox_state, self._actions_since_gear_change)
+        zones = self.tracker.checkpoints
+        are_finite = fill_features(
             floats,
             car,
             words.view("<f4"),
             words,
             self._previous_actions.reshape(-1),
             self._actions_since_gear_change,
-            (self.tracker.zone_idx, self._layout.n_zone_centers, self._layout.zone_stride),
-            self.tracker.checkpoints.centers_m,
-            self._offsets,
+            self.tracker.zone_idx,
+            zones.finish_m - meters,
+            zones.centers_m,
+            self._look,
         )
-        left_m = self.tracker.checkpoints.finish_m - meters
-        floats[self._offsets.distance_to_finish_m] = min(left_m, self._layout.margin_to_announce_finish_m)
-        if not np.isfinite(floats).all():
+        if not are_finite:
             broken = [b.name for b in self._layout.blocks if not np.isfinite(floats[b.slice]).all()]
             raise StateBlobError(f"the game sent a state with numbers that are not finite, in {', '.join(broken)}")
         return Features(floats, car, self.tracker.zone_idx, meters)
 
-    def _count_gear_change(self, gearbox_state: int) -> float:
-        """0 while no gear changes, and at the first state of a race; else one more than before."""
-        if gearbox_state == 0 or self._actions_since_gear_change is None:
-            return 0.0
-        return self._actions_since_gear_change + 1.0
+
+def keys_of_actions(inputs: Sequence[KeyState]) -> npt.NDArray[np.float32]:
+    """(A, 4) float32, what the vector says of each action: 0 or 1 for each of `KEYS_OF_AN_ACTION`."""
+    return np.array([[getattr(keys, key) for key in KEYS_OF_AN_ACTION] for keys in inputs], dtype=np.float32)
 
 
-class _Offsets(NamedTuple):
+class FeatureOffsets(NamedTuple):
     """Index of each block's first float; fields are the blocks' names in the vector's order."""
 
     mini_race_time_actions: int
@@ -280,6 +281,32 @@ class _Offsets(NamedTuple):
     zone_centers_m: int
     distance_to_finish_m: int
     is_freewheeling: int
+
+
+class FeatureLook(NamedTuple):
+    """What the compiled functions need to know of a layout; numba takes it as it is.
+
+    Attributes:
+        at: index of each block's first float.
+        n_zone_centers: how many zone centres the vector holds.
+        zone_stride: how many zones lie from one of them to the next.
+        margin_to_announce_finish_m: largest distance to the finish that it shows.
+    """
+
+    at: FeatureOffsets
+    n_zone_centers: int
+    zone_stride: int
+    margin_to_announce_finish_m: float
+
+    @classmethod
+    def from_layout(cls, layout: ObservationLayout) -> FeatureLook:
+        """What a layout says of these."""
+        return cls(
+            at=FeatureOffsets(**{block.name: block.start for block in layout.blocks}),
+            n_zone_centers=layout.n_zone_centers,
+            zone_stride=layout.zone_stride,
+            margin_to_announce_finish_m=layout.margin_to_announce_finish_m,
+        )
 
 
 def _block_rows(settings: ObservationSettings) -> tuple[tuple[str, int, str, str], ...]:
@@ -363,18 +390,30 @@ for _group, _materials in enumerate(GROUND_GROUPS.values()):
 
 
 @njit(cache=True)
-def _fill(
+def count_gear_change(gearbox_state: int, before: float) -> float:
+    """Actions since the gear change began: 0 while no gear changes and at the first state; else one more than before.
+
+    Args:
+        gearbox_state: 0 while no gear changes.
+        before: what this function said of the state before, `BEFORE_FIRST_STATE` at a race's first state.
+    """
+    return 0.0 if gearbox_state == 0 or before == BEFORE_FIRST_STATE else before + 1.0
+
+
+@njit(cache=True)
+def fill_features(
     floats: npt.NDArray[np.float32],
     car: npt.NDArray[np.float32],
     head_f32: npt.NDArray[np.float32],
     head_i32: npt.NDArray[np.int32],
     previous_actions: npt.NDArray[np.float32],
     actions_since_gear_change: float,
-    ahead: tuple[int, int, int],
+    zone_idx: int,
+    distance_to_finish_m: float,
     centers_m: npt.NDArray[np.float64],
-    at: _Offsets,
-) -> None:
-    """Write every block but the distance to the finish.
+    look: FeatureLook,
+) -> bool:
+    """Write every block of one state.
 
     Args:
         floats: (F,) written.
@@ -383,10 +422,15 @@ def _fill(
         head_i32: the same memory as 32-bit integers.
         previous_actions: flat, oldest action first.
         actions_since_gear_change: as the block says.
-        ahead: the current zone, number of zone centres, zones from one to the next.
+        zone_idx: the current zone.
+        distance_to_finish_m: along the line.
         centers_m: (Z, 3) zone centres, world axes.
-        at: index of each block's first float.
+        look: of the layout.
+
+    Returns:
+        Whether all floats are finite numbers.
     """
+    at = look.at
     floats[at.mini_race_time_actions] = 0.0
     floats[at.previous_actions : at.previous_actions + len(previous_actions)] = previous_actions
     for wheel in range(N_WHEELS):
@@ -411,15 +455,19 @@ def _fill(
 
     rotation = head_f32[_ROTATION : _ROTATION + 9]  # car to world, row-major: column i is the car's axis i in the world
     position = head_f32[_POSITION : _POSITION + 3]
-    zone_idx, n_centers, stride = ahead
     for axis in range(3):
         x, y, z = float(rotation[axis]), float(rotation[3 + axis]), float(rotation[6 + axis])
         spin, speed = _ANGULAR_VELOCITY, _VELOCITY
         floats[at.angular_velocity_rad_s + axis] = x * head_f32[spin] + y * head_f32[spin + 1] + z * head_f32[spin + 2]
         floats[at.velocity_m_s + axis] = x * head_f32[speed] + y * head_f32[speed + 1] + z * head_f32[speed + 2]
         floats[at.world_up + axis] = y
-        for i in range(n_centers):
-            center = centers_m[zone_idx + i * stride]
+        for i in range(look.n_zone_centers):
+            center = centers_m[zone_idx + i * look.zone_stride]
             floats[at.zone_centers_m + 3 * i + axis] = (
                 x * (center[0] - position[0]) + y * (center[1] - position[1]) + z * (center[2] - position[2])
             )
+    floats[at.distance_to_finish_m] = min(distance_to_finish_m, look.margin_to_announce_finish_m)
+    are_finite = True
+    for i in range(len(floats)):
+        are_finite &= math.isfinite(floats[i])
+    return are_finite

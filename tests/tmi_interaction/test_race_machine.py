@@ -6,7 +6,8 @@ import math
 import pytest
 
 from trackmania_rl.protocol.messages import KeyState, MessageId
-from trackmania_rl.tmi_interaction.race_machine import CutoffWatch, Observation, RaceEnd
+from trackmania_rl.tmi_interaction.cutoffs import CutoffWatch
+from trackmania_rl.tmi_interaction.race_machine import Observation, RaceEnd
 from trackmania_rl.tmi_interaction.transport import GameEvent, GameProtocolError
 
 FORWARD, NOTHING = 0, 3

@@ -117,6 +117,13 @@ class RaceInputs:
         return -1.0 if self._keys.left else 1.0 if self._keys.right else 0.0
 
 
+def controls_of_keys(keys: KeyState) -> Controls:
+    """What a car feels while nothing but these keys is pressed."""
+    inputs = RaceInputs(np.zeros((len(InputSlot), 2), dtype=np.uint32))
+    inputs.press(0, keys)
+    return inputs.controls
+
+
 def _value(input_: Input, data: int) -> int:
     """The value that an input event of a state blob holds."""
     if input_ not in _ANALOG:

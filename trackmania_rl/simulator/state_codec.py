@@ -136,6 +136,11 @@ def write_car(car: npt.NDArray[np.void], blob_words: npt.NDArray[np.uint32]) -> 
     blob_words[_HEAD_WORD_OF_CAR_WORD] = car.view(np.uint32)
 
 
+def write_cars(cars: npt.NDArray[np.void], heads: npt.NDArray[np.uint32]) -> None:
+    """Write (K,) cars into the heads of K blobs, each a row of 32-bit words, (K, HEAD_BYTES / 4)."""
+    heads[:, _HEAD_WORD_OF_CAR_WORD] = cars.view(np.uint32).reshape(len(cars), -1)
+
+
 def read_car(blob_words: npt.NDArray[np.uint32], section_count: int) -> npt.NDArray[np.void]:
     """Read a (1,) car from a blob, seen as 32-bit words.
 

@@ -20,7 +20,7 @@ from trackmania_rl.policy import Policy
 from trackmania_rl.settings import GameSettings, MapEntry, ObservationSettings
 from trackmania_rl.tmi_interaction.launchers import GameLauncher
 from trackmania_rl.tmi_interaction.race_machine import Observation, RaceEnd, RaceMachine
-from trackmania_rl.tmi_interaction.race_observers import RaceObserver, RaceStatistics, RolloutRecorder
+from trackmania_rl.tmi_interaction.race_observers import RaceObserver, RolloutRecorder
 from trackmania_rl.tmi_interaction.tminterface2 import TMInterface
 from trackmania_rl.tmi_interaction.transport import GameError, GameTransport
 from trackmania_rl.track.game_map import GameMap, load_game_map
@@ -105,8 +105,7 @@ class GameInstanceManager:
             observers: more who watch the race. They see the decisions of a lost race too, but no end of it.
 
         Returns:
-            `(rollout_results, end_race_stats)`: see `RolloutRecorder.rollout_results` and
-            `RaceStatistics.end_race_stats`.
+            `(rollout_results, end_race_stats)`: see the functions of these names in `race_results`.
 
         Raises:
             UserError: if map, line or port can't be used.
@@ -160,8 +159,7 @@ class GameInstanceManager:
         observers: Sequence[RaceObserver],
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         recorder = RolloutRecorder(self._game, game_map.zones, frames)
-        statistics = RaceStatistics(game_map.zones)
-        watching: list[RaceObserver] = [recorder, statistics, *observers]
+        watching: list[RaceObserver] = [recorder, *observers]
         policy_s = 0.0
         seen: Observation | RaceEnd = machine.reset(game_map)
         while not isinstance(seen, RaceEnd):
@@ -173,8 +171,7 @@ class GameInstanceManager:
             seen = machine.step(decision.action)
         for observer in watching:
             observer.on_end(seen)
-        stats = statistics.end_race_stats(machine.timings, policy_s, recorder.input_script())
-        return recorder.rollout_results(), stats
+        return recorder.rollout_results(), recorder.end_race_stats(machine.timings, policy_s)
 
     def _map(self, entry: MapEntry) -> GameMap:
         if entry not in self._maps:

@@ -172,6 +172,12 @@ class SimulatedGameLauncher:
         return lines[-1] if lines else "it said nothing"
 
 
+def find_free_port() -> int:
+    """A port that nobody listens at."""
+    with socket.create_server((LOOPBACK, 0)) as server:
+        return server.getsockname()[1]
+
+
 def check_port_is_free(port: int) -> None:
     """Make sure that a game can listen at a port.
 

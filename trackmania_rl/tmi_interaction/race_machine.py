@@ -14,11 +14,10 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
 import cv2
 import numpy as np
@@ -28,6 +27,7 @@ from trackmania_rl.features import FeatureBuilder
 from trackmania_rl.protocol.messages import KeyState, MessageId
 from trackmania_rl.protocol.state_blob import StateBlobError, StateView, with_last_checkpoint_time_cleared
 from trackmania_rl.settings import GameSettings
+from trackmania_rl.tmi_interaction.cutoffs import CutoffReason, CutoffWatch
 from trackmania_rl.tmi_interaction.race_start import RaceStart
 from trackmania_rl.tmi_interaction.transport import GameEvent, GameProtocolError, GameTransport
 from trackmania_rl.track.game_map import GameMap
@@ -37,8 +37,6 @@ log = logging.getLogger(__name__)
 
 MAX_IGNORED_REPORTS: Final = 1000
 """Reports in a row that bring no decision nearer, before the game is taken to be broken."""
-
-CutoffReason = Literal["no_progress", "too_long"]
 
 
 class Observation(NamedTuple):
@@ -96,34 +94,6 @@ class GameTimings:
     wait_game_s: float = 0.0
     answer_game_s: float = 0.0
     features_s: float = 0.0
-
-
-class CutoffWatch:
-    """Says when a race has gone on for too long, or got nowhere for too long.
-
-    Args:
-        settings: `cutoff_race_longer_than_ms`, `cutoff_no_progress_within_ms` and `cutoff_progress_m`.
-    """
-
-    def __init__(self, settings: GameSettings) -> None:
-        self._settings = settings
-        self._trail: deque[tuple[int, float]] = deque()  # (race time, furthest metres), reaching one window back
-
-    def check(self, race_time_ms: int, furthest_m: float) -> CutoffReason | None:
-        """Look at the race's next state.
-
-        Args:
-            race_time_ms: of the state.
-            furthest_m: metres along the line at the furthest point reached until then.
-        """
-        self._trail.append((race_time_ms, furthest_m))
-        window_begin_ms = race_time_ms - self._settings.cutoff_no_progress_within_ms
-        while len(self._trail) > 1 and self._trail[1][0] <= window_begin_ms:
-            self._trail.popleft()
-        then_ms, then_m = self._trail[0]
-        if then_ms <= window_begin_ms and furthest_m - then_m < self._settings.cutoff_progress_m:
-            return "no_progress"
-        return "too_long" if race_time_ms > self._settings.cutoff_race_longer_than_ms else None
 
 
 class RaceMachine:

@@ -1,0 +1,166 @@
+"""Many races stepped together by one call of compiled code: what `race.SimulatedRace` is for one, without its freedoms.
+
+A race here begins at race time 0, knows only keys, and ends at its finish. It is driven by the same `gates.drive`, so the
+same keys give the same car and the same times, bit for bit.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from trackmania_rl.protocol.state_blob import HEAD_BYTES, NOT_PASSED
+from trackmania_rl.simulator.compiled import compiled
+from trackmania_rl.simulator.gates import Gates, drive, gates_of_track
+from trackmania_rl.simulator.renderer import Renderer
+from trackmania_rl.simulator.state_codec import WORD_BYTES, write_car, write_cars
+from trackmania_rl.simulator.vehicle import VEHICLE_DTYPE, spawn_vehicle
+from trackmania_rl.simulator.vehicle_parameters import STADIUM_CAR
+from trackmania_rl.simulator.world import Ribbon, Track
+
+HEAD_WORDS: Final = HEAD_BYTES // WORD_BYTES
+_MOST_GATES_AT_FIRST: Final = 16
+
+
+class TrackForBatch:
+    """A track as a batch of races needs it.
+
+    Args:
+        track: where to drive.
+
+    Raises:
+        ValueError: If the track's gates cannot be dealt out to its laps.
+    """
+
+    def __init__(self, track: Track) -> None:
+        self.ribbon = track.ribbon
+        self.gates = gates_of_track(track)
+        self.spawned_car = spawn_vehicle(track)
+        self.renderer = Renderer(track)
+
+    @property
+    def n_gates(self) -> int:
+        """Gates of the race, all laps, the finish included."""
+        return len(self.gates.station_m)
+
+
+class RaceBatch:
+    """K races, each on a track of its own.
+
+    Args:
+        n_races: K.
+        parameters: The cars' constants, as `VehicleParameters.packed` makes them.
+
+    Attributes:
+        cars: (K,) VEHICLE_DTYPE.
+        heads: (K, HEAD_WORDS) uint32, the cars at their places in the head of a state blob; its other words are zero.
+        passed_count: (K,) int64, gates passed.
+        times_ms: (K, most gates of any track so far) int32, official times of the passed gates in order.
+        ticks: (K,) int64, how many ticks the last `advance` made; fewer than it was asked for where the race finished.
+    """
+
+    def __init__(self, n_races: int, parameters: npt.NDArray[np.void] = STADIUM_CAR) -> None:
+        self.cars = np.zeros(n_races, dtype=VEHICLE_DTYPE)
+        self.heads = np.zeros((n_races, HEAD_WORDS), dtype=np.uint32)
+        self.passed_count = np.zeros(n_races, dtype=np.int64)
+        self.times_ms = np.full((n_races, _MOST_GATES_AT_FIRST), NOT_PASSED, dtype=np.int32)
+        self.ticks = np.zeros(n_races, dtype=np.int64)
+        self._gate_is_passed = np.zeros((n_races, _MOST_GATES_AT_FIRST), dtype=np.int32)
+        self._parameters = parameters
+
+    def begin(self, race: int, track: TrackForBatch) -> None:
+        """Put a race's car at the start of a track, at race time 0."""
+        missing = track.n_gates - self.times_ms.shape[1]
+        if missing > 0:
+            self.times_ms = np.pad(self.times_ms, ((0, 0), (0, missing)), constant_values=NOT_PASSED)
+            self._gate_is_passed = np.pad(self._gate_is_passed, ((0, 0), (0, missing)))
+        self.cars[race] = track.spawned_car[0]
+        self.passed_count[race] = 0
+        self.times_ms[race] = NOT_PASSED
+        self._gate_is_passed[race] = 0
+        write_car(self.cars[race : race + 1], self.heads[race])
+
+    def advance(
+        self,
+        races: npt.NDArray[np.int64],
+        track: TrackForBatch,
+        controls: npt.NDArray[np.float64],
+        n_ticks: int,
+    ) -> None:
+        """Drive some races on, each until the ticks are over or its finish is passed; `write_heads` comes next.
+
+        Args:
+            races: (n,) which ones; all are on `track`.
+            track: theirs.
+            controls: (n, 3) gas 0..1, brake 0..1, steer -1 (left) .. 1 (right) of each, held all the time.
+            n_ticks: At least 1.
+        """
+        _advance(
+            races,
+            self.cars,
+            controls,
+            track.ribbon,
+            self._parameters,
+            track.gates,
+            self._gate_is_passed,
+            self.times_ms,
+            self.passed_count,
+            self.ticks,
+            n_ticks,
+        )
+
+    def write_heads(self) -> None:
+        """Bring `heads` up to date."""
+        write_cars(self.cars, self.heads)
+
+    def checkpoint_times_ms(self, race: int) -> tuple[int, ...]:
+        """Official times of the gates that a race has passed."""
+        return tuple(self.times_ms[race, : self.passed_count[race]].tolist())
+
+    def render(self, race: int, track: TrackForBatch, width_px: int, height_px: int) -> npt.NDArray[np.uint8]:
+        """A race's picture of this instant, (height_px, width_px, 4) uint8, blue, green, red, 255; top row first."""
+        car = self.cars[race]
+        return track.renderer.render(
+            car["position_m"],
+            car["rotation"],
+            car["ribbon_index"],
+            width_px,
+            height_px,
+            int(self.passed_count[race]),
+        )
+
+
+@compiled
+def _advance(
+    races: npt.NDArray[np.int64],
+    cars: npt.NDArray[np.void],
+    controls: npt.NDArray[np.float64],
+    ribbon: Ribbon,
+    parameters: npt.NDArray[np.void],
+    gates: Gates,
+    gate_is_passed: npt.NDArray[np.int32],
+    times_ms: npt.NDArray[np.int32],
+    passed_count: npt.NDArray[np.int64],
+    ticks: npt.NDArray[np.int64],
+    n_ticks: int,
+) -> None:
+    n_gates = len(gates.station_m)
+    for i in range(len(races)):
+        race = races[i]
+        held = (controls[i, 0], controls[i, 1], controls[i, 2])
+        ticks[race] = 0
+        while ticks[race] < n_ticks and passed_count[race] < n_gates:
+            made, passed_count[race] = drive(
+                cars[race : race + 1],
+                held,
+                ribbon,
+                parameters,
+                gates,
+                gate_is_passed[race, : gates.per_lap],
+                times_ms[race, :n_gates],
+                passed_count[race],
+                n_ticks - ticks[race],
+            )
+            ticks[race] += made

@@ -1,0 +1,106 @@
+"""When a race is cut off: it has gone on for too long, or got nowhere for too long."""
+
+from __future__ import annotations
+
+from typing import Final, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from trackmania_rl.settings import GameSettings
+
+CutoffReason = Literal["no_progress", "too_long"]
+
+GOING_ON: Final = 0
+NO_PROGRESS: Final = 1
+TOO_LONG: Final = 2
+REASON_OF_VERDICT: Final[dict[int, CutoffReason]] = {NO_PROGRESS: "no_progress", TOO_LONG: "too_long"}
+"""What `judge` says in numbers, in words."""
+
+_FIRST_ROWS: Final = 1024
+
+
+class CutoffRules(NamedTuple):
+    """When a race ends without its finish; numba takes it as it is.
+
+    Attributes:
+        longer_than_ms: a race is cut off after this.
+        no_progress_within_ms: and where within this time
+        progress_m: its furthest point advanced by less than this.
+    """
+
+    longer_than_ms: int
+    no_progress_within_ms: int
+    progress_m: float
+
+    @classmethod
+    def from_settings(cls, settings: GameSettings) -> CutoffRules:
+        """What `cutoff_race_longer_than_ms`, `cutoff_no_progress_within_ms` and `cutoff_progress_m` say."""
+        return cls(
+            settings.cutoff_race_longer_than_ms, settings.cutoff_no_progress_within_ms, settings.cutoff_progress_m
+        )
+
+
+@njit(cache=True)
+def judge(
+    race_times_ms: npt.NDArray[np.int64],
+    furthest_m: npt.NDArray[np.float64],
+    row: int,
+    window_row: int,
+    longer_than_ms: int,
+    no_progress_within_ms: int,
+    progress_m: float,
+) -> tuple[int, int]:
+    """Say whether a race ends at its newest state.
+
+    Args:
+        race_times_ms: (N,) race time at each state, ascending; rows up to `row` are read.
+        furthest_m: (N,) metres along the line at the furthest point reached until then.
+        row: the newest state's.
+        window_row: what this function gave back at the state before; 0 at the first.
+        longer_than_ms: these three: see `CutoffRules`.
+        no_progress_within_ms: see there.
+        progress_m: see there.
+
+    Returns:
+        The verdict, and the row of the latest state that is as old as the window (0 where none is).
+    """
+    window_begin_ms = race_times_ms[row] - no_progress_within_ms
+    while window_row < row and race_times_ms[window_row + 1] <= window_begin_ms:
+        window_row += 1
+    if race_times_ms[window_row] <= window_begin_ms and furthest_m[row] - furthest_m[window_row] < progress_m:
+        return NO_PROGRESS, window_row
+    return (TOO_LONG if race_times_ms[row] > longer_than_ms else GOING_ON), window_row
+
+
+class CutoffWatch:
+    """Watches one race.
+
+    Args:
+        settings: see `CutoffRules.from_settings`.
+    """
+
+    def __init__(self, settings: GameSettings) -> None:
+        self._rules = CutoffRules.from_settings(settings)
+        self._race_times_ms = np.empty(_FIRST_ROWS, dtype=np.int64)
+        self._furthest_m = np.empty(_FIRST_ROWS)
+        self._n_rows = 0
+        self._window_row = 0
+
+    def check(self, race_time_ms: int, furthest_m: float) -> CutoffReason | None:
+        """Look at the race's next state.
+
+        Args:
+            race_time_ms: of the state.
+            furthest_m: metres along the line at the furthest point reached until then.
+        """
+        row = self._n_rows
+        if row == len(self._furthest_m):
+            self._race_times_ms = np.resize(self._race_times_ms, 2 * row)
+            self._furthest_m = np.resize(self._furthest_m, 2 * row)
+        self._race_times_ms[row] = race_time_ms
+        self._furthest_m[row] = furthest_m
+        self._n_rows += 1
+        verdict, self._window_row = judge(self._race_times_ms, self._furthest_m, row, self._window_row, *self._rules)
+        return REASON_OF_VERDICT.get(verdict)
