@@ -197,6 +197,10 @@ conv_strides = (2, 2, 2, 1)
 float_hidden_dim = 256
 dense_hidden_dimension = 1024
 
+# Layer normalization in the layers that read the floats: values stay sane in states unlike any that were learned from.
+# The published network has none. Restart.
+use_layer_norm = False
+
 # Number of cosines that embed a quantile. Range: > 0. Restart.
 iqn_embedding_dimension = 64
 
@@ -228,6 +232,11 @@ target_self_loss_average_rate = 0.01
 # Value baseline: Q = network + this x the actions left in the mini-race, so that a fresh network starts near the truth.
 # About (reward of 50 ms at the speed expected early on). Range: any; 0 for none. Restart.
 expected_reward_per_action = 0.0
+
+# Worst and best reward that one action can bring; targets are held to that x the actions left in the mini-race, so that
+# an overestimate cannot feed on itself. Set it anew with the rewards: here, 50 ms in reverse, and 50 ms at 580 km/h.
+# Range: worst below best, or None for no bounds.
+return_bounds_per_action = None
 
 # Discount of the next action, by frame count (linear between entries). Range: any; mini-races allow 1.
 gamma_schedule = ((0, 0.999), (1_500_000, 0.999), (2_500_000, 1.0))

@@ -213,6 +213,7 @@ class AgentSettings(_Group):
     conv_kernel_sizes: tuple[PositiveInt, ...]
     conv_strides: tuple[PositiveInt, ...]
     float_hidden_dim: PositiveInt
+    use_layer_norm: bool
     dense_hidden_dimension: PositiveInt
     iqn_embedding_dimension: PositiveInt
     output_layer_init_gain: PositiveFloat
@@ -225,6 +226,7 @@ class AgentSettings(_Group):
     target_self_loss_clamp_ratio: PositiveFloat
     target_self_loss_average_rate: Annotated[float, Field(gt=0, le=1)]
     expected_reward_per_action: Finite
+    return_bounds_per_action: tuple[Finite, Finite] | None
     gamma_schedule: Schedule
     lr_schedule: Schedule
     adam_epsilon: PositiveFloat
@@ -248,6 +250,13 @@ class AgentSettings(_Group):
         if len(lengths) != 1:
             raise ValueError("conv_channels, conv_kernel_sizes and conv_strides have one entry for each convolution")
         return self
+
+    @field_validator("return_bounds_per_action")
+    @classmethod
+    def _bounds_ascend(cls, bounds: tuple[float, float] | None) -> tuple[float, float] | None:
+        if bounds is not None and bounds[0] >= bounds[1]:
+            raise ValueError("the worst reward of an action comes first and is below the best one")
+        return bounds
 
 
 class ExplorationSettings(_Group):
@@ -323,7 +332,14 @@ NEEDS_RESTART = frozenset(
         *UserSettings.model_fields,
         *("game", "n_collectors", "base_tmi_port", "maps_folder", "ms_per_engine_tick", "engine_ticks_per_action"),
         *("image_width_px", "image_height_px", "inputs", "action_forward_idx", "action_backward_idx"),
-        *("conv_channels", "conv_kernel_sizes", "conv_strides", "float_hidden_dim", "dense_hidden_dimension"),
+        *(
+            "conv_channels",
+            "conv_kernel_sizes",
+            "conv_strides",
+            "float_hidden_dim",
+            "use_layer_norm",
+            "dense_hidden_dimension",
+        ),
         *(
             "iqn_embedding_dimension",
             "output_layer_init_gain",

@@ -13,6 +13,7 @@ from trackmania_rl.agents.iqn import (
     of_action,
     quantile_huber_loss,
     target_quantiles,
+    within_bounds,
 )
 
 
@@ -156,3 +157,9 @@ def test_with_the_value_baseline_a_silent_network_is_right_about_constant_reward
         network, network, batch, settings, SelfLossScaling(torch.device("cpu")), torch.Generator(), learning=True
     )
     torch.testing.assert_close(loss.td_error, torch.zeros(5), rtol=0, atol=1e-5)
+
+
+def test_returns_are_held_to_what_the_actions_left_can_bring() -> None:
+    returns = torch.tensor([[[-9.0, 0.5, 9.0]], [[-9.0, 0.5, 9.0]]])  # (B=2, M=1, A=3)
+    bounded = within_bounds(returns, torch.tensor([10.0, 1.0]), (-0.25, 0.125))
+    assert bounded.tolist() == [[[-2.5, 0.5, 1.25]], [[-0.25, 0.125, 0.125]]]

@@ -134,3 +134,14 @@ def test_quantiles_are_mirrored_pairs_spread_over_strata():
         assert i / 8 <= tau[:, i].min() < i / 8 + 0.01
         assert (i + 1) / 8 - 0.01 < tau[:, i].max() <= (i + 1) / 8
     assert torch.equal(tau, draw_symmetric_quantiles(1000, 8, torch.Generator().manual_seed(0)))
+
+
+def test_layer_normalization_keeps_features_of_one_size_in_strange_states(agent_settings, make_network):
+    no_image = torch.empty(2, 1, 0, 0, dtype=torch.uint8)
+    for use_layer_norm, largest_ratio in ((False, 1e9), (True, 3.0)):
+        network = make_network(agent_settings(use_layer_norm=use_layer_norm))
+        known = network.float_mean + network.float_std
+        strange = network.float_mean + 1000 * network.float_std
+        near, far = network.features(no_image, torch.stack((known, strange))).norm(dim=1).tolist()
+        assert far / near < largest_ratio
+        assert use_layer_norm or far / near > 100

@@ -118,10 +118,7 @@ class IQN_Network(nn.Module):
             self.img_head = _convolutions(settings)
             feature_dim += _output_size(settings, image_height_px, image_width_px)
         self.float_feature_extractor = nn.Sequential(
-            nn.Linear(len(float_mean), settings.float_hidden_dim),
-            nn.LeakyReLU(LEAKY_RELU_SLOPE, inplace=True),
-            nn.Linear(settings.float_hidden_dim, settings.float_hidden_dim),
-            nn.LeakyReLU(LEAKY_RELU_SLOPE, inplace=True),
+            *_float_layer(len(float_mean), settings), *_float_layer(settings.float_hidden_dim, settings)
         )
         self.A_head = _head(feature_dim, settings.dense_hidden_dimension // 2, n_actions)
         self.V_head = _head(feature_dim, settings.dense_hidden_dimension // 2, 1)
@@ -212,8 +209,22 @@ class IQN_Network(nn.Module):
 
         The network then learns only what is better or worse than that, and starts near the truth.
         """
-        actions_left = self.mini_race_duration_actions - floats[:, ELAPSED_ACTIONS_FLOAT]
-        return self.expected_reward_per_action * actions_left
+        return self.expected_reward_per_action * self.actions_left(floats)
+
+    def actions_left(self, floats: Tensor) -> Tensor:
+        """How many actions (B,) of the mini-race are still to come in the states with these floats (B, F)."""
+        return self.mini_race_duration_actions - floats[:, ELAPSED_ACTIONS_FLOAT]
+
+
+def _float_layer(input_dim: int, settings: AgentSettings) -> list[nn.Module]:
+    """One layer of the float head.
+
+    Normalized (Ba et al. 2016, arXiv:1607.06450), features keep their size in states unlike any that were learned from,
+    so that values there stay sane (Ball et al. 2023, arXiv:2302.02948).
+    """
+    normalization = [nn.LayerNorm(settings.float_hidden_dim)] if settings.use_layer_norm else []
+    activation = nn.LeakyReLU(LEAKY_RELU_SLOPE, inplace=True)
+    return [nn.Linear(input_dim, settings.float_hidden_dim), *normalization, activation]
 
 
 def _head(input_dim: int, hidden_dim: int, output_dim: int) -> nn.Sequential:
@@ -267,6 +278,9 @@ def target_quantiles(
     all quantiles, by the target network's own mean (as in the IQN paper), and double DQN (van Hasselt et al. 2016,
     arXiv:1509.06461) one action by the online network's mean.
 
+    A return within a mini-race is no better or worse than the best or worst reward x the actions left. Held to that, an
+    overestimate cannot feed on itself through the target network.
+
     Returns:
         Targets (B, M) without gradient, and the quantiles (B, M) they belong to.
     """
@@ -275,6 +289,10 @@ def target_quantiles(
     with torch.no_grad():
         tau = draw_symmetric_quantiles(batch_size, settings.iqn_n, generator)
         returns = target(*next_state, tau)  # (B, M, A)
+        if settings.return_bounds_per_action is not None:
+            assert isinstance(target, IQN_Network)
+            actions_left = target.actions_left(batch.next_state_float)
+            returns = within_bounds(returns, actions_left, settings.return_bounds_per_action)
         if settings.use_ddqn:
             online_tau = draw_symmetric_quantiles(batch_size, settings.iqn_n, generator)
             chosen = of_action(returns, online(*next_state, online_tau).mean(dim=1).argmax(dim=1))
@@ -283,6 +301,13 @@ def target_quantiles(
         else:
             chosen = returns.amax(dim=2)
         return batch.reward.unsqueeze(1) + batch.gamma_n.unsqueeze(1) * chosen, tau
+
+
+def within_bounds(returns: Tensor, actions_left: Tensor, bounds_per_action: tuple[float, float]) -> Tensor:
+    """Clip returns (B, M, A) to what the actions left (B,) can bring at worst and at best."""
+    worst, best = bounds_per_action
+    left = actions_left[:, None, None]
+    return torch.minimum(torch.maximum(returns, worst * left), best * left)
 
 
 def of_action(returns: Tensor, action: Tensor) -> Tensor:
