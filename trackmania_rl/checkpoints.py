@@ -149,13 +149,35 @@ def load_checkpoint(folder: Path) -> dict[str, Any] | None:
     newest, previous = folder / CHECKPOINT_FILE, folder / PREVIOUS_CHECKPOINT_FILE
     if newest.exists():
         try:
-            return _read(newest)
+            return read_checkpoint(newest)
         except CheckpointError as error:
             raise CheckpointError(f"{error}. {_advice(newest, previous)}") from error
     if previous.exists():
         log.warning("%s is missing (a save was interrupted, or it was moved away); going on from %s", newest, previous)
-        return _read(previous)
+        return read_checkpoint(previous)
     return None
+
+
+def read_checkpoint(file: Path) -> dict[str, Any]:
+    """One checkpoint file's state, its tensors on the CPU.
+
+    Raises:
+        CheckpointError: if it is damaged, or of a format that this version does not know.
+    """
+    try:
+        with zipfile.ZipFile(file) as archive:  # torch.load does not compare the tensors' check sums
+            damaged_part = archive.testzip()
+        if damaged_part is not None:
+            raise zipfile.BadZipFile(f"the check sum of {damaged_part} is wrong")
+        content = torch.load(file, map_location="cpu", weights_only=True)
+    except Exception as error:  # damaged bytes make the unpickler fail in any way; none may pass as "no checkpoint"
+        raise CheckpointError(f"cannot read the checkpoint {file}: {_reason(error)}") from error
+    version = content.get("format_version") if isinstance(content, dict) else None
+    if version != FORMAT_VERSION:
+        raise CheckpointError(
+            f"cannot read the checkpoint {file}: its format is {version!r}, this program reads format {FORMAT_VERSION}"
+        )
+    return content["state"]
 
 
 def save_best_run(
@@ -201,31 +223,9 @@ def save_best_run(
     return folder
 
 
-def _read(file: Path) -> dict[str, Any]:
-    """Reads one checkpoint file.
-
-    Raises:
-        CheckpointError: if it is damaged, or of a format that this version does not know.
-    """
-    try:
-        with zipfile.ZipFile(file) as archive:  # torch.load does not compare the tensors' check sums
-            damaged_part = archive.testzip()
-        if damaged_part is not None:
-            raise zipfile.BadZipFile(f"the check sum of {damaged_part} is wrong")
-        content = torch.load(file, map_location="cpu", weights_only=True)
-    except Exception as error:  # damaged bytes make the unpickler fail in any way; none may pass as "no checkpoint"
-        raise CheckpointError(f"cannot read the checkpoint {file}: {_reason(error)}") from error
-    version = content.get("format_version") if isinstance(content, dict) else None
-    if version != FORMAT_VERSION:
-        raise CheckpointError(
-            f"cannot read the checkpoint {file}: its format is {version!r}, this program reads format {FORMAT_VERSION}"
-        )
-    return content["state"]
-
-
 def _advice(newest: Path, previous: Path) -> str:
     try:
-        _read(previous)
+        read_checkpoint(previous)
     except CheckpointError:
         return "No older good checkpoint is there: begin a new run under another run_name"
     written = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(previous.stat().st_mtime))

@@ -108,6 +108,30 @@ def load_track(path: Path) -> Track:
     raise TrackFileError(f"{path}: a track is a .toml track file or a .npy reference line, not {path.suffix!r}")
 
 
+def find_track_file(name: str, maps_folder: Path) -> Path:
+    """Return the file that a user means by `name`: a path, or a track of the maps folder with or without its ending.
+
+    Raises:
+        TrackFileError: there is none; the text lists the tracks of the maps folder.
+    """
+    for path in (Path(name), maps_folder / name, maps_folder / f"{name}.toml"):
+        if path.is_file() and path.suffix in (".toml", ".npy"):
+            return path.resolve()
+    known = ", ".join(sorted(path.name for path in maps_folder.glob("*.toml"))) or "none"
+    raise TrackFileError(f"{name}: no such track file; the tracks of {maps_folder} are {known}")
+
+
+def reference_line_file(track_file: Path) -> Path:
+    """Return the ``.npy`` line along which a track file's road lies; a bare line is its own.
+
+    Raises:
+        TrackFileError: the track file cannot be read.
+    """
+    if track_file.suffix == ".npy":
+        return track_file
+    return track_file.parent / read_track_settings(track_file).line
+
+
 def read_track_settings(path: Path) -> TrackSettings:
     """Return what a ``.toml`` track file says, checked key by key; its line is not read.
 

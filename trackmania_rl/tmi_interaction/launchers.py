@@ -191,8 +191,8 @@ def check_port_is_free(port: int) -> None:
             probe.bind((LOOPBACK, port))
         except OSError as error:
             raise PortInUseError(
-                f"port {port} is in use{_listener_text(port)}: end that program, or set base_tmi_port in "
-                f"user_config.py to another port ({error.strerror})"
+                f"port {port} is in use{_listener_text(port)}: end that program, or take another port, with --port or "
+                f"with base_tmi_port in user_config.py ({error.strerror})"
             ) from error
 
 

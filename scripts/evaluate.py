@@ -1,0 +1,247 @@
+"""Drive a trained run's maps greedily and show what it can do: times, finish rates, inputs files and videos.
+
+A greedy race has no chance in it: the same race twice takes the same time. Race 1 on a map is greedy throughout; with
+--races N the further ones begin with --forced-actions actions drawn from the run's seed among those that accelerate,
+so they tell how well the driver copes with starts that it did not choose. The same command gives the same races.
+
+The best race on each map is written as {map}_{time}.inputs, which TMInterface and scripts/replay_inputs.py play. For
+the video that file is played again, and the game's own pictures are filmed at the race's own pace.
+
+Examples:
+  python scripts/evaluate.py save/simulated
+  python scripts/evaluate.py save/simulated --races 20 --map kart --map maps/hills.toml --json results.json --no-video
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+
+PROJECT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not installed, and from anywhere
+
+from trackmania_rl.errors import UserError  # noqa: E402
+from trackmania_rl.telemetry.terminal_view import format_time  # noqa: E402
+from trackmania_rl.telemetry.video import VideoFile  # noqa: E402
+from trackmania_rl.tmi_interaction.launchers import SimulatedGameLauncher, find_free_port  # noqa: E402
+from trackmania_rl.tmi_interaction.script_player import FRAME_INTERVAL_MS, Filming, ScriptPlayer  # noqa: E402
+from trackmania_rl.tmi_interaction.transport import GameError  # noqa: E402
+
+if TYPE_CHECKING:
+    from trackmania_rl.multiprocess.evaluation import MapEvaluation, TrainedDriver
+
+INTERRUPTED = 130
+"""Exit code of a command that Ctrl-C ended, as shells have it."""
+
+
+def main() -> int:
+    """Run the command line; return the exit code."""
+    try:
+        evaluate(parse_arguments())
+    except (UserError, GameError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    return 0
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("run", type=Path, metavar="RUN", help="the run's folder, save/{run_name}")
+    add(
+        "--map",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a name of the run's map cycle, or a track file (maps/kart.toml, kart, line.npy); may be repeated "
+        "(default: all maps of the map cycle)",
+    )
+    add("--races", type=_positive, default=1, metavar="N", help="races on each map (default %(default)s)")
+    add(
+        "--forced-actions",
+        type=_not_negative,
+        default=10,
+        metavar="K",
+        help="length of the forced start of race 2 and later ones, in actions (default %(default)s)",
+    )
+    add("--checkpoint", type=Path, metavar="FILE", help="another checkpoint of this run (default: the newest)")
+    add("--json", type=Path, metavar="FILE", help="write all figures there, times in ms")
+    add("--output", type=Path, metavar="FOLDER", help="for inputs files and videos (default: RUN/evaluation)")
+    video = parser.add_mutually_exclusive_group()
+    video.add_argument(
+        "--video", type=_mp4, metavar="FILE.mp4", help="name of the video; with several maps, _{map} is added to it"
+    )
+    video.add_argument("--no-video", action="store_true", help="film nothing")
+    add("--video-size", type=_size, default=(640, 480), metavar="WxH", help="in pixels (default 640x480)")
+    add("--device", metavar="NAME", help="auto, cpu, cuda or cuda:N (default: the run's torch_device)")
+    add("--port", type=_port, help="where the game listens (default: any free port)")
+    return parser.parse_args()
+
+
+def evaluate(arguments: argparse.Namespace) -> None:
+    """Drive, print and write."""
+    # Torch takes seconds to import: after the command line and its mistakes.
+    import torch
+
+    from trackmania_rl.multiprocess.evaluation import evaluate_map, load_driver, map_entries
+    from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager
+
+    console = Console()
+    driver = load_driver(arguments.run, arguments.checkpoint, arguments.device)
+    torch.set_num_threads(driver.settings.run.collector_threads)
+    maps_folder = PROJECT / driver.settings.game.maps_folder
+    entries = map_entries(driver.settings, maps_folder, arguments.map)
+    launcher = SimulatedGameLauncher(arguments.port or find_free_port(), maps_folder)
+    manager = GameInstanceManager(driver.settings.game, driver.settings.observation, launcher)
+    with contextlib.closing(manager), console.status("starting the game") as status:
+        evaluations = []
+        for entry in entries:
+            status.update(f"driving {entry.map_name}")
+            evaluations.append(
+                evaluate_map(driver, manager, entry, arguments.races, n_forced_actions=arguments.forced_actions)
+            )
+    console.print(results_table(evaluations, f"{arguments.run} after {driver.frames_total:,} frames"))
+
+    files = write_inputs(evaluations, arguments.output or arguments.run / "evaluation")
+    videos = [] if arguments.no_video else film(evaluations, files, launcher, arguments, console)
+    if arguments.json is not None:
+        text = json.dumps(report(arguments, driver, evaluations, files, videos), indent=2) + "\n"
+        write_text(arguments.json, text)
+    for file in (*files, *videos, *([arguments.json] if arguments.json else [])):
+        console.print(f"wrote {file}", soft_wrap=True, highlight=False)
+
+
+def results_table(evaluations: list[MapEvaluation], title: str) -> Table:
+    """What a person wants to know of each map."""
+    table = Table(title=title, title_justify="left")
+    table.add_column("map")
+    for heading in ("finished", "best", "median", "mean", "metres"):
+        table.add_column(heading, justify="right")
+    table.add_column("checkpoints of the best race")
+    for evaluation in evaluations:
+        best = evaluation.best_race
+        table.add_row(
+            evaluation.map_entry.map_name,
+            f"{len(evaluation.finish_times_ms)}/{len(evaluation.races)} ({evaluation.finish_rate:.0%})",
+            format_time(min(evaluation.finish_times_ms, default=None)),
+            format_time(evaluation.median_ms),
+            format_time(evaluation.mean_ms),
+            f"{max(race.meters for race in evaluation.races):.0f}",
+            " ".join(map(format_time, best.checkpoint_times_ms)) or "none",
+        )
+    return table
+
+
+def write_inputs(evaluations: list[MapEvaluation], folder: Path) -> list[Path]:
+    """Write the inputs of each map's best race; returns the files, in the order of the maps."""
+    files = [folder / f"{evaluation.best_race_name}.inputs" for evaluation in evaluations]
+    for evaluation, file in zip(evaluations, files, strict=True):
+        write_text(file, evaluation.best_race.inputs)
+    return files
+
+
+def film(
+    evaluations: list[MapEvaluation],
+    inputs_files: list[Path],
+    launcher: SimulatedGameLauncher,
+    arguments: argparse.Namespace,
+    console: Console,
+) -> list[Path]:
+    """Play the inputs files again, film them, and compare their times with the races'."""
+    videos = []
+    with ScriptPlayer(launcher) as player, console.status("filming") as status:
+        for evaluation, inputs_file in zip(evaluations, inputs_files, strict=True):
+            map_entry, best = evaluation.map_entry, evaluation.best_race
+            status.update(f"filming {map_entry.map_name}")
+            file = arguments.video or inputs_file.with_suffix(".mp4")
+            if arguments.video and len(evaluations) > 1:
+                file = file.with_stem(f"{file.stem}_{map_entry.map_name}")
+            with VideoFile(file, frames_per_s=1000 / FRAME_INTERVAL_MS) as video:
+                filming = Filming(arguments.video_size, video.write)
+                replay = player.play(map_entry.map_path, inputs_file, filming, until_ms=best.race_time_ms)
+            videos.append(file)
+            if (replay.is_finished, replay.checkpoint_times_ms) != (best.race_finished, best.checkpoint_times_ms):
+                raise UserError(
+                    f"{inputs_file} passes the checkpoints at {list(replay.checkpoint_times_ms)} ms, but its race did "
+                    f"at {list(best.checkpoint_times_ms)} ms: the game does not repeat itself; please report this"
+                )
+    return videos
+
+
+def report(
+    arguments: argparse.Namespace,
+    driver: TrainedDriver,
+    evaluations: list[MapEvaluation],
+    inputs_files: list[Path],
+    videos: list[Path],
+) -> dict[str, Any]:
+    """All figures as plain values for JSON."""
+    from trackmania_rl.checkpoints import CHECKPOINT_FILE
+
+    maps = [evaluation.as_dict() for evaluation in evaluations]
+    for index, inputs_file in enumerate(inputs_files):
+        maps[index]["inputs_file"] = str(inputs_file)
+        maps[index]["video_file"] = str(videos[index]) if videos else None
+    return {
+        "run": str(arguments.run),
+        "checkpoint": str(arguments.checkpoint or arguments.run / CHECKPOINT_FILE),
+        "seed": driver.settings.run.seed,
+        "frames_total": driver.frames_total,
+        "maps": maps,
+    }
+
+
+def write_text(file: Path, text: str) -> None:
+    """Write a file, its folder too.
+
+    Raises:
+        UserError: if the disk says no.
+    """
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"cannot write {file}: {error.strerror}") from error
+
+
+def _mp4(text: str) -> Path:
+    if not text.lower().endswith(".mp4"):
+        raise argparse.ArgumentTypeError(f"{text!r} does not end in .mp4")
+    return Path(text)
+
+
+def _positive(text: str) -> int:
+    return _within(text, 1, 1_000_000)
+
+
+def _not_negative(text: str) -> int:
+    return _within(text, 0, 1_000_000)
+
+
+def _port(text: str) -> int:
+    return _within(text, 1024, 65535)
+
+
+def _size(text: str) -> tuple[int, int]:
+    width, _, height = text.lower().partition("x")
+    return _within(width, 2, 4096), _within(height, 2, 4096)
+
+
+def _within(text: str, lowest: int, highest: int) -> int:
+    if not text.isdecimal() or not lowest <= int(text) <= highest:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from {lowest} to {highest}")
+    return int(text)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

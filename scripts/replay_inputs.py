@@ -1,0 +1,105 @@
+"""Play an inputs file on the simulated game and print the time, which is that of the race that it was made of.
+
+The file is one in TMInterface's script format: of a run's best_runs/, of scripts/evaluate.py, or written by hand. The
+exit code is 0 also if the car does not finish.
+
+Example:
+  python scripts/replay_inputs.py save/simulated/best_runs/valley_25460/valley_25460.inputs --map valley --video a.mp4
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+PROJECT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not installed, and from anywhere
+
+from trackmania_rl.errors import UserError  # noqa: E402
+from trackmania_rl.simulator.track_file import find_track_file  # noqa: E402
+from trackmania_rl.telemetry.terminal_view import format_time  # noqa: E402
+from trackmania_rl.telemetry.video import VideoFile  # noqa: E402
+from trackmania_rl.tmi_interaction.launchers import SimulatedGameLauncher, find_free_port  # noqa: E402
+from trackmania_rl.tmi_interaction.script_player import (  # noqa: E402
+    FRAME_INTERVAL_MS,
+    Filming,
+    ScriptedRace,
+    ScriptPlayer,
+)
+from trackmania_rl.tmi_interaction.transport import GameError  # noqa: E402
+
+INTERRUPTED = 130
+"""Exit code of a command that Ctrl-C ended, as shells have it."""
+
+
+def main() -> int:
+    """Run the command line; return the exit code."""
+    try:
+        arguments = parse_arguments()
+        print(describe(replay(arguments)))
+        if arguments.video is not None:
+            print(f"wrote {arguments.video}")
+    except (UserError, GameError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    return 0
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("inputs", type=Path, metavar="FILE.inputs", help="the inputs file")
+    add("--map", required=True, metavar="NAME", help="track file (maps/kart.toml, line.npy), or a shipped track (kart)")
+    add("--video", type=_mp4, metavar="FILE.mp4", help="film the game's own pictures at the race's own pace")
+    add("--video-size", type=_size, default=(640, 480), metavar="WxH", help="in pixels (default 640x480)")
+    add("--maps-folder", type=Path, default=PROJECT / "maps", help="where --map looks too (default: the project's)")
+    add("--port", type=_port, help="where the game listens (default: any free port)")
+    return parser.parse_args()
+
+
+def replay(arguments: argparse.Namespace) -> ScriptedRace:
+    """Play the file, and film it if asked to."""
+    track_file = find_track_file(arguments.map, arguments.maps_folder)
+    launcher = SimulatedGameLauncher(arguments.port or find_free_port(), arguments.maps_folder)
+    with ScriptPlayer(launcher) as player:
+        if arguments.video is None:
+            return player.play(str(track_file), arguments.inputs)
+        with VideoFile(arguments.video, frames_per_s=1000 / FRAME_INTERVAL_MS) as video:
+            return player.play(str(track_file), arguments.inputs, Filming(arguments.video_size, video.write))
+
+
+def describe(race: ScriptedRace) -> str:
+    """How the race ended, in words."""
+    checkpoints = ", ".join(map(format_time, race.checkpoint_times_ms)) or "none"
+    if race.is_finished:
+        return f"finished in {format_time(race.race_time_ms)} ({race.race_time_ms} ms); checkpoints: {checkpoints}"
+    return f"not finished after {format_time(race.race_time_ms)}; checkpoints: {checkpoints}"
+
+
+def _mp4(text: str) -> Path:
+    if not text.lower().endswith(".mp4"):
+        raise argparse.ArgumentTypeError(f"{text!r} does not end in .mp4")
+    return Path(text)
+
+
+def _port(text: str) -> int:
+    return _within(text, 1024, 65535)
+
+
+def _size(text: str) -> tuple[int, int]:
+    width, _, height = text.lower().partition("x")
+    return _within(width, 2, 4096), _within(height, 2, 4096)
+
+
+def _within(text: str, lowest: int, highest: int) -> int:
+    if not text.isdecimal() or not lowest <= int(text) <= highest:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from {lowest} to {highest}")
+    return int(text)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,180 @@
+"""Playing input scripts on a game: the game's own `load` command makes the inputs, and this side only watches.
+
+That is how a person replays a race in TMInterface, so a script that arrives here at its time is one that others can
+replay as well.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from trackmania_rl.errors import UserError
+from trackmania_rl.protocol.input_script import InputScriptError, parse_input_script
+from trackmania_rl.protocol.messages import MessageId
+from trackmania_rl.protocol.state_blob import StateBlobError, StateView
+from trackmania_rl.tmi_interaction.launchers import GameLauncher
+from trackmania_rl.tmi_interaction.tminterface2 import TMInterface
+from trackmania_rl.tmi_interaction.transport import GameEvent, GameProtocolError, GameTransport
+
+FRAME_INTERVAL_MS: Final = 50
+"""Race time between two reported steps, and so between two frames: 20 frames a second show the race at its own pace."""
+
+PATIENCE_MS: Final = 30_000
+"""Race time for which a car may roll on after a script's last input before its race counts as not finished."""
+
+START_GAME_WITHIN_S: Final = 60.0
+SILENCE_S: Final = 120.0
+"""How long the game may be silent: a simulated game that is used for the first time compiles itself meanwhile."""
+FULL_SPEED: Final = 1000.0
+
+OnFrame = Callable[[npt.NDArray[np.uint8]], None]
+"""Takes a frame (H, W, 4) uint8, BGRA, which is valid only until it returns."""
+
+
+@dataclass(frozen=True)
+class Filming:
+    """How a race is filmed: a frame at its start and every `FRAME_INTERVAL_MS` of race time.
+
+    Attributes:
+        size_px: width and height of the frames; 1 to 4096.
+        on_frame: takes each frame.
+    """
+
+    size_px: tuple[int, int]
+    on_frame: OnFrame
+
+
+@dataclass(frozen=True)
+class ScriptedRace:
+    """How a script's race ended.
+
+    Attributes:
+        is_finished: whether the finish was reached.
+        race_time_ms: the official finish time, or the time driven until the player lost patience.
+        checkpoint_times_ms: times of the checkpoints passed, the finish included.
+    """
+
+    is_finished: bool
+    race_time_ms: int
+    checkpoint_times_ms: tuple[int, ...]
+
+
+class ScriptPlayer:
+    """One game instance on which input scripts are played, each from the start of a map.
+
+    Example::
+
+        with ScriptPlayer(SimulatedGameLauncher(find_free_port(), maps_folder)) as player:
+            race = player.play("valley.toml", Path("race.inputs"))
+
+    Args:
+        launcher: starts the game at the beginning of the block and ends it at the end.
+    """
+
+    def __init__(self, launcher: GameLauncher) -> None:
+        self._launcher = launcher
+
+    def __enter__(self) -> ScriptPlayer:
+        try:
+            self._launcher.start()
+            self._launcher.wait_until_connectable(START_GAME_WITHIN_S)
+        except BaseException:
+            self._launcher.kill()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._launcher.kill()
+
+    def play(
+        self, map_path: str, script: Path, filming: Filming | None = None, until_ms: int | None = None
+    ) -> ScriptedRace:
+        """Play a script to the finish.
+
+        Args:
+            map_path: what the game's `map` command is given.
+            script: the script's file.
+            filming: who wants to see it; None lets the game run without pictures, which is faster.
+            until_ms: race time at which an unfinished race is given up; None for `PATIENCE_MS` after the last input.
+
+        Raises:
+            UserError: if the map or the script can't be used.
+            GameError: if the game is gone, silent or speaks nonsense.
+        """
+        self._launcher.check_map(map_path)
+        last_input_ms = _time_of_last_input(script)
+        commands = (
+            *self._launcher.commands_on_connect,
+            f"map {_quoted(map_path)}",
+            f"load {_quoted(script.resolve())}",
+        )
+        with contextlib.closing(TMInterface(self._launcher.port, SILENCE_S)) as transport:
+            return _watch(transport, commands, filming, last_input_ms + PATIENCE_MS if until_ms is None else until_ms)
+
+
+def _watch(transport: GameTransport, commands: tuple[str, ...], filming: Filming | None, until_ms: int) -> ScriptedRace:
+    """Say the commands, then watch the race that they begin."""
+    while True:
+        event = transport.next_event()
+        if event.id == MessageId.ON_CONNECT:
+            transport.set_step_period(FRAME_INTERVAL_MS)
+            transport.set_speed(FULL_SPEED)
+            for command in commands:
+                transport.command(command)
+        elif event.frame is not None and filming is not None:
+            filming.on_frame(event.frame)
+            transport.set_speed(FULL_SPEED)
+        elif event.is_finish:
+            return _result(transport, event, is_finished=True)
+        elif event.id == MessageId.RUN_STEP and event.race_time_ms > until_ms:
+            return _result(transport, event, is_finished=False)
+        elif event.id == MessageId.RUN_STEP and event.race_time_ms >= 0 and filming is not None:
+            # Frozen, the game shows this very step before it goes on; see `RaceMachine`.
+            transport.rewind_to_current_state()
+            transport.set_speed(0.0)
+            transport.request_frame(*filming.size_px)
+        transport.answer(event)
+
+
+def _result(transport: GameTransport, event: GameEvent, is_finished: bool) -> ScriptedRace:
+    """Read the race's times from the state while the game stands still at its last event."""
+    try:
+        times_ms = tuple(int(time_ms) for time_ms in StateView(transport.get_state()).checkpoint_times_ms)
+    except StateBlobError as error:
+        raise GameProtocolError(str(error)) from error
+    passed_ms = tuple(time_ms for time_ms in times_ms if time_ms >= 0)
+    return ScriptedRace(is_finished, passed_ms[-1] if is_finished else event.race_time_ms, passed_ms)
+
+
+def _time_of_last_input(script: Path) -> int:
+    """Read a script as the game will; its last event's race time in ms, 0 for an empty one.
+
+    Raises:
+        UserError: if there is no such file, or it is no input script.
+    """
+    try:
+        events = parse_input_script(script.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"inputs file {script}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"inputs file {script}: is not text ({error.reason} at byte {error.start})") from error
+    except InputScriptError as error:
+        raise UserError(f"inputs file {script}: {error}") from error
+    return max((event.time_ms for event in events), default=0)
+
+
+def _quoted(path: str | Path) -> str:
+    """A path as one word of a console command."""
+    if '"' in str(path):
+        raise UserError(f"{path}: the game's console knows no names with a double quote; rename the file")
+    return f'"{path}"'
