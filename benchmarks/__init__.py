@@ -1,0 +1,1 @@
+"""Measurements that anybody can repeat; docs/benchmarks.rst tells what they gave."""

@@ -1,0 +1,9 @@
+"""How fast every part is, beside the classic way of doing it and beside what this machine could do at best.
+
+`python -m benchmarks.performance` measures all parts and prints a table; `--help` tells the rest.
+
+* `measuring`: the clock, and what a figure is; `machine`: what the processor can do; `report`: table and JSON;
+* `replay`, `transport`, `learner_step`, `inference`, `weights`, `simulation`, `client`, `in_process_games`,
+  `training`: one part each, a function `measure(options, machine) -> list[Figure]`;
+* `classic_*`: the yardstick, the way such trainers are usually written. Ratios are taken in turns, in the same run.
+"""

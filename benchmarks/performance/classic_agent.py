@@ -1,0 +1,124 @@
+"""The yardstick of network, update and weights: the same algorithm, tensor by tensor, the way it is first written down.
+
+Features are repeated for each quantile before they are multiplied, images are contiguous, and clipping, optimizer,
+decay, soft update and publishing go through the parameter tensors one by one.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from types import SimpleNamespace
+
+import torch
+from torch import Tensor, nn
+
+from trackmania_rl.settings import AgentSettings, Settings
+
+
+class ClassicNetwork(nn.Module):
+    """The network of `trackmania_rl.agents.iqn.IQN_Network`, with the same names in its `state_dict`."""
+
+    def __init__(self, settings: Settings, n_floats: int) -> None:
+        super().__init__()
+        agent, game = settings.agent, settings.game
+        self.baseline_per_action = agent.expected_reward_per_action
+        self.duration_actions = settings.replay.temporal_mini_race_duration_actions
+        self.n_cosines = agent.iqn_embedding_dimension
+        self.img_head: nn.Sequential | None = None
+        feature_dim = agent.float_hidden_dim
+        if game.image_height_px > 0:
+            layers: list[nn.Module] = []
+            channels = (1, *agent.conv_channels)
+            sizes = zip(channels, channels[1:], agent.conv_kernel_sizes, agent.conv_strides, strict=False)
+            for inputs, outputs, kernel, stride in sizes:
+                layers += [nn.Conv2d(inputs, outputs, kernel, stride), nn.LeakyReLU(inplace=True)]
+            self.img_head = nn.Sequential(*layers, nn.Flatten())
+            with torch.no_grad():
+                feature_dim += self.img_head(torch.zeros(1, 1, game.image_height_px, game.image_width_px)).shape[1]
+        width = agent.float_hidden_dim
+        reader: list[nn.Module] = []
+        for inputs in (n_floats, width):
+            reader += [nn.Linear(inputs, width), *([nn.LayerNorm(width)] if agent.use_layer_norm else [])]
+            reader += [nn.LeakyReLU(inplace=True)]
+        self.float_feature_extractor = nn.Sequential(*reader)
+        hidden = agent.dense_hidden_dimension // 2
+        self.A_head, self.V_head = (
+            nn.Sequential(nn.Linear(feature_dim, hidden), nn.LeakyReLU(inplace=True), nn.Linear(hidden, outputs))
+            for outputs in (len(game.inputs), 1)
+        )
+        self.iqn_fc = nn.Sequential(nn.Linear(self.n_cosines, feature_dim), nn.LeakyReLU(inplace=True))
+
+    def forward(self, img: Tensor, floats: Tensor, tau: Tensor) -> Tensor:
+        """Returns (B, N, A) at quantiles (B, N); floats are taken as normalized (mean 0, deviation 1)."""
+        batch_size, n = tau.shape
+        features = self.float_feature_extractor(floats)
+        if self.img_head is not None:
+            features = torch.cat((self.img_head((img.float() - 128) / 128), features), dim=1)
+        frequencies = math.pi * torch.arange(1, self.n_cosines + 1, device=tau.device)
+        factors = self.iqn_fc(torch.cos(tau.reshape(-1, 1) * frequencies))
+        mixed = features.repeat_interleave(n, dim=0) * factors
+        advantage, value = self.A_head(mixed), self.V_head(mixed)
+        quantiles = value + advantage - advantage.mean(dim=-1, keepdim=True)
+        baseline = self.baseline_per_action * (self.duration_actions - floats[:, 0])
+        return quantiles.reshape(batch_size, n, -1) + baseline[:, None, None]
+
+
+class ClassicUpdate:
+    """One update of the online network and one soft update of the target network."""
+
+    def __init__(self, network: ClassicNetwork, settings: AgentSettings) -> None:
+        self.settings = settings
+        self.online = network
+        self.target = copy.deepcopy(network)
+        self.optimizer = torch.optim.RAdam(network.parameters(), eps=settings.adam_epsilon, foreach=False)
+        self.mean_self_loss = torch.ones((), device=next(network.parameters()).device)
+
+    def update(self, batch: SimpleNamespace, learning_rate: float) -> None:
+        """Train on one batch and move the target network."""
+        settings = self.settings
+        with torch.no_grad():
+            next_tau = self._draw_tau(batch.reward)
+            next_returns = self.target(batch.next_state_img, batch.next_state_float, next_tau)
+            if settings.return_bounds_per_action is not None:
+                left = (self.target.duration_actions - batch.next_state_float[:, 0])[:, None, None]
+                worst, best = settings.return_bounds_per_action
+                next_returns = torch.max(torch.min(next_returns, best * left), worst * left)
+            action = next_returns.mean(dim=1).argmax(dim=1)
+            chosen = next_returns.gather(2, action[:, None, None].expand(-1, settings.iqn_n, 1))[:, :, 0]
+            targets = batch.reward[:, None] + batch.gamma_n[:, None] * chosen
+        tau = self._draw_tau(batch.reward)
+        returns = self.online(batch.state_img, batch.state_float, tau)
+        predictions = returns.gather(2, batch.action[:, None, None].expand(-1, settings.iqn_n, 1))[:, :, 0]
+        loss = self._loss(targets, predictions, tau)
+        if settings.use_target_self_loss_scaling:
+            with torch.no_grad():
+                own = self._loss(targets, targets, next_tau).clamp_min(
+                    self.mean_self_loss / settings.target_self_loss_clamp_ratio
+                )
+                self.mean_self_loss.lerp_(own.mean(), settings.target_self_loss_average_rate)
+            loss = loss * (self.mean_self_loss / own).sqrt()
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.sum().backward()
+        nn.utils.clip_grad_value_(self.online.parameters(), settings.clip_grad_value)
+        nn.utils.clip_grad_norm_(self.online.parameters(), settings.clip_grad_norm)
+        self.optimizer.param_groups[0]["lr"] = learning_rate
+        self.optimizer.step()
+        with torch.no_grad():
+            for parameter, slow in zip(self.online.parameters(), self.target.parameters(), strict=True):
+                parameter.mul_(1 - learning_rate * settings.weight_decay_lr_ratio)
+                slow.mul_(1 - settings.soft_update_tau).add_(settings.soft_update_tau * parameter)
+
+    def _draw_tau(self, like: Tensor) -> Tensor:
+        n, batch_size = self.settings.iqn_n, len(like)
+        strata = torch.arange(n // 2, device=like.device)
+        lower = (strata + torch.rand(batch_size, n // 2, device=like.device)) / n
+        return torch.cat((lower, 1 - lower), dim=1)
+
+    def _loss(self, targets: Tensor, predictions: Tensor, tau: Tensor) -> Tensor:
+        """Quantile Huber losses (B,)."""
+        kappa = self.settings.iqn_kappa
+        error = targets[:, :, None] - predictions[:, None, :]
+        huber = torch.where(error.abs() < kappa, 0.5 / kappa * error**2, error.abs() - 0.5 * kappa)
+        share = torch.where(error < 0, 1 - tau[:, None, :], tau[:, None, :].expand_as(error))
+        return (share * huber).sum(dim=2).mean(dim=1)

@@ -1,0 +1,177 @@
+"""Actions per second that the client plays through the socket, and what reading one state costs.
+
+A figure holds everything between two decisions: protocol, physics, picture, features, recording; races that end and
+begin anew are part of it, the policy is not (it draws at random).
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import psutil
+
+from benchmarks.performance.classic_client import read_floats
+from benchmarks.performance.machine import Machine
+from benchmarks.performance.measuring import FULL_SIZE, PROJECT, Figure, Options, Timing, settings_for, times_in_turns
+from benchmarks.performance.simulation import THROTTLE
+from trackmania_rl.features import FeatureBuilder, ObservationLayout
+from trackmania_rl.policy import PolicyDecision
+from trackmania_rl.protocol.state_blob import StateView
+from trackmania_rl.settings import MapEntry, Settings
+from trackmania_rl.simulator.race import SimulatedRace
+from trackmania_rl.simulator.track_file import load_track
+from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager
+from trackmania_rl.tmi_interaction.launchers import SimulatedGameLauncher
+from trackmania_rl.track.game_map import load_game_map
+
+PART = "client"
+MAP = MapEntry(
+    map_name="valley", map_path="valley.toml", reference_line="valley_0.5m.npy", is_explo=True, fill_buffer=False
+)
+PUBLISHED_ACTIONS_PER_S = 290.0
+"""Measured once with the published client against a trivial server, pictures included, on a quiet 2-core processor; it
+is not measured again here."""
+SOCKET_RATIO = 6.0
+REPETITIONS = 3
+TICKS_PER_ACTION = 5
+FLOOR_ACTIONS = 300
+
+
+def measure(options: Options, machine: Machine) -> list[Figure]:
+    """Measure the client through the socket with and without pictures, and one state's floats."""
+    height_px, width_px = options.image_size_px
+    return [
+        _measure_socket(options, width_px, height_px),
+        _measure_socket(options, 0, 0),
+        _measure_reading(options),
+    ]
+
+
+class RandomPolicy:
+    """Draws an action: mostly forward, so that the car gets somewhere."""
+
+    def __init__(self, n_actions: int, seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        choices = np.concatenate((np.zeros(n_actions, dtype=np.int64), np.arange(n_actions)))
+        self._actions = rng.choice(choices, 1 << 16).tolist()
+        self._q_values = np.zeros(n_actions, dtype=np.float32)
+        self._count = 0
+
+    def __call__(self, frame: np.ndarray, floats: np.ndarray) -> PolicyDecision:
+        """Decide; see `trackmania_rl.policy.Policy`."""
+        self._count += 1
+        return PolicyDecision(self._actions[self._count % len(self._actions)], True, self._q_values)
+
+
+def game_settings(options: Options, width_px: int, height_px: int) -> Settings:
+    """The full-size configuration on the simulated game, as fast as it goes."""
+    size = (f"image_width_px={width_px}", f"image_height_px={height_px}")
+    return settings_for(FULL_SIZE, options, "running_speed=1000.0", *size)
+
+
+def play(manager: GameInstanceManager, policy: RandomPolicy, n_actions: int) -> int:
+    """Play races until so many actions are made; returns how many it were."""
+    played = 0
+    while played < n_actions:
+        results, _ = manager.rollout(MAP, policy)
+        played += len(results["actions"])
+    return played
+
+
+def _measure_socket(options: Options, width_px: int, height_px: int) -> Figure:
+    with running_manager(game_settings(options, width_px, height_px)) as manager:
+        policy = RandomPolicy(len(manager.game.inputs), seed=0)
+        play(manager, policy, 200)  # compiles, and fills caches
+        processes = [psutil.Process(), *psutil.Process().children()]
+        samples = [_play_once(manager, policy, options.client_actions, processes) for _ in range(REPETITIONS)]
+    timing = Timing.median(samples)
+    picture = f"{width_px} x {height_px} frames" if width_px else "floats only"
+    return Figure(
+        PART,
+        f"socket, {picture}",
+        1e3 / timing.wall_ms,
+        "actions/s",
+        processor_ms=timing.processor_ms,
+        classic=PUBLISHED_ACTIONS_PER_S if width_px else None,
+        required_ratio=SOCKET_RATIO if width_px else None,
+        floor=1e3 / _game_ms_per_action(width_px, height_px),
+        floor_is=f"the game alone, {TICKS_PER_ACTION} ticks" + (" and a picture" if width_px else ""),
+        note=f"processor time of client and game together: {1e3 / timing.processor_ms:,.0f} actions for each second of "
+        "one core" + ("; the yardstick is a published measurement of another client, not of this run" * bool(width_px)),
+    )
+
+
+def _play_once(
+    manager: GameInstanceManager, policy: RandomPolicy, n_actions: int, processes: list[psutil.Process]
+) -> tuple[float, float]:
+    """(wall_ms, processor_ms) per action, the latter of all processes."""
+
+    def processor_s() -> float:
+        return sum(sum(process.cpu_times()[:2]) for process in processes)
+
+    start_s, start_processor_s = time.perf_counter(), processor_s()
+    played = play(manager, policy, n_actions)
+    return 1e3 * (time.perf_counter() - start_s) / played, 1e3 * (processor_s() - start_processor_s) / played
+
+
+@contextmanager
+def running_manager(settings: Settings) -> Iterator[GameInstanceManager]:
+    """A manager whose simulated game listens at a free port."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    launcher = SimulatedGameLauncher(port, PROJECT / settings.game.maps_folder)
+    manager = GameInstanceManager(settings.game, settings.observation, launcher)
+    try:
+        yield manager
+    finally:
+        manager.close()
+
+
+def _game_ms_per_action(width_px: int, height_px: int) -> float:
+    """Of the fastest of a few short drives in this process."""
+    race = SimulatedRace(load_track(PROJECT / "maps" / "valley.toml"))
+    fastest_s = float("inf")
+    for _ in range(REPETITIONS):
+        race.give_up()
+        race.set_input(THROTTLE)
+        start_s = time.perf_counter()
+        for _ in range(FLOOR_ACTIONS):
+            race.advance(TICKS_PER_ACTION)
+            if width_px:
+                race.render(width_px, height_px)
+        fastest_s = min(fastest_s, time.perf_counter() - start_s)
+    return 1e3 * fastest_s / FLOOR_ACTIONS
+
+
+def _measure_reading(options: Options) -> Figure:
+    settings = game_settings(options, 0, 0)
+    race = SimulatedRace(load_track(PROJECT / "maps" / "valley.toml"))
+    race.set_input(THROTTLE)
+    for _ in range(100):
+        race.advance(TICKS_PER_ACTION)
+    blob = race.save_state()
+    zones = load_game_map(MAP, PROJECT / settings.game.maps_folder, settings.observation).zones
+    layout = ObservationLayout.from_settings(settings.observation)
+    builder = FeatureBuilder(layout, settings.game.inputs, settings.game.action_forward_idx)
+    builder.reset(zones)
+    builder.build(StateView(blob))
+    assert builder.tracker is not None
+    ahead = builder.tracker.zone_idx + layout.zone_stride * np.arange(layout.n_zone_centers)
+    keys = [dict.fromkeys(("accelerate", "brake", "left", "right"), False)] * layout.n_previous_actions
+    calls = max(1, options.client_actions // 100)
+
+    def ours() -> None:
+        for _ in range(calls):
+            builder.build(StateView(blob))
+
+    def classic() -> None:
+        for _ in range(calls):
+            read_floats(blob, keys, zones.centers_m[ahead])
+
+    times = times_in_turns(options, ours=ours, classic=classic)
+    per_state = {name: Timing(t.wall_ms / calls, t.processor_ms / calls) for name, t in times.items()}
+    return Figure.of_times(PART, "a state's bytes to floats", per_state["ours"], per_state["classic"])

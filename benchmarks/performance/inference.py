@@ -1,0 +1,83 @@
+"""Decisions: one state at a time, and several states together."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from benchmarks.performance.classic_agent import ClassicNetwork
+from benchmarks.performance.learner_step import make_network
+from benchmarks.performance.machine import Machine
+from benchmarks.performance.measuring import (
+    DEFAULT_SIZE,
+    FULL_SIZE,
+    N_FLOATS,
+    Figure,
+    Options,
+    settings_for,
+    times_in_turns,
+)
+from trackmania_rl.agents.inference import Inferer
+from trackmania_rl.settings import Settings
+
+PART = "inference"
+BATCH = 32
+RATIO = 1.6
+
+
+def measure(options: Options, machine: Machine) -> list[Figure]:
+    """Measure both networks, single and batched."""
+    figures = []
+    for name, config, ratio in (("full size", FULL_SIZE, RATIO), ("default", DEFAULT_SIZE, None)):
+        settings = settings_for(config, options)
+        figures += _measure(options, machine, settings, name, ratio)
+    return figures
+
+
+def _measure(
+    options: Options, machine: Machine, settings: Settings, name: str, required_ratio: float | None
+) -> list[Figure]:
+    device = torch.device(options.device)
+    network = make_network(settings).to(device).eval()
+    classic = ClassicNetwork(settings, N_FLOATS).to(device)
+    classic.load_state_dict(network.state_dict())
+    inferer = Inferer(
+        network,
+        n_quantiles=settings.agent.iqn_k,
+        inputs=settings.game.inputs,
+        exploration_settings=settings.exploration,
+        rng=np.random.default_rng(0),
+    )
+    rng = np.random.default_rng(0)
+    frames = rng.integers(0, 256, (BATCH, 1, settings.game.image_height_px, settings.game.image_width_px), np.uint8)
+    floats = rng.normal(size=(BATCH, N_FLOATS)).astype(np.float32)
+    k = settings.agent.iqn_k
+    tau = ((torch.arange(k, device=device) + 0.5) / k)[None]
+
+    def act_classic(n: int) -> int:
+        with torch.no_grad():
+            img, state = torch.from_numpy(frames[:n]).to(device), torch.from_numpy(floats[:n]).to(device)
+            return int(classic(img, state, tau.expand(n, -1)).mean(dim=1).cpu().numpy().argmax(axis=1)[0])
+
+    figures = []
+    for title, n, act in (
+        ("one state", 1, lambda: inferer.act(frames[0], floats[0])),
+        (f"{BATCH} states", BATCH, lambda: inferer.act_batch(frames, floats)),
+    ):
+        times = times_in_turns(options, ours=act, classic=lambda n=n: act_classic(n))
+        with FlopCounterMode(display=False) as counter:
+            act()
+        weights_bytes = 4 * sum(parameter.numel() for parameter in network.parameters())
+        figures.append(
+            Figure.of_times(
+                PART,
+                f"{name}, {title}",
+                times["ours"],
+                times["classic"],
+                floor=max(machine.compute_ms(counter.get_total_flops()), machine.copy_ms(weights_bytes) / 2),
+                floor_is="the larger of its arithmetic and reading the weights once",
+                required_ratio=required_ratio,
+            )
+        )
+    return figures

@@ -1,0 +1,193 @@
+"""A race on its way to the learner, between real processes: how long it takes, and how long the learner is held up."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from typing import Any
+
+from benchmarks.performance.classic_replay import as_lists
+from benchmarks.performance.machine import Machine
+from benchmarks.performance.measuring import N_FLOATS, Figure, Options, Timing
+from benchmarks.performance.replay import Replays, random_race, replay_settings
+from trackmania_rl.multiprocess.rollout_slot import RolloutBounds
+from trackmania_rl.multiprocess.rollout_transport import RolloutReceiver, RolloutSender
+
+PART = "transport"
+BLOCKED_RATIO = 10.0
+FILL_RATIO = 20.0
+N_ACTIONS = 12
+SURELY_ANNOUNCED_S = 0.15
+"""A race that was sent so long ago waits for the learner: what `receive` then takes is the learner's own time."""
+TIMEOUT_S = 60.0
+MOST_ROUNDS = 15
+
+_Receive = Callable[[], Any]
+
+
+def measure(options: Options, machine: Machine) -> list[Figure]:
+    """Measure both ways in turns, and what follows: the race stored in the replay memory."""
+    replays = Replays(options, replay_settings(options), options.image_size_px)
+    rounds = min(options.repetitions, MOST_ROUNDS)
+    samples: dict[str, list[tuple[float, float]]] = {}
+    with _slots(options) as slots, _queue(options) as queue:
+        for round_index in range(-2, rounds):
+            for name, (go, receive, store) in {"ours": slots(replays), "classic": queue(replays)}.items():
+                taken = _one_race_each(go, receive, store)
+                if round_index >= 0:
+                    for figure, sample in taken.items():
+                        samples.setdefault(f"{name} {figure}", []).append(sample)
+    medians = {name: Timing.median(pairs) for name, pairs in samples.items()}
+    height_px, width_px = options.image_size_px
+    race_ms = machine.copy_ms(options.n_frames * (height_px * width_px + 4 * N_FLOATS))
+    return [
+        Figure.of_times(
+            PART,
+            "learner blocked",
+            medians["ours blocked"],
+            medians["classic blocked"],
+            required_ratio=BLOCKED_RATIO,
+            floor=0.0,
+            floor_is="nothing needs to be copied or parsed",
+        ),
+        Figure.of_times(
+            PART,
+            "from sent to received",
+            medians["ours wall"],
+            medians["classic wall"],
+            floor=0.0,
+            floor_is="frames are already where the learner reads them; waking a process remains",
+        ),
+        Figure.of_times(
+            PART,
+            "transport and fill",
+            medians["ours with fill"],
+            medians["classic with fill"],
+            required_ratio=FILL_RATIO,
+            floor=race_ms,
+            floor_is="one copy of the race",
+            note="learner's time from a waiting race to its transitions in the replay memory, the slot released",
+        ),
+    ]
+
+
+def _one_race_each(
+    go: Callable[[], None], receive: _Receive, store: Callable[[Any], None]
+) -> dict[str, tuple[float, float]]:
+    """Two races: one waited for, one that waits; (wall_ms, processor_ms) of each figure."""
+    go()
+    rollout, sent_at_s = receive()
+    wall_ms = 1e3 * (time.perf_counter() - sent_at_s)
+    store(rollout)
+    go()
+    time.sleep(SURELY_ANNOUNCED_S)
+    start_s, start_processor_s = time.perf_counter(), time.process_time()
+    rollout, _ = receive()
+    received_s, received_processor_s = time.perf_counter(), time.process_time()
+    store(rollout)
+    stored_s, stored_processor_s = time.perf_counter(), time.process_time()
+    return {
+        "wall": (wall_ms, wall_ms),
+        "blocked": (1e3 * (received_s - start_s), 1e3 * (received_processor_s - start_processor_s)),
+        "with fill": (1e3 * (stored_s - start_s), 1e3 * (stored_processor_s - start_processor_s)),
+    }
+
+
+@contextmanager
+def _slots(options: Options) -> Iterator[Callable[[Replays], tuple[Callable[[], None], _Receive, Callable[..., None]]]]:
+    """This project's way: frames lie in shared memory from the start, a header follows."""
+    height_px, width_px = options.image_size_px
+    receiver = RolloutReceiver(RolloutBounds(options.n_frames + 2, height_px, width_px, N_FLOATS, N_ACTIONS), 2)
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe()
+    child = context.Process(
+        target=send_through_slots, args=(there, receiver.open_collector(0), options.n_frames), daemon=True
+    )
+
+    def receive() -> tuple[Any, float]:
+        rollout = receiver.receive(TIMEOUT_S)
+        assert rollout is not None, f"no race arrived within {TIMEOUT_S} s"
+        return rollout, rollout.rollout_results["sent_at_s"]
+
+    def of(replays: Replays) -> tuple[Callable[[], None], _Receive, Callable[..., None]]:
+        def store(rollout: Any) -> None:
+            with rollout:
+                replays.fill(rollout.rollout_results)
+
+        return lambda: _ask_for_race(here), receive, store
+
+    with _running(child, here):
+        yield of
+    receiver.close()
+
+
+@contextmanager
+def _queue(options: Options) -> Iterator[Callable[[Replays], tuple[Callable[[], None], _Receive, Callable[..., None]]]]:
+    """The classic way: a dictionary of lists of arrays, pickled through a `multiprocessing.Queue`."""
+    context = multiprocessing.get_context("spawn")
+    queue = context.Queue(1)
+    here, there = context.Pipe()
+    child = context.Process(
+        target=send_through_queue, args=(there, queue, options.n_frames, options.image_size_px), daemon=True
+    )
+
+    def receive() -> tuple[Any, float]:
+        race = queue.get(timeout=TIMEOUT_S)
+        return race, race["sent_at_s"]
+
+    def of(replays: Replays) -> tuple[Callable[[], None], _Receive, Callable[..., None]]:
+        return lambda: _ask_for_race(here), receive, replays.fill_classic
+
+    with _running(child, here):
+        yield of
+
+
+@contextmanager
+def _running(child: Any, connection: Connection) -> Iterator[None]:
+    child.start()
+    try:
+        yield
+    finally:
+        connection.send(False)
+        child.join(TIMEOUT_S)
+
+
+def _ask_for_race(connection: Connection) -> None:
+    """Wait until the collector has driven its next race, and let it send."""
+    assert connection.poll(TIMEOUT_S), f"the collector has no race after {TIMEOUT_S} s"
+    connection.recv()
+    connection.send(True)
+
+
+def send_through_slots(connection: Connection, sender: RolloutSender, n_frames: int) -> None:
+    """The collector's process of `_slots`: a race is in its slot before it is asked for."""
+    seed = 0
+    while True:
+        slot = sender.acquire()
+        assert slot is not None
+        race = random_race(n_frames, slot.frames.shape[2:], seed)
+        slot.frames[:n_frames] = race["frames"]
+        race["frames"] = slot.frames[:n_frames]
+        connection.send("ready")
+        if not connection.recv():
+            break
+        sender.send(slot, race | {"sent_at_s": time.perf_counter()}, {})
+        seed += 1
+    del race, slot  # views of the slot
+    sender.close()
+
+
+def send_through_queue(connection: Connection, queue: Any, n_frames: int, image_size_px: tuple[int, int]) -> None:
+    """The collector's process of `_queue`: a race is there as lists before it is asked for."""
+    seed = 0
+    while True:
+        race: dict[str, Any] = as_lists(random_race(n_frames, image_size_px, seed))
+        connection.send("ready")
+        if not connection.recv():
+            break
+        race["sent_at_s"] = time.perf_counter()
+        queue.put(race)
+        seed += 1
