@@ -12,7 +12,14 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("schedules", "gbx", "protocol"),
     ("rewards", "features", "track", "experience_replay", "simulator.*"),
     ("agents", "buffer_utilities", "tmi_interaction.*"),
-    ("telemetry", "checkpoints", "buffer_management", "tmi_interaction.game_instance_manager", "simulator.server"),
+    (
+        "telemetry",
+        "checkpoints",
+        "buffer_management",
+        "tmi_interaction.game_instance_manager",
+        "simulator.server",
+        "in_process",
+    ),
     ("multiprocess",),
     ("multiprocess.*_process", "multiprocess.supervisor", "multiprocess.run_setup"),
 )
@@ -21,6 +28,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 FORBIDDEN = {
     "agents": ("socket", "multiprocessing.connection"),
     "tmi_interaction": ("torch", "torchrl", "tensordict"),
+    "in_process": ("torch", "torchrl", "tensordict", "socket"),
     "simulator": ("torch", "torchrl", "tensordict", "trackmania_rl.settings", "trackmania_rl.track"),
     "protocol": ("torch", "torchrl", "tensordict"),
     "features": ("torch",),

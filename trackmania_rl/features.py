@@ -370,10 +370,10 @@ def _range_text(numbers: tuple[float, ...]) -> str:
 
 # Constants of the format, which numba compiles into the kernel.
 _ROTATION = _word(STATE_HEAD_DTYPE, "rotation")
-_POSITION = _word(STATE_HEAD_DTYPE, "position_m")
-_VELOCITY = _word(STATE_HEAD_DTYPE, "velocity_m_s")
+POSITION_WORD = _word(STATE_HEAD_DTYPE, "position_m")
+VELOCITY_WORD = _word(STATE_HEAD_DTYPE, "velocity_m_s")
 _ANGULAR_VELOCITY = _word(STATE_HEAD_DTYPE, "angular_velocity_rad_s")
-_GEARBOX_STATE = _word(STATE_HEAD_DTYPE, "gearbox_state")
+GEARBOX_STATE_WORD = _word(STATE_HEAD_DTYPE, "gearbox_state")
 _GEAR = _word(STATE_HEAD_DTYPE, "engine_gear")
 _RPM = _word(STATE_HEAD_DTYPE, "engine_actual_rpm")
 _FREEWHEELING = _word(STATE_HEAD_DTYPE, "is_freewheeling")
@@ -447,17 +447,17 @@ def fill_features(
         for choice in range(_N_GROUND_GROUPS):
             floats[at.wheel_ground_group + wheel * _N_GROUND_GROUPS + choice] = choice == group
     engine = 4 * N_WHEELS
-    car[engine] = floats[at.gearbox_state] = head_i32[_GEARBOX_STATE]
+    car[engine] = floats[at.gearbox_state] = head_i32[GEARBOX_STATE_WORD]
     car[engine + 1] = floats[at.gear] = head_i32[_GEAR]
     car[engine + 2] = floats[at.engine_rpm] = head_f32[_RPM]
     car[engine + 3] = floats[at.actions_since_gear_change] = actions_since_gear_change
     car[engine + 4] = floats[at.is_freewheeling] = head_i32[_FREEWHEELING] != 0
 
     rotation = head_f32[_ROTATION : _ROTATION + 9]  # car to world, row-major: column i is the car's axis i in the world
-    position = head_f32[_POSITION : _POSITION + 3]
+    position = head_f32[POSITION_WORD : POSITION_WORD + 3]
     for axis in range(3):
         x, y, z = float(rotation[axis]), float(rotation[3 + axis]), float(rotation[6 + axis])
-        spin, speed = _ANGULAR_VELOCITY, _VELOCITY
+        spin, speed = _ANGULAR_VELOCITY, VELOCITY_WORD
         floats[at.angular_velocity_rad_s + axis] = x * head_f32[spin] + y * head_f32[spin + 1] + z * head_f32[spin + 2]
         floats[at.velocity_m_s + axis] = x * head_f32[speed] + y * head_f32[speed + 1] + z * head_f32[speed + 2]
         floats[at.world_up + axis] = y

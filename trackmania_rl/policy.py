@@ -26,3 +26,18 @@ class PolicyDecision:
 
 Policy = Callable[[npt.NDArray[np.uint8], npt.NDArray[np.float32]], PolicyDecision]
 """What decides: called with the frame (1, H, W) and the floats (F,) of a state."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchDecision:
+    """Decisions in n states.
+
+    Attributes:
+        actions: (n,) int64, see `PolicyDecision.action`; the other two likewise.
+        is_greedy: (n,) bool.
+        q_values: (n, A) float32.
+    """
+
+    actions: npt.NDArray[np.int64]
+    is_greedy: npt.NDArray[np.bool_]
+    q_values: npt.NDArray[np.float32]

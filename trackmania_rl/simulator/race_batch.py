@@ -1,7 +1,7 @@
 """Many races stepped together by one call of compiled code: what `race.SimulatedRace` is for one, without its freedoms.
 
-A race here begins at race time 0, knows only keys, and ends at its finish. It is driven by the same `gates.drive`, so the
-same keys give the same car and the same times, bit for bit.
+A race here begins at race time 0, knows only keys, and ends at its finish. It is driven by the same `gates.drive`, so
+the same keys give the same car and the same times, bit for bit.
 """
 
 from __future__ import annotations

@@ -46,8 +46,12 @@ class RaceColumns(NamedTuple):
     def without_decision_at_finish(self, end: RaceEnd) -> RaceColumns:
         """The same without a decision that was made at the very moment of the finish: it led nowhere."""
         if end.is_finished and self.race_time_ms[-1] >= end.race_time_ms:
-            return RaceColumns(*(column[:-1] for column in self))
+            return self.rows(slice(-1))
         return self
+
+    def rows(self, which: Any) -> RaceColumns:
+        """These rows of every column; `which` is what a numpy array may be indexed with."""
+        return RaceColumns._make(column[which] for column in self)
 
 
 def rollout_results(

@@ -1,0 +1,165 @@
+"""Games in this process against the same games through a socket: the same actions give the same bytes."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from trackmania_rl.in_process.games import InProcessGames
+from trackmania_rl.policy import BatchDecision, PolicyDecision
+from trackmania_rl.settings import MapEntry, Settings
+from trackmania_rl.simulator.scripted_driver import drive
+from trackmania_rl.simulator.track_file import load_track
+
+FORWARD, COAST = 0, 3
+N_ACTIONS = 12
+
+Rollout = tuple[dict[str, Any], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class PlannedRace:
+    """A race whose every decision is known beforehand: these actions, then forward."""
+
+    map_name: str
+    actions: Sequence[int]
+    seed: int = 0
+
+    def decision(self, index: int) -> PolicyDecision:
+        action = self.actions[index] if index < len(self.actions) else FORWARD
+        q_values = np.random.default_rng((self.seed, index)).standard_normal(N_ACTIONS, dtype=np.float32)
+        return PolicyDecision(action, index % 3 == 0, q_values)
+
+
+def wandering(seed: int, n_actions: int = 200) -> PlannedRace:
+    """Mostly forward, so that the car arrives, with some of everything."""
+    return PlannedRace("straight", np.random.default_rng(seed).choice([0, 0, 0, 0, 1, 2, 3, 4, 5], n_actions), seed)
+
+
+@pytest.fixture(scope="module")
+def three_laps(maps_folder: Path, make_settings: Callable[..., Settings]) -> PlannedRace:
+    """The scripted driver's race on the ring."""
+    action_of_keys = {
+        (keys.accelerate, keys.brake, keys.left, keys.right): action
+        for action, keys in enumerate(make_settings(False).game.inputs)
+    }
+    report = drive(load_track(maps_folder / "ring.toml"))
+    return PlannedRace("ring", [action_of_keys[tuple(keys)] for keys in report.keys.tolist()])
+
+
+def play_in_process(games: InProcessGames, entry_of: Callable[[str], MapEntry], plans: Sequence[PlannedRace]):
+    """Play all races at the same time, one in each game."""
+    for game, plan in enumerate(plans):
+        games.begin(game, entry_of(plan.map_name))
+    rollouts: dict[int, Rollout] = {}
+    index = 0
+    while len(rollouts) < len(plans):
+        going_on = np.array([game for game in range(len(plans)) if game not in rollouts])
+        decisions = [plans[game].decision(index) for game in going_on]
+        batch = BatchDecision(
+            np.array([d.action for d in decisions]),
+            np.array([d.is_greedy for d in decisions]),
+            np.stack([d.q_values for d in decisions]),
+        )
+        frames, floats = games.observations(going_on)
+        assert frames.shape[:2] == (len(going_on), 1)
+        assert len(floats) == len(going_on)
+        for game, end in games.step(going_on, batch).items():
+            rollouts[game] = games.results(game, end)
+        index += 1
+    return [rollouts[game] for game in range(len(plans))]
+
+
+def play_through_socket(manager, entry_of: Callable[[str], MapEntry], plans: Sequence[PlannedRace]):
+    """Play the races one after the other."""
+    rollouts = []
+    for plan in plans:
+        decisions = map(plan.decision, range(100_000))
+        rollouts.append(manager.rollout(entry_of(plan.map_name), lambda frame, floats, d=decisions: next(d)))
+    return rollouts
+
+
+def assert_same(ours: Rollout, theirs: Rollout) -> None:
+    results, expected = ours[0], theirs[0]
+    assert results.keys() == expected.keys()
+    for name, value in expected.items():
+        if isinstance(value, np.ndarray):
+            assert results[name].dtype == value.dtype, name
+            assert results[name].shape == value.shape, name
+            np.testing.assert_array_equal(results[name], value, err_msg=name)
+        else:
+            assert results[name] == value, name
+    assert ours[1].keys() == theirs[1].keys()
+    for name in ours[1].keys() - {"timings_ms", "mean_speed_m_s"}:
+        assert ours[1][name] == theirs[1][name], name
+    assert ours[1]["mean_speed_m_s"] == pytest.approx(theirs[1]["mean_speed_m_s"], rel=1e-12)
+
+
+@pytest.mark.parametrize("has_image", [False, True], ids=["floats", "image"])
+def test_the_same_bytes_as_through_the_socket(
+    has_image: bool, maps_folder: Path, make_settings, entry_of, open_socket_game, three_laps: PlannedRace
+) -> None:
+    settings = make_settings(has_image)
+    standing = PlannedRace("straight", [COAST] * 1000)
+    turning_back = PlannedRace("ring", [*three_laps.actions[:150], *[6] * 1000], seed=5)
+    plans = [wandering(1), three_laps, standing, wandering(2), turning_back, *map(wandering, range(3, 9))]
+    with open_socket_game(settings) as manager:
+        expected = play_through_socket(manager, entry_of, plans)
+    games = InProcessGames(len(plans), settings.game, settings.observation, maps_folder)
+    for _ in range(2):  # the second time in games that have had a race before
+        for ours, theirs in zip(play_in_process(games, entry_of, plans), expected, strict=True):
+            assert_same(ours, theirs)
+    reasons = {stats["cutoff_reason"] for _, stats in expected}
+    assert reasons == {None, "no_progress"}
+    assert len(expected[1][1]["checkpoint_times_ms"]) == 9
+    finishes_ms = {results["race_time"] % 50 for results, _ in expected if "race_time" in results}
+    assert len(finishes_ms) >= 3, "finishes at several places between two decisions"
+
+
+def test_races_that_take_too_long_are_cut_off_alike(
+    maps_folder: Path, make_settings, entry_of, open_socket_game
+) -> None:
+    settings = make_settings(False, "cutoff_race_longer_than_ms=2600")
+    plans = [wandering(1), PlannedRace("straight", []), PlannedRace("ring", [])]
+    with open_socket_game(settings) as manager:
+        expected = play_through_socket(manager, entry_of, plans)
+    games = InProcessGames(len(plans), settings.game, settings.observation, maps_folder)
+    for ours, theirs in zip(play_in_process(games, entry_of, plans), expected, strict=True):
+        assert_same(ours, theirs)
+    assert expected[2][1]["cutoff_reason"] == "too_long"
+
+
+@pytest.mark.parametrize("longest_ms", range(3_000, 6_000, 150))
+def test_a_finish_and_a_cut_off_at_the_same_decision(
+    longest_ms: int, maps_folder: Path, make_settings, entry_of
+) -> None:
+    """Whatever the limit is, a race ends once: finished before it, or cut off at the first decision beyond it."""
+    settings = make_settings(False, f"cutoff_race_longer_than_ms={longest_ms}")
+    games = InProcessGames(1, settings.game, settings.observation, maps_folder)
+    [(results, stats)] = play_in_process(games, entry_of, [PlannedRace("straight", [])])
+    if stats["race_finished"]:
+        assert results["race_time"] <= longest_ms + settings.game.ms_per_action
+    else:
+        assert stats["race_time_ms"] == longest_ms + settings.game.ms_per_action
+    assert len(results["actions"]) * settings.game.ms_per_action >= stats["race_time_ms"] // 50 * 50
+
+
+def test_edited_settings_hold_from_the_next_race_on(maps_folder: Path, make_settings, entry_of) -> None:
+    patient = make_settings(False)
+    games = InProcessGames(2, patient.game, patient.observation, maps_folder)
+    games.begin(0, entry_of("straight"))
+    games.game = patient.game.model_copy(update={"cutoff_no_progress_within_ms": 500})
+    games.begin(1, entry_of("straight"))
+    standing = BatchDecision(np.full(2, COAST), np.ones(2, dtype=bool), np.zeros((2, N_ACTIONS), dtype=np.float32))
+    ends = {}
+    for _ in range(12):
+        ends |= games.step(np.array([game for game in (0, 1) if game not in ends]), _first(standing, 2 - len(ends)))
+    assert list(ends) == [1]
+    assert ends[1].race_time_ms == 500
+
+
+def _first(decision: BatchDecision, n: int) -> BatchDecision:
+    return BatchDecision(decision.actions[:n], decision.is_greedy[:n], decision.q_values[:n])

@@ -1,0 +1,265 @@
+"""K simulated games in this process, each in a race of its own, all stepped by one action at a time.
+
+What comes out of a race is, byte for byte, what the race machine makes of the same actions through the socket.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from trackmania_rl.features import CAR_COLUMNS, FeatureLook, ObservationLayout, keys_of_actions
+from trackmania_rl.in_process.observing import NOT_FINITE, RaceMemory, observe
+from trackmania_rl.policy import BatchDecision
+from trackmania_rl.protocol.messages import KeyState
+from trackmania_rl.settings import GameSettings, MapEntry, ObservationSettings
+from trackmania_rl.simulator.inputs import controls_of_keys
+from trackmania_rl.simulator.race_batch import RaceBatch, TrackForBatch
+from trackmania_rl.simulator.track_file import load_track
+from trackmania_rl.tmi_interaction.cutoffs import GOING_ON, REASON_OF_VERDICT, CutoffReason, CutoffRules
+from trackmania_rl.tmi_interaction.race_machine import GameTimings, RaceEnd
+from trackmania_rl.tmi_interaction.race_results import RaceColumns, end_race_stats, rollout_results
+from trackmania_rl.track.game_map import GameMap, load_game_map
+
+Games = npt.NDArray[np.int64]
+"""(n,) numbers of games, each once."""
+
+
+class _Map(NamedTuple):
+    """A map with the track that the simulator makes of it."""
+
+    map: GameMap
+    track: TrackForBatch
+
+
+class InProcessGames:
+    """K games.
+
+    Args:
+        n_games: K.
+        game: how races are played. May be replaced at any time: see `game`.
+        observation: what the agent sees of them.
+        maps_folder: where tracks and reference lines lie.
+
+    Attributes:
+        game: settings of the races begun from now on; actions, image and longest race must stay the same.
+        layout: every float of the observation.
+
+    Raises:
+        SettingsError: if the observation's settings contradict each other.
+    """
+
+    def __init__(self, n_games: int, game: GameSettings, observation: ObservationSettings, maps_folder: Path) -> None:
+        self.game = game
+        self.layout = ObservationLayout.from_settings(observation)
+        self._observation = observation
+        self._maps_folder = maps_folder
+        self._look = FeatureLook.from_layout(self.layout)
+        self._keys = keys_of_actions(game.inputs)
+        self._controls = np.array(
+            [controls_of_keys(KeyState(keys.left, keys.right, keys.accelerate, keys.brake)) for keys in game.inputs]
+        )
+        n_states = game.cutoff_race_longer_than_ms // game.ms_per_action + 2
+        self._races = RaceBatch(n_games)
+        self._memory = RaceMemory.of_games(n_games, n_states, self.layout.n_previous_actions, self._keys.shape[1])
+        self._columns = _columns(n_games, n_states, game, self.layout)
+        self._heads_f32, self._heads_i32 = self._races.heads.view(np.float32), self._races.heads.view(np.int32)
+        self._rows = np.zeros(n_games, dtype=np.int64)
+        self._verdicts = np.zeros(n_games, dtype=np.int64)
+        self._maps: list[_Map] = []
+        self._map_numbers: dict[tuple[str, str], int] = {}
+        self._map_of_game = np.full(n_games, -1, dtype=np.int64)
+        self._clock = _Clock()
+        self._clock_at_begin = [_Clock()] * n_games
+
+    def begin(self, game: int, map_entry: MapEntry) -> None:
+        """Begin a race in a game; what its last race left behind is overwritten.
+
+        Raises:
+            UserError: if track or reference line can't be used.
+        """
+        number = self._map_number(map_entry)
+        self._map_of_game[game] = number
+        self._rows[game] = 0
+        self._columns.race_time_ms[game, 0] = 0
+        self._races.begin(game, self._maps[number].track)
+        forward_keys = self._keys[self.game.action_forward_idx]
+        self._memory.begin(game, self._maps[number].map.zones, forward_keys, CutoffRules.from_settings(self.game))
+        self._clock_at_begin[game] = self._clock.copy()
+        self._look_at(np.array([game]), number)
+        if self.game.has_image:
+            self._take_pictures([game])
+
+    def observations(self, games: Games) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32]]:
+        """What there is to decide upon in some games.
+
+        Returns:
+            Frames (n, 1, H, W) uint8 and floats (n, F) float32.
+        """
+        rows = self._rows[games]
+        return self._columns.frames[games, rows], self._columns.floats[games, rows]
+
+    def step(self, games: Games, decision: BatchDecision, policy_s: float = 0.0) -> dict[int, RaceEnd]:
+        """Make one action in some games, all of which are in a race.
+
+        Args:
+            games: which ones.
+            decision: what is done in each.
+            policy_s: wall-clock time that the decision took.
+
+        Returns:
+            The games whose race ended now, and how. Their `results` stay until the next `begin`.
+        """
+        began_s = time.perf_counter()
+        rows = self._rows[games]
+        self._columns.actions[games, rows] = decision.actions
+        self._columns.is_greedy[games, rows] = decision.is_greedy
+        self._columns.q_values[games, rows] = decision.q_values
+        self._memory.record_actions(games, self._keys[decision.actions])
+        by_map = self._by_map(games)
+        controls = self._controls[decision.actions]
+        n_ticks = self.game.engine_ticks_per_action
+        for number, places in by_map:
+            self._races.advance(games[places], self._maps[number].track, controls[places], n_ticks)
+        self._races.write_heads()
+        driven_s = time.perf_counter()
+        self._rows[games] = rows + 1
+        self._columns.race_time_ms[games, rows + 1] = (rows + 1) * self.game.ms_per_action
+        is_due = self._races.ticks[games] == n_ticks  # else the finish came before the next decision
+        for number, places in by_map:
+            self._look_at(games[places][is_due[places]], number)
+        looked_s = time.perf_counter()
+        ends = self._ends(games, is_due)
+        if self.game.has_image:
+            self._take_pictures([game for game in games.tolist() if game not in ends])
+        drawn_s = time.perf_counter()
+        self._clock.add(driven_s - began_s + drawn_s - looked_s, looked_s - driven_s, policy_s, len(games))
+        return ends
+
+    def results(self, game: int, end: RaceEnd) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The race that has just ended in a game.
+
+        Returns:
+            `(rollout_results, end_race_stats)`: see the functions of these names in `race_results`. Arrays are views
+            that the game's next race overwrites.
+        """
+        columns = self._columns.rows((game, slice(self._rows[game]))).without_decision_at_finish(end)
+        zones = self._maps[self._map_of_game[game]].map.zones
+        timings, policy_s = self._clock.since(self._clock_at_begin[game])
+        stats = end_race_stats(columns, end, zones, self.game, timings, policy_s)
+        return rollout_results(columns, end, zones, self.game), stats
+
+    def _by_map(self, games: Games) -> list[tuple[int, Any]]:
+        """The maps that some games are on, and at which places in `games` those on each stand."""
+        numbers = self._map_of_game[games]
+        if (numbers == numbers[0]).all():
+            return [(int(numbers[0]), slice(None))]
+        return [(number, np.flatnonzero(numbers == number)) for number in np.unique(numbers).tolist()]
+
+    def _look_at(self, games: Games, map_number: int) -> None:
+        observe(
+            games,
+            self._rows,
+            self._heads_f32,
+            self._heads_i32,
+            self._maps[map_number].map.zones,
+            self._look,
+            self._memory,
+            self._columns,
+            self._verdicts,
+        )
+
+    def _ends(self, games: Games, is_due: npt.NDArray[np.bool_]) -> dict[int, RaceEnd]:
+        """Find the races that ended; a cut-off at a decision comes before a finish in that very moment."""
+        verdicts = np.where(is_due, self._verdicts[games], GOING_ON)
+        is_finished = self._races.passed_count[games] == self._n_gates[self._map_of_game[games]]
+        ends = {}
+        for place in np.flatnonzero((verdicts != GOING_ON) | is_finished).tolist():
+            verdict, game = int(verdicts[place]), int(games[place])
+            if verdict == NOT_FINITE:
+                name = self._maps[self._map_of_game[game]].map.name
+                raise FloatingPointError(f"the simulated car on {name} left the world of finite numbers")
+            ends[game] = self._end(game, REASON_OF_VERDICT.get(verdict))
+        return ends
+
+    def _end(self, game: int, reason: CutoffReason | None) -> RaceEnd:
+        zones = self._maps[self._map_of_game[game]].map.zones
+        times_ms = self._races.checkpoint_times_ms(game)
+        row = self._rows[game]
+        is_finished = reason is None
+        return RaceEnd(
+            cutoff_reason=reason,
+            race_time_ms=times_ms[-1] if is_finished else int(self._columns.race_time_ms[game, row]),
+            furthest_zone_idx=zones.finish_zone_idx if is_finished else int(self._memory.furthest_zone_idx[game]),
+            furthest_m=zones.finish_m if is_finished else float(self._memory.furthest_m[game, row]),
+            checkpoint_times_ms=times_ms,
+        )
+
+    def _take_pictures(self, games: list[int]) -> None:
+        width_px, height_px = self.game.image_width_px, self.game.image_height_px
+        for game in games:
+            track = self._maps[self._map_of_game[game]].track
+            picture = self._races.render(game, track, width_px, height_px)
+            cv2.cvtColor(picture, cv2.COLOR_BGRA2GRAY, dst=self._columns.frames[game, self._rows[game], 0])
+
+    def _map_number(self, entry: MapEntry) -> int:
+        key = (entry.map_path, entry.reference_line)
+        if key not in self._map_numbers:
+            track = TrackForBatch(load_track(self._maps_folder / entry.map_path))
+            self._maps.append(_Map(load_game_map(entry, self._maps_folder, self._observation), track))
+            self._map_numbers[key] = len(self._maps) - 1
+            self._n_gates = np.array([map_.track.n_gates for map_ in self._maps])
+        return self._map_numbers[key]
+
+
+class _Clock:
+    """Wall-clock time of all games together, counted as one game's share of each step."""
+
+    def __init__(self, game_s: float = 0.0, features_s: float = 0.0, policy_s: float = 0.0) -> None:
+        self._game_s = game_s
+        self._features_s = features_s
+        self._policy_s = policy_s
+
+    def add(self, game_s: float, features_s: float, policy_s: float, n_games: int) -> None:
+        """A step of so many games took so long."""
+        self._game_s += game_s / n_games
+        self._features_s += features_s / n_games
+        self._policy_s += policy_s / n_games
+
+    def copy(self) -> _Clock:
+        """What it shows now."""
+        return _Clock(self._game_s, self._features_s, self._policy_s)
+
+    def since(self, earlier: _Clock) -> tuple[GameTimings, float]:
+        """A race's share of the time since an earlier reading: for the game, and for deciding."""
+        timings = GameTimings(
+            wait_game_s=self._game_s - earlier._game_s, features_s=self._features_s - earlier._features_s
+        )
+        return timings, self._policy_s - earlier._policy_s
+
+
+def _columns(n_games: int, n_states: int, game: GameSettings, layout: ObservationLayout) -> RaceColumns:
+    """Room for the longest race of every game; the operating system provides a page when it is first written."""
+    n_actions = len(game.inputs)
+
+    def room(dtype: type[np.generic], *shape: int) -> npt.NDArray[Any]:
+        return np.empty((n_games, n_states, *shape), dtype=dtype)
+
+    return RaceColumns(
+        frames=room(np.uint8, 1, game.image_height_px, game.image_width_px),
+        floats=room(np.float32, layout.float_input_dim),
+        car=room(np.float32, len(CAR_COLUMNS)),
+        zone_idx=room(np.int64),
+        meters=room(np.float64),
+        race_time_ms=room(np.int64),
+        position_m=room(np.float32, 3),
+        speed_m_s=room(np.float64),
+        actions=room(np.int64),
+        is_greedy=room(np.bool_),
+        q_values=room(np.float32, n_actions),
+    )
