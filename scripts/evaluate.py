@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from trackmania_rl.multiprocess.evaluation import MapEvaluation, TrainedDriver
 
 INTERRUPTED = 130
-"""Exit code of a command that Ctrl-C ended, as shells have it."""
+"""Exit code of a command that was interrupted, as shells have it."""
 
 
 def main() -> int:
@@ -244,4 +245,5 @@ def _within(text: str, lowest: int, highest: int) -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends in order, as with Ctrl-C
     sys.exit(main())

@@ -10,6 +10,7 @@ Example:
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from pathlib import Path
 
@@ -30,7 +31,7 @@ from trackmania_rl.tmi_interaction.script_player import (  # noqa: E402
 from trackmania_rl.tmi_interaction.transport import GameError  # noqa: E402
 
 INTERRUPTED = 130
-"""Exit code of a command that Ctrl-C ended, as shells have it."""
+"""Exit code of a command that was interrupted, as shells have it."""
 
 
 def main() -> int:
@@ -102,4 +103,5 @@ def _within(text: str, lowest: int, highest: int) -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends in order, as with Ctrl-C
     sys.exit(main())

@@ -1,0 +1,153 @@
+"""Loading a run's driver, and its greedy races."""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from trackmania_rl.checkpoints import CheckpointError
+from trackmania_rl.errors import UserError
+from trackmania_rl.multiprocess.evaluation import (
+    EvaluatedRace,
+    MapEvaluation,
+    TrainedDriver,
+    evaluate_map,
+    load_driver,
+    map_entries,
+)
+from trackmania_rl.settings import MapEntry, Settings
+from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager
+from trackmania_rl.tmi_interaction.launchers import SimulatedGameLauncher, find_free_port
+
+
+@pytest.fixture(scope="module")
+def driver(run_folder: Path) -> TrainedDriver:
+    return load_driver(run_folder)
+
+
+@pytest.fixture(scope="module")
+def manager(run_settings: Settings, maps_folder: Path) -> Iterator[GameInstanceManager]:
+    launcher = SimulatedGameLauncher(find_free_port(), maps_folder)
+    with contextlib.closing(GameInstanceManager(run_settings.game, run_settings.observation, launcher)) as manager:
+        yield manager
+
+
+@pytest.fixture
+def bend(run_settings: Settings, maps_folder: Path) -> MapEntry:
+    return map_entries(run_settings, maps_folder)[0]
+
+
+def race(finished: bool, time_ms: int, meters: float) -> EvaluatedRace:
+    return EvaluatedRace(0, finished, time_ms, None if finished else "no_progress", meters, 20.0, (), "")
+
+
+def test_the_driver_has_the_checkpoints_averaged_weights(driver: TrainedDriver, run_folder: Path) -> None:
+    state = torch.load(run_folder / "checkpoint.pt", weights_only=True)["state"]["trainer"]["loss_module"]
+    for name, weights in driver.inferer.network.state_dict().items():
+        assert torch.equal(weights, state["averaged"][name])
+    assert driver.frames_total == 1234
+
+
+def test_races_differ_by_their_forced_start_only_and_repeat_exactly(
+    driver: TrainedDriver, manager: GameInstanceManager, bend: MapEntry
+) -> None:
+    evaluation = evaluate_map(driver, manager, bend, n_races=4, n_forced_actions=12)
+    again = evaluate_map(driver, manager, bend, n_races=4, n_forced_actions=12)
+    assert again == evaluation
+    assert [one.n_forced_actions for one in evaluation.races] == [0, 12, 12, 12]
+    assert evaluation.races[0].inputs == "0.00 press up\n"
+    assert len({one.inputs for one in evaluation.races}) == 4
+    assert evaluation.finish_rate == 1.0
+    assert evaluation.best_race.race_time_ms == min(evaluation.finish_times_ms)
+
+
+def test_a_race_lost_with_its_game_begins_again_with_the_forced_actions(
+    driver: TrainedDriver, manager: GameInstanceManager, bend: MapEntry
+) -> None:
+    expected = evaluate_map(driver, manager, bend, n_races=2)
+    rollout = manager.rollout
+
+    def losing_a_game(map_entry, policy):
+        decisions = iter(range(10_000))
+
+        def act(frame, floats):
+            if next(decisions) == 15:
+                manager._launcher.kill()
+            return policy(frame, floats)
+
+        return rollout(map_entry, act)
+
+    manager.rollout = losing_a_game
+    try:
+        assert evaluate_map(driver, manager, bend, n_races=2) == expected
+    finally:
+        manager.rollout = rollout
+
+
+def test_a_maps_figures() -> None:
+    entry = MapEntry(map_name="m", map_path="m", reference_line="m", is_explo=False, fill_buffer=False)
+    races = (race(True, 3000, 50.0), race(False, 900, 70.0), race(True, 2000, 50.0), race(True, 2500, 50.0))
+    figures = MapEvaluation(entry, races)
+    assert (figures.finish_rate, figures.median_ms, figures.mean_ms) == (0.75, 2500, 2500)
+    assert figures.best_race is races[2]
+    assert figures.best_race_name == "m_2000"
+    assert figures.as_dict()["best_ms"] == 2000
+    assert figures.as_dict()["best_meters"] == 70.0
+
+    none_finished = MapEvaluation(entry, (race(False, 900, 30.4), race(False, 500, 40.6)))
+    assert none_finished.as_dict()["best_ms"] is None
+    assert none_finished.as_dict()["median_ms"] is None
+    assert none_finished.best_race_name == "m_unfinished_41m"
+
+
+def test_maps_are_those_of_the_run_or_track_files(
+    run_settings: Settings, maps_folder: Path, repository_root: Path
+) -> None:
+    assert [entry.map_name for entry in map_entries(run_settings, maps_folder)] == ["bend"]
+    kart, bend, line = map_entries(
+        run_settings, repository_root / "maps", ["kart", "bend", str(maps_folder / "curve.npy")]
+    )
+    assert kart.map_path == str(repository_root / "maps" / "kart.toml")
+    assert kart.reference_line == str(repository_root / "maps" / "kart_0.5m.npy")
+    assert bend.map_path == "curve.npy"
+    assert (line.map_name, line.map_path) == ("curve", line.reference_line)
+
+
+@pytest.mark.parametrize(("name", "told"), [("absent", "bend"), ("README.rst", "no such track file")])
+def test_an_unknown_map_is_told_with_those_that_there_are(
+    run_settings: Settings, maps_folder: Path, name: str, told: str
+) -> None:
+    with pytest.raises(UserError, match=told):
+        map_entries(run_settings, maps_folder, [name])
+
+
+def test_a_track_file_whose_name_cannot_name_a_map_is_told(
+    run_settings: Settings, maps_folder: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "_curve.npy").write_bytes((maps_folder / "curve.npy").read_bytes())
+    with pytest.raises(UserError, match="rename it"):
+        map_entries(run_settings, maps_folder, [str(tmp_path / "_curve.npy")])
+
+
+def test_a_checkpoint_of_another_network_is_told(run_folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "config").mkdir()
+    for file in (run_folder / "config").iterdir():
+        (tmp_path / "config" / file.name).write_bytes(file.read_bytes())
+    with (tmp_path / "config" / "config.py").open("a") as config:
+        config.write("float_hidden_dim = 17\n")
+    with pytest.raises(CheckpointError, match="does not fit the configuration"):
+        load_driver(tmp_path, run_folder / "checkpoint.pt")
+
+
+def test_a_file_that_is_no_trainings_checkpoint_is_told(run_folder: Path, tmp_path: Path) -> None:
+    torch.save({"format_version": 1, "state": {"trainer": {}}}, tmp_path / "other.pt")
+    with pytest.raises(CheckpointError, match="loss_module"):
+        load_driver(run_folder, tmp_path / "other.pt")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+def test_a_device_that_is_not_there_is_told(run_folder: Path) -> None:
+    with pytest.raises(UserError, match="torch_device = cuda"):
+        load_driver(run_folder, torch_device="cuda")

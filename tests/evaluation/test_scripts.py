@@ -1,0 +1,138 @@
+"""`scripts/evaluate.py` and `scripts/replay_inputs.py` as their users meet them."""
+
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import cv2
+import numpy as np
+import psutil
+import pytest
+
+MakeScript = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def script(repository_root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> MakeScript:
+    """`script(name, *arguments)` runs a script's `main` in this process; returns exit code, output and errors."""
+
+    def run(name: str, *arguments: object) -> tuple[int, str, str]:
+        spec = importlib.util.spec_from_file_location(name, repository_root / "scripts" / f"{name}.py")
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        monkeypatch.setattr(sys, "argv", [f"{name}.py", *map(str, arguments)])
+        try:
+            code = module.main()
+        except SystemExit as end:  # argparse
+            code = end.code
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run
+
+
+def test_evaluate_writes_what_replay_inputs_plays_to_the_millisecond(
+    script: MakeScript, run_folder: Path, maps_folder: Path, tmp_path: Path
+) -> None:
+    code, out, err = script(
+        *("evaluate", run_folder, "--races", 3, "--json", tmp_path / "r.json"),
+        *("--output", tmp_path / "out", "--video-size", "64x48"),
+    )
+    assert (code, err) == (0, "")
+    assert "3/3 (100%)" in out
+    report = json.loads((tmp_path / "r.json").read_text())
+    (figures,) = report["maps"]
+    assert report["frames_total"] == 1234
+    assert figures["map"] == "bend"
+    assert figures["best_ms"] == min(race["race_time_ms"] for race in figures["races"])
+    assert Path(figures["inputs_file"]).name == f"bend_{figures['best_ms']}.inputs"
+
+    video = cv2.VideoCapture(figures["video_file"])
+    assert video.get(cv2.CAP_PROP_FPS) == 20
+    assert video.get(cv2.CAP_PROP_FRAME_COUNT) == pytest.approx(figures["best_ms"] / 50, abs=1.1)
+    first = video.read()[1]
+    video.set(cv2.CAP_PROP_POS_FRAMES, video.get(cv2.CAP_PROP_FRAME_COUNT) - 1)
+    last = video.read()[1]
+    assert first.shape == (48, 64, 3)
+    assert np.abs(first.astype(int) - last).mean() > 3
+
+    code, out, err = script("replay_inputs", figures["inputs_file"], "--map", maps_folder / "curve.npy")
+    assert (code, err) == (0, "")
+    assert f"({figures['best_ms']} ms)" in out
+
+
+def test_what_the_user_can_mend_is_told_in_one_line(
+    script: MakeScript, run_folder: Path, tmp_path: Path, taken_port: int
+) -> None:
+    shutil.copytree(run_folder / "config", tmp_path / "without" / "config")
+    shutil.copytree(run_folder / "config", tmp_path / "damaged" / "config")
+    (tmp_path / "damaged" / "checkpoint.pt").write_bytes((run_folder / "checkpoint.pt").read_bytes()[:5000])
+    (tmp_path / "bad.inputs").write_text("0.00 press up\n0.10 jump up\n")
+    (tmp_path / "noise.inputs").write_bytes(b"\xff\x00")
+    (tmp_path / "good.inputs").write_text("0.00 press up\n")
+    cases = {
+        "no such run folder": ("evaluate", tmp_path / "absent"),
+        "no run folder": ("evaluate", tmp_path),
+        "no checkpoint yet": ("evaluate", tmp_path / "without"),
+        "cannot read the checkpoint": ("evaluate", tmp_path / "damaged"),
+        "no such checkpoint file": ("evaluate", run_folder, "--checkpoint", "absent.pt"),
+        "absent: no such track file": ("evaluate", run_folder, "--map", "absent"),
+        "port": ("evaluate", run_folder, "--port", taken_port),
+        "line 2": ("replay_inputs", tmp_path / "bad.inputs", "--map", "valley"),
+        "not text": ("replay_inputs", tmp_path / "noise.inputs", "--map", "valley"),
+        "cannot be read": ("replay_inputs", tmp_path / "absent.inputs", "--map", "valley"),
+        "no such track file": ("replay_inputs", tmp_path / "good.inputs", "--map", "absent"),
+        "is in use": ("replay_inputs", tmp_path / "good.inputs", "--map", "valley", "--port", taken_port),
+    }
+    for told, command in cases.items():
+        code, _, err = script(*command)
+        assert code == 1, command
+        assert err.startswith("error: ")
+        assert told in err
+        assert err.count("\n") == 1, err
+    assert not [child for child in psutil.Process().children() if "simulated_game" in " ".join(child.cmdline())]
+
+
+def test_wrong_arguments_are_told_before_anything_is_driven(script: MakeScript, run_folder: Path) -> None:
+    for arguments in (("--races", 0), ("--video", "race.avi"), ("--video-size", "640"), ("--port", 80)):
+        code, _, err = script("evaluate", run_folder, *arguments)
+        assert code == 2
+        assert f"argument {arguments[0]}" in err
+
+
+def test_a_car_that_never_arrives_is_told_as_such(script: MakeScript, tmp_path: Path) -> None:
+    (tmp_path / "idle.inputs").write_text("# nothing\n")
+    code, out, _ = script("replay_inputs", tmp_path / "idle.inputs", "--map", "valley")
+    assert code == 0
+    assert out.startswith("not finished after 0:30.")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs signals")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupting_leaves_no_game_behind(repository_root: Path, tmp_path: Path, number: signal.Signals) -> None:
+    (tmp_path / "long.inputs").write_text("0.00 press up\n600.00 rel up\n")
+    command = [sys.executable, repository_root / "scripts" / "replay_inputs.py", tmp_path / "long.inputs"]
+    process = subprocess.Popen(
+        [*command, "--map", "valley", "--video", tmp_path / "long.mp4"], stderr=subprocess.PIPE, cwd=tmp_path
+    )
+    deadline_s = time.monotonic() + 30
+    while not list(tmp_path.glob(".long.*.mp4")):  # it films
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)
+    games = psutil.Process(process.pid).children()
+    assert len(games) == 1
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=10)
+    assert process.returncode == 130
+    assert errors == b""
+    assert [file.name for file in tmp_path.iterdir()] == ["long.inputs"]
+    assert not psutil.wait_procs(games, timeout=5)[1]

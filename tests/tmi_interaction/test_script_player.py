@@ -1,0 +1,85 @@
+"""Input scripts on the simulated game: they arrive when the races did that they were made of."""
+
+import numpy as np
+import pytest
+
+from trackmania_rl.errors import UserError
+from trackmania_rl.policy import PolicyDecision
+from trackmania_rl.settings import MapEntry
+from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager
+from trackmania_rl.tmi_interaction.launchers import SimulatedGameLauncher, find_free_port
+from trackmania_rl.tmi_interaction.script_player import PATIENCE_MS, Filming, ScriptPlayer
+
+VALLEY = MapEntry(
+    map_name="valley", map_path="valley.toml", reference_line="valley_0.5m.npy", is_explo=True, fill_buffer=True
+)
+MOSTLY_FORWARD = (0, 0, 0, 1, 2)
+
+
+@pytest.fixture(scope="module")
+def player(repository_root):
+    with ScriptPlayer(SimulatedGameLauncher(find_free_port(), repository_root / "maps")) as player:
+        yield player
+
+
+@pytest.fixture(scope="module")
+def random_races(settings_without_image, repository_root, tmp_path_factory):
+    """Three races of a random policy as (inputs file, end_race_stats); some end at a wall long before the finish."""
+    folder = tmp_path_factory.mktemp("random races")
+    launcher = SimulatedGameLauncher(find_free_port(), repository_root / "maps")
+    manager = GameInstanceManager(settings_without_image.game, settings_without_image.observation, launcher)
+    races = []
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+
+        def policy(frame, floats, rng=rng):
+            return PolicyDecision(int(rng.choice(MOSTLY_FORWARD)), True, np.zeros(12, dtype=np.float32))
+
+        stats = manager.rollout(VALLEY, policy)[1]
+        file = folder / f"race {seed}.inputs"
+        file.write_text(stats["inputs"])
+        races.append((file, stats))
+    manager.close()
+    return races
+
+
+def test_random_races_arrive_again_to_the_millisecond(player, random_races):
+    for file, stats in random_races:
+        race = player.play("valley.toml", file, until_ms=stats["race_time_ms"])
+        assert race.checkpoint_times_ms == tuple(stats["checkpoint_times_ms"])
+        assert race.is_finished == stats["race_finished"]
+        if race.is_finished:
+            assert race.race_time_ms == stats["race_time_ms"]
+    assert any(stats["checkpoint_times_ms"] for _, stats in random_races)
+
+
+def test_filming_changes_nothing_and_shows_every_50_ms(player, random_races):
+    file, stats = random_races[0]
+    until_ms = min(stats["race_time_ms"], 12_000)
+    shapes = []
+    filmed = player.play("valley.toml", file, Filming((40, 30), lambda frame: shapes.append(frame.shape)), until_ms)
+    assert filmed == player.play("valley.toml", file, until_ms=until_ms)
+    assert set(shapes) == {(30, 40, 4)}
+    assert len(shapes) == pytest.approx(until_ms / 50, abs=1.1)
+
+
+def test_an_idle_car_is_given_up(player, tmp_path):
+    (tmp_path / "idle.inputs").write_text("")
+    race = player.play("valley.toml", tmp_path / "idle.inputs")
+    assert not race.is_finished
+    assert race.checkpoint_times_ms == ()
+    assert race.race_time_ms == PATIENCE_MS + 50
+
+
+@pytest.mark.parametrize(("name", "told"), [("absent.inputs", "cannot be read"), ('a".inputs', "double quote")])
+def test_a_file_that_cannot_be_played_is_told(player, tmp_path, name, told):
+    (tmp_path / 'a".inputs').write_text("0.00 press up\n")
+    with pytest.raises(UserError, match=told):
+        player.play("valley.toml", tmp_path / name)
+
+
+def test_a_game_that_cannot_start_leaves_nothing_behind(repository_root):
+    launcher = SimulatedGameLauncher(find_free_port(), repository_root / "no such folder")
+    with pytest.raises(Exception, match="no such folder"), ScriptPlayer(launcher):
+        pass
+    assert not launcher.is_alive()
