@@ -69,12 +69,12 @@ def train(arguments: argparse.Namespace) -> None:
     # Torch takes seconds to import: after the command line and its mistakes.
     from trackmania_rl.checkpoints import RunFolder
     from trackmania_rl.features import ObservationLayout
-    from trackmania_rl.multiprocess.learner import make_network
     from trackmania_rl.multiprocess.learner_process import learner_process_fn
     from trackmania_rl.multiprocess.live_settings import LiveSettings
     from trackmania_rl.multiprocess.monitor import RunMonitor
     from trackmania_rl.multiprocess.rollout_slot import RolloutBounds
     from trackmania_rl.multiprocess.rollout_transport import RolloutReceiver
+    from trackmania_rl.multiprocess.run_network import make_network
     from trackmania_rl.multiprocess.run_setup import check_machine, load_reference_lines, make_supervisor, share_run
     from trackmania_rl.seeds import SeedTree
     from trackmania_rl.telemetry.race_record import CommandClock

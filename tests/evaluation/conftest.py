@@ -12,8 +12,9 @@ import torch
 from trackmania_rl.agents.shared_weights import SharedWeights
 from trackmania_rl.checkpoints import save_checkpoint
 from trackmania_rl.features import ObservationLayout
-from trackmania_rl.multiprocess.learner import build_learning, make_network
+from trackmania_rl.multiprocess.learner import build_learning
 from trackmania_rl.multiprocess.live_settings import LiveSettings, write_snapshot
+from trackmania_rl.multiprocess.run_network import make_network
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import Settings, load_settings
 from trackmania_rl.telemetry.statistics import TrainingStatistics

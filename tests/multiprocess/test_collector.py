@@ -12,8 +12,8 @@ from trackmania_rl.agents.inference import Inferer
 from trackmania_rl.agents.shared_weights import SharedWeights
 from trackmania_rl.features import ObservationLayout
 from trackmania_rl.multiprocess.collector import Collector, StopCollecting, WeightsFollower
-from trackmania_rl.multiprocess.learner import make_network
 from trackmania_rl.multiprocess.live_settings import LiveSettings
+from trackmania_rl.multiprocess.run_network import make_network
 from trackmania_rl.policy import Policy, PolicyDecision
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import GameSettings, MapEntry

@@ -10,8 +10,9 @@ import torch
 
 from trackmania_rl.agents.shared_weights import SharedWeights
 from trackmania_rl.features import ObservationLayout
-from trackmania_rl.multiprocess.learner import Learning, build_learning, make_network, pick_device
+from trackmania_rl.multiprocess.learner import Learning, build_learning
 from trackmania_rl.multiprocess.live_settings import LiveSettings
+from trackmania_rl.multiprocess.run_network import make_network, pick_device
 from trackmania_rl.seeds import SeedTree
 
 CONTEXT = multiprocessing.get_context("spawn")
@@ -113,9 +114,7 @@ def test_a_resumed_learner_goes_on_to_the_same_bytes(
         assert torch.equal(one, other), name
 
 
-def test_schedules_follow_the_frame_count(
-    live: LiveSettings, layout: ObservationLayout, make_race: MakeRace
-) -> None:
+def test_schedules_follow_the_frame_count(live: LiveSettings, layout: ObservationLayout, make_race: MakeRace) -> None:
     values = {"lr_schedule": ((0, 1e-3), (100, 1e-5)), "memory_size_schedule": ((0, 80), (100, 500))}
     agent = live.current.agent.model_copy(update={"lr_schedule": values["lr_schedule"]})
     replay = live.current.replay.model_copy(update={"memory_size_schedule": values["memory_size_schedule"]})

@@ -10,7 +10,7 @@ from trackmania_rl.multiprocess.run_setup import check_machine, load_reference_l
 from trackmania_rl.settings import load_settings
 
 
-def _settings(repository_root: Path, *overrides: str):  # noqa: ANN202
+def _settings(repository_root: Path, *overrides: str):
     return load_settings(repository_root / "config_files" / "config.py", overrides)
 
 

@@ -20,10 +20,10 @@ from trackmania_rl.agents.inference import Inferer
 from trackmania_rl.errors import UserError
 from trackmania_rl.features import ObservationLayout
 from trackmania_rl.multiprocess.collector import Collector, WeightsFollower
-from trackmania_rl.multiprocess.learner import make_network, pick_device
 from trackmania_rl.multiprocess.live_settings import LiveSettings
 from trackmania_rl.multiprocess.rollout_slot import RolloutSlot
 from trackmania_rl.multiprocess.rollout_transport import RolloutSender
+from trackmania_rl.multiprocess.run_network import make_network, pick_device
 from trackmania_rl.multiprocess.shared_run import CollectorTask, SharedRun, send_logs_to
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager

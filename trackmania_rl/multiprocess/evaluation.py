@@ -23,8 +23,8 @@ from trackmania_rl.agents.inference import Inferer
 from trackmania_rl.checkpoints import CHECKPOINT_FILE, CheckpointError, load_checkpoint, read_checkpoint
 from trackmania_rl.errors import UserError
 from trackmania_rl.features import ObservationLayout
-from trackmania_rl.multiprocess.learner import make_network, pick_device
 from trackmania_rl.multiprocess.live_settings import SNAPSHOT_FILE
+from trackmania_rl.multiprocess.run_network import make_network, pick_device
 from trackmania_rl.policy import Policy, PolicyDecision
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import MapEntry, Settings, load_settings

@@ -32,29 +32,8 @@ from trackmania_rl.multiprocess.learner_hooks import (
 )
 from trackmania_rl.multiprocess.live_settings import LiveSettings
 from trackmania_rl.multiprocess.rollout_transport import ReceivedRollout
+from trackmania_rl.multiprocess.run_network import pick_device
 from trackmania_rl.seeds import SeedTree
-from trackmania_rl.settings import Settings
-
-
-def make_network(settings: Settings, layout: ObservationLayout, seeds: SeedTree) -> IQN_Network:
-    """The run's network with its initial weights, on the CPU."""
-    return IQN_Network(
-        settings.agent,
-        float_mean=layout.mean.tolist(),
-        float_std=layout.std.tolist(),
-        n_actions=len(settings.game.inputs),
-        image_height_px=settings.game.image_height_px,
-        image_width_px=settings.game.image_width_px,
-        mini_race_duration_actions=settings.replay.temporal_mini_race_duration_actions,
-        generator=torch.Generator().manual_seed(seeds.integer("network")),
-    )
-
-
-def pick_device(torch_device: str) -> torch.device:
-    """The device that the setting names; "auto" is a GPU where there is one."""
-    if torch_device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return torch.device(torch_device)
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from trackmania_rl.telemetry.tensorboard_writer import TensorboardWriter
 
 log = logging.getLogger(__name__)
 
+
 class Interval:
     """Says when something that is done every so often is due."""
 

@@ -15,9 +15,9 @@ from trackmania_rl.checkpoints import RunFolder
 from trackmania_rl.errors import UserError
 from trackmania_rl.features import ObservationLayout
 from trackmania_rl.multiprocess.collector_process import collector_process_fn
-from trackmania_rl.multiprocess.learner import make_network
 from trackmania_rl.multiprocess.live_settings import LiveSettings
 from trackmania_rl.multiprocess.rollout_transport import RolloutReceiver
+from trackmania_rl.multiprocess.run_network import make_network
 from trackmania_rl.multiprocess.shared_run import CollectorTask, SharedRun, spawn_context
 from trackmania_rl.multiprocess.supervisor import CollectorSupervisor
 from trackmania_rl.seeds import SeedTree

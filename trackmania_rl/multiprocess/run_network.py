@@ -1,0 +1,31 @@
+"""The run's network and where it runs, for every process: nothing here imports torchrl, which takes seconds."""
+
+from __future__ import annotations
+
+import torch
+
+from trackmania_rl.agents.iqn import IQN_Network
+from trackmania_rl.features import ObservationLayout
+from trackmania_rl.seeds import SeedTree
+from trackmania_rl.settings import Settings
+
+
+def make_network(settings: Settings, layout: ObservationLayout, seeds: SeedTree) -> IQN_Network:
+    """The run's network with its initial weights, on the CPU."""
+    return IQN_Network(
+        settings.agent,
+        float_mean=layout.mean.tolist(),
+        float_std=layout.std.tolist(),
+        n_actions=len(settings.game.inputs),
+        image_height_px=settings.game.image_height_px,
+        image_width_px=settings.game.image_width_px,
+        mini_race_duration_actions=settings.replay.temporal_mini_race_duration_actions,
+        generator=torch.Generator().manual_seed(seeds.integer("network")),
+    )
+
+
+def pick_device(torch_device: str) -> torch.device:
+    """The device that the setting names; "auto" is a GPU where there is one."""
+    if torch_device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return torch.device(torch_device)
