@@ -36,8 +36,16 @@ minimum_free_disk_mb = 200
 # "simulated" (ships with this project) or "tmnf" (TrackMania Nations Forever with TMInterface). Restart.
 game = "tmnf"
 
-# Number of collector processes, each with a game instance of its own. Range: > 0. Restart.
+# How the simulated game is played: "in_process" (stepped by the collectors themselves) or "socket" (as a program of its
+# own, spoken to as the real game is, with the very same races). The real game is always reached by its socket. Restart.
+game_transport = "socket"
+
+# Number of collector processes. Range: > 0. Restart.
 n_collectors = 2
+
+# Games that one collector plays at the same time, with one pass through the network for all of them. In-process games
+# only; through sockets it is one. See docs/collectors.rst. Range: 1 to 1024. Restart.
+games_per_collector = 1
 
 # Folder of tracks (.toml) and reference lines (.npy); a relative path starts at the project's folder. Restart.
 maps_folder = "maps"

@@ -98,7 +98,9 @@ class GameSettings(_Group):
     """Game instances and the rules under which a race is played and cut off."""
 
     game: Literal["simulated", "tmnf"]
+    game_transport: Literal["in_process", "socket"]
     n_collectors: PositiveInt
+    games_per_collector: Annotated[int, Field(ge=1, le=1024)]
     base_tmi_port: Port
     maps_folder: str
     map_cycle: Annotated[tuple[MapEntry, ...], Field(min_length=1)]
@@ -122,6 +124,11 @@ class GameSettings(_Group):
     def ms_per_action(self) -> int:
         """Game time between two decisions."""
         return self.ms_per_engine_tick * self.engine_ticks_per_action
+
+    @property
+    def is_in_process(self) -> bool:
+        """Whether collectors play the game within their own process; the real game is always reached by its socket."""
+        return self.game == "simulated" and self.game_transport == "in_process"
 
     @property
     def has_image(self) -> bool:
@@ -330,7 +337,8 @@ NEEDS_RESTART = frozenset(
         *RunSettings.model_fields,
         *ObservationSettings.model_fields,
         *UserSettings.model_fields,
-        *("game", "n_collectors", "base_tmi_port", "maps_folder", "ms_per_engine_tick", "engine_ticks_per_action"),
+        *("game", "game_transport", "n_collectors", "games_per_collector", "base_tmi_port", "maps_folder"),
+        *("ms_per_engine_tick", "engine_ticks_per_action"),
         *("image_width_px", "image_height_px", "inputs", "action_forward_idx", "action_backward_idx"),
         *(
             "conv_channels",

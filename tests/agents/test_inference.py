@@ -51,9 +51,10 @@ def test_values_are_means_over_the_midpoints(make_inferer, has_image):
         assert decision.action == values.argmax()
         assert decision.is_greedy
         assert type(decision.action) is int
-    for decision, values in zip(inferer.act_batch(frames, floats), expected, strict=True):
-        np.testing.assert_allclose(decision.q_values, values, rtol=1e-4, atol=1e-5)
-        assert decision.action == values.argmax()
+    batch = inferer.act_batch(frames, floats)
+    np.testing.assert_allclose(batch.q_values, expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(batch.actions, expected.argmax(axis=1))
+    assert batch.is_greedy.all()
 
 
 def test_greedy_decisions_repeat_to_the_byte(make_inferer):
@@ -76,6 +77,18 @@ def test_exploring_is_fixed_by_the_seed_and_told_apart_from_greedy(make_inferer)
     for decision in runs[0]:
         assert decision.is_greedy == (decision.action == decision.q_values.argmax())
     assert 0 < sum(decision.is_greedy for decision in runs[0]) < 40
+
+
+def test_each_state_of_a_batch_explores_in_its_own_way(make_inferer):
+    frames, floats = states(40)
+    inferer = make_inferer()
+    explorations = [inferer.exploration_of_race(is_explo=index % 2 == 0, frame_count=0) for index in range(40)]
+    batch = inferer.act_batch(frames, floats, explorations)
+    assert batch.is_greedy[1::2].all()
+    assert 0 < batch.is_greedy[0::2].sum() < 20
+    np.testing.assert_array_equal(batch.is_greedy, batch.actions == batch.q_values.argmax(axis=1))
+    again = make_inferer().act_batch(frames, floats, explorations)
+    np.testing.assert_array_equal(batch.actions, again.actions)
 
 
 def test_weights_changed_in_place_count_at_once(make_inferer):

@@ -73,9 +73,34 @@ class ActionChooser:
                 q_values = q_values + exploration.boltzmann_std * noise
         return int(q_values.argmax())
 
+    def choose_many(
+        self, q_values: npt.NDArray[np.float32], explorations: Sequence[Exploration]
+    ) -> npt.NDArray[np.int64]:
+        """One action for each of B states, with the chances that `choose` has.
+
+        Args:
+            q_values: (B, A).
+            explorations: B of them; where all are `GREEDY`, no random number is drawn.
+
+        Returns:
+            (B,) int64.
+        """
+        if all(exploration is GREEDY for exploration in explorations):
+            return q_values.argmax(axis=1)
+        draws = self._rng.random(len(q_values))
+        epsilon = np.array([exploration.epsilon for exploration in explorations])
+        is_noisy = draws < epsilon + [exploration.epsilon_boltzmann for exploration in explorations]
+        noise_std = np.where(is_noisy, [exploration.boltzmann_std for exploration in explorations], 0.0)
+        noise = self._rng.standard_normal(q_values.shape, dtype=np.float32)
+        actions = (q_values + noise_std.astype(np.float32)[:, None] * noise).argmax(axis=1)
+        for row in np.flatnonzero(draws < epsilon).tolist():
+            actions[row] = self._random_action(explorations[row].throttle_probability)
+        return actions
+
     def _random_action(self, throttle_probability: float | None) -> int:
         n_throttle, n_other = len(self._throttle_actions), len(self._other_actions)
         if throttle_probability is None or n_throttle == 0 or n_other == 0:
             return int(self._rng.integers(n_throttle + n_other))
         throttles = self._rng.random() < throttle_probability
-        return int(self._rng.choice(self._throttle_actions if throttles else self._other_actions))
+        actions = self._throttle_actions if throttles else self._other_actions
+        return int(actions[self._rng.integers(len(actions))])

@@ -10,7 +10,7 @@ import torch
 
 from trackmania_rl.agents.exploration import GREEDY, ActionChooser, Exploration
 from trackmania_rl.agents.iqn import IQN_Network
-from trackmania_rl.policy import PolicyDecision
+from trackmania_rl.policy import BatchDecision, PolicyDecision
 from trackmania_rl.settings import ExplorationSettings, KeyState
 
 
@@ -48,13 +48,17 @@ class Inferer:
         self._cosines = network.cosines(midpoints)
 
     def begin_race(self, *, is_explo: bool, frame_count: int) -> None:
-        """Fix for one race how to explore.
+        """Fix how `act` explores in the race that begins; see `exploration_of_race`."""
+        self._exploration = self.exploration_of_race(is_explo=is_explo, frame_count=frame_count)
+
+    def exploration_of_race(self, *, is_explo: bool, frame_count: int) -> Exploration:
+        """How to explore in one race.
 
         Args:
             is_explo: False for an evaluation race: greedy, without noise.
             frame_count: actions played in the run so far, where the schedules are read.
         """
-        self._exploration = Exploration.scheduled(self.exploration_settings, frame_count) if is_explo else GREEDY
+        return Exploration.scheduled(self.exploration_settings, frame_count) if is_explo else GREEDY
 
     def act(self, frame: npt.NDArray[np.uint8], floats: npt.NDArray[np.float32]) -> PolicyDecision:
         """Decide in one state.
@@ -63,16 +67,26 @@ class Inferer:
             frame: (1, H, W) uint8.
             floats: (F,) float32.
         """
-        return self._decide(self._q_values(frame[np.newaxis], floats[np.newaxis])[0])
+        q_values = self._q_values(frame[np.newaxis], floats[np.newaxis])[0]
+        action = self._chooser.choose(q_values, self._exploration)
+        return PolicyDecision(action=action, is_greedy=action == int(q_values.argmax()), q_values=q_values)
 
-    def act_batch(self, frames: npt.NDArray[np.uint8], floats: npt.NDArray[np.float32]) -> list[PolicyDecision]:
+    def act_batch(
+        self,
+        frames: npt.NDArray[np.uint8],
+        floats: npt.NDArray[np.float32],
+        explorations: Sequence[Exploration] | None = None,
+    ) -> BatchDecision:
         """Decide in several states with one pass through the network.
 
         Args:
             frames: (B, 1, H, W) uint8.
             floats: (B, F) float32.
+            explorations: how to explore in each; greedily by default.
         """
-        return [self._decide(q_values) for q_values in self._q_values(frames, floats)]
+        q_values = self._q_values(frames, floats)
+        actions = self._chooser.choose_many(q_values, explorations or [GREEDY] * len(q_values))
+        return BatchDecision(actions=actions, is_greedy=actions == q_values.argmax(axis=1), q_values=q_values)
 
     @torch.inference_mode()
     def _q_values(
@@ -80,7 +94,3 @@ class Inferer:
     ) -> npt.NDArray[np.float32]:  # (B, A)
         img = torch.from_numpy(frames).to(self._device)
         return self.network.values(img, torch.from_numpy(floats).to(self._device), self._cosines).cpu().numpy()
-
-    def _decide(self, q_values: npt.NDArray[np.float32]) -> PolicyDecision:
-        action = self._chooser.choose(q_values, self._exploration)
-        return PolicyDecision(action=action, is_greedy=action == int(q_values.argmax()), q_values=q_values)

@@ -49,6 +49,7 @@ class InProcessGames:
     Attributes:
         game: settings of the races begun from now on; actions, image and longest race must stay the same.
         layout: every float of the observation.
+        n_games: K.
 
     Raises:
         SettingsError: if the observation's settings contradict each other.
@@ -57,6 +58,7 @@ class InProcessGames:
     def __init__(self, n_games: int, game: GameSettings, observation: ObservationSettings, maps_folder: Path) -> None:
         self.game = game
         self.layout = ObservationLayout.from_settings(observation)
+        self.n_games = n_games
         self._observation = observation
         self._maps_folder = maps_folder
         self._look = FeatureLook.from_layout(self.layout)

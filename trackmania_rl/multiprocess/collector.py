@@ -1,7 +1,8 @@
 """A collector without processes: it plays the map cycle, one race after the other, with the newest weights.
 
 `Collector` is handed everything it touches (game manager, inferers, where finished races go), so that a test drives it
-in one process. `collector_process.py` is the shell around it.
+in one process. `collector_process.py` is the shell around it. `batch_collector.py` holds the one that plays many games
+in its own process at once.
 """
 
 from __future__ import annotations
@@ -62,6 +63,18 @@ class WeightsFollower:
         self.version = self.shared.pull_if_newer(self.inferer.network, self.version)
 
 
+def map_cycle(live: LiveSettings) -> Iterator[MapEntry]:
+    """The races in order; an edited map cycle starts afresh when the old one has come round."""
+    while True:
+        for entry in live.current.game.map_cycle:
+            yield from itertools.repeat(entry, entry.repeat)
+
+
+def stats_of_entry(entry: MapEntry) -> dict[str, Any]:
+    """What the learner is told of a race beside its `end_race_stats`."""
+    return {"map_name": entry.map_name, "is_explo": entry.is_explo, "fill_buffer": entry.fill_buffer}
+
+
 class Collector:
     """Plays the map cycle: exploration races with noise, evaluation races greedily.
 
@@ -92,7 +105,7 @@ class Collector:
         self._frames_total = frames_total
         self._stop_requested = stop_requested
         self._outbox = outbox
-        self._races = self._map_cycle()
+        self._races = map_cycle(live)
 
     def run(self) -> None:
         """Play races until the run ends."""
@@ -114,14 +127,7 @@ class Collector:
         if frames is None:
             return
         rollout_results, end_race_stats = self._driver.rollout(map_entry, self._policy(follower), frames)
-        about = {"map_name": map_entry.map_name, "is_explo": map_entry.is_explo, "fill_buffer": map_entry.fill_buffer}
-        self._outbox.send(rollout_results, {**end_race_stats, **about})
-
-    def _map_cycle(self) -> Iterator[MapEntry]:
-        """The races in order; an edited map cycle starts afresh when the old one has come round."""
-        while True:
-            for entry in self._live.current.game.map_cycle:
-                yield from itertools.repeat(entry, entry.repeat)
+        self._outbox.send(rollout_results, {**end_race_stats, **stats_of_entry(map_entry)})
 
     def _policy(self, follower: WeightsFollower) -> Policy:
         """The follower's policy, which now and then pulls newer weights and looks whether the run ends."""
