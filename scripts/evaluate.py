@@ -169,7 +169,8 @@ def film(
                 file = file.with_stem(f"{file.stem}_{map_entry.map_name}")
             with VideoFile(file, frames_per_s=1000 / FRAME_INTERVAL_MS) as video:
                 filming = Filming(arguments.video_size, video.write)
-                replay = player.play(map_entry.map_path, inputs_file, filming, until_ms=best.race_time_ms)
+                until_ms = None if best.race_finished else best.race_time_ms
+                replay = player.play(map_entry.map_path, inputs_file, filming, until_ms)
             videos.append(file)
             if (replay.is_finished, replay.checkpoint_times_ms) != (best.race_finished, best.checkpoint_times_ms):
                 raise UserError(

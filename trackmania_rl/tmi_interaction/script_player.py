@@ -105,7 +105,8 @@ class ScriptPlayer:
             map_path: what the game's `map` command is given.
             script: the script's file.
             filming: who wants to see it; None lets the game run without pictures, which is faster.
-            until_ms: race time at which an unfinished race is given up; None for `PATIENCE_MS` after the last input.
+            until_ms: race time at which a race that has not finished yet is ended; None for `PATIENCE_MS` after the
+                last input.
 
         Raises:
             UserError: if the map or the script can't be used.
@@ -136,7 +137,7 @@ def _watch(transport: GameTransport, commands: tuple[str, ...], filming: Filming
             transport.set_speed(FULL_SPEED)
         elif event.is_finish:
             return _result(transport, event, is_finished=True)
-        elif event.id == MessageId.RUN_STEP and event.race_time_ms > until_ms:
+        elif event.id == MessageId.RUN_STEP and event.race_time_ms >= until_ms:
             return _result(transport, event, is_finished=False)
         elif event.id == MessageId.RUN_STEP and event.race_time_ms >= 0 and filming is not None:
             # Frozen, the game shows this very step before it goes on; see `RaceMachine`.
