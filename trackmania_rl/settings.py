@@ -401,7 +401,7 @@ def settings_from_flat(values: Mapping[str, Any], source: str = "these settings"
     """
     known = {name: group for group, model in _groups().items() for name in model.model_fields}
     problems = [_unknown_name(name, known) for name in values if name not in known]
-    problems += [f"{name} is missing" for name in known if name not in values]
+    problems += [f"{name} is missing; copy it from config_files/config.py" for name in known if name not in values]
     if problems:
         raise SettingsError(f"{source}: " + "; ".join(problems))
     grouped: dict[str, dict[str, Any]] = {group: {} for group in _groups()}
