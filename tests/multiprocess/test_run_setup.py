@@ -35,7 +35,8 @@ def test_a_taken_port_is_named(repository_root: Path, tmp_path: Path) -> None:
         taken.listen()
         port = taken.getsockname()[1]
         with pytest.raises(UserError, match=rf"port {port} is in use"):
-            check_machine(_settings(repository_root, f"base_tmi_port={port}"), tmp_path)
+            check_machine(_settings(repository_root, "game_transport=socket", f"base_tmi_port={port}"), tmp_path)
+        check_machine(_settings(repository_root, f"base_tmi_port={port}"), tmp_path)  # no game listens anywhere
 
 
 def test_a_full_disk_is_named(repository_root: Path, tmp_path: Path) -> None:

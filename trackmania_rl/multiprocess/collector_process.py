@@ -1,4 +1,4 @@
-"""A collector's process: it builds one collector on one game instance, and plays until the run ends."""
+"""A collector's process: it builds a collector, on games of its own or on one game instance, and plays on and on."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ import torch
 from trackmania_rl.agents.inference import Inferer
 from trackmania_rl.errors import UserError
 from trackmania_rl.features import ObservationLayout
+from trackmania_rl.in_process.games import InProcessGames
+from trackmania_rl.multiprocess.batch_collector import BatchCollector
 from trackmania_rl.multiprocess.collector import Collector, WeightsFollower
 from trackmania_rl.multiprocess.live_settings import LiveSettings
 from trackmania_rl.multiprocess.rollout_slot import RolloutSlot
@@ -40,8 +42,11 @@ def collector_process_fn(task: CollectorTask, shared: SharedRun) -> None:
     send_logs_to(shared.log_queue)
     torch.set_num_threads(task.settings.run.collector_threads)
     try:
-        with contextlib.closing(make_manager(task)) as manager:
-            make_collector(task, shared, manager).run()
+        if task.settings.game.is_in_process:
+            make_collector(task, shared, make_games(task)).run()
+        else:
+            with contextlib.closing(make_manager(task)) as manager:
+                make_collector(task, shared, manager).run()
     except UserError as error:
         log.error("collector %d: %s", task.index, error)
         raise SystemExit(1) from None
@@ -49,7 +54,9 @@ def collector_process_fn(task: CollectorTask, shared: SharedRun) -> None:
         task.sender.close()
 
 
-def make_collector(task: CollectorTask, shared: SharedRun, manager: GameInstanceManager) -> Collector:
+def make_collector(
+    task: CollectorTask, shared: SharedRun, game: GameInstanceManager | InProcessGames
+) -> Collector | BatchCollector:
     """Assemble the collector: two networks that follow the shared weights, and the way of its races to the learner."""
     live = LiveSettings(shared.snapshot_file, task.settings)
 
@@ -65,15 +72,25 @@ def make_collector(task: CollectorTask, shared: SharedRun, manager: GameInstance
         )
         return WeightsFollower(inferer, weights)
 
-    return Collector(
-        live,
-        manager,
-        explorer=follow(shared.exploration_weights, "explorer"),
-        evaluator=follow(shared.evaluation_weights, "evaluator"),
-        frames_total=lambda: shared.frames_total.value,
-        stop_requested=shared.stop_requested.is_set,
-        outbox=_SlotOutbox(task.sender, shared.stop_requested),
+    def frames_total() -> int:
+        return shared.frames_total.value
+
+    surroundings = (
+        follow(shared.exploration_weights, "explorer"),
+        follow(shared.evaluation_weights, "evaluator"),
+        frames_total,
+        shared.stop_requested.is_set,
+        _SlotOutbox(task.sender, shared.stop_requested),
     )
+    if isinstance(game, InProcessGames):
+        return BatchCollector(live, game, *surroundings)
+    return Collector(live, game, *surroundings)
+
+
+def make_games(task: CollectorTask) -> InProcessGames:
+    """The games that this collector plays in its own process."""
+    settings = task.settings
+    return InProcessGames(settings.game.games_per_collector, settings.game, settings.observation, task.maps_folder)
 
 
 def make_manager(task: CollectorTask) -> GameInstanceManager:

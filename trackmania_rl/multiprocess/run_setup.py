@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import socket
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from trackmania_rl.multiprocess.supervisor import CollectorSupervisor
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import Settings
 from trackmania_rl.simulator.track_file import load_track
+from trackmania_rl.tmi_interaction.launchers import check_port_is_free
 from trackmania_rl.track.reference_line import load_reference_line
 
 
@@ -57,16 +57,9 @@ def check_machine(settings: Settings, folder: Path) -> None:
             f"the disk of {folder} has {free_mb} MB free, less than minimum_free_disk_mb = "
             f"{settings.run.minimum_free_disk_mb}: no checkpoint could be written; free some space"
         )
-    for port in range(settings.game.base_tmi_port, settings.game.base_tmi_port + settings.game.n_collectors):
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError as error:
-                raise UserError(
-                    f"port {port} is in use ({error.strerror}), perhaps by another training; end that, or set another "
-                    "base_tmi_port in user_config.py (--set base_tmi_port=...)"
-                ) from None
+    if not settings.game.is_in_process:
+        for index in range(settings.game.n_collectors):
+            check_port_is_free(settings.game.base_tmi_port + index)
 
 
 def share_run(settings: Settings, layout: ObservationLayout, seeds: SeedTree, snapshot_file: Path) -> SharedRun:

@@ -1,0 +1,125 @@
+"""The collector of many in-process games: map cycle, weights, exploration, backpressure and the end of the run."""
+
+import multiprocessing
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from trackmania_rl.agents.inference import Inferer
+from trackmania_rl.agents.shared_weights import SharedWeights
+from trackmania_rl.features import ObservationLayout
+from trackmania_rl.in_process.games import InProcessGames
+from trackmania_rl.multiprocess.batch_collector import BatchCollector
+from trackmania_rl.multiprocess.collector import StopCollecting, WeightsFollower
+from trackmania_rl.multiprocess.live_settings import LiveSettings
+from trackmania_rl.multiprocess.run_network import make_network
+from trackmania_rl.seeds import SeedTree
+
+CONTEXT = multiprocessing.get_context("spawn")
+N_GAMES = 6
+
+
+class CopyingOutbox:
+    """Keeps what is sent, and has room only while `has_room`."""
+
+    def __init__(self) -> None:
+        self.has_room = True
+        self.sent: list[tuple[dict[str, Any], Mapping[str, Any]]] = []
+
+    def frames(self) -> npt.NDArray[np.uint8] | None:
+        return np.zeros((1, 1, 15, 17), dtype=np.uint8) if self.has_room else None
+
+    def send(self, rollout_results: Mapping[str, Any], end_race_stats: Mapping[str, Any]) -> None:
+        copies = {k: v.copy() if isinstance(v, np.ndarray) else v for k, v in rollout_results.items()}
+        self.sent.append((copies, end_race_stats))
+
+
+class Rig:
+    """A collector with everything around it in reach."""
+
+    def __init__(self, live: LiveSettings, layout: ObservationLayout, maps_folder: Path, seed: int = 1) -> None:
+        seeds = SeedTree(seed)
+        settings = live.current
+        self.outbox = CopyingOutbox()
+        self.shared = SharedWeights(make_network(settings, layout, SeedTree(1)), CONTEXT)
+        self.followers = [
+            WeightsFollower(
+                Inferer(
+                    make_network(settings, layout, SeedTree(1)),
+                    n_quantiles=settings.agent.iqn_k,
+                    inputs=settings.game.inputs,
+                    exploration_settings=settings.exploration,
+                    rng=seeds.rng(name),
+                ),
+                self.shared,
+            )
+            for name in ("explorer", "evaluator")
+        ]
+        self.stopped = False
+        games = InProcessGames(N_GAMES, settings.game, settings.observation, maps_folder)
+        self.collector = BatchCollector(live, games, *self.followers, lambda: 1000, lambda: self.stopped, self.outbox)
+
+    def play_until_sent(self, n_races: int) -> None:
+        for _ in range(5000):
+            if len(self.outbox.sent) >= n_races:
+                return
+            self.collector.play_one_action()
+        raise AssertionError(f"only {len(self.outbox.sent)} races ended")
+
+
+@pytest.fixture
+def make_rig(live: LiveSettings, layout: ObservationLayout, repository_root: Path):
+    live.current = live.current.model_copy(
+        update={"game": live.current.game.model_copy(update={"cutoff_no_progress_within_ms": 600})}
+    )
+    return lambda seed=1: Rig(live, layout, repository_root / "maps", seed)
+
+
+def test_races_of_the_map_cycle_come_out_whole(make_rig, layout: ObservationLayout) -> None:
+    rig = make_rig()
+    rig.play_until_sent(3 * N_GAMES)
+    is_explo = [stats["is_explo"] for _, stats in rig.outbox.sent]
+    assert 2 <= is_explo.count(False) <= 6, "every fifth race evaluates"
+    for results, stats in rig.outbox.sent:
+        n = len(results["actions"])
+        assert results["frames"].shape == (n, 1, 15, 17)
+        assert results["frames"].any(axis=(1, 2, 3)).all()
+        assert results["state_float"].shape == (n, layout.float_input_dim)
+        assert stats["map_name"] == "valley"
+        assert stats["fill_buffer"]
+        assert stats["timings_ms"]["policy"] > 0
+        if not stats["is_explo"]:
+            assert results["action_was_greedy"].all()
+            np.testing.assert_array_equal(results["actions"], results["q_values"].argmax(axis=1))
+    assert not all(results["action_was_greedy"].all() for results, stats in rig.outbox.sent if stats["is_explo"])
+
+
+def test_the_same_seed_gives_the_same_races(make_rig) -> None:
+    actions = []
+    for seed in (1, 1, 2):
+        rig = make_rig(seed)
+        rig.play_until_sent(N_GAMES)
+        actions.append([results["actions"].tolist() for results, _ in rig.outbox.sent])
+    assert actions[0] == actions[1] != actions[2]
+
+
+def test_new_weights_arrive_while_races_are_driven(make_rig, live: LiveSettings, layout: ObservationLayout) -> None:
+    rig = make_rig()
+    rig.collector.play_one_action()
+    version = rig.shared.publish(make_network(live.current, layout, SeedTree(2)))
+    for _ in range(live.current.sync.update_inference_network_every_n_actions):
+        rig.collector.play_one_action()
+    assert [follower.version for follower in rig.followers] == [version, version]
+
+
+def test_the_end_of_the_run_ends_the_wait_for_the_learner(make_rig) -> None:
+    rig = make_rig()
+    rig.outbox.has_room = False
+    with pytest.raises(StopCollecting):
+        rig.play_until_sent(1)
+    rig.collector.run()
+    assert rig.outbox.sent == []
