@@ -8,6 +8,7 @@ edit that one (it may be edited while the run goes on), or say --update-config t
 from __future__ import annotations
 
 import argparse
+import gc
 import logging
 import signal
 import sys
@@ -21,12 +22,16 @@ sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not 
 from trackmania_rl.errors import UserError  # noqa: E402
 from trackmania_rl.settings import Settings, describe_range, load_settings  # noqa: E402
 
+INTERRUPTED = 128 + signal.SIGINT
+"""Exit code, as shells have it, when the command ends before there is anything to save."""
+
 log = logging.getLogger("train")
 
 
 def main() -> int:
     """Run the command line; return the exit code."""
     arguments = parse_arguments()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C, until `stop_conditions` takes both over
     try:
         if arguments.list_settings:
             list_settings(load_settings(arguments.config, arguments.set))
@@ -35,6 +40,11 @@ def main() -> int:
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
+    finally:
+        gc.freeze()  # else the interpreter's last act is to look at each of torch's objects, for seconds
     return 0
 
 
@@ -82,6 +92,8 @@ def train(arguments: argparse.Namespace) -> None:
     from trackmania_rl.telemetry.terminal_view import open_terminal_view
 
     clock = CommandClock()
+    statistics = TrainingStatistics(clock)
+    should_stop = stop_conditions(arguments, clock, lambda: statistics.frames_total)
     settings = load_settings(arguments.config, arguments.set)
     folder = RunFolder.create(arguments.output_folder, settings.run.run_name)
     snapshot_file, settings = configuration_of_run(arguments, folder.config)
@@ -97,9 +109,7 @@ def train(arguments: argparse.Namespace) -> None:
         RolloutBounds.of_game(settings.game, layout.float_input_dim), settings.sync.rollout_slots_per_collector
     )
     live = LiveSettings(snapshot_file, settings, is_reporter=True)
-    statistics = TrainingStatistics(clock)
     monitor = RunMonitor(live, folder, statistics, clock, reference_lines_m, lambda: receiver.waited_s)
-    should_stop = stop_conditions(arguments, clock, lambda: statistics.frames_total)
     learner_process_fn(
         live,
         make_network(settings, layout, seeds),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import os
 import signal
@@ -26,7 +27,7 @@ from trackmania_rl.multiprocess.live_settings import LiveSettings
 from trackmania_rl.multiprocess.rollout_slot import RolloutSlot
 from trackmania_rl.multiprocess.rollout_transport import RolloutSender
 from trackmania_rl.multiprocess.run_network import make_network, pick_device
-from trackmania_rl.multiprocess.shared_run import CollectorTask, SharedRun, send_logs_to
+from trackmania_rl.multiprocess.shared_run import CollectorTask, SharedRun, release_ctrl_c, send_logs_to
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager
 from trackmania_rl.tmi_interaction.launchers import SimulatedGameLauncher
@@ -38,6 +39,7 @@ def collector_process_fn(task: CollectorTask, shared: SharedRun) -> None:
     """Play races until `shared.stop_requested`; the game instance ends with this process, however it ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process; the main one ends the run in order
     signal.signal(signal.SIGTERM, _end_by_exception)
+    release_ctrl_c()
     _end_when_the_parent_is_gone()
     send_logs_to(shared.log_queue)
     torch.set_num_threads(task.settings.run.collector_threads)
@@ -52,6 +54,7 @@ def collector_process_fn(task: CollectorTask, shared: SharedRun) -> None:
         raise SystemExit(1) from None
     finally:
         task.sender.close()
+        gc.freeze()  # else the interpreter's last act is to look at each of torch's objects, for seconds
 
 
 def make_collector(

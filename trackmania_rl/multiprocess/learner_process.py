@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 
 import torch
 
@@ -66,13 +67,13 @@ def learner_process_fn(
     )
     monitor.attach(learning)
     shared.frames_total.value = monitor.statistics.frames_total
-    with view, logs_of_collectors(shared.log_queue):  # in this order: collectors' messages appear in the view
-        try:
-            supervisor.start()
-            learning.trainer.train()
-        finally:
-            shared.stop_requested.set()  # first, so that collectors end while the checkpoint is written
-            monitor.try_to_save()
-            supervisor.stop()
-            receiver.close()
-            monitor.close()
+    with ExitStack() as at_end:  # what is entered last is done first, and everything is done whatever fails
+        at_end.enter_context(view)
+        at_end.enter_context(logs_of_collectors(shared.log_queue))  # inside the view, which shows the messages
+        at_end.callback(monitor.close)
+        at_end.callback(receiver.close)
+        at_end.callback(supervisor.stop)
+        at_end.callback(monitor.try_to_save)
+        at_end.callback(shared.stop_requested.set)  # so that collectors end while the checkpoint is written
+        supervisor.start()
+        learning.trainer.train()

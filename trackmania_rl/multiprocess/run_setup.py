@@ -17,7 +17,7 @@ from trackmania_rl.multiprocess.collector_process import collector_process_fn
 from trackmania_rl.multiprocess.live_settings import LiveSettings
 from trackmania_rl.multiprocess.rollout_transport import RolloutReceiver
 from trackmania_rl.multiprocess.run_network import make_network
-from trackmania_rl.multiprocess.shared_run import CollectorTask, SharedRun, spawn_context
+from trackmania_rl.multiprocess.shared_run import CollectorTask, SharedRun, hold_back_ctrl_c, spawn_context
 from trackmania_rl.multiprocess.supervisor import CollectorSupervisor
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import Settings
@@ -71,7 +71,7 @@ def share_run(settings: Settings, layout: ObservationLayout, seeds: SeedTree, sn
         snapshot_file=snapshot_file,
         exploration_weights=SharedWeights(uncompiled_shared_network, context),
         evaluation_weights=SharedWeights(uncompiled_shared_evaluation_network, context),
-        frames_total=context.Value("q", 0),
+        frames_total=context.Value("q", 0, lock=False),  # one writer; a lock could die with a killed reader
         stop_requested=context.Event(),
         log_queue=context.Queue(),
     )
@@ -97,7 +97,8 @@ def make_supervisor(
         process = context.Process(
             target=collector_process_fn, args=(task, shared), name=f"collector {index}", daemon=False
         )
-        process.start()
+        with hold_back_ctrl_c():
+            process.start()
         return process
 
     return CollectorSupervisor(spawn, receiver.close_collector, live.current.game.n_collectors, shared.stop_requested)

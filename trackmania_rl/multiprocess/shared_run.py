@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import logging.handlers
 import multiprocessing
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -61,6 +62,29 @@ class CollectorTask:
     settings: Settings
     maps_folder: Path
     sender: RolloutSender
+
+
+@contextmanager
+def hold_back_ctrl_c() -> Iterator[None]:
+    """Keep Ctrl-C from processes that are started meanwhile, until each says `release_ctrl_c`.
+
+    Ctrl-C reaches every process of a terminal, and would end one that still imports its modules with a traceback. This
+    process gets its own Ctrl-C afterwards. Windows cannot do so.
+    """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT,))
+    try:
+        yield
+    finally:
+        release_ctrl_c()
+
+
+def release_ctrl_c() -> None:
+    """Undo `hold_back_ctrl_c` in this process."""
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT,))
 
 
 def send_logs_to(log_queue: Any) -> None:

@@ -18,6 +18,8 @@ LONGEST_RESTART_DELAY_S = 30.0
 SETTLED_AFTER_S = 60.0
 """A collector that lived this long is taken to work: its next failure counts as the first."""
 GIVE_UP_AFTER_FAILURES = 6
+KILL_AFTER_S = 1.0
+"""A collector that ignores SIGTERM for so long is killed."""
 
 
 class CollectorsKeepDyingError(UserError):
@@ -82,18 +84,20 @@ class CollectorSupervisor:
         """How many collectors are running."""
         return sum(post.process is not None and post.process.is_alive() for post in self._posts)
 
-    def stop(self, within_s: float = 3.0) -> None:
-        """Ask every collector to end, and end those that have not done so within `within_s` seconds."""
+    def stop(self, within_s: float = 1.5) -> None:
+        """Ask every collector to end between two actions.
+
+        One that has not done so within `within_s` seconds waits for something, such as a game that starts up: it is
+        interrupted by SIGTERM, and killed if that does not help either.
+        """
         self._stop_requested.set()
-        deadline_s = time.monotonic() + within_s
         processes = [post.process for post in self._posts if post.process is not None]
-        for process in processes:
-            process.join(max(0.0, deadline_s - time.monotonic()))
-        for process in processes:
-            if process.is_alive():
-                log.warning("%s did not end within %.0f s and is killed", process.name, within_s)
-                process.kill()
-                process.join()
+        for process in _not_ended_within(within_s, processes):
+            process.terminate()
+        for process in _not_ended_within(KILL_AFTER_S, processes):
+            log.warning("%s did not end when asked and is killed", process.name)
+            process.kill()
+            process.join()
 
     def _start(self, index: int) -> None:
         post = self._posts[index]
@@ -115,3 +119,11 @@ class CollectorSupervisor:
         delay_s = min(FIRST_RESTART_DELAY_S * 2 ** (post.failures - 1), LONGEST_RESTART_DELAY_S)
         post.restart_at_s = now_s + delay_s
         log.warning("collector %d died (exit code %s); it starts again in %.0f s", index, exit_code, delay_s)
+
+
+def _not_ended_within(seconds: float, processes: list[BaseProcess]) -> list[BaseProcess]:
+    """Wait for the processes' end, and return those that have not ended in time."""
+    deadline_s = time.monotonic() + seconds
+    for process in processes:
+        process.join(max(0.0, deadline_s - time.monotonic()))
+    return [process for process in processes if process.is_alive()]
