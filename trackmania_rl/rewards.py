@@ -167,26 +167,33 @@ def _optional_terms(
     settings: RewardSettings,
     engineered: EngineeredRewards,
 ) -> Array:
-    """(T - 1,): what each action but the last earns by the state it leads to."""
-    velocity_m_s = state_float[:, places["velocity_m_s"]].astype(np.float64)
-    speed_m_s = np.linalg.norm(velocity_m_s, axis=1)
+    """(T - 1,): what each action but the last earns by the state it leads to. Terms that are off cost no time."""
     reached = state_float[1:]
-    terms = settings.final_speed_reward_per_m_per_s * np.diff(speed_m_s)  # adds up to last speed - first speed
-    wheels_down = reached[:, places["wheel_has_ground_contact"]].sum(axis=1)
-    sideways_m_s = velocity_m_s[1:, LEFT]
-    if engineered.speedslide != 0:
-        quality = speedslide_quality(velocity_m_s[1:, FORWARD], sideways_m_s)
-        terms += engineered.speedslide * (wheels_down == 4) * np.maximum(0, 1 - np.abs(quality - 1))
-    if engineered.neoslide != 0:
+    terms = np.zeros(len(reached))
+    if settings.final_speed_reward_per_m_per_s != 0:
+        speed_m_s = np.linalg.norm(state_float[:, places["velocity_m_s"]].astype(np.float64), axis=1)
+        terms += settings.final_speed_reward_per_m_per_s * np.diff(speed_m_s)  # adds up to last speed - first speed
+    if engineered.speedslide != 0 or engineered.neoslide != 0:
+        velocity_m_s = reached[:, places["velocity_m_s"]].astype(np.float64)
+        sideways_m_s = velocity_m_s[:, LEFT]
+        quality = speedslide_quality(velocity_m_s[:, FORWARD], sideways_m_s)
+        has_grip = _wheels_down(reached, places) == 4
+        terms += engineered.speedslide * has_grip * np.maximum(0, 1 - np.abs(quality - 1))
         terms += engineered.neoslide * (np.abs(sideways_m_s) >= NEOSLIDE_SIDEWAYS_SPEED_M_S)
     if engineered.kamikaze != 0:
         # The last four floats of the block are the keys of the action that led here: accelerate, brake, left, right.
         accelerate, brake = reached[:, places["previous_actions"]][:, -4:-2].T.astype(bool)
-        terms += engineered.kamikaze * ((accelerate & ~brake) | (wheels_down <= 1))
+        terms += engineered.kamikaze * ((accelerate & ~brake) | (_wheels_down(reached, places) <= 1))
     if engineered.close_to_vcp != 0:
         centers_m = reached[:, places["zone_centers_m"]]
         terms += engineered.close_to_vcp * _clipped_distance_to_zone_center_m(centers_m, settings)
     return terms
+
+
+def _wheels_down(states: npt.NDArray[np.float32], places: FeaturePlaces) -> Array:
+    """How many wheels touch the ground in each state."""
+    wheels_down: Array = states[:, places["wheel_has_ground_contact"]].sum(axis=1)
+    return wheels_down
 
 
 def _clipped_distance_to_zone_center_m(centers_m: Array, settings: RewardSettings) -> Array:

@@ -207,7 +207,8 @@ def _write(column: torch.Tensor, first_row: int, values: torch.Tensor) -> None:
     start = first_row % len(column)
     n_before_end = min(len(values), len(column) - start)
     column[start : start + n_before_end] = values[:n_before_end]
-    column[: len(values) - n_before_end] = values[n_before_end:]
+    if n_before_end < len(values):
+        column[: len(values) - n_before_end] = values[n_before_end:]
 
 
 def _pieces(column: torch.Tensor, first_row: int, end_row: int) -> Iterator[tuple[int, torch.Tensor]]:
