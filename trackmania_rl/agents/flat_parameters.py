@@ -8,8 +8,18 @@ its `state_dict` and autograd notice nothing.
 
 from __future__ import annotations
 
+from typing import Protocol, runtime_checkable
+
 import torch
 from torch import Tensor, nn
+
+
+@runtime_checkable
+class SideBySide(Protocol):
+    """A module that wants some of its parameters behind one another in memory, so that they can be read as one."""
+
+    def parameters_side_by_side(self) -> list[nn.Parameter]:
+        """These parameters, in their order."""
 
 
 def flatten_parameters(module: nn.Module) -> Tensor:
@@ -22,16 +32,15 @@ def flatten_parameters(module: nn.Module) -> Tensor:
         module: its parameters must be of one dtype and on one device.
 
     Returns:
-        (P,) without gradient, in the order of `module.parameters()`.
+        (P,) without gradient, in the order of `in_memory_order`.
     """
-    parameters = list(module.parameters())
+    parameters = in_memory_order(module)
     if not _is_flat(parameters):
         vector = torch.cat([parameter.detach().reshape(-1) for parameter in parameters])
         for parameter, view in zip(parameters, _views(vector, parameters), strict=True):
             parameter.data = view
     first = parameters[0].detach()
-    size = sum(parameter.numel() for parameter in parameters)
-    return first.as_strided((size,), (1,), first.storage_offset())
+    return first.as_strided((sum(parameter.numel() for parameter in parameters),), (1,), first.storage_offset())
 
 
 def flatten_gradients(module: nn.Module) -> Tensor:
@@ -41,13 +50,39 @@ def flatten_gradients(module: nn.Module) -> Tensor:
     `zero_grad()` would drop the views.
 
     Returns:
-        (P,) in the order of `module.parameters()`.
+        (P,) in the order of `in_memory_order`.
     """
-    parameters = list(module.parameters())
+    parameters = in_memory_order(module)
     vector = torch.zeros_like(torch.cat([parameter.detach().reshape(-1) for parameter in parameters]))
     for parameter, view in zip(parameters, _views(vector, parameters), strict=True):
         parameter.grad = view
     return vector
+
+
+def in_memory_order(module: nn.Module) -> list[nn.Parameter]:
+    """The parameters of `module` in the order in which they are laid into memory.
+
+    It is the order of `module.parameters()`, but that the parameters that a module wants `SideBySide` come first.
+    """
+    first = module.parameters_side_by_side() if isinstance(module, SideBySide) else []
+    taken = {id(parameter) for parameter in first}
+    return first + [parameter for parameter in module.parameters() if id(parameter) not in taken]
+
+
+def as_one(*tensors: Tensor) -> Tensor:
+    """Tensors that lie behind one another in memory as one tensor, joined along their first dimension.
+
+    Args:
+        tensors: contiguous, of equal shapes but for the first dimension; views into one flat vector.
+
+    Raises:
+        ValueError: if one does not begin where the one before it ends.
+    """
+    if not _is_flat(tensors):
+        raise ValueError("the tensors do not lie behind one another: flatten the module after it was moved")
+    first = tensors[0].detach()
+    length = sum(len(tensor) for tensor in tensors)
+    return first.as_strided((length, *first.shape[1:]), first.stride(), first.storage_offset())
 
 
 def _views(vector: Tensor, parameters: list[nn.Parameter]) -> list[Tensor]:
@@ -55,13 +90,13 @@ def _views(vector: Tensor, parameters: list[nn.Parameter]) -> list[Tensor]:
     return [piece.view(parameter.shape) for piece, parameter in zip(pieces, parameters, strict=True)]
 
 
-def _is_flat(parameters: list[nn.Parameter]) -> bool:
-    storage = parameters[0].untyped_storage().data_ptr()
-    expected_address = parameters[0].data_ptr()
-    for parameter in parameters:
-        if parameter.untyped_storage().data_ptr() != storage or parameter.data_ptr() != expected_address:
+def _is_flat(tensors: list[nn.Parameter] | tuple[Tensor, ...]) -> bool:
+    storage = tensors[0].untyped_storage().data_ptr()
+    expected_address = tensors[0].data_ptr()
+    for tensor in tensors:
+        if tensor.untyped_storage().data_ptr() != storage or tensor.data_ptr() != expected_address:
             return False
-        if not parameter.is_contiguous():
+        if not tensor.is_contiguous():
             return False
-        expected_address += parameter.numel() * parameter.element_size()
+        expected_address += tensor.numel() * tensor.element_size()
     return True

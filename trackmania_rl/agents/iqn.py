@@ -32,6 +32,16 @@ SMALLEST_SELF_LOSS = 1e-6
 """Below this a target's own quantile loss counts as this; a terminal transition's is 0, and the loss divides by it."""
 
 
+class ReturnsNetwork(Protocol):
+    """What is asked of a network here; `IQN_Network`, and `QuantilePart` where only returns are wanted."""
+
+    def __call__(self, img: Tensor, floats: Tensor, tau: Tensor) -> Tensor:
+        """Returns (B, N, A) at quantiles (B, N)."""
+
+    def actions_left(self, floats: Tensor) -> Tensor:
+        """How many actions (B,) of the mini-race are still to come."""
+
+
 class TransitionBatch(Protocol):
     """What a batch of mini-race transitions holds (`experience_replay` makes them)."""
 
@@ -135,6 +145,11 @@ class IQN_Network(nn.Module):
         self.register_buffer("float_std", torch.tensor(float_std, dtype=torch.float32), persistent=False)
         self.register_buffer("cosine_frequencies", frequencies, persistent=False)
 
+    def parameters_side_by_side(self) -> list[nn.Parameter]:
+        """Parameters to lay behind one another in memory: both heads' first layers can then be read as one."""
+        names = ("A_head.0.weight", "V_head.0.weight", "A_head.0.bias", "V_head.0.bias")
+        return [self.get_parameter(name) for name in names]
+
     def initialize(self, generator: torch.Generator) -> None:
         """Draw all weights anew: orthogonal, scaled so that the variance of a layer's input is that of its output.
 
@@ -197,7 +212,7 @@ class IQN_Network(nn.Module):
         if self.img_head is None:
             return float_features
         # Channels last is the order in which convolutions are fastest, on processors (a fifth) as on GPUs.
-        normalized_img = ((img.float() - 128) / 128).to(memory_format=torch.channels_last)
+        normalized_img = img.float().sub_(128).div_(128).to(memory_format=torch.channels_last)
         return torch.cat((self.img_head(normalized_img), float_features), dim=1)
 
     def cosines(self, tau: Tensor) -> Tensor:
@@ -265,8 +280,8 @@ def _output_size(settings: AgentSettings, height_px: int, width_px: int) -> int:
 
 
 def target_quantiles(
-    online: nn.Module,
-    target: nn.Module,
+    online: ReturnsNetwork,
+    target: ReturnsNetwork,
     batch: TransitionBatch,
     settings: AgentSettings,
     generator: torch.Generator,
@@ -290,7 +305,6 @@ def target_quantiles(
         tau = draw_symmetric_quantiles(batch_size, settings.iqn_n, generator)
         returns = target(*next_state, tau)  # (B, M, A)
         if settings.return_bounds_per_action is not None:
-            assert isinstance(target, IQN_Network)
             actions_left = target.actions_left(batch.next_state_float)
             returns = within_bounds(returns, actions_left, settings.return_bounds_per_action)
         if settings.use_ddqn:
@@ -307,7 +321,7 @@ def within_bounds(returns: Tensor, actions_left: Tensor, bounds_per_action: tupl
     """Clip returns (B, M, A) to what the actions left (B,) can bring at worst and at best."""
     worst, best = bounds_per_action
     left = actions_left[:, None, None]
-    return torch.minimum(torch.maximum(returns, worst * left), best * left)
+    return returns.clamp(worst * left, best * left)
 
 
 def of_action(returns: Tensor, action: Tensor) -> Tensor:
@@ -338,6 +352,28 @@ def quantile_huber_loss(targets: Tensor, predictions: Tensor, tau: Tensor, kappa
     huber = F.huber_loss(predictions, targets, reduction="none", delta=kappa) / kappa
     share = (tau.unsqueeze(1) - (targets < predictions).float()).abs()  # tau below the target, 1 - tau above
     return (share * huber).mean(dim=1).sum(dim=1)
+
+
+def quantile_huber_gradient(targets: Tensor, predictions: Tensor, tau: Tensor, kappa: float) -> tuple[Tensor, Tensor]:
+    """The loss of `quantile_huber_loss`, and its derivative.
+
+    With c the error, clipped to plus or minus kappa, the Huber loss is c (error - c / 2) and its slope is c.
+
+    Args:
+        targets: (B, M).
+        predictions: (B, N).
+        tau: (B, N), the quantiles of the predictions.
+        kappa: where the Huber loss passes from square to linear.
+
+    Returns:
+        The losses (B,), and their gradients (B, N) with respect to the predictions.
+    """
+    error = targets.unsqueeze(2) - predictions.unsqueeze(1)  # (B, M, N)
+    share = (tau.unsqueeze(1) - (error < 0).float()).abs_()
+    clipped = error.clamp(-kappa, kappa)
+    slope = share.mul_(clipped).div_(kappa * targets.shape[1])
+    losses = (slope * error.sub_(clipped, alpha=0.5)).sum(dim=(1, 2))
+    return losses, slope.sum(dim=1).neg_()
 
 
 class SelfLossScaling:
@@ -388,8 +424,8 @@ class IQNLoss(NamedTuple):
 
 
 def iqn_loss(
-    online: nn.Module,
-    target: nn.Module,
+    online: ReturnsNetwork,
+    target: ReturnsNetwork,
     batch: TransitionBatch,
     settings: AgentSettings,
     scaling: SelfLossScaling,

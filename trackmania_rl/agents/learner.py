@@ -7,10 +7,21 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from trackmania_rl.agents.flat_parameters import flatten_gradients, flatten_parameters
-from trackmania_rl.agents.iqn import IQN_Network, SelfLossScaling, TransitionBatch, iqn_loss
+from trackmania_rl.agents.iqn import (
+    IQN_Network,
+    IQNLoss,
+    SelfLossScaling,
+    TransitionBatch,
+    draw_symmetric_quantiles,
+    iqn_loss,
+    quantile_huber_gradient,
+    target_quantiles,
+)
+from trackmania_rl.agents.quantile_part import QuantilePart, Workspace, portions
+from trackmania_rl.agents.radam import FlatRAdam
 from trackmania_rl.settings import AgentSettings
 
 LAST_LAYERS = ("A_head.2.", "V_head.2.")
@@ -63,12 +74,15 @@ class IQNLearner:
         self.online = network.to(device)
         self.target = copy.deepcopy(self.online).requires_grad_(False)
         self._averaged = copy.deepcopy(self.target)
-        # A parameter over the memory of all parameters: to the optimizer, the network is one tensor.
-        self._weights = nn.Parameter(flatten_parameters(self.online))
-        self._gradient = self._weights.grad = flatten_gradients(self.online)
+        self._weights = flatten_parameters(self.online)
+        self._gradient = flatten_gradients(self.online)
         self._target_weights = flatten_parameters(self.target)
         self._averaged_weights = flatten_parameters(self._averaged)
-        self._optimizer = torch.optim.RAdam([self._weights], foreach=True)  # foreach: fewer passes over the vector
+        self._optimizer = FlatRAdam(self._weights)
+        workspace = Workspace(device)
+        self._online_part, self._target_part = (
+            QuantilePart(network, workspace) for network in (self.online, self.target)
+        )
 
         # Processors compute in float32; float16 alone has so small a range that its gradients must be scaled.
         self._autocast_dtype = getattr(torch, settings.autocast_dtype)
@@ -91,21 +105,17 @@ class IQNLearner:
             batch: B transitions on the learner's device.
             learning_rate: of this step.
         """
-        self._gradient.zero_()
-        with self._autocast():
-            loss = iqn_loss(
-                self.online, self.target, batch, self.settings, self._scaling, self._generator, learning=True
-            )
-        self._grad_scaler.scale(loss.total).backward()
-        self._grad_scaler.unscale_(self._optimizer)
+        loss = self._differentiate(batch)
         grad_norm = self._clip_gradient()
-        self._set_optimizer_settings(learning_rate)
-        self._grad_scaler.step(self._optimizer)
-        self._grad_scaler.update()
-        with torch.no_grad():
-            self._weights.mul_(1 - learning_rate * self.settings.weight_decay_lr_ratio)
+        self._optimizer.step(
+            self._gradient,
+            learning_rate,
+            betas=(self.settings.adam_beta1, self.settings.adam_beta2),
+            epsilon=self.settings.adam_epsilon,
+            decay=learning_rate * self.settings.weight_decay_lr_ratio,
+        )
         self.updates += 1
-        return UpdateMetrics(loss.total.detach(), grad_norm, loss.mean_q, loss.td_error)
+        return UpdateMetrics(loss.total, grad_norm, loss.mean_q, loss.td_error)
 
     @torch.no_grad()
     def evaluate(self, batch: TransitionBatch) -> Tensor:
@@ -117,12 +127,12 @@ class IQNLearner:
 
     def soft_update_target(self) -> None:
         """Move the target network by `soft_update_tau` towards the online one."""
-        self._target_weights.lerp_(self._weights.detach(), self.settings.soft_update_tau)
+        self._target_weights.lerp_(self._weights, self.settings.soft_update_tau)
 
     def update_evaluation_weights(self) -> None:
         """Take the online weights into the exponential average; call at each publication of weights."""
         share = 1 - self.settings.evaluation_weights_decay
-        self._averaged_weights.lerp_(self._weights.detach(), share)
+        self._averaged_weights.lerp_(self._weights, share)
 
     @torch.no_grad()
     def reset_partially(self) -> None:
@@ -191,6 +201,35 @@ class IQNLearner:
         self._scaling.batches = state["self_loss_batches"]
         self.updates = state["updates"]
 
+    def _differentiate(self, batch: TransitionBatch) -> IQNLoss:
+        """The loss; its gradient is in `self._gradient` then.
+
+        What `iqn_loss` and autograd do, but for the derivatives of the loss and of the network behind the features:
+        they are written out, which saves a third of the time.
+        """
+        settings = self.settings
+        targets, target_tau = target_quantiles(self._online_part, self._target_part, batch, settings, self._generator)
+        tau = draw_symmetric_quantiles(len(batch.action), settings.iqn_n, self._generator)
+        factors = batch.weight
+        if settings.use_target_self_loss_scaling:
+            factors = factors * self._scaling.factors(targets, target_tau, settings, learning=True)
+        self._gradient.zero_()
+        losses, mean_predictions = [], []
+        for states in portions(len(tau), self._device):
+            floats = batch.state_float[states]
+            features = self.online.features(batch.state_img[states], floats)
+            predictions = self._online_part.forward(features.detach(), floats, tau[states], batch.action[states])
+            loss, gradient = quantile_huber_gradient(targets[states], predictions, tau[states], settings.iqn_kappa)
+            features.backward(self._online_part.backward(gradient * factors[states, None]))
+            losses.append(loss)
+            mean_predictions.append(predictions.mean(dim=1))
+        mean_prediction = torch.cat(mean_predictions)
+        return IQNLoss(
+            total=torch.dot(factors, torch.cat(losses)),
+            td_error=(targets.mean(dim=1) - mean_prediction).abs_(),
+            mean_q=mean_prediction.mean(),
+        )
+
     def _autocast(self) -> torch.autocast:
         return torch.autocast(self._device.type, dtype=self._autocast_dtype, enabled=self._use_autocast)
 
@@ -204,10 +243,3 @@ class IQNLearner:
         )
         self._gradient.mul_((self.settings.clip_grad_norm / (norm + 1e-6)).clamp_max(1))
         return norm
-
-    def _set_optimizer_settings(self, learning_rate: float) -> None:
-        """Set at each step, so that changed settings take effect and a loaded optimizer does not bring old ones."""
-        group = self._optimizer.param_groups[0]
-        group["lr"] = learning_rate
-        group["eps"] = self.settings.adam_epsilon
-        group["betas"] = (self.settings.adam_beta1, self.settings.adam_beta2)
