@@ -276,7 +276,7 @@ def test_number_of_steps(greedy, is_finished, n_max, discard, expected):
 
 
 def test_test_sides_come_in_runs_of_the_right_share():
-    side = draw_test_side(200_000, 0.05, 0.1, torch.Generator().manual_seed(0)).numpy()
+    side = draw_test_side(200_000, 0.05, 0.1, torch.Generator().manual_seed(0))
     assert side.mean() == pytest.approx(0.05, abs=0.01)
     # A run of the test side ends at a step with a redraw (0.1) that falls on the training side (0.95).
     ends = (side[:-1] & ~side[1:]).sum() / side[:-1].sum()
@@ -285,4 +285,4 @@ def test_test_sides_come_in_runs_of_the_right_share():
 
 @pytest.mark.parametrize("ratio", [0.0, 1.0])
 def test_extreme_test_shares(ratio):
-    assert draw_test_side(50, ratio, 1.0, torch.Generator()).float().mean() == ratio
+    assert draw_test_side(50, ratio, 1.0, torch.Generator()).mean() == ratio

@@ -89,8 +89,11 @@ def fill_buffer_from_rollout_with_n_steps_rule(
     )
     with buffer.ring.lock:
         rows = buffer.ring.append(race)
-        row_ids = torch.arange(rows.start, rows.start + n_transitions)
-        return len(buffer.extend(row_ids[~is_test])) + len(buffer_test.extend(row_ids[is_test]))
+        return sum(
+            len(side.extend(torch.from_numpy(rows.start + np.flatnonzero(is_of_side))))
+            for side, is_of_side in ((buffer, ~is_test), (buffer_test, is_test))
+            if is_of_side.any()
+        )
 
 
 def n_steps_of_transitions(
@@ -122,20 +125,20 @@ def n_steps_of_transitions(
 
 def draw_test_side(
     n_transitions: int, test_ratio: float, redraw_probability: float, generator: torch.Generator
-) -> torch.Tensor:
+) -> npt.NDArray[np.bool_]:
     """Draw which transitions of a race are kept for tests, in runs.
 
     Neighbouring transitions are nearly alike, so that drawing each for itself would put into the training set a twin of
     every test transition. The side is drawn at the start and, at each later step, anew with `redraw_probability`.
 
     Returns:
-        (n_transitions,) bool in host memory, True with probability `test_ratio` everywhere.
+        (n_transitions,) bool, True with probability `test_ratio` everywhere.
     """
     redraw, draw = torch.rand(2, n_transitions, generator=generator, device=generator.device).cpu().numpy()
     starts_run = redraw < redraw_probability
     starts_run[:1] = True
     run_start = np.maximum.accumulate(np.where(starts_run, np.arange(n_transitions), 0))
-    return torch.from_numpy((draw < test_ratio)[run_start])
+    return (draw < test_ratio)[run_start]
 
 
 def _as_rows(**columns: npt.NDArray[Any]) -> RowColumns:

@@ -198,8 +198,9 @@ def _wheels_down(states: npt.NDArray[np.float32], places: FeaturePlaces) -> Arra
 
 def _clipped_distance_to_zone_center_m(centers_m: Array, settings: RewardSettings) -> Array:
     """(T,) from (T, 3 n) coordinates of zone centres in the car's frame, the current one first."""
+    center_m = centers_m[:, :3]
     return np.clip(
-        np.linalg.norm(centers_m[:, :3], axis=1),
+        np.sqrt(np.einsum("ti,ti->t", center_m, center_m)),  # the norm, at a third of the time of numpy's own
         settings.shaped_reward_min_dist_to_cur_vcp_m,
         settings.shaped_reward_max_dist_to_cur_vcp_m,
     )

@@ -127,20 +127,21 @@ class RowRing:
         Raises:
             ValueError: if the rows have another shape than the ring's.
         """
-        rows = range(self.end_row, self.end_row + len(race))
-        n_dropped = max(0, len(race) - self.capacity)
+        n_rows, capacity = len(race), self.capacity
+        rows = range(self.end_row, self.end_row + n_rows)
+        n_dropped = max(0, n_rows - capacity)
         targets, sources = self.columns.by_name(), race.by_name()
         for name, source in sources.items():
-            if source.shape != (len(race), *targets[name].shape[1:]):
+            if source.shape != (n_rows, *targets[name].shape[1:]):
                 raise ValueError(
-                    f"{name} of a race is {tuple(source.shape)}, but the replay memory stores {len(race)} rows of "
+                    f"{name} of a race is {tuple(source.shape)}, but the replay memory stores {n_rows} rows of "
                     f"{tuple(targets[name].shape[1:])}"
                 )
         with self.lock:
             for name, source in sources.items():
                 _write(targets[name], rows.start + n_dropped, source[n_dropped:])
             self.end_row = rows.stop
-            self.first_row = max(self.first_row, self.end_row - self.capacity)
+            self.first_row = max(self.first_row, self.end_row - capacity)
         return rows
 
     def resize(self, capacity: int) -> None:
@@ -204,11 +205,12 @@ class RowRing:
 
 def _write(column: torch.Tensor, first_row: int, values: torch.Tensor) -> None:
     """Write rows `first_row`, `first_row + 1`, ... to their positions, around the ring's end where need be."""
-    start = first_row % len(column)
-    n_before_end = min(len(values), len(column) - start)
+    n_values, capacity = len(values), len(column)
+    start = first_row % capacity
+    n_before_end = min(n_values, capacity - start)
     column[start : start + n_before_end] = values[:n_before_end]
-    if n_before_end < len(values):
-        column[: len(values) - n_before_end] = values[n_before_end:]
+    if n_before_end < n_values:
+        column[: n_values - n_before_end] = values[n_before_end:]
 
 
 def _pieces(column: torch.Tensor, first_row: int, end_row: int) -> Iterator[tuple[int, torch.Tensor]]:

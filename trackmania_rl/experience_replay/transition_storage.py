@@ -74,7 +74,8 @@ class TransitionStorage(Storage):
         Returns:
             How many were added.
         """
-        row_ids = row_ids[row_ids >= self.ring.first_row]  # of a race longer than the ring, only the end is there
+        if len(row_ids) and row_ids[0] < self.ring.first_row:  # of a race longer than the ring, only the end is there
+            row_ids = row_ids[row_ids >= self.ring.first_row]
         n_live, n_new = len(self), len(row_ids)
         if self._end + n_new > len(self._row_ids):
             size = 2 * max(self.ring.capacity, n_live + n_new)
