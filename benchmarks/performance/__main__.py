@@ -24,6 +24,7 @@ from rich.console import Console
 
 from benchmarks.performance import (
     client,
+    in_process_games,
     inference,
     learner_step,
     replay,
@@ -44,6 +45,7 @@ PARTS: dict[str, Callable[[Options, Machine], list[Figure]]] = {
     "learner_step": learner_step.measure,
     "simulation": simulation.measure,
     "client": client.measure,
+    "in_process": in_process_games.measure,
     "training": training.measure,
 }
 QUICK = Options(repetitions=10, seconds_per_figure=1.0, client_actions=500, training_s=30.0, compiled=False)

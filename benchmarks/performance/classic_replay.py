@@ -51,7 +51,7 @@ class ClassicReplay:
         self.images_as_floats = True
         self._rng = np.random.default_rng(0)
         self.buffer, self.buffer_test = (
-            ReplayBuffer(storage=ListStorage(size), batch_size=replay.batch_size, collate_fn=self.collate)
+            ReplayBuffer(storage=ListStorage(size), collate_fn=self.collate)
             for size in (memory_size, max(1, int(memory_size * replay.buffer_test_ratio)))
         )
 

@@ -98,7 +98,7 @@ def _measure_socket(options: Options, width_px: int, height_px: int) -> Figure:
         processor_ms=timing.processor_ms,
         classic=PUBLISHED_ACTIONS_PER_S if width_px else None,
         required_ratio=SOCKET_RATIO if width_px else None,
-        floor=1e3 / _game_ms_per_action(width_px, height_px),
+        floor=1e3 / game_ms_per_action(width_px, height_px),
         floor_is=f"the game alone, {TICKS_PER_ACTION} ticks" + (" and a picture" if width_px else ""),
         note=f"processor time of client and game together: {1e3 / timing.processor_ms:,.0f} actions for each second of "
         "one core" + ("; the yardstick is a published measurement of another client, not of this run" * bool(width_px)),
@@ -131,7 +131,7 @@ def running_manager(settings: Settings) -> Iterator[GameInstanceManager]:
         manager.close()
 
 
-def _game_ms_per_action(width_px: int, height_px: int) -> float:
+def game_ms_per_action(width_px: int, height_px: int) -> float:
     """Of the fastest of a few short drives in this process."""
     race = SimulatedRace(load_track(PROJECT / "maps" / "valley.toml"))
     fastest_s = float("inf")

@@ -11,7 +11,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.performance.classic_agent import ClassicNetwork, ClassicUpdate
-from benchmarks.performance.machine import Machine
+from benchmarks.performance.machine import GEMM_SIDE, Machine, matrix_product
 from benchmarks.performance.measuring import (
     DEFAULT_SIZE,
     FULL_SIZE,
@@ -77,20 +77,26 @@ def _measure(
         learner.soft_update_target()
 
     update()  # compiles
-    times = times_in_turns(options, ours=update, classic=lambda: classic.update(batch, LEARNING_RATE))
-    arithmetic_ms = machine.compute_ms(counter.get_total_flops())
-    floor_ms = arithmetic_ms + machine.copy_ms(n_weights * BYTES_PER_WEIGHT_AND_UPDATE / 2)
-    share = (
-        arithmetic_ms / times["ours"].processor_ms if options.device == "cpu" else arithmetic_ms / times["ours"].wall_ms
+    times = times_in_turns(
+        options,
+        ours=update,
+        classic=lambda: classic.update(batch, LEARNING_RATE),
+        product=matrix_product(device),
     )
+    # The product's rate in turns with the update: a processor that others use too is not always equally fast.
+    flop = counter.get_total_flops()
+    arithmetic_ms = times["product"].processor_ms * flop / (2 * GEMM_SIDE**3)
+    measured_ms = times["ours"].processor_ms
+    if device.type == "cuda":
+        arithmetic_ms, measured_ms = machine.compute_ms(flop), times["ours"].wall_ms
     return Figure.of_times(
         PART,
         name,
         times["ours"],
         times["classic"],
-        floor=floor_ms,
-        floor_is=f"{counter.get_total_flops() / 1e9:.3g} GFLOP as the algorithm is written, and the weights' passes; "
-        f"{100 * share:.0f} % of the matrix product's rate is reached",
+        floor=arithmetic_ms + machine.copy_ms(n_weights * BYTES_PER_WEIGHT_AND_UPDATE / 2),
+        floor_is=f"{flop / 1e9:.3g} GFLOP as the algorithm is written, and the weights' passes; "
+        f"{100 * arithmetic_ms / measured_ms:.0f} % of the matrix product's rate is reached",
         required_ratio=required_ratio,
     )
 

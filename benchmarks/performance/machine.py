@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-import statistics
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,22 +46,27 @@ class Machine:
 
 def measure_machine(device: str) -> Machine:
     """Measure the rates on a device; float32 on a processor, float16 (the precision of training) on a GPU."""
-    dtype = torch.float16 if device.startswith("cuda") else torch.float32
-    left = torch.randn(GEMM_SIDE, GEMM_SIDE, dtype=dtype, device=device)
-    product = torch.empty_like(left)
     source = torch.randint(256, (COPY_BYTES,), dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
     gemm_ms, copy_ms = (
         min(time_once(function, device)[0] for _ in range(ROUNDS))
-        for function in (lambda: torch.mm(left, left, out=product), lambda: target.copy_(source))
+        for function in (matrix_product(torch.device(device)), lambda: target.copy_(source))
     )
     return Machine(
         name=torch.cuda.get_device_name(device) if device.startswith("cuda") else processor_name(),
         threads=torch.get_num_threads(),
         flop_per_s=2 * GEMM_SIDE**3 / (gemm_ms / 1e3),
         copied_bytes_per_s=COPY_BYTES / (copy_ms / 1e3),
-        load=statistics.fmean(os.getloadavg()[:1]) / (os.cpu_count() or 1) if hasattr(os, "getloadavg") else 0.0,
+        load=os.getloadavg()[0] / (os.cpu_count() or 1) if hasattr(os, "getloadavg") else 0.0,
     )
+
+
+def matrix_product(device: torch.device) -> Callable[[], object]:
+    """A function that multiplies two matrices of `GEMM_SIDE` rows and columns."""
+    dtype = torch.float16 if device.type == "cuda" else torch.float32
+    left = torch.randn(GEMM_SIDE, GEMM_SIDE, dtype=dtype, device=device)
+    product = torch.empty_like(left)
+    return lambda: torch.mm(left, left, out=product)
 
 
 def processor_name() -> str:
