@@ -76,11 +76,12 @@ def list_settings(settings: Settings) -> None:
 
 def train(arguments: argparse.Namespace) -> None:
     """Set up the run and learn until it is to end."""
+    settings = load_settings(arguments.config, arguments.set)
     # Torch takes seconds to import: after the command line and its mistakes.
     from trackmania_rl.checkpoints import RunFolder
     from trackmania_rl.features import ObservationLayout
     from trackmania_rl.multiprocess.learner_process import learner_process_fn
-    from trackmania_rl.multiprocess.live_settings import LiveSettings
+    from trackmania_rl.multiprocess.live_settings import SNAPSHOT_FILE, LiveSettings
     from trackmania_rl.multiprocess.monitor import RunMonitor
     from trackmania_rl.multiprocess.rollout_slot import RolloutBounds
     from trackmania_rl.multiprocess.rollout_transport import RolloutReceiver
@@ -94,13 +95,15 @@ def train(arguments: argparse.Namespace) -> None:
     clock = CommandClock()
     statistics = TrainingStatistics(clock)
     should_stop = stop_conditions(arguments, clock, lambda: statistics.frames_total)
-    settings = load_settings(arguments.config, arguments.set)
     folder = RunFolder.create(arguments.output_folder, settings.run.run_name)
-    snapshot_file, settings = configuration_of_run(arguments, folder.config)
-    log_to(folder.log)
+    snapshot_file = folder.config / SNAPSHOT_FILE
+    is_new = arguments.update_config or not snapshot_file.is_file()
+    settings = load_settings(arguments.config if is_new else snapshot_file, arguments.set)
     maps_folder = PROJECT / settings.game.maps_folder
     reference_lines_m = load_reference_lines(settings, maps_folder)
     check_machine(settings, folder.path)
+    log_to(folder.log)
+    settings = write_configuration(arguments, snapshot_file, is_new)
 
     seeds = SeedTree(settings.run.seed)
     layout = ObservationLayout.from_settings(settings.observation)
@@ -126,17 +129,25 @@ def train(arguments: argparse.Namespace) -> None:
     print(f"{statistics.races_total:,} races, {statistics.frames_total:,} frames; everything is in {folder.path}")
 
 
-def configuration_of_run(arguments: argparse.Namespace, config_folder: Path) -> tuple[Path, Settings]:
-    """The run's own configuration: taken from the command line at first, from its own folder when it goes on."""
-    from trackmania_rl.multiprocess.live_settings import SNAPSHOT_FILE, append_overrides, write_snapshot
+def write_configuration(arguments: argparse.Namespace, snapshot_file: Path, is_new: bool) -> Settings:
+    """Write the run's own configuration once all is checked, so that no mistake outlives its command.
+
+    Args:
+        arguments: the command line.
+        snapshot_file: the run's own configuration.
+        is_new: whether it is taken from the command line; else it goes on, with the overrides behind its own lines.
+
+    Returns:
+        The settings in force.
+    """
+    from trackmania_rl.multiprocess.live_settings import append_overrides, write_snapshot
     from trackmania_rl.settings import changed_settings
 
-    snapshot_file = config_folder / SNAPSHOT_FILE
-    if arguments.update_config or not snapshot_file.is_file():
-        write_snapshot(arguments.config, config_folder, arguments.set)
-        return snapshot_file, load_settings(snapshot_file)
-    load_settings(snapshot_file, arguments.set)  # before it is written there
-    append_overrides(snapshot_file, arguments.set)
+    if is_new:
+        write_snapshot(arguments.config, snapshot_file.parent, arguments.set)
+        return load_settings(snapshot_file)
+    if changed_settings(load_settings(snapshot_file), load_settings(snapshot_file, arguments.set)):
+        append_overrides(snapshot_file, arguments.set)
     settings = load_settings(snapshot_file)
     differences = changed_settings(load_settings(arguments.config, arguments.set), settings)
     if differences:
@@ -144,7 +155,7 @@ def configuration_of_run(arguments: argparse.Namespace, config_folder: Path) -> 
             "going on with %s, which differs from %s in: %s (--update-config takes the latter)",
             *(snapshot_file, arguments.config, ", ".join(sorted(differences))),
         )
-    return snapshot_file, settings
+    return settings
 
 
 def log_to(file: Path) -> None:

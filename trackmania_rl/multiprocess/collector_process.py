@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import psutil
 import torch
 
 from trackmania_rl.agents.inference import Inferer
@@ -38,7 +39,7 @@ log = logging.getLogger(__name__)
 def collector_process_fn(task: CollectorTask, shared: SharedRun) -> None:
     """Play races until `shared.stop_requested`; the game instance ends with this process, however it ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process; the main one ends the run in order
-    signal.signal(signal.SIGTERM, _end_by_exception)
+    signal.signal(signal.SIGTERM, _end_at_once)
     release_ctrl_c()
     _end_when_the_parent_is_gone()
     send_logs_to(shared.log_queue)
@@ -97,17 +98,8 @@ def make_games(task: CollectorTask) -> InProcessGames:
 
 
 def make_manager(task: CollectorTask) -> GameInstanceManager:
-    """The manager of this collector's game instance.
-
-    Raises:
-        UserError: if the configured game has no launcher here.
-    """
+    """The manager of this collector's game instance."""
     game = task.settings.game
-    if game.game != "simulated":
-        raise UserError(
-            f'game = "{game.game}": the launcher of the real game is not part of this version yet; '
-            'set game = "simulated"'
-        )
     launcher = SimulatedGameLauncher(game.base_tmi_port + task.index, task.maps_folder)
     return GameInstanceManager(game, task.settings.observation, launcher)
 
@@ -131,8 +123,12 @@ class _SlotOutbox:
         self._sender.send(self._slot, rollout_results, end_race_stats)
 
 
-def _end_by_exception(*_: object) -> None:
-    raise SystemExit(0)
+def _end_at_once(*_: object) -> None:
+    """End with the game instance, wherever the process stands: an exception would get lost while numba compiles."""
+    for game in psutil.Process().children():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            game.kill()
+    os._exit(1)
 
 
 def _end_when_the_parent_is_gone() -> None:
@@ -142,6 +138,6 @@ def _end_when_the_parent_is_gone() -> None:
     def watch() -> None:
         if parent is not None:
             parent.join()
-            os._exit(1)
+            _end_at_once()
 
     threading.Thread(target=watch, name="parent-watch", daemon=True).start()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from trackmania_rl.agents.iqn import IQN_Network
+from trackmania_rl.errors import UserError
 from trackmania_rl.features import ObservationLayout
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import Settings
@@ -25,7 +26,19 @@ def make_network(settings: Settings, layout: ObservationLayout, seeds: SeedTree)
 
 
 def pick_device(torch_device: str) -> torch.device:
-    """The device that the setting names; "auto" is a GPU where there is one."""
+    """The device that the setting names; "auto" is a GPU where there is one.
+
+    Raises:
+        UserError: if torch cannot use that device on this machine.
+    """
     if torch_device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return torch.device(torch_device)
+    try:
+        device = torch.device(torch_device)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:  # torch built without CUDA fails an assertion
+        reason = str(error).splitlines()[0]
+        raise UserError(
+            f'torch_device = "{torch_device}" cannot be used here: {reason}; try "auto" or "cpu"'
+        ) from error
+    return device

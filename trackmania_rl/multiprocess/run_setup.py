@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -16,7 +17,7 @@ from trackmania_rl.features import ObservationLayout
 from trackmania_rl.multiprocess.collector_process import collector_process_fn
 from trackmania_rl.multiprocess.live_settings import LiveSettings
 from trackmania_rl.multiprocess.rollout_transport import RolloutReceiver
-from trackmania_rl.multiprocess.run_network import make_network
+from trackmania_rl.multiprocess.run_network import make_network, pick_device
 from trackmania_rl.multiprocess.shared_run import CollectorTask, SharedRun, hold_back_ctrl_c, spawn_context
 from trackmania_rl.multiprocess.supervisor import CollectorSupervisor
 from trackmania_rl.seeds import SeedTree
@@ -49,13 +50,22 @@ def check_machine(settings: Settings, folder: Path) -> None:
     """Look at what the run needs of the machine.
 
     Raises:
-        UserError: if the disk is full, or a port that a game instance needs is taken.
+        UserError: if the folder cannot be written to, the disk is full, the device or the game cannot be used, or a
+            port that a game instance needs is taken.
     """
+    if not os.access(folder, os.W_OK):
+        raise UserError(f"the folder {folder} cannot be written to; choose another one with --output-folder")
     free_mb = shutil.disk_usage(folder).free >> 20
     if free_mb < settings.run.minimum_free_disk_mb:
         raise UserError(
             f"the disk of {folder} has {free_mb} MB free, less than minimum_free_disk_mb = "
             f"{settings.run.minimum_free_disk_mb}: no checkpoint could be written; free some space"
+        )
+    pick_device(settings.run.torch_device)
+    if settings.game.game != "simulated":
+        raise UserError(
+            f'game = "{settings.game.game}": the launcher of the real game is not part of this version yet; '
+            'set game = "simulated"'
         )
     if not settings.game.is_in_process:
         for index in range(settings.game.n_collectors):

@@ -1,0 +1,112 @@
+"""What a user can get wrong ends the command at once: one clear line, a non-zero exit code, no process left."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+ENDS_WITHIN_S = 120.0
+
+MISTAKES = {
+    "unknown setting": ("epsilon_shedule", "did you mean epsilon_schedule"),
+    "wrong value": ("batch_size", "-3"),
+    "unreadable override": ("no_equals_sign", "name=value"),
+    "missing configuration": ("nowhere.py",),
+    "broken configuration": ("broken.py", "line 3"),
+    "missing map": ("atlantis.toml",),
+    "damaged reference line": ("line.npy",),
+    "truncated checkpoint": ("checkpoint.pt", "cannot read"),
+    "random checkpoint": ("checkpoint.pt", "cannot read"),
+    "other network sizes": ("does not fit", "run_name"),
+    "port in use": ("port", "base_tmi_port"),
+    "full disk": ("minimum_free_disk_mb",),
+    "folder is a file": ("cannot make the folder",),
+    "no such device": ("cuda:99",),
+    "real game": ("launcher",),
+}
+"""Each mistake, and what its line must mention."""
+
+
+@pytest.fixture(scope="module")
+def outcomes(
+    start_training: Any, tmp_path_factory: pytest.TempPathFactory, repository_root: Path
+) -> dict[str, tuple[int, str, list[Any]]]:
+    """(exit code, output, survivors) by mistake; all commands run at the same time."""
+    folder = tmp_path_factory.mktemp("mistakes")
+    commands = {}
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        for mistake, arguments in _arguments(start_training, folder, repository_root, taken).items():
+            commands[mistake] = arguments()
+        for command in commands.values():
+            command.process.wait(ENDS_WITHIN_S)
+    return {name: (c.process.returncode, c.output, c.survivors()) for name, c in commands.items()}
+
+
+def _arguments(
+    start_training: Any, folder: Path, repository_root: Path, taken: socket.socket
+) -> dict[str, Callable[[], Any]]:
+    """How each command with a mistake is started."""
+    good = start_training(folder / "good", options=("--max-wall-s", "0"))
+    assert good.process.wait(ENDS_WITHIN_S) == 0, good.output
+    checkpoint = (good.run_folder / "checkpoint.pt").read_bytes()
+    (good.run_folder / "checkpoint.previous.pt").unlink(missing_ok=True)
+
+    def with_checkpoint(name: str, content: bytes) -> Path:
+        shutil.copytree(good.folder, folder / name)
+        (folder / name / "save" / "tested" / "checkpoint.pt").write_bytes(content)
+        return folder / name
+
+    def start(name: str, *options: str, **settings: object) -> Callable[[], Any]:
+        return lambda: start_training(folder / name, options, **settings)
+
+    configuration = folder / "configuration"
+    shutil.copytree(repository_root / "config_files", configuration)
+    (configuration / "broken.py").write_text("seed = 1\nrun_name = 'x'\nbatch_size = = 3\n")
+    maps = folder / "maps"
+    shutil.copytree(repository_root / "maps", maps)
+    (maps / "line.npy").write_bytes((maps / "valley_0.5m.npy").read_bytes()[:1000])
+    np.save(folder / "random.npy", np.random.default_rng(0).integers(0, 255, 100_000))
+    (folder / "a_file").write_text("not a folder")
+
+    def map_cycle(map_path: str, line: str) -> str:
+        entry = {"map_name": "m", "map_path": map_path, "reference_line": line, "is_explo": True, "fill_buffer": True}
+        return repr(({**entry, "repeat": 1},))
+
+    return {
+        "unknown setting": start("a", epsilon_shedule=3),
+        "wrong value": start("b", batch_size=-3),
+        "unreadable override": start("c", "--set", "no_equals_sign"),
+        "missing configuration": start("d", "--config", str(configuration / "nowhere.py")),
+        "broken configuration": start("e", "--config", str(configuration / "broken.py")),
+        "missing map": start("f", map_cycle=map_cycle("atlantis.toml", "valley_0.5m.npy")),
+        "damaged reference line": start(
+            "g", maps_folder=repr(str(maps)), map_cycle=map_cycle("valley.toml", "line.npy")
+        ),
+        "truncated checkpoint": lambda: start_training(with_checkpoint("h", checkpoint[: len(checkpoint) // 2])),
+        "random checkpoint": lambda: start_training(with_checkpoint("i", (folder / "random.npy").read_bytes())),
+        "other network sizes": lambda: start_training(with_checkpoint("j", checkpoint), float_hidden_dim=20),
+        "port in use": start("k", game_transport="'socket'", base_tmi_port=taken.getsockname()[1]),
+        "full disk": start("l", minimum_free_disk_mb=10**9),
+        "folder is a file": start("m", "--output-folder", str(folder / "a_file")),
+        "no such device": start("n", torch_device="'cuda:99'"),
+        "real game": start("o", game="'tmnf'"),
+    }
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_one_clear_line(outcomes: dict[str, tuple[int, str, list[Any]]], mistake: str) -> None:
+    exit_code, output, survivors = outcomes[mistake]
+    errors = [line for line in output.splitlines() if line.startswith("error: ")]
+    assert exit_code == 1, output
+    assert "Traceback" not in output, output
+    assert len(errors) == 1, output
+    assert all(word in errors[0] for word in MISTAKES[mistake]), output
+    assert not survivors
