@@ -17,11 +17,15 @@ IMAGE_PX = (40, 30)
 
 @pytest.fixture(scope="session")
 def maps_folder(tmp_path_factory: pytest.TempPathFactory, repository_root: Path) -> Path:
-    """`straight`: 60 m with two checkpoints; and the shipped `ring` of three laps."""
+    """`straight`: 60 m with two checkpoints; `gates`: the same with twenty; and the shipped `ring` of three laps."""
     folder = tmp_path_factory.mktemp("maps")
     np.save(folder / "straight_0.5m.npy", np.arange(0.0, 60.0, 0.5)[:, None] * np.array([0, 0, 1.0]) + (0, 100, 0))
     (folder / "straight.toml").write_text(
         'name = "straight"\nline = "straight_0.5m.npy"\nedge = "wall"\ncheckpoints_m = [17.3, 40.1]\n'
+    )
+    np.save(folder / "gates_0.5m.npy", np.load(folder / "straight_0.5m.npy"))
+    (folder / "gates.toml").write_text(
+        f'name = "gates"\nline = "gates_0.5m.npy"\nedge = "wall"\ncheckpoints_m = {[10.0 + 2 * i for i in range(20)]}\n'
     )
     for name in ("ring.toml", "ring_0.5m.npy"):
         (folder / name).write_bytes((repository_root / "maps" / name).read_bytes())
