@@ -91,7 +91,7 @@ def naive_mini_race(race: RowColumns, t: int, elapsed: int, rules) -> dict:
     return {
         "state_img": race.frames[t],
         "state_float": state_float,
-        "action": race.actions[t],
+        "action": race.actions[t].long(),
         "reward": torch.tensor(reward + discount * next_potential - float(race.potentials[t])),
         "next_state_img": race.frames[next_t],
         "next_state_float": next_float,

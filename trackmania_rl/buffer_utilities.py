@@ -186,7 +186,7 @@ def buffer_collate_function(
     return MiniRaceBatch(
         state_img=frames[:n_transitions],
         state_float=floats[:n_transitions],
-        action=columns.actions.take(position),
+        action=columns.actions.take(position).long(),
         reward=discounted.sum(1) + gamma_n * next_potential - potential,
         next_state_img=frames[n_transitions:],
         next_state_float=floats[n_transitions:],

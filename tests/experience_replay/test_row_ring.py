@@ -70,7 +70,7 @@ def test_the_state_holds_only_filled_rows_and_needs_no_pickle():
 def test_without_an_image_the_frames_take_no_memory():
     ring = RowRing(4, N_FLOATS)
     assert ring.columns.frames.shape == (4, 1, 0, 0)
-    assert RowRing.bytes_per_row(N_FLOATS, (0, 0)) == N_FLOATS * 4 + 3 * 8 + 2 * 4
+    assert RowRing.bytes_per_row(N_FLOATS, (0, 0)) == N_FLOATS * 4 + 2 * 2 + 3 * 4
     assert RowRing.bytes_per_row(N_FLOATS, (2, 3)) == RowRing.bytes_per_row(N_FLOATS, (0, 0)) + 6
 
 

@@ -17,15 +17,17 @@ NEVER_FINISHES = 2**31 - 1
 class RowColumns:
     """R consecutive rows, column by column. Row t of a race is its state t and the action taken there.
 
+    The types are those of the ring; a race that is appended may have wider ones.
+
     Attributes:
         frames: (R, 1, H, W) uint8; (R, 1, 0, 0) without an image.
         state_floats: (R, F) float32, not normalized.
-        actions: (R,) int64.
+        actions: (R,) int16.
         rewards: (R,) float32, of the single action from this row to the next (or to the finish).
         potentials: (R,) float32, shaping potential of the state.
-        n_steps: (R,) int64, how many actions the transition from this row spans; 0 where none starts (the last state of
+        n_steps: (R,) int16, how many actions the transition from this row spans; 0 where none starts (the last state of
             a race that was cut off).
-        steps_to_finish: (R,) int64, or `NEVER_FINISHES`.
+        steps_to_finish: (R,) int32, or `NEVER_FINISHES`.
     """
 
     frames: torch.Tensor
@@ -60,11 +62,11 @@ class RowColumns:
         return RowColumns(
             frames=column(torch.uint8, 1, *image_size_px),
             state_floats=column(torch.float32, n_floats),
-            actions=column(torch.int64),
+            actions=column(torch.int16),
             rewards=column(torch.float32),
             potentials=column(torch.float32),
-            n_steps=column(torch.int64),
-            steps_to_finish=column(torch.int64),
+            n_steps=column(torch.int16),
+            steps_to_finish=column(torch.int32),
         )
 
 

@@ -78,7 +78,7 @@ class TransitionStorage(Storage):
             row_ids = row_ids[row_ids >= self.ring.first_row]
         n_live, n_new = len(self), len(row_ids)
         if self._end + n_new > len(self._row_ids):
-            size = 2 * max(self.ring.capacity, n_live + n_new)
+            size = 3 * (n_live + n_new) // 2
             self._row_ids = _moved_to_front(self.row_ids, size)
             self._priorities = _moved_to_front(self.priorities, size)
             self._start, self._end = 0, n_live
