@@ -27,6 +27,7 @@ from benchmarks.performance import (
     in_process_games,
     inference,
     learner_step,
+    memory,
     replay,
     simulation,
     training,
@@ -39,6 +40,7 @@ from benchmarks.performance.report import print_report, write_json
 
 PARTS: dict[str, Callable[[Options, Machine], list[Figure]]] = {
     "replay": replay.measure,
+    "memory": memory.measure,
     "transport": transport.measure,
     "weights": weights.measure,
     "inference": inference.measure,

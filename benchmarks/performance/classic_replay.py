@@ -129,11 +129,3 @@ class ClassicReplay:
     def _image(self, images: npt.NDArray[np.uint8]) -> torch.Tensor:
         tensor = torch.from_numpy(images)
         return (tensor.to(torch.float32) - 128) / 128 if self.images_as_floats else tensor
-
-
-def as_lists(race: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """A race as the classic client leaves it: a list entry, and an array of its own, for each state."""
-    return {
-        name: [step.copy() if isinstance(step, np.ndarray) else step.item() for step in column]
-        for name, column in race.items()
-    }

@@ -147,30 +147,52 @@ def game_ms_per_action(width_px: int, height_px: int) -> float:
     return 1e3 * fastest_s / FLOOR_ACTIONS
 
 
+class StateReading:
+    """A state in the middle of a race, and what both ways need to make floats of it.
+
+    Attributes:
+        blob: as the game sends it.
+        layout: names of the floats.
+        builder: this project's way.
+        keys: previous actions, for the classic way.
+        zone_centers_m: (Z, 3) the zones ahead, likewise.
+    """
+
+    def __init__(self, options: Options) -> None:
+        settings = game_settings(options, 0, 0)
+        race = SimulatedRace(load_track(PROJECT / "maps" / MAP.map_path))
+        race.set_input(THROTTLE)
+        for _ in range(FLOOR_ACTIONS):
+            race.advance(TICKS_PER_ACTION)
+        self.blob = race.save_state()
+        zones = load_game_map(MAP, PROJECT / settings.game.maps_folder, settings.observation).zones
+        layout = self.layout = ObservationLayout.from_settings(settings.observation)
+        self.builder = FeatureBuilder(layout, settings.game.inputs, settings.game.action_forward_idx)
+        self.builder.reset(zones)
+        self.builder.build(self.state)
+        assert self.builder.tracker is not None
+        ahead = self.builder.tracker.zone_idx + layout.zone_stride * np.arange(layout.n_zone_centers)
+        self.zone_centers_m = zones.centers_m[ahead]
+        keys_held = dict.fromkeys(("accelerate", "brake", "left", "right"), False)
+        self.keys = [keys_held] * layout.n_previous_actions
+
+    @property
+    def state(self) -> StateView:
+        """The state, wrapped anew."""
+        return StateView(self.blob)
+
+
 def _measure_reading(options: Options) -> Figure:
-    settings = game_settings(options, 0, 0)
-    race = SimulatedRace(load_track(PROJECT / "maps" / "valley.toml"))
-    race.set_input(THROTTLE)
-    for _ in range(100):
-        race.advance(TICKS_PER_ACTION)
-    blob = race.save_state()
-    zones = load_game_map(MAP, PROJECT / settings.game.maps_folder, settings.observation).zones
-    layout = ObservationLayout.from_settings(settings.observation)
-    builder = FeatureBuilder(layout, settings.game.inputs, settings.game.action_forward_idx)
-    builder.reset(zones)
-    builder.build(StateView(blob))
-    assert builder.tracker is not None
-    ahead = builder.tracker.zone_idx + layout.zone_stride * np.arange(layout.n_zone_centers)
-    keys = [dict.fromkeys(("accelerate", "brake", "left", "right"), False)] * layout.n_previous_actions
+    reading = StateReading(options)
     calls = max(1, options.client_actions // 100)
 
     def ours() -> None:
         for _ in range(calls):
-            builder.build(StateView(blob))
+            reading.builder.build(reading.state)
 
     def classic() -> None:
         for _ in range(calls):
-            read_floats(blob, keys, zones.centers_m[ahead])
+            read_floats(reading.blob, reading.keys, reading.zone_centers_m)
 
     times = times_in_turns(options, ours=ours, classic=classic)
     per_state = {name: Timing(t.wall_ms / calls, t.processor_ms / calls) for name, t in times.items()}

@@ -12,12 +12,12 @@ from benchmarks.performance.machine import Machine
 from benchmarks.performance.measuring import (
     DEFAULT_SIZE,
     FULL_SIZE,
-    N_FLOATS,
     Figure,
     Options,
     settings_for,
     times_in_turns,
 )
+from benchmarks.performance.races import N_FLOATS
 from trackmania_rl.agents.inference import Inferer
 from trackmania_rl.settings import Settings
 

@@ -15,12 +15,12 @@ from benchmarks.performance.machine import GEMM_SIDE, Machine, matrix_product
 from benchmarks.performance.measuring import (
     DEFAULT_SIZE,
     FULL_SIZE,
-    N_FLOATS,
     Figure,
     Options,
     settings_for,
     times_in_turns,
 )
+from benchmarks.performance.races import N_FLOATS
 from trackmania_rl.agents.iqn import IQN_Network
 from trackmania_rl.agents.learner import IQNLearner
 from trackmania_rl.settings import Settings

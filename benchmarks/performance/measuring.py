@@ -15,7 +15,6 @@ from trackmania_rl.settings import Settings, load_settings
 PROJECT = Path(__file__).resolve().parent.parent.parent
 FULL_SIZE = PROJECT / "config_files" / "config_tmnf.py"
 DEFAULT_SIZE = PROJECT / "config_files" / "config.py"
-N_FLOATS = 184
 MS_PER_ACTION = 50
 FEWEST_REPETITIONS = 3
 

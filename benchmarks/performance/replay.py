@@ -1,27 +1,24 @@
-"""Filling the replay memory with a race, drawing batches from it, and the memory it takes."""
+"""Filling the replay memory with a race, and drawing batches from it."""
 
 from __future__ import annotations
 
 import itertools
-import multiprocessing
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import numpy as np
-import psutil
 import torch
 
-from benchmarks.performance.classic_replay import ClassicReplay, as_lists
+from benchmarks.performance.classic_replay import ClassicReplay
 from benchmarks.performance.machine import Machine
 from benchmarks.performance.measuring import (
     FULL_SIZE,
     MS_PER_ACTION,
-    N_FLOATS,
     Figure,
     Options,
     settings_for,
     times_in_turns,
 )
+from benchmarks.performance.races import N_FLOATS, as_lists, random_race
 from trackmania_rl.buffer_management import fill_buffer_from_rollout_with_n_steps_rule
 from trackmania_rl.buffer_utilities import make_buffers
 from trackmania_rl.features import ObservationLayout
@@ -31,7 +28,6 @@ PART = "replay"
 GAMMA = 0.999
 FILL_RATIO = 20.0
 SAMPLE_RATIO = 10.0
-MOST_KB_PER_TRANSITION = 20.0
 N_RACES = 3
 """Different races, stored in turns, so that a race's arrays are not always warm in the cache."""
 
@@ -41,19 +37,7 @@ def measure(options: Options, machine: Machine) -> list[Figure]:
     figures = []
     for image_size_px in (options.image_size_px, (0, 0)):
         figures += _measure_fill_and_sample(options, machine, image_size_px)
-    return [*figures, _measure_memory(options)]
-
-
-def random_race(n_frames: int, image_size_px: tuple[int, int], seed: int) -> dict[str, Any]:
-    """The part of `rollout_results` that replay reads, of a race that was cut off."""
-    rng = np.random.default_rng(seed)
-    return {
-        "frames": rng.integers(0, 256, (n_frames, 1, *image_size_px), dtype=np.uint8),
-        "state_float": rng.normal(size=(n_frames, N_FLOATS)).astype(np.float32),
-        "actions": rng.integers(0, 12, n_frames),
-        "action_was_greedy": rng.random(n_frames) < 0.9,
-        "meters_advanced_along_centerline": rng.random(n_frames).cumsum(),
-    }
+    return figures
 
 
 class Replays:
@@ -135,6 +119,7 @@ def _measure_sample(
     options: Options, machine: Machine, replays: Replays, batch_size: int, frames: str, batch_bytes: int
 ) -> list[Figure]:
     classic = replays.classic
+    replays.buffer.set_batch_size(batch_size)
     has_frames = replays.buffer.ring.columns.frames.numel() > 0
 
     def sample_classic(images_as_floats: bool) -> None:
@@ -145,7 +130,7 @@ def _measure_sample(
 
     times = times_in_turns(
         options,
-        ours=lambda: replays.buffer.sample(batch_size),
+        ours=replays.buffer.sample,
         classic=lambda: sample_classic(True),
         classic_bytes=lambda: sample_classic(False),
     )
@@ -164,35 +149,3 @@ def _measure_sample(
             else "",
         )
     ]
-
-
-def _measure_memory(options: Options) -> Figure:
-    """Resident memory that a filled memory takes, in fresh processes: a used one has freed memory to fill first."""
-    context = multiprocessing.get_context("spawn")
-    with context.Pool(1, maxtasksperchild=1) as pool:
-        ours_kb, classic_kb = pool.starmap(kb_per_transition, [(options, False), (options, True)], chunksize=1)
-    height_px, width_px = options.image_size_px
-    return Figure(
-        PART,
-        f"memory of a transition, {width_px} x {height_px}",
-        ours_kb,
-        "kB",
-        classic=classic_kb,
-        floor=(height_px * width_px + 4 * N_FLOATS) / 1e3,
-        floor_is=f"one frame and one state's floats; at most {MOST_KB_PER_TRANSITION} kB is asked for",
-    )
-
-
-def kb_per_transition(options: Options, is_classic: bool) -> float:
-    """Fill a memory until races overwrite others; by how much this process has grown, for each transition in it."""
-    replays = Replays(options, replay_settings(options), options.image_size_px)
-    memory = replays.classic if is_classic else replays
-    race = random_race(options.n_frames, options.image_size_px, seed=0)
-    replays.fill({name: column[:2] for name, column in race.items()})  # what is loaded at the first call
-    before_bytes = psutil.Process().memory_info().rss
-    for _ in range(2 + options.memory_rows // options.n_frames):
-        if is_classic:
-            replays.fill_classic(as_lists(race))
-        else:
-            replays.fill(race)
-    return (psutil.Process().memory_info().rss - before_bytes) / 1e3 / (len(memory.buffer) + len(memory.buffer_test))

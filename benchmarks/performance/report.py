@@ -64,4 +64,4 @@ def _number(value: float | None) -> str:
         return ""
     if value >= 1000:
         return f"{value:,.0f}"
-    return f"{value:.3g}" if value < 100 else f"{value:.0f}"
+    return f"{value:.3g}" if value < 10 else f"{value:.4g}"

@@ -9,17 +9,16 @@ from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from typing import Any
 
-from benchmarks.performance.classic_replay import as_lists
 from benchmarks.performance.machine import Machine
-from benchmarks.performance.measuring import N_FLOATS, Figure, Options, Timing
-from benchmarks.performance.replay import Replays, random_race, replay_settings
+from benchmarks.performance.measuring import Figure, Options, Timing
+from benchmarks.performance.races import N_ACTIONS, N_FLOATS
+from benchmarks.performance.replay import Replays, replay_settings
+from benchmarks.performance.senders import send_through_queue, send_through_slots
 from trackmania_rl.multiprocess.rollout_slot import RolloutBounds
-from trackmania_rl.multiprocess.rollout_transport import RolloutReceiver, RolloutSender
+from trackmania_rl.multiprocess.rollout_transport import RolloutReceiver
 
 PART = "transport"
 BLOCKED_RATIO = 10.0
-FILL_RATIO = 20.0
-N_ACTIONS = 12
 SURELY_ANNOUNCED_S = 0.15
 """A race that was sent so long ago waits for the learner: what `receive` then takes is the learner's own time."""
 TIMEOUT_S = 60.0
@@ -66,7 +65,6 @@ def measure(options: Options, machine: Machine) -> list[Figure]:
             "transport and fill",
             medians["ours with fill"],
             medians["classic with fill"],
-            required_ratio=FILL_RATIO,
             floor=race_ms,
             floor_is="one copy of the race",
             note="learner's time from a waiting race to its transitions in the replay memory, the slot released",
@@ -160,34 +158,3 @@ def _ask_for_race(connection: Connection) -> None:
     assert connection.poll(TIMEOUT_S), f"the collector has no race after {TIMEOUT_S} s"
     connection.recv()
     connection.send(True)
-
-
-def send_through_slots(connection: Connection, sender: RolloutSender, n_frames: int) -> None:
-    """The collector's process of `_slots`: a race is in its slot before it is asked for."""
-    seed = 0
-    while True:
-        slot = sender.acquire()
-        assert slot is not None
-        race = random_race(n_frames, slot.frames.shape[2:], seed)
-        slot.frames[:n_frames] = race["frames"]
-        race["frames"] = slot.frames[:n_frames]
-        connection.send("ready")
-        if not connection.recv():
-            break
-        sender.send(slot, race | {"sent_at_s": time.perf_counter()}, {})
-        seed += 1
-    del race, slot  # views of the slot
-    sender.close()
-
-
-def send_through_queue(connection: Connection, queue: Any, n_frames: int, image_size_px: tuple[int, int]) -> None:
-    """The collector's process of `_queue`: a race is there as lists before it is asked for."""
-    seed = 0
-    while True:
-        race: dict[str, Any] = as_lists(random_race(n_frames, image_size_px, seed))
-        connection.send("ready")
-        if not connection.recv():
-            break
-        race["sent_at_s"] = time.perf_counter()
-        queue.put(race)
-        seed += 1

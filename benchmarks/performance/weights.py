@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from benchmarks.performance.classic_agent import ClassicNetwork
 from benchmarks.performance.learner_step import make_network
 from benchmarks.performance.machine import Machine
-from benchmarks.performance.measuring import FULL_SIZE, N_FLOATS, Figure, Options, settings_for, times_in_turns
+from benchmarks.performance.measuring import FULL_SIZE, Figure, Options, settings_for, times_in_turns
+from benchmarks.performance.races import N_FLOATS
 from trackmania_rl.agents.flat_parameters import flatten_parameters
 from trackmania_rl.agents.shared_weights import SharedWeights
 
