@@ -171,7 +171,7 @@ memory_size_schedule = ((0, 200_000),)
 memory_size_start_learn_schedule = ((0, 2_000),)
 
 # How often each transition is trained on, on average, before it is discarded: the replay ratio. Range: > 0.
-number_times_single_memory_is_used_before_discard = 16.0
+number_times_single_memory_is_used_before_discard = 4.0
 
 # Share of transitions kept apart for the test loss, never trained on. Range: 0 to below 1. Restart.
 buffer_test_ratio = 0.05
