@@ -15,6 +15,9 @@ from trackmania_rl.experience_replay.row_ring import NEVER_FINISHES, RowColumns
 from trackmania_rl.rewards import EngineeredRewards, FeaturePlaces, race_rewards, state_potentials
 from trackmania_rl.settings import ReplaySettings, RewardSettings
 
+# There is no read-only tensor, which torch says once; the tensors made here are only read.
+warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+
 
 def fill_buffer_from_rollout_with_n_steps_rule(
     buffer: MiniRaceReplayBuffer,
@@ -143,7 +146,4 @@ def draw_test_side(
 
 def _as_rows(**columns: npt.NDArray[Any]) -> RowColumns:
     """The arrays as tensors over the same memory, which is only read: it may be a view of a slot in shared memory."""
-    with warnings.catch_warnings():
-        # There is no read-only tensor, which torch says once about every read-only array.
-        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-        return RowColumns(**{name: torch.from_numpy(column) for name, column in columns.items()})
+    return RowColumns(**{name: torch.from_numpy(column) for name, column in columns.items()})
