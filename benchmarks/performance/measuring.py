@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import statistics
 import time
 from collections.abc import Callable
@@ -147,9 +148,14 @@ def times_in_turns(options: Options, **functions: Callable[[], object]) -> dict[
     affordable = int(options.seconds_per_figure / max(once_s.values()))
     repetitions = max(FEWEST_REPETITIONS, min(options.repetitions, affordable))
     samples: dict[str, list[tuple[float, float]]] = {name: [] for name in functions}
-    for _ in range(repetitions):
-        for name, function in functions.items():
-            samples[name].append(time_once(function, options.device))
+    gc.collect()
+    gc.freeze()  # one way's many objects must not be searched for garbage in the other way's time
+    try:
+        for _ in range(repetitions):
+            for name, function in functions.items():
+                samples[name].append(time_once(function, options.device))
+    finally:
+        gc.unfreeze()
     return {name: Timing.median(pairs) for name, pairs in samples.items()}
 
 

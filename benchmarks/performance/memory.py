@@ -22,6 +22,8 @@ def measure(options: Options, machine: Machine) -> list[Figure]:
     context = multiprocessing.get_context("spawn")
     with context.Pool(1, maxtasksperchild=1) as pool:
         ours_kb, classic_kb = pool.starmap(kb_per_transition, [(options, False), (options, True)], chunksize=1)
+        pool.close()
+        pool.join()
     height_px, width_px = options.image_size_px
     figure = Figure(
         PART,

@@ -141,6 +141,7 @@ def _queue(options: Options) -> Iterator[Callable[[Replays], tuple[Callable[[], 
 
     with _running(child, here):
         yield of
+    queue.close()
 
 
 @contextmanager
