@@ -432,7 +432,8 @@ def fill_features(
     """
     at = look.at
     floats[at.mini_race_time_actions] = 0.0
-    floats[at.previous_actions : at.previous_actions + len(previous_actions)] = previous_actions
+    for key in range(len(previous_actions)):  # a slice assignment would take seconds to compile
+        floats[at.previous_actions + key] = previous_actions[key]
     for wheel in range(N_WHEELS):
         word = _WHEELS + wheel * _WORDS_PER_WHEEL
         material = head_i32[word + _MATERIAL] & MATERIAL_ID_MASK
