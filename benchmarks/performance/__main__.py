@@ -1,7 +1,7 @@
 """Measure every part beside the classic way and beside its floor; see docs/benchmarks.rst.
 
 python -m benchmarks.performance                          # all, about ten minutes
-python -m benchmarks.performance --quick                  # about two minutes, coarser
+python -m benchmarks.performance --quick                  # about three minutes, coarser
 python -m benchmarks.performance --only replay transport --json figures.json
 python -m benchmarks.performance --device cuda --only replay learner_step inference
 """
