@@ -15,11 +15,13 @@ seed = 0
 # Where the learner and the inference networks run: "auto" (a GPU if there is one), "cpu", "cuda" or "cuda:0". Restart.
 torch_device = "auto"
 
-# Processor threads of the learner and of each collector. More is often slower on a busy machine. Range: > 0. Restart.
-learner_threads = 1
+# Processor threads of the learner and of each collector. More is often slower on a busy machine; the learner's "auto"
+# tries what is faster when a run starts, one thread or all cores that collectors leave. Range: > 0. Restart.
+learner_threads = "auto"
 collector_threads = 1
 
-# Compile the learner's network with torch.compile: faster steps after a minute of compiling. Restart.
+# Compile the learner's update with torch.compile: faster after half a minute of compiling. On a processor it needs a
+# C++ compiler; without one a line says so, and the update runs as it is. Restart.
 use_torch_compile = True
 
 # Time between two checkpoints, in seconds of wall-clock. Range: > 0.
@@ -264,7 +266,8 @@ weight_decay_lr_ratio = 1 / 50
 clip_grad_value = 1000.0
 clip_grad_norm = 30.0
 
-# Arithmetic of the networks on a GPU: "float32", "float16" or "bfloat16"; a processor always uses float32. Restart.
+# Arithmetic of the networks: "float32", "float16" or "bfloat16". A GPU follows it; a processor only for bfloat16 where
+# it has matrix instructions (Intel's AMX), which make a large network twice as fast; else it uses float32. Restart.
 autocast_dtype = "float16"
 
 # The target network moves by this share towards the online one, each time so many transitions were trained on.

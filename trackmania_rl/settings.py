@@ -66,7 +66,7 @@ class RunSettings(_Group):
     run_name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]
     seed: NonNegativeInt
     torch_device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")]
-    learner_threads: PositiveInt
+    learner_threads: PositiveInt | Literal["auto"]
     collector_threads: PositiveInt
     use_torch_compile: bool
     checkpoint_interval_s: PositiveFloat

@@ -8,6 +8,7 @@ import torch
 
 from trackmania_rl.agents.iqn import (
     SelfLossScaling,
+    draw_quantiles,
     draw_symmetric_quantiles,
     iqn_loss,
     of_action,
@@ -67,9 +68,11 @@ def test_targets_equal_loops(agent_settings, make_batch, way):
     settings = agent_settings(use_ddqn=use_ddqn, target_action="argmax_of_mean" if use_ddqn else way)
     batch = make_batch()
     online, target = Scripted(11), Scripted(12)
-    targets, tau = target_quantiles(online, target, batch, settings, torch.Generator().manual_seed(5))
+    quantiles = draw_quantiles(5, settings, torch.Generator().manual_seed(5))
+    targets, tau = target_quantiles(online, target, batch, settings, quantiles), quantiles.target
     assert targets.shape == tau.shape == (5, 8)
     assert torch.equal(tau, draw_symmetric_quantiles(5, 8, torch.Generator().manual_seed(5)))
+    assert (quantiles.choice is not None) == use_ddqn
 
     by_target, by_online = target(None, None, tau).numpy(), online(None, None, tau).numpy()
     disagreements = 0
@@ -127,11 +130,11 @@ def test_iqn_loss_sums_weighted_losses_and_reports_errors_of_the_mean(agent_sett
     batch = make_batch()
     online, target = Scripted(11), Scripted(12)
     scaling = SelfLossScaling(torch.device("cpu"))
-    loss = iqn_loss(online, target, batch, settings, scaling, torch.Generator().manual_seed(5), learning=True)
+    quantiles = draw_quantiles(5, settings, torch.Generator().manual_seed(5))
+    loss = iqn_loss(online, target, batch, settings, scaling, quantiles, learning=True)
 
-    generator = torch.Generator().manual_seed(5)
-    targets, _ = target_quantiles(online, target, batch, settings, generator)
-    tau = draw_symmetric_quantiles(5, 8, generator)
+    targets = target_quantiles(online, target, batch, settings, quantiles)
+    tau = quantiles.prediction
     predictions = of_action(online(None, None, tau), batch.action)
     each = naive_quantile_huber_loss(targets.tolist(), predictions.tolist(), tau.tolist(), settings.iqn_kappa)
     assert loss.total.item() == pytest.approx(np.dot(batch.weight.numpy(), each), rel=1e-5)
@@ -153,9 +156,8 @@ def test_with_the_value_baseline_a_silent_network_is_right_about_constant_reward
     batch.next_state_float[:, 0] = batch.state_float[:, 0] + n_steps
     batch.reward[:] = n_steps * -0.0475
     batch.gamma_n[:] = torch.tensor([1.0, 0.0, 1.0, 1.0, 1.0])  # the second one ends the mini-race
-    loss = iqn_loss(
-        network, network, batch, settings, SelfLossScaling(torch.device("cpu")), torch.Generator(), learning=True
-    )
+    quantiles = draw_quantiles(5, settings, torch.Generator())
+    loss = iqn_loss(network, network, batch, settings, SelfLossScaling(torch.device("cpu")), quantiles, learning=True)
     torch.testing.assert_close(loss.td_error, torch.zeros(5), rtol=0, atol=1e-5)
 
 

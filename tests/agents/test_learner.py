@@ -2,13 +2,16 @@
 
 import copy
 import io
+import os
+import shutil
 
 import pytest
 import torch
+import torch._inductor.config
 from torch import nn
 
 from trackmania_rl.agents.flat_parameters import flatten_parameters
-from trackmania_rl.agents.iqn import SelfLossScaling, iqn_loss
+from trackmania_rl.agents.iqn import SelfLossScaling, draw_quantiles, iqn_loss
 from trackmania_rl.agents.learner import IQNLearner
 
 CPU = torch.device("cpu")
@@ -16,9 +19,17 @@ CPU = torch.device("cpu")
 
 @pytest.fixture
 def make_learner(agent_settings, make_network):
-    def make(*, seed: int = 2, has_image: bool = False, device: torch.device = CPU, **changes) -> IQNLearner:
+    def make(
+        *,
+        seed: int = 2,
+        has_image: bool = False,
+        device: torch.device = CPU,
+        use_torch_compile: bool = False,
+        **changes,
+    ) -> IQNLearner:
         settings = agent_settings(**changes)
-        return IQNLearner(make_network(settings, has_image=has_image), settings, device=device, seed=seed)
+        network = make_network(settings, has_image=has_image)
+        return IQNLearner(network, settings, device=device, seed=seed, use_torch_compile=use_torch_compile)
 
     return make
 
@@ -41,7 +52,8 @@ def test_update_equals_the_plain_form(make_learner, make_batch, has_image, use_d
         learner.soft_update_target()
 
         optimizer.zero_grad()
-        loss = iqn_loss(online, target, batch, settings, scaling, generator, learning=True)
+        quantiles = draw_quantiles(len(batch.action), settings, generator)
+        loss = iqn_loss(online, target, batch, settings, scaling, quantiles, learning=True)
         loss.total.backward()
         nn.utils.clip_grad_value_(online.parameters(), settings.clip_grad_value)
         norm = nn.utils.clip_grad_norm_(online.parameters(), settings.clip_grad_norm)
@@ -239,9 +251,56 @@ def test_weights_of_another_size_are_refused(make_learner, make_network, agent_s
         make_learner().load_weights(other.state_dict())
 
 
-def test_a_processor_computes_in_float32_whatever_the_autocast_setting(make_learner, make_batch):
-    updates = [make_learner(autocast_dtype=dtype).update(make_batch(), 1e-3) for dtype in ("float16", "float32")]
-    assert torch.equal(updates[0].loss, updates[1].loss)
+def test_a_processor_without_matrix_instructions_computes_in_float32(make_learner, make_batch, monkeypatch):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", dict)
+    dtypes = ("float16", "bfloat16", "float32")
+    losses = [make_learner(autocast_dtype=dtype).update(make_batch(), 1e-3).loss for dtype in dtypes]
+    assert losses[0] == losses[1] == losses[2]
+
+
+@pytest.mark.parametrize("has_image", [False, True])
+def test_bfloat16_is_a_rougher_float32(make_learner, make_batch, monkeypatch, has_image):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": True})
+    rough = make_learner(autocast_dtype="bfloat16", has_image=has_image)
+    exact = make_learner(autocast_dtype="float32", has_image=has_image)
+    for step in range(3):
+        metrics = [learner.update(make_batch(has_image=has_image, seed=step), 1e-3) for learner in (rough, exact)]
+        assert metrics[0].loss != metrics[1].loss
+        torch.testing.assert_close(metrics[0].loss, metrics[1].loss, rtol=0.02, atol=0)
+        torch.testing.assert_close(metrics[0].grad_norm, metrics[1].grad_norm, rtol=0.05, atol=0)
+    assert flatten_parameters(rough.online).dtype == torch.float32
+
+
+def our_records(caplog):
+    return [record for record in caplog.records if record.name.startswith("trackmania_rl")]
+
+
+@pytest.mark.slow
+def test_a_compiled_update_equals_the_eager_one(make_learner, make_batch, caplog):
+    if shutil.which(os.environ.get("CXX", "g++")) is None:
+        pytest.skip("no C++ compiler here")
+    compiled, eager = make_learner(has_image=True, use_torch_compile=True), make_learner(has_image=True)
+    for step in range(4):
+        metrics = [learner.update(make_batch(has_image=True, seed=step), 1e-3) for learner in (compiled, eager)]
+        for of_compiled, of_eager in zip(*metrics, strict=True):
+            torch.testing.assert_close(of_compiled, of_eager, rtol=1e-4, atol=1e-5)
+    assert not our_records(caplog)
+    torch.testing.assert_close(flatten_parameters(compiled.online), flatten_parameters(eager.online))
+
+
+def test_without_a_compiler_it_says_so_once_and_runs_eagerly(make_learner, make_batch, caplog, monkeypatch):
+    torch._dynamo.reset()  # forget what another test compiled
+    monkeypatch.setattr(torch._inductor.config.cpp, "cxx", ("/nonexistent",))
+    monkeypatch.setattr(torch._inductor.config, "force_disable_caches", True)
+    without_compiler, eager = make_learner(use_torch_compile=True), make_learner()
+    for step in range(3):
+        for learner in (without_compiler, eager):
+            learner.update(make_batch(seed=step), 1e-3)
+    assert torch.equal(flatten_parameters(without_compiler.online), flatten_parameters(eager.online))
+    (record,) = our_records(caplog)
+    assert "use_torch_compile" in record.message
+    assert "No working C++ compiler" in record.message
+    assert "\n" not in record.message
 
 
 @pytest.mark.gpu

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -42,8 +42,8 @@ class ReturnsNetwork(Protocol):
         """How many actions (B,) of the mini-race are still to come."""
 
 
-class TransitionBatch(Protocol):
-    """What a batch of mini-race transitions holds (`experience_replay` makes them)."""
+class Transitions(NamedTuple):
+    """A batch of mini-race transitions (`experience_replay` makes them) as a plain tuple, cheap to take apart."""
 
     state_img: Tensor  # (B, 1, H, W) uint8; (B, 1, 0, 0) without an image
     state_float: Tensor  # (B, F) float32
@@ -53,6 +53,15 @@ class TransitionBatch(Protocol):
     next_state_float: Tensor
     gamma_n: Tensor  # (B,) float32, gamma to the power n; 0 where the mini-race or the race ends
     weight: Tensor  # (B,) float32, importance weights of prioritized replay; 1 without
+
+    @classmethod
+    def from_batch(cls, batch: Any) -> Transitions:
+        """The tensors of a batch that has them as attributes of these names."""
+        return cls(*(getattr(batch, name) for name in cls._fields))
+
+    def of(self, states: slice) -> Transitions:
+        """A portion of it."""
+        return Transitions(*(tensor[states] for tensor in self))
 
 
 # ------------------------------------------------------------------------------------------------------- 1. quantiles
@@ -75,6 +84,28 @@ def draw_symmetric_quantiles(batch_size: int, n_quantiles: int, generator: torch
     strata = torch.arange(n_pairs, device=generator.device)
     lower = (strata + torch.rand((batch_size, n_pairs), generator=generator, device=generator.device)) / n_quantiles
     return torch.cat((lower, 1 - lower), dim=1)
+
+
+class Quantiles(NamedTuple):
+    """The random numbers of one update."""
+
+    target: Tensor  # (B, M)
+    choice: Tensor | None  # (B, M), where the online network chooses the target's action (double DQN)
+    prediction: Tensor  # (B, N)
+
+    def of(self, states: slice) -> Quantiles:
+        """Those of a portion of the batch."""
+        return Quantiles(*(None if tau is None else tau[states] for tau in self))  # type: ignore[arg-type]
+
+
+def draw_quantiles(batch_size: int, settings: AgentSettings, generator: torch.Generator) -> Quantiles:
+    """Draw the quantiles of one update for B transitions."""
+    n = settings.iqn_n
+    return Quantiles(
+        target=draw_symmetric_quantiles(batch_size, n, generator),
+        choice=draw_symmetric_quantiles(batch_size, n, generator) if settings.use_ddqn else None,
+        prediction=draw_symmetric_quantiles(batch_size, n, generator),
+    )
 
 
 # --------------------------------------------------------------------------------------------------------- 2. network
@@ -282,10 +313,10 @@ def _output_size(settings: AgentSettings, height_px: int, width_px: int) -> int:
 def target_quantiles(
     online: ReturnsNetwork,
     target: ReturnsNetwork,
-    batch: TransitionBatch,
+    batch: Transitions,
     settings: AgentSettings,
-    generator: torch.Generator,
-) -> tuple[Tensor, Tensor]:
+    quantiles: Quantiles,
+) -> Tensor:
     """Returns that the prediction shall learn: reward + gamma^n x return of the next state's chosen action.
 
     Three ways to choose it: `max_of_each_quantile` takes the best action for each quantile by itself (as published with
@@ -297,24 +328,21 @@ def target_quantiles(
     overestimate cannot feed on itself through the target network.
 
     Returns:
-        Targets (B, M) without gradient, and the quantiles (B, M) they belong to.
+        (B, M) without gradient.
     """
     next_state = (batch.next_state_img, batch.next_state_float)
-    batch_size = len(batch.action)
     with torch.no_grad():
-        tau = draw_symmetric_quantiles(batch_size, settings.iqn_n, generator)
-        returns = target(*next_state, tau)  # (B, M, A)
+        returns = target(*next_state, quantiles.target)  # (B, M, A)
         if settings.return_bounds_per_action is not None:
             actions_left = target.actions_left(batch.next_state_float)
             returns = within_bounds(returns, actions_left, settings.return_bounds_per_action)
-        if settings.use_ddqn:
-            online_tau = draw_symmetric_quantiles(batch_size, settings.iqn_n, generator)
-            chosen = of_action(returns, online(*next_state, online_tau).mean(dim=1).argmax(dim=1))
+        if quantiles.choice is not None:
+            chosen = of_action(returns, online(*next_state, quantiles.choice).mean(dim=1).argmax(dim=1))
         elif settings.target_action == "argmax_of_mean":
             chosen = of_action(returns, returns.mean(dim=1).argmax(dim=1))
         else:
             chosen = returns.amax(dim=2)
-        return batch.reward.unsqueeze(1) + batch.gamma_n.unsqueeze(1) * chosen, tau
+        return batch.reward.unsqueeze(1) + batch.gamma_n.unsqueeze(1) * chosen
 
 
 def within_bounds(returns: Tensor, actions_left: Tensor, bounds_per_action: tuple[float, float]) -> Tensor:
@@ -387,13 +415,13 @@ class SelfLossScaling:
     Attributes:
         mean, clamped_mean: () running means of the divisors before and after clamping. They are plain means at first,
             until `target_self_loss_average_rate` is the larger weight.
-        batches: how many batches went in.
+        batches: () how many batches went in.
     """
 
     def __init__(self, device: torch.device) -> None:
         self.mean = torch.zeros((), device=device)
         self.clamped_mean = torch.zeros((), device=device)
-        self.batches = 0
+        self.batches = torch.zeros((), device=device)
 
     def factors(self, targets: Tensor, tau: Tensor, settings: AgentSettings, *, learning: bool) -> Tensor:
         """The factors (B,) of the transitions' losses.
@@ -405,8 +433,9 @@ class SelfLossScaling:
             learning: whether the running means move.
         """
         divisors = quantile_huber_loss(targets, targets, tau, settings.iqn_kappa).sqrt()
-        is_first = self.batches == 0  # the first batch sets the means, also where it is only looked at
-        rate = max(settings.target_self_loss_average_rate, 1 / (self.batches + 1)) if learning or is_first else 0.0
+        rate = (1 / (self.batches + 1)).clamp_min(settings.target_self_loss_average_rate)
+        if not learning:
+            rate = rate * (self.batches == 0)  # the first batch sets the means, also where it is only looked at
         mean = torch.lerp(self.mean, divisors.mean(), rate)
         clamped = torch.maximum(divisors, mean / settings.target_self_loss_clamp_ratio).clamp_min(SMALLEST_SELF_LOSS)
         clamped_mean = torch.lerp(self.clamped_mean, clamped.mean(), rate)
@@ -426,10 +455,10 @@ class IQNLoss(NamedTuple):
 def iqn_loss(
     online: ReturnsNetwork,
     target: ReturnsNetwork,
-    batch: TransitionBatch,
+    batch: Transitions,
     settings: AgentSettings,
     scaling: SelfLossScaling,
-    generator: torch.Generator,
+    quantiles: Quantiles,
     *,
     learning: bool,
 ) -> IQNLoss:
@@ -441,15 +470,15 @@ def iqn_loss(
         batch: B transitions.
         settings: of the algorithm.
         scaling: running means of the targets' own loss.
-        generator: source of the quantiles, on the networks' device.
+        quantiles: random numbers, from `draw_quantiles`.
         learning: False to measure only: running means stay.
     """
-    targets, target_tau = target_quantiles(online, target, batch, settings, generator)
-    tau = draw_symmetric_quantiles(len(batch.action), settings.iqn_n, generator)
+    targets = target_quantiles(online, target, batch, settings, quantiles)
+    tau = quantiles.prediction
     predictions = of_action(online(batch.state_img, batch.state_float, tau), batch.action)
     loss = quantile_huber_loss(targets, predictions, tau, settings.iqn_kappa)
     if settings.use_target_self_loss_scaling:
-        loss = loss * scaling.factors(targets, target_tau, settings, learning=learning)
+        loss = loss * scaling.factors(targets, quantiles.target, settings, learning=learning)
     mean_prediction = predictions.detach().mean(dim=1)
     return IQNLoss(
         total=(batch.weight * loss).sum(),

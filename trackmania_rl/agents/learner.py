@@ -9,17 +9,20 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from trackmania_rl.agents.compilation import Compiler
 from trackmania_rl.agents.flat_parameters import flatten_gradients, flatten_parameters
 from trackmania_rl.agents.iqn import (
     IQN_Network,
     IQNLoss,
+    Quantiles,
     SelfLossScaling,
-    TransitionBatch,
-    draw_symmetric_quantiles,
+    Transitions,
+    draw_quantiles,
     iqn_loss,
     quantile_huber_gradient,
     target_quantiles,
 )
+from trackmania_rl.agents.loss_scale import LossScale
 from trackmania_rl.agents.quantile_part import QuantilePart, Workspace, portions
 from trackmania_rl.agents.radam import FlatRAdam
 from trackmania_rl.settings import AgentSettings
@@ -37,6 +40,18 @@ class UpdateMetrics(NamedTuple):
     td_error: Tensor  # (B,) |error of the mean|, the priorities of prioritized replay
 
 
+def arithmetic_dtype(device: torch.device, settings: AgentSettings) -> torch.dtype:
+    """The precision of the networks' large products.
+
+    A GPU computes as configured. Of processors, those with matrix instructions (Intel's AMX) are several times faster
+    in bfloat16 than in float32, so they follow that setting; all others compute in float32, whatever is configured.
+    """
+    dtype: torch.dtype = getattr(torch, settings.autocast_dtype)
+    if device.type == "cpu" and not (dtype == torch.bfloat16 and torch.cpu.get_capabilities().get("amx_bf16", False)):
+        return torch.float32
+    return dtype
+
+
 class IQNLearner:
     """Online network, target network, averaged network, optimizer, and the random state they draw from.
 
@@ -48,7 +63,7 @@ class IQNLearner:
         settings: of the algorithm; may be replaced while training (`self.settings = ...`), sizes excepted.
         device: where to compute.
         seed: of the quantiles drawn and of the fresh networks at resets.
-        use_torch_compile: compile the forward passes (a minute at the first update, faster afterwards).
+        use_torch_compile: compile the update, where there is a compiler (half a minute at first, faster afterwards).
 
     Attributes:
         online: the network that learns.
@@ -68,6 +83,8 @@ class IQNLearner:
         self.settings = settings
         self.updates = 0
         self._device = device
+        self._dtype = arithmetic_dtype(device, settings)
+        self._loss_scale = LossScale(device, enabled=self._dtype == torch.float16)
         self._generator = torch.Generator(device).manual_seed(seed)
         self._scaling = SelfLossScaling(device)
 
@@ -79,33 +96,33 @@ class IQNLearner:
         self._target_weights = flatten_parameters(self.target)
         self._averaged_weights = flatten_parameters(self._averaged)
         self._optimizer = FlatRAdam(self._weights)
-        workspace = Workspace(device)
+        workspace = Workspace(device, self._dtype)
         self._online_part, self._target_part = (
             QuantilePart(network, workspace) for network in (self.online, self.target)
         )
 
-        # Processors compute in float32; float16 alone has so small a range that its gradients must be scaled.
-        self._autocast_dtype = getattr(torch, settings.autocast_dtype)
-        self._use_autocast = device.type == "cuda" and settings.autocast_dtype != "float32"
-        needs_scaling = self._use_autocast and settings.autocast_dtype == "float16"
-        self._grad_scaler = torch.amp.GradScaler(device.type, enabled=needs_scaling)
+        self._targets_step, self._gradient_step = self._targets_of, self._differentiate_portion
+        self._factors_step = self._scaling.factors
         if use_torch_compile:
-            self.online.compile(dynamic=False)
-            self.target.compile(dynamic=False)
+            compiler = Compiler()
+            self._targets_step = compiler.compiled(self._targets_step)
+            self._gradient_step = compiler.compiled(self._gradient_step)
+            self._factors_step = compiler.compiled(self._factors_step)
 
     @property
     def evaluation_network(self) -> IQN_Network:
         """The network to drive with where only the result counts: averaged weights, or the online network."""
         return self._averaged if self.settings.evaluation_weights_decay > 0 else self.online
 
-    def update(self, batch: TransitionBatch, learning_rate: float) -> UpdateMetrics:
+    def update(self, batch: Any, learning_rate: float) -> UpdateMetrics:
         """Train the online network on one batch.
 
         Args:
-            batch: B transitions on the learner's device.
+            batch: B transitions on the learner's device, with the attributes of `Transitions`.
             learning_rate: of this step.
         """
-        loss = self._differentiate(batch)
+        loss = self._differentiate(Transitions.from_batch(batch))
+        self._loss_scale.unscale_(self._gradient)
         grad_norm = self._clip_gradient()
         self._optimizer.step(
             self._gradient,
@@ -118,11 +135,13 @@ class IQNLearner:
         return UpdateMetrics(loss.total, grad_norm, loss.mean_q, loss.td_error)
 
     @torch.no_grad()
-    def evaluate(self, batch: TransitionBatch) -> Tensor:
-        """The loss (), summed over the batch, without learning from it."""
-        with self._autocast():
+    def evaluate(self, batch: Any) -> Tensor:
+        """The loss (), summed over the batch as of `update`, without learning from it."""
+        batch = Transitions.from_batch(batch)
+        quantiles = draw_quantiles(len(batch.action), self.settings, self._generator)
+        with torch.autocast(self._device.type, dtype=self._dtype, enabled=self._dtype != torch.float32):
             return iqn_loss(
-                self.online, self.target, batch, self.settings, self._scaling, self._generator, learning=False
+                self.online, self.target, batch, self.settings, self._scaling, quantiles, learning=False
             ).total
 
     def soft_update_target(self) -> None:
@@ -169,7 +188,7 @@ class IQNLearner:
             "target": self.target.state_dict(),
             "averaged": self._averaged.state_dict(),
             "optimizer": self._optimizer.state_dict(),
-            "grad_scaler": self._grad_scaler.state_dict(),
+            "loss_scale": self._loss_scale.state_dict(),
             "generator": self._generator.get_state(),
             "device_type": self._device.type,
             "self_loss_mean": self._scaling.mean,
@@ -192,8 +211,7 @@ class IQNLearner:
         self.target.load_state_dict(state["target"])
         self._averaged.load_state_dict(state["averaged"])
         self._optimizer.load_state_dict(state["optimizer"])
-        if state["grad_scaler"]:
-            self._grad_scaler.load_state_dict(state["grad_scaler"])
+        self._loss_scale.load_state_dict(state["loss_scale"])
         if state["device_type"] == self._device.type:
             self._generator.set_state(state["generator"].cpu())
         self._scaling.mean = state["self_loss_mean"].to(self._device)
@@ -201,28 +219,28 @@ class IQNLearner:
         self._scaling.batches = state["self_loss_batches"]
         self.updates = state["updates"]
 
-    def _differentiate(self, batch: TransitionBatch) -> IQNLoss:
+    def _differentiate(self, batch: Transitions) -> IQNLoss:
         """The loss; its gradient is in `self._gradient` then.
 
-        What `iqn_loss` and autograd do, but for the derivatives of the loss and of the network behind the features:
-        they are written out, which saves a third of the time.
+        What `iqn_loss` and autograd do, but in portions, and with the derivatives of the loss and of the network behind
+        the features written out (`quantile_part`).
         """
-        settings = self.settings
-        targets, target_tau = target_quantiles(self._online_part, self._target_part, batch, settings, self._generator)
-        tau = draw_symmetric_quantiles(len(batch.action), settings.iqn_n, self._generator)
+        quantiles = draw_quantiles(len(batch.action), self.settings, self._generator)
+        for part in (self._online_part, self._target_part):
+            part.prepare()
+        parts = portions(len(batch.action), self._device)
+        targets = torch.cat([self._targets_step(batch.of(states), quantiles.of(states)) for states in parts])
         factors = batch.weight
-        if settings.use_target_self_loss_scaling:
-            factors = factors * self._scaling.factors(targets, target_tau, settings, learning=True)
+        if self.settings.use_target_self_loss_scaling:
+            factors = factors * self._factors_step(targets, quantiles.target, self.settings, learning=True)
         self._gradient.zero_()
-        losses, mean_predictions = [], []
-        for states in portions(len(tau), self._device):
-            floats = batch.state_float[states]
-            features = self.online.features(batch.state_img[states], floats)
-            predictions = self._online_part.forward(features.detach(), floats, tau[states], batch.action[states])
-            loss, gradient = quantile_huber_gradient(targets[states], predictions, tau[states], settings.iqn_kappa)
-            features.backward(self._online_part.backward(gradient * factors[states, None]))
-            losses.append(loss)
-            mean_predictions.append(predictions.mean(dim=1))
+        losses, mean_predictions = zip(
+            *(
+                self._gradient_step(batch.of(states), quantiles.prediction[states], targets[states], factors[states])
+                for states in parts
+            ),
+            strict=True,
+        )
         mean_prediction = torch.cat(mean_predictions)
         return IQNLoss(
             total=torch.dot(factors, torch.cat(losses)),
@@ -230,8 +248,31 @@ class IQNLearner:
             mean_q=mean_prediction.mean(),
         )
 
-    def _autocast(self) -> torch.autocast:
-        return torch.autocast(self._device.type, dtype=self._autocast_dtype, enabled=self._use_autocast)
+    def _targets_of(self, portion: Transitions, quantiles: Quantiles) -> Tensor:
+        """What to learn (B, M)."""
+        return target_quantiles(self._online_part, self._target_part, portion, self.settings, quantiles)
+
+    def _differentiate_portion(
+        self, portion: Transitions, tau: Tensor, targets: Tensor, factors: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Add the gradient of a portion's loss to `self._gradient`.
+
+        Args:
+            portion: B transitions.
+            tau: (B, N), quantiles of the predictions.
+            targets: (B, M).
+            factors: (B,), of the transitions' losses.
+
+        Returns:
+            Losses (B,), not yet multiplied by their factors, and mean predictions (B,).
+        """
+        features = self._online_part.features(portion.state_img, portion.state_float)
+        predictions = self._online_part.forward(features.detach(), portion.state_float, tau, portion.action)
+        losses, gradient = quantile_huber_gradient(targets, predictions, tau, self.settings.iqn_kappa)
+        factors = factors * self._loss_scale.factor
+        grad_features = self._online_part.backward(gradient * factors.unsqueeze(1))
+        features.backward(grad_features.to(features.dtype))
+        return losses, predictions.mean(dim=1)
 
     def _clip_gradient(self) -> Tensor:
         """Clip every entry to `clip_grad_value`, then the whole to `clip_grad_norm`; returns the norm in between.

@@ -38,17 +38,29 @@ def portions(n_states: int, device: torch.device) -> list[slice]:
 
 
 class Workspace:
-    """Memory that is used again at each update: tensors by name, of undefined contents when they are asked for."""
+    """Memory that is used again at each update: tensors by name, of undefined contents when they are asked for.
 
-    def __init__(self, device: torch.device) -> None:
+    Args:
+        device: where they lie.
+        dtype: the precision of their numbers.
+    """
+
+    def __init__(self, device: torch.device, dtype: torch.dtype = torch.float32) -> None:
+        self.dtype = dtype
         self._device = device
         self._tensors: dict[str, Tensor] = {}
 
     def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """The tensor of this name; the same memory as last time if the shape is the same."""
-        tensor = self._tensors.get(name)
+        """The tensor of this name; the same memory as last time if the shape is the same.
+
+        In compiled code it is new: the compiler plans memory itself, and does without most of it.
+        """
+        is_compiling = torch.compiler.is_compiling()
+        tensor = None if is_compiling else self._tensors.get(name)
         if tensor is None or tensor.shape != shape:
-            tensor = self._tensors[name] = torch.empty(shape, device=self._device)
+            tensor = torch.empty(shape, dtype=self.dtype, device=self._device)
+            if not is_compiling:
+                self._tensors[name] = tensor
         return tensor
 
 
@@ -56,9 +68,11 @@ class QuantilePart:
     """Returns at quantiles, from features; and gradients, from those of the returns.
 
     Args:
-        network: its parameters must be flat (`flatten_parameters`); for `backward`, its gradients too
-            (`flatten_gradients`). Weights may change in place between calls.
+        network: in float32; its parameters must be flat (`flatten_parameters`); for `backward`, its gradients too
+            (`flatten_gradients`). When weights changed, call `prepare`.
         workspace: for intermediate results; parts may share it, but between `forward` and `backward` no other may run.
+            Its precision is that of the large products; what is small (cosines, the last layer, gradients as they are
+            added up) stays in float32.
     """
 
     def __init__(self, network: IQN_Network, workspace: Workspace) -> None:
@@ -66,8 +80,9 @@ class QuantilePart:
         self._workspace = workspace
         embedding, heads = network.iqn_fc[0], (network.A_head, network.V_head)
         self._frequencies = network.cosine_frequencies
-        self._embedding = _values(embedding)  # (D, E), (D,)
-        self._hidden_layers = _side_by_side(*(_values(head[0]) for head in heads))  # (2H, D), (2H,)
+        self._embedding_weights = _values(embedding)  # (D, E), (D,)
+        self._hidden_weights = _side_by_side(*(_values(head[0]) for head in heads))  # (2H, D), (2H,)
+        self.prepare()
         self._advantage, self._value = (_values(head[-1]) for head in heads)  # (A, H), (A,); (1, H), (1,)
         # The matrix that subtracts the mean over actions: returns = centering x advantages + value.
         n_actions = network.n_actions
@@ -77,20 +92,30 @@ class QuantilePart:
             self._hidden_gradient = _side_by_side(*(_gradients(head[0]) for head in heads))
             self._advantage_gradient, self._value_gradient = (_gradients(head[-1]) for head in heads)
 
+    def prepare(self) -> None:
+        """Bring the large layers' weights, as they are now, into the workspace's precision."""
+        dtype = self._workspace.dtype
+        self._embedding, self._hidden_layers = (
+            (weight.to(dtype), bias.to(dtype)) for weight, bias in (self._embedding_weights, self._hidden_weights)
+        )
+
     @torch.no_grad()
     def __call__(self, img: Tensor, floats: Tensor, tau: Tensor) -> Tensor:
         """The returns (B, N, A) that `IQN_Network.forward` gives, without a gradient."""
         weight, bias = self._last_layer(self._centering)
-        parts = []
-        for states in portions(len(tau), tau.device):
-            hidden = self._hidden(self._network.features(img[states], floats[states]), tau[states])[-1]
-            parts.append(torch.addmm(bias, hidden, weight.t()))
-        returns = torch.cat(parts).view(*tau.shape, -1)
+        hidden = self._hidden(self.features(img, floats), tau)[-1]
+        returns = torch.addmm(bias, hidden.float(), weight.t()).view(*tau.shape, -1)
         return returns.add_(self._network.baseline(floats)[:, None, None])
 
     def actions_left(self, floats: Tensor) -> Tensor:
         """As of the network."""
         return self._network.actions_left(floats)
+
+    def features(self, img: Tensor, floats: Tensor) -> Tensor:
+        """The network's features (B, D), in the workspace's precision where that is safe; recorded by autograd."""
+        dtype = self._workspace.dtype
+        with torch.autocast(floats.device.type, dtype=dtype, enabled=dtype != torch.float32):
+            return self._network.features(img, floats)
 
     @torch.no_grad()
     def forward(self, features: Tensor, floats: Tensor, tau: Tensor, action: Tensor) -> Tensor:
@@ -109,7 +134,7 @@ class QuantilePart:
         weight, bias = self._last_layer(centering)  # of the state's own action: (B, 2H), (B,)
         layers = self._hidden(features, tau)
         self._recorded = features, centering, weight, *layers
-        hidden = layers[-1].view(*tau.shape, -1)
+        hidden = layers[-1].float().view(*tau.shape, -1)
         returns = torch.bmm(weight.unsqueeze(1), hidden.transpose(1, 2)).squeeze(1)
         return returns.add_((bias + self._network.baseline(floats)).unsqueeze(1))
 
@@ -125,7 +150,7 @@ class QuantilePart:
         """
         features, centering, weight, cosines, factors, rows, hidden = self._recorded
         per_state = (*grad_returns.shape, -1)
-        self._backward_last_layer(grad_returns, centering, hidden.view(per_state))
+        self._backward_last_layer(grad_returns, centering, hidden.float().view(per_state))
 
         grad_hidden = self._workspace.take("grad_hidden", hidden.shape)
         torch.mul(grad_returns.unsqueeze(2), weight.unsqueeze(1), out=grad_hidden.view(per_state))
@@ -149,7 +174,7 @@ class QuantilePart:
         """
         take, n_rows = self._workspace.take, tau.numel()
         cosines = take("cosines", (n_rows, len(self._frequencies)))
-        torch.mul(tau.reshape(-1, 1), self._frequencies, out=cosines).cos_()
+        torch.cos(tau.reshape(-1, 1) * self._frequencies, out=cosines)
         factors = _layer(cosines, self._embedding, out=take("factors", (n_rows, features.shape[1])))
         rows = take("rows", factors.shape)
         per_state = (*tau.shape, -1)
@@ -185,8 +210,12 @@ def _layer(inputs: Tensor, layer: Layer, *, out: Tensor) -> Tensor:
 
 
 def _backward_layer(grad_outputs: Tensor, inputs: Tensor, gradient: Layer) -> None:
-    gradient[0].addmm_(grad_outputs.t(), inputs)
-    gradient[1].add_(grad_outputs.sum(dim=0))
+    of_weight, of_bias = gradient
+    if inputs.dtype == of_weight.dtype:
+        of_weight.addmm_(grad_outputs.t(), inputs)
+    else:
+        of_weight.add_(torch.mm(grad_outputs.t(), inputs))
+    of_bias.add_(grad_outputs.sum(dim=0))
 
 
 def _side_by_side(first: Layer, second: Layer) -> Layer:

@@ -8,11 +8,13 @@ from contextlib import ExitStack
 import torch
 
 from trackmania_rl.agents.iqn import IQN_Network
+from trackmania_rl.agents.threads import pick_learner_threads
 from trackmania_rl.features import ObservationLayout
 from trackmania_rl.multiprocess.learner import build_learning
 from trackmania_rl.multiprocess.live_settings import LiveSettings
 from trackmania_rl.multiprocess.monitor import Interval, RunMonitor
 from trackmania_rl.multiprocess.rollout_transport import ReceivedRollout, RolloutReceiver
+from trackmania_rl.multiprocess.run_network import pick_device
 from trackmania_rl.multiprocess.shared_run import SharedRun, logs_of_collectors
 from trackmania_rl.multiprocess.supervisor import CollectorSupervisor
 from trackmania_rl.seeds import SeedTree
@@ -40,7 +42,8 @@ def learner_process_fn(
         CheckpointError: if the run's checkpoint cannot be read or does not fit.
         CollectorsKeepDyingError: if no collector can be kept alive; what was learned is saved first.
     """
-    torch.set_num_threads(live.current.run.learner_threads)
+    settings = live.current
+    torch.set_num_threads(pick_learner_threads(settings, network, pick_device(settings.run.torch_device)))
     looks = Interval()
 
     def housekeeping() -> None:

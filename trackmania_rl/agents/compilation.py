@@ -1,0 +1,47 @@
+"""torch.compile where it works, and the eager form where it does not."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+import torch
+from torch._dynamo.exc import TorchDynamoException
+
+log = logging.getLogger(__name__)
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+
+class Compiler:
+    """Compiles functions when they are first called; once that has failed, all run as they are.
+
+    It fails above all where there is no compiler: on a processor torch needs one for C++. One warning says so.
+    """
+
+    def __init__(self) -> None:
+        torch._dynamo.config.trace_autograd_ops = True  # lets a graph hold `backward()`
+        self._works = True
+
+    def compiled(self, function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+        """The function as a single graph, so that a failure to compile it comes before anything of it has run.
+
+        Args:
+            function: works on tensors; what else it reads should seldom change, or it is compiled anew.
+        """
+        graph = torch.compile(function, fullgraph=True)
+
+        @functools.wraps(function)
+        def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+            if self._works:
+                try:
+                    return graph(*args, **kwargs)
+                except TorchDynamoException as error:
+                    self._works = False
+                    log.warning("use_torch_compile: it runs without, since: %s", str(error).splitlines()[0])
+            return function(*args, **kwargs)
+
+        return call
