@@ -146,4 +146,6 @@ def draw_test_side(
 
 def _as_rows(**columns: npt.NDArray[Any]) -> RowColumns:
     """The arrays as tensors over the same memory, which is only read: it may be a view of a slot in shared memory."""
-    return RowColumns(**{name: torch.from_numpy(column) for name, column in columns.items()})
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        return RowColumns(**{name: torch.from_numpy(column) for name, column in columns.items()})

@@ -149,5 +149,5 @@ def test_a_file_that_is_no_trainings_checkpoint_is_told(run_folder: Path, tmp_pa
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
 def test_a_device_that_is_not_there_is_told(run_folder: Path) -> None:
-    with pytest.raises(UserError, match="torch_device = cuda"):
+    with pytest.raises(UserError, match='torch_device = "cuda"'):
         load_driver(run_folder, torch_device="cuda")

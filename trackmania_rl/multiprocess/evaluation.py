@@ -16,7 +16,6 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from pydantic import ValidationError
 
 from trackmania_rl.agents.inference import Inferer
@@ -161,7 +160,7 @@ def load_driver(run_folder: Path, checkpoint: Path | None = None, torch_device: 
             f"{run_folder} holds no checkpoint yet: the training writes {CHECKPOINT_FILE} every "
             f"{settings.run.checkpoint_interval_s:g} s and at its end"
         )
-    device = _checked_device(torch_device or settings.run.torch_device)
+    device = pick_device(torch_device or settings.run.torch_device)
     seeds = SeedTree(settings.run.seed)
     network = make_network(settings, ObservationLayout.from_settings(settings.observation), seeds)
     kind = "averaged" if settings.agent.evaluation_weights_decay > 0 else "online"
@@ -302,10 +301,3 @@ def _policy(inferer: Inferer, forced: npt.NDArray[np.int64], manager: GameInstan
         return PolicyDecision(action, action == decision.action, decision.q_values)
 
     return act
-
-
-def _checked_device(torch_device: str) -> torch.device:
-    device = pick_device(torch_device)
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise UserError(f"torch_device = {torch_device}, but torch finds {torch.cuda.device_count()} GPUs here")
-    return device
