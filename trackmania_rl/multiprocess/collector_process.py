@@ -46,6 +46,7 @@ def collector_process_fn(task: CollectorTask, shared: SharedRun) -> None:
     torch.set_num_threads(task.settings.run.collector_threads)
     try:
         if task.settings.game.is_in_process:
+            log.info("collector %d prepares its games; the first time, compiling takes half a minute", task.index)
             make_collector(task, shared, make_games(task)).run()
         else:
             with contextlib.closing(make_manager(task)) as manager:

@@ -1,0 +1,50 @@
+"""A run's races in a few figures."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from trackmania_rl.errors import UserError
+from trackmania_rl.telemetry.learning_summary import Driving, summarize_learning
+
+
+def _write(file: Path, races: list[tuple[float, bool, int | None]]) -> Path:
+    """Races as (wall_s, is_explo, finish time in ms or None), 100 frames each."""
+    lines = [
+        {
+            "wall_s": wall_s,
+            "frames_total": 100 * (number + 1),
+            "is_explo": is_explo,
+            "race_finished": time_ms is not None,
+            "race_time_ms": time_ms or 2000,
+        }
+        for number, (wall_s, is_explo, time_ms) in enumerate(races)
+    ]
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return file
+
+
+def test_figures_are_of_greedy_races_only(tmp_path: Path) -> None:
+    greedy = [(10.0 * i, False, None if i in (1, 5) else 30_000 - 100 * i) for i in range(1, 16)]
+    summary = summarize_learning(_write(tmp_path / "races.jsonl", [(1.0, True, 20_000), *greedy]), [45, 150, 600])
+    assert (summary.first_finish_s, summary.first_finish_frames) == (20.0, 300)
+    assert (summary.regular_finish_s, summary.regular_finish_frames) == (110.0, 1200)
+    assert summary.driving == {45: Driving(4, 3, 29.75), 150: Driving(10, 10, 28.95)}
+    assert summary.best_time_s == 28.5
+
+
+def test_a_run_that_finishes_nothing(tmp_path: Path) -> None:
+    summary = summarize_learning(_write(tmp_path / "races.jsonl", [(5.0, False, None)] * 3), [5])
+    assert summary.first_finish_s is None
+    assert summary.regular_finish_s is None
+    assert summary.driving == {5: Driving(3, 0, None)}
+    assert summary.best_time_s is None
+
+
+def test_missing_and_damaged_files_are_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="cannot read"):
+        summarize_learning(tmp_path / "races.jsonl", [60])
+    (tmp_path / "races.jsonl").write_text("{")
+    with pytest.raises(UserError, match="damaged"):
+        summarize_learning(tmp_path / "races.jsonl", [60])

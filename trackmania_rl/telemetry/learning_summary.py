@@ -1,0 +1,109 @@
+"""How fast a run learned to drive, read from its `races.jsonl`."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trackmania_rl.errors import UserError
+
+WINDOW_RACES = 10
+"""Races over which driving is judged."""
+
+
+@dataclass(frozen=True)
+class Driving:
+    """The last `WINDOW_RACES` evaluation races before a moment.
+
+    Attributes:
+        n_races: how many there were, at most `WINDOW_RACES`.
+        n_finished: how many of them reached the finish.
+        median_time_s: median of all of them, an unfinished one counting as slower than any; None if it is one of those.
+    """
+
+    n_races: int
+    n_finished: int
+    median_time_s: float | None
+
+
+@dataclass(frozen=True)
+class LearningSummary:
+    """One run's greedy races.
+
+    Attributes:
+        first_finish_s: wall-clock time since the command until the first greedy finish; None before it.
+        first_finish_frames: frames until then.
+        regular_finish_s: time until all but one of the last `WINDOW_RACES` greedy races were finished.
+        regular_finish_frames: frames until then.
+        driving: how it drove at each of the moments asked for, by seconds.
+        best_time_s: the fastest greedy finish.
+    """
+
+    first_finish_s: float | None
+    first_finish_frames: int | None
+    regular_finish_s: float | None
+    regular_finish_frames: int | None
+    driving: dict[int, Driving]
+    best_time_s: float | None
+
+
+def summarize_learning(races_file: Path, moments_s: Sequence[int]) -> LearningSummary:
+    """Summarize a run of one session.
+
+    Args:
+        races_file: `RunFolder.races`.
+        moments_s: seconds since the command at which to judge the driving; those after the run's end are left out.
+
+    Raises:
+        UserError: if the file is missing or damaged.
+    """
+    races = _read_races(races_file)
+    greedy = [race for race in races if not race["is_explo"]]
+    first = next((race for race in greedy if race["race_finished"]), None)
+    regular = next(
+        (
+            greedy[end - 1]
+            for end in range(WINDOW_RACES, len(greedy) + 1)
+            if sum(race["race_finished"] for race in greedy[end - WINDOW_RACES : end]) >= WINDOW_RACES - 1
+        ),
+        None,
+    )
+    times_s = [race["race_time_ms"] / 1000 for race in greedy if race["race_finished"]]
+    end_s = races[-1]["wall_s"] if races else 0.0
+    return LearningSummary(
+        first_finish_s=first["wall_s"] if first else None,
+        first_finish_frames=first["frames_total"] if first else None,
+        regular_finish_s=regular["wall_s"] if regular else None,
+        regular_finish_frames=regular["frames_total"] if regular else None,
+        # A run that ends by the clock has its last race a little before the moment asked for.
+        driving={
+            moment_s: _driving([race for race in greedy if race["wall_s"] <= moment_s])
+            for moment_s in moments_s
+            if moment_s <= end_s + 10
+        },
+        best_time_s=min(times_s, default=None),
+    )
+
+
+def _driving(greedy: list[dict[str, Any]]) -> Driving:
+    recent = greedy[-WINDOW_RACES:]
+    times_s = [race["race_time_ms"] / 1000 if race["race_finished"] else float("inf") for race in recent]
+    median_s = statistics.median(times_s) if times_s else float("inf")
+    return Driving(
+        n_races=len(recent),
+        n_finished=sum(race["race_finished"] for race in recent),
+        median_time_s=None if median_s == float("inf") else median_s,
+    )
+
+
+def _read_races(races_file: Path) -> list[dict[str, Any]]:
+    try:
+        return [json.loads(line) for line in races_file.read_text(encoding="utf-8").splitlines()]
+    except OSError as error:
+        raise UserError(f"cannot read {races_file}: {error.strerror}; give the folder of a run, save/...") from error
+    except json.JSONDecodeError as error:
+        raise UserError(f"{races_file} is damaged: {error}") from error
