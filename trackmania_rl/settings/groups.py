@@ -1,37 +1,14 @@
-"""The one reader of `config_files/`: plain Python files in, one frozen, validated `Settings` object out.
+"""The settings by group: names, types, ranges, and what must fit together.
 
-A configuration is a folder of plain Python files that users edit:
-
-* the configuration file itself (`config.py`, `config_tmnf.py`, or a copy of either), which sets every setting once and
-  says beside it what it does;
-* `inputs_list.py`, `state_normalization.py` and `user_config.py` beside it.
-
-Names are flat in the files and grouped here, so that each layer is handed only the group it needs. A wrong setting
-raises `SettingsError`, whose text holds the name, the value, what is allowed and, for an unknown name, the nearest one.
+What each setting does stands where users set it, in `config_files/config.py`.
 """
 
 from __future__ import annotations
 
-import ast
-import difflib
 import itertools
-import runpy
-import types
-from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
-
-from trackmania_rl.errors import UserError
-
-COMPANION_FILES = ("inputs_list.py", "state_normalization.py", "user_config.py")
-"""Files read from the folder of the configuration file, in this order, before it."""
-
-
-class SettingsError(UserError, ValueError):
-    """A configuration that cannot be used; the text says which setting, its value and what is allowed."""
-
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 # What a value may be. The ranges stand here once; the errors and `--list-settings` quote them.
 PositiveInt = Annotated[int, Field(gt=0)]
@@ -47,7 +24,9 @@ BlockStatistics = tuple[tuple[Finite, ...], tuple[PositiveFloat, ...]]
 """(means, standard deviations) of one block of the observation."""
 
 
-class _Group(BaseModel):
+class Group(BaseModel):
+    """Frozen; names it does not know are refused."""
+
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
     @field_validator("*", mode="after")
@@ -60,7 +39,7 @@ class _Group(BaseModel):
         return value
 
 
-class RunSettings(_Group):
+class RunSettings(Group):
     """The run as a whole: its name, its seed, the machine's arithmetic."""
 
     run_name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]
@@ -74,7 +53,7 @@ class RunSettings(_Group):
     minimum_free_disk_mb: NonNegativeInt
 
 
-class KeyState(_Group):
+class KeyState(Group):
     """Which of the four keys an action holds down."""
 
     left: bool
@@ -83,7 +62,7 @@ class KeyState(_Group):
     brake: bool
 
 
-class MapEntry(_Group):
+class MapEntry(Group):
     """One line of the map cycle: `repeat` races in a row on one map."""
 
     map_name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]*$")]
@@ -94,7 +73,7 @@ class MapEntry(_Group):
     repeat: PositiveInt = 1
 
 
-class GameSettings(_Group):
+class GameSettings(Group):
     """Game instances and the rules under which a race is played and cut off."""
 
     game: Literal["simulated", "tmnf"]
@@ -147,7 +126,7 @@ class GameSettings(_Group):
         return self
 
 
-class ObservationSettings(_Group):
+class ObservationSettings(Group):
     """What the float part of the observation holds (reference: 184 floats with the published values)."""
 
     n_prev_actions_in_inputs: PositiveInt
@@ -162,7 +141,7 @@ class ObservationSettings(_Group):
     state_normalization: dict[str, BlockStatistics]
 
 
-class RewardSettings(_Group):
+class RewardSettings(Group):
     """Reward of one action and the shaping potential of one state."""
 
     constant_reward_per_ms: Finite
@@ -178,7 +157,7 @@ class RewardSettings(_Group):
     shaped_reward_point_to_vcp_ahead: Finite
 
 
-class ReplaySettings(_Group):
+class ReplaySettings(Group):
     """What is remembered, and how a batch of mini-races is drawn from it."""
 
     batch_size: PositiveInt
@@ -213,7 +192,7 @@ class ReplaySettings(_Group):
         return self
 
 
-class AgentSettings(_Group):
+class AgentSettings(Group):
     """Network, IQN loss, optimizer, target network."""
 
     conv_channels: tuple[PositiveInt, ...]
@@ -266,7 +245,7 @@ class AgentSettings(_Group):
         return bounds
 
 
-class ExplorationSettings(_Group):
+class ExplorationSettings(Group):
     """How a collector departs from the greedy action."""
 
     epsilon_schedule: Schedule
@@ -282,7 +261,7 @@ class ExplorationSettings(_Group):
         return schedule
 
 
-class SyncSettings(_Group):
+class SyncSettings(Group):
     """How weights travel from the learner to the collectors, and rollouts back."""
 
     send_shared_network_every_n_batches: PositiveInt
@@ -290,7 +269,7 @@ class SyncSettings(_Group):
     rollout_slots_per_collector: Annotated[int, Field(ge=1, le=64)]
 
 
-class TelemetrySettings(_Group):
+class TelemetrySettings(Group):
     """What is shown and written while a run is on."""
 
     tensorboard_interval_s: PositiveFloat
@@ -299,7 +278,7 @@ class TelemetrySettings(_Group):
     terminal_view: Literal["auto", "live", "plain", "off"]
 
 
-class UserSettings(_Group):
+class UserSettings(Group):
     """This machine's own paths and names, from user_config.py."""
 
     game_command: str
@@ -309,7 +288,7 @@ class UserSettings(_Group):
     username: str
 
 
-class Settings(_Group):
+class Settings(Group):
     """A whole configuration: frozen, validated, picklable, one attribute for each group."""
 
     run: RunSettings
@@ -327,7 +306,7 @@ class Settings(_Group):
         """Every setting by its flat name, as it stands in the configuration files."""
         return {
             name: getattr(getattr(self, group), name)
-            for group, model in _groups().items()
+            for group, model in groups().items()
             for name in model.model_fields
         }
 
@@ -361,105 +340,6 @@ NEEDS_RESTART = frozenset(
 """Settings that shape networks, buffers or processes: editing them in a run's snapshot waits for the next start."""
 
 
-def load_settings(config_file: Path, overrides: Iterable[str] = ()) -> Settings:
-    """Read a configuration file with its companions and return the validated settings.
-
-    Args:
-        config_file: a Python file; `COMPANION_FILES` are read from its folder.
-        overrides: `name=value` texts that win over the files; the value is a Python literal or a plain string.
-
-    Raises:
-        SettingsError: if a file is missing or fails to run, or a setting is missing, unknown or out of range.
-    """
-    values: dict[str, Any] = {}
-    for file in (*(config_file.parent / name for name in COMPANION_FILES), config_file):
-        values |= _names_set_by(file)
-    values |= dict(parse_override(text) for text in overrides)
-    return settings_from_flat(values, source=str(config_file))
-
-
-def parse_override(text: str) -> tuple[str, Any]:
-    """Split `name=value`; the value is read as a Python literal where it is one, else taken as text.
-
-    Raises:
-        SettingsError: if there is no name or no equals sign.
-    """
-    name, equals, value = text.partition("=")
-    if not equals or not name.strip().isidentifier():
-        raise SettingsError(f"--set {text!r}: write it as name=value, for example --set batch_size=128")
-    try:
-        return name.strip(), ast.literal_eval(value.strip())
-    except (ValueError, SyntaxError):
-        return name.strip(), value.strip()
-
-
-def settings_from_flat(values: Mapping[str, Any], source: str = "these settings") -> Settings:
-    """Validate flat `name: value` pairs and sort them into their groups.
-
-    Raises:
-        SettingsError: naming every missing, unknown or wrong setting.
-    """
-    known = {name: group for group, model in _groups().items() for name in model.model_fields}
-    problems = [_unknown_name(name, known) for name in values if name not in known]
-    problems += [f"{name} is missing; copy it from config_files/config.py" for name in known if name not in values]
-    if problems:
-        raise SettingsError(f"{source}: " + "; ".join(problems))
-    grouped: dict[str, dict[str, Any]] = {group: {} for group in _groups()}
-    for name, value in values.items():
-        grouped[known[name]][name] = value
-    try:
-        return Settings.model_validate(grouped)
-    except ValidationError as error:
-        raise SettingsError(f"{source}: " + "; ".join(_one_line(entry) for entry in error.errors())) from None
-
-
-def changed_settings(old: Settings, new: Settings) -> dict[str, tuple[Any, Any]]:
-    """The settings that differ, as `name: (old value, new value)`."""
-    before, after = old.flat(), new.flat()
-    return {name: (before[name], after[name]) for name in before if before[name] != after[name]}
-
-
-def describe_range(name: str) -> str:
-    """What values a setting accepts, in words; for `--list-settings`."""
-    for model in _groups().values():
-        if name in model.model_fields:
-            field = model.model_fields[name]
-            limits = ", ".join(str(limit) for limit in field.metadata)
-            type_text = getattr(field.annotation, "__name__", None) or str(field.annotation)
-            return f"{type_text} ({limits})" if limits else type_text
-    raise KeyError(name)
-
-
-def _groups() -> dict[str, type[_Group]]:
+def groups() -> dict[str, type[Group]]:
+    """Each group's model by its name in `Settings`."""
     return {name: field.annotation for name, field in Settings.model_fields.items()}  # type: ignore[misc]
-
-
-def _names_set_by(file: Path) -> dict[str, Any]:
-    if not file.is_file():
-        raise SettingsError(f"{file}: no such configuration file")
-    try:
-        names = runpy.run_path(str(file))
-    except Exception as error:  # a user's own Python file can fail in any way; its line is what helps
-        raise SettingsError(f"{file}: {type(error).__name__}: {error}") from error
-    is_setting = {
-        name: not name.startswith("_") and not isinstance(value, types.ModuleType | types.FunctionType | type)
-        for name, value in names.items()
-    }
-    return {name: value for name, value in names.items() if is_setting[name]}
-
-
-def _unknown_name(name: str, known: Iterable[str]) -> str:
-    nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    hint = f"; did you mean {nearest[0]}?" if nearest else ""
-    return f"{name} is no known setting{hint}"
-
-
-def _one_line(error: Any) -> str:
-    """One pydantic error as `name = value: what is allowed`."""
-    location = [part for part in error["loc"] if part not in _groups()]
-    name = ".".join(str(part) for part in location)
-    message = error["msg"].removeprefix("Value error, ")
-    if not name:
-        return message
-    value = repr(error["input"])
-    return f"{name} = {value if len(value) <= 80 else value[:77] + '...'}: {message[0].lower() + message[1:]}"

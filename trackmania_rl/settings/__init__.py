@@ -1,0 +1,61 @@
+"""The one reader of `config_files/`: plain Python files in, one frozen, validated `Settings` object out.
+
+A configuration is a folder of plain Python files that users edit:
+
+* the configuration file itself (`config.py`, `config_tmnf.py`, or a copy of either), which sets every setting once and
+  says beside it what it does;
+* `inputs_list.py`, `state_normalization.py` and `user_config.py` beside it.
+
+Names are flat in the files and grouped here, so that each layer is handed only the group it needs. A wrong setting
+raises `SettingsError`, whose text holds the name, the value, what is allowed and, for an unknown name, the nearest one.
+"""
+
+from trackmania_rl.settings.groups import (
+    NEEDS_RESTART,
+    AgentSettings,
+    ExplorationSettings,
+    GameSettings,
+    KeyState,
+    MapEntry,
+    ObservationSettings,
+    ReplaySettings,
+    RewardSettings,
+    RunSettings,
+    Settings,
+    SyncSettings,
+    TelemetrySettings,
+    UserSettings,
+)
+from trackmania_rl.settings.loading import (
+    COMPANION_FILES,
+    SettingsError,
+    changed_settings,
+    load_settings,
+    parse_override,
+    settings_from_flat,
+)
+from trackmania_rl.settings.ranges import describe_range
+
+__all__ = [
+    "COMPANION_FILES",
+    "NEEDS_RESTART",
+    "AgentSettings",
+    "ExplorationSettings",
+    "GameSettings",
+    "KeyState",
+    "MapEntry",
+    "ObservationSettings",
+    "ReplaySettings",
+    "RewardSettings",
+    "RunSettings",
+    "Settings",
+    "SettingsError",
+    "SyncSettings",
+    "TelemetrySettings",
+    "UserSettings",
+    "changed_settings",
+    "describe_range",
+    "load_settings",
+    "parse_override",
+    "settings_from_flat",
+]

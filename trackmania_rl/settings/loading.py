@@ -1,0 +1,112 @@
+"""From configuration files to validated settings, with errors that say what to write instead."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import runpy
+import types
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from trackmania_rl.errors import UserError
+from trackmania_rl.settings.groups import Settings, groups
+
+COMPANION_FILES = ("inputs_list.py", "state_normalization.py", "user_config.py")
+"""Files read from the folder of the configuration file, in this order, before it."""
+
+
+class SettingsError(UserError, ValueError):
+    """A configuration that cannot be used; the text says which setting, its value and what is allowed."""
+
+
+def load_settings(config_file: Path, overrides: Iterable[str] = ()) -> Settings:
+    """Read a configuration file with its companions and return the validated settings.
+
+    Args:
+        config_file: a Python file; `COMPANION_FILES` are read from its folder.
+        overrides: `name=value` texts that win over the files; the value is a Python literal or a plain string.
+
+    Raises:
+        SettingsError: if a file is missing or fails to run, or a setting is missing, unknown or out of range.
+    """
+    values: dict[str, Any] = {}
+    for file in (*(config_file.parent / name for name in COMPANION_FILES), config_file):
+        values |= _names_set_by(file)
+    values |= dict(parse_override(text) for text in overrides)
+    return settings_from_flat(values, source=str(config_file))
+
+
+def parse_override(text: str) -> tuple[str, Any]:
+    """Split `name=value`; the value is read as a Python literal where it is one, else taken as text.
+
+    Raises:
+        SettingsError: if there is no name or no equals sign.
+    """
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip().isidentifier():
+        raise SettingsError(f"--set {text!r}: write it as name=value, for example --set batch_size=128")
+    try:
+        return name.strip(), ast.literal_eval(value.strip())
+    except (ValueError, SyntaxError):
+        return name.strip(), value.strip()
+
+
+def settings_from_flat(values: Mapping[str, Any], source: str = "these settings") -> Settings:
+    """Validate flat `name: value` pairs and sort them into their groups.
+
+    Raises:
+        SettingsError: naming every missing, unknown or wrong setting.
+    """
+    known = {name: group for group, model in groups().items() for name in model.model_fields}
+    problems = [_unknown_name(name, known) for name in values if name not in known]
+    problems += [f"{name} is missing; copy it from config_files/config.py" for name in known if name not in values]
+    if problems:
+        raise SettingsError(f"{source}: " + "; ".join(problems))
+    grouped: dict[str, dict[str, Any]] = {group: {} for group in groups()}
+    for name, value in values.items():
+        grouped[known[name]][name] = value
+    try:
+        return Settings.model_validate(grouped)
+    except ValidationError as error:
+        raise SettingsError(f"{source}: " + "; ".join(_one_line(entry) for entry in error.errors())) from None
+
+
+def changed_settings(old: Settings, new: Settings) -> dict[str, tuple[Any, Any]]:
+    """The settings that differ, as `name: (old value, new value)`."""
+    before, after = old.flat(), new.flat()
+    return {name: (before[name], after[name]) for name in before if before[name] != after[name]}
+
+
+def _names_set_by(file: Path) -> dict[str, Any]:
+    if not file.is_file():
+        raise SettingsError(f"{file}: no such configuration file")
+    try:
+        names = runpy.run_path(str(file))
+    except Exception as error:  # a user's own Python file can fail in any way; its line is what helps
+        raise SettingsError(f"{file}: {type(error).__name__}: {error}") from error
+    is_setting = {
+        name: not name.startswith("_") and not isinstance(value, types.ModuleType | types.FunctionType | type)
+        for name, value in names.items()
+    }
+    return {name: value for name, value in names.items() if is_setting[name]}
+
+
+def _unknown_name(name: str, known: Iterable[str]) -> str:
+    nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    hint = f"; did you mean {nearest[0]}?" if nearest else ""
+    return f"{name} is no known setting{hint}"
+
+
+def _one_line(error: Any) -> str:
+    """One pydantic error as `name = value: what is allowed`."""
+    location = [part for part in error["loc"] if part not in groups()]
+    name = ".".join(str(part) for part in location)
+    message = error["msg"].removeprefix("Value error, ")
+    if not name:
+        return message
+    value = repr(error["input"])
+    return f"{name} = {value if len(value) <= 80 else value[:77] + '...'}: {message[0].lower() + message[1:]}"
