@@ -271,8 +271,9 @@ weight_decay_lr_ratio = 1 / 50
 clip_grad_value = 1000.0
 clip_grad_norm = 30.0
 
-# Arithmetic of the networks: "float32", "float16" or "bfloat16". A GPU follows it; a processor only for bfloat16 where
-# it has matrix instructions (Intel's AMX), which make a large network twice as fast; else it uses float32. Restart.
+# Arithmetic of the networks: "float32", "float16" or "bfloat16". A GPU follows it (in float16 if it has no bfloat16); a
+# processor only for bfloat16 and where it has matrix instructions for it (Intel's AMX), which make a large network more
+# than twice as fast; else it uses float32. Restart.
 autocast_dtype = "float16"
 
 # The target network moves by this share towards the online one, each time so many transitions were trained on.

@@ -17,7 +17,7 @@ ALWAYS_RANDOM = ExplorationSettings(
 
 @pytest.fixture
 def make_inferer(agent_settings, make_network, key_states):
-    def make(*, has_image=False, seed=0):
+    def make(*, has_image=False, seed=0, dtype=torch.float32):
         settings = agent_settings(expected_reward_per_action=-0.05)
         return Inferer(
             make_network(settings, has_image=has_image),
@@ -25,6 +25,7 @@ def make_inferer(agent_settings, make_network, key_states):
             inputs=key_states,
             exploration_settings=ALWAYS_RANDOM,
             rng=np.random.default_rng(seed),
+            dtype=dtype,
         )
 
     return make
@@ -91,11 +92,24 @@ def test_each_state_of_a_batch_explores_in_its_own_way(make_inferer):
     np.testing.assert_array_equal(batch.actions, again.actions)
 
 
-def test_weights_changed_in_place_count_at_once(make_inferer):
-    inferer = make_inferer()
-    frames, floats = states(1)
-    before = inferer.act(frames[0], floats[0]).q_values
+def test_changed_weights_count_once_announced(make_inferer):
+    inferer = make_inferer(has_image=True)
+    frames, floats = states(3, has_image=True)
     with torch.no_grad():
-        for parameter in inferer.network.iqn_fc.parameters():
-            parameter.mul_(0.5)
-    assert not np.array_equal(before, inferer.act(frames[0], floats[0]).q_values)
+        for parameter in inferer.network.parameters():
+            parameter.mul_(0.9)
+        inferer.weights_changed()
+        tau = ((torch.arange(6) + 0.5) / 6).expand(3, 6)
+        expected = inferer.network(torch.from_numpy(frames), torch.from_numpy(floats), tau).mean(dim=1).numpy()
+    np.testing.assert_allclose(inferer.act_batch(frames, floats).q_values, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_bfloat16_values_are_rougher_float32_values(make_inferer):
+    frames, floats = states(11, has_image=True)
+    exact, rough = (
+        make_inferer(has_image=True, dtype=dtype).act_batch(frames, floats).q_values
+        for dtype in (torch.float32, torch.bfloat16)
+    )
+    assert rough.dtype == np.float32
+    assert not np.array_equal(rough, exact)
+    np.testing.assert_allclose(rough, exact, rtol=0.01, atol=0.05)

@@ -10,6 +10,7 @@ import torch
 
 from trackmania_rl.agents.exploration import GREEDY, ActionChooser, Exploration
 from trackmania_rl.agents.iqn import IQN_Network
+from trackmania_rl.agents.mean_values import MeanValues
 from trackmania_rl.policy import BatchDecision, PolicyDecision
 from trackmania_rl.settings import ExplorationSettings, KeyState
 
@@ -20,7 +21,7 @@ class Inferer:
     A value is the mean over `n_quantiles` fixed quantiles, the midpoints (i + 1/2) / n: the value is then a function of
     the state alone and a greedy race can be repeated exactly, and the midpoints are the best n points for a mean.
 
-    Weights may be changed in place at any time between two decisions; nothing derived from them is kept.
+    When the network's weights were changed in place, call `weights_changed`: what is computed from them alone is kept.
 
     Args:
         network: on the device where it shall compute.
@@ -28,6 +29,7 @@ class Inferer:
         inputs: the keys of each action.
         exploration_settings: schedules of exploration; may be replaced (`inferer.exploration_settings = ...`).
         rng: source of exploration.
+        dtype: precision of the network's large products.
     """
 
     def __init__(
@@ -38,14 +40,18 @@ class Inferer:
         inputs: Sequence[KeyState],
         exploration_settings: ExplorationSettings,
         rng: np.random.Generator,
+        dtype: torch.dtype = torch.float32,
     ) -> None:
         self.network = network
         self.exploration_settings = exploration_settings
         self._exploration = GREEDY
         self._chooser = ActionChooser(inputs, rng)
         self._device = network.float_mean.device
-        midpoints = (torch.arange(n_quantiles, device=self._device) + 0.5) / n_quantiles
-        self._cosines = network.cosines(midpoints)
+        self._mean_values = MeanValues(network, n_quantiles, dtype)
+
+    def weights_changed(self) -> None:
+        """Decide by the network's weights as they are now."""
+        self._mean_values.prepare()
 
     def begin_race(self, *, is_explo: bool, frame_count: int) -> None:
         """Fix how `act` explores in the race that begins; see `exploration_of_race`."""
@@ -88,9 +94,8 @@ class Inferer:
         actions = self._chooser.choose_many(q_values, explorations or [GREEDY] * len(q_values))
         return BatchDecision(actions=actions, is_greedy=actions == q_values.argmax(axis=1), q_values=q_values)
 
-    @torch.inference_mode()
     def _q_values(
         self, frames: npt.NDArray[np.uint8], floats: npt.NDArray[np.float32]
     ) -> npt.NDArray[np.float32]:  # (B, A)
         img = torch.from_numpy(frames).to(self._device)
-        return self.network.values(img, torch.from_numpy(floats).to(self._device), self._cosines).cpu().numpy()
+        return self._mean_values(img, torch.from_numpy(floats).to(self._device)).cpu().numpy()

@@ -23,6 +23,7 @@ from trackmania_rl.agents.iqn import (
     target_quantiles,
 )
 from trackmania_rl.agents.loss_scale import LossScale
+from trackmania_rl.agents.precision import arithmetic_dtype
 from trackmania_rl.agents.quantile_part import QuantilePart, Workspace, portions
 from trackmania_rl.agents.radam import FlatRAdam
 from trackmania_rl.settings import AgentSettings
@@ -38,18 +39,6 @@ class UpdateMetrics(NamedTuple):
     grad_norm: Tensor  # () before the norm was clipped
     mean_q: Tensor  # () mean predicted return of the actions taken
     td_error: Tensor  # (B,) |error of the mean|, the priorities of prioritized replay
-
-
-def arithmetic_dtype(device: torch.device, settings: AgentSettings) -> torch.dtype:
-    """The precision of the networks' large products.
-
-    A GPU computes as configured. Of processors, those with matrix instructions (Intel's AMX) are several times faster
-    in bfloat16 than in float32, so they follow that setting; all others compute in float32, whatever is configured.
-    """
-    dtype: torch.dtype = getattr(torch, settings.autocast_dtype)
-    if device.type == "cpu" and not (dtype == torch.bfloat16 and torch.cpu.get_capabilities().get("amx_bf16", False)):
-        return torch.float32
-    return dtype
 
 
 class IQNLearner:

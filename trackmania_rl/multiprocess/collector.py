@@ -60,7 +60,10 @@ class WeightsFollower:
 
     def pull(self) -> None:
         """Copy the shared weights if they are newer than what the network holds."""
-        self.version = self.shared.pull_if_newer(self.inferer.network, self.version)
+        version = self.shared.pull_if_newer(self.inferer.network, self.version)
+        if version != self.version:
+            self.version = version
+            self.inferer.weights_changed()
 
 
 def map_cycle(live: LiveSettings) -> Iterator[MapEntry]:

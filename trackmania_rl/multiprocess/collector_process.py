@@ -19,6 +19,7 @@ import psutil
 import torch
 
 from trackmania_rl.agents.inference import Inferer
+from trackmania_rl.agents.precision import arithmetic_dtype
 from trackmania_rl.errors import UserError
 from trackmania_rl.features import ObservationLayout
 from trackmania_rl.in_process.games import InProcessGames
@@ -68,12 +69,14 @@ def make_collector(
     def follow(weights: Any, name: str) -> WeightsFollower:
         seeds = SeedTree(task.settings.run.seed)
         layout = ObservationLayout.from_settings(task.settings.observation)
+        device = pick_device(task.settings.run.torch_device)
         inferer = Inferer(
-            make_network(task.settings, layout, seeds).to(pick_device(task.settings.run.torch_device)).eval(),
+            make_network(task.settings, layout, seeds).to(device).eval(),
             n_quantiles=task.settings.agent.iqn_k,
             inputs=task.settings.game.inputs,
             exploration_settings=task.settings.exploration,
             rng=seeds.rng(f"{task.name}/{name}"),
+            dtype=arithmetic_dtype(device, task.settings.agent),
         )
         return WeightsFollower(inferer, weights)
 

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from pydantic import ValidationError
 
 from trackmania_rl.agents.inference import Inferer
+from trackmania_rl.agents.precision import arithmetic_dtype
 from trackmania_rl.checkpoints import CHECKPOINT_FILE, CheckpointError, load_checkpoint, read_checkpoint
 from trackmania_rl.errors import UserError
 from trackmania_rl.features import ObservationLayout
@@ -178,6 +179,7 @@ def load_driver(run_folder: Path, checkpoint: Path | None = None, torch_device: 
         inputs=settings.game.inputs,
         exploration_settings=settings.exploration,
         rng=seeds.rng("evaluate/inferer"),
+        dtype=arithmetic_dtype(device, settings.agent),
     )
     return TrainedDriver(settings, seeds, inferer, frames_total)
 
