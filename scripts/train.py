@@ -85,7 +85,7 @@ def train(arguments: argparse.Namespace) -> None:
     from trackmania_rl.multiprocess.monitor import RunMonitor
     from trackmania_rl.multiprocess.rollout_slot import RolloutBounds
     from trackmania_rl.multiprocess.rollout_transport import RolloutReceiver
-    from trackmania_rl.multiprocess.run_network import make_network
+    from trackmania_rl.multiprocess.run_network import make_network, pick_device
     from trackmania_rl.multiprocess.run_setup import check_machine, load_reference_lines, make_supervisor, share_run
     from trackmania_rl.seeds import SeedTree
     from trackmania_rl.telemetry.race_record import CommandClock
@@ -113,19 +113,28 @@ def train(arguments: argparse.Namespace) -> None:
     )
     live = LiveSettings(snapshot_file, settings, is_reporter=True)
     monitor = RunMonitor(live, folder, statistics, clock, reference_lines_m, lambda: receiver.waited_s)
-    learner_process_fn(
-        live,
-        make_network(settings, layout, seeds),
-        layout,
-        seeds,
-        shared,
-        receiver,
-        make_supervisor(live, shared, receiver, maps_folder, folder),
-        monitor,
-        open_terminal_view(settings.telemetry.terminal_view, settings.run.run_name),
-        should_stop,
+    network = make_network(settings, layout, seeds)
+    n_parameters = sum(parameter.numel() for parameter in network.parameters())
+    log.info(
+        "%s: seed %d, a network of %s parameters on %s, maps %s",
+        *(folder.path, settings.run.seed, f"{n_parameters:,}", pick_device(settings.run.torch_device)),
+        ", ".join(reference_lines_m),
     )
-    seeds.write_json(folder.seeds)
+    try:
+        learner_process_fn(
+            live,
+            network,
+            layout,
+            seeds,
+            shared,
+            receiver,
+            make_supervisor(live, shared, receiver, maps_folder, folder),
+            monitor,
+            open_terminal_view(settings.telemetry.terminal_view, settings.run.run_name),
+            should_stop,
+        )
+    finally:
+        seeds.write_json(folder.seeds)
     print(f"{statistics.races_total:,} races, {statistics.frames_total:,} frames; everything is in {folder.path}")
 
 
