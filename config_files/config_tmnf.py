@@ -269,7 +269,7 @@ clip_grad_norm = 30.0
 # Arithmetic of the networks: "float32", "float16" or "bfloat16". A GPU follows it (in float16 if it has no bfloat16); a
 # processor only for bfloat16 and where it has matrix instructions for it (Intel's AMX), which make a large network more
 # than twice as fast; else it uses float32. Restart.
-autocast_dtype = "bfloat16"
+autocast_dtype = "float16"
 
 # The target network moves by this share towards the online one, each time so many transitions were trained on.
 # Range: above 0 to 1; > 0.
