@@ -28,6 +28,7 @@ from rich.table import Table
 PROJECT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not installed, and from anywhere
 
+from trackmania_rl.argument_types import mp4_file, port, size_px, whole_number  # noqa: E402
 from trackmania_rl.errors import UserError  # noqa: E402
 from trackmania_rl.telemetry.terminal_view import format_time  # noqa: E402
 from trackmania_rl.telemetry.video import VideoFile  # noqa: E402
@@ -67,10 +68,10 @@ def parse_arguments() -> argparse.Namespace:
         help="a name of the run's map cycle, or a track file (maps/kart.toml, kart, line.npy); may be repeated "
         "(default: all maps of the map cycle)",
     )
-    add("--races", type=_positive, default=1, metavar="N", help="races on each map (default %(default)s)")
+    add("--races", type=whole_number(1), default=1, metavar="N", help="races on each map (default %(default)s)")
     add(
         "--forced-actions",
-        type=_not_negative,
+        type=whole_number(0),
         default=10,
         metavar="K",
         help="length of the forced start of race 2 and later ones, in actions (default %(default)s)",
@@ -80,12 +81,12 @@ def parse_arguments() -> argparse.Namespace:
     add("--output", type=Path, metavar="FOLDER", help="for inputs files and videos (default: RUN/evaluation)")
     video = parser.add_mutually_exclusive_group()
     video.add_argument(
-        "--video", type=_mp4, metavar="FILE.mp4", help="name of the video; with several maps, _{map} is added to it"
+        "--video", type=mp4_file, metavar="FILE.mp4", help="name of the video; with several maps, _{map} is added to it"
     )
     video.add_argument("--no-video", action="store_true", help="film nothing")
-    add("--video-size", type=_size, default=(640, 480), metavar="WxH", help="in pixels (default 640x480)")
+    add("--video-size", type=size_px, default=(640, 480), metavar="WxH", help="in pixels (default 640x480)")
     add("--device", metavar="NAME", help="auto, cpu, cuda or cuda:N (default: the run's torch_device)")
-    add("--port", type=_port, help="where the game listens (default: any free port)")
+    add("--port", type=port, help="where the game listens (default: any free port)")
     return parser.parse_args()
 
 
@@ -214,35 +215,6 @@ def write_text(file: Path, text: str) -> None:
         file.write_text(text, encoding="utf-8")
     except OSError as error:
         raise UserError(f"cannot write {file}: {error.strerror}") from error
-
-
-def _mp4(text: str) -> Path:
-    if not text.lower().endswith(".mp4"):
-        raise argparse.ArgumentTypeError(f"{text!r} does not end in .mp4")
-    return Path(text)
-
-
-def _positive(text: str) -> int:
-    return _within(text, 1, 1_000_000)
-
-
-def _not_negative(text: str) -> int:
-    return _within(text, 0, 1_000_000)
-
-
-def _port(text: str) -> int:
-    return _within(text, 1024, 65535)
-
-
-def _size(text: str) -> tuple[int, int]:
-    width, _, height = text.lower().partition("x")
-    return _within(width, 2, 4096), _within(height, 2, 4096)
-
-
-def _within(text: str, lowest: int, highest: int) -> int:
-    if not text.isdecimal() or not lowest <= int(text) <= highest:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from {lowest} to {highest}")
-    return int(text)
 
 
 if __name__ == "__main__":

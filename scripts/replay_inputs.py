@@ -17,6 +17,7 @@ from pathlib import Path
 PROJECT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not installed, and from anywhere
 
+from trackmania_rl.argument_types import mp4_file, port, size_px  # noqa: E402
 from trackmania_rl.errors import UserError  # noqa: E402
 from trackmania_rl.simulator.track_file import find_track_file  # noqa: E402
 from trackmania_rl.telemetry.terminal_view import format_time  # noqa: E402
@@ -55,10 +56,10 @@ def parse_arguments() -> argparse.Namespace:
     add = parser.add_argument
     add("inputs", type=Path, metavar="FILE.inputs", help="the inputs file")
     add("--map", required=True, metavar="NAME", help="track file (maps/kart.toml, line.npy), or a shipped track (kart)")
-    add("--video", type=_mp4, metavar="FILE.mp4", help="film the game's own pictures at the race's own pace")
-    add("--video-size", type=_size, default=(640, 480), metavar="WxH", help="in pixels (default 640x480)")
+    add("--video", type=mp4_file, metavar="FILE.mp4", help="film the game's own pictures at the race's own pace")
+    add("--video-size", type=size_px, default=(640, 480), metavar="WxH", help="in pixels (default 640x480)")
     add("--maps-folder", type=Path, default=PROJECT / "maps", help="where --map looks too (default: the project's)")
-    add("--port", type=_port, help="where the game listens (default: any free port)")
+    add("--port", type=port, help="where the game listens (default: any free port)")
     return parser.parse_args()
 
 
@@ -79,27 +80,6 @@ def describe(race: ScriptedRace) -> str:
     if race.is_finished:
         return f"finished in {format_time(race.race_time_ms)} ({race.race_time_ms} ms); checkpoints: {checkpoints}"
     return f"not finished after {format_time(race.race_time_ms)}; checkpoints: {checkpoints}"
-
-
-def _mp4(text: str) -> Path:
-    if not text.lower().endswith(".mp4"):
-        raise argparse.ArgumentTypeError(f"{text!r} does not end in .mp4")
-    return Path(text)
-
-
-def _port(text: str) -> int:
-    return _within(text, 1024, 65535)
-
-
-def _size(text: str) -> tuple[int, int]:
-    width, _, height = text.lower().partition("x")
-    return _within(width, 2, 4096), _within(height, 2, 4096)
-
-
-def _within(text: str, lowest: int, highest: int) -> int:
-    if not text.isdecimal() or not lowest <= int(text) <= highest:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from {lowest} to {highest}")
-    return int(text)
 
 
 if __name__ == "__main__":

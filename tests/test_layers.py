@@ -8,7 +8,7 @@ import pytest
 PACKAGE = "trackmania_rl"
 
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("settings", "policy", "seeds", "errors"),
+    ("settings", "policy", "seeds", "errors", "argument_types"),
     ("schedules", "gbx", "protocol"),
     ("rewards", "features", "track", "experience_replay", "simulator.*"),
     ("agents", "buffer_utilities", "tmi_interaction.*"),

@@ -1,0 +1,36 @@
+"""Types of command-line arguments that several scripts take: `parser.add_argument("--port", type=port)`."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+
+
+def whole_number(lowest: int, highest: int = 1_000_000) -> Callable[[str], int]:
+    """A type for whole numbers from `lowest` to `highest`, neither of them below 0."""
+
+    def read(text: str) -> int:
+        if not text.isdecimal() or not lowest <= int(text) <= highest:
+            raise argparse.ArgumentTypeError(f"{text!r} is no whole number from {lowest} to {highest}")
+        return int(text)
+
+    return read
+
+
+port = whole_number(1024, 65535)
+"""A TCP port that needs no privileges."""
+
+
+def size_px(text: str) -> tuple[int, int]:
+    """Width and height of a video, written 640x480."""
+    width, _, height = text.lower().partition("x")
+    side = whole_number(2, 4096)
+    return side(width), side(height)
+
+
+def mp4_file(text: str) -> Path:
+    """A file whose name ends in .mp4."""
+    if not text.lower().endswith(".mp4"):
+        raise argparse.ArgumentTypeError(f"{text!r} does not end in .mp4")
+    return Path(text)
