@@ -136,7 +136,7 @@ class GameServer:
             frame = memoryview(bytes(messages.frame_bytes(width_px, height_px)))
         else:
             frame = self.game.race.render(width_px, height_px).data.cast("B")
-        self._sync(MessageId.REQUESTED_FRAME, frame)
+        self._sync(MessageId.REQUESTED_FRAME, messages.pack_id(MessageId.REQUESTED_FRAME), frame)
         self._frame_size_px = None  # only now: as in the plugin, a request made during the frame's own wait is lost
 
     def _ticks_due(self, race: SimulatedRace) -> int:
@@ -166,13 +166,13 @@ class GameServer:
             race.take_lap_event()
             return
         if race.is_over or race.race_time_ms % self._period_ms == 0:
-            self._sync(MessageId.RUN_STEP, INT32.pack(race.race_time_ms))
+            self._sync(MessageId.RUN_STEP, messages.pack_run_step(race.race_time_ms))
         # A wait may have begun another race or rewound this one, so each event is asked for after the one before.
         if self.game.race is race and (checkpoints := race.take_checkpoint_event()) is not None:
-            payload = INT32_PAIR.pack(checkpoints.current, checkpoints.target)
-            self._sync(MessageId.CHECKPOINT_COUNT_CHANGED, payload)
+            message = messages.pack_checkpoint_count_changed(checkpoints.current, checkpoints.target)
+            self._sync(MessageId.CHECKPOINT_COUNT_CHANGED, message)
         if self.game.race is race and (laps := race.take_lap_event()) is not None:
-            self._sync(MessageId.LAP_COUNT_CHANGED, INT32_PAIR.pack(laps.current, laps.target))
+            self._sync(MessageId.LAP_COUNT_CHANGED, messages.pack_lap_count_changed(laps.current, laps.target))
 
     def _idle(self, longest_s: float) -> None:
         """Sleep, but serve a newcomer or notice the end of the client's stream at once."""
@@ -201,7 +201,7 @@ class GameServer:
         logger.info("client connected")
         self._client = Connection(newcomer, self._check_interruption)
         self._selector.register(self._client, selectors.EVENT_READ)
-        self._sync(MessageId.ON_CONNECT)
+        self._sync(MessageId.ON_CONNECT, messages.pack_id(MessageId.ON_CONNECT))
 
     def _next_newcomer(self) -> socket.socket | None:
         try:
@@ -231,15 +231,15 @@ class GameServer:
                 if door.select(0):
                     raise ClientGone("kept a newcomer waiting")
 
-    def _sync(self, message_id: MessageId, payload: bytes | memoryview = b"") -> None:
-        """Send a message and do what the client says until it answers with the same id."""
+    def _sync(self, message_id: MessageId, *message: bytes | memoryview) -> None:
+        """Send a message, in pieces, and do what the client says until it answers with the same id."""
         client = self._client
         if client is None:
             return
         client.begin_wait()
         try:
-            client.write(INT32.pack(message_id))
-            client.write(payload)
+            for piece in message:
+                client.write(piece)
             while (received := client.read_id()) != message_id:
                 handler = self._handlers.get(received)
                 if handler is None:
