@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,9 @@ from trackmania_rl.errors import UserError
 
 WINDOW_RACES = 10
 """Races over which driving is judged."""
+
+Race = Mapping[str, Any]
+"""One line of `races.jsonl`; its keys are those of `RaceLog`."""
 
 
 @dataclass(frozen=True)
@@ -61,17 +64,10 @@ def summarize_learning(races_file: Path, moments_s: Sequence[int]) -> LearningSu
     Raises:
         UserError: if the file is missing or damaged.
     """
-    races = _read_races(races_file)
+    races = read_races(races_file)
     greedy = [race for race in races if not race["is_explo"]]
     first = next((race for race in greedy if race["race_finished"]), None)
-    regular = next(
-        (
-            greedy[end - 1]
-            for end in range(WINDOW_RACES, len(greedy) + 1)
-            if sum(race["race_finished"] for race in greedy[end - WINDOW_RACES : end]) >= WINDOW_RACES - 1
-        ),
-        None,
-    )
+    regular = first_race_with(greedy, is_regular_finishing)
     times_s = [race["race_time_ms"] / 1000 for race in greedy if race["race_finished"]]
     end_s = races[-1]["wall_s"] if races else 0.0
     return LearningSummary(
@@ -89,21 +85,44 @@ def summarize_learning(races_file: Path, moments_s: Sequence[int]) -> LearningSu
     )
 
 
-def _driving(greedy: list[dict[str, Any]]) -> Driving:
-    recent = greedy[-WINDOW_RACES:]
-    times_s = [race["race_time_ms"] / 1000 if race["race_finished"] else float("inf") for race in recent]
+def first_race_with(greedy: Sequence[Race], holds: Callable[[Sequence[Race]], bool]) -> Race | None:
+    """The first race at which something holds of the last `WINDOW_RACES` races, itself included; None without one."""
+    for end in range(WINDOW_RACES, len(greedy) + 1):
+        if holds(greedy[end - WINDOW_RACES : end]):
+            return greedy[end - 1]
+    return None
+
+
+def is_regular_finishing(window: Sequence[Race]) -> bool:
+    """Whether all races but at most one reached the finish."""
+    return sum(race["race_finished"] for race in window) >= len(window) - 1
+
+
+def median_time_s(window: Sequence[Race]) -> float | None:
+    """Median time of the races, an unfinished one counting as slower than any; None if it is one of those."""
+    times_s = [race["race_time_ms"] / 1000 if race["race_finished"] else float("inf") for race in window]
     median_s = statistics.median(times_s) if times_s else float("inf")
-    return Driving(
-        n_races=len(recent),
-        n_finished=sum(race["race_finished"] for race in recent),
-        median_time_s=None if median_s == float("inf") else median_s,
-    )
+    return None if median_s == float("inf") else median_s
 
 
-def _read_races(races_file: Path) -> list[dict[str, Any]]:
+def read_races(races_file: Path) -> list[Race]:
+    """The lines of a run's `races.jsonl`, in their order.
+
+    Raises:
+        UserError: if the file is missing or damaged.
+    """
     try:
         return [json.loads(line) for line in races_file.read_text(encoding="utf-8").splitlines()]
     except OSError as error:
         raise UserError(f"cannot read {races_file}: {error.strerror}; give the folder of a run, save/...") from error
     except json.JSONDecodeError as error:
         raise UserError(f"{races_file} is damaged: {error}") from error
+
+
+def _driving(greedy: Sequence[Race]) -> Driving:
+    recent = greedy[-WINDOW_RACES:]
+    return Driving(
+        n_races=len(recent),
+        n_finished=sum(race["race_finished"] for race in recent),
+        median_time_s=median_time_s(recent),
+    )
