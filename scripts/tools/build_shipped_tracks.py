@@ -9,11 +9,8 @@ The radii follow from the car: at full steer it holds a radius of 16 m at 100 km
 import argparse
 from pathlib import Path
 
-import numpy as np
-
 from trackmania_rl.simulator.track_design import (
     CHECKPOINT,
-    LaidOutTrack,
     TrackDesign,
     close_lap,
     lay_out,
@@ -21,6 +18,9 @@ from trackmania_rl.simulator.track_design import (
     right,
     straight,
 )
+from trackmania_rl.simulator.track_writing import line_name, track_file_text, write_track
+
+__all__ = ["DESIGNS", "line_name", "track_file_text"]
 
 VALLEY = TrackDesign(
     name="valley",
@@ -207,38 +207,6 @@ RING = TrackDesign(
 DESIGNS = (VALLEY, SPEEDWAY, HILLS, KART, RALLY, JUMP, RING)
 
 
-def track_file_text(design: TrackDesign, laid_out: LaidOutTrack) -> str:
-    """Return the .toml text that puts the design's road over its line."""
-    lines = [
-        "# Written by scripts/tools/build_shipped_tracks.py: change the road book there. Format: docs/track_files.rst",
-        f'name = "{design.name}"',
-        f'description = "{design.description}"',
-        f'line = "{line_name(design)}"',
-        f"laps = {design.laps}",
-        f"width_m = {design.width_m}",
-        f'surface = "{design.surface}"',
-        f'edge = "{design.edge}"',
-    ]
-    if design.allow_crossing:
-        lines.append("allow_crossing = true")
-    lines.append(f"checkpoints_m = {list(laid_out.checkpoints_m)}")
-    for section in laid_out.sections:
-        lines += ["", "[[section]]", f"from_m = {section.from_m}", f"to_m = {section.to_m}"]
-        lines += [f"{key} = {_toml_value(value)}" for key, value in section.style.items()]
-    return "\n".join(lines) + "\n"
-
-
-def line_name(design: TrackDesign) -> str:
-    """Return the file name of the design's reference line."""
-    return f"{design.name}_0.5m.npy"
-
-
-def _toml_value(value: object) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return f'"{value}"' if isinstance(value, str) else str(value)
-
-
 def main() -> None:
     """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -247,8 +215,7 @@ def main() -> None:
     maps_folder: Path = parser.parse_args().maps_folder
     for design in DESIGNS:
         laid_out = lay_out(design)
-        np.save(maps_folder / line_name(design), laid_out.line_m)
-        (maps_folder / f"{design.name}.toml").write_text(track_file_text(design, laid_out), encoding="utf-8")
+        write_track(design, laid_out, maps_folder / f"{design.name}.toml")
         print(f"{design.name}: {0.5 * (len(laid_out.line_m) - 1):.0f} m")
 
 

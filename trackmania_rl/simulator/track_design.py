@@ -146,7 +146,7 @@ def lay_out(design: TrackDesign) -> LaidOutTrack:
     road climbs. The line's last point is the last multiple of 0.5 m that the pieces reach.
     """
     pieces = [piece for piece in design.pieces if isinstance(piece, Piece)]
-    plan_m, lap_points_m = _fine_lap(pieces, math.radians(design.heading_deg))
+    plan_m, lap_points_m = trace(pieces, math.radians(design.heading_deg))
     lap_arc_m = arc_length_m(lap_points_m)
 
     def along_road_m(distance_on_plan_m: float) -> float:
@@ -201,7 +201,7 @@ def close_lap(
     directions = np.array(headings).T
     if abs(np.linalg.det(directions)) < 0.1:
         raise ValueError(f"straights {first_straight} and {second_straight} are almost parallel")
-    _, points_m = _fine_lap(solid, 0.0)
+    _, points_m = trace(solid, 0.0)
     missing_m = (points_m[0] - points_m[-1])[[0, 2]]
     closed = list(pieces)
     for index, extra_m in zip((first_straight, second_straight), np.linalg.solve(directions, missing_m), strict=True):
@@ -211,6 +211,21 @@ def close_lap(
             raise ValueError(f"closing the lap would make straight {index} {piece.length_m + extra_m:.1f} m long")
         closed[index] = replace(piece, length_m=piece.length_m + float(extra_m))
     return tuple(closed)
+
+
+def trace(pieces: Sequence[Piece], heading_rad: float, step_m: float = _FINE_STEP_M) -> tuple[FloatArray, FloatArray]:
+    """Return pieces as points, one every ``step_m`` of the plan: distances (F,) and positions (F,3) from the origin on.
+
+    The points are equally spaced and the last one is the pieces' end, so their distance is ``step_m`` or a little less.
+    """
+    knots_m = np.concatenate([[0.0], np.cumsum([piece.length_m for piece in pieces])])
+    steps = math.ceil(knots_m[-1] / step_m)
+    plan_m = np.linspace(0.0, knots_m[-1], steps + 1)
+    headings_rad = heading_rad + _turned_rad(pieces, knots_m, plan_m)
+    middle_rad = (headings_rad[1:] + headings_rad[:-1]) / 2.0
+    x_m = np.concatenate([[0.0], np.cumsum(plan_m[1] * np.sin(middle_rad))])
+    z_m = np.concatenate([[0.0], np.cumsum(plan_m[1] * np.cos(middle_rad))])
+    return plan_m, np.stack([x_m, _heights_m(pieces, knots_m, plan_m, step_m), z_m], axis=1)
 
 
 def arc_length_m(points_m: FloatArray) -> FloatArray:
@@ -238,19 +253,6 @@ def moving_average(values: FloatArray, window_points: int) -> FloatArray:
     return values
 
 
-def _fine_lap(pieces: Sequence[Piece], heading_rad: float) -> tuple[FloatArray, FloatArray]:
-    """Return a lap's fine points: distances on the plan (F,) and positions (F,3), beginning at the origin."""
-    knots_m = np.concatenate([[0.0], np.cumsum([piece.length_m for piece in pieces])])
-    steps = math.ceil(knots_m[-1] / _FINE_STEP_M)
-    plan_m = np.linspace(0.0, knots_m[-1], steps + 1)
-    headings_rad = heading_rad + _turned_rad(pieces, knots_m, plan_m)
-    middle_rad = (headings_rad[1:] + headings_rad[:-1]) / 2.0
-    step_m = plan_m[1]
-    x_m = np.concatenate([[0.0], np.cumsum(step_m * np.sin(middle_rad))])
-    z_m = np.concatenate([[0.0], np.cumsum(step_m * np.cos(middle_rad))])
-    return plan_m, np.stack([x_m, _heights_m(pieces, knots_m, plan_m), z_m], axis=1)
-
-
 def _turned_rad(pieces: Sequence[Piece], knots_m: FloatArray, plan_m: FloatArray) -> FloatArray:
     """Return by how much the road has turned at each plan distance: the curvature's trapezoids, integrated."""
     turned_rad = np.zeros_like(plan_m)
@@ -268,7 +270,7 @@ def _turned_rad(pieces: Sequence[Piece], knots_m: FloatArray, plan_m: FloatArray
     return turned_rad
 
 
-def _heights_m(pieces: Sequence[Piece], knots_m: FloatArray, plan_m: FloatArray) -> FloatArray:
+def _heights_m(pieces: Sequence[Piece], knots_m: FloatArray, plan_m: FloatArray, step_m: float) -> FloatArray:
     """Return the road's height at each plan distance; every stretch of road between gaps is rounded by itself."""
     ramp_knots_m = np.concatenate([[0.0], np.cumsum([piece.climb_m for piece in pieces])])
     heights_m = np.interp(plan_m, knots_m, ramp_knots_m)
@@ -277,7 +279,7 @@ def _heights_m(pieces: Sequence[Piece], knots_m: FloatArray, plan_m: FloatArray)
         if piece.is_gap:
             borders_m += [start_m, start_m + piece.length_m]
     borders_m.append(knots_m[-1])
-    window_points = 2 * round(_CREST_ROUNDING_M / (2.0 * _FINE_STEP_M)) + 1
+    window_points = 2 * round(_CREST_ROUNDING_M / (2.0 * step_m)) + 1
     for road_from_m, road_to_m in zip(borders_m[::2], borders_m[1::2], strict=True):
         road = slice(*np.searchsorted(plan_m, [road_from_m, road_to_m + 1e-9]))
         heights_m[road] = moving_average(heights_m[road], window_points)

@@ -1,0 +1,69 @@
+"""Writing a designed track to disk: its reference line (.npy) and the track file (.toml) that lays the road over it."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+
+from trackmania_rl.simulator.track_design import LaidOutTrack, TrackDesign
+
+SHIPPED_ORIGIN = "scripts/tools/build_shipped_tracks.py: change the road book there"
+
+
+def line_name(design: TrackDesign) -> str:
+    """Return the file name of the design's reference line."""
+    return f"{design.name}_0.5m.npy"
+
+
+def track_file_text(design: TrackDesign, laid_out: LaidOutTrack, origin: str = SHIPPED_ORIGIN) -> str:
+    """Return the .toml text that puts the design's road over its line; its first line says what wrote it."""
+    lines = [
+        f"# Written by {origin}. Format: docs/track_files.rst",
+        f'name = "{design.name}"',
+        f'description = "{design.description}"',
+        f'line = "{line_name(design)}"',
+        f"laps = {design.laps}",
+        f"width_m = {design.width_m}",
+        f'surface = "{design.surface}"',
+        f'edge = "{design.edge}"',
+    ]
+    if design.allow_crossing:
+        lines.append("allow_crossing = true")
+    lines.append(f"checkpoints_m = {list(laid_out.checkpoints_m)}")
+    for section in laid_out.sections:
+        lines += ["", "[[section]]", f"from_m = {section.from_m}", f"to_m = {section.to_m}"]
+        lines += [f"{key} = {_toml_value(value)}" for key, value in section.style.items()]
+    return "\n".join(lines) + "\n"
+
+
+def write_track(design: TrackDesign, laid_out: LaidOutTrack, track_file: Path, origin: str = SHIPPED_ORIGIN) -> Path:
+    """Write a track file, and its line beside it; return the line's file.
+
+    Each file appears whole or not at all, the line first: whoever sees the track file can read both.
+
+    Args:
+        design: the road book.
+        laid_out: the same in the world.
+        track_file: the .toml to write; its folder exists.
+        origin: what wrote it, for the file's first line.
+
+    Raises:
+        OSError: if the disk says no.
+    """
+    line_file = track_file.with_name(line_name(design))
+    temporary = track_file.with_name(f".{track_file.stem}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            np.lib.format.write_array(file, laid_out.line_m, allow_pickle=False)
+        temporary.replace(line_file)
+        temporary.write_text(track_file_text(design, laid_out, origin), encoding="utf-8")
+        temporary.replace(track_file)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return line_file
+
+
+def _toml_value(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return f'"{value}"' if isinstance(value, str) else str(value)
