@@ -232,6 +232,17 @@ use_ddqn = False
 # overestimates less.
 target_action = "max_of_each_quantile"
 
+# Value the next state by the smaller of the online and the target network's returns (clipped double learning).
+use_minimum_of_online_and_target = False
+
+# Munchausen: reward + this x temperature x log of the policy's probability of the action taken (clipped below at clip),
+# and a soft value of the next state; the policy is the softmax of Q / temperature. 0 switches it off. Published for
+# rewards of about 1: 0.9, 0.03 and -1; temperature and clip go with the size of the rewards.
+# Range: 0 to 1; > 0; <= 0.
+munchausen_alpha = 0.0
+munchausen_temperature = 1e-3
+munchausen_clip = -0.03
+
 # Divide each transition's loss by the square root of its target's own quantile loss: noisy states weigh less. The
 # divisor is clamped below at the running mean / clamp_ratio; the mean moves by average_rate a batch.
 # Range: > 0; above 0 to 1.

@@ -92,6 +92,7 @@ class Quantiles(NamedTuple):
     target: Tensor  # (B, M)
     choice: Tensor | None  # (B, M), where the online network chooses the target's action (double DQN)
     prediction: Tensor  # (B, N)
+    policy: Tensor | None = None  # (B, M), where the target network says how likely the action taken was (Munchausen)
 
     def of(self, states: slice) -> Quantiles:
         """Those of a portion of the batch."""
@@ -105,6 +106,7 @@ def draw_quantiles(batch_size: int, settings: AgentSettings, generator: torch.Ge
         target=draw_symmetric_quantiles(batch_size, n, generator),
         choice=draw_symmetric_quantiles(batch_size, n, generator) if settings.use_ddqn else None,
         prediction=draw_symmetric_quantiles(batch_size, n, generator),
+        policy=draw_symmetric_quantiles(batch_size, n, generator) if settings.munchausen_alpha > 0 else None,
     )
 
 
@@ -322,10 +324,12 @@ def target_quantiles(
     Three ways to choose it: `max_of_each_quantile` takes the best action for each quantile by itself (as published with
     Linesight's hyperparameters; it overestimates as long as actions differ by noise), `argmax_of_mean` one action for
     all quantiles, by the target network's own mean (as in the IQN paper), and double DQN (van Hasselt et al. 2016,
-    arXiv:1509.06461) one action by the online network's mean.
+    arXiv:1509.06461) one action by the online network's mean. Munchausen chooses none: see `munchausen_targets`.
 
-    A return within a mini-race is no better or worse than the best or worst reward x the actions left. Held to that, an
-    overestimate cannot feed on itself through the target network.
+    Two ways to keep an overestimate from feeding on itself through the target network: a return within a mini-race is
+    held between the worst and the best reward x the actions left, and of online and target network the one that
+    promises less is believed, quantile by quantile (clipped double learning, Fujimoto et al. 2018, arXiv:1802.09477,
+    section 4.2; the slow copy is the second opinion).
 
     Returns:
         (B, M) without gradient.
@@ -333,9 +337,14 @@ def target_quantiles(
     next_state = (batch.next_state_img, batch.next_state_float)
     with torch.no_grad():
         returns = target(*next_state, quantiles.target)  # (B, M, A)
+        if settings.use_minimum_of_online_and_target:
+            returns = torch.minimum(returns, online(*next_state, quantiles.target))
         if settings.return_bounds_per_action is not None:
-            actions_left = target.actions_left(batch.next_state_float)
-            returns = within_bounds(returns, actions_left, settings.return_bounds_per_action)
+            bounds = reachable_bounds(settings.return_bounds_per_action, settings, n_actions=returns.shape[2])
+            returns = within_bounds(returns, target.actions_left(batch.next_state_float), bounds)
+        if quantiles.policy is not None:
+            values = target(batch.state_img, batch.state_float, quantiles.policy).mean(dim=1)  # (B, A)
+            return munchausen_targets(returns, values, batch, settings)
         if quantiles.choice is not None:
             chosen = of_action(returns, online(*next_state, quantiles.choice).mean(dim=1).argmax(dim=1))
         elif settings.target_action == "argmax_of_mean":
@@ -343,6 +352,50 @@ def target_quantiles(
         else:
             chosen = returns.amax(dim=2)
         return batch.reward.unsqueeze(1) + batch.gamma_n.unsqueeze(1) * chosen
+
+
+def munchausen_targets(next_returns: Tensor, values: Tensor, batch: Transitions, settings: AgentSettings) -> Tensor:
+    """The targets of Munchausen-IQN (Vieillard et al. 2020, arXiv:2007.14430, section 2).
+
+    The policy is soft: pi = softmax(q / temperature). The reward grows by alpha x temperature x log pi(action taken),
+    clipped to [clip, 0]: what the agent is sure of, it is paid for, and the gap between actions widens. The next state
+    is valued by the policy's mean over actions, its entropy included:
+
+        r + alpha [temperature log pi(a|s)]_clip^0 + gamma^n sum_a' pi(a'|s') (z(s', a') - temperature log pi(a'|s'))
+
+    Of an n-step transition, the first action's term counts; the actions between have no values at hand.
+
+    Args:
+        next_returns: (B, M, A), z of the next states.
+        values: (B, A), q of the states, by the target network.
+        batch: B transitions.
+        settings: alpha, temperature and clip.
+
+    Returns:
+        (B, M).
+    """
+    temperature = settings.munchausen_temperature
+    log_policy = temperature * F.log_softmax(values / temperature, dim=1)  # (B, A), scaled by the temperature
+    of_taken = log_policy.gather(1, batch.action.unsqueeze(1)).clamp(settings.munchausen_clip, 0)  # (B, 1)
+    reward = batch.reward.unsqueeze(1) + settings.munchausen_alpha * of_taken
+
+    next_log_policy = F.log_softmax(next_returns.mean(dim=1) / temperature, dim=1).unsqueeze(1)  # (B, 1, A)
+    soft_returns = (next_log_policy.exp() * (next_returns - temperature * next_log_policy)).sum(dim=2)  # (B, M)
+    return reward + batch.gamma_n.unsqueeze(1) * soft_returns
+
+
+def reachable_bounds(
+    reward_bounds: tuple[float, float], settings: AgentSettings, n_actions: int
+) -> tuple[float, float]:
+    """The worst and the best that one action can bring: its reward, and what Munchausen adds to it.
+
+    That is a penalty of alpha x clip at most, and an entropy bonus of temperature x log A at most.
+    """
+    worst, best = reward_bounds
+    if settings.munchausen_alpha > 0:
+        worst += settings.munchausen_alpha * settings.munchausen_clip
+        best += settings.munchausen_temperature * math.log(n_actions)
+    return worst, best
 
 
 def within_bounds(returns: Tensor, actions_left: Tensor, bounds_per_action: tuple[float, float]) -> Tensor:

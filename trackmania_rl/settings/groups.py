@@ -208,6 +208,10 @@ class AgentSettings(Group):
     iqn_kappa: PositiveFloat
     use_ddqn: bool
     target_action: Literal["max_of_each_quantile", "argmax_of_mean"]
+    use_minimum_of_online_and_target: bool
+    munchausen_alpha: Fraction
+    munchausen_temperature: PositiveFloat
+    munchausen_clip: Annotated[float, Field(le=0, allow_inf_nan=False)]
     use_target_self_loss_scaling: bool
     target_self_loss_clamp_ratio: PositiveFloat
     target_self_loss_average_rate: Annotated[float, Field(gt=0, le=1)]
@@ -235,6 +239,15 @@ class AgentSettings(Group):
         lengths = {len(self.conv_channels), len(self.conv_kernel_sizes), len(self.conv_strides)}
         if len(lengths) != 1:
             raise ValueError("conv_channels, conv_kernel_sizes and conv_strides have one entry for each convolution")
+        return self
+
+    @model_validator(mode="after")
+    def _one_way_to_value_the_next_state(self) -> AgentSettings:
+        if self.munchausen_alpha > 0 and self.use_ddqn:
+            raise ValueError(
+                f"munchausen_alpha = {self.munchausen_alpha} values the next state by a soft policy over all actions, "
+                "so there is no action for double DQN to choose: set use_ddqn = False, or munchausen_alpha = 0"
+            )
         return self
 
     @field_validator("return_bounds_per_action")
