@@ -109,7 +109,10 @@ def train(arguments: argparse.Namespace) -> None:
     layout = ObservationLayout.from_settings(settings.observation)
     shared = share_run(settings, layout, seeds, snapshot_file)
     receiver = RolloutReceiver(
-        RolloutBounds.of_game(settings.game, layout.float_input_dim), settings.sync.rollout_slots_per_collector
+        RolloutBounds.of_game(settings.game, layout.float_input_dim),
+        settings.sync.rollout_slots_per_collector,
+        # Games inside the collector are stepped together, and their races leave it one by one.
+        games_per_collector=1 if settings.game.is_in_process else settings.game.games_per_collector,
     )
     live = LiveSettings(snapshot_file, settings, is_reporter=True)
     monitor = RunMonitor(live, folder, statistics, clock, reference_lines_m, lambda: receiver.waited_s)

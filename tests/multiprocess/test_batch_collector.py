@@ -14,7 +14,8 @@ from trackmania_rl.agents.shared_weights import SharedWeights
 from trackmania_rl.features import ObservationLayout
 from trackmania_rl.in_process.games import InProcessGames
 from trackmania_rl.multiprocess.batch_collector import BatchCollector
-from trackmania_rl.multiprocess.collector import StopCollecting, WeightsFollower
+from trackmania_rl.multiprocess.collector import CollectorParts, WeightsFollower
+from trackmania_rl.multiprocess.decision_desk import StopCollecting
 from trackmania_rl.multiprocess.live_settings import LiveSettings
 from trackmania_rl.multiprocess.run_network import make_network
 from trackmania_rl.seeds import SeedTree
@@ -30,10 +31,10 @@ class CopyingOutbox:
         self.has_room = True
         self.sent: list[tuple[dict[str, Any], Mapping[str, Any]]] = []
 
-    def frames(self) -> npt.NDArray[np.uint8] | None:
+    def frames(self, game: int) -> npt.NDArray[np.uint8] | None:
         return np.zeros((1, 1, 15, 17), dtype=np.uint8) if self.has_room else None
 
-    def send(self, rollout_results: Mapping[str, Any], end_race_stats: Mapping[str, Any]) -> None:
+    def send(self, game: int, rollout_results: Mapping[str, Any], end_race_stats: Mapping[str, Any]) -> None:
         copies = {k: v.copy() if isinstance(v, np.ndarray) else v for k, v in rollout_results.items()}
         self.sent.append((copies, end_race_stats))
 
@@ -61,7 +62,8 @@ class Rig:
         ]
         self.stopped = False
         games = InProcessGames(N_GAMES, settings.game, settings.observation, maps_folder)
-        self.collector = BatchCollector(live, games, *self.followers, lambda: 1000, lambda: self.stopped, self.outbox)
+        parts = CollectorParts(live, *self.followers, lambda: 1000, lambda: self.stopped, self.outbox)
+        self.collector = BatchCollector(parts, games)
 
     def play_until_sent(self, n_races: int) -> None:
         for _ in range(5000):

@@ -1,29 +1,43 @@
-"""A collector without processes: it plays the map cycle, one race after the other, with the newest weights.
+"""A collector without processes: it plays the map cycle on several games at once, with the newest weights.
 
-`Collector` is handed everything it touches (game manager, inferers, where finished races go), so that a test drives it
-in one process. `collector_process.py` is the shell around it. `batch_collector.py` holds the one that plays many games
-in its own process at once.
+`Collector` is handed everything it touches (game managers, inferers, where finished races go), so that a test drives it
+in one process. `collector_process.py` is the shell around it. `batch_collector.py` holds the one that steps many games
+in its own process in lockstep.
+
+Each game is played by a thread of its own, with all the waiting, failing and starting anew that this may take; while a
+thread waits for its game, others run. The policy that a thread asks is a `DecisionDesk`, where the collector's own
+thread decides for all games that have asked.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from trackmania_rl.agents.exploration import Exploration
 from trackmania_rl.agents.inference import Inferer
 from trackmania_rl.agents.shared_weights import SharedWeights
+from trackmania_rl.multiprocess.decision_desk import DecisionDesk, Question, StopCollecting
 from trackmania_rl.multiprocess.live_settings import LiveSettings
 from trackmania_rl.policy import Policy, PolicyDecision
 from trackmania_rl.settings import GameSettings, MapEntry
+from trackmania_rl.tmi_interaction.game_instance_manager import GameKeepsFailingError
 
+log = logging.getLogger(__name__)
 
-class StopCollecting(Exception):  # noqa: N818  # not an error: the run ends
-    """Raised out of a race when the run ends while it is driven."""
+LOOK_FOR_THE_END_EVERY_S: Final = 0.1
+FIRST_GAME_WITHIN_S: Final = 60.0
+"""How long the other games wait for the first one, which may have to compile what all of them use."""
+RETRY_FAILING_GAME_AFTER_S: Final = 30.0
+GAMES_END_WITHIN_S: Final = 1.0
 
 
 class RaceDriver(Protocol):
@@ -37,16 +51,20 @@ class RaceDriver(Protocol):
         """Play one race, its frames written to `frames`, and return `(rollout_results, end_race_stats)`."""
         ...
 
-
-class RaceOutbox(Protocol):
-    """Where finished races go."""
-
-    def frames(self) -> npt.NDArray[np.uint8] | None:
-        """Room for the next race's frames; waits while the learner is behind. None if the run ends meanwhile."""
+    def close(self) -> None:
+        """End the game."""
         ...
 
-    def send(self, rollout_results: Mapping[str, Any], end_race_stats: Mapping[str, Any]) -> None:
-        """Hand a finished race on, whose frames lie in the room given last."""
+
+class RaceOutbox(Protocol):
+    """Where finished races go. Each game may be driven by a thread of its own."""
+
+    def frames(self, game: int) -> npt.NDArray[np.uint8] | None:
+        """Room for the frames of a game's next race; waits while the learner is behind. None if the run ends."""
+        ...
+
+    def send(self, game: int, rollout_results: Mapping[str, Any], end_race_stats: Mapping[str, Any]) -> None:
+        """Hand a finished race on, whose frames lie in the room that this game was given last."""
         ...
 
 
@@ -57,13 +75,53 @@ class WeightsFollower:
     inferer: Inferer
     shared: SharedWeights
     version: int = 0
+    passes_until_pull: int = 0
 
-    def pull(self) -> None:
-        """Copy the shared weights if they are newer than what the network holds."""
-        version = self.shared.pull_if_newer(self.inferer.network, self.version)
-        if version != self.version:
-            self.version = version
-            self.inferer.weights_changed()
+    def pull_now_and_then(self, every_n_passes: int) -> None:
+        """Before a pass through the network: copy the shared weights, if it is time and they are newer."""
+        if self.passes_until_pull <= 0:
+            self.passes_until_pull = every_n_passes
+            version = self.shared.pull_if_newer(self.inferer.network, self.version)
+            if version != self.version:
+                self.version = version
+                self.inferer.weights_changed()
+        self.passes_until_pull -= 1
+
+
+@dataclass(frozen=True)
+class CollectorParts:
+    """What surrounds any collector.
+
+    Attributes:
+        live: the settings in force; a race is played by those at its beginning.
+        explorer: network and shared weights of exploration races.
+        evaluator: the same for evaluation races (averaged weights).
+        frames_total: how many frames the whole run has collected, for the exploration schedules.
+        stop_requested: whether the run is to end.
+        outbox: where finished races go.
+    """
+
+    live: LiveSettings
+    explorer: WeightsFollower
+    evaluator: WeightsFollower
+    frames_total: Callable[[], int]
+    stop_requested: Callable[[], bool]
+    outbox: RaceOutbox
+
+
+@dataclass(frozen=True, slots=True)
+class Race:
+    """A race of the map cycle: what is driven, by whom, and how by chance."""
+
+    entry: MapEntry
+    follower: WeightsFollower
+    exploration: Exploration
+
+    def stats(self, end_race_stats: Mapping[str, Any]) -> dict[str, Any]:
+        """What the learner is told of the race: its `end_race_stats` and where they belong."""
+        entry = self.entry
+        of_entry = {"map_name": entry.map_name, "is_explo": entry.is_explo, "fill_buffer": entry.fill_buffer}
+        return {**end_race_stats, **of_entry}
 
 
 def map_cycle(live: LiveSettings) -> Iterator[MapEntry]:
@@ -73,75 +131,132 @@ def map_cycle(live: LiveSettings) -> Iterator[MapEntry]:
             yield from itertools.repeat(entry, entry.repeat)
 
 
-def stats_of_entry(entry: MapEntry) -> dict[str, Any]:
-    """What the learner is told of a race beside its `end_race_stats`."""
-    return {"map_name": entry.map_name, "is_explo": entry.is_explo, "fill_buffer": entry.fill_buffer}
+class Races:
+    """The map cycle as races, each by the settings in force when it begins; for any thread."""
+
+    def __init__(self, parts: CollectorParts) -> None:
+        self._parts = parts
+        self._entries = map_cycle(parts.live)
+        self._lock = threading.Lock()
+
+    def next(self) -> tuple[Race, GameSettings]:
+        """The race that comes next and how it is played; whoever drives it looks for newer weights first."""
+        parts = self._parts
+        with self._lock:
+            parts.live.refresh()
+            entry = next(self._entries)
+            follower = parts.explorer if entry.is_explo else parts.evaluator
+            follower.inferer.exploration_settings = parts.live.current.exploration
+            follower.passes_until_pull = 0
+            exploration = follower.inferer.exploration_of_race(
+                is_explo=entry.is_explo, frame_count=parts.frames_total()
+            )
+            return Race(entry, follower, exploration), parts.live.current.game
 
 
 class Collector:
-    """Plays the map cycle: exploration races with noise, evaluation races greedily.
+    """Plays the map cycle on games that run each by itself: exploration races with noise, evaluation races greedily.
+
+    A game that has to be started anew costs nobody else anything. One that fails again and again is left alone for
+    half a minute while others play; when none plays any more, its error ends the collector.
 
     Args:
-        live: the settings in force, renewed between two races.
-        driver: plays a race on a game instance.
-        explorer: network and shared weights of exploration races.
-        evaluator: the same for evaluation races (averaged weights).
-        frames_total: how many frames the whole run has collected, for the exploration schedules.
-        stop_requested: whether the run is to end.
-        outbox: where finished races go.
+        parts: what surrounds the collector.
+        drivers: one for each game; closed by the game's own thread.
     """
 
-    def __init__(
-        self,
-        live: LiveSettings,
-        driver: RaceDriver,
-        explorer: WeightsFollower,
-        evaluator: WeightsFollower,
-        frames_total: Callable[[], int],
-        stop_requested: Callable[[], bool],
-        outbox: RaceOutbox,
-    ) -> None:
-        self._live = live
-        self._driver = driver
-        self._explorer = explorer
-        self._evaluator = evaluator
-        self._frames_total = frames_total
-        self._stop_requested = stop_requested
-        self._outbox = outbox
-        self._races = map_cycle(live)
+    def __init__(self, parts: CollectorParts, drivers: Sequence[RaceDriver]) -> None:
+        self._parts = parts
+        self._drivers = drivers
+        self._races = Races(parts)
+        self._desk: DecisionDesk[Race] = DecisionDesk(len(drivers))
+        self._threads = [
+            threading.Thread(target=self._play_races, args=(game,), name=f"game {game}", daemon=True)
+            for game in range(len(drivers))
+        ]
+        self._failing: set[int] = set()
+        self._last_pass_s = 0.0
 
     def run(self) -> None:
-        """Play races until the run ends."""
-        while not self._stop_requested():
-            try:
-                self.play_next_race()
-            except StopCollecting:
-                return
+        """Play races until the run ends; then the games are given `GAMES_END_WITHIN_S` seconds to end.
 
-    def play_next_race(self) -> None:
+        Raises:
+            UserError: if a map or port can't be used.
+            GameKeepsFailingError: if no game plays any more.
+        """
+        began_s = time.monotonic()
+        waiting = self._threads[1:]
+        self._threads[0].start()
+        try:
+            while not self._parts.stop_requested():
+                # Waiting longer for other games than the pass would take them can't pay.
+                questions = self._desk.gather(LOOK_FOR_THE_END_EVERY_S, patience_s=self._last_pass_s)
+                if waiting and (questions or time.monotonic() - began_s > FIRST_GAME_WITHIN_S):
+                    for thread in waiting:
+                        thread.start()
+                    waiting = []
+                for follower in (self._parts.explorer, self._parts.evaluator):
+                    asked = [question for question in questions if question.race.follower is follower]
+                    if asked:
+                        self._decide(follower, asked)
+        finally:
+            self._desk.close()
+            deadline_s = time.monotonic() + GAMES_END_WITHIN_S
+            for thread in self._threads:
+                if thread.is_alive():
+                    thread.join(max(deadline_s - time.monotonic(), 0.0))
+
+    @property
+    def games_have_ended(self) -> bool:
+        """Whether no game is under way any more; one that hangs is not ended by `run`."""
+        return not any(thread.is_alive() for thread in self._threads)
+
+    def _decide(self, follower: WeightsFollower, questions: Sequence[Question[Race]]) -> None:
+        """Answer questions by one pass through one network."""
+        began_s = time.perf_counter()
+        follower.pull_now_and_then(self._parts.live.current.sync.update_inference_network_every_n_actions)
+        decision = follower.inferer.act_batch(
+            np.stack([question.frame for question in questions]),  # (B, 1, H, W)
+            np.stack([question.floats for question in questions]),  # (B, F)
+            [question.race.exploration for question in questions],
+        )
+        self._last_pass_s = time.perf_counter() - began_s
+        self._desk.answer(questions, decision)
+
+    def _play_races(self, game: int) -> None:
+        """Play on and on, in the game's thread."""
+        # The kernel ends a game with the thread that started it, so that must be a thread that lives as long.
+        try:
+            while True:
+                self._play_race(game)
+        except StopCollecting:
+            pass
+        except Exception as error:
+            self._desk.give_up(error)
+        finally:
+            self._drivers[game].close()
+
+    def _play_race(self, game: int) -> None:
         """Play the map cycle's next race and send it off."""
-        self._live.refresh()
-        self._driver.game = self._live.current.game
-        map_entry = next(self._races)
-        follower = self._explorer if map_entry.is_explo else self._evaluator
-        follower.inferer.exploration_settings = self._live.current.exploration
-        follower.inferer.begin_race(is_explo=map_entry.is_explo, frame_count=self._frames_total())
-        frames = self._outbox.frames()
+        frames = self._parts.outbox.frames(game)
         if frames is None:
-            return
-        rollout_results, end_race_stats = self._driver.rollout(map_entry, self._policy(follower), frames)
-        self._outbox.send(rollout_results, {**end_race_stats, **stats_of_entry(map_entry)})
+            raise StopCollecting
+        race, settings = self._races.next()
+        driver = self._drivers[game]
+        driver.game = settings
 
-    def _policy(self, follower: WeightsFollower) -> Policy:
-        """The follower's policy, which now and then pulls newer weights and looks whether the run ends."""
-        actions_between_pulls = self._live.current.sync.update_inference_network_every_n_actions
-        action_count = itertools.count()
+        def policy(frame: npt.NDArray[np.uint8], floats: npt.NDArray[np.float32]) -> PolicyDecision:
+            return self._desk.ask(Question(game, race, frame, floats))
 
-        def act(frame: npt.NDArray[np.uint8], floats: npt.NDArray[np.float32]) -> PolicyDecision:
-            if next(action_count) % actions_between_pulls == 0:
-                if self._stop_requested():
-                    raise StopCollecting
-                follower.pull()
-            return follower.inferer.act(frame, floats)
-
-        return act
+        while True:
+            try:
+                results, stats = driver.rollout(race.entry, policy, frames)
+                break
+            except GameKeepsFailingError as error:
+                self._failing.add(game)
+                if len(self._failing) == len(self._drivers):
+                    raise
+                log.warning("game %d is tried again in %g s: %s", game, RETRY_FAILING_GAME_AFTER_S, error)
+                self._desk.pause(RETRY_FAILING_GAME_AFTER_S)
+        self._failing.discard(game)
+        self._parts.outbox.send(game, results, race.stats(stats))

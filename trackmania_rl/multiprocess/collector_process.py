@@ -1,4 +1,4 @@
-"""A collector's process: it builds a collector, on games of its own or on one game instance, and plays on and on."""
+"""A collector's process: it builds a collector, on games of its own or on game instances, and plays on and on."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from trackmania_rl.errors import UserError
 from trackmania_rl.features import ObservationLayout
 from trackmania_rl.in_process.games import InProcessGames
 from trackmania_rl.multiprocess.batch_collector import BatchCollector
-from trackmania_rl.multiprocess.collector import Collector, WeightsFollower
+from trackmania_rl.multiprocess.collector import Collector, CollectorParts, WeightsFollower
 from trackmania_rl.multiprocess.live_settings import LiveSettings
 from trackmania_rl.multiprocess.rollout_slot import RolloutSlot
 from trackmania_rl.multiprocess.rollout_transport import RolloutSender
@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 
 def collector_process_fn(task: CollectorTask, shared: SharedRun) -> None:
-    """Play races until `shared.stop_requested`; the game instance ends with this process, however it ends."""
+    """Play races until `shared.stop_requested`; game instances end with this process, however it ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process; the main one ends the run in order
     signal.signal(signal.SIGTERM, _end_at_once)
     release_ctrl_c()
@@ -48,10 +48,9 @@ def collector_process_fn(task: CollectorTask, shared: SharedRun) -> None:
     try:
         if task.settings.game.is_in_process:
             log.info("collector %d prepares its games; the first time, compiling takes half a minute", task.index)
-            make_collector(task, shared, make_games(task)).run()
+            BatchCollector(make_parts(task, shared), make_games(task)).run()
         else:
-            with contextlib.closing(make_manager(task)) as manager:
-                make_collector(task, shared, manager).run()
+            _play_on_game_instances(task, shared)
     except UserError as error:
         log.error("collector %d: %s", task.index, error)
         raise SystemExit(1) from None
@@ -60,11 +59,8 @@ def collector_process_fn(task: CollectorTask, shared: SharedRun) -> None:
         gc.freeze()  # else the interpreter's last act is to look at each of torch's objects, for seconds
 
 
-def make_collector(
-    task: CollectorTask, shared: SharedRun, game: GameInstanceManager | InProcessGames
-) -> Collector | BatchCollector:
-    """Assemble the collector: two networks that follow the shared weights, and the way of its races to the learner."""
-    live = LiveSettings(shared.snapshot_file, task.settings)
+def make_parts(task: CollectorTask, shared: SharedRun) -> CollectorParts:
+    """What surrounds the collector: two networks that follow the shared weights, and its races' way to the learner."""
 
     def follow(weights: Any, name: str) -> WeightsFollower:
         seeds = SeedTree(task.settings.run.seed)
@@ -83,16 +79,14 @@ def make_collector(
     def frames_total() -> int:
         return shared.frames_total.value
 
-    surroundings = (
-        follow(shared.exploration_weights, "explorer"),
-        follow(shared.evaluation_weights, "evaluator"),
-        frames_total,
-        shared.stop_requested.is_set,
-        _SlotOutbox(task.sender, shared.stop_requested),
+    return CollectorParts(
+        live=LiveSettings(shared.snapshot_file, task.settings),
+        explorer=follow(shared.exploration_weights, "explorer"),
+        evaluator=follow(shared.evaluation_weights, "evaluator"),
+        frames_total=frames_total,
+        stop_requested=shared.stop_requested.is_set,
+        outbox=_SlotOutbox(task.sender, shared.stop_requested),
     )
-    if isinstance(game, InProcessGames):
-        return BatchCollector(live, game, *surroundings)
-    return Collector(live, game, *surroundings)
 
 
 def make_games(task: CollectorTask) -> InProcessGames:
@@ -101,11 +95,22 @@ def make_games(task: CollectorTask) -> InProcessGames:
     return InProcessGames(settings.game.games_per_collector, settings.game, settings.observation, task.maps_folder)
 
 
-def make_manager(task: CollectorTask) -> GameInstanceManager:
-    """The manager of this collector's game instance."""
-    game = task.settings.game
-    launcher = SimulatedGameLauncher(game.base_tmi_port + task.index, task.maps_folder)
-    return GameInstanceManager(game, task.settings.observation, launcher)
+def make_managers(task: CollectorTask) -> list[GameInstanceManager]:
+    """The managers of this collector's game instances."""
+    settings = task.settings
+    return [
+        GameInstanceManager(settings.game, settings.observation, SimulatedGameLauncher(port, task.maps_folder))
+        for port in settings.game.tmi_ports_of(task.index)
+    ]
+
+
+def _play_on_game_instances(task: CollectorTask, shared: SharedRun) -> None:
+    collector = Collector(make_parts(task, shared), make_managers(task))
+    try:
+        collector.run()
+    finally:
+        if not collector.games_have_ended:  # such as one that hangs, and whose thread waits for it
+            _kill_children()
 
 
 class _SlotOutbox:
@@ -114,25 +119,31 @@ class _SlotOutbox:
     def __init__(self, sender: RolloutSender, stop_requested: Event) -> None:
         self._sender = sender
         self._stop_requested = stop_requested
-        self._slot: RolloutSlot | None = None
+        self._slots: dict[int, RolloutSlot] = {}
 
-    def frames(self) -> npt.NDArray[np.uint8] | None:
-        self._slot = None
-        while self._slot is None and not self._stop_requested.is_set():
-            self._slot = self._sender.acquire(timeout_s=0.5)
-        return None if self._slot is None else self._slot.frames
+    def frames(self, game: int) -> npt.NDArray[np.uint8] | None:
+        slot = None
+        while slot is None and not self._stop_requested.is_set():
+            slot = self._sender.acquire(timeout_s=0.5, game=game)
+        if slot is None:
+            return None
+        self._slots[game] = slot
+        return slot.frames
 
-    def send(self, rollout_results: Mapping[str, Any], end_race_stats: Mapping[str, Any]) -> None:
-        assert self._slot is not None
-        self._sender.send(self._slot, rollout_results, end_race_stats)
+    def send(self, game: int, rollout_results: Mapping[str, Any], end_race_stats: Mapping[str, Any]) -> None:
+        self._sender.send(self._slots.pop(game), rollout_results, end_race_stats)
 
 
 def _end_at_once(*_: object) -> None:
-    """End with the game instance, wherever the process stands: an exception would get lost while numba compiles."""
+    """End with the game instances, wherever the process stands: an exception would get lost while numba compiles."""
+    _kill_children()
+    os._exit(1)
+
+
+def _kill_children() -> None:
     for game in psutil.Process().children():
         with contextlib.suppress(psutil.NoSuchProcess):
             game.kill()
-    os._exit(1)
 
 
 def _end_when_the_parent_is_gone() -> None:

@@ -3,7 +3,8 @@
 The learner owns one *set* for each collector: a few shared-memory slots, a queue of headers and a count of free slots.
 A collector takes a free slot, lets the race's frames be written straight into it, and sends; the learner is given numpy
 views of the slot, copies what it keeps into the replay memory, and releases the slot. With no free slot the collector
-waits, so memory stays bounded whatever the learner does, and both sides measure how long they wait.
+waits, so memory stays bounded whatever the learner does, and both sides measure how long they wait. A collector that
+drives several games at once has one more slot for each further game, so that no game waits for another's.
 
 A collector may be killed at any moment. Nothing it can leave locked or half-written is shared with another one: each
 set has its own queue and semaphore, a header is small enough for a pipe to take it whole, and the set is thrown away
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import ctypes
 import multiprocessing
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -51,7 +53,7 @@ class RolloutHeader:
         values: the other entries of `rollout_results`.
         texts: long texts of `end_race_stats`, as UTF-8 bytes in the slot.
         end_race_stats: the other entries of `end_race_stats`.
-        waited_s: time the collector waited for free slots since its last rollout.
+        waited_s: time the collector's games waited for free slots since its last rollout, on average.
         elapsed_s: time since its last rollout.
     """
 
@@ -70,6 +72,7 @@ class _CollectorSet:
 
     collector: int
     bounds: RolloutBounds
+    n_games: int
     memory_names: tuple[str, ...]
     headers: Any  # multiprocessing.SimpleQueue of RolloutHeader
     announced: Any  # Semaphore, shared by all sets: wakes the learner
@@ -80,38 +83,45 @@ class _CollectorSet:
 class RolloutSender:
     """The collector's end: made by `RolloutReceiver.open_collector`, handed to the spawned process.
 
+    Each of the collector's games may use it from a thread of its own.
+
     Attributes:
-        waited_s: total time spent waiting for a free slot.
+        waited_s: total time spent waiting for a free slot, the average of the games.
     """
 
     def __init__(self, shared: _CollectorSet) -> None:
         """Wraps a collector's set; `RolloutReceiver.open_collector` does this."""
         self._shared = shared
         self._memories: dict[int, SharedMemory] = {}
-        self._held: RolloutSlot | None = None
+        self._held: dict[int, RolloutSlot] = {}
+        self._lock = threading.Lock()
         self.waited_s = 0.0
         self._waited_until_last_send_s = 0.0
         self._last_send_s: float | None = None
 
-    def acquire(self, timeout_s: float | None = None) -> RolloutSlot | None:
-        """A free slot for the next race; None if there is none within the time. None as time waits for ever.
+    def __reduce__(self) -> tuple[type[RolloutSender], tuple[_CollectorSet]]:
+        return RolloutSender, (self._shared,)  # on its way to the spawned process, it holds nothing yet
 
-        A slot that was acquired but not sent (the race was lost with its game) is handed out again.
+    def acquire(self, timeout_s: float | None = None, game: int = 0) -> RolloutSlot | None:
+        """A free slot for a game's next race; None if there is none within the time. None as time waits for ever.
+
+        A slot that the game acquired but did not send (the race was lost) is handed out again.
         """
         now_s = time.monotonic()
         self._last_send_s = self._last_send_s or now_s
-        if self._held is None:
+        if game not in self._held:
             acquired = self._shared.n_free.acquire(timeout=timeout_s)
-            self.waited_s += time.monotonic() - now_s
-            if not acquired:
-                return None
-            index = next(i for i, free in enumerate(self._shared.is_free) if free)
-            self._shared.is_free[index] = False
-            if index not in self._memories:
-                self._memories[index] = SharedMemory(self._shared.memory_names[index])
-            self._held = RolloutSlot(index, self._memories[index], self._shared.bounds)
-        self._held.clear()
-        return self._held
+            with self._lock:
+                self.waited_s += (time.monotonic() - now_s) / self._shared.n_games
+                if not acquired:
+                    return None
+                index = next(i for i, free in enumerate(self._shared.is_free) if free)
+                self._shared.is_free[index] = False
+                if index not in self._memories:
+                    self._memories[index] = SharedMemory(self._shared.memory_names[index])
+                self._held[game] = RolloutSlot(index, self._memories[index], self._shared.bounds)
+        self._held[game].clear()
+        return self._held[game]
 
     def send(self, slot: RolloutSlot, rollout_results: Mapping[str, Any], end_race_stats: Mapping[str, Any]) -> None:
         """Writes a rollout into the slot and tells the learner. The slot belongs to the learner afterwards.
@@ -123,9 +133,10 @@ class RolloutSender:
 
         Raises:
             RolloutTransportError: if the race is longer than the slot was made for.
-            ValueError: if `slot` is not the one that was acquired last.
+            ValueError: if `slot` is not one that is acquired and not sent.
         """
-        if slot is not self._held:
+        game = next((game for game, held in tuple(self._held.items()) if held is slot), None)
+        if game is None:
             raise ValueError(f"slot {slot.index} was sent already; acquire a slot for each rollout")
         slot.clear()
         long_texts = {
@@ -133,25 +144,29 @@ class RolloutSender:
             for name, value in end_race_stats.items()
             if isinstance(value, str) and len(value) > LONGEST_TEXT_IN_HEADER
         }
-        header = RolloutHeader(
-            slot=slot.index,
-            arrays=tuple(slot.put(k, v) for k, v in rollout_results.items() if isinstance(v, np.ndarray)),
-            values={k: v for k, v in rollout_results.items() if not isinstance(v, np.ndarray)},
-            texts=tuple(slot.put(k, np.frombuffer(v.encode(), dtype=np.uint8)) for k, v in long_texts.items()),
-            end_race_stats={k: v for k, v in end_race_stats.items() if k not in long_texts},
-            waited_s=self.waited_s - self._waited_until_last_send_s,
-            elapsed_s=time.monotonic() - (self._last_send_s or time.monotonic()),
-        )
-        self._held = None
-        self._waited_until_last_send_s = self.waited_s
-        self._last_send_s = time.monotonic()
-        # In this order: SimpleQueue.put returns when the header is in the pipe, so an announced header can be read.
-        self._shared.headers.put(header)
-        self._shared.announced.release()
+        arrays = tuple(slot.put(k, v) for k, v in rollout_results.items() if isinstance(v, np.ndarray))
+        texts = tuple(slot.put(k, np.frombuffer(v.encode(), dtype=np.uint8)) for k, v in long_texts.items())
+        with self._lock:
+            now_s = time.monotonic()
+            header = RolloutHeader(
+                slot=slot.index,
+                arrays=arrays,
+                values={k: v for k, v in rollout_results.items() if not isinstance(v, np.ndarray)},
+                texts=texts,
+                end_race_stats={k: v for k, v in end_race_stats.items() if k not in long_texts},
+                waited_s=self.waited_s - self._waited_until_last_send_s,
+                elapsed_s=now_s - (self._last_send_s or now_s),
+            )
+            del self._held[game]
+            self._waited_until_last_send_s = self.waited_s
+            self._last_send_s = now_s
+            # In this order: SimpleQueue.put returns when the header is in the pipe, so an announced header can be read.
+            self._shared.headers.put(header)
+            self._shared.announced.release()
 
     def close(self) -> None:
         """Unmaps the slots; the learner still has what was sent."""
-        self._held = None
+        self._held.clear()
         for memory in self._memories.values():
             unmap(memory)
         self._memories.clear()
@@ -208,15 +223,18 @@ class RolloutReceiver:
         waited_s: total time spent in `receive` waiting for a rollout.
     """
 
-    def __init__(self, bounds: RolloutBounds, slots_per_collector: int) -> None:
+    def __init__(self, bounds: RolloutBounds, slots_per_collector: int, games_per_collector: int = 1) -> None:
         """Prepares for collectors; memory is created when one is opened.
 
         Args:
             bounds: size of the largest rollout.
             slots_per_collector: at least 1. With 2, a collector drives into one slot while the learner reads the other.
+            games_per_collector: races that a collector drives at the same time, each into a slot of its own. Those
+                beyond the first have their slots in addition.
         """
         self._bounds = bounds
-        self._slots_per_collector = slots_per_collector
+        self._games_per_collector = games_per_collector
+        self._slots_per_collector = slots_per_collector + games_per_collector - 1
         self._context: SpawnContext = multiprocessing.get_context("spawn")
         self._announced = self._context.Semaphore(0)
         self._sets: dict[int, _CollectorSet] = {}
@@ -238,6 +256,7 @@ class RolloutReceiver:
         shared = _CollectorSet(
             collector=collector,
             bounds=self._bounds,
+            n_games=self._games_per_collector,
             memory_names=tuple(memory.name for memory in memories),
             headers=self._context.SimpleQueue(),
             announced=self._announced,
@@ -297,6 +316,7 @@ class RolloutReceiver:
             raise RolloutTransportError(
                 f"{SHARED_MEMORY_FOLDER} has {self._available_bytes >> 20} MB free; {len(self._sets) + 1} collectors "
                 f"with {self._slots_per_collector} rollouts of up to {self._bounds.slot_bytes / 2**20:.1f} MB need "
-                f"{(needed_bytes >> 20) + 1} MB. Lower cutoff_race_longer_than_ms, the image size, n_collectors or "
-                "rollout_slots_per_collector, or give the machine more (docker run --shm-size=1g)"
+                f"{(needed_bytes >> 20) + 1} MB. Lower cutoff_race_longer_than_ms, the image size, n_collectors, "
+                "games_per_collector or rollout_slots_per_collector, or give the machine more "
+                "(docker run --shm-size=1g)"
             )

@@ -67,9 +67,8 @@ def check_machine(settings: Settings, folder: Path) -> None:
             f'game = "{settings.game.game}": the launcher of the real game is not part of this version yet; '
             'set game = "simulated"'
         )
-    if not settings.game.is_in_process:
-        for index in range(settings.game.n_collectors):
-            check_port_is_free(settings.game.base_tmi_port + index)
+    for port in settings.game.tmi_ports:
+        check_port_is_free(port)
 
 
 def share_run(settings: Settings, layout: ObservationLayout, seeds: SeedTree, snapshot_file: Path) -> SharedRun:

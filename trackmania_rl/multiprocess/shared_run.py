@@ -51,7 +51,7 @@ class CollectorTask:
 
     Attributes:
         index: its number, from 0.
-        name: its name in the seed tree, a new one each time it is started.
+        name: its name in the seed tree, a new one each time it is started; its games share its streams.
         settings: in force when it is started.
         maps_folder: where tracks and reference lines lie.
         sender: its way to the learner.

@@ -17,7 +17,8 @@ PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
-Port = Annotated[int, Field(ge=1024, le=65535)]
+LAST_PORT = 65535
+Port = Annotated[int, Field(ge=1024, le=LAST_PORT)]
 Schedule = Annotated[tuple[tuple[NonNegativeInt, Finite], ...], Field(min_length=1)]
 """((frame count, value), ...): what lies between two entries is interpolated by the setting's own rule."""
 BlockStatistics = tuple[tuple[Finite, ...], tuple[PositiveFloat, ...]]
@@ -110,6 +111,17 @@ class GameSettings(Group):
         return self.game == "simulated" and self.game_transport == "in_process"
 
     @property
+    def tmi_ports(self) -> range:
+        """Where game instances listen: `games_per_collector` ports for the first collector, then those of the next."""
+        n_games = 0 if self.is_in_process else self.n_collectors * self.games_per_collector
+        return range(self.base_tmi_port, self.base_tmi_port + n_games)
+
+    def tmi_ports_of(self, collector: int) -> range:
+        """The ports of one collector's games, in their order."""
+        first = collector * self.games_per_collector
+        return self.tmi_ports[first : first + self.games_per_collector]
+
+    @property
     def has_image(self) -> bool:
         """Whether the observation holds a picture."""
         return self.image_width_px > 0
@@ -118,6 +130,12 @@ class GameSettings(Group):
     def _image_and_actions_fit(self) -> GameSettings:
         if (self.image_width_px == 0) != (self.image_height_px == 0):
             raise ValueError("image_width_px and image_height_px are both 0 (no image) or both positive")
+        if self.tmi_ports and self.tmi_ports[-1] > LAST_PORT:
+            raise ValueError(
+                f"base_tmi_port = {self.base_tmi_port}, with n_collectors = {self.n_collectors} of games_per_collector "
+                f"= {self.games_per_collector}: the last game's port would be {self.tmi_ports[-1]}, and ports end at "
+                f"{LAST_PORT}; lower one of them"
+            )
         for name in ("action_forward_idx", "action_backward_idx"):
             if getattr(self, name) >= len(self.inputs):
                 raise ValueError(
@@ -198,9 +216,14 @@ class AgentSettings(Group):
     conv_channels: tuple[PositiveInt, ...]
     conv_kernel_sizes: tuple[PositiveInt, ...]
     conv_strides: tuple[PositiveInt, ...]
+    image_head: Literal["classic", "impala"]
+    impala_channels: Annotated[tuple[PositiveInt, ...], Field(min_length=1)]
+    impala_pooled_size: PositiveInt
     float_hidden_dim: PositiveInt
     use_layer_norm: bool
     dense_hidden_dimension: PositiveInt
+    noisy_heads_sigma: NonNegativeFloat
+    use_spectral_norm_on_heads: bool
     iqn_embedding_dimension: PositiveInt
     output_layer_init_gain: PositiveFloat
     iqn_n: Annotated[int, Field(ge=2, multiple_of=2)]
@@ -239,6 +262,15 @@ class AgentSettings(Group):
         lengths = {len(self.conv_channels), len(self.conv_kernel_sizes), len(self.conv_strides)}
         if len(lengths) != 1:
             raise ValueError("conv_channels, conv_kernel_sizes and conv_strides have one entry for each convolution")
+        return self
+
+    @model_validator(mode="after")
+    def _one_kind_of_heads(self) -> AgentSettings:
+        if self.noisy_heads_sigma > 0 and self.use_spectral_norm_on_heads:
+            raise ValueError(
+                f"noisy_heads_sigma = {self.noisy_heads_sigma} and use_spectral_norm_on_heads = True both replace the "
+                "heads' layers: set noisy_heads_sigma = 0, or use_spectral_norm_on_heads = False"
+            )
         return self
 
     @model_validator(mode="after")
@@ -336,8 +368,13 @@ NEEDS_RESTART = frozenset(
             "conv_channels",
             "conv_kernel_sizes",
             "conv_strides",
+            "image_head",
+            "impala_channels",
+            "impala_pooled_size",
             "float_hidden_dim",
             "use_layer_norm",
+            "noisy_heads_sigma",
+            "use_spectral_norm_on_heads",
             "dense_hidden_dimension",
         ),
         *(

@@ -85,7 +85,7 @@ class GameLauncher(Protocol):
 
 
 class SimulatedGameLauncher:
-    """Runs `scripts/simulated_game.py`, which dies with the process that started it.
+    """Runs `scripts/simulated_game.py`, which dies with the process that started it (on Linux: with the thread).
 
     Args:
         port: where it is to listen.
@@ -213,14 +213,14 @@ def _listens(pid: int, port: int) -> bool:
 
 
 def _die_with_parent() -> Callable[[], None] | None:
-    """What a child process does first, on Linux: ask the kernel for a SIGKILL at its parent's end."""
+    """What a child process does first, on Linux: ask the kernel for a SIGKILL when the thread that started it ends."""
     if not sys.platform.startswith("linux"):
         return None
-    libc = ctypes.CDLL(None)  # loaded here: between fork and exec only the call itself is safe
+    prctl = ctypes.CDLL(None).prctl  # looked up here: between fork and exec only the call itself is safe
     parent = os.getpid()
 
     def ask() -> None:
-        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:  # it ended before the request
             os._exit(1)
 
