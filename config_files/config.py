@@ -208,6 +208,12 @@ conv_channels = (16, 32, 64, 32)
 conv_kernel_sizes = (4, 4, 3, 3)
 conv_strides = (2, 2, 2, 1)
 
+# What reads the image: "classic", the convolutions above, or "impala": residual blocks, slower and stronger, with these
+# channels for each halving of the image, pooled to a square of this size in the end. Range: > 0. Restart.
+image_head = "classic"
+impala_channels = (16, 32, 32)
+impala_pooled_size = 6
+
 # Width of the two layers that read the floats, and of the two dueling heads together. Range: > 0. Restart.
 float_hidden_dim = 128
 dense_hidden_dimension = 256
@@ -215,6 +221,13 @@ dense_hidden_dimension = 256
 # Layer normalization in the layers that read the floats: values stay sane in states unlike any that were learned from.
 # The published network has none. Restart.
 use_layer_norm = True
+
+# Noisy heads: weights with learned noise explore in place of random actions (then set the exploring section's
+# probabilities to 0). The share of noise in fresh weights: 0 for none, 0.5 in the paper. Range: >= 0. Restart.
+noisy_heads_sigma = 0.0
+
+# Limit the heads' first layers to a spectral norm of 1, which steadies the optimizer's steps. Restart.
+use_spectral_norm_on_heads = False
 
 # Number of cosines that embed a quantile. Range: > 0. Restart.
 iqn_embedding_dimension = 32

@@ -9,7 +9,7 @@ The return is the sum of rewards until a *mini-race* of fixed duration ends; the
 of the mini-race has passed, so gamma may be 1.
 
 Shapes, in all comments: B batch, N quantiles of the prediction, M quantiles of the target, A actions, F floats,
-D features, E cosines, H and W the image's height and width.
+D features, E cosines, S frames of a state, H and W the image's height and width.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from trackmania_rl.agents.image_heads import image_head
+from trackmania_rl.agents.network_layers import LEAKY_RELU_SLOPE, NoisyLinear, SpectralLinear, float_layer, head
 from trackmania_rl.settings import AgentSettings
 
 ELAPSED_ACTIONS_FLOAT = 0
 """Index among the floats of the time already elapsed in the mini-race, in actions. (The replay writes it there; the
 constant stands here too because what only plays a network need not load the replay and its libraries.)"""
-LEAKY_RELU_SLOPE = 0.01
 SMALLEST_SELF_LOSS = 1e-6
 """Below this a target's own quantile loss counts as this; a terminal transition's is 0, and the loss divides by it."""
 
@@ -45,7 +46,7 @@ class ReturnsNetwork(Protocol):
 class Transitions(NamedTuple):
     """A batch of mini-race transitions (`experience_replay` makes them) as a plain tuple, cheap to take apart."""
 
-    state_img: Tensor  # (B, 1, H, W) uint8; (B, 1, 0, 0) without an image
+    state_img: Tensor  # (B, S, H, W) uint8; H = W = 0 without an image
     state_float: Tensor  # (B, F) float32
     action: Tensor  # (B,) int64
     reward: Tensor  # (B,) float32, discounted sum over the transition's n steps
@@ -132,6 +133,7 @@ class IQN_Network(nn.Module):
         image_width_px: W.
         mini_race_duration_actions: length of a mini-race.
         generator: source of the initial weights, on the CPU.
+        frames_per_state: S, how many frames make one image.
 
     Raises:
         ValueError: if the image is too small for the convolutions.
@@ -148,6 +150,7 @@ class IQN_Network(nn.Module):
         image_width_px: int,
         mini_race_duration_actions: int,
         generator: torch.Generator,
+        frames_per_state: int = 1,
     ) -> None:
         super().__init__()
         self.n_actions = n_actions
@@ -158,13 +161,13 @@ class IQN_Network(nn.Module):
         feature_dim = settings.float_hidden_dim
         self.img_head: nn.Sequential | None = None
         if image_height_px > 0:
-            self.img_head = _convolutions(settings)
-            feature_dim += _output_size(settings, image_height_px, image_width_px)
+            self.img_head, n_features = image_head(settings, frames_per_state, image_height_px, image_width_px)
+            feature_dim += n_features
         self.float_feature_extractor = nn.Sequential(
-            *_float_layer(len(float_mean), settings), *_float_layer(settings.float_hidden_dim, settings)
+            *float_layer(len(float_mean), settings), *float_layer(settings.float_hidden_dim, settings)
         )
-        self.A_head = _head(feature_dim, settings.dense_hidden_dimension // 2, n_actions)
-        self.V_head = _head(feature_dim, settings.dense_hidden_dimension // 2, 1)
+        self.A_head = head(feature_dim, n_actions, settings)
+        self.V_head = head(feature_dim, 1, settings)
         self.iqn_fc = nn.Sequential(
             nn.Linear(settings.iqn_embedding_dimension, feature_dim), nn.LeakyReLU(LEAKY_RELU_SLOPE, inplace=True)
         )
@@ -198,12 +201,16 @@ class IQN_Network(nn.Module):
             if isinstance(layer, nn.Conv2d | nn.Linear):
                 nn.init.orthogonal_(layer.weight, gains.get(layer, gain), generator)
                 nn.init.zeros_(layer.bias)  # type: ignore[arg-type]  # every layer here has a bias
+            if isinstance(layer, NoisyLinear):
+                layer.initialize_noise(gains.get(layer, gain))
+            if isinstance(layer, SpectralLinear):
+                layer.initialize_singular_vector(generator)
 
     def forward(self, img: Tensor, floats: Tensor, tau: Tensor) -> Tensor:
         """Returns at the quantiles `tau`.
 
         Args:
-            img: (B, 1, H, W) uint8; not looked at without an image head.
+            img: (B, S, H, W) uint8; not looked at without an image head.
             floats: (B, F) float32, as observed (they are normalized here).
             tau: (B, N) float32 in [0, 1].
 
@@ -224,7 +231,7 @@ class IQN_Network(nn.Module):
         The heads' last layers are linear, so the mean is taken before them: less to compute where one state is played.
 
         Args:
-            img: (B, 1, H, W) uint8.
+            img: (B, S, H, W) uint8.
             floats: (B, F) float32.
             cosines: (N, E), of the quantiles, from `cosines`.
 
@@ -262,51 +269,6 @@ class IQN_Network(nn.Module):
     def actions_left(self, floats: Tensor) -> Tensor:
         """How many actions (B,) of the mini-race are still to come in the states with these floats (B, F)."""
         return self.mini_race_duration_actions - floats[:, ELAPSED_ACTIONS_FLOAT]
-
-
-def _float_layer(input_dim: int, settings: AgentSettings) -> list[nn.Module]:
-    """One layer of the float head.
-
-    Normalized (Ba et al. 2016, arXiv:1607.06450), features keep their size in states unlike any that were learned from,
-    so that values there stay sane (Ball et al. 2023, arXiv:2302.02948).
-    """
-    normalization = [nn.LayerNorm(settings.float_hidden_dim)] if settings.use_layer_norm else []
-    activation = nn.LeakyReLU(LEAKY_RELU_SLOPE, inplace=True)
-    return [nn.Linear(input_dim, settings.float_hidden_dim), *normalization, activation]
-
-
-def _head(input_dim: int, hidden_dim: int, output_dim: int) -> nn.Sequential:
-    return nn.Sequential(
-        nn.Linear(input_dim, hidden_dim),
-        nn.LeakyReLU(LEAKY_RELU_SLOPE, inplace=True),
-        nn.Linear(hidden_dim, output_dim),
-    )
-
-
-def _convolutions(settings: AgentSettings) -> nn.Sequential:
-    layers: list[nn.Module] = []
-    in_channels = 1
-    for channels, kernel_size, stride in zip(
-        settings.conv_channels, settings.conv_kernel_sizes, settings.conv_strides, strict=True
-    ):
-        layers += [nn.Conv2d(in_channels, channels, kernel_size, stride), nn.LeakyReLU(LEAKY_RELU_SLOPE, inplace=True)]
-        in_channels = channels
-    return nn.Sequential(*layers, nn.Flatten())
-
-
-def _output_size(settings: AgentSettings, height_px: int, width_px: int) -> int:
-    """Number of features that the convolutions make of an image."""
-    height, width = height_px, width_px
-    for kernel_size, stride in zip(settings.conv_kernel_sizes, settings.conv_strides, strict=True):
-        height = (height - kernel_size) // stride + 1
-        width = (width - kernel_size) // stride + 1
-        if height < 1 or width < 1:
-            raise ValueError(
-                f"an image of {width_px} x {height_px} pixels is too small for conv_kernel_sizes = "
-                f"{settings.conv_kernel_sizes} with conv_strides = {settings.conv_strides}; enlarge image_width_px and "
-                "image_height_px, or use fewer or smaller convolutions"
-            )
-    return settings.conv_channels[-1] * height * width
 
 
 # --------------------------------------------------------------------------------------------------------- 3. targets

@@ -23,6 +23,8 @@ from trackmania_rl.agents.iqn import (
     target_quantiles,
 )
 from trackmania_rl.agents.loss_scale import LossScale
+from trackmania_rl.agents.network_layers import draw_noise, follow_singular_vectors, silence_noise
+from trackmania_rl.agents.plain_twin import PlainTwin
 from trackmania_rl.agents.precision import arithmetic_dtype
 from trackmania_rl.agents.quantile_part import QuantilePart, Workspace, portions
 from trackmania_rl.agents.radam import FlatRAdam
@@ -86,8 +88,9 @@ class IQNLearner:
         self._averaged_weights = flatten_parameters(self._averaged)
         self._optimizer = FlatRAdam(self._weights)
         workspace = Workspace(device, self._dtype)
+        self._online_twin, self._target_twin = PlainTwin(self.online), PlainTwin(self.target)
         self._online_part, self._target_part = (
-            QuantilePart(network, workspace) for network in (self.online, self.target)
+            QuantilePart(twin.network, workspace) for twin in (self._online_twin, self._target_twin)
         )
 
         self._targets_step, self._gradient_step = self._targets_of, self._differentiate_portion
@@ -128,6 +131,8 @@ class IQNLearner:
         """The loss (), summed over the batch as of `update`, without learning from it."""
         batch = Transitions.from_batch(batch)
         quantiles = draw_quantiles(len(batch.action), self.settings, self._generator)
+        for network in (self.online, self.target):
+            silence_noise(network)
         with torch.autocast(self._device.type, dtype=self._dtype, enabled=self._dtype != torch.float32):
             return iqn_loss(
                 self.online, self.target, batch, self.settings, self._scaling, quantiles, learning=False
@@ -214,6 +219,7 @@ class IQNLearner:
         What `iqn_loss` and autograd do, but in portions, and with the derivatives of the loss and of the network behind
         the features written out (`quantile_part`).
         """
+        self._renew_heads()
         quantiles = draw_quantiles(len(batch.action), self.settings, self._generator)
         for part in (self._online_part, self._target_part):
             part.prepare()
@@ -230,12 +236,22 @@ class IQNLearner:
             ),
             strict=True,
         )
+        self._online_twin.return_gradient()
         mean_prediction = torch.cat(mean_predictions)
         return IQNLoss(
             total=torch.dot(factors, torch.cat(losses)),
             td_error=(targets.mean(dim=1) - mean_prediction).abs_(),
             mean_q=mean_prediction.mean(),
         )
+
+    def _renew_heads(self) -> None:
+        """New noise, one for all transitions of a batch, and effective weights of heads that are not plain."""
+        if self._online_twin.is_source:
+            return
+        follow_singular_vectors(self.online)
+        for network, twin in ((self.online, self._online_twin), (self.target, self._target_twin)):
+            draw_noise(network, self._generator)
+            twin.refresh()
 
     def _targets_of(self, portion: Transitions, quantiles: Quantiles) -> Tensor:
         """What to learn (B, M)."""
@@ -255,12 +271,12 @@ class IQNLearner:
         Returns:
             Losses (B,), not yet multiplied by their factors, and mean predictions (B,).
         """
-        features = self._online_part.features(portion.state_img, portion.state_float)
-        predictions = self._online_part.forward(features.detach(), portion.state_float, tau, portion.action)
+        online = self._online_part
+        features = online.features.forward(portion.state_img, portion.state_float, recorded=True)
+        predictions = online.forward(features, portion.state_float, tau, portion.action)
         losses, gradient = quantile_huber_gradient(targets, predictions, tau, self.settings.iqn_kappa)
         factors = factors * self._loss_scale.factor
-        grad_features = self._online_part.backward(gradient * factors.unsqueeze(1))
-        features.backward(grad_features.to(features.dtype))
+        online.features.backward(online.backward(gradient * factors.unsqueeze(1)))
         return losses, predictions.mean(dim=1)
 
     def _clip_gradient(self) -> Tensor:
