@@ -205,8 +205,8 @@ def _draw_yardsticks(panel: Axes, yardstick: Yardstick) -> None:
         ),
     )
     panel.set_yticks(SCORE_TICKS, [f"{tick:g}" for tick in SCORE_TICKS])
-    panel.set_ylim(0.0, 1.03)
-    panel.grid(color="0.9")
+    panel.set_ylim(-0.2, 1.03)  # a curve at 0 is to be seen
+    panel.grid(color="0.92")
     panel.set_axisbelow(True)
     panel.axhline(1.0, color="0.3", linewidth=1, label="planner")
     tuned = yardstick.planner_ms / yardstick.scripted_tuned_ms

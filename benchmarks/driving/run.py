@@ -43,6 +43,7 @@ from benchmarks.driving.runs import (  # noqa: E402
     evaluate,
     final_file_of,
     find_tracks,
+    make_folder,
     read_note,
     train,
 )
@@ -143,6 +144,7 @@ def train_all(runs: Sequence[Run], arguments: argparse.Namespace, console: Conso
         name: yardstick.planner_ms
         for name, yardstick in read_yardsticks(arguments.yardsticks, [run.track.stem for run in runs]).items()
     }
+    make_folder(runs[0].output)
     console.print(f"{len(runs)} runs of {runs[0].minutes} minutes each, {len(complete)} of them complete already")
     stop = threading.Event()
 

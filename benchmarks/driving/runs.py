@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trackmania_rl.checkpoints import RunFolder
 from trackmania_rl.errors import UserError
 from trackmania_rl.settings import Settings, load_settings
 from trackmania_rl.simulator.track_file import find_track_file, reference_line_file
@@ -122,7 +121,7 @@ class Run:
     @property
     def races_file(self) -> Path:
         """One line for each race."""
-        return RunFolder(self.save_folder, self.output / "tensorboard" / self.name).races
+        return self.save_folder / "races.jsonl"
 
     @property
     def overrides(self) -> tuple[str, ...]:
@@ -194,6 +193,18 @@ def map_cycle_of(track: Path) -> str:
     return f"map_cycle={(explored, evaluated)!r}"
 
 
+def make_folder(output: Path) -> None:
+    """Make the benchmark's folder.
+
+    Raises:
+        UserError: if the disk says no.
+    """
+    try:
+        (output / "runs").mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"--output: cannot make {output}: {error.strerror}") from error
+
+
 def find_tracks(names: Sequence[str]) -> list[Path]:
     """The track files that a user means.
 
@@ -247,7 +258,6 @@ def train(run: Run, stop: threading.Event) -> bool:
     """
     shutil.rmtree(run.save_folder, ignore_errors=True)
     shutil.rmtree(run.output / "tensorboard" / run.name, ignore_errors=True)
-    run.note_file.parent.mkdir(parents=True, exist_ok=True)
     note = {
         "variant": run.variant.name,
         "track": run.track.stem,
@@ -267,6 +277,8 @@ def train(run: Run, stop: threading.Event) -> bool:
         file.unlink(missing_ok=True)
     exit_code = run_process(run.command, run.terminal_file, stop, 60 * run.minutes + END_WITHIN_S)
     note["is_complete"] = exit_code == 0 and not stop.is_set()
+    if note["is_complete"]:
+        drop_replay(run.save_folder)
     note["load_at_end"] = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
     _write_json(run.note_file, note)
     return bool(note["is_complete"])
@@ -284,6 +296,21 @@ def evaluate(run: Run, n_races: int, stop: threading.Event) -> bool:
     command = [sys.executable, str(PROJECT / "scripts" / "evaluate.py"), str(run.save_folder), "--no-video"]
     command += ["--races", str(n_races), "--json", str(run.final_file)]
     return run_process(command, run.terminal_file, stop, END_WITHIN_S + RACE_LIMIT_S * n_races) == 0
+
+
+def drop_replay(save_folder: Path) -> None:
+    """Take the replay memory out of a run's checkpoint, and delete the one before it: a benchmark has many runs.
+
+    It is done after the training, which therefore is the very same as without a benchmark.
+    """
+    from trackmania_rl.checkpoints import PREVIOUS_CHECKPOINT_FILE, load_checkpoint, save_checkpoint  # torch: seconds
+
+    state = load_checkpoint(save_folder)
+    if state is None:
+        raise UserError(f"{save_folder} holds no checkpoint, although its training ended in order")
+    state["trainer"]["replay"]["buffers"] = None  # as with checkpoint_holds_replay = False
+    save_checkpoint(save_folder, state, minimum_free_disk_mb=0)
+    (save_folder / PREVIOUS_CHECKPOINT_FILE).unlink(missing_ok=True)
 
 
 def run_process(command: Sequence[str], terminal_file: Path, stop: threading.Event, limit_s: float) -> int:

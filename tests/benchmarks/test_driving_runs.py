@@ -1,0 +1,229 @@
+"""Which trainings there are, when one counts as run, what is made of them, and the command from end to end."""
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from trackmania_rl.errors import UserError
+
+
+@pytest.fixture(autouse=True)
+def _import_from_the_repository(monkeypatch, repository_root):
+    monkeypatch.syspath_prepend(repository_root)  # benchmarks/ is no installed package
+
+
+@pytest.fixture
+def config_file(repository_root):
+    return repository_root / "config_files" / "config.py"
+
+
+@pytest.fixture
+def yardsticks():
+    from benchmarks.driving.score import Yardstick
+
+    ours = Yardstick(
+        length_m=700.0, scripted_careful_ms=40_000, scripted_fast_ms=30_000, scripted_tuned_ms=25_000, planner_ms=20_000
+    )
+    return {"valley": ours, "ring": ours.model_copy(update={"planner_ms": 10_000, "scripted_careful_ms": None})}
+
+
+@pytest.fixture
+def run(config_file, repository_root, tmp_path):
+    from benchmarks.driving.runs import Run, Variant
+
+    return Run(Variant("base", config_file, ()), repository_root / "maps" / "ring.toml", 7, 3, tmp_path)
+
+
+def write_note(run, **changes):
+    from benchmarks.driving.runs import plain_settings
+
+    note = {
+        "variant": run.variant.name,
+        "track": run.track.stem,
+        "seed": run.seed,
+        "minutes": run.minutes,
+        "name": run.name,
+        "is_complete": True,
+        "started": f"2026-01-01T00:00:{run.seed:02d}",
+        "settings": plain_settings(run.settings()),
+    }
+    run.note_file.parent.mkdir(exist_ok=True)
+    run.note_file.write_text(json.dumps(note | changes))
+    return note | changes
+
+
+def test_a_variant_is_read_with_spaces_in_its_values(config_file):
+    from benchmarks.driving.runs import Variant
+
+    text = "slow: lr_schedule=((0, 1e-4), (9, 1e-5))  use_ddqn=True"
+    variant = Variant.read(text, config_file, ["batch_size=32"])
+    assert variant == Variant(
+        "slow", config_file, ("batch_size=32", "lr_schedule=((0, 1e-4), (9, 1e-5))", "use_ddqn=True")
+    )
+    assert Variant.read("default:", config_file, []) == Variant("default", config_file, ())
+    other = Variant.read("published: config=config_files/config_tmnf.py game=simulated", config_file, [])
+    assert other == Variant("published", Path("config_files/config_tmnf.py"), ("game=simulated",))
+
+
+@pytest.mark.parametrize("text", ["no colon", "a/b: x=1", ": x=1", "name: nonsense", "under_score: x=1"])
+def test_a_variant_written_in_another_way_is_refused(config_file, text):
+    from benchmarks.driving.runs import Variant
+
+    with pytest.raises(UserError, match="write it as"):
+        Variant.read(text, config_file, [])
+
+
+def test_a_run_drives_its_track_four_times_exploring_and_once_greedily(run):
+    settings = run.settings()
+    explored, evaluated = settings.game.map_cycle
+    assert (explored.map_name, explored.is_explo, explored.repeat) == ("ring", True, 4)
+    assert (evaluated.map_name, evaluated.is_explo, evaluated.repeat) == ("ring", False, 1)
+    assert Path(explored.map_path).is_file()
+    assert Path(explored.reference_line).is_file()
+    assert (settings.run.run_name, settings.run.seed) == ("base_ring_seed7", 7)
+
+
+def test_the_variant_wins_over_the_benchmark(run):
+    variant = replace(run.variant, overrides=("seed=90", "batch_size=33"))
+    settings = replace(run, variant=variant).settings()
+    assert (settings.run.seed, settings.replay.batch_size) == (90, 33)
+
+
+def test_only_a_run_to_its_end_with_the_same_settings_is_complete(run):
+    assert not run.is_complete()
+    write_note(run, is_complete=False)
+    assert not run.is_complete()
+    write_note(run)
+    assert run.is_complete()
+    assert replace(run, minutes=2).is_complete()  # its first minutes are looked at
+    with pytest.raises(UserError, match="a run of 3 minutes, 5 are asked for"):
+        replace(run, minutes=5).is_complete()
+    with pytest.raises(UserError, match="batch_size = 64, now it is 32"):
+        replace(run, variant=replace(run.variant, overrides=("batch_size=32",))).is_complete()
+
+
+def test_a_folder_of_another_command_is_left_alone(run):
+    run.save_folder.mkdir(parents=True)
+    with pytest.raises(UserError, match="not of this benchmark"):
+        run.is_complete()
+
+
+def test_notes_of_complete_runs_come_in_the_order_of_their_beginning(run):
+    from benchmarks.driving.runs import complete_notes
+
+    for seed, is_complete in ((5, True), (2, True), (3, False)):
+        write_note(replace(run, seed=seed), is_complete=is_complete)
+    (run.output / "runs" / "base_ring_seed2-final.json").write_text("{}")
+    assert [note["seed"] for note in complete_notes(run.output)] == [2, 5]
+
+
+def test_a_process_ends_when_it_is_told_to(tmp_path):
+    from benchmarks.driving.runs import run_process
+
+    stop = threading.Event()
+    threading.Timer(0.5, stop.set).start()
+    began_s = time.monotonic()
+    assert run_process([sys.executable, "-c", "import time; time.sleep(60)"], tmp_path / "said.txt", stop, 60) != 0
+    assert time.monotonic() - began_s < 30
+    assert run_process([sys.executable, "-c", "print(5)"], tmp_path / "said.txt", threading.Event(), 60) == 0
+    assert (tmp_path / "said.txt").read_text() == "5\n"
+    assert run_process([sys.executable, "-c", "import time; time.sleep(60)"], tmp_path / "t", threading.Event(), 0) != 0
+
+
+def test_the_report_joins_seeds_and_tracks(run, repository_root, yardsticks, tmp_path):
+    from benchmarks.driving.report import MeasuredRun, group_runs, table_of, write_report
+    from benchmarks.driving.runs import Variant
+
+    measured = []
+    for variant, track, seed in [
+        (variant, track, seed) for seed in (3, 4) for variant in ("base", "other") for track in ("valley", "ring")
+    ]:
+        one = replace(
+            run,
+            variant=Variant(variant, run.variant.config_file, ()),
+            track=repository_root / "maps" / f"{track}.toml",
+            seed=seed,
+            minutes=2,
+        )
+        time_ms = 40_000 if variant == "base" else 25_000
+        races = [
+            {
+                "wall_s": 4.0 * i * seed,
+                "frames_total": 100 * i,
+                "map": track,
+                "is_explo": i % 2 == 0,
+                "race_finished": i > 5,
+                "race_time_ms": time_ms - 100 * i,
+            }
+            for i in range(1, 30)
+        ]
+        final = {"maps": [{"races": [{"race_finished": True, "race_time_ms": 24_000}] * 2}]} if seed == 3 else None
+        measured.append(MeasuredRun.judge(write_note(one), races, yardsticks[track], 2, final))
+    groups = group_runs(measured)
+    assert [(group.track, group.variant, group.summary.n_seeds) for group in groups] == [
+        *(("valley", "base", 2), ("valley", "other", 2)),
+        *(("ring", "base", 2), ("ring", "other", 2)),
+    ]
+    rows = table_of(groups)
+    assert len({len(row) for row in rows}) == 1
+    assert rows[0][:6] == ["track", "variant", "seeds", "first finish", "9 of 10 finish", "beats scripted"]
+    assert rows[1][3:6] == ["98 s (700 frames)", "never", "never"]
+    assert [row[0] for row in rows[1:]] == ["valley", "valley", "ring", "ring", "mean of tracks", "mean of tracks"]
+    files = write_report(tmp_path, groups, yardsticks, {"command": ["run.py"]})
+    assert [file.name for file in files] == ["table.md", "table.rst", "results.json", "curves.png"]
+    results = json.loads((tmp_path / "results.json").read_text(), parse_constant=pytest.fail)  # no Infinity
+    assert len(results["runs"]) == 8
+    assert results["groups"][0]["summary"]["beats_scripted_s"]["median"] is None
+    assert (tmp_path / "table.md").read_text().count("\n") == len(rows) + 1
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def command(repository_root, *words):
+    return [sys.executable, str(repository_root / "benchmarks" / "driving" / "run.py"), *map(str, words)]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--tracks", "nowhere"], "nowhere: no such track file"),
+        (["--tracks", "kart"], "benchmarks.driving.plan --tracks kart"),
+        (["--set", "batch_sise=3"], "did you mean batch_size?"),
+        (["--variant", "a:", "--variant", "a: use_ddqn=True"], "each needs a name of its own"),
+        (["--only-report"], "holds no complete run"),
+    ],
+)
+def test_mistakes_are_told_before_anything_is_trained(words, message, tmp_path, yardsticks, monkeypatch, capsys):
+    from benchmarks.driving.run import main
+
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    file = tmp_path / "yardsticks.json"
+    file.write_text(json.dumps({name: yardstick.model_dump() for name, yardstick in yardsticks.items()}))
+    monkeypatch.setattr("sys.argv", ["run.py", "--output", str(tmp_path / "out"), "--yardsticks", str(file), *words])
+    assert main() == 1
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_command_trains_reports_and_goes_on(repository_root, tmp_path, yardsticks):
+    file = tmp_path / "yardsticks.json"
+    file.write_text(json.dumps({name: yardstick.model_dump() for name, yardstick in yardsticks.items()}))
+    words = ["--tracks", "valley", "--seeds", 5, "--minutes", 1, "--final-races", 2, "--yardsticks", file]
+    words += ["--output", tmp_path / "out", "--set", "games_per_collector=5"]
+    subprocess.run(command(repository_root, *words), check=True)
+    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    (run,) = results["runs"]
+    assert run["figures"]["n_greedy"] > 0
+    assert run["figures"]["frames"] > 0
+    assert len(run["final"]["maps"][0]["races"]) == 2
+    began_s = time.monotonic()
+    again = subprocess.run(command(repository_root, *words), check=True, capture_output=True, text=True)
+    assert "1 of them complete already" in again.stdout
+    assert time.monotonic() - began_s < 45
