@@ -182,17 +182,20 @@ def draw_curves(file: Path, groups: Sequence[Group], yardsticks: dict[str, Yards
                 if group.track == track:
                     color = COLORS[variants.index(group.variant) % len(COLORS)]
                     _draw_curve(panel, group, yardstick, axis, color)
-            panel.set_title(f"{track} ({yardstick.length_m:,.0f} m, planner {yardstick.planner_ms / 1000:.2f} s)")
+            panel.set_title(
+                f"{track} ({yardstick.length_m:,.0f} m, planner {yardstick.planner_ms / 1000:.2f} s)", fontsize=11
+            )
         panels[row][0].set_ylabel("score: planner's time / race time\n(median of the last 10 greedy races)")
-    for panel in panels[-1]:
-        panel.label_outer()
     panels[-1][0].set_xlabel("wall-clock since the start of the command, in minutes")
     panels[-1][1].set_xlabel("frames (actions of all games together)")
     handles = {text: line for row in panels for line, text in zip(*row[0].get_legend_handles_labels(), strict=True)}
     figure.legend(
         handles.values(), handles.keys(), loc="outside lower center", ncols=min(4, len(handles)), frameon=False
     )
-    figure.suptitle("Line: median over the seeds; shaded: from the lowest seed to the highest", fontsize=10)
+    figure.suptitle(
+        "line: median over the seeds; shaded: from the lowest seed to the highest; the score's axis widens towards 1",
+        fontsize=9,
+    )
     figure.savefig(file)
 
 
@@ -206,6 +209,7 @@ def _draw_yardsticks(panel: Axes, yardstick: Yardstick) -> None:
     )
     panel.set_yticks(SCORE_TICKS, [f"{tick:g}" for tick in SCORE_TICKS])
     panel.set_ylim(-0.2, 1.03)  # a curve at 0 is to be seen
+    panel.margins(x=0.0)
     panel.grid(color="0.92")
     panel.set_axisbelow(True)
     panel.axhline(1.0, color="0.3", linewidth=1, label="planner")
@@ -235,7 +239,6 @@ def _draw_curve(panel: Axes, group: Group, yardstick: Yardstick, axis: Axis, col
     panel.plot(at, np.median(scores, axis=0), color=color, linewidth=1.8, label=f"{group.variant} ({seeds})")
     if len(group.runs) > 1:
         panel.fill_between(at, scores.min(axis=0), scores.max(axis=0), color=color, alpha=0.15, linewidth=0)
-    panel.set_xlim(left=0.0)
     if axis == "frames_total":
         panel.xaxis.set_major_formatter(EngFormatter(sep=""))
     if scores.max() > panel.get_ylim()[1]:
