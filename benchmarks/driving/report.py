@@ -176,7 +176,8 @@ def draw_curves(file: Path, groups: Sequence[Group], yardsticks: dict[str, Yards
     panels = figure.subplots(len(tracks), 2, squeeze=False, sharey=True)
     for row, track in enumerate(tracks):
         yardstick = yardsticks[track]
-        for panel, axis in zip(panels[row], ("wall_s", "frames_total"), strict=True):
+        axes: tuple[Axis, Axis] = ("wall_s", "frames_total")
+        for panel, axis in zip(panels[row], axes, strict=True):
             _draw_yardsticks(panel, yardstick)
             for group in groups:
                 if group.track == track:

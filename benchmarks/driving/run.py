@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import itertools
 import json
 import os
 import signal
@@ -29,7 +30,7 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.markdown import Markdown
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 PROJECT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not installed, and from anywhere
@@ -56,6 +57,9 @@ YARDSTICKS_FILE = PROJECT / "benchmarks" / "driving" / "yardsticks.json"
 DEFAULT_CONFIG = PROJECT / "config_files" / "config.py"
 INTERRUPTED = 130
 """Exit code of a command that was interrupted, as shells have it."""
+FIRST_PORT = 20_000
+PORTS = 16
+"""Where games listen that are played through sockets: each run has its own, for several may go on at a time."""
 LOOK_EVERY_S = 2.0
 SEEN_BYTES = 16_384
 """How much of a race log's end the terminal's progress looks at."""
@@ -126,11 +130,10 @@ def runs_of(arguments: argparse.Namespace) -> list[Run]:
         raise UserError(f"--variant: {', '.join(names)}: each needs a name of its own")
     tracks = find_tracks(arguments.tracks)
     read_yardsticks(arguments.yardsticks, [track.stem for track in tracks])
+    each = itertools.product(dict.fromkeys(arguments.seeds), dict.fromkeys(tracks), variants)
     runs = [
-        Run(variant, track, seed, arguments.minutes or 10, arguments.output.resolve())
-        for seed in dict.fromkeys(arguments.seeds)
-        for track in dict.fromkeys(tracks)
-        for variant in variants
+        Run(variant, track, seed, arguments.minutes or 10, arguments.output.resolve(), FIRST_PORT + PORTS * index)
+        for index, (seed, track, variant) in enumerate(each)
     ]
     for run in runs:
         run.settings()
@@ -159,7 +162,7 @@ def train_all(runs: Sequence[Run], arguments: argparse.Namespace, console: Conso
     ):
         total = progress.add_task("all", total=len(runs), driving="")
         futures: dict[Future[bool], Run] = {workers.submit(work, run): run for run in runs}
-        shown = {}
+        shown: dict[Run, TaskID] = {}
         pending = set(futures)
         try:
             while pending:

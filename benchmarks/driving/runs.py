@@ -85,6 +85,7 @@ class Run:
         seed: the run's.
         minutes: wall-clock since the command.
         output: the benchmark's folder.
+        port: the first one of its games, if they are played through sockets.
     """
 
     variant: Variant
@@ -92,6 +93,7 @@ class Run:
     seed: int
     minutes: int
     output: Path
+    port: int
 
     @property
     def name(self) -> str:
@@ -126,8 +128,8 @@ class Run:
     @property
     def overrides(self) -> tuple[str, ...]:
         """All `--set` of the training; the variant's own come last and win."""
-        own = (f"run_name={self.name}", f"seed={self.seed}", "terminal_view=plain", map_cycle_of(self.track))
-        return (*own, *self.variant.overrides)
+        own = (f"run_name={self.name}", f"seed={self.seed}", f"base_tmi_port={self.port}", "terminal_view=plain")
+        return (*own, map_cycle_of(self.track), *self.variant.overrides)
 
     @property
     def command(self) -> list[str]:

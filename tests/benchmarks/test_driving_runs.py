@@ -37,7 +37,7 @@ def yardsticks():
 def run(config_file, repository_root, tmp_path):
     from benchmarks.driving.runs import Run, Variant
 
-    return Run(Variant("base", config_file, ()), repository_root / "maps" / "ring.toml", 7, 3, tmp_path)
+    return Run(Variant("base", config_file, ()), repository_root / "maps" / "ring.toml", 7, 3, tmp_path, 20_016)
 
 
 def write_note(run, **changes):
@@ -87,6 +87,7 @@ def test_a_run_drives_its_track_four_times_exploring_and_once_greedily(run):
     assert Path(explored.map_path).is_file()
     assert Path(explored.reference_line).is_file()
     assert (settings.run.run_name, settings.run.seed) == ("base_ring_seed7", 7)
+    assert settings.game.base_tmi_port == 20_016
 
 
 def test_the_variant_wins_over_the_benchmark(run):
