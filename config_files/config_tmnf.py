@@ -324,6 +324,9 @@ tau_epsilon_boltzmann = 0.01
 # Probability that a random action is one that accelerates and does not brake; None draws evenly. Range: 0 to 1 or None.
 random_action_throttle_probability = None
 
+# Noisy heads only: an exploring collector drives with the same noise for so many actions. Range: > 0.
+noise_redraw_every_n_actions = 20
+
 # ------------------------------------------------------------------------------------------------- between processes
 
 # The learner publishes its weights every so many batches; a collector looks for new ones every so many actions.

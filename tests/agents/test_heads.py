@@ -9,7 +9,9 @@ import pytest
 import torch
 from torch import nn
 
+from trackmania_rl.agents.exploration import GREEDY, Exploration
 from trackmania_rl.agents.flat_parameters import flatten_gradients, flatten_parameters
+from trackmania_rl.agents.inference import Inferer
 from trackmania_rl.agents.iqn import SelfLossScaling, draw_quantiles, iqn_loss
 from trackmania_rl.agents.learner import IQNLearner
 from trackmania_rl.agents.network_layers import (
@@ -21,6 +23,7 @@ from trackmania_rl.agents.network_layers import (
     silence_noise,
 )
 from trackmania_rl.agents.plain_twin import PlainTwin
+from trackmania_rl.settings import ExplorationSettings
 
 CPU = torch.device("cpu")
 NOISY = {"noisy_heads_sigma": 0.5}
@@ -253,3 +256,75 @@ def test_partial_resets_reach_noise_and_singular_vectors(make_learner):
 def test_one_head_is_not_both(agent_settings):
     with pytest.raises(ValueError, match=r"noisy_heads_sigma = 0.5 and use_spectral_norm_on_heads = True"):
         agent_settings(**NOISY, **SPECTRAL)
+
+
+def greedy_and_exploring(probability):
+    settings = ExplorationSettings(
+        epsilon_schedule=((0, probability),),
+        epsilon_boltzmann_schedule=((0, 0.0),),
+        tau_epsilon_boltzmann=0.01,
+        random_action_throttle_probability=None,
+        noise_redraw_every_n_actions=3,
+    )
+    return settings, Exploration.scheduled(settings, 0)
+
+
+@pytest.fixture
+def make_inferer(agent_settings, make_network, key_states):
+    def make(*, seed=0, **option):
+        settings = agent_settings(**option)
+        exploration_settings, _ = greedy_and_exploring(0.0)
+        return Inferer(
+            make_network(settings),
+            n_quantiles=settings.iqn_k,
+            inputs=key_states,
+            exploration_settings=exploration_settings,
+            rng=np.random.default_rng(seed),
+        )
+
+    return make
+
+
+def states(n):
+    rng = np.random.default_rng(1)
+    return np.zeros((n, 1, 0, 0), dtype=np.uint8), rng.standard_normal((n, 7)).astype(np.float32)
+
+
+def test_noise_is_for_exploring_only_and_stays_for_some_actions(make_inferer):
+    inferer, (frames, floats) = make_inferer(**NOISY), states(1)
+    tau = ((torch.arange(6) + 0.5) / 6).expand(1, 6)
+    expected = inferer.network(torch.from_numpy(frames), torch.from_numpy(floats), tau).mean(dim=1).detach().numpy()
+    inferer.begin_race(is_explo=True, frame_count=0)
+    seen = [inferer.act(frames[0], floats[0]) for _ in range(7)]
+    draws = [seen[i].q_values.tobytes() for i in range(7)]
+    assert draws[0] == draws[1] == draws[2] != draws[3] == draws[4] == draws[5] != draws[6]
+    assert all(decision.is_greedy for decision in seen)  # greedy for the values with noise
+    inferer.begin_race(is_explo=False, frame_count=0)
+    np.testing.assert_allclose(inferer.act(frames[0], floats[0]).q_values, expected[0], rtol=1e-4, atol=1e-5)
+
+
+def test_in_a_batch_only_exploring_races_have_noise(make_inferer):
+    inferer, (frames, floats) = make_inferer(**NOISY), states(5)
+    exploring = greedy_and_exploring(0.0)[1]
+    greedy = inferer.act_batch(frames, floats).q_values
+    mixed = inferer.act_batch(frames, floats, [exploring, GREEDY, exploring, GREEDY, GREEDY]).q_values
+    same = np.isclose(mixed, greedy, rtol=1e-4, atol=1e-5).all(axis=1)
+    assert same.tolist() == [False, True, False, True, True]
+    again = make_inferer(**NOISY).act_batch(frames, floats, [exploring] * 5).q_values
+    np.testing.assert_allclose(again[[0, 2]], mixed[[0, 2]], rtol=1e-5, atol=1e-6)
+    other = make_inferer(seed=1, **NOISY).act_batch(frames, floats, [exploring] * 5).q_values
+    assert not np.allclose(other, again)
+
+
+@pytest.mark.parametrize("option", [NOISY, SPECTRAL])
+def test_changed_weights_count_once_announced(make_inferer, option):
+    inferer, (frames, floats) = make_inferer(**option), states(5)
+    inferer.act_batch(frames, floats, [greedy_and_exploring(0.0)[1]] * 5)
+    with torch.no_grad():
+        for parameter in inferer.network.parameters():
+            parameter.mul_(0.9)
+    inferer.weights_changed()
+    silence_noise(inferer.network)
+    tau = ((torch.arange(6) + 0.5) / 6).expand(5, 6)
+    expected = inferer.network(torch.from_numpy(frames), torch.from_numpy(floats), tau).mean(dim=1).detach().numpy()
+    np.testing.assert_allclose(inferer.act_batch(frames, floats).q_values, expected, rtol=1e-4, atol=1e-5)

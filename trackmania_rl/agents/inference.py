@@ -11,6 +11,9 @@ import torch
 from trackmania_rl.agents.exploration import GREEDY, ActionChooser, Exploration
 from trackmania_rl.agents.iqn import IQN_Network
 from trackmania_rl.agents.mean_values import MeanValues
+from trackmania_rl.agents.network_layers import has_noise
+from trackmania_rl.agents.noisy_values import NoisyValues
+from trackmania_rl.agents.plain_twin import PlainTwin
 from trackmania_rl.policy import BatchDecision, PolicyDecision
 from trackmania_rl.settings import ExplorationSettings, KeyState
 
@@ -28,7 +31,7 @@ class Inferer:
         n_quantiles: K (`iqn_k`).
         inputs: the keys of each action.
         exploration_settings: schedules of exploration; may be replaced (`inferer.exploration_settings = ...`).
-        rng: source of exploration.
+        rng: source of exploration, noise of noisy heads included.
         dtype: precision of the network's large products.
     """
 
@@ -47,11 +50,19 @@ class Inferer:
         self._exploration = GREEDY
         self._chooser = ActionChooser(inputs, rng)
         self._device = network.float_mean.device
-        self._mean_values = MeanValues(network, n_quantiles, dtype)
+        self._twin = PlainTwin(network, with_noise=False)
+        self._mean_values = MeanValues(self._twin.network, n_quantiles, dtype)
+        self._noisy_values: NoisyValues | None = None
+        if has_noise(network):
+            generator = torch.Generator(self._device).manual_seed(int(rng.integers(2**63)))
+            self._noisy_values = NoisyValues(network, n_quantiles, dtype, generator)
 
     def weights_changed(self) -> None:
         """Decide by the network's weights as they are now."""
+        self._twin.refresh()
         self._mean_values.prepare()
+        if self._noisy_values is not None:
+            self._noisy_values.weights_changed()
 
     def begin_race(self, *, is_explo: bool, frame_count: int) -> None:
         """Fix how `act` explores in the race that begins; see `exploration_of_race`."""
@@ -70,10 +81,10 @@ class Inferer:
         """Decide in one state.
 
         Args:
-            frame: (1, H, W) uint8.
+            frame: (S, H, W) uint8.
             floats: (F,) float32.
         """
-        q_values = self._q_values(frame[np.newaxis], floats[np.newaxis])[0]
+        q_values = self._q_values(frame[np.newaxis], floats[np.newaxis], [self._exploration])[0]
         action = self._chooser.choose(q_values, self._exploration)
         return PolicyDecision(action=action, is_greedy=action == int(q_values.argmax()), q_values=q_values)
 
@@ -86,16 +97,30 @@ class Inferer:
         """Decide in several states with one pass through the network.
 
         Args:
-            frames: (B, 1, H, W) uint8.
+            frames: (B, S, H, W) uint8.
             floats: (B, F) float32.
             explorations: how to explore in each; greedily by default.
         """
-        q_values = self._q_values(frames, floats)
-        actions = self._chooser.choose_many(q_values, explorations or [GREEDY] * len(q_values))
+        explorations = explorations or [GREEDY] * len(floats)
+        q_values = self._q_values(frames, floats, explorations)
+        actions = self._chooser.choose_many(q_values, explorations)
         return BatchDecision(actions=actions, is_greedy=actions == q_values.argmax(axis=1), q_values=q_values)
 
     def _q_values(
-        self, frames: npt.NDArray[np.uint8], floats: npt.NDArray[np.float32]
+        self,
+        frames: npt.NDArray[np.uint8],
+        floats: npt.NDArray[np.float32],
+        explorations: Sequence[Exploration],
     ) -> npt.NDArray[np.float32]:  # (B, A)
-        img = torch.from_numpy(frames).to(self._device)
-        return self._mean_values(img, torch.from_numpy(floats).to(self._device)).cpu().numpy()
+        """Without noise where the race is greedy; with it in exploration races, if the heads are noisy."""
+        img, states = torch.from_numpy(frames).to(self._device), torch.from_numpy(floats).to(self._device)
+        if self._noisy_values is None:
+            return self._mean_values(img, states).cpu().numpy()
+        explores = np.array([exploration is not GREEDY for exploration in explorations])
+        if not explores.any():
+            return self._mean_values(img, states).cpu().numpy()
+        calls_per_draw = self.exploration_settings.noise_redraw_every_n_actions
+        noisy = self._noisy_values(img, states, calls_per_draw).cpu().numpy()
+        if explores.all():
+            return noisy
+        return np.where(explores[:, np.newaxis], noisy, self._mean_values(img, states).cpu().numpy())

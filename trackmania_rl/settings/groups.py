@@ -297,6 +297,7 @@ class ExplorationSettings(Group):
     epsilon_boltzmann_schedule: Schedule
     tau_epsilon_boltzmann: NonNegativeFloat
     random_action_throttle_probability: Annotated[float, Field(ge=0, le=1)] | None
+    noise_redraw_every_n_actions: PositiveInt
 
     @field_validator("epsilon_schedule", "epsilon_boltzmann_schedule")
     @classmethod
