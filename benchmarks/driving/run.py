@@ -72,6 +72,8 @@ def main() -> int:
     console = Console(width=None if sys.stdout.isatty() else 180)
     try:
         failed = [] if arguments.only_report else train_all(runs_of(arguments), arguments, console)
+        for run in failed:
+            print(f"error: {run.name} failed: {run.last_words()} ({run.terminal_file})", file=sys.stderr)
         report(arguments, console)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -79,8 +81,6 @@ def main() -> int:
     except KeyboardInterrupt:
         print("interrupted; the same command goes on, with the runs that were under way from their start")
         return INTERRUPTED
-    for run in failed:
-        print(f"error: {run.name} failed; what it said is in {run.terminal_file}", file=sys.stderr)
     return 1 if failed else 0
 
 

@@ -146,6 +146,11 @@ class Run:
         """
         return load_settings(self.variant.config_file, self.overrides)
 
+    def last_words(self) -> str:
+        """The last line that the training, or the evaluation behind it, has said."""
+        lines = self.terminal_file.read_text(encoding="utf-8", errors="replace").split("\n")
+        return next((line for line in reversed(lines) if line.strip()), "it said nothing")
+
     def is_complete(self) -> bool:
         """Whether it was run to its end.
 

@@ -1,6 +1,7 @@
 """Which trainings there are, when one counts as run, what is made of them, and the command from end to end."""
 
 import json
+import signal
 import subprocess
 import sys
 import threading
@@ -8,6 +9,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
 from trackmania_rl.errors import UserError
@@ -211,13 +213,31 @@ def test_mistakes_are_told_before_anything_is_trained(words, message, tmp_path, 
     assert not (tmp_path / "out").exists()
 
 
+def wait_for(look, within_s):
+    began_s = time.monotonic()
+    while not (found := look()):
+        assert time.monotonic() - began_s < within_s
+        time.sleep(0.1)
+    return found
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_the_command_trains_reports_and_goes_on(repository_root, tmp_path, yardsticks):
     file = tmp_path / "yardsticks.json"
     file.write_text(json.dumps({name: yardstick.model_dump() for name, yardstick in yardsticks.items()}))
     words = ["--tracks", "valley", "--seeds", 5, "--minutes", 1, "--final-races", 2, "--yardsticks", file]
-    words += ["--output", tmp_path / "out", "--set", "games_per_collector=5"]
+    words += ["--output", tmp_path / "out", "--set", "games_per_collector=5", "--variant", "base: batch_size=32"]
+
+    with subprocess.Popen(command(repository_root, *words)) as interrupted:
+        training = wait_for(lambda: psutil.Process(interrupted.pid).children(), within_s=120)
+        notes = tmp_path / "out" / "runs"
+        wait_for((tmp_path / "out" / "save" / "base_valley_seed5" / "races.jsonl").is_file, within_s=120)
+        interrupted.send_signal(signal.SIGINT)
+    assert interrupted.returncode == 130
+    assert not any(process.is_running() for process in training)
+    assert not json.loads((notes / "base_valley_seed5.json").read_text())["is_complete"]
+
     subprocess.run(command(repository_root, *words), check=True)
     results = json.loads((tmp_path / "out" / "results.json").read_text())
     (run,) = results["runs"]
