@@ -209,6 +209,9 @@ image_head = "classic"
 impala_channels = (16, 32, 32)
 impala_pooled_size = 6
 
+# Train on images shifted at random by up to so many pixels (4 at 84 pixels in the paper); 0 for none. Range: >= 0.
+image_shift_px = 0
+
 # Width of the two layers that read the floats, and of the two dueling heads together. Range: > 0. Restart.
 float_hidden_dim = 256
 dense_hidden_dimension = 1024

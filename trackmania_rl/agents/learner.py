@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from trackmania_rl.agents.augmentation import with_shifted_images
 from trackmania_rl.agents.compilation import Compiler
 from trackmania_rl.agents.flat_parameters import flatten_gradients, flatten_parameters
 from trackmania_rl.agents.iqn import (
@@ -113,7 +114,10 @@ class IQNLearner:
             batch: B transitions on the learner's device, with the attributes of `Transitions`.
             learning_rate: of this step.
         """
-        loss = self._differentiate(Transitions.from_batch(batch))
+        batch = Transitions.from_batch(batch)
+        if self.settings.image_shift_px > 0:
+            batch = with_shifted_images(batch, self.settings.image_shift_px, self._generator)
+        loss = self._differentiate(batch)
         self._loss_scale.unscale_(self._gradient)
         grad_norm = self._clip_gradient()
         self._optimizer.step(

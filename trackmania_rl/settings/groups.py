@@ -219,6 +219,7 @@ class AgentSettings(Group):
     image_head: Literal["classic", "impala"]
     impala_channels: Annotated[tuple[PositiveInt, ...], Field(min_length=1)]
     impala_pooled_size: PositiveInt
+    image_shift_px: NonNegativeInt
     float_hidden_dim: PositiveInt
     use_layer_norm: bool
     dense_hidden_dimension: PositiveInt
