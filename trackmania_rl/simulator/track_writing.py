@@ -1,5 +1,6 @@
 """Writing a designed track to disk: its reference line (.npy) and the track file (.toml) that lays the road over it."""
 
+import json
 import os
 from pathlib import Path
 
@@ -19,9 +20,9 @@ def track_file_text(design: TrackDesign, laid_out: LaidOutTrack, origin: str = S
     """Return the .toml text that puts the design's road over its line; its first line says what wrote it."""
     lines = [
         f"# Written by {origin}. Format: docs/track_files.rst",
-        f'name = "{design.name}"',
-        f'description = "{design.description}"',
-        f'line = "{line_name(design)}"',
+        f"name = {_toml_value(design.name)}",
+        f"description = {_toml_value(design.description)}",
+        f"line = {_toml_value(line_name(design))}",
         f"laps = {design.laps}",
         f"width_m = {design.width_m}",
         f'surface = "{design.surface}"',
@@ -66,4 +67,4 @@ def write_track(design: TrackDesign, laid_out: LaidOutTrack, track_file: Path, o
 def _toml_value(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
-    return f'"{value}"' if isinstance(value, str) else str(value)
+    return json.dumps(value) if isinstance(value, str) else str(value)  # TOML's strings are JSON's

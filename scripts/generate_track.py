@@ -1,0 +1,98 @@
+"""Make a track from a seed and a difficulty: a .toml track file and its .npy reference line.
+
+The same seed and difficulty always give the same files. Difficulty 0 is wide, smooth asphalt with long bends; 1 is
+narrow, tight and steep, with dirt, grass, missing walls and jumps. Trainings can make such tracks themselves: see
+"Generated tracks" in docs/track_files.rst.
+
+Examples:
+  python scripts/generate_track.py --seed 7 --difficulty 0.5
+  python scripts/generate_track.py --seed 7 --difficulty 0.9 --output maps/mine.toml --picture mine.png
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+PROJECT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not installed, and from anywhere
+
+from trackmania_rl.errors import UserError  # noqa: E402
+from trackmania_rl.simulator.track_generator import GeneratedTrack, TrackRecipe, generate_track  # noqa: E402
+
+
+def main() -> int:
+    """Run the command line; return the exit code."""
+    arguments = parse_arguments()
+    try:
+        generate(arguments)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("--seed", type=int, required=True, help="a whole number from 0 on")
+    add("--difficulty", type=float, default=0.5, help="0 to 1 (default %(default)s)")
+    add("--output", type=Path, metavar="FILE.toml", help="default: maps/generated_{difficulty}_{seed}.toml")
+    add("--picture", type=Path, metavar="FILE.png", help="draw it there, with the scripted driver's line")
+    return parser.parse_args()
+
+
+def generate(arguments: argparse.Namespace) -> None:
+    """Make, write, and say what was made.
+
+    Raises:
+        UserError: if seed or difficulty are out of range, or a file cannot be written.
+    """
+    track = generate_track(TrackRecipe(arguments.seed, arguments.difficulty))
+    output: Path = arguments.output or PROJECT / "maps" / f"{track.design.name}.toml"
+    if output.suffix != ".toml":
+        raise UserError(f"--output {output}: a track file's name ends in .toml")
+    named = GeneratedTrack(track.recipe, replace(track.design, name=output.stem), track.laid_out)
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        line_file = named.write(output)
+    except OSError as error:
+        raise UserError(f"cannot write {output}: {error.strerror}") from error
+    print(f"{named.length_m:.0f} m, {len(named.laid_out.checkpoints_m)} checkpoints. {track.design.description}")
+    print(f"wrote {output} and {line_file}")
+    if arguments.picture is not None:
+        draw(output, arguments.picture)
+
+
+def draw(track_file: Path, picture_file: Path) -> None:
+    """Draw a track with the scripted driver's race.
+
+    Raises:
+        UserError: if the picture cannot be written.
+    """
+    # The drawing needs the game, which takes seconds to import.
+    sys.path.insert(0, str(PROJECT / "scripts" / "tools"))
+    import cv2
+    from draw_track import draw_track
+
+    from trackmania_rl.simulator.scripted_driver import drive
+    from trackmania_rl.simulator.track_file import load_track
+
+    track = load_track(track_file)
+    race = drive(track)
+    if race.race_time_ms is not None:
+        print(f"the scripted driver takes {race.race_time_ms / 1000:.2f} s")
+    try:
+        is_written = cv2.imwrite(str(picture_file), draw_track(track, 1000, race))
+    except cv2.error:  # an ending that is no picture's
+        is_written = False
+    if not is_written:
+        raise UserError(f"--picture {picture_file}: cannot be written; is it a .png in a folder that exists?")
+    print(f"wrote {picture_file}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,205 @@
+"""Generated tracks: the same recipe gives the same files, all are within bounds, and all can be driven."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from trackmania_rl.simulator.scripted_driver import drive
+from trackmania_rl.simulator.track_design import LINE_SPACING_M, Piece
+from trackmania_rl.simulator.track_file import load_track
+from trackmania_rl.simulator.track_generator import (
+    LARGEST_EXTENT_M,
+    LONGEST_TRACK_M,
+    SHORTEST_TRACK_M,
+    TIGHTEST_CREST_PER_M,
+    Character,
+    GeneratedTrack,
+    TrackGeneratorError,
+    TrackRecipe,
+    find_problem,
+    generate_track,
+)
+from trackmania_rl.simulator.track_geometry import find_crossing, turn_radius_m
+
+DIFFICULTIES = (0.0, 0.5, 1.0)
+
+
+@pytest.fixture(scope="module")
+def tracks() -> dict[tuple[int, float], GeneratedTrack]:
+    return {(seed, d): generate_track(TrackRecipe(seed, d)) for d in DIFFICULTIES for seed in range(30)}
+
+
+@pytest.mark.parametrize("difficulty", DIFFICULTIES)
+def test_the_same_recipe_gives_the_same_bytes(difficulty: float, tracks, tmp_path: Path) -> None:
+    written = []
+    for folder in ("first", "second"):
+        (tmp_path / folder).mkdir()
+        track_file = tmp_path / folder / "track.toml"
+        line_file = generate_track(TrackRecipe(5, difficulty)).write(track_file)
+        written.append((track_file.read_bytes(), line_file.read_bytes()))
+        assert sorted(path.name for path in (tmp_path / folder).iterdir()) == [line_file.name, "track.toml"]
+    assert written[0] == written[1]
+    np.testing.assert_array_equal(np.load(line_file), tracks[5, difficulty].laid_out.line_m)
+
+
+def test_every_seed_is_a_track_of_its_own(tracks) -> None:
+    lines = {track.laid_out.line_m.tobytes() for track in tracks.values()}
+    assert len(lines) == len(tracks)
+
+
+def test_lengths_checkpoints_and_places_are_sensible(tracks) -> None:
+    for track in tracks.values():
+        line_m = track.laid_out.line_m
+        assert line_m.dtype == np.float32
+        np.testing.assert_allclose(np.linalg.norm(np.diff(line_m, axis=0), axis=1), LINE_SPACING_M, atol=5e-3)
+        assert SHORTEST_TRACK_M <= track.length_m <= LONGEST_TRACK_M
+        assert np.ptp(line_m[:, [0, 2]], axis=0).max() <= LARGEST_EXTENT_M
+        assert line_m[:, [0, 2]].min() > 0.0
+        assert line_m[:, 1].min() >= 10.0
+        between_m = np.diff([0.0, *track.laid_out.checkpoints_m, track.length_m])
+        assert 60.0 < between_m.min() < between_m.max() < 600.0
+
+
+def test_roads_are_measured_anew_and_found_within_bounds(tracks, tmp_path: Path) -> None:
+    """The ribbon that the game builds of the files is what counts, not the generator's own figures."""
+    for (_, difficulty), generated in tracks.items():
+        generated.write(tmp_path / "track.toml")
+        track = load_track(tmp_path / "track.toml")
+        ribbon, inside = track.ribbon, slice(*np.searchsorted(track.ribbon.station_m, [0.0, track.finish_station_m]))
+        line_m, half_width_m = ribbon.center_m[inside], ribbon.half_width_m[inside]
+        has_road = ribbon.has_road[inside]
+        assert (turn_radius_m(line_m) - half_width_m).min() > 2.0
+        assert find_crossing(line_m, half_width_m + 3.0, is_closed=False) is None, "borders stay 6 m apart"
+        character = Character.of_difficulty(difficulty)
+        on_road = has_road[1:] & has_road[:-1]
+        slopes = np.diff(line_m[:, 1]) / LINE_SPACING_M
+        assert np.abs(slopes[on_road]).max() < max(character.steepest, 4.0 / 35.0 if difficulty > 0.6 else 0.0) + 0.02
+        changes_per_m = np.diff(slopes) / LINE_SPACING_M
+        assert np.abs(changes_per_m[on_road[1:] & on_road[:-1]]).max() <= TIGHTEST_CREST_PER_M
+        assert 2.0 * half_width_m.min() >= 10.0
+
+
+def test_difficulty_narrows_tightens_and_fills_the_road(tracks) -> None:
+    def mean(figure, difficulty: float) -> float:
+        return float(np.mean([figure(track) for (_, d), track in tracks.items() if d == difficulty]))
+
+    def tightest_m(track: GeneratedTrack) -> float:
+        return float(turn_radius_m(track.laid_out.line_m.astype(np.float64)).min())
+
+    def corners_per_km(track: GeneratedTrack) -> float:
+        n_corners = sum(isinstance(piece, Piece) and piece.turn_deg != 0 for piece in track.design.pieces)
+        return 1000.0 * n_corners / track.length_m
+
+    def height_m(track: GeneratedTrack) -> float:
+        return float(np.ptp(track.laid_out.line_m[:, 1]))
+
+    for figure, sign in ((tightest_m, -1), (corners_per_km, 1), (height_m, 1), (lambda t: t.design.width_m, -1)):
+        figures = [sign * mean(figure, difficulty) for difficulty in DIFFICULTIES]
+        assert figures == sorted(figures)
+        assert abs(figures[2] - figures[0]) > 0.3 * abs(figures[0])
+
+
+def test_hard_tracks_have_jumps_other_surfaces_and_other_borders(tracks) -> None:
+    def styles(difficulty: float) -> set[object]:
+        sections = [s.style for (_, d), track in tracks.items() if d == difficulty for s in track.laid_out.sections]
+        return {value for style in sections for value in (style.get("surface"), style.get("edge"), style.get("gap"))}
+
+    assert styles(1.0) >= {"dirt", "grass", "concrete", "turbo", "drop", True}
+    assert styles(0.0) <= {None}
+
+
+def _assert_drivable(track: GeneratedTrack, folder: Path) -> None:
+    track.write(folder / "track.toml")
+    report = drive(load_track(folder / "track.toml"))
+    name = track.recipe.name
+    assert report.race_time_ms is not None, f"{name}: stopped at {report.reached_m:.0f} m of {track.length_m:.0f} m"
+    assert report.off_road_ms == 0, name
+    assert 10_000 < report.race_time_ms < 60_000, name
+
+
+def test_the_scripted_driver_finishes_every_track(tracks, tmp_path: Path) -> None:
+    for track in tracks.values():
+        _assert_drivable(track, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("difficulty", [0.1, 0.3, 0.5, 0.7, 0.9])
+def test_the_scripted_driver_finishes_many_more(difficulty: float, tmp_path: Path) -> None:
+    for seed in range(1000, 1300):
+        _assert_drivable(generate_track(TrackRecipe(seed, difficulty)), tmp_path)
+
+
+def test_a_track_that_breaks_a_promise_is_found_out(tracks) -> None:
+    track = tracks[3, 0.5]
+    character = Character.of_difficulty(0.5)
+    line_m = track.laid_out.line_m
+    assert find_problem(track.design, track.laid_out, character) is None
+    flat_m, back_m = line_m * np.float32((1, 0, 1)), line_m[::-1]
+    far_m = np.arange(2000, dtype=np.float32)[:, None] * np.float32((0, 0, 0.5))
+    steep_m = np.arange(1200, dtype=np.float32)[:, None] * np.float32((0, 0.2, 0.45))
+    twice_m = np.concatenate([flat_m, back_m * np.float32((1, 0, 1))])
+    for wrong_m, complaint in (
+        (line_m[:900], "length"),
+        (far_m, "measures"),
+        (steep_m, "slope"),
+        (twice_m[:2900], "turns with a radius|close to itself"),
+    ):
+        laid_out = type(track.laid_out)(wrong_m.astype(np.float32), (), ())
+        problem = find_problem(track.design, laid_out, character)
+        assert problem is not None
+        assert any(word in problem for word in complaint.split("|")), problem
+
+
+@pytest.mark.parametrize(("seed", "difficulty"), [(-1, 0.5), (2**63, 0.5), (0, -0.1), (0, 1.1), (0, float("nan"))])
+def test_recipes_out_of_range_are_refused(seed: int, difficulty: float) -> None:
+    with pytest.raises(TrackGeneratorError, match=r"seed = |difficulty = "):
+        TrackRecipe(seed, difficulty)
+
+
+def test_a_name_gives_its_recipe_again() -> None:
+    for recipe in (TrackRecipe(0, 0.0), TrackRecipe(2**63 - 1, 1.0), TrackRecipe(7, 1 / 3)):
+        assert TrackRecipe.from_name(recipe.name) == recipe
+    for name in ("valley", "generated_0.5_7", "generated_1.500_7", "generated_0.500_9999999999999999999", "generated_"):
+        assert TrackRecipe.from_name(name) is None
+
+
+@pytest.fixture(scope="module")
+def script(repository_root: Path):
+    path = repository_root / "scripts" / "generate_track.py"
+    spec = importlib.util.spec_from_file_location("generate_track_script", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_command_writes_track_and_picture(script, tmp_path: Path, monkeypatch, capsys) -> None:
+    track_file, picture = tmp_path / "new" / "mine.toml", tmp_path / "mine.png"
+    arguments = ["--seed", "7", "--difficulty", "0.9", "--output", str(track_file), "--picture", str(picture)]
+    monkeypatch.setattr(sys, "argv", ["generate_track.py", *arguments])
+    assert script.main() == 0
+    assert "wrote" in capsys.readouterr().out
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert load_track(track_file).name == "mine"
+    np.testing.assert_array_equal(
+        np.load(tmp_path / "new" / "mine_0.5m.npy"), generate_track(TrackRecipe(7, 0.9)).laid_out.line_m
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--seed", "-1"], "seed = -1"),
+        (["--seed", "1", "--difficulty", "2"], "difficulty = 2.0"),
+        (["--seed", "1", "--output", "track.txt"], "ends in .toml"),
+        (["--seed", "1", "--output", "/dev/null/track.toml"], "cannot write"),
+    ],
+)
+def test_the_commands_mistakes_are_told(script, arguments, complaint, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(sys, "argv", ["generate_track.py", *arguments])
+    assert script.main() == 1
+    assert complaint in capsys.readouterr().err
