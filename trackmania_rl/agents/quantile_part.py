@@ -20,11 +20,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from trackmania_rl.agents.feature_part import (
+    FeaturePart,
+    has_fused_layers,
+    leaky_relu_backward_,
+    linear_leaky_relu,
+)
 from trackmania_rl.agents.flat_parameters import as_one
-from trackmania_rl.agents.iqn import LEAKY_RELU_SLOPE, IQN_Network
-
-_leaky_relu_backward = torch.ops.aten.leaky_relu_backward.grad_input
-
+from trackmania_rl.agents.iqn import IQN_Network
+from trackmania_rl.agents.network_layers import LEAKY_RELU_SLOPE
 
 STATES_AT_ONCE = 64
 """A processor works through a batch in portions of so many states. With images, larger portions leave its caches (they
@@ -78,6 +82,8 @@ class QuantilePart:
     def __init__(self, network: IQN_Network, workspace: Workspace) -> None:
         self._network = network
         self._workspace = workspace
+        self.features = FeaturePart(network, workspace.dtype)
+        self._fused = has_fused_layers(network.float_mean.device)
         embedding, heads = network.iqn_fc[0], (network.A_head, network.V_head)
         self._frequencies = network.cosine_frequencies
         self._embedding_weights = _values(embedding)  # (D, E), (D,)
@@ -95,6 +101,7 @@ class QuantilePart:
     def prepare(self) -> None:
         """Bring the large layers' weights, as they are now, into the workspace's precision."""
         dtype = self._workspace.dtype
+        self.features.prepare()
         self._embedding, self._hidden_layers = (
             (weight.to(dtype), bias.to(dtype)) for weight, bias in (self._embedding_weights, self._hidden_weights)
         )
@@ -103,19 +110,13 @@ class QuantilePart:
     def __call__(self, img: Tensor, floats: Tensor, tau: Tensor) -> Tensor:
         """The returns (B, N, A) that `IQN_Network.forward` gives, without a gradient."""
         weight, bias = self._last_layer(self._centering)
-        hidden = self._hidden(self.features(img, floats), tau)[-1]
+        hidden = self._hidden(self.features.forward(img, floats, recorded=False), tau)[-1]
         returns = torch.addmm(bias, hidden.float(), weight.t()).view(*tau.shape, -1)
         return returns.add_(self._network.baseline(floats)[:, None, None])
 
     def actions_left(self, floats: Tensor) -> Tensor:
         """As of the network."""
         return self._network.actions_left(floats)
-
-    def features(self, img: Tensor, floats: Tensor) -> Tensor:
-        """The network's features (B, D), in the workspace's precision where that is safe; recorded by autograd."""
-        dtype = self._workspace.dtype
-        with torch.autocast(floats.device.type, dtype=dtype, enabled=dtype != torch.float32):
-            return self._network.features(img, floats)
 
     @torch.no_grad()
     def forward(self, features: Tensor, floats: Tensor, tau: Tensor, action: Tensor) -> Tensor:
@@ -154,7 +155,7 @@ class QuantilePart:
 
         grad_hidden = self._workspace.take("grad_hidden", hidden.shape)
         torch.mul(grad_returns.unsqueeze(2), weight.unsqueeze(1), out=grad_hidden.view(per_state))
-        _leaky_relu_backward(grad_hidden, hidden, LEAKY_RELU_SLOPE, True, grad_input=grad_hidden)
+        leaky_relu_backward_(grad_hidden, hidden, LEAKY_RELU_SLOPE, True, grad_input=grad_hidden)
         _backward_layer(grad_hidden, rows, self._hidden_gradient)
         grad_rows = torch.mm(grad_hidden, self._hidden_layers[0], out=self._workspace.take("grad_rows", rows.shape))
 
@@ -162,7 +163,7 @@ class QuantilePart:
         grad_features = torch.mul(grad_rows, factors, out=rows).view(per_state).sum(dim=1)
         grad_factors = grad_rows
         grad_factors.view(per_state).mul_(features.unsqueeze(1))
-        _leaky_relu_backward(grad_factors, factors, LEAKY_RELU_SLOPE, True, grad_input=grad_factors)
+        leaky_relu_backward_(grad_factors, factors, LEAKY_RELU_SLOPE, True, grad_input=grad_factors)
         _backward_layer(grad_factors, cosines, self._embedding_gradient)
         return grad_features
 
@@ -175,12 +176,20 @@ class QuantilePart:
         take, n_rows = self._workspace.take, tau.numel()
         cosines = take("cosines", (n_rows, len(self._frequencies)))
         torch.cos(tau.reshape(-1, 1) * self._frequencies, out=cosines)
-        factors = _layer(cosines, self._embedding, out=take("factors", (n_rows, features.shape[1])))
+        factors = self._layer("factors", cosines, self._embedding)
         rows = take("rows", factors.shape)
         per_state = (*tau.shape, -1)
         torch.mul(factors.view(per_state), features.unsqueeze(1), out=rows.view(per_state))
-        hidden = _layer(rows, self._hidden_layers, out=take("hidden", (n_rows, len(self._hidden_layers[1]))))
+        hidden = self._layer("hidden", rows, self._hidden_layers)
         return cosines, factors, rows, hidden
+
+    def _layer(self, name: str, inputs: Tensor, layer: Layer) -> Tensor:
+        """A linear layer and its activation (R, outputs)."""
+        weight, bias = layer
+        if self._fused and not torch.compiler.is_compiling():
+            return linear_leaky_relu(inputs, weight, bias)
+        outputs = self._workspace.take(name, (len(inputs), len(bias)))
+        return F.leaky_relu_(torch.addmm(bias, inputs, weight.t(), out=outputs), LEAKY_RELU_SLOPE)
 
     def _last_layer(self, centering: Tensor) -> tuple[Tensor, Tensor]:
         """Weight (n, 2H) and bias (n,) that make returns out of both heads' hidden layers, for n rows of centering."""
@@ -202,11 +211,6 @@ class QuantilePart:
 
 Layer = tuple[Tensor, Tensor]
 """Weight (outputs, inputs) and bias (outputs,) of a linear layer, or their gradients."""
-
-
-def _layer(inputs: Tensor, layer: Layer, *, out: Tensor) -> Tensor:
-    weight, bias = layer
-    return F.leaky_relu_(torch.addmm(bias, inputs, weight.t(), out=out), LEAKY_RELU_SLOPE)
 
 
 def _backward_layer(grad_outputs: Tensor, inputs: Tensor, gradient: Layer) -> None:
