@@ -43,6 +43,13 @@ REWARD = RewardSettings(
 )
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _compiled():
+    """Compile once, so that no single example takes seconds."""
+    settings = replay_settings()
+    fill(*make(settings), random_rollout(5, None, seed=0), settings)
+
+
 def replay_settings(**changes) -> ReplaySettings:
     values = {
         "batch_size": 4,

@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tensordict import TensorDict
 from torchrl.data.replay_buffers import ReplayBuffer
 
 from trackmania_rl.buffer_utilities import (
@@ -18,11 +19,20 @@ from trackmania_rl.buffer_utilities import (
     replay_state_dict,
     resize_buffers,
 )
+from trackmania_rl.experience_replay.mini_race_cut import cut_on_device, cut_on_host
 from trackmania_rl.experience_replay.row_ring import NEVER_FINISHES, RowColumns
 from trackmania_rl.settings import ReplaySettings
 
 N_FLOATS = 4
 IMAGE_SIZE_PX = (3, 2)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiled():
+    """Compile once, so that no single example takes seconds."""
+    buffer, buffer_test = make(replay_settings())
+    add_race(buffer, buffer_test, 5, True, seed=0)
+    buffer.sample()
 
 
 def replay_settings(**changes) -> ReplaySettings:
@@ -134,6 +144,33 @@ def test_batches_equal_transitions_one_by_one(races, gamma, duration, memory_siz
                 actual = getattr(batch, name)[i]
                 assert actual.dtype == value.dtype, name
                 torch.testing.assert_close(actual, value, msg=lambda text, name=name: f"{name}: {text}")
+
+
+@pytest.mark.parametrize("image_size_px", [IMAGE_SIZE_PX, (0, 0)])
+@pytest.mark.parametrize("gamma", [1.0, 0.9])
+def test_host_and_device_cut_alike(gamma, image_size_px):
+    settings = replay_settings(memory_size_schedule=((0, 29),))
+    buffer, buffer_test = make(settings, gamma=gamma, image_size_px=image_size_px)
+    for seed, n_states in enumerate((11, 7, 5, 9, 8)):  # more than there is room for
+        add_race(buffer, buffer_test, n_states, seed % 2 == 0, seed)
+    row_ids = torch.cat([buffer.storage.row_ids, buffer_test.storage.row_ids])
+    for elapsed in range(settings.temporal_mini_race_duration_actions):
+        elapsed_actions = torch.full_like(row_ids, elapsed)
+        host = cut_on_host(row_ids, elapsed_actions, buffer.ring, buffer.rules)
+        device = cut_on_device(row_ids, elapsed_actions, buffer.ring, buffer.rules, settings.n_steps)
+        for name, expected in device.items():
+            torch.testing.assert_close(host.get(name), expected, msg=lambda text, name=name: f"{name}: {text}")
+
+
+def test_a_plain_batch_shares_its_tensors():
+    buffer, buffer_test = make(replay_settings())
+    add_race(buffer, buffer_test, 12, True, seed=1)
+    batch = buffer.sample()
+    plain = batch.plain()
+    assert type(plain) is TensorDict
+    assert set(plain.keys()) == set(batch.keys())
+    for name, tensor in plain.items():
+        assert tensor.data_ptr() == getattr(batch, name).data_ptr(), name
 
 
 def test_shaping_does_not_depend_on_the_course():

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,11 +12,17 @@ import torch
 
 from trackmania_rl.buffer_utilities import MiniRaceReplayBuffer
 from trackmania_rl.experience_replay.row_ring import NEVER_FINISHES, RowColumns
-from trackmania_rl.rewards import EngineeredRewards, FeaturePlaces, race_rewards, state_potentials
+from trackmania_rl.rewards import (
+    NO_ENGINEERED_REWARDS,
+    EngineeredRewards,
+    FeaturePlaces,
+    race_rewards,
+    state_potentials,
+)
 from trackmania_rl.settings import ReplaySettings, RewardSettings
+from trackmania_rl.simulator.compiled import compiler_for
 
-# There is no read-only tensor, which torch says once; the tensors made here are only read.
-warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+_compiled = compiler_for("buffer_management", [Path(__file__)])
 
 
 def fill_buffer_from_rollout_with_n_steps_rule(
@@ -65,7 +71,7 @@ def fill_buffer_from_rollout_with_n_steps_rule(
         race_time_ms,
         places=places,
         settings=reward_settings,
-        engineered=engineered or EngineeredRewards(),
+        engineered=engineered or NO_ENGINEERED_REWARDS,
         ms_per_action=ms_per_action,
     )
     n_steps = n_steps_of_transitions(
@@ -75,7 +81,7 @@ def fill_buffer_from_rollout_with_n_steps_rule(
         replay_settings.discard_non_greedy_actions_in_nsteps,
     )
     to_finish = np.arange(n_states, 0, -1) if is_finished else np.full(n_states, NEVER_FINISHES)
-    race = _as_rows(
+    race = RowColumns(
         frames=np.asarray(rollout_results["frames"]),
         state_floats=state_float,
         actions=actions,
@@ -93,9 +99,8 @@ def fill_buffer_from_rollout_with_n_steps_rule(
     with buffer.ring.lock:
         rows = buffer.ring.append(race)
         return sum(
-            len(side.extend(torch.from_numpy(rows.start + np.flatnonzero(is_of_side))))
+            side.append_rows(rows.start + is_of_side.nonzero()[0])
             for side, is_of_side in ((buffer, ~is_test), (buffer_test, is_test))
-            if is_of_side.any()
         )
 
 
@@ -113,16 +118,8 @@ def n_steps_of_transitions(
     Returns:
         (T,) int64, from 1 to n_steps_max, but 0 in the last state of a race that was not finished.
     """
-    n_states = len(action_was_greedy)
-    state = np.arange(n_states)
-    end = n_states if is_finished else n_states - 1
-    n_steps = np.minimum(n_steps_max, end - state)
-    if discard_non_greedy and n_states:
-        # Behind each state, the first one where the action was not greedy: a minimum that runs from the end.
-        not_greedy_at = np.where(action_was_greedy, n_states, state)
-        first_from_here = np.minimum.accumulate(not_greedy_at[::-1])[::-1]
-        first_behind = np.append(first_from_here[1:], n_states)
-        n_steps = np.minimum(n_steps, first_behind - state)
+    end = len(action_was_greedy) if is_finished else len(action_was_greedy) - 1
+    n_steps: npt.NDArray[np.int64] = _n_steps(action_was_greedy, end, n_steps_max, discard_non_greedy)
     return n_steps
 
 
@@ -137,15 +134,34 @@ def draw_test_side(
     Returns:
         (n_transitions,) bool, True with probability `test_ratio` everywhere.
     """
-    redraw, draw = torch.rand(2, n_transitions, generator=generator, device=generator.device).cpu().numpy()
-    starts_run = redraw < redraw_probability
-    starts_run[:1] = True
-    run_start = np.maximum.accumulate(np.where(starts_run, np.arange(n_transitions), 0))
-    return (draw < test_ratio)[run_start]
+    uniform = torch.rand(n_transitions, generator=generator, device=generator.device).numpy(force=True)
+    is_test: npt.NDArray[np.bool_] = _test_side(uniform, redraw_probability, test_ratio)
+    return is_test
 
 
-def _as_rows(**columns: npt.NDArray[Any]) -> RowColumns:
-    """The arrays as tensors over the same memory, which is only read: it may be a view of a slot in shared memory."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-        return RowColumns(**{name: torch.from_numpy(column) for name, column in columns.items()})
+@_compiled
+def _n_steps(
+    action_was_greedy: npt.NDArray[np.bool_], end: int, n_steps_max: int, discard_non_greedy: bool
+) -> npt.NDArray[np.int64]:
+    n_states = len(action_was_greedy)
+    n_steps = np.empty(n_states, dtype=np.int64)
+    not_greedy_behind = n_states  # the first state behind the present one whose action was not greedy
+    for state in range(n_states - 1, -1, -1):
+        n_steps[state] = min(n_steps_max, end - state)
+        if discard_non_greedy:
+            n_steps[state] = min(n_steps[state], not_greedy_behind - state)
+        if not action_was_greedy[state]:
+            not_greedy_behind = state
+    return n_steps
+
+
+@_compiled
+def _test_side(uniform: npt.NDArray[np.float32], redraw_probability: float, test_ratio: float) -> npt.NDArray[np.bool_]:
+    is_test = np.empty(len(uniform), dtype=np.bool_)
+    side = False
+    for t in range(len(uniform)):
+        redraw = redraw_probability if t > 0 else 1.0
+        if uniform[t] < redraw:  # then uniform / redraw is uniform again
+            side = uniform[t] < redraw * test_ratio
+        is_test[t] = side
+    return is_test

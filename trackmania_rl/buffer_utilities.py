@@ -5,11 +5,14 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torchrl.data.replay_buffers import ReplayBuffer
 
 from trackmania_rl.experience_replay.experience import read_experience
-from trackmania_rl.experience_replay.mini_race import MINI_RACE_TIME_FEATURE, MiniRaceBatch, MiniRaceRules
+from trackmania_rl.experience_replay.mini_race import MiniRaceBatch, MiniRaceRules
+from trackmania_rl.experience_replay.mini_race_cut import cut_on_device, cut_on_host
 from trackmania_rl.experience_replay.proportional_sampler import IMPORTANCE_WEIGHT, ProportionalSampler
 from trackmania_rl.experience_replay.row_ring import RowRing
 from trackmania_rl.experience_replay.transition_storage import TransitionStorage, TransitionWriter
@@ -62,6 +65,19 @@ class MiniRaceReplayBuffer(ReplayBuffer):
                 row_id = int(self.storage.get(index))
                 return read_experience(self.ring, row_id, self.n_steps_max, self.rules.gamma)
         return super().__getitem__(index)
+
+    def append_rows(self, row_ids: npt.NDArray[np.int64]) -> int:
+        """`extend` for a whole race, without torchrl's detours by transforms and places in the list.
+
+        Args:
+            row_ids: (n,) rows at which the transitions start, ascending and above all that are there.
+
+        Returns:
+            How many were added: all whose rows are in the ring.
+        """
+        with self._replay_lock, self._write_lock:
+            n_added: int = self._writer.append(row_ids)
+        return n_added
 
     def set_batch_size(self, batch_size: int) -> None:
         """Change what `sample()` draws without an argument."""
@@ -160,41 +176,10 @@ def buffer_collate_function(
     Returns:
         The batch, on the ring's device, with importance weights 1.
     """
-    columns, capacity = ring.columns, ring.capacity
-    n_transitions = len(row_ids)
-    position = row_ids % capacity
-    to_finish = columns.steps_to_finish.take(position)
-
-    elapsed = rules.draw_elapsed_actions(n_transitions, generator, ring.device)
-    left = rules.duration_actions - elapsed
-    n_steps = torch.minimum(columns.n_steps.take(position), left)
-    terminal = n_steps >= torch.minimum(to_finish, left)
-    gamma_n = torch.where(terminal, 0.0, torch.pow(rules.gamma, n_steps))
-
-    # The finish has no row: its predecessor stands in, so that no row of another race is ever shown as a next state.
-    next_position = (position + torch.minimum(n_steps, to_finish - 1)) % capacity
-    both = torch.cat((position, next_position))
-    frames = columns.frames.index_select(0, both)
-    floats = columns.state_floats.index_select(0, both)
-    floats[:, MINI_RACE_TIME_FEATURE] = torch.cat((elapsed, elapsed + n_steps))
-    potential, next_potential = columns.potentials.take(both).split(n_transitions)
-
-    step = torch.arange(n_steps_max, device=ring.device)
-    step_reward = columns.rewards.take((position[:, None] + step) % capacity)
-    # where() rather than a product: what lies behind the transition may be uninitialised, thus not even a number.
-    discounted = torch.where(step < n_steps[:, None], step_reward * torch.pow(rules.gamma, step), 0.0)
-    return MiniRaceBatch(
-        state_img=frames[:n_transitions],
-        state_float=floats[:n_transitions],
-        action=columns.actions.take(position).long(),
-        reward=discounted.sum(1) + gamma_n * next_potential - potential,
-        next_state_img=frames[n_transitions:],
-        next_state_float=floats[n_transitions:],
-        gamma_n=gamma_n,
-        row_id=row_ids,
-        weight=torch.ones_like(gamma_n),
-        batch_size=[n_transitions],
-    )
+    elapsed = rules.draw_elapsed_actions(len(row_ids), generator, ring.device)
+    if ring.device.type == "cpu":
+        return cut_on_host(row_ids, elapsed, ring, rules)
+    return cut_on_device(row_ids, elapsed, ring, rules, n_steps_max)
 
 
 def replay_state_dict(buffer: MiniRaceReplayBuffer, buffer_test: MiniRaceReplayBuffer) -> dict[str, Any]:

@@ -61,6 +61,9 @@ class EngineeredRewards:
         )
 
 
+NO_ENGINEERED_REWARDS = EngineeredRewards()
+
+
 def race_rewards(
     state_float: npt.NDArray[np.float32],
     meters_advanced: npt.NDArray[np.float64],
@@ -99,20 +102,20 @@ def race_rewards(
             f"meters_advanced_along_centerline has {len(meters_advanced)} values for {n_states} states of a race that "
             f"was {'not ' if race_time_ms is None else ''}finished; it takes {n_expected}"
         )
-    durations_ms = np.full(n_expected - 1, float(ms_per_action))
+    rewards = np.zeros(n_states)
+    rewards[: n_expected - 1] = meters_advanced[1:] - meters_advanced[:-1]
+    rewards[: n_expected - 1] *= settings.reward_per_m_advanced_along_centerline
+    rewards[: n_states - 1] += settings.constant_reward_per_ms * ms_per_action
     if race_time_ms is not None:
-        durations_ms[-1] = race_time_ms - (n_states - 1) * ms_per_action
-        if durations_ms[-1] < 0:
+        last_duration_ms = race_time_ms - (n_states - 1) * ms_per_action
+        if last_duration_ms < 0:
             raise ValueError(
                 f"race_time = {race_time_ms} ms, but the race has {n_states} states, {ms_per_action} ms apart: "
                 "the last one was after the finish"
             )
-    rewards = np.zeros(n_states)
-    rewards[: n_expected - 1] = (
-        settings.constant_reward_per_ms * durations_ms
-        + settings.reward_per_m_advanced_along_centerline * np.diff(meters_advanced)
-    )
-    rewards[: n_states - 1] += _optional_terms(state_float, places, settings, engineered)
+        rewards[-1] += settings.constant_reward_per_ms * last_duration_ms
+    if settings.final_speed_reward_per_m_per_s != 0 or engineered != NO_ENGINEERED_REWARDS:
+        rewards[: n_states - 1] += _optional_terms(state_float, places, settings, engineered)
     return rewards.astype(np.float32)
 
 
@@ -199,8 +202,6 @@ def _wheels_down(states: npt.NDArray[np.float32], places: FeaturePlaces) -> Arra
 def _clipped_distance_to_zone_center_m(centers_m: Array, settings: RewardSettings) -> Array:
     """(T,) from (T, 3 n) coordinates of zone centres in the car's frame, the current one first."""
     center_m = centers_m[:, :3]
-    return np.clip(
-        np.sqrt(np.einsum("ti,ti->t", center_m, center_m)),  # the norm, at a third of the time of numpy's own
-        settings.shaped_reward_min_dist_to_cur_vcp_m,
-        settings.shaped_reward_max_dist_to_cur_vcp_m,
-    )
+    distance_m: Array = np.sqrt(np.einsum("ti,ti->t", center_m, center_m))  # a third of the time of numpy's own norm
+    np.maximum(distance_m, settings.shaped_reward_min_dist_to_cur_vcp_m, out=distance_m)
+    return np.minimum(distance_m, settings.shaped_reward_max_dist_to_cur_vcp_m, out=distance_m)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from tensordict import TensorClass
+from tensordict import TensorClass, TensorDict
 
 from trackmania_rl.settings import ReplaySettings
 
@@ -92,3 +92,14 @@ class MiniRaceBatch(TensorClass):
     gamma_n: torch.Tensor
     row_id: torch.Tensor
     weight: torch.Tensor
+
+    @classmethod
+    def of(cls, **columns: torch.Tensor) -> MiniRaceBatch:
+        """A batch of these tensors; the constructor, which sets them one by one, takes three times as long."""
+        batch: MiniRaceBatch = cls.from_tensordict(TensorDict(columns, batch_size=columns["row_id"].shape))
+        return batch
+
+    def plain(self) -> TensorDict:
+        """The same tensors as a plain `TensorDict`; `to_tensordict()` would copy them."""
+        tensors: TensorDict = self._tensordict
+        return tensors

@@ -5,19 +5,24 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Generic, TypeVar
 
+import numpy.typing as npt
 import torch
 
 NEVER_FINISHES = 2**31 - 1
 """`steps_to_finish` of a race that was cut off: no mini-race ends there, values are bootstrapped beyond it."""
 
 
+Column = TypeVar("Column", torch.Tensor, npt.NDArray[Any])
+
+
 @dataclass
-class RowColumns:
+class RowColumns(Generic[Column]):
     """R consecutive rows, column by column. Row t of a race is its state t and the action taken there.
 
-    The types are those of the ring; a race that is appended may have wider ones.
+    Tensors in the ring; arrays, or tensors on any device, in a race that is to be appended. The types are those of the
+    ring; a race may have wider ones.
 
     Attributes:
         frames: (R, 1, H, W) uint8; (R, 1, 0, 0) without an image.
@@ -30,23 +35,25 @@ class RowColumns:
         steps_to_finish: (R,) int32, or `NEVER_FINISHES`.
     """
 
-    frames: torch.Tensor
-    state_floats: torch.Tensor
-    actions: torch.Tensor
-    rewards: torch.Tensor
-    potentials: torch.Tensor
-    n_steps: torch.Tensor
-    steps_to_finish: torch.Tensor
+    frames: Column
+    state_floats: Column
+    actions: Column
+    rewards: Column
+    potentials: Column
+    n_steps: Column
+    steps_to_finish: Column
 
     def __len__(self) -> int:
-        return len(self.actions)
+        return int(self.actions.shape[0])  # of a tensor, several times as fast as its len()
 
-    def by_name(self) -> dict[str, torch.Tensor]:
+    def by_name(self) -> dict[str, Column]:
         """The columns by their names, without a copy."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: getattr(self, name) for name in COLUMN_NAMES}
 
     @staticmethod
-    def empty(n_rows: int, n_floats: int, image_size_px: tuple[int, int], device: torch.device) -> RowColumns:
+    def empty(
+        n_rows: int, n_floats: int, image_size_px: tuple[int, int], device: torch.device
+    ) -> RowColumns[torch.Tensor]:
         """Uninitialised columns.
 
         Args:
@@ -70,6 +77,9 @@ class RowColumns:
         )
 
 
+COLUMN_NAMES = tuple(field.name for field in fields(RowColumns))
+
+
 class RowRing:
     """A ring of rows; the oldest are overwritten.
 
@@ -82,6 +92,13 @@ class RowRing:
         n_floats: floats of one state.
         image_size_px: (height, width) of a frame; (0, 0) for no image.
         device: where the columns live.
+
+    Attributes:
+        columns: the rows, by position.
+        writable: the columns by their names, over the same memory; arrays where it is the host's, see `writable`.
+        first_row: number of the oldest row.
+        end_row: number of the next row to come.
+        lock: held while rows are written or gathered: a prefetching thread may do the latter.
     """
 
     def __init__(
@@ -91,10 +108,13 @@ class RowRing:
             raise ValueError(f"a replay memory of {capacity} rows; it needs at least 1")
         if n_floats < 1:
             raise ValueError(f"states of {n_floats} floats; the time elapsed in the mini-race alone is 1")
-        self.columns = RowColumns.empty(capacity, n_floats, image_size_px, torch.device(device))
+        self.columns: RowColumns[torch.Tensor] = RowColumns.empty(
+            capacity, n_floats, image_size_px, torch.device(device)
+        )
+        self.writable = _writable_columns(self.columns)
         self.first_row = 0
         self.end_row = 0
-        self.lock = threading.RLock()  # held while rows are written or gathered: a prefetching thread may do the latter
+        self.lock = threading.RLock()
 
     @property
     def capacity(self) -> int:
@@ -115,13 +135,13 @@ class RowRing:
         row = RowColumns.empty(1, n_floats, image_size_px, torch.device("cpu"))
         return sum(column.nbytes for column in row.by_name().values())
 
-    def append(self, race: RowColumns) -> range:
+    def append(self, race: RowColumns[torch.Tensor] | RowColumns[npt.NDArray[Any]]) -> range:
         """Store a race behind the others, over the oldest rows where the ring is full.
 
         Of a race longer than the whole ring only the end stays.
 
         Args:
-            race: its rows, on any device.
+            race: its rows: arrays, or tensors on any device.
 
         Returns:
             The numbers of its rows; those below `first_row` did not fit.
@@ -132,7 +152,7 @@ class RowRing:
         n_rows, capacity = len(race), self.capacity
         rows = range(self.end_row, self.end_row + n_rows)
         n_dropped = max(0, n_rows - capacity)
-        targets, sources = self.columns.by_name(), race.by_name()
+        targets, sources = self.writable, race.by_name()
         for name, source in sources.items():
             if source.shape != (n_rows, *targets[name].shape[1:]):
                 raise ValueError(
@@ -141,7 +161,7 @@ class RowRing:
                 )
         with self.lock:
             for name, source in sources.items():
-                _write(targets[name], rows.start + n_dropped, source[n_dropped:])
+                _write(targets[name], rows.start + n_dropped, source[n_dropped:] if n_dropped else source)
             self.end_row = rows.stop
             self.first_row = max(self.first_row, self.end_row - capacity)
         return rows
@@ -163,6 +183,8 @@ class RowRing:
                 for row, piece in _pieces(old, self.first_row, self.end_row):
                     _write(new, row, piece)
                 setattr(self.columns, name, new)
+                del self.writable[name]  # lets go of the old column before the next one is copied
+            self.writable = _writable_columns(self.columns)
 
     def state_dict(self) -> dict[str, Any]:
         """The filled rows, oldest first, in host memory, and where they stand: tensors and whole numbers only."""
@@ -205,14 +227,29 @@ class RowRing:
                 _write(column, first_row, state["columns"][name])
 
 
-def _write(column: torch.Tensor, first_row: int, values: torch.Tensor) -> None:
+def writable(tensor: torch.Tensor) -> torch.Tensor | npt.NDArray[Any]:
+    """The same memory to write to: an array where it is the host's, as numpy writes a few values sooner than torch."""
+    return tensor.numpy() if tensor.device.type == "cpu" else tensor
+
+
+def _writable_columns(columns: RowColumns[torch.Tensor]) -> dict[str, torch.Tensor | npt.NDArray[Any]]:
+    return {name: writable(column) for name, column in columns.by_name().items()}
+
+
+def _write(column: torch.Tensor | npt.NDArray[Any], first_row: int, values: torch.Tensor | npt.NDArray[Any]) -> None:
     """Write rows `first_row`, `first_row + 1`, ... to their positions, around the ring's end where need be."""
-    n_values, capacity = len(values), len(column)
+    target: Any = column  # arrays and tensors are cut and assigned alike
+    source: Any = values
+    if isinstance(column, torch.Tensor):
+        source = torch.as_tensor(values)
+    elif isinstance(values, torch.Tensor):
+        source = values.numpy(force=True)
+    n_values, capacity = len(source), len(target)
     start = first_row % capacity
     n_before_end = min(n_values, capacity - start)
-    column[start : start + n_before_end] = values[:n_before_end]
+    target[start : start + n_before_end] = source[:n_before_end]
     if n_before_end < n_values:
-        column[: n_values - n_before_end] = values[n_before_end:]
+        target[: n_values - n_before_end] = source[n_before_end:]
 
 
 def _pieces(column: torch.Tensor, first_row: int, end_row: int) -> Iterator[tuple[int, torch.Tensor]]:

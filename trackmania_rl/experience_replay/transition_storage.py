@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torchrl.data.replay_buffers.storages import Storage
 from torchrl.data.replay_buffers.writers import Writer
 
-from trackmania_rl.experience_replay.row_ring import RowRing
+from trackmania_rl.experience_replay.row_ring import RowRing, writable
 
 
 class TransitionStorage(Storage):
@@ -34,8 +36,12 @@ class TransitionStorage(Storage):
     def _empty(self) -> None:
         # The live part of both lists is [_start, _end). Appending moves the end, dropping moves the start, and when the
         # end is reached the live part moves to the front of new lists, which are long enough to make that rare.
-        self._row_ids = torch.empty(0, dtype=torch.int64, device=self.device)
+        # Row numbers are kept in host memory, to be looked up, and on the device, to be drawn: the same memory if that
+        # is the host's.
+        self._row_ids = np.empty(0, dtype=np.int64)
+        self._row_ids_to_draw = torch.empty(0, dtype=torch.int64, device=self.device)
         self._priorities = torch.empty(0, dtype=torch.float32, device=self.device)
+        self._writable_priorities = writable(self._priorities)
         self._start = 0
         self._end = 0
         self._first_row_seen = self.ring.first_row
@@ -45,7 +51,7 @@ class TransitionStorage(Storage):
     def row_ids(self) -> torch.Tensor:
         """(len(self),) int64, ascending: the rows at which this side's transitions start. A view."""
         self._drop_overwritten()
-        return self._row_ids[self._start : self._end]
+        return self._row_ids_to_draw[self._start : self._end]
 
     @property
     def priorities(self) -> torch.Tensor:
@@ -65,7 +71,7 @@ class TransitionStorage(Storage):
         """Refused: rows are only added behind the others."""
         raise TypeError("transitions are added behind the others: use extend()")
 
-    def append(self, row_ids: torch.Tensor) -> int:
+    def append(self, row_ids: npt.NDArray[np.int64]) -> int:
         """Add transitions behind the others, except those whose rows are already overwritten.
 
         Args:
@@ -78,13 +84,13 @@ class TransitionStorage(Storage):
             row_ids = row_ids[row_ids >= self.ring.first_row]
         n_live, n_new = len(self), len(row_ids)
         if self._end + n_new > len(self._row_ids):
-            size = 3 * (n_live + n_new) // 2
-            self._row_ids = _moved_to_front(self.row_ids, size)
-            self._priorities = _moved_to_front(self.priorities, size)
-            self._start, self._end = 0, n_live
-        self._row_ids[self._end : self._end + n_new] = row_ids
-        self._priorities[self._end : self._end + n_new] = self.new_priority
-        self._end += n_new
+            self._move_to_front(3 * (n_live + n_new) // 2)
+        end = self._end + n_new
+        self._row_ids[self._end : end] = row_ids
+        if self.device.type != "cpu":
+            self._row_ids_to_draw[self._end : end] = torch.from_numpy(row_ids)
+        self._writable_priorities[self._end : end] = self.new_priority
+        self._end = end
         self.max_size = self.ring.capacity
         return n_new
 
@@ -114,7 +120,7 @@ class TransitionStorage(Storage):
                 f"{len(row_ids)} stored transitions with {len(priorities)} priorities; the checkpoint is damaged"
             )
         self._empty()
-        self.append(row_ids.to(self.device))
+        self.append(row_ids.numpy(force=True))
         self.priorities.copy_(priorities)
         self.new_priority.copy_(state_dict["new_priority"])
 
@@ -122,9 +128,21 @@ class TransitionStorage(Storage):
         first_row = self.ring.first_row
         if first_row == self._first_row_seen:
             return
-        live = self._row_ids[self._start : self._end]
-        self._start += int(torch.searchsorted(live, first_row))
+        self._start += int(self._row_ids[self._start : self._end].searchsorted(first_row))
         self._first_row_seen = first_row
+
+    def _move_to_front(self, size: int) -> None:
+        """Move the live part of all lists to the front of new ones with room for `size` transitions."""
+        live = slice(self._start, self._end)
+        row_ids = np.empty(size, dtype=np.int64)
+        priorities = torch.empty(size, dtype=torch.float32, device=self.device)
+        self._end -= self._start
+        row_ids[: self._end] = self._row_ids[live]
+        priorities[: self._end] = self._priorities[live]
+        self._row_ids, self._priorities = row_ids, priorities
+        self._row_ids_to_draw = torch.from_numpy(row_ids).to(self.device)
+        self._writable_priorities = writable(priorities)
+        self._start = 0
 
 
 class TransitionWriter(Writer):
@@ -140,12 +158,18 @@ class TransitionWriter(Writer):
         """Append one transition, given by its row; returns its place in the list."""
         return int(self.extend([data])[0])
 
-    def extend(self, data: torch.Tensor | Sequence[int]) -> torch.Tensor:
+    def extend(self, data: torch.Tensor | npt.NDArray[np.int64] | Sequence[int]) -> torch.Tensor:
         """Append transitions, given by their rows in ascending order; returns their places in the list."""
-        n_added = self._storage.append(torch.as_tensor(data, dtype=torch.int64))
-        self._write_count += n_added
+        row_ids = data.numpy(force=True) if isinstance(data, torch.Tensor) else np.asarray(data, dtype=np.int64)
+        n_added = self.append(row_ids)
         n_transitions = len(self._storage)
         return torch.arange(n_transitions - n_added, n_transitions)
+
+    def append(self, row_ids: npt.NDArray[np.int64]) -> int:
+        """Append transitions, given by their rows in ascending order; returns how many were added."""
+        n_added = self._storage.append(row_ids)
+        self._write_count += n_added
+        return n_added
 
     def _empty(self, empty_write_count: bool = True) -> None:
         if empty_write_count:
@@ -166,9 +190,3 @@ class TransitionWriter(Writer):
     def loads(self, path: Any) -> None:
         """Refused, see `load_replay_state_dict`."""
         raise NotImplementedError("the replay memory is restored whole, with load_replay_state_dict()")
-
-
-def _moved_to_front(live: torch.Tensor, size: int) -> torch.Tensor:
-    longer = torch.empty(size, dtype=live.dtype, device=live.device)
-    longer[: len(live)] = live
-    return longer

@@ -236,7 +236,7 @@ class SampleAtReplayRatio(_Hook):
         if not has_enough or self.transitions_due < replay.batch_size or self._should_stop():
             raise StopIteration
         self.transitions_due -= replay.batch_size
-        return self._buffer.sample().to_tensordict()  # the Trainer passes on plain TensorDicts only
+        return self._buffer.sample().plain()  # the Trainer passes on plain TensorDicts only
 
     def register(self, trainer: Trainer, name: str = "replay_ratio") -> None:
         """Register where the Trainer asks for batches."""
