@@ -11,12 +11,12 @@ thread decides for all games that have asked.
 
 from __future__ import annotations
 
-import itertools
 import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -30,6 +30,7 @@ from trackmania_rl.multiprocess.live_settings import LiveSettings
 from trackmania_rl.policy import Policy, PolicyDecision
 from trackmania_rl.settings import GameSettings, MapEntry
 from trackmania_rl.tmi_interaction.game_instance_manager import GameKeepsFailingError
+from trackmania_rl.track.generated_maps import GeneratedMaps
 
 log = logging.getLogger(__name__)
 
@@ -99,6 +100,7 @@ class CollectorParts:
         frames_total: how many frames the whole run has collected, for the exploration schedules.
         stop_requested: whether the run is to end.
         outbox: where finished races go.
+        generated_maps: where tracks for the map cycle's generators come from; not needed where it has none.
     """
 
     live: LiveSettings
@@ -107,6 +109,7 @@ class CollectorParts:
     frames_total: Callable[[], int]
     stop_requested: Callable[[], bool]
     outbox: RaceOutbox
+    generated_maps: GeneratedMaps | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,15 +123,33 @@ class Race:
     def stats(self, end_race_stats: Mapping[str, Any]) -> dict[str, Any]:
         """What the learner is told of the race: its `end_race_stats` and where they belong."""
         entry = self.entry
-        of_entry = {"map_name": entry.map_name, "is_explo": entry.is_explo, "fill_buffer": entry.fill_buffer}
+        of_entry = {
+            "map_name": entry.map_name,
+            "track": Path(entry.map_path).stem,
+            "is_explo": entry.is_explo,
+            "fill_buffer": entry.fill_buffer,
+        }
         return {**end_race_stats, **of_entry}
 
 
-def map_cycle(live: LiveSettings) -> Iterator[MapEntry]:
-    """The races in order; an edited map cycle starts afresh when the old one has come round."""
+def map_cycle(live: LiveSettings, generated_maps: GeneratedMaps | None = None) -> Iterator[MapEntry]:
+    """The races in order; an edited map cycle starts afresh when the old one has come round.
+
+    A generator gives each of its races a track of its own, under the generator's name.
+
+    Raises:
+        UserError: if a generated track cannot be written.
+        ValueError: if there is a generator, but no `generated_maps`.
+    """
     while True:
         for entry in live.current.game.map_cycle:
-            yield from itertools.repeat(entry, entry.repeat)
+            for _ in range(entry.repeat):
+                if entry.generator is None:
+                    yield entry
+                elif generated_maps is not None:
+                    yield generated_maps.draw(entry)
+                else:
+                    raise ValueError(f"the map cycle's {entry.map_name} is a generator: generated_maps is needed")
 
 
 class Races:
@@ -136,7 +157,7 @@ class Races:
 
     def __init__(self, parts: CollectorParts) -> None:
         self._parts = parts
-        self._entries = map_cycle(parts.live)
+        self._entries = map_cycle(parts.live, parts.generated_maps)
         self._lock = threading.Lock()
 
     def next(self) -> tuple[Race, GameSettings]:

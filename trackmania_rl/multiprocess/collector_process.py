@@ -33,6 +33,7 @@ from trackmania_rl.multiprocess.shared_run import CollectorTask, SharedRun, rele
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager
 from trackmania_rl.tmi_interaction.launchers import SimulatedGameLauncher
+from trackmania_rl.track.generated_maps import GeneratedMaps
 
 log = logging.getLogger(__name__)
 
@@ -86,6 +87,10 @@ def make_parts(task: CollectorTask, shared: SharedRun) -> CollectorParts:
         frames_total=frames_total,
         stop_requested=shared.stop_requested.is_set,
         outbox=_SlotOutbox(task.sender, shared.stop_requested),
+        generated_maps=GeneratedMaps(
+            shared.snapshot_file.parent.parent / "generated_tracks" / f"collector-{task.index}",
+            SeedTree(task.settings.run.seed).rng(f"{task.name}/tracks"),
+        ),
     )
 
 

@@ -63,15 +63,47 @@ class KeyState(Group):
     brake: bool
 
 
+class GeneratorSettings(Group):
+    """Tracks made on the way, one for each race: its seed is drawn evenly from first to last, both included."""
+
+    difficulty: Fraction | tuple[Fraction, Fraction]
+    first_seed: NonNegativeInt
+    last_seed: Annotated[int, Field(ge=0, lt=2**63)]
+
+    @property
+    def difficulty_range(self) -> tuple[float, float]:
+        """Lowest and highest difficulty; each race's is drawn evenly in between."""
+        return self.difficulty if isinstance(self.difficulty, tuple) else (self.difficulty, self.difficulty)
+
+    @model_validator(mode="after")
+    def _ranges_ascend(self) -> GeneratorSettings:
+        if self.difficulty_range[0] > self.difficulty_range[1]:
+            raise ValueError(f"difficulty = {self.difficulty}: the lower end of the range comes first")
+        if self.first_seed > self.last_seed:
+            raise ValueError(f"first_seed = {self.first_seed} is above last_seed = {self.last_seed}")
+        return self
+
+
 class MapEntry(Group):
-    """One line of the map cycle: `repeat` races in a row on one map."""
+    """One line of the map cycle: `repeat` races in a row on one map, or each on a newly generated one."""
 
     map_name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]*$")]
-    map_path: str
-    reference_line: str
+    map_path: str = ""
+    reference_line: str = ""
+    generator: GeneratorSettings | None = None
     is_explo: bool
     fill_buffer: bool
     repeat: PositiveInt = 1
+
+    @model_validator(mode="after")
+    def _names_a_map_or_a_generator(self) -> MapEntry:
+        n_files = (self.map_path != "") + (self.reference_line != "")
+        if n_files != (2 if self.generator is None else 0):
+            raise ValueError(
+                f"map {self.map_name!r} has map_path = {self.map_path!r}, reference_line = {self.reference_line!r} and "
+                f"{'no' if self.generator is None else 'a'} generator: give map_path and reference_line, or a generator"
+            )
+        return self
 
 
 class GameSettings(Group):
@@ -141,6 +173,22 @@ class GameSettings(Group):
                 raise ValueError(
                     f"{name} = {getattr(self, name)} is no index into inputs, which has {len(self.inputs)}"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _generators_fit(self) -> GameSettings:
+        generated = {entry.map_name for entry in self.map_cycle if entry.generator is not None}
+        of_both_kinds = generated & {entry.map_name for entry in self.map_cycle if entry.generator is None}
+        if of_both_kinds:
+            raise ValueError(
+                f"map_cycle uses the name {min(of_both_kinds)!r} for a map and for a generator: their races would be "
+                "counted together; give them two names"
+            )
+        if generated and self.game != "simulated":
+            raise ValueError(
+                f'map_cycle has the generator {min(generated)!r}, but game = "{self.game}": generated tracks can only '
+                "be driven in the simulated game"
+            )
         return self
 
 
