@@ -455,7 +455,9 @@ class SelfLossScaling:
         clamped = torch.maximum(divisors, mean / settings.target_self_loss_clamp_ratio).clamp_min(SMALLEST_SELF_LOSS)
         clamped_mean = torch.lerp(self.clamped_mean, clamped.mean(), rate)
         if learning:
-            self.mean, self.clamped_mean, self.batches = mean, clamped_mean, self.batches + 1
+            self.mean.copy_(mean)  # in place: a recorded graph of a GPU reads and writes where it was recorded
+            self.clamped_mean.copy_(clamped_mean)
+            self.batches.add_(1)
         return clamped_mean / clamped
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -14,7 +14,6 @@ from trackmania_rl.agents.compilation import Compiler
 from trackmania_rl.agents.flat_parameters import flatten_gradients, flatten_parameters
 from trackmania_rl.agents.iqn import (
     IQN_Network,
-    IQNLoss,
     Quantiles,
     SelfLossScaling,
     Transitions,
@@ -29,6 +28,7 @@ from trackmania_rl.agents.plain_twin import PlainTwin
 from trackmania_rl.agents.precision import arithmetic_dtype
 from trackmania_rl.agents.quantile_part import QuantilePart, Workspace, portions
 from trackmania_rl.agents.radam import FlatRAdam
+from trackmania_rl.agents.recorded_step import RecordedStep
 from trackmania_rl.settings import AgentSettings
 
 LAST_LAYERS = ("A_head.2.", "V_head.2.")
@@ -44,6 +44,15 @@ class UpdateMetrics(NamedTuple):
     td_error: Tensor  # (B,) |error of the mean|, the priorities of prioritized replay
 
 
+class _Pieces(NamedTuple):
+    """The parts of an update, as they are or compiled."""
+
+    targets: Callable[[Transitions, Quantiles], Tensor]
+    gradient: Callable[[Transitions, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+    factors: Callable[..., Tensor]
+    move_weights: Callable[[], Tensor]
+
+
 class IQNLearner:
     """Online network, target network, averaged network, optimizer, and the random state they draw from.
 
@@ -55,7 +64,8 @@ class IQNLearner:
         settings: of the algorithm; may be replaced while training (`self.settings = ...`), sizes excepted.
         device: where to compute.
         seed: of the quantiles drawn and of the fresh networks at resets.
-        use_torch_compile: compile the update, where there is a compiler (half a minute at first, faster afterwards).
+        use_torch_compile: compile the update, where there is a compiler (half a minute at first, faster afterwards),
+            and on a GPU record it (`recorded_step`).
 
     Attributes:
         online: the network that learns.
@@ -94,13 +104,14 @@ class IQNLearner:
             QuantilePart(twin.network, workspace) for twin in (self._online_twin, self._target_twin)
         )
 
-        self._targets_step, self._gradient_step = self._targets_of, self._differentiate_portion
-        self._factors_step = self._scaling.factors
+        self._pieces = _Pieces(self._targets_of, self._differentiate_portion, self._scaling.factors, self._move_weights)
+        self._whole_step: Callable[[Transitions, Quantiles], UpdateMetrics] = self._whole
         if use_torch_compile:
             compiler = Compiler()
-            self._targets_step = compiler.compiled(self._targets_step)
-            self._gradient_step = compiler.compiled(self._gradient_step)
-            self._factors_step = compiler.compiled(self._factors_step)
+            self._pieces = _Pieces(*(compiler.compiled(piece) for piece in self._pieces))
+            self._whole_step = compiler.compiled(self._whole)
+            if device.type == "cuda":
+                self._whole_step = RecordedStep(self._whole_step, settings=lambda: self.settings)
 
     @property
     def evaluation_network(self) -> IQN_Network:
@@ -117,18 +128,18 @@ class IQNLearner:
         batch = Transitions.from_batch(batch)
         if self.settings.image_shift_px > 0:
             batch = with_shifted_images(batch, self.settings.image_shift_px, self._generator)
-        loss = self._differentiate(batch)
-        self._loss_scale.unscale_(self._gradient)
-        grad_norm = self._clip_gradient()
-        self._optimizer.step(
-            self._gradient,
+        self._renew_heads()
+        quantiles = draw_quantiles(len(batch.action), self.settings, self._generator)
+        self._optimizer.begin_step(
             learning_rate,
-            betas=(self.settings.adam_beta1, self.settings.adam_beta2),
+            betas=self._betas,
             epsilon=self.settings.adam_epsilon,
             decay=learning_rate * self.settings.weight_decay_lr_ratio,
         )
+        is_single = len(portions(len(batch.action), self._device)) == 1 and self._online_twin.is_source
+        metrics = self._whole_step(batch, quantiles) if is_single else self._step(batch, quantiles, self._pieces)
         self.updates += 1
-        return UpdateMetrics(loss.total, grad_norm, loss.mean_q, loss.td_error)
+        return metrics
 
     @torch.no_grad()
     def evaluate(self, batch: Any) -> Tensor:
@@ -212,40 +223,48 @@ class IQNLearner:
         self._loss_scale.load_state_dict(state["loss_scale"])
         if state["device_type"] == self._device.type:
             self._generator.set_state(state["generator"].cpu())
-        self._scaling.mean = state["self_loss_mean"].to(self._device)
-        self._scaling.clamped_mean = state["self_loss_clamped_mean"].to(self._device)
-        self._scaling.batches = state["self_loss_batches"]
+        self._scaling.mean.copy_(state["self_loss_mean"])
+        self._scaling.clamped_mean.copy_(state["self_loss_clamped_mean"])
+        self._scaling.batches.copy_(state["self_loss_batches"])
         self.updates = state["updates"]
 
-    def _differentiate(self, batch: Transitions) -> IQNLoss:
-        """The loss; its gradient is in `self._gradient` then.
+    @property
+    def _betas(self) -> tuple[float, float]:
+        return self.settings.adam_beta1, self.settings.adam_beta2
 
-        What `iqn_loss` and autograd do, but in portions, and with the derivatives of the loss and of the network behind
-        the features written out (`quantile_part`).
+    def _whole(self, batch: Transitions, quantiles: Quantiles) -> UpdateMetrics:
+        """The step of a batch that is one portion: a single graph where it is compiled."""
+        plain = _Pieces(self._targets_of, self._differentiate_portion, self._scaling.factors, self._move_weights)
+        return self._step(batch, quantiles, plain)
+
+    def _step(self, batch: Transitions, quantiles: Quantiles, pieces: _Pieces) -> UpdateMetrics:
+        """Everything between the random numbers of an update and its figures: nothing but operations on tensors.
+
+        What `iqn_loss` and autograd do, but in portions, and with the derivatives of the loss and of the network
+        written out (`quantile_part`, `feature_part`).
         """
-        self._renew_heads()
-        quantiles = draw_quantiles(len(batch.action), self.settings, self._generator)
         for part in (self._online_part, self._target_part):
             part.prepare()
         parts = portions(len(batch.action), self._device)
-        targets = torch.cat([self._targets_step(batch.of(states), quantiles.of(states)) for states in parts])
+        targets = torch.cat([pieces.targets(batch.of(states), quantiles.of(states)) for states in parts])
         factors = batch.weight
         if self.settings.use_target_self_loss_scaling:
-            factors = factors * self._factors_step(targets, quantiles.target, self.settings, learning=True)
+            factors = factors * pieces.factors(targets, quantiles.target, self.settings, learning=True)
         self._gradient.zero_()
         losses, mean_predictions = zip(
             *(
-                self._gradient_step(batch.of(states), quantiles.prediction[states], targets[states], factors[states])
+                pieces.gradient(batch.of(states), quantiles.prediction[states], targets[states], factors[states])
                 for states in parts
             ),
             strict=True,
         )
         self._online_twin.return_gradient()
         mean_prediction = torch.cat(mean_predictions)
-        return IQNLoss(
-            total=torch.dot(factors, torch.cat(losses)),
-            td_error=(targets.mean(dim=1) - mean_prediction).abs_(),
+        return UpdateMetrics(
+            loss=torch.dot(factors, torch.cat(losses)),
+            grad_norm=pieces.move_weights(),
             mean_q=mean_prediction.mean(),
+            td_error=(targets.mean(dim=1) - mean_prediction).abs_(),
         )
 
     def _renew_heads(self) -> None:
@@ -282,6 +301,13 @@ class IQNLearner:
         factors = factors * self._loss_scale.factor
         online.features.backward(online.backward(gradient * factors.unsqueeze(1)))
         return losses, predictions.mean(dim=1)
+
+    def _move_weights(self) -> Tensor:
+        """Clip the gradient and step against it; returns the gradient's norm () before that was clipped."""
+        self._loss_scale.unscale_(self._gradient)
+        norm = self._clip_gradient()
+        self._optimizer.finish_step(self._gradient, betas=self._betas)
+        return norm
 
     def _clip_gradient(self) -> Tensor:
         """Clip every entry to `clip_grad_value`, then the whole to `clip_grad_norm`; returns the norm in between.

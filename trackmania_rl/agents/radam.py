@@ -26,6 +26,8 @@ class FlatRAdam:
         self._mean_square = torch.zeros_like(weights)
         self._scratch = torch.empty_like(weights)
         self._steps = 0
+        # The step's numbers lie on the device, where a compiled or recorded update reads them anew each time.
+        self._root_factor, self._root_offset, self._kept_share = (weights.new_zeros(()) for _ in range(3))
 
     def step(
         self,
@@ -45,19 +47,37 @@ class FlatRAdam:
             epsilon: added to the root of the mean square.
             decay: the share of itself that every weight loses after the step.
         """
+        self.begin_step(learning_rate, betas=betas, epsilon=epsilon, decay=decay)
+        self.finish_step(gradient, betas=betas)
+
+    def begin_step(self, learning_rate: float, *, betas: tuple[float, float], epsilon: float, decay: float) -> None:
+        """Work out the numbers of the next step, without waiting for the device. Arguments as of `step`.
+
+        The step is mean / (factor x root + offset): with the paper's step size and rectification, where the mean square
+        may be trusted; a step along the mean alone, where not.
+        """
         self._steps += 1
+        beta1, beta2 = betas
+        step_size = learning_rate / (1 - beta1**self._steps)
+        rectification = self._rectification(beta2)
+        factor, offset = 0.0, math.inf
+        if step_size * rectification > 0:
+            factor = 1 / (step_size * rectification)
+            offset = epsilon * factor
+        elif step_size > 0:
+            offset = 1 / step_size
+        self._root_factor.fill_(factor)
+        self._root_offset.fill_(offset)
+        self._kept_share.fill_(1 - decay)
+
+    def finish_step(self, gradient: Tensor, *, betas: tuple[float, float]) -> None:
+        """Make the step that was begun; nothing but operations on tensors."""
         beta1, beta2 = betas
         self._mean.lerp_(gradient, 1 - beta1)
         self._mean_square.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
-        step_size = learning_rate / (1 - beta1**self._steps)
-        rectification = self._rectification(beta2)
-        if rectification > 0:
-            root = torch.sqrt(self._mean_square, out=self._scratch).add_(epsilon)
-            self._weights.addcdiv_(self._mean, root, value=-step_size * rectification)
-        else:
-            self._weights.add_(self._mean, alpha=-step_size)
-        if decay > 0:
-            self._weights.mul_(1 - decay)
+        divisor = torch.sqrt(self._mean_square, out=self._scratch).mul_(self._root_factor).add_(self._root_offset)
+        self._weights.addcdiv_(self._mean, divisor, value=-1)
+        self._weights.mul_(self._kept_share)
 
     def _rectification(self, beta2: float) -> float:
         """How far the mean square is to be trusted, with its bias correction; 0 for not at all: after few steps.
