@@ -1,0 +1,125 @@
+"""A collector with real game instances behind real sockets: what happens to one is no matter for the others."""
+
+import multiprocessing
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import psutil
+import pytest
+
+from trackmania_rl.agents.inference import Inferer
+from trackmania_rl.agents.shared_weights import SharedWeights
+from trackmania_rl.features import ObservationLayout
+from trackmania_rl.multiprocess.collector import Collector, CollectorParts, WeightsFollower
+from trackmania_rl.multiprocess.live_settings import LiveSettings
+from trackmania_rl.multiprocess.run_network import make_network
+from trackmania_rl.policy import PolicyDecision
+from trackmania_rl.seeds import SeedTree
+from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager
+from trackmania_rl.tmi_interaction.launchers import SimulatedGameLauncher
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+
+N_GAMES = 3
+KILLED, HUNG, UNDISTURBED = range(N_GAMES)
+
+
+class RacesOfGames:
+    """Who sent how many races."""
+
+    def __init__(self, frames_shape: tuple[int, ...]) -> None:
+        self.sent = [0] * N_GAMES
+        self._frames_shape = frames_shape
+
+    def frames(self, game: int) -> npt.NDArray[np.uint8] | None:
+        return np.empty((500, *self._frames_shape), dtype=np.uint8)
+
+    def send(self, game: int, rollout_results: Mapping[str, Any], end_race_stats: Mapping[str, Any]) -> None:
+        assert len(rollout_results["actions"]) == len(rollout_results["frames"])
+        assert rollout_results["frames"].any(axis=(1, 2, 3)).all()
+        self.sent[game] += 1
+
+
+@pytest.fixture
+def managers(live: LiveSettings, repository_root: Path) -> Iterator[list[GameInstanceManager]]:
+    made = []
+
+    def make(timeout_s: float) -> GameInstanceManager:
+        changes = {"cutoff_no_progress_within_ms": 1000, "running_speed": 1000.0, "tmi_protection_timeout_s": timeout_s}
+        game = live.current.game.model_copy(update=changes)
+        live.current = live.current.model_copy(update={"game": game})
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            port = server.getsockname()[1]
+        made.append(
+            GameInstanceManager(game, live.current.observation, SimulatedGameLauncher(port, repository_root / "maps"))
+        )
+        return made[-1]
+
+    patient = make(timeout_s=120.0)  # may have to compile, which others then need not
+    entry = live.current.game.map_cycle[0]
+    n_actions = len(live.current.game.inputs)
+    patient.rollout(entry, lambda frame, floats: PolicyDecision(0, True, np.zeros(n_actions, dtype=np.float32)))
+    patient.close()
+    yield [make(timeout_s=10.0) for _ in range(N_GAMES)]
+    for manager in made:
+        manager.close()
+
+
+def make_parts(live: LiveSettings, layout: ObservationLayout, is_over: Callable[[], bool]) -> CollectorParts:
+    settings, seeds = live.current, SeedTree(1)
+    shared = SharedWeights(make_network(settings, layout, seeds), multiprocessing.get_context("spawn"))
+    followers = [
+        WeightsFollower(
+            Inferer(
+                make_network(settings, layout, seeds),
+                n_quantiles=settings.agent.iqn_k,
+                inputs=settings.game.inputs,
+                exploration_settings=settings.exploration,
+                rng=seeds.rng(name),
+            ),
+            shared,
+        )
+        for name in ("explorer", "evaluator")
+    ]
+    frame_shape = (1, settings.game.image_height_px, settings.game.image_width_px)
+    return CollectorParts(live, *followers, lambda: 0, is_over, RacesOfGames(frame_shape))
+
+
+def test_killed_and_hung_games_come_back_while_others_play(
+    live: LiveSettings, layout: ObservationLayout, managers: list[GameInstanceManager]
+) -> None:
+    def script() -> Iterator[None]:
+        """What happens between two decisions; one step of it each time the collector looks for the end."""
+        while min(outbox.sent) < 1:
+            yield
+        os.kill(managers[KILLED]._launcher.pid, signal.SIGKILL)
+        os.kill(managers[HUNG]._launcher.pid, signal.SIGSTOP)
+        before = list(outbox.sent)
+        while outbox.sent[UNDISTURBED] < before[UNDISTURBED] + 4:
+            yield
+        assert outbox.sent[KILLED] <= before[KILLED] + 1
+        assert outbox.sent[HUNG] <= before[HUNG] + 1
+        while min(outbox.sent[KILLED] - before[KILLED], outbox.sent[HUNG] - before[HUNG]) < 2:
+            yield
+        os.kill(managers[UNDISTURBED]._launcher.pid, signal.SIGSTOP)
+        began_to_end_s.append(time.monotonic())
+
+    began_to_end_s: list[float] = []
+    steps = script()
+    parts = make_parts(live, layout, lambda: next(steps, "over") == "over")
+    assert isinstance(parts.outbox, RacesOfGames)
+    outbox = parts.outbox
+    collector = Collector(parts, managers)
+    collector.run()
+    assert time.monotonic() - began_to_end_s[0] < 3
+    assert [manager.game_starts for manager in managers] == [2, 2, 1]
+    for child in psutil.Process().children():
+        if child.pid == managers[UNDISTURBED]._launcher.pid:
+            child.kill()
