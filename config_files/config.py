@@ -50,8 +50,9 @@ game_transport = "in_process"
 # Number of collector processes. Range: > 0. Restart.
 n_collectors = 1
 
-# Games that one collector plays at the same time, with one pass through the network for all of them. In-process games
-# only; through sockets it is one. See docs/collectors.rst. Range: 1 to 1024. Restart.
+# Games that one collector plays at the same time, with one pass through the network for all that wait for a decision.
+# Through sockets each is a program of its own, with its own memory and port, and all must fit the machine: 1 is a safe
+# choice for the real game. See docs/collectors.rst. Range: 1 to 1024. Restart.
 games_per_collector = 8
 
 # Folder of tracks (.toml) and reference lines (.npy); a relative path starts at the project's folder. Restart.
@@ -90,6 +91,9 @@ engine_ticks_per_action = 5
 # describe the track. Range: 0 to 4096. Restart.
 image_width_px = 0
 image_height_px = 0
+
+# Frames that make one image, one per action, the newest last: several show movement. Range: 1 to 16. Restart.
+frames_per_state = 1
 
 # A race that lasts longer than this, in ms, is cut off. Range: > 0. Restart.
 cutoff_race_longer_than_ms = 120_000

@@ -126,3 +126,21 @@ def test_settings_that_need_a_restart_exist_and_ranges_are_described(config_file
     names = load_settings(config_file).flat()
     assert names.keys() >= NEEDS_RESTART
     assert all(describe_range(name) for name in names)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["frames_per_state=2"], r"frames_per_state = 2 need an image, .* are 0"),
+        (["image_head=impala", "image_shift_px=4"], r"image_head = 'impala' and image_shift_px = 4 need an image"),
+        (["image_width_px=9", "image_height_px=7", "image_shift_px=7"], r"image of 9 x 7 pixels out of sight"),
+        (["noisy_heads_sigma=0.5", "use_spectral_norm_on_heads=True"], r"both replace the heads' layers"),
+        (["munchausen_alpha=0.9", "use_ddqn=True"], r"no action for double DQN to choose"),
+        (["munchausen_clip=0.1"], r"munchausen_clip = 0.1: input should be less than or equal to 0"),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(
+    repository_root: Path, overrides: list[str], message: str
+) -> None:
+    with pytest.raises(SettingsError, match=message):
+        load_settings(repository_root / "config_files" / "config.py", overrides)

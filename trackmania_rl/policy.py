@@ -25,7 +25,7 @@ class PolicyDecision:
 
 
 Policy = Callable[[npt.NDArray[np.uint8], npt.NDArray[np.float32]], PolicyDecision]
-"""What decides: called with the frame (1, H, W) and the floats (F,) of a state."""
+"""What decides: called with the image (S, H, W) of a state, the newest of its S frames last, and its floats (F,)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -164,3 +164,24 @@ def test_edited_settings_hold_from_the_next_race_on(maps_folder: Path, make_sett
 
 def _first(decision: BatchDecision, n: int) -> BatchDecision:
     return BatchDecision(decision.actions[:n], decision.is_greedy[:n], decision.q_values[:n])
+
+
+def test_each_game_shows_the_last_frames_of_its_own_race(maps_folder, make_settings, entry_of):
+    settings = make_settings(True, "frames_per_state=3")
+    games = InProcessGames(3, settings.game, settings.observation, maps_folder)
+    for game in range(3):
+        games.begin(game, entry_of("straight"))
+    everyone, forward = np.arange(3), BatchDecision(np.zeros(3, int), np.ones(3, bool), np.zeros((3, N_ACTIONS)))
+    seen = []
+    for step in range(7):
+        if step == 4:
+            games.begin(1, entry_of("straight"))
+        images, _ = games.observations(everyone)
+        assert images.shape == (3, 3, 30, 40)
+        seen.append(images[:, -1])
+        for game in range(3):
+            start = 4 if game == 1 and step >= 4 else 0
+            expected = [seen[max(step - back, start)][game] for back in (2, 1, 0)]
+            np.testing.assert_array_equal(images[game], np.stack(expected))
+        games.step(everyone, forward)
+    assert not np.array_equal(seen[0], seen[3])

@@ -288,3 +288,16 @@ def test_missing_maps_and_lines_are_named(make_manager, straight, tmp_path):
     with pytest.raises(ReferenceLineError, match=r"absent\.npy: no such file"):
         manager.rollout(straight.model_copy(update={"reference_line": "absent.npy"}), ScriptedPolicy())
     assert launcher.log == []
+
+
+def test_the_policy_sees_the_last_frames_of_its_own_race(make_manager, straight):
+    manager, _ = make_manager(frames_per_state=3)
+    for _ in range(2):
+        policy = ScriptedPolicy()
+        results, _ = manager.rollout(straight, policy)
+        kept = results["frames"]
+        assert kept.shape[1:] == (1, 8, 16)
+        for t in range(len(kept)):
+            image, _ = policy.seen[t]
+            expected = np.concatenate([kept[max(t - back, 0)] for back in (2, 1, 0)])
+            np.testing.assert_array_equal(image, expected)

@@ -6,8 +6,9 @@ What comes out of a race is, byte for byte, what the race machine makes of the s
 from __future__ import annotations
 
 import time
+from collections import OrderedDict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import cv2
 import numpy as np
@@ -25,6 +26,9 @@ from trackmania_rl.tmi_interaction.cutoffs import GOING_ON, REASON_OF_VERDICT, C
 from trackmania_rl.tmi_interaction.race_machine import GameTimings, RaceEnd
 from trackmania_rl.tmi_interaction.race_results import RaceColumns, end_race_stats, rollout_results
 from trackmania_rl.track.game_map import GameMap, load_game_map
+
+SPARE_MAPS: Final = 16
+"""So many maps stay in memory beside those that are driven; the one driven longest ago gives way."""
 
 Games = npt.NDArray[np.int64]
 """(n,) numbers of games, each once."""
@@ -74,7 +78,7 @@ class InProcessGames:
         self._rows = np.zeros(n_games, dtype=np.int64)
         self._verdicts = np.zeros(n_games, dtype=np.int64)
         self._maps: list[_Map] = []
-        self._map_numbers: dict[tuple[str, str], int] = {}
+        self._map_numbers: OrderedDict[tuple[str, str], int] = OrderedDict()  # the map begun last is last
         self._map_of_game = np.full(n_games, -1, dtype=np.int64)
         self._clock = _Clock()
         self._clock_at_begin = [_Clock()] * n_games
@@ -101,10 +105,13 @@ class InProcessGames:
         """What there is to decide upon in some games.
 
         Returns:
-            Frames (n, 1, H, W) uint8 and floats (n, F) float32.
+            Images (n, S, H, W) uint8, the last S frames of each race, in its first states the first one over and over,
+            and floats (n, F) float32.
         """
         rows = self._rows[games]
-        return self._columns.frames[games, rows], self._columns.floats[games, rows]
+        rows_back = np.arange(1 - self.game.frames_per_state, 1)
+        seen_rows = np.maximum(rows[:, np.newaxis] + rows_back, 0)  # (n, S)
+        return self._columns.frames[games[:, np.newaxis], seen_rows, 0], self._columns.floats[games, rows]
 
     def step(self, games: Games, decision: BatchDecision, policy_s: float = 0.0) -> dict[int, RaceEnd]:
         """Make one action in some games, all of which are in a race.
@@ -213,9 +220,17 @@ class InProcessGames:
         key = (entry.map_path, entry.reference_line)
         if key not in self._map_numbers:
             track = TrackForBatch(load_track(self._maps_folder / entry.map_path))
-            self._maps.append(_Map(load_game_map(entry, self._maps_folder, self._observation), track))
-            self._map_numbers[key] = len(self._maps) - 1
+            map_ = _Map(load_game_map(entry, self._maps_folder, self._observation), track)
+            if len(self._maps) < self.n_games + SPARE_MAPS:
+                self._map_numbers[key] = len(self._maps)
+                self._maps.append(map_)
+            else:  # there are more maps than games, so one is not driven
+                in_use = set(self._map_of_game.tolist())
+                oldest = next(old for old, number in self._map_numbers.items() if number not in in_use)
+                self._map_numbers[key] = self._map_numbers.pop(oldest)
+                self._maps[self._map_numbers[key]] = map_
             self._n_gates = np.array([map_.track.n_gates for map_ in self._maps])
+        self._map_numbers.move_to_end(key)
         return self._map_numbers[key]
 
 

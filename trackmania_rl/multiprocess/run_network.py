@@ -22,6 +22,7 @@ def make_network(settings: Settings, layout: ObservationLayout, seeds: SeedTree)
         image_width_px=settings.game.image_width_px,
         mini_race_duration_actions=settings.replay.temporal_mini_race_duration_actions,
         generator=torch.Generator().manual_seed(seeds.integer("network")),
+        frames_per_state=settings.game.frames_per_state,
     )
 
 

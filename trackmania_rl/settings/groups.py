@@ -121,6 +121,7 @@ class GameSettings(Group):
     engine_ticks_per_action: PositiveInt
     image_width_px: Annotated[int, Field(ge=0, le=4096)]
     image_height_px: Annotated[int, Field(ge=0, le=4096)]
+    frames_per_state: Annotated[int, Field(ge=1, le=16)]
     cutoff_race_longer_than_ms: PositiveInt
     cutoff_no_progress_within_ms: PositiveInt
     cutoff_progress_m: PositiveFloat
@@ -397,6 +398,27 @@ class Settings(Group):
     telemetry: TelemetrySettings
     user: UserSettings
 
+    @model_validator(mode="after")
+    def _options_of_the_image_have_one(self) -> Settings:
+        options = {
+            "frames_per_state": self.game.frames_per_state > 1,
+            "image_head": self.agent.image_head != "classic",
+            "image_shift_px": self.agent.image_shift_px > 0,
+        }
+        asked_for = [f"{name} = {self.flat()[name]!r}" for name, is_on in options.items() if is_on]
+        if asked_for and not self.game.has_image:
+            raise ValueError(
+                f"{' and '.join(asked_for)} need an image, but image_width_px and image_height_px are 0: set them, "
+                'or leave frames_per_state = 1, image_head = "classic" and image_shift_px = 0'
+            )
+        smaller_side_px = min(self.game.image_width_px, self.game.image_height_px)
+        if 0 < smaller_side_px <= self.agent.image_shift_px:
+            raise ValueError(
+                f"image_shift_px = {self.agent.image_shift_px} shifts an image of {self.game.image_width_px} x "
+                f"{self.game.image_height_px} pixels out of sight; it must be below its smaller side"
+            )
+        return self
+
     def flat(self) -> dict[str, Any]:
         """Every setting by its flat name, as it stands in the configuration files."""
         return {
@@ -413,7 +435,14 @@ NEEDS_RESTART = frozenset(
         *UserSettings.model_fields,
         *("game", "game_transport", "n_collectors", "games_per_collector", "base_tmi_port", "maps_folder"),
         *("ms_per_engine_tick", "engine_ticks_per_action"),
-        *("image_width_px", "image_height_px", "inputs", "action_forward_idx", "action_backward_idx"),
+        *(
+            "image_width_px",
+            "image_height_px",
+            "frames_per_state",
+            "inputs",
+            "action_forward_idx",
+            "action_backward_idx",
+        ),
         *(
             "conv_channels",
             "conv_kernel_sizes",

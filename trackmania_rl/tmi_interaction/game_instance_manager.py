@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -18,6 +19,7 @@ import numpy.typing as npt
 from trackmania_rl.features import FeatureBuilder, ObservationLayout
 from trackmania_rl.policy import Policy
 from trackmania_rl.settings import GameSettings, MapEntry, ObservationSettings
+from trackmania_rl.tmi_interaction.frame_stack import FrameStack
 from trackmania_rl.tmi_interaction.launchers import GameLauncher
 from trackmania_rl.tmi_interaction.race_machine import Observation, RaceEnd, RaceMachine
 from trackmania_rl.tmi_interaction.race_observers import RaceObserver, RolloutRecorder
@@ -33,6 +35,8 @@ PROJECT_FOLDER: Final = Path(__file__).resolve().parents[2]
 MAX_ATTEMPTS: Final = 3
 """Game instances that one race may cost."""
 START_GAME_WITHIN_S: Final = 60.0
+MOST_MAPS_KEPT: Final = 16
+"""Reference lines that stay in memory; the one raced on longest ago gives way."""
 
 Connect = Callable[[int, float], GameTransport]
 """(port, timeout in seconds) -> a connected game."""
@@ -73,7 +77,7 @@ class GameInstanceManager:
         self._launcher = launcher
         self._connect = connect
         self._features = FeatureBuilder(self.layout, game.inputs, game.action_forward_idx)
-        self._maps: dict[MapEntry, GameMap] = {}
+        self._maps: OrderedDict[MapEntry, GameMap] = OrderedDict()  # the one raced on last is last
         self._transport: GameTransport | None = None
         self._machine: RaceMachine | None = None
         self._started_at_s = 0.0
@@ -160,11 +164,12 @@ class GameInstanceManager:
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         recorder = RolloutRecorder(self._game, game_map.zones, frames)
         watching: list[RaceObserver] = [recorder, *observers]
+        stack = FrameStack(self._game.frames_per_state)
         policy_s = 0.0
         seen: Observation | RaceEnd = machine.reset(game_map)
         while not isinstance(seen, RaceEnd):
             began_s = time.perf_counter()
-            decision = policy(seen.frame, seen.floats)
+            decision = policy(stack.with_frame(seen.frame), seen.floats)
             policy_s += time.perf_counter() - began_s
             for observer in watching:
                 observer.on_decision(seen, decision)
@@ -178,4 +183,7 @@ class GameInstanceManager:
             self._launcher.check_map(entry.map_path)
             folder = PROJECT_FOLDER / self._game.maps_folder
             self._maps[entry] = load_game_map(entry, folder, self._observation)
+        self._maps.move_to_end(entry)
+        if len(self._maps) > MOST_MAPS_KEPT:
+            self._maps.popitem(last=False)
         return self._maps[entry]
