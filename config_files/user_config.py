@@ -1,6 +1,7 @@
 """This machine's own paths and names. The simulated game needs none of them; leave them as they are for it."""
 
-# First TCP port of the game instances; collector number i uses base_tmi_port + i. Range: 1024 to 65535.
+# First TCP port of the game instances; each takes one more: collector 0's games (games_per_collector), then collector
+# 1's, and so on. All must be free. Range: 1024 to 65535.
 base_tmi_port = 8478
 
 # Command line that starts one game instance on Linux, with {port} in it (Wine, Proton, Lutris). Empty: not set.

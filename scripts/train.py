@@ -121,7 +121,7 @@ def train(arguments: argparse.Namespace) -> None:
     log.info(
         "%s: seed %d, a network of %s parameters on %s, maps %s",
         *(folder.path, settings.run.seed, f"{n_parameters:,}", pick_device(settings.run.torch_device)),
-        ", ".join(reference_lines_m),
+        ", ".join(dict.fromkeys(entry.map_name for entry in settings.game.map_cycle)),
     )
     try:
         learner_process_fn(

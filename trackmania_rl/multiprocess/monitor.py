@@ -15,6 +15,7 @@ from trackmania_rl.multiprocess.learner import Learning
 from trackmania_rl.multiprocess.live_settings import LiveSettings
 from trackmania_rl.multiprocess.rollout_transport import ReceivedRollout
 from trackmania_rl.schedules import exponential
+from trackmania_rl.simulator.track_generator import TrackRecipe, generate_track
 from trackmania_rl.telemetry.race_record import CommandClock, RaceLog, RaceRecord
 from trackmania_rl.telemetry.racing_line import draw_racing_line
 from trackmania_rl.telemetry.statistics import TrainingStatistics
@@ -48,7 +49,7 @@ class RunMonitor:
         folder: where the run's files lie.
         statistics: the run's figures, which the terminal shows.
         clock: seconds since the start of the command.
-        reference_lines_m: (N, 3) points of each map's reference line, for the pictures.
+        reference_lines_m: (N, 3) points of each map's reference line, for the pictures; none for generators.
         learner_waited_s: how long the learner has waited for races.
     """
 
@@ -69,7 +70,7 @@ class RunMonitor:
         self._race_log = RaceLog(folder.races, clock)
         self._learning: Learning | None = None
         self._tensorboard: TensorboardWriter | None = None
-        self._latest_line: dict[str, tuple[RaceRecord, npt.NDArray[np.float32]]] = {}
+        self._latest_line: dict[str, tuple[RaceRecord, str, npt.NDArray[np.float32]]] = {}
         self._scalars, self._pictures, self._checkpoints = Interval(), Interval(), Interval()
 
     def attach(self, learning: Learning) -> None:
@@ -98,8 +99,9 @@ class RunMonitor:
         self._race_log.write(record, self.statistics.frames_total)
         history = self.statistics.maps[record.map_name].history(record.is_explo)
         self._tensorboard.write_race(record, history, self.statistics.frames_total)
-        self._latest_line[record.map_name] = (record, race.rollout_results["position_m"].copy())
-        if is_record:
+        self._latest_line[record.map_name] = (record, stats["track"], race.rollout_results["position_m"].copy())
+        # Among generated tracks the fastest race is only the one on the shortest track.
+        if is_record and TrackRecipe.from_name(stats["track"]) is None:
             self._keep_record(record, race)
 
     def observe(self) -> None:
@@ -190,14 +192,24 @@ class RunMonitor:
         assert self._tensorboard is not None
         frames = self.statistics.frames_total
         self._tensorboard.write_histograms(self._learning.learner.online.named_parameters(), frames)
-        for map_name, (record, positions_m) in self._latest_line.items():
+        for map_name, (record, track, positions_m) in self._latest_line.items():
+            line_m = self._line_m(map_name, track)
+            if line_m is None:
+                continue
             result = f"{record.race_time_ms / 1000:.2f} s" if record.race_finished else f"{record.meters:.0f} m"
             picture = draw_racing_line(
-                self._reference_lines_m[map_name],
+                line_m,
                 positions_m,
                 self._live.current.game.ms_per_action,
                 title=f"{map_name}: {result} ({record.kind})",
-                subtitle=f"{frames:,} frames",
+                subtitle=f"{track}, {frames:,} frames",
                 road_width_m=20.0,
             )
             self._tensorboard.write_racing_line(map_name, picture, frames)
+
+    def _line_m(self, map_name: str, track: str) -> npt.NDArray[np.float64] | None:
+        """The reference line of a race's track; None for a map that was added to the cycle while the run went on."""
+        if map_name in self._reference_lines_m:
+            return self._reference_lines_m[map_name]
+        recipe = TrackRecipe.from_name(track)
+        return None if recipe is None else generate_track(recipe).laid_out.line_m.astype(np.float64)

@@ -28,7 +28,7 @@ from trackmania_rl.track.reference_line import load_reference_line
 
 
 def load_reference_lines(settings: Settings, maps_folder: Path) -> dict[str, npt.NDArray[np.float64]]:
-    """Read every map of the map cycle, so that a bad one stops the run before it starts.
+    """Read every map of the map cycle, so that a bad one stops the run before it starts; generators have no files yet.
 
     Returns:
         (N, 3) points of the reference line by map name.
@@ -38,6 +38,8 @@ def load_reference_lines(settings: Settings, maps_folder: Path) -> dict[str, npt
     """
     lines_m = {}
     for entry in settings.game.map_cycle:
+        if entry.generator is not None:
+            continue
         if settings.game.game == "simulated":
             load_track(maps_folder / entry.map_path)
         lines_m[entry.map_name] = load_reference_line(
