@@ -346,7 +346,8 @@ noise_redraw_every_n_actions = 20
 send_shared_network_every_n_batches = 20
 update_inference_network_every_n_actions = 20
 
-# Finished races of one collector that may wait for the learner before that collector waits. Range: 1 to 64. Restart.
+# Races of one collector that shared memory has room for; without free room the collector waits for the learner. Through
+# sockets a race is driven into its room, and every game beyond the first has one in addition. Range: 1 to 64. Restart.
 rollout_slots_per_collector = 4
 
 # --------------------------------------------------------------------------------------------------------- telemetry
