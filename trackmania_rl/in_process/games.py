@@ -30,9 +30,6 @@ from trackmania_rl.track.game_map import GameMap, load_game_map
 SPARE_MAPS: Final = 16
 """So many maps stay in memory beside those that are driven; the one driven longest ago gives way."""
 
-SPARE_MAPS: Final = 16
-"""So many maps stay in memory beside those that are driven; the one driven longest ago gives way."""
-
 Games = npt.NDArray[np.int64]
 """(n,) numbers of games, each once."""
 

@@ -37,8 +37,6 @@ MAX_ATTEMPTS: Final = 3
 START_GAME_WITHIN_S: Final = 60.0
 MOST_MAPS_KEPT: Final = 16
 """Reference lines that stay in memory; the one raced on longest ago gives way."""
-MOST_MAPS_KEPT: Final = 16
-"""Reference lines that stay in memory; the one raced on longest ago gives way."""
 
 Connect = Callable[[int, float], GameTransport]
 """(port, timeout in seconds) -> a connected game."""
