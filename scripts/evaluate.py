@@ -10,6 +10,7 @@ the video that file is played again, and the game's own pictures are filmed at t
 Examples:
   python scripts/evaluate.py save/simulated
   python scripts/evaluate.py save/simulated --races 20 --map kart --map maps/hills.toml --json results.json --no-video
+  python scripts/evaluate.py save/many_tracks --map generated:0.5:20000-20049 --no-video
 """
 
 from __future__ import annotations
@@ -65,8 +66,8 @@ def parse_arguments() -> argparse.Namespace:
         action="append",
         default=[],
         metavar="NAME",
-        help="a name of the run's map cycle, or a track file (maps/kart.toml, kart, line.npy); may be repeated "
-        "(default: all maps of the map cycle)",
+        help="a name of the run's map cycle, a track file (maps/kart.toml, kart, line.npy), or generated tracks by "
+        "difficulty and seeds (generated:0.5:1000-1049); may be repeated (default: all maps of the map cycle)",
     )
     add("--races", type=whole_number(1), default=1, metavar="N", help="races on each map (default %(default)s)")
     add(
@@ -102,7 +103,8 @@ def evaluate(arguments: argparse.Namespace) -> None:
     driver = load_driver(arguments.run, arguments.checkpoint, arguments.device)
     torch.set_num_threads(driver.settings.run.collector_threads)
     maps_folder = PROJECT / driver.settings.game.maps_folder
-    entries = map_entries(driver.settings, maps_folder, arguments.map)
+    output = arguments.output or arguments.run / "evaluation"
+    entries = map_entries(driver.settings, maps_folder, arguments.map, output / "generated_tracks")
     launcher = SimulatedGameLauncher(arguments.port or find_free_port(), maps_folder)
     manager = GameInstanceManager(driver.settings.game, driver.settings.observation, launcher)
     with contextlib.closing(manager), console.status("starting the game") as status:
@@ -114,7 +116,10 @@ def evaluate(arguments: argparse.Namespace) -> None:
             )
     console.print(results_table(evaluations, f"{arguments.run} after {driver.frames_total:,} frames"))
 
-    files = write_inputs(evaluations, arguments.output or arguments.run / "evaluation")
+    if len(evaluations) > 1:
+        console.print(finished_share(evaluations), highlight=False)
+
+    files = write_inputs(evaluations, output)
     videos = [] if arguments.no_video else film(evaluations, files, launcher, arguments, console)
     if arguments.json is not None:
         text = json.dumps(report(arguments, driver, evaluations, files, videos), indent=2) + "\n"
@@ -142,6 +147,17 @@ def results_table(evaluations: list[MapEvaluation], title: str) -> Table:
             " ".join(map(format_time, best.checkpoint_times_ms)) or "none",
         )
     return table
+
+
+def finished_share(evaluations: list[MapEvaluation]) -> str:
+    """How many maps and races were finished, in a sentence."""
+    races = [race for evaluation in evaluations for race in evaluation.races]
+    n_finished = sum(race.race_finished for race in races)
+    n_maps = sum(evaluation.races[0].race_finished for evaluation in evaluations)
+    return (
+        f"finished: {n_maps} of {len(evaluations)} maps in the race that is greedy throughout "
+        f"({n_maps / len(evaluations):.0%}), {n_finished} of {len(races)} races ({n_finished / len(races):.0%})"
+    )
 
 
 def write_inputs(evaluations: list[MapEvaluation], folder: Path) -> list[Path]:
@@ -200,6 +216,7 @@ def report(
         "checkpoint": str(arguments.checkpoint or arguments.run / CHECKPOINT_FILE),
         "seed": driver.settings.run.seed,
         "frames_total": driver.frames_total,
+        "share_of_maps_finished": sum(e.races[0].race_finished for e in evaluations) / len(evaluations),
         "maps": maps,
     }
 
