@@ -61,6 +61,8 @@ maps_folder = "maps"
 # The races in order, over and over. map_name is yours to choose and names the statistics; map_path is what the game
 # loads; reference_line is the .npy of virtual checkpoints; is_explo says whether the agent explores or drives greedily
 # (an evaluation race); fill_buffer whether the race is learned from; repeat how many such races follow one another.
+# In place of the two files an entry may have "generator": {"difficulty": 0.5, "first_seed": 0, "last_seed": 9999}: a
+# track is made for each race, its seed drawn from that range, its difficulty 0 to 1 or drawn from a range (0.2, 0.6).
 map_cycle = (
     {
         "map_name": "valley",

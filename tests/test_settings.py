@@ -17,7 +17,7 @@ from trackmania_rl.settings import (
     settings_from_flat,
 )
 
-CONFIG_FILES = ("config.py", "config_tmnf.py")
+CONFIG_FILES = ("config.py", "config_tmnf.py", "config_many_tracks.py")
 
 
 @pytest.fixture(params=CONFIG_FILES)
@@ -53,6 +53,57 @@ def test_both_configurations_explain_settings_in_the_same_words(repository_root:
         return [line for line in text.splitlines() if line.startswith("#")]
 
     assert comments("config.py") == comments("config_tmnf.py")
+
+
+def test_the_configuration_for_many_tracks_is_the_default_one_on_generated_tracks(repository_root: Path) -> None:
+    texts, settings = [], []
+    for name in ("config.py", "config_many_tracks.py"):
+        file = repository_root / "config_files" / name
+        texts.append([line for line in file.read_text(encoding="utf-8").splitlines() if line.startswith("#")])
+        settings.append(load_settings(file))
+    assert texts[0] == texts[1]
+    assert changed_settings(*settings).keys() == {"run_name", "map_cycle", "memory_size_schedule"}
+    explored, evaluated = (entry.generator for entry in settings[1].game.map_cycle)
+    assert explored is not None
+    assert evaluated is not None
+    assert explored.last_seed < evaluated.first_seed, "evaluation tracks are never trained on"
+
+
+_GENERATOR = {"difficulty": 0.5, "first_seed": 0, "last_seed": 9}
+_FILES = {"map_path": "valley.toml", "reference_line": "valley_0.5m.npy"}
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({}, "give map_path and reference_line, or a generator"),
+        ({**_FILES, "generator": _GENERATOR}, "give map_path and reference_line, or a generator"),
+        ({"map_path": "valley.toml"}, "give map_path and reference_line, or a generator"),
+        ({"generator": _GENERATOR | {"difficulty": 1.5}}, "difficulty"),
+        ({"generator": _GENERATOR | {"difficulty": (0.6, 0.2)}}, "lower end of the range comes first"),
+        ({"generator": _GENERATOR | {"first_seed": 10}}, "first_seed = 10 is above last_seed = 9"),
+        ({"generator": _GENERATOR | {"first_seed": -1}}, "first_seed"),
+        ({"generator": _GENERATOR | {"last_seed": 2**63}}, "last_seed"),
+        ({"generator": _GENERATOR | {"sead": 1}}, "sead"),
+    ],
+)
+def test_a_map_cycle_names_maps_or_generators(entry: dict[str, object], message: str, repository_root: Path) -> None:
+    whole = {"map_name": "m", "is_explo": True, "fill_buffer": True, **entry}
+    with pytest.raises(SettingsError, match=message):
+        load_settings(repository_root / "config_files" / "config.py", [f"map_cycle=({whole!r},)"])
+
+
+def test_generators_have_names_of_their_own_and_the_simulated_game(repository_root: Path) -> None:
+    config = repository_root / "config_files"
+    flags = {"map_name": "m", "is_explo": True, "fill_buffer": True}
+    generator = flags | {"generator": _GENERATOR | {"difficulty": (0.2, 0.6)}}
+    (entry,) = load_settings(config / "config.py", [f"map_cycle=({generator!r},)"]).game.map_cycle
+    assert entry.generator is not None
+    assert entry.generator.difficulty_range == (0.2, 0.6)
+    with pytest.raises(SettingsError, match="'m' for a map and for a generator"):
+        load_settings(config / "config.py", [f"map_cycle=({generator!r}, {flags | _FILES!r})"])
+    with pytest.raises(SettingsError, match="generated tracks can only be driven in the simulated game"):
+        load_settings(config / "config_tmnf.py", [f"map_cycle=({generator!r},)"])
 
 
 def test_full_size_configuration_holds_the_published_figures(repository_root: Path) -> None:

@@ -1,0 +1,360 @@
+"""One driver for many tracks: every race is on a newly generated track, and unseen tracks measure what it has learned.
+
+Use it with `scripts/train.py --config config_files/config_many_tracks.py`. It is config.py but for the map cycle, the
+name and the memory, which holds more, since each track is seen only once. Judge a run on tracks of your own choice:
+`scripts/evaluate.py save/many_tracks --map generated:0.4:30000-30049 --no-video`. The comments are those of config.py.
+"""
+
+# ---------------------------------------------------------------------------------------------------------- the run
+
+# Name of the run: results go to save/{run_name}/ and tensorboard/{run_name}/; the same name resumes. Restart.
+run_name = "many_tracks"
+
+# Seed of every random draw of the run: collectors, learner and network each derive their own from it. Restart.
+seed = 0
+
+# Where the learner and the inference networks run: "auto" (a GPU if there is one), "cpu", "cuda" or "cuda:0". Restart.
+torch_device = "auto"
+
+# Processor threads of the learner and of each collector. More is often slower on a busy machine; the learner's "auto"
+# tries what is faster when a run starts, one thread or all cores that collectors leave. Range: > 0. Restart.
+learner_threads = "auto"
+collector_threads = 1
+
+# Compile the learner's update with torch.compile: faster after half a minute of compiling. On a processor it needs a
+# C++ compiler; without one a line says so, and the update runs as it is. Restart.
+use_torch_compile = False
+
+# Time between two checkpoints, in seconds of wall-clock. Range: > 0.
+checkpoint_interval_s = 120.0
+
+# Whether checkpoints hold the replay buffer: larger files, but a resumed run goes on as if never stopped.
+checkpoint_holds_replay = True
+
+# A checkpoint is not begun with less free disk than this, in MB. Range: >= 0.
+minimum_free_disk_mb = 200
+
+# --------------------------------------------------------------------------------------------------------- the game
+
+# "simulated" (ships with this project) or "tmnf" (TrackMania Nations Forever with TMInterface). Restart.
+game = "simulated"
+
+# How the simulated game is played: "in_process" (stepped by the collectors themselves) or "socket" (as a program of its
+# own, spoken to as the real game is, with the very same races). The real game is always reached by its socket. Restart.
+game_transport = "in_process"
+
+# Number of collector processes. Range: > 0. Restart.
+n_collectors = 1
+
+# Games that one collector plays at the same time, with one pass through the network for all that wait for a decision.
+# Through sockets each is a program of its own, with its own memory and port, and all must fit the machine: 1 is a safe
+# choice for the real game. See docs/collectors.rst. Range: 1 to 1024. Restart.
+games_per_collector = 8
+
+# Folder of tracks (.toml) and reference lines (.npy); a relative path starts at the project's folder. Restart.
+maps_folder = "maps"
+
+# The races in order, over and over. map_name is yours to choose and names the statistics; map_path is what the game
+# loads; reference_line is the .npy of virtual checkpoints; is_explo says whether the agent explores or drives greedily
+# (an evaluation race); fill_buffer whether the race is learned from; repeat how many such races follow one another.
+# In place of the two files an entry may have "generator": {"difficulty": 0.5, "first_seed": 0, "last_seed": 9999}: a
+# track is made for each race, its seed drawn from that range, its difficulty 0 to 1 or drawn from a range (0.2, 0.6).
+map_cycle = (
+    {
+        "map_name": "generated",
+        "generator": {"difficulty": (0.2, 0.6), "first_seed": 0, "last_seed": 9_999},
+        "is_explo": True,
+        "fill_buffer": True,
+        "repeat": 8,
+    },
+    {
+        "map_name": "unseen",
+        "generator": {"difficulty": (0.2, 0.6), "first_seed": 20_000, "last_seed": 20_999},
+        "is_explo": False,
+        "fill_buffer": False,
+        "repeat": 1,
+    },
+)
+
+# Game speed during a race: 1 is real time, 1000 and more means as fast as possible. Range: > 0.
+running_speed = 1000.0
+
+# The game's tick in ms, and ticks per action: 10 x 5 = one decision every 50 ms. Range: > 0. Restart.
+ms_per_engine_tick = 10
+engine_ticks_per_action = 5
+
+# Size in pixels of the image in the observation; 0 and 0 for none, which learns faster on a processor where the floats
+# describe the track. Range: 0 to 4096. Restart.
+image_width_px = 0
+image_height_px = 0
+
+# Frames that make one image, one per action, the newest last: several show movement. Range: 1 to 16. Restart.
+frames_per_state = 1
+
+# A race that lasts longer than this, in ms, is cut off. Range: > 0. Restart.
+cutoff_race_longer_than_ms = 120_000
+
+# A race is cut off when its furthest point advanced by less than cutoff_progress_m metres within this time in ms.
+# Range: > 0 both. Too patient, and "full throttle along the wall" is a livelihood.
+cutoff_no_progress_within_ms = 2_000
+cutoff_progress_m = 6.0
+
+# Timeout of a connection to a game instance, in seconds. Range: > 0.
+tmi_protection_timeout_s = 60.0
+
+# How long a game instance waits for an answer within a race, and between two races, in ms. Range: > 0.
+timeout_during_race_ms = 10_100
+timeout_between_races_ms = 600_000_000
+
+# A game instance is restarted after this time, in seconds: the real game slows down over hours. Range: > 0.
+game_reboot_interval_s = 43_200.0
+
+# -------------------------------------------------------------------------------------------------- the observation
+
+# Number of previous actions in the observation. Range: > 0. Restart (as all settings of this section).
+n_prev_actions_in_inputs = 5
+
+# Number of virtual checkpoints (zones) ahead in the observation, and how many zones lie from one to the next: 40 and
+# 20 at 0.5 m look 400 m ahead, one point every 10 m. Range: > 0.
+n_zone_centers_in_inputs = 40
+one_every_n_zone_centers_in_inputs = 20
+
+# Zones that extend the reference line straight on before its start and beyond its end. Range: > 0.
+n_zone_centers_extrapolate_before_start_of_map = 20
+n_zone_centers_extrapolate_after_end_of_map = 1000
+
+# Distance between two zones on the reference line, in metres. Range: > 0.
+distance_between_zone_centers_m = 0.5
+
+# A zone further than about half of this from the car, in metres, is not entered. Range: > 0.
+road_width_m = 90.0
+
+# A zone that holds a real checkpoint of the map is left only within this distance of it, in metres. Range: > 0.
+real_checkpoint_radius_m = 12.0
+
+# The distance to the finish is shown to the agent up to this many metres. Range: > 0.
+margin_to_announce_finish_m = 700.0
+
+# ------------------------------------------------------------------------------------------------------- the reward
+
+# Reward for every ms that passes: negative, so that faster is better. Range: any.
+constant_reward_per_ms = -6 / 5000
+
+# Reward for every metre of progress along the reference line. Range: any.
+reward_per_m_advanced_along_centerline = 5 / 500
+
+# Reward at the finish for every m/s of speed there. Range: any; 0 for none.
+final_speed_reward_per_m_per_s = 0.0
+
+# Rewards per action for driving styles, by frame count (values between entries are interpolated linearly).
+# Range: any; 0 for none.
+engineered_speedslide_reward_schedule = ((0, 0.0),)
+engineered_neoslide_reward_schedule = ((0, 0.0),)
+engineered_kamikaze_reward_schedule = ((0, 0.0),)
+engineered_close_to_vcp_reward_schedule = ((0, 0.0),)
+
+# Potential-based shaping: this factor x the distance in metres to the current zone's centre, clipped to [min, max].
+# Range: any factor (negative draws the car to the line; 0 for none), min >= 0, max > 0.
+shaped_reward_dist_to_cur_vcp = 0.0
+shaped_reward_min_dist_to_cur_vcp_m = 2.0
+shaped_reward_max_dist_to_cur_vcp_m = 25.0
+
+# Potential-based shaping: this factor x how well the car points along the line ahead. Range: any; 0 for none.
+shaped_reward_point_to_vcp_ahead = 0.0
+
+# ------------------------------------------------------------------------------------------------------- the replay
+
+# Transitions in one batch. Range: > 0.
+batch_size = 64
+
+# Transitions remembered (both buffers together), and how many there must be before learning starts, by frame count;
+# the last entry reached holds. Range: > 0.
+memory_size_schedule = ((0, 400_000),)
+memory_size_start_learn_schedule = ((0, 2_000),)
+
+# How often each transition is trained on, on average, before it is discarded: the replay ratio. Range: > 0.
+number_times_single_memory_is_used_before_discard = 4.0
+
+# Share of transitions kept apart for the test loss, never trained on. Range: 0 to below 1. Restart.
+buffer_test_ratio = 0.05
+
+# Probability, at each step of a race, of drawing anew whether what follows goes to training or test. Range: 0 to 1.
+buffer_test_side_redraw_probability = 0.1
+
+# Actions that one transition spans. Range: > 0. Restart.
+n_steps = 3
+
+# Cut a transition short at the first exploratory action after its own.
+discard_non_greedy_actions_in_nsteps = False
+
+# Length of a mini-race in actions: Q is the sum of rewards within it. 140 x 50 ms = 7 s. Range: > 0.
+temporal_mini_race_duration_actions = 140
+
+# The elapsed time of a sampled state is abs(uniform integer in [max - long, duration + max)) - max, not below 0: long
+# horizons, and the full one, are drawn more often. Range: >= 0; long at most the duration.
+oversample_long_term_steps = 40
+oversample_maximum_term_steps = 5
+
+# Prioritized replay (proportional): exponent of the priority (0 switches it off), exponent of the importance weights,
+# and what is added to each priority. Range: 0 to 1, 0 to 1, > 0.
+prio_alpha = 0.0
+prio_beta = 1.0
+prio_epsilon = 2e-3
+
+# -------------------------------------------------------------------------------------------------------- the agent
+
+# Convolutions of the image head: channels, kernel sizes and strides, one entry each. Range: > 0. Restart.
+conv_channels = (16, 32, 64, 32)
+conv_kernel_sizes = (4, 4, 3, 3)
+conv_strides = (2, 2, 2, 1)
+
+# What reads the image: "classic", the convolutions above, or "impala": residual blocks, slower and stronger, with these
+# channels for each halving of the image, pooled to a square of this size in the end. Range: > 0. Restart.
+image_head = "classic"
+impala_channels = (16, 32, 32)
+impala_pooled_size = 6
+
+# Train on images shifted at random by up to so many pixels (4 at 84 pixels in the paper); 0 for none. Range: >= 0.
+image_shift_px = 0
+
+# Width of the two layers that read the floats, and of the two dueling heads together. Range: > 0. Restart.
+float_hidden_dim = 128
+dense_hidden_dimension = 256
+
+# Layer normalization in the layers that read the floats: values stay sane in states unlike any that were learned from.
+# The published network has none. Restart.
+use_layer_norm = True
+
+# Noisy heads: weights with learned noise explore in place of random actions (then set the exploring section's
+# probabilities to 0). The share of noise in fresh weights: 0 for none, 0.5 in the paper. Range: >= 0. Restart.
+noisy_heads_sigma = 0.0
+
+# Limit the heads' first layers to a spectral norm of 1, which steadies the optimizer's steps. Restart.
+use_spectral_norm_on_heads = False
+
+# Number of cosines that embed a quantile. Range: > 0. Restart.
+iqn_embedding_dimension = 32
+
+# Gain of the heads' last layers when they are drawn. Small, a fresh network is nearly nothing but the value baseline
+# below, and its noise is not taken for value. Range: > 0. Restart.
+output_layer_init_gain = 0.05
+
+# Quantiles per state in training and in play (symmetric around 0.5, hence even). Range: even, >= 2.
+iqn_n = 8
+iqn_k = 32
+
+# Threshold of the quantile Huber loss between square and linear. Range: > 0.
+iqn_kappa = 5e-3
+
+# Double DQN: the online network chooses the next action, the target network values it.
+use_ddqn = False
+
+# How the target chooses the next action without double DQN: "max_of_each_quantile", or "argmax_of_mean", which
+# overestimates less.
+target_action = "argmax_of_mean"
+
+# Value the next state by the smaller of the online and the target network's returns (clipped double learning).
+use_minimum_of_online_and_target = False
+
+# Munchausen: reward + this x temperature x log of the policy's probability of the action taken (clipped below at clip),
+# and a soft value of the next state; the policy is the softmax of Q / temperature. 0 switches it off. Published for
+# rewards of about 1: 0.9, 0.03 and -1; temperature and clip go with the size of the rewards.
+# Range: 0 to 1; > 0; <= 0.
+munchausen_alpha = 0.0
+munchausen_temperature = 1e-3
+munchausen_clip = -0.03
+
+# Divide each transition's loss by the square root of its target's own quantile loss: noisy states weigh less. The
+# divisor is clamped below at the running mean / clamp_ratio; the mean moves by average_rate a batch.
+# Range: > 0; above 0 to 1.
+use_target_self_loss_scaling = True
+target_self_loss_clamp_ratio = 4.0
+target_self_loss_average_rate = 0.01
+
+# Value baseline: Q = network + this x the actions left in the mini-race, so that a fresh network starts near the truth.
+# About (reward of 50 ms at the speed expected early on). Range: any; 0 for none. Restart.
+expected_reward_per_action = -0.045
+
+# Worst and best reward that one action can bring; targets are held to that x the actions left in the mini-race, so that
+# an overestimate cannot feed on itself. Set it anew with the rewards: here, 50 ms in reverse, and 50 ms at 580 km/h.
+# Range: worst below best, or None for no bounds.
+return_bounds_per_action = (-0.08, 0.02)
+
+# Discount of the next action, by frame count (linear between entries). Range: any; mini-races allow 1.
+gamma_schedule = ((0, 0.999),)
+
+# Learning rate, by frame count (exponential between entries). Range: any.
+lr_schedule = ((0, 1e-3), (1_800_000, 1e-4), (10_000_000, 2e-5))
+
+# RAdam's epsilon and betas. Range: > 0; 0 to below 1.
+adam_epsilon = 1e-4
+adam_beta1 = 0.9
+adam_beta2 = 0.999
+
+# After each step every weight is multiplied by 1 - learning rate x this. Range: >= 0.
+weight_decay_lr_ratio = 1 / 50
+
+# Gradients are clipped to this value, and together to this norm. Range: > 0.
+clip_grad_value = 1000.0
+clip_grad_norm = 30.0
+
+# Arithmetic of the networks: "float32", "float16" or "bfloat16". A GPU follows it (in float16 if it has no bfloat16); a
+# processor only for bfloat16 and where it has matrix instructions for it (Intel's AMX), which make a large network more
+# than twice as fast; else it uses float32. Restart.
+autocast_dtype = "float16"
+
+# The target network moves by this share towards the online one, each time so many transitions were trained on.
+# Range: above 0 to 1; > 0.
+soft_update_tau = 0.01
+number_memories_trained_on_between_target_network_updates = 64
+
+# Evaluation races and evaluate.py use averaged weights, which keep this share of themselves at each publication of
+# weights; 0 switches it off. Range: 0 to below 1.
+evaluation_weights_decay = 0.9
+
+# Every so many frames mix the network with a fresh one (0: never), by these shares for all layers and the last ones,
+# and train on so many more transitions afterwards. Range: >= 0; 0 to 1; 0 to 1; >= 0.
+reset_every_n_frames_generated = 0
+overall_reset_mul_factor = 0.01
+last_layer_reset_mul_factor = 0.8
+additional_transitions_after_reset = 1_600_000
+
+# --------------------------------------------------------------------------------------------------------- exploring
+
+# Probability of a random action in an exploration race, by frame count (exponential between entries). Range: 0 to 1.
+epsilon_schedule = ((0, 1.0), (2_000, 1.0), (50_000, 0.1), (400_000, 0.03))
+
+# Probability, otherwise, of the best action after noise was added to Q; and that noise's standard deviation.
+# Range: 0 to 1; >= 0.
+epsilon_boltzmann_schedule = ((0, 0.15), (400_000, 0.03))
+tau_epsilon_boltzmann = 0.01
+
+# Probability that a random action is one that accelerates and does not brake; None draws evenly. Range: 0 to 1 or None.
+random_action_throttle_probability = 0.7
+
+# Noisy heads only: an exploring collector drives with the same noise for so many actions. Range: > 0.
+noise_redraw_every_n_actions = 20
+
+# ------------------------------------------------------------------------------------------------- between processes
+
+# The learner publishes its weights every so many batches; a collector looks for new ones every so many actions.
+# Range: > 0.
+send_shared_network_every_n_batches = 20
+update_inference_network_every_n_actions = 20
+
+# Races of one collector that shared memory has room for; without free room the collector waits for the learner. Through
+# sockets a race is driven into its room, and every game beyond the first has one in addition. Range: 1 to 64. Restart.
+rollout_slots_per_collector = 4
+
+# --------------------------------------------------------------------------------------------------------- telemetry
+
+# Time between two rows of tensorboard scalars, and between two sets of histograms and pictures, in seconds. Range: > 0.
+tensorboard_interval_s = 10.0
+histogram_interval_s = 120.0
+
+# The loss on the test buffer is measured every so many batches. Range: > 0.
+test_loss_every_n_batches = 50
+
+# What the terminal shows: "live" (a table that updates), "plain" (a line now and then), "off", or "auto": live in a
+# terminal, plain otherwise. Restart.
+terminal_view = "auto"
