@@ -39,14 +39,16 @@ SMALL = {
 }
 
 
-def free_port() -> int:
-    """A port that nobody uses, and whose successor is free as well."""
+def free_port(n_games: int = 4) -> int:
+    """A port that nobody uses, and whose successors are free as well, so that there is one for each game."""
     while True:
-        with socket.socket() as first, socket.socket() as second:
-            first.bind(("127.0.0.1", 0))
-            with contextlib.suppress(OSError, OverflowError):
-                second.bind(("127.0.0.1", first.getsockname()[1] + 1))
-                return first.getsockname()[1]
+        with contextlib.ExitStack() as stack, contextlib.suppress(OSError, OverflowError):
+            port = 0
+            for game in range(n_games):
+                probe = stack.enter_context(socket.socket())
+                probe.bind(("127.0.0.1", port and port + game))
+                port = port or probe.getsockname()[1]
+            return port
 
 
 class TrainCommand:

@@ -65,7 +65,7 @@ def test_a_killed_main_process_leaves_nothing(start_training: Any, tmp_path: Pat
 
 
 def test_a_game_that_hangs_is_replaced(start_training: Any, tmp_path: Path) -> None:
-    command = start_training(tmp_path, game_transport="'socket'", tmi_protection_timeout_s=5.0)
+    command = start_training(tmp_path, game_transport="'socket'", games_per_collector=1, tmi_protection_timeout_s=5.0)
     command.wait_for_races(2)
     hung = command.games()[0]
     hung.suspend()
@@ -76,6 +76,18 @@ def test_a_game_that_hangs_is_replaced(start_training: Any, tmp_path: Path) -> N
     assert hung not in command.games()
 
     command.games()[0].suspend()
+    assert command.stop(signal.SIGINT, whole_group=True) < STOPS_WITHIN_S
+    assert command.process.returncode == 0
+    assert not command.survivors()
+
+
+def test_games_that_hang_hold_up_neither_others_nor_the_end(start_training: Any, tmp_path: Path) -> None:
+    command = start_training(tmp_path, game_transport="'socket'", games_per_collector=3)
+    command.wait_for(lambda: len(command.games()) == 3, "three games")
+    command.wait_for_races(6)
+    for hung in command.games()[:2]:
+        hung.suspend()
+    command.wait_for_races(6)
     assert command.stop(signal.SIGINT, whole_group=True) < STOPS_WITHIN_S
     assert command.process.returncode == 0
     assert not command.survivors()

@@ -2,6 +2,7 @@ import multiprocessing
 import subprocess
 import sys
 import textwrap
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -116,6 +117,50 @@ def test_a_lost_race_gives_its_slot_back(children, receiver):
     sender.send(lost, *children.make_rollout(1, 4))
     with pytest.raises(ValueError, match="sent already"):
         sender.send(lost, *children.make_rollout(1, 4))
+
+
+def test_games_of_one_collector_have_slots_of_their_own(children):
+    receiver = RolloutReceiver(BOUNDS, slots_per_collector=1, games_per_collector=3)
+    sender = receiver.open_collector(0)
+    slots = [sender.acquire(timeout_s=0, game=game) for game in range(3)]
+    assert sorted(slot.index for slot in slots) == [0, 1, 2]
+    assert sender.acquire(game=1) is slots[1], "its race was lost"
+    sender.send(slots[2], *children.make_rollout(7, 4, slots[2].frames))
+    assert sender.acquire(timeout_s=0.3, game=2) is None, "the learner has it"
+    assert 0.1 <= sender.waited_s < 0.3, "one game of three waited"
+    with receiver.receive(timeout_s=1) as rollout:
+        assert_is_race(rollout, *children.make_rollout(7, 4))
+    assert sender.acquire(timeout_s=0, game=2).index == slots[2].index
+    del slots
+    sender.close()
+    receiver.close()
+
+
+def test_games_send_from_threads_of_their_own(children):
+    receiver = RolloutReceiver(BOUNDS, slots_per_collector=2, games_per_collector=5)
+    sender = receiver.open_collector(0)
+
+    def play(game):
+        for race in range(8):
+            slot = sender.acquire(timeout_s=30, game=game)
+            sender.send(slot, *children.make_rollout(100 * game + race, 4, slot.frames))
+
+    threads = [threading.Thread(target=play, args=(game,)) for game in range(5)]
+    for thread in threads:
+        thread.start()
+    expected = {
+        100 * game + race: children.make_rollout(100 * game + race, 4) for game in range(5) for race in range(8)
+    }
+    by_floats = {results["state_float"].tobytes(): seed for seed, (results, _) in expected.items()}
+    for _ in range(len(expected)):
+        with receiver.receive(timeout_s=30) as rollout:
+            seed = by_floats[rollout.rollout_results["state_float"].tobytes()]
+            assert_is_race(rollout, *expected.pop(seed))
+    assert not expected
+    for thread in threads:
+        thread.join()
+    sender.close()
+    receiver.close()
 
 
 def test_without_an_image(children):

@@ -36,7 +36,19 @@ def test_a_taken_port_is_named(repository_root: Path, tmp_path: Path) -> None:
         port = taken.getsockname()[1]
         with pytest.raises(UserError, match=rf"port {port} is in use"):
             check_machine(_settings(repository_root, "game_transport=socket", f"base_tmi_port={port}"), tmp_path)
+        with pytest.raises(UserError, match=rf"port {port} is in use"):  # which the third game of six would take
+            several = ("game_transport=socket", "n_collectors=2", "games_per_collector=3", f"base_tmi_port={port - 2}")
+            check_machine(_settings(repository_root, *several), tmp_path)
         check_machine(_settings(repository_root, f"base_tmi_port={port}"), tmp_path)  # no game listens anywhere
+
+
+def test_every_game_has_a_port_of_its_own(repository_root: Path) -> None:
+    several = ("game_transport=socket", "n_collectors=2", "games_per_collector=3", "base_tmi_port=9000")
+    game = _settings(repository_root, *several).game
+    assert [list(game.tmi_ports_of(collector)) for collector in (0, 1)] == [[9000, 9001, 9002], [9003, 9004, 9005]]
+    assert len(_settings(repository_root, "game_transport=in_process").game.tmi_ports) == 0
+    with pytest.raises(UserError, match="last game's port would be 65536"):
+        _settings(repository_root, *several[:3], "base_tmi_port=65531")
 
 
 def test_a_full_disk_is_named(repository_root: Path, tmp_path: Path) -> None:
