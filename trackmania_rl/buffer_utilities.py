@@ -11,6 +11,7 @@ import torch
 from torchrl.data.replay_buffers import ReplayBuffer
 
 from trackmania_rl.experience_replay.experience import read_experience
+from trackmania_rl.experience_replay.frame_history import add_older_frames
 from trackmania_rl.experience_replay.mini_race import MiniRaceBatch, MiniRaceRules
 from trackmania_rl.experience_replay.mini_race_cut import cut_on_device, cut_on_host
 from trackmania_rl.experience_replay.proportional_sampler import IMPORTANCE_WEIGHT, ProportionalSampler
@@ -32,6 +33,7 @@ class MiniRaceReplayBuffer(ReplayBuffer):
         n_steps_max: the configured number of steps.
         batch_size: of `sample()` without an argument.
         generator: the source of all randomness, on the ring's device.
+        frames_per_state: how many frames make one image.
     """
 
     def __init__(
@@ -42,13 +44,19 @@ class MiniRaceReplayBuffer(ReplayBuffer):
         n_steps_max: int,
         batch_size: int,
         generator: torch.Generator,
+        frames_per_state: int = 1,
     ) -> None:
         super().__init__(
             storage=TransitionStorage(ring),
             sampler=sampler,
             writer=TransitionWriter(),
             collate_fn=partial(
-                buffer_collate_function, ring=ring, rules=rules, n_steps_max=n_steps_max, generator=generator
+                buffer_collate_function,
+                ring=ring,
+                rules=rules,
+                n_steps_max=n_steps_max,
+                generator=generator,
+                frames_per_state=frames_per_state,
             ),
             batch_size=batch_size,
             generator=generator,
@@ -100,6 +108,7 @@ def make_buffers(
     device: torch.device | str,
     generator: torch.Generator,
     gamma: float = 1.0,
+    frames_per_state: int = 1,
 ) -> tuple[MiniRaceReplayBuffer, MiniRaceReplayBuffer]:
     """Make the train and the test buffer over one ring of rows.
 
@@ -112,6 +121,7 @@ def make_buffers(
         device: where the rows live and batches come to lie.
         generator: the source of all randomness, on the same device.
         gamma: discount at first; set `buffer.rules.gamma` to follow the schedule.
+        frames_per_state: how many frames make one image of a batch; one frame is stored for each row.
 
     Returns:
         (buffer, buffer_test): nothing in the latter is ever to be trained on.
@@ -119,7 +129,7 @@ def make_buffers(
     ring = RowRing(settings.memory_size_schedule[0][1], n_floats, image_size_px, device)
     rules = MiniRaceRules.from_settings(settings, gamma)
     buffer, buffer_test = (
-        MiniRaceReplayBuffer(ring, rules, sampler, settings.n_steps, settings.batch_size, generator)
+        MiniRaceReplayBuffer(ring, rules, sampler, settings.n_steps, settings.batch_size, generator, frames_per_state)
         for sampler in (
             ProportionalSampler(settings.prio_alpha, settings.prio_beta, settings.prio_epsilon),
             ProportionalSampler(alpha=0.0),  # the test loss is about all transitions alike
@@ -153,6 +163,7 @@ def buffer_collate_function(
     rules: MiniRaceRules,
     n_steps_max: int,
     generator: torch.Generator | None,
+    frames_per_state: int = 1,
 ) -> MiniRaceBatch:
     """Put transitions at random points of mini-races.
 
@@ -172,14 +183,19 @@ def buffer_collate_function(
         rules: discount and mini-races at this moment.
         n_steps_max: the largest `n_steps` in the ring.
         generator: draws the elapsed times.
+        frames_per_state: S, how many frames make one image.
 
     Returns:
         The batch, on the ring's device, with importance weights 1.
     """
     elapsed = rules.draw_elapsed_actions(len(row_ids), generator, ring.device)
     if ring.device.type == "cpu":
-        return cut_on_host(row_ids, elapsed, ring, rules)
-    return cut_on_device(row_ids, elapsed, ring, rules, n_steps_max)
+        batch = cut_on_host(row_ids, elapsed, ring, rules)
+    else:
+        batch = cut_on_device(row_ids, elapsed, ring, rules, n_steps_max)
+    if frames_per_state > 1:
+        add_older_frames(batch, elapsed, ring, rules, frames_per_state)
+    return batch
 
 
 def replay_state_dict(buffer: MiniRaceReplayBuffer, buffer_test: MiniRaceReplayBuffer) -> dict[str, Any]:

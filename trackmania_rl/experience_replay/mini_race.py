@@ -72,7 +72,7 @@ class MiniRaceBatch(TensorClass):
     """B transitions of mini-races, all on one device.
 
     Attributes:
-        state_img: (B, 1, H, W) uint8; H = W = 0 without an image.
+        state_img: (B, S, H, W) uint8, S frames of which the newest is last; H = W = 0 without an image.
         state_float: (B, F) float32; the elapsed time stands in float `MINI_RACE_TIME_FEATURE`.
         action: (B,) int64.
         reward: (B,) float32: discounted n-step sum, shaping included.

@@ -110,6 +110,7 @@ def build_learning(
         image_size_px=(settings.game.image_height_px, settings.game.image_width_px),
         device=device,
         generator=torch.Generator(device).manual_seed(seeds.integer("replay")),
+        frames_per_state=settings.game.frames_per_state,
     )
     schedules = FollowSchedules(learner, buffer, buffer_test, live)
     stepper = StepIQN(learner, buffer, schedules)
