@@ -148,9 +148,8 @@ def test_games_send_from_threads_of_their_own(children):
     threads = [threading.Thread(target=play, args=(game,)) for game in range(5)]
     for thread in threads:
         thread.start()
-    expected = {
-        100 * game + race: children.make_rollout(100 * game + race, 4) for game in range(5) for race in range(8)
-    }
+    seeds = [100 * game + race for game in range(5) for race in range(8)]
+    expected = {seed: children.make_rollout(seed, 4) for seed in seeds}
     by_floats = {results["state_float"].tobytes(): seed for seed, (results, _) in expected.items()}
     for _ in range(len(expected)):
         with receiver.receive(timeout_s=30) as rollout:

@@ -36,8 +36,8 @@ def test_a_taken_port_is_named(repository_root: Path, tmp_path: Path) -> None:
         port = taken.getsockname()[1]
         with pytest.raises(UserError, match=rf"port {port} is in use"):
             check_machine(_settings(repository_root, "game_transport=socket", f"base_tmi_port={port}"), tmp_path)
+        several = ("game_transport=socket", "n_collectors=2", "games_per_collector=3", f"base_tmi_port={port - 2}")
         with pytest.raises(UserError, match=rf"port {port} is in use"):  # which the third game of six would take
-            several = ("game_transport=socket", "n_collectors=2", "games_per_collector=3", f"base_tmi_port={port - 2}")
             check_machine(_settings(repository_root, *several), tmp_path)
         check_machine(_settings(repository_root, f"base_tmi_port={port}"), tmp_path)  # no game listens anywhere
 
