@@ -233,7 +233,7 @@ def test_the_command_trains_reports_and_goes_on(repository_root, tmp_path, yards
         training = wait_for(lambda: psutil.Process(interrupted.pid).children(), within_s=120)
         notes = tmp_path / "out" / "runs"
         wait_for((tmp_path / "out" / "save" / "base_valley_seed5" / "races.jsonl").is_file, within_s=120)
-        interrupted.send_signal(signal.SIGINT)
+        interrupted.send_signal(signal.SIGTERM)  # as Ctrl-C, and never ignored
     assert interrupted.returncode == 130
     assert not any(process.is_running() for process in training)
     assert not json.loads((notes / "base_valley_seed5.json").read_text())["is_complete"]
