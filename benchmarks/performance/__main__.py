@@ -24,6 +24,7 @@ from rich.console import Console
 
 from benchmarks.performance import (
     client,
+    collector_games,
     in_process_games,
     inference,
     learner_step,
@@ -47,6 +48,7 @@ PARTS: dict[str, Callable[[Options, Machine], list[Figure]]] = {
     "learner_step": learner_step.measure,
     "simulation": simulation.measure,
     "client": client.measure,
+    "collector": collector_games.measure,
     "in_process": in_process_games.measure,
     "training": training.measure,
 }

@@ -55,6 +55,16 @@ def test_a_part_of_the_game_runs(options, machine, part):
     assert all(figure.value > 0 for figure in PARTS[part](options, machine))
 
 
+@pytest.mark.slow
+def test_collectors_with_several_games_are_measured(options, machine, monkeypatch):
+    from benchmarks.performance import collector_games
+
+    monkeypatch.setattr(collector_games, "NUMBERS_OF_GAMES", (1, 2))
+    figures = collector_games.measure(options, machine)
+    assert len(figures) == 4
+    assert all(figure.value > 0 and figure.ratio > 0 for figure in figures)
+
+
 def test_memory_of_a_transition_is_that_of_its_row(options):
     from benchmarks.performance.memory import kb_per_transition
 

@@ -1,0 +1,186 @@
+"""Actions per second of one collector with several games at the other ends of sockets, the policy included.
+
+The yardstick is one game whose policy is called directly, without a thread and without a batch. A figure holds all that
+a collector does: protocol, physics, pictures, features, decisions by the default network, recording.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+
+from benchmarks.performance.machine import Machine
+from benchmarks.performance.measuring import DEFAULT_SIZE, PROJECT, Figure, Options, Timing, settings_for
+from trackmania_rl.agents.inference import Inferer
+from trackmania_rl.agents.shared_weights import SharedWeights
+from trackmania_rl.features import ObservationLayout
+from trackmania_rl.multiprocess.collector import Collector, CollectorParts, Races, WeightsFollower
+from trackmania_rl.multiprocess.live_settings import LiveSettings, write_snapshot
+from trackmania_rl.multiprocess.run_network import make_network
+from trackmania_rl.seeds import SeedTree
+from trackmania_rl.settings import Settings
+from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager
+from trackmania_rl.tmi_interaction.launchers import SimulatedGameLauncher, find_free_port
+
+PART = "collector"
+NUMBERS_OF_GAMES = (1, 2, 4, 8)
+REPETITIONS = 3
+WARM_UP_RACES_PER_GAME = 1
+
+
+def measure(options: Options, machine: Machine) -> list[Figure]:
+    """Measure collectors without and with pictures."""
+    height_px, width_px = options.image_size_px
+    return [*_measure(options, 0, 0), *_measure(options, width_px, height_px)]
+
+
+def _measure(options: Options, width_px: int, height_px: int) -> list[Figure]:
+    size = (f"image_width_px={width_px}", f"image_height_px={height_px}")
+    settings = settings_for(DEFAULT_SIZE, options, "running_speed=1000.0", *size)
+    picture = f"{width_px} x {height_px} frames" if width_px else "floats only"
+    with _Surroundings(settings) as alone:
+        yardstick = alone.time_directly(options.client_actions)
+    figures = []
+    for n_games in NUMBERS_OF_GAMES:
+        with _Surroundings(settings) as surroundings:
+            timing = surroundings.time_collector(n_games, options.client_actions)
+        figures.append(
+            Figure(
+                PART,
+                f"{n_games} games, {picture}",
+                1e3 / timing.wall_ms,
+                "actions/s",
+                processor_ms=timing.processor_ms,
+                classic=1e3 / yardstick.wall_ms,
+                classic_processor_ms=yardstick.processor_ms,
+                note=f"{1e3 / timing.processor_ms:,.0f} for each second of one core, all processes together",
+            )
+        )
+    return figures
+
+
+class _Outbox:
+    """Counts actions and tells when enough were made."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.actions = self.races = 0
+        self._frames_shape = (1, settings.game.image_height_px, settings.game.image_width_px)
+        self._max_actions = settings.game.cutoff_race_longer_than_ms // settings.game.ms_per_action + 2
+        self._rooms: dict[int, Any] = {}
+
+    def frames(self, game: int) -> Any:
+        if game not in self._rooms:
+            self._rooms[game] = np.empty((self._max_actions, *self._frames_shape), dtype=np.uint8)
+        return self._rooms[game]
+
+    def send(self, game: int, rollout_results: Mapping[str, Any], end_race_stats: Mapping[str, Any]) -> None:
+        self.actions += len(rollout_results["actions"])
+        self.races += 1
+
+
+class _Surroundings:
+    """Everything around a collector, made afresh; a context manager that ends the games."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._managers: list[GameInstanceManager] = []
+        self._folder = tempfile.TemporaryDirectory()
+        flat = settings.flat()
+        size = [f"{name}={flat[name]!r}" for name in ("image_width_px", "image_height_px", "running_speed")]
+        snapshot = write_snapshot(DEFAULT_SIZE, Path(self._folder.name) / "config", size)
+        seeds, layout = SeedTree(0), ObservationLayout.from_settings(settings.observation)
+
+        def follow(name: str) -> WeightsFollower:
+            network = make_network(settings, layout, seeds).eval()
+            inferer = Inferer(
+                network,
+                n_quantiles=settings.agent.iqn_k,
+                inputs=settings.game.inputs,
+                exploration_settings=settings.exploration,
+                rng=seeds.rng(name),
+            )
+            shared = SharedWeights(make_network(settings, layout, seeds), multiprocessing.get_context("spawn"))
+            return WeightsFollower(inferer, shared)
+
+        self.outbox = _Outbox(settings)
+        self._is_over: Callable[[], bool] = lambda: False
+        self.parts = CollectorParts(
+            live=LiveSettings(snapshot, settings),
+            explorer=follow("explorer"),
+            evaluator=follow("evaluator"),
+            frames_total=lambda: 0,
+            stop_requested=lambda: self._is_over(),
+            outbox=self.outbox,
+        )
+
+    def __enter__(self) -> _Surroundings:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for manager in self._managers:
+            manager.close()
+        self._folder.cleanup()
+
+    def time_collector(self, n_games: int, n_actions: int) -> Timing:
+        """Per action, by a collector."""
+        clock = _Clock(self.outbox, n_games * WARM_UP_RACES_PER_GAME, n_actions)
+        self._is_over = clock.is_over
+        Collector(self.parts, [self._manager() for _ in range(n_games)]).run()
+        return clock.timing
+
+    def time_directly(self, n_actions: int) -> Timing:
+        """Per action, by one game that calls its policy itself."""
+        manager, races = self._manager(), Races(self.parts)
+        clock = _Clock(self.outbox, WARM_UP_RACES_PER_GAME, n_actions)
+        while not clock.is_over():
+            race, _ = races.next()
+            inferer = race.follower.inferer
+            inferer.begin_race(is_explo=race.entry.is_explo, frame_count=0)
+            results, stats = manager.rollout(race.entry, inferer.act, self.outbox.frames(0))
+            self.outbox.send(0, results, stats)
+        return clock.timing
+
+    def _manager(self) -> GameInstanceManager:
+        game = self._settings.game
+        launcher = SimulatedGameLauncher(find_free_port(), PROJECT / game.maps_folder)
+        self._managers.append(GameInstanceManager(game, self._settings.observation, launcher))
+        return self._managers[-1]
+
+
+class _Clock:
+    """Asked after every action, it times spans of `n_actions` once the first races are over."""
+
+    def __init__(self, outbox: _Outbox, warm_up_races: int, n_actions: int) -> None:
+        self._outbox = outbox
+        self._warm_up_races = warm_up_races
+        self._n_actions = n_actions
+        self._marks: list[tuple[int, float, float]] = []
+        self._processes: list[psutil.Process] = []
+
+    def is_over(self) -> bool:
+        """Whether all repetitions are timed."""
+        if not self._marks and self._outbox.races < self._warm_up_races:
+            return False
+        if not self._marks:
+            self._processes = [psutil.Process(), *psutil.Process().children()]
+        if not self._marks or self._outbox.actions >= self._marks[-1][0] + self._n_actions:
+            self._marks.append((self._outbox.actions, time.perf_counter(), self._processor_s()))
+        return len(self._marks) > REPETITIONS
+
+    @property
+    def timing(self) -> Timing:
+        """Median per action; the processor time is that of all processes."""
+        spans = zip(self._marks, self._marks[1:], strict=False)
+        return Timing.median(
+            [(1e3 * (s1 - s0) / (n1 - n0), 1e3 * (p1 - p0) / (n1 - n0)) for (n0, s0, p0), (n1, s1, p1) in spans]
+        )
+
+    def _processor_s(self) -> float:
+        return sum(sum(process.cpu_times()[:2]) for process in self._processes)
