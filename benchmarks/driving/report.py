@@ -47,12 +47,14 @@ class MeasuredRun:
         races: lines of its `races.jsonl`, as far as they are judged.
         figures: what they came to.
         final: what `scripts/evaluate.py` found of its checkpoint, if it was asked.
+        blind: the same on generated tracks, by `blind-{difficulty}-{seeds}`.
     """
 
     note: dict[str, Any]
     races: list[Race]
     figures: RunFigures
     final: dict[str, Any] | None
+    blind: dict[str, dict[str, Any]]
 
     @classmethod
     def judge(
@@ -62,10 +64,11 @@ class MeasuredRun:
         yardstick: Yardstick,
         minutes: int,
         final: dict[str, Any] | None,
+        blind: dict[str, dict[str, Any]],
     ) -> MeasuredRun:
         """Look at a run's first minutes."""
         seen = [race for race in races if race["wall_s"] <= 60 * minutes]
-        return cls(note, seen, run_figures(seen, note["track"], yardstick, minutes), final)
+        return cls(note, seen, run_figures(seen, note["track"], yardstick, minutes), final, blind)
 
 
 @dataclass(frozen=True)
@@ -99,6 +102,8 @@ def table_of(groups: Sequence[Group]) -> list[list[str]]:
     head = ["track", "variant", "seeds", "first finish", "9 of 10 finish", "beats scripted"]
     head += [f"{minute} min" for minute in minutes] + ["mean", "best race"]
     head += ["final races"] * has_final
+    blind = sorted({name for group in groups for run in group.runs for name in run.blind})
+    head += blind
     rows = [head]
     for group in groups:
         summary = group.summary
@@ -111,7 +116,7 @@ def table_of(groups: Sequence[Group]) -> list[list[str]]:
         ]
         row += [_spread(scores[minute - 1]) if minute <= len(scores) else "" for minute in minutes]
         row += [_spread(summary.mean_score), _seconds(summary.best_ms.lowest / 1000, 2)]
-        row += [_final(group.runs)] * has_final
+        row += [_final(group.runs)] * has_final + [_blind(group.runs, name) for name in blind]
         rows.append(row)
     return rows + _rows_of_all_tracks(groups, minutes, len(head))
 
@@ -154,7 +159,9 @@ def write_report(
             {"track": group.track, "variant": group.variant, "summary": asdict(group.summary)} for group in groups
         ],
         "runs": [
-            run.note | {"figures": asdict(run.figures), "final": run.final} for group in groups for run in group.runs
+            run.note | {"figures": asdict(run.figures), "final": run.final, "blind": run.blind}
+            for group in groups
+            for run in group.runs
         ],
     }
     texts = {
@@ -293,6 +300,12 @@ def _final(runs: Sequence[MeasuredRun]) -> str:
         return ""
     median = f", median {np.median(times_s):.2f} s" if times_s else ""
     return f"{len(times_s)}/{len(races)} finished{median}"
+
+
+def _blind(runs: Sequence[MeasuredRun], name: str) -> str:
+    """Share of generated tracks finished by the last checkpoints, spread over the seeds."""
+    shares = [float(run.blind[name]["share_of_maps_finished"]) for run in runs if name in run.blind]
+    return f"{_spread(Spread.of(shares))} finished" if shares else ""
 
 
 def _finite(content: Any) -> Any:

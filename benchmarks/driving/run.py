@@ -21,6 +21,7 @@ import datetime
 import itertools
 import json
 import os
+import re
 import signal
 import sys
 import threading
@@ -39,9 +40,11 @@ from benchmarks.driving.report import MeasuredRun, group_runs, markdown, table_o
 from benchmarks.driving.runs import (  # noqa: E402
     Run,
     Variant,
+    blind_files_of,
     commit,
     complete_notes,
     evaluate,
+    evaluate_blind,
     final_file_of,
     find_tracks,
     make_folder,
@@ -109,6 +112,12 @@ def parse_arguments() -> argparse.Namespace:
         metavar="N",
         help="races of each last checkpoint with varied starts, by scripts/evaluate.py (default none)",
     )
+    add(
+        "--blind",
+        nargs=2,
+        metavar=("DIFFICULTY", "FIRST-LAST"),
+        help="also drive generated tracks of these seeds with each last checkpoint, once each",
+    )
     add("--yardsticks", type=Path, default=YARDSTICKS_FILE, metavar="FILE", help="times of planner and scripted driver")
     add("--only-report", action="store_true", help="train nothing; report on the folder's complete runs")
     add("--output", type=Path, required=True, metavar="FOLDER", help="for runs, table and picture")
@@ -137,6 +146,10 @@ def runs_of(arguments: argparse.Namespace) -> list[Run]:
     ]
     for run in runs:
         run.settings()
+    if arguments.blind and not re.fullmatch(r"\d*\.?\d+:\d+-\d+", ":".join(arguments.blind)):
+        raise UserError(
+            f"--blind {' '.join(arguments.blind)}: write --blind DIFFICULTY FIRST-LAST, as in 0.5 20000-20049"
+        )
     return runs
 
 
@@ -153,7 +166,8 @@ def train_all(runs: Sequence[Run], arguments: argparse.Namespace, console: Conso
 
     def work(run: Run) -> bool:
         is_trained = run in complete or train(run, stop)
-        return is_trained and (arguments.final_races == 0 or evaluate(run, arguments.final_races, stop))
+        is_evaluated = is_trained and (arguments.final_races == 0 or evaluate(run, arguments.final_races, stop))
+        return is_evaluated and (arguments.blind is None or evaluate_blind(run, ":".join(arguments.blind), stop))
 
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TextColumn("{task.fields[driving]}"))
     with (
@@ -237,8 +251,10 @@ def measured(folder: Path, note: dict[str, object], yardstick: Yardstick, minute
     length = int(str(note["minutes"]))
     name = str(note["name"])
     races = read_races(folder / "save" / name / "races.jsonl")
-    final = read_note(final_file_of(folder / "runs" / f"{name}.json"))
-    return MeasuredRun.judge(note, races, yardstick, min(length, minutes or length), final)
+    note_file = folder / "runs" / f"{name}.json"
+    final = read_note(final_file_of(note_file))
+    blind = {file.stem.removeprefix(f"{name}-"): read_note(file) or {} for file in blind_files_of(note_file)}
+    return MeasuredRun.judge(note, races, yardstick, min(length, minutes or length), final, blind)
 
 
 if __name__ == "__main__":

@@ -32,8 +32,10 @@ END_WITHIN_S = 180.0
 """A training writes its checkpoint after its time is over; one that takes longer than this is killed."""
 RACE_LIMIT_S = 60.0
 """What one evaluation race may take at most; one takes a second or so."""
+BLIND_LIMIT_S = 3600.0
+"""What a blind evaluation may take at most."""
 LOOK_EVERY_S = 0.2
-FINAL_ENDING = "-final.json"
+FINAL_ENDING, BLIND_MARK = "-final.json", "-blind-"
 OWN_TO_EACH_RUN = ("run_name", "seed", "map_cycle", "base_tmi_port", "terminal_view")
 
 
@@ -114,6 +116,10 @@ class Run:
     def final_file(self) -> Path:
         """What `scripts/evaluate.py` found of the last checkpoint."""
         return final_file_of(self.note_file)
+
+    def blind_file(self, blind: str) -> Path:
+        """What `scripts/evaluate.py` found on generated tracks, `DIFFICULTY:FIRST-LAST`."""
+        return self.note_file.with_name(f"{self.name}{BLIND_MARK}{blind.replace(':', '-')}.json")
 
     @property
     def save_folder(self) -> Path:
@@ -241,9 +247,19 @@ def final_file_of(note_file: Path) -> Path:
     return note_file.with_name(note_file.stem + FINAL_ENDING)
 
 
+def blind_files_of(note_file: Path) -> list[Path]:
+    """The evaluations of a run on generated tracks."""
+    return sorted(note_file.parent.glob(f"{note_file.stem}{BLIND_MARK}*.json"))
+
+
+def is_evaluation(file: Path) -> bool:
+    """Whether a file beside the notes holds an evaluation."""
+    return file.name.endswith(FINAL_ENDING) or BLIND_MARK in file.name
+
+
 def complete_notes(output: Path) -> list[dict[str, Any]]:
     """The notes of all complete runs of a folder, in the order in which they were begun."""
-    notes = [read_note(file) for file in (output / "runs").glob("*.json") if not file.name.endswith(FINAL_ENDING)]
+    notes = [read_note(file) for file in (output / "runs").glob("*.json") if not is_evaluation(file)]
     complete = [note for note in notes if note is not None and note["is_complete"]]
     return sorted(complete, key=lambda note: note["started"])
 
@@ -280,7 +296,7 @@ def train(run: Run, stop: threading.Event) -> bool:
         "settings": plain_settings(run.settings()),
     }
     _write_json(run.note_file, note)
-    for file in (run.terminal_file, run.final_file):
+    for file in (run.terminal_file, run.final_file, *blind_files_of(run.note_file)):
         file.unlink(missing_ok=True)
     exit_code = run_process(run.command, run.terminal_file, stop, 60 * run.minutes + END_WITHIN_S)
     note["is_complete"] = exit_code == 0 and not stop.is_set()
@@ -303,6 +319,25 @@ def evaluate(run: Run, n_races: int, stop: threading.Event) -> bool:
     command = [sys.executable, str(PROJECT / "scripts" / "evaluate.py"), str(run.save_folder), "--no-video"]
     command += ["--races", str(n_races), "--json", str(run.final_file)]
     return run_process(command, run.terminal_file, stop, END_WITHIN_S + RACE_LIMIT_S * n_races) == 0
+
+
+def evaluate_blind(run: Run, blind: str, stop: threading.Event) -> bool:
+    """Drive each of some generated tracks once with a complete run's last checkpoint.
+
+    Args:
+        run: a complete one.
+        blind: `DIFFICULTY:FIRST-LAST` seeds.
+        stop: ends it at once.
+
+    Returns:
+        Whether `run.blind_file(blind)` is there now; if not and `stop` is not set, `run.terminal_file` says why.
+    """
+    file = run.blind_file(blind)
+    if file.is_file():
+        return True
+    command = [sys.executable, str(PROJECT / "scripts" / "evaluate.py"), str(run.save_folder), "--no-video"]
+    command += ["--map", f"generated:{blind}", "--json", str(file)]
+    return run_process(command, run.terminal_file, stop, BLIND_LIMIT_S) == 0
 
 
 def drop_replay(save_folder: Path) -> None:

@@ -123,6 +123,7 @@ def test_notes_of_complete_runs_come_in_the_order_of_their_beginning(run):
     for seed, is_complete in ((5, True), (2, True), (3, False)):
         write_note(replace(run, seed=seed), is_complete=is_complete)
     (run.output / "runs" / "base_ring_seed2-final.json").write_text("{}")
+    replace(run, seed=2).blind_file("0.5:7-9").write_text("{}")
     assert [note["seed"] for note in complete_notes(run.output)] == [2, 5]
 
 
@@ -167,7 +168,8 @@ def test_the_report_joins_seeds_and_tracks(run, repository_root, yardsticks, tmp
             for i in range(1, 30)
         ]
         final = {"maps": [{"races": [{"race_finished": True, "race_time_ms": 24_000}] * 2}]} if seed == 3 else None
-        measured.append(MeasuredRun.judge(write_note(one), races, yardsticks[track], 2, final))
+        blind = {"blind-0.5-7-9": {"share_of_maps_finished": 1 / seed}} if track == "ring" else {}
+        measured.append(MeasuredRun.judge(write_note(one), races, yardsticks[track], 2, final, blind))
     groups = group_runs(measured)
     assert [(group.track, group.variant, group.summary.n_seeds) for group in groups] == [
         *(("valley", "base", 2), ("valley", "other", 2)),
@@ -178,6 +180,10 @@ def test_the_report_joins_seeds_and_tracks(run, repository_root, yardsticks, tmp
     assert rows[0][:6] == ["track", "variant", "seeds", "first finish", "9 of 10 finish", "beats scripted"]
     assert rows[1][3:6] == ["98 s (700 frames)", "never", "never"]
     assert [row[0] for row in rows[1:]] == ["valley", "valley", "ring", "ring", "mean of tracks", "mean of tracks"]
+    assert [row[-1] for row in rows] == [
+        *("blind-0.5-7-9", "", ""),
+        *("0.292 (0.250 to 0.333) finished", "0.292 (0.250 to 0.333) finished", "", ""),
+    ]
     files = write_report(tmp_path, groups, yardsticks, {"command": ["run.py"]})
     assert [file.name for file in files] == ["table.md", "table.rst", "results.json", "curves.png"]
     results = json.loads((tmp_path / "results.json").read_text(), parse_constant=pytest.fail)  # no Infinity
@@ -198,6 +204,7 @@ def command(repository_root, *words):
         (["--tracks", "kart"], "benchmarks.driving.plan --tracks kart"),
         (["--set", "batch_sise=3"], "did you mean batch_size?"),
         (["--variant", "a:", "--variant", "a: use_ddqn=True"], "each needs a name of its own"),
+        (["--blind", "0.5", "seven"], "write --blind DIFFICULTY FIRST-LAST"),
         (["--only-report"], "holds no complete run"),
     ],
 )
