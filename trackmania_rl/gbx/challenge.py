@@ -1,4 +1,4 @@
-"""Reading a map's own checkpoints from its `.Challenge.Gbx` file, through pygbx.
+"""What a map's `.Challenge.Gbx` file says: who made it, where its blocks and gates lie, its reference times.
 
 Facts (reference/observation.md): a block is 32 x 8 x 32 m; start, finish and checkpoint blocks have "Line" or
 "Checkpoint" in their name; "High" ones carry their road 7 m up.
@@ -6,34 +6,169 @@ Facts (reference/observation.md): a block is 32 x 8 x 32 m; start, finish and ch
 
 from __future__ import annotations
 
-import logging
+import re
+from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-from pygbx import Gbx, GbxType
-from pygbx.headers import CGameChallenge, MapBlock
+from pygbx.headers import CGameChallenge, CGameHeader, MapBlock
 
-from trackmania_rl.errors import UserError
+from trackmania_rl.gbx.reading import GbxError, GbxFile, read_gbx
 
 BLOCK_SIZE_M: Final = (32.0, 8.0, 32.0)
 BLOCK_CENTER_M: Final = (16.0, 0.0, 16.0)
 """The middle of a block's floor, from its corner."""
 
 HIGH_BLOCK_RAISE_M: Final = 7.0
-CHECKPOINT_NAME_PARTS: Final = ("Checkpoint", "Line")
 CHALLENGE_SUFFIX: Final = ".challenge.gbx"
-MAX_FILE_BYTES: Final = 64 << 20
+STADIUM: Final = "Stadium"
+"""The environment of TrackMania Nations Forever, and the only one whose car is simulated."""
+
+_FORMAT_CODE: Final = re.compile(r"\$(?:\$|[0-9a-fA-F][0-9a-zA-Z]{0,2}|[lhpLHP](?:\[[^\]]*\])?|.)?")
 
 
-class ChallengeError(UserError):
-    """A `.Challenge.Gbx` file is missing, is none, or can't be read."""
+class Gate(Enum):
+    """What a block is to a race."""
+
+    START = "start"
+    CHECKPOINT = "checkpoint"
+    FINISH = "finish"
+    START_AND_FINISH = "start and finish"
+
+    @classmethod
+    def of_block(cls, block_name: str) -> Gate | None:
+        """What a block of this name is, or None for a block that is no gate."""
+        if "StartFinishLine" in block_name:
+            return cls.START_AND_FINISH
+        if "StartLine" in block_name:
+            return cls.START
+        if "FinishLine" in block_name:
+            return cls.FINISH
+        return cls.CHECKPOINT if "Checkpoint" in block_name else None
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One block of a map.
+
+    Attributes:
+        name: of the block's model, for example "StadiumRoadMain".
+        cell: (x, y, z) in the map's grid; y counts upwards.
+        quarter_turns: 0 to 3, how it is turned: 0 looks along +z, each further one a right angle to the right (1: -x).
+        flags: as the file has them.
+    """
+
+    name: str
+    cell: tuple[int, int, int]
+    quarter_turns: int
+    flags: int
+
+    @property
+    def gate(self) -> Gate | None:
+        """What the block is to a race."""
+        return Gate.of_block(self.name)
+
+    @property
+    def floor_center_m(self) -> npt.NDArray[np.float64]:
+        """(3,) the middle of the block's road, or of its floor, in world axes."""
+        raise_m = HIGH_BLOCK_RAISE_M if "High" in self.name else 0.0
+        return np.array(self.cell) * BLOCK_SIZE_M + BLOCK_CENTER_M + (0.0, raise_m, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class MedalTimes:
+    """A map's reference times in ms, None where it has none."""
+
+    author_ms: int | None
+    gold_ms: int | None
+    silver_ms: int | None
+    bronze_ms: int | None
+
+
+@dataclass(frozen=True)
+class Challenge:
+    """A map.
+
+    Attributes:
+        uid: the game's own name for it, unique.
+        name: with the game's colour codes; `plain_name` is without.
+        author: login of who built it.
+        environment: "Stadium" in TrackMania Nations Forever.
+        mood: time of day.
+        size_cells: (x, y, z) size of the grid.
+        n_laps: 1 or more.
+        times: author time and medals.
+        blocks: all of them, in the file's order.
+    """
+
+    uid: str
+    name: str
+    author: str
+    environment: str
+    mood: str
+    size_cells: tuple[int, int, int]
+    n_laps: int
+    times: MedalTimes
+    blocks: tuple[Block, ...]
+
+    @property
+    def plain_name(self) -> str:
+        """The name as one reads it."""
+        return plain_text(self.name)
+
+    @property
+    def gates(self) -> list[Block]:
+        """Start, checkpoints and finish, in the file's order, which is not the order of driving."""
+        return [block for block in self.blocks if block.gate is not None]
+
+
+def plain_text(text: str) -> str:
+    """A text without the game's codes for colour and type: "$fffESL$000-" is "ESL-"."""
+    return _FORMAT_CODE.sub(lambda code: "$" if code.group() == "$$" else "", text).strip("\ufeff ")
 
 
 def is_challenge_file(path: Path) -> bool:
     """Whether a map's path names a `.Challenge.Gbx` file."""
     return path.name.lower().endswith(CHALLENGE_SUFFIX)
+
+
+def read_challenge(path: Path) -> Challenge:
+    """Read a map.
+
+    Raises:
+        GbxError: if the file is missing, damaged, or no map.
+    """
+    return challenge_of(read_gbx(path))
+
+
+def challenge_of(file: GbxFile) -> Challenge:
+    """The map in a `.Challenge.Gbx` file that was taken apart.
+
+    Raises:
+        GbxError: if there is none, or it makes no sense.
+    """
+    nodes = file.nodes(CGameChallenge)
+    if not nodes:
+        raise GbxError(f"{file.path}: a .Gbx file, but not of a map; it is {file.kind}")
+    node = nodes[0]
+    if node.map_uid is None:
+        raise GbxError(f"{file.path}: {file.kind} without blocks; supported are maps of TrackMania Nations Forever")
+    description = None if file.header is None else file.header.find("desc")
+    n_laps = "1" if description is None else description.get("nblaps", "1")
+    return Challenge(
+        uid=node.map_uid,
+        name=node.map_name or "",
+        author=node.map_author or "",
+        environment=node.environment or "",
+        mood=node.mood or "",
+        size_cells=node.map_size,
+        n_laps=max(1, int(n_laps)) if n_laps.isascii() and n_laps.isdigit() else 1,
+        times=_medal_times(file.nodes(CGameHeader)),
+        blocks=tuple(map(_block, node.blocks)),
+    )
 
 
 def read_checkpoint_positions(path: Path) -> npt.NDArray[np.float64]:
@@ -46,36 +181,23 @@ def read_checkpoint_positions(path: Path) -> npt.NDArray[np.float64]:
         (C, 3) metres, world axes, in the file's order.
 
     Raises:
-        ChallengeError: if the file is missing, damaged, or no map.
+        GbxError: if the file is missing, damaged, or no map, or a map without any.
     """
-    positions = []
-    for block in _read_blocks(path):
-        name = block.name or ""
-        if any(part in name for part in CHECKPOINT_NAME_PARTS):
-            raise_m = HIGH_BLOCK_RAISE_M if "High" in name else 0.0
-            corner = np.array(block.position.as_array(), dtype=np.float64) * BLOCK_SIZE_M
-            positions.append(corner + BLOCK_CENTER_M + (0.0, raise_m, 0.0))
-    if not positions:
-        raise ChallengeError(f"map {path}: none of its blocks is a start, finish or checkpoint")
-    return np.array(positions)
+    gates = read_challenge(path).gates
+    if not gates:
+        raise GbxError(f"map {path}: none of its blocks is a start, finish or checkpoint")
+    return np.array([gate.floor_center_m for gate in gates])
 
 
-def _read_blocks(path: Path) -> list[MapBlock]:
-    if not path.is_file():
-        raise ChallengeError(f"map {path}: no such file")
-    if path.stat().st_size > MAX_FILE_BYTES:
-        raise ChallengeError(f"map {path}: larger than {MAX_FILE_BYTES >> 20} MiB, which no map is")
-    # pygbx reports chunks that it does not know through the root logger; they say nothing about the checkpoints.
-    previous_level = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        challenge = Gbx(path.read_bytes()).get_class_by_id(GbxType.CHALLENGE)
-    except Exception as error:  # pygbx checks nothing: a damaged file surfaces as whatever its misread bytes run into
-        raise ChallengeError(
-            f"map {path}: not a readable .Challenge.Gbx file ({type(error).__name__}: {error})"
-        ) from error
-    finally:
-        logging.disable(previous_level)
-    if not isinstance(challenge, CGameChallenge):
-        raise ChallengeError(f"map {path}: a .Gbx file, but not of a map")
-    return challenge.blocks
+def _block(block: MapBlock) -> Block:
+    x, y, z = block.position.as_array()
+    return Block(name=block.name or "", cell=(x, y, z), quarter_turns=block.rotation % 4, flags=block.flags)
+
+
+def _medal_times(nodes: list[CGameHeader]) -> MedalTimes:
+    """The times stand in a node of their own; -1 is none."""
+    times = next((node.times for node in nodes if getattr(node, "times", None)), {})
+    author, gold, silver, bronze = (
+        times[medal] if times.get(medal, -1) >= 0 else None for medal in ("author", "gold", "silver", "bronze")
+    )
+    return MedalTimes(author_ms=author, gold_ms=gold, silver_ms=silver, bronze_ms=bronze)

@@ -39,7 +39,7 @@ def load_game_map(entry: MapEntry, maps_folder: Path, settings: ObservationSetti
 
     Raises:
         ReferenceLineError: if there is no usable line.
-        ChallengeError: if the map's file is there, but can't be read.
+        GbxError: if the map's file is there, but can't be read.
     """
     line = load_reference_line(maps_folder / entry.reference_line, settings.distance_between_zone_centers_m)
     challenge = maps_folder / entry.map_path

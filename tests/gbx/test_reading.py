@@ -1,0 +1,148 @@
+"""Whatever bytes a `.Gbx` file holds, it is read or refused: no other error, no hang, no memory without bound."""
+
+import contextlib
+import logging
+import random
+import struct
+import time
+import zlib
+from pathlib import Path
+
+import lzallright
+import psutil
+import pygbx.gbx
+import pytest
+
+from trackmania_rl.gbx import reading
+from trackmania_rl.gbx.challenge import read_challenge
+from trackmania_rl.gbx.reading import GbxError, parse_gbx, read_gbx
+from trackmania_rl.gbx.replay import read_replay
+
+MOST_MB = 200
+MOST_S_EACH = 5.0
+
+
+def gbx(
+    body: bytes, *, layout: bytes = b"BUCR", class_id: int = 0x03043000, unpacked_bytes: int | None = None
+) -> bytes:
+    """A well-formed file around a body; `unpacked_bytes` is what it says of the body's size."""
+    packed = lzallright.LZOCompressor().compress(body)
+    head = b"GBX" + struct.pack("<H", 6) + b"BUCR" + struct.pack("<III", class_id, 4, 0) + struct.pack("<II", 1, 0)
+    return head + struct.pack("<II", len(body) if unpacked_bytes is None else unpacked_bytes, len(packed)) + packed
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "does not begin with GBX"),
+        (b"PK\x03\x04" * 10, "does not begin with GBX"),
+        (b"GBX\x09\x00BUCR" + bytes(9), "version 9; supported are 3 to 6"),
+        (b"GBX\x06\x00TUCR" + bytes(9), "written as 'TUC'"),
+        (gbx(b"\x01\xde\xca\xfa", unpacked_bytes=1 << 31), "at most"),
+        (gbx(b"\x01\xde\xca\xfa", unpacked_bytes=5), "a packed part of 4 bytes says it has 5"),
+        (gbx(b"\x02" * 3), "begins 3 bytes before the end"),
+    ],
+)
+def test_what_is_wrong_is_said(data: bytes, message: str) -> None:
+    with pytest.raises(GbxError, match=message):
+        parse_gbx(data, Path("some.Gbx"))
+
+
+def test_a_missing_file_and_a_folder_are_named(tmp_path: Path) -> None:
+    with pytest.raises(GbxError, match="no such file"):
+        read_gbx(tmp_path / "absent.Gbx")
+    with pytest.raises(GbxError, match=str(tmp_path)):
+        read_gbx(tmp_path)
+
+
+def test_a_count_that_never_ends_is_cut_off() -> None:
+    """A list of 4 billion empty texts, each of which costs four bytes of a large body."""
+    body = struct.pack("<II", 0x0301B000, 0xFFFFFFFF) + bytes(12 << 20)
+    began_s = time.process_time()
+    with pytest.raises(GbxError, match=r"values|before the end"):
+        parse_gbx(gbx(body), Path("list.Gbx"))
+    assert time.process_time() - began_s < MOST_S_EACH
+
+
+def test_a_ghost_cannot_unpack_without_bound() -> None:
+    bomb = zlib.compress(bytes(100 << 20))
+    body = struct.pack("<III", 0x0303F005, reading.MAX_UNPACKED_BYTES, len(bomb)) + bomb + bytes(64)
+    before_mb = psutil.Process().memory_info().rss / 1e6
+    with contextlib.suppress(GbxError):
+        parse_gbx(gbx(body, class_id=0x03092000), Path("bomb.Gbx"))
+    assert psutil.Process().memory_info().rss / 1e6 - before_mb < MOST_MB
+
+
+def test_nodes_within_nodes_within_nodes_end() -> None:
+    body = b"".join(struct.pack("<Iii", 0x03043026, index, 0x03043000) for index in range(1, 5_000))
+    with pytest.raises(GbxError, match="RecursionError"):
+        parse_gbx(gbx(body), Path("deep.Gbx"))
+
+
+def test_pygbx_is_left_as_it_was(shared_data: Path) -> None:
+    originals = (pygbx.gbx.ByteReader, pygbx.gbx.lzo, pygbx.gbx.zlib)
+    read_gbx(shared_data / "tracks" / "test.Challenge.Gbx")
+    with pytest.raises(GbxError):
+        parse_gbx(gbx(b"\x02" * 3), Path("some.Gbx"))
+    assert (pygbx.gbx.ByteReader, pygbx.gbx.lzo, pygbx.gbx.zlib) == originals
+    assert logging.root.manager.disable == logging.NOTSET
+
+
+def mutated(original: bytes, rng: random.Random) -> bytes:
+    """A copy with bits flipped, cut off, a stretch overwritten, doubled or removed, or a length made absurd."""
+    data = bytearray(original)
+    for _ in range(rng.choice((1, 1, 2, 8))):
+        at = rng.randrange(len(data))
+        kind = rng.randrange(6)
+        if kind == 0:
+            data[at] ^= 1 << rng.randrange(8)
+        elif kind == 1:
+            del data[at:]
+        elif kind == 2:
+            data[at : at + 4] = rng.choice((b"\xff\xff\xff\xff", b"\xff\xff\xff\x7f", bytes(4), rng.randbytes(4)))
+        elif kind == 3:
+            data[at:at] = data[at : at + rng.randrange(1, 200)]
+        elif kind == 4:
+            del data[at : at + rng.randrange(1, 200)]
+        else:
+            data[rng.randrange(min(600, len(data)))] = rng.randrange(256)
+        if not data:
+            break
+    return bytes(data)
+
+
+def mutated_body(original: bytes, rng: random.Random) -> bytes:
+    """A file whose body was damaged before it was packed, so that the damage gets past the unpacking."""
+    return gbx(mutated(read_body(original), rng), class_id=int.from_bytes(original[9:13], "little"))
+
+
+def read_body(data: bytes) -> bytes:
+    return bytes(parse_gbx(data, Path("original.Gbx")).content.data)
+
+
+def check_damaged_files(folder: Path, shared_data: Path, n_files: int) -> None:
+    rng = random.Random(0)
+    originals = [path.read_bytes() for path in sorted(shared_data.glob("*/*bx"))]
+    bodies_of = (mutated, mutated_body)
+    before_mb = psutil.Process().memory_info().rss / 1e6
+    path = folder / "damaged.Gbx"
+    for number in range(n_files):
+        path.write_bytes(bodies_of[number % 2](originals[number % len(originals)], rng))
+        for read in (read_challenge, read_replay):
+            began_s = time.process_time()
+            try:
+                read(path)
+            except GbxError as error:
+                assert "damaged.Gbx" in str(error)  # noqa: PT017  # the error's text is what is tested, whichever came
+            assert time.process_time() - began_s < MOST_S_EACH
+    assert psutil.Process().memory_info().rss / 1e6 - before_mb < MOST_MB
+
+
+def test_damaged_files_are_read_or_refused(tmp_path: Path, shared_data: Path) -> None:
+    check_damaged_files(tmp_path, shared_data, n_files=300)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_ten_thousand_damaged_files_are_read_or_refused(tmp_path: Path, shared_data: Path) -> None:
+    check_damaged_files(tmp_path, shared_data, n_files=10_000)

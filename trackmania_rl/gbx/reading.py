@@ -1,0 +1,211 @@
+"""Reading `.Gbx` files through pygbx, which trusts every byte of them: here no file crashes, hangs or fills the memory.
+
+A `.Gbx` file is a head (what kind of file; often a line of XML about it) and a body of chunks, packed with LZO. pygbx
+unpacks the body and takes the chunks apart. Lengths and counts in a damaged file are random numbers, so while it works,
+what it reads through is replaced: no read leaves the file, unpacked data is bounded, and so is the number of reads.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Final
+from xml.etree import ElementTree
+
+import lzo
+import pygbx.gbx
+from pygbx import Gbx
+from pygbx.bytereader import ByteReader
+
+from trackmania_rl.errors import UserError
+
+MAX_FILE_BYTES: Final = 8 << 20
+MAX_PACKED_BYTES: Final = 1 << 20
+"""A packed part of a file: LZO and zlib unpack to at most a few hundred times as much. Real ones are 10 to 300 kB."""
+MAX_UNPACKED_BYTES: Final = 16 << 20
+MAX_READS: Final = 1_000_000
+"""Numbers and texts in one file; maps and replays have some thousands, an hour in a ghost has 400,000. It bounds the
+time to a few seconds."""
+KINDS: Final = {
+    0x03043000: "a map",
+    0x24003000: "a map of an older game",
+    0x03093000: "a replay",
+    0x2403F000: "a replay of an older game",
+    0x03092000: "a ghost",
+    0x2401B000: "a ghost of an older game",
+    0x0304E000: "a campaign or title",
+    0x0303F000: "a ghost without inputs",
+}
+_pygbx_is_guarded = threading.Lock()
+
+
+class GbxError(UserError):
+    """A `.Gbx` file is missing, is damaged, or is of another kind than was asked for."""
+
+
+class _DamagedError(Exception):
+    """Something in the file cannot be true."""
+
+
+@dataclass(frozen=True)
+class GbxFile:
+    """A file that was taken apart.
+
+    Attributes:
+        path: where it lies.
+        class_id: what kind of file it is; see `kind`.
+        content: what pygbx made of its body.
+        header: the XML of its head, or None where it has none.
+    """
+
+    path: Path
+    class_id: int
+    content: Gbx
+    header: ElementTree.Element | None
+
+    @property
+    def kind(self) -> str:
+        """What the file is, in words."""
+        return kind_of(self.class_id)
+
+    def nodes(self, node_type: type[Any]) -> list[Any]:
+        """The parts of the body that are of one of pygbx's classes, in the file's order."""
+        return [node for node in self.content.classes.values() if isinstance(node, node_type)]
+
+
+def kind_of(class_id: int) -> str:
+    """What a file of this class is, in words."""
+    return KINDS.get(class_id, f"a Gbx file of class {class_id:#010x}")
+
+
+def read_gbx(path: Path) -> GbxFile:
+    """Take a file apart.
+
+    Raises:
+        GbxError: if it is missing, no `.Gbx` file, too large, or damaged.
+    """
+    try:
+        if path.stat().st_size > MAX_FILE_BYTES:
+            raise GbxError(f"{path}: larger than {MAX_FILE_BYTES >> 20} MiB, which no map, replay or ghost is")
+        data = path.read_bytes()
+    except FileNotFoundError:
+        raise GbxError(f"{path}: no such file") from None
+    except OSError as error:
+        raise GbxError(f"{path}: {error.strerror}") from error
+    return parse_gbx(data, path)
+
+
+def parse_gbx(data: bytes, path: Path) -> GbxFile:
+    """Take the bytes of a file apart; `path` is what errors call it.
+
+    Raises:
+        GbxError: if they are no `.Gbx` file, or damaged.
+    """
+    class_id = _check_head(data, path)
+    try:
+        with _guarded_pygbx():
+            content = Gbx(data)
+        header = _header_xml(data)
+    except Exception as error:  # pygbx checks nothing: a damaged file surfaces as whatever its misread bytes run into
+        reason = str(error) if isinstance(error, _DamagedError) else f"{type(error).__name__}: {error}"
+        raise GbxError(
+            f"{path}: {kind_of(class_id)}, but not a readable one ({reason}); supported are maps, replays and ghosts "
+            "of TrackMania Nations Forever and United Forever. Get the file anew if it may be damaged"
+        ) from error
+    return GbxFile(path, class_id, content, header)
+
+
+def _check_head(data: bytes, path: Path) -> int:
+    """Look at the first bytes: "GBX", version, format, and the class of the file, which is returned."""
+    if len(data) < 13 or data[:3] != b"GBX":
+        raise GbxError(f"{path}: not a readable .Gbx file: it does not begin with GBX")
+    version = int.from_bytes(data[3:5], "little")
+    if not 3 <= version <= 6:
+        raise GbxError(f"{path}: a .Gbx file of version {version}; supported are 3 to 6")
+    layout = data[5:8].decode("latin-1")
+    if layout[0] != "B" or layout[2] != "C":
+        raise GbxError(f"{path}: a .Gbx file written as {layout!r}; supported are packed binary ones (BUC)")
+    class_at = 9 if version >= 4 else 8
+    return int.from_bytes(data[class_at : class_at + 4], "little")
+
+
+def _header_xml(data: bytes) -> ElementTree.Element | None:
+    begin, end = data.find(b"<header "), data.find(b"</header>")
+    if begin < 0 or end < begin:
+        return None
+    return ElementTree.fromstring(data[begin:end] + b"</header>")
+
+
+class _BoundedReader(ByteReader):  # type: ignore[misc]  # pygbx has no types
+    """pygbx's reader, but no read leaves the data, and `budget` bounds how many there are."""
+
+    def __init__(self, budget: list[int], data: bytes) -> None:
+        super().__init__(data)
+        self._budget = budget
+
+    def read(self, num_bytes: int, typestr: str | None = None) -> Any:
+        self._look_ahead(num_bytes)
+        return super().read(num_bytes, typestr)
+
+    def read_byte(self) -> int:
+        self._look_ahead(1)
+        return super().read_byte()
+
+    def _look_ahead(self, num_bytes: int) -> None:
+        self._budget[0] -= 1
+        if self._budget[0] < 0:
+            raise _DamagedError(f"more than {MAX_READS:,} values")
+        if not 0 <= num_bytes <= self.size - self.pos:
+            raise _DamagedError(f"something of {num_bytes} bytes begins {self.size - self.pos} bytes before the end")
+
+
+def _unpack_lzo(data: bytes, header: bool, size: int) -> bytes:
+    """As `lzo.decompress`, of bounded size."""
+    _check_sizes(len(data), size)
+    unpacked = lzo.decompress(bytes(data), header, size)
+    if len(unpacked) != size:
+        raise _DamagedError(f"a packed part of {len(unpacked)} bytes says it has {size}")
+    return unpacked
+
+
+def _unpack_zlib(data: bytes, _: int, size: int) -> bytes:
+    """As `zlib.decompress`, of bounded size."""
+    _check_sizes(len(data), size)
+    return zlib.decompressobj().decompress(data, max_length=max(1, size))
+
+
+def _check_sizes(packed_bytes: int, unpacked_bytes: int) -> None:
+    if packed_bytes > MAX_PACKED_BYTES or unpacked_bytes > MAX_UNPACKED_BYTES:
+        raise _DamagedError(
+            f"a packed part of {packed_bytes:,} bytes that says it unpacks to {unpacked_bytes:,}; "
+            f"at most {MAX_PACKED_BYTES:,} and {MAX_UNPACKED_BYTES:,} are read"
+        )
+
+
+@contextmanager
+def _guarded_pygbx() -> Iterator[None]:
+    """Within it, pygbx reads through what is above, and keeps to itself what it has to say about unknown chunks."""
+    guards = {
+        "ByteReader": partial(_BoundedReader, [MAX_READS]),
+        "lzo": SimpleNamespace(decompress=_unpack_lzo),
+        "zlib": SimpleNamespace(decompress=_unpack_zlib),
+    }
+    with _pygbx_is_guarded:
+        originals = {name: getattr(pygbx.gbx, name) for name in guards}
+        previous_level = logging.root.manager.disable
+        logging.disable(logging.CRITICAL)
+        try:
+            for name, guard in guards.items():
+                setattr(pygbx.gbx, name, guard)
+            yield
+        finally:
+            for name, original in originals.items():
+                setattr(pygbx.gbx, name, original)
+            logging.disable(previous_level)

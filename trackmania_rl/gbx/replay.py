@@ -1,0 +1,202 @@
+"""What a `.Replay.Gbx` or `.Ghost.Gbx` file says: whose race it was, its times, where the car was, which inputs.
+
+A ghost is one race: samples of the car (usually every 100 ms) and every change of an input, to the engine's 10 ms. A
+replay is one or more ghosts and the map they were driven on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+from pygbx import Gbx
+from pygbx.headers import CGameChallenge, CGameCtnGhost, CGameReplayRecord, ControlEntry
+
+from trackmania_rl.gbx.challenge import Challenge, challenge_of, plain_text
+from trackmania_rl.gbx.reading import GbxError, GbxFile, read_gbx
+
+REPLAY_SUFFIXES: Final = (".replay.gbx", ".ghost.gbx")
+NO_TIME: Final = 0xFFFFFFFF
+"""A race time that was never set."""
+
+_NO_SPEED: Final = -(1 << 15)
+"""A sampled speed, which is a logarithm, of zero."""
+_MAX_SAMPLE_M: Final = 1e6
+"""Nothing in the game is so far away; a position beyond it was misread."""
+
+
+@dataclass(frozen=True)
+class GhostSamples:
+    """Where a car was; S samples.
+
+    Attributes:
+        period_ms: race time from one sample to the next.
+        time_ms: (S,) int64, race time.
+        position_m: (S, 3) float64, the car's origin in world axes.
+        rotation: (S, 4) float64, unit quaternions w, x, y, z.
+        speed_m_s: (S,) float64, to about a thousandth of itself.
+    """
+
+    period_ms: int
+    time_ms: npt.NDArray[np.int64]
+    position_m: npt.NDArray[np.float64]
+    rotation: npt.NDArray[np.float64]
+    speed_m_s: npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class ControlEvent:
+    """One change of one input, as the game has it.
+
+    Attributes:
+        time_ms: race time.
+        name: of the input, for example "Accelerate", "SteerLeft", "Steer"; names beginning with "_" are the game's own.
+        value: 1 pressed and 0 released; for analog inputs -65536 to 65536, positive to the right (or forwards).
+    """
+
+    time_ms: int
+    name: str
+    value: int
+
+
+@dataclass(frozen=True)
+class Ghost:
+    """One race.
+
+    Attributes:
+        login: of the driver.
+        race_time_ms: None if the race was not finished.
+        checkpoint_times_ms: of each checkpoint passed; the last one is the finish.
+        n_respawns: how often the driver went back to a checkpoint.
+        samples: where the car was; None in a ghost that holds none.
+        events: changes of inputs, in order; () in a ghost that holds none.
+        game_version: that recorded the inputs.
+    """
+
+    login: str
+    race_time_ms: int | None
+    checkpoint_times_ms: tuple[int, ...]
+    n_respawns: int
+    samples: GhostSamples | None
+    events: tuple[ControlEvent, ...]
+    game_version: str
+
+
+@dataclass(frozen=True)
+class Replay:
+    """One or more races on a map.
+
+    Attributes:
+        path: where the file lies.
+        nickname: of the player who saved it, without colour codes; "" in a `.Ghost.Gbx`.
+        challenge: the map; None in a `.Ghost.Gbx`, and where the embedded map can't be read.
+        ghosts: the races, the fastest first.
+    """
+
+    path: Path
+    nickname: str
+    challenge: Challenge | None
+    ghosts: tuple[Ghost, ...]
+
+    @property
+    def best(self) -> Ghost:
+        """The fastest race."""
+        return self.ghosts[0]
+
+
+def is_replay_file(path: Path) -> bool:
+    """Whether a path names a replay or a ghost."""
+    return path.name.lower().endswith(REPLAY_SUFFIXES)
+
+
+def read_replay(path: Path) -> Replay:
+    """Read a replay or a ghost.
+
+    Raises:
+        GbxError: if the file is missing, damaged, neither of the two, or holds no race.
+    """
+    file = read_gbx(path)
+    records, nodes = file.nodes(CGameReplayRecord), file.nodes(CGameCtnGhost)
+    if not nodes:
+        what = f"a replay in which no ghost can be read (recorded by {_program(file)})" if records else file.kind
+        raise GbxError(
+            f"{path}: no race is in it: it is {what}; supported are replays and ghosts of TrackMania Nations Forever "
+            "and United Forever"
+        )
+    ghosts = sorted(
+        (_ghost(node, path) for node in nodes),
+        key=lambda ghost: (ghost.race_time_ms is None, ghost.race_time_ms),
+    )
+    return Replay(
+        path=path,
+        nickname=plain_text((records[0].nickname or "") if records else ""),
+        challenge=_embedded_challenge(records[0].track, path) if records else None,
+        ghosts=tuple(ghosts),
+    )
+
+
+def _program(file: GbxFile) -> str:
+    version = None if file.header is None else file.header.get("exever")
+    return "an unknown version of the game" if version is None else f"version {version} of the game"
+
+
+def _embedded_challenge(track: Gbx | None, path: Path) -> Challenge | None:
+    if track is None or not any(isinstance(node, CGameChallenge) for node in track.classes.values()):
+        return None
+    return challenge_of(GbxFile(path, track.class_id, track, None))
+
+
+def _ghost(node: CGameCtnGhost, path: Path) -> Ghost:
+    return Ghost(
+        login=node.login or "",
+        race_time_ms=None if node.race_time in (0, NO_TIME) else node.race_time,
+        checkpoint_times_ms=tuple(node.cp_times),
+        n_respawns=0 if node.num_respawns == NO_TIME else node.num_respawns,
+        samples=_samples(node, path) if node.records else None,
+        events=tuple(map(_event, node.control_entries)),
+        game_version=node.game_version or "",
+    )
+
+
+def _samples(node: CGameCtnGhost, path: Path) -> GhostSamples:
+    records, period_ms = node.records, node.sample_period
+    if not 1 <= period_ms <= 10_000:
+        raise GbxError(f"{path}: damaged: a sample every {period_ms} ms, which no ghost has")
+    position_m = np.array([record.position.as_array() for record in records], dtype=np.float64)
+    if not (np.abs(position_m) < _MAX_SAMPLE_M).all():  # NaN is not smaller either
+        raise GbxError(f"{path}: damaged: its car is at places where no car can be")
+    packed = np.array(
+        [(record.angle, record.axis_heading, record.axis_pitch, record.speed) for record in records], dtype=np.float64
+    )
+    speed = packed[:, 3]
+    return GhostSamples(
+        period_ms=period_ms,
+        time_ms=np.arange(len(records)) * period_ms,
+        position_m=position_m,
+        rotation=_quaternions(*packed[:, :3].T),
+        speed_m_s=np.where(speed == _NO_SPEED, 0.0, np.exp(speed / 1000.0)),
+    )
+
+
+def _quaternions(
+    angle: npt.NDArray[np.float64], axis_heading: npt.NDArray[np.float64], axis_pitch: npt.NDArray[np.float64]
+) -> npt.NDArray[np.float64]:
+    """Unit quaternions (S, 4), w first, of a ghost's three 16-bit numbers: half the angle of the turn, and its axis."""
+    half_angle = angle * (np.pi / 0xFFFF)
+    heading, pitch = axis_heading * (np.pi / 0x7FFF), axis_pitch * (np.pi / 2 / 0x7FFF)
+    axis = np.stack((np.cos(heading) * np.cos(pitch), np.sin(heading) * np.cos(pitch), np.sin(pitch)), axis=1)
+    return np.concatenate((np.cos(half_angle)[:, None], np.sin(half_angle)[:, None] * axis), axis=1)
+
+
+def _event(entry: ControlEntry) -> ControlEvent:
+    is_analog = entry.event_name in ("Steer", "Gas")
+    return ControlEvent(entry.time, entry.event_name or "", _analog_value(entry) if is_analog else int(entry.enabled))
+
+
+def _analog_value(entry: ControlEntry) -> int:
+    """Analog inputs are signed numbers of 24 bits with the sign turned round."""
+    raw = (entry.flags << 16 | entry.enabled) & 0xFFFFFF
+    return -(raw - (1 << 24) if raw >= 1 << 23 else raw)
