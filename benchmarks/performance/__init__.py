@@ -4,7 +4,7 @@
 
 * `measuring`: the clock, and what a figure is; `machine`: what the processor can do; `report`: table and JSON;
 * `replay`, `memory`, `transport`, `weights`, `inference`, `learner_step`, `simulation`, `client`, `in_process_games`,
-  `training`: one part each, a function `measure(options, machine) -> list[Figure]`;
+  `training`, `scaling`: one part each, a function `measure(options, machine) -> list[Figure]`;
 * `races`, `senders`: races to send and to store, and the processes that send them;
 * `classic_*`: the yardstick, the way such trainers are usually written. Ratios are taken in turns, in the same run.
 """

@@ -4,6 +4,8 @@ python -m benchmarks.performance                          # all, about ten minut
 python -m benchmarks.performance --quick                  # about three minutes, coarser
 python -m benchmarks.performance --only replay transport --json figures.json
 python -m benchmarks.performance --device cuda --only replay learner_step inference
+python -m benchmarks.performance --only in_process --games 1 8 32
+python -m benchmarks.performance --only scaling --collectors 1 2 4 8 16   # about eight minutes; only when asked for
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from benchmarks.performance import (
     learner_step,
     memory,
     replay,
+    scaling,
     simulation,
     training,
     transport,
@@ -51,7 +54,9 @@ PARTS: dict[str, Callable[[Options, Machine], list[Figure]]] = {
     "collector": collector_games.measure,
     "in_process": in_process_games.measure,
     "training": training.measure,
+    "scaling": scaling.measure,
 }
+ONLY_WHEN_ASKED_FOR = ("scaling",)
 QUICK = Options(repetitions=10, seconds_per_figure=1.0, client_actions=500, training_s=30.0, compiled=False)
 
 
@@ -59,10 +64,18 @@ def main() -> int:
     arguments = parse_arguments()
     torch.set_num_threads(arguments.threads)
     console = Console(width=None if sys.stdout.isatty() else 180)
-    options = replace(QUICK if arguments.quick else Options(), device=arguments.device)
+    options = replace(
+        QUICK if arguments.quick else Options(),
+        device=arguments.device,
+        in_process_games=tuple(arguments.games),
+        scaling_collectors=tuple(arguments.collectors),
+        scaling_transports=tuple(arguments.transports),
+        scaling_s=arguments.seconds,
+        scaling_learning_s=arguments.learning_seconds,
+    )
     machine = measure_machine(arguments.device)
     figures = []
-    for name in arguments.only or PARTS:
+    for name in arguments.only or [name for name in PARTS if name not in ONLY_WHEN_ASKED_FOR]:
         console.print(f"measuring {name} ...", style="dim")
         figures += PARTS[name](options, machine)
     print_report(figures, machine, console)
@@ -82,6 +95,29 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="fewer repetitions, shorter training, no torch.compile")
     parser.add_argument("--device", default="cpu", help="where replay memory and networks live (default %(default)s)")
     parser.add_argument("--threads", type=int, default=1, help="of torch (default %(default)s)")
+    parser.add_argument("--games", type=int, nargs="+", default=Options.in_process_games, help="of the part in_process")
+    parser.add_argument(
+        "--collectors", type=int, nargs="+", default=Options.scaling_collectors, help="of the part scaling"
+    )
+    parser.add_argument(
+        "--transports",
+        nargs="+",
+        choices=Options.scaling_transports,
+        default=Options.scaling_transports,
+        help="of the part scaling (default both)",
+    )
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=Options.scaling_s,
+        help="of the part scaling: of each training without learning (default %(default)s)",
+    )
+    parser.add_argument(
+        "--learning-seconds",
+        type=float,
+        default=Options.scaling_learning_s,
+        help="and with learning (default %(default)s); batches/s are a mean over the last 30 s at most",
+    )
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     return parser.parse_args()
 

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
@@ -31,15 +31,26 @@ class Usage:
 
     Attributes:
         learner_s: processor time of the main process.
-        collection_s: processor time of all others: collectors and games.
+        collectors_s: processor time of its children.
+        games_s: processor time of their children, the games at the other end of sockets.
         learner_mb: resident memory of the main process.
         largest_other_mb: resident memory of the largest other process.
     """
 
     learner_s: float
-    collection_s: float
+    collectors_s: float
+    games_s: float
     learner_mb: float
     largest_other_mb: float
+
+    def __sub__(self, before: Usage) -> Usage:
+        """What was used since then; memory as it is now."""
+        return replace(
+            self,
+            learner_s=self.learner_s - before.learner_s,
+            collectors_s=self.collectors_s - before.collectors_s,
+            games_s=self.games_s - before.games_s,
+        )
 
 
 def measure(options: Options, machine: Machine) -> list[Figure]:
@@ -50,8 +61,9 @@ def measure(options: Options, machine: Machine) -> list[Figure]:
         output, halfway, end = _train(Path(folder), options)
         frames_per_s = _frames_per_s(next(Path(folder).rglob("races.jsonl")))
     batches_per_s = float(re.findall(r"([\d.,]+) batches/s", output)[-1].replace(",", ""))
-    learner_s, collection_s = end.learner_s - halfway.learner_s, end.collection_s - halfway.collection_s
-    share = collection_s / (learner_s + collection_s)
+    used = end - halfway
+    collection_s = used.collectors_s + used.games_s
+    share = collection_s / (used.learner_s + collection_s)
     note = f"collectors and games took {100 * share:.0f} % of the processor time, {100 * MOST_COLLECTION_SHARE:.0f} % "
     note += f"is asked for; resident memory: learner {end.learner_mb:.0f} MB, largest other {end.largest_other_mb:.0f}"
     name = f"default configuration, {options.training_s:.0f} s"
@@ -61,13 +73,19 @@ def measure(options: Options, machine: Machine) -> list[Figure]:
     ]
 
 
-def _train(folder: Path, options: Options) -> tuple[str, Usage, Usage]:
-    """Run the training; its output, and what its processes had used half-way and shortly before the end."""
+def train_command(folder: Path, options: Options, *overrides: str) -> list[str]:
+    """The command of a training with the default configuration, all that it writes in a folder."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     command = [sys.executable, str(PROJECT / "scripts" / "train.py"), "--output-folder", str(folder)]
-    command += ["--max-wall-s", str(options.training_s), "--set", f"base_tmi_port={port}"]
-    command += ["--set", "terminal_view=plain", "--set", f"torch_device={options.device}"]
+    for override in (f"base_tmi_port={port}", "terminal_view=plain", f"torch_device={options.device}", *overrides):
+        command += ["--set", override]
+    return command
+
+
+def _train(folder: Path, options: Options) -> tuple[str, Usage, Usage]:
+    """Run the training; its output, and what its processes had used half-way and shortly before the end."""
+    command = [*train_command(folder, options), "--max-wall-s", str(options.training_s)]
     log = folder / "output.txt"
     started_s = time.monotonic()
     looks: list[tuple[float, Usage]] = []
@@ -78,7 +96,7 @@ def _train(folder: Path, options: Options) -> tuple[str, Usage, Usage]:
                 process.kill()
                 raise RuntimeError(f"the training did not end within {END_WITHIN_S} s of its time: {log.read_text()}")
             if elapsed_s < options.training_s:
-                looks.append((elapsed_s, _usage(psutil.Process(process.pid))))
+                looks.append((elapsed_s, usage(psutil.Process(process.pid))))
             time.sleep(LOOK_EVERY_S)
     text = log.read_text()
     if process.returncode != 0:
@@ -87,16 +105,25 @@ def _train(folder: Path, options: Options) -> tuple[str, Usage, Usage]:
     return text, halfway, looks[-1][1]
 
 
-def _usage(main: psutil.Process) -> Usage:
-    others = main.children(recursive=True)
-    seconds, megabytes = [], []
-    for process in (main, *others):
+def usage(main: psutil.Process) -> Usage:
+    """What a training's processes have used so far, given its main process."""
+    collectors = main.children()
+    learner_s, learner_mb = _time_and_memory([main])
+    collectors_s, collector_mb = _time_and_memory(collectors)
+    games_s, game_mb = _time_and_memory([p for p in main.children(recursive=True) if p not in collectors])
+    return Usage(learner_s, collectors_s, games_s, learner_mb, max(collector_mb, game_mb))
+
+
+def _time_and_memory(processes: list[psutil.Process]) -> tuple[float, float]:
+    """Processor time of all together in s, and the largest's resident memory in MB."""
+    seconds, megabytes = 0.0, 0.0
+    for process in processes:
         try:
-            seconds.append(sum(process.cpu_times()[:2]))
-            megabytes.append(process.memory_info().rss / 1e6)
+            seconds += sum(process.cpu_times()[:2])
+            megabytes = max(megabytes, process.memory_info().rss / 1e6)
         except psutil.NoSuchProcess:  # ended since it was listed
             continue
-    return Usage(seconds[0], sum(seconds[1:]), megabytes[0], max(megabytes[1:], default=0.0))
+    return seconds, megabytes
 
 
 def _frames_per_s(races_file: Path) -> float:

@@ -56,6 +56,20 @@ def test_a_part_of_the_game_runs(options, machine, part):
 
 
 @pytest.mark.slow
+def test_scaling_watches_a_training_without_and_with_learning(options):
+    from dataclasses import replace
+
+    from benchmarks.performance.scaling import measure_point
+
+    options = replace(options, scaling_s=3.0, scaling_learning_s=8.0)
+    collecting, learning = measure_point(options, "in_process", 1)
+    assert (collecting.is_learning, learning.is_learning) == (False, True)
+    assert collecting.batches_per_s == 0
+    assert learning.batches_per_s > 0
+    assert collecting.cores["collectors"] > collecting.cores["games"] == 0
+
+
+@pytest.mark.slow
 def test_collectors_with_several_games_are_measured(options, machine, monkeypatch):
     from benchmarks.performance import collector_games
 

@@ -1,0 +1,38 @@
+"""The benchmark of memory reads every process of a training."""
+
+import sys
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def _import_from_the_repository(monkeypatch, repository_root):
+    monkeypatch.syspath_prepend(repository_root)  # benchmarks/ is no installed package
+
+
+@pytest.mark.slow
+def test_a_short_training_is_read(monkeypatch, capsys, tmp_path):
+    import json
+
+    from benchmarks import memory_over_time
+
+    small = ("image_width_px=0", "image_height_px=0", "memory_size_schedule=((0, 4_000),)")
+    arguments = ["--minutes", "0.4", "--json", str(tmp_path / "memory.json")]
+    for override in small:
+        arguments += ["--set", override]
+    monkeypatch.setattr(sys, "argv", ["memory_over_time", *arguments])
+    assert memory_over_time.main() == 0
+    readings = json.loads((tmp_path / "memory.json").read_text())
+    assert len(readings) > 3
+    assert readings[-1]["learner_mb"] > 10
+    assert readings == sorted(readings, key=lambda reading: reading["minute"])
+    assert "learner" in capsys.readouterr().out
+
+
+def test_growth_is_counted_from_what_has_settled(capsys):
+    from benchmarks.memory_over_time import Reading, print_readings
+
+    megabytes = [10.0, 50.0, 51.0, 52.0]
+    print_readings([Reading(float(minute), mb, (2 * mb, mb)) for minute, mb in enumerate(megabytes)])
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "from minute 1.0 to 3.0: learner +2.0 MB, children +6.0 MB" in printed
