@@ -115,6 +115,44 @@ def test_maps_are_those_of_the_run_or_track_files(
     assert (line.map_name, line.map_path) == ("curve", line.reference_line)
 
 
+def test_generated_tracks_are_named_by_difficulty_and_seeds(
+    run_settings: Settings, maps_folder: Path, tmp_path: Path
+) -> None:
+    names = ["generated:0.5:1000-1002", "generated:1:7", "bend"]
+    entries = map_entries(run_settings, maps_folder, names, tmp_path)
+    assert [entry.map_name for entry in entries] == [
+        *(f"generated_0.500_{seed}" for seed in (1000, 1001, 1002)),
+        *("generated_1.000_7", "bend"),
+    ]
+    assert all(Path(entry.map_path).parent == tmp_path for entry in entries[:4])
+    generator = {"difficulty": (0.1, 0.3), "first_seed": 5, "last_seed": 7}
+    made = MapEntry(map_name="made", generator=generator, is_explo=False, fill_buffer=False)
+    game = run_settings.game.model_copy(update={"map_cycle": (made,)})
+    settings = run_settings.model_copy(update={"game": game})
+    assert [entry.map_name for entry in map_entries(settings, maps_folder, (), tmp_path)] == [
+        "generated_0.100_5",
+        "generated_0.200_6",
+        "generated_0.300_7",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("generated:0.5", "write generated:DIFFICULTY:FIRST_SEED-LAST_SEED"),
+        ("generated:hard:1-2", "write generated:DIFFICULTY:FIRST_SEED-LAST_SEED"),
+        ("generated:1.5:1-2", "difficulty = 1.5"),
+        ("generated:0.5:9-8", "the first seed comes first"),
+        ("generated:0.5:0-5000", "1000 tracks at most"),
+    ],
+)
+def test_generated_tracks_that_cannot_be_are_told(
+    run_settings: Settings, maps_folder: Path, tmp_path: Path, name: str, told: str
+) -> None:
+    with pytest.raises(UserError, match=told):
+        map_entries(run_settings, maps_folder, [name], tmp_path)
+
+
 @pytest.mark.parametrize(("name", "told"), [("absent", "bend"), ("README.rst", "no such track file")])
 def test_an_unknown_map_is_told_with_those_that_there_are(
     run_settings: Settings, maps_folder: Path, name: str, told: str

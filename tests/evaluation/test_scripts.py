@@ -40,6 +40,22 @@ def script(repository_root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
     return run
 
 
+def test_evaluate_says_which_share_of_generated_tracks_is_finished(
+    script: MakeScript, run_folder: Path, tmp_path: Path
+) -> None:
+    code, out, err = script(
+        *("evaluate", run_folder, "--map", "generated:0.2:3-4", "--no-video"),
+        *("--json", tmp_path / "r.json", "--output", tmp_path / "out"),
+    )
+    assert (code, err) == (0, "")
+    report = json.loads((tmp_path / "r.json").read_text())
+    assert [figures["map"] for figures in report["maps"]] == ["generated_0.200_3", "generated_0.200_4"]
+    n_finished = sum(figures["finish_rate"] == 1.0 for figures in report["maps"])
+    assert report["share_of_maps_finished"] == n_finished / 2
+    assert f"finished: {n_finished} of 2 maps" in out
+    assert (tmp_path / "out" / "generated_tracks" / "generated_0.200_3.toml").is_file(), "for replay_inputs.py"
+
+
 def test_evaluate_writes_what_replay_inputs_plays_to_the_millisecond(
     script: MakeScript, run_folder: Path, maps_folder: Path, tmp_path: Path
 ) -> None:

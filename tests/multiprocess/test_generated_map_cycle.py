@@ -1,0 +1,48 @@
+"""A map cycle with a generator: every race on a track of its own, drawn from the seed it is given."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from trackmania_rl.multiprocess.collector import map_cycle
+from trackmania_rl.multiprocess.live_settings import LiveSettings, write_snapshot
+from trackmania_rl.multiprocess.run_setup import load_reference_lines
+from trackmania_rl.settings import load_settings
+from trackmania_rl.simulator.track_generator import TrackRecipe
+from trackmania_rl.track.generated_maps import GeneratedMaps
+
+
+@pytest.fixture
+def live(tmp_path: Path, repository_root: Path) -> LiveSettings:
+    config_file = repository_root / "config_files" / "config_many_tracks.py"
+    snapshot = write_snapshot(config_file, tmp_path / "config", ())
+    return LiveSettings(snapshot, load_settings(snapshot))
+
+
+def test_each_race_has_a_track_of_its_own_under_the_generators_name(live: LiveSettings, tmp_path: Path) -> None:
+    def races(seed: int) -> list[tuple[str, bool, TrackRecipe]]:
+        cycle = map_cycle(live, GeneratedMaps(tmp_path / f"tracks-{seed}", np.random.default_rng(seed)))
+        drawn = []
+        for _ in range(20):
+            entry = next(cycle)
+            recipe = TrackRecipe.from_name(Path(entry.map_path).stem)
+            assert recipe is not None
+            assert Path(entry.reference_line).is_file()
+            drawn.append((entry.map_name, entry.is_explo, recipe))
+        return drawn
+
+    first = races(1)
+    assert [name for name, _, _ in first] == [*["generated"] * 8, "unseen"] * 2 + ["generated"] * 2
+    assert all(is_explo == (name == "generated") for name, is_explo, _ in first)
+    assert len({recipe for _, _, recipe in first}) == 20
+    assert all((recipe.seed < 10_000) == is_explo for _, is_explo, recipe in first)
+    assert races(1) == first != races(2)
+
+
+def test_generators_need_a_source_of_tracks_and_have_no_lines_before_the_run(
+    live: LiveSettings, repository_root: Path
+) -> None:
+    with pytest.raises(ValueError, match="generated is a generator"):
+        next(map_cycle(live))
+    assert load_reference_lines(live.current, repository_root / "maps") == {}

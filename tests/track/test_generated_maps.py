@@ -1,0 +1,77 @@
+"""Tracks for a map cycle's generators: drawn from a seed, written on demand, bounded on the disk."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from trackmania_rl.errors import UserError
+from trackmania_rl.settings import MapEntry, load_settings
+from trackmania_rl.simulator.track_file import load_track
+from trackmania_rl.simulator.track_generator import TrackRecipe, generate_track
+from trackmania_rl.track.game_map import load_game_map
+from trackmania_rl.track.generated_maps import GeneratedMaps, draw_recipe, first_recipes
+
+
+@pytest.fixture
+def entry() -> MapEntry:
+    generator = {"difficulty": (0.2, 0.6), "first_seed": 7, "last_seed": 11}
+    return MapEntry(map_name="made", generator=generator, is_explo=True, fill_buffer=True, repeat=3)
+
+
+def test_a_drawn_map_is_a_recipes_track_under_the_entrys_name(entry: MapEntry, repository_root, tmp_path: Path) -> None:
+    maps = GeneratedMaps(tmp_path / "tracks", np.random.default_rng(1))
+    drawn = maps.draw(entry)
+    assert (drawn.map_name, drawn.is_explo, drawn.fill_buffer, drawn.generator) == ("made", True, True, None)
+    MapEntry.model_validate(drawn.model_dump())
+    recipe = TrackRecipe.from_name(Path(drawn.map_path).stem)
+    assert recipe is not None
+    assert 7 <= recipe.seed <= 11
+    assert 0.2 <= recipe.difficulty <= 0.6
+    expected_m = generate_track(recipe).laid_out.line_m
+    np.testing.assert_array_equal(np.load(drawn.reference_line), expected_m)
+    track = load_track(Path(drawn.map_path))
+    assert track.finish_station_m == 0.5 * (len(expected_m) - 1)
+    observation = load_settings(repository_root / "config_files" / "config.py").observation
+    assert load_game_map(drawn, Path("/elsewhere"), observation).name == "made"
+
+
+def test_the_same_seed_draws_the_same_tracks(entry: MapEntry) -> None:
+    assert entry.generator is not None
+    first, second, other = (
+        [draw_recipe(entry.generator, rng) for _ in range(40)]
+        for rng in (np.random.default_rng(1), np.random.default_rng(1), np.random.default_rng(2))
+    )
+    assert first == second != other
+    assert {recipe.seed for recipe in first} == {7, 8, 9, 10, 11}
+    assert len({recipe.difficulty for recipe in first}) > 30
+
+
+def test_files_are_bounded_and_those_used_last_stay(entry: MapEntry, tmp_path: Path) -> None:
+    folder = tmp_path / "tracks"
+    folder.mkdir()
+    (folder / "left_over.toml").write_text("")
+    maps = GeneratedMaps(folder, np.random.default_rng(1), most_kept=3)
+    recipes = [TrackRecipe(seed, 0.3) for seed in range(5)]
+    for recipe in recipes[:3]:
+        maps.concrete(entry, recipe)
+    written_ns = (folder / f"{recipes[0].name}.toml").stat().st_mtime_ns
+    maps.concrete(entry, recipes[0])  # used again, not written again
+    for recipe in recipes[3:]:
+        maps.concrete(entry, recipe)
+    kept = {recipes[0].name, recipes[3].name, recipes[4].name}
+    assert {path.name for path in folder.iterdir()} == {f"{n}.toml" for n in kept} | {f"{n}_0.5m.npy" for n in kept}
+    assert (folder / f"{recipes[0].name}.toml").stat().st_mtime_ns == written_ns
+    assert Path(maps.concrete(entry, recipes[1]).map_path).is_file(), "one that gave way is made anew"
+
+
+def test_a_generator_stands_for_its_first_seeds(entry: MapEntry) -> None:
+    assert entry.generator is not None
+    assert first_recipes(entry.generator, 3) == [TrackRecipe(7, 0.2), TrackRecipe(8, 0.4), TrackRecipe(9, 0.6)]
+    assert [recipe.seed for recipe in first_recipes(entry.generator, 100)] == [7, 8, 9, 10, 11]
+
+
+def test_a_folder_that_cannot_be_written_is_told(entry: MapEntry, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="cannot write the generated track"):
+        GeneratedMaps(tmp_path / "file" / "tracks", np.random.default_rng(1)).draw(entry)
