@@ -54,7 +54,7 @@ class FeaturePart:
         self._dtype = dtype
         self._fused = has_fused_layers(network.float_mean.device)
         self._modules = plain_convolutions(network.img_head)
-        self._by_autograd = torch.empty(0)
+        self._by_autograd: Tensor | None = None
         self._outputs: list[Tensor] = []
         self.prepare()
 
@@ -99,8 +99,10 @@ class FeaturePart:
         Args:
             grad_features: (B, D), of the loss with respect to the features.
         """
-        n_image_features = grad_features.shape[1] - self._by_autograd.shape[1]
-        self._by_autograd.backward(grad_features[:, n_image_features:].to(self._by_autograd.dtype))
+        by_autograd, self._by_autograd = self._by_autograd, None
+        assert by_autograd is not None
+        n_image_features = grad_features.shape[1] - by_autograd.shape[1]
+        by_autograd.backward(grad_features[:, n_image_features:].to(by_autograd.dtype))
         if self._modules:
             with torch.no_grad():
                 self._backward_image(grad_features[:, :n_image_features].to(self._dtype))

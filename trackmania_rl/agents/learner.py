@@ -14,6 +14,7 @@ from trackmania_rl.agents.compilation import Compiler
 from trackmania_rl.agents.flat_parameters import flatten_gradients, flatten_parameters
 from trackmania_rl.agents.iqn import (
     IQN_Network,
+    IQNLoss,
     Quantiles,
     SelfLossScaling,
     Transitions,
@@ -45,12 +46,11 @@ class UpdateMetrics(NamedTuple):
 
 
 class _Pieces(NamedTuple):
-    """The parts of an update, as they are or compiled."""
+    """What is done with the portions of a batch, as it is or compiled."""
 
     targets: Callable[[Transitions, Quantiles], Tensor]
     gradient: Callable[[Transitions, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
     factors: Callable[..., Tensor]
-    move_weights: Callable[[], Tensor]
 
 
 class IQNLearner:
@@ -104,14 +104,17 @@ class IQNLearner:
             QuantilePart(twin.network, workspace) for twin in (self._online_twin, self._target_twin)
         )
 
-        self._pieces = _Pieces(self._targets_of, self._differentiate_portion, self._scaling.factors, self._move_weights)
-        self._whole_step: Callable[[Transitions, Quantiles], UpdateMetrics] = self._whole
+        self._pieces = plain = _Pieces(self._targets_of, self._differentiate_portion, self._scaling.factors)
+        self._loss_of_portion: Callable[[Transitions, Quantiles], IQNLoss] = lambda *of: self._differentiate(*of, plain)
+        self._move_weights_step = self._move_weights
+        self._step_of_portion = self._step
         if use_torch_compile:
             compiler = Compiler()
-            self._pieces = _Pieces(*(compiler.compiled(piece) for piece in self._pieces))
-            self._whole_step = compiler.compiled(self._whole)
+            self._pieces = _Pieces(*(compiler.compiled(piece) for piece in plain))
+            self._loss_of_portion = compiler.compiled(self._loss_of_portion)
+            self._move_weights_step = compiler.compiled(self._move_weights)
             if device.type == "cuda":
-                self._whole_step = RecordedStep(self._whole_step, settings=lambda: self.settings)
+                self._step_of_portion = RecordedStep(self._step, settings=lambda: self.settings)
 
     @property
     def evaluation_network(self) -> IQN_Network:
@@ -136,8 +139,8 @@ class IQNLearner:
             epsilon=self.settings.adam_epsilon,
             decay=learning_rate * self.settings.weight_decay_lr_ratio,
         )
-        is_single = len(portions(len(batch.action), self._device)) == 1 and self._online_twin.is_source
-        metrics = self._whole_step(batch, quantiles) if is_single else self._step(batch, quantiles, self._pieces)
+        step = self._step_of_portion if self._is_one_portion(batch) else self._step
+        metrics = step(batch, quantiles)
         self.updates += 1
         return metrics
 
@@ -232,25 +235,34 @@ class IQNLearner:
     def _betas(self) -> tuple[float, float]:
         return self.settings.adam_beta1, self.settings.adam_beta2
 
-    def _whole(self, batch: Transitions, quantiles: Quantiles) -> UpdateMetrics:
-        """The step of a batch that is one portion: a single graph where it is compiled."""
-        plain = _Pieces(self._targets_of, self._differentiate_portion, self._scaling.factors, self._move_weights)
-        return self._step(batch, quantiles, plain)
+    def _is_one_portion(self, batch: Transitions) -> bool:
+        """Whether the batch is worked on in one go, without steps between that draw random numbers or use autograd."""
+        return len(portions(len(batch.action), self._device)) == 1 and self._online_twin.is_source
 
-    def _step(self, batch: Transitions, quantiles: Quantiles, pieces: _Pieces) -> UpdateMetrics:
-        """Everything between the random numbers of an update and its figures: nothing but operations on tensors.
+    def _step(self, batch: Transitions, quantiles: Quantiles) -> UpdateMetrics:
+        """Everything between the random numbers of an update and its figures: nothing but operations on tensors."""
+        for part in (self._online_part, self._target_part):
+            part.prepare()
+        self._gradient.zero_()
+        if self._is_one_portion(batch):
+            loss = self._loss_of_portion(batch, quantiles)
+        else:
+            loss = self._differentiate(batch, quantiles, self._pieces)
+            self._online_twin.return_gradient()
+        grad_norm = self._move_weights_step()
+        return UpdateMetrics(loss.total, grad_norm, loss.mean_q, loss.td_error)
+
+    def _differentiate(self, batch: Transitions, quantiles: Quantiles, pieces: _Pieces) -> IQNLoss:
+        """The loss; its gradient is added to `self._gradient`.
 
         What `iqn_loss` and autograd do, but in portions, and with the derivatives of the loss and of the network
         written out (`quantile_part`, `feature_part`).
         """
-        for part in (self._online_part, self._target_part):
-            part.prepare()
         parts = portions(len(batch.action), self._device)
         targets = torch.cat([pieces.targets(batch.of(states), quantiles.of(states)) for states in parts])
         factors = batch.weight
         if self.settings.use_target_self_loss_scaling:
             factors = factors * pieces.factors(targets, quantiles.target, self.settings, learning=True)
-        self._gradient.zero_()
         losses, mean_predictions = zip(
             *(
                 pieces.gradient(batch.of(states), quantiles.prediction[states], targets[states], factors[states])
@@ -258,13 +270,11 @@ class IQNLearner:
             ),
             strict=True,
         )
-        self._online_twin.return_gradient()
         mean_prediction = torch.cat(mean_predictions)
-        return UpdateMetrics(
-            loss=torch.dot(factors, torch.cat(losses)),
-            grad_norm=pieces.move_weights(),
-            mean_q=mean_prediction.mean(),
+        return IQNLoss(
+            total=torch.dot(factors, torch.cat(losses)),
             td_error=(targets.mean(dim=1) - mean_prediction).abs_(),
+            mean_q=mean_prediction.mean(),
         )
 
     def _renew_heads(self) -> None:

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from trackmania_rl.agents.feature_part import FeaturePart
 from trackmania_rl.agents.flat_parameters import as_one, flatten_parameters
 from trackmania_rl.agents.iqn import LEAKY_RELU_SLOPE, IQN_Network
 
@@ -30,6 +31,7 @@ class MeanValues:
         self._dtype = dtype
         midpoints = (torch.arange(n_quantiles, device=network.float_mean.device) + 0.5) / n_quantiles
         self._cosines = network.cosines(midpoints)
+        self._features = FeaturePart(network, dtype)
         flatten_parameters(network)
         of = network.get_parameter
         self._hidden = (
@@ -42,6 +44,7 @@ class MeanValues:
     def prepare(self) -> None:
         """Take the weights as they are now."""
         of = self._network.get_parameter
+        self._features.prepare()
         self._hidden_weight, self._hidden_bias = (tensor.to(self._dtype) for tensor in self._hidden)
         factors = self._network.iqn_fc(self._cosines).to(self._dtype)
         self._factors = factors.t().contiguous().unsqueeze(1)  # (D, 1, K)
@@ -61,8 +64,7 @@ class MeanValues:
         Returns:
             (B, A) float32.
         """
-        with torch.autocast(floats.device.type, dtype=self._dtype, enabled=self._dtype != torch.float32):
-            features = self._network.features(img, floats)
+        features = self._features.forward(img, floats, recorded=False)
         rows = (features.to(self._dtype).t().unsqueeze(2) * self._factors).flatten(1)  # (D, B K)
         hidden = F.leaky_relu_(torch.addmm(self._hidden_bias, self._hidden_weight, rows), LEAKY_RELU_SLOPE)
         mean_hidden = hidden.view(len(hidden), len(floats), -1).mean(dim=2, dtype=torch.float32)  # (2H, B)
