@@ -19,6 +19,7 @@ from benchmarks.performance.measuring import (
 )
 from benchmarks.performance.races import N_FLOATS
 from trackmania_rl.agents.inference import Inferer
+from trackmania_rl.agents.precision import arithmetic_dtype
 from trackmania_rl.settings import Settings
 
 PART = "inference"
@@ -27,16 +28,25 @@ RATIO = 1.6
 
 
 def measure(options: Options, machine: Machine) -> list[Figure]:
-    """Measure both networks, single and batched."""
+    """Measure both networks, single and batched: in float32, and in bfloat16 where collectors would compute in it."""
     figures = []
     for name, config, ratio in (("full size", FULL_SIZE, RATIO), ("default", DEFAULT_SIZE, None)):
         settings = settings_for(config, options)
-        figures += _measure(options, machine, settings, name, ratio)
+        figures += _measure(options, machine, settings, name, ratio, torch.float32)
+        in_bfloat16 = settings_for(config, options, "autocast_dtype=bfloat16")
+        dtype = arithmetic_dtype(torch.device(options.device), in_bfloat16.agent)
+        if dtype != torch.float32:
+            figures += _measure(options, machine, settings, f"{name}, {str(dtype).removeprefix('torch.')}", None, dtype)
     return figures
 
 
 def _measure(
-    options: Options, machine: Machine, settings: Settings, name: str, required_ratio: float | None
+    options: Options,
+    machine: Machine,
+    settings: Settings,
+    name: str,
+    required_ratio: float | None,
+    dtype: torch.dtype,
 ) -> list[Figure]:
     device = torch.device(options.device)
     network = make_network(settings).to(device).eval()
@@ -48,6 +58,7 @@ def _measure(
         inputs=settings.game.inputs,
         exploration_settings=settings.exploration,
         rng=np.random.default_rng(0),
+        dtype=dtype,
     )
     rng = np.random.default_rng(0)
     frames = rng.integers(0, 256, (BATCH, 1, settings.game.image_height_px, settings.game.image_width_px), np.uint8)
@@ -68,6 +79,7 @@ def _measure(
         times = times_in_turns(options, ours=act, classic=lambda n=n: act_classic(n))
         with FlopCounterMode(display=False) as counter:
             act()
+        arithmetic_ms = machine.compute_ms(counter.get_total_flops())
         weights_bytes = 4 * sum(parameter.numel() for parameter in network.parameters())
         figures.append(
             Figure.of_times(
@@ -75,7 +87,7 @@ def _measure(
                 f"{name}, {title}",
                 times["ours"],
                 times["classic"],
-                floor=max(machine.compute_ms(counter.get_total_flops()), machine.copy_ms(weights_bytes) / 2),
+                floor=None if dtype != torch.float32 else max(arithmetic_ms, machine.copy_ms(weights_bytes) / 2),
                 floor_is="the larger of its arithmetic and reading the weights once",
                 required_ratio=required_ratio,
             )
