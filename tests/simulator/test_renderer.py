@@ -8,8 +8,11 @@ import pytest
 
 from trackmania_rl.simulator.camera import chase_camera
 from trackmania_rl.simulator.mesh import add_point, add_quad, new_mesh
+from trackmania_rl.simulator.palette import COLORS, GRAYS
 from trackmania_rl.simulator.rasterizer import draw_mesh, new_canvas
 from trackmania_rl.simulator.renderer import Renderer
+from trackmania_rl.simulator.scenery import make_scenery
+from trackmania_rl.simulator.vehicle_state import VEHICLE_DTYPE
 from trackmania_rl.simulator.world import RIBBON_SPACING_M, Edge, Ribbon, Surface, Track, build_ribbon
 
 WIDTH_PX, HEIGHT_PX = 160, 120
@@ -386,3 +389,69 @@ def test_what_reaches_behind_the_camera_is_cut_off():
     assert np.all(pixels[-1, :] == 3), "the floor is below the camera"
     assert not np.any(pixels[:20]), "nothing of it is above the horizon"
     assert not np.any(_draw([(_square(-1, 1, -1, 1, -5.0), 3)]).pixels)
+
+
+def test_gray_pictures_are_the_gray_of_the_coloured_ones(eventful_track):
+    """Several races at once, each to its own row of its own frames; nothing else is written."""
+    random, ribbon = np.random.default_rng(3), eventful_track.ribbon
+    renderer, n_races, n_rows = Renderer(eventful_track), 7, 5
+    cars = np.zeros(n_races, dtype=VEHICLE_DTYPE)
+    frames = np.full((n_races, n_rows, 33, 47), 99, dtype=np.uint8)
+    passed, rows = np.arange(n_races) % 4, random.integers(0, n_rows, n_races)
+    for car in cars:
+        car["position_m"], _, car["ribbon_index"] = car_pose(ribbon, random.uniform(20.0, 500.0))
+        car["rotation"] = np.linalg.qr(random.normal(size=(3, 3)))[0]
+    cars["rotation"][3:] = [car_pose(ribbon, ribbon.station_m[index])[1] for index in cars["ribbon_index"][3:]]
+    races = np.array([6, 0, 2, 3, 5])
+    renderer.render_gray(races, cars, passed, frames, rows)
+    expected = np.full_like(frames, 99)
+    for race in races:
+        pose = (cars[race]["position_m"], cars[race]["rotation"], cars[race]["ribbon_index"])
+        expected[race, rows[race]] = gray(renderer.render(*pose, 47, 33, passed_checkpoints=passed[race]))
+    np.testing.assert_array_equal(frames, expected)
+
+
+def test_every_colour_has_its_gray():
+    for colors, grays in zip(COLORS, GRAYS, strict=True):
+        pixels = colors.reshape(1, -1, 1).view(np.uint8)
+        np.testing.assert_array_equal(gray(pixels), grays.reshape(1, -1))
+
+
+def test_an_impossible_pose_among_gray_pictures_is_refused(eventful_track):
+    cars, rows = np.zeros(2, dtype=VEHICLE_DTYPE), np.zeros(2, dtype=np.int64)
+    cars["rotation"] = np.eye(3)
+    cars["position_m"][1] = np.nan
+    frames = np.zeros((2, 1, 8, 8), dtype=np.uint8)
+    renderer = Renderer(eventful_track)
+    renderer.render_gray(np.array([0]), cars, rows, frames, rows)
+    with pytest.raises(ValueError, match=r"no pose.*nan"):
+        renderer.render_gray(np.array([0, 1]), cars, rows, frames, rows)
+
+
+@pytest.mark.parametrize("step", [4, 8, 16, 32])
+def test_the_error_of_a_step_is_how_far_it_moves_the_road(eventful_track, step):
+    """Against a loop over cross-sections and places."""
+    scenery, ribbon = make_scenery(eventful_track), eventful_track.ribbon
+    last = len(ribbon.station_m) - 1
+    for band in (0, 5, 11, last // 16):
+        group = range(band * 16, band * 16 + 16) if step <= 16 else range(band // 2 * 32, band // 2 * 32 + 32)
+        moved_m = 0.8 if step == 32 else 0.0
+        is_bent = False
+        for section in group:
+            if section > last:
+                break
+            near = section // step * step
+            far = min(near + step, last)
+            share = (section - near) / max(far - near, 1)
+            half_m = [ribbon.half_width_m[index] for index in (near, section, far)]
+            for side in (1.0, -1.0):
+                for inset_m, up_m in ((0.0, 1.0), (0.0, 0.75), (0.0, -0.8), (0.0, 0.0), (0.6, 0.0)):
+                    a, here, b = (
+                        ribbon.center_m[index] + side * (half - inset_m) * ribbon.left[index] + up_m * ribbon.up[index]
+                        for index, half in zip((near, section, far), half_m, strict=True)
+                    )
+                    moved_m = max(moved_m, np.linalg.norm((1 - share) * a + share * b - here))
+            widths = [2.0 * (half_m[i] - 0.6) * ribbon.left[index] for i, index in ((0, near), (2, far))]
+            is_bent |= abs((widths[1] - widths[0]) @ ribbon.up[section]) / 4.0 > 0.03
+        level = {4: 1, 8: 2, 16: 3, 32: 4}[step]
+        np.testing.assert_allclose(scenery.step_error_m[band, level], np.inf if is_bent else moved_m)

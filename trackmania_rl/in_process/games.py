@@ -10,7 +10,6 @@ from collections import OrderedDict
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-import cv2
 import numpy as np
 import numpy.typing as npt
 
@@ -210,11 +209,10 @@ class InProcessGames:
         )
 
     def _take_pictures(self, games: list[int]) -> None:
-        width_px, height_px = self.game.image_width_px, self.game.image_height_px
-        for game in games:
-            track = self._maps[self._map_of_game[game]].track
-            picture = self._races.render(game, track, width_px, height_px)
-            cv2.cvtColor(picture, cv2.COLOR_BGRA2GRAY, dst=self._columns.frames[game, self._rows[game], 0])
+        if games:
+            numbers, frames = np.array(games, dtype=np.int64), self._columns.frames[:, :, 0]
+            for number, places in self._by_map(numbers):
+                self._races.render_gray(numbers[places], self._maps[number].track, frames, self._rows)
 
     def _map_number(self, entry: MapEntry) -> int:
         key = (entry.map_path, entry.reference_line)

@@ -78,12 +78,12 @@ def depth_in_view(camera: Camera, points_m: npt.NDArray[np.float64], row: int) -
 
 @compiled
 def to_camera_axes(camera: Camera, points_m: npt.NDArray[np.float64], count: int, seen_m: npt.NDArray) -> None:
-    """Writes the first `count` world points (N, 3) to `seen_m` (N, 3) in camera axes: metres right, down and ahead."""
+    """Writes the first `count` world points (3, N) to `seen_m` (3, N) in camera axes: metres right, down and ahead."""
     position, axes = camera.position_m, camera.axes
-    for row in range(count):
-        x = points_m[row, 0] - position[0]
-        y = points_m[row, 1] - position[1]
-        z = points_m[row, 2] - position[2]
-        seen_m[row, 0] = axes[0, 0] * x + axes[0, 1] * y + axes[0, 2] * z
-        seen_m[row, 1] = axes[1, 0] * x + axes[1, 1] * y + axes[1, 2] * z
-        seen_m[row, 2] = axes[2, 0] * x + axes[2, 1] * y + axes[2, 2] * z
+    for axis in range(3):
+        along_x, along_y, along_z = axes[axis, 0], axes[axis, 1], axes[axis, 2]
+        for column in range(count):
+            x = points_m[0, column] - position[0]
+            y = points_m[1, column] - position[1]
+            z = points_m[2, column] - position[2]
+            seen_m[axis, column] = along_x * x + along_y * y + along_z * z

@@ -9,19 +9,18 @@ from trackmania_rl.simulator.camera import Camera, depth_in_view
 from trackmania_rl.simulator.compiled import compiled
 from trackmania_rl.simulator.mesh import Mesh, add_point, add_quad
 from trackmania_rl.simulator.palette import PLAIN_LIGHT, Paint, color_at
-from trackmania_rl.simulator.road_mesh import Scenery, add_mark, add_place, add_section, visible_sections
+from trackmania_rl.simulator.road_mesh import add_mark, add_place, add_section, visible_sections
+from trackmania_rl.simulator.scenery import GATE_LINE_SECTIONS, PLACES, Scenery
 from trackmania_rl.simulator.world import Ribbon
 
 _POST_WIDTH_M = 0.9
 _BANNER_BOTTOM_M = 5.0
 _BANNER_TOP_M = 7.4
-_LINE_ACROSS_SECTIONS = 4
-"""Cross-sections (2 m) that the line under a gate is long."""
 _FINISH_COLUMNS = 12
 _FINISH_POST_ROWS = 4
 MOST_GATE_QUADS = 4 * _FINISH_COLUMNS + 2 * _FINISH_POST_ROWS
 """A gate's mesh has at most so many quadrilaterals (the finish's two rows of checks above and two on the road)."""
-MOST_GATE_POINTS = 4 * MOST_GATE_QUADS + 3 * 12
+MOST_GATE_POINTS = 4 * MOST_GATE_QUADS + 3 * PLACES
 """And so many points, with three cross-sections."""
 
 _CAR_BOXES_M = np.array(
@@ -81,33 +80,39 @@ def _add_upright(
 
 
 @compiled
-def _add_checkpoint(mesh: Mesh, ribbon: Ribbon, section: int, is_passed: bool, depth_m: float) -> None:
+def _add_checkpoint(mesh: Mesh, scenery: Scenery, section: int, is_passed: bool, depth_m: float) -> None:
     """Adds a blue gate with a white stripe, and a white line on the road; once passed, all is gray."""
+    ribbon, places_m = scenery.ribbon, scenery.places_m
     half_m = ribbon.half_width_m[section]
-    frame = color_at(Paint.PASSED_CHECKPOINT if is_passed else Paint.CHECKPOINT, PLAIN_LIGHT, depth_m)
-    stripe = color_at(Paint.PASSED_CHECKPOINT if is_passed else Paint.CHECKPOINT_STRIPE, PLAIN_LIGHT, depth_m)
+    frame = color_at(mesh.palette, Paint.PASSED_CHECKPOINT if is_passed else Paint.CHECKPOINT, PLAIN_LIGHT, depth_m)
+    stripe = color_at(
+        mesh.palette, Paint.PASSED_CHECKPOINT if is_passed else Paint.CHECKPOINT_STRIPE, PLAIN_LIGHT, depth_m
+    )
     margin_m = (_BANNER_TOP_M - _BANNER_BOTTOM_M) / 3.0
     outer_m = half_m + _POST_WIDTH_M
     _add_upright(mesh, ribbon, section, -half_m, half_m, _BANNER_BOTTOM_M + margin_m, _BANNER_TOP_M - margin_m, stripe)
     _add_upright(mesh, ribbon, section, -half_m, half_m, _BANNER_BOTTOM_M, _BANNER_TOP_M, frame)
     _add_upright(mesh, ribbon, section, -outer_m, -half_m, 0.0, _BANNER_TOP_M, frame)
     _add_upright(mesh, ribbon, section, half_m, outer_m, 0.0, _BANNER_TOP_M, frame)
-    near = add_section(mesh, ribbon, section)
-    far = add_section(mesh, ribbon, min(section + _LINE_ACROSS_SECTIONS, ribbon.station_m.shape[0] - 1))
+    near = add_section(mesh.points_m, mesh.counts, places_m, section)
+    far = add_section(
+        mesh.points_m, mesh.counts, places_m, min(section + GATE_LINE_SECTIONS, ribbon.station_m.shape[0] - 1)
+    )
     if ribbon.has_road[section]:
         add_mark(mesh, near, far, 0.0, 1.0, 0.0, 1.0, stripe)
 
 
 @compiled
-def _add_finish(mesh: Mesh, ribbon: Ribbon, section: int, depth_m: float) -> None:
+def _add_finish(mesh: Mesh, scenery: Scenery, section: int, depth_m: float) -> None:
     """Adds a chequered gate, and two rows of checks on the road."""
-    light = color_at(Paint.FINISH_LIGHT, PLAIN_LIGHT, depth_m)
-    dark = color_at(Paint.FINISH_DARK, PLAIN_LIGHT, depth_m)
+    ribbon, places_m = scenery.ribbon, scenery.places_m
+    light = color_at(mesh.palette, Paint.FINISH_LIGHT, PLAIN_LIGHT, depth_m)
+    dark = color_at(mesh.palette, Paint.FINISH_DARK, PLAIN_LIGHT, depth_m)
     half_m = ribbon.half_width_m[section]
     last = ribbon.station_m.shape[0] - 1
-    near = add_section(mesh, ribbon, section)
-    middle = add_section(mesh, ribbon, min(section + _LINE_ACROSS_SECTIONS // 2, last))
-    far = add_section(mesh, ribbon, min(section + _LINE_ACROSS_SECTIONS, last))
+    near = add_section(mesh.points_m, mesh.counts, places_m, section)
+    middle = add_section(mesh.points_m, mesh.counts, places_m, min(section + GATE_LINE_SECTIONS // 2, last))
+    far = add_section(mesh.points_m, mesh.counts, places_m, min(section + GATE_LINE_SECTIONS, last))
     banner_middle_m = 0.5 * (_BANNER_BOTTOM_M + _BANNER_TOP_M)
     for column in range(_FINISH_COLUMNS):
         right, left = column / _FINISH_COLUMNS, (column + 1) / _FINISH_COLUMNS
@@ -137,9 +142,9 @@ def add_gates(mesh: Mesh, scenery: Scenery, camera: Camera, car_section: int, pa
         if first <= section <= last:
             depth_m = depth_in_view(camera, ribbon.center_m, section)
             if gate == finish:
-                _add_finish(mesh, ribbon, section, depth_m)
+                _add_finish(mesh, scenery, section, depth_m)
             else:
-                _add_checkpoint(mesh, ribbon, section, gate < passed_checkpoints, depth_m)
+                _add_checkpoint(mesh, scenery, section, gate < passed_checkpoints, depth_m)
 
 
 @compiled
@@ -166,9 +171,18 @@ def add_car(mesh: Mesh, position_m: npt.NDArray, rotation: npt.NDArray) -> None:
             up_m = _CAR_BOXES_M[box, 2 + (corner >> 1 & 1)]
             forward_m = _CAR_BOXES_M[box, 4 + (corner >> 2)]
             _add_car_point(mesh, position_m, rotation, left_m, up_m, forward_m)
-        side = color_at(_CAR_PAINTS[box, 1], PLAIN_LIGHT, 0.0)
-        add_quad(mesh, first + 2, first + 3, first + 7, first + 6, color_at(_CAR_PAINTS[box, 0], PLAIN_LIGHT, 0.0))
-        add_quad(mesh, first, first + 1, first + 3, first + 2, color_at(_CAR_PAINTS[box, 2], PLAIN_LIGHT, 0.0))
+        side = color_at(mesh.palette, _CAR_PAINTS[box, 1], PLAIN_LIGHT, 0.0)
+        add_quad(
+            mesh,
+            first + 2,
+            first + 3,
+            first + 7,
+            first + 6,
+            color_at(mesh.palette, _CAR_PAINTS[box, 0], PLAIN_LIGHT, 0.0),
+        )
+        add_quad(
+            mesh, first, first + 1, first + 3, first + 2, color_at(mesh.palette, _CAR_PAINTS[box, 2], PLAIN_LIGHT, 0.0)
+        )
         add_quad(mesh, first, first + 2, first + 6, first + 4, side)
         add_quad(mesh, first + 1, first + 3, first + 7, first + 5, side)
 
@@ -191,7 +205,7 @@ def add_shadow(mesh: Mesh, ribbon: Ribbon, car_section: int, position_m: npt.NDA
         row = _add_car_point(mesh, position_m, rotation, left_m, 0.0, forward_m)
         over_shadow_m = -_SHADOW_OVER_ROAD_M
         for axis in range(3):
-            over_shadow_m += (mesh.points_m[row, axis] - center[car_section, axis]) * up[car_section, axis]
+            over_shadow_m += (mesh.points_m[axis, row] - center[car_section, axis]) * up[car_section, axis]
         for axis in range(3):
-            mesh.points_m[row, axis] -= over_shadow_m * up[car_section, axis]
-    add_quad(mesh, first, first + 1, first + 2, first + 3, color_at(Paint.SHADOW, PLAIN_LIGHT, 0.0))
+            mesh.points_m[axis, row] -= over_shadow_m * up[car_section, axis]
+    add_quad(mesh, first, first + 1, first + 2, first + 3, color_at(mesh.palette, Paint.SHADOW, PLAIN_LIGHT, 0.0))

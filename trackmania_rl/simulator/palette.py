@@ -7,6 +7,7 @@ A paint is what a thing is painted with; its colour on the picture also depends 
 from __future__ import annotations
 
 from enum import IntEnum, auto
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +17,7 @@ from trackmania_rl.simulator.world import Surface
 
 
 class Paint(IntEnum):
-    """Rows of `PALETTE`. Names with a twin (`_ALTERNATE`) change every few metres, so that speed is seen."""
+    """Rows of `Colors.paints`. Names with a twin (`_ALTERNATE`) change every few metres, so that speed is seen."""
 
     ASPHALT = 0
     ASPHALT_ALTERNATE = auto()
@@ -144,21 +145,52 @@ def _mix_sky() -> npt.NDArray[np.uint32]:
     return _as_pixels((1.0 - height) * np.array(_SKY_AT_HORIZON) + height * np.array(_SKY_ABOVE))
 
 
-PALETTE = _mix_palette()
-"""(paints, LIGHT_LEVELS, HAZE_LEVELS) uint32 pixels, blue first in memory."""
-SKY = _mix_sky()
-"""(SKY_LEVELS,) uint32 pixels."""
+class Colors(NamedTuple):
+    """All pixels that a picture can have.
+
+    Attributes:
+        paints: (paints, LIGHT_LEVELS, HAZE_LEVELS) uint32.
+        sky: (SKY_LEVELS,) uint32.
+        ground: (2, HAZE_LEVELS) uint32, the two kinds of tiles of the stadium's ground.
+    """
+
+    paints: npt.NDArray[np.uint32]
+    sky: npt.NDArray[np.uint32]
+    ground: npt.NDArray[np.uint32]
+
+
 PLAIN_LIGHT = LIGHT_LEVELS // 2
 """The level at which a paint has its own brightness."""
-GROUND_TILES = np.ascontiguousarray(PALETTE[[Paint.GROUND, Paint.GROUND_ALTERNATE], PLAIN_LIGHT])
-"""(2, HAZE_LEVELS) uint32 pixels of the stadium's ground."""
+
+
+def _with_ground(paints: npt.NDArray[np.uint32], sky: npt.NDArray[np.uint32]) -> Colors:
+    ground = np.ascontiguousarray(paints[[Paint.GROUND, Paint.GROUND_ALTERNATE], PLAIN_LIGHT])
+    return Colors(paints, sky, ground)
+
+
+def _gray_of(pixels: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
+    """Gray levels 0..255 of pixels, as OpenCV's COLOR_BGRA2GRAY computes them: ITU-R BT.601 in units of 2^-15."""
+    weights = np.array([3735, 19235, 9798, 0], dtype=np.uint32)
+    levels = pixels[..., None].view(np.uint8) @ weights + (1 << 14) >> 15
+    return levels.astype(np.uint32)
+
+
+COLORS = _with_ground(_mix_palette(), _mix_sky())
+"""Pixels whose four bytes in memory are blue, green, red, 255."""
+GRAYS = _with_ground(_gray_of(COLORS.paints), _gray_of(COLORS.sky))
+"""The same, each as its gray level 0..255."""
 
 
 @compiled
-def color_at(paint: int, light: int, depth_m: float) -> np.uint32:
+def haze_at(depth_m: float) -> int:
+    """The haze level at a distance from the camera."""
+    return min(max(int(depth_m * HAZE_LEVELS_PER_M), 0), HAZE_LEVELS - 1)
+
+
+@compiled
+def color_at(palette: Colors, paint: int, light: int, depth_m: float) -> np.uint32:
     """A paint's pixel at a brightness level and a distance from the camera."""
-    haze = min(max(int(depth_m * HAZE_LEVELS_PER_M), 0), HAZE_LEVELS - 1)
-    return PALETTE[paint, light, haze]
+    return palette.paints[paint, light, haze_at(depth_m)]
 
 
 _PAINT_OF_SURFACE: dict[Surface, Paint] = {

@@ -119,17 +119,22 @@ class RaceBatch:
         """Official times of the gates that a race has passed."""
         return tuple(self.times_ms[race, : self.passed_count[race]].tolist())
 
-    def render(self, race: int, track: TrackForBatch, width_px: int, height_px: int) -> npt.NDArray[np.uint8]:
-        """A race's picture of this instant, (height_px, width_px, 4) uint8, blue, green, red, 255; top row first."""
-        car = self.cars[race]
-        return track.renderer.render(
-            car["position_m"],
-            car["rotation"],
-            car["ribbon_index"],
-            width_px,
-            height_px,
-            int(self.passed_count[race]),
-        )
+    def render_gray(
+        self,
+        races: npt.NDArray[np.int64],
+        track: TrackForBatch,
+        frames: npt.NDArray[np.uint8],
+        rows: npt.NDArray[np.int64],
+    ) -> None:
+        """Draw gray pictures of this instant for several races on one track.
+
+        Args:
+            races: (n,) int64, their numbers.
+            track: theirs.
+            frames: (K, R, H, W) uint8, C order; the picture of race r is written to `frames[r, rows[r]]`.
+            rows: (K,) int64.
+        """
+        track.renderer.render_gray(races, self.cars, self.passed_count, frames, rows)
 
 
 @compiled
