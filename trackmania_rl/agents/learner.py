@@ -105,12 +105,16 @@ class IQNLearner:
         )
 
         self._pieces = plain = _Pieces(self._targets_of, self._differentiate_portion, self._scaling.factors)
-        self._loss_of_portion: Callable[[Transitions, Quantiles], IQNLoss] = lambda *of: self._differentiate(*of, plain)
+        self._loss_of_portion: Callable[[Transitions, Quantiles], IQNLoss] = lambda batch, quantiles: (
+            self._differentiate(batch, quantiles, plain)
+        )
         self._move_weights_step = self._move_weights
-        self._step_of_portion = self._step
+        self._step_of_portion: Callable[[Transitions, Quantiles], UpdateMetrics] = self._step
         if use_torch_compile:
             compiler = Compiler()
-            self._pieces = _Pieces(*(compiler.compiled(piece) for piece in plain))
+            self._pieces = _Pieces(
+                compiler.compiled(plain.targets), compiler.compiled(plain.gradient), compiler.compiled(plain.factors)
+            )
             self._loss_of_portion = compiler.compiled(self._loss_of_portion)
             self._move_weights_step = compiler.compiled(self._move_weights)
             if device.type == "cuda":
