@@ -131,8 +131,7 @@ def evaluate(arguments: argparse.Namespace) -> None:
 def results_table(evaluations: list[MapEvaluation], title: str) -> Table:
     """What a person wants to know of each map."""
     table = Table(title=title, title_justify="left")
-    longest_name = max(len(evaluation.map_entry.map_name) for evaluation in evaluations)
-    table.add_column("map", min_width=min(longest_name, 30))
+    table.add_column("map", overflow="fold")
     for heading in ("finished", "best", "median", "mean", "metres"):
         table.add_column(heading, justify="right")
     table.add_column("checkpoints of the best race")
