@@ -1,0 +1,163 @@
+"""Each option of the agent in a small run within one process: it drives, learns, hands weights on, and resumes."""
+
+import io
+import multiprocessing
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+
+from trackmania_rl.agents.flat_parameters import flatten_parameters
+from trackmania_rl.agents.inference import Inferer
+from trackmania_rl.agents.shared_weights import SharedWeights
+from trackmania_rl.features import ObservationLayout
+from trackmania_rl.in_process.games import InProcessGames
+from trackmania_rl.multiprocess.batch_collector import BatchCollector
+from trackmania_rl.multiprocess.collector import CollectorParts, WeightsFollower
+from trackmania_rl.multiprocess.learner import Learning, build_learning
+from trackmania_rl.multiprocess.live_settings import LiveSettings, write_snapshot
+from trackmania_rl.multiprocess.run_network import make_network
+from trackmania_rl.seeds import SeedTree
+from trackmania_rl.settings import load_settings
+
+from .conftest import TINY, FakeReceived
+
+CONTEXT = multiprocessing.get_context("spawn")
+IMPALA = ("image_head=impala", "impala_channels=(3, 5)", "impala_pooled_size=2")
+ONLY_NOISE = (
+    "noisy_heads_sigma=0.5",
+    "epsilon_schedule=((0, 0.0),)",
+    "epsilon_boltzmann_schedule=((0, 0.0),)",
+    "noise_redraw_every_n_actions=7",
+)
+OPTIONS = {
+    "none": (),
+    "double DQN": ("use_ddqn=True",),
+    "Munchausen": ("munchausen_alpha=0.9",),
+    "smaller of both": ("use_minimum_of_online_and_target=True",),
+    "noisy heads": ONLY_NOISE,
+    "spectral norm": ("use_spectral_norm_on_heads=True",),
+    "residual head": IMPALA,
+    "three frames": ("frames_per_state=3",),
+    "shifted images": ("image_shift_px=2",),
+    "prioritized replay": ("prio_alpha=0.6", "prio_beta=0.4"),
+    "resets": ("reset_every_n_frames_generated=60", "additional_transitions_after_reset=26"),
+    "many at once": (
+        *("munchausen_alpha=0.9", "use_minimum_of_online_and_target=True", "prio_alpha=0.6"),
+        *("frames_per_state=2", "image_shift_px=2", *IMPALA, *ONLY_NOISE),
+    ),
+    "many at once, with spectral norm": (
+        *("use_ddqn=True", "use_minimum_of_online_and_target=True", "use_spectral_norm_on_heads=True"),
+        *("frames_per_state=2", "image_shift_px=2", *IMPALA),
+    ),
+}
+
+
+class RaceQueue:
+    """Where the collector's races go, and the learner's come from."""
+
+    def __init__(self) -> None:
+        self.races: list[FakeReceived] = []
+
+    def frames(self, game: int) -> npt.NDArray[np.uint8]:
+        return np.zeros((1, 1, 15, 17), dtype=np.uint8)
+
+    def send(self, game: int, rollout_results: Mapping[str, Any], end_race_stats: Mapping[str, Any]) -> None:
+        copies = {k: v.copy() if isinstance(v, np.ndarray) else v for k, v in rollout_results.items()}
+        self.races.append(FakeReceived(copies, dict(end_race_stats)))
+
+
+class SmallRun:
+    """A learner and a collector of two games, joined without processes."""
+
+    def __init__(self, live: LiveSettings, maps_folder: Path) -> None:
+        settings, seeds = live.current, SeedTree(1)
+        layout = ObservationLayout.from_settings(settings.observation)
+        self.shared = [SharedWeights(make_network(settings, layout, seeds), CONTEXT) for _ in range(2)]
+        self.learning: Learning = build_learning(
+            live,
+            make_network(settings, layout, seeds),
+            layout,
+            seeds,
+            exploration_weights=self.shared[0],
+            evaluation_weights=self.shared[1],
+            receive=lambda: None,
+            should_stop=lambda: False,
+            on_race=lambda race: None,
+            housekeeping=lambda: None,
+        )
+        self.followers = [
+            WeightsFollower(
+                Inferer(
+                    make_network(settings, layout, seeds),
+                    n_quantiles=settings.agent.iqn_k,
+                    inputs=settings.game.inputs,
+                    exploration_settings=settings.exploration,
+                    rng=seeds.rng(name),
+                ),
+                shared,
+            )
+            for name, shared in zip(("explorer", "evaluator"), self.shared, strict=True)
+        ]
+        self.queue = RaceQueue()
+        games = InProcessGames(2, settings.game, settings.observation, maps_folder)
+        parts = CollectorParts(live, *self.followers, lambda: 1000, lambda: False, self.queue)
+        self.collector = BatchCollector(parts, games)
+
+    def drive(self, n_races: int) -> list[FakeReceived]:
+        """The next races."""
+        while len(self.queue.races) < n_races:
+            self.collector.play_one_action()
+        races, self.queue.races = self.queue.races, []
+        return races
+
+    def learn(self, races: list[FakeReceived]) -> None:
+        """One round of the Trainer's loop for each race."""
+        trainer = self.learning.trainer
+        for race in races:
+            batch = trainer._process_batch_hook(race)
+            trainer.collected_frames += batch.numel()
+            trainer.optim_steps(batch)
+            trainer._post_steps_hook()
+
+    def state(self) -> io.BytesIO:
+        """All that is resumable, as bytes."""
+        file = io.BytesIO()
+        torch.save(self.learning.trainer.state_dict(), file)
+        file.seek(0)
+        return file
+
+
+@pytest.mark.parametrize(
+    "option", [name if name.startswith("many") else pytest.param(name, marks=pytest.mark.slow) for name in OPTIONS]
+)
+def test_a_small_run_with_each_option(option: str, tmp_path: Path, repository_root: Path) -> None:
+    overrides = (*TINY, "image_width_px=17", "image_height_px=15", "cutoff_no_progress_within_ms=600", *OPTIONS[option])
+    snapshot = write_snapshot(repository_root / "config_files" / "config.py", tmp_path / "config", overrides)
+    live = LiveSettings(snapshot, load_settings(snapshot))
+    run, resumed = (SmallRun(live, repository_root / "maps") for _ in range(2))
+    for _ in range(3):
+        run.learn(run.drive(4))
+    learner = run.learning.learner
+    assert learner.updates > 10
+    assert all(np.isfinite(value) for value in run.learning.stepper.take_means().values())
+    assert np.isfinite(run.learning.test_loss.test_loss)
+
+    run.drive(1)  # pulls the weights that were published last
+    for follower, shared in zip(run.followers, run.shared, strict=True):
+        fresh = make_network(live.current, ObservationLayout.from_settings(live.current.observation), SeedTree(2))
+        assert follower.version == shared.pull_if_newer(fresh, 0) > 1
+        assert torch.equal(flatten_parameters(follower.inferer.network), flatten_parameters(fresh))
+
+    races = run.drive(4)
+    resumed.learning.load_state_dict(torch.load(run.state(), weights_only=True))
+    for each in (run, resumed):
+        each.learn(races)
+    assert resumed.learning.learner.updates == learner.updates
+    other = resumed.learning.learner.online.state_dict()
+    for name, weights in learner.online.state_dict().items():
+        assert torch.equal(weights, other[name]), name
