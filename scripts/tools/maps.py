@@ -1,0 +1,54 @@
+"""Maps, replays and reference lines: look at them, build a line, check it, add a map to the map cycle.
+
+Examples:
+  python scripts/tools/maps.py show B13-Obstacle.Challenge.Gbx
+  python scripts/tools/maps.py line --replay best.Replay.Gbx --output maps/b13_0.5m.npy --picture b13.png
+  python scripts/tools/maps.py add B13-Obstacle.Challenge.Gbx best.Replay.Gbx --name b13 --insert
+
+Every command has its own help: python scripts/tools/maps.py COMMAND --help
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import pkgutil
+import sys
+from pathlib import Path
+
+PROJECT = Path(__file__).resolve().parent.parent.parent
+# So that it runs from a checkout that is not installed, from anywhere, and from tests that load it by its path.
+sys.path[:0] = [str(PROJECT), str(Path(__file__).resolve().parent)]
+
+import maps_commands  # noqa: E402
+
+from trackmania_rl.errors import UserError  # noqa: E402
+
+INTERRUPTED = 130
+"""Exit code of a command that was interrupted, as shells have it."""
+
+
+def main(command_line: list[str] | None = None) -> int:
+    """Run the command line (default: this process's); return the exit code, 1 for a problem."""
+    arguments = make_parser().parse_args(command_line)
+    try:
+        return int(arguments.run(arguments))
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The parser with every subcommand: each public module of `maps_commands` adds its own."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for module in sorted(pkgutil.iter_modules(maps_commands.__path__), key=lambda module: module.name):
+        if not module.name.startswith("_"):
+            importlib.import_module(f"{maps_commands.__name__}.{module.name}").add_parser(subparsers)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

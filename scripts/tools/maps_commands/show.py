@@ -1,0 +1,120 @@
+"""`maps.py show`: what a map or a replay says."""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from trackmania_rl.errors import UserError
+from trackmania_rl.gbx.challenge import Block, Challenge, Gate, is_challenge_file, read_challenge
+from trackmania_rl.gbx.replay import Ghost, is_replay_file, read_replay
+from trackmania_rl.telemetry.terminal_view import format_time
+
+HEADINGS = ("+z", "-x", "-z", "+x")
+"""Where a block looks, by its quarter turns."""
+GATE_ORDER = (Gate.START, Gate.START_AND_FINISH, Gate.CHECKPOINT, Gate.FINISH)
+KINDS_SHOWN = 12
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the command `show`."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "show",
+        help="what a map or a replay says",
+        description="Print what a map (.Challenge.Gbx), a replay or a ghost (.Replay.Gbx, .Ghost.Gbx) says.",
+    )
+    parser.add_argument("files", nargs="+", type=Path, metavar="MAP_OR_REPLAY")
+    parser.add_argument("--all-blocks", action="store_true", help="every kind of block, not only the most frequent")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print every file; the exit code is 1 if one of them cannot be read."""
+    console, n_problems = Console(), 0
+    for file in arguments.files:
+        try:
+            if is_challenge_file(file):
+                show_challenge(console, file, read_challenge(file), arguments.all_blocks)
+            elif is_replay_file(file):
+                show_replay(console, file, arguments.all_blocks)
+            else:
+                raise UserError(f"{file}: its name must end in .Challenge.Gbx, .Replay.Gbx or .Ghost.Gbx")
+        except UserError as error:
+            n_problems += 1
+            Console(stderr=True).print(Text(f"error: {error}"), soft_wrap=True)
+    return 1 if n_problems else 0
+
+
+def show_challenge(console: Console, file: Path, challenge: Challenge, all_blocks: bool) -> None:
+    """Print a map: what it is, its blocks by kind, its gates."""
+    times, kinds = challenge.times, Counter(block.name for block in challenge.blocks)
+    shown = kinds.most_common(None if all_blocks else KINDS_SHOWN)
+    others = f", {len(kinds) - len(shown)} other kinds (--all-blocks)" if len(shown) < len(kinds) else ""
+    _print_facts(
+        console,
+        str(file),
+        {
+            "map": challenge.plain_name,
+            "author": challenge.author,
+            "environment": f"{challenge.environment}, {challenge.mood}",
+            "size": "{} x {} x {} blocks".format(*challenge.size_cells),
+            "laps": str(challenge.n_laps),
+            "author, gold, silver, bronze": ", ".join(
+                map(format_time, (times.author_ms, times.gold_ms, times.silver_ms, times.bronze_ms))
+            ),
+            "checkpoints": str(sum(gate.gate is Gate.CHECKPOINT for gate in challenge.gates)),
+            "blocks": str(len(challenge.blocks)),
+            "of them": ", ".join(f"{count} {kind}" for kind, count in shown) + others,
+        },
+    )
+    table = Table("gate", "block", "x, y, z in m", "looks along")
+    for gate in sorted(challenge.gates, key=lambda gate: GATE_ORDER.index(gate.gate or Gate.CHECKPOINT)):
+        table.add_row(*_gate_row(gate))
+    console.print(table)
+
+
+def show_replay(console: Console, file: Path, all_blocks: bool) -> None:
+    """Print a replay or a ghost: its races, then the map within it."""
+    replay = read_replay(file)
+    _print_facts(console, str(file), {"saved by": replay.nickname or "unknown", "races": str(len(replay.ghosts))})
+    for ghost in replay.ghosts:
+        _print_facts(console, f"driver {ghost.login or 'unknown'}", _ghost_facts(ghost))
+    if replay.challenge is not None:
+        show_challenge(console, Path(f"{file}, its map"), replay.challenge, all_blocks)
+
+
+def _ghost_facts(ghost: Ghost) -> dict[str, str]:
+    checkpoints = ", ".join(map(format_time, ghost.checkpoint_times_ms)) or "none"
+    samples = "none"
+    if ghost.samples is not None:
+        driven_m = np.linalg.norm(np.diff(ghost.samples.position_m, axis=0), axis=1).sum()
+        samples = f"{len(ghost.samples.time_ms)}, one every {ghost.samples.period_ms} ms, {driven_m:.0f} m in all"
+    return {
+        "race time": "not finished" if ghost.race_time_ms is None else format_time(ghost.race_time_ms),
+        "checkpoint times": checkpoints,
+        "respawns": str(ghost.n_respawns),
+        "samples": samples,
+        "changes of inputs": str(len(ghost.events)),
+        "game": ghost.game_version or "unknown",
+    }
+
+
+def _gate_row(gate: Block) -> tuple[str, Text, str, str]:
+    kind = "" if gate.gate is None else gate.gate.value
+    return kind, Text(gate.name), "{:.0f}, {:.0f}, {:.0f}".format(*gate.floor_center_m), HEADINGS[gate.quarter_turns]
+
+
+def _print_facts(console: Console, title: str, facts: dict[str, str]) -> None:
+    """Print names and values; texts from files are shown as they are, never taken for markup."""
+    table = Table.grid(padding=(0, 2))
+    for name, value in facts.items():
+        table.add_row(Text(name), Text(value))
+    console.print(Text(title, style="bold"))
+    console.print(table)
