@@ -196,7 +196,7 @@ def _block(block: MapBlock) -> Block:
 
 def _medal_times(nodes: list[CGameHeader]) -> MedalTimes:
     """The times stand in a node of their own; -1 is none."""
-    times = next((node.times for node in nodes if getattr(node, "times", None)), {})
+    times: dict[str, int] = next((node.times for node in nodes if getattr(node, "times", None)), {})
     author, gold, silver, bronze = (
         times[medal] if times.get(medal, -1) >= 0 else None for medal in ("author", "gold", "silver", "bronze")
     )
