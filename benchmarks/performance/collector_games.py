@@ -32,7 +32,6 @@ from trackmania_rl.tmi_interaction.launchers import SimulatedGameLauncher, find_
 PART = "collector"
 NUMBERS_OF_GAMES = (1, 2, 4, 8)
 REPETITIONS = 3
-WARM_UP_RACES_PER_GAME = 1
 
 
 def measure(options: Options, machine: Machine) -> list[Figure]:
@@ -70,7 +69,8 @@ class _Outbox:
     """Counts actions and tells when enough were made."""
 
     def __init__(self, settings: Settings) -> None:
-        self.actions = self.races = 0
+        self.actions = 0
+        self.games: set[int] = set()
         self._frames_shape = (1, settings.game.image_height_px, settings.game.image_width_px)
         self._max_actions = settings.game.cutoff_race_longer_than_ms // settings.game.ms_per_action + 2
         self._rooms: dict[int, Any] = {}
@@ -82,7 +82,7 @@ class _Outbox:
 
     def send(self, game: int, rollout_results: Mapping[str, Any], end_race_stats: Mapping[str, Any]) -> None:
         self.actions += len(rollout_results["actions"])
-        self.races += 1
+        self.games.add(game)
 
 
 class _Surroundings:
@@ -130,7 +130,7 @@ class _Surroundings:
 
     def time_collector(self, n_games: int, n_actions: int) -> Timing:
         """Per action, by a collector."""
-        clock = _Clock(self.outbox, n_games * WARM_UP_RACES_PER_GAME, n_actions)
+        clock = _Clock(self.outbox, n_games, n_actions)
         self._is_over = clock.is_over
         Collector(self.parts, [self._manager() for _ in range(n_games)]).run()
         return clock.timing
@@ -138,7 +138,7 @@ class _Surroundings:
     def time_directly(self, n_actions: int) -> Timing:
         """Per action, by one game that calls its policy itself."""
         manager, races = self._manager(), Races(self.parts)
-        clock = _Clock(self.outbox, WARM_UP_RACES_PER_GAME, n_actions)
+        clock = _Clock(self.outbox, 1, n_actions)
         while not clock.is_over():
             race, _ = races.next()
             inferer = race.follower.inferer
@@ -155,18 +155,18 @@ class _Surroundings:
 
 
 class _Clock:
-    """Asked after every action, it times spans of `n_actions` once the first races are over."""
+    """Asked after every action, it times spans of `n_actions` once each game has finished a race."""
 
-    def __init__(self, outbox: _Outbox, warm_up_races: int, n_actions: int) -> None:
+    def __init__(self, outbox: _Outbox, n_games: int, n_actions: int) -> None:
         self._outbox = outbox
-        self._warm_up_races = warm_up_races
+        self._n_games = n_games
         self._n_actions = n_actions
         self._marks: list[tuple[int, float, float]] = []
         self._processes: list[psutil.Process] = []
 
     def is_over(self) -> bool:
         """Whether all repetitions are timed."""
-        if not self._marks and self._outbox.races < self._warm_up_races:
+        if not self._marks and len(self._outbox.games) < self._n_games:
             return False
         if not self._marks:
             self._processes = [psutil.Process(), *psutil.Process().children()]
