@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from trackmania_rl.agents.flat_parameters import flatten_gradients, flatten_parameters
-from trackmania_rl.agents.iqn import of_action, quantile_huber_gradient, quantile_huber_loss
+from trackmania_rl.agents.iqn import of_action
+from trackmania_rl.agents.quantile_loss import quantile_huber_gradient, quantile_huber_loss
 from trackmania_rl.agents.quantile_part import STATES_AT_ONCE, QuantilePart, Workspace, portions
 
 CPU = torch.device("cpu")

@@ -16,17 +16,16 @@ from trackmania_rl.agents.iqn import (
     IQN_Network,
     IQNLoss,
     Quantiles,
-    SelfLossScaling,
     Transitions,
     draw_quantiles,
     iqn_loss,
-    quantile_huber_gradient,
     target_quantiles,
 )
 from trackmania_rl.agents.loss_scale import LossScale
 from trackmania_rl.agents.network_layers import draw_noise, follow_singular_vectors, silence_noise
 from trackmania_rl.agents.plain_twin import PlainTwin
 from trackmania_rl.agents.precision import arithmetic_dtype
+from trackmania_rl.agents.quantile_loss import SelfLossScaling, quantile_huber_gradient
 from trackmania_rl.agents.quantile_part import QuantilePart, Workspace, portions
 from trackmania_rl.agents.radam import FlatRAdam
 from trackmania_rl.agents.recorded_step import RecordedStep
