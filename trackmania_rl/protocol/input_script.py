@@ -16,6 +16,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
 from typing import Final
 
 from trackmania_rl.errors import UserError
@@ -44,9 +45,16 @@ _KEYS: Final[dict[str, Input]] = {input_.value: input_ for input_ in Input if in
 _KEY_STATE_INPUTS: Final[tuple[Input, ...]] = (Input.LEFT, Input.RIGHT, Input.ACCELERATE, Input.BRAKE)
 """The inputs in the order of KeyState's fields."""
 
-_TIME: Final = re.compile(r"(?:(?:(?P<hours>\d+):)?(?P<minutes>\d+):)?(?P<seconds>\d+)\.(?P<hundredths>\d{1,2})")
-_MAX_TIME_MS: Final = 2**31 - 1 - 2**17
+_TIME: Final = re.compile(
+    r"(?:(?:(?P<hours>\d{1,9}):)?(?P<minutes>\d{1,9}):)?(?P<seconds>\d{1,9})\.(?P<hundredths>\d{1,2})"
+)
+MAX_TIME_MS: Final = 2**31 - 1 - 2**17
 """Latest time whose event still fits the state blob's 32-bit event time."""
+
+MAX_SCRIPT_BYTES: Final = 4 << 20
+"""Largest script read: hours of driving with a wheel, which changes some 15 times a second."""
+_QUOTED_CHARACTERS: Final = 80
+"""So much of a line or word is told in an error."""
 
 
 class InputScriptError(UserError, ValueError):
@@ -87,8 +95,36 @@ def parse_input_script(text: str) -> list[InputEvent]:
                 try:
                     events += _parse_command(command.split())
                 except InputScriptError as error:
-                    raise InputScriptError(f"line {number}, {line.strip()!r}: {error}") from None
+                    raise InputScriptError(f"line {number}, {_quoted(line.strip())}: {error}") from None
     return sorted(events, key=lambda event: event.time_ms)
+
+
+def read_input_script(path: Path) -> list[InputEvent]:
+    """Read a script's file.
+
+    Args:
+        path: UTF-8 text of at most MAX_SCRIPT_BYTES.
+
+    Returns:
+        As `parse_input_script` does.
+
+    Raises:
+        InputScriptError: If there is no such file, or it is no script; names the file.
+    """
+    try:
+        if path.exists() and not path.is_file():  # a pipe would keep its reader waiting
+            raise InputScriptError("is not a file")
+        with path.open("rb") as file:
+            content = file.read(MAX_SCRIPT_BYTES + 1)
+        if len(content) > MAX_SCRIPT_BYTES:
+            raise InputScriptError(f"is larger than {MAX_SCRIPT_BYTES} bytes, too large for a script")
+        return parse_input_script(content.decode("utf-8"))
+    except OSError as error:
+        raise InputScriptError(f"inputs file {path}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise InputScriptError(f"inputs file {path}: is not text ({error.reason} at byte {error.start})") from error
+    except InputScriptError as error:
+        raise InputScriptError(f"inputs file {path}: {error}") from error
 
 
 def write_input_script(events: Iterable[InputEvent]) -> str:
@@ -128,12 +164,12 @@ def _parse_command(words: list[str]) -> list[InputEvent]:
     verb, operand = words[1].lower(), words[2].lower()
     if verb in ("press", "rel"):
         if operand not in _KEYS:
-            raise InputScriptError(f"unknown key {operand!r}; known are {', '.join(_KEYS)}")
+            raise InputScriptError(f"unknown key {_quoted(operand)}; known are {', '.join(_KEYS)}")
         changed, value = _KEYS[operand], int(verb == "press")
     elif verb in (Input.STEER.value, Input.GAS.value):
         changed, value = Input(verb), _parse_analog(operand)
     else:
-        raise InputScriptError(f"unknown command {verb!r}; known are press, rel, steer and gas")
+        raise InputScriptError(f"unknown command {_quoted(verb)}; known are press, rel, steer and gas")
     events = [InputEvent(start_ms, changed, value)]
     if end_ms is not None:
         events.append(InputEvent(end_ms, changed, 0))
@@ -142,7 +178,7 @@ def _parse_command(words: list[str]) -> list[InputEvent]:
 
 def _parse_analog(word: str) -> int:
     if not re.fullmatch(r"[+-]?\d{1,6}", word) or abs(int(word)) > ANALOG_FULL:
-        raise InputScriptError(f"value {word!r} is not a whole number from {-ANALOG_FULL} to {ANALOG_FULL}")
+        raise InputScriptError(f"value {_quoted(word)} is not a whole number from {-ANALOG_FULL} to {ANALOG_FULL}")
     return int(word)
 
 
@@ -163,9 +199,9 @@ def _parse_time(word: str) -> int:
         hours, minutes, seconds = (int(match[name] or 0) for name in ("hours", "minutes", "seconds"))
         time_ms = ((hours * 60 + minutes) * 60 + seconds) * 1000 + int(match["hundredths"].ljust(2, "0")) * 10
     else:
-        raise InputScriptError(f"time {word!r} is neither milliseconds (1250) nor seconds (1.25 or 1:02.50)")
-    if time_ms > _MAX_TIME_MS:
-        raise InputScriptError(f"time {word!r} is too late; the latest is {_MAX_TIME_MS} ms")
+        raise InputScriptError(f"time {_quoted(word)} is neither milliseconds (1250) nor seconds (1.25 or 1:02.50)")
+    if time_ms > MAX_TIME_MS:
+        raise InputScriptError(f"time {_quoted(word)} is too late; the latest is {MAX_TIME_MS} ms")
     return time_ms - time_ms % TICK_MS
 
 
@@ -178,3 +214,7 @@ def _format_change(event: InputEvent) -> str:
     if event.input in _ANALOG_INPUTS:
         return f"{event.input.value} {event.value}"
     return f"{'press' if event.value else 'rel'} {event.input.value}"
+
+
+def _quoted(text: str) -> str:
+    return repr(text if len(text) <= _QUOTED_CHARACTERS else f"{text[:_QUOTED_CHARACTERS]}...")

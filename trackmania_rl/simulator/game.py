@@ -8,7 +8,7 @@ import shlex
 from pathlib import Path
 from typing import Final
 
-from trackmania_rl.protocol.input_script import InputScriptError, parse_input_script
+from trackmania_rl.protocol.input_script import read_input_script
 from trackmania_rl.simulator.race import SimulatedRace
 from trackmania_rl.simulator.track_file import TrackFileError, load_track
 
@@ -16,7 +16,6 @@ logger = logging.getLogger(__name__)
 
 _MAPS_KEPT: Final = 16
 """So many maps stay in memory, so that changing between them takes no time."""
-_MAX_SCRIPT_BYTES: Final = 4 << 20
 
 
 class SimulatedGame:
@@ -68,20 +67,9 @@ class SimulatedGame:
             name: The script file: a path relative to the scripts folder, or an absolute one.
 
         Raises:
-            OSError: If the file cannot be read.
-            InputScriptError: If it is not an input script.
+            InputScriptError: If the file cannot be read, or is not an input script.
         """
-        path = self._scripts_folder / name
-        if path.exists() and not path.is_file():
-            raise InputScriptError(f"{path} is not a file")
-        with path.open("rb") as file:
-            content = file.read(_MAX_SCRIPT_BYTES + 1)
-        if len(content) > _MAX_SCRIPT_BYTES:
-            raise InputScriptError(f"{path} is longer than {_MAX_SCRIPT_BYTES} bytes")
-        try:
-            events = parse_input_script(content.decode())
-        except UnicodeDecodeError as error:
-            raise InputScriptError(f"{path} is not text: {error}") from error
+        events = read_input_script(self._scripts_folder / name)
         if self.race is not None:
             self.race.play_script(events)
 
@@ -101,7 +89,7 @@ class SimulatedGame:
             case ["load", name]:
                 try:
                     self.load_script(name)
-                except (OSError, ValueError) as error:
+                except ValueError as error:  # an InputScriptError, or a name that no file can have
                     logger.error("command %r: %s", text, error)
             case ["unload"]:
                 if self.race is not None:

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.protocol.input_script import InputScriptError, parse_input_script
+from trackmania_rl.protocol.input_script import read_input_script
 from trackmania_rl.protocol.messages import MessageId
 from trackmania_rl.protocol.state_blob import StateBlobError, StateView
 from trackmania_rl.tmi_interaction.launchers import GameLauncher
@@ -30,6 +30,9 @@ FRAME_INTERVAL_MS: Final = 50
 PATIENCE_MS: Final = 30_000
 """Race time for which a car may roll on after a script's last input before its race counts as not finished."""
 
+LONGEST_RACE_MS: Final = 60 * 60 * 1000
+"""Race time at which a race is ended whatever its script says: a script may have inputs weeks later."""
+
 START_GAME_WITHIN_S: Final = 60.0
 SILENCE_S: Final = 120.0
 """How long the game may be silent: a simulated game that is used for the first time compiles itself meanwhile."""
@@ -37,6 +40,9 @@ FULL_SPEED: Final = 1000.0
 
 OnFrame = Callable[[npt.NDArray[np.uint8]], None]
 """Takes a frame (H, W, 4) uint8, BGRA, which is valid only until it returns."""
+
+OnState = Callable[[StateView], None]
+"""Takes the state of a reported step."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +103,12 @@ class ScriptPlayer:
         self._launcher.kill()
 
     def play(
-        self, map_path: str, script: Path, filming: Filming | None = None, until_ms: int | None = None
+        self,
+        map_path: str,
+        script: Path,
+        filming: Filming | None = None,
+        until_ms: int | None = None,
+        on_state: OnState | None = None,
     ) -> ScriptedRace:
         """Play a script to the finish.
 
@@ -106,24 +117,33 @@ class ScriptPlayer:
             script: the script's file.
             filming: who wants to see it; None lets the game run without pictures, which is faster.
             until_ms: race time at which a race that has not finished yet is ended; None for `PATIENCE_MS` after the
-                last input.
+                last input, or `LONGEST_RACE_MS`.
+            on_state: sees the state every `FRAME_INTERVAL_MS` of race time, from 0 until before the finish.
 
         Raises:
             UserError: if the map or the script can't be used.
             GameError: if the game is gone, silent or speaks nonsense.
         """
         self._launcher.check_map(map_path)
-        last_input_ms = _time_of_last_input(script)
+        last_input_ms = max((event.time_ms for event in read_input_script(script)), default=0)
         commands = (
             *self._launcher.commands_on_connect,
             f"map {_quoted(map_path)}",
             f"load {_quoted(script.resolve())}",
         )
+        if until_ms is None:
+            until_ms = min(last_input_ms + PATIENCE_MS, LONGEST_RACE_MS)
         with contextlib.closing(TMInterface(self._launcher.port, SILENCE_S)) as transport:
-            return _watch(transport, commands, filming, last_input_ms + PATIENCE_MS if until_ms is None else until_ms)
+            return _watch(transport, commands, filming, until_ms, on_state)
 
 
-def _watch(transport: GameTransport, commands: tuple[str, ...], filming: Filming | None, until_ms: int) -> ScriptedRace:
+def _watch(
+    transport: GameTransport,
+    commands: tuple[str, ...],
+    filming: Filming | None,
+    until_ms: int,
+    on_state: OnState | None,
+) -> ScriptedRace:
     """Say the commands, then watch the race that they begin."""
     while True:
         event = transport.next_event()
@@ -139,39 +159,30 @@ def _watch(transport: GameTransport, commands: tuple[str, ...], filming: Filming
             return _result(transport, event, is_finished=True)
         elif event.id == MessageId.RUN_STEP and event.race_time_ms >= until_ms:
             return _result(transport, event, is_finished=False)
-        elif event.id == MessageId.RUN_STEP and event.race_time_ms >= 0 and filming is not None:
-            # Frozen, the game shows this very step before it goes on; see `RaceMachine`.
-            transport.rewind_to_current_state()
-            transport.set_speed(0.0)
-            transport.request_frame(*filming.size_px)
+        elif event.id == MessageId.RUN_STEP and event.race_time_ms >= 0:
+            if on_state is not None:
+                on_state(_state(transport))
+            if filming is not None:
+                # Frozen, the game shows this very step before it goes on; see `RaceMachine`.
+                transport.rewind_to_current_state()
+                transport.set_speed(0.0)
+                transport.request_frame(*filming.size_px)
         transport.answer(event)
 
 
 def _result(transport: GameTransport, event: GameEvent, is_finished: bool) -> ScriptedRace:
     """Read the race's times from the state while the game stands still at its last event."""
-    try:
-        times_ms = tuple(int(time_ms) for time_ms in StateView(transport.get_state()).checkpoint_times_ms)
-    except StateBlobError as error:
-        raise GameProtocolError(str(error)) from error
+    times_ms = tuple(int(time_ms) for time_ms in _state(transport).checkpoint_times_ms)
     passed_ms = tuple(time_ms for time_ms in times_ms if time_ms >= 0)
     return ScriptedRace(is_finished, passed_ms[-1] if is_finished else event.race_time_ms, passed_ms)
 
 
-def _time_of_last_input(script: Path) -> int:
-    """Read a script as the game will; its last event's race time in ms, 0 for an empty one.
-
-    Raises:
-        UserError: if there is no such file, or it is no input script.
-    """
+def _state(transport: GameTransport) -> StateView:
+    """The game's state at its last event."""
     try:
-        events = parse_input_script(script.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"inputs file {script}: cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise UserError(f"inputs file {script}: is not text ({error.reason} at byte {error.start})") from error
-    except InputScriptError as error:
-        raise UserError(f"inputs file {script}: {error}") from error
-    return max((event.time_ms for event in events), default=0)
+        return StateView(transport.get_state())
+    except StateBlobError as error:
+        raise GameProtocolError(str(error)) from error
 
 
 def _quoted(path: str | Path) -> str:
