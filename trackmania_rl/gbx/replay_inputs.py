@@ -162,6 +162,6 @@ def _checked_value(event: ControlEvent, input_: Input, sign: int, path: Path) ->
 def _control_event(event: InputEvent) -> ControlEvent:
     if event.input not in _NAMES:
         raise ReplayInputsError(
-            f"the script presses {event.input.value!r} at {event.time_ms} ms, which begins a new race, so no ghost has it"
+            f"the script presses {event.input.value} at {event.time_ms} ms, which begins a new race, so no ghost has it"
         )
     return ControlEvent(event.time_ms + TICK_MS, _NAMES[event.input], event.value)
