@@ -3,10 +3,15 @@
 import os
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 # Before torch is imported anywhere: two threads that share a busy machine's cores can be ten times slower than one.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# How long an example takes says how busy the machine is, not whether the code is right.
+hypothesis.settings.register_profile("no deadline", deadline=None)
+hypothesis.settings.load_profile("no deadline")
 
 REPOSITORY_ROOT = Path(__file__).resolve().parent.parent
 
