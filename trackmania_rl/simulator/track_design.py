@@ -260,13 +260,17 @@ def _turned_rad(pieces: Sequence[Piece], knots_m: FloatArray, plan_m: FloatArray
         if piece.turn_deg == 0.0:
             continue
         ease_m, length_m = piece.easing_m, piece.length_m
-        into_m = np.clip(plan_m - start_m, 0.0, length_m)
+        first, last = np.searchsorted(plan_m, [start_m, start_m + length_m])
+        # Inside the piece; the last point stands for all that are beyond it, which have turned by as much.
+        into_m = np.clip(np.append(plan_m[first:last], math.inf) - start_m, 0.0, length_m)
         ramp_up_m, ramp_down_m = np.minimum(into_m, ease_m), np.maximum(into_m - (length_m - ease_m), 0.0)
         # Arc length weighted by the share of the full curvature reached there.
         weighted_m = into_m - ramp_up_m - ramp_down_m
         if ease_m > 0.0:
             weighted_m = weighted_m + ramp_up_m**2 / (2.0 * ease_m) + ramp_down_m - ramp_down_m**2 / (2.0 * ease_m)
-        turned_rad += math.radians(piece.turn_deg) * weighted_m / (length_m - ease_m)
+        gained_rad = math.radians(piece.turn_deg) * weighted_m / (length_m - ease_m)
+        turned_rad[first:last] += gained_rad[:-1]
+        turned_rad[last:] += gained_rad[-1]
     return turned_rad
 
 

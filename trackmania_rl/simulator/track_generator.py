@@ -32,7 +32,7 @@ from trackmania_rl.simulator.track_design import (
     straight,
     trace,
 )
-from trackmania_rl.simulator.track_geometry import BRIDGE_CLEARANCE_M, find_crossing, turn_radius_m
+from trackmania_rl.simulator.track_geometry import BRIDGE_CLEARANCE_M, find_clash, find_crossing, turn_radius_m
 from trackmania_rl.simulator.track_writing import write_track
 
 GENERATOR_VERSION: Final = 1
@@ -312,16 +312,12 @@ class _Road:
 
     def _is_clear(self, n_old: int) -> bool:
         """Whether the points from `n_old` on are on the map, and away from all before them."""
-        points_m, half_width_m = self._points_m, self._half_width_m
-        if np.ptp(points_m[:, [0, 2]], axis=0).max() > self._extent_m:
+        if np.ptp(self._points_m[:, [0, 2]], axis=0).max() > self._extent_m:
             return False
-        new_m = points_m[n_old:]
-        width_m = half_width_m[n_old:, None] + half_width_m[None, :] + _CLEAR_GROUND_M
-        apart_m = np.hypot(new_m[:, 0, None] - points_m[None, :, 0], new_m[:, 2, None] - points_m[None, :, 2])
-        height_m = np.abs(new_m[:, 1, None] - points_m[None, :, 1])
-        along_m = _PLAN_STEP_M * np.abs(np.arange(n_old, len(points_m))[:, None] - np.arange(len(points_m))[None, :])
-        clashes = (apart_m < width_m) & (height_m < _CLEAR_HEIGHT_M) & (along_m > math.pi / 2.0 * width_m)
-        return not clashes.any()
+        clash, _ = find_clash(
+            self._points_m, self._half_width_m, _PLAN_STEP_M, _CLEAR_GROUND_M, _CLEAR_HEIGHT_M, math.inf, n_old
+        )
+        return clash < 0
 
 
 def _grow(rng: np.random.Generator, character: Character) -> tuple[Piece | CheckpointMark, ...] | None:

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
+from trackmania_rl.simulator.compiled import compiled
 from trackmania_rl.simulator.world import RIBBON_SPACING_M
 
 MAX_LAP_MISMATCH_M = 1.0
@@ -14,7 +15,6 @@ BRIDGE_CLEARANCE_M = 5.0
 
 _TURN_CHORD_M = 4.0
 _CROSSING_STEP_POINTS = 4
-_CROSSING_BLOCK_ROWS = 256
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -58,21 +58,47 @@ def find_crossing(line_m: FloatArray, half_width_m: FloatArray, *, is_closed: bo
         half_width_m: (N,) half of the road's width.
         is_closed: the last point is followed by the first.
     """
+    spacing_m = RIBBON_SPACING_M * _CROSSING_STEP_POINTS
     line_m, half_width_m = line_m[::_CROSSING_STEP_POINTS], half_width_m[::_CROSSING_STEP_POINTS]
-    station_m = RIBBON_SPACING_M * _CROSSING_STEP_POINTS * np.arange(len(line_m))
-    lap_m = station_m[-1]
-    for first in range(0, len(line_m), _CROSSING_BLOCK_ROWS):
-        rows = slice(first, first + _CROSSING_BLOCK_ROWS)
-        apart_m = np.hypot(
-            line_m[rows, 0, None] - line_m[None, :, 0],
-            line_m[rows, 2, None] - line_m[None, :, 2],
-        )
-        height_m = np.abs(line_m[rows, 1, None] - line_m[None, :, 1])
-        width_m = half_width_m[rows, None] + half_width_m[None, :]
-        along_m = station_m[None, :] - station_m[rows, None]
-        way_round_m = np.minimum(along_m, lap_m - along_m) if is_closed else along_m
-        clashes = (apart_m < width_m) & (height_m < BRIDGE_CLEARANCE_M) & (way_round_m > math.pi / 2.0 * width_m)
-        if clashes.any():
-            row, column = np.unravel_index(int(np.argmax(clashes)), clashes.shape)
-            return float(station_m[first + row]), float(station_m[column])
-    return None
+    lap_m = spacing_m * (len(line_m) - 1) if is_closed else math.inf
+    first, second = find_clash(line_m, half_width_m, spacing_m, 0.0, BRIDGE_CLEARANCE_M, lap_m, 0)
+    return None if first < 0 else (spacing_m * first, spacing_m * second)
+
+
+@compiled
+def find_clash(
+    points_m: FloatArray,
+    half_width_m: FloatArray,
+    spacing_m: float,
+    clear_ground_m: float,
+    clear_height_m: float,
+    lap_m: float,
+    n_old: int,
+) -> tuple[int, int]:
+    """Return the first two points whose roads clash, as `find_crossing` says, by their numbers; (-1, -1) if none do.
+
+    Args:
+        points_m: (N,3).
+        half_width_m: (N,) half of the road's width.
+        spacing_m: distance of neighbouring points along the road.
+        clear_ground_m: ground that stays free between two roads side by side.
+        clear_height_m: roads this far apart in height never clash.
+        lap_m: length of the lap that closes on itself; infinite for a road from A to B.
+        n_old: the first so many points are known not to clash with each other.
+    """
+    n_points = points_m.shape[0]
+    for first in range(n_points):
+        x_m, y_m, z_m = points_m[first, 0], points_m[first, 1], points_m[first, 2]
+        for second in range(max(first + 1, n_old), n_points):
+            width_m = half_width_m[first] + half_width_m[second] + clear_ground_m
+            dx_m, dz_m = abs(points_m[second, 0] - x_m), abs(points_m[second, 2] - z_m)
+            if dx_m >= width_m or dz_m >= width_m:
+                continue
+            along_m = spacing_m * (second - first)
+            if (
+                math.hypot(dx_m, dz_m) < width_m
+                and abs(points_m[second, 1] - y_m) < clear_height_m
+                and min(along_m, lap_m - along_m) > math.pi / 2.0 * width_m
+            ):
+                return first, second
+    return -1, -1
