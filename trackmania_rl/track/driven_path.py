@@ -1,0 +1,188 @@
+"""The way a car took in one race, freed of what is no part of it: what came after the finish, and abandoned stretches.
+
+Who respawns goes back to the middle of the last checkpoint passed. What was driven since then is cut out, and the way
+goes on from there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from trackmania_rl.errors import UserError
+from trackmania_rl.gbx.replay import Ghost, GhostSamples
+
+RESPAWN_REACH_M: Final = 24.0
+"""The car passed a checkpoint at most this far from where it respawns: gates are 32 m wide."""
+JUMP_FACTOR: Final = 1.3
+JUMP_SLACK_M: Final = 1.0
+"""Between two samples a car goes at most JUMP_FACTOR times what its higher speed allows, and JUMP_SLACK_M."""
+
+FloatArray = npt.NDArray[np.float64]
+
+
+class DrivenPathError(UserError):
+    """A race cannot be used as a way: no samples, not enough, or jumps that no respawn explains."""
+
+
+@dataclass(frozen=True)
+class DrivenPath:
+    """The way of one car; S samples.
+
+    Attributes:
+        name: who drove, for errors.
+        time_ms: (S,) float64 race time.
+        position_m: (S, 3) float64, world axes.
+        speed_m_s: (S,) float64.
+        checkpoint_m: (C, 3) float64, where the car was at each of its checkpoint times, the finish not included.
+        notes: what was cut out, in words.
+    """
+
+    name: str
+    time_ms: FloatArray
+    position_m: FloatArray
+    speed_m_s: FloatArray
+    checkpoint_m: FloatArray
+    notes: tuple[str, ...] = ()
+
+
+def path_of_ghost(ghost: Ghost, name: str) -> DrivenPath:
+    """The way of a ghost, from the start to its race time.
+
+    Args:
+        ghost: the race.
+        name: what errors call it.
+
+    Raises:
+        DrivenPathError: if it has no samples or too few, or its car jumps without a respawn.
+    """
+    samples = ghost.samples
+    if samples is None or len(samples.time_ms) < 3:
+        raise DrivenPathError(f"{name}: the race has no samples of where the car was; use another replay")
+    checkpoint_m = np.array(
+        [position_at(samples, time_ms) for time_ms in ghost.checkpoint_times_ms[:-1]], dtype=np.float64
+    ).reshape(-1, 3)
+    samples = _until_finish(samples, ghost.race_time_ms)
+    kept, notes = _without_abandoned(samples, ghost, name)
+    if len(kept) < 3:
+        raise DrivenPathError(f"{name}: only {len(kept)} samples are left of the race; use another replay")
+    return DrivenPath(
+        name,
+        samples.time_ms[kept].astype(np.float64),
+        samples.position_m[kept],
+        samples.speed_m_s[kept],
+        checkpoint_m,
+        notes,
+    )
+
+
+def position_at(samples: GhostSamples, time_ms: float) -> FloatArray:
+    """(3,) where the car was at a race time; straight on from the last two samples behind the end."""
+    after = int(np.clip(np.searchsorted(samples.time_ms, time_ms), 1, len(samples.time_ms) - 1))
+    share = (time_ms - samples.time_ms[after - 1]) / samples.period_ms
+    before_m, after_m = samples.position_m[after - 1], samples.position_m[after]
+    return np.asarray(before_m + min(share, 2.0) * (after_m - before_m))
+
+
+def _until_finish(samples: GhostSamples, race_time_ms: int | None) -> GhostSamples:
+    """Samples up to the race time, with one at the race time itself."""
+    if race_time_ms is None:
+        return samples
+    kept = samples.time_ms < race_time_ms
+    if kept.sum() < 2 or race_time_ms - samples.time_ms[kept][-1] > 2 * samples.period_ms:
+        return samples  # the samples end long before the race: nothing is known about its end
+    return GhostSamples(
+        samples.period_ms,
+        np.append(samples.time_ms[kept], race_time_ms),
+        np.concatenate((samples.position_m[kept], position_at(samples, race_time_ms)[None])),
+        np.concatenate((samples.rotation[kept], samples.rotation[kept][-1:])),
+        np.append(samples.speed_m_s[kept], samples.speed_m_s[kept][-1]),
+    )
+
+
+def _without_abandoned(samples: GhostSamples, ghost: Ghost, name: str) -> tuple[list[int], tuple[str, ...]]:
+    """Indices of the samples that belong to the way, and what was cut out."""
+    kept: list[int] = []
+    notes: list[str] = []
+    next_index = 0
+    for jump in [*_jumps(samples, ghost, name), len(samples.time_ms) - 1]:
+        kept += range(next_index, jump + 1)
+        next_index = jump + 1
+        if next_index < len(samples.time_ms):
+            n_before = len(kept)
+            kept, next_index = _joined(samples.position_m, kept, next_index, name)
+            notes.append(
+                f"{name}: respawn at {samples.time_ms[jump] / 1000:.1f} s, the {n_before - len(kept)} samples "
+                "between it and its checkpoint are cut out"
+            )
+    return kept, tuple(notes)
+
+
+def _jumps(samples: GhostSamples, ghost: Ghost, name: str) -> list[int]:
+    """Indices of the samples after which the car was set back to a checkpoint.
+
+    A slow car that respawns near its checkpoint makes no long step, so the driver's own key counts as well.
+    """
+    step_m = np.linalg.norm(np.diff(samples.position_m, axis=0), axis=1)  # (S - 1,)
+    period_s = np.diff(samples.time_ms) / 1000.0
+    faster_m_s = np.maximum(samples.speed_m_s[1:], samples.speed_m_s[:-1])
+    is_jump = step_m > JUMP_FACTOR * faster_m_s * period_s + JUMP_SLACK_M
+    jumps = set(np.flatnonzero(is_jump).tolist())
+    pressed_ms = [event.time_ms for event in ghost.events if event.name == "Respawn" and event.value]
+    for time_ms in pressed_ms[: ghost.n_respawns]:
+        at = int(np.searchsorted(samples.time_ms, time_ms, side="right")) - 1
+        if 0 <= at < len(step_m) and not jumps & {at - 1, at, at + 1}:
+            jumps.add(at)
+    if len(jumps) > ghost.n_respawns:
+        first = min(jumps)
+        raise DrivenPathError(
+            f"{name}: the car jumps {step_m[first]:.0f} m at {samples.time_ms[first] / 1000:.1f} s, more often than "
+            f"the driver respawned ({ghost.n_respawns} times): the samples are damaged; use another replay"
+        )
+    return sorted(jumps)
+
+
+def _joined(position_m: FloatArray, kept: list[int], respawn: int, name: str) -> tuple[list[int], int]:
+    """Cut what was driven between a checkpoint and the respawn at it.
+
+    Args:
+        position_m: (S, 3) all samples.
+        kept: indices of the way so far, up to the respawn.
+        respawn: index of the first sample after the respawn.
+        name: what errors call the race.
+
+    Returns:
+        The way up to the checkpoint, and the index with which it goes on.
+    """
+    distance_m = np.linalg.norm(position_m[kept] - position_m[respawn], axis=1)
+    near = np.flatnonzero(distance_m <= RESPAWN_REACH_M)
+    if len(near) == 0:
+        raise DrivenPathError(
+            f"{name}: the driver respawned where the car had not been before ({distance_m.min():.0f} m away at best), "
+            "so what to cut out is unknown; use a race without respawns"
+        )
+    # The last passage: walk back from the latest near sample while it gets nearer.
+    at = int(near[-1])
+    while at > 0 and distance_m[at - 1] < distance_m[at]:
+        at -= 1
+    offset_m = float(distance_m[at])
+    kept, onward = kept[: at + 1], respawn
+    # The car respawns in the middle of the gate. The way moves over to there along as many metres as it is far away.
+    if _goes_on(position_m, kept, respawn):
+        while len(kept) > 2 and np.linalg.norm(position_m[kept[-1]] - position_m[respawn]) < 2.0 * offset_m:
+            kept = kept[:-1]
+        while onward < len(position_m) - 2 and np.linalg.norm(position_m[onward] - position_m[respawn]) < offset_m:
+            onward += 1
+    return kept, onward
+
+
+def _goes_on(position_m: FloatArray, kept: list[int], respawn: int) -> bool:
+    """Whether the car leaves the checkpoint in the direction in which it had come."""
+    if len(kept) < 2:
+        return False
+    came = position_m[kept[-1]] - position_m[kept[-2]]
+    leaves_at = min(respawn + 10, len(position_m) - 1)
+    return float(np.dot(came, position_m[leaves_at] - position_m[respawn])) > 0.0

@@ -1,0 +1,298 @@
+"""Reference lines from races that were driven: samples of a car become points at equal distances, start to finish.
+
+A ghost holds the car every 100 ms, 8 m apart at 80 m/s, so a curve is laid through the samples: cubic Hermite pieces
+(de Boor, "A Practical Guide to Splines", chapter IV) over chord length, whose tangents are those of the parabola
+through each sample and its two neighbours (Bessel's). The curve is resampled at equal arc length, smoothed, and cut or
+extended to the finish.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from trackmania_rl.errors import UserError
+from trackmania_rl.gbx.challenge import BLOCK_SIZE_M, Block, Challenge, Gate
+from trackmania_rl.track.driven_path import DrivenPath
+
+LINE_SPACING_M: Final = 0.5
+"""Distance of two neighbouring points of a line (`distance_between_zone_centers_m`)."""
+SMOOTHING_M: Final = 2.0
+"""Width of the moving average over a line. In a bend of radius R it moves the line inwards by SMOOTHING_M²/(24 R)."""
+MAX_LENGTH_M: Final = 50_000.0
+"""A longer race is refused; the longest maps have some 10 km a lap."""
+BEYOND_FINISH_M: Final = 1.0
+"""A line ends this far behind the plane in the middle of the finish block."""
+GATE_REACH_M: Final = 60.0
+"""A line that ends this near to the finish is extended to it; one that begins this near to the start likewise."""
+MAX_MEAN_OFFSET_M: Final = 32.0
+"""Races further apart than this at one place took different ways there; a mean of both would be no way at all."""
+
+_FINE_M: Final = 0.1
+_LEAST_CHORD_M: Final = 0.5
+_END_DIRECTION_M: Final = 3.0
+
+FloatArray = npt.NDArray[np.float64]
+
+
+class LineError(UserError):
+    """A reference line cannot be made of this; the text says of what, why, and what to do."""
+
+
+@dataclass(frozen=True)
+class BuiltLine:
+    """A new reference line; N points.
+
+    Attributes:
+        points_m: (N, 3) metres, world axes, start to finish, at equal distances of about the spacing.
+        speed_m_s: (N,) of the car that drove there; the first of several.
+        notes: what was done on the way, in words.
+    """
+
+    points_m: FloatArray
+    speed_m_s: FloatArray
+    notes: tuple[str, ...] = ()
+
+
+def build_line(
+    paths: Sequence[DrivenPath],
+    challenge: Challenge | None = None,
+    spacing_m: float = LINE_SPACING_M,
+    smoothing_m: float = SMOOTHING_M,
+) -> BuiltLine:
+    """Make a line of one race, or of the mean of several.
+
+    Args:
+        paths: one or more races on the same map; speeds are the first one's.
+        challenge: the map; where it is given, the line is cut or extended to its start and finish.
+        spacing_m: distance of neighbouring points; > 0.
+        smoothing_m: width of the moving average; 0 for none.
+
+    Raises:
+        LineError: if there is none, a path is too short or too long, or two of them took different ways.
+    """
+    if not paths:
+        raise LineError("no race was given to make a line of; name at least one replay")
+    lines = [line_of_path(path, spacing_m, smoothing_m) for path in paths]
+    line = lines[0]
+    if len(lines) > 1:
+        mean_m = mean_line(line.points_m, [other.points_m for other in lines[1:]], [path.name for path in paths])
+        mean_m = resample(_moving_average(mean_m, smoothing_m, spacing_m), spacing_m)
+        speed_m_s = np.interp(np.linspace(0, 1, len(mean_m)), np.linspace(0, 1, len(line.points_m)), line.speed_m_s)
+        line = BuiltLine(mean_m, speed_m_s)
+    notes = tuple(note for path in paths for note in path.notes)
+    if len(lines) > 1:
+        notes += (f"mean of {len(lines)} races",)
+    line = replace(line, notes=notes)
+    return line if challenge is None else _reach_finish(_reach_start(line, challenge, spacing_m), challenge, spacing_m)
+
+
+def line_of_path(path: DrivenPath, spacing_m: float = LINE_SPACING_M, smoothing_m: float = SMOOTHING_M) -> BuiltLine:
+    """Make a line of one race, from its first sample to its last.
+
+    Raises:
+        LineError: if it is shorter than 20 m or longer than `MAX_LENGTH_M`.
+    """
+    is_kept = _moves_on(path.position_m)
+    knots_m, speed_m_s = path.position_m[is_kept], path.speed_m_s[is_kept]
+    length_m = float(np.linalg.norm(np.diff(knots_m, axis=0), axis=1).sum())
+    if not 20.0 <= length_m <= MAX_LENGTH_M:
+        raise LineError(f"{path.name}: {length_m:.0f} m were driven; a line has 20 m to {MAX_LENGTH_M / 1000:.0f} km")
+    fine_m, knot_at = curve_through(knots_m)
+    stations_m = arc_length(fine_m)
+    points_m = resample(_moving_average(resample(fine_m, spacing_m), smoothing_m, spacing_m), spacing_m)
+    share = np.linspace(0.0, 1.0, len(points_m))
+    return BuiltLine(points_m, np.interp(share, stations_m[knot_at] / stations_m[-1], speed_m_s))
+
+
+def curve_through(knots_m: FloatArray) -> tuple[FloatArray, npt.NDArray[np.int64]]:
+    """Lay a smooth curve through points.
+
+    Args:
+        knots_m: (K, 3), K >= 3, no two neighbours at the same place.
+
+    Returns:
+        (F, 3) points of the curve at most `_FINE_M` of chord apart, and (K,) the index among them of each knot.
+    """
+    chord_m = np.linalg.norm(np.diff(knots_m, axis=0), axis=1)  # (K - 1,)
+    slope = np.diff(knots_m, axis=0) / chord_m[:, None]  # (K - 1, 3)
+    tangent = np.empty_like(knots_m)
+    share = (chord_m[:-1] / (chord_m[:-1] + chord_m[1:]))[:, None]  # (K - 2, 1)
+    tangent[1:-1] = (1.0 - share) * slope[:-1] + share * slope[1:]
+    tangent[0] = 2.0 * slope[0] - tangent[1]
+    tangent[-1] = 2.0 * slope[-1] - tangent[-2]
+    n_parts = np.ceil(chord_m / _FINE_M).astype(np.int64)
+    knot_at = np.concatenate(([0], np.cumsum(n_parts)))
+    piece = np.repeat(np.arange(len(chord_m)), n_parts)  # (F - 1,)
+    u = ((np.arange(knot_at[-1]) - knot_at[piece]) / n_parts[piece])[:, None]
+    chord = chord_m[piece][:, None]
+    curve = (
+        (1 + 2 * u) * (1 - u) ** 2 * knots_m[piece]
+        + u * (1 - u) ** 2 * chord * tangent[piece]
+        + u**2 * (3 - 2 * u) * knots_m[piece + 1]
+        + u**2 * (u - 1) * chord * tangent[piece + 1]
+    )
+    assert curve.shape == (knot_at[-1], 3)
+    return np.concatenate((curve, knots_m[-1:])), knot_at
+
+
+def arc_length(points_m: FloatArray) -> FloatArray:
+    """(N,) metres along a polyline (N, 3) from its first point to each."""
+    return np.concatenate(([0.0], np.cumsum(np.linalg.norm(np.diff(points_m, axis=0), axis=1))))
+
+
+def resample(points_m: FloatArray, spacing_m: float) -> FloatArray:
+    """Points (M, 3) at equal distances along a polyline (N, 3), as near to `spacing_m` as its length allows.
+
+    The first and the last point stay where they are. Raises LineError if it is shorter than one spacing.
+    """
+    stations_m = arc_length(points_m)
+    n_steps = round(float(stations_m[-1]) / spacing_m)
+    if n_steps < 1:
+        raise LineError(f"a line of {stations_m[-1]:.2f} m cannot be cut into steps of {spacing_m:g} m")
+    wanted_m = np.linspace(0.0, stations_m[-1], n_steps + 1)
+    return np.stack([np.interp(wanted_m, stations_m, points_m[:, axis]) for axis in range(3)], axis=1)
+
+
+def mean_line(base_m: FloatArray, others_m: Sequence[FloatArray], names: Sequence[str]) -> FloatArray:
+    """The middle between several lines, point by point of the first.
+
+    Each point of `base_m` is compared with where the other lines pass through the plane across it: the mean of two
+    lines, the median of more, so that one that went astray does not move it.
+
+    Args:
+        base_m: (N, 3) one of the lines, at equal distances.
+        others_m: further lines (any number of points each, the same spacing).
+        names: of all of them, `base_m` first, for errors.
+
+    Raises:
+        LineError: if one passes more than `MAX_MEAN_OFFSET_M` from the first one.
+    """
+    direction = directions(base_m)
+    stacked = [base_m]
+    for other_m, name in zip(others_m, names[1:], strict=True):
+        passing_m = _pass_points(base_m, direction, other_m)
+        offset_m = np.linalg.norm(passing_m - base_m, axis=1)
+        worst = int(offset_m.argmax())
+        if offset_m[worst] > MAX_MEAN_OFFSET_M:
+            raise LineError(
+                f"{name} and {names[0]} are {offset_m[worst]:.0f} m apart at {arc_length(base_m)[worst]:.0f} m: they "
+                "took different ways, which have no mean; choose one of them"
+            )
+        stacked.append(passing_m)
+    together = np.stack(stacked)  # (lines, N, 3)
+    assert together.shape == (len(names), *base_m.shape)
+    return np.asarray(np.median(together, axis=0))
+
+
+def directions(points_m: FloatArray) -> FloatArray:
+    """(N, 3) unit vectors along a polyline (N, 3), N >= 2, no two neighbours at the same place."""
+    difference = np.gradient(points_m, axis=0)
+    length = np.linalg.norm(difference, axis=1, keepdims=True)
+    return np.asarray(difference / np.maximum(length, 1e-12))
+
+
+def gate_direction(gate: Block) -> FloatArray:
+    """(3,) unit vector, level, along which a gate's block looks."""
+    return np.array([(0.0, 0.0, 1.0), (-1.0, 0.0, 0.0), (0.0, 0.0, -1.0), (1.0, 0.0, 0.0)][gate.quarter_turns % 4])
+
+
+def _moves_on(position_m: FloatArray) -> npt.NDArray[np.bool_]:
+    """(S,) which samples lie at least `_LEAST_CHORD_M` behind the one kept before; a car that stands adds none."""
+    is_kept = np.zeros(len(position_m), dtype=np.bool_)
+    last = -1
+    for index, here in enumerate(position_m):
+        if last < 0 or np.linalg.norm(here - position_m[last]) >= _LEAST_CHORD_M:
+            is_kept[index], last = True, index
+    if last != len(position_m) - 1 and is_kept.sum() > 2:  # the end itself counts more than the sample before it
+        is_kept[last], is_kept[-1] = False, True
+    return is_kept
+
+
+def _moving_average(points_m: FloatArray, width_m: float, spacing_m: float) -> FloatArray:
+    """Points averaged over `width_m`; at both ends the line is thought to go on as its mirror image through the end."""
+    reach = min(round(width_m / (2.0 * spacing_m)), len(points_m) - 1)
+    if reach < 1:
+        return points_m
+    before = 2.0 * points_m[0] - points_m[reach:0:-1]
+    behind = 2.0 * points_m[-1] - points_m[-2 : -reach - 2 : -1]
+    sums = np.cumsum(np.concatenate((np.zeros((1, 3)), before, points_m, behind)), axis=0)
+    window = 2 * reach + 1
+    return np.asarray((sums[window:] - sums[:-window]) / window)
+
+
+def _pass_points(base_m: FloatArray, direction: FloatArray, other_m: FloatArray) -> FloatArray:
+    """Where a line passes through the plane across each point of another, (N, 3); both are followed side by side."""
+    reach = 80  # points looked ahead: 40 m, more than two lines drift apart from one point to the next
+    passing_m, at = np.empty_like(base_m), 0
+    for index, here in enumerate(base_m):
+        ahead = other_m[at : at + reach]
+        at += int(np.linalg.norm(ahead - here, axis=1).argmin())
+        nearest = other_m[at]
+        passing_m[index] = nearest - np.dot(nearest - here, direction[index]) * direction[index]
+    return passing_m
+
+
+def _reach_start(line: BuiltLine, challenge: Challenge, spacing_m: float) -> BuiltLine:
+    """Extend a line that begins behind the start line straight back to it."""
+    missing_m = _distance_to_gate(line.points_m[::-1], challenge, (Gate.START, Gate.START_AND_FINISH))
+    if missing_m is None or missing_m <= spacing_m:
+        return line
+    points_m, n_added = _extended(line.points_m[::-1], missing_m, spacing_m)
+    speed_m_s = np.concatenate((np.full(n_added, line.speed_m_s[0]), line.speed_m_s))
+    return BuiltLine(points_m[::-1], speed_m_s, (*line.notes, f"extended by {missing_m:.1f} m back to the start line"))
+
+
+def _reach_finish(line: BuiltLine, challenge: Challenge, spacing_m: float) -> BuiltLine:
+    """Cut or extend a line so that it ends just behind the plane of the finish."""
+    beyond_m = _distance_to_gate(line.points_m, challenge, (Gate.FINISH, Gate.START_AND_FINISH))
+    if beyond_m is None:
+        return line
+    change_m = beyond_m + BEYOND_FINISH_M
+    n_points = round(abs(change_m) / spacing_m)
+    if n_points == 0:
+        return line
+    if change_m < 0.0:
+        note = f"cut by {-change_m:.1f} m at the finish"
+        return BuiltLine(line.points_m[:-n_points], line.speed_m_s[:-n_points], (*line.notes, note))
+    points_m, n_added = _extended(line.points_m, change_m, spacing_m)
+    speed_m_s = np.concatenate((line.speed_m_s, np.full(n_added, line.speed_m_s[-1])))
+    return BuiltLine(points_m, speed_m_s, (*line.notes, f"extended by {change_m:.1f} m to the finish"))
+
+
+def _distance_to_gate(points_m: FloatArray, challenge: Challenge, kinds: tuple[Gate, ...]) -> float | None:
+    """Metres straight on from a line's last point to the nearest gate's plane, negative behind it.
+
+    None if no such gate is within `GATE_REACH_M`, or straight on leads past it.
+    """
+    end, towards = points_m[-1], _end_direction(points_m)
+    nearest_m: float | None = None
+    for gate in challenge.gates:
+        normal = gate_direction(gate)
+        across = float(np.dot(towards, normal))
+        if gate.gate not in kinds or abs(across) < 0.5:
+            continue
+        distance_m = float(np.dot(gate.floor_center_m - end, normal)) / across
+        beside_m = np.linalg.norm((end + distance_m * towards - gate.floor_center_m)[[0, 2]])
+        is_through = abs(distance_m) <= GATE_REACH_M and beside_m <= 0.75 * BLOCK_SIZE_M[0]
+        if is_through and (nearest_m is None or abs(distance_m) < abs(nearest_m)):
+            nearest_m = distance_m
+    return nearest_m
+
+
+def _end_direction(points_m: FloatArray) -> FloatArray:
+    """(3,) unit vector along the last `_END_DIRECTION_M` of a line."""
+    n_back = min(round(_END_DIRECTION_M / LINE_SPACING_M), len(points_m) - 1)
+    difference = points_m[-1] - points_m[-1 - n_back]
+    return np.asarray(difference / np.linalg.norm(difference))
+
+
+def _extended(points_m: FloatArray, length_m: float, spacing_m: float) -> tuple[FloatArray, int]:
+    """A line with points added straight on behind its end, and how many."""
+    n_added = max(1, round(length_m / spacing_m))
+    steps_m = spacing_m * np.arange(1, n_added + 1)[:, None]
+    return np.concatenate((points_m, points_m[-1] + steps_m * _end_direction(points_m))), n_added
