@@ -6,6 +6,7 @@ the same keys give the same car and the same times, bit for bit.
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -38,12 +39,17 @@ class TrackForBatch:
         self.ribbon = track.ribbon
         self.gates = gates_of_track(track)
         self.spawned_car = spawn_vehicle(track)
-        self.renderer = Renderer(track)
+        self._track = track
 
     @property
     def n_gates(self) -> int:
         """Gates of the race, all laps, the finish included."""
         return len(self.gates.station_m)
+
+    @cached_property
+    def renderer(self) -> Renderer:
+        """What draws its pictures; made when it is first asked for, as scenery costs more than all else here."""
+        return Renderer(self._track)
 
 
 class RaceBatch:
