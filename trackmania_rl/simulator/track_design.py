@@ -253,6 +253,17 @@ def moving_average(values: FloatArray, window_points: int) -> FloatArray:
     return values
 
 
+def running_average(values: FloatArray, window_points: int) -> FloatArray:
+    """`moving_average` by running sums, whose work does not grow with the window; equal but for the last digits."""
+    half = min(window_points // 2, len(values) - 1)
+    for _ in range(2):
+        before = 2.0 * values[0] - values[half:0:-1]
+        behind = 2.0 * values[-1] - values[-2 : -half - 2 : -1]
+        sums = np.cumsum(np.concatenate([[0.0], before, values, behind]))
+        values = (sums[2 * half + 1 :] - sums[: -2 * half - 1]) / (2 * half + 1)
+    return values
+
+
 def _turned_rad(pieces: Sequence[Piece], knots_m: FloatArray, plan_m: FloatArray) -> FloatArray:
     """Return by how much the road has turned at each plan distance: the curvature's trapezoids, integrated."""
     turned_rad = np.zeros_like(plan_m)
@@ -286,5 +297,5 @@ def _heights_m(pieces: Sequence[Piece], knots_m: FloatArray, plan_m: FloatArray,
     window_points = 2 * round(_CREST_ROUNDING_M / (2.0 * step_m)) + 1
     for road_from_m, road_to_m in zip(borders_m[::2], borders_m[1::2], strict=True):
         road = slice(*np.searchsorted(plan_m, [road_from_m, road_to_m + 1e-9]))
-        heights_m[road] = moving_average(heights_m[road], window_points)
+        heights_m[road] = running_average(heights_m[road], window_points)
     return heights_m
