@@ -23,6 +23,7 @@ from trackmania_rl.tmi_interaction.frame_stack import FrameStack
 from trackmania_rl.tmi_interaction.launchers import GameLauncher
 from trackmania_rl.tmi_interaction.race_machine import Observation, RaceEnd, RaceMachine
 from trackmania_rl.tmi_interaction.race_observers import RaceObserver, RolloutRecorder
+from trackmania_rl.tmi_interaction.saved_states import StatesOfRace
 from trackmania_rl.tmi_interaction.tminterface2 import TMInterface
 from trackmania_rl.tmi_interaction.transport import GameError, GameTransport
 from trackmania_rl.track.game_map import GameMap, load_game_map
@@ -99,6 +100,7 @@ class GameInstanceManager:
         policy: Policy,
         frames: npt.NDArray[np.uint8] | None = None,
         observers: Sequence[RaceObserver] = (),
+        states: StatesOfRace[bytes] | None = None,
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Play one race.
 
@@ -107,6 +109,7 @@ class GameInstanceManager:
             policy: chooses each action; what it raises ends the race and passes through.
             frames: (n, 1, H, W) uint8 room for the race's frames, see `RolloutRecorder`.
             observers: more who watch the race. They see the decisions of a lost race too, but no end of it.
+            states: where the race begins, and what it leaves for others; None at the start line, and nothing.
 
         Returns:
             `(rollout_results, end_race_stats)`: see the functions of these names in `race_results`.
@@ -118,7 +121,7 @@ class GameInstanceManager:
         game_map = self._map(map_entry)
         for attempt in range(1, MAX_ATTEMPTS + 1):
             try:
-                return self._play(game_map, self.ensure_running(), policy, frames, observers)
+                return self._play(game_map, self.ensure_running(), policy, frames, observers, states)
             except GameError as error:
                 log.warning("race on %s lost (attempt %d of %d): %s", game_map.name, attempt, MAX_ATTEMPTS, error)
                 self.close()
@@ -161,13 +164,20 @@ class GameInstanceManager:
         policy: Policy,
         frames: npt.NDArray[np.uint8] | None,
         observers: Sequence[RaceObserver],
+        states: StatesOfRace[bytes] | None,
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         recorder = RolloutRecorder(self._game, game_map.zones, frames)
         watching: list[RaceObserver] = [recorder, *observers]
         stack = FrameStack(self._game.frames_per_state)
         policy_s = 0.0
-        seen: Observation | RaceEnd = machine.reset(game_map)
+        begin = None if states is None else states.begin
+        first = machine.reset(game_map, begin)
+        if states is not None:
+            states.start(first.meters)
+        seen: Observation | RaceEnd = first
         while not isinstance(seen, RaceEnd):
+            if states is not None and seen.meters >= states.next_m:
+                states.keep(machine.save_state())
             began_s = time.perf_counter()
             decision = policy(stack.with_frame(seen.frame), seen.floats)
             policy_s += time.perf_counter() - began_s
@@ -176,7 +186,9 @@ class GameInstanceManager:
             seen = machine.step(decision.action)
         for observer in watching:
             observer.on_end(seen)
-        return recorder.rollout_results(), recorder.end_race_stats(machine.timings, policy_s)
+        return recorder.rollout_results(), recorder.end_race_stats(
+            machine.timings, policy_s, None if begin is None else begin.meters
+        )
 
     def _map(self, entry: MapEntry) -> GameMap:
         if entry not in self._maps:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -29,6 +29,7 @@ from trackmania_rl.protocol.state_blob import StateBlobError, StateView, with_la
 from trackmania_rl.settings import GameSettings
 from trackmania_rl.tmi_interaction.cutoffs import CutoffReason, CutoffWatch
 from trackmania_rl.tmi_interaction.race_start import RaceStart
+from trackmania_rl.tmi_interaction.saved_states import SavedState
 from trackmania_rl.tmi_interaction.transport import GameEvent, GameProtocolError, GameTransport
 from trackmania_rl.track.game_map import GameMap
 from trackmania_rl.track.virtual_checkpoints import VirtualCheckpoints
@@ -48,7 +49,7 @@ class Observation(NamedTuple):
         car: (21,) float32, see `features.CAR_COLUMNS`.
         zone_idx: the current zone.
         meters: metres along the line.
-        race_time_ms: a multiple of the action's duration.
+        race_time_ms: since the race's beginning, a multiple of the action's duration.
         position_m: (3,) float32, the car in world axes.
         speed_m_s: the car's speed.
     """
@@ -69,10 +70,10 @@ class RaceEnd:
 
     Attributes:
         cutoff_reason: why it was cut off; None if it was finished.
-        race_time_ms: finish time, or the time driven.
+        race_time_ms: from the race's beginning to the finish, or the time driven.
         furthest_zone_idx: the highest zone reached; the finish's own index if it was finished.
         furthest_m: metres along the line at the furthest point reached.
-        checkpoint_times_ms: times of the checkpoints passed, the finish included.
+        checkpoint_times_ms: times of the checkpoints passed since the race's beginning, the finish included.
     """
 
     cutoff_reason: CutoffReason | None
@@ -87,6 +88,11 @@ class RaceEnd:
         return self.cutoff_reason is None
 
 
+def times_since(times_ms: Iterable[int], began_ms: int) -> tuple[int, ...]:
+    """Times of the game's clock, counted from a race's beginning; those before it, and NOT_PASSED, are left out."""
+    return tuple(time_ms - began_ms for time_ms in times_ms if time_ms >= began_ms)
+
+
 @dataclass
 class GameTimings:
     """Wall-clock time of one race in seconds, by what it was spent on."""
@@ -98,6 +104,9 @@ class GameTimings:
 
 class RaceMachine:
     """Plays races on one connected game, one action at a time.
+
+    A race may begin at a saved state of an earlier one. The game's own clock then goes on from there; the times that
+    the machine tells count from the race's beginning.
 
     An exception out of `reset` or `step` that is a `GameError` means that this connection is lost.
 
@@ -128,8 +137,12 @@ class RaceMachine:
         self._no_frame = np.empty((1, 0, 0), dtype=np.uint8)
         self._held: GameEvent | None = None
 
-    def reset(self, game_map: GameMap) -> Observation:
-        """Bring the car to the start of a map at race time 0; also in the middle of a race.
+    def reset(self, game_map: GameMap, begin: SavedState[bytes] | None = None) -> Observation:
+        """Bring the car to the start of a map at race time 0, or to a saved state; also in the middle of a race.
+
+        Args:
+            game_map: the map.
+            begin: a state of this map, which may come from another game instance.
 
         Raises:
             GameError: if the game is gone, silent or speaks nonsense.
@@ -137,15 +150,23 @@ class RaceMachine:
         self.timings = GameTimings()
         with self._state_errors_are_the_games():
             held, blob = self._start.reach(game_map.path, self._held, self.settings)
+            if begin is not None:
+                blob = begin.game_state
+                self._transport.rewind_to_state(blob)
             self._held = held
+            self._began_ms = 0 if begin is None else begin.race_time_ms
             self._zones: VirtualCheckpoints = game_map.zones
-            self._features.reset(game_map.zones)
+            self._features.reset(game_map.zones, None if begin is None else begin.memory)
             self._cutoffs = CutoffWatch(self.settings)
             self._furthest_m = -math.inf
-            observation = self._arrive(held, 0, StateView(blob))
+            observation = self._arrive(held, self._began_ms, StateView(blob))
         if isinstance(observation, RaceEnd):
             raise GameProtocolError("the race was over at its start")
         return observation
+
+    def save_state(self) -> SavedState[bytes]:
+        """The state in which a decision is due now, for another race to begin in."""
+        return SavedState(bytes(self._state.blob), self._race_time_ms, self._meters, self._features.memory())
 
     def step(self, action: int) -> Observation | RaceEnd:
         """Hold an action's keys until the next decision, or the end of the race.
@@ -186,7 +207,7 @@ class RaceMachine:
 
     def _ends_the_race(self, event: GameEvent) -> bool:
         if event.is_finish:
-            if self._race_time_ms > 0:
+            if self._race_time_ms > self._began_ms:
                 return True
             self._transport.prevent_finish()  # nobody finishes in a race's first action: it is the last race's echo
         # An unexpected step may be one of a race that is over without a word.
@@ -196,11 +217,13 @@ class RaceMachine:
         """Look at a state in which a decision is due, while its step is held."""
         self._held = event
         self._race_time_ms = race_time_ms
+        self._state = state
         began_s = time.perf_counter()
         features = self._features.build(state)
         self.timings.features_s += time.perf_counter() - began_s
+        self._meters = features.meters
         self._furthest_m = max(self._furthest_m, features.meters)
-        reason = self._cutoffs.check(race_time_ms, self._furthest_m)
+        reason = self._cutoffs.check(race_time_ms - self._began_ms, self._furthest_m)
         if reason is not None:
             return self._end(event, reason, race_time_ms, state)
         frame = self._take_frame(event) if self.settings.has_image else self._no_frame
@@ -213,7 +236,7 @@ class RaceMachine:
             car=features.car,
             zone_idx=features.zone_idx,
             meters=features.meters,
-            race_time_ms=race_time_ms,
+            race_time_ms=race_time_ms - self._began_ms,
             position_m=state.position_m.copy(),
             speed_m_s=speed_m_s,
         )
@@ -248,7 +271,7 @@ class RaceMachine:
         return self._end(event, None, race_time_ms, state)
 
     def _end(self, event: GameEvent, reason: CutoffReason | None, race_time_ms: int, state: StateView) -> RaceEnd:
-        """Leave the game waiting on `event` for as long as it takes until the next race."""
+        """Leave the game waiting on `event` for as long as it takes until the next race; the time is the game's."""
         self._held = event
         self._transport.set_timeout(self.settings.timeout_between_races_ms)
         self._transport.flush()
@@ -256,12 +279,12 @@ class RaceMachine:
         is_finished = reason is None
         return RaceEnd(
             cutoff_reason=reason,
-            race_time_ms=race_time_ms,
+            race_time_ms=race_time_ms - self._began_ms,
             furthest_zone_idx=(
                 self._zones.finish_zone_idx if is_finished else self._features.tracker.furthest_zone_idx
             ),
             furthest_m=self._zones.finish_m if is_finished else self._furthest_m,
-            checkpoint_times_ms=tuple(int(time_ms) for time_ms in state.checkpoint_times_ms if time_ms >= 0),
+            checkpoint_times_ms=times_since(state.checkpoint_times_ms.tolist(), self._began_ms),
         )
 
     def _next_event(self) -> GameEvent:

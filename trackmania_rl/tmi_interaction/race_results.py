@@ -23,7 +23,7 @@ class RaceColumns(NamedTuple):
         car: (T, 21) float32, see `features.CAR_COLUMNS`.
         zone_idx: (T,) int64, the current zone.
         meters: (T,) float64, metres along the line.
-        race_time_ms: (T,) int64, a multiple of the action's duration.
+        race_time_ms: (T,) int64, since the race's beginning, a multiple of the action's duration.
         position_m: (T, 3) float32, the car in world axes.
         speed_m_s: (T,) float64, the car's speed.
         actions: (T,) int64, index into `settings.inputs`.
@@ -96,6 +96,7 @@ def end_race_stats(
     settings: GameSettings,
     timings: GameTimings,
     policy_s: float,
+    began_m: float | None = None,
 ) -> dict[str, Any]:
     """The race in figures.
 
@@ -106,11 +107,13 @@ def end_race_stats(
         settings: the actions.
         timings: where the machine's time went.
         policy_s: wall-clock time spent deciding.
+        began_m: metres along the line of the saved state at which the race began; None at the start line.
 
     Returns:
-        `race_finished`, `race_time_ms`, `cutoff_reason`, `checkpoint_times_ms`, `meters` (from the start of the
-        line to the furthest point), `mean_speed_m_s`, `fraction_greedy`, `first_value` (highest Q
-        value of the first state), `timings_ms` (per action, by part) and `inputs` (the script).
+        `race_finished`, `race_time_ms`, `cutoff_reason`, `checkpoint_times_ms`, `started_at_m` (metres from the start
+        of the line to where the race began, 0 for a full race), `meters` (from the start of the line to the furthest
+        point), `mean_speed_m_s`, `fraction_greedy`, `first_value` (highest Q value of the first state), `timings_ms`
+        (per action, by part) and `inputs` (the script).
     """
     ms_per_action = 1000.0 / len(columns.actions)
     return {
@@ -118,6 +121,7 @@ def end_race_stats(
         "race_time_ms": end.race_time_ms,
         "cutoff_reason": end.cutoff_reason,
         "checkpoint_times_ms": list(end.checkpoint_times_ms),
+        "started_at_m": 0.0 if began_m is None else began_m - zones.start_m,
         "meters": max(end.furthest_m - zones.start_m, 0.0),
         "mean_speed_m_s": float(columns.speed_m_s.mean()),
         "fraction_greedy": float(columns.is_greedy.mean()),
@@ -133,7 +137,7 @@ def end_race_stats(
 
 
 def input_script(columns: RaceColumns, settings: GameSettings) -> str:
-    """The race as a script that TMInterface's `load` command plays."""
+    """The race as a script that TMInterface's `load` command plays; it begins at the race's beginning."""
     keys_of_action = [KeyState(k.left, k.right, k.accelerate, k.brake) for k in settings.inputs]
     events: list[InputEvent] = []
     held = NO_KEYS

@@ -109,16 +109,19 @@ class VirtualCheckpoints(NamedTuple):
 class ZoneTracker:
     """The zone the car is in, followed from state to state through one race.
 
+    Args:
+        checkpoints: the map's zones.
+        zone_idx: where the race begins; by default at the start of the line.
+
     Attributes:
         checkpoints: the map's zones.
         zone_idx: the current zone.
         furthest_zone_idx: the highest zone reached in this race.
     """
 
-    def __init__(self, checkpoints: VirtualCheckpoints) -> None:
+    def __init__(self, checkpoints: VirtualCheckpoints, zone_idx: int | None = None) -> None:
         self.checkpoints = checkpoints
-        self.zone_idx = checkpoints.first_zone_idx
-        self.furthest_zone_idx = checkpoints.first_zone_idx
+        self.zone_idx = self.furthest_zone_idx = checkpoints.first_zone_idx if zone_idx is None else zone_idx
 
     def reset(self) -> None:
         """Begin a new race at the start of the line."""
