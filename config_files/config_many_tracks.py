@@ -76,6 +76,11 @@ map_cycle = (
     },
 )
 
+# Races to learn from at the beginning: {"map_name": "valley", "inputs": "save/human.inputs"} for each, with a map of
+# the cycle above and an inputs file or a .Replay.Gbx; a relative path starts at the project's folder. A new run drives
+# these inputs once, before its own races: docs/starts_and_demonstrations.rst. Restart.
+demonstrations = ()
+
 # Game speed during a race: 1 is real time, 1000 and more means as fast as possible. Range: > 0.
 running_speed = 1000.0
 
@@ -334,6 +339,14 @@ random_action_throttle_probability = 0.7
 
 # Noisy heads only: an exploring collector drives with the same noise for so many actions. Range: > 0.
 noise_redraw_every_n_actions = 20
+
+# Probability that an exploration race begins at a saved state of an earlier race instead of the start line, so that
+# late sections are learned as often as early ones; 0: none, and none are saved. Statistics count such a race's frames,
+# not its result. Generated tracks have none: each is raced on once. Range: 0 to 1.
+start_anywhere_probability = 0.0
+
+# A race leaves one saved state for every so many metres of the line. Range: >= 1. Restart.
+start_anywhere_spacing_m = 20.0
 
 # ------------------------------------------------------------------------------------------------- between processes
 

@@ -13,6 +13,7 @@ raises `SettingsError`, whose text holds the name, the value, what is allowed an
 from trackmania_rl.settings.groups import (
     NEEDS_RESTART,
     AgentSettings,
+    DemonstrationEntry,
     ExplorationSettings,
     GameSettings,
     GeneratorSettings,
@@ -41,6 +42,7 @@ __all__ = [
     "COMPANION_FILES",
     "NEEDS_RESTART",
     "AgentSettings",
+    "DemonstrationEntry",
     "ExplorationSettings",
     "GameSettings",
     "GeneratorSettings",

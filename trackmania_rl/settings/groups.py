@@ -106,6 +106,13 @@ class MapEntry(Group):
         return self
 
 
+class DemonstrationEntry(Group):
+    """A race that somebody has driven on a map of the map cycle."""
+
+    map_name: str
+    inputs: Annotated[str, Field(min_length=1)]
+
+
 class GameSettings(Group):
     """Game instances and the rules under which a race is played and cut off."""
 
@@ -116,6 +123,7 @@ class GameSettings(Group):
     base_tmi_port: Port
     maps_folder: str
     map_cycle: Annotated[tuple[MapEntry, ...], Field(min_length=1)]
+    demonstrations: tuple[DemonstrationEntry, ...]
     running_speed: PositiveFloat
     ms_per_engine_tick: PositiveInt
     engine_ticks_per_action: PositiveInt
@@ -173,6 +181,17 @@ class GameSettings(Group):
             if getattr(self, name) >= len(self.inputs):
                 raise ValueError(
                     f"{name} = {getattr(self, name)} is no index into inputs, which has {len(self.inputs)}"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _demonstrations_have_their_maps(self) -> GameSettings:
+        maps = list(dict.fromkeys(entry.map_name for entry in self.map_cycle if entry.generator is None))
+        for demonstration in self.demonstrations:
+            if demonstration.map_name not in maps:
+                raise ValueError(
+                    f"demonstrations: {demonstration.inputs!r} is for map {demonstration.map_name!r}, which is not in "
+                    f"map_cycle; possible are {', '.join(maps) or 'none: all its entries are generators'}"
                 )
         return self
 
@@ -348,6 +367,8 @@ class ExplorationSettings(Group):
     tau_epsilon_boltzmann: NonNegativeFloat
     random_action_throttle_probability: Annotated[float, Field(ge=0, le=1)] | None
     noise_redraw_every_n_actions: PositiveInt
+    start_anywhere_probability: Fraction
+    start_anywhere_spacing_m: Annotated[float, Field(ge=1, allow_inf_nan=False)]
 
     @field_validator("epsilon_schedule", "epsilon_boltzmann_schedule")
     @classmethod
@@ -463,6 +484,7 @@ NEEDS_RESTART = frozenset(
             "expected_reward_per_action",
             "n_steps",
         ),
+        *("demonstrations", "start_anywhere_spacing_m"),
         *("rollout_slots_per_collector", "cutoff_race_longer_than_ms", "buffer_test_ratio", "terminal_view"),
     }
 ) - {"checkpoint_interval_s", "minimum_free_disk_mb", "checkpoint_holds_replay"}

@@ -1,0 +1,142 @@
+"""Adding maps to a configuration file's `map_cycle`, as its owner would with an editor: nothing else in it changes.
+
+The file is taken apart with `ast` to find the place, its text is changed there, and what came out is loaded and
+compared before it takes the old file's place. The old one is kept beside it.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from trackmania_rl.errors import UserError
+from trackmania_rl.settings.groups import MapEntry, Settings
+from trackmania_rl.settings.loading import changed_settings, load_settings
+
+NAME: Final = "map_cycle"
+INDENT: Final = "    "
+
+
+class MapCycleError(UserError):
+    """The map cycle of a configuration file cannot be changed by a program; the text says what to do by hand."""
+
+
+def entry_text(entry: Mapping[str, Any]) -> str:
+    """One entry as it stands in a configuration file, without the comma behind it."""
+    lines = [f"{INDENT * 2}{key_text(name)}: {key_text(value)}," for name, value in entry.items()]
+    return "\n".join((f"{INDENT}{{", *lines, f"{INDENT}}}"))
+
+
+def key_text(value: Any) -> str:
+    """A literal with double quotes, as the configuration files have them."""
+    if not isinstance(value, str):
+        return repr(value)
+    return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def add_to_map_cycle(config_file: Path, entries: Sequence[Mapping[str, Any]], replace: bool = False) -> Path:
+    """Write entries behind those of a configuration file's map cycle, or in their place.
+
+    Args:
+        config_file: the Python file; the companions in its folder are read as well.
+        entries: what `MapEntry` takes, at least one.
+        replace: whether the new entries are all that is left.
+
+    Returns:
+        The copy of the file as it was.
+
+    Raises:
+        SettingsError: if the file is no usable configuration to begin with.
+        MapCycleError: if its map cycle is not written out in it, or has one of the new names; the file is as it was.
+    """
+    before = load_settings(config_file)
+    new = tuple(MapEntry.model_validate(entry) for entry in entries)
+    old = () if replace else before.game.map_cycle
+    taken = {entry.map_name for entry in old} & {entry.map_name for entry in new}
+    if taken:
+        raise MapCycleError(f"{config_file}: its map_cycle has a map {min(taken)!r} already; choose another name")
+    text = with_entries(config_file.read_bytes(), entries, replace, config_file)
+    trial = config_file.with_name(f".{config_file.stem}_new.py")
+    backup = _free_name(config_file)
+    try:
+        trial.write_bytes(text)
+        _compare(before, load_settings(trial), old + new, config_file)
+        shutil.copy2(config_file, backup)
+        shutil.copymode(config_file, trial)
+        os.replace(trial, config_file)
+    except OSError as error:
+        raise MapCycleError(f"{config_file}: cannot be changed: {error.strerror}") from error
+    finally:
+        trial.unlink(missing_ok=True)
+    return backup
+
+
+def with_entries(text: bytes, entries: Sequence[Mapping[str, Any]], replace: bool, config_file: Path) -> bytes:
+    """The text of a configuration file with entries added to its map cycle, or in place of it.
+
+    Raises:
+        MapCycleError: if it does not set `map_cycle` exactly once, to entries written out one by one.
+    """
+    cycle = _map_cycle_node(text, config_file)
+    newline = b"\r\n" if b"\r\n" in text else b"\n"
+    written = newline.join(
+        newline.join(line.encode() for line in entry_text(entry).split("\n")) + b"," for entry in entries
+    ).removesuffix(b",")
+    starts = _line_starts(text)
+    begin = starts[cycle.elts[0].lineno - 1] + cycle.elts[0].col_offset
+    last = cycle.elts[-1]
+    assert last.end_lineno is not None
+    assert last.end_col_offset is not None
+    end = starts[last.end_lineno - 1] + last.end_col_offset
+    if replace:
+        return text[:begin] + written.lstrip() + text[end:]
+    return text[:end] + b"," + newline + written + text[end:]  # a comma that stood behind the last entry still does
+
+
+def _map_cycle_node(text: bytes, config_file: Path) -> ast.Tuple | ast.List:
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError) as error:
+        raise MapCycleError(f"{config_file}: is not valid Python: {error}") from error
+    values = [
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign)
+        and any(isinstance(target, ast.Name) and target.id == NAME for target in _targets(node))
+    ]
+    if len(values) != 1 or not isinstance(values[0], ast.Tuple | ast.List) or not values[0].elts:
+        raise MapCycleError(
+            f"{config_file}: its map_cycle is not one tuple of entries written out in it; add the entry by hand"
+        )
+    return values[0]
+
+
+def _targets(node: ast.Assign | ast.AnnAssign | ast.AugAssign) -> list[ast.expr]:
+    return node.targets if isinstance(node, ast.Assign) else [node.target]
+
+
+def _line_starts(text: bytes) -> list[int]:
+    """Where each line begins, in bytes, as `ast` counts them."""
+    starts = [0]
+    for line in text.splitlines(keepends=True):
+        starts.append(starts[-1] + len(line))
+    return starts
+
+
+def _compare(before: Settings, after: Settings, cycle: tuple[MapEntry, ...], config_file: Path) -> None:
+    others = set(changed_settings(before, after)) - {NAME}
+    if others or after.game.map_cycle != cycle:
+        raise MapCycleError(f"{config_file}: its map_cycle could not be changed safely; add the entry by hand")
+
+
+def _free_name(config_file: Path) -> Path:
+    """A name for a backup that no file has yet."""
+    backup, number = config_file.with_name(f"{config_file.name}.bak"), 1
+    while backup.exists():
+        number += 1
+        backup = config_file.with_name(f"{config_file.name}.bak{number}")
+    return backup
