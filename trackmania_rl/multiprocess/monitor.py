@@ -97,6 +97,8 @@ class RunMonitor:
         is_record = self.statistics.add_race(record)
         self.statistics.add_collector_time(race.collector, race.waited_s, race.elapsed_s)
         self._race_log.write(record, self.statistics.frames_total)
+        if not record.counts:
+            return
         history = self.statistics.maps[record.map_name].history(record.is_explo)
         self._tensorboard.write_race(record, history, self.statistics.frames_total)
         self._latest_line[record.map_name] = (record, stats["track"], race.rollout_results["position_m"].copy())

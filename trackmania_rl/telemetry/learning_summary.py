@@ -65,7 +65,7 @@ def summarize_learning(races_file: Path, moments_s: Sequence[int]) -> LearningSu
         UserError: if the file is missing or damaged.
     """
     races = read_races(races_file)
-    greedy = [race for race in races if not race["is_explo"]]
+    greedy = [race for race in races if not race["is_explo"] and is_full_race(race)]
     first = next((race for race in greedy if race["race_finished"]), None)
     regular = first_race_with(greedy, is_regular_finishing)
     times_s = [race["race_time_ms"] / 1000 for race in greedy if race["race_finished"]]
@@ -83,6 +83,11 @@ def summarize_learning(races_file: Path, moments_s: Sequence[int]) -> LearningSu
         },
         best_time_s=min(times_s, default=None),
     )
+
+
+def is_full_race(race: Race) -> bool:
+    """Whether a race began at the start line; runs of earlier versions have no others."""
+    return race.get("started_at_m", 0.0) == 0
 
 
 def first_race_with(greedy: Sequence[Race], holds: Callable[[Sequence[Race]], bool]) -> Race | None:

@@ -199,9 +199,14 @@ class TrainingStatistics:
         return self._earlier_sessions_s + self._clock()
 
     def add_race(self, race: RaceRecord) -> bool:
-        """Counts a race; returns whether it is its map's fastest finish of either kind."""
+        """Counts a race; returns whether it is its map's fastest finish of either kind.
+
+        One that does not count as a result (`RaceRecord.counts`) adds to the totals only.
+        """
         self.frames_total += race.n_actions
         self.races_total += 1
+        if not race.counts:
+            return False
         of_map = self.maps.setdefault(race.map_name, MapStatistics())
         best_before_ms = of_map.best_time_ms
         is_best_of_kind = of_map.history(race.is_explo).add(race)
