@@ -1,5 +1,7 @@
 """Play an inputs file on the simulated game and print the time, which is that of the race that it was made of.
 
+scripts/tools/maps.py drive prints the times of several files and of a best_runs folder, without a film.
+
 The file is one in TMInterface's script format: of a run's best_runs/, of scripts/evaluate.py, or written by hand. The
 exit code is 0 also if the car does not finish.
 
@@ -20,7 +22,7 @@ sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not 
 from trackmania_rl.argument_types import mp4_file, port, size_px  # noqa: E402
 from trackmania_rl.errors import UserError  # noqa: E402
 from trackmania_rl.simulator.track_file import find_track_file  # noqa: E402
-from trackmania_rl.telemetry.terminal_view import format_time  # noqa: E402
+from trackmania_rl.telemetry.driven_run import describe_race  # noqa: E402
 from trackmania_rl.telemetry.video import VideoFile  # noqa: E402
 from trackmania_rl.tmi_interaction.launchers import SimulatedGameLauncher, find_free_port  # noqa: E402
 from trackmania_rl.tmi_interaction.script_player import (  # noqa: E402
@@ -39,7 +41,7 @@ def main() -> int:
     """Run the command line; return the exit code."""
     try:
         arguments = parse_arguments()
-        print(describe(replay(arguments)))
+        print(describe_race(replay(arguments)))
         if arguments.video is not None:
             print(f"wrote {arguments.video}")
     except (UserError, GameError) as error:
@@ -72,14 +74,6 @@ def replay(arguments: argparse.Namespace) -> ScriptedRace:
             return player.play(str(track_file), arguments.inputs)
         with VideoFile(arguments.video, frames_per_s=1000 / FRAME_INTERVAL_MS) as video:
             return player.play(str(track_file), arguments.inputs, Filming(arguments.video_size, video.write))
-
-
-def describe(race: ScriptedRace) -> str:
-    """How the race ended, in words."""
-    checkpoints = ", ".join(map(format_time, race.checkpoint_times_ms)) or "none"
-    if race.is_finished:
-        return f"finished in {format_time(race.race_time_ms)} ({race.race_time_ms} ms); checkpoints: {checkpoints}"
-    return f"not finished after {format_time(race.race_time_ms)}; checkpoints: {checkpoints}"
 
 
 if __name__ == "__main__":

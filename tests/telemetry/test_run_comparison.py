@@ -1,0 +1,124 @@
+"""Two races along one line: what is known of made-up races must come out, and what is measured of real ones."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from trackmania_rl.gbx.replay import read_replay
+from trackmania_rl.protocol.input_script import Input, InputEvent
+from trackmania_rl.telemetry.comparison_picture import save_comparison
+from trackmania_rl.telemetry.driven_run import DrivenRun, controls_over_time, run_of_ghost
+from trackmania_rl.telemetry.run_comparison import (
+    RunComparisonError,
+    compare_runs,
+    line_of_run,
+    stations_along,
+)
+
+STRAIGHT_M = np.array([[0.0, 5.0, 0.0], [0.0, 5.0, 400.0]])
+
+
+def run(
+    position_m: np.ndarray, period_ms: int = 100, checkpoints_ms: tuple[int, ...] = (), label: str = "run"
+) -> DrivenRun:
+    position_m = np.asarray(position_m, dtype=np.float64)
+    time_ms = period_ms * np.arange(len(position_m))
+    speed_m_s = np.linalg.norm(np.gradient(position_m, axis=0), axis=1) / (period_ms / 1000)
+    race_time_ms = checkpoints_ms[-1] if checkpoints_ms else None
+    return DrivenRun("a race", time_ms, position_m, speed_m_s, checkpoints_ms, race_time_ms, ())
+
+
+def along_z(z_m: np.ndarray, x_m: float = 0.0) -> np.ndarray:
+    return np.stack([np.full(len(z_m), x_m), np.full(len(z_m), 5.0), z_m], axis=1)
+
+
+def test_a_slower_race_falls_behind_steadily() -> None:
+    fast, slow = run(along_z(4.0 * np.arange(71))), run(along_z(2.0 * np.arange(131), x_m=3.0))
+    comparison = compare_runs(fast, slow, STRAIGHT_M)
+    assert comparison.distance_m[-1] == 259.0  # 260 m is as far as the slow one came
+    np.testing.assert_allclose(comparison.behind_ms, comparison.distance_m * (50.0 - 25.0), atol=1e-6)
+    np.testing.assert_allclose(comparison.a.speed_m_s, 40.0, atol=1e-6)
+    np.testing.assert_allclose(comparison.b.speed_m_s, 20.0, atol=1e-6)
+    assert comparison.a.controls is None
+
+
+def test_waiting_is_lost_where_it_happened() -> None:
+    steady = run(along_z(3.0 * np.arange(91)))
+    z_m = np.concatenate([3.0 * np.arange(50), np.full(7, 147.0), 147.0 + 3.0 * np.arange(1, 41)])
+    comparison = compare_runs(steady, run(along_z(z_m)), STRAIGHT_M)
+    np.testing.assert_allclose(comparison.behind_ms[:147], 0.0, atol=1e-6)
+    np.testing.assert_allclose(comparison.behind_ms[148:], 700.0, atol=1e-6)
+
+
+def test_driving_backwards_is_lost_time_too() -> None:
+    steady = run(along_z(5.0 * np.arange(61)))
+    z_m = np.concatenate([5.0 * np.arange(21), 100.0 - 5.0 * np.arange(1, 6), 75.0 + 5.0 * np.arange(1, 31)])
+    behind_ms = compare_runs(steady, run(along_z(z_m)), STRAIGHT_M).behind_ms
+    np.testing.assert_allclose(behind_ms[:100], 0.0, atol=1e-6)
+    np.testing.assert_allclose(behind_ms[101:], 1000.0, atol=1e-6)
+
+
+def test_sections_are_of_official_times() -> None:
+    a = run(along_z(4.0 * np.arange(71)), checkpoints_ms=(2_000, 4_510, 7_000))
+    b = run(along_z(4.0 * np.arange(74)), checkpoints_ms=(1_990, 4_810, 7_300))
+    sections = compare_runs(a, b, STRAIGHT_M).sections
+    assert [section.name for section in sections] == ["CP 1", "CP 2", "finish"]
+    assert [section.lost_ms for section in sections] == [-10, 310, 0]
+    assert [section.behind_ms for section in sections] == [-10, 300, 300]
+    np.testing.assert_allclose([section.end_m for section in sections], [80.0, 180.4, 280.0])
+
+
+def test_a_track_that_crosses_itself_is_followed_in_order() -> None:
+    """A figure of eight: at its crossing the nearest point of the whole line would be a lap too early or too late."""
+    phase = np.linspace(0.0, 2.0 * np.pi, 401)
+    eight_m = np.stack([80.0 * np.sin(phase), np.full_like(phase, 9.0), 80.0 * np.sin(phase) * np.cos(phase)], axis=1)
+    stations_m = stations_along(eight_m, run(eight_m[::3] + np.array([0.3, 0.0, 0.2])))
+    assert (np.diff(stations_m) > 0).all()
+    length_m = np.linalg.norm(np.diff(eight_m, axis=0), axis=1).sum()
+    np.testing.assert_allclose(stations_m[-1], length_m, atol=3.0)
+
+
+def test_a_respawn_is_erased_from_the_line() -> None:
+    out_m = along_z(4.0 * np.arange(41))  # to 160 m, then off the road, then back to 100 m
+    off_m = out_m[-1] + np.stack([4.0 * np.arange(1, 10), np.zeros(9), np.zeros(9)], axis=1)
+    again_m = along_z(100.0 + 4.0 * np.arange(31))
+    driven = run(np.concatenate([out_m, off_m, again_m]))
+    line_m = line_of_run(driven)
+    assert (np.diff(line_m[:, 2]) > 0).all()
+    np.testing.assert_allclose(line_m[:, 0], 0.0)
+    assert line_m[-1, 2] == 220.0
+    comparison = compare_runs(run(along_z(4.0 * np.arange(61))), driven)
+    assert comparison.behind_ms[-1] == pytest.approx(2_500.0, abs=100.0)
+
+
+def test_races_of_different_maps_are_told() -> None:
+    with pytest.raises(RunComparisonError, match="away from it most of the time"):
+        compare_runs(run(along_z(4.0 * np.arange(71))), run(along_z(4.0 * np.arange(71), x_m=500.0)))
+    with pytest.raises(RunComparisonError, match="does not move"):
+        compare_runs(run(along_z(np.zeros(7))), run(along_z(4.0 * np.arange(71))))
+    with pytest.raises(RunComparisonError, match="no way in common"):
+        compare_runs(run(along_z(4.0 * np.arange(71))), run(along_z(np.zeros(7))))
+
+
+def test_controls_are_steps() -> None:
+    events = [InputEvent(0, Input.ACCELERATE, 1), InputEvent(50, Input.LEFT, 1), InputEvent(50, Input.BRAKE, 1)]
+    times_ms, controls = controls_over_time([*events, InputEvent(90, Input.STEER, 32_768)])
+    assert times_ms.tolist() == [0, 0, 50, 90]
+    np.testing.assert_allclose(controls, [[0, 0, 0], [1, 0, 0], [1, 1, -1], [1, 1, 0.5]])
+
+
+def test_real_races_differ_by_what_their_checkpoints_say(shared_data: Path, tmp_path: Path) -> None:
+    runs = []
+    for name in ("B13-Obstacle_24.94_a.Replay.Gbx", "B13-Obstacle_24.95_a.Replay.gbx"):
+        path = shared_data / "replays" / name
+        runs.append(run_of_ghost(read_replay(path).best, path, name))
+    assert runs[0].time_ms[-2:].tolist() == [24_900, 24_940]  # the finish lies between two samples
+    comparison = compare_runs(*runs)
+    assert [section.behind_ms for section in comparison.sections] == [10, 0, 0, 10]
+    # Official times are in steps of 10 ms; what samples say lies within one of them.
+    at_ends_ms = np.interp([s.end_m for s in comparison.sections], comparison.distance_m, comparison.behind_ms)
+    np.testing.assert_allclose(at_ends_ms, [10, 0, 0, 10], atol=10.0)
+    assert comparison.b.controls.min() == -1.0
+    save_comparison(comparison, "B13-Obstacle $no math$", tmp_path / "b13.png")
+    assert (tmp_path / "b13.png").read_bytes().startswith(b"\x89PNG")

@@ -1,0 +1,210 @@
+"""Where one race wins or loses time on another one: both as functions of the distance along one line.
+
+At distance s each race has the time t(s) at which it first was that far; t_B(s) - t_A(s) is how far B lies behind
+there, and where that grows, B loses.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from trackmania_rl.errors import UserError
+from trackmania_rl.telemetry.driven_run import DrivenRun, FloatArray, controls_over_time
+
+GRID_M: Final = 1.0
+"""Distance between two points at which races are compared."""
+
+_SEARCH_FACTOR: Final = 1.5
+"""The place on the line is searched within this many times the distance that the car moved..."""
+_SEARCH_M: Final = 10.0
+"""...and this much more, both ways."""
+_FIRST_SEARCH_M: Final = 200.0
+"""Where the first sample is searched, from the line's beginning."""
+_FAR_OFF_M: Final = 40.0
+"""A race that is further from the line than this most of the time is a race of another track."""
+_JUMP_M: Final = 10.0
+"""A car that moves this much more than its speed allows was put back."""
+_SHORTEST_STEP_M: Final = 0.1
+
+
+class RunComparisonError(UserError):
+    """Two races cannot be compared."""
+
+
+@dataclass(frozen=True)
+class RunOnLine:
+    """A race at each of D distances along a line.
+
+    Attributes:
+        label: what to call it.
+        time_ms: (D,) float64, when it first was that far.
+        speed_m_s: (D,) float64.
+        controls: (D, 3) float64: gas, brake, steer; None where the race's inputs are not known.
+    """
+
+    label: str
+    time_ms: FloatArray
+    speed_m_s: FloatArray
+    controls: FloatArray | None
+
+
+@dataclass(frozen=True)
+class Section:
+    """The way from one checkpoint (or the start) to the next one (or the finish).
+
+    Attributes:
+        name: of its end: "CP 1", ..., "finish".
+        end_m: where it ends, along the line.
+        end_ms: official times of A and B at its end.
+        section_ms: times of A and B for this section alone.
+    """
+
+    name: str
+    end_m: float
+    end_ms: tuple[int, int]
+    section_ms: tuple[int, int]
+
+    @property
+    def lost_ms(self) -> int:
+        """What B loses on A in this section; negative if it wins."""
+        return self.section_ms[1] - self.section_ms[0]
+
+    @property
+    def behind_ms(self) -> int:
+        """How far B lies behind A at its end."""
+        return self.end_ms[1] - self.end_ms[0]
+
+
+@dataclass(frozen=True)
+class RunComparison:
+    """Two races along one line.
+
+    Attributes:
+        distance_m: (D,) float64, every `GRID_M` as far as both came.
+        a: the race that is compared with.
+        b: the race that is compared.
+        sections: as many as both races have checkpoint times for.
+    """
+
+    distance_m: FloatArray
+    a: RunOnLine
+    b: RunOnLine
+    sections: tuple[Section, ...]
+
+    @property
+    def behind_ms(self) -> FloatArray:
+        """(D,) how far B lies behind A; negative where it is ahead."""
+        return self.b.time_ms - self.a.time_ms
+
+
+def compare_runs(a: DrivenRun, b: DrivenRun, line_m: FloatArray | None = None) -> RunComparison:
+    """Compare two races of one map.
+
+    Args:
+        a: the race that is compared with.
+        b: the race that is compared.
+        line_m: (N, 3) the line to measure along, from start to finish; None for the line that A drove.
+
+    Raises:
+        RunComparisonError: if a race does not follow the line, or does not get anywhere.
+    """
+    line_m = line_of_run(a) if line_m is None else line_m
+    stations_m = [stations_along(line_m, run) for run in (a, b)]
+    reach_m = min(float(of_run.max()) for of_run in stations_m)
+    if reach_m < GRID_M:
+        raise RunComparisonError(f"{a.label} and {b.label} have no way in common: one of them stays at the start")
+    distance_m = np.arange(0.0, reach_m, GRID_M)
+    on_line = [_on_line(run, of_run, distance_m) for run, of_run in zip((a, b), stations_m, strict=True)]
+    return RunComparison(distance_m, *on_line, sections=_sections(a, b, stations_m[0]))
+
+
+def line_of_run(run: DrivenRun) -> FloatArray:
+    """(N, 3) the line that a race drove, without what a respawn undid and without standing still.
+
+    Raises:
+        RunComparisonError: if the car did not move.
+    """
+    kept: list[int] = []
+    for index, position_m in enumerate(run.position_m):
+        if kept:
+            duration_s = (run.time_ms[index] - run.time_ms[index - 1]) / 1000
+            moved_m = float(np.linalg.norm(position_m - run.position_m[index - 1]))
+            if moved_m > _JUMP_M + duration_s * max(run.speed_m_s[index - 1], run.speed_m_s[index]):
+                away_m = np.linalg.norm(run.position_m[kept] - position_m, axis=1)
+                del kept[int(np.argmin(away_m)) :]
+            elif np.linalg.norm(position_m - run.position_m[kept[-1]]) < _SHORTEST_STEP_M:
+                continue
+        kept.append(index)
+    if len(kept) < 2:
+        raise RunComparisonError(f"{run.label}: its car does not move, so there is no line to compare along")
+    return run.position_m[kept]
+
+
+def stations_along(line_m: FloatArray, run: DrivenRun) -> FloatArray:
+    """(S,) how far along a line each sample of a race is: its nearest point, near where the car was before.
+
+    Looking only nearby keeps places apart at which a track crosses or touches itself.
+
+    Args:
+        line_m: (N, 3) points of the line, N >= 2.
+        run: the race.
+
+    Raises:
+        RunComparisonError: if the race is far from the line most of the time.
+    """
+    segment_m = np.diff(line_m, axis=0)
+    length_m = np.linalg.norm(segment_m, axis=1)
+    begin_m = np.concatenate(([0.0], np.cumsum(length_m)))
+    moved_m = np.linalg.norm(np.diff(run.position_m, axis=0), axis=1)
+    station_m, away_m = np.empty(len(run.time_ms)), np.empty(len(run.time_ms))
+    low_m, high_m = 0.0, _FIRST_SEARCH_M
+    for index, position_m in enumerate(run.position_m):
+        first = max(0, int(np.searchsorted(begin_m, low_m)) - 1)
+        near = slice(min(first, len(segment_m) - 1), max(int(np.searchsorted(begin_m, high_m)), first + 1))
+        share = np.einsum("nd,nd->n", position_m - line_m[:-1][near], segment_m[near])
+        share = np.clip(share / np.maximum(length_m[near] ** 2, 1e-12), 0.0, 1.0)
+        distances_m = np.linalg.norm(line_m[:-1][near] + share[:, None] * segment_m[near] - position_m, axis=1)
+        nearest = int(np.argmin(distances_m))
+        station_m[index] = begin_m[near][nearest] + share[nearest] * length_m[near][nearest]
+        away_m[index] = distances_m[nearest]
+        if index < len(moved_m):
+            reach_m = _SEARCH_FACTOR * float(moved_m[index]) + _SEARCH_M
+            low_m, high_m = station_m[index] - reach_m, station_m[index] + reach_m
+    if np.median(away_m) > _FAR_OFF_M:
+        raise RunComparisonError(
+            f"{run.label} does not follow the line: it is {np.median(away_m):.0f} m away from it most of the time; "
+            "compare races of one map, along that map's line"
+        )
+    return station_m
+
+
+def _on_line(run: DrivenRun, station_m: FloatArray, distance_m: FloatArray) -> RunOnLine:
+    furthest_m = np.maximum.accumulate(station_m)
+    time_ms = np.interp(distance_m, furthest_m, run.time_ms)
+    controls = None
+    if run.events:
+        changed_ms, values = controls_over_time(run.events)
+        controls = values[np.searchsorted(changed_ms, time_ms, side="right") - 1]
+        assert controls.shape == (len(distance_m), 3)
+    return RunOnLine(run.label, time_ms, np.interp(time_ms, run.time_ms, run.speed_m_s), controls)
+
+
+def _sections(a: DrivenRun, b: DrivenRun, station_of_a_m: FloatArray) -> tuple[Section, ...]:
+    """Checkpoints are matched in the order in which each race passed them."""
+    sections: list[Section] = []
+    before_ms = (0, 0)
+    for number, end_ms in enumerate(zip(a.checkpoint_times_ms, b.checkpoint_times_ms, strict=False), start=1):
+        is_finish = a.race_time_ms == end_ms[0] or b.race_time_ms == end_ms[1]
+        sections.append(
+            Section(
+                name="finish" if is_finish else f"CP {number}",
+                end_m=float(np.interp(end_ms[0], a.time_ms, np.maximum.accumulate(station_of_a_m))),
+                end_ms=end_ms,
+                section_ms=(end_ms[0] - before_ms[0], end_ms[1] - before_ms[1]),
+            )
+        )
+        before_ms = end_ms
+    return tuple(sections)
