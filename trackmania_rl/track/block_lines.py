@@ -1,0 +1,199 @@
+"""Reference lines from a map's blocks alone: the chain of road pieces from its start through its checkpoints.
+
+Every road piece of the catalogue joins the next where their borders, heights and headings meet. A search over these
+joints follows every branch; a line is made where exactly one way leads from the start over all checkpoints to the
+finish. Roads that leave the catalogue (platforms, circuits, loops, jumps, fields) need a replay.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from trackmania_rl.errors import UserError
+from trackmania_rl.gbx.challenge import BLOCK_SIZE_M, STADIUM, Block, Challenge, Gate
+from trackmania_rl.track.line_building import BEYOND_FINISH_M, LINE_SPACING_M, arc_length, resample
+from trackmania_rl.track.placed_blocks import BlockGrid, Joint, Road, roads_of
+from trackmania_rl.track.road_lanes import Side, side_direction
+from trackmania_rl.track.stadium_blocks import lanes_of
+
+CAR_HEIGHT_M: Final = 0.36
+"""A standing car's origin above the road; reference lines hold where cars are."""
+SPAWN_M: Final = 11.2
+"""Where a race begins, from the back of the start block: 4.8 m before its middle, as in every replay at hand."""
+FINISH_M: Final = 16.0 + BEYOND_FINISH_M
+"""Where a line ends, from the border over which it enters the finish block."""
+MOST_SEARCH_STEPS: Final = 100_000
+
+FloatArray = npt.NDArray[np.float64]
+
+
+class BlockLineError(UserError):
+    """A map's blocks do not give one whole way; the text names where the known one ends, why, and what to do."""
+
+
+@dataclass(frozen=True)
+class BlockLine:
+    """A line along the middle of a map's roads; N points.
+
+    Attributes:
+        points_m: (N, 3) where a car's origin passes, world axes, about 0.5 m apart; all laps, one after the other.
+        blocks: that it passes, in order; a block that is crossed twice appears twice.
+        gap: why the line ends before the finish; None for a whole one.
+    """
+
+    points_m: FloatArray
+    blocks: tuple[Block, ...]
+    gap: str | None
+
+
+def line_from_blocks(challenge: Challenge, *, as_far_as_possible: bool = False) -> BlockLine:
+    """Make a line of a map's road pieces.
+
+    Args:
+        challenge: the map.
+        as_far_as_possible: where no whole way is found, take the part from the start on that is beyond doubt.
+
+    Raises:
+        BlockLineError: if the map is of another environment or has no start, or, without `as_far_as_possible`, if the
+            road pieces lead not to the finish, or in several ways.
+    """
+    network = _RoadNetwork(challenge)
+    first = network.first_road()
+    ways = network.whole_ways(first)
+    if len(ways) == 1:
+        n_rounds = challenge.n_laps if first.block.gate is Gate.START_AND_FINISH else 1
+        return _line(ways[0][:-1] * n_rounds + ways[0][-1:], None)
+    part, gap = network.certain_part(first)
+    if len(ways) > 1:
+        shared = next(k for k, (one, other) in enumerate(zip(*ways, strict=False)) if one.leaves != other.leaves)
+        part = ways[0][:shared]
+        gap = f"more than one way leads to the finish: they part in {_told(ways[0][shared].block)}"
+    if not as_far_as_possible:
+        raise BlockLineError(
+            f"map {challenge.plain_name}: its blocks alone give no whole line: {gap}. Make the line from a replay, or "
+            f"take the first {_length_m(part):.0f} m with --as-far-as-possible"
+        )
+    return _line(part, gap)
+
+
+class _RoadNetwork:
+    """The roads of a map and how they join."""
+
+    def __init__(self, challenge: Challenge) -> None:
+        if challenge.environment != STADIUM:
+            raise BlockLineError(
+                f"map {challenge.plain_name}: its environment is {challenge.environment}; only the blocks of {STADIUM} "
+                "are known: make the line from a replay"
+            )
+        self._challenge = challenge
+        self._checkpoints = {gate.cell for gate in challenge.gates if gate.gate is Gate.CHECKPOINT}
+        self._grid = BlockGrid(challenge.blocks)
+        self._entering: dict[Joint, list[Road]] = defaultdict(list)
+        for block in challenge.blocks:
+            for road in roads_of(block):
+                self._entering[road.enters].append(road)
+
+    def first_road(self) -> Road:
+        """The road through the start block, forwards."""
+        for gate in self._challenge.gates:
+            if gate.gate in (Gate.START, Gate.START_AND_FINISH):
+                for road in roads_of(gate):
+                    if road.leaves.heading == (Side.FRONT + gate.quarter_turns) % 4:
+                        return road
+                raise BlockLineError(
+                    f"map {self._challenge.plain_name}: its start, {_told(gate)}, is not in the catalogue of road "
+                    "pieces: make the line from a replay"
+                )
+        raise BlockLineError(f"map {self._challenge.plain_name}: it has no start block: make the line from a replay")
+
+    def whole_ways(self, first: Road) -> list[list[Road]]:
+        """Up to two ways from the start over every checkpoint to the finish; no road is driven twice."""
+        ways: list[list[Road]] = []
+        way, used = [first], {_key(first)}
+        open_ends = [iter(self._next_roads(first))]
+        for _ in range(MOST_SEARCH_STEPS):
+            if not open_ends or len(ways) == 2:
+                break
+            road = next(open_ends[-1], None)
+            if road is None:
+                open_ends.pop()
+                used.discard(_key(way.pop()))
+            elif road.block.gate in (Gate.FINISH, Gate.START_AND_FINISH):
+                if self._checkpoints <= {passed.block.cell for passed in way}:
+                    ways.append([*way, road])
+            elif _key(road) not in used:
+                way.append(road)
+                used.add(_key(road))
+                open_ends.append(iter(self._next_roads(road)))
+        return ways
+
+    def certain_part(self, first: Road) -> tuple[list[Road], str]:
+        """The way from the start on to where it ends or branches, and what is there."""
+        way, used = [first], {_key(first)}
+        while True:
+            following = self._next_roads(way[-1])
+            if len(following) != 1:
+                break
+            if following[0].block.gate in (Gate.FINISH, Gate.START_AND_FINISH):
+                missed = self._checkpoints - {road.block.cell for road in way}
+                cells = ", ".join(map(str, sorted(missed)))
+                return [*way, following[0]], f"the road reaches the finish past the checkpoints at cells {cells}"
+            if _key(following[0]) in used:
+                return way, f"the road runs back into itself in {_told(following[0].block)}"
+            way.append(following[0])
+            used.add(_key(following[0]))
+        last = way[-1]
+        passed = len(self._checkpoints & {road.block.cell for road in way})
+        reached = f"after {_length_m(way):.0f} m and {passed} of {len(self._checkpoints)} checkpoints"
+        if following:
+            return way, f"{reached} the road branches in {_told(following[0].block)}"
+        return way, f"{reached} the road ends behind {_told(last.block)}: {self._what_is_beyond(last.leaves)}"
+
+    def _next_roads(self, road: Road) -> list[Road]:
+        return self._entering.get(road.leaves.opposite, [])
+
+    def _what_is_beyond(self, joint: Joint) -> str:
+        """Why no road goes on from a joint."""
+        ahead_x, ahead_z = side_direction(joint.heading)
+        beyond_m = np.array(joint.position_m) + np.array((ahead_x, -0.5, ahead_z))
+        x, y, z = (int(cell) for cell in np.floor(beyond_m / BLOCK_SIZE_M))
+        for layer in (y, y - 1, y + 1):
+            block = self._grid.at((x, layer, z))
+            if block is not None:
+                has_road = "has no road that meets it" if lanes_of(block) else "has no way of its own in the catalogue"
+                return f"{_told(block)} is next, which {has_road}"
+        return f"no road piece is at the next cell, {(x, y, z)} (a jump, or open ground)"
+
+
+def _line(way: list[Road], gap: str | None) -> BlockLine:
+    """The line along a way, from where cars start to behind the finish line."""
+    points_m = _joined_points(way)
+    points_m = points_m[arc_length(points_m) >= SPAWN_M]
+    if gap is None or way[-1].block.gate in (Gate.FINISH, Gate.START_AND_FINISH):
+        finish_m = arc_length(way[-1].points_m)[-1] - FINISH_M
+        along_m = arc_length(points_m)
+        points_m = points_m[along_m <= along_m[-1] - finish_m]
+    lifted_m = points_m + np.array((0.0, CAR_HEIGHT_M, 0.0))
+    return BlockLine(resample(lifted_m, LINE_SPACING_M), tuple(road.block for road in way), gap)
+
+
+def _joined_points(way: list[Road]) -> FloatArray:
+    """(K, 3) the middles of roads one after the other, without the doubled points at their joints."""
+    return np.concatenate([way[0].points_m] + [road.points_m[1:] for road in way[1:]])
+
+
+def _length_m(way: list[Road]) -> float:
+    return float(arc_length(_joined_points(way))[-1])
+
+
+def _key(road: Road) -> tuple[tuple[int, int, int], str, int]:
+    return road.block.cell, road.block.name, road.lane
+
+
+def _told(block: Block) -> str:
+    return f"{block.name} at cell {block.cell}"
