@@ -1,0 +1,294 @@
+"""Tracks for the simulated game from real maps: a road along a reference line, as wide and as made as the map's blocks.
+
+The road's middle is the line, so that it and the track agree to the metre; a line driven near a border therefore gives
+a road that reaches further to that side than the real one. Under the line, each block says width, surface and bank
+where it is known; elsewhere a default road is laid. Where the line turns tightly, the road is narrower.
+
+A ribbon is no loop and no wall: where the line is steeper than 60 degrees or upside down, it is rolled out to a level
+road of the same length, and all that follows moves with it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from trackmania_rl.errors import UserError
+from trackmania_rl.gbx.challenge import Block, Challenge, Gate
+from trackmania_rl.simulator.track_design import (
+    LINE_SPACING_M,
+    LaidOutTrack,
+    Section,
+    TrackDesign,
+    moving_average,
+    resample,
+)
+from trackmania_rl.simulator.track_geometry import turn_radius_m
+from trackmania_rl.track.placed_blocks import BlockGrid, Road, roads_of, to_block
+from trackmania_rl.track.road_lanes import CELL_M
+from trackmania_rl.track.stadium_blocks import OPEN_WIDTH_M, ROAD_WIDTH_M, piece_of, size_cells
+
+SMOOTHING_M: Final = 10.0
+"""Moving average over the line: recorded points are rounded, and a driven line has the car's own wobble."""
+TURBO_LENGTH_M: Final = 12.0
+"""Length of the turbo pad laid in the middle of a turbo block."""
+GRASS_BELOW_M: Final = 10.0
+"""The stadium's grass lies at 9 m: a line lower than this with no block below drives on it."""
+ON_ROAD_M: Final = 1.5
+"""A line further above its block's road flies over it, and takes no bank from it."""
+GATE_REACH_M: Final = 24.0
+"""A line passes a checkpoint if it comes this near on the plan."""
+LEAST_WIDTH_M: Final = 4.0
+LEAST_LENGTH_M: Final = 30.0
+WIDTH_OF_RADIUS: Final = 1.6
+"""The road is at most this many turn radii wide: less than the 2 at which its inner border would fold over."""
+LEAST_UP: Final = 0.5
+"""Vertical part of the road's normal, below which the line is rolled out: 60 degrees."""
+
+_TAPER_REACH_M: Final = 13.0
+"""Track files spread each change of width over this much in both directions."""
+_ROLL_OUT_MARGIN_M: Final = 10.0
+_BANK_STEP_DEG: Final = 2.0
+
+FloatArray = npt.NDArray[np.float64]
+BoolArray = npt.NDArray[np.bool_]
+
+
+class MapTrackError(UserError):
+    """No track can be made of a map and a line; the text says why and what to do."""
+
+
+@dataclass(frozen=True)
+class MapTrack:
+    """A track that follows a line through a map, ready for `simulator.track_writing.write_track`.
+
+    Attributes:
+        design: its name and defaults.
+        laid_out: its line and sections.
+        notes: what is only approximately as in the game, in words.
+    """
+
+    design: TrackDesign
+    laid_out: LaidOutTrack
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Ground:
+    """What lies under each of a line's N points."""
+
+    width_m: FloatArray
+    bank: FloatArray  # rise per metre to the left
+    surface: list[str]
+    is_known: BoolArray
+
+
+def track_of_map(challenge: Challenge, line_m: FloatArray, name: str) -> MapTrack:
+    """Lay a road along a line through a map.
+
+    Args:
+        challenge: the map.
+        line_m: (N, 3) metres, world axes, start to finish, about 0.5 m apart.
+        name: of the track and its files.
+
+    Raises:
+        MapTrackError: if the line is shorter than 30 m or lies outside the map.
+    """
+    _check_line(challenge, line_m)
+    ground = _ground_under(challenge, line_m)
+    gate_points, missed = _gate_points(challenge, line_m)
+    road_m, rolled_out = roll_out(line_m)
+    window = 2 * round(SMOOTHING_M / (2.0 * LINE_SPACING_M)) + 1
+    smooth_m = np.stack([moving_average(road_m[:, axis], window) for axis in range(3)], axis=1)
+    final_m = resample(smooth_m, LINE_SPACING_M)
+    # Smoothing shortens bends a little: the point of the old line for each of the new one's, and the other way round.
+    old_points = np.rint(np.linspace(0, len(line_m) - 1, len(final_m))).astype(int)
+    to_new_m = LINE_SPACING_M * (len(final_m) - 1) / (len(line_m) - 1)
+    design = TrackDesign(
+        name=name,
+        description=f"Along a line through {challenge.plain_name} by {challenge.author}.",
+        pieces=(),
+        width_m=ROAD_WIDTH_M,
+        allow_crossing=True,
+    )
+    checkpoints_m = sorted({round(point * to_new_m, 1) for point in gate_points})
+    laid_out = LaidOutTrack(final_m.astype(np.float32), tuple(checkpoints_m), _sections(ground, old_points, final_m))
+    notes = [f"{100.0 * ground.is_known.mean():.0f} % of the road is as wide and as made as the blocks under it"]
+    notes += [
+        f"rolled out to a level road from {begin * to_new_m:.0f} m to {end * to_new_m:.0f} m: a loop or a wall, which "
+        "a ribbon cannot follow; what comes after it lies elsewhere than in the map"
+        for begin, end in rolled_out
+    ]
+    notes += [f"{gate.name} at cell {gate.cell} is not passed by the line, so it is no checkpoint" for gate in missed]
+    return MapTrack(design, laid_out, tuple(notes))
+
+
+def roll_out(line_m: FloatArray) -> tuple[FloatArray, list[tuple[int, int]]]:
+    """Replace the stretches of a line that no ribbon can follow by level road of the same length.
+
+    The road's normal is not in a line. It is carried along it without twist (parallel transport) and drawn back to the
+    vertical wherever the road is not steep; it tells the top of a loop, which is level too, from a road.
+
+    Args:
+        line_m: (N, 3).
+
+    Returns:
+        (N, 3) the line, moved behind each stretch, with the lowest point no lower than before; (first, last) points of
+        each stretch.
+    """
+    step_m = np.diff(line_m, axis=0)
+    length_m = np.linalg.norm(step_m, axis=1, keepdims=True)
+    direction = step_m / np.maximum(length_m, 1e-9)  # (N - 1, 3)
+    margin = round(_ROLL_OUT_MARGIN_M / LINE_SPACING_M)
+    is_steep = _least_within(_normals(direction)[:, 1], margin) < LEAST_UP
+    borders = np.flatnonzero(np.diff(np.concatenate(([False], is_steep, [False])).astype(int)))
+    stretches = [(int(begin), int(end) - 1) for begin, end in borders.reshape(-1, 2)]
+    if not stretches:
+        return line_m, []
+    for begin, last in stretches:
+        direction[begin : last + 1] = _turning(direction[begin], direction[last], last + 1 - begin)
+    rolled_m = line_m[0] + np.concatenate((np.zeros((1, 3)), np.cumsum(direction * length_m, axis=0)))
+    rolled_m[:, 1] += max(0.0, line_m[:, 1].min() - rolled_m[:, 1].min())
+    return rolled_m, stretches
+
+
+def _least_within(values: FloatArray, reach: int) -> FloatArray:
+    """(N,) the least of the values (N,) at most `reach` places away."""
+    padded = np.pad(values, reach, mode="edge")
+    return np.asarray(np.lib.stride_tricks.sliding_window_view(padded, 2 * reach + 1).min(axis=1))
+
+
+def _check_line(challenge: Challenge, line_m: FloatArray) -> None:
+    assert line_m.shape == (len(line_m), 3)
+    if len(line_m) < LEAST_LENGTH_M / LINE_SPACING_M:
+        raise MapTrackError(
+            f"the line has {len(line_m)} points; a track needs {LEAST_LENGTH_M:g} m, one every {LINE_SPACING_M} m"
+        )
+    size_m = np.array(challenge.size_cells)[[0, 2]] * CELL_M
+    is_inside = ((line_m[:, [0, 2]] >= 0.0) & (line_m[:, [0, 2]] <= size_m)).all(axis=1)
+    if is_inside.mean() < 0.5:
+        raise MapTrackError(
+            f"the line lies outside map {challenge.plain_name}, which is {size_m[0]:.0f} x {size_m[1]:.0f} m: is it a "
+            "line of this map, in the game's own axes?"
+        )
+
+
+def _normals(direction: FloatArray) -> FloatArray:
+    """(K, 3) normals of a road along unit directions (K, 3); see `roll_out`."""
+    normals = np.empty_like(direction)
+    up = np.array((0.0, 1.0, 0.0))
+    for index, ahead in enumerate(direction):
+        up = up - np.dot(up, ahead) * ahead
+        if up[1] > LEAST_UP:
+            up[1] += 0.1
+            up -= np.dot(up, ahead) * ahead
+        up /= max(float(np.linalg.norm(up)), 1e-9)
+        normals[index] = up
+    return normals
+
+
+def _turning(first: FloatArray, last: FloatArray, n_steps: int) -> FloatArray:
+    """(n_steps, 3) unit directions that go over from one to another, smoothly and the shorter way round."""
+    share = np.linspace(0.0, 1.0, n_steps)
+    share = share**2 * (3.0 - 2.0 * share)
+    heading = np.arctan2((first[0], last[0]), (first[2], last[2]))
+    heading = heading[0] + share * ((heading[1] - heading[0] + np.pi) % (2.0 * np.pi) - np.pi)
+    climb = (1.0 - share) * np.arcsin(first[1]) + share * np.arcsin(last[1])
+    return np.stack((np.cos(climb) * np.sin(heading), np.sin(climb), np.cos(climb) * np.cos(heading)), axis=1)
+
+
+def _ground_under(challenge: Challenge, line_m: FloatArray) -> _Ground:
+    """What the blocks under a line's points say; a default road where there are none."""
+    grid, roads = BlockGrid(challenge.blocks), dict[Block, list[Road]]()
+    width_m, bank = np.full(len(line_m), ROAD_WIDTH_M), np.zeros(len(line_m))
+    surface, is_known = ["asphalt"] * len(line_m), np.zeros(len(line_m), dtype=np.bool_)
+    directions = np.gradient(line_m, axis=0)
+    fields = {block.cell[::2] for block in challenge.blocks if block.name in ("StadiumDirt", "StadiumDirtHill")}
+    for index, here_m in enumerate(line_m):
+        block = grid.under(here_m)
+        if block is None:
+            if here_m[1] < GRASS_BELOW_M:
+                is_dirt = (int(here_m[0] // CELL_M), int(here_m[2] // CELL_M)) in fields
+                width_m[index], is_known[index] = OPEN_WIDTH_M, True
+                surface[index] = "dirt" if is_dirt else "grass"
+            continue
+        piece = piece_of(block)
+        assert piece is not None, "the grid holds only road pieces"
+        width_m[index], surface[index], is_known[index] = piece.width_m, piece.surface, True
+        if "Turbo" in block.name and _is_on_pad(here_m, block):
+            surface[index] = "turbo"
+        if block not in roads:
+            roads[block] = roads_of(block)
+        bank[index] = _bank_at(here_m, directions[index], roads[block])
+    return _Ground(width_m, bank, surface, is_known)
+
+
+def _is_on_pad(here_m: FloatArray, block: Block) -> bool:
+    middle_m = size_cells(block.name)[1] * CELL_M / 2.0
+    return bool(abs(to_block(here_m, block)[2] - middle_m) <= TURBO_LENGTH_M / 2.0)
+
+
+def _bank_at(here_m: FloatArray, direction: FloatArray, roads: list[Road]) -> float:
+    """Rise of the nearest road per metre to the left of a direction; 0 for who flies, or where there is no road."""
+    nearest_m, bank = np.inf, 0.0
+    for road in roads:
+        if np.dot(road.points_m[-1] - road.points_m[0], direction) <= 0.0:
+            continue
+        apart_m = np.hypot(road.points_m[:, 0] - here_m[0], road.points_m[:, 2] - here_m[2])
+        at = int(apart_m.argmin())
+        above_m = here_m[1] - road.points_m[at, 1] - abs(road.bank[at]) * apart_m[at]
+        if apart_m[at] < nearest_m and above_m < ON_ROAD_M:
+            nearest_m, bank = float(apart_m[at]), float(road.bank[at])
+    return bank
+
+
+def _gate_points(challenge: Challenge, line_m: FloatArray) -> tuple[list[int], list[Block]]:
+    """Points of a line at the map's checkpoints, in driving order, and the checkpoints that it does not pass.
+
+    On a map of several laps each passage counts, those of the start line in between as well; else the nearest one.
+    """
+    points, missed = [], []
+    kinds = [Gate.CHECKPOINT] + ([Gate.START_AND_FINISH] if challenge.n_laps > 1 else [])
+    for gate in challenge.gates:
+        if gate.gate not in kinds:
+            continue
+        apart_m = np.linalg.norm((line_m - gate.floor_center_m)[:, [0, 2]], axis=1)
+        above_m = line_m[:, 1] - gate.floor_center_m[1]
+        is_near = (apart_m <= GATE_REACH_M) & (above_m > -8.0) & (above_m < (40.0 if "Ring" in gate.name else 16.0))
+        near = np.flatnonzero(is_near)
+        if len(near) == 0:
+            missed.append(gate)
+            continue
+        passages = np.split(near, np.flatnonzero(np.diff(near) > 1) + 1)
+        nearest = sorted((int(passage[apart_m[passage].argmin()]) for passage in passages), key=apart_m.__getitem__)
+        points += nearest if challenge.n_laps > 1 else nearest[:1]
+    ends = round(GATE_REACH_M / LINE_SPACING_M) if challenge.n_laps > 1 else 2
+    return sorted(point for point in points if ends <= point < len(line_m) - ends), missed
+
+
+def _sections(ground: _Ground, old_points: npt.NDArray[np.int_], line_m: FloatArray) -> tuple[Section, ...]:
+    """Stretches of the final line (N, 3) that differ from the track's defaults."""
+    widest_m = _least_within(WIDTH_OF_RADIUS * turn_radius_m(line_m), round(_TAPER_REACH_M / LINE_SPACING_M))
+    width_m = np.maximum(np.floor(np.minimum(ground.width_m[old_points], widest_m)), LEAST_WIDTH_M)
+    banking_deg = -np.degrees(np.arctan(ground.bank[old_points]))  # a track file's bank lowers the left border
+    banking_deg = _BANK_STEP_DEG * np.rint(banking_deg / _BANK_STEP_DEG)
+    sections: list[Section] = []
+    begin, last_style = 0, dict[str, object]()
+    for index in range(len(line_m) + 1):
+        style = dict[str, object]()
+        if index < len(line_m):
+            if width_m[index] != ROAD_WIDTH_M:
+                style["width_m"] = float(width_m[index])
+            if banking_deg[index] != 0.0:
+                style["banking_deg"] = float(banking_deg[index])
+            if ground.surface[old_points[index]] != "asphalt":
+                style["surface"] = ground.surface[old_points[index]]
+        if index < len(line_m) and style == last_style:
+            continue
+        if last_style:
+            sections.append(Section(begin * LINE_SPACING_M, index * LINE_SPACING_M, last_style))
+        begin, last_style = index, style
+    return tuple(sections)
