@@ -49,12 +49,12 @@ class BuiltLine:
 
     Attributes:
         points_m: (N, 3) metres, world axes, start to finish, at equal distances of about the spacing.
-        speed_m_s: (N,) of the car that drove there; the first of several.
+        speed_m_s: (N,) of the car that drove there, the first of several; None for a line that nobody drove.
         notes: what was done on the way, in words.
     """
 
     points_m: FloatArray
-    speed_m_s: FloatArray
+    speed_m_s: FloatArray | None
     notes: tuple[str, ...] = ()
 
 

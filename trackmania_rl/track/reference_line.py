@@ -7,7 +7,9 @@ point every `distance_between_zone_centers_m`.
 from __future__ import annotations
 
 from pathlib import Path
+from tokenize import TokenError
 from typing import Final
+from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
@@ -45,7 +47,7 @@ def load_reference_line(path: Path, spacing_m: float) -> npt.NDArray[np.float64]
     try:
         # Memory mapping compares the header's shape with the file's size, so a damaged header can't ask for terabytes.
         stored = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+    except (OSError, ValueError, EOFError, TokenError, BadZipFile, OverflowError) as error:
         raise ReferenceLineError(f"reference line {path}: not a readable .npy file ({error})") from error
     if not isinstance(stored, np.ndarray):
         stored.close()

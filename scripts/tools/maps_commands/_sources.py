@@ -1,0 +1,145 @@
+"""Where a line comes from: replays, an inputs file driven on the simulated game, or a track's own line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from trackmania_rl.errors import UserError
+from trackmania_rl.gbx.challenge import STADIUM, Challenge, read_challenge
+from trackmania_rl.gbx.replay import Ghost, Replay, read_replay
+from trackmania_rl.telemetry.terminal_view import format_time
+from trackmania_rl.track.driven_path import DrivenPath, path_of_ghost
+from trackmania_rl.track.line_building import LINE_SPACING_M, SMOOTHING_M, BuiltLine, build_line
+from trackmania_rl.track.reference_line import load_reference_line
+
+
+@dataclass(frozen=True)
+class Source:
+    """A line, and what is known about where it lies.
+
+    Attributes:
+        title: what the line is made of, in words.
+        line: the points.
+        challenge: the map; None where it is not known.
+        checkpoint_m: (C, 3) where the car was at its checkpoint times; None where no single race is known.
+    """
+
+    title: str
+    line: BuiltLine
+    challenge: Challenge | None = None
+    checkpoint_m: np.ndarray | None = None
+
+
+def from_replays(
+    files: Sequence[Path],
+    map_file: Path | None,
+    driver: str | None = None,
+    mean: bool = False,
+    smoothing_m: float = SMOOTHING_M,
+) -> Source:
+    """The line of the fastest race in some replays, or the mean of all.
+
+    Raises:
+        UserError: if a file cannot be used, the races are on different maps, or nobody is called `driver`.
+    """
+    replays = [read_replay(file) for file in files]
+    challenge = _common_map(replays, map_file)
+    ghosts = [(ghost, replay) for replay in replays for ghost in replay.ghosts]
+    if driver is not None:
+        ghosts = _driven_by(ghosts, driver)
+    ghosts.sort(key=lambda pair: (pair[0].race_time_ms is None, pair[0].race_time_ms))
+    if not mean:
+        ghosts = ghosts[:1]
+    paths = [path_of_ghost(ghost, f"{replay.path} ({ghost.login or 'unknown driver'})") for ghost, replay in ghosts]
+    line = build_line(paths, challenge, smoothing_m=smoothing_m)
+    best = ghosts[0][0]
+    who = f"mean of {len(paths)} races, the best" if len(paths) > 1 else "race"
+    title = f"{who} by {best.login or 'an unknown driver'} in {format_time(best.race_time_ms)}"
+    return Source(title, line, challenge, paths[0].checkpoint_m)
+
+
+def from_inputs(inputs: Path, track: str, maps_folder: Path, smoothing_m: float = SMOOTHING_M) -> Source:
+    """The line of a car that an inputs file drives on the simulated game.
+
+    Raises:
+        UserError: if the file or the track cannot be used, or the race does not reach the finish.
+    """
+    # The game takes seconds to import, which other commands need not wait for.
+    from trackmania_rl.simulator.track_file import find_track_file
+    from trackmania_rl.telemetry.driven_run import describe_race, drive_script
+    from trackmania_rl.tmi_interaction.launchers import SimulatedGameLauncher, find_free_port
+    from trackmania_rl.tmi_interaction.script_player import ScriptPlayer
+
+    track_file = find_track_file(track, maps_folder)
+    with ScriptPlayer(SimulatedGameLauncher(find_free_port(), maps_folder)) as player:
+        race, run = drive_script(player, str(track_file), inputs, inputs.name)
+    if run.race_time_ms is None:
+        raise UserError(
+            f"inputs file {inputs}: {describe_race(race)} on {track_file.name}; a line must reach the finish. Is it a "
+            "race on this track?"
+        )
+    path = DrivenPath(str(inputs), run.time_ms.astype(np.float64), run.position_m, run.speed_m_s, np.zeros((0, 3)))
+    return Source(
+        f"{inputs.name} on {track_file.stem}, {format_time(run.race_time_ms)}",
+        build_line([path], smoothing_m=smoothing_m),
+    )
+
+
+def from_line(file: Path, challenge: Challenge | None = None) -> Source:
+    """A line that is there already.
+
+    Raises:
+        ReferenceLineError: if it cannot be used.
+    """
+    return Source(f"the line of {file.name}", BuiltLine(load_reference_line(file, LINE_SPACING_M), None), challenge)
+
+
+def from_track(track: str, maps_folder: Path) -> Source:
+    """The line along which a simulator's track lies.
+
+    Raises:
+        UserError: if there is no such track, or its line cannot be used.
+    """
+    from trackmania_rl.simulator.track_file import find_track_file, reference_line_file
+
+    return from_line(reference_line_file(find_track_file(track, maps_folder)))
+
+
+def _common_map(replays: Sequence[Replay], map_file: Path | None) -> Challenge | None:
+    """The one map of all the races: the map's file where it is given, else what the replays hold."""
+    challenge = None if map_file is None else read_challenge(map_file)
+    known_from = str(map_file)
+    for replay in replays:
+        if replay.challenge is None:
+            continue
+        if challenge is None:
+            challenge, known_from = replay.challenge, str(replay.path)
+        elif replay.challenge.uid != challenge.uid:
+            raise UserError(
+                f"{replay.path}: a race on the map {replay.challenge.plain_name!r}, not on {challenge.plain_name!r} of "
+                f"{known_from} (they have different ids); use a replay of that very map"
+            )
+    if challenge is not None and challenge.environment != STADIUM:
+        raise UserError(
+            f"{known_from}: its map is of the environment {challenge.environment!r}, which has another car; TrackMania "
+            f"Nations Forever and the simulated game have {STADIUM} only"
+        )
+    return challenge
+
+
+def _driven_by(ghosts: list[tuple[Ghost, Replay]], driver: str) -> list[tuple[Ghost, Replay]]:
+    """Races of a login, or of the player who saved the replay; in any case of letters."""
+    wanted = driver.lower()
+    found = [
+        (ghost, replay)
+        for ghost, replay in ghosts
+        if wanted == ghost.login.lower() or (len(replay.ghosts) == 1 and wanted == replay.nickname.lower())
+    ]
+    if not found:
+        known = ", ".join(sorted({ghost.login or "unknown" for ghost, _ in ghosts}))
+        raise UserError(f"--driver {driver}: drove none of these races; their drivers are {known}")
+    return found

@@ -1,0 +1,204 @@
+"""`maps.py add`: from a map and a replay to an entry in the map cycle."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from maps_commands import _reporting, _sources
+from trackmania_rl.errors import UserError
+from trackmania_rl.gbx.challenge import is_challenge_file
+from trackmania_rl.settings import load_settings
+from trackmania_rl.settings.map_cycle import add_to_map_cycle, entry_text
+from trackmania_rl.track.line_checks import check_line
+
+PROJECT = Path(__file__).resolve().parents[3]
+NAME_PATTERN = r"[A-Za-z0-9][A-Za-z0-9 ._-]*"
+EXPLORATION_RACES = 4
+"""As in the shipped configurations: four races that explore, then a greedy one that measures."""
+
+DESCRIPTION = """\
+Take a map and a replay of it: build the reference line, check it, draw it, copy the map beside it, and print the
+entries for map_cycle, or write them into a configuration file with --insert (added) or --only (in place of all maps).
+The file as it was is kept beside it as .bak.
+
+An entry's map_path is what the game loads. For the real game that is the map's file, which must also lie in the
+game's Tracks/Challenges/ folder; for the simulated game it is the line itself, over which it lays a road. A line
+alone (.npy, from "maps.py line") can be added in place of a map and its replays, for the simulated game.
+"""
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the command `add`."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "add",
+        help="build a map's line from a replay and add the map to the map cycle",
+        description=DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("map", type=Path, metavar="MAP", help="the .Challenge.Gbx; or a line (.npy), for the simulated game")
+    add("replay", type=Path, nargs="*", metavar="REPLAY", help="replays or ghosts on it; the fastest counts")
+    add("--name", type=map_name, help="name of the map in statistics and files (default: the map's)")
+    add("--driver", metavar="LOGIN", help="only this driver's races")
+    add("--mean", action="store_true", help="the mean of all races instead of the fastest")
+    add("--picture", type=_reporting.png_file, metavar="FILE.png", help="default: beside the line")
+    add("--config", type=Path, default=PROJECT / "config_files" / "config.py", help="default: config_files/config.py")
+    add("--maps-folder", type=Path, help="where line and map are put (default: the configuration's maps_folder)")
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--insert", action="store_true", help="add the entries to the configuration's map_cycle")
+    how.add_argument("--only", action="store_true", help="make them the configuration's only maps")
+    add("--force", action="store_true", help="overwrite files of that name; insert even if the line has a problem")
+    parser.set_defaults(run=run)
+
+
+def map_name(text: str) -> str:
+    """A name as map_cycle takes it."""
+    if re.fullmatch(NAME_PATTERN, text) is None:
+        raise argparse.ArgumentTypeError(f"{text!r}: letters, digits, spaces, '.', '_' and '-' only, a letter first")
+    return text
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Build, check, draw, and print or insert; the exit code is 1 if the line has a problem."""
+    console, settings = Console(), load_settings(arguments.config)
+    folder = arguments.maps_folder or PROJECT / settings.game.maps_folder
+    source, name = source_of(arguments)
+    report = check_line(source.line.points_m, source.challenge, source.checkpoint_m)
+    console.print(Text(f"{name}, {source.title}: {len(source.line.points_m)} points"))
+    for note in source.line.notes:
+        console.print(Text(note))
+    _reporting.print_report(console, report)
+
+    line_file = folder / f"{name}_0.5m.npy"
+    written = [_reporting.write_line(source.line.points_m, line_file, arguments.force)]
+    real = None
+    if source.challenge is not None:
+        written.append(copy_map(arguments.map, folder))
+        real = entries(name, arguments.map.name, line_file.name)
+    picture = arguments.picture or line_file.with_suffix(".png")
+    _reporting.draw(picture, f"{name}, {source.title}", source, report)
+    console.print(Text(f"wrote {', '.join(map(str, written))}\nlook at {picture}"), soft_wrap=True)
+    if report.problems and not arguments.force:
+        console.print(Text("the line has a problem, so nothing goes into the map cycle; --force does it nevertheless"))
+        return 1
+    simulated, obstacle = entries(name, line_file.name, line_file.name), why_not_simulated(line_file)
+    if arguments.insert or arguments.only:
+        chosen = entries_for(settings.game.game, arguments.config, real, simulated, obstacle)
+        backup = add_to_map_cycle(arguments.config, chosen, replace=arguments.only)
+        console.print(Text(f"inserted into {arguments.config}; as it was: {backup}"), soft_wrap=True)
+        if folder.resolve() != (PROJECT / settings.game.maps_folder).resolve():
+            console.print(Text(f"the files are not in its maps_folder: train with --set maps_folder={folder}"))
+    else:
+        print_entries(console, real, simulated, obstacle)
+    return 1 if report.problems else 0
+
+
+def source_of(arguments: argparse.Namespace) -> tuple[_sources.Source, str]:
+    """The line, and the map's name.
+
+    Raises:
+        UserError: if a file cannot be used, or what was given does not fit together.
+    """
+    if arguments.map.suffix == ".npy":
+        if arguments.replay or arguments.driver is not None or arguments.mean:
+            raise UserError(f"{arguments.map}: is a line already; replays belong to a .Challenge.Gbx")
+        source = _sources.from_line(arguments.map)
+        return source, arguments.name or name_of(arguments.map.stem.removesuffix("_0.5m"))
+    if not is_challenge_file(arguments.map):
+        raise UserError(f"{arguments.map}: give a map (.Challenge.Gbx) and its replays, or a line (.npy)")
+    if not arguments.replay:
+        raise UserError(f"{arguments.map}: which replay is its line made of? Name at least one behind the map")
+    source = _sources.from_replays(arguments.replay, arguments.map, arguments.driver, arguments.mean)
+    assert source.challenge is not None
+    return source, arguments.name or name_of(source.challenge.plain_name, arguments.map.name.split(".")[0])
+
+
+def entries_for(
+    game: str,
+    config: Path,
+    real: list[dict[str, Any]] | None,
+    simulated: list[dict[str, Any]],
+    obstacle: str | None,
+) -> list[dict[str, Any]]:
+    """The entries that suit the game of a configuration.
+
+    Raises:
+        UserError: if that game cannot drive the map.
+    """
+    if game == "simulated":
+        if obstacle is None:
+            return simulated
+        raise UserError(
+            f'{config} has game = "simulated", which cannot drive this map: {obstacle}. For the real game, insert it '
+            "with --config config_files/config_tmnf.py"
+        )
+    if real is None:
+        raise UserError(f'{config} has game = "{game}", which needs a map (.Challenge.Gbx), not only a line')
+    return real
+
+
+def name_of(*texts: str) -> str:
+    """A name that map_cycle takes, as near to the first of some texts as it can be."""
+    for text in texts:
+        name = re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-._")
+        if re.fullmatch(NAME_PATTERN, name):
+            return name
+    return "map"
+
+
+def copy_map(map_file: Path, folder: Path) -> Path:
+    """Put the map's file beside the line: the training reads the map's checkpoints from there.
+
+    Raises:
+        UserError: if another file of that name is there, or it cannot be copied.
+    """
+    copy = folder / map_file.name
+    try:
+        if not copy.exists():
+            shutil.copyfile(map_file, copy)
+        elif copy.read_bytes() != map_file.read_bytes():
+            raise UserError(f"{copy}: another map of that name is there; rename {map_file}")
+    except OSError as error:
+        raise UserError(f"cannot copy {map_file} to {copy}: {error.strerror}") from error
+    return copy
+
+
+def entries(name: str, map_path: str, line_file: str) -> list[dict[str, Any]]:
+    """Entries of the map cycle: races that explore, and one that measures."""
+    common = {"map_name": name, "map_path": map_path, "reference_line": line_file}
+    return [
+        {**common, "is_explo": True, "fill_buffer": True, "repeat": EXPLORATION_RACES},
+        {**common, "is_explo": False, "fill_buffer": True, "repeat": 1},
+    ]
+
+
+def why_not_simulated(line_file: Path) -> str | None:
+    """Why the simulated game can't lay a road over a line; None if it can."""
+    from trackmania_rl.simulator.track_file import TrackFileError, load_track
+
+    try:
+        load_track(line_file)
+    except TrackFileError as error:
+        return str(error)
+    return None
+
+
+def print_entries(
+    console: Console, real: list[dict[str, Any]] | None, simulated: list[dict[str, Any]], obstacle: str | None
+) -> None:
+    """Print what to put into map_cycle, for both games."""
+    if real is not None:
+        console.print("\nfor the real game (config_files/config_tmnf.py), into map_cycle:")
+        print(",\n".join(map(entry_text, real)) + ",")
+    if obstacle is not None:
+        console.print(Text(f"\nthe simulated game cannot drive this map: {obstacle}"), soft_wrap=True)
+        return
+    console.print("\nfor the simulated game (config_files/config.py), into map_cycle:")
+    print(",\n".join(map(entry_text, simulated)) + ",")
