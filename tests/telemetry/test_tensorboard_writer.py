@@ -6,6 +6,7 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.custom_scalar import layout_pb2
 
+from trackmania_rl.gbx.challenge import MedalTimes
 from trackmania_rl.telemetry.race_record import RaceRecord
 from trackmania_rl.telemetry.statistics import TrainingStatistics
 from trackmania_rl.telemetry.tensorboard_writer import TensorboardWriter, custom_scalars_layout
@@ -122,3 +123,22 @@ def test_a_resumed_run_takes_back_what_came_after_its_checkpoint(tmp_path):
             writer.write_race(r, figures.maps["flat"].explored, figures.frames_total)
         writer.close()
     assert scalars(read(tmp_path), "race_time_s/explored/flat") == [(100, 30.0), (200, 31.0), (300, 33.0)]
+
+
+def test_reference_times_become_differences_where_there_are_any(tmp_path):
+    figures = TrainingStatistics()
+    times = {"flat": MedalTimes(29_500, 31_000, None, None), "flat 2": MedalTimes(None, None, 35_000, 36_000)}
+    writer = TensorboardWriter(tmp_path, MAPS, reference_times=times)
+    for r in RACES:
+        figures.add_race(r)
+        writer.write_race(r, figures.maps[r.map_name].history(r.is_explo), figures.frames_total)
+    writer.close()
+    events = read(tmp_path)
+    differences = {tag for tag in events.Tags()["scalars"] if "minus" in tag}
+    assert differences == {"best_minus_author_s/explored/flat", "best_minus_gold_s/explored/flat"}
+    written = {tag: [event.value for event in events.Scalars(tag)] for tag in differences}
+    np.testing.assert_allclose(written["best_minus_author_s/explored/flat"], [0.5, -0.5])
+    np.testing.assert_allclose(written["best_minus_gold_s/explored/flat"], [-1.0, -2.0])
+    charts = custom_scalars_layout(MAPS, times)["race times"]
+    assert re.match(charts["flat: best minus author and gold"][1][0], "best_minus_gold_s/explored/flat")
+    assert "valley: best minus author and gold" not in charts

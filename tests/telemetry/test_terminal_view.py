@@ -4,6 +4,7 @@ import logging
 import pytest
 from rich.console import Console
 
+from trackmania_rl.gbx.challenge import MedalTimes
 from trackmania_rl.telemetry.race_record import RaceRecord
 from trackmania_rl.telemetry.statistics import TrainingStatistics
 from trackmania_rl.telemetry.terminal_view import (
@@ -137,3 +138,15 @@ def test_log_messages_appear_in_the_live_view_and_not_across_it():
 )
 def test_times(race_time_ms, text):
     assert format_time(race_time_ms) == text
+
+
+def test_a_medal_stands_beside_the_best_time_where_the_map_has_times():
+    figures = make_figures()
+    assert "gold" not in as_text(figures, 120)
+    figures.reference_times = {"valley": MedalTimes(30_000, 31_000, 32_000, None)}
+    lines = as_text(figures, 120).splitlines()
+    (explored,) = [line for line in lines if "valley" in line]
+    (evaluated,) = [line for line in lines if "evaluated" in line]
+    assert "silver 0:31.250" in explored
+    assert "gold 0:30.999" in evaluated
+    assert "best 0:31.250 (silver), last 123 m; evaluated 1/1 finished, best 0:30.999 (gold)" in plain_line(figures)

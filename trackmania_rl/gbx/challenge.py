@@ -87,6 +87,14 @@ class MedalTimes:
     silver_ms: int | None
     bronze_ms: int | None
 
+    def medal(self, race_time_ms: int) -> str | None:
+        """The best of "author", "gold", "silver" and "bronze" that a race time reaches, or None."""
+        for name in ("author", "gold", "silver", "bronze"):
+            limit_ms = getattr(self, f"{name}_ms")
+            if limit_ms is not None and race_time_ms <= limit_ms:
+                return name
+        return None
+
 
 @dataclass(frozen=True)
 class Challenge:
@@ -195,9 +203,14 @@ def _block(block: MapBlock) -> Block:
 
 
 def _medal_times(nodes: list[CGameHeader]) -> MedalTimes:
-    """The times stand in a node of their own; -1 is none."""
-    times: dict[str, int] = next((node.times for node in nodes if getattr(node, "times", None)), {})
+    """The times stand in a node of their own; -1 is none, and so is 0.
+
+    Medals below the author's time are none either: on platform maps they count respawns.
+    """
+    times = next((node.times for node in nodes if getattr(node, "times", None)), {})
+    author_ms = times.get("author", -1)
     author, gold, silver, bronze = (
-        times[medal] if times.get(medal, -1) >= 0 else None for medal in ("author", "gold", "silver", "bronze")
+        times[medal] if times.get(medal, -1) >= max(author_ms, 1) else None
+        for medal in ("author", "gold", "silver", "bronze")
     )
     return MedalTimes(author_ms=author, gold_ms=gold, silver_ms=silver, bronze_ms=bronze)

@@ -84,7 +84,9 @@ class RunMonitor:
         if state is not None:
             self._resume(learning, state)
         map_names = dict.fromkeys(entry.map_name for entry in self._live.current.game.map_cycle)
-        self._tensorboard = TensorboardWriter(self._folder.tensorboard, map_names, self.statistics.frames_total)
+        self._tensorboard = TensorboardWriter(
+            self._folder.tensorboard, map_names, self.statistics.frames_total, self.statistics.reference_times
+        )
         learning.publish.publish()
 
     def on_race(self, race: ReceivedRollout) -> None:

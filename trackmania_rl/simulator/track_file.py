@@ -46,6 +46,7 @@ SurfaceName = Literal["asphalt", "concrete", "dirt", "grass", "ice", "turbo"]
 EdgeName = Literal["wall", "grass", "drop"]
 Metres = Annotated[float, Field(allow_inf_nan=False)]
 WidthMetres = Annotated[float, Field(ge=4.0, le=200.0, allow_inf_nan=False)]
+RaceTimeMs = Annotated[int, Field(ge=10, le=86_400_000)]
 Degrees = Annotated[float, Field(ge=-60.0, le=60.0, allow_inf_nan=False)]
 
 
@@ -73,6 +74,17 @@ class SectionSettings(BaseModel):
         return self
 
 
+class TimesSettings(BaseModel):
+    """``[times]``: times to beat, as the game's maps have them; None where there is none. Only dashboards use them."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    author_ms: RaceTimeMs | None = None
+    gold_ms: RaceTimeMs | None = None
+    silver_ms: RaceTimeMs | None = None
+    bronze_ms: RaceTimeMs | None = None
+
+
 class TrackSettings(BaseModel):
     """A whole track file. Distances are metres from the start line along the road; a lap's, when there are several."""
 
@@ -89,6 +101,7 @@ class TrackSettings(BaseModel):
     allow_crossing: bool = False
     checkpoints_m: tuple[Metres, ...] = ()
     section: tuple[SectionSettings, ...] = ()
+    times: TimesSettings = TimesSettings()
 
 
 def load_track(path: Path) -> Track:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from trackmania_rl.gbx.challenge import MedalTimes
 from trackmania_rl.telemetry.race_record import RaceRecord
 
 RECENT_RACES = 10
@@ -160,6 +161,7 @@ class TrainingStatistics:
         races_total: races driven in the whole run.
         batches_total: batches trained on in the whole run.
         maps: statistics by map name, in the order in which the maps were first driven.
+        reference_times: times to beat by map name, for the maps that have any.
         replay_transitions: what the replay memory holds now.
         replay_capacity: what it can hold.
         current_values: scheduled values in force now (epsilon, learning rate, gamma...), by name.
@@ -177,6 +179,7 @@ class TrainingStatistics:
         self.races_total = 0
         self.batches_total = 0
         self.maps: dict[str, MapStatistics] = {}
+        self.reference_times: dict[str, MedalTimes] = {}
         self.replay_transitions = 0
         self.replay_capacity = 0
         self.current_values: dict[str, float] = {}

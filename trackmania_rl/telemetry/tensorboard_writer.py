@@ -4,6 +4,7 @@ The horizontal axis is the run's frame count. Tags end with their own map's name
 
     race_time_s/{explored|evaluated}/{map}          finished races
     best_time_s/{explored|evaluated}/{map}
+    best_minus_{author|gold}_s/{explored|evaluated}/{map}   where the map's file has that time; below 0: beaten
     median_time_s/{explored|evaluated}/{map}        of the recent races: the robust figure
     finish_rate/{explored|evaluated}/{map}          of the recent races
     meters/..., zone_reached/..., {figure}/...      each race; the figures of `end_race_stats`, timings among them
@@ -21,7 +22,7 @@ Importing this module imports tensorboard, which takes a moment: only the learne
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +30,7 @@ import numpy.typing as npt
 import torch
 from torch.utils.tensorboard import SummaryWriter
 
+from trackmania_rl.gbx.challenge import MedalTimes
 from trackmania_rl.telemetry.race_record import RaceRecord
 from trackmania_rl.telemetry.statistics import RaceHistory, TrainingStatistics
 
@@ -41,7 +43,7 @@ HISTOGRAM_VALUES = 200_000
 _MS_PER_S = 1000.0
 
 
-def custom_scalars_layout(map_names: Iterable[str]) -> Layout:
+def custom_scalars_layout(map_names: Iterable[str], maps_with_times: Container[str] = ()) -> Layout:
     """The charts of the "custom scalars" page. Their regular expressions match from a tag's beginning to its end."""
 
     def lines(*patterns: str) -> tuple[str, list[str]]:
@@ -53,6 +55,8 @@ def custom_scalars_layout(map_names: Iterable[str]) -> Layout:
         tag = re.escape(name)
         race_times[f"{name}: explored and evaluated"] = lines(f"race_time_s/[^/]*/{tag}")
         race_times[f"{name}: best"] = lines(f"best_time_s/[^/]*/{tag}")
+        if name in maps_with_times:
+            race_times[f"{name}: best minus author and gold"] = lines(f"best_minus_(author|gold)_s/[^/]*/{tag}")
         progress[f"{name}: zones reached"] = lines(f"zone_reached/[^/]*/{tag}")
         progress[f"{name}: metres"] = lines(f"meters/[^/]*/{tag}")
     return {
@@ -82,7 +86,13 @@ def custom_scalars_layout(map_names: Iterable[str]) -> Layout:
 class TensorboardWriter:
     """Writes a run's event files."""
 
-    def __init__(self, folder: Path, map_names: Iterable[str], resumed_at_frame: int = 0) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        map_names: Iterable[str],
+        resumed_at_frame: int = 0,
+        reference_times: Mapping[str, MedalTimes] | None = None,
+    ) -> None:
         """Opens a new event file and writes the layout.
 
         Args:
@@ -90,10 +100,12 @@ class TensorboardWriter:
             map_names: maps to lay out charts for.
             resumed_at_frame: where a resumed run goes on. What an earlier session wrote beyond it, after its last
                 checkpoint, is taken back.
+            reference_times: times to beat by map name.
         """
+        self._reference_times = reference_times or {}
         first_taken_back = resumed_at_frame + 1 if resumed_at_frame > 0 else None
         self._writer = SummaryWriter(str(folder), purge_step=first_taken_back)
-        self._writer.add_custom_scalars(custom_scalars_layout(map_names))
+        self._writer.add_custom_scalars(custom_scalars_layout(map_names, self._reference_times))
 
     def write_race(self, race: RaceRecord, history: RaceHistory, frames_total: int) -> None:
         """Writes a race.
@@ -111,6 +123,8 @@ class TensorboardWriter:
         }
         values = {name: time_ms / _MS_PER_S for name, time_ms in times_ms.items() if time_ms is not None}
         values |= {"meters": race.meters, "zone_reached": float(race.furthest_zone)} | dict(race.figures)
+        if history.best_time_ms is not None and race.map_name in self._reference_times:
+            values |= _leads_s(history.best_time_ms, self._reference_times[race.map_name])
         if history.recent_finish_rate is not None:
             values["finish_rate"] = history.recent_finish_rate
         for name, value in values.items():
@@ -161,3 +175,13 @@ class TensorboardWriter:
     def close(self) -> None:
         """Writes what is left and closes the file."""
         self._writer.close()
+
+
+def _leads_s(best_time_ms: int, reference: MedalTimes) -> dict[str, float]:
+    """How far the best time lies above those to beat."""
+    times_ms = {"author": reference.author_ms, "gold": reference.gold_ms}
+    return {
+        f"best_minus_{name}_s": (best_time_ms - time_ms) / _MS_PER_S
+        for name, time_ms in times_ms.items()
+        if time_ms is not None
+    }

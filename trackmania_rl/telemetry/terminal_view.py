@@ -20,6 +20,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from trackmania_rl.gbx.challenge import MedalTimes
 from trackmania_rl.telemetry.statistics import MapStatistics, RaceHistory, TrainingStatistics
 
 LIVE_INTERVAL_S = 0.5
@@ -31,6 +32,7 @@ PAIR_GAP = "   "
 NOTHING = "-"
 """Stands where there is no figure yet."""
 
+MEDAL_STYLES = {"author": "bold magenta", "gold": "yellow", "silver": "white", "bronze": "dark_orange3"}
 LEVEL_STYLES = {logging.WARNING: "yellow", logging.ERROR: "bold red", logging.CRITICAL: "bold red"}
 
 
@@ -160,7 +162,7 @@ def render(
         run_name: shown as the title.
         messages: (time of day, level of `logging`, text), oldest first.
     """
-    parts: list[RenderableType] = [_overview(figures), Text(), _map_table(figures.maps)]
+    parts: list[RenderableType] = [_overview(figures), Text(), _map_table(figures)]
     if messages:
         parts += [Text(), _message_lines(messages)]
     times = f"{_duration(figures.elapsed_s)} since the start, {_duration(figures.training_s)} in all"
@@ -238,31 +240,39 @@ def _replay_bar(figures: TrainingStatistics) -> RenderableType:
     return grid
 
 
-def _map_table(maps: Mapping[str, MapStatistics]) -> RenderableType:
-    if not maps:
+def _map_table(figures: TrainingStatistics) -> RenderableType:
+    if not figures.maps:
         return Text("The first race is being driven.", style="dim")
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="cyan")
     table.add_column("map")  # the one column that wraps where the terminal is narrow
     table.add_column("", no_wrap=True)
     for heading in ("races", "finished", "recent", "best", "last", "median"):
         table.add_column(heading, justify="right", no_wrap=True)
-    for map_name, of_map in maps.items():
+    for map_name, of_map in figures.maps.items():
+        times = figures.reference_times.get(map_name)
         first_cell = map_name
         for kind, history in (("explored", of_map.explored), ("evaluated", of_map.evaluated)):
             if history.n_races > 0:
-                table.add_row(Text(first_cell, style="bold"), kind, *_history_cells(history))
+                table.add_row(Text(first_cell, style="bold"), kind, *_history_cells(history, times))
                 first_cell = ""
     return table
 
 
-def _history_cells(history: RaceHistory) -> Iterator[RenderableType]:
+def _history_cells(history: RaceHistory, times: MedalTimes | None) -> Iterator[RenderableType]:
     yield f"{history.n_races:,}"
     yield _percent(history.n_finished / history.n_races)
     all_recent_finished = history.n_recent_finished == history.n_recent
     yield Text(f"{history.n_recent_finished}/{history.n_recent}", style="green" if all_recent_finished else "")
-    yield _time_or_distance(history.best_time_ms, history.furthest_m, style="bold green")
+    best = _time_or_distance(history.best_time_ms, history.furthest_m, style="bold green")
+    medal = _medal(history, times)
+    yield Text.assemble((f"{medal} ", MEDAL_STYLES[medal]), best) if medal else best
     yield _time_or_distance(history.last_time_ms, history.last_m)
     yield format_time(history.median_time_ms)
+
+
+def _medal(history: RaceHistory, times: MedalTimes | None) -> str | None:
+    """The best of the map's reference times that was reached."""
+    return None if times is None or history.best_time_ms is None else times.medal(history.best_time_ms)
 
 
 def _time_or_distance(race_time_ms: int | None, distance_m: float, style: str = "") -> Text:
@@ -290,7 +300,10 @@ def plain_line(figures: TrainingStatistics) -> str:
         _duration(figures.elapsed_s),
         f"frames {figures.frames_total:,}",
         f"races {figures.races_total:,}",
-        *(_plain_map(map_name, of_map) for map_name, of_map in figures.maps.items()),
+        *(
+            _plain_map(map_name, of_map, figures.reference_times.get(map_name))
+            for map_name, of_map in figures.maps.items()
+        ),
         f"replay {figures.replay_transitions:,}/{figures.replay_capacity:,}",
         f"{rates.actions_per_s:,.0f} actions/s",
         f"{rates.batches_per_s:.1f} batches/s",
@@ -302,14 +315,15 @@ def plain_line(figures: TrainingStatistics) -> str:
     return " | ".join(part for part in parts if part)
 
 
-def _plain_map(map_name: str, of_map: MapStatistics) -> str:
+def _plain_map(map_name: str, of_map: MapStatistics, times: MedalTimes | None) -> str:
     kinds = []
     for kind, history in (("explored", of_map.explored), ("evaluated", of_map.evaluated)):
         if history.n_races > 0:
             best = _time_or_distance(history.best_time_ms, history.furthest_m)
             last = _time_or_distance(history.last_time_ms, history.last_m)
             finished = f"{history.n_recent_finished}/{history.n_recent} finished"
-            kinds.append(f"{kind} {finished}, best {best}, last {last}")
+            medal = _medal(history, times)
+            kinds.append(f"{kind} {finished}, best {best}{f' ({medal})' if medal else ''}, last {last}")
     return f"{map_name}: " + "; ".join(kinds)
 
 
