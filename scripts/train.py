@@ -91,6 +91,7 @@ def train(arguments: argparse.Namespace) -> None:
     from trackmania_rl.telemetry.race_record import CommandClock
     from trackmania_rl.telemetry.statistics import TrainingStatistics
     from trackmania_rl.telemetry.terminal_view import open_terminal_view
+    from trackmania_rl.track.reference_times import load_reference_times
 
     clock = CommandClock()
     statistics = TrainingStatistics(clock)
@@ -101,6 +102,7 @@ def train(arguments: argparse.Namespace) -> None:
     settings = load_settings(arguments.config if is_new else snapshot_file, arguments.set)
     maps_folder = PROJECT / settings.game.maps_folder
     reference_lines_m = load_reference_lines(settings, maps_folder)
+    statistics.reference_times = load_reference_times(settings.game.map_cycle, maps_folder)
     check_machine(settings, folder.path)
     log_to(folder.log)
     settings = write_configuration(arguments, snapshot_file, is_new)
