@@ -47,6 +47,18 @@ def test_the_same_seed_draws_the_same_tracks(entry: MapEntry) -> None:
     assert len({recipe.difficulty for recipe in first}) > 30
 
 
+def test_a_track_is_driven_in_so_many_races_whatever_comes_between(entry: MapEntry, tmp_path: Path) -> None:
+    def entry_with(**changes: object) -> MapEntry:
+        assert entry.generator is not None
+        return entry.model_copy(update={"generator": entry.generator.model_copy(update=changes)})
+
+    maps = GeneratedMaps(tmp_path / "tracks", np.random.default_rng(1))
+    three, two = entry_with(races_per_track=3), entry_with(races_per_track=2, first_seed=5)
+    drawn = [(maps.draw(three).map_path, maps.draw(two).map_path) for _ in range(6)]
+    for paths, races in ((next(zip(*drawn, strict=True)), 3), (list(zip(*drawn, strict=True))[1], 2)):
+        assert [paths.index(path) for path in paths] == [k - k % races for k in range(6)]
+
+
 def test_files_are_bounded_and_those_used_last_stay(entry: MapEntry, tmp_path: Path) -> None:
     folder = tmp_path / "tracks"
     folder.mkdir()

@@ -64,15 +64,17 @@ class KeyState(Group):
 
 
 class GeneratorSettings(Group):
-    """Tracks made on the way, one for each race: its seed is drawn evenly from first to last, both included."""
+    """Tracks made on the way, each for so many races in a row: its seed is drawn evenly from first to last, both
+    included."""
 
     difficulty: Fraction | tuple[Fraction, Fraction]
     first_seed: NonNegativeInt
     last_seed: Annotated[int, Field(ge=0, lt=2**63)]
+    races_per_track: PositiveInt = 1
 
     @property
     def difficulty_range(self) -> tuple[float, float]:
-        """Lowest and highest difficulty; each race's is drawn evenly in between."""
+        """Lowest and highest difficulty; each track's is drawn evenly in between."""
         return self.difficulty if isinstance(self.difficulty, tuple) else (self.difficulty, self.difficulty)
 
     @model_validator(mode="after")

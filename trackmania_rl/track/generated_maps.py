@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shutil
 from collections import OrderedDict
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -20,13 +21,21 @@ MOST_TRACKS_KEPT: Final = 1000
 """Tracks whose files stay, some 25 MB: far more than are driven at a time, as a game that failed loads its map anew."""
 
 
+@dataclass
+class _DrivenTrack:
+    """The track that a generator's races are on now."""
+
+    recipe: TrackRecipe
+    races_left: int
+
+
 class GeneratedMaps:
     """The generated tracks of one process.
 
     Args:
         folder: for their files; this object's alone. It is made when it is needed, and what an earlier process left in
             it is removed.
-        rng: draws each race's seed and difficulty.
+        rng: draws each track's seed and difficulty.
         most_kept: tracks whose files stay there, those used last.
     """
 
@@ -34,17 +43,25 @@ class GeneratedMaps:
         self._folder = folder.resolve()
         self._rng = rng
         self._most_kept = most_kept
+        self._driven: dict[GeneratorSettings, _DrivenTrack] = {}
         self._kept: OrderedDict[TrackRecipe, Path] = OrderedDict()  # the one used last is last
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def draw(self, entry: MapEntry) -> MapEntry:
         """The map of the next race of a map cycle's generator: a track of the entry's range, under the entry's name.
 
+        The same track comes `races_per_track` times in a row; equal generators draw in turn from the same tracks.
+
         Raises:
             UserError: if the track cannot be written.
         """
         assert entry.generator is not None
-        return self.concrete(entry, draw_recipe(entry.generator, self._rng))
+        driven = self._driven.get(entry.generator)
+        if driven is None or driven.races_left == 0:
+            driven = _DrivenTrack(draw_recipe(entry.generator, self._rng), entry.generator.races_per_track)
+            self._driven[entry.generator] = driven
+        driven.races_left -= 1
+        return self.concrete(entry, driven.recipe)
 
     def concrete(self, entry: MapEntry, recipe: TrackRecipe) -> MapEntry:
         """`entry` with the files of a recipe's track in place of its generator; they are written if they are not there.
