@@ -211,6 +211,32 @@ def test_a_hairpin_of_the_roads_own_width_is_no_crossing():
     assert find_crossing(line_m, np.full(len(line_m), 10.0), is_closed=False) is None
 
 
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_crossings_are_those_of_a_naive_search_through_all_pairs(is_closed: bool) -> None:
+    rng = np.random.default_rng(5)
+    n_found = 0
+    for _ in range(40):
+        turns = np.cumsum(rng.normal(0.0, 0.02) + rng.normal(0.0, 0.03, 401))
+        steps_m = 0.5 * np.stack([np.sin(turns), 0.3 * np.sin(np.arange(401) / 50.0), np.cos(turns)], axis=1)
+        line_m, half_width_m = np.cumsum(steps_m, axis=0), rng.uniform(2.0, 5.0, 401)
+        found = find_crossing(line_m, half_width_m, is_closed=is_closed)
+        assert found == _naive_crossing(line_m[::4], half_width_m[::4], is_closed)
+        n_found += found is not None
+    assert 5 < n_found < 35
+
+
+def _naive_crossing(line_m: np.ndarray, half_width_m: np.ndarray, is_closed: bool) -> tuple[float, float] | None:
+    lap_m = 2.0 * (len(line_m) - 1)
+    for i in range(len(line_m)):
+        for j in range(i + 1, len(line_m)):
+            width_m, along_m = half_width_m[i] + half_width_m[j], 2.0 * (j - i)
+            way_m = min(along_m, lap_m - along_m) if is_closed else along_m
+            is_near = np.hypot(*(line_m[i] - line_m[j])[[0, 2]]) < width_m and abs(line_m[i, 1] - line_m[j, 1]) < 5.0
+            if is_near and way_m > np.pi / 2 * width_m:
+                return 2.0 * i, 2.0 * j
+    return None
+
+
 def test_laps_repeat_and_their_lines_count_as_checkpoints(tmp_path):
     pieces = close_lap(
         (

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from trackmania_rl.simulator.scripted_driver import drive
-from trackmania_rl.simulator.track_design import LINE_SPACING_M, Piece
+from trackmania_rl.simulator.track_design import LINE_SPACING_M, Piece, moving_average, running_average
 from trackmania_rl.simulator.track_file import load_track
 from trackmania_rl.simulator.track_generator import (
     LARGEST_EXTENT_M,
@@ -43,6 +43,12 @@ def test_the_same_recipe_gives_the_same_bytes(difficulty: float, tracks, tmp_pat
         assert sorted(path.name for path in (tmp_path / folder).iterdir()) == [line_file.name, "track.toml"]
     assert written[0] == written[1]
     np.testing.assert_array_equal(np.load(line_file), tracks[5, difficulty].laid_out.line_m)
+
+
+@pytest.mark.parametrize(("n", "window"), [(1, 5), (2, 5), (5, 11), (11, 7), (900, 481)])
+def test_running_sums_average_like_a_convolution(n: int, window: int) -> None:
+    values = np.cumsum(np.random.default_rng(n).normal(size=n))
+    np.testing.assert_allclose(running_average(values, window), moving_average(values, window), rtol=0, atol=1e-11)
 
 
 def test_every_seed_is_a_track_of_its_own(tracks) -> None:
