@@ -5,12 +5,13 @@ A greedy race has no chance in it: the same race twice takes the same time. Race
 so they tell how well the driver copes with starts that it did not choose. The same command gives the same races.
 
 The best race on each map is written as {map}_{time}.inputs, which TMInterface and scripts/replay_inputs.py play. For
-the video that file is played again, and the game's own pictures are filmed at the race's own pace.
+the video that file is played again, and the game's own pictures are filmed at the race's own pace. Of generated tracks,
+which are many, only the first is filmed, unless --film-all asks for every one.
 
 Examples:
   python scripts/evaluate.py save/simulated
   python scripts/evaluate.py save/simulated --races 20 --map kart --map maps/hills.toml --json results.json --no-video
-  python scripts/evaluate.py save/many_tracks --map generated:0.5:20000-20049 --no-video
+  python scripts/evaluate.py save/many_tracks --map generated:0.5:20000-20049
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not 
 
 from trackmania_rl.argument_types import mp4_file, port, size_px, whole_number  # noqa: E402
 from trackmania_rl.errors import UserError  # noqa: E402
+from trackmania_rl.simulator.track_generator import TrackRecipe  # noqa: E402
 from trackmania_rl.telemetry.terminal_view import format_time  # noqa: E402
 from trackmania_rl.telemetry.video import VideoFile  # noqa: E402
 from trackmania_rl.tmi_interaction.launchers import SimulatedGameLauncher, find_free_port  # noqa: E402
@@ -82,9 +84,10 @@ def parse_arguments() -> argparse.Namespace:
     add("--output", type=Path, metavar="FOLDER", help="for inputs files and videos (default: RUN/evaluation)")
     video = parser.add_mutually_exclusive_group()
     video.add_argument(
-        "--video", type=mp4_file, metavar="FILE.mp4", help="name of the video; with several maps, _{map} is added to it"
+        "--video", type=mp4_file, metavar="FILE.mp4", help="name of the video; of several videos, _{map} is added to it"
     )
     video.add_argument("--no-video", action="store_true", help="film nothing")
+    add("--film-all", action="store_true", help="film every generated track (default: only the first of them)")
     add("--video-size", type=size_px, default=(640, 480), metavar="WxH", help="in pixels (default 640x480)")
     add("--device", metavar="NAME", help="auto, cpu, cuda or cuda:N (default: the run's torch_device)")
     add("--port", type=port, help="where the game listens (default: any free port)")
@@ -120,9 +123,11 @@ def evaluate(arguments: argparse.Namespace) -> None:
         console.print(finished_share(evaluations), highlight=False)
 
     files = write_inputs(evaluations, output)
-    videos = [] if arguments.no_video else film(evaluations, files, launcher, arguments, console)
+    filmed = [] if arguments.no_video else filmed_maps(evaluations, film_all=arguments.film_all)
+    videos = film([(evaluations[k], files[k]) for k in filmed], launcher, arguments, console)
+    video_of_map = dict(zip(filmed, videos, strict=True))
     if arguments.json is not None:
-        text = json.dumps(report(arguments, driver, evaluations, files, videos), indent=2) + "\n"
+        text = json.dumps(report(arguments, driver, evaluations, files, video_of_map), indent=2) + "\n"
         write_text(arguments.json, text)
     for file in (*files, *videos, *([arguments.json] if arguments.json else [])):
         console.print(f"wrote {file}", soft_wrap=True, highlight=False)
@@ -168,21 +173,29 @@ def write_inputs(evaluations: list[MapEvaluation], folder: Path) -> list[Path]:
     return files
 
 
+def filmed_maps(evaluations: list[MapEvaluation], *, film_all: bool) -> list[int]:
+    """Which maps are filmed, by their numbers: all, but only the first of the generated ones unless `film_all`."""
+    generated = [k for k, one in enumerate(evaluations) if TrackRecipe.from_name(one.map_entry.map_name) is not None]
+    left_out = set() if film_all else set(generated[1:])
+    return [k for k in range(len(evaluations)) if k not in left_out]
+
+
 def film(
-    evaluations: list[MapEvaluation],
-    inputs_files: list[Path],
+    races: list[tuple[MapEvaluation, Path]],
     launcher: SimulatedGameLauncher,
     arguments: argparse.Namespace,
     console: Console,
 ) -> list[Path]:
-    """Play the inputs files again, film them, and compare their times with the races'."""
-    videos = []
+    """Play each map's inputs file again, film it, and compare its times with the race's; returns the videos."""
+    videos: list[Path] = []
+    if not races:
+        return videos
     with ScriptPlayer(launcher) as player, console.status("filming") as status:
-        for evaluation, inputs_file in zip(evaluations, inputs_files, strict=True):
+        for evaluation, inputs_file in races:
             map_entry, best = evaluation.map_entry, evaluation.best_race
             status.update(f"filming {map_entry.map_name}")
             file = arguments.video or inputs_file.with_suffix(".mp4")
-            if arguments.video and len(evaluations) > 1:
+            if arguments.video and len(races) > 1:
                 file = file.with_stem(f"{file.stem}_{map_entry.map_name}")
             with VideoFile(file, frames_per_s=1000 / FRAME_INTERVAL_MS) as video:
                 filming = Filming(arguments.video_size, video.write)
@@ -202,7 +215,7 @@ def report(
     driver: TrainedDriver,
     evaluations: list[MapEvaluation],
     inputs_files: list[Path],
-    videos: list[Path],
+    video_of_map: dict[int, Path],
 ) -> dict[str, Any]:
     """All figures as plain values for JSON."""
     from trackmania_rl.checkpoints import CHECKPOINT_FILE
@@ -210,7 +223,7 @@ def report(
     maps = [evaluation.as_dict() for evaluation in evaluations]
     for index, inputs_file in enumerate(inputs_files):
         maps[index]["inputs_file"] = str(inputs_file)
-        maps[index]["video_file"] = str(videos[index]) if videos else None
+        maps[index]["video_file"] = str(video_of_map[index]) if index in video_of_map else None
     return {
         "run": str(arguments.run),
         "checkpoint": str(arguments.checkpoint or arguments.run / CHECKPOINT_FILE),

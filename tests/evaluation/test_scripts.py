@@ -56,6 +56,18 @@ def test_evaluate_says_which_share_of_generated_tracks_is_finished(
     assert (tmp_path / "out" / "generated_tracks" / "generated_0.200_3.toml").is_file(), "for replay_inputs.py"
 
 
+def test_of_generated_tracks_only_the_first_is_filmed(script: MakeScript, run_folder: Path, tmp_path: Path) -> None:
+    for film_all, n_videos in (((), 1), (("--film-all",), 2)):
+        code, _, err = script(
+            *("evaluate", run_folder, "--map", "generated:0.2:3-4", *film_all, "--video-size", "32x24"),
+            *("--json", tmp_path / "r.json", "--output", tmp_path / "out"),
+        )
+        assert (code, err) == (0, "")
+        videos = [figures["video_file"] for figures in json.loads((tmp_path / "r.json").read_text())["maps"]]
+        assert len(list((tmp_path / "out").glob("*.mp4"))) == n_videos
+        assert [video is not None for video in videos] == [True, n_videos == 2]
+
+
 def test_evaluate_writes_what_replay_inputs_plays_to_the_millisecond(
     script: MakeScript, run_folder: Path, maps_folder: Path, tmp_path: Path
 ) -> None:
