@@ -47,10 +47,12 @@ WIDTH_OF_RADIUS: Final = 1.6
 """The road is at most this many turn radii wide: less than the 2 at which its inner border would fold over."""
 LEAST_UP: Final = 0.5
 """Vertical part of the road's normal, below which the line is rolled out: 60 degrees."""
+NEARLY_LEVEL_UP: Final = 0.995
+"""Vertical part of the road's normal at both ends of what is rolled out: 6 degrees."""
 
 _TAPER_REACH_M: Final = 13.0
 """Track files spread each change of width over this much in both directions."""
-_ROLL_OUT_MARGIN_M: Final = 10.0
+_ROLL_OUT_MARGIN_M: Final = 15.0
 _BANK_STEP_DEG: Final = 2.0
 
 FloatArray = npt.NDArray[np.float64]
@@ -130,7 +132,7 @@ def roll_out(line_m: FloatArray) -> tuple[FloatArray, list[tuple[int, int]]]:
     """Replace the stretches of a line that no ribbon can follow by level road of the same length.
 
     The road's normal is not in a line. It is carried along it without twist (parallel transport) and drawn back to the
-    vertical wherever the road is not steep; it tells the top of a loop, which is level too, from a road.
+    vertical wherever it points upwards; it tells the top of a loop, which is level too, from a road.
 
     Args:
         line_m: (N, 3).
@@ -142,10 +144,14 @@ def roll_out(line_m: FloatArray) -> tuple[FloatArray, list[tuple[int, int]]]:
     step_m = np.diff(line_m, axis=0)
     length_m = np.linalg.norm(step_m, axis=1, keepdims=True)
     direction = step_m / np.maximum(length_m, 1e-9)  # (N - 1, 3)
+    up = _normals(direction)[:, 1]
     margin = round(_ROLL_OUT_MARGIN_M / LINE_SPACING_M)
-    is_steep = _least_within(_normals(direction)[:, 1], margin) < LEAST_UP
-    borders = np.flatnonzero(np.diff(np.concatenate(([False], is_steep, [False])).astype(int)))
-    stretches = [(int(begin), int(end) - 1) for begin, end in borders.reshape(-1, 2)]
+    # From where it is nearly level to where it is so again.
+    stretches = [
+        (begin, end)
+        for begin, end in _runs(_least_within(up, margin) < NEARLY_LEVEL_UP)
+        if up[begin : end + 1].min() < LEAST_UP
+    ]
     if not stretches:
         return line_m, []
     for begin, last in stretches:
@@ -153,6 +159,12 @@ def roll_out(line_m: FloatArray) -> tuple[FloatArray, list[tuple[int, int]]]:
     rolled_m = line_m[0] + np.concatenate((np.zeros((1, 3)), np.cumsum(direction * length_m, axis=0)))
     rolled_m[:, 1] += max(0.0, line_m[:, 1].min() - rolled_m[:, 1].min())
     return rolled_m, stretches
+
+
+def _runs(is_inside: BoolArray) -> list[tuple[int, int]]:
+    """(first, last) of each run of True in (N,)."""
+    borders = np.flatnonzero(np.diff(np.concatenate(([False], is_inside, [False])).astype(int)))
+    return [(int(begin), int(end) - 1) for begin, end in borders.reshape(-1, 2)]
 
 
 def _least_within(values: FloatArray, reach: int) -> FloatArray:
@@ -182,7 +194,7 @@ def _normals(direction: FloatArray) -> FloatArray:
     up = np.array((0.0, 1.0, 0.0))
     for index, ahead in enumerate(direction):
         up = up - np.dot(up, ahead) * ahead
-        if up[1] > LEAST_UP:
+        if up[1] > 0.0:
             up[1] += 0.1
             up -= np.dot(up, ahead) * ahead
         up /= max(float(np.linalg.norm(up)), 1e-9)
