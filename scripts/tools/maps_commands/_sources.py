@@ -1,4 +1,4 @@
-"""Where a line comes from: replays, an inputs file driven on the simulated game, or a track's own line."""
+"""Where a line comes from: replays, an inputs file driven on the simulated game, a track's own line, a map's blocks."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from trackmania_rl.errors import UserError
 from trackmania_rl.gbx.challenge import STADIUM, Challenge, read_challenge
 from trackmania_rl.gbx.replay import Ghost, Replay, read_replay
 from trackmania_rl.telemetry.terminal_view import format_time
+from trackmania_rl.track.block_lines import line_from_blocks
 from trackmania_rl.track.driven_path import DrivenPath, path_of_ghost
 from trackmania_rl.track.line_building import LINE_SPACING_M, SMOOTHING_M, BuiltLine, build_line
 from trackmania_rl.track.reference_line import load_reference_line
+from trackmania_rl.track.stadium_blocks import SEEN_DRIVEN
 
 
 @dataclass(frozen=True)
@@ -107,6 +109,22 @@ def from_track(track: str, maps_folder: Path) -> Source:
     from trackmania_rl.simulator.track_file import find_track_file, reference_line_file
 
     return from_line(reference_line_file(find_track_file(track, maps_folder)))
+
+
+def from_blocks(map_file: Path, as_far_as_possible: bool = False) -> Source:
+    """The line along a map's road pieces, or with `as_far_as_possible` the part of it that is sure.
+
+    Raises:
+        UserError: if the map cannot be read, or its blocks give no whole line.
+    """
+    challenge = read_challenge(map_file)
+    line = line_from_blocks(challenge, as_far_as_possible=as_far_as_possible)
+    notes = () if line.gap is None else (f"the line is not whole: {line.gap}",)
+    unseen = sorted({block.name for block in line.blocks} - SEEN_DRIVEN)
+    if unseen:
+        notes += (f"never compared with a driven race, only inferred: {', '.join(unseen)}; check the picture",)
+    title = f"{len(line.blocks)} road pieces of {challenge.plain_name}"
+    return Source(title, BuiltLine(line.points_m, None, notes), challenge)
 
 
 def _common_map(replays: Sequence[Replay], map_file: Path | None) -> Challenge | None:

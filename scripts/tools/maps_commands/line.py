@@ -22,6 +22,7 @@ Examples:
   maps.py line --replay best.Replay.Gbx --output maps/mine_0.5m.npy --picture mine.png
   maps.py line --replay *.Replay.Gbx --mean --map mine.Challenge.Gbx --output maps/mine_0.5m.npy
   maps.py line --inputs race.inputs --track valley --output maps/raced_0.5m.npy
+  maps.py line --from-blocks mine.Challenge.Gbx --output maps/mine_0.5m.npy
 """
 
 
@@ -29,7 +30,7 @@ def add_parser(subparsers: Any) -> None:
     """Add the command `line`."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "line",
-        help="make a reference line of replays, of an inputs file, or of a track",
+        help="make a reference line of replays, of an inputs file, of a track, or of a map's blocks",
         description="Make a reference line: one point every 0.5 m from start to finish, checked. The exit code is 1 if "
         "the line has a problem; it is written all the same, so that it can be looked at.",
         epilog=EXAMPLES,
@@ -40,6 +41,13 @@ def add_parser(subparsers: Any) -> None:
     source.add_argument("--replay", nargs="+", type=Path, metavar="FILE", help="replays or ghosts; the fastest counts")
     source.add_argument("--inputs", type=Path, metavar="FILE", help="an inputs file, driven on --track")
     source.add_argument("--track-line", metavar="TRACK", help="the line of a simulated track (valley, maps/kart.toml)")
+    source.add_argument(
+        "--from-blocks",
+        type=Path,
+        metavar="MAP",
+        help="a .Challenge.Gbx, without a replay: along its road pieces, where exactly one way leads through them",
+    )
+    add("--as-far-as-possible", action="store_true", help="with --from-blocks: or the part from the start that is sure")
     add("--driver", metavar="LOGIN", help="only this driver's races of the replays")
     add("--mean", action="store_true", help="the mean of all races of the replays instead of the fastest")
     add("--track", metavar="TRACK", help="the simulated track on which --inputs is driven")
@@ -88,6 +96,10 @@ def source_of(arguments: argparse.Namespace) -> _sources.Source:
         raise UserError("--driver, --mean and --map belong to --replay")
     if (arguments.inputs is None) != (arguments.track is None):
         raise UserError("--inputs and --track belong together: an inputs file is driven on a track")
+    if arguments.as_far_as_possible and arguments.from_blocks is None:
+        raise UserError("--as-far-as-possible belongs to --from-blocks")
+    if arguments.from_blocks is not None:
+        return _sources.from_blocks(arguments.from_blocks, arguments.as_far_as_possible)
     if arguments.replay is not None:
         return _sources.from_replays(
             arguments.replay, arguments.map, arguments.driver, arguments.mean, arguments.smoothing_m

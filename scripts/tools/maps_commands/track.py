@@ -1,0 +1,149 @@
+"""`maps.py track`: a track of the simulated game along a line through a real map."""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from maps_commands import _reporting, _sources
+from trackmania_rl.errors import UserError
+from trackmania_rl.gbx.challenge import STADIUM, Challenge, is_challenge_file, read_challenge
+from trackmania_rl.gbx.replay import is_replay_file, read_replay
+from trackmania_rl.track.line_building import LINE_SPACING_M, BuiltLine
+from trackmania_rl.track.reference_line import load_reference_line
+
+PICTURE_WIDTH_PX = 1000
+DESCRIPTION = """\
+Lay a road along a line through a map, for the simulated game: as wide and of the surface of the blocks under it where
+they are known, with the map's checkpoints. Loops and walls are rolled out to level road. Two files are written: the
+track (NAME.toml) and its line (NAME_road_0.5m.npy), which both belong into the maps folder.
+
+Examples:
+  maps.py track mine.Challenge.Gbx best.Replay.Gbx --output maps/mine.toml --picture mine.png --drive careful
+  maps.py track mine.Challenge.Gbx maps/mine_0.5m.npy --output maps/mine.toml
+"""
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the command `track`."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "track",
+        help="make a track for the simulated game of a map and a line or a replay",
+        description=DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("map", type=Path, metavar="MAP", help="a .Challenge.Gbx, or a replay that holds its map")
+    add(
+        "source",
+        type=Path,
+        metavar="LINE_OR_REPLAY",
+        help="a reference line (.npy) or a replay; its fastest race counts",
+    )
+    add("--output", required=True, type=track_file, metavar="FILE.toml")
+    add("--picture", type=_reporting.png_file, metavar="FILE.png", help="draw the track")
+    add("--drive", choices=("careful", "fast"), help="let the scripted driver race on it, and draw that as well")
+    add("--force", action="store_true", help="overwrite the outputs if they are there")
+    parser.set_defaults(run=run)
+
+
+def track_file(text: str) -> Path:
+    """A type for command-line arguments: a file whose name ends in .toml."""
+    if not text.endswith(".toml"):
+        raise ValueError
+    return Path(text)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Make, check, write and draw the track; the exit code is 1 if the scripted driver was to finish it and did not."""
+    # The simulator takes seconds to import, which other commands need not wait for.
+    from trackmania_rl.simulator.track_file import load_track
+    from trackmania_rl.simulator.track_writing import line_name, write_track
+    from trackmania_rl.track.map_tracks import track_of_map
+
+    challenge = map_of(arguments.map)
+    line = line_of(arguments.source, arguments.map)
+    output: Path = arguments.output
+    made = track_of_map(challenge, line.points_m, f"{output.stem}_road")
+    for file in (output, output.with_name(line_name(made.design))):
+        if file.exists() and not arguments.force:
+            raise UserError(f"{file} is there already; give another name, or --force to overwrite it")
+    origin = f"scripts/tools/maps.py track, from {challenge.plain_name!r}"
+    with tempfile.TemporaryDirectory() as folder:
+        tried = Path(folder) / output.name
+        write_track(made.design, made.laid_out, tried, origin)
+        track = load_track(tried)  # refuses what the game would refuse
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        line_file = write_track(made.design, made.laid_out, output, origin)
+    except OSError as error:
+        raise UserError(f"cannot write {output}: {error.strerror}") from error
+    console = Console()
+    n_checkpoints = len(track.checkpoint_stations_m)
+    console.print(Text(f"{challenge.plain_name}: {track.finish_station_m:.0f} m of road, {n_checkpoints} checkpoints"))
+    for note in (*line.notes, *made.notes):
+        console.print(Text(note))
+    console.print(Text(f"wrote {output} and {line_file}"), soft_wrap=True)
+    return show(console, arguments, track)
+
+
+def map_of(file: Path) -> Challenge:
+    """The map in a file.
+
+    Raises:
+        UserError: if it cannot be read, is none, or of an environment whose car is not simulated.
+    """
+    if is_challenge_file(file):
+        challenge: Challenge | None = read_challenge(file)
+    elif is_replay_file(file):
+        challenge = read_replay(file).challenge
+    else:
+        raise UserError(f"{file}: a map's name ends in .Challenge.Gbx; a replay (.Replay.Gbx) holds its map as well")
+    if challenge is None:
+        raise UserError(f"{file}: no map can be read in it; give the map's own .Challenge.Gbx")
+    if challenge.environment != STADIUM:
+        raise UserError(
+            f"{file}: its environment is {challenge.environment!r}, which has another car; the simulated game has that "
+            f"of {STADIUM} only"
+        )
+    return challenge
+
+
+def line_of(source: Path, map_file: Path) -> BuiltLine:
+    """The line in a .npy file, or of the fastest race in a replay.
+
+    Raises:
+        UserError: if the file cannot be used, or is a replay of another map.
+    """
+    if source.suffix == ".npy":
+        return BuiltLine(load_reference_line(source, LINE_SPACING_M), None)
+    if not is_replay_file(source):
+        raise UserError(f"{source}: a line's name ends in .npy, a replay's in .Replay.Gbx or .Ghost.Gbx")
+    return _sources.from_replays([source], map_file if is_challenge_file(map_file) else None).line
+
+
+def show(console: Console, arguments: argparse.Namespace, track: Any) -> int:
+    """Drive the track and draw it, as the arguments say; the exit code is 1 if it was driven and not finished."""
+    if arguments.drive is None and arguments.picture is None:
+        return 0
+    import cv2
+    from draw_track import DRIVERS, draw_track
+
+    from trackmania_rl.simulator.scripted_driver import drive
+
+    race = None if arguments.drive is None else drive(track, DRIVERS[arguments.drive])
+    if race is not None:
+        result = "finishes" if race.race_time_ms is not None else f"stops at {race.reached_m:.0f} m"
+        time = "" if race.race_time_ms is None else f" in {race.race_time_ms / 1000:.2f} s"
+        console.print(Text(f"the {arguments.drive} scripted driver {result}{time}, {race.wall_contact_ms} ms at walls"))
+    if arguments.picture is not None:
+        arguments.picture.parent.mkdir(parents=True, exist_ok=True)
+        if not cv2.imwrite(str(arguments.picture), draw_track(track, PICTURE_WIDTH_PX, race)):
+            raise UserError(f"{arguments.picture}: could not be written")
+        console.print(Text(f"wrote {arguments.picture}"), soft_wrap=True)
+    return 1 if race is not None and race.race_time_ms is None else 0
