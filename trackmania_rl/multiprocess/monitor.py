@@ -104,8 +104,7 @@ class RunMonitor:
         history = self.statistics.maps[record.map_name].history(record.is_explo)
         self._tensorboard.write_race(record, history, self.statistics.frames_total)
         self._latest_line[record.map_name] = (record, stats["track"], race.rollout_results["position_m"].copy())
-        # Among generated tracks the fastest race is only the one on the shortest track.
-        if is_record and TrackRecipe.from_name(stats["track"]) is None:
+        if is_record:
             self._keep_record(record, race)
 
     def observe(self) -> None:

@@ -64,8 +64,7 @@ class KeyState(Group):
 
 
 class GeneratorSettings(Group):
-    """Tracks made on the way, each for so many races in a row: its seed is drawn evenly from first to last, both
-    included."""
+    """Tracks made on the way, each for `races_per_track` races: its seed is drawn evenly from first to last."""
 
     difficulty: Fraction | tuple[Fraction, Fraction]
     first_seed: NonNegativeInt

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import psutil
 
+from trackmania_rl.simulator.track_generator import TrackRecipe
+
 
 class CommandClock:
     """Seconds since the command was started by its user, the time for imports included."""
@@ -43,6 +45,7 @@ class RaceRecord:
         cutoff_reason: why an unfinished race ended; None for a finished one.
         started_at_m: metres from the start line to where the race began: 0 for a full race.
         is_demonstration: whether somebody else's inputs were driven.
+        track: name of the file that was driven, without its ending; a generated track's is `TrackRecipe.name`.
         figures: every other number of `end_race_stats` (a flag is none); those in a dict are called `{name}/{key}`.
     """
 
@@ -57,6 +60,7 @@ class RaceRecord:
     cutoff_reason: str | None
     started_at_m: float = 0.0
     is_demonstration: bool = False
+    track: str = ""
     figures: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
@@ -83,6 +87,7 @@ class RaceRecord:
             cutoff_reason=end_race_stats["cutoff_reason"],
             started_at_m=float(end_race_stats.get("started_at_m", 0.0)),
             is_demonstration=bool(end_race_stats.get("is_demonstration", False)),
+            track=end_race_stats.get("track", ""),
             figures=dict(_numbers(others)),
         )
 
@@ -90,6 +95,11 @@ class RaceRecord:
     def counts(self) -> bool:
         """Whether it is a result of the agent: a full race, driven by the agent. Frames are frames in any race."""
         return self.started_at_m == 0 and not self.is_demonstration
+
+    @property
+    def is_generated(self) -> bool:
+        """Whether the track is one of many under the map's name, so that its times compare with no others."""
+        return TrackRecipe.from_name(self.track) is not None
 
     @property
     def kind(self) -> str:
@@ -102,8 +112,9 @@ class RaceLog:
 
     Keys: `wall_s` (since the start of the command), `frames_total` (actions of the whole run, this race included),
     `map`, `is_explo`, `race_finished`, `race_time_ms`, `meters`, `collector`, `cutoff_reason`, `started_at_m`,
-    `is_demonstration`. Of races that began at a saved state, or are demonstrations, the results are none of the
-    agent's. A resumed run adds to the file; its `wall_s` begins anew.
+    `is_demonstration`; on a generated track also `track`, its name, which says its recipe. Of races that began at a
+    saved state, or are demonstrations, the results are none of the agent's. A resumed run adds to the file; its
+    `wall_s` begins anew.
     """
 
     def __init__(self, path: Path, clock: CommandClock) -> None:
@@ -133,6 +144,8 @@ class RaceLog:
             "started_at_m": round(race.started_at_m, 3),
             "is_demonstration": race.is_demonstration,
         }
+        if race.is_generated:
+            line["track"] = race.track
         self._file.write(json.dumps(line).encode() + b"\n")
         self._file.flush()
 

@@ -26,7 +26,8 @@ class RaceHistory:
     Attributes:
         n_races: all races.
         n_finished: how many reached the finish.
-        best_time_ms: the fastest finish, None before the first.
+        is_one_track: whether all races were on one track; else their times compare with no others.
+        best_time_ms: the fastest finish, None before the first; always None if there are several tracks.
         last_time_ms: the last race's time, None if it was not finished.
         furthest_m: the largest distance reached.
         last_m: the last race's distance.
@@ -36,6 +37,7 @@ class RaceHistory:
         """Starts without a race."""
         self.n_races = 0
         self.n_finished = 0
+        self.is_one_track = True
         self.best_time_ms: int | None = None
         self.last_time_ms: int | None = None
         self.furthest_m = 0.0
@@ -45,6 +47,7 @@ class RaceHistory:
     def add(self, race: RaceRecord) -> bool:
         """Counts a race; returns whether it is the fastest finish so far."""
         self.n_races += 1
+        self.is_one_track = not race.is_generated
         self.last_m = race.meters
         self.furthest_m = max(self.furthest_m, race.meters)
         self.last_time_ms = race.race_time_ms if race.race_finished else None
@@ -52,6 +55,8 @@ class RaceHistory:
         if self.last_time_ms is None:
             return False
         self.n_finished += 1
+        if not self.is_one_track:
+            return False
         is_best = self.best_time_ms is None or self.last_time_ms < self.best_time_ms
         if is_best:
             self.best_time_ms = self.last_time_ms
@@ -76,9 +81,9 @@ class RaceHistory:
     def median_time_ms(self) -> float | None:
         """Median of the recent times, an unfinished race counting as slower than any; None if it is one of those.
 
-        One lucky or one lost race hardly moves it: the robust figure for comparing runs.
+        One lucky or one lost race hardly moves it: the robust figure for comparing runs. None for several tracks.
         """
-        if not self._recent_times_ms:
+        if not self._recent_times_ms or not self.is_one_track:
             return None
         median = statistics.median(
             float("inf") if race_time_ms is None else race_time_ms for race_time_ms in self._recent_times_ms
@@ -90,6 +95,7 @@ class RaceHistory:
         return {
             "n_races": self.n_races,
             "n_finished": self.n_finished,
+            "is_one_track": self.is_one_track,
             "best_time_ms": self.best_time_ms,
             "last_time_ms": self.last_time_ms,
             "furthest_m": self.furthest_m,
@@ -101,6 +107,7 @@ class RaceHistory:
         """Takes over what `state_dict` gave."""
         self.n_races = state["n_races"]
         self.n_finished = state["n_finished"]
+        self.is_one_track = state.get("is_one_track", True)  # checkpoints of earlier versions do not say
         self.best_time_ms = state["best_time_ms"]
         self.last_time_ms = state["last_time_ms"]
         self.furthest_m = state["furthest_m"]

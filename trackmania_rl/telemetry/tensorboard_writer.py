@@ -3,9 +3,9 @@
 The horizontal axis is the run's frame count. Tags end with their own map's name where they belong to one:
 
     race_time_s/{explored|evaluated}/{map}          finished races
-    best_time_s/{explored|evaluated}/{map}
+    best_time_s/{explored|evaluated}/{map}          not of generated tracks, which are many under one name
     best_minus_{author|gold}_s/{explored|evaluated}/{map}   where the map's file has that time; below 0: beaten
-    median_time_s/{explored|evaluated}/{map}        of the recent races: the robust figure
+    median_time_s/{explored|evaluated}/{map}        of the recent races: the robust figure; likewise
     finish_rate/{explored|evaluated}/{map}          of the recent races
     meters/..., zone_reached/..., {figure}/...      each race; the figures of `end_race_stats`, timings among them
     learner/{loss, test_loss, mean_q, grad_norm, ...}

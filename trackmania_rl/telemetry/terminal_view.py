@@ -263,7 +263,7 @@ def _history_cells(history: RaceHistory, times: MedalTimes | None) -> Iterator[R
     yield _percent(history.n_finished / history.n_races)
     all_recent_finished = history.n_recent_finished == history.n_recent
     yield Text(f"{history.n_recent_finished}/{history.n_recent}", style="green" if all_recent_finished else "")
-    best = _time_or_distance(history.best_time_ms, history.furthest_m, style="bold green")
+    best = _best(history, style="bold green")
     medal = _medal(history, times)
     yield Text.assemble((f"{medal} ", MEDAL_STYLES[medal]), best) if medal else best
     yield _time_or_distance(history.last_time_ms, history.last_m)
@@ -273,6 +273,13 @@ def _history_cells(history: RaceHistory, times: MedalTimes | None) -> Iterator[R
 def _medal(history: RaceHistory, times: MedalTimes | None) -> str | None:
     """The best of the map's reference times that was reached."""
     return None if times is None or history.best_time_ms is None else times.medal(history.best_time_ms)
+
+
+def _best(history: RaceHistory, style: str = "") -> Text:
+    """The best result; a dash where the races were on different tracks, among which the shortest one would win."""
+    if not history.is_one_track:
+        return Text(NOTHING)
+    return _time_or_distance(history.best_time_ms, history.furthest_m, style)
 
 
 def _time_or_distance(race_time_ms: int | None, distance_m: float, style: str = "") -> Text:
@@ -319,11 +326,11 @@ def _plain_map(map_name: str, of_map: MapStatistics, times: MedalTimes | None) -
     kinds = []
     for kind, history in (("explored", of_map.explored), ("evaluated", of_map.evaluated)):
         if history.n_races > 0:
-            best = _time_or_distance(history.best_time_ms, history.furthest_m)
             last = _time_or_distance(history.last_time_ms, history.last_m)
             finished = f"{history.n_recent_finished}/{history.n_recent} finished"
             medal = _medal(history, times)
-            kinds.append(f"{kind} {finished}, best {best}{f' ({medal})' if medal else ''}, last {last}")
+            best = f", best {_best(history)}{f' ({medal})' if medal else ''}" if history.is_one_track else ""
+            kinds.append(f"{kind} {finished}{best}, last {last}")
     return f"{map_name}: " + "; ".join(kinds)
 
 
