@@ -80,6 +80,7 @@ def train(arguments: argparse.Namespace) -> None:
     # Torch takes seconds to import: after the command line and its mistakes.
     from trackmania_rl.checkpoints import RunFolder
     from trackmania_rl.features import ObservationLayout
+    from trackmania_rl.multiprocess.demonstrations import load_demonstrations
     from trackmania_rl.multiprocess.learner_process import learner_process_fn
     from trackmania_rl.multiprocess.live_settings import SNAPSHOT_FILE, LiveSettings
     from trackmania_rl.multiprocess.monitor import RunMonitor
@@ -103,6 +104,7 @@ def train(arguments: argparse.Namespace) -> None:
     maps_folder = PROJECT / settings.game.maps_folder
     reference_lines_m = load_reference_lines(settings, maps_folder)
     statistics.reference_times = load_reference_times(settings.game.map_cycle, maps_folder)
+    demonstrations = load_demonstrations(settings.game, PROJECT)
     check_machine(settings, folder.path)
     log_to(folder.log)
     settings = write_configuration(arguments, snapshot_file, is_new)
@@ -133,7 +135,7 @@ def train(arguments: argparse.Namespace) -> None:
             seeds,
             shared,
             receiver,
-            make_supervisor(live, shared, receiver, maps_folder, folder),
+            make_supervisor(live, shared, receiver, maps_folder, folder, demonstrations),
             monitor,
             open_terminal_view(settings.telemetry.terminal_view, settings.run.run_name),
             should_stop,

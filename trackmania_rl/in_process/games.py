@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from trackmania_rl.features import CAR_COLUMNS, FeatureLook, ObservationLayout, keys_of_actions
 from trackmania_rl.in_process.observing import NOT_FINITE, RaceMemory, observe
-from trackmania_rl.policy import BatchDecision
+from trackmania_rl.policy import BatchDecision, Policy
 from trackmania_rl.protocol.messages import KeyState
 from trackmania_rl.settings import GameSettings, MapEntry, ObservationSettings
 from trackmania_rl.simulator.inputs import controls_of_keys
@@ -118,6 +118,31 @@ class InProcessGames:
         self._next_state_m[game] = np.inf if states is None else states.next_m
         if self.game.has_image:
             self._take_pictures([game])
+
+    def rollout(
+        self,
+        map_entry: MapEntry,
+        policy: Policy,
+        frames: npt.NDArray[np.uint8] | None = None,
+        *,
+        states: StatesOfRace[RaceState] | None = None,
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Play one race in the first game alone, as `GameInstanceManager.rollout` does; `frames` is not needed here.
+
+        Raises:
+            UserError: if track or reference line can't be used.
+        """
+        alone = np.zeros(1, dtype=np.int64)
+        self.begin(0, map_entry, states)
+        end: RaceEnd | None = None
+        while end is None:
+            images, floats = self.observations(alone)
+            decision = policy(images[0], floats[0])
+            batch = BatchDecision(
+                np.array([decision.action]), np.array([decision.is_greedy]), decision.q_values[np.newaxis]
+            )
+            end = self.step(alone, batch).get(0)
+        return self.results(0, end)
 
     def observations(self, games: Games) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32]]:
         """What there is to decide upon in some games.

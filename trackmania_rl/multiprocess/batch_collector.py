@@ -68,5 +68,5 @@ class BatchCollector:
     def _begin_race(self, game: int) -> Race:
         """Begin the map cycle's next race in a game."""
         race, self._games.game = self._cycle.next()
-        self._games.begin(game, race.entry)
+        self._games.begin(game, race.entry, race.states)
         return race

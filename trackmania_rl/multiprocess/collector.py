@@ -30,6 +30,7 @@ from trackmania_rl.multiprocess.live_settings import LiveSettings
 from trackmania_rl.policy import Policy, PolicyDecision
 from trackmania_rl.settings import GameSettings, MapEntry
 from trackmania_rl.tmi_interaction.game_instance_manager import GameKeepsFailingError
+from trackmania_rl.tmi_interaction.saved_states import SavedStates, StatesOfRace
 from trackmania_rl.track.generated_maps import GeneratedMaps
 
 log = logging.getLogger(__name__)
@@ -50,9 +51,17 @@ class RaceDriver(Protocol):
     game: GameSettings
 
     def rollout(
-        self, map_entry: MapEntry, policy: Policy, frames: npt.NDArray[np.uint8] | None
+        self,
+        map_entry: MapEntry,
+        policy: Policy,
+        frames: npt.NDArray[np.uint8] | None,
+        *,
+        states: StatesOfRace[Any] | None,
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Play one race, its frames written to `frames`, and return `(rollout_results, end_race_stats)`."""
+        """Play one race, its frames written to `frames`, and return `(rollout_results, end_race_stats)`.
+
+        `states` says where it begins, and takes what it leaves for others.
+        """
         ...
 
     def close(self) -> None:
@@ -104,6 +113,7 @@ class CollectorParts:
         stop_requested: whether the run is to end.
         outbox: where finished races go.
         generated_maps: where tracks for the map cycle's generators come from; not needed where it has none.
+        saved_states: where exploration races may begin beside the start line; None for only there.
     """
 
     live: LiveSettings
@@ -113,15 +123,17 @@ class CollectorParts:
     stop_requested: Callable[[], bool]
     outbox: RaceOutbox
     generated_maps: GeneratedMaps | None = None
+    saved_states: SavedStates[Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Race:
-    """A race of the map cycle: what is driven, by whom, and how by chance."""
+    """A race of the map cycle: what is driven, by whom, how by chance, and from where."""
 
     entry: MapEntry
     follower: WeightsFollower
     exploration: Exploration
+    states: StatesOfRace[Any] | None
 
     def stats(self, end_race_stats: Mapping[str, Any]) -> dict[str, Any]:
         """What the learner is told of the race: its `end_race_stats` and where they belong."""
@@ -155,6 +167,16 @@ def map_cycle(live: LiveSettings, generated_maps: GeneratedMaps | None = None) -
                     raise ValueError(f"the map cycle's {entry.map_name} is a generator: generated_maps is needed")
 
 
+def states_of_race(parts: CollectorParts, entry: MapEntry, may_begin_anywhere: bool) -> StatesOfRace[Any] | None:
+    """Where a race begins; None where no states are saved: if the setting is off, and for generated tracks."""
+    settings = parts.live.current
+    probability = settings.exploration.start_anywhere_probability
+    generated = {line.map_name for line in settings.game.map_cycle if line.generator is not None}
+    if parts.saved_states is None or probability == 0 or entry.map_name in generated:
+        return None
+    return parts.saved_states.of_race(entry, probability if may_begin_anywhere else 0.0)
+
+
 class Races:
     """The map cycle as races, each by the settings in force when it begins; for any thread."""
 
@@ -175,7 +197,9 @@ class Races:
             exploration = follower.inferer.exploration_of_race(
                 is_explo=entry.is_explo, frame_count=parts.frames_total()
             )
-            return Race(entry, follower, exploration), parts.live.current.game
+            return Race(
+                entry, follower, exploration, states_of_race(parts, entry, entry.is_explo)
+            ), parts.live.current.game
 
 
 class Collector:
@@ -274,7 +298,7 @@ class Collector:
 
         while True:
             try:
-                results, stats = driver.rollout(race.entry, policy, frames)
+                results, stats = driver.rollout(race.entry, policy, frames, states=race.states)
                 break
             except GameKeepsFailingError as error:
                 self._failing.add(game)

@@ -25,6 +25,7 @@ from trackmania_rl.features import ObservationLayout
 from trackmania_rl.in_process.games import InProcessGames
 from trackmania_rl.multiprocess.batch_collector import BatchCollector
 from trackmania_rl.multiprocess.collector import Collector, CollectorParts, WeightsFollower
+from trackmania_rl.multiprocess.demonstrations import drive_demonstrations
 from trackmania_rl.multiprocess.live_settings import LiveSettings
 from trackmania_rl.multiprocess.rollout_slot import RolloutSlot
 from trackmania_rl.multiprocess.rollout_transport import RolloutSender
@@ -33,6 +34,7 @@ from trackmania_rl.multiprocess.shared_run import CollectorTask, SharedRun, rele
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager
 from trackmania_rl.tmi_interaction.launchers import SimulatedGameLauncher
+from trackmania_rl.tmi_interaction.saved_states import SavedStates
 from trackmania_rl.track.generated_maps import GeneratedMaps
 
 log = logging.getLogger(__name__)
@@ -49,7 +51,9 @@ def collector_process_fn(task: CollectorTask, shared: SharedRun) -> None:
     try:
         if task.settings.game.is_in_process:
             log.info("collector %d prepares its games; the first time, compiling takes half a minute", task.index)
-            BatchCollector(make_parts(task, shared), make_games(task)).run()
+            parts, games = make_parts(task, shared), make_games(task)
+            drive_demonstrations(task.demonstrations, games.rollout, parts)
+            BatchCollector(parts, games).run()
         else:
             _play_on_game_instances(task, shared)
     except UserError as error:
@@ -91,6 +95,10 @@ def make_parts(task: CollectorTask, shared: SharedRun) -> CollectorParts:
             shared.snapshot_file.parent.parent / "generated_tracks" / f"collector-{task.index}",
             SeedTree(task.settings.run.seed).rng(f"{task.name}/tracks"),
         ),
+        saved_states=SavedStates(
+            task.settings.exploration.start_anywhere_spacing_m,
+            SeedTree(task.settings.run.seed).rng(f"{task.name}/starts"),
+        ),
     )
 
 
@@ -110,8 +118,10 @@ def make_managers(task: CollectorTask) -> list[GameInstanceManager]:
 
 
 def _play_on_game_instances(task: CollectorTask, shared: SharedRun) -> None:
-    collector = Collector(make_parts(task, shared), make_managers(task))
+    parts, managers = make_parts(task, shared), make_managers(task)
+    collector = Collector(parts, managers)
     try:
+        drive_demonstrations(task.demonstrations, managers[0].rollout, parts)
         collector.run()
     finally:
         if not collector.games_have_ended:  # such as one that hangs, and whose thread waits for it

@@ -15,6 +15,7 @@ from trackmania_rl.checkpoints import RunFolder
 from trackmania_rl.errors import UserError
 from trackmania_rl.features import ObservationLayout
 from trackmania_rl.multiprocess.collector_process import collector_process_fn
+from trackmania_rl.multiprocess.demonstrations import Demonstration
 from trackmania_rl.multiprocess.live_settings import LiveSettings
 from trackmania_rl.multiprocess.rollout_transport import RolloutReceiver
 from trackmania_rl.multiprocess.run_network import make_network, pick_device
@@ -89,21 +90,31 @@ def share_run(settings: Settings, layout: ObservationLayout, seeds: SeedTree, sn
 
 
 def make_supervisor(
-    live: LiveSettings, shared: SharedRun, receiver: RolloutReceiver, maps_folder: Path, folder: RunFolder
+    live: LiveSettings,
+    shared: SharedRun,
+    receiver: RolloutReceiver,
+    maps_folder: Path,
+    folder: RunFolder,
+    demonstrations: tuple[Demonstration, ...] = (),
 ) -> CollectorSupervisor:
-    """The supervisor of this run's collectors, which spawns each as a process of its own."""
+    """The supervisor of this run's collectors, which spawns each as a process of its own.
+
+    In a run that has no race yet, the collectors share the demonstrations among themselves.
+    """
     context = spawn_context()
     session = _count_session(folder)
     n_starts: dict[int, int] = {}
 
     def spawn(index: int) -> BaseProcess:
         n_starts[index] = n_starts.get(index, 0) + 1
+        is_new = shared.frames_total.value == 0
         task = CollectorTask(
             index=index,
             name=f"collector-{index}/session-{session}/start-{n_starts[index]}",
             settings=live.current,
             maps_folder=maps_folder,
             sender=receiver.open_collector(index),
+            demonstrations=demonstrations[index :: live.current.game.n_collectors] if is_new else (),
         )
         process = context.Process(
             target=collector_process_fn, args=(task, shared), name=f"collector {index}", daemon=False

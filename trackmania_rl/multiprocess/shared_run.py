@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from trackmania_rl.agents.shared_weights import SharedWeights
+from trackmania_rl.multiprocess.demonstrations import Demonstration
 from trackmania_rl.multiprocess.rollout_transport import RolloutSender
 from trackmania_rl.settings import Settings
 
@@ -55,6 +56,7 @@ class CollectorTask:
         settings: in force when it is started.
         maps_folder: where tracks and reference lines lie.
         sender: its way to the learner.
+        demonstrations: races to drive before its own.
     """
 
     index: int
@@ -62,6 +64,7 @@ class CollectorTask:
     settings: Settings
     maps_folder: Path
     sender: RolloutSender
+    demonstrations: tuple[Demonstration, ...] = ()
 
 
 @contextmanager

@@ -1,0 +1,270 @@
+"""Learning from people: inputs become the agent's actions, are driven, and are in the memory before learning starts."""
+
+import logging
+import multiprocessing
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from trackmania_rl.agents.inference import Inferer
+from trackmania_rl.agents.shared_weights import SharedWeights
+from trackmania_rl.errors import UserError
+from trackmania_rl.experience_replay.experience import read_experience
+from trackmania_rl.features import ObservationLayout
+from trackmania_rl.in_process.games import InProcessGames
+from trackmania_rl.multiprocess.batch_collector import BatchCollector
+from trackmania_rl.multiprocess.collector import CollectorParts, WeightsFollower, states_of_race
+from trackmania_rl.multiprocess.demonstrations import actions_of_inputs, drive_demonstrations, load_demonstrations
+from trackmania_rl.multiprocess.learner import build_learning
+from trackmania_rl.multiprocess.live_settings import LiveSettings
+from trackmania_rl.multiprocess.run_network import make_network
+from trackmania_rl.policy import PolicyDecision
+from trackmania_rl.protocol.input_script import events_from_actions, parse_input_script, write_input_script
+from trackmania_rl.protocol.messages import KeyState
+from trackmania_rl.seeds import SeedTree
+from trackmania_rl.settings import DemonstrationEntry, SettingsError, load_settings
+from trackmania_rl.simulator.race import SimulatedRace
+from trackmania_rl.simulator.scripted_driver import drive
+from trackmania_rl.simulator.track_file import load_track
+from trackmania_rl.simulator.track_generator import TrackRecipe
+from trackmania_rl.tmi_interaction.saved_states import GOES_ON_FOR_M, STATES_PER_PLACE, SavedStates
+
+from .conftest import FakeReceived
+
+CONTEXT = multiprocessing.get_context("spawn")
+FORWARD, FORWARD_RIGHT = 0, 2
+
+
+class Outbox:
+    """Copies what is sent."""
+
+    def __init__(self) -> None:
+        self.sent: list[FakeReceived] = []
+
+    def frames(self, game: int) -> Any:
+        return np.zeros((1, 1, 15, 17), dtype=np.uint8)
+
+    def send(self, game: int, rollout_results: Any, end_race_stats: Any) -> None:
+        copies = {k: v.copy() if isinstance(v, np.ndarray) else v for k, v in rollout_results.items()}
+        self.sent.append(FakeReceived(copies, dict(end_race_stats)))
+
+
+@pytest.fixture
+def inputs_file(tmp_path: Path, repository_root: Path) -> Path:
+    """The scripted driver's race on the valley."""
+    report = drive(load_track(repository_root / "maps" / "valley.toml"))
+    keys = [KeyState(left, right, up, down) for up, down, left, right in report.keys.tolist()]
+    file = tmp_path / "scripted.inputs"
+    file.write_text(write_input_script(events_from_actions(keys, 50)))
+    return file
+
+
+@pytest.fixture
+def finish_ms(inputs_file: Path, repository_root: Path) -> int:
+    """The official time of that race, played as a script in the game."""
+    race = SimulatedRace(load_track(repository_root / "maps" / "valley.toml"))
+    race.play_script(parse_input_script(inputs_file.read_text()))
+    while not race.is_finished:
+        race.advance(100)
+    return race.checkpoint_times_ms[-1]
+
+
+@pytest.fixture
+def parts(live: LiveSettings, layout: ObservationLayout) -> CollectorParts:
+    """What surrounds a collector of a run with a small memory and starts from anywhere."""
+    current = live.current
+    live.current = current.model_copy(
+        update={
+            "replay": current.replay.model_copy(update={"memory_size_schedule": ((0, 5000),)}),
+            "exploration": current.exploration.model_copy(update={"start_anywhere_probability": 0.5}),
+        }
+    )
+
+    def follow(name: str) -> WeightsFollower:
+        network = make_network(live.current, layout, SeedTree(1))
+        inferer = Inferer(
+            network,
+            n_quantiles=live.current.agent.iqn_k,
+            inputs=live.current.game.inputs,
+            exploration_settings=live.current.exploration,
+            rng=SeedTree(1).rng(name),
+        )
+        return WeightsFollower(inferer, SharedWeights(network, CONTEXT))
+
+    return CollectorParts(
+        live,
+        follow("explorer"),
+        follow("evaluator"),
+        lambda: 1000,
+        lambda: False,
+        Outbox(),
+        saved_states=SavedStates(20.0, SeedTree(1).rng("starts")),
+    )
+
+
+def demonstrations_of(live: LiveSettings, *files: Path) -> Any:
+    entries = tuple(DemonstrationEntry(map_name="valley", inputs=str(file)) for file in files)
+    return load_demonstrations(live.current.game.model_copy(update={"demonstrations": entries}), Path("/nowhere"))
+
+
+def test_a_demonstration_is_in_the_memory_before_learning_starts(
+    parts: CollectorParts,
+    layout: ObservationLayout,
+    inputs_file: Path,
+    finish_ms: int,
+    repository_root: Path,
+    caplog: Any,
+) -> None:
+    live, outbox = parts.live, parts.outbox
+    games = InProcessGames(5, live.current.game, live.current.observation, repository_root / "maps")
+    with caplog.at_level(logging.INFO):
+        drive_demonstrations(demonstrations_of(live, inputs_file), games.rollout, parts)
+    [race] = outbox.sent
+    assert race.end_race_stats["race_finished"]
+    assert race.rollout_results["race_time"] == finish_ms
+    assert race.end_race_stats["is_demonstration"]
+    assert f"scripted.inputs on valley: finished in {finish_ms / 1000:.2f} s" in caplog.text
+    seeds = SeedTree(1)
+    learning = build_learning(
+        live,
+        make_network(live.current, layout, seeds),
+        layout,
+        seeds,
+        exploration_weights=parts.explorer.shared,
+        evaluation_weights=parts.evaluator.shared,
+        receive=lambda: None,
+        should_stop=lambda: True,
+        on_race=lambda race: None,
+        housekeeping=lambda: None,
+    )
+    learning.trainer._process_batch_hook(race)
+    n_transitions = len(race.rollout_results["actions"])
+    assert learning.learner.updates == 0
+    assert len(learning.buffer) + len(learning.buffer_test) == n_transitions
+    ring = learning.buffer.ring
+    to_finish = [
+        read_experience(ring, row, live.current.replay.n_steps, 1.0).terminal_actions
+        for row in range(ring.first_row, ring.end_row)
+    ]
+    assert 1 in to_finish
+    assert max(to_finish) == n_transitions
+
+
+def test_races_begin_where_a_demonstration_came(
+    parts: CollectorParts, inputs_file: Path, repository_root: Path
+) -> None:
+    live, states = parts.live, parts.saved_states
+    assert states is not None
+    games = InProcessGames(6, live.current.game, live.current.observation, repository_root / "maps")
+    drive_demonstrations(demonstrations_of(live, inputs_file), games.rollout, parts)
+    valley = live.current.game.map_cycle[0]
+    meters = parts.outbox.sent[0].end_race_stats["meters"]
+    assert states.n_places(valley) == pytest.approx((meters - GOES_ON_FOR_M) / states.spacing_m, abs=2)
+    collector = BatchCollector(parts, games)
+    while len(parts.outbox.sent) < 81:
+        collector.play_one_action()
+    races = [race.end_race_stats for race in parts.outbox.sent[1:]]
+    assert all(race["started_at_m"] == 0 for race in races if not race["is_explo"])
+    explored = [race["started_at_m"] for race in races if race["is_explo"]]
+    later = [started_at_m for started_at_m in explored if started_at_m > 0]
+    assert 0.3 < len(later) / len(explored) < 0.7
+    assert np.quantile(later, 0.25) < 0.4 * meters < 0.6 * meters < np.quantile(later, 0.75)
+    assert any(race["meters"] > race["started_at_m"] + 5 for race in races if race["started_at_m"] > 0)
+
+
+def test_saved_states_are_the_newest_ones_of_each_place(
+    parts: CollectorParts, inputs_file: Path, repository_root: Path
+):
+    live = parts.live
+    states: SavedStates[Any] = SavedStates(20.0, np.random.default_rng(1))
+    games = InProcessGames(1, live.current.game, live.current.observation, repository_root / "maps")
+    [demonstration] = demonstrations_of(live, inputs_file)
+    valley = live.current.game.map_cycle[0]
+    key = (valley.map_path, valley.reference_line)
+    for _ in range(STATES_PER_PLACE + 3):
+        actions = iter(demonstration.actions)
+        games.rollout(valley, _policy(actions), states=states.of_race(valley, 0.0))
+    places = states._maps[key]
+    assert {len(kept) for kept in places.values()} == {STATES_PER_PLACE}
+    begins = {states.of_race(valley, 1.0).begin.meters // 20.0 for _ in range(2000)}
+    assert begins == set(places)
+    assert states.of_race(valley.model_copy(update={"map_path": "other.toml"}), 1.0).begin is None
+
+
+def _policy(actions: Any) -> Callable[..., Any]:
+    return lambda image, floats: PolicyDecision(next(actions, FORWARD), False, np.zeros(12, dtype=np.float32))
+
+
+def test_generated_tracks_have_no_saved_states(parts: CollectorParts) -> None:
+    game = parts.live.current.game
+    generator = {"difficulty": 0.4, "first_seed": 0, "last_seed": 9}
+    made = {"map_name": "made", "generator": generator, "is_explo": True, "fill_buffer": True}
+    cycle = (*game.map_cycle, type(game.map_cycle[0]).model_validate(made))
+    parts.live.current = parts.live.current.model_copy(update={"game": game.model_copy(update={"map_cycle": cycle})})
+    name = TrackRecipe(3, 0.4).name
+    drawn = cycle[-1].model_copy(update={"generator": None, "map_path": name, "reference_line": name})
+    assert states_of_race(parts, drawn, True) is None
+    assert states_of_race(parts, cycle[0], True) is not None
+
+
+def test_the_agents_own_actions_are_driven_exactly(live: LiveSettings) -> None:
+    game = live.current.game
+    rng = np.random.default_rng(3)
+    actions = rng.integers(0, len(game.inputs), 77)
+    keys = [game.inputs[action] for action in actions]
+    events = events_from_actions([KeyState(k.left, k.right, k.accelerate, k.brake) for k in keys], game.ms_per_action)
+    # Left and right together are left, and no action holds both, so all others come back as they were.
+    found, n_exact = actions_of_inputs(events, game)
+    assert list(found) == actions[: len(found)].tolist()
+    assert n_exact == len(found)
+
+
+@pytest.mark.parametrize(
+    ("script", "share_right"),
+    [
+        ("0.00 press up\n0.00 steer 26214\n5.00 steer 0", 0.4),
+        (
+            "0.00 press up\n" + "".join(f"{t / 100:.2f}-{t / 100 + 0.02:.2f} press right\n" for t in range(0, 500, 10)),
+            0.2,
+        ),
+        ("0.00 press up\n0.02-2.52 press right\n5.00 press left", 0.5),
+    ],
+    ids=["half turned wheel", "taps", "between two decisions"],
+)
+def test_what_no_action_can_do_is_done_on_average(live: LiveSettings, script: str, share_right: float) -> None:
+    actions, n_exact = actions_of_inputs(parse_input_script(script), live.current.game)
+    assert set(actions[:100]) <= {FORWARD, FORWARD_RIGHT}
+    assert np.mean([action == FORWARD_RIGHT for action in actions[:100]]) == pytest.approx(share_right, abs=0.011)
+    assert n_exact < len(actions)
+
+
+def test_inputs_long_after_the_longest_race_cost_nothing(live: LiveSettings) -> None:
+    actions, _ = actions_of_inputs(parse_input_script("0.00 press up\n500:00:00.00 rel up"), live.current.game)
+    assert len(actions) == live.current.game.cutoff_race_longer_than_ms // live.current.game.ms_per_action + 1
+
+
+def test_a_race_that_departs_from_its_model_says_how_far_it_came(
+    parts: CollectorParts, tmp_path: Path, repository_root: Path, caplog: Any
+) -> None:
+    file = tmp_path / "asleep.inputs"
+    file.write_text("0.00 press up\n0.40 rel up")
+    games = InProcessGames(1, parts.live.current.game, parts.live.current.observation, repository_root / "maps")
+    with caplog.at_level(logging.WARNING):
+        drive_demonstrations(demonstrations_of(parts.live, file), games.rollout, parts)
+    assert "asleep.inputs on valley: cut off (no_progress) after" in caplog.text
+
+
+def test_mistakes_are_told_before_the_run(live: LiveSettings, tmp_path: Path, repository_root: Path) -> None:
+    with pytest.raises(UserError, match=r"demonstrations: .*absent\.inputs.*cannot be read"):
+        demonstrations_of(live, tmp_path / "absent.inputs")
+    with pytest.raises(UserError, match=r"demonstrations: .*absent\.Replay\.Gbx"):
+        demonstrations_of(live, tmp_path / "absent.Replay.Gbx")
+    (tmp_path / "empty.inputs").write_text("# nothing\n")
+    with pytest.raises(UserError, match="holds no inputs"):
+        demonstrations_of(live, tmp_path / "empty.inputs")
+    config = repository_root / "config_files" / "config.py"
+    with pytest.raises(SettingsError, match=r"'atlantis', which is not in map_cycle; possible are valley"):
+        load_settings(config, ["demonstrations=({'map_name': 'atlantis', 'inputs': 'a.inputs'},)"])
