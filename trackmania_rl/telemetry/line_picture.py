@@ -198,15 +198,15 @@ def _coloured_line(points: FloatArray, colour_of: FloatArray, width: float) -> L
 
 
 def _labels(passages: Sequence[GatePassage]) -> list[str]:
-    """Names of gates; checkpoints have numbers."""
-    labels, n_checkpoints = [], 0
+    """Names of gates; checkpoints are numbered as they are first passed, in each lap the same."""
+    numbers: dict[Block, int] = {}
+    labels = []
     for passage in passages:
         kind = passage.gate.gate
         if kind in GATE_NAMES:
             labels.append(GATE_NAMES[kind])
         else:
-            n_checkpoints += 1
-            labels.append(str(n_checkpoints))
+            labels.append(str(numbers.setdefault(passage.gate, len(numbers) + 1)))
     return labels
 
 

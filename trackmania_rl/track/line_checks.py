@@ -147,7 +147,7 @@ def check_line(
         _check_spacing(line_m, spacing_m),
         _check_kinks(line_m, spacing_m),
         _check_turning_back(line_m),
-        _check_repetition(line_m, None if challenge is None else challenge.n_laps),
+        _check_repetition(line_m, _known_laps(challenge)),
     ]
     passages: tuple[GatePassage, ...] = ()
     if challenge is not None:
@@ -242,6 +242,13 @@ def _check_turning_back(line_m: FloatArray) -> Finding:
     if pairs is None:
         return Finding("turning back", Verdict.FINE, "nowhere")
     return Finding("turning back", Verdict.PROBLEM, f"the line goes back over itself near {pairs[0]:.0f} m")
+
+
+def _known_laps(challenge: Challenge | None) -> int | None:
+    """A map's laps; None where they are unknown: a map within a replay does not say how many laps a circuit has."""
+    if challenge is None or (challenge.n_laps == 1 and _gates_of(challenge, (Gate.START_AND_FINISH,))):
+        return None
+    return challenge.n_laps
 
 
 def _check_repetition(line_m: FloatArray, n_laps: int | None) -> Finding:
