@@ -1,0 +1,220 @@
+"""A game that has TMInterface and our plugin: the simulated game, driven through the script's callbacks.
+
+Where `trackmania_rl.simulator.server.GameServer` speaks the protocol itself, here the script does; what remains is the
+game's own loop: a frame, then the ticks until the next one.
+"""
+
+import argparse
+import ctypes
+import logging
+import math
+import sys
+import time
+from pathlib import Path
+
+REPOSITORY_ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(REPOSITORY_ROOT), str(Path(__file__).resolve().parent)]
+
+from plugin_host import PluginHost  # noqa: E402
+
+from trackmania_rl.protocol.messages import NO_KEYS  # noqa: E402
+from trackmania_rl.protocol.state_blob import StateBlobError  # noqa: E402
+from trackmania_rl.simulator.game import SimulatedGame  # noqa: E402
+from trackmania_rl.simulator.race import SimulatedRace  # noqa: E402
+
+logger = logging.getLogger("game")
+
+SCRIPT = REPOSITORY_ROOT / "trackmania_rl" / "tmi_interaction" / "Python_Link.as"
+STATE_STARTUP, STATE_MENUS, STATE_LOCAL_RACE = 16, 32, 512
+INPUT_NAMES = {0: "brake", 1: "accelerate", 2: "left", 3: "right"}
+SEVERITIES = {0: logging.INFO, 1: logging.INFO, 2: logging.WARNING, 3: logging.ERROR}
+TICKS_PER_FRAME = 100
+"""Most ticks between two frames: at speed 80 and 60 frames a second the real game makes 133."""
+TICK_S = 0.01
+IDLE_FRAME_S = 0.002
+
+
+class PluginGame:
+    """The game's side of the host: what the script calls, and the loop that calls the script.
+
+    Args:
+        game: maps, the race and the console.
+        library: the built host.
+        startup_frames: frames before the menus are reached.
+        stored_variables: values that TMInterface kept of an earlier session.
+        commands_after_startup: console commands that the launcher gave the game; run when the menus are reached.
+    """
+
+    def __init__(
+        self,
+        game: SimulatedGame,
+        library: Path,
+        startup_frames: int = 0,
+        stored_variables: dict[str, float] | None = None,
+        commands_after_startup: tuple[str, ...] = (),
+    ) -> None:
+        self.game = game
+        self.speed = 1.0
+        self.is_stopping = False
+        self.commands: list[str] = []
+        self.camera_resets = 0
+        self.interface_shown = True
+        self._startup_frames = startup_frames
+        self._commands_after_startup = commands_after_startup
+        self._keys = NO_KEYS
+        self._keys_changed = False
+        self.host = PluginHost(library, SCRIPT, self)
+        for name, value in (stored_variables or {}).items():
+            self.host.store_variable(name, value)
+        self.host.main()
+
+    def run(self) -> None:
+        """Play until `is_stopping` is set."""
+        if self._startup_frames == 0:
+            self._reach_menus()
+        while not self.is_stopping:
+            began_s = time.monotonic()
+            writes_before = self.host.counters().writes
+            self.host.render()
+            if self._startup_frames > 0:
+                self._startup_frames -= 1
+                if self._startup_frames == 0:
+                    self._reach_menus()
+            ticks = self._ticks_due()
+            for _ in range(ticks):
+                if self.speed == 0 or not self._tick():
+                    break
+            if self.host.counters().writes == writes_before:  # nobody plays, or it stands still
+                time.sleep(max(IDLE_FRAME_S, began_s + ticks * TICK_S / max(self.speed, 1.0) - time.monotonic()))
+        self.host.disabled()
+
+    def _reach_menus(self) -> None:
+        for command in self._commands_after_startup:
+            self._run_text(command)
+
+    def _ticks_due(self) -> int:
+        race = self.game.race
+        if race is None or self.speed == 0:
+            return 0
+        speed = max(self.speed, self.game.countdown_speed) if race.tick_time_ms < 0 else self.speed
+        return max(1, min(TICKS_PER_FRAME, round(speed)))
+
+    def _tick(self) -> bool:
+        """Make a tick and report it; False if the race is not the same any more."""
+        race = self._race
+        if race is None:
+            return False
+        race.advance()
+        self.host.run_step()
+        if self._race is race and (checkpoints := race.take_checkpoint_event()) is not None:
+            self.host.checkpoint_count_changed(checkpoints.current, checkpoints.target)
+        if self._race is race and (laps := race.take_lap_event()) is not None:
+            self.host.lap_count_changed(laps.current, laps.target)
+        return self._race is race
+
+    @property
+    def _race(self) -> SimulatedRace | None:
+        """The race, with the keys that the script set one by one pressed together."""
+        if self._keys_changed and self.game.race is not None:
+            self.game.race.set_input(self._keys)
+        self._keys_changed = False
+        return self.game.race
+
+    # What the script calls.
+
+    def game_state(self) -> int:
+        if self._startup_frames > 0:
+            return STATE_STARTUP
+        return STATE_MENUS if self.game.race is None else STATE_LOCAL_RACE
+
+    def race_clock(self, in_race, race_time_ms, tick_time_ms, is_finished) -> None:
+        race = self._race
+        if race is not None:
+            in_race[0], race_time_ms[0], tick_time_ms[0] = 1, race.race_time_ms, race.tick_time_ms
+            is_finished[0] = race.is_finished
+
+    def save_state(self, buffer, capacity: int) -> int:
+        race = self._race
+        assert race is not None, "the script may only save a state in a race"
+        return _copy(race.save_state(), buffer, capacity)
+
+    def restore_state(self, blob, n_bytes: int) -> None:
+        race = self._race
+        assert race is not None, "the script may only rewind in a race"
+        try:
+            race.restore_state(ctypes.string_at(blob, n_bytes))
+        except StateBlobError as error:
+            logger.error("rewind failed: %s", error)
+
+    def set_input(self, input_type: int, value: int) -> None:
+        assert self.game.race is not None, "the script may only drive in a race"
+        self._keys = self._keys._replace(**{INPUT_NAMES[input_type]: value != 0})
+        self._keys_changed = True
+
+    def set_speed(self, speed: float) -> None:
+        assert math.isfinite(speed), "the script must refuse impossible speeds"
+        assert speed >= 0, "the script must refuse impossible speeds"
+        self.speed = speed
+
+    def give_up(self) -> None:
+        race = self._race
+        assert race is not None, "the script may only give up a race"
+        race.give_up()
+
+    def prevent_finish(self) -> None:
+        race = self._race
+        assert race is not None, "the script may only undo a race's finish"
+        race.prevent_finish()
+
+    def reset_camera(self) -> None:
+        self.camera_resets += 1
+
+    def run_command(self, text, n_bytes: int) -> None:
+        self._run_text(ctypes.string_at(text, n_bytes).decode(errors="replace"))
+
+    def _run_text(self, text: str) -> None:
+        self.commands.append(text)
+        words = text.split()
+        if len(words) == 3 and words[:2] == ["set", "custom_port"]:
+            if not self.host.set_variable("custom_port", float(words[2])):
+                logger.error("unknown variable: custom_port")
+        elif not self.host.run_custom_command(text):
+            self.game.run_command(text)
+
+    def input_script(self, buffer, capacity: int) -> int:
+        race = self._race
+        return _copy(b"" if race is None else race.input_script().encode(), buffer, capacity)
+
+    def capture(self, pixels, width_px: int, height_px: int) -> None:
+        race = self._race
+        if race is not None:
+            _copy(race.render(width_px, height_px).tobytes(), pixels, width_px * height_px * 4)
+
+    def toggle_interface(self, is_shown: int) -> None:
+        self.interface_shown = bool(is_shown)
+
+    def log(self, text: bytes, severity: int) -> None:
+        logger.log(SEVERITIES[severity], "%s", text.decode(errors="replace"))
+
+
+def _copy(data: bytes, buffer, capacity: int) -> int:
+    assert len(data) <= capacity
+    ctypes.memmove(buffer, data, len(data))
+    return len(data)
+
+
+def main() -> None:
+    """Run the game as a process, with the arguments of scripts/simulated_game.py that the launcher gives."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--map", choices=("none",))
+    parser.add_argument("--maps-folder", type=Path, required=True)
+    parser.add_argument("--library", type=Path, required=True)
+    arguments = parser.parse_args()
+    logging.basicConfig(level=logging.INFO)
+    game = SimulatedGame(arguments.maps_folder)
+    PluginGame(game, arguments.library, commands_after_startup=(f"set custom_port {arguments.port}",)).run()
+
+
+if __name__ == "__main__":
+    main()

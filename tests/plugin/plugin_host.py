@@ -1,0 +1,160 @@
+"""The C++ host as a Python object: it builds the library, loads a plugin's script and calls its callbacks."""
+
+import ctypes
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+HOST_FOLDER = Path(__file__).resolve().parent / "host"
+SOURCES = ("host.cpp", "api.cpp", "sockets.cpp")
+HEADER_FOLDER = Path("/usr/include/angelscript")
+LIBRARY_NAME = "plugin_host.so"
+
+_INT32_POINTER = ctypes.POINTER(ctypes.c_int32)
+_BYTES_POINTER = ctypes.POINTER(ctypes.c_uint8)
+
+FUNCTION_TYPES = {
+    "game_state": ctypes.CFUNCTYPE(ctypes.c_int32),
+    "race_clock": ctypes.CFUNCTYPE(None, _INT32_POINTER, _INT32_POINTER, _INT32_POINTER, _INT32_POINTER),
+    "save_state": ctypes.CFUNCTYPE(ctypes.c_int32, _BYTES_POINTER, ctypes.c_int32),
+    "restore_state": ctypes.CFUNCTYPE(None, _BYTES_POINTER, ctypes.c_int32),
+    "set_input": ctypes.CFUNCTYPE(None, ctypes.c_int32, ctypes.c_int32),
+    "set_speed": ctypes.CFUNCTYPE(None, ctypes.c_float),
+    "give_up": ctypes.CFUNCTYPE(None),
+    "prevent_finish": ctypes.CFUNCTYPE(None),
+    "reset_camera": ctypes.CFUNCTYPE(None),
+    "run_command": ctypes.CFUNCTYPE(None, _BYTES_POINTER, ctypes.c_int32),
+    "input_script": ctypes.CFUNCTYPE(ctypes.c_int32, _BYTES_POINTER, ctypes.c_int32),
+    "capture": ctypes.CFUNCTYPE(None, _BYTES_POINTER, ctypes.c_int32, ctypes.c_int32),
+    "toggle_interface": ctypes.CFUNCTYPE(None, ctypes.c_int32),
+    "log": ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_int32),
+}
+"""In the order of `GameFunctions` in host.h."""
+
+
+class GameFunctions(ctypes.Structure):
+    _fields_ = list(FUNCTION_TYPES.items())
+
+
+class HostError(Exception):
+    """The host cannot be built, or the script does not compile."""
+
+
+def what_is_missing() -> str | None:
+    """Why the host cannot be built here; None if it can."""
+    if shutil.which("g++") is None:
+        return "no g++ is installed"
+    if not (HEADER_FOLDER / "scriptarray.h").is_file():
+        return "the AngelScript engine is not installed (Debian: apt-get install angelscript-dev)"
+    return None
+
+
+def build(folder: Path) -> Path:
+    """Compile the host, unless it was with these sources; returns the library.
+
+    Raises:
+        HostError: with the compiler's words.
+    """
+    digest = hashlib.sha256(b"".join((HOST_FOLDER / name).read_bytes() for name in (*SOURCES, "host.h"))).hexdigest()
+    library = folder / f"{digest[:16]}-{LIBRARY_NAME}"
+    if library.is_file():
+        return library
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder) as workplace:
+        made = Path(workplace) / LIBRARY_NAME
+        command = ["g++", "-std=c++17", "-O1", "-Wall", "-Wextra", "-shared", "-fPIC", "-DAS_USE_NAMESPACE"]
+        command += [f"-I{HEADER_FOLDER}", *(str(HOST_FOLDER / name) for name in SOURCES), "-o", str(made)]
+        command += ["-langelscript-addon", "-langelscript"]
+        result = subprocess.run(command, capture_output=True, text=True)
+        if result.returncode != 0:
+            raise HostError(result.stderr)
+        os.replace(made, library)
+    return library
+
+
+@dataclass(frozen=True)
+class Counters:
+    """What the host saw the script do.
+
+    Attributes:
+        reads_that_block: reads of more bytes than had come, which would stop the real game.
+        writes: calls of `Write`.
+        open_sockets: sockets that a handle in the script holds open.
+        script_exceptions: callbacks that ended with a script exception.
+    """
+
+    reads_that_block: int
+    writes: int
+    open_sockets: int
+    script_exceptions: int
+
+
+class PluginHost:
+    """One engine with one plugin.
+
+    The library keeps its state in global variables, so each host loads a copy of its own.
+
+    Args:
+        library: what `build` returned.
+        script: the plugin.
+        game: an object with a method for each name in FUNCTION_TYPES.
+
+    Raises:
+        HostError: if the script does not compile; the compiler's messages are on the standard error.
+    """
+
+    def __init__(self, library: Path, script: Path, game: object) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            self._library = ctypes.CDLL(shutil.copy(library, folder))
+        self._library.host_store_variable.argtypes = [ctypes.c_char_p, ctypes.c_double]
+        self._library.host_set_variable.argtypes = [ctypes.c_char_p, ctypes.c_double]
+        # Kept here, since the library only keeps the addresses.
+        self._functions = GameFunctions(*(made(getattr(game, name)) for name, made in FUNCTION_TYPES.items()))
+        if self._library.host_open(str(script).encode(), ctypes.byref(self._functions)) != 0:
+            raise HostError(f"{script} does not compile")
+
+    def store_variable(self, name: str, value: float) -> None:
+        """Remember a variable's value of an earlier session."""
+        self._library.host_store_variable(name.encode(), value)
+
+    def set_variable(self, name: str, value: float) -> bool:
+        """Set a variable; False if the plugin registered none of this name."""
+        return bool(self._library.host_set_variable(name.encode(), value))
+
+    def run_custom_command(self, name: str) -> bool:
+        """Run a console command of the plugin's; False if it registered none of this name."""
+        return bool(self._library.host_run_custom_command(name.encode()))
+
+    def main(self) -> None:
+        """Load the plugin, as the game does at its start."""
+        self._library.host_main()
+
+    def render(self) -> None:
+        """A frame is drawn."""
+        self._library.host_render()
+
+    def run_step(self) -> None:
+        """A tick of the physics was made."""
+        self._library.host_run_step()
+
+    def checkpoint_count_changed(self, current: int, target: int) -> None:
+        """A checkpoint was passed."""
+        self._library.host_checkpoint_count_changed(current, target)
+
+    def lap_count_changed(self, current: int, target: int) -> None:
+        """A lap was completed."""
+        self._library.host_lap_count_changed(current, target)
+
+    def disabled(self) -> None:
+        """The plugin is switched off."""
+        self._library.host_disabled()
+
+    def counters(self) -> Counters:
+        """See `Counters`."""
+        values = [ctypes.c_int64() for _ in range(4)]
+        self._library.host_counters(*(ctypes.byref(value) for value in values))
+        return Counters(*(value.value for value in values))
