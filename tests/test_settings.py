@@ -2,6 +2,7 @@
 
 import ast
 import pickle
+import shutil
 import tokenize
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from trackmania_rl.settings import (
     load_settings,
     parse_override,
     settings_from_flat,
+    whole_text,
 )
 
 CONFIG_FILES = ("config.py", "config_tmnf.py", "config_many_tracks.py")
@@ -56,17 +58,38 @@ def test_both_configurations_explain_settings_in_the_same_words(repository_root:
 
 
 def test_the_configuration_for_many_tracks_is_the_default_one_on_generated_tracks(repository_root: Path) -> None:
-    texts, settings = [], []
-    for name in ("config.py", "config_many_tracks.py"):
-        file = repository_root / "config_files" / name
-        texts.append([line for line in file.read_text(encoding="utf-8").splitlines() if line.startswith("#")])
-        settings.append(load_settings(file))
-    assert texts[0] == texts[1]
+    settings = [
+        load_settings(repository_root / "config_files" / name) for name in ("config.py", "config_many_tracks.py")
+    ]
     assert changed_settings(*settings).keys() == {"run_name", "map_cycle", "memory_size_schedule"}
+    text = (repository_root / "config_files" / "config_many_tracks.py").read_text(encoding="utf-8")
+    stated = {ast.unparse(node.targets[0]) for node in ast.parse(text).body if isinstance(node, ast.Assign)}
+    assert stated == changed_settings(*settings).keys() | {"based_on"}, "it states what differs, and only that"
     explored, evaluated = (entry.generator for entry in settings[1].game.map_cycle)
     assert explored is not None
     assert evaluated is not None
     assert explored.last_seed < evaluated.first_seed, "evaluation tracks are never trained on"
+
+
+def test_a_configuration_may_be_based_on_another(repository_root: Path, tmp_path: Path) -> None:
+    shutil.copytree(repository_root / "config_files", tmp_path, dirs_exist_ok=True)
+    short, shorter = tmp_path / "short.py", tmp_path / "shorter.py"
+    short.write_text('"""Mine."""\nbased_on = "config_many_tracks.py"\nn_steps = 5\nseed = 3\n')
+    shorter.write_text('seed = 7\nbased_on = "short.py"')
+    expected = load_settings(tmp_path / "config_many_tracks.py", ["n_steps=5", "seed=7"])
+    assert load_settings(shorter) == expected
+    alone = tmp_path / "config.py"  # where a run's own copy stands
+    alone.write_text(whole_text(shorter))
+    assert load_settings(alone) == expected
+    for text, message in (
+        ('based_on = "short.py"', "that file is based on this one"),
+        ('based_on = "other.py"', "short.py: based_on = 'other.py': there is no such file beside it"),
+        ("based_on = 3", "name a file beside it"),
+        ('based_on = "config_tmnf.py"\nsead = 3', "sead is no known setting"),
+    ):
+        short.write_text(text)
+        with pytest.raises(SettingsError, match=message):
+            load_settings(short)
 
 
 _GENERATOR = {"difficulty": 0.5, "first_seed": 0, "last_seed": 9}
@@ -85,6 +108,7 @@ _FILES = {"map_path": "valley.toml", "reference_line": "valley_0.5m.npy"}
         ({"generator": _GENERATOR | {"first_seed": -1}}, "first_seed"),
         ({"generator": _GENERATOR | {"last_seed": 2**63}}, "last_seed"),
         ({"generator": _GENERATOR | {"sead": 1}}, "sead"),
+        ({"generator": _GENERATOR | {"races_per_track": 0}}, "races_per_track"),
     ],
 )
 def test_a_map_cycle_names_maps_or_generators(entry: dict[str, object], message: str, repository_root: Path) -> None:

@@ -20,6 +20,7 @@ from trackmania_rl.settings import (
     load_settings,
     parse_override,
     settings_from_flat,
+    whole_text,
 )
 
 SNAPSHOT_FILE = "config.py"
@@ -31,13 +32,14 @@ def write_snapshot(config_file: Path, snapshot_folder: Path, overrides: Iterable
     """Copy a configuration with its companions into the run's folder and append the command line's overrides.
 
     Returns:
-        The snapshot's configuration file. It is plain Python like its model, for the user to edit during the run.
+        The snapshot's configuration file. It is plain Python like its model, for the user to edit during the run, and
+        holds what its model is based on.
     """
     snapshot_folder.mkdir(parents=True, exist_ok=True)
     for name in COMPANION_FILES:
         shutil.copyfile(config_file.parent / name, snapshot_folder / name)
     snapshot_file = snapshot_folder / SNAPSHOT_FILE
-    shutil.copyfile(config_file, snapshot_file)
+    snapshot_file.write_text(whole_text(config_file), encoding="utf-8")
     append_overrides(snapshot_file, overrides)
     return snapshot_file
 

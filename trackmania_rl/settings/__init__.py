@@ -3,7 +3,7 @@
 A configuration is a folder of plain Python files that users edit:
 
 * the configuration file itself (`config.py`, `config_tmnf.py`, or a copy of either), which sets every setting once and
-  says beside it what it does;
+  says beside it what it does; or a short one that begins with `based_on = "config.py"` and sets what differs;
 * `inputs_list.py`, `state_normalization.py` and `user_config.py` beside it.
 
 Names are flat in the files and grouped here, so that each layer is handed only the group it needs. A wrong setting
@@ -35,6 +35,7 @@ from trackmania_rl.settings.loading import (
     load_settings,
     parse_override,
     settings_from_flat,
+    whole_text,
 )
 from trackmania_rl.settings.ranges import describe_range
 
@@ -62,4 +63,5 @@ __all__ = [
     "load_settings",
     "parse_override",
     "settings_from_flat",
+    "whole_text",
 ]

@@ -17,6 +17,8 @@ from trackmania_rl.settings.groups import Settings, groups
 
 COMPANION_FILES = ("inputs_list.py", "state_normalization.py", "user_config.py")
 """Files read from the folder of the configuration file, in this order, before it."""
+BASED_ON = "based_on"
+"""No setting, but a name that a configuration file may set: the file beside it whose settings it starts from."""
 
 
 class SettingsError(UserError, ValueError):
@@ -27,17 +29,34 @@ def load_settings(config_file: Path, overrides: Iterable[str] = ()) -> Settings:
     """Read a configuration file with its companions and return the validated settings.
 
     Args:
-        config_file: a Python file; `COMPANION_FILES` are read from its folder.
+        config_file: a Python file; `COMPANION_FILES` are read from its folder, and what it is based on.
         overrides: `name=value` texts that win over the files; the value is a Python literal or a plain string.
 
     Raises:
         SettingsError: if a file is missing or fails to run, or a setting is missing, unknown or out of range.
     """
     values: dict[str, Any] = {}
-    for file in (*(config_file.parent / name for name in COMPANION_FILES), config_file):
+    for file in (*(config_file.parent / name for name in COMPANION_FILES), *_with_bases(config_file)):
         values |= _names_set_by(file)
+    values.pop(BASED_ON, None)
     values |= dict(parse_override(text) for text in overrides)
     return settings_from_flat(values, source=str(config_file))
+
+
+def whole_text(config_file: Path) -> str:
+    """A configuration file's text; if it is based on another one, behind that one's text, so that it stands alone.
+
+    Raises:
+        SettingsError: if a file that one is based on is not there.
+    """
+    texts = []
+    for file in _with_bases(config_file):
+        text, line = file.read_text(encoding="utf-8"), _based_on(file)
+        if line is not None:
+            lines = text.splitlines(keepends=True)
+            text = f"\n# From {file.name}.\n" + "".join(lines[: line.lineno - 1] + lines[line.end_lineno :])
+        texts.append(text)
+    return "".join(texts)
 
 
 def parse_override(text: str) -> tuple[str, Any]:
@@ -79,6 +98,33 @@ def changed_settings(old: Settings, new: Settings) -> dict[str, tuple[Any, Any]]
     """The settings that differ, as `name: (old value, new value)`."""
     before, after = old.flat(), new.flat()
     return {name: (before[name], after[name]) for name in before if before[name] != after[name]}
+
+
+def _with_bases(config_file: Path) -> list[Path]:
+    """A configuration file behind those that it is based on, directly or not."""
+    files = [config_file]
+    while (line := _based_on(files[0])) is not None:
+        base = (files[0].parent / ast.literal_eval(line.value)).resolve()
+        if not base.is_file():
+            raise SettingsError(f"{files[0]}: {ast.unparse(line)}: there is no such file beside it")
+        if base in [file.resolve() for file in files]:
+            raise SettingsError(f"{files[0]}: {ast.unparse(line)}: that file is based on this one")
+        files.insert(0, base)
+    return files
+
+
+def _based_on(file: Path) -> ast.Assign | None:
+    """Where a file says what it is based on. A file that cannot be read or parsed is complained of when it is run."""
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return None
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == BASED_ON:
+            if not isinstance(node.value, ast.Constant) or not isinstance(node.value.value, str):
+                raise SettingsError(f'{file}: {ast.unparse(node)}: name a file beside it, such as "config.py"')
+            return node
+    return None
 
 
 def _names_set_by(file: Path) -> dict[str, Any]:
