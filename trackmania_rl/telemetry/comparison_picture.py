@@ -89,7 +89,7 @@ def _draw_speeds(axis: Axes, comparison: RunComparison) -> None:
 
 def _draw_pedals(axis: Axes, comparison: RunComparison) -> None:
     """One strip for each pedal of each race, dark where it is pressed."""
-    names = []
+    names: list[str] = []
     for pedal, column in _PEDAL_ROWS:
         for letter, run, colour in zip("AB", (comparison.a, comparison.b), _COLOURS, strict=True):
             row = len(names)

@@ -117,8 +117,12 @@ def compare_runs(a: DrivenRun, b: DrivenRun, line_m: FloatArray | None = None) -
     if reach_m < GRID_M:
         raise RunComparisonError(f"{a.label} and {b.label} have no way in common: one of them stays at the start")
     distance_m = np.arange(0.0, reach_m, GRID_M)
-    on_line = [_on_line(run, of_run, distance_m) for run, of_run in zip((a, b), stations_m, strict=True)]
-    return RunComparison(distance_m, *on_line, sections=_sections(a, b, stations_m[0]))
+    return RunComparison(
+        distance_m,
+        a=_on_line(a, stations_m[0], distance_m),
+        b=_on_line(b, stations_m[1], distance_m),
+        sections=_sections(a, b, stations_m[0]),
+    )
 
 
 def line_of_run(run: DrivenRun) -> FloatArray:
