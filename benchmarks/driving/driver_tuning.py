@@ -16,6 +16,8 @@ _HIGHEST: Final = np.array([2.0, 60.0, 12.0, 1.0, 20.0, 1.2])
 _SHARE_OF_RANDOM: Final = 0.3
 _STEP: Final = 0.08
 """Standard deviation of a step, as a share of the range."""
+_DECIMALS: Final = 4
+"""Settings are rounded before they are tried, so that what is stored is what was driven."""
 _MAX_RACE_MS: Final = 180_000
 
 
@@ -48,6 +50,7 @@ def tune(track: Track, n_drives: int, seed: int) -> tuple[DriverSettings, int, A
             is_changed = random.random(len(_LOWEST)) < 0.5
             step = random.normal(0.0, _STEP, len(_LOWEST)) * (_HIGHEST - _LOWEST) * is_changed
             settings = DriverSettings(*np.clip(np.array(best[0]) + step, _LOWEST, _HIGHEST).tolist())
+        settings = DriverSettings(*(round(value, _DECIMALS) for value in settings))
         race = scripted_race(track, settings)
         if race is not None and (best is None or race[0] < best[1]):
             best = (settings, *race)

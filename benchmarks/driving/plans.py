@@ -22,7 +22,6 @@ from trackmania_rl.simulator.race import SimulatedRace
 from trackmania_rl.simulator.world import Track
 
 FOLDER: Final = Path(__file__).resolve().parent
-YARDSTICKS_FILE: Final = FOLDER / "yardsticks.json"
 _PATIENCE_MS: Final = 30_000
 
 Actions = npt.NDArray[np.int8]
@@ -65,10 +64,8 @@ def actions_of_script(text: str, n_actions: int) -> Actions:
 
 def actions_of_keys(keys: npt.NDArray[np.bool_]) -> Actions:
     """Return the (T,) actions of (T, 4) keys: accelerate, brake, left, right, as the scripted driver reports them."""
-    return np.array(
-        [_ACTION_OF_KEYS[KeyState(accelerate=a, brake=b, left=l, right=r)] for a, b, l, r in keys.tolist()],
-        dtype=np.int8,
-    )
+    held = [KeyState(accelerate=up, brake=down, left=left, right=right) for up, down, left, right in keys.tolist()]
+    return np.array([_ACTION_OF_KEYS[keys] for keys in held], dtype=np.int8)
 
 
 def replay_ms(track: Track, script: str) -> int | None:
