@@ -41,6 +41,8 @@ ON_ROAD_M: Final = 1.5
 """A line further above its block's road flies over it, and takes no bank from it."""
 GATE_REACH_M: Final = 24.0
 """A line passes a checkpoint if it comes this near on the plan."""
+START_REACH_M: Final = 64.0
+"""A line of a map begins this near to its start."""
 LEAST_WIDTH_M: Final = 4.0
 LEAST_LENGTH_M: Final = 30.0
 WIDTH_OF_RADIUS: Final = 1.6
@@ -97,7 +99,7 @@ def track_of_map(challenge: Challenge, line_m: FloatArray, name: str) -> MapTrac
         name: of the track and its files.
 
     Raises:
-        MapTrackError: if the line is shorter than 30 m or lies outside the map.
+        MapTrackError: if the line is shorter than 30 m, lies outside the map, or begins elsewhere than at its start.
     """
     _check_line(challenge, line_m)
     ground = _ground_under(challenge, line_m)
@@ -119,11 +121,9 @@ def track_of_map(challenge: Challenge, line_m: FloatArray, name: str) -> MapTrac
     checkpoints_m = sorted({round(point * to_new_m, 1) for point in gate_points})
     laid_out = LaidOutTrack(final_m.astype(np.float32), tuple(checkpoints_m), _sections(ground, old_points, final_m))
     notes = [f"{100.0 * ground.is_known.mean():.0f} % of the road is as wide and as made as the blocks under it"]
-    notes += [
-        f"rolled out to a level road from {begin * to_new_m:.0f} m to {end * to_new_m:.0f} m: a loop or a wall, which "
-        "a ribbon cannot follow; what comes after it lies elsewhere than in the map"
-        for begin, end in rolled_out
-    ]
+    if rolled_out:
+        where = ", ".join(f"{begin * to_new_m:.0f} to {end * to_new_m:.0f} m" for begin, end in rolled_out)
+        notes.append(f"loops and walls, rolled out to level road, which moves all that follows: {where}")
     notes += [f"{gate.name} at cell {gate.cell} is not passed by the line, so it is no checkpoint" for gate in missed]
     return MapTrack(design, laid_out, tuple(notes))
 
@@ -185,6 +185,12 @@ def _check_line(challenge: Challenge, line_m: FloatArray) -> None:
         raise MapTrackError(
             f"the line lies outside map {challenge.plain_name}, which is {size_m[0]:.0f} x {size_m[1]:.0f} m: is it a "
             "line of this map, in the game's own axes?"
+        )
+    starts = [gate for gate in challenge.gates if gate.gate in (Gate.START, Gate.START_AND_FINISH)]
+    apart_m = min((float(np.linalg.norm(line_m[0] - gate.floor_center_m)) for gate in starts), default=0.0)
+    if apart_m > START_REACH_M:
+        raise MapTrackError(
+            f"the line begins {apart_m:.0f} m from the start of map {challenge.plain_name}: is it a line of this map?"
         )
 
 

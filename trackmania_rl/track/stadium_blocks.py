@@ -178,7 +178,7 @@ _SHAPES: Final[tuple[tuple[Lane, str], ...]] = (
         (_diagonal(depth, width, gradient, is_mirror=bool(mirror)), f"RoadMainGTDiag{depth}x{width}{plane}{mirror}")
         for depth, width in ((2, 2), (3, 2), (4, 3))
         for plane, gradient in _PLANES.items()
-        for mirror in ("", "Mirror")
+        for mirror in (("",) if plane == "Tilt" else ("", "Mirror"))  # tilted mirrors' footprints contradict each other
         if f"StadiumRoadMainGTDiag{depth}x{width}{plane}{mirror}" in STADIUM_BLOCK_OFFSETS
     ),
     (
