@@ -264,3 +264,26 @@ def test_a_race_begun_at_a_saved_state_goes_on_as_the_race_it_is_from(
         assert stuck[1]["cutoff_reason"] == "no_progress"
         assert_same(drive_in_process(games, entry, ours.race_from(None), three_laps), through_socket(manager, None, 0))
     assert len(ours.kept) == len(theirs.kept) > n_full
+
+
+def test_a_saved_state_that_the_game_refuses_costs_a_game_and_no_more(
+    maps_folder: Path, make_settings, entry_of, open_socket_game
+) -> None:
+    """For example one of another track."""
+    settings = make_settings(False)
+    states = EveryState(5.0)
+    plan = PlannedRace("straight", [])
+    with open_socket_game(settings) as manager:
+        [(expected, _)] = play_through_socket(manager, entry_of, [plan])
+        manager.rollout(
+            entry_of("ring"), lambda frame, floats: PlannedRace("ring", []).decision(0), states=states.race_from(None)
+        )
+        decisions = map(plan.decision, range(100_000))
+        results, stats = manager.rollout(
+            entry_of("straight"),
+            lambda frame, floats: next(decisions),
+            states=states.race_from(states.kept[0]),
+        )
+        assert manager.game_starts == 2
+    assert stats["started_at_m"] == 0
+    np.testing.assert_array_equal(results["state_float"], expected["state_float"])

@@ -109,7 +109,8 @@ class GameInstanceManager:
             policy: chooses each action; what it raises ends the race and passes through.
             frames: (n, 1, H, W) uint8 room for the race's frames, see `RolloutRecorder`.
             observers: more who watch the race. They see the decisions of a lost race too, but no end of it.
-            states: where the race begins, and what it leaves for others; None at the start line, and nothing.
+            states: where the race begins, and what it leaves for others; None at the start line, and nothing. A race
+                that is played anew begins at the start line.
 
         Returns:
             `(rollout_results, end_race_stats)`: see the functions of these names in `race_results`.
@@ -126,6 +127,8 @@ class GameInstanceManager:
                 log.warning("race on %s lost (attempt %d of %d): %s", game_map.name, attempt, MAX_ATTEMPTS, error)
                 self.close()
                 last_error = error
+                if states is not None:
+                    states.begin = None  # it may be to blame: the start line always works
         raise GameKeepsFailingError(
             f"{MAX_ATTEMPTS} game instances in a row failed on map {game_map.name}: {last_error}"
         ) from last_error

@@ -152,7 +152,7 @@ class RaceMachine:
             held, blob = self._start.reach(game_map.path, self._held, self.settings)
             if begin is not None:
                 blob = begin.game_state
-                self._transport.rewind_to_state(blob)
+                self._rewind_to(blob)
             self._held = held
             self._began_ms = 0 if begin is None else begin.race_time_ms
             self._zones: VirtualCheckpoints = game_map.zones
@@ -196,6 +196,13 @@ class RaceMachine:
         raise GameProtocolError(
             f"{MAX_IGNORED_REPORTS} reports after race time {self._race_time_ms} ms, but no next step"
         )
+
+    def _rewind_to(self, blob: bytes) -> None:
+        """Restore a saved state; a game that refuses one says nothing, and would drive on from where it is."""
+        self._transport.rewind_to_state(blob)
+        now = StateView(self._transport.get_state())
+        if not np.array_equal(now.position_m, StateView(blob).position_m):
+            raise GameProtocolError("the game did not go to the saved state that the race was to begin in")
 
     def _is_next_decision(self, race_time_ms: int) -> bool:
         late_ms = race_time_ms - self._race_time_ms - self.settings.ms_per_action

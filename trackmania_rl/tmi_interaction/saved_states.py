@@ -102,7 +102,7 @@ class StatesOfRace(Generic[StateT]):
     Whoever drives the race calls `start` once, then `keep` whenever the car is at `next_m` or beyond.
 
     Attributes:
-        begin: where the race begins; None at the start line.
+        begin: where the race begins; None at the start line. May be replaced by None until it has begun.
         next_m: metres along the line at which the next state is due.
     """
 
