@@ -99,7 +99,7 @@ def test_a_loop_is_rolled_out_to_level_road_of_the_same_length(sideways_m: float
         (sideways_m * angle / (2 * np.pi), radius_m * (1 - np.cos(angle)), 100.0 + radius_m * np.sin(angle)), axis=1
     )
     before_m = np.stack((np.zeros(200), np.zeros(200), np.arange(200) * 0.5), axis=1)
-    after_m = before_m + (sideways_m, 0.0, 100.0)
+    after_m = before_m + np.array((sideways_m, 0.0, 100.0))
     line_m = np.concatenate((before_m, loop_m, after_m))
     rolled_m, stretches = roll_out(line_m)
     assert len(stretches) == 1
@@ -126,8 +126,8 @@ def test_hills_and_jumps_are_left_as_they_are() -> None:
     ("line_m", "told"),
     [
         (straight_line(3 * 32, 3 * 32 + 5), "30 m"),
-        (straight_line(3 * 32, 12 * 32) - (5000.0, 0.0, 0.0), "outside map made"),
-        (straight_line(3 * 32, 12 * 32) + (400.0, 0.0, 0.0), "from the start of map made"),
+        (straight_line(3 * 32, 12 * 32) - np.array((5000.0, 0.0, 0.0)), "outside map made"),
+        (straight_line(3 * 32, 12 * 32) + np.array((400.0, 0.0, 0.0)), "from the start of map made"),
     ],
 )
 def test_lines_of_other_places_are_refused(line_m: np.ndarray, told: str) -> None:

@@ -63,7 +63,7 @@ class Road:
 
 def roads_of(block: Block) -> list[Road]:
     """The roads through a block, each in both directions."""
-    size, roads = size_cells(block.name), []
+    size, roads = size_cells(block.name), list[Road]()
     for number, lane in enumerate(lanes_of(block)):
         roads += _both_ways(block, number, lane, size)
     return roads
