@@ -19,6 +19,9 @@ from trackmania_rl.errors import UserError
 SMOOTHING_REACH_POINTS: Final = 5
 """A smoothed point is the mean of the points this many places before and behind it (reference/observation.md)."""
 
+MAX_HEADER_BYTES: Final = 10_000
+"""Of a `.npy` file; numpy's own bound."""
+
 MIN_SPACING_RATIO: Final = 0.25
 MAX_SPACING_RATIO: Final = 2.0
 """How far the distance of two neighbouring points may be from the nominal one, as a factor. Recorded lines that were
@@ -45,6 +48,7 @@ def load_reference_line(path: Path, spacing_m: float) -> npt.NDArray[np.float64]
     if not path.is_file():
         raise ReferenceLineError(f"reference line {path}: no such file; a map needs a .npy line of shape (N, 3)")
     try:
+        _check_header_length(path)
         # Memory mapping compares the header's shape with the file's size, so a damaged header can't ask for terabytes.
         stored = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError, TokenError, BadZipFile, OverflowError) as error:
@@ -59,6 +63,20 @@ def load_reference_line(path: Path, spacing_m: float) -> npt.NDArray[np.float64]
     line = np.array(stored, dtype=np.float64)
     _check_points(line, spacing_m, path)
     return line
+
+
+def _check_header_length(path: Path) -> None:
+    """Refuse a file whose header says that it is longer than numpy takes: numpy would make room for it first.
+
+    Raises:
+        OSError: if the file cannot be read.
+        ValueError: if its header is too long.
+    """
+    with path.open("rb") as file:
+        beginning = file.read(12)
+    is_long_format = beginning[:6] == b"\x93NUMPY" and beginning[6:7] > b"\x01"
+    if is_long_format and int.from_bytes(beginning[8:12], "little") > MAX_HEADER_BYTES:
+        raise ValueError(f"its header is longer than {MAX_HEADER_BYTES} bytes")
 
 
 def _check_points(line: npt.NDArray[np.float64], spacing_m: float, path: Path) -> None:

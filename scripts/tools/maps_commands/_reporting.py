@@ -75,7 +75,7 @@ def draw(picture: Path, title: str, source: Source, report: LineReport) -> None:
 
 
 def count(number: int, name: str) -> str:
-    """ "no problems", "1 problem", "2 problems"."""
+    """A number of things in words: no problems, 1 problem, 2 problems."""
     return f"{number or 'no'} {name}{'' if number == 1 else 's'}"
 
 

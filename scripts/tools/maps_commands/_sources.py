@@ -71,13 +71,13 @@ def from_inputs(inputs: Path, track: str, maps_folder: Path, smoothing_m: float 
         UserError: if the file or the track cannot be used, or the race does not reach the finish.
     """
     # The game takes seconds to import, which other commands need not wait for.
+    from maps_commands._runs import inputs_file, simulated_game
     from trackmania_rl.simulator.track_file import find_track_file
     from trackmania_rl.telemetry.driven_run import describe_race, drive_script
-    from trackmania_rl.tmi_interaction.launchers import SimulatedGameLauncher, find_free_port
-    from trackmania_rl.tmi_interaction.script_player import ScriptPlayer
 
     track_file = find_track_file(track, maps_folder)
-    with ScriptPlayer(SimulatedGameLauncher(find_free_port(), maps_folder)) as player:
+    inputs = inputs_file(inputs, track_file.stem)
+    with simulated_game(maps_folder) as player:
         race, run = drive_script(player, str(track_file), inputs, inputs.name)
     if run.race_time_ms is None:
         raise UserError(

@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from maps_commands import _reporting, _sources
+from maps_commands import _reporting, _sources, track
 from trackmania_rl.errors import UserError
 from trackmania_rl.gbx.challenge import is_challenge_file
 from trackmania_rl.settings import load_settings
@@ -29,8 +29,8 @@ entries for map_cycle, or write them into a configuration file with --insert (ad
 The file as it was is kept beside it as .bak.
 
 An entry's map_path is what the game loads. For the real game that is the map's file, which must also lie in the
-game's Tracks/Challenges/ folder; for the simulated game it is the line itself, over which it lays a road. A line
-alone (.npy, from "maps.py line") can be added in place of a map and its replays, for the simulated game.
+game's Tracks/Challenges/ folder. For the simulated game a track is made (as "maps.py track" does), whose road lies
+along the line; a line alone (.npy, from "maps.py line") can be added, too, over which it lays a wide road.
 """
 
 
@@ -88,13 +88,15 @@ def run(arguments: argparse.Namespace) -> int:
     if report.problems and not arguments.force:
         console.print(Text("the line has a problem, so nothing goes into the map cycle; --force does it nevertheless"))
         return 1
-    simulated, obstacle = entries(name, line_file.name, line_file.name), why_not_simulated(line_file)
+    simulated, obstacle = simulated_entries(console, source, line_file, name, arguments.force)
     if arguments.insert or arguments.only:
         chosen = entries_for(settings.game.game, arguments.config, real, simulated, obstacle)
         backup = add_to_map_cycle(arguments.config, chosen, replace=arguments.only)
         console.print(Text(f"inserted into {arguments.config}; as it was: {backup}"), soft_wrap=True)
         if folder.resolve() != (PROJECT / settings.game.maps_folder).resolve():
-            console.print(Text(f"the files are not in its maps_folder: train with --set maps_folder={folder}"))
+            console.print(
+                Text(f"the files are not in its maps_folder: train with --set maps_folder={folder}"), soft_wrap=True
+            )
     else:
         print_entries(console, real, simulated, obstacle)
     return 1 if report.problems else 0
@@ -179,15 +181,33 @@ def entries(name: str, map_path: str, line_file: str) -> list[dict[str, Any]]:
     ]
 
 
-def why_not_simulated(line_file: Path) -> str | None:
-    """Why the simulated game can't lay a road over a line; None if it can."""
-    from trackmania_rl.simulator.track_file import TrackFileError, load_track
+def simulated_entries(
+    console: Console, source: _sources.Source, line_file: Path, name: str, force: bool
+) -> tuple[list[dict[str, Any]], str | None]:
+    """Entries for the simulated game, and why it cannot drive the map, None if it can.
 
+    Over a map's line a road is laid that is as wide and of the surface of its blocks; over a line alone, a wide one.
+    """
+    from trackmania_rl.simulator.track_file import TrackFileError, load_track
+    from trackmania_rl.track.map_tracks import MapTrackError
+
+    obstacle = None
+    if source.challenge is not None:
+        track_file = line_file.with_name(f"{name}.toml")
+        try:
+            made, _, road_file = track.write(source.challenge, source.line, track_file, force)
+        except (MapTrackError, TrackFileError) as error:
+            obstacle = str(error)
+        else:
+            for note in made.notes:
+                console.print(Text(f"on the simulated game: {note}"))
+            console.print(Text(f"wrote {track_file}, {road_file}"), soft_wrap=True)
+            return entries(name, track_file.name, road_file.name), None
     try:
         load_track(line_file)
     except TrackFileError as error:
-        return str(error)
-    return None
+        return [], obstacle or str(error)
+    return entries(name, line_file.name, line_file.name), None
 
 
 def print_entries(

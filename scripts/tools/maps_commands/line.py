@@ -39,7 +39,9 @@ def add_parser(subparsers: Any) -> None:
     add = parser.add_argument
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--replay", nargs="+", type=Path, metavar="FILE", help="replays or ghosts; the fastest counts")
-    source.add_argument("--inputs", type=Path, metavar="FILE", help="an inputs file, driven on --track")
+    source.add_argument(
+        "--inputs", type=Path, metavar="FILE", help="an inputs file or a best_runs folder, driven on --track"
+    )
     source.add_argument("--track-line", metavar="TRACK", help="the line of a simulated track (valley, maps/kart.toml)")
     source.add_argument(
         "--from-blocks",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.text import Text
@@ -16,6 +16,10 @@ from trackmania_rl.gbx.challenge import STADIUM, Challenge, is_challenge_file, r
 from trackmania_rl.gbx.replay import is_replay_file, read_replay
 from trackmania_rl.track.line_building import LINE_SPACING_M, BuiltLine
 from trackmania_rl.track.reference_line import load_reference_line
+
+if TYPE_CHECKING:
+    from trackmania_rl.simulator.world import Track
+    from trackmania_rl.track.map_tracks import MapTrack
 
 PICTURE_WIDTH_PX = 1000
 DESCRIPTION = """\
@@ -61,28 +65,10 @@ def track_file(text: str) -> Path:
 
 def run(arguments: argparse.Namespace) -> int:
     """Make, check, write and draw the track; the exit code is 1 if the scripted driver was to finish it and did not."""
-    # The simulator takes seconds to import, which other commands need not wait for.
-    from trackmania_rl.simulator.track_file import load_track
-    from trackmania_rl.simulator.track_writing import line_name, write_track
-    from trackmania_rl.track.map_tracks import track_of_map
-
     challenge = map_of(arguments.map)
     line = line_of(arguments.source, arguments.map)
     output: Path = arguments.output
-    made = track_of_map(challenge, line.points_m, f"{output.stem}_road")
-    for file in (output, output.with_name(line_name(made.design))):
-        if file.exists() and not arguments.force:
-            raise UserError(f"{file} is there already; give another name, or --force to overwrite it")
-    origin = f"scripts/tools/maps.py track, from {challenge.plain_name!r}"
-    with tempfile.TemporaryDirectory() as folder:
-        tried = Path(folder) / output.name
-        write_track(made.design, made.laid_out, tried, origin)
-        track = load_track(tried)  # refuses what the game would refuse
-    try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        line_file = write_track(made.design, made.laid_out, output, origin)
-    except OSError as error:
-        raise UserError(f"cannot write {output}: {error.strerror}") from error
+    made, track, line_file = write(challenge, line, output, arguments.force)
     console = Console()
     n_checkpoints = len(track.checkpoint_stations_m)
     console.print(Text(f"{challenge.plain_name}: {track.finish_station_m:.0f} m of road, {n_checkpoints} checkpoints"))
@@ -90,6 +76,34 @@ def run(arguments: argparse.Namespace) -> int:
         console.print(Text(note))
     console.print(Text(f"wrote {output} and {line_file}"), soft_wrap=True)
     return show(console, arguments, track)
+
+
+def write(challenge: Challenge, line: BuiltLine, output: Path, force: bool) -> tuple[MapTrack, Track, Path]:
+    """Lay the road and write track file and line; return what was made, the track as the game has it, the line's file.
+
+    Raises:
+        UserError: if no road can be laid, or the files are there already, or cannot be written.
+    """
+    # The simulator takes seconds to import, which other commands need not wait for.
+    from trackmania_rl.simulator.track_file import load_track
+    from trackmania_rl.simulator.track_writing import line_name, write_track
+    from trackmania_rl.track.map_tracks import track_of_map
+
+    made = track_of_map(challenge, line.points_m, f"{output.stem}_road")
+    origin = f"scripts/tools/maps.py track, from {challenge.plain_name!r}"
+    with tempfile.TemporaryDirectory() as folder:
+        tried = Path(folder) / output.name
+        write_track(made.design, made.laid_out, tried, origin)
+        track = load_track(tried)  # refuses what the game would refuse
+        for file in (output, output.with_name(line_name(made.design))):
+            if file.exists() and not force and file.read_bytes() != tried.with_name(file.name).read_bytes():
+                raise UserError(f"{file} is there already; give another name, or --force to overwrite it")
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        line_file = write_track(made.design, made.laid_out, output, origin)
+    except OSError as error:
+        raise UserError(f"cannot write {output}: {error.strerror}") from error
+    return made, track, line_file
 
 
 def map_of(file: Path) -> Challenge:
