@@ -207,7 +207,7 @@ def _medal_times(nodes: list[CGameHeader]) -> MedalTimes:
 
     Medals below the author's time are none either: on platform maps they count respawns.
     """
-    times = next((node.times for node in nodes if getattr(node, "times", None)), {})
+    times: dict[str, int] = next((node.times for node in nodes if getattr(node, "times", None)), {})
     author_ms = times.get("author", -1)
     author, gold, silver, bronze = (
         times[medal] if times.get(medal, -1) >= max(author_ms, 1) else None
