@@ -268,3 +268,9 @@ def test_mistakes_are_told_before_the_run(live: LiveSettings, tmp_path: Path, re
     config = repository_root / "config_files" / "config.py"
     with pytest.raises(SettingsError, match=r"'atlantis', which is not in map_cycle; possible are valley"):
         load_settings(config, ["demonstrations=({'map_name': 'atlantis', 'inputs': 'a.inputs'},)"])
+
+
+def test_a_replay_becomes_actions(live: LiveSettings, shared_data: Path) -> None:
+    [demonstration] = demonstrations_of(live, shared_data / "replays" / "B13-Obstacle_24.94_a.Replay.Gbx")
+    assert 24_940 - 1_000 < len(demonstration.actions) * live.current.game.ms_per_action < 24_940 + 50
+    assert 0.5 < demonstration.n_exact / len(demonstration.actions) < 1
