@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from trackmania_rl.gbx.challenge import Block, Challenge, MedalTimes, read_challenge
+from trackmania_rl.track import block_lines
 from trackmania_rl.track.block_lines import BlockLineError, line_from_blocks
 from trackmania_rl.track.stadium_blocks import size_cells
 
@@ -137,6 +138,12 @@ def test_two_ways_to_the_finish_are_refused() -> None:
         line_from_blocks(make_challenge(ring))
     part = line_from_blocks(make_challenge(ring), as_far_as_possible=True)
     assert [block.cell for block in part.blocks] == [(10, 1, 10)]
+
+
+def test_a_search_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(block_lines, "MOST_SEARCH_STEPS", 5)
+    with pytest.raises(BlockLineError, match="branch so often"):
+        line_from_blocks(make_challenge(CHAIN))
 
 
 @pytest.mark.parametrize("n_laps", [1, 3])

@@ -106,6 +106,9 @@ def test_a_loop_is_rolled_out_to_level_road_of_the_same_length(sideways_m: float
     begin, last = stretches[0]
     assert 150 < begin <= 205
     assert len(before_m) + len(loop_m) - 5 <= last < len(before_m) + len(loop_m) + 50
+    rounded_stretches = roll_out(line_m.round(1))[1]  # as recorded lines are
+    assert rounded_stretches[0] == pytest.approx(stretches[0], abs=30)
+    assert len(rounded_stretches) == 1
     steps_m = np.linalg.norm(np.diff(line_m, axis=0), axis=1)
     assert np.linalg.norm(np.diff(rolled_m, axis=0), axis=1) == pytest.approx(steps_m)
     assert np.ptp(rolled_m[:, 1]) < 3.0

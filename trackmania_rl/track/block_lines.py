@@ -60,7 +60,8 @@ def line_from_blocks(challenge: Challenge, *, as_far_as_possible: bool = False) 
 
     Raises:
         BlockLineError: if the map is of another environment or has no start, or, without `as_far_as_possible`, if the
-            road pieces lead not to the finish, or in several ways.
+            road pieces lead not to the finish, or in several ways; if
+            they branch too often to tell.
     """
     network = _RoadNetwork(challenge)
     first = network.first_road()
@@ -112,7 +113,11 @@ class _RoadNetwork:
         raise BlockLineError(f"map {self._challenge.plain_name}: it has no start block: make the line from a replay")
 
     def whole_ways(self, first: Road) -> list[list[Road]]:
-        """Up to two ways from the start over every checkpoint to the finish; no road is driven twice."""
+        """Up to two ways from the start over every checkpoint to the finish; no road is driven twice.
+
+        Raises:
+            BlockLineError: if `MOST_SEARCH_STEPS` do not tell.
+        """
         ways: list[list[Road]] = []
         way, used = [first], {_key(first)}
         open_ends = [iter(self._next_roads(first))]
@@ -130,6 +135,11 @@ class _RoadNetwork:
                 way.append(road)
                 used.add(_key(road))
                 open_ends.append(iter(self._next_roads(road)))
+        else:
+            raise BlockLineError(
+                f"map {self._challenge.plain_name}: its roads branch so often that no search finds all ways: make the "
+                "line from a replay"
+            )
         return ways
 
     def certain_part(self, first: Road) -> tuple[list[Road], str]:

@@ -54,6 +54,7 @@ NEARLY_LEVEL_UP: Final = 0.995
 
 _TAPER_REACH_M: Final = 13.0
 """Track files spread each change of width over this much in both directions."""
+_STEEPNESS_WINDOW_M: Final = 5.0
 _ROLL_OUT_MARGIN_M: Final = 15.0
 _BANK_STEP_DEG: Final = 2.0
 
@@ -105,9 +106,7 @@ def track_of_map(challenge: Challenge, line_m: FloatArray, name: str) -> MapTrac
     ground = _ground_under(challenge, line_m)
     gate_points, missed = _gate_points(challenge, line_m)
     road_m, rolled_out = roll_out(line_m)
-    window = 2 * round(SMOOTHING_M / (2.0 * LINE_SPACING_M)) + 1
-    smooth_m = np.stack([moving_average(road_m[:, axis], window) for axis in range(3)], axis=1)
-    final_m = resample(smooth_m, LINE_SPACING_M)
+    final_m = resample(_smoothed(road_m, SMOOTHING_M), LINE_SPACING_M)
     # Smoothing shortens bends a little: the point of the old line for each of the new one's, and the other way round.
     old_points = np.rint(np.linspace(0, len(line_m) - 1, len(final_m))).astype(int)
     to_new_m = LINE_SPACING_M * (len(final_m) - 1) / (len(line_m) - 1)
@@ -144,7 +143,10 @@ def roll_out(line_m: FloatArray) -> tuple[FloatArray, list[tuple[int, int]]]:
     step_m = np.diff(line_m, axis=0)
     length_m = np.linalg.norm(step_m, axis=1, keepdims=True)
     direction = step_m / np.maximum(length_m, 1e-9)  # (N - 1, 3)
-    up = _normals(direction)[:, 1]
+    # Points rounded to 0.1 m make steps of 0.5 m look 10 degrees steep.
+    smooth_m = np.diff(_smoothed(line_m, _STEEPNESS_WINDOW_M), axis=0)
+    smooth_direction = smooth_m / np.maximum(np.linalg.norm(smooth_m, axis=1, keepdims=True), 1e-9)
+    up = _normals(smooth_direction)[:, 1]
     margin = round(_ROLL_OUT_MARGIN_M / LINE_SPACING_M)
     # From where it is nearly level to where it is so again.
     stretches = [
@@ -155,10 +157,16 @@ def roll_out(line_m: FloatArray) -> tuple[FloatArray, list[tuple[int, int]]]:
     if not stretches:
         return line_m, []
     for begin, last in stretches:
-        direction[begin : last + 1] = _turning(direction[begin], direction[last], last + 1 - begin)
+        direction[begin : last + 1] = _turning(smooth_direction[begin], smooth_direction[last], last + 1 - begin)
     rolled_m = line_m[0] + np.concatenate((np.zeros((1, 3)), np.cumsum(direction * length_m, axis=0)))
     rolled_m[:, 1] += max(0.0, line_m[:, 1].min() - rolled_m[:, 1].min())
     return rolled_m, stretches
+
+
+def _smoothed(line_m: FloatArray, width_m: float) -> FloatArray:
+    """(N, 3) a line's moving average; its ends stay."""
+    window = 2 * round(width_m / (2.0 * LINE_SPACING_M)) + 1
+    return np.stack([moving_average(line_m[:, axis], window) for axis in range(3)], axis=1)
 
 
 def _runs(is_inside: BoolArray) -> list[tuple[int, int]]:
