@@ -1,0 +1,296 @@
+"""The commands of scripts/tools/maps.py that make, check and add lines: show, line, check, add."""
+
+import importlib.util
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from trackmania_rl.protocol.input_script import events_from_actions, write_input_script
+from trackmania_rl.protocol.messages import KeyState
+from trackmania_rl.settings import load_settings
+from trackmania_rl.simulator.scripted_driver import DECISION_MS, FAST_DRIVER, drive
+from trackmania_rl.simulator.track_file import load_track
+from trackmania_rl.track.game_map import load_game_map
+from trackmania_rl.track.reference_line import load_reference_line
+
+B13 = ("B13-Obstacle_24.94_a.Replay.Gbx", "B13-Obstacle_24.95_a.Replay.gbx")
+
+Maps = Callable[..., int]
+
+
+@pytest.fixture(scope="module")
+def maps(repository_root: Path) -> Maps:
+    """Runs a command line as `python scripts/tools/maps.py ...` does."""
+    spec = importlib.util.spec_from_file_location("maps", repository_root / "scripts" / "tools" / "maps.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return lambda *words: module.main([str(word) for word in words])
+
+
+@pytest.fixture
+def config(repository_root: Path, tmp_path: Path) -> Path:
+    """A copy of the default configuration."""
+    return Path(shutil.copytree(repository_root / "config_files", tmp_path / "config_files")) / "config.py"
+
+
+@pytest.fixture(scope="module")
+def kart_inputs(repository_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A race of the scripted driver on the track kart."""
+    race = drive(load_track(repository_root / "maps" / "kart.toml"), FAST_DRIVER)
+    keys = [KeyState(accelerate=gas, brake=brake, left=left, right=right) for gas, brake, left, right in race.keys]
+    file = tmp_path_factory.mktemp("inputs") / "kart_20590.inputs"
+    file.write_text(write_input_script(events_from_actions(keys, DECISION_MS)))
+    return file
+
+
+def test_show_prints_what_a_map_says(maps: Maps, shared_data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, n_blocks, times in (
+        ("A01-Race", 397, "0:24.540, 0:25.870, 0:29.190, 0:38.030"),
+        ("B13-Obstacle", 216, "0:25.650, 0:27.170, 0:31.150, 0:38.550"),
+        ("ESL-Hockolicious", 317, "0:55.100, 0:59.000, 1:07.000, 1:23.000"),
+    ):
+        assert maps("show", shared_data / "tracks" / f"{name}.Challenge.Gbx") == 0
+        said = capsys.readouterr().out
+        assert name in said
+        assert str(n_blocks) in said
+        assert times in said
+    assert "656, 8, 688" in said  # where Hockolicious ends
+
+
+def test_show_prints_what_a_replay_says(maps: Maps, shared_data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert maps("show", *(shared_data / "replays" / name for name in B13)) == 0
+    said = capsys.readouterr().out
+    assert "0:08.020, 0:14.680, 0:20.950, 0:24.940" in said
+    assert "0:08.030, 0:14.680, 0:20.950, 0:24.950" in said
+
+
+def test_show_goes_on_behind_a_file_that_cannot_be_read(
+    maps: Maps, shared_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    damaged = tmp_path / "damaged.Replay.Gbx"
+    damaged.write_bytes((shared_data / "replays" / B13[0]).read_bytes()[:3000])
+    assert maps("show", damaged, tmp_path / "a.txt", shared_data / "tracks" / "A01-Race.Challenge.Gbx") == 1
+    said = capsys.readouterr()
+    assert str(damaged) in said.err
+    assert "must end in" in said.err
+    assert "397" in said.out
+
+
+def test_the_line_of_an_inputs_file_lies_on_its_track(
+    maps: Maps, repository_root: Path, kart_inputs: Path, tmp_path: Path
+) -> None:
+    output, picture = tmp_path / "raced.npy", tmp_path / "raced.png"
+    assert maps("line", "--inputs", kart_inputs, "--track", "kart", "--output", output, "--picture", picture) == 0
+    assert picture.stat().st_size > 10_000
+    line_m = load_reference_line(output, 0.5)
+    middle_m = np.load(repository_root / "maps" / "kart_0.5m.npy")
+    beside_m = np.array([np.linalg.norm(middle_m - point_m, axis=1).min() for point_m in line_m[::20]])
+    assert beside_m.max() < 10.0
+    assert np.linalg.norm(line_m[-1] - middle_m[-1]) < 8.0
+
+
+def test_the_line_of_a_track_is_its_own(maps: Maps, repository_root: Path, tmp_path: Path) -> None:
+    assert maps("line", "--track-line", "hills", "--output", tmp_path / "hills.npy") == 0
+    shipped_m = np.load(repository_root / "maps" / "hills_0.5m.npy")
+    np.testing.assert_array_equal(np.load(tmp_path / "hills.npy"), shipped_m)
+
+
+def test_lines_of_real_replays(
+    maps: Maps, shared_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    replays = [shared_data / "replays" / name for name in B13]
+    challenge = shared_data / "tracks" / "B13-Obstacle.Challenge.Gbx"
+    lines = [tmp_path / f"{name}.npy" for name in ("best", "named", "mean")]
+    assert maps("line", "--replay", *replays, "--output", lines[0], "--picture", tmp_path / "b13.png") == 0
+    assert "gosufighter in 0:24.940" in capsys.readouterr().out
+    assert maps("line", "--replay", *replays, "--driver", "_BACHI_", "--map", challenge, "--output", lines[1]) == 0
+    assert "_bachi_ in 0:24.950" in capsys.readouterr().out
+    assert maps("line", "--replay", *replays, "--mean", "--output", lines[2]) == 0
+    assert "mean of 2 races" in capsys.readouterr().out
+    for line in lines:
+        assert maps("check", line, "--map", challenge) == 0
+    assert len({line.read_bytes() for line in lines}) == 3
+
+
+def test_a_line_is_not_overwritten_unless_asked_to(
+    maps: Maps, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "line.npy"
+    assert maps("line", "--track-line", "hills", "--output", output) == 0
+    assert maps("line", "--track-line", "hills", "--output", output) == 0  # the same once more
+    assert maps("line", "--track-line", "kart", "--output", output) == 1
+    assert "--force" in capsys.readouterr().err
+    assert maps("line", "--track-line", "kart", "--output", output, "--force") == 0
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_replays_of_different_maps_and_other_cars_are_refused(
+    maps: Maps, shared_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    replays, output = shared_data / "replays", tmp_path / "line.npy"
+    for words, said in (
+        ((replays / B13[0], replays / "mydli_20.14.Replay.gbx"), "different ids"),
+        ((replays / B13[0], "--map", shared_data / "tracks" / "A01-Race.Challenge.Gbx"), "different ids"),
+        ((replays / "PlatformA3_33.66.Replay.gbx",), "another car"),
+        ((replays / B13[0], "--driver", "nobody"), "gosufighter"),
+        ((shared_data / "tracks" / "A01-Race.Challenge.Gbx",), "no race is in it: it is a map"),
+    ):
+        assert maps("line", "--replay", *words, "--output", output) == 1
+        assert said in capsys.readouterr().err
+    assert not output.exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--inputs", "a.inputs"), "belong together"),
+        (("--track-line", "kart", "--mean"), "belong to --replay"),
+        (("--track-line", "nowhere"), "no such track file"),
+        (("--inputs", "nowhere.inputs", "--track", "kart"), "nowhere.inputs"),
+        (("--replay", "nowhere.Replay.Gbx"), "no such file"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(
+    maps: Maps, words: tuple[str, ...], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert maps("line", *words, "--output", tmp_path / "line.npy") == 1
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.startswith("error: ")
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        (),
+        ("line", "--track-line", "kart", "--output", "line.txt"),
+        ("line", "--track-line", "kart", "--output", "line.npy", "--smoothing-m", "-1"),
+        ("add", "map", "--name", "../elsewhere"),
+    ],
+)
+def test_wrong_command_lines_are_explained(
+    maps: Maps, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        maps(*words)
+    assert ended.value.code == 2
+    assert "usage: " in capsys.readouterr().err
+
+
+def test_check_says_what_is_wrong(maps: Maps, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    z = np.concatenate((np.arange(0.0, 80.0, 0.5), np.arange(80.0, 40.0, -0.5)))
+    np.save(tmp_path / "back.npy", np.stack((0 * z, 9 + 0 * z, z), axis=1))
+    assert maps("check", tmp_path / "back.npy") == 1
+    assert "goes back over itself" in " ".join(capsys.readouterr().out.split())
+    (tmp_path / "damaged.npy").write_bytes(b"\x93NUMPY\x01\x00")
+    assert maps("check", tmp_path / "damaged.npy") == 1
+    assert "not a readable .npy file" in capsys.readouterr().err
+
+
+def test_add_prints_entries_for_both_games(
+    maps: Maps, shared_data: Path, config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = config.read_bytes()
+    words = (
+        shared_data / "tracks" / "B13-Obstacle.Challenge.Gbx",
+        shared_data / "replays" / B13[0],
+        *("--name", "b13", "--maps-folder", tmp_path / "maps", "--config", config),
+    )
+    assert maps("add", *words) == 0
+    said = capsys.readouterr().out
+    assert said.count('"map_path": "B13-Obstacle.Challenge.Gbx",') == 2
+    assert said.count('"map_path": "b13.toml",') == 2
+    assert config.read_bytes() == before
+    files = {"B13-Obstacle.Challenge.Gbx", "b13_0.5m.npy", "b13_0.5m.png", "b13.toml", "b13_road_0.5m.npy"}
+    assert {file.name for file in (tmp_path / "maps").iterdir()} == files
+    assert maps("add", *words) == 0  # once more, to look again
+
+
+@pytest.mark.parametrize(
+    ("name", "map_path"), [("config.py", "b13.toml"), ("config_tmnf.py", "B13-Obstacle.Challenge.Gbx")]
+)
+def test_what_add_inserts_can_be_loaded(
+    maps: Maps, shared_data: Path, config: Path, tmp_path: Path, name: str, map_path: str
+) -> None:
+    config = config.with_name(name)
+    n_before = len(load_settings(config).game.map_cycle)
+    folder = tmp_path / "maps"
+    assert not maps(
+        "add",
+        shared_data / "tracks" / "B13-Obstacle.Challenge.Gbx",
+        *(shared_data / "replays" / replay for replay in B13),
+        *("--name", "b13", "--maps-folder", folder, "--config", config, "--insert"),
+    )
+    settings = load_settings(config)
+    new = settings.game.map_cycle[n_before:]
+    assert [(entry.map_name, entry.map_path, entry.is_explo) for entry in new] == [
+        ("b13", map_path, True),
+        ("b13", map_path, False),
+    ]
+    zones = load_game_map(new[0], folder, settings.observation).zones
+    assert 2300 < zones.length_m < 2500
+    if name == "config_tmnf.py":
+        assert np.isfinite(zones.real_checkpoint_radius_m).sum() == 5
+
+
+def test_add_refuses_what_does_not_fit(
+    maps: Maps, shared_data: Path, config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    challenge, replay = shared_data / "tracks" / "B13-Obstacle.Challenge.Gbx", shared_data / "replays" / B13[0]
+    options = ("--maps-folder", tmp_path / "maps", "--config", config, "--insert")
+    before = config.read_bytes()
+    for words, said in (
+        ((replay, replay), "give a map"),
+        ((challenge,), "which replay"),
+        ((shared_data / "tracks" / "A01-Race.Challenge.Gbx", replay), "different ids"),
+        ((challenge, replay, "--config", tmp_path / "none.py"), "no such configuration file"),
+    ):
+        assert maps("add", *options, *words) == 1
+        assert said in capsys.readouterr().err
+    assert config.read_bytes() == before
+
+
+def test_a_line_alone_is_added_for_the_simulated_game(
+    maps: Maps, kart_inputs: Path, config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "maps"
+    line = folder / "raced_0.5m.npy"
+    folder.mkdir()
+    assert maps("line", "--inputs", kart_inputs.parent, "--track", "kart", "--output", line) == 0
+    options = ("--maps-folder", folder, "--config")
+    assert maps("add", line, *options, config, "--only") == 0
+    assert [entry.map_path for entry in load_settings(config).game.map_cycle] == ["raced_0.5m.npy"] * 2
+    assert maps("add", line, *options, config.with_name("config_tmnf.py"), "--insert") == 1
+    assert "needs a map" in capsys.readouterr().err
+    assert maps("add", line, *options, config, "--insert") == 1
+    assert "'raced' already" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_training_starts_on_a_real_map_that_was_just_added(
+    maps: Maps, shared_data: Path, repository_root: Path, config: Path, tmp_path: Path
+) -> None:
+    assert not maps(
+        "add",
+        shared_data / "tracks" / "B13-Obstacle.Challenge.Gbx",
+        shared_data / "replays" / B13[0],
+        *("--name", "b13", "--maps-folder", tmp_path / "maps", "--config", config, "--only"),
+    )
+    command = [
+        *(sys.executable, repository_root / "scripts" / "train.py", "--config", config, "--max-wall-s", "10"),
+        *("--output-folder", tmp_path, "--set", f"maps_folder={tmp_path / 'maps'}", "--set", "run_name=b13"),
+    ]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=170)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    races = [json.loads(line) for line in (tmp_path / "save" / "b13" / "races.jsonl").read_text().splitlines()]
+    assert races
+    assert {race["map_name"] for race in races} == {"b13"}
