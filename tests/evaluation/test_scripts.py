@@ -56,6 +56,7 @@ def test_evaluate_says_which_share_of_generated_tracks_is_finished(
     assert (tmp_path / "out" / "generated_tracks" / "generated_0.200_3.toml").is_file(), "for replay_inputs.py"
 
 
+@pytest.mark.slow
 def test_of_generated_tracks_only_the_first_is_filmed(script: MakeScript, run_folder: Path, tmp_path: Path) -> None:
     for film_all, n_videos in (((), 1), (("--film-all",), 2)):
         code, _, err = script(
