@@ -195,7 +195,7 @@ def simulated_entries(
     if source.challenge is not None:
         track_file = line_file.with_name(f"{name}.toml")
         try:
-            made, _, road_file = track.write(source.challenge, source.line, track_file, force)
+            made, _, road_file = track.write(source.challenge, source.line, track_file, force, again=True)
         except (MapTrackError, TrackFileError) as error:
             obstacle = str(error)
         else:

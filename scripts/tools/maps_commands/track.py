@@ -78,8 +78,17 @@ def run(arguments: argparse.Namespace) -> int:
     return show(console, arguments, track)
 
 
-def write(challenge: Challenge, line: BuiltLine, output: Path, force: bool) -> tuple[MapTrack, Track, Path]:
+def write(
+    challenge: Challenge, line: BuiltLine, output: Path, force: bool, again: bool = False
+) -> tuple[MapTrack, Track, Path]:
     """Lay the road and write track file and line; return what was made, the track as the game has it, the line's file.
+
+    Args:
+        challenge: the map.
+        line: along which the road lies.
+        output: the track file.
+        force: overwrite what is there.
+        again: files that are there already may be the very same.
 
     Raises:
         UserError: if no road can be laid, or the files are there already, or cannot be written.
@@ -96,7 +105,8 @@ def write(challenge: Challenge, line: BuiltLine, output: Path, force: bool) -> t
         write_track(made.design, made.laid_out, tried, origin)
         track = load_track(tried)  # refuses what the game would refuse
         for file in (output, output.with_name(line_name(made.design))):
-            if file.exists() and not force and file.read_bytes() != tried.with_name(file.name).read_bytes():
+            is_same = again and file.exists() and file.read_bytes() == tried.with_name(file.name).read_bytes()
+            if file.exists() and not force and not is_same:
                 raise UserError(f"{file} is there already; give another name, or --force to overwrite it")
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
