@@ -142,6 +142,26 @@ def test_real_cars_drove_where_the_catalogue_has_its_roads(shared_data: Path) ->
         assert np.quantile(np.abs(beside_m[is_driving]), 0.9) < 13.0, name
 
 
+def test_pieces_that_nobody_drove_join_their_neighbours_in_a_real_map(shared_data: Path) -> None:
+    challenge = read_challenge(shared_data / "tracks" / "TMN Race I-9 idea 1.Challenge.Gbx")
+    roads = [road for block in challenge.blocks for road in roads_of(block)]
+    entering = {road.enters: road for road in roads}
+    joined: dict[str, int] = defaultdict(int)
+    for road in roads[::2]:
+        for here in (road.enters, road.leaves):
+            other = entering.get(here.opposite)
+            if other is not None:
+                joined[road.block.name] = joined[road.block.name] + 1
+                # Banks and heights agree to both sides of a joint; slopes need not, at the edge of a jump.
+                leaving = next(r for r in roads if r.block == road.block and r.lane == road.lane and r.leaves == here)
+                assert leaving.bank[-1] == pytest.approx(other.bank[0], abs=1e-6), (road.block, other.block)
+    both_ends = (
+        *("MainSlopeStraight", "MainBiSlopeEnd", "MainGTDiag2x2Mirror", "MainGTDiag3x2Slope"),
+        *("TiltTransition1Right", "TiltTransition2CurveLeft", "TiltTransition2CurveRight"),
+    )
+    assert all(joined[f"StadiumRoad{name}"] >= 2 for name in both_ends), joined
+
+
 def _place(here_m: np.ndarray, road) -> tuple[float, float]:
     """How far a point is beside a road's middle, to the left, and above its surface."""
     apart_m = np.linalg.norm((road.points_m - here_m)[:, [0, 2]], axis=1)

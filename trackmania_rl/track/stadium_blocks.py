@@ -2,14 +2,14 @@
 
 Footprints are pygbx's. Everything else was found by driving: samples of ghosts and a reference line, turned into the
 axes of the blocks they pass (tests/track/test_stadium_blocks.py repeats that for every piece in `SEEN_DRIVEN`). The
-other pieces follow from them by symmetry and from their footprints.
+other pieces follow from them by symmetry, from their footprints, and from the pieces that they join in real maps.
 
 What is banked or steep is so by a quarter: 8 m over 32 m. A road piece may be driven either way.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from pygbx import STADIUM_BLOCK_OFFSETS
@@ -140,6 +140,8 @@ _TILTED_BENDS: Final = {
     "UpRight": (Side.LEFT, Side.BACK),
     "UpLeft": (Side.LEFT, Side.FRONT),
 }
+_ABOVE: Final = Port(Side.BACK, 0, ROAD_HEIGHT_M + CELL_HEIGHT_M)
+"""The level end of a transition, as high as the banked end's upper border."""
 _PLANES: Final = {"": (0.0, 0.0), "Slope": (0.0, STEEP), "Tilt": (STEEP, 0.0)}
 
 _SHAPES: Final[tuple[tuple[Lane, str], ...]] = (
@@ -182,11 +184,20 @@ _SHAPES: Final[tuple[tuple[Lane, str], ...]] = (
         if f"StadiumRoadMainGTDiag{depth}x{width}{plane}{mirror}" in STADIUM_BLOCK_OFFSETS
     ),
     (
-        Lane(
-            Port(Side.BACK, 0, ROAD_HEIGHT_M + CELL_HEIGHT_M),
-            Port(Side.FRONT, 0, ROAD_HEIGHT_M + _BANK_M, (STEEP, 0.0)),
-        ),
-        "RoadTiltTransition2Left",
+        Lane(_ABOVE, Port(Side.FRONT, 0, ROAD_HEIGHT_M + _BANK_M, (STEEP, 0.0))),
+        "RoadTiltTransition1Left RoadTiltTransition2Left",
+    ),
+    (
+        Lane(_ABOVE, Port(Side.FRONT, 0, ROAD_HEIGHT_M + _BANK_M, (-STEEP, 0.0))),
+        "RoadTiltTransition1Right RoadTiltTransition2Right",
+    ),
+    (
+        Lane(replace(_ABOVE, place=1), Port(Side.RIGHT, 1, ROAD_HEIGHT_M + _BANK_M, (0.0, STEEP))),
+        "RoadTiltTransition2CurveLeft",
+    ),
+    (
+        Lane(_ABOVE, Port(Side.LEFT, 1, ROAD_HEIGHT_M + _BANK_M, (0.0, STEEP))),
+        "RoadTiltTransition2CurveRight",
     ),
     (
         Lane(Port(Side.BACK), Port(Side.FRONT, 1, ROAD_HEIGHT_M + 3 * _BANK_M, (STEEP, 0.0))),
