@@ -27,6 +27,7 @@ from rich.console import Console
 from benchmarks.performance import (
     client,
     collector_games,
+    generated_tracks,
     in_process_games,
     inference,
     learner_step,
@@ -53,6 +54,7 @@ PARTS: dict[str, Callable[[Options, Machine], list[Figure]]] = {
     "client": client.measure,
     "collector": collector_games.measure,
     "in_process": in_process_games.measure,
+    "generated_tracks": generated_tracks.measure,
     "training": training.measure,
     "scaling": scaling.measure,
 }

@@ -48,7 +48,7 @@ def test_a_part_measures_both_ways(options, machine, part):
         assert figure.floor is not None
 
 
-@pytest.mark.parametrize("part", ["simulation", "client", "in_process", "training"])
+@pytest.mark.parametrize("part", ["simulation", "client", "in_process", "generated_tracks", "training"])
 def test_a_part_of_the_game_runs(options, machine, part):
     from benchmarks.performance.__main__ import PARTS
 
