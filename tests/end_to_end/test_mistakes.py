@@ -21,6 +21,8 @@ MISTAKES = {
     "broken configuration": ("broken.py", "line 3"),
     "missing map": ("atlantis.toml",),
     "damaged reference line": ("line.npy",),
+    "missing demonstration": ("demonstrations", "absent.inputs", "cannot be read"),
+    "demonstration on another map": ("atlantis", "not in map_cycle", "valley"),
     "truncated checkpoint": ("checkpoint.pt", "cannot read"),
     "random checkpoint": ("checkpoint.pt", "cannot read"),
     "other network sizes": ("does not fit", "run_name"),
@@ -80,6 +82,9 @@ def _arguments(
         entry = {"map_name": "m", "map_path": map_path, "reference_line": line, "is_explo": True, "fill_buffer": True}
         return repr(({**entry, "repeat": 1},))
 
+    def demonstrations(map_name: str) -> str:
+        return repr(({"map_name": map_name, "inputs": "absent.inputs"},))
+
     return {
         "unknown setting": start("a", epsilon_shedule=3),
         "wrong value": start("b", batch_size=-3),
@@ -90,6 +95,8 @@ def _arguments(
         "damaged reference line": start(
             "g", maps_folder=repr(str(maps)), map_cycle=map_cycle("valley.toml", "line.npy")
         ),
+        "missing demonstration": start("p", demonstrations=demonstrations("valley")),
+        "demonstration on another map": start("q", demonstrations=demonstrations("atlantis")),
         "truncated checkpoint": lambda: start_training(with_checkpoint("h", checkpoint[: len(checkpoint) // 2])),
         "random checkpoint": lambda: start_training(with_checkpoint("i", (folder / "random.npy").read_bytes())),
         "other network sizes": lambda: start_training(with_checkpoint("j", checkpoint), float_hidden_dim=20),
