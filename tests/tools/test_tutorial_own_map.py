@@ -1,0 +1,103 @@
+"""The commands of docs/tutorial_own_map.rst, run as they stand there in a copy of the project."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from trackmania_rl.protocol.input_script import events_from_actions, write_input_script
+from trackmania_rl.protocol.messages import KeyState
+from trackmania_rl.simulator.scripted_driver import CAREFUL_DRIVER, DECISION_MS, drive
+from trackmania_rl.simulator.track_file import load_track
+
+SHORT = "--max-frames 1500 --max-wall-s 100"
+"""In place of the minutes that the tutorial trains: until the first races are written down."""
+
+
+def commands(tutorial: Path, files: str) -> list[str]:
+    """The bash blocks behind a comment ".. run with {files} files", in order."""
+    found: list[str] = []
+    wanted = is_block = False
+    for line in tutorial.read_text(encoding="utf-8").splitlines():
+        if line.startswith(".. run with "):
+            wanted = line == f".. run with {files} files"
+        elif line == ".. code-block:: bash":
+            is_block = wanted
+            if is_block:
+                found.append("")
+        elif line and not line.startswith(" "):
+            wanted = is_block = False
+        elif is_block and line.strip():
+            found[-1] += line.strip() + "\n"
+    return found
+
+
+def say(block: str, project: Path) -> str:
+    """Run a block in a project; return what it said."""
+    for minutes in ("--max-wall-s 600", "--max-wall-s 120"):
+        block = block.replace(minutes, SHORT)
+    script = "\n".join(line.replace("python ", f"{sys.executable} ", 1) for line in block.splitlines())
+    ended = subprocess.run(["bash", "-e", "-c", script], cwd=project, capture_output=True, text=True, timeout=300)
+    assert ended.returncode == 0, f"{block}\n{ended.stdout}\n{ended.stderr}"
+    return ended.stdout
+
+
+def maps_driven(project: Path, run_name: str) -> set[str]:
+    lines = (project / "save" / run_name / "races.jsonl").read_text().splitlines()
+    return {json.loads(line)["map"] for line in lines}
+
+
+@pytest.fixture
+def tutorial(repository_root: Path) -> Path:
+    return repository_root / "docs" / "tutorial_own_map.rst"
+
+
+@pytest.fixture
+def project(repository_root: Path, tmp_path: Path) -> Path:
+    """A copy of what the tutorial's commands read and change; the package itself is only linked."""
+    for folder in ("scripts", "config_files", "maps"):
+        shutil.copytree(repository_root / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "trackmania_rl").symlink_to(repository_root / "trackmania_rl")
+    return tmp_path
+
+
+def test_every_block_of_the_tutorial_is_run_by_a_test(tutorial: Path) -> None:
+    n_blocks = tutorial.read_text(encoding="utf-8").count(".. code-block:: bash")
+    assert len(commands(tutorial, "real")) + len(commands(tutorial, "shipped")) == n_blocks
+    assert all(block.startswith("python scripts/") for block in commands(tutorial, "real"))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_commands_for_real_files(tutorial: Path, project: Path, shared_data: Path) -> None:
+    shutil.copy(shared_data / "tracks" / "B13-Obstacle.Challenge.Gbx", project / "mine.Challenge.Gbx")
+    shutil.copy(shared_data / "replays" / "B13-Obstacle_24.94_a.Replay.Gbx", project / "mine.Replay.Gbx")
+    shown, printed, _, for_the_real_game = (say(block, project) for block in commands(tutorial, "real"))
+    assert "0:24.940" in shown
+    assert '"map_path": "mine.toml",' in printed
+    assert (project / "maps" / "mine_0.5m.png").is_file()
+    assert (project / "config_files" / "config.py.bak").is_file()
+    assert maps_driven(project, "mine") == {"mine"}
+    assert "inserted into" in for_the_real_game
+    assert '"map_path": "mine.Challenge.Gbx"' in (project / "config_files" / "config_tmnf.py").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_commands_for_shipped_files(tutorial: Path, project: Path) -> None:
+    training, others = commands(tutorial, "shipped")
+    say(training, project)
+    assert maps_driven(project, "first") == {"valley"}
+    race = drive(load_track(project / "maps" / "valley.toml"), CAREFUL_DRIVER)  # a training of minutes would finish one
+    keys = [KeyState(accelerate=gas, brake=brake, left=left, right=right) for gas, brake, left, right in race.keys]
+    record = (
+        project / "save" / "first" / "best_runs" / f"valley_{race.race_time_ms}" / f"valley_{race.race_time_ms}.inputs"
+    )
+    record.parent.mkdir(parents=True, exist_ok=True)
+    record.write_text(write_input_script(events_from_actions(keys, DECISION_MS)))
+    say(others, project)
+    assert (project / "raced.png").is_file()
+    assert maps_driven(project, "raced") == {"raced"}
