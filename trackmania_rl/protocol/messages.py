@@ -28,6 +28,10 @@ MAX_FRAME_SIDE_PX: Final = 4096
 FRAME_BYTES_PER_PIXEL: Final = 4
 """Blue, green, red, alpha."""
 
+LINK_VERSION_COMMAND: Final = "python_link_version"
+"""Console command that asks our plugin for its version, see `link_version`; to other plugins it is an unknown one."""
+_FIRST_LINK_VERSION_BIT: Final = 8
+
 
 class MessageId(IntEnum):
     """What a message is; 1 to 5 come from the game and are answered with the bare id, the others from the client."""
@@ -150,6 +154,14 @@ def pack_bytes(message_id: MessageId, payload: bytes) -> bytes:
     if len(payload) > MAX_PAYLOAD_BYTES:
         raise ValueError(f"{message_id.name} payload of {len(payload)} bytes; at most {MAX_PAYLOAD_BYTES} are allowed")
     return _ID_INT32.pack(message_id, len(payload)) + payload
+
+
+def link_version(in_menus_answer: int) -> int:
+    """Which version of our plugin gave the first answer to IS_IN_MENUS after LINK_VERSION_COMMAND; 0: another plugin.
+
+    A command has no answer of its own, so that older plugins, which log it as unknown, keep in step.
+    """
+    return max(in_menus_answer, 0) >> _FIRST_LINK_VERSION_BIT
 
 
 def frame_bytes(width_px: int, height_px: int) -> int:

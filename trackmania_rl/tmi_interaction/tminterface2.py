@@ -102,11 +102,16 @@ class TMInterface:
 
     def is_race_finished(self) -> bool:
         """See `GameTransport.is_race_finished`."""
-        return self._ask(MessageId.RACE_FINISHED)
+        return bool(self._ask(MessageId.RACE_FINISHED))
 
     def is_in_menus(self) -> bool:
         """See `GameTransport.is_in_menus`."""
-        return self._ask(MessageId.IS_IN_MENUS)
+        return bool(self._ask(MessageId.IS_IN_MENUS))
+
+    def plugin_version(self) -> int:
+        """Which version of this project's plugin the game has; 0 for any other. A report must be held unanswered."""
+        self.command(messages.LINK_VERSION_COMMAND)
+        return messages.link_version(self._ask(MessageId.IS_IN_MENUS))
 
     def rewind_to_state(self, blob: bytes) -> None:
         """See `GameTransport.rewind_to_state`."""
@@ -164,10 +169,11 @@ class TMInterface:
             self._socket.sendall(messages.pack_id(MessageId.SHUTDOWN))
         self._socket.close()
 
-    def _ask(self, question: MessageId) -> bool:
+    def _ask(self, question: MessageId) -> int:
         self._outgoing += messages.pack_id(question)
         self.flush()
-        return bool(INT32.unpack(self._read(INT32.size))[0])
+        (answer,) = INT32.unpack(self._read(INT32.size))
+        return int(answer)
 
     def _read_block(self) -> bytes:
         """Read an int32 length and so many bytes."""
