@@ -82,6 +82,7 @@ def build_line(
     if len(lines) > 1:
         mean_m = mean_line(line.points_m, [other.points_m for other in lines[1:]], [path.name for path in paths])
         mean_m = resample(_moving_average(mean_m, smoothing_m, spacing_m), spacing_m)
+        assert line.speed_m_s is not None  # it was driven
         speed_m_s = np.interp(np.linspace(0, 1, len(mean_m)), np.linspace(0, 1, len(line.points_m)), line.speed_m_s)
         line = BuiltLine(mean_m, speed_m_s)
     notes = tuple(note for path in paths for note in path.notes)
@@ -243,7 +244,7 @@ def _reach_start(line: BuiltLine, challenge: Challenge, spacing_m: float) -> Bui
     if missing_m is None or missing_m <= spacing_m:
         return line
     points_m, n_added = _extended(line.points_m[::-1], missing_m, spacing_m)
-    speed_m_s = np.concatenate((np.full(n_added, line.speed_m_s[0]), line.speed_m_s))
+    speed_m_s = None if line.speed_m_s is None else np.pad(line.speed_m_s, (n_added, 0), mode="edge")
     return BuiltLine(points_m[::-1], speed_m_s, (*line.notes, f"extended by {missing_m:.1f} m back to the start line"))
 
 
@@ -258,9 +259,10 @@ def _reach_finish(line: BuiltLine, challenge: Challenge, spacing_m: float) -> Bu
         return line
     if change_m < 0.0:
         note = f"cut by {-change_m:.1f} m at the finish"
-        return BuiltLine(line.points_m[:-n_points], line.speed_m_s[:-n_points], (*line.notes, note))
+        speed_m_s = None if line.speed_m_s is None else line.speed_m_s[:-n_points]
+        return BuiltLine(line.points_m[:-n_points], speed_m_s, (*line.notes, note))
     points_m, n_added = _extended(line.points_m, change_m, spacing_m)
-    speed_m_s = np.concatenate((line.speed_m_s, np.full(n_added, line.speed_m_s[-1])))
+    speed_m_s = None if line.speed_m_s is None else np.pad(line.speed_m_s, (0, n_added), mode="edge")
     return BuiltLine(points_m, speed_m_s, (*line.notes, f"extended by {change_m:.1f} m to the finish"))
 
 
