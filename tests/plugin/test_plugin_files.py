@@ -121,7 +121,7 @@ def test_the_folder_lies_beside_the_games(plugins, tmp_path):
 
 @pytest.mark.parametrize(
     "documents",
-    ["Documents", "OneDrive/Documents", ".wine/drive_c/users/me/Documents", "prefix/drive_c/users/x/Documents"],
+    ["Documents", "OneDrive/Documents", ".wine/drive_c/users/me/Documents", "prefix/drive_c/users/x/My Documents"],
 )
 def test_the_usual_places_are_looked_at(tmp_path, documents, monkeypatch):
     if "drive_c" in documents and os.name != "posix":

@@ -1,4 +1,4 @@
-"""Our own client plays whole races through the executed plugin, and they are those of the simulated game's own server."""
+"""Our own client plays whole races through the executed plugin; they are those of the simulated game's own server."""
 
 import sys
 from pathlib import Path

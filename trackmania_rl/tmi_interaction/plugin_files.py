@@ -1,7 +1,7 @@
 """Where TMInterface keeps its plugins, and putting ours there without losing anybody's work.
 
-The published plugin that other programs use has the same file name, and users edit plugins. So whatever else lies at the
-plugin's place is kept as a backup, under a name that TMInterface does not take for a plugin.
+The published plugin that other programs use has the same file name, and users edit plugins. So whatever else lies at
+the plugin's place is kept as a backup, under a name that TMInterface does not take for a plugin.
 """
 
 from __future__ import annotations
@@ -99,12 +99,12 @@ def find_plugins_folder(trackmania_base_path: str, home: Path | None = None) -> 
         reason = "TMInterface's folder is in none of the usual places"
         remedy = "set trackmania_base_path in user_config.py to the game's folder in your documents"
     raise PluginFileError(
-        f"{reason} (looked for {looked_for}): {remedy}, and start the game with TMInterface once, which makes the folder"
+        f"{reason} (looked for {looked_for}): {remedy}, and start the game with TMInterface once: that makes the folder"
     )
 
 
 def install_plugin(plugins_folder: Path, source: Path = PLUGIN_FILE) -> Installation:
-    """Put the plugin into TMInterface's folder, or bring the one there up to date. A running game loads it when started.
+    """Put the plugin into TMInterface's folder, or bring the one there up to date, for the game's next start.
 
     Nothing is lost: any other content is kept beside it as ``Python_Link.as.backup-N``. A newer version is left alone.
 
