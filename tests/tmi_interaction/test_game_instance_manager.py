@@ -53,6 +53,9 @@ class FakeLauncher:
         self.kill()
         self.start()
 
+    def show_window(self):
+        assert self.runs
+
     def wait_until_connectable(self, timeout_s):
         assert self.runs
 

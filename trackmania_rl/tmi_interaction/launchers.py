@@ -1,6 +1,7 @@
 """Starting and ending game instances.
 
 `GameLauncher` is what the manager needs of any game; `SimulatedGameLauncher` is the game that ships with the project.
+The real game's launchers are in `windows_launcher` and `linux_launcher`; `launcher_choice` picks one.
 """
 
 from __future__ import annotations
@@ -73,6 +74,10 @@ class GameLauncher(Protocol):
 
     def restart(self) -> None:
         """Kill it and start it."""
+        ...
+
+    def show_window(self) -> None:
+        """Make sure that the game draws its pictures, as far as that depends on its window; never raises."""
         ...
 
     def wait_until_connectable(self, timeout_s: float) -> None:
@@ -148,6 +153,9 @@ class SimulatedGameLauncher:
         self.kill()
         self.start()
 
+    def show_window(self) -> None:
+        """See `GameLauncher.show_window`; it has none."""
+
     def wait_until_connectable(self, timeout_s: float) -> None:
         """See `GameLauncher.wait_until_connectable`."""
         # Looking for the listening socket disturbs nobody; a trial connection would be a client to the game.
@@ -202,6 +210,11 @@ def _listener_text(port: int) -> str:
             if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port and connection.pid:
                 return f" by {psutil.Process(connection.pid).name()} (process {connection.pid})"
     return ""
+
+
+def port_is_listened_at(port: int) -> bool:
+    """Whether any process listens at a port of this machine."""
+    return any(c.status == psutil.CONN_LISTEN and c.laddr.port == port for c in psutil.net_connections("tcp"))
 
 
 def _listens(pid: int, port: int) -> bool:
