@@ -115,6 +115,10 @@ timeout_between_races_ms = 600_000_000
 # A game instance is restarted after this time, in seconds: the real game slows down over hours. Range: > 0.
 game_reboot_interval_s = 43_200.0
 
+# It is restarted as well when it plays at less than this share of its own best speed (race time over the time that the
+# client waits for it, five races at a time); 0 switches this off. Range: 0 to below 1.
+game_reboot_below_speed_share = 0.3
+
 # -------------------------------------------------------------------------------------------------- the observation
 
 # Number of previous actions in the observation. Range: > 0. Restart (as all settings of this section).

@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import sys
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not installed, and from anywhere
 
+from trackmania_rl.simulator.chaos import Chaos, ChaosError, ChaoticGameServer, Fault, Ledger, parse_faults  # noqa: E402
 from trackmania_rl.simulator.game import SimulatedGame  # noqa: E402
 from trackmania_rl.simulator.server import UNLIMITED_SPEED, GameServer  # noqa: E402
 from trackmania_rl.simulator.track_file import TrackFileError  # noqa: E402
 
 DEFAULT_PORT = 8478
 MENUS = "none"
+CHAOS_VARIABLES = ("SIMULATED_GAME_CHAOS", "SIMULATED_GAME_CHAOS_LEDGER")
+"""Environment variables that stand for --chaos and --chaos-ledger where others start the game, as collectors do."""
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -36,6 +40,17 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--unlimited", action="store_true", help="begin as fast as possible; otherwise in real time until a client asks"
     )
+    faults, ledger = map(os.environ.get, CHAOS_VARIABLES)
+    parser.add_argument(
+        "--chaos",
+        type=_faults,
+        default=faults or (),
+        metavar="FAULTS",
+        help='misbehave, e.g. "kill@race=3,time=2.0;late@race=1,seconds=0.5": see trackmania_rl/simulator/chaos.py',
+    )
+    parser.add_argument(
+        "--chaos-ledger", type=Path, default=ledger, help="remember here which faults were made, for the next start"
+    )
     parser.add_argument(
         "--log-level", default="info", choices=("debug", "info", "warning", "error"), help="(default %(default)s)"
     )
@@ -48,6 +63,9 @@ def main() -> int:
     logging.basicConfig(level=arguments.log_level.upper(), format="%(asctime)s %(levelname)s %(message)s")
     if not arguments.maps_folder.is_dir():
         return _fail(f"there is no folder {arguments.maps_folder} (--maps-folder)")
+    chaos = Chaos(arguments.chaos, Ledger(arguments.chaos_ledger)) if arguments.chaos else None
+    if chaos is not None and chaos.refuses_to_start():
+        return _fail("it refuses to start, as --chaos asks")
     game = SimulatedGame(arguments.maps_folder, arguments.scripts_folder)
     if arguments.map != MENUS:
         try:
@@ -55,7 +73,12 @@ def main() -> int:
         except TrackFileError as error:
             return _fail(str(error))
     try:
-        server = GameServer(game, arguments.port, speed=UNLIMITED_SPEED if arguments.unlimited else 1.0)
+        speed = UNLIMITED_SPEED if arguments.unlimited else 1.0
+        server = (
+            GameServer(game, arguments.port, speed=speed)
+            if chaos is None
+            else ChaoticGameServer(chaos, game, arguments.port, speed=speed)
+        )
     except OSError as error:
         return _fail(f"cannot listen on port {arguments.port}: {error.strerror}; choose another one with --port")
     logging.info("listening on 127.0.0.1:%d", server.port)
@@ -71,6 +94,13 @@ def _port(text: str) -> int:
     if not 0 <= port <= 65535:
         raise argparse.ArgumentTypeError(f"{port} is not a port; 0 (any free one) to 65535 are")
     return port
+
+
+def _faults(text: str) -> tuple[Fault, ...]:
+    try:
+        return parse_faults(text)
+    except ChaosError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def _fail(reason: str) -> int:

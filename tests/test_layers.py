@@ -18,6 +18,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "buffer_management",
         "tmi_interaction.game_instance_manager",
         "simulator.server",
+        "simulator.chaos",
         "in_process",
     ),
     ("multiprocess",),

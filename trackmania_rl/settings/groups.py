@@ -138,6 +138,7 @@ class GameSettings(Group):
     timeout_during_race_ms: PositiveInt
     timeout_between_races_ms: PositiveInt
     game_reboot_interval_s: PositiveFloat
+    game_reboot_below_speed_share: Annotated[float, Field(ge=0, lt=1)]
     inputs: Annotated[tuple[KeyState, ...], Field(min_length=2)]
     action_forward_idx: NonNegativeInt
     action_backward_idx: NonNegativeInt

@@ -20,10 +20,11 @@ from trackmania_rl.features import FeatureBuilder, ObservationLayout
 from trackmania_rl.policy import Policy
 from trackmania_rl.settings import GameSettings, MapEntry, ObservationSettings
 from trackmania_rl.tmi_interaction.frame_stack import FrameStack
-from trackmania_rl.tmi_interaction.launchers import GameLauncher
+from trackmania_rl.tmi_interaction.launchers import GameLauncher, PortInUseError
 from trackmania_rl.tmi_interaction.race_machine import Observation, RaceEnd, RaceMachine
 from trackmania_rl.tmi_interaction.race_observers import RaceObserver, RolloutRecorder
 from trackmania_rl.tmi_interaction.saved_states import StatesOfRace
+from trackmania_rl.tmi_interaction.speed_watch import SpeedWatch
 from trackmania_rl.tmi_interaction.tminterface2 import TMInterface
 from trackmania_rl.tmi_interaction.transport import GameError, GameTransport
 from trackmania_rl.track.game_map import GameMap, load_game_map
@@ -36,6 +37,9 @@ PROJECT_FOLDER: Final = Path(__file__).resolve().parents[2]
 MAX_ATTEMPTS: Final = 3
 """Game instances that one race may cost."""
 START_GAME_WITHIN_S: Final = 60.0
+PORT_FREE_WITHIN_S: Final = 10.0
+"""How long a game that is replaced may take to let go of its port."""
+PORT_RETRY_S: Final = 0.2
 MOST_MAPS_KEPT: Final = 16
 """Reference lines that stay in memory; the one raced on longest ago gives way."""
 
@@ -82,6 +86,7 @@ class GameInstanceManager:
         self._transport: GameTransport | None = None
         self._machine: RaceMachine | None = None
         self._started_at_s = 0.0
+        self._speed = SpeedWatch()
 
     @property
     def game(self) -> GameSettings:
@@ -134,18 +139,21 @@ class GameInstanceManager:
         ) from last_error
 
     def ensure_running(self) -> RaceMachine:
-        """Connect to a game that runs; start one if there is none, or if it has run for `game_reboot_interval_s`.
+        """Connect to a game that runs; start one if there is none, or if it has become old or slow.
+
+        Old is what has run for `game_reboot_interval_s`, slow what plays at less than `game_reboot_below_speed_share`
+        of its own best speed.
 
         Raises:
             UserError: if the game can't be started.
             GameError: if it is started, but can't be reached.
         """
         is_old = time.monotonic() - self._started_at_s > self._game.game_reboot_interval_s
-        if self._machine is not None and self._launcher.is_alive() and not is_old:
+        if self._machine is not None and self._launcher.is_alive() and not is_old and not self._is_slow():
             return self._machine
         self.close()
         log.info("starting a game at port %d", self._launcher.port)
-        self._launcher.start()
+        self._start_game()
         self._started_at_s = time.monotonic()
         self.game_starts += 1
         self._launcher.wait_until_connectable(START_GAME_WITHIN_S)
@@ -158,7 +166,26 @@ class GameInstanceManager:
         if self._transport is not None:
             self._transport.close()
         self._transport = self._machine = None
+        self._speed = SpeedWatch()
         self._launcher.kill()
+
+    def _start_game(self) -> None:
+        """Start the launcher's game; the port of the one before may be in use for a moment longer."""
+        deadline_s = time.monotonic() + (PORT_FREE_WITHIN_S if self.game_starts else 0.0)
+        while True:
+            try:
+                return self._launcher.start()
+            except PortInUseError:
+                if time.monotonic() >= deadline_s:
+                    raise
+                time.sleep(PORT_RETRY_S)
+
+    def _is_slow(self) -> bool:
+        share = self._speed.share_of_best()
+        if share >= self._game.game_reboot_below_speed_share:
+            return False
+        log.warning("the game at port %d plays at %.0f %% of its best speed", self._launcher.port, 100 * share)
+        return True
 
     def _play(
         self,
@@ -187,6 +214,7 @@ class GameInstanceManager:
             for observer in watching:
                 observer.on_decision(seen, decision)
             seen = machine.step(decision.action)
+        self._speed.add_race(seen.race_time_ms / 1000, machine.timings.wait_game_s)
         for observer in watching:
             observer.on_end(seen)
         return recorder.rollout_results(), recorder.end_race_stats(

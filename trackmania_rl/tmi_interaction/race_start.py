@@ -60,6 +60,7 @@ class RaceStart:
             GameError: if the game is gone, silent, or never comes to the start of this map.
         """
         self._is_countdown_expected = self._is_countdown_seen = False
+        self._last_time_ms: int | None = None
         if held is not None:
             self._transport.set_timeout(settings.timeout_during_race_ms)
             self._transport.set_speed(settings.running_speed)
@@ -76,6 +77,7 @@ class RaceStart:
                 if not self._has_seen_a_step:
                     self._settle_in(settings)
                 state = self._state_at_start(event.race_time_ms, map_path)
+                self._last_time_ms = event.race_time_ms
                 if state is not None:
                     return event, state
             elif event.is_finish:  # of a race that is none of ours any more
@@ -119,6 +121,10 @@ class RaceStart:
             self._give_up()
         elif race_time_ms < 0:
             self._is_countdown_seen = True
+        elif race_time_ms == 0 and (self._last_time_ms is None or self._last_time_ms > 0):
+            log.warning("a race began without a countdown")
+            self._start_state = self._transport.get_state()
+            return self._start_state
         elif self._is_countdown_seen and race_time_ms == 0:
             self._start_state = self._transport.get_state()
             return self._start_state

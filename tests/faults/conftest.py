@@ -1,0 +1,103 @@
+"""Simulated games that misbehave on request, played by the manager as a collector plays them."""
+
+import socket
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from trackmania_rl.policy import PolicyDecision
+from trackmania_rl.settings import MapEntry, Settings, load_settings
+from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager
+from trackmania_rl.tmi_interaction.launchers import SimulatedGameLauncher
+
+LINE_M = 50
+N_ACTIONS = 12
+FORWARD = 0
+
+
+@dataclass
+class PlayedRace:
+    """What came of a race, and how long it took in wall-clock seconds."""
+
+    results: dict[str, Any]
+    stats: dict[str, Any]
+    took_s: float
+
+
+class Player:
+    """Races on one game instance, always full throttle to the finish of a straight of 50 m."""
+
+    def __init__(self, manager: GameInstanceManager, straight: MapEntry, port: int) -> None:
+        self.manager = manager
+        self.port = port
+        self.straight = straight
+
+    def race(self) -> PlayedRace:
+        began_s = time.monotonic()
+        results, stats = self.manager.rollout(self.straight, forward)
+        return PlayedRace(results, stats, time.monotonic() - began_s)
+
+
+def forward(frame: object, floats: object) -> PolicyDecision:
+    return PolicyDecision(FORWARD, True, np.zeros(N_ACTIONS, dtype=np.float32))
+
+
+@pytest.fixture(scope="session")
+def settings(repository_root: Path) -> Settings:
+    config = repository_root / "config_files" / "config_tmnf.py"
+    return load_settings(config, ["image_width_px=0", "image_height_px=0", "tmi_protection_timeout_s=1.5"])
+
+
+@pytest.fixture(scope="session")
+def maps_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("maps")
+    np.save(folder / "straight.npy", np.arange(0, LINE_M, 0.5)[:, None] * np.array([0.0, 0.0, 1.0]) + (0, 100, 0))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def straight() -> MapEntry:
+    return MapEntry(
+        map_name="straight",
+        map_path="straight.npy",
+        reference_line="straight.npy",
+        is_explo=True,
+        fill_buffer=True,
+    )
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+MakePlayer = Callable[..., Player]
+
+
+@pytest.fixture
+def make_player(settings: Settings, maps_folder: Path, straight: MapEntry, tmp_path: Path) -> Iterator[MakePlayer]:
+    """`make_player("kill@race=2", name=value, ...)` plays on a game with these faults, each made once."""
+    players = []
+
+    def make(chaos: str = "", **changes: object) -> Player:
+        port = free_port()
+        arguments = ("--map", straight.map_path)  # loaded before it listens: short timeouts begin with the races
+        if chaos:
+            arguments += ("--chaos", chaos, "--chaos-ledger", str(tmp_path / f"{port}.ledger"))
+        changes = {"game": "simulated", "maps_folder": str(maps_folder), **changes}
+        manager = GameInstanceManager(
+            settings.game.model_copy(update=changes),
+            settings.observation,
+            SimulatedGameLauncher(port, maps_folder, arguments),
+        )
+        players.append(Player(manager, straight, port))
+        return players[-1]
+
+    yield make
+    for player in players:
+        player.manager.close()

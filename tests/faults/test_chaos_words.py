@@ -1,0 +1,70 @@
+"""How faults are written, counted and remembered."""
+
+import math
+
+import pytest
+
+from trackmania_rl.simulator.chaos import DRAWN_AT_RANDOM, Chaos, ChaosError, Fault, FaultKind, Ledger, parse_faults
+
+
+def test_faults_are_read():
+    assert parse_faults(" kill@race=3,time=2.0; hang ;late@seconds=0.5") == (
+        Fault(FaultKind.KILL, race=3, time=2.0),
+        Fault(FaultKind.HANG, seconds=math.inf),
+        Fault(FaultKind.LATE, seconds=0.5),
+    )
+    assert parse_faults("") == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("explode", "'explode' is no fault; there are kill, hang"),
+        ("kill@lap=2", "'lap' is no part of a fault"),
+        ("kill@race=two", "'two' is no number for race"),
+        ("kill@race=1.5", "'1.5' is no number for race"),
+        ("kill@time=-1", "time must be 0 or more"),
+        ("kill@time=nan", "time must be 0 or more"),
+        ("kill@kind=hang", "'kind' is no part"),
+    ],
+)
+def test_mistakes_are_named(text, said):
+    with pytest.raises(ChaosError, match=said):
+        parse_faults(text)
+
+
+def test_a_fault_is_made_once_where_it_is_due():
+    chaos = Chaos(parse_faults("kill@race=2,time=1"), Ledger(None))
+    assert chaos.take(1, 5000, FaultKind.KILL) is None
+    assert chaos.take(2, 950, FaultKind.KILL) is None
+    assert chaos.take(2, 1000, FaultKind.HANG) is None
+    assert chaos.take(2, 1000, FaultKind.HANG, FaultKind.KILL) is not None
+    assert chaos.take(2, 1050, FaultKind.KILL) is None
+
+
+def test_a_ledger_remembers_across_processes(tmp_path):
+    faults = parse_faults("miss@race=1;refuse@starts=2")
+    assert Chaos(faults, Ledger(tmp_path / "ledger")).refuses_to_start()
+    second = Chaos(faults, Ledger(tmp_path / "ledger"))
+    assert second.refuses_to_start()
+    assert second.take(1, 50, FaultKind.MISS) is not None
+    third = Chaos(faults, Ledger(tmp_path / "ledger"))
+    assert not third.refuses_to_start()
+    assert third.take(1, 50, FaultKind.MISS) is None
+
+
+def test_random_faults_depend_on_the_seed_and_the_start(tmp_path):
+    def drawn(seed, start):
+        ledger = tmp_path / f"{seed}-{start}"
+        ledger.write_text("start\n" * (start - 1))
+        chaos = Chaos(parse_faults(f"random@share=0.5,seed={seed}"), Ledger(ledger))
+        kinds = []
+        for race in range(1, 101):
+            chaos.draw(race)
+            fault = chaos.take(race, 10_000, *DRAWN_AT_RANDOM)
+            kinds.append(fault and fault.kind)
+        return kinds
+
+    assert drawn(1, 1) == drawn(1, 1)
+    assert drawn(1, 1) != drawn(1, 2) != drawn(2, 2)
+    assert 30 < sum(kind is not None for kind in drawn(1, 1)) < 70
