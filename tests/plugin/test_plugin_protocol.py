@@ -2,6 +2,7 @@
 
 import logging
 import struct
+import threading
 import time
 
 import numpy as np
@@ -11,6 +12,10 @@ from tminterface.structs import SimStateData
 from trackmania_rl.protocol import messages
 from trackmania_rl.protocol.messages import KeyState, MessageId
 from trackmania_rl.protocol.state_blob import StateView, with_last_checkpoint_time_cleared
+from trackmania_rl.simulator.game import SimulatedGame
+from trackmania_rl.simulator.server import GameServer
+from trackmania_rl.tmi_interaction.plugin_files import PLUGIN_FILE, read_version
+from trackmania_rl.tmi_interaction.tminterface2 import TMInterface
 
 UP = b"\x0a\x00\x00\x00\x00\x00\x01\x00"
 FAST = struct.pack("<if", 6, 80.0)
@@ -309,7 +314,7 @@ def test_inputs_are_recorded(client):
     script = client.ask(int32s(23))
     assert script == (
         b"0.00 press up\n0.05 press left\n0.10 rel left\n0.10 rel up\n0.10 press down\n"
-        b"0.15 rel down\n0.15 press right\n"
+        b"0.15 press right\n0.15 rel down\n"
     )
 
 
@@ -337,3 +342,26 @@ def test_our_client_learns_the_version_and_others_see_no_difference(make_played)
 def test_the_console_knows_the_version_too(client, played, caplog):
     assert played.game.host.run_custom_command(messages.LINK_VERSION_COMMAND)
     assert f"listening on port {played.port}, a client is connected" in caplog.text
+
+
+def test_our_client_takes_a_game_without_our_plugin_for_version_0(tmp_path):
+    server = GameServer(SimulatedGame(tmp_path), port=0)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        client = TMInterface(server.port, timeout_s=5)
+        client.next_event()
+        assert client.plugin_version() == 0
+        assert client.is_in_menus()
+        client.close()
+    finally:
+        server.stop()
+        thread.join(5)
+
+
+def test_our_client_learns_the_version_of_our_plugin(make_played):
+    client = TMInterface(make_played().port, timeout_s=5)
+    client.next_event()
+    assert client.plugin_version() == read_version(PLUGIN_FILE)
+    assert client.is_in_menus()
+    client.close()

@@ -70,6 +70,7 @@ class Client
 }
 
 Net::Socket@ listener = null;
+bool isPortTried = false;
 double listenerPort = 0;      // the value of the variable that was tried last
 uint64 listenerTriedMs = 0;
 Net::Socket@ newcomer = null; // accepted, to be greeted at the next frame
@@ -154,15 +155,16 @@ void Listen()
 {
     const double port = GetVariableDouble(PORT_VARIABLE);
     const uint64 nowMs = Time::Now;
-    if (port == listenerPort && (listener !is null || nowMs - listenerTriedMs < LISTEN_RETRY_MS))
+    const bool isFirstTry = !isPortTried || port != listenerPort;
+    if (!isFirstTry && (listener !is null || nowMs - listenerTriedMs < LISTEN_RETRY_MS))
         return;
-    const bool isFirstTry = port != listenerPort;
     if (isFirstTry && listener !is null)
     {
         Drop("the variable " + PORT_VARIABLE + " changed");
         @newcomer = null;
         @listener = null;
     }
+    isPortTried = true;
     listenerPort = port;
     listenerTriedMs = nowMs;
     if (!(port >= 1 && port <= 65535 && port == double(int(port))))
@@ -412,14 +414,14 @@ void Obey(int id, int awaited)
     SimulationManager@ game = GetSimulationManager();
     switch (id)
     {
-    case Message::SetSpeed: OnSetSpeed(game); break;
-    case Message::RewindToState: OnRewindToState(game); break;
+    case Message::SetSpeed: ObeySetSpeed(game); break;
+    case Message::RewindToState: ObeyRewindToState(game); break;
     case Message::RewindToCurrentState:
         if (game.InRace)
             game.RewindToState(game.SaveState());
         break;
-    case Message::GetState: OnGetState(game); break;
-    case Message::SetInput: OnSetInput(game); break;
+    case Message::GetState: ObeyGetState(game); break;
+    case Message::SetInput: ObeySetInput(game); break;
     case Message::GiveUp:
         if (game.InRace)
             game.GiveUp();
@@ -429,21 +431,21 @@ void Obey(int id, int awaited)
             game.PreventSimulationFinish();
         break;
     case Message::Shutdown: Drop("said goodbye"); break;
-    case Message::Command: OnCommand(); break;
-    case Message::SetTimeout: OnSetTimeout(); break;
+    case Message::Command: ObeyCommand(); break;
+    case Message::SetTimeout: ObeySetTimeout(); break;
     case Message::RaceFinished: Send(IsRaceOver(game) ? 1 : 0); break;
-    case Message::RequestFrame: OnRequestFrame(); break;
+    case Message::RequestFrame: ObeyRequestFrame(); break;
     case Message::ResetCamera: game.ResetCamera(); break;
-    case Message::SetStepPeriod: OnSetStepPeriod(); break;
+    case Message::SetStepPeriod: ObeySetStepPeriod(); break;
     case Message::UnrequestFrame: client.frameWidthPx = 0; break;
-    case Message::ToggleInterface: OnToggleInterface(); break;
-    case Message::IsInMenus: OnIsInMenus(); break;
-    case Message::GetInputs: OnGetInputs(game); break;
+    case Message::ToggleInterface: ObeyToggleInterface(); break;
+    case Message::IsInMenus: ObeyIsInMenus(); break;
+    case Message::GetInputs: ObeyGetInputs(game); break;
     default: Complain("sent message " + id + " while " + awaited + " is to be answered; skipped");
     }
 }
 
-void OnSetSpeed(SimulationManager@ game)
+void ObeySetSpeed(SimulationManager@ game)
 {
     if (!HasCome(4, PartDeadlineMs(), "sent half a message"))
         return;
@@ -457,7 +459,7 @@ void OnSetSpeed(SimulationManager@ game)
     game.SetSpeed(speed);
 }
 
-void OnRewindToState(SimulationManager@ game)
+void ObeyRewindToState(SimulationManager@ game)
 {
     const array<uint8>@ blob = ReadBytes();
     if (blob is null || !game.InRace)
@@ -472,7 +474,7 @@ void OnRewindToState(SimulationManager@ game)
     game.RewindToState(state);
 }
 
-void OnGetState(SimulationManager@ game)
+void ObeyGetState(SimulationManager@ game)
 {
     if (!game.InRace)
     {
@@ -484,7 +486,7 @@ void OnGetState(SimulationManager@ game)
         Send(blob);
 }
 
-void OnSetInput(SimulationManager@ game)
+void ObeySetInput(SimulationManager@ game)
 {
     if (!HasCome(4, PartDeadlineMs(), "sent half a message"))
         return;
@@ -502,7 +504,7 @@ void OnSetInput(SimulationManager@ game)
 
 // A client that knows this plugin sends the version's command and then IsInMenus, whose answer carries our version in
 // its higher bits, once. Older plugins know no such command and answer 0 or 1, and so do we to clients that do not ask.
-void OnCommand()
+void ObeyCommand()
 {
     string text;
     if (!ReadText(text))
@@ -517,7 +519,7 @@ void OnCommand()
     commands.Process(CommandListProcessOption::ExecuteImmediately);
 }
 
-void OnIsInMenus()
+void ObeyIsInMenus()
 {
     int answer = GetCurrentGameState() == TM::GameState::Menus ? 1 : 0;
     if (client.asksForVersion)
@@ -526,13 +528,13 @@ void OnIsInMenus()
     Send(answer);
 }
 
-void OnSetTimeout()
+void ObeySetTimeout()
 {
     if (HasCome(4, PartDeadlineMs(), "sent half a message"))
         client.timeoutMs = client.socket.ReadUint32();
 }
 
-void OnRequestFrame()
+void ObeyRequestFrame()
 {
     int widthPx = 0;
     int heightPx = 0;
@@ -548,7 +550,7 @@ void OnRequestFrame()
     client.frameHeightPx = heightPx;
 }
 
-void OnSetStepPeriod()
+void ObeySetStepPeriod()
 {
     int periodMs = 0;
     if (!ReadInt(periodMs))
@@ -559,14 +561,14 @@ void OnSetStepPeriod()
         Complain("step period of " + periodMs + " ms refused; it must be above 0");
 }
 
-void OnToggleInterface()
+void ObeyToggleInterface()
 {
     int shown = 0;
     if (ReadInt(shown))
         ToggleRaceInterface(shown > 0);
 }
 
-void OnGetInputs(SimulationManager@ game)
+void ObeyGetInputs(SimulationManager@ game)
 {
     const string script = game.InRace ? game.InputEvents.ToCommandsText() : "";
     if (Send(int(script.Length)) && script.Length > 0)
