@@ -14,7 +14,6 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.driving.cost_to_go import Estimate, estimated_s, pose
 from benchmarks.driving.racing import (
     ACTION_MS,
     TICKS_PER_ACTION,
@@ -27,6 +26,8 @@ from benchmarks.driving.racing import (
     empty_field,
     follow,
     is_lost,
+    pose,
+    smooth_finish_ms,
 )
 
 Actions = npt.NDArray[np.int8]
@@ -38,12 +39,6 @@ _LONGEST_CHANGE: Final = 10
 _GRACE_ACTIONS: Final = 10
 """A trial may be behind for so long after its change."""
 _PILOTED_SHARE: Final = 0.7
-_NO_HORIZON_M: Final = 1e9
-_PILOTS_TO_THE_FINISH: Final = 40
-_LAST_HORIZON_M: Final = 30.0
-"""A horizon this near the finish is the finish."""
-_ROOM_ACTIONS: Final = 20
-"""A sweep's race may become slower by so many actions in between."""
 _LEFT, _RIGHT = 1, 2
 """An action is 3 * pedals + steering, the steering being 0, `_LEFT` or `_RIGHT`."""
 _GAS_ONLY, _NO_PEDAL, _BRAKE_ONLY = 0, 1, 2
@@ -54,7 +49,7 @@ class Line(NamedTuple):
 
     Attributes:
         action: (P,) int64, the action of the last decision at or before each cross-section.
-        pose: (P, 4) float64, what `cost_to_go.pose` says of the car there.
+        pose: (P, 4) float64, what `racing.pose` says of the car there.
     """
 
     action: npt.NDArray[np.int64]
@@ -117,174 +112,6 @@ def climb(
     return best[:n_actions]
 
 
-class SweepSettings(NamedTuple):
-    """How a sweep goes along the track.
-
-    Attributes:
-        window_actions: changes begin within so many actions ...
-        step_actions: ... and then the window moves on by so many.
-        horizon_m: a change is judged by the estimate of the state this far beyond the window's begin.
-        n_trials: changes that are tried in each window.
-        tolerance_ms: a change may be for the worse by this at a window's first trial, falling to 0 at its last one.
-        behind_m: trials that are further behind than this are given up.
-    """
-
-    window_actions: int
-    step_actions: int
-    horizon_m: float
-    n_trials: int
-    tolerance_ms: float
-    behind_m: float
-
-
-def sweep(
-    course: Course,
-    incumbent: Drive,
-    plan: Actions,
-    estimate: Estimate,
-    settings: SweepSettings,
-    random: np.random.Generator,
-) -> Actions:
-    """Improve a plan window by window from the start to the finish, each by what it gains until some way further on.
-
-    A gain of a few hundredths in the first corner would be lost in the noise of all later ones if the finish was the
-    judge; here each window keeps it, and the windows after it adapt the rest.
-
-    Args:
-        course: where to drive.
-        incumbent: the race to improve; it finishes.
-        plan: (T,) its actions.
-        estimate: of the time from a window's horizon to the finish.
-        settings: windows and trials.
-        random: of the changes.
-
-    Returns:
-        Another plan; it finishes, but not always earlier.
-    """
-    assert len(plan) == incumbent.n_actions
-    room = len(plan) + _ROOM_ACTIONS
-    current = np.zeros(room, dtype=np.int8)
-    current[: len(plan)] = plan
-    states, trial = empty_field(course, room + 1), empty_field(course, room + 1)
-    course_length = len(course.ribbon.station_m)
-    line = Line(np.zeros(course_length, dtype=np.int64), np.zeros((course_length, 4)))
-    copy_race(incumbent.states, 0, states, 0)
-    n_actions = len(plan)
-    first = int(random.integers(0, settings.step_actions))
-    while first < n_actions:
-        n_actions = _improve_window(
-            course,
-            states,
-            trial,
-            current,
-            line,
-            estimate,
-            settings,
-            random.random((settings.n_trials + _PILOTS_TO_THE_FINISH, N_DRAWS)),
-            first,
-        )
-        first += settings.step_actions
-    return current[:n_actions]
-
-
-@compiled
-def _improve_window(
-    course: Course,
-    states: Field,
-    trial: Field,
-    plan: Actions,
-    line: Line,
-    estimate: Estimate,
-    settings: SweepSettings,
-    draws: FloatArray,
-    first: int,
-) -> int:
-    """Improve one window of `plan` in place; return how many actions the new plan uses."""
-    _, n_before, _ = follow(course, states, plan, 0)
-    _lay_line(course, states, plan, n_before, line)
-    horizon_m = states.cars[first].station_m + settings.horizon_m
-    if horizon_m > course.gates.station_m[-1] - _LAST_HORIZON_M:
-        horizon_m = _NO_HORIZON_M
-    n_actions = first
-    while n_actions < n_before and states.cars[n_actions].station_m < horizon_m:
-        n_actions += 1
-    before, best, changed = plan.copy(), plan.copy(), plan.copy()
-    n_best, best_ms = n_actions, _judged_ms(course, estimate, states, n_actions)
-    last = min(first + settings.window_actions, n_actions)
-    for t in range(settings.n_trials):
-        start, end = _change(changed, plan, n_actions, draws[t], first, min(last, n_actions))
-        if start < 0:
-            continue
-        is_piloted = draws[t, 6] < _PILOTED_SHARE
-        reached = _try(
-            course,
-            states,
-            trial,
-            changed,
-            line,
-            _drawn_pilot(draws[t]),
-            is_piloted,
-            start,
-            end,
-            n_actions,
-            settings.behind_m,
-            horizon_m,
-        )
-        if reached < 0:
-            continue
-        trial_ms = _judged_ms(course, estimate, trial, reached)
-        if trial_ms <= best_ms + settings.tolerance_ms * (1.0 - t / settings.n_trials):
-            plan[:], n_actions = changed, reached
-            for k in range(start, reached + 1):
-                copy_race(trial, k, states, k)
-        if trial_ms <= best_ms:
-            best_ms, best[:], n_best = trial_ms, changed, reached
-    plan[:] = best
-    if horizon_m == _NO_HORIZON_M:
-        return n_best
-    return _drive_home(course, states, trial, plan, before, n_before, line, n_best, draws[settings.n_trials :])
-
-
-@compiled
-def _drive_home(
-    course: Course,
-    states: Field,
-    trial: Field,
-    plan: Actions,
-    before: Actions,
-    n_before: int,
-    line: Line,
-    first: int,
-    draws: FloatArray,
-) -> int:
-    """Write the rest of `plan` from action `first` on, by the best of several pilots; `before` where none finishes."""
-    follow(course, states, plan[:first], 0)
-    changed, best = plan.copy(), plan.copy()
-    n_best, best_ms = -1, 0.0
-    for t in range(len(draws)):
-        changed[first:] = plan[first:]
-        is_piloted = t > 0
-        pilot = _drawn_pilot(draws[t])
-        reached = _try(course, states, trial, changed, line, pilot, is_piloted, first, first, first, 0.0, _NO_HORIZON_M)
-        if reached >= 0 and (n_best < 0 or _smooth_ms(course, trial, reached) < best_ms):
-            n_best, best_ms, best[:] = reached, _smooth_ms(course, trial, reached), changed
-    if n_best < 0:
-        plan[:] = before
-        return n_before
-    plan[:] = best
-    return n_best
-
-
-@compiled
-def _judged_ms(course: Course, estimate: Estimate, races: Field, i: int) -> float:
-    """The time of a race's finish, estimated where it is not there yet."""
-    if races.passed_count[i] == len(course.gates.station_m):
-        return _smooth_ms(course, races, i)
-    lateral_m, heading_rad, motion_rad, speed_m_s = pose(course, races.cars[i])
-    to_go_s = estimated_s(course, estimate, races.cars[i], lateral_m, heading_rad, motion_rad, speed_m_s)
-    return races.cars[i].clock_ms + 1000.0 * to_go_s
-
-
 @compiled
 def _climb(
     course: Course,
@@ -300,11 +127,11 @@ def _climb(
 ) -> int:
     """Change `plan` and its `states` in place and write the best plan to `best`; return how many actions that uses."""
     best_ms, n_best, best_m = follow(course, states, plan, 0)
-    record_ms = _smooth_ms(course, states, n_best)
+    record_ms = smooth_finish_ms(course, states, n_best)
     changed = plan.copy()
     _lay_line(course, states, plan, n_actions, line)
     for t in range(len(draws)):
-        start, end = _change(changed, plan, n_actions, draws[t], 0, n_actions)
+        start, end = _change(changed, plan, n_actions, draws[t])
         if start < 0:
             continue
         is_piloted = draws[t, 6] < _PILOTED_SHARE
@@ -320,13 +147,12 @@ def _climb(
             end,
             n_actions,
             behind_m,
-            _NO_HORIZON_M,
         )
         if reached < 0:
             continue
         trial_ms, trial_m = trial.times_ms[reached, -1], trial.cars[reached].station_m - course.gates.station_m[-1]
         is_best = trial_ms < best_ms or (trial_ms == best_ms and trial_m >= best_m)
-        smooth_ms = _smooth_ms(course, trial, reached)
+        smooth_ms = smooth_finish_ms(course, trial, reached)
         if is_best or smooth_ms < record_ms + tolerance_ms[t]:
             n_actions = reached
             plan[:] = changed
@@ -337,14 +163,6 @@ def _climb(
             best_ms, best_m, n_best, record_ms = trial_ms, trial_m, reached, smooth_ms
             best[:] = changed
     return n_best
-
-
-@compiled
-def _smooth_ms(course: Course, finished: Field, i: int) -> float:
-    """A finished race's time to fractions of a tick, for comparing; not official."""
-    _, _, _, speed_m_s = pose(course, finished.cars[i])
-    beyond_m = finished.cars[i].station_m - course.gates.station_m[-1]
-    return finished.times_ms[i, -1] - 1000.0 * beyond_m / max(speed_m_s, 1.0)
 
 
 @compiled
@@ -360,9 +178,8 @@ def _try(
     end: int,
     n_actions: int,
     behind_m: float,
-    horizon_m: float,
 ) -> int:
-    """Drive changed actions from `start`; return how many were used until the finish or horizon, -1 for given up."""
+    """Drive changed actions from `start`; return how many were used until the finish, -1 where it is not worth it."""
     copy_race(states, start, trial, start)
     debt = 0.0
     for k in range(start, len(changed)):
@@ -370,8 +187,6 @@ def _try(
             changed[k], debt = _piloted(course, line, pilot, trial.cars[k], debt)
         copy_race(trial, k, trial, k + 1)
         if act(course, trial, k + 1, changed[k], TICKS_PER_ACTION):
-            return k + 1
-        if trial.cars[k + 1].station_m >= horizon_m:
             return k + 1
         is_judged = k + 1 < n_actions and k >= end + _GRACE_ACTIONS
         if is_judged and trial.cars[k + 1].station_m < states.cars[k + 1].station_m - behind_m:
@@ -422,10 +237,10 @@ def _lay_line(course: Course, states: Field, plan: Actions, n_actions: int, line
 
 
 @compiled
-def _change(changed: Actions, plan: Actions, n: int, draw: FloatArray, first: int, last: int) -> tuple[int, int]:
+def _change(changed: Actions, plan: Actions, n: int, draw: FloatArray) -> tuple[int, int]:
     """Write a changed plan; return the first action that differs and the change's end, -1s where nothing does."""
     changed[:] = plan
-    start = first + int(draw[0] * (last - first))
+    start = int(draw[0] * n)
     end = min(start + 1 + int(draw[1] * draw[1] * _LONGEST_CHANGE), n)
     kind = draw[2]
     if kind < 0.35:  # another action for a while

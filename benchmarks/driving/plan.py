@@ -25,9 +25,7 @@ from typing import Final
 
 import numpy as np
 
-from benchmarks.driving.beam import BeamSettings, search
-from benchmarks.driving.climbing import N_DRAWS, climb
-from benchmarks.driving.cost_to_go import EstimateSettings, estimate_of
+from benchmarks.driving import climbing, line_search
 from benchmarks.driving.driver_tuning import scripted_race, tune
 from benchmarks.driving.plans import (
     FOLDER,
@@ -41,12 +39,11 @@ from benchmarks.driving.plans import (
     write_entry,
     write_whole,
 )
-from benchmarks.driving.racing import ACTION_MS, KEYS, Drive, course_of, drive_actions
+from benchmarks.driving.racing import ACTION_MS, course_of, drive_actions
 from trackmania_rl.argument_types import whole_number
 from trackmania_rl.errors import UserError
 from trackmania_rl.simulator.scripted_driver import CAREFUL_DRIVER, FAST_DRIVER, DriverSettings
 from trackmania_rl.simulator.track_file import find_track_file, load_track
-from trackmania_rl.simulator.world import Track
 
 PROJECT: Final = FOLDER.parent.parent
 SHIPPED_TRACKS: Final = ("valley", "speedway", "hills", "kart", "rally", "jump", "ring")
@@ -54,60 +51,14 @@ INTERRUPTED: Final = 130
 """Exit code of a command that was interrupted, as shells have it."""
 
 DRIVES_OF_TUNING: Final = 1200
-TRIALS_PER_ROUND: Final = 30_000
-"""Some fifteen seconds of one core."""
-ROUNDS_PER_BEAM: Final = 4
-"""Every so many rounds a beam search looks for what small changes do not find."""
-_TOLERANCES_MS: Final = (0.0, 20.0, 50.0, 100.0, 200.0)
-_NOISE_NUMBERS: Final = 9973
-
-
-def improve(track: Track, plan: Actions, random: np.random.Generator, number: int, n_trials: int) -> Actions:
-    """One round of the search: return a plan that finishes no later than the one given, which finishes."""
-    course = course_of(track)
-    incumbent = drive_actions(track, plan)
-    plan = plan[: incumbent.n_actions]
-    if number % ROUNDS_PER_BEAM == ROUNDS_PER_BEAM - 1:
-        return _better_of(track, plan, incumbent, _beam_search(track, plan, incumbent, random))
-    highest_ms = random.choice(_TOLERANCES_MS)
-    tolerance_ms = np.linspace(highest_ms, 0.0, n_trials)
-    behind_m = random.uniform(0.5, 1.5) + 0.05 * highest_ms
-    found = climb(course, incumbent, plan, random.random((n_trials, N_DRAWS)), tolerance_ms, behind_m)
-    return _better_of(track, plan, incumbent, found)
-
-
-def _beam_search(track: Track, plan: Actions, incumbent: Drive, random: np.random.Generator) -> Actions | None:
-    """A beam from a random place on, with a random taste."""
-    estimate_settings = EstimateSettings(
-        speed_share=random.uniform(1.0, 1.1),
-        speed_penalty_s3_m3=10.0 ** random.uniform(-3.5, -2.0),
-        lateral_penalty_s_m2=10.0 ** random.uniform(-3.0, -1.5),
-        angle_penalty_s_rad2=10.0 ** random.uniform(-1.0, 0.5),
-        wall_penalty_s=random.uniform(0.0, 0.1),
-    )
-    course = course_of(track)
-    return search(
-        course,
-        incumbent,
-        plan,
-        estimate_of(track, course, incumbent, estimate_settings),
-        BeamSettings(width=int(random.integers(50, 150)), per_cell=int(random.integers(1, 4))),
-        random.permutation(len(KEYS))[: random.integers(9, len(KEYS) + 1)],
-        random.normal(0.0, 0.002, _NOISE_NUMBERS),
-        int(random.integers(0, len(plan))),
-    )
-
-
-def _better_of(track: Track, plan: Actions, incumbent: Drive, found: Actions | None) -> Actions:
-    """Drive what a search found, and take it if it is no worse."""
-    if found is None:
-        return plan
-    drive = drive_actions(track, found)
-    is_no_worse = drive.finish_ms >= 0 and (drive.finish_ms, -drive.overshoot_m) <= (
-        incumbent.finish_ms,
-        -incumbent.overshoot_m,
-    )
-    return found[: drive.n_actions] if is_no_worse else plan
+TRIALS_PER_ROUND: Final = 20_000
+"""A minute of one core and more, on tracks of half a minute."""
+ROUNDS_PER_CLIMB: Final = 4
+"""Every so many rounds the keys themselves are changed, and the driver's line in the others."""
+_LINE_TOLERANCES_MS: Final = (150.0, 80.0, 250.0)
+_CLIMB_TOLERANCES_MS: Final = (0.0, 50.0, 100.0)
+_MOST_ROOM: Final = 1.2
+"""Room for a race in between, as a share of the first driver's."""
 
 
 class TrackPlanner:
@@ -129,6 +80,7 @@ class TrackPlanner:
         self._seed = seed
         self._yardsticks = output_folder / "yardsticks.json"
         self._script = output_folder / "plans" / f"{self.name}.inputs"
+        self._line = output_folder / "plans" / f"{self.name}.line.npz"
         self._rounds = 0
         stored = read_entries(self._yardsticks).get(self.name)
         self.plan, self.entry = self._begin(stored, drives_of_tuning)
@@ -137,11 +89,45 @@ class TrackPlanner:
     def play_round(self, n_trials: int) -> bool:
         """Search once; return whether the plan's time became better."""
         random = np.random.default_rng([self._seed, zlib.crc32(self.name.encode()), self._rounds])
-        self.plan = improve(self.track, self.plan, random, self._rounds, n_trials)
+        if self._rounds % ROUNDS_PER_CLIMB == ROUNDS_PER_CLIMB - 1:
+            self._take(self._changed_keys(random, n_trials))
+        else:
+            self._take(self._changed_line(random, n_trials))
         self._rounds += 1
         before_ms = self.entry["planner_ms"]
         self._store()
         return self.entry["planner_ms"] < before_ms
+
+    def _changed_line(self, random: np.random.Generator, n_trials: int) -> Actions:
+        """Improve the driver's line and speeds, and drive it."""
+        highest_ms = _LINE_TOLERANCES_MS[self._rounds % len(_LINE_TOLERANCES_MS)]
+        self._driver, actions = line_search.improve_line(
+            self.track,
+            self._driver,
+            random.random((n_trials, line_search.N_DRAWS)),
+            np.linspace(highest_ms, 0.0, n_trials),
+            behind_ms=100.0 + 1.5 * highest_ms,
+            max_actions=self._room,
+        )
+        return actions
+
+    def _changed_keys(self, random: np.random.Generator, n_trials: int) -> Actions:
+        """Improve the plan itself."""
+        highest_ms = random.choice(_CLIMB_TOLERANCES_MS)
+        return climbing.climb(
+            course_of(self.track),
+            drive_actions(self.track, self.plan),
+            self.plan,
+            random.random((n_trials, climbing.N_DRAWS)),
+            np.linspace(highest_ms, 0.0, n_trials),
+            behind_m=1.0 + 0.05 * highest_ms,
+        )
+
+    def _take(self, found: Actions) -> None:
+        """Make what a search found the plan, if it finishes no later."""
+        old, new = drive_actions(self.track, self.plan), drive_actions(self.track, found)
+        if new.finish_ms >= 0 and (new.finish_ms, -new.overshoot_m) <= (old.finish_ms, -old.overshoot_m):
+            self.plan = found[: new.n_actions]
 
     def _begin(self, stored: Entry | None, drives_of_tuning: int) -> tuple[Actions, Entry]:
         """The stored plan and times, as far as they are this track's; the scripted driver's else."""
@@ -156,6 +142,8 @@ class TrackPlanner:
             tuned = tune(self.track, drives_of_tuning, self._seed)
         if tuned is None:
             raise UserError(f"{self.name}: the scripted driver never gets to the finish, whatever its settings")
+        self._room = int(_MOST_ROOM * len(tuned[2]))
+        self._driver = self._stored_driver(tuned[0])
         entry["scripted_tuned_ms"], entry["scripted_tuned_settings"] = tuned[1], tuned[0]._asdict()
         plan = min([*candidates, tuned[2]], key=lambda actions: drive_actions(self.track, actions).finish_ms)
         return plan[: drive_actions(self.track, plan).n_actions], entry
@@ -177,6 +165,13 @@ class TrackPlanner:
             return None
         return actions_of_script(text, finish_ms // ACTION_MS + 1)
 
+    def _stored_driver(self, settings: DriverSettings) -> line_search.LineDriver:
+        """The driver that the last search ended with, if it was made of the same settings; else one to begin with."""
+        driver = line_search.line_driver(self.track, settings)
+        stored = line_search.read_driver(self._line) if self._line.is_file() else driver
+        is_fitting = stored.settings == settings and stored.aside_m.shape == driver.aside_m.shape
+        return stored if is_fitting and line_search.finishes(self.track, stored, self._room) else driver
+
     def _store(self) -> None:
         """Write plan and times, the plan replayed from its text first."""
         script = script_of_actions(self.plan)
@@ -184,7 +179,8 @@ class TrackPlanner:
         assert finish_ms == drive_actions(self.track, self.plan).finish_ms, "the replay differs from the search"
         self.entry["planner_ms"] = finish_ms
         self.entry["planner_inputs"] = f"plans/{self.name}.inputs"
-        write_whole(self._script, script)
+        write_whole(self._script, script.encode())
+        write_whole(self._line, line_search.written_driver(self._driver))
         write_entry(self._yardsticks, self.name, self.entry)
 
 

@@ -94,14 +94,14 @@ def read_entries(file: Path) -> dict[str, Entry]:
 def write_entry(file: Path, name: str, entry: Entry) -> None:
     """Put one track's yardsticks into the file; the others stay."""
     entries = read_entries(file) | {name: entry}
-    write_whole(file, json.dumps(dict(sorted(entries.items())), indent=2) + "\n")
+    write_whole(file, json.dumps(dict(sorted(entries.items())), indent=2).encode() + b"\n")
 
 
-def write_whole(file: Path, text: str) -> None:
+def write_whole(file: Path, content: bytes) -> None:
     """Write a file so that nobody ever sees half of it."""
     file.parent.mkdir(parents=True, exist_ok=True)
     temporary = file.with_name(f".{file.name}.{os.getpid()}")
-    temporary.write_text(text, encoding="utf-8")
+    temporary.write_bytes(content)
     temporary.replace(file)
 
 

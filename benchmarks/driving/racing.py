@@ -6,6 +6,7 @@ same times here, through the socket and in a replay, bit for bit.
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -19,6 +20,7 @@ from trackmania_rl.simulator.gates import Gates, drive, gates_of_track
 from trackmania_rl.simulator.inputs import controls_of_keys
 from trackmania_rl.simulator.vehicle import TICK_MS, VEHICLE_DTYPE, spawn_vehicle
 from trackmania_rl.simulator.vehicle_parameters import STADIUM_CAR
+from trackmania_rl.simulator.vehicle_state import CarRecord
 from trackmania_rl.simulator.world import Ribbon, Track
 
 TICKS_PER_ACTION: Final = 5
@@ -179,3 +181,30 @@ def follow(course: Course, states: Field, actions: npt.NDArray[np.int8], first: 
         if is_lost(course, states, k + 1):
             return -1, k + 1, 0.0
     return -1, len(actions), 0.0
+
+
+@compiled
+def pose(course: Course, car: CarRecord) -> tuple[float, float, float, float]:
+    """A car seen from the road: metres to the left, radians of the car and of its motion to the left, m/s along it."""
+    section = car.ribbon_index
+    ribbon = course.ribbon
+    lateral_m = pointing_left = pointing_ahead = left_m_s = ahead_m_s = 0.0
+    for axis in range(3):
+        left, ahead = ribbon.left[section, axis], ribbon.forward[section, axis]
+        lateral_m += (car.position_m[axis] - ribbon.center_m[section, axis]) * left
+        pointing_left += car.rotation[axis, 2] * left
+        pointing_ahead += car.rotation[axis, 2] * ahead
+        left_m_s += car.velocity_m_s[axis] * left
+        ahead_m_s += car.velocity_m_s[axis] * ahead
+    heading_rad = math.atan2(pointing_left, pointing_ahead)
+    return lateral_m, heading_rad, math.atan2(left_m_s, max(ahead_m_s, 1.0)), ahead_m_s
+
+
+@compiled
+def smooth_finish_ms(course: Course, finished: Field, i: int) -> float:
+    """A finished race's time to fractions of a tick, for comparing races; the official one is floored to a tick."""
+    speed_squared = 0.0
+    for axis in range(3):
+        speed_squared += finished.cars[i].velocity_m_s[axis] ** 2
+    beyond_m = finished.cars[i].station_m - course.gates.station_m[-1]
+    return finished.times_ms[i, -1] - 1000.0 * beyond_m / max(math.sqrt(speed_squared), 1.0)
