@@ -25,6 +25,7 @@ STOPS_WITHIN_S = 10.0
 SMALL = {
     "run_name": "'tested'",
     "terminal_view": "'off'",
+    "use_torch_compile": False,  # a quarter of a minute for each of many short runs
     "float_hidden_dim": 16,
     "dense_hidden_dimension": 24,
     "iqn_embedding_dimension": 8,
