@@ -25,8 +25,8 @@ torch_device = "auto"
 learner_threads = "auto"
 collector_threads = 1
 
-# Compile the learner's update with torch.compile: about 1.4 times as fast, after a quarter of a minute of compiling at the
-# first update, which a stop waits for. On a processor it needs a C++ compiler; without one a line says so, and the update
+# Compile the learner's update with torch.compile: about 1.4 times as fast. The first update then takes a quarter of a
+# minute, and a stop waits for its end. On a processor it needs a C++ compiler; without one a line says so, and the update
 # runs as it is. Restart.
 use_torch_compile = True
 
