@@ -21,8 +21,8 @@ learner_threads = "auto"
 collector_threads = 1
 
 # Compile the learner's update with torch.compile: about 1.4 times as fast. The first update then takes a quarter of a
-# minute, and a stop waits for its end. On a processor it needs a C++ compiler; without one a line says so, and the update
-# runs as it is. Restart.
+# minute, and a stop waits for its end. A processor needs a C++ compiler for it; without one a line says so and the
+# update runs as it is. Restart.
 use_torch_compile = True
 
 # Time between two checkpoints, in seconds of wall-clock. Range: > 0.
