@@ -9,18 +9,14 @@ import time
 
 import numpy as np
 import pytest
+from plugin_clients import int32s
 from tminterface.structs import SimStateData
 
 from trackmania_rl.protocol import messages
 
-FAST = struct.pack("<if", 6, 80.0)
 FREEZE = struct.pack("<if", 6, 0.0)
 GET_STATE = b"\x09\x00\x00\x00"
 FOREVER = messages.pack_set_timeout(600_000_000)
-
-
-def int32s(*values):
-    return struct.pack(f"<{len(values)}i", *values)
 
 
 @pytest.fixture(autouse=True)

@@ -7,6 +7,7 @@ import time
 
 import numpy as np
 import pytest
+from plugin_clients import FAST, int32s
 from tminterface.structs import SimStateData
 
 from trackmania_rl.protocol import messages
@@ -18,15 +19,10 @@ from trackmania_rl.tmi_interaction.plugin_files import PLUGIN_FILE, read_version
 from trackmania_rl.tmi_interaction.tminterface2 import TMInterface
 
 UP = b"\x0a\x00\x00\x00\x00\x00\x01\x00"
-FAST = struct.pack("<if", 6, 80.0)
 FREEZE = struct.pack("<if", 6, 0.0)
 GET_STATE = b"\x09\x00\x00\x00"
 GIVE_UP = b"\x0b\x00\x00\x00"
 SERVED_WITHIN_S = 5.0
-
-
-def int32s(*values):
-    return struct.pack(f"<{len(values)}i", *values)
 
 
 @pytest.fixture(autouse=True)

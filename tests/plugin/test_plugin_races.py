@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import free_port
+from plugin_clients import free_port
 from plugin_game import SCRIPT
 
 from trackmania_rl.policy import PolicyDecision

@@ -6,11 +6,7 @@ import struct
 import time
 
 import pytest
-from conftest import RawClient, free_port
-
-
-def int32s(*values):
-    return struct.pack(f"<{len(values)}i", *values)
+from plugin_clients import RawClient, free_port, int32s
 
 
 @pytest.fixture(autouse=True)
