@@ -4,15 +4,16 @@
 # 1's, and so on. All must be free. Range: 1024 to 65535.
 base_tmi_port = 8478
 
-# Command line that starts one game instance on Linux, with {port} in it (Wine, Proton, Lutris). Empty: not set.
+# Command line that starts one game instance on Linux, with {port} in it (Wine, Proton, Lutris), such as
+# 'wine ~/TMLoader/TMLoader.exe run TmForever default /configstring="set custom_port {port}"'. Empty: not set.
 game_command = ""
 
-# Folder of the game's own documents (Tracks, Config). Empty: not set.
+# Folder of the game's own documents (Tracks, Config), usually Documents/TrackMania in your folder. Empty: not set.
 trackmania_base_path = ""
 
-# TMLoader's program, and the profile it starts (Windows). Empty: not set.
+# TMLoader's program, and its profile that loads TMInterface (Windows). Empty path: where its installer puts it.
 tmloader_path = ""
 tmloader_profile_name = "default"
 
-# The game account that logs in. Empty: the game asks.
+# The login of your online account. Empty: the game asks.
 username = ""

@@ -33,7 +33,8 @@ from trackmania_rl.multiprocess.run_network import make_network, pick_device
 from trackmania_rl.multiprocess.shared_run import CollectorTask, SharedRun, release_ctrl_c, send_logs_to
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager
-from trackmania_rl.tmi_interaction.launchers import SimulatedGameLauncher
+from trackmania_rl.tmi_interaction.game_records import GameRecords
+from trackmania_rl.tmi_interaction.launcher_choice import make_launcher
 from trackmania_rl.tmi_interaction.saved_states import SavedStates
 from trackmania_rl.track.generated_maps import GeneratedMaps
 
@@ -112,7 +113,9 @@ def make_managers(task: CollectorTask) -> list[GameInstanceManager]:
     """The managers of this collector's game instances."""
     settings = task.settings
     return [
-        GameInstanceManager(settings.game, settings.observation, SimulatedGameLauncher(port, task.maps_folder))
+        GameInstanceManager(
+            settings.game, settings.observation, make_launcher(settings.game, settings.user, port, task.maps_folder)
+        )
         for port in settings.game.tmi_ports_of(task.index)
     ]
 
@@ -156,6 +159,8 @@ def _end_at_once(*_: object) -> None:
 
 
 def _kill_children() -> None:
+    """End the game instances: the simulated ones are children, and the real ones are on record."""
+    GameRecords().end_own()
     for game in psutil.Process().children():
         with contextlib.suppress(psutil.NoSuchProcess):
             game.kill()

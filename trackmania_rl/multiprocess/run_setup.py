@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
@@ -12,20 +10,20 @@ import numpy.typing as npt
 
 from trackmania_rl.agents.shared_weights import SharedWeights
 from trackmania_rl.checkpoints import RunFolder
-from trackmania_rl.errors import UserError
 from trackmania_rl.features import ObservationLayout
 from trackmania_rl.multiprocess.collector_process import collector_process_fn
 from trackmania_rl.multiprocess.demonstrations import Demonstration
+from trackmania_rl.multiprocess.health.examination import check_start
+from trackmania_rl.multiprocess.health.findings import Context
+from trackmania_rl.multiprocess.health.run_checks import load_map_files, named_maps
 from trackmania_rl.multiprocess.live_settings import LiveSettings
 from trackmania_rl.multiprocess.rollout_transport import RolloutReceiver
-from trackmania_rl.multiprocess.run_network import make_network, pick_device
+from trackmania_rl.multiprocess.run_network import make_network
 from trackmania_rl.multiprocess.shared_run import CollectorTask, SharedRun, hold_back_ctrl_c, spawn_context
 from trackmania_rl.multiprocess.supervisor import CollectorSupervisor
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import Settings
-from trackmania_rl.simulator.track_file import load_track
-from trackmania_rl.tmi_interaction.launchers import check_port_is_free
-from trackmania_rl.track.reference_line import load_reference_line
+from trackmania_rl.tmi_interaction.game_instance_manager import PROJECT_FOLDER
 
 
 def load_reference_lines(settings: Settings, maps_folder: Path) -> dict[str, npt.NDArray[np.float64]]:
@@ -37,41 +35,17 @@ def load_reference_lines(settings: Settings, maps_folder: Path) -> dict[str, npt
     Raises:
         UserError: if a reference line, or a track of the simulated game, is missing or damaged.
     """
-    lines_m = {}
-    for entry in settings.game.map_cycle:
-        if entry.generator is not None:
-            continue
-        if settings.game.game == "simulated":
-            load_track(maps_folder / entry.map_path)
-        lines_m[entry.map_name] = load_reference_line(
-            maps_folder / entry.reference_line, settings.observation.distance_between_zone_centers_m
-        )
-    return lines_m
+    return {entry.map_name: load_map_files(settings, entry, maps_folder) for entry in named_maps(settings)}
 
 
 def check_machine(settings: Settings, folder: Path) -> None:
-    """Look at what the run needs of the machine.
+    """Look at what the run needs of the machine; the plugin of the real game is put in place.
 
     Raises:
         UserError: if the folder cannot be written to, the disk is full, the device or the game cannot be used, or a
             port that a game instance needs is taken.
     """
-    if not os.access(folder, os.W_OK):
-        raise UserError(f"the folder {folder} cannot be written to; choose another one with --output-folder")
-    free_mb = shutil.disk_usage(folder).free >> 20
-    if free_mb < settings.run.minimum_free_disk_mb:
-        raise UserError(
-            f"the disk of {folder} has {free_mb} MB free, less than minimum_free_disk_mb = "
-            f"{settings.run.minimum_free_disk_mb}: no checkpoint could be written; free some space"
-        )
-    pick_device(settings.run.torch_device)
-    if settings.game.game != "simulated":
-        raise UserError(
-            f'game = "{settings.game.game}": the launcher of the real game is not part of this version yet; '
-            'set game = "simulated"'
-        )
-    for port in settings.game.tmi_ports:
-        check_port_is_free(port)
+    check_start(Context(settings, folder, PROJECT_FOLDER))
 
 
 def share_run(settings: Settings, layout: ObservationLayout, seeds: SeedTree, snapshot_file: Path) -> SharedRun:

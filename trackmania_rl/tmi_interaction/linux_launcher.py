@@ -27,10 +27,14 @@ def linux_launcher(port: int, user: UserSettings) -> TmnfLauncher:
     return TmnfLauncher(port, game_command(port, user), open_x11_windows, user)
 
 
-def split_game_command(command: str) -> list[str]:
+def split_game_command(command: str, which: Callable[[str], str | None] = shutil.which) -> list[str]:
     """The words of `game_command`, as a shell would split them; `~/` at a word's beginning is the home folder.
 
     No shell runs it: for pipes and variables, name a script of your own, such as "sh start_game.sh {port}".
+
+    Args:
+        command: the setting.
+        which: a program's path, None if it is not there.
 
     Raises:
         UserError: if it is empty, lacks `{port}`, has an unclosed quote, or names a program that is not there.
@@ -49,7 +53,7 @@ def split_game_command(command: str) -> list[str]:
             f"game_command = {command!r} has no {{port}} in it: put it where the port belongs, such as: {EXAMPLE}"
         )
     words = [str(Path(word).expanduser()) if word.startswith("~/") else word for word in words]
-    if shutil.which(words[0]) is None:
+    if which(words[0]) is None:
         raise UserError(
             f"game_command begins with {words[0]!r}, and there is no such program: install it, or give its whole path "
             "in user_config.py"

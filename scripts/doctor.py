@@ -1,0 +1,91 @@
+"""Check whether this machine can run a training: each line says what was found and, unless it is well, what to do.
+
+With --play a game is started, driven forward for 5 seconds and ended; its picture is written to a file. If the real
+game is asked for and not there yet, the simulated game is played in its place. docs/troubleshooting.rst has a section
+for each line. The exit code is 0 if there is no problem, else 1.
+
+Examples:
+  python scripts/doctor.py
+  python scripts/doctor.py --config config_files/config_tmnf.py --play
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import logging
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+PROJECT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not installed, and from anywhere
+
+if TYPE_CHECKING:
+    from trackmania_rl.multiprocess.health.findings import Finding
+
+INTERRUPTED = 130
+"""Exit code of a command that was interrupted, as shells have it."""
+
+
+def main() -> int:
+    """Run the command line; return the exit code."""
+    arguments = parse_arguments()
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
+    try:
+        from trackmania_rl.multiprocess.health.examination import examine
+    except ImportError as error:  # which every later check would need
+        print(f"problem: packages: {error}: python -m pip install -r requirements.txt", file=sys.stderr)
+        return 1
+    picture_file = arguments.picture if arguments.play else None
+    try:
+        findings = examine(arguments.config, arguments.set, arguments.output_folder, PROJECT, picture_file)
+        return write_json(findings) if arguments.json else show(findings)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("--config", type=Path, default=PROJECT / "config_files" / "config.py", help="configuration file")
+    add("--set", action="append", default=[], metavar="NAME=VALUE", help="override a setting; may be repeated")
+    add("--output-folder", type=Path, default=PROJECT, help="where a run would write (default: the project)")
+    add("--play", action="store_true", help="start one game and drive 5 s forward")
+    add("--picture", type=Path, default=Path("doctor.png"), metavar="FILE.png", help="of --play (default %(default)s)")
+    add("--json", action="store_true", help="print the findings as JSON")
+    return parser.parse_args()
+
+
+def show(findings: Iterator[Finding]) -> int:
+    """Print each finding as soon as it is there; return the exit code."""
+    from rich.console import Console
+
+    from trackmania_rl.multiprocess.health.findings import GUIDE, Level
+
+    colours = {Level.OK: "green", Level.WARNING: "yellow", Level.PROBLEM: "bold red"}
+    counts = dict.fromkeys(Level, 0)
+    console = Console(highlight=False)
+    for finding in findings:
+        counts[finding.level] += 1
+        console.print(f"{finding.level.value:<8}", style=colours[finding.level], end="")
+        console.print(f"{finding.check.value}: {finding.text}", markup=False, soft_wrap=True)
+    n_problems, n_warnings = counts[Level.PROBLEM], counts[Level.WARNING]
+    guide = f"; see {GUIDE}" if n_problems + n_warnings else ""
+    console.print(f"{n_problems} problems, {n_warnings} warnings{guide}")
+    return int(n_problems > 0)
+
+
+def write_json(findings: Iterator[Finding]) -> int:
+    """Print all findings as one JSON object; return the exit code."""
+    found = [dataclasses.asdict(finding) for finding in findings]
+    n_problems = sum(finding["level"] == "problem" for finding in found)
+    print(json.dumps({"problems": n_problems, "findings": found}, indent=2))
+    return int(n_problems > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

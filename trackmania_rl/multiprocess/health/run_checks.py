@@ -1,0 +1,93 @@
+"""What a run needs beside the machine: maps with their lines, and ports."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from trackmania_rl.errors import UserError
+from trackmania_rl.multiprocess.health.findings import Check, Context, Finding, ok, problem, warning
+from trackmania_rl.settings import MapEntry, Settings
+from trackmania_rl.simulator.track_file import load_track
+from trackmania_rl.tmi_interaction.game_records import GameRecords
+from trackmania_rl.tmi_interaction.launcher_choice import make_launcher
+from trackmania_rl.tmi_interaction.launchers import check_port_is_free
+from trackmania_rl.track.reference_line import load_reference_line
+
+
+def load_map_files(settings: Settings, entry: MapEntry, maps_folder: Path) -> npt.NDArray[np.float64]:
+    """Read the files of a map of the map cycle.
+
+    Returns:
+        (N, 3) points of the reference line.
+
+    Raises:
+        UserError: if the reference line, or the track of the simulated game, is missing or damaged.
+    """
+    if settings.game.game == "simulated":
+        load_track(maps_folder / entry.map_path)
+    return load_reference_line(maps_folder / entry.reference_line, settings.observation.distance_between_zone_centers_m)
+
+
+def named_maps(settings: Settings) -> list[MapEntry]:
+    """Each map of the map cycle once; generators have no files yet."""
+    entries = {entry.map_name: entry for entry in settings.game.map_cycle if entry.generator is None}
+    return list(entries.values())
+
+
+def check_maps(context: Context) -> list[Finding]:
+    """The files of the map cycle's maps, here and in the real game's own folder."""
+    settings, findings = context.settings, []
+    for entry in named_maps(settings):
+        try:
+            points_m = load_map_files(settings, entry, context.maps_folder)
+        except UserError as error:
+            findings.append(problem(Check.MAPS, f"map {entry.map_name}: {error}"))
+        else:
+            findings.append(ok(Check.MAPS, f"map {entry.map_name}: a reference line of {len(points_m):,} points"))
+    return findings + check_maps_of_game(context)
+
+
+def check_maps_of_game(context: Context) -> list[Finding]:
+    """Whether the real game has the maps, as far as its folder is known."""
+    game, findings = context.settings.game, []
+    if game.game == "simulated":
+        return []
+    try:
+        launcher = make_launcher(
+            game, context.settings.user, game.base_tmi_port, context.maps_folder, context.system.platform
+        )
+    except UserError:  # no launcher for this system, which another check says
+        return []
+    for entry in named_maps(context.settings):
+        try:
+            launcher.check_map(entry.map_path)
+        except UserError as error:
+            findings.append(problem(Check.MAPS, f"map {entry.map_name}: {error}"))
+    return findings
+
+
+def check_ports(settings: Settings, records: GameRecords | None = None) -> list[Finding]:
+    """Whether each game instance finds its port free."""
+    records, findings = records or GameRecords(), []
+    ports = settings.game.tmi_ports
+    if not ports:
+        return [ok(Check.PORTS, "none needed: the collectors play their games themselves")]
+    for port in ports:
+        try:
+            check_port_is_free(port)
+        except UserError as error:
+            left_behind = records.left_behind(port)
+            if left_behind is None:
+                findings.append(problem(Check.PORTS, error))
+            else:
+                findings.append(
+                    warning(
+                        Check.PORTS,
+                        f"port {port} is in use by a game that an earlier run left behind (process {left_behind.pid}); "
+                        "the next start ends it",
+                    )
+                )
+    return findings or [ok(Check.PORTS, f"{ports[0]} to {ports[-1]} are free")]
