@@ -1,0 +1,221 @@
+"""The yardsticks: every stored plan gives its time, and a search never loses what it began with."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from trackmania_rl.errors import UserError
+from trackmania_rl.simulator.scripted_driver import CAREFUL_DRIVER, FAST_DRIVER, DriverSettings
+from trackmania_rl.simulator.track_file import load_track
+from trackmania_rl.simulator.world import Track, build_ribbon
+
+SHIPPED = ("valley", "speedway", "hills", "kart", "rally", "jump", "ring")
+
+
+@pytest.fixture(autouse=True)
+def _import_from_the_repository(monkeypatch, repository_root):
+    monkeypatch.syspath_prepend(repository_root)  # benchmarks/ is no installed package
+
+
+@pytest.fixture(scope="module")
+def folder(repository_root) -> Path:
+    return repository_root / "benchmarks" / "driving"
+
+
+@pytest.fixture(scope="module")
+def entries(folder) -> dict:
+    return json.loads((folder / "yardsticks.json").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def bend() -> Track:
+    """A right-angled bend between two short straights, two checkpoints."""
+    steps_m = np.concatenate([np.full(140, 0.0), np.full(60, np.pi / 2 / 60), np.full(110, 0.0)])
+    heading_rad = np.cumsum(steps_m)
+    line_m = np.zeros((len(heading_rad) + 1, 3))
+    line_m[1:, 0], line_m[1:, 2] = np.cumsum(0.5 * np.sin(heading_rad)), np.cumsum(0.5 * np.cos(heading_rad))
+    return Track("bend", build_ribbon(line_m), (50.0, 110.0), 155.0)
+
+
+def scripted_plan(track: Track, settings: DriverSettings = CAREFUL_DRIVER) -> np.ndarray:
+    from benchmarks.driving.driver_tuning import scripted_race
+
+    race = scripted_race(track, settings)
+    assert race is not None
+    return race[1]
+
+
+def test_every_shipped_track_has_yardsticks(entries):
+    assert set(SHIPPED) <= set(entries)
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_stored_plan_replays_to_its_time_exactly(name, entries, folder, repository_root):
+    from benchmarks.driving.plans import actions_of_script, replay_ms, script_of_actions
+    from benchmarks.driving.racing import ACTION_MS, drive_actions
+
+    entry = entries[name]
+    track = load_track(repository_root / "maps" / f"{name}.toml")
+    script = (folder / entry["planner_inputs"]).read_text(encoding="utf-8")
+    assert replay_ms(track, script) == entry["planner_ms"]
+    actions = actions_of_script(script, entry["planner_ms"] // ACTION_MS + 1)  # an agent's keys at an agent's times
+    assert drive_actions(track, actions).finish_ms == entry["planner_ms"]
+    assert script_of_actions(actions) == script
+    assert entry["planner_ms"] <= entry["scripted_tuned_ms"] <= entry["scripted_fast_ms"]
+    assert entry["length_m"] == pytest.approx(track.finish_station_m, abs=0.1)
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_the_scripted_drivers_take_their_stored_times(name, entries, repository_root):
+    from benchmarks.driving.driver_tuning import scripted_race
+
+    track = load_track(repository_root / "maps" / f"{name}.toml")
+    drivers = {
+        "scripted_careful_ms": CAREFUL_DRIVER,
+        "scripted_fast_ms": FAST_DRIVER,
+        "scripted_tuned_ms": DriverSettings(**entries[name]["scripted_tuned_settings"]),
+    }
+    for key, settings in drivers.items():
+        race = scripted_race(track, settings)
+        assert race is not None
+        assert race[0] == entries[name][key], key
+
+
+def test_a_script_gives_back_its_actions():
+    from benchmarks.driving.plans import actions_of_script, script_of_actions
+
+    actions = np.random.default_rng(3).integers(0, 12, 77).astype(np.int8)
+    np.testing.assert_array_equal(actions_of_script(script_of_actions(actions), 77), actions)
+
+
+@pytest.mark.parametrize("script", ["0.01 press up", "0.00 steer 65536", "0.00 press left; 0.00 press right"])
+def test_a_script_of_other_inputs_than_actions_is_refused(script):
+    from benchmarks.driving.plans import actions_of_script
+
+    with pytest.raises(UserError, match="none of an agent's actions"):
+        actions_of_script(script, 5)
+
+
+def test_an_action_sequence_gives_the_same_race_as_its_script(bend):
+    from benchmarks.driving.plans import replay_ms, script_of_actions
+    from benchmarks.driving.racing import drive_actions
+
+    plan = scripted_plan(bend)
+    drive = drive_actions(bend, plan)
+    assert drive.n_actions == len(plan) == len(drive.states.cars)
+    assert drive.finish_ms // 50 + 1 == drive.n_actions
+    assert replay_ms(bend, script_of_actions(plan)) == drive.finish_ms
+
+
+def test_an_unfinished_race_has_no_time(bend):
+    from benchmarks.driving.racing import drive_actions
+
+    assert drive_actions(bend, np.zeros(11, dtype=np.int8)).finish_ms == -1
+
+
+def test_the_line_driver_begins_as_the_scripted_driver(bend):
+    from benchmarks.driving import line_search
+
+    driver = line_search.line_driver(bend, FAST_DRIVER)
+    _, actions = line_search.improve_line(bend, driver, np.zeros((0, line_search.N_DRAWS)), np.zeros(0), 100.0, 300)
+    np.testing.assert_array_equal(actions, scripted_plan(bend, FAST_DRIVER)[: len(actions)])
+
+
+@pytest.mark.parametrize("tolerance_ms", [0.0, 60.0])
+def test_searching_the_line_is_repeatable_and_never_for_the_worse(bend, tolerance_ms):
+    from benchmarks.driving import line_search
+    from benchmarks.driving.racing import drive_actions
+
+    driver = line_search.line_driver(bend, CAREFUL_DRIVER)
+    draws = np.random.default_rng(5).random((300, line_search.N_DRAWS))
+    first, again = (
+        line_search.improve_line(bend, driver, draws, np.full(300, tolerance_ms), 200.0, 300) for _ in range(2)
+    )
+    np.testing.assert_array_equal(first[1], again[1])
+    np.testing.assert_array_equal(first[0].aside_m, again[0].aside_m)
+    before_ms = drive_actions(bend, scripted_plan(bend)).finish_ms
+    assert drive_actions(bend, first[1]).finish_ms < before_ms
+    assert not driver.aside_m.any(), "the driver that was given has changed"
+    # The best driver, driven anew, takes the best actions.
+    _, redriven = line_search.improve_line(bend, first[0], draws[:0], np.zeros(0), 200.0, 300)
+    np.testing.assert_array_equal(redriven, first[1])
+
+
+@pytest.mark.parametrize("tolerance_ms", [0.0, 60.0])
+def test_changing_keys_is_repeatable_and_never_for_the_worse(bend, tolerance_ms):
+    from benchmarks.driving import climbing
+    from benchmarks.driving.racing import course_of, drive_actions
+
+    plan = scripted_plan(bend)
+    incumbent = drive_actions(bend, plan)
+    draws = np.random.default_rng(7).random((500, climbing.N_DRAWS))
+    first, again = (
+        climbing.climb(course_of(bend), incumbent, plan, draws, np.full(500, tolerance_ms), 3.0) for _ in range(2)
+    )
+    np.testing.assert_array_equal(first, again)
+    drive = drive_actions(bend, first)
+    assert 0 < drive.finish_ms < incumbent.finish_ms
+    assert drive.n_actions == len(first)
+
+
+def test_a_driver_is_read_as_it_was_written(bend, tmp_path):
+    from benchmarks.driving import line_search
+
+    driver = line_search.line_driver(bend, FAST_DRIVER)
+    driver.aside_m[:] = np.linspace(-1.0, 1.0, len(driver.aside_m))
+    file = tmp_path / "driver.npz"
+    file.write_bytes(line_search.written_driver(driver))
+    read = line_search.read_driver(file)
+    assert read.settings == driver.settings
+    for curve, expected in zip(read[1:], driver[1:], strict=True):
+        np.testing.assert_array_equal(curve, expected)
+    file.write_bytes(b"no archive")
+    with pytest.raises(UserError, match="damaged"):
+        line_search.read_driver(file)
+
+
+@pytest.fixture
+def jump_copy(repository_root, tmp_path) -> Path:
+    """A track file that is none of the shipped ones."""
+    for name in ("jump.toml", "jump_0.5m.npy"):
+        (tmp_path / name.replace("jump.", "mine.")).write_bytes((repository_root / "maps" / name).read_bytes())
+    return tmp_path / "mine.toml"
+
+
+def test_the_command_makes_yardsticks_keeps_them_and_repeats_itself(jump_copy, tmp_path, capsys):
+    from benchmarks.driving.plan import main
+    from benchmarks.driving.score import read_yardsticks
+
+    def run(folder: str, rounds: int) -> bytes:
+        options = ["--trials", "30", "--tuning-drives", "9", "--output-folder", str(tmp_path / folder)]
+        assert main(["--track-file", str(jump_copy), "--rounds", str(rounds), *options]) == 0
+        return (tmp_path / folder / "plans" / "mine.inputs").read_bytes()
+
+    assert run("a", 4) == run("b", 4)
+    before = read_yardsticks(tmp_path / "a" / "yardsticks.json", ["mine"])["mine"]
+    assert before.planner_ms <= before.scripted_tuned_ms
+    kept = run("a", 0)
+    assert kept == (tmp_path / "b" / "plans" / "mine.inputs").read_bytes()
+    run("a", 1)
+    assert read_yardsticks(tmp_path / "a" / "yardsticks.json", ["mine"])["mine"].planner_ms <= before.planner_ms
+
+
+def test_a_plan_of_another_track_is_not_kept(jump_copy, tmp_path, capsys):
+    from benchmarks.driving.plan import main
+
+    plan = tmp_path / "out" / "plans" / "mine.inputs"
+    plan.parent.mkdir(parents=True)
+    plan.write_text("0.00 press up\n", encoding="utf-8")
+    options = ["--trials", "30", "--tuning-drives", "9", "--output-folder", str(tmp_path / "out")]
+    assert main(["--track-file", str(jump_copy), "--rounds", "0", *options]) == 0
+    assert "does not finish" in capsys.readouterr().out
+    assert "rel up" in plan.read_text(encoding="utf-8")
+
+
+def test_an_unknown_track_is_named(capsys):
+    from benchmarks.driving.plan import main
+
+    assert main(["--tracks", "nowhere", "--rounds", "0"]) == 1
+    assert "nowhere: no such track file" in capsys.readouterr().err
