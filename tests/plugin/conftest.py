@@ -27,12 +27,12 @@ def straight_line_m(length_m: float) -> np.ndarray:
 
 
 @pytest.fixture(scope="session")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The built host; skips where it cannot be built."""
+def library(pytestconfig: pytest.Config) -> Path:
+    """The host, built once for all sessions with the same sources; skips where it cannot be built."""
     missing = plugin_host.what_is_missing()
     if missing is not None:
         pytest.skip(f"the plugin's script cannot be executed here: {missing}")
-    return plugin_host.build(tmp_path_factory.mktemp("host"))
+    return plugin_host.build(pytestconfig.cache.mkdir("plugin_host"))
 
 
 @pytest.fixture(scope="session")
