@@ -21,7 +21,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "simulator.chaos",
         "in_process",
     ),
-    ("multiprocess",),
+    ("multiprocess", "migration"),
     ("multiprocess.*_process", "multiprocess.supervisor", "multiprocess.run_setup"),
 )
 """Lowest first. `x.*` is every module of x that no later layer names."""

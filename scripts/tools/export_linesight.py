@@ -1,0 +1,41 @@
+"""Write a run as the files of a Linesight run: weights1.torch, weights2.torch, optimizer1.torch and the others.
+
+    python scripts/tools/export_linesight.py save/my_run --output linesight/save/my_run
+
+Linesight's network is that of config_tmnf.py; a run with another kind of network (layer normalization, no image, ...)
+is refused. docs/migration.rst says what carries over.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from pathlib import Path
+
+PROJECT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not installed, and from anywhere
+
+from trackmania_rl.errors import UserError  # noqa: E402
+
+
+def main(words: list[str] | None = None) -> int:
+    """Run the command line; return the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run_folder", type=Path, help="save/RUN_NAME, with checkpoint.pt")
+    parser.add_argument("--output", type=Path, required=True, help="a new or empty folder")
+    arguments = parser.parse_args(words)
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
+    from trackmania_rl.migration.linesight_run import export_linesight_run
+
+    try:
+        export_linesight_run(arguments.run_folder, arguments.output)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    print(f"{arguments.output}: {', '.join(sorted(file.name for file in arguments.output.iterdir()))}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

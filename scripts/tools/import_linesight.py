@@ -1,0 +1,87 @@
+"""Make a run of a Linesight run, for `train.py` to go on with: weights, optimizer, counters and best times.
+
+    python scripts/tools/import_linesight.py linesight/save/my_run --output save/my_run
+
+The run's own configuration is read where it lies in its folder (config_copy.py or config.bak.py), or where
+--linesight-config says; nothing in these files is run. docs/migration.rst says what carries over.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import logging
+import sys
+from pathlib import Path
+
+PROJECT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not installed, and from anywhere
+
+from trackmania_rl.errors import UserError  # noqa: E402
+
+
+def parse_arguments(words: list[str] | None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("run_folder", type=Path, help="Linesight's save/RUN_NAME, with weights1.torch")
+    add("--output", type=Path, required=True, help="save/RUN_NAME here; must not hold a run yet")
+    add(
+        "--config",
+        type=Path,
+        default=PROJECT / "config_files" / "config_tmnf.py",
+        help="our configuration to start from (default: the full-size one)",
+    )
+    add("--linesight-config", type=Path, help="the run's configuration file, if it is not in its folder")
+    add("--set", action="append", default=[], metavar="NAME=VALUE", help="override a setting; may be repeated")
+    add("--frames", type=int, help="frames played so far, where accumulated_stats.joblib does not tell")
+    return parser.parse_args(words)
+
+
+def main(words: list[str] | None = None) -> int:
+    """Run the command line; return the exit code."""
+    arguments = parse_arguments(words)
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
+    try:
+        import_run(arguments)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def import_run(arguments: argparse.Namespace) -> None:
+    """Read, convert and write."""
+    # Torch takes seconds to import: after the command line and its mistakes.
+    from trackmania_rl.migration.linesight_run import (
+        find_linesight_config,
+        import_linesight_run,
+        overrides_of_linesight_config,
+        read_linesight_run,
+    )
+
+    if not arguments.run_folder.is_dir():
+        raise UserError(f"{arguments.run_folder} is no folder")
+    if arguments.frames is not None and arguments.frames < 0:
+        raise UserError(f"--frames {arguments.frames} must be 0 or more")
+    run = read_linesight_run(arguments.run_folder)
+    if arguments.frames is not None:
+        statistics = dataclasses.replace(run.statistics, frames=arguments.frames)
+        run = dataclasses.replace(run, statistics=statistics)
+    linesight_config = arguments.linesight_config or find_linesight_config(arguments.run_folder)
+    overrides: tuple[str, ...] = ()
+    if linesight_config is not None:
+        overrides = overrides_of_linesight_config(linesight_config, arguments.config)
+    output = arguments.output.resolve()
+    folder = import_linesight_run(run, output, arguments.config, (*overrides, *arguments.set))
+    root = output.parent.parent
+    elsewhere = "" if root == PROJECT else f" --output-folder {root}"
+    print(
+        f"{folder.path}: {run.statistics.frames:,} frames, {run.statistics.batches:,} batches"
+        f"{'' if run.moments is not None else ', a fresh optimizer'}. Go on with:\n"
+        f"    python scripts/train.py --set run_name={output.name}{elsewhere}"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,143 @@
+"""A small Linesight run on disk, written by plain torch and pickle as that program writes it."""
+
+import importlib.util
+import pickle
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from trackmania_rl.features import ObservationLayout
+from trackmania_rl.settings import Settings, load_settings
+
+SMALL = (
+    "image_width_px=19",
+    "image_height_px=17",
+    "conv_channels=(3, 5)",
+    "conv_kernel_sizes=(4, 3)",
+    "conv_strides=(2, 1)",
+    "float_hidden_dim=11",
+    "dense_hidden_dimension=14",
+    "iqn_embedding_dimension=9",
+    "torch_device=cpu",
+    "use_torch_compile=False",
+)
+STATISTICS = {
+    "alltime_min_ms": {"hock": np.int64(54_320), "map5": 118_450, "never finished": 300_000},
+    "rolling_mean_ms": {"hock": 55_000.5},
+    "cumul_number_frames_played": 1_234_567,
+    "cumul_number_memories_generated": np.int32(1_200_000),
+    "cumul_training_hours": np.float64(7.5),
+    "cumul_number_batches_done": 71_234,
+}
+
+
+def load_sibling(name: str):
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).parent / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+PublishedNetwork = load_sibling("published_network").PublishedNetwork
+
+
+def published_network(settings: Settings) -> "PublishedNetwork":
+    """The published network in the sizes of a configuration, with random weights."""
+    layout = ObservationLayout.from_settings(settings.observation)
+    agent = settings.agent
+    return PublishedNetwork(
+        layout.mean.tolist(),
+        layout.std.tolist(),
+        channels=agent.conv_channels,
+        kernels=agent.conv_kernel_sizes,
+        strides=agent.conv_strides,
+        image_px=(settings.game.image_height_px, settings.game.image_width_px),
+        hidden=agent.float_hidden_dim,
+        dense=agent.dense_hidden_dimension,
+        cosines=agent.iqn_embedding_dimension,
+        n_actions=len(settings.game.inputs),
+    )
+
+
+@dataclass
+class WrittenRun:
+    """A Linesight run on disk, and what it was written from."""
+
+    folder: Path
+    online: PublishedNetwork
+    target: PublishedNetwork
+    optimizer: torch.optim.RAdam
+
+
+def make_gradients(network, seed):
+    """The same gradients for the same seed."""
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in network.parameters():
+        parameter.grad = torch.randn(parameter.shape, generator=generator) * 1e-2
+
+
+def write_run(folder: Path, settings: Settings, *, prefix: str = "", n_steps: int = 7, statistics=None) -> WrittenRun:
+    folder.mkdir(parents=True)
+    torch.manual_seed(5)
+    online, target = published_network(settings), published_network(settings)
+    optimizer = torch.optim.RAdam(online.parameters(), lr=1e-3, eps=1e-4, betas=(0.9, 0.999))
+    for step in range(n_steps):
+        make_gradients(online, step)
+        optimizer.step()
+    for name, network in (("weights1", online), ("weights2", target)):
+        torch.save({prefix + key: value for key, value in network.state_dict().items()}, folder / f"{name}.torch")
+    torch.save(optimizer.state_dict(), folder / "optimizer1.torch")
+    scaler = {"scale": 8192.0, "growth_factor": 2.0, "backoff_factor": 0.5, "growth_interval": 2000}
+    torch.save({**scaler, "_growth_tracker": 123}, folder / "scaler.torch")
+    stored = defaultdict(int, STATISTICS if statistics is None else statistics)
+    (folder / "accumulated_stats.joblib").write_bytes(pickle.dumps(stored))
+    return WrittenRun(folder, online, target, optimizer)
+
+
+@pytest.fixture(scope="session")
+def full_size_config(repository_root: Path) -> Path:
+    return repository_root / "config_files" / "config_tmnf.py"
+
+
+@pytest.fixture(scope="session")
+def small_settings(full_size_config: Path) -> Settings:
+    return load_settings(full_size_config, SMALL)
+
+
+@pytest.fixture
+def small_run(tmp_path: Path, small_settings: Settings) -> WrittenRun:
+    return write_run(tmp_path / "linesight" / "small", small_settings, prefix="_orig_mod.")
+
+
+def run_tool(name: str, *words: object) -> int:
+    """Run scripts/tools/NAME.py as from a command line."""
+    file = Path(__file__).resolve().parents[2] / "scripts" / "tools" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(name, file)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.main([str(word) for word in words])
+
+
+@pytest.fixture
+def tool():
+    return run_tool
+
+
+@pytest.fixture
+def small_words() -> list[str]:
+    """--set ... for the small sizes."""
+    return [word for text in SMALL for word in ("--set", text)]
+
+
+@pytest.fixture
+def gradients():
+    return make_gradients
+
+
+@pytest.fixture
+def write_linesight_run():
+    return write_run

@@ -1,0 +1,135 @@
+"""Reading files that a stranger wrote: numbers come out, and nothing is run."""
+
+import collections
+import contextlib
+import os
+import pickle
+import zlib
+
+import numpy as np
+import pytest
+import torch
+
+from trackmania_rl.migration.linesight_files import (
+    LinesightFileError,
+    LinesightStatistics,
+    read_loss_scale,
+    read_moments,
+    read_statistics,
+    read_weights,
+    write_statistics,
+)
+
+
+class Evil:
+    """Runs a command when it is unpickled."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def __reduce__(self):
+        return os.system, (f"touch {self.folder / 'was_run'}",)
+
+
+@pytest.fixture
+def written(tmp_path):
+    def write(content, protocol=pickle.HIGHEST_PROTOCOL):
+        file = tmp_path / "accumulated_stats.joblib"
+        file.write_bytes(pickle.dumps(content, protocol))
+        return file
+
+    return write
+
+
+@pytest.mark.parametrize("protocol", range(3, pickle.HIGHEST_PROTOCOL + 1))
+def test_numbers_of_all_kinds_are_read(written, protocol):
+    content = collections.defaultdict(int)
+    content |= {
+        "cumul_number_frames_played": np.int64(-0) + 2**40,
+        "cumul_number_memories_generated": np.uint16(65_535),
+        "cumul_number_batches_done": np.float32(12.0),
+        "cumul_training_hours": np.float64(0.1),
+        "alltime_min_ms": {"a": np.int32(54_000), "b": 61_000.0, "c": np.array(5, dtype=">i4")[()]},
+        "list": [1, (2, 3), None, True, "text", b"bytes"],
+    }
+    assert read_statistics(written(content, protocol)) == LinesightStatistics(
+        frames=2**40,
+        transitions=65_535,
+        batches=12,
+        training_hours=0.1,
+        best_times_ms={"a": 54_000, "b": 61_000, "c": 5},
+    )
+
+
+def test_what_is_wrong_counts_as_not_told(written):
+    content = {"cumul_number_frames_played": -5, "cumul_training_hours": float("nan"), "alltime_min_ms": "none"}
+    assert read_statistics(written(content)) == LinesightStatistics()
+
+
+def test_statistics_that_run_code_are_refused(written, tmp_path):
+    with pytest.raises(LinesightFileError, match=r"it asks for posix\.system|it asks for nt\.system"):
+        read_statistics(written({"cumul_number_frames_played": Evil(tmp_path)}))
+    assert not (tmp_path / "was_run").exists()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"x": np.zeros(3)},
+        {"x": np.array("text")[()]},
+        collections.Counter(a=1),
+        [1, 2],
+        collections.defaultdict(eval),
+        {"x": print},
+    ],
+    ids=["array", "text scalar", "Counter", "list", "defaultdict of eval", "function"],
+)
+def test_other_contents_are_refused(written, content):
+    with pytest.raises(LinesightFileError):
+        read_statistics(written(content))
+
+
+def test_damaged_statistics_are_refused(written, tmp_path):
+    file = written({"cumul_number_frames_played": 5, "alltime_min_ms": {"a": np.int64(7)}})
+    content, generator = file.read_bytes(), np.random.default_rng(0)
+    file.write_bytes(zlib.compress(content))
+    with pytest.raises(LinesightFileError):
+        read_statistics(file)
+    for _ in range(500):
+        damaged = bytearray(content[: generator.integers(1, len(content) + 1)])
+        for _ in range(generator.integers(0, 4)):
+            damaged[generator.integers(len(damaged))] = generator.integers(256)
+        file.write_bytes(damaged)
+        with contextlib.suppress(LinesightFileError):
+            assert isinstance(read_statistics(file), LinesightStatistics)
+
+
+@pytest.mark.parametrize("read", [read_weights, read_moments, read_loss_scale])
+def test_torch_files_that_run_code_are_refused(tmp_path, read):
+    torch.save({"weight": Evil(tmp_path)}, tmp_path / "file.torch")
+    with pytest.raises(LinesightFileError, match="cannot be read as plain tensors"):
+        read(tmp_path / "file.torch")
+    assert not (tmp_path / "was_run").exists()
+
+
+@pytest.mark.parametrize("read", [read_weights, read_moments, read_loss_scale])
+@pytest.mark.parametrize("content", [{}, [], 5, {"state": 3}, {1: torch.ones(2)}, {"scale": "x"}, {"scale": -1.0}])
+def test_torch_files_of_another_kind_are_refused(tmp_path, read, content):
+    torch.save(content, tmp_path / "file.torch")
+    if read is read_loss_scale and isinstance(content, dict) and "scale" not in content:
+        assert read(tmp_path / "file.torch").updates_since_growth == 0  # a scaler that is switched off saves nothing
+        return
+    with pytest.raises(LinesightFileError):
+        read(tmp_path / "file.torch")
+
+
+def test_an_optimizer_without_a_step_is_none(tmp_path):
+    torch.save(torch.optim.RAdam([torch.nn.Parameter(torch.ones(3))]).state_dict(), tmp_path / "optimizer1.torch")
+    assert read_moments(tmp_path / "optimizer1.torch") is None
+
+
+def test_statistics_written_are_those_read(tmp_path):
+    statistics = LinesightStatistics(11, 7, 5, 0.25, {"hock": 54_000})
+    write_statistics(tmp_path / "stats", statistics, batch_size=9, target_updates_every=13)
+    assert read_statistics(tmp_path / "stats") == statistics
+    assert pickle.loads((tmp_path / "stats").read_bytes())["cumul_number_target_network_updates"] == 5 * 9 // 13

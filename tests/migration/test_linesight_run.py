@@ -1,0 +1,196 @@
+"""Linesight runs in, the same numbers out, and back."""
+
+import os
+import pickle
+import shutil
+
+import pytest
+import torch
+
+from trackmania_rl.agents.learner import IQNLearner
+from trackmania_rl.checkpoints import load_checkpoint
+from trackmania_rl.features import ObservationLayout
+from trackmania_rl.multiprocess.run_network import make_network
+from trackmania_rl.seeds import SeedTree
+from trackmania_rl.settings import load_settings
+
+
+def resumed_learner(run_folder):
+    """The learner as `train.py` resumes it, apart from its loop."""
+    settings = load_settings(run_folder / "config" / "config.py")
+    layout = ObservationLayout.from_settings(settings.observation)
+    network = make_network(settings, layout, SeedTree(99))
+    learner = IQNLearner(network, settings.agent, device=torch.device("cpu"), seed=3)
+    state = load_checkpoint(run_folder)
+    learner.load_state_dict(state["trainer"]["loss_module"])
+    return learner, state, settings
+
+
+def batch_of_states(settings, B, N, seed=0):
+    """Images (B, 1, H, W) uint8, floats (B, F), quantiles (B, N)."""
+    layout = ObservationLayout.from_settings(settings.observation)
+    generator = torch.Generator().manual_seed(seed)
+    height, width = settings.game.image_height_px, settings.game.image_width_px
+    images = torch.randint(256, (B, 1, height, width), generator=generator, dtype=torch.uint8)
+    noise = torch.randn(B, layout.float_input_dim, generator=generator)
+    floats = torch.tensor(layout.mean) + noise * torch.tensor(layout.std)
+    return images, floats.float(), torch.rand(B, N, generator=generator)
+
+
+def assert_same_returns(ours, published, settings, B=3, N=5):
+    images, floats, tau = batch_of_states(settings, B, N)
+    with torch.no_grad():
+        found = ours(images, floats, tau)  # (B, N, A)
+        expected = published((images.float() - 128) / 128, floats, tau.t().reshape(-1, 1))  # (N B, A)
+    expected = expected.view(N, B, -1).transpose(0, 1)
+    assert found.shape == expected.shape == (B, N, 12)
+    assert expected.std() > 1e-3
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_full_size_runs_give_the_same_returns(write_linesight_run, full_size_config, tmp_path, tool):
+    settings = load_settings(full_size_config)
+    written = write_linesight_run(tmp_path / "linesight", settings, prefix="_orig_mod.", n_steps=1)
+    assert sum(parameter.numel() for parameter in written.online.parameters()) == 6_578_333
+    assert tool("import_linesight", written.folder, "--output", tmp_path / "save" / "big") == 0
+    learner, _, settings = resumed_learner(tmp_path / "save" / "big")
+    assert_same_returns(learner.online, written.online, settings)
+    assert_same_returns(learner.target, written.target, settings)
+    assert len(ObservationLayout.from_settings(settings.observation).mean) == 184
+
+
+def test_weights_of_all_networks(small_run, small_words, tmp_path, tool, capsys):
+    output = tmp_path / "save" / "mine"
+    assert tool("import_linesight", small_run.folder, "--output", output, *small_words) == 0
+    assert f"train.py --set run_name=mine --output-folder {tmp_path}" in capsys.readouterr().out
+    learner, _, settings = resumed_learner(output)
+    assert settings.run.run_name == "mine"
+    assert_same_returns(learner.online, small_run.online, settings)
+    assert_same_returns(learner.target, small_run.target, settings)
+    assert_same_returns(learner.evaluation_network, small_run.online, settings)
+
+
+def test_the_optimizer_goes_on_with_the_same_steps(small_run, small_words, tmp_path, tool, gradients):
+    assert tool("import_linesight", small_run.folder, "--output", tmp_path / "save" / "mine", *small_words) == 0
+    learner, _, _ = resumed_learner(tmp_path / "save" / "mine")
+    assert learner._optimizer.state_dict()["steps"] == 7
+    for seed in (100, 101, 102):
+        gradients(small_run.online, seed)
+        for ours, theirs in zip(learner.online.parameters(), small_run.online.parameters(), strict=True):
+            ours.grad.copy_(theirs.grad)
+        small_run.optimizer.step()
+        learner._optimizer.step(learner._gradient, 1e-3, betas=(0.9, 0.999), epsilon=1e-4, decay=0.0)
+    for (name, ours), theirs in zip(learner.online.named_parameters(), small_run.online.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6, msg=name)
+
+
+def test_counters_and_best_times(small_run, small_words, tmp_path, tool):
+    assert tool("import_linesight", small_run.folder, "--output", tmp_path / "save" / "mine", *small_words) == 0
+    _, state, _ = resumed_learner(tmp_path / "save" / "mine")
+    statistics = state["statistics"]
+    assert statistics["frames_total"] == state["trainer"]["state"]["collected_frames"] == 1_234_567
+    assert state["trainer"]["loss_module"]["updates"] == 71_234
+    assert statistics["training_s"] == 7.5 * 3600
+    assert {name: kinds["explored"]["best_time_ms"] for name, kinds in statistics["maps"].items()} == {
+        "hock": 54_320,
+        "map5": 118_450,
+    }
+    scale = state["trainer"]["loss_module"]["loss_scale"]
+    assert (scale["factor"], scale["updates_since_growth"]) == (8192, 123)
+
+
+def test_there_and_back(small_run, small_words, tmp_path, tool):
+    tool("import_linesight", small_run.folder, "--output", tmp_path / "save" / "mine", *small_words)
+    back = tmp_path / "back"
+    assert tool("export_linesight", tmp_path / "save" / "mine", "--output", back) == 0
+    for name, network in (("weights1", small_run.online), ("weights2", small_run.target)):
+        weights = torch.load(back / f"{name}.torch", weights_only=True)
+        assert list(weights) == list(network.state_dict())
+        assert all(torch.equal(weights[key], value) for key, value in network.state_dict().items())
+    fresh = torch.optim.RAdam(small_run.online.parameters())
+    fresh.load_state_dict(torch.load(back / "optimizer1.torch", weights_only=True))
+    for parameter in small_run.online.parameters():
+        for part in ("step", "exp_avg", "exp_avg_sq"):
+            assert torch.equal(fresh.state[parameter][part], small_run.optimizer.state[parameter][part])
+    assert fresh.param_groups[0]["eps"] == 1e-4
+    assert fresh.param_groups[0]["betas"] == (0.9, 0.999)
+    scaler = torch.amp.GradScaler("cpu")
+    scaler.load_state_dict(torch.load(back / "scaler.torch", weights_only=True))
+    assert scaler.get_scale() == 8192
+    statistics = pickle.loads((back / "accumulated_stats.joblib").read_bytes())
+    assert statistics["cumul_number_frames_played"] == 1_234_567
+    assert statistics["alltime_min_ms"] == {"hock": 54_320, "map5": 118_450}
+    assert statistics["unheard of"] == 0
+
+    again = tmp_path / "save" / "again"
+    assert tool("import_linesight", back, "--output", again, *small_words) == 0
+    first, second = (resumed_learner(tmp_path / "save" / name)[1]["trainer"] for name in ("mine", "again"))
+    for name in ("online", "target"):
+        for key, value in first["loss_module"][name].items():
+            assert torch.equal(value, second["loss_module"][name][key])
+    assert torch.equal(first["loss_module"]["optimizer"]["mean"], second["loss_module"]["optimizer"]["mean"])
+
+
+@pytest.mark.parametrize("absent", ["weights2.torch", "optimizer1.torch", "scaler.torch", "accumulated_stats.joblib"])
+@pytest.mark.parametrize("damage", ["absent", "cut short", "noise"])
+def test_only_the_online_weights_must_be_there(small_run, small_words, tmp_path, tool, caplog, absent, damage):
+    file = small_run.folder / absent
+    content = file.read_bytes()
+    file.unlink()
+    if damage != "absent":
+        file.write_bytes(content[: len(content) // 2] if damage == "cut short" else os.urandom(5000))
+    assert tool("import_linesight", small_run.folder, "--output", tmp_path / "save" / "mine", *small_words) == 0
+    assert absent in caplog.text
+    learner, state, settings = resumed_learner(tmp_path / "save" / "mine")
+    assert_same_returns(learner.online, small_run.online, settings)
+    if absent == "weights2.torch":
+        assert_same_returns(learner.target, small_run.online, settings)
+    if absent == "optimizer1.torch":
+        assert learner._optimizer.state_dict()["steps"] == 0
+    if absent == "accumulated_stats.joblib":
+        assert state["statistics"]["frames_total"] == 0
+
+
+def test_frames_may_be_given(small_run, small_words, tmp_path, tool):
+    (small_run.folder / "accumulated_stats.joblib").unlink()
+    words = (small_run.folder, "--output", tmp_path / "save" / "mine", "--frames", 777, *small_words)
+    assert tool("import_linesight", *words) == 0
+    assert resumed_learner(tmp_path / "save" / "mine")[1]["statistics"]["frames_total"] == 777
+
+
+def refused(tool, capsys, *words):
+    assert tool(*words) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert error.count("\n") == 1
+    return error
+
+
+def test_mistakes_are_named(small_run, small_words, tmp_path, tool, capsys):
+    output = tmp_path / "save" / "mine"
+    words = ("import_linesight", small_run.folder, "--output")
+    assert "is no folder" in refused(tool, capsys, "import_linesight", tmp_path / "nowhere", "--output", output)
+    assert "a run lies in save/RUN_NAME" in refused(tool, capsys, *words, tmp_path / "mine", *small_words)
+    wrong_size = refused(tool, capsys, *words, output)
+    assert "weights1.torch does not fit the configuration" in wrong_size
+    assert "A_head.0.bias is (7,) and should be (512,)" in wrong_size
+    no_counterpart = refused(tool, capsys, *words, output, *small_words, "--set", "use_layer_norm=True")
+    assert "no counterpart to this configuration (use_layer_norm = True)" in no_counterpart
+    assert not output.exists()
+    assert tool(*words, output, *small_words) == 0
+    assert "holds a run already" in refused(tool, capsys, *words, output, *small_words)
+    (small_run.folder / "weights1.torch").unlink()
+    assert "weights1.torch: No such file" in refused(tool, capsys, *words, tmp_path / "save" / "x", *small_words)
+
+    assert "is not empty" in refused(tool, capsys, "export_linesight", output, "--output", small_run.folder)
+    shutil.rmtree(output / "config")
+    assert "no such configuration" in refused(tool, capsys, "export_linesight", output, "--output", tmp_path / "y")
+
+
+def test_an_optimizer_of_another_network_is_refused(small_run, small_words, tmp_path, tool, capsys):
+    other = torch.optim.RAdam([torch.nn.Parameter(torch.ones(3))])
+    other.param_groups[0]["params"][0].grad = torch.ones(3)
+    other.step()
+    torch.save(other.state_dict(), small_run.folder / "optimizer1.torch")
+    words = ("import_linesight", small_run.folder, "--output", tmp_path / "save" / "mine", *small_words)
+    assert "optimizer1.torch does not fit the weights" in refused(tool, capsys, *words)

@@ -1,0 +1,1 @@
+"""Runs of other programs as runs of this one, and back."""

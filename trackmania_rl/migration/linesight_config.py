@@ -1,0 +1,187 @@
+"""Settings of a Linesight configuration as settings of ours, without running the file.
+
+The file is parsed, and its assignments are worked out where they are made of numbers, texts, tuples, lists, arithmetic
+and names set before. Whatever else stands there is left alone.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import operator
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from trackmania_rl.errors import UserError
+from trackmania_rl.settings import Settings, SettingsError, settings_from_flat
+
+NAMES_HERE: Final[Mapping[str, str]] = {
+    "W_downsized": "image_width_px",
+    "H_downsized": "image_height_px",
+    "tm_engine_step_per_action": "engine_ticks_per_action",
+    "ms_per_tm_engine_step": "ms_per_engine_tick",
+    "cutoff_rollout_if_race_not_finished_within_duration_ms": "cutoff_race_longer_than_ms",
+    "cutoff_rollout_if_no_vcp_passed_within_duration_ms": "cutoff_no_progress_within_ms",
+    "margin_to_announce_finish_meters": "margin_to_announce_finish_m",
+    "timeout_during_run_ms": "timeout_during_race_ms",
+    "timeout_between_runs_ms": "timeout_between_races_ms",
+    "game_reboot_interval": "game_reboot_interval_s",
+    "distance_between_checkpoints": "distance_between_zone_centers_m",
+    "road_width": "road_width_m",
+    "shaped_reward_min_dist_to_cur_vcp": "shaped_reward_min_dist_to_cur_vcp_m",
+    "shaped_reward_max_dist_to_cur_vcp": "shaped_reward_max_dist_to_cur_vcp_m",
+    "gpu_collectors_count": "n_collectors",
+    "additional_transition_after_reset": "additional_transitions_after_reset",
+    "last_layer_reset_factor": "last_layer_reset_mul_factor",
+    "use_jit": "use_torch_compile",
+}
+"""Settings that have another name here."""
+
+OURS_ALONE: Final = frozenset({"run_name", "inputs", "game"})
+"""Names that exist in both, and mean something else or come from elsewhere."""
+
+NEVER_RESETS_FRAMES: Final = 10**9
+"""Linesight switches periodic resets off by a number of frames that is never reached; here 0 does."""
+
+_OPERATORS: Final[Mapping[type[ast.operator], Callable[[Any, Any], Any]]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+}
+
+
+class _NotPlainError(Exception):
+    """An expression that is not worked out."""
+
+
+def read_linesight_config(file: Path) -> dict[str, Any]:
+    """The names that a Linesight configuration sets to plain values.
+
+    Raises:
+        UserError: if the file cannot be read or is no Python.
+    """
+    try:
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"cannot read {file}: {error.strerror}") from error
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # the last two: nested too deeply
+        raise UserError(f"{file} is no Python file: {error}") from error
+    values: dict[str, Any] = {}
+    for node in tree.body:
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                _set(values, name, value)
+            case ast.AugAssign(target=ast.Name(id=name), op=ast.Add(), value=value) if name in values:
+                _set(values, name, ast.BinOp(ast.Name(name), ast.Add(), value))
+            case _:
+                pass
+    return values
+
+
+def settings_from_linesight(values: Mapping[str, Any], base: Settings) -> tuple[dict[str, Any], list[str]]:
+    """What a Linesight configuration changes in ours.
+
+    Args:
+        values: as `read_linesight_config` gives them.
+        base: our settings, which hold where that configuration says nothing.
+
+    Returns:
+        Our settings' new values by name, and a line for each that could not be taken over.
+    """
+    known = base.flat()
+    wanted = {NAMES_HERE.get(name, name): value for name, value in values.items()}
+    wanted |= _memory_schedules(values.get("memory_size_schedule"))
+    wanted |= _map_cycle(values.get("map_cycle"))
+    if wanted.get("reset_every_n_frames_generated", 0) > NEVER_RESETS_FRAMES:
+        wanted["reset_every_n_frames_generated"] = 0
+    wanted = {name: value for name, value in wanted.items() if name in known and name not in OURS_ALONE}
+    taken: dict[str, Any] = {}
+    problems = []
+    for name, value in wanted.items():
+        try:
+            settings_from_flat(known | {name: value})
+        except SettingsError as error:
+            problems.append(str(error))
+        else:
+            taken[name] = value
+    try:
+        changed = settings_from_flat(known | taken).flat()
+    except SettingsError as error:
+        raise UserError(f"the run's settings contradict each other: {error}") from error
+    return {name: value for name, value in taken.items() if changed[name] != known[name]}, problems
+
+
+def _set(values: dict[str, Any], name: str, node: ast.expr) -> None:
+    try:
+        values[name] = _value(node, values)
+    except (_NotPlainError, ArithmeticError, TypeError, RecursionError):
+        values.pop(name, None)  # the value before does not hold any more
+
+
+def _value(node: ast.expr, names: Mapping[str, Any]) -> Any:
+    match node:
+        case ast.Constant(value=bool() | int() | float() | str() | None as value):
+            return value
+        case ast.JoinedStr(values=parts) if all(isinstance(part, ast.Constant) for part in parts):
+            return "".join(str(part.value) for part in parts if isinstance(part, ast.Constant))
+        case ast.Name(id=name) if name in names:
+            return names[name]
+        case ast.Tuple(elts=entries) | ast.List(elts=entries):
+            return tuple(_value(entry, names) for entry in entries)
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return -_value(operand, names)
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
+            return _combine(type(op), _value(left, names), _value(right, names))
+        case ast.Attribute(value=ast.Name(id="np"), attr="inf"):
+            return math.inf
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="np"), attr="float32"), args=[argument], keywords=[]):
+            return float(_value(argument, names))
+        case ast.Call(func=ast.Name(id="repeat"), args=[repeated, count], keywords=[]):
+            return {"repeat": _value(repeated, names), "times": _value(count, names)}
+        case _:
+            raise _NotPlainError
+
+
+def _combine(op: type[ast.operator], left: Any, right: Any) -> Any:
+    """Arithmetic of numbers, and lists one behind the other."""
+    are_numbers = isinstance(left, int | float) and isinstance(right, int | float)
+    if are_numbers or (op is ast.Add and isinstance(left, tuple) and isinstance(right, tuple)):
+        return _OPERATORS[op](left, right)
+    raise _NotPlainError
+
+
+def _memory_schedules(schedule: object) -> dict[str, Any]:
+    """Linesight's one schedule of (frames, (size, size to start learning at)) as our two."""
+    sizes, starts = [], []
+    for entry in schedule if isinstance(schedule, tuple) else ():
+        match entry:
+            case (frames, (size, start)):
+                sizes.append((frames, size))
+                starts.append((frames, start))
+            case _:
+                return {}
+    if not sizes:
+        return {}
+    return {"memory_size_schedule": tuple(sizes), "memory_size_start_learn_schedule": tuple(starts)}
+
+
+def _map_cycle(cycle: object) -> dict[str, Any]:
+    """Linesight's cycle of `repeat((name, map, line, is_explo, fill_buffer), times)` as ours."""
+    entries = []
+    for entry in cycle if isinstance(cycle, tuple) else ():
+        match entry:
+            case {"repeat": (str() as name, str() as map_path, str() as line, is_explo, fill_buffer), "times": times}:
+                entries.append(
+                    {
+                        "map_name": name,
+                        "map_path": map_path.strip('"'),
+                        "reference_line": line,
+                        "is_explo": is_explo,
+                        "fill_buffer": fill_buffer,
+                        "repeat": times,
+                    }
+                )
+    return {"map_cycle": tuple(entries)} if entries else {}

@@ -1,0 +1,323 @@
+"""The files of a Linesight run, read without running any code that they may hold, and written.
+
+    weights1.torch             state dict of the online network
+    weights2.torch             state dict of the target network
+    optimizer1.torch           state dict of torch.optim.RAdam
+    scaler.torch               state dict of torch's GradScaler
+    accumulated_stats.joblib   counters and best times: a pickled dictionary
+
+Networks that were compiled with `torch.compile` have `_orig_mod.` before each name; it is taken off.
+"""
+
+from __future__ import annotations
+
+import pickle
+import struct
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from trackmania_rl.errors import UserError
+
+ONLINE_WEIGHTS: Final = "weights1.torch"
+TARGET_WEIGHTS: Final = "weights2.torch"
+OPTIMIZER: Final = "optimizer1.torch"
+SCALER: Final = "scaler.torch"
+STATISTICS: Final = "accumulated_stats.joblib"
+
+COMPILED_PREFIX: Final = "_orig_mod."
+FIRST_LOSS_SCALE: Final = 2.0**16
+LARGEST_STATISTICS_BYTES: Final = 1 << 24
+
+
+class LinesightFileError(UserError):
+    """A file of a Linesight run that cannot be used; the text says which and why."""
+
+
+@dataclass(frozen=True)
+class Moments:
+    """What the optimizer remembers.
+
+    Attributes:
+        mean: running mean of each parameter's gradient, in the order of the network's parameters.
+        mean_square: the same of its square.
+        steps: how many steps went in.
+    """
+
+    mean: tuple[Tensor, ...]
+    mean_square: tuple[Tensor, ...]
+    steps: int
+
+
+@dataclass(frozen=True)
+class LossScaleState:
+    """The gradient scaler's factor, and the steps since it grew."""
+
+    factor: float = FIRST_LOSS_SCALE
+    updates_since_growth: int = 0
+
+
+@dataclass(frozen=True)
+class LinesightStatistics:
+    """Counters of a run; 0 where the file does not tell.
+
+    Attributes:
+        frames: actions played.
+        transitions: transitions stored.
+        batches: updates made.
+        training_hours: wall-clock time.
+        best_times_ms: best race time by map name.
+    """
+
+    frames: int = 0
+    transitions: int = 0
+    batches: int = 0
+    training_hours: float = 0.0
+    best_times_ms: Mapping[str, int] = field(default_factory=dict)
+
+
+def read_weights(file: Path) -> dict[str, Tensor]:
+    """A network's weights by name, float32, on the CPU.
+
+    Raises:
+        LinesightFileError: if the file is missing, damaged, or no state dict.
+    """
+    content = _load_torch(file)
+    if not isinstance(content, Mapping) or not content:
+        raise LinesightFileError(f"{file} holds no weights")
+    weights = {}
+    for name, tensor in content.items():
+        if not isinstance(name, str) or not isinstance(tensor, Tensor):
+            raise LinesightFileError(f"{file} holds {name!r}, which is no weight")
+        weights[name.replace(COMPILED_PREFIX, "")] = tensor.float()
+    return weights
+
+
+def read_moments(file: Path) -> Moments | None:
+    """What the optimizer remembers; None if it has made no step.
+
+    Raises:
+        LinesightFileError: if the file is missing, damaged, or not of an Adam.
+    """
+    content = _load_torch(file)
+    try:
+        states = [content["state"][index] for index in sorted(content["state"])]
+        if not states:
+            return None
+        return Moments(
+            mean=tuple(state["exp_avg"].float() for state in states),
+            mean_square=tuple(state["exp_avg_sq"].float() for state in states),
+            steps=max(int(state["step"]) for state in states),
+        )
+    except (KeyError, TypeError, AttributeError, ValueError, RuntimeError) as error:
+        raise LinesightFileError(f"{file} is no state of RAdam: {error!r}") from error
+
+
+def read_loss_scale(file: Path) -> LossScaleState:
+    """The gradient scaler's state.
+
+    Raises:
+        LinesightFileError: if the file is missing or damaged.
+    """
+    content = _load_torch(file)
+    try:
+        factor, updates = float(content.get("scale", FIRST_LOSS_SCALE)), int(content.get("_growth_tracker", 0))
+    except (AttributeError, TypeError, ValueError) as error:
+        raise LinesightFileError(f"{file} is no state of a gradient scaler: {error!r}") from error
+    if not 0 < factor < float("inf"):
+        raise LinesightFileError(f"{file} holds a scale of {factor}; it must be above 0 and finite")
+    return LossScaleState(factor, updates)
+
+
+def read_statistics(file: Path) -> LinesightStatistics:
+    """Counters and best times, through an unpickler that makes nothing but numbers, texts and containers.
+
+    Raises:
+        LinesightFileError: if the file is missing, compressed, damaged, or wants anything else to be made.
+    """
+    try:
+        if file.stat().st_size > LARGEST_STATISTICS_BYTES:
+            raise LinesightFileError(f"{file} is larger than {LARGEST_STATISTICS_BYTES >> 20} MiB")
+        with file.open("rb") as stream:
+            content = _PlainUnpickler(stream).load()
+    except LinesightFileError:
+        raise
+    except OSError as error:
+        raise LinesightFileError(f"cannot read {file}: {error.strerror}") from error
+    except Exception as error:  # damaged bytes make an unpickler fail in any way
+        raise LinesightFileError(f"{file} cannot be read as plain numbers: {error}") from error
+    if not isinstance(content, Mapping):
+        raise LinesightFileError(f"{file} holds no statistics")
+    best = content.get("alltime_min_ms", {})
+    return LinesightStatistics(
+        frames=_count(content, "cumul_number_frames_played"),
+        transitions=_count(content, "cumul_number_memories_generated"),
+        batches=_count(content, "cumul_number_batches_done"),
+        training_hours=_number(content, "cumul_training_hours"),
+        best_times_ms={
+            str(name): int(time_ms)
+            for name, time_ms in (best.items() if isinstance(best, Mapping) else ())
+            if isinstance(time_ms, int | float) and 0 < time_ms < float("inf")
+        },
+    )
+
+
+def write_weights(file: Path, weights: Mapping[str, Tensor]) -> None:
+    """Write weights under their plain names.
+
+    Raises:
+        LinesightFileError: if the file cannot be written.
+    """
+    _save_torch(file, {name: tensor.detach().cpu().clone() for name, tensor in weights.items()})
+
+
+def write_moments(
+    file: Path, moments: Moments, *, learning_rate: float, betas: tuple[float, float], eps: float
+) -> None:
+    """Write what the optimizer remembers as torch's RAdam does.
+
+    Raises:
+        LinesightFileError: if the file cannot be written.
+    """
+    parameters = [torch.nn.Parameter(torch.empty_like(mean)) for mean in moments.mean]
+    optimizer = torch.optim.RAdam(parameters, lr=learning_rate, betas=betas, eps=eps)
+    for parameter, mean, mean_square in zip(parameters, moments.mean, moments.mean_square, strict=True):
+        optimizer.state[parameter] = {
+            "step": torch.tensor(float(moments.steps)),
+            "exp_avg": mean.clone(),
+            "exp_avg_sq": mean_square.clone(),
+        }
+    _save_torch(file, optimizer.state_dict())
+
+
+def write_loss_scale(file: Path, state: LossScaleState) -> None:
+    """Write a gradient scaler's state.
+
+    Raises:
+        LinesightFileError: if the file cannot be written.
+    """
+    content = {
+        "scale": state.factor,
+        "growth_factor": 2.0,
+        "backoff_factor": 0.5,
+        "growth_interval": 2000,
+        "_growth_tracker": state.updates_since_growth,
+    }
+    _save_torch(file, content)
+
+
+def write_statistics(file: Path, statistics: LinesightStatistics, batch_size: int, target_updates_every: int) -> None:
+    """Write counters as a plain pickle, which joblib reads as well.
+
+    Args:
+        file: where.
+        statistics: of the run.
+        batch_size: transitions in a batch.
+        target_updates_every: transitions trained on between two updates of the target network.
+
+    Raises:
+        LinesightFileError: if the file cannot be written.
+    """
+    used = statistics.batches * batch_size
+    content: dict[str, Any] = defaultdict(int)
+    content |= {
+        "alltime_min_ms": dict(statistics.best_times_ms),
+        "rolling_mean_ms": {},
+        "cumul_number_frames_played": statistics.frames,
+        "cumul_number_memories_generated": statistics.transitions,
+        "cumul_number_batches_done": statistics.batches,
+        "cumul_training_hours": statistics.training_hours,
+        "cumul_number_single_memories_used": used,
+        "cumul_number_single_memories_should_have_been_used": used,
+        "cumul_number_target_network_updates": used // target_updates_every,
+        "cumul_number_single_memories_used_next_target_network_update": used + target_updates_every,
+    }
+    try:
+        file.write_bytes(pickle.dumps(content))
+    except OSError as error:
+        raise LinesightFileError(f"cannot write {file}: {error.strerror}") from error
+
+
+def _load_torch(file: Path) -> Any:
+    try:
+        return torch.load(file, map_location="cpu", weights_only=True)
+    except OSError as error:
+        raise LinesightFileError(f"cannot read {file}: {error.strerror}") from error
+    except Exception as error:  # damaged bytes, or code where only tensors are allowed
+        reason = next(iter(str(error).splitlines()), "") or type(error).__name__
+        raise LinesightFileError(f"{file} cannot be read as plain tensors: {reason}") from error
+
+
+def _save_torch(file: Path, content: Any) -> None:
+    try:
+        torch.save(content, file)
+    except (OSError, RuntimeError) as error:  # torch reports a failed write as a RuntimeError
+        raise LinesightFileError(f"cannot write {file}: {error}") from error
+
+
+def _number(content: Mapping[Any, Any], name: str) -> float:
+    value = content.get(name, 0)
+    return value if isinstance(value, int | float) and 0 <= value < float("inf") else 0.0
+
+
+def _count(content: Mapping[Any, Any], name: str) -> int:
+    return int(_number(content, name))
+
+
+class _NumberType:
+    """A numpy dtype in a pickle: of a number, or refused."""
+
+    FORMATS: Final = {
+        **{"i1": "b", "i2": "h", "i4": "i", "i8": "q", "u1": "B", "u2": "H", "u4": "I", "u8": "Q"},
+        **{"f2": "e", "f4": "f", "f8": "d", "b1": "?"},
+    }
+
+    def __init__(self, name: str, *_: object) -> None:
+        if name not in self.FORMATS:
+            raise pickle.UnpicklingError(f"numpy's type {name!r} is none of a plain number")
+        self.format = "<" + self.FORMATS[name]
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        """Take over the byte order, which is the second entry of numpy's own state."""
+        if state[1] == ">":
+            self.format = ">" + self.format[1:]
+
+
+def _number_of(number_type: _NumberType, data: bytes) -> float | int | bool:
+    """A numpy scalar in a pickle, as a Python number."""
+    return struct.unpack(number_type.format, data)[0]
+
+
+def _bytes_of(text: str, _encoding: str) -> bytes:
+    """Bytes in a pickle of an old protocol, which writes them as text."""
+    return text.encode("latin1")
+
+
+class _PlainUnpickler(pickle.Unpickler):
+    """An unpickler that knows nothing that could run code."""
+
+    KNOWN: Final[Mapping[tuple[str, str], Any]] = {
+        ("collections", "defaultdict"): defaultdict,
+        ("collections", "OrderedDict"): dict,
+        ("builtins", "int"): int,
+        ("builtins", "float"): float,
+        ("_codecs", "encode"): _bytes_of,
+        ("numpy", "dtype"): _NumberType,
+        ("numpy.core.multiarray", "scalar"): _number_of,
+        ("numpy._core.multiarray", "scalar"): _number_of,
+    }
+
+    def find_class(self, module: str, name: str) -> Any:
+        """What a pickle may ask for by name.
+
+        Raises:
+            pickle.UnpicklingError: for everything but plain containers and numbers.
+        """
+        if (module, name) not in self.KNOWN:
+            raise pickle.UnpicklingError(f"it asks for {module}.{name}; only plain numbers and containers are made")
+        return self.KNOWN[module, name]

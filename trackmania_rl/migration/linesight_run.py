@@ -1,0 +1,358 @@
+"""A Linesight run as a run of ours that `train.py` resumes, and back.
+
+Network, optimizer and schedules are the same algorithm on both sides, so weights, the optimizer's running means and the
+frame count carry over as they are. The replay memory does not: it is filled anew before learning goes on.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import torch
+from torch import Tensor
+
+from trackmania_rl.agents.flat_parameters import in_memory_order
+from trackmania_rl.agents.iqn import IQN_Network
+from trackmania_rl.agents.shared_weights import SharedWeights
+from trackmania_rl.checkpoints import (
+    CHECKPOINT_FILE,
+    PREVIOUS_CHECKPOINT_FILE,
+    RunFolder,
+    load_checkpoint,
+    save_checkpoint,
+)
+from trackmania_rl.errors import UserError
+from trackmania_rl.features import ObservationLayout
+from trackmania_rl.migration import linesight_files as files
+from trackmania_rl.migration.linesight_config import read_linesight_config, settings_from_linesight
+from trackmania_rl.multiprocess.learner import build_learning
+from trackmania_rl.multiprocess.live_settings import SNAPSHOT_FILE, LiveSettings, write_snapshot
+from trackmania_rl.multiprocess.run_network import make_network
+from trackmania_rl.multiprocess.shared_run import spawn_context
+from trackmania_rl.schedules import exponential
+from trackmania_rl.seeds import SeedTree
+from trackmania_rl.settings import Settings, load_settings, settings_from_flat
+from trackmania_rl.telemetry.statistics import MapStatistics, TrainingStatistics
+
+CONFIG_FILES: Final = ("config_copy.py", "config.py", "config.bak.py", "misc_copy.py", "misc.py")
+"""Names under which a Linesight configuration is looked for in a run's folder."""
+
+log = logging.getLogger(__name__)
+
+Read = TypeVar("Read")
+
+
+@dataclass(frozen=True)
+class LinesightRun:
+    """What was read of a Linesight run.
+
+    Attributes:
+        online, target: weights by name.
+        moments: of the optimizer, None for a fresh one.
+        loss_scale: of the gradient scaler.
+        statistics: counters and best times.
+    """
+
+    online: Mapping[str, Tensor]
+    target: Mapping[str, Tensor]
+    moments: files.Moments | None = None
+    loss_scale: files.LossScaleState = field(default_factory=files.LossScaleState)
+    statistics: files.LinesightStatistics = field(default_factory=files.LinesightStatistics)
+
+
+def read_linesight_run(folder: Path) -> LinesightRun:
+    """Read a run's folder. Only the online weights must be there; what else is missing or unreadable is told.
+
+    Raises:
+        LinesightFileError: if the online weights cannot be read.
+    """
+    online = files.read_weights(folder / files.ONLINE_WEIGHTS)
+    return LinesightRun(
+        online,
+        _or_instead(
+            files.read_weights, folder / files.TARGET_WEIGHTS, online, "the target network starts as the online"
+        ),
+        _or_instead(files.read_moments, folder / files.OPTIMIZER, None, "the optimizer starts anew"),
+        _or_instead(files.read_loss_scale, folder / files.SCALER, files.LossScaleState(), "the loss scale starts anew"),
+        _or_instead(
+            files.read_statistics,
+            folder / files.STATISTICS,
+            files.LinesightStatistics(),
+            "frames are counted from 0, so schedules start anew (see --frames)",
+        ),
+    )
+
+
+def import_linesight_run(
+    run: LinesightRun,
+    output: Path,
+    config_file: Path,
+    overrides: tuple[str, ...] = (),
+) -> RunFolder:
+    """Make a run of ours that goes on from a Linesight run.
+
+    Args:
+        run: what was read of it.
+        output: save/{run_name}, which must not hold a checkpoint yet.
+        config_file: our configuration; its sizes must be those of the weights.
+        overrides: `name=value` texts that win over it.
+
+    Raises:
+        UserError: if the output is in use, the configuration is wrong, or the weights do not fit it.
+    """
+    if output.parent.name != "save":
+        raise UserError(f"--output {output}: a run lies in save/RUN_NAME, below the project or an output folder")
+    for name in (CHECKPOINT_FILE, PREVIOUS_CHECKPOINT_FILE):
+        if (output / name).exists():
+            raise UserError(f"{output} holds a run already ({name}); choose another --output")
+    overrides = (*overrides, f"run_name={output.name!r}")
+    settings = load_settings(config_file, overrides)
+    network = _network_for(settings)
+    for name, weights in ((files.ONLINE_WEIGHTS, run.online), (files.TARGET_WEIGHTS, run.target)):
+        check_weights(weights, network, name)
+    if run.moments is not None:
+        _check_moments(run.moments, network)
+
+    state = {
+        "trainer": _trainer_state(run, settings, output / "config" / SNAPSHOT_FILE),
+        "statistics": _statistics(run.statistics, settings).state_dict(),
+    }
+    folder = RunFolder.create(output.parent.parent, output.name)
+    write_snapshot(config_file, folder.config, overrides)
+    save_checkpoint(folder.path, state, settings.run.minimum_free_disk_mb)
+    return folder
+
+
+def export_linesight_run(run_folder: Path, output: Path) -> None:
+    """Write a run of ours as the files of a Linesight run.
+
+    Args:
+        run_folder: save/{run_name}.
+        output: an empty or new folder.
+
+    Raises:
+        UserError: if the run cannot be read, Linesight has no such network, or the output is in use.
+    """
+    settings = load_settings(run_folder / "config" / SNAPSHOT_FILE)
+    state = load_checkpoint(run_folder)
+    if state is None:
+        raise UserError(f"{run_folder} holds no checkpoint")
+    network = _network_for(settings)
+    learner, store = state["trainer"]["loss_module"], state["trainer"]["replay"]
+    try:
+        network.load_state_dict(learner["online"])
+    except RuntimeError as error:
+        raise UserError(
+            f"{run_folder}: checkpoint and configuration do not fit: {' '.join(str(error).split())}"
+        ) from None
+    if output.is_dir() and any(output.iterdir()):
+        raise UserError(f"--output {output} is not empty; choose another folder")
+    output.mkdir(parents=True, exist_ok=True)
+
+    files.write_weights(output / files.ONLINE_WEIGHTS, learner["online"])
+    files.write_weights(output / files.TARGET_WEIGHTS, learner["target"])
+    statistics = TrainingStatistics()
+    statistics.load_state_dict(state["statistics"])
+    optimizer = learner["optimizer"]
+    if optimizer["steps"] > 0:
+        moments = files.Moments(
+            _in_parameter_order(optimizer["mean"], network),
+            _in_parameter_order(optimizer["mean_square"], network),
+            optimizer["steps"],
+        )
+        files.write_moments(
+            output / files.OPTIMIZER,
+            moments,
+            learning_rate=exponential(settings.agent.lr_schedule, statistics.frames_total),
+            betas=(settings.agent.adam_beta1, settings.agent.adam_beta2),
+            eps=settings.agent.adam_epsilon,
+        )
+    files.write_loss_scale(output / files.SCALER, _loss_scale_of(learner["loss_scale"]))
+    files.write_statistics(
+        output / files.STATISTICS,
+        files.LinesightStatistics(
+            frames=statistics.frames_total,
+            transitions=store["transitions_stored"],
+            batches=learner["updates"],
+            training_hours=statistics.training_s / 3600,
+            best_times_ms={
+                name: of_map.best_time_ms for name, of_map in statistics.maps.items() if of_map.best_time_ms is not None
+            },
+        ),
+        settings.replay.batch_size,
+        settings.agent.number_memories_trained_on_between_target_network_updates,
+    )
+
+
+def overrides_of_linesight_config(file: Path, config_file: Path) -> tuple[str, ...]:
+    """Overrides of ours that make our configuration that of a Linesight run; what cannot be taken over is told.
+
+    Raises:
+        UserError: if either file cannot be read.
+    """
+    changes, problems = settings_from_linesight(read_linesight_config(file), load_settings(config_file))
+    for problem in problems:
+        log.warning("%s: not taken over: %s", file, problem)
+    for name, value in changes.items():
+        log.info("%s: %s = %r", file, name, value)
+    return tuple(f"{name}={value!r}" for name, value in changes.items())
+
+
+def find_linesight_config(folder: Path) -> Path | None:
+    """The run's own configuration, where it lies in its folder."""
+    return next((folder / name for name in CONFIG_FILES if (folder / name).is_file()), None)
+
+
+def check_weights(weights: Mapping[str, Tensor], network: IQN_Network, what: str) -> None:
+    """Make sure that weights are those of a network of this size.
+
+    Raises:
+        UserError: naming what differs.
+    """
+    expected = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
+    found = {name: tuple(tensor.shape) for name, tensor in weights.items()}
+    differences = [
+        f"{name} is {found.get(name, 'missing')} and should be {expected.get(name, 'absent')}"
+        for name in sorted(expected.keys() | found.keys())
+        if expected.get(name) != found.get(name)
+    ]
+    if differences:
+        more = f" and {len(differences) - 4} more" if len(differences) > 4 else ""
+        raise UserError(
+            f"{what} does not fit the configuration: {'; '.join(differences[:4])}{more}. Give the run's own sizes with "
+            "--linesight-config, --config or --set"
+        )
+    broken = [name for name, tensor in weights.items() if not torch.isfinite(tensor).all()]
+    if broken:
+        raise UserError(f"{what} holds numbers that are not finite, in {', '.join(broken[:4])}")
+
+
+def _network_for(settings: Settings) -> IQN_Network:
+    """A network of the configuration, of the kind that Linesight has.
+
+    Raises:
+        UserError: if Linesight has no such network.
+    """
+    agent = settings.agent
+    unknown_there = {
+        "use_layer_norm = True": agent.use_layer_norm,
+        f"noisy_heads_sigma = {agent.noisy_heads_sigma}": agent.noisy_heads_sigma > 0,
+        "use_spectral_norm_on_heads = True": agent.use_spectral_norm_on_heads,
+        f"image_head = {agent.image_head!r}": agent.image_head != "classic",
+        f"frames_per_state = {settings.game.frames_per_state}": settings.game.frames_per_state != 1,
+        f"expected_reward_per_action = {agent.expected_reward_per_action}": agent.expected_reward_per_action != 0,
+        "no image": not settings.game.has_image,
+    }
+    if any(unknown_there.values()):
+        named = ", ".join(name for name, is_set in unknown_there.items() if is_set)
+        raise UserError(f"Linesight's network has no counterpart to this configuration ({named}); see config_tmnf.py")
+    return make_network(settings, ObservationLayout.from_settings(settings.observation), SeedTree(settings.run.seed))
+
+
+def _trainer_state(run: LinesightRun, settings: Settings, snapshot_file: Path) -> dict[str, Any]:
+    """What the learner's Trainer resumes from."""
+    small = settings.flat() | {
+        "torch_device": "cpu",
+        "use_torch_compile": False,
+        "checkpoint_holds_replay": False,
+        "memory_size_schedule": ((0, settings.replay.batch_size),),
+        "memory_size_start_learn_schedule": ((0, settings.replay.batch_size),),
+    }
+    live = LiveSettings(snapshot_file, settings_from_flat(small))
+    layout, seeds = ObservationLayout.from_settings(settings.observation), SeedTree(settings.run.seed)
+    networks = [make_network(settings, layout, seeds) for _ in range(3)]
+    learning = build_learning(
+        live,
+        networks[0],
+        layout,
+        seeds,
+        exploration_weights=SharedWeights(networks[1], spawn_context()),
+        evaluation_weights=SharedWeights(networks[2], spawn_context()),
+        receive=lambda: None,
+        should_stop=lambda: True,
+        on_race=lambda race: None,
+        housekeeping=lambda: None,
+    )
+    learning.learner.load_weights(run.online)
+    learning.learner.target.load_state_dict(run.target)
+    learning.learner.updates = run.statistics.batches
+    state: dict[str, Any] = learning.trainer.state_dict()
+    learner = state["loss_module"]
+    if run.moments is not None:
+        online = learning.learner.online
+        learner["optimizer"] = {
+            "mean": _in_vector_order(run.moments.mean, online),
+            "mean_square": _in_vector_order(run.moments.mean_square, online),
+            "steps": run.moments.steps,
+        }
+    learner["loss_scale"] = {
+        "factor": torch.tensor(run.loss_scale.factor),
+        "updates_since_growth": torch.tensor(float(run.loss_scale.updates_since_growth)),
+    }
+    state["state"]["collected_frames"] = run.statistics.frames
+    state["state"]["_optim_count"] = run.statistics.batches
+    state["periodic_reset"]["last_reset_frames"] = run.statistics.frames
+    return state
+
+
+def _statistics(counters: files.LinesightStatistics, settings: Settings) -> TrainingStatistics:
+    """Our figures of the run so far. A best time as long as the cut-off is a race that nobody finished."""
+    statistics = TrainingStatistics(clock=lambda: 0.0)
+    maps = {}
+    for name, time_ms in counters.best_times_ms.items():
+        if time_ms < settings.game.cutoff_race_longer_than_ms:
+            of_map = MapStatistics()
+            of_map.explored.best_time_ms = time_ms
+            maps[name] = {"explored": of_map.explored.state_dict(), "evaluated": of_map.evaluated.state_dict()}
+    statistics.load_state_dict(
+        {
+            "frames_total": counters.frames,
+            "races_total": 0,
+            "training_s": counters.training_hours * 3600,
+            "maps": maps,
+        }
+    )
+    return statistics
+
+
+def _loss_scale_of(state: Mapping[str, Tensor]) -> files.LossScaleState:
+    """A factor of 1 says that the run was not in float16: there the scaler shall begin with its own first one."""
+    factor = float(state["factor"])
+    if factor == 1:
+        return files.LossScaleState()
+    return files.LossScaleState(factor, int(state["updates_since_growth"]))
+
+
+def _check_moments(moments: files.Moments, network: IQN_Network) -> None:
+    shapes = [parameter.shape for parameter in network.parameters()]
+    for tensors in (moments.mean, moments.mean_square):
+        if [tensor.shape for tensor in tensors] != shapes:
+            raise UserError(f"{files.OPTIMIZER} does not fit the weights: it belongs to another network")
+
+
+def _in_vector_order(tensors: tuple[Tensor, ...], network: IQN_Network) -> Tensor:
+    """Tensors in the order of the parameters as one vector (P,), in the order in which those lie in memory."""
+    of_parameter = {id(parameter): tensor for parameter, tensor in zip(network.parameters(), tensors, strict=True)}
+    return torch.cat([of_parameter[id(parameter)].reshape(-1) for parameter in in_memory_order(network)])
+
+
+def _in_parameter_order(vector: Tensor, network: IQN_Network) -> tuple[Tensor, ...]:
+    """The opposite of `_in_vector_order`."""
+    in_memory = in_memory_order(network)
+    pieces = vector.split([parameter.numel() for parameter in in_memory])
+    of_parameter = {
+        id(parameter): piece.view(parameter.shape) for parameter, piece in zip(in_memory, pieces, strict=True)
+    }
+    return tuple(of_parameter[id(parameter)] for parameter in network.parameters())
+
+
+def _or_instead(read: Callable[[Path], Read], file: Path, instead: Read, consequence: str) -> Read:
+    try:
+        return read(file)
+    except files.LinesightFileError as error:
+        log.warning("%s: %s", error, consequence)
+        return instead
