@@ -1,10 +1,14 @@
 """Five seconds on the simulated game, on games that fail, and the doctor's command."""
 
+import contextlib
 import json
+import os
+import shlex
 import subprocess
 import sys
 
 import cv2
+import psutil
 import pytest
 
 from trackmania_rl.multiprocess.health.findings import Check, Context, Level
@@ -32,6 +36,38 @@ def test_the_simulated_game_is_driven_and_photographed(context, tmp_path):
     assert [finding.check for finding in findings] == PLAYED
     assert all(finding.level is Level.OK for finding in findings[:4]), findings  # the speed says how busy it is here
     assert cv2.imread(str(file)).shape == (240, 320, 3)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the stand-in for the game needs Linux")
+def test_the_real_games_way_is_driven_with_the_simulated_game_in_its_place(context, tmp_path, repository_root):
+    """The user's command, a process called TmForever.exe, its map folder, its plugin's version, its end."""
+    program = tmp_path / "TmForever.exe"
+    program.symlink_to(os.path.realpath(sys.executable))
+    challenges = tmp_path / "TrackMania" / "Tracks" / "Challenges"
+    challenges.mkdir(parents=True)
+    (challenges / "valley.toml").touch()
+    packages = os.pathsep.join(path for path in sys.path if path)
+    game = [str(program), str(repository_root / "scripts" / "simulated_game.py"), "--map", "none", "--port", "{port}"]
+    command = shlex.join(["env", f"PYTHONPATH={packages}", *game])
+    real = context(
+        "game=tmnf",
+        f"base_tmi_port={find_free_port()}",
+        f"game_command={command!r}",
+        f"trackmania_base_path={challenges.parents[1]}",
+        "username=pilot",
+    )
+    findings = check_play(real, tmp_path / "game.png")
+    assert [finding.check for finding in findings] == [*PLAYED[:2], Check.PLUGIN, *PLAYED[2:]]
+    assert findings[2].level is Level.WARNING  # the simulated game has no plugin
+    assert "another plugin than this project's" in findings[2].text
+    assert {finding.level for finding in (*findings[:2], *findings[3:5])} == {Level.OK}, findings
+    assert not [process for process in psutil.process_iter() if _is_of(process, tmp_path)]
+
+
+def _is_of(process, folder):
+    with contextlib.suppress(psutil.Error):
+        return any(str(folder / "TmForever.exe") in word for word in process.cmdline())
+    return False
 
 
 def test_a_car_that_does_not_drive_and_a_picture_that_cannot_be_written_are_told(context, tmp_path):

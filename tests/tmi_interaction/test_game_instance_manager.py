@@ -11,12 +11,13 @@ from trackmania_rl.errors import UserError
 from trackmania_rl.policy import PolicyDecision
 from trackmania_rl.protocol.input_script import parse_input_script
 from trackmania_rl.settings import MapEntry
-from trackmania_rl.tmi_interaction import game_instance_manager
+from trackmania_rl.tmi_interaction import game_instance_manager, race_machine
 from trackmania_rl.tmi_interaction.game_instance_manager import (
     MAX_ATTEMPTS,
     GameInstanceManager,
     GameKeepsFailingError,
 )
+from trackmania_rl.tmi_interaction.speed_watch import RACES_AVERAGED
 from trackmania_rl.tmi_interaction.transport import GameConnectionError, GameProtocolError, GameTimeoutError
 from trackmania_rl.track.reference_line import ReferenceLineError
 
@@ -31,6 +32,7 @@ class FakeLauncher:
     def __init__(self):
         self.runs = False
         self.log = []
+        self.times_shown = 0
 
     def check_map(self, map_path):
         if map_path == "absent.toml":
@@ -55,6 +57,7 @@ class FakeLauncher:
 
     def show_window(self):
         assert self.runs
+        self.times_shown += 1
 
     def wait_until_connectable(self, timeout_s):
         assert self.runs
@@ -268,6 +271,46 @@ def test_an_old_game_is_restarted_between_races(make_manager, make_fake_game, st
     now_s[0] += 2
     manager.rollout(straight, ScriptedPolicy())
     assert launcher.log == ["start", "kill", "start"]
+
+
+def test_a_game_that_has_become_slow_is_restarted(make_manager, make_fake_game, straight, monkeypatch, caplog):
+    now_s, step_s = [0.0], [0.001]
+    monkeypatch.setattr(race_machine, "time", SimpleNamespace(perf_counter=lambda: now_s[0]))
+
+    def game():
+        made = make_fake_game()
+        original = made.next_event
+
+        def next_event():
+            now_s[0] += step_s[0]
+            return original()
+
+        made.next_event = next_event
+        return made
+
+    def play(n_races):
+        for _ in range(n_races):
+            manager.rollout(straight, ScriptedPolicy())
+
+    manager, launcher = make_manager(game(), game(), game_reboot_below_speed_share=0.5)
+    play(RACES_AVERAGED + 1)  # the first one has a countdown
+    step_s[0] = 0.0025  # two fifths of the speed, which the average falls to race by race
+    play(RACES_AVERAGED - 1)
+    assert launcher.log == ["start"]
+    play(1)
+    with caplog.at_level(logging.WARNING):
+        play(1)
+    assert launcher.log == ["start", "kill", "start"]
+    assert "of its best speed" in caplog.text
+    play(3 * RACES_AVERAGED)  # the new game is that slow from its start on, so that is its best
+    assert launcher.log == ["start", "kill", "start"]
+
+
+def test_the_window_is_shown_before_each_race(make_manager, straight):
+    manager, launcher = make_manager()
+    for n in (1, 2, 3):
+        manager.rollout(straight, ScriptedPolicy())
+        assert launcher.times_shown == n
 
 
 def test_what_the_policy_raises_passes_through_and_the_game_stays(make_manager, straight):

@@ -201,6 +201,7 @@ class GameInstanceManager:
         stack = FrameStack(self._game.frames_per_state)
         policy_s = 0.0
         begin = None if states is None else states.begin
+        self._launcher.show_window()
         first = machine.reset(game_map, begin)
         if states is not None:
             states.start(first.meters)
