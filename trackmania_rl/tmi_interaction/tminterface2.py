@@ -38,7 +38,8 @@ class TMInterface:
 
     Args:
         port: where the game listens on this machine.
-        timeout_s: how long the game may be silent while something is expected of it.
+        timeout_s: how long the game may be silent while something is expected of it, and how long a message that has
+            begun may take.
         connect_within_s: how long a game that still starts up may refuse connections.
 
     Raises:
@@ -204,6 +205,7 @@ class TMInterface:
             self._incoming[:waiting] = rest
             self._begin, self._end = 0, waiting
         buffer = memoryview(self._incoming)
+        deadline_s = None  # a message that comes whole, as nearly all do, needs no look at the clock
         while self._end - self._begin < size:
             try:
                 received = self._socket.recv_into(buffer[self._end :])
@@ -212,6 +214,10 @@ class TMInterface:
             if received == 0:
                 raise GameConnectionError(f"the game at port {self.port} closed the connection")
             self._end += received
+            if self._end - self._begin < size:
+                deadline_s = deadline_s or time.monotonic() + self._timeout_s
+                if time.monotonic() > deadline_s:
+                    raise GameTimeoutError(f"a message of the game at port {self.port} took over {self._timeout_s:g} s")
 
     def _set_socket_timeout(self, timeout_s: float) -> None:
         """Let the operating system watch the time: a socket timeout of Python's would cost a second call each time."""
