@@ -237,7 +237,8 @@ def test_a_run_starts_only_without_problems_and_hears_warnings(context, caplog):
     assert "minimum_free_disk_mb" in str(caught.value)
     assert "; and game_command is empty" in str(caught.value)
     assert "\n" not in str(caught.value)
-    assert "login: username is empty" in caplog.text
+    assert "username is empty" in caplog.text
+    assert "(docs/troubleshooting.rst, login)" in caplog.text
 
 
 @pytest.mark.parametrize("platform", ["linux", "win32"])

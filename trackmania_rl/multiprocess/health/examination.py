@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.multiprocess.health.findings import Check, Context, Finding, Level, System, ok, problem
+from trackmania_rl.multiprocess.health.findings import GUIDE, Check, Context, Finding, Level, System, ok, problem
 from trackmania_rl.multiprocess.health.game_checks import check_game
 from trackmania_rl.multiprocess.health.machine_checks import (
     check_disk,
@@ -91,7 +91,7 @@ def check_start(context: Context) -> None:
     ]
     for finding in of_game:
         if finding.level is Level.WARNING:
-            log.warning("%s: %s", finding.check, finding.text)
+            log.warning("%s (%s, %s)", finding.text, GUIDE, finding.check)
     problems = [finding.text for finding in findings if finding.level is Level.PROBLEM]
     if problems:
         raise UserError("; and ".join(problems))
