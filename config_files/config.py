@@ -123,7 +123,7 @@ game_reboot_interval_s = 43_200.0
 
 # It is restarted as well when it plays at less than this share of its own best speed (race time over the time that the
 # client waits for it, five races at a time); 0 switches this off. Range: 0 to below 1.
-game_reboot_below_speed_share = 0.3
+game_reboot_below_speed_share = 0.0
 
 # -------------------------------------------------------------------------------------------------- the observation
 

@@ -210,8 +210,9 @@ def test_plugin_is_put_in_place_and_nothing_is_lost(context, tmp_path):
     assert "up to date" in only(check_plugin(context()))[1]
     plugin.write_text("somebody else's plugin")
     level, text = only(check_plugin(context()))
-    assert level is OK
+    assert level is WARNING
     assert "what was there before is in" in text
+    assert only(check_plugin(context()))[0] is OK
     newer = PLUGIN_FILE.read_text().replace("const int LINK_VERSION = ", "const int LINK_VERSION = 9")
     plugin.write_text(newer)
     assert only(check_plugin(context()))[0] is WARNING

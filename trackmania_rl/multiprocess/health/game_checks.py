@@ -122,7 +122,7 @@ def check_plugin(context: Context) -> list[Finding]:
 def _installed(installation: Installation) -> Finding:
     text = f"version {installation.version}, {installation.outcome}: {installation.path}"
     if installation.backup is not None:
-        text += f"; what was there before is in {installation.backup}"
+        return warning(Check.PLUGIN, f"{text}; what was there before is in {installation.backup}")
     if installation.outcome is Outcome.NEWER:
         return warning(Check.PLUGIN, f"{text}; update this project, or remove that file")
     return ok(Check.PLUGIN, text)
