@@ -1,0 +1,51 @@
+"""An imported run is one that the training command resumes."""
+
+import subprocess
+import sys
+
+import pytest
+
+from trackmania_rl.checkpoints import load_checkpoint
+from trackmania_rl.settings import load_settings
+
+SETTINGS = (
+    "use_layer_norm=False",
+    "expected_reward_per_action=0.0",
+    "image_width_px=32",
+    "image_height_px=24",
+    "conv_channels=(3, 5)",
+    "conv_kernel_sizes=(4, 3)",
+    "conv_strides=(2, 1)",
+    "float_hidden_dim=11",
+    "dense_hidden_dimension=14",
+    "iqn_embedding_dimension=9",
+    "torch_device=cpu",
+    "use_torch_compile=False",
+    "terminal_view=off",
+    "batch_size=24",
+    "games_per_collector=2",
+    "memory_size_schedule=((0, 2000),)",
+    "memory_size_start_learn_schedule=((0, 300),)",
+    "cutoff_race_longer_than_ms=10000",
+)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_train_resumes_an_imported_run(write_linesight_run, repository_root, tmp_path, tool):
+    config = repository_root / "config_files" / "config.py"
+    run = write_linesight_run(tmp_path / "linesight", load_settings(config, SETTINGS))
+    words = [word for text in SETTINGS for word in ("--set", text)]
+    output = tmp_path / "save" / "mine"
+    assert tool("import_linesight", run.folder, "--output", output, "--config", config, *words) == 0
+    command = [sys.executable, repository_root / "scripts" / "train.py", "--set", "run_name=mine"]
+    command += ["--output-folder", tmp_path, "--max-frames", str(1_234_567 + 3000), "--max-wall-s", "300"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    said = ended.stdout + ended.stderr
+    assert ended.returncode == 0, said
+    assert "resumed" in said
+    assert "at frame 1,234,567" in said
+    state = load_checkpoint(output)
+    assert state["statistics"]["frames_total"] >= 1_234_567 + 3000
+    assert state["trainer"]["loss_module"]["updates"] > 71_234
+    assert state["trainer"]["loss_module"]["optimizer"]["steps"] > 7
