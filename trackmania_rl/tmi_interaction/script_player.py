@@ -7,8 +7,9 @@ replay as well.
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Final
@@ -22,7 +23,12 @@ from trackmania_rl.protocol.messages import MessageId
 from trackmania_rl.protocol.state_blob import StateBlobError, StateView
 from trackmania_rl.tmi_interaction.launchers import GameLauncher
 from trackmania_rl.tmi_interaction.tminterface2 import TMInterface
-from trackmania_rl.tmi_interaction.transport import GameEvent, GameProtocolError, GameTransport
+from trackmania_rl.tmi_interaction.transport import (
+    GameEvent,
+    GameProtocolError,
+    GameTimeoutError,
+    GameTransport,
+)
 
 FRAME_INTERVAL_MS: Final = 50
 """Race time between two reported steps, and so between two frames: 20 frames a second show the race at its own pace."""
@@ -34,6 +40,8 @@ LONGEST_RACE_MS: Final = 60 * 60 * 1000
 """Race time at which a race is ended whatever its script says: a script may have inputs weeks later."""
 
 START_GAME_WITHIN_S: Final = 60.0
+BEGIN_WITHIN_S: Final = 120.0
+"""How long a map may load, and its countdown take, while the game reports steps of another race."""
 SILENCE_S: Final = 120.0
 """How long the game may be silent: a simulated game that is used for the first time compiles itself meanwhile."""
 FULL_SPEED: Final = 1000.0
@@ -66,11 +74,13 @@ class ScriptedRace:
         is_finished: whether the finish was reached.
         race_time_ms: the official finish time, or the time driven until the player lost patience.
         checkpoint_times_ms: times of the checkpoints passed, the finish included.
+        inputs: the inputs that the game says it made, as a script; None unless they were asked for.
     """
 
     is_finished: bool
     race_time_ms: int
     checkpoint_times_ms: tuple[int, ...]
+    inputs: str | None = None
 
 
 class ScriptPlayer:
@@ -87,6 +97,7 @@ class ScriptPlayer:
 
     def __init__(self, launcher: GameLauncher) -> None:
         self._launcher = launcher
+        self._greeting: tuple[str, ...] = launcher.commands_on_connect  # for the first of this player's connections
 
     def __enter__(self) -> ScriptPlayer:
         try:
@@ -109,6 +120,9 @@ class ScriptPlayer:
         filming: Filming | None = None,
         until_ms: int | None = None,
         on_state: OnState | None = None,
+        speed: float = FULL_SPEED,
+        load_name: str | None = None,
+        ask_for_inputs: bool = False,
     ) -> ScriptedRace:
         """Play a script to the finish.
 
@@ -119,6 +133,9 @@ class ScriptPlayer:
             until_ms: race time at which a race that has not finished yet is ended; None for `PATIENCE_MS` after the
                 last input, or `LONGEST_RACE_MS`.
             on_state: sees the state every `FRAME_INTERVAL_MS` of race time, from 0 until before the finish.
+            speed: game speed, a factor of real time.
+            load_name: what the game's `load` command is given; None for the script's absolute path.
+            ask_for_inputs: whether the game is asked in the end which inputs it made.
 
         Raises:
             UserError: if the map or the script can't be used.
@@ -127,14 +144,17 @@ class ScriptPlayer:
         self._launcher.check_map(map_path)
         last_input_ms = max((event.time_ms for event in read_input_script(script)), default=0)
         commands = (
-            *self._launcher.commands_on_connect,
+            *self._greeting,
+            "set skip_map_load_screens true",  # the real game would wait for a key
             f"map {_quoted(map_path)}",
-            f"load {_quoted(script.resolve())}",
+            f"load {_quoted(load_name or script.resolve())}",
         )
         if until_ms is None:
             until_ms = min(last_input_ms + PATIENCE_MS, LONGEST_RACE_MS)
         with contextlib.closing(TMInterface(self._launcher.port, SILENCE_S)) as transport:
-            return _watch(transport, commands, filming, until_ms, on_state)
+            self._greeting = ()
+            race = _watch(transport, commands, filming, until_ms, on_state, speed)
+            return replace(race, inputs=transport.get_inputs()) if ask_for_inputs else race
 
 
 def _watch(
@@ -143,18 +163,29 @@ def _watch(
     filming: Filming | None,
     until_ms: int,
     on_state: OnState | None,
+    speed: float,
 ) -> ScriptedRace:
-    """Say the commands, then watch the race that they begin."""
+    """Say the commands, then watch the race that they begin.
+
+    A game that somebody was driving may report steps of that race first; the new one begins with its countdown.
+    """
+    has_begun = False
+    begins_by_s = time.monotonic() + BEGIN_WITHIN_S
     while True:
         event = transport.next_event()
         if event.id == MessageId.ON_CONNECT:
             transport.set_step_period(FRAME_INTERVAL_MS)
-            transport.set_speed(FULL_SPEED)
+            transport.set_speed(speed)
             for command in commands:
                 transport.command(command)
+        elif event.id == MessageId.RUN_STEP and event.race_time_ms < 0:
+            has_begun = True
+        elif not has_begun:
+            if time.monotonic() > begins_by_s:
+                raise GameTimeoutError(f"no race began within {BEGIN_WITHIN_S:g} s: does the game have this map?")
         elif event.frame is not None and filming is not None:
             filming.on_frame(event.frame)
-            transport.set_speed(FULL_SPEED)
+            transport.set_speed(speed)
         elif event.is_finish:
             return _result(transport, event, is_finished=True)
         elif event.id == MessageId.RUN_STEP and event.race_time_ms >= until_ms:

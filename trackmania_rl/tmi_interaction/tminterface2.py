@@ -114,6 +114,12 @@ class TMInterface:
         self.command(messages.LINK_VERSION_COMMAND)
         return messages.link_version(self._ask(MessageId.IS_IN_MENUS))
 
+    def get_inputs(self) -> str:
+        """The race's inputs so far, as a script that `load` reads; empty in the menus. A report must be held."""
+        self._outgoing += messages.pack_id(MessageId.GET_INPUTS)
+        self.flush()
+        return self._read_block().decode(errors="replace")
+
     def rewind_to_state(self, blob: bytes) -> None:
         """See `GameTransport.rewind_to_state`."""
         self._outgoing += messages.pack_rewind_to_state(blob)
