@@ -1,0 +1,61 @@
+"""Hide the ghosts of personal records that the game shows in every race, or bring them back.
+
+The game must not be running. The replays are moved from Tracks/Replays/Autosaves to a folder beside it and back;
+nothing is deleted or overwritten.
+
+Examples:
+  python scripts/tools/personal_record_ghost.py hide
+  python scripts/tools/personal_record_ghost.py restore --only A01-Race --base-path ~/Documents/TmForever
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+PROJECT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not installed, and from anywhere
+
+from trackmania_rl.errors import UserError  # noqa: E402
+from trackmania_rl.settings import load_settings  # noqa: E402
+from trackmania_rl.tmi_interaction.personal_records import (  # noqa: E402
+    HIDDEN,
+    autosaves_folder,
+    hide_records,
+    restore_records,
+)
+
+
+def main(words: list[str] | None = None) -> int:
+    """Run the command line; return the exit code."""
+    arguments = parse_arguments(words)
+    try:
+        base_path = arguments.base_path or load_settings(arguments.config).user.trackmania_base_path
+        autosaves = autosaves_folder(base_path)
+        moves = (hide_records if arguments.action == "hide" else restore_records)(autosaves, arguments.only)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    for file in moves.moved:
+        print(f"moved to {file}")
+    for file in moves.left:
+        print(f"left where it is, the game has another of that name or it is an older copy: {file}")
+    if not moves.moved and not moves.left:
+        print(f"nothing to do: no such replay in {autosaves if arguments.action == 'hide' else HIDDEN}")
+    return 0
+
+
+def parse_arguments(words: list[str] | None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("action", choices=("hide", "restore"))
+    add("--only", default="", metavar="TEXT", help="only replays whose file name, LOGIN_MAP.Replay.gbx, contains this")
+    add("--base-path", metavar="FOLDER", help="the game's folder in your documents (default: as user_config.py says)")
+    add("--config", type=Path, default=PROJECT / "config_files" / "config_tmnf.py", help="configuration file")
+    return parser.parse_args(words)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

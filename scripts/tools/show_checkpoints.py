@@ -1,0 +1,110 @@
+"""Show a map's virtual and real checkpoints in the game, as triggers: to see where a reference line really lies.
+
+Without --output they are sent to the game that runs at --port; it must be on the map, and no training connected to it.
+With --output they are written as a script; in TMInterface's scripts folder, its console reads it by `load NAME`.
+
+Examples:
+  python scripts/tools/show_checkpoints.py mine --real mine.Challenge.Gbx
+  python scripts/tools/show_checkpoints.py maps/mine_0.5m.npy --every 10 --output triggers.txt
+  python scripts/tools/show_checkpoints.py mine.Challenge.Gbx
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+PROJECT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not installed, and from anywhere
+
+from trackmania_rl.argument_types import port, whole_number  # noqa: E402
+from trackmania_rl.errors import UserError  # noqa: E402
+from trackmania_rl.gbx.challenge import is_challenge_file, read_checkpoint_positions  # noqa: E402
+from trackmania_rl.tmi_interaction.console_triggers import (  # noqa: E402
+    CLEAR_TRIGGERS,
+    send_commands,
+    trigger_commands,
+)
+from trackmania_rl.tmi_interaction.transport import GameError  # noqa: E402
+from trackmania_rl.track.line_building import LINE_SPACING_M  # noqa: E402
+from trackmania_rl.track.reference_line import load_reference_line  # noqa: E402
+
+VIRTUAL_SIDE_M = 0.8
+REAL_SIDE_M = 4.0
+DEFAULT_PORT = 8478
+"""base_tmi_port as user_config.py ships it."""
+
+
+def main(words: list[str] | None = None) -> int:
+    """Run the command line; return the exit code."""
+    arguments = parse_arguments(words)
+    try:
+        commands = commands_for(arguments)
+        if arguments.output is None:
+            send_commands(arguments.port, commands)
+            print(f"sent {len(commands)} commands to the game at port {arguments.port}")
+        else:
+            write(arguments.output, commands)
+            print(f"wrote {len(commands)} commands to {arguments.output}")
+    except (UserError, GameError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def parse_arguments(words: list[str] | None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("source", metavar="MAP_OR_LINE", help="a line (.npy), a map's name in the maps folder, or a .Challenge.Gbx")
+    add("--real", type=Path, metavar="MAP.Challenge.Gbx", help="show this map's start, checkpoints and finish too")
+    add("--every", type=whole_number(1), default=20, help="show every so manieth point of the line (default: 20, 10 m)")
+    add("--clear", action="store_true", help=f"remove the game's triggers first, by its command {CLEAR_TRIGGERS}")
+    add("--maps-folder", type=Path, default=PROJECT / "maps", help="where a map's name is looked up")
+    to = parser.add_mutually_exclusive_group()
+    to.add_argument("--output", type=Path, metavar="FILE", help="write a script instead; no file is overwritten")
+    to.add_argument("--port", type=port, default=DEFAULT_PORT, help=f"where the game listens (default: {DEFAULT_PORT})")
+    return parser.parse_args(words)
+
+
+def commands_for(arguments: argparse.Namespace) -> list[str]:
+    """The console commands, in the order in which they are to be said."""
+    commands = [CLEAR_TRIGGERS] if arguments.clear else []
+    maps = [] if arguments.real is None else [arguments.real]
+    source = Path(arguments.source)
+    if is_challenge_file(source):
+        maps.append(source)
+    else:
+        line_m = load_reference_line(find_line(source, arguments.maps_folder), LINE_SPACING_M)
+        commands += trigger_commands(line_m[:: arguments.every], VIRTUAL_SIDE_M)
+    for file in maps:
+        commands += trigger_commands(read_checkpoint_positions(file), REAL_SIDE_M)
+    return commands
+
+
+def find_line(source: Path, maps_folder: Path) -> Path:
+    """The line that a user means by a file or a map's name."""
+    tried = (source, maps_folder / source, maps_folder / f"{source}_0.5m.npy", maps_folder / f"{source}.npy")
+    for file in tried:
+        if file.is_file() and file.suffix == ".npy":
+            return file
+    raise UserError(
+        f"{source}: no line (.npy) and no .Challenge.Gbx, and {maps_folder} has no {source}_0.5m.npy: name a file, or "
+        "make a line with scripts/tools/maps.py line"
+    )
+
+
+def write(output: Path, commands: list[str]) -> None:
+    """Write a script of console commands."""
+    try:
+        with output.open("x", encoding="ascii") as file:
+            file.write("\n".join(commands) + "\n")
+    except FileExistsError as error:
+        raise UserError(f"{output} exists already: move it away, or give another --output") from error
+    except OSError as error:
+        raise UserError(f"{output}: cannot be written: {error.strerror}") from error
+
+
+if __name__ == "__main__":
+    sys.exit(main())
