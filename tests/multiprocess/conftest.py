@@ -29,6 +29,7 @@ TINY = (
     "test_loss_every_n_batches=3",
     "number_memories_trained_on_between_target_network_updates=26",
     "torch_device=cpu",
+    "use_torch_compile=False",
 )
 
 
