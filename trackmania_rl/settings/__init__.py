@@ -10,15 +10,11 @@ Names are flat in the files and grouped here, so that each layer is handed only 
 raises `SettingsError`, whose text holds the name, the value, what is allowed and, for an unknown name, the nearest one.
 """
 
+from trackmania_rl.settings.game import DemonstrationEntry, GameSettings, GeneratorSettings, KeyState, MapEntry
 from trackmania_rl.settings.groups import (
     NEEDS_RESTART,
     AgentSettings,
-    DemonstrationEntry,
     ExplorationSettings,
-    GameSettings,
-    GeneratorSettings,
-    KeyState,
-    MapEntry,
     ObservationSettings,
     ReplaySettings,
     RewardSettings,

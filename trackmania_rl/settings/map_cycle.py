@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.settings.groups import MapEntry, Settings
+from trackmania_rl.settings.game import MapEntry
+from trackmania_rl.settings.groups import Settings
 from trackmania_rl.settings.loading import changed_settings, load_settings
 
 NAME: Final = "map_cycle"

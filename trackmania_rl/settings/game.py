@@ -1,0 +1,169 @@
+"""Settings of the game: the maps in order, the game instances, and the rules of a race."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from trackmania_rl.settings.values import LAST_PORT, Fraction, Group, NonNegativeInt, Port, PositiveFloat, PositiveInt
+
+
+class KeyState(Group):
+    """Which of the four keys an action holds down."""
+
+    left: bool
+    right: bool
+    accelerate: bool
+    brake: bool
+
+
+class GeneratorSettings(Group):
+    """Tracks made on the way, each for `races_per_track` races: its seed is drawn evenly from first to last."""
+
+    difficulty: Fraction | tuple[Fraction, Fraction]
+    first_seed: NonNegativeInt
+    last_seed: Annotated[int, Field(ge=0, lt=2**63)]
+    races_per_track: PositiveInt = 1
+
+    @property
+    def difficulty_range(self) -> tuple[float, float]:
+        """Lowest and highest difficulty; each track's is drawn evenly in between."""
+        return self.difficulty if isinstance(self.difficulty, tuple) else (self.difficulty, self.difficulty)
+
+    @model_validator(mode="after")
+    def _ranges_ascend(self) -> GeneratorSettings:
+        if self.difficulty_range[0] > self.difficulty_range[1]:
+            raise ValueError(f"difficulty = {self.difficulty}: the lower end of the range comes first")
+        if self.first_seed > self.last_seed:
+            raise ValueError(f"first_seed = {self.first_seed} is above last_seed = {self.last_seed}")
+        return self
+
+
+class MapEntry(Group):
+    """One line of the map cycle: `repeat` races in a row on one map, or each on a newly generated one."""
+
+    map_name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]*$")]
+    map_path: str = ""
+    reference_line: str = ""
+    generator: GeneratorSettings | None = None
+    is_explo: bool
+    fill_buffer: bool
+    repeat: PositiveInt = 1
+
+    @model_validator(mode="after")
+    def _names_a_map_or_a_generator(self) -> MapEntry:
+        n_files = (self.map_path != "") + (self.reference_line != "")
+        if n_files != (2 if self.generator is None else 0):
+            raise ValueError(
+                f"map {self.map_name!r} has map_path = {self.map_path!r}, reference_line = {self.reference_line!r} and "
+                f"{'no' if self.generator is None else 'a'} generator: give map_path and reference_line, or a generator"
+            )
+        return self
+
+
+class DemonstrationEntry(Group):
+    """A race that somebody has driven on a map of the map cycle."""
+
+    map_name: str
+    inputs: Annotated[str, Field(min_length=1)]
+
+
+class GameSettings(Group):
+    """Game instances and the rules under which a race is played and cut off."""
+
+    game: Literal["simulated", "tmnf"]
+    game_transport: Literal["in_process", "socket"]
+    n_collectors: PositiveInt
+    games_per_collector: Annotated[int, Field(ge=1, le=1024)]
+    base_tmi_port: Port
+    maps_folder: str
+    map_cycle: Annotated[tuple[MapEntry, ...], Field(min_length=1)]
+    demonstrations: tuple[DemonstrationEntry, ...]
+    running_speed: PositiveFloat
+    ms_per_engine_tick: PositiveInt
+    engine_ticks_per_action: PositiveInt
+    image_width_px: Annotated[int, Field(ge=0, le=4096)]
+    image_height_px: Annotated[int, Field(ge=0, le=4096)]
+    frames_per_state: Annotated[int, Field(ge=1, le=16)]
+    cutoff_race_longer_than_ms: PositiveInt
+    cutoff_no_progress_within_ms: PositiveInt
+    cutoff_progress_m: PositiveFloat
+    tmi_protection_timeout_s: PositiveFloat
+    timeout_during_race_ms: PositiveInt
+    timeout_between_races_ms: PositiveInt
+    game_reboot_interval_s: PositiveFloat
+    game_reboot_below_speed_share: Annotated[float, Field(ge=0, lt=1)]
+    inputs: Annotated[tuple[KeyState, ...], Field(min_length=2)]
+    action_forward_idx: NonNegativeInt
+    action_backward_idx: NonNegativeInt
+
+    @property
+    def ms_per_action(self) -> int:
+        """Game time between two decisions."""
+        return self.ms_per_engine_tick * self.engine_ticks_per_action
+
+    @property
+    def is_in_process(self) -> bool:
+        """Whether collectors play the game within their own process; the real game is always reached by its socket."""
+        return self.game == "simulated" and self.game_transport == "in_process"
+
+    @property
+    def tmi_ports(self) -> range:
+        """Where game instances listen: `games_per_collector` ports for the first collector, then those of the next."""
+        n_games = 0 if self.is_in_process else self.n_collectors * self.games_per_collector
+        return range(self.base_tmi_port, self.base_tmi_port + n_games)
+
+    def tmi_ports_of(self, collector: int) -> range:
+        """The ports of one collector's games, in their order."""
+        first = collector * self.games_per_collector
+        return self.tmi_ports[first : first + self.games_per_collector]
+
+    @property
+    def has_image(self) -> bool:
+        """Whether the observation holds a picture."""
+        return self.image_width_px > 0
+
+    @model_validator(mode="after")
+    def _image_and_actions_fit(self) -> GameSettings:
+        if (self.image_width_px == 0) != (self.image_height_px == 0):
+            raise ValueError("image_width_px and image_height_px are both 0 (no image) or both positive")
+        if self.tmi_ports and self.tmi_ports[-1] > LAST_PORT:
+            raise ValueError(
+                f"base_tmi_port = {self.base_tmi_port}, with n_collectors = {self.n_collectors} of games_per_collector "
+                f"= {self.games_per_collector}: the last game's port would be {self.tmi_ports[-1]}, and ports end at "
+                f"{LAST_PORT}; lower one of them"
+            )
+        for name in ("action_forward_idx", "action_backward_idx"):
+            if getattr(self, name) >= len(self.inputs):
+                raise ValueError(
+                    f"{name} = {getattr(self, name)} is no index into inputs, which has {len(self.inputs)}"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _demonstrations_have_their_maps(self) -> GameSettings:
+        maps = list(dict.fromkeys(entry.map_name for entry in self.map_cycle if entry.generator is None))
+        for demonstration in self.demonstrations:
+            if demonstration.map_name not in maps:
+                raise ValueError(
+                    f"demonstrations: {demonstration.inputs!r} is for map {demonstration.map_name!r}, which is not in "
+                    f"map_cycle; possible are {', '.join(maps) or 'none: all its entries are generators'}"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _generators_fit(self) -> GameSettings:
+        generated = {entry.map_name for entry in self.map_cycle if entry.generator is not None}
+        of_both_kinds = generated & {entry.map_name for entry in self.map_cycle if entry.generator is None}
+        if of_both_kinds:
+            raise ValueError(
+                f"map_cycle uses the name {min(of_both_kinds)!r} for a map and for a generator: their races would be "
+                "counted together; give them two names"
+            )
+        if generated and self.game != "simulated":
+            raise ValueError(
+                f'map_cycle has the generator {min(generated)!r}, but game = "{self.game}": generated tracks can only '
+                "be driven in the simulated game"
+            )
+        return self

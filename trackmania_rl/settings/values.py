@@ -1,0 +1,37 @@
+"""What a setting may be: the types and ranges that all groups of settings use, and what a group is."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+# What a value may be. The ranges stand here once; the errors and `--list-settings` quote them.
+PositiveInt = Annotated[int, Field(gt=0)]
+NonNegativeInt = Annotated[int, Field(ge=0)]
+PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
+LAST_PORT = 65535
+Port = Annotated[int, Field(ge=1024, le=LAST_PORT)]
+Schedule = Annotated[tuple[tuple[NonNegativeInt, Finite], ...], Field(min_length=1)]
+"""((frame count, value), ...): what lies between two entries is interpolated by the setting's own rule."""
+BlockStatistics = tuple[tuple[Finite, ...], tuple[PositiveFloat, ...]]
+"""(means, standard deviations) of one block of the observation."""
+
+
+class Group(BaseModel):
+    """Frozen; names it does not know are refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+    @field_validator("*", mode="after")
+    @classmethod
+    def _schedules_ascend(cls, value: Any, info: Any) -> Any:
+        if info.field_name.endswith("_schedule"):
+            frame_counts = [frames for frames, _ in value]
+            if frame_counts[0] != 0 or any(a >= b for a, b in itertools.pairwise(frame_counts)):
+                raise ValueError("a schedule starts at frame 0 and its frame counts ascend")
+        return value
