@@ -11,6 +11,7 @@ from __future__ import annotations
 import io
 import math
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -47,6 +48,8 @@ _NARROWEST_M: Final = 4.0
 """A change is a bell curve of this width to ten times of it."""
 _MOST_ASIDE_M: Final = 4.0
 _MOST_FASTER: Final = 0.3
+_DONORS_SHARE: Final = 0.2
+"""Of the changes, where there are donors."""
 _STEERED_MOST: Final = 1.5
 _REACH: Final = 3.0
 """The bell is cut off at so many of its widths."""
@@ -74,13 +77,14 @@ def line_driver(track: Track, settings: DriverSettings) -> LineDriver:
     return LineDriver(settings, speed_m_s, np.zeros(len(speed_m_s)), np.ones(len(speed_m_s)))
 
 
-def finishes(track: Track, driver: LineDriver, max_actions: int) -> bool:
-    """Whether a driver gets to the finish in so many actions."""
+def drive_line(track: Track, driver: LineDriver, max_actions: int) -> Actions:
+    """Return the actions of a driver up to the finish; (0,) where it does not get there in so many."""
     course = course_of(track)
     states = empty_field(course, max_actions + 1)
     copy_race(start_of(track), 0, states, 0)
     actions, debts = np.zeros(max_actions, dtype=np.int8), np.zeros(max_actions + 1)
-    return bool(_drive_on(course, driver, states, debts, actions, 0, states, 0, np.inf) > 0)
+    n_actions = _drive_on(course, driver, states, debts, actions, 0, states, 0, np.inf)
+    return actions[: max(n_actions, 0)]
 
 
 def written_driver(driver: LineDriver) -> bytes:
@@ -106,13 +110,20 @@ def read_driver(file: Path) -> LineDriver:
 
 
 def improve_line(
-    track: Track, driver: LineDriver, draws: FloatArray, tolerance_ms: FloatArray, behind_ms: float, max_actions: int
+    track: Track,
+    driver: LineDriver,
+    donors: Sequence[LineDriver],
+    draws: FloatArray,
+    tolerance_ms: FloatArray,
+    behind_ms: float,
+    max_actions: int,
 ) -> tuple[LineDriver, Actions]:
     """Try changes of line and speeds one after the other, keeping those that finish earlier.
 
     Args:
         track: where to drive.
         driver: finishes within `max_actions`.
+        donors: drivers of other searches; some changes lead towards what one of them does in that place.
         draws: (trials, N_DRAWS) uniform random numbers of [0, 1).
         tolerance_ms: (trials,) how much slower than the best race a change may be that is kept.
         behind_ms: trials further behind than this are given up.
@@ -129,7 +140,10 @@ def improve_line(
     copy_race(start_of(track), 0, trial, 0)
     best = LineDriver(driver.settings, *(curve.copy() for curve in driver[1:]))
     actions = np.zeros(max_actions, dtype=np.int8)
-    n_actions = _improve(course, driver.settings, best, states, trial, debts, draws, tolerance_ms, behind_ms, actions)
+    curves = np.array([np.stack(donor[1:]) for donor in donors]).reshape(-1, 3, len(driver.aside_m))
+    n_actions = _improve(
+        course, driver.settings, best, curves, states, trial, debts, draws, tolerance_ms, behind_ms, actions
+    )
     assert n_actions > 0, "the driver does not finish"
     return best, actions[:n_actions]
 
@@ -139,6 +153,7 @@ def _improve(
     course: Course,
     settings: DriverSettings,
     best: LineDriver,
+    donors: FloatArray,
     states: Field,
     trial: Field,
     debts: FloatArray,
@@ -160,7 +175,7 @@ def _improve(
     first_section = states.cars[0].ribbon_index
     for t in range(len(draws)):
         draw = draws[t]
-        begin, end = _bend(kept, now, draw, first_section, last_section)
+        begin, end = _bend(kept, now, donors, draw, first_section, last_section)
         seen_from = begin - int(_FURTHEST_LOOK_M / RIBBON_SPACING_M)
         first = 0
         while first < n_taken - 1 and states.cars[first + 1].ribbon_index < seen_from:
@@ -191,11 +206,22 @@ def _improve(
 
 
 @compiled
-def _bend(kept: LineDriver, now: LineDriver, draw: FloatArray, first: int, last: int) -> tuple[int, int]:
+def _bend(
+    kept: LineDriver, now: LineDriver, donors: FloatArray, draw: FloatArray, first: int, last: int
+) -> tuple[int, int]:
     """Change some of the curves of `now` by a bell around a place; return the cross-sections that changed."""
     center = first + draw[0] * (last - first)
     width = _NARROWEST_M * 10.0 ** draw[1] / RIBBON_SPACING_M
     begin, end = max(int(center - _REACH * width), 0), min(int(center + _REACH * width), len(kept.aside_m))
+    if len(donors) > 0 and draw[7] < _DONORS_SHARE:
+        donor = donors[int(draw[6] * len(donors))]
+        for k in range(begin, end):
+            # Flat within twice the width, so that the donor's way is taken over as a whole there.
+            share = min(1.0, 4.0 * math.exp(-0.5 * ((k - center) / width) ** 2))
+            now.speed_m_s[k] = kept.speed_m_s[k] + share * (donor[0, k] - kept.speed_m_s[k])
+            now.aside_m[k] = kept.aside_m[k] + share * (donor[1, k] - kept.aside_m[k])
+            now.lookahead[k] = kept.lookahead[k] + share * (donor[2, k] - kept.lookahead[k])
+        return begin, end
     size = draw[4] * (draw[3] - 0.5)
     changes_line, changes_speed, changes_lookahead = draw[2] < 0.6, 0.4 < draw[2] < 0.9, draw[2] > 0.85
     for k in range(begin, end):

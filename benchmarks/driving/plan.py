@@ -51,11 +51,14 @@ INTERRUPTED: Final = 130
 """Exit code of a command that was interrupted, as shells have it."""
 
 DRIVES_OF_TUNING: Final = 1200
-TRIALS_PER_ROUND: Final = 20_000
-"""A minute of one core and more, on tracks of half a minute."""
-ROUNDS_PER_CLIMB: Final = 4
-"""Every so many rounds the keys themselves are changed, and the driver's line in the others."""
-_LINE_TOLERANCES_MS: Final = (150.0, 80.0, 250.0)
+TRIALS_PER_ROUND: Final = 10_000
+"""Half a minute of one core, on tracks of twenty seconds."""
+ROUNDS_OF_A_CYCLE: Final = 8
+FRESH_ROUNDS: Final = 5
+"""A cycle's first rounds begin with the tuned driver; the next ones join what they found; the last one changes keys."""
+_MOST_ELITES: Final = 6
+_FRESH_TOLERANCE_MS: Final = 150.0
+_JOINING_TOLERANCE_MS: Final = 80.0
 _CLIMB_TOLERANCES_MS: Final = (0.0, 50.0, 100.0)
 _MOST_ROOM: Final = 1.2
 """Room for a race in between, as a share of the first driver's."""
@@ -89,27 +92,37 @@ class TrackPlanner:
     def play_round(self, n_trials: int) -> bool:
         """Search once; return whether the plan's time became better."""
         random = np.random.default_rng([self._seed, zlib.crc32(self.name.encode()), self._rounds])
-        if self._rounds % ROUNDS_PER_CLIMB == ROUNDS_PER_CLIMB - 1:
+        phase = self._rounds % ROUNDS_OF_A_CYCLE
+        if phase == ROUNDS_OF_A_CYCLE - 1:
             self._take(self._changed_keys(random, n_trials))
         else:
-            self._take(self._changed_line(random, n_trials))
+            self._take(self._changed_line(random, n_trials, phase < FRESH_ROUNDS))
         self._rounds += 1
         before_ms = self.entry["planner_ms"]
         self._store()
         return self.entry["planner_ms"] < before_ms
 
-    def _changed_line(self, random: np.random.Generator, n_trials: int) -> Actions:
-        """Improve the driver's line and speeds, and drive it."""
-        highest_ms = _LINE_TOLERANCES_MS[self._rounds % len(_LINE_TOLERANCES_MS)]
-        self._driver, actions = line_search.improve_line(
+    def _changed_line(self, random: np.random.Generator, n_trials: int, is_fresh: bool) -> Actions:
+        """Improve the tuned driver's line and speeds, or the best ones so far with those of the others; drive it."""
+        settings = DriverSettings(**self.entry["scripted_tuned_settings"])
+        driver = line_search.line_driver(self.track, settings) if is_fresh else self._elites[0]
+        highest_ms = _FRESH_TOLERANCE_MS if is_fresh else _JOINING_TOLERANCE_MS
+        driver, actions = line_search.improve_line(
             self.track,
-            self._driver,
+            driver,
+            [] if is_fresh else self._elites[1:],
             random.random((n_trials, line_search.N_DRAWS)),
             np.linspace(highest_ms, 0.0, n_trials),
             behind_ms=100.0 + 1.5 * highest_ms,
             max_actions=self._room,
         )
+        self._elites = sorted([*self._elites, driver], key=self._driven)[:_MOST_ELITES]
         return actions
+
+    def _driven(self, driver: line_search.LineDriver) -> tuple[int, float]:
+        """Finish time of a driver and metres beyond it, the best one the smallest."""
+        drive = drive_actions(self.track, line_search.drive_line(self.track, driver, self._room))
+        return drive.finish_ms, -drive.overshoot_m
 
     def _changed_keys(self, random: np.random.Generator, n_trials: int) -> Actions:
         """Improve the plan itself."""
@@ -143,7 +156,7 @@ class TrackPlanner:
         if tuned is None:
             raise UserError(f"{self.name}: the scripted driver never gets to the finish, whatever its settings")
         self._room = int(_MOST_ROOM * len(tuned[2]))
-        self._driver = self._stored_driver(tuned[0])
+        self._elites = [self._stored_driver(tuned[0])]
         entry["scripted_tuned_ms"], entry["scripted_tuned_settings"] = tuned[1], tuned[0]._asdict()
         plan = min([*candidates, tuned[2]], key=lambda actions: drive_actions(self.track, actions).finish_ms)
         return plan[: drive_actions(self.track, plan).n_actions], entry
@@ -170,7 +183,7 @@ class TrackPlanner:
         driver = line_search.line_driver(self.track, settings)
         stored = line_search.read_driver(self._line) if self._line.is_file() else driver
         is_fitting = stored.settings == settings and stored.aside_m.shape == driver.aside_m.shape
-        return stored if is_fitting and line_search.finishes(self.track, stored, self._room) else driver
+        return stored if is_fitting and len(line_search.drive_line(self.track, stored, self._room)) else driver
 
     def _store(self) -> None:
         """Write plan and times, the plan replayed from its text first."""
@@ -180,7 +193,7 @@ class TrackPlanner:
         self.entry["planner_ms"] = finish_ms
         self.entry["planner_inputs"] = f"plans/{self.name}.inputs"
         write_whole(self._script, script.encode())
-        write_whole(self._line, line_search.written_driver(self._driver))
+        write_whole(self._line, line_search.written_driver(self._elites[0]))
         write_entry(self._yardsticks, self.name, self.entry)
 
 

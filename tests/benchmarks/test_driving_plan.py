@@ -116,31 +116,30 @@ def test_an_unfinished_race_has_no_time(bend):
 
 
 def test_the_line_driver_begins_as_the_scripted_driver(bend):
-    from benchmarks.driving import line_search
+    from benchmarks.driving.line_search import drive_line, line_driver
 
-    driver = line_search.line_driver(bend, FAST_DRIVER)
-    _, actions = line_search.improve_line(bend, driver, np.zeros((0, line_search.N_DRAWS)), np.zeros(0), 100.0, 300)
-    np.testing.assert_array_equal(actions, scripted_plan(bend, FAST_DRIVER)[: len(actions)])
+    actions = drive_line(bend, line_driver(bend, FAST_DRIVER), 300)
+    np.testing.assert_array_equal(actions, scripted_plan(bend, FAST_DRIVER))
+    assert len(drive_line(bend, line_driver(bend, FAST_DRIVER), 7)) == 0
 
 
 @pytest.mark.parametrize("tolerance_ms", [0.0, 60.0])
-def test_searching_the_line_is_repeatable_and_never_for_the_worse(bend, tolerance_ms):
-    from benchmarks.driving import line_search
+@pytest.mark.parametrize("n_donors", [0, 3])
+def test_searching_the_line_is_repeatable_and_never_for_the_worse(bend, tolerance_ms, n_donors):
+    from benchmarks.driving.line_search import N_DRAWS, drive_line, improve_line, line_driver
     from benchmarks.driving.racing import drive_actions
 
-    driver = line_search.line_driver(bend, CAREFUL_DRIVER)
-    draws = np.random.default_rng(5).random((300, line_search.N_DRAWS))
-    first, again = (
-        line_search.improve_line(bend, driver, draws, np.full(300, tolerance_ms), 200.0, 300) for _ in range(2)
+    driver = line_driver(bend, CAREFUL_DRIVER)
+    donors = [line_driver(bend, FAST_DRIVER)] * n_donors
+    draws = np.random.default_rng(5).random((300, N_DRAWS))
+    (best, actions), (again, actions_again) = (
+        improve_line(bend, driver, donors, draws, np.full(300, tolerance_ms), 200.0, 300) for _ in range(2)
     )
-    np.testing.assert_array_equal(first[1], again[1])
-    np.testing.assert_array_equal(first[0].aside_m, again[0].aside_m)
-    before_ms = drive_actions(bend, scripted_plan(bend)).finish_ms
-    assert drive_actions(bend, first[1]).finish_ms < before_ms
+    np.testing.assert_array_equal(actions, actions_again)
+    np.testing.assert_array_equal(best.aside_m, again.aside_m)
+    assert drive_actions(bend, actions).finish_ms < drive_actions(bend, scripted_plan(bend)).finish_ms
     assert not driver.aside_m.any(), "the driver that was given has changed"
-    # The best driver, driven anew, takes the best actions.
-    _, redriven = line_search.improve_line(bend, first[0], draws[:0], np.zeros(0), 200.0, 300)
-    np.testing.assert_array_equal(redriven, first[1])
+    np.testing.assert_array_equal(drive_line(bend, best, 300), actions)
 
 
 @pytest.mark.parametrize("tolerance_ms", [0.0, 60.0])
@@ -193,7 +192,7 @@ def test_the_command_makes_yardsticks_keeps_them_and_repeats_itself(jump_copy, t
         assert main(["--track-file", str(jump_copy), "--rounds", str(rounds), *options]) == 0
         return (tmp_path / folder / "plans" / "mine.inputs").read_bytes()
 
-    assert run("a", 4) == run("b", 4)
+    assert run("a", 8) == run("b", 8)  # a whole cycle
     before = read_yardsticks(tmp_path / "a" / "yardsticks.json", ["mine"])["mine"]
     assert before.planner_ms <= before.scripted_tuned_ms
     kept = run("a", 0)
