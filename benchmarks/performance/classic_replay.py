@@ -50,6 +50,7 @@ class ClassicReplay:
         self.gamma = gamma
         self.images_as_floats = True
         self._rng = np.random.default_rng(0)
+        self._side_rng = random.Random(0)  # Python's own: the cheapest way to draw one number
         self.buffer, self.buffer_test = (
             ReplayBuffer(storage=ListStorage(size), collate_fn=self.collate)
             for size in (memory_size, max(1, int(memory_size * replay.buffer_test_ratio)))
@@ -89,7 +90,7 @@ class ClassicReplay:
                 next_state_potential=self._potential(race["state_float"][i + n_steps][zone_centers]),
                 terminal_actions=NEVER,
             )
-            (test if random.random() < self.replay.buffer_test_ratio else train).append(experience)
+            (test if self._side_rng.random() < self.replay.buffer_test_ratio else train).append(experience)
         self.buffer.extend(train)
         if test:
             self.buffer_test.extend(test)
