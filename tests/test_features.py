@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from tminterface.structs import SimStateData
 
-from trackmania_rl.features import CAR_COLUMNS, FeatureBuilder, ObservationLayout
+from trackmania_rl.feature_kernel import CAR_COLUMNS
+from trackmania_rl.features import FeatureBuilder, ObservationLayout
 from trackmania_rl.protocol.state_blob import STATE_HEAD_DTYPE, StateBlobError, StateView, new_state_blob
 from trackmania_rl.settings import Settings, SettingsError, load_settings
 from trackmania_rl.track.virtual_checkpoints import VirtualCheckpoints

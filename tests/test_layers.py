@@ -10,7 +10,7 @@ PACKAGE = "trackmania_rl"
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("settings", "policy", "seeds", "errors", "argument_types"),
     ("schedules", "gbx", "protocol"),
-    ("rewards", "features", "track", "experience_replay", "simulator.*"),
+    ("rewards", "features", "feature_kernel", "track", "experience_replay", "simulator.*"),
     ("agents", "buffer_utilities", "tmi_interaction.*"),
     (
         "telemetry",
@@ -33,6 +33,7 @@ FORBIDDEN = {
     "simulator": ("torch", "torchrl", "tensordict", "trackmania_rl.settings", "trackmania_rl.track"),
     "protocol": ("torch", "torchrl", "tensordict"),
     "features": ("torch",),
+    "feature_kernel": ("torch",),
     "rewards": ("torch",),
     "track": ("torch",),
 }

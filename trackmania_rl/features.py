@@ -7,54 +7,27 @@ and the table in docs/observation.rst all derive from it. `FeatureBuilder` fills
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
-from trackmania_rl.protocol.state_blob import (
-    HEAD_BYTES,
-    MATERIAL_COUNT,
-    MATERIAL_ID_MASK,
-    STATE_HEAD_DTYPE,
-    WHEEL_DTYPE,
-    StateBlobError,
-    StateView,
+from trackmania_rl.feature_kernel import (
+    BEFORE_FIRST_STATE,
+    CAR_COLUMNS,
+    GROUND_GROUPS,
+    KEYS_OF_AN_ACTION,
+    N_WHEELS,
+    FeatureLook,
+    FeatureOffsets,
+    count_gear_change,
+    fill_features,
 )
+from trackmania_rl.protocol.state_blob import HEAD_BYTES, StateBlobError, StateView
 from trackmania_rl.settings import KeyState, ObservationSettings, SettingsError
 from trackmania_rl.track.virtual_checkpoints import VirtualCheckpoints, ZoneTracker
-
-N_WHEELS: Final = 4
-KEYS_OF_AN_ACTION: Final = ("accelerate", "brake", "left", "right")
-"""The order of one previous action's four floats."""
-
-GROUND_GROUPS: Final[dict[str, tuple[int, ...]]] = {
-    "asphalt-like": (0, 1, 16, 18, 19),
-    "grass-like": (2, 20),
-    "dirt-like": (5, 6, 8, 17),
-    "turbo": (7, 26),
-}
-"""Material ids of the grounds that the agent tells apart; any other material is in none of the groups."""
-
-CAR_COLUMNS: Final = (
-    *(f"wheel_{wheel}_is_sliding" for wheel in range(N_WHEELS)),
-    *(f"wheel_{wheel}_has_ground_contact" for wheel in range(N_WHEELS)),
-    *(f"wheel_{wheel}_damper_absorb_m" for wheel in range(N_WHEELS)),
-    *(f"wheel_{wheel}_material_id" for wheel in range(N_WHEELS)),
-    "gearbox_state",
-    "gear",
-    "engine_rpm",
-    "actions_since_gear_change",
-    "is_freewheeling",
-)
-"""Columns of `rollout_results["car_gear_and_wheels"]`."""
-
-BEFORE_FIRST_STATE: Final = -1.0
-"""What `count_gear_change` is told at a race's first state."""
 
 
 @dataclass(frozen=True)
@@ -160,6 +133,15 @@ class ObservationLayout:
             raise ValueError(f"block {name} has {block.stop - block.start} floats; use its slice")
         return block.start
 
+    def look(self) -> FeatureLook:
+        """What the compiled functions need to know of it."""
+        return FeatureLook(
+            at=FeatureOffsets(**{block.name: block.start for block in self.blocks}),
+            n_zone_centers=self.n_zone_centers,
+            zone_stride=self.zone_stride,
+            margin_to_announce_finish_m=self.margin_to_announce_finish_m,
+        )
+
     def rst_table(self) -> str:
         """The blocks as a reStructuredText table, for docs/observation.rst."""
         lines = [".. list-table::", "   :header-rows: 1", "", "   * - index", "     - name", "     - what"]
@@ -226,7 +208,7 @@ class FeatureBuilder:
 
     def __init__(self, layout: ObservationLayout, inputs: Sequence[KeyState], forward_action: int) -> None:
         self._layout = layout
-        self._look = FeatureLook.from_layout(layout)
+        self._look = layout.look()
         self._keys_of_action = keys_of_actions(inputs)
         self._forward_action = forward_action
         self._previous_actions = np.empty((layout.n_previous_actions, len(KEYS_OF_AN_ACTION)), dtype=np.float32)
@@ -299,53 +281,6 @@ def keys_of_actions(inputs: Sequence[KeyState]) -> npt.NDArray[np.float32]:
     return np.array([[getattr(keys, key) for key in KEYS_OF_AN_ACTION] for keys in inputs], dtype=np.float32)
 
 
-class FeatureOffsets(NamedTuple):
-    """Index of each block's first float; fields are the blocks' names in the vector's order."""
-
-    mini_race_time_actions: int
-    previous_actions: int
-    wheel_is_sliding: int
-    wheel_has_ground_contact: int
-    wheel_damper_absorb_m: int
-    gearbox_state: int
-    gear: int
-    engine_rpm: int
-    actions_since_gear_change: int
-    wheel_ground_group: int
-    angular_velocity_rad_s: int
-    velocity_m_s: int
-    world_up: int
-    zone_centers_m: int
-    distance_to_finish_m: int
-    is_freewheeling: int
-
-
-class FeatureLook(NamedTuple):
-    """What the compiled functions need to know of a layout; numba takes it as it is.
-
-    Attributes:
-        at: index of each block's first float.
-        n_zone_centers: how many zone centres the vector holds.
-        zone_stride: how many zones lie from one of them to the next.
-        margin_to_announce_finish_m: largest distance to the finish that it shows.
-    """
-
-    at: FeatureOffsets
-    n_zone_centers: int
-    zone_stride: int
-    margin_to_announce_finish_m: float
-
-    @classmethod
-    def from_layout(cls, layout: ObservationLayout) -> FeatureLook:
-        """What a layout says of these."""
-        return cls(
-            at=FeatureOffsets(**{block.name: block.start for block in layout.blocks}),
-            n_zone_centers=layout.n_zone_centers,
-            zone_stride=layout.zone_stride,
-            margin_to_announce_finish_m=layout.margin_to_announce_finish_m,
-        )
-
-
 def _block_rows(settings: ObservationSettings) -> tuple[tuple[str, int, str, str], ...]:
     """(name, number of floats, unit and range, description) of every block in the vector's order."""
     n_actions, n_zones = settings.n_prev_actions_in_inputs, settings.n_zone_centers_in_inputs
@@ -389,12 +324,6 @@ def _block_rows(settings: ObservationSettings) -> tuple[tuple[str, int, str, str
     )
 
 
-def _word(dtype: np.dtype[np.void], name: str) -> int:
-    """Index of a field of the state blob, counted in 32-bit words, the size of all fields used here."""
-    assert dtype.fields is not None
-    return dtype.fields[name][1] // 4
-
-
 def _read_only(array: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     array.setflags(write=False)
     return array
@@ -403,109 +332,3 @@ def _read_only(array: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
 def _range_text(numbers: tuple[float, ...]) -> str:
     low, high = min(numbers), max(numbers)
     return f"{low:g}" if low == high else f"{low:g} to {high:g}"
-
-
-# Constants of the format, which numba compiles into the kernel.
-_ROTATION = _word(STATE_HEAD_DTYPE, "rotation")
-POSITION_WORD = _word(STATE_HEAD_DTYPE, "position_m")
-VELOCITY_WORD = _word(STATE_HEAD_DTYPE, "velocity_m_s")
-_ANGULAR_VELOCITY = _word(STATE_HEAD_DTYPE, "angular_velocity_rad_s")
-GEARBOX_STATE_WORD = _word(STATE_HEAD_DTYPE, "gearbox_state")
-_GEAR = _word(STATE_HEAD_DTYPE, "engine_gear")
-_RPM = _word(STATE_HEAD_DTYPE, "engine_actual_rpm")
-_FREEWHEELING = _word(STATE_HEAD_DTYPE, "is_freewheeling")
-_WHEELS = _word(STATE_HEAD_DTYPE, "wheels")
-_WORDS_PER_WHEEL = WHEEL_DTYPE.itemsize // 4
-_SLIDING = _word(WHEEL_DTYPE, "is_sliding")
-_GROUND_CONTACT = _word(WHEEL_DTYPE, "has_ground_contact")
-_DAMPER = _word(WHEEL_DTYPE, "damper_absorb_m")
-_MATERIAL = _word(WHEEL_DTYPE, "contact_material_id")
-_N_GROUND_GROUPS = len(GROUND_GROUPS)
-_GROUND_GROUP_OF_MATERIAL = np.full(MATERIAL_COUNT, -1, dtype=np.int64)
-for _group, _materials in enumerate(GROUND_GROUPS.values()):
-    _GROUND_GROUP_OF_MATERIAL[list(_materials)] = _group
-
-
-@njit(cache=True)
-def count_gear_change(gearbox_state: int, before: float) -> float:
-    """Actions since the gear change began: 0 while no gear changes and at the first state; else one more than before.
-
-    Args:
-        gearbox_state: 0 while no gear changes.
-        before: what this function said of the state before, `BEFORE_FIRST_STATE` at a race's first state.
-    """
-    return 0.0 if gearbox_state == 0 or before == BEFORE_FIRST_STATE else before + 1.0
-
-
-@njit(cache=True)
-def fill_features(
-    floats: npt.NDArray[np.float32],
-    car: npt.NDArray[np.float32],
-    head_f32: npt.NDArray[np.float32],
-    head_i32: npt.NDArray[np.int32],
-    previous_actions: npt.NDArray[np.float32],
-    actions_since_gear_change: float,
-    zone_idx: int,
-    distance_to_finish_m: float,
-    centers_m: npt.NDArray[np.float64],
-    look: FeatureLook,
-) -> bool:
-    """Write every block of one state.
-
-    Args:
-        floats: (F,) written.
-        car: (len(CAR_COLUMNS),) written.
-        head_f32: the state blob's head as 32-bit floats.
-        head_i32: the same memory as 32-bit integers.
-        previous_actions: flat, oldest action first.
-        actions_since_gear_change: as the block says.
-        zone_idx: the current zone.
-        distance_to_finish_m: along the line.
-        centers_m: (Z, 3) zone centres, world axes.
-        look: of the layout.
-
-    Returns:
-        Whether all floats are finite numbers.
-    """
-    at = look.at
-    floats[at.mini_race_time_actions] = 0.0
-    for key in range(len(previous_actions)):  # a slice assignment would take seconds to compile
-        floats[at.previous_actions + key] = previous_actions[key]
-    for wheel in range(N_WHEELS):
-        word = _WHEELS + wheel * _WORDS_PER_WHEEL
-        material = head_i32[word + _MATERIAL] & MATERIAL_ID_MASK
-        car[wheel] = head_i32[word + _SLIDING] != 0
-        car[N_WHEELS + wheel] = head_i32[word + _GROUND_CONTACT] != 0
-        car[2 * N_WHEELS + wheel] = head_f32[word + _DAMPER]
-        car[3 * N_WHEELS + wheel] = material
-        floats[at.wheel_is_sliding + wheel] = car[wheel]
-        floats[at.wheel_has_ground_contact + wheel] = car[N_WHEELS + wheel]
-        floats[at.wheel_damper_absorb_m + wheel] = car[2 * N_WHEELS + wheel]
-        group = _GROUND_GROUP_OF_MATERIAL[material] if material < MATERIAL_COUNT else -1
-        for choice in range(_N_GROUND_GROUPS):
-            floats[at.wheel_ground_group + wheel * _N_GROUND_GROUPS + choice] = choice == group
-    engine = 4 * N_WHEELS
-    car[engine] = floats[at.gearbox_state] = head_i32[GEARBOX_STATE_WORD]
-    car[engine + 1] = floats[at.gear] = head_i32[_GEAR]
-    car[engine + 2] = floats[at.engine_rpm] = head_f32[_RPM]
-    car[engine + 3] = floats[at.actions_since_gear_change] = actions_since_gear_change
-    car[engine + 4] = floats[at.is_freewheeling] = head_i32[_FREEWHEELING] != 0
-
-    rotation = head_f32[_ROTATION : _ROTATION + 9]  # car to world, row-major: column i is the car's axis i in the world
-    position = head_f32[POSITION_WORD : POSITION_WORD + 3]
-    for axis in range(3):
-        x, y, z = float(rotation[axis]), float(rotation[3 + axis]), float(rotation[6 + axis])
-        spin, speed = _ANGULAR_VELOCITY, VELOCITY_WORD
-        floats[at.angular_velocity_rad_s + axis] = x * head_f32[spin] + y * head_f32[spin + 1] + z * head_f32[spin + 2]
-        floats[at.velocity_m_s + axis] = x * head_f32[speed] + y * head_f32[speed + 1] + z * head_f32[speed + 2]
-        floats[at.world_up + axis] = y
-        for i in range(look.n_zone_centers):
-            center = centers_m[zone_idx + i * look.zone_stride]
-            floats[at.zone_centers_m + 3 * i + axis] = (
-                x * (center[0] - position[0]) + y * (center[1] - position[1]) + z * (center[2] - position[2])
-            )
-    floats[at.distance_to_finish_m] = min(distance_to_finish_m, look.margin_to_announce_finish_m)
-    are_finite = True
-    for i in range(len(floats)):
-        are_finite &= math.isfinite(floats[i])
-    return are_finite

@@ -15,7 +15,6 @@ from trackmania_rl.simulator.track_generator import (
     LONGEST_TRACK_M,
     SHORTEST_TRACK_M,
     TIGHTEST_CREST_PER_M,
-    Character,
     GeneratedTrack,
     TrackGeneratorError,
     TrackRecipe,
@@ -23,6 +22,7 @@ from trackmania_rl.simulator.track_generator import (
     generate_track,
 )
 from trackmania_rl.simulator.track_geometry import find_crossing, turn_radius_m
+from trackmania_rl.simulator.track_phrases import Character
 
 DIFFICULTIES = (0.0, 0.5, 1.0)
 

@@ -14,7 +14,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from trackmania_rl.features import CAR_COLUMNS, FeatureLook, ObservationLayout, keys_of_actions
+from trackmania_rl.feature_kernel import CAR_COLUMNS
+from trackmania_rl.features import ObservationLayout, keys_of_actions
 from trackmania_rl.in_process.observing import NOT_FINITE, RaceMemory, observe
 from trackmania_rl.policy import BatchDecision, Policy
 from trackmania_rl.protocol.messages import KeyState
@@ -66,7 +67,7 @@ class InProcessGames:
         self.n_games = n_games
         self._observation = observation
         self._maps_folder = maps_folder
-        self._look = FeatureLook.from_layout(self.layout)
+        self._look = self.layout.look()
         self._keys = keys_of_actions(game.inputs)
         self._controls = np.array(
             [controls_of_keys(KeyState(keys.left, keys.right, keys.accelerate, keys.brake)) for keys in game.inputs]

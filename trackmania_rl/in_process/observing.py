@@ -12,17 +12,17 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from trackmania_rl import features
-from trackmania_rl.features import (
+from trackmania_rl import feature_kernel
+from trackmania_rl.feature_kernel import (
     BEFORE_FIRST_STATE,
     GEARBOX_STATE_WORD,
     POSITION_WORD,
     VELOCITY_WORD,
     FeatureLook,
-    FeatureMemory,
     count_gear_change,
     fill_features,
 )
+from trackmania_rl.features import FeatureMemory
 from trackmania_rl.simulator.compiled import compiler_for
 from trackmania_rl.tmi_interaction import cutoffs
 from trackmania_rl.tmi_interaction.cutoffs import CutoffRules, judge
@@ -34,7 +34,8 @@ NOT_FINITE: Final = -1
 """Beside the verdicts of `cutoffs.judge`: a state with numbers that are not finite."""
 
 _compiled = compiler_for(
-    "in_process", [Path(str(module.__file__)) for module in (features, cutoffs, virtual_checkpoints)] + [Path(__file__)]
+    "in_process",
+    [Path(str(module.__file__)) for module in (feature_kernel, cutoffs, virtual_checkpoints)] + [Path(__file__)],
 )
 
 

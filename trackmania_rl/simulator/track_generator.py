@@ -7,12 +7,12 @@ fails a check is thrown away and the next one is drawn from the same random stre
 always give the same track, and every track that comes out has passed all checks.
 
 What a difficulty from 0 (wide asphalt, long bends, nearly flat) to 1 (narrow, tight and steep, dirt, grass, missing
-walls, jumps) means stands in `Character.of_difficulty`; every figure moves evenly between its two ends.
+walls, jumps) means stands in `track_phrases.Character`; every figure moves evenly between its two ends.
 """
 
 import math
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
@@ -28,11 +28,11 @@ from trackmania_rl.simulator.track_design import (
     Piece,
     TrackDesign,
     lay_out,
-    left,
     straight,
     trace,
 )
 from trackmania_rl.simulator.track_geometry import BRIDGE_CLEARANCE_M, find_clash, find_crossing, turn_radius_m
+from trackmania_rl.simulator.track_phrases import JUMP_SLOPE, LEAST_INNER_RADIUS_M, Character, draw_phrase
 from trackmania_rl.simulator.track_writing import write_track
 
 GENERATOR_VERSION: Final = 1
@@ -55,16 +55,10 @@ _CLEAR_GROUND_M = 10.0
 """Ground that stays free between the borders of two roads side by side."""
 _CLEAR_HEIGHT_M = BRIDGE_CLEARANCE_M + 2.0
 _PLAN_STEP_M = 2.0
-_PULL_PER_M = 0.02
-"""Share of the steepest slope by which a road tends back to its start's height, for each metre that it is away."""
 _MOST_TRACKS_DRAWN = 60
 _MOST_PHRASES_DRAWN = 12
 _MOST_STEPS_BACK = 8
 _LARGEST_SEED = 2**63 - 1
-
-_LEAST_RADIUS_ON_SURFACE_M = {"dirt": 40.0, "grass": 90.0}
-_LEAST_INNER_RADIUS_M = 4.0
-"""The road's inner border turns at least this wide."""
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -110,61 +104,6 @@ class TrackRecipe:
             return cls(int(match[2]), float(match[1]))
         except TrackGeneratorError:
             return None
-
-
-@dataclass(frozen=True)
-class Character:
-    """What a difficulty means for a track. Ranges are (smallest, largest); slopes are metres of height per metre.
-
-    Attributes:
-        width_m: of the road.
-        radius_m: of its bends.
-        straight_m: between two phrases.
-        steepest: slope.
-        largest_kink: change of slope from one piece to the next, which is then rounded over 24 m and more.
-        banking_deg: of a banked bend, at most.
-        rough: probability that a phrase has another surface than asphalt, or another border than a wall.
-        phrases: names and weights of the phrases.
-    """
-
-    width_m: float
-    radius_m: tuple[float, float]
-    straight_m: tuple[float, float]
-    steepest: float
-    largest_kink: float
-    banking_deg: float
-    rough: float
-    phrases: dict[str, float]
-
-    @classmethod
-    def of_difficulty(cls, difficulty: float) -> Self:
-        """Every figure moves evenly from its value at difficulty 0 to that at 1; radii and widths by equal ratios."""
-
-        def even(at_0: float, at_1: float) -> float:
-            return at_0 + difficulty * (at_1 - at_0)
-
-        def ratio(at_0: float, at_1: float) -> float:
-            return at_0 * (at_1 / at_0) ** difficulty
-
-        return cls(
-            width_m=round(2.0 * ratio(28.0, 15.0)) / 2.0,
-            radius_m=(ratio(45.0, 12.0), ratio(110.0, 45.0)),
-            straight_m=(even(30.0, 8.0), even(100.0, 50.0)),
-            steepest=even(0.02, 0.13),
-            largest_kink=even(0.03, 0.18),
-            banking_deg=even(4.0, 12.0),
-            rough=even(0.0, 0.45),
-            phrases={
-                "bend": 2.5,
-                "sweeper": even(2.5, 0.8),
-                "chicane": even(0.8, 1.5),
-                "esses": even(0.4, 1.5),
-                "hairpin": even(0.6, 2.2),
-                "tightening": even(0.5, 1.4),
-                "boost": max(even(-0.3, 0.8), 0.0),
-                "jump": max(even(-1.5, 1.0), 0.0),
-            },
-        )
 
 
 @dataclass(frozen=True)
@@ -242,12 +181,12 @@ def find_problem(design: TrackDesign, laid_out: LaidOutTrack, character: Charact
             half_width_m[inside] = width_m / 2.0
         has_road[inside] &= not section.style.get("gap", False)
     inner_radius_m = float((turn_radius_m(line_m) - half_width_m).min())
-    if inner_radius_m < _LEAST_INNER_RADIUS_M - 1.0:
+    if inner_radius_m < LEAST_INNER_RADIUS_M - 1.0:
         return f"its inner border turns with a radius of {inner_radius_m:.1f} m"
     if find_crossing(line_m, half_width_m + _CLEAR_GROUND_M / 2.0 - 1.0, is_closed=False) is not None:
         return "its road comes too close to itself"
     slope = np.diff(line_m[:, 1])[has_road[1:]] / LINE_SPACING_M
-    if np.abs(slope).max() > max(character.steepest, _JUMP_SLOPE) + 0.02:
+    if np.abs(slope).max() > max(character.steepest, JUMP_SLOPE) + 0.02:
         return f"it has a slope of {np.abs(slope).max():.2f}"
     has_road_around = has_road[2:] & has_road[1:-1] & has_road[:-2]
     bend_per_m = np.diff(line_m[:, 1], 2)[has_road_around] / LINE_SPACING_M**2
@@ -348,173 +287,11 @@ def _grow(rng: np.random.Generator, character: Character) -> tuple[Piece | Check
 
 def _with_one_more_phrase(rng: np.random.Generator, character: Character, road: _Road) -> _Road | None:
     """Draw phrases until there is room for one; the road then has a checkpoint if the last one is far enough."""
-    names, weights = list(character.phrases), np.array(list(character.phrases.values()))
     for _ in range(_MOST_PHRASES_DRAWN):
-        name = str(rng.choice(names, p=weights / weights.sum()))
-        # The further the road has turned to one side, the likelier it turns back: no spirals.
-        side = 1.0 if rng.random() < 1.0 / (1.0 + math.exp(road.turned_deg / 150.0)) else -1.0
-        phrase = _PHRASES[name](rng, character)
-        phrase = [replace(piece, turn_deg=side * piece.turn_deg) for piece in phrase]
-        phrase = _with_heights(rng, character, _dressed(rng, character, phrase), road)
+        phrase = draw_phrase(rng, character, turned_deg=road.turned_deg, slope=road.slope, height_m=road.height_m)
         longer = road.extended(phrase)
         if longer is not None:
             if longer.length_m - longer.checkpoint_m >= CHECKPOINT_EVERY_M:
                 longer.mark_checkpoint()
             return longer
     return None
-
-
-# Phrases: pieces that belong together, drawn as if their first turn were to the left.
-
-
-def _turn(rng: np.random.Generator, character: Character, angle_deg: tuple[float, float], radius_m: float) -> Piece:
-    """A turn that eases in and out over about half its radius; the road is narrower where it turns tightly."""
-    angle = round(float(rng.uniform(*angle_deg)))
-    radius_m = round(radius_m, 1)
-    easing_m = round(min(max(0.4 * radius_m, 8.0), 30.0, 0.9 * math.radians(angle) * radius_m), 1)
-    width_m = math.floor(2.0 * (radius_m - _LEAST_INNER_RADIUS_M - 1.0))
-    return left(
-        angle,
-        radius_m=radius_m,
-        easing_m=easing_m,
-        width_m=None if width_m >= character.width_m else float(width_m),
-    )
-
-
-def _radius_m(rng: np.random.Generator, character: Character, share: tuple[float, float] = (0.0, 1.0)) -> float:
-    """A radius of the character's range, or of a part of it, each ratio as likely as another."""
-    tight_m, wide_m = character.radius_m
-    return float(tight_m * (wide_m / tight_m) ** rng.uniform(*share))
-
-
-def _straight(rng: np.random.Generator, character: Character) -> Piece:
-    return straight(round(float(rng.uniform(*character.straight_m))))
-
-
-def _bend(rng: np.random.Generator, character: Character) -> list[Piece]:
-    """The plain corner."""
-    return [_straight(rng, character), _turn(rng, character, (50.0, 140.0), _radius_m(rng, character))]
-
-
-def _sweeper(rng: np.random.Generator, character: Character) -> list[Piece]:
-    """A long bend, taken at speed."""
-    radius_m = 1.4 * _radius_m(rng, character, (0.7, 1.0))
-    return [_straight(rng, character), _turn(rng, character, (40.0, 100.0), radius_m)]
-
-
-def _hairpin(rng: np.random.Generator, character: Character) -> list[Piece]:
-    """A straight long enough to gather speed, and back."""
-    run_up = straight(round(character.straight_m[1] * float(rng.uniform(0.7, 1.1))))
-    return [run_up, _turn(rng, character, (150.0, 180.0), _radius_m(rng, character, (0.0, 0.3)))]
-
-
-def _chicane(rng: np.random.Generator, character: Character) -> list[Piece]:
-    """To one side and back at once."""
-    there = _turn(rng, character, (35.0, 65.0), _radius_m(rng, character, (0.1, 0.6)))
-    return [_straight(rng, character), there, replace(there, turn_deg=-there.turn_deg)]
-
-
-def _esses(rng: np.random.Generator, character: Character) -> list[Piece]:
-    """Three or four bends, to and fro."""
-    pieces = [_straight(rng, character)]
-    for number in range(int(rng.integers(3, 5))):
-        turn = _turn(rng, character, (50.0, 90.0), _radius_m(rng, character, (0.2, 0.7)))
-        pieces.append(turn if number % 2 == 0 else replace(turn, turn_deg=-turn.turn_deg))
-    return pieces
-
-
-def _tightening(rng: np.random.Generator, character: Character) -> list[Piece]:
-    """A bend that closes: the second half is tighter than the first."""
-    wide = _turn(rng, character, (40.0, 60.0), _radius_m(rng, character, (0.6, 1.0)))
-    return [_straight(rng, character), wide, _turn(rng, character, (50.0, 90.0), _radius_m(rng, character, (0.0, 0.4)))]
-
-
-def _boost(rng: np.random.Generator, character: Character) -> list[Piece]:
-    """A turbo strip on a straight, and a wide bend behind it."""
-    bend = _turn(rng, character, (40.0, 90.0), _radius_m(rng, character, (0.6, 1.0)))
-    return [_straight(rng, character), straight(12.0, surface="turbo"), straight(60.0), bend]
-
-
-_JUMP_RAMP_M, _JUMP_CLIMB_M = 35.0, 4.0
-_JUMP_SLOPE = _JUMP_CLIMB_M / _JUMP_RAMP_M
-
-
-def _jump(rng: np.random.Generator, character: Character) -> list[Piece]:
-    """A level run-up, a ramp, a gap and a wide landing that falls: the shipped track "jump" is built like this."""
-    landing_width_m = character.width_m + 4.0
-    return [
-        straight(round(float(rng.uniform(70.0, 90.0)))),
-        straight(_JUMP_RAMP_M, climb_m=_JUMP_CLIMB_M, edge="drop"),
-        straight(round(float(rng.uniform(10.0, 15.0))), climb_m=-1.0, is_gap=True),
-        straight(90.0, climb_m=-3.0, width_m=landing_width_m),
-        straight(30.0),
-    ]
-
-
-_PHRASES = {
-    "bend": _bend,
-    "sweeper": _sweeper,
-    "chicane": _chicane,
-    "esses": _esses,
-    "hairpin": _hairpin,
-    "tightening": _tightening,
-    "boost": _boost,
-    "jump": _jump,
-}
-
-
-def _is_jump(phrase: list[Piece]) -> bool:
-    return any(piece.is_gap for piece in phrase)
-
-
-def _dressed(rng: np.random.Generator, character: Character, phrase: list[Piece]) -> list[Piece]:
-    """Bank some turns; now and then give the phrase another surface, or other borders than walls."""
-    is_rough, is_banked = rng.random() < character.rough, rng.random() < 0.25
-    surface = str(rng.choice(["dirt", "dirt", "grass", "concrete"]))
-    edge = str(rng.choice(["grass", "grass", "drop"]))
-    wants_surface = rng.random() < 0.6
-    banking_deg = round(float(rng.uniform(0.4, 1.0)) * character.banking_deg)
-    if _is_jump(phrase):
-        return phrase
-    if is_banked:
-        phrase = [
-            replace(piece, banking_deg=math.copysign(banking_deg, piece.turn_deg))
-            if abs(piece.turn_deg) >= 60.0
-            else piece
-            for piece in phrase
-        ]
-    if not is_rough:
-        return phrase
-    tightest_m = min((_tightest_radius_m(piece) for piece in phrase), default=math.inf)
-    if wants_surface and tightest_m >= _LEAST_RADIUS_ON_SURFACE_M.get(surface, 0.0):
-        return [replace(piece, surface=piece.surface or surface) for piece in phrase]
-    if edge == "drop":  # only where nobody needs the wall
-        return [replace(piece, edge=edge if piece.turn_deg == 0.0 else None) for piece in phrase]
-    return [replace(piece, edge=edge) for piece in phrase]
-
-
-def _tightest_radius_m(piece: Piece) -> float:
-    if piece.turn_deg == 0.0:
-        return math.inf
-    return (piece.length_m - piece.easing_m) / math.radians(abs(piece.turn_deg))
-
-
-def _with_heights(rng: np.random.Generator, character: Character, phrase: list[Piece], road: _Road) -> list[Piece]:
-    """Let every piece climb or fall: each slope departs from the one before by a bounded kink, and high roads fall."""
-    if _is_jump(phrase):
-        return phrase
-    risen = []
-    slope, height_m = road.slope, road.height_m
-    for piece in phrase:
-        kink = float(rng.uniform(-1.0, 1.0)) * character.largest_kink
-        pull = -_PULL_PER_M * height_m * character.steepest
-        limit = character.steepest
-        slope = min(
-            max(0.5 * slope + kink + pull, slope - character.largest_kink, -limit),
-            slope + character.largest_kink,
-            limit,
-        )
-        climb_m = round(slope * piece.length_m, 2)
-        height_m += climb_m
-        risen.append(replace(piece, climb_m=climb_m))
-    return risen

@@ -20,7 +20,7 @@ class RaceColumns(NamedTuple):
     Attributes:
         frames: (T, 1, H, W) uint8; (T, 1, 0, 0) without an image.
         floats: (T, F) float32, see `ObservationLayout`.
-        car: (T, 21) float32, see `features.CAR_COLUMNS`.
+        car: (T, 21) float32, see `feature_kernel.CAR_COLUMNS`.
         zone_idx: (T,) int64, the current zone.
         meters: (T,) float64, metres along the line.
         race_time_ms: (T,) int64, since the race's beginning, a multiple of the action's duration.
