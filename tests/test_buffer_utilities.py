@@ -203,6 +203,21 @@ def test_both_sides_are_torchrl_buffers_over_the_same_rows():
     assert buffer[-1].terminal_actions == 20 - buffer.storage.row_ids[-1]
 
 
+@pytest.mark.parametrize("image_size_px", [(0, 0), IMAGE_SIZE_PX])
+def test_a_blank_batch_has_the_form_of_a_drawn_one(image_size_px):
+    buffer, buffer_test = make(replay_settings(), image_size_px=image_size_px)
+    generator_before = buffer.generator.get_state()
+    blank = buffer.blank_batch().plain()
+    assert torch.equal(buffer.generator.get_state(), generator_before)
+    for seed in range(3):
+        add_race(buffer, buffer_test, 11, True, seed=seed)
+    drawn = buffer.sample().plain()
+    assert set(blank.keys()) == set(drawn.keys())
+    for name, tensor in drawn.items():
+        assert (blank[name].shape, blank[name].dtype) == (tensor.shape, tensor.dtype), name
+        assert blank[name].stride() == tensor.stride(), name
+
+
 def test_a_batch_is_memory_of_its_own():
     buffer, buffer_test = make(replay_settings())
     add_race(buffer, buffer_test, 12, True, seed=1)

@@ -46,18 +46,14 @@ class MiniRaceReplayBuffer(ReplayBuffer):
         generator: torch.Generator,
         frames_per_state: int = 1,
     ) -> None:
+        self._cut = partial(
+            buffer_collate_function, rules=rules, n_steps_max=n_steps_max, frames_per_state=frames_per_state
+        )
         super().__init__(
             storage=TransitionStorage(ring),
             sampler=sampler,
             writer=TransitionWriter(),
-            collate_fn=partial(
-                buffer_collate_function,
-                ring=ring,
-                rules=rules,
-                n_steps_max=n_steps_max,
-                generator=generator,
-                frames_per_state=frames_per_state,
-            ),
+            collate_fn=partial(self._cut, ring=ring, generator=generator),
             batch_size=batch_size,
             generator=generator,
         )
@@ -90,6 +86,17 @@ class MiniRaceReplayBuffer(ReplayBuffer):
     def set_batch_size(self, batch_size: int) -> None:
         """Change what `sample()` draws without an argument."""
         self._batch_size = batch_size
+
+    def blank_batch(self) -> MiniRaceBatch:
+        """Zeros in the form that `sample()` has, for those who want to see a batch before there are races."""
+        frame_size_px = self.ring.columns.frames.shape[-2:]
+        n_floats = self.ring.columns.state_floats.shape[-1]
+        ring = RowRing(1, n_floats, (frame_size_px[0], frame_size_px[1]), self.ring.device)
+        for column in ring.columns.by_name().values():
+            column.zero_()
+        row_ids = torch.zeros(self._batch_size, dtype=torch.int64, device=ring.device)
+        generator = torch.Generator(ring.device).manual_seed(0)  # the buffer's own is for what is learned from
+        return self._cut(row_ids, ring=ring, generator=generator)
 
     def _sample(self, batch_size: int) -> tuple[MiniRaceBatch, dict[str, Any]]:
         # torchrl lets go of its lock before it collates, but here that is when the rows are read.

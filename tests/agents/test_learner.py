@@ -144,6 +144,17 @@ def test_a_resumed_learner_makes_the_same_bytes(make_learner, make_batch):
     assert torch.equal(straight.evaluate(make_batch(seed=50)), resumed.evaluate(make_batch(seed=50)))
 
 
+def test_a_rehearsed_update_leaves_no_trace(make_learner, make_batch):
+    rehearsed, other = make_learner(), make_learner()
+    for learner in (rehearsed, other):
+        learner.update(make_batch(seed=1), 1e-3)
+    rehearsed.rehearse_update(make_batch(seed=2))
+    assert bytes_of(rehearsed) == bytes_of(other)
+    for learner in (rehearsed, other):
+        learner.update(make_batch(seed=3), 1e-3)
+    assert bytes_of(rehearsed) == bytes_of(other)
+
+
 def test_a_checkpoint_from_another_kind_of_device_goes_on_from_its_weights(make_learner, make_batch):
     trained, resumed = make_learner(), make_learner(seed=77)
     trained.update(make_batch(), 1e-2)
@@ -222,13 +233,20 @@ def test_resets_draw_from_the_seed(make_learner):
 
 
 def test_evaluation_weights_are_an_exponential_average(make_learner, make_batch):
-    learner = make_learner(evaluation_weights_decay=0.75)
+    learner = make_learner(evaluation_weights_decay=0.5)
     average = flatten_parameters(learner.online).clone()
-    for step in range(3):
-        learner.update(make_batch(seed=step), 1e-2)
+    for share in (10 / 11, 10 / 12, 10 / 13, 10 / 14, 10 / 15, 10 / 16, 10 / 17, 10 / 18, 10 / 19, 0.5, 0.5, 0.5):
+        learner.update(make_batch(), 1e-2)
         learner.update_evaluation_weights()
-        average = 0.75 * average + 0.25 * flatten_parameters(learner.online)
+        average = (1 - share) * average + share * flatten_parameters(learner.online)
     torch.testing.assert_close(flatten_parameters(learner.evaluation_network), average)
+
+
+def test_a_checkpoint_without_the_count_of_averages_still_loads(make_learner, make_batch):
+    trained, resumed = make_learner(), make_learner(seed=77)
+    trained.update(make_batch(), 1e-2)
+    resumed.load_state_dict({name: value for name, value in trained.state_dict().items() if name != "n_averaged"})
+    assert torch.equal(flatten_parameters(resumed.online), flatten_parameters(trained.online))
 
 
 def test_without_averaging_the_online_network_is_evaluated(make_learner):

@@ -114,6 +114,13 @@ def test_a_resumed_learner_goes_on_to_the_same_bytes(
         assert torch.equal(one, other), name
 
 
+def test_a_rehearsal_changes_nothing(live: LiveSettings, layout: ObservationLayout) -> None:
+    rehearsed, other = _never_stopping(live, layout), _never_stopping(live, layout)
+    rehearsed.rehearse()
+    states = [_bytes_of(learning.trainer.state_dict()).getvalue() for learning in (rehearsed, other)]
+    assert states[0] == states[1]
+
+
 def test_schedules_follow_the_frame_count(live: LiveSettings, layout: ObservationLayout, make_race: MakeRace) -> None:
     values = {"lr_schedule": ((0, 1e-3), (100, 1e-5)), "memory_size_schedule": ((0, 80), (100, 500))}
     agent = live.current.agent.model_copy(update={"lr_schedule": values["lr_schedule"]})

@@ -92,6 +92,7 @@ class IQNLearner:
         self.online = network.to(device)
         self.target = copy.deepcopy(self.online).requires_grad_(False)
         self._averaged = copy.deepcopy(self.target)
+        self._n_averaged = 0
         self._weights = flatten_parameters(self.online)
         self._gradient = flatten_gradients(self.online)
         self._target_weights = flatten_parameters(self.target)
@@ -147,6 +148,18 @@ class IQNLearner:
         self.updates += 1
         return metrics
 
+    def rehearse_update(self, batch: Any) -> None:
+        """Make an update and take it back, so that what the first one compiles or records is ready.
+
+        Args:
+            batch: what `update` will be given, with any content.
+        """
+        before = copy.deepcopy(self.state_dict())
+        try:
+            self.update(batch, learning_rate=0.0)
+        finally:  # a second Ctrl-C interrupts it, and then comes the last checkpoint
+            self.load_state_dict(before)
+
     @torch.no_grad()
     def evaluate(self, batch: Any) -> Tensor:
         """The loss (), summed over the batch as of `update`, without learning from it."""
@@ -164,8 +177,13 @@ class IQNLearner:
         self._target_weights.lerp_(self._weights, self.settings.soft_update_tau)
 
     def update_evaluation_weights(self) -> None:
-        """Take the online weights into the exponential average; call at each publication of weights."""
-        share = 1 - self.settings.evaluation_weights_decay
+        """Take the online weights into the exponential average; call at each publication of weights.
+
+        It spans the last tenth of all publications or so, until that is 1 / (1 - `evaluation_weights_decay`) of them:
+        early on, while the weights improve fast, it follows closely.
+        """
+        self._n_averaged += 1
+        share = max(1 - self.settings.evaluation_weights_decay, 10 / (10 + self._n_averaged))
         self._averaged_weights.lerp_(self._weights, share)
 
     @torch.no_grad()
@@ -202,6 +220,7 @@ class IQNLearner:
             "online": self.online.state_dict(),
             "target": self.target.state_dict(),
             "averaged": self._averaged.state_dict(),
+            "n_averaged": self._n_averaged,
             "optimizer": self._optimizer.state_dict(),
             "loss_scale": self._loss_scale.state_dict(),
             "generator": self._generator.get_state(),
@@ -225,6 +244,7 @@ class IQNLearner:
         self.online.load_state_dict(state["online"])
         self.target.load_state_dict(state["target"])
         self._averaged.load_state_dict(state["averaged"])
+        self._n_averaged = state.get("n_averaged", state["updates"])  # earlier checkpoints lack it: a long average
         self._optimizer.load_state_dict(state["optimizer"])
         self._loss_scale.load_state_dict(state["loss_scale"])
         if state["device_type"] == self._device.type:

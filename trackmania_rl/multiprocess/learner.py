@@ -61,6 +61,10 @@ class Learning:
     test_loss: MeasureTestLoss
     publish: PublishWeights
 
+    def rehearse(self) -> None:
+        """Compile what the first update needs; nothing else changes. It takes a while, and needs no race."""
+        self.learner.rehearse_update(self.buffer.blank_batch())
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where `trainer.state_dict()` was taken."""
         self.trainer.load_state_dict(state)

@@ -79,4 +79,6 @@ def learner_process_fn(
         at_end.callback(monitor.try_to_save)
         at_end.callback(shared.stop_requested.set)  # so that collectors end while the checkpoint is written
         supervisor.start()
+        if settings.run.use_torch_compile:
+            learning.rehearse()  # the collectors start and compile meanwhile
         learning.trainer.train()
