@@ -2,6 +2,7 @@
 
     python -m benchmarks.driving.plan --tracks valley kart --minutes 5
     python -m benchmarks.driving.plan --track-file generated/seed_7.toml --output-folder generated/yardsticks
+    python -m benchmarks.driving.plan --tracks valley --begin-with save/simulated/best_runs/*/*.inputs --keys-only
 
 Writes `plans/{track}.inputs` and `yardsticks.json`. What is stored already is where the search begins; it is never
 replaced by a worse plan, so that running this again and again makes the yardsticks better. Every plan is replayed from
@@ -19,7 +20,7 @@ import signal
 import sys
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -72,12 +73,20 @@ class TrackPlanner:
         output_folder: where `yardsticks.json` and `plans/` lie.
         seed: of everything that is drawn.
         drives_of_tuning: how many settings of the scripted driver are tried where none are stored.
+        begin_with: inputs files of this track; the search begins with the fastest of these and the stored plan.
 
     Raises:
-        UserError: if the track cannot be used, or nothing gets to its finish.
+        UserError: if the track cannot be used, nothing gets to its finish, or a file of `begin_with` does not.
     """
 
-    def __init__(self, track_file: Path, output_folder: Path, seed: int, drives_of_tuning: int) -> None:
+    def __init__(
+        self,
+        track_file: Path,
+        output_folder: Path,
+        seed: int,
+        drives_of_tuning: int,
+        begin_with: Sequence[Path] = (),
+    ) -> None:
         self.name = track_file.stem
         self.track = load_track(track_file)
         self._seed = seed
@@ -86,14 +95,19 @@ class TrackPlanner:
         self._line = output_folder / "plans" / f"{self.name}.line.npz"
         self._rounds = 0
         stored = read_entries(self._yardsticks).get(self.name)
-        self.plan, self.entry = self._begin(stored, drives_of_tuning)
+        self.plan, self.entry = self._begin(stored, drives_of_tuning, [self._race_of(file) for file in begin_with])
         self._store()
 
-    def play_round(self, n_trials: int) -> bool:
-        """Search once; return whether the plan's time became better."""
+    def play_round(self, n_trials: int, *, is_keys_only: bool = False) -> bool:
+        """Search once; return whether the plan's time became better.
+
+        Args:
+            n_trials: changes tried.
+            is_keys_only: change keys whichever round of the cycle it is.
+        """
         random = np.random.default_rng([self._seed, zlib.crc32(self.name.encode()), self._rounds])
         phase = self._rounds % ROUNDS_OF_A_CYCLE
-        if phase == ROUNDS_OF_A_CYCLE - 1:
+        if is_keys_only or phase == ROUNDS_OF_A_CYCLE - 1:
             self._take(self._changed_keys(random, n_trials))
         else:
             self._take(self._changed_line(random, n_trials, phase < FRESH_ROUNDS))
@@ -142,10 +156,10 @@ class TrackPlanner:
         if new.finish_ms >= 0 and (new.finish_ms, -new.overshoot_m) <= (old.finish_ms, -old.overshoot_m):
             self.plan = found[: new.n_actions]
 
-    def _begin(self, stored: Entry | None, drives_of_tuning: int) -> tuple[Actions, Entry]:
+    def _begin(self, stored: Entry | None, drives_of_tuning: int, races: Sequence[Actions]) -> tuple[Actions, Entry]:
         """The stored plan and times, as far as they are this track's; the scripted driver's else."""
         stored_plan = self._stored_plan()
-        candidates = [] if stored_plan is None else [stored_plan]
+        candidates = [*races] if stored_plan is None else [stored_plan, *races]
         entry = {"length_m": round(length_m(self.track), 1)}
         for key, settings in (("scripted_careful_ms", CAREFUL_DRIVER), ("scripted_fast_ms", FAST_DRIVER)):
             race = scripted_race(self.track, settings)
@@ -171,12 +185,26 @@ class TrackPlanner:
         """The stored plan, if it finishes."""
         if not self._script.is_file():
             return None
-        text = self._script.read_text(encoding="utf-8")
-        finish_ms = replay_ms(self.track, text)
-        if finish_ms is None:
+        plan = self._actions_of(self._script.read_text(encoding="utf-8"))
+        if plan is None:
             print(f"{self.name}: {self._script} does not finish, so this track has changed; beginning anew")
-            return None
-        return actions_of_script(text, finish_ms // ACTION_MS + 1)
+        return plan
+
+    def _race_of(self, file: Path) -> Actions:
+        """The actions of an inputs file that finishes."""
+        try:
+            text = file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"--begin-with: cannot read {file}: {error}") from error
+        race = self._actions_of(text)
+        if race is None:
+            raise UserError(f"--begin-with: {file} does not finish on {self.name}")
+        return race
+
+    def _actions_of(self, script: str) -> Actions | None:
+        """The actions of a script up to the finish; None where it does not get there."""
+        finish_ms = replay_ms(self.track, script)
+        return None if finish_ms is None else actions_of_script(script, finish_ms // ACTION_MS + 1)
 
     def _stored_driver(self, settings: DriverSettings) -> line_search.LineDriver:
         """The driver that the last search ended with, if it was made of the same settings; else one to begin with."""
@@ -217,6 +245,15 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     add("--seed", type=whole_number(0, 2**31 - 1), default=0, help="of the search (default %(default)s)")
     add("--trials", type=whole_number(1), default=TRIALS_PER_ROUND, help="changes tried per round")
     add("--tuning-drives", type=whole_number(2), default=DRIVES_OF_TUNING, help="of the scripted driver")
+    add(
+        "--begin-with",
+        nargs="+",
+        default=[],
+        type=Path,
+        metavar="FILE.inputs",
+        help="races of one track, an agent's for example, to improve on where one is faster than the stored plan",
+    )
+    add("--keys-only", action="store_true", help="improve the plan itself, and look for no other lines")
     add("--output-folder", type=Path, default=FOLDER, help="for yardsticks.json and plans/ (default: this folder)")
     return parser.parse_args(arguments)
 
@@ -226,6 +263,8 @@ def main(command_line: list[str] | None = None) -> int:
     arguments = parse_arguments(command_line)
     names = arguments.tracks or ([] if arguments.track_file else SHIPPED_TRACKS)
     try:
+        if arguments.begin_with and len(arguments.tracks) + len(arguments.track_file) != 1:
+            raise UserError("--begin-with is about one track: name it with --tracks or --track-file")
         files = [find_track_file(str(name), PROJECT / "maps") for name in [*names, *arguments.track_file]]
         for file in files:
             plan_track(file, arguments)
@@ -239,7 +278,9 @@ def main(command_line: list[str] | None = None) -> int:
 
 def plan_track(track_file: Path, arguments: argparse.Namespace) -> None:
     """Make or improve one track's yardsticks, and say how it goes."""
-    planner = TrackPlanner(track_file, arguments.output_folder, arguments.seed, arguments.tuning_drives)
+    planner = TrackPlanner(
+        track_file, arguments.output_folder, arguments.seed, arguments.tuning_drives, arguments.begin_with
+    )
     entry = planner.entry
     print(
         f"{planner.name}: {entry['length_m']:.0f} m, scripted careful {entry['scripted_careful_ms']} ms, "
@@ -247,7 +288,7 @@ def plan_track(track_file: Path, arguments: argparse.Namespace) -> None:
         flush=True,
     )
     for number in rounds(arguments.minutes, arguments.rounds):
-        if planner.play_round(arguments.trials):
+        if planner.play_round(arguments.trials, is_keys_only=arguments.keys_only):
             print(f"{planner.name}: round {number}: {planner.entry['planner_ms']} ms", flush=True)
     print(f"{planner.name}: {planner.entry['planner_ms']} ms in {planner.entry['planner_inputs']}", flush=True)
 

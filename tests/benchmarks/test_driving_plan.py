@@ -218,3 +218,23 @@ def test_an_unknown_track_is_named(capsys):
 
     assert main(["--tracks", "nowhere", "--rounds", "0"]) == 1
     assert "nowhere: no such track file" in capsys.readouterr().err
+
+
+def test_the_search_begins_with_another_race(jump_copy, folder, entries, tmp_path, capsys):
+    from benchmarks.driving.plan import main
+    from benchmarks.driving.score import read_yardsticks
+
+    def planner_ms() -> int:
+        return read_yardsticks(tmp_path / "out" / "yardsticks.json", ["mine"])["mine"].planner_ms
+
+    options = ["--trials", "30", "--tuning-drives", "9", "--output-folder", str(tmp_path / "out"), "--keys-only"]
+    command = ["--track-file", str(jump_copy), *options]
+    assert main([*command, "--rounds", "0", "--begin-with", str(folder / "plans" / "jump.inputs")]) == 0
+    assert planner_ms() == entries["jump"]["planner_ms"]
+    assert main([*command, "--rounds", "1"]) == 0
+    assert planner_ms() <= entries["jump"]["planner_ms"]
+    (tmp_path / "stands.inputs").write_text("0.00 press down\n", encoding="utf-8")
+    assert main([*command, "--rounds", "0", "--begin-with", str(tmp_path / "stands.inputs")]) == 1
+    assert "stands.inputs does not finish on mine" in capsys.readouterr().err
+    assert main([*command, "--tracks", "jump", "--begin-with", str(tmp_path / "stands.inputs")]) == 1
+    assert "--begin-with is about one track" in capsys.readouterr().err
