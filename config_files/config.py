@@ -25,9 +25,9 @@ torch_device = "auto"
 learner_threads = "auto"
 collector_threads = 1
 
-# Compile the learner's update with torch.compile: about 1.4 times as fast. The first update then takes a quarter of a
-# minute, and a stop waits for its end. A processor needs a C++ compiler for it; without one a line says so and the
-# update runs as it is. Restart.
+# Compile the learner's update with torch.compile: about 1.4 times as fast. That takes a quarter of a minute, while the
+# collectors start, and a stop waits for its end. A processor needs a C++ compiler for it; without one a line says so
+# and the update runs as it is. Restart.
 use_torch_compile = True
 
 # Time between two checkpoints, in seconds of wall-clock. Range: > 0.
@@ -203,8 +203,9 @@ n_steps = 3
 # Cut a transition short at the first exploratory action after its own.
 discard_non_greedy_actions_in_nsteps = False
 
-# Length of a mini-race in actions: Q is the sum of rewards within it. 140 x 50 ms = 7 s. Range: > 0.
-temporal_mini_race_duration_actions = 140
+# Length of a mini-race in actions: Q is the sum of rewards within it. 100 x 50 ms = 5 s; 140, or 7 s, are published.
+# Range: > 0.
+temporal_mini_race_duration_actions = 100
 
 # The elapsed time of a sampled state is abs(uniform integer in [max - long, duration + max)) - max, not below 0: long
 # horizons, and the full one, are drawn more often. Range: >= 0; long at most the duration.
@@ -300,7 +301,7 @@ return_bounds_per_action = (-0.08, 0.02)
 gamma_schedule = ((0, 0.999),)
 
 # Learning rate, by frame count (exponential between entries). Range: any.
-lr_schedule = ((0, 1e-3), (1_800_000, 1e-4), (10_000_000, 2e-5))
+lr_schedule = ((0, 1e-3), (600_000, 2e-4), (3_000_000, 4e-5), (10_000_000, 1e-5))
 
 # RAdam's epsilon and betas. Range: > 0; 0 to below 1.
 adam_epsilon = 1e-4
@@ -325,8 +326,8 @@ soft_update_tau = 0.01
 number_memories_trained_on_between_target_network_updates = 64
 
 # Evaluation races and evaluate.py use averaged weights, which keep this share of themselves at each publication of
-# weights; 0 switches it off. Range: 0 to below 1.
-evaluation_weights_decay = 0.9
+# weights (less of it early in a run); 0 switches it off. Range: 0 to below 1.
+evaluation_weights_decay = 0.99
 
 # Every so many frames mix the network with a fresh one (0: never), by these shares for all layers and the last ones,
 # and train on so many more transitions afterwards. Range: >= 0; 0 to 1; 0 to 1; >= 0.
