@@ -235,8 +235,8 @@ impala_pooled_size = 6
 image_shift_px = 0
 
 # Width of the two layers that read the floats, and of the two dueling heads together. Range: > 0. Restart.
-float_hidden_dim = 128
-dense_hidden_dimension = 256
+float_hidden_dim = 256
+dense_hidden_dimension = 512
 
 # Layer normalization in the layers that read the floats: values stay sane in states unlike any that were learned from.
 # The published network has none. Restart.
@@ -257,7 +257,7 @@ iqn_embedding_dimension = 32
 output_layer_init_gain = 0.05
 
 # Quantiles per state in training and in play (symmetric around 0.5, hence even). Range: even, >= 2.
-iqn_n = 8
+iqn_n = 4
 iqn_k = 32
 
 # Threshold of the quantile Huber loss between square and linear. Range: > 0.
@@ -298,10 +298,10 @@ expected_reward_per_action = -0.045
 return_bounds_per_action = (-0.08, 0.02)
 
 # Discount of the next action, by frame count (linear between entries). Range: any; mini-races allow 1.
-gamma_schedule = ((0, 0.999),)
+gamma_schedule = ((0, 0.999), (600_000, 0.999), (1_500_000, 1.0))
 
 # Learning rate, by frame count (exponential between entries). Range: any.
-lr_schedule = ((0, 1e-3), (600_000, 2e-4), (3_000_000, 4e-5), (10_000_000, 1e-5))
+lr_schedule = ((0, 1e-3), (600_000, 2e-4), (2_000_000, 4e-5), (6_000_000, 1e-5))
 
 # RAdam's epsilon and betas. Range: > 0; 0 to below 1.
 adam_epsilon = 1e-4
