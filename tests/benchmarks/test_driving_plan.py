@@ -67,6 +67,17 @@ def test_a_stored_plan_replays_to_its_time_exactly(name, entries, folder, reposi
     assert entry["length_m"] == pytest.approx(track.finish_station_m, abs=0.1)
 
 
+def test_every_record_replays_to_the_time_in_its_name_and_beats_the_plan(entries, folder, repository_root):
+    from benchmarks.driving.plans import replay_ms
+
+    files = sorted((folder / "records").glob("*.inputs"))
+    assert files
+    for file in files:
+        name, time_ms = file.stem.split("_")
+        track = load_track(repository_root / "maps" / f"{name}.toml")
+        assert replay_ms(track, file.read_text(encoding="utf-8")) == int(time_ms) < entries[name]["planner_ms"]
+
+
 @pytest.mark.parametrize("name", SHIPPED)
 def test_the_scripted_drivers_take_their_stored_times(name, entries, repository_root):
     from benchmarks.driving.driver_tuning import scripted_race
