@@ -151,6 +151,16 @@ real_checkpoint_radius_m = 12.0
 # The distance to the finish is shown to the agent up to this many metres. Range: > 0.
 margin_to_announce_finish_m = 700.0
 
+# Floats that the network sees at finer scales as well, as sine and cosine of these wavelengths: for each block of the
+# observation (docs/observation.rst) wavelengths in its unit; of the zone centres only the nearest so many. A car that
+# misses a wall by 20 cm is then told from one that hits it. {} for none. Range: > 0; >= 0.
+fourier_wavelengths = {
+    "zone_centers_m": (32.0, 16.0, 8.0, 4.0),
+    "velocity_m_s": (64.0, 32.0, 16.0, 8.0),
+    "angular_velocity_rad_s": (8.0, 4.0, 2.0),
+}
+fourier_zone_centers = 4
+
 # ------------------------------------------------------------------------------------------------------- the reward
 
 # Reward for every ms that passes: negative, so that faster is better. Range: any.

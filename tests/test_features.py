@@ -268,6 +268,21 @@ def test_unknown_and_missing_blocks_are_named(settings: Settings) -> None:
         ObservationLayout.from_settings(_changed(settings, state_normalization=statistics).observation)
 
 
+def test_waves_stand_by_block_and_of_the_nearest_zone_centers_only(settings: Settings) -> None:
+    wavelengths = {"zone_centers_m": (16.0, 4.0), "velocity_m_s": (9.0,)}
+    changed = _changed(settings, fourier_wavelengths=wavelengths, fourier_zone_centers=2)
+    zone, speed = 62, 56
+    assert ObservationLayout.from_settings(changed.observation).waves == (
+        *((zone + number, wavelength) for number in range(6) for wavelength in (16.0, 4.0)),
+        *((speed + number, 9.0) for number in range(3)),
+    )
+
+
+def test_waves_of_an_unknown_block_are_refused(settings: Settings) -> None:
+    with pytest.raises(SettingsError, match=r"fourier_wavelengths: zone_centers is no block .* zone_centers_m,"):
+        ObservationLayout.from_settings(_changed(settings, fourier_wavelengths={"zone_centers": (4.0,)}).observation)
+
+
 def test_the_line_must_reach_beyond_what_is_seen_at_the_finish(settings: Settings) -> None:
     with pytest.raises(SettingsError, match="780 zones ahead"):
         ObservationLayout.from_settings(_changed(settings, n_zone_centers_extrapolate_after_end_of_map=700).observation)

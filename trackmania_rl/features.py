@@ -70,6 +70,7 @@ class ObservationLayout:
         n_zone_centers: how many zone centres it holds.
         zone_stride: how many zones lie from one of them to the next.
         margin_to_announce_finish_m: largest distance to the finish that it shows.
+        waves: (float's index, wavelength in its unit) pairs: what the network sees at finer scales as well.
     """
 
     def __init__(self, blocks: Sequence[ObservationBlock], settings: ObservationSettings) -> None:
@@ -82,6 +83,7 @@ class ObservationLayout:
         self.zone_stride = settings.one_every_n_zone_centers_in_inputs
         self.margin_to_announce_finish_m = settings.margin_to_announce_finish_m
         self._by_name = {block.name: block for block in blocks}
+        self.waves = self._waves(settings)
 
     @classmethod
     def from_settings(cls, settings: ObservationSettings) -> ObservationLayout:
@@ -89,7 +91,8 @@ class ObservationLayout:
 
         Raises:
             SettingsError: if `state_normalization` lacks a block, has an unknown one, or has another number of entries
-                than a block has floats; or if the line is extended too little for the zones ahead at the finish.
+                than a block has floats; if `fourier_wavelengths` has an unknown block; or if the line is extended too
+                little for the zones ahead at the finish.
         """
         rows = _block_rows(settings)
         statistics = settings.state_normalization
@@ -141,6 +144,20 @@ class ObservationLayout:
             zone_stride=self.zone_stride,
             margin_to_announce_finish_m=self.margin_to_announce_finish_m,
         )
+
+    def _waves(self, settings: ObservationSettings) -> tuple[tuple[int, float], ...]:
+        waves = []
+        for name, wavelengths in settings.fourier_wavelengths.items():
+            if name not in self._by_name:
+                raise SettingsError(
+                    f"fourier_wavelengths: {name} is no block of the observation; {', '.join(self._by_name)} are"
+                )
+            block = self[name]
+            stop = block.stop
+            if name == "zone_centers_m":
+                stop = min(stop, block.start + 3 * settings.fourier_zone_centers)
+            waves += [(index, wavelength) for index in range(block.start, stop) for wavelength in wavelengths]
+        return tuple(waves)
 
     def rst_table(self) -> str:
         """The blocks as a reStructuredText table, for docs/observation.rst."""

@@ -82,10 +82,7 @@ class FeaturePart:
         """
         network, autocast = self._network, self._dtype != torch.float32
         with torch.set_grad_enabled(recorded), torch.autocast(floats.device.type, dtype=self._dtype, enabled=autocast):
-            if self._modules:
-                by_autograd = network.float_feature_extractor((floats - network.float_mean) / network.float_std)
-            else:
-                by_autograd = network.features(img, floats)
+            by_autograd = network.float_features(floats) if self._modules else network.features(img, floats)
         if recorded:
             self._by_autograd = by_autograd
         if not self._modules:

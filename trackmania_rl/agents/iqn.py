@@ -22,6 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from trackmania_rl.agents.fourier_features import FourierFeatures, Wave
 from trackmania_rl.agents.image_heads import image_head
 from trackmania_rl.agents.network_layers import LEAKY_RELU_SLOPE, NoisyLinear, SpectralLinear, float_layer, head
 from trackmania_rl.agents.quantile_loss import SelfLossScaling, quantile_huber_loss
@@ -133,6 +134,7 @@ class IQN_Network(nn.Module):
         mini_race_duration_actions: length of a mini-race.
         generator: source of the initial weights, on the CPU.
         frames_per_state: S, how many frames make one image.
+        waves: floats to be seen at finer scales as well (`fourier_features`).
 
     Raises:
         ValueError: if the image is too small for the convolutions.
@@ -150,6 +152,7 @@ class IQN_Network(nn.Module):
         mini_race_duration_actions: int,
         generator: torch.Generator,
         frames_per_state: int = 1,
+        waves: Sequence[Wave] = (),
     ) -> None:
         super().__init__()
         self.n_actions = n_actions
@@ -162,8 +165,10 @@ class IQN_Network(nn.Module):
         if image_height_px > 0:
             self.img_head, n_features = image_head(settings, frames_per_state, image_height_px, image_width_px)
             feature_dim += n_features
+        self.fourier_features = FourierFeatures(waves)
         self.float_feature_extractor = nn.Sequential(
-            *float_layer(len(float_mean), settings), *float_layer(settings.float_hidden_dim, settings)
+            *float_layer(len(float_mean) + self.fourier_features.n_features, settings),
+            *float_layer(settings.float_hidden_dim, settings),
         )
         self.A_head = head(feature_dim, n_actions, settings)
         self.V_head = head(feature_dim, 1, settings)
@@ -247,12 +252,17 @@ class IQN_Network(nn.Module):
 
     def features(self, img: Tensor, floats: Tensor) -> Tensor:
         """What the network sees in a state: (B, D). Arguments as in `forward`."""
-        float_features = self.float_feature_extractor((floats - self.float_mean) / self.float_std)
+        float_features = self.float_features(floats)
         if self.img_head is None:
             return float_features
         # Channels last is the order in which convolutions are fastest, on processors (a fifth) as on GPUs.
         normalized_img = img.float().sub_(128).div_(128).to(memory_format=torch.channels_last)
         return torch.cat((self.img_head(normalized_img), float_features), dim=1)
+
+    def float_features(self, floats: Tensor) -> Tensor:
+        """What the network sees in the floats (B, F): (B, width of the float layers)."""
+        normalized = (floats - self.float_mean) / self.float_std
+        return self.float_feature_extractor(torch.cat((normalized, self.fourier_features(floats)), dim=1))  # type: ignore[no-any-return]
 
     def cosines(self, tau: Tensor) -> Tensor:
         """Quantiles (R,) as the cosines (R, E) that `iqn_fc` reads: cos(pi i tau) for i = 1..E."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from trackmania_rl.agents.fourier_features import Wave
 from trackmania_rl.agents.iqn import IQN_Network
 from trackmania_rl.errors import UserError
 from trackmania_rl.features import ObservationLayout
@@ -23,6 +24,7 @@ def make_network(settings: Settings, layout: ObservationLayout, seeds: SeedTree)
         mini_race_duration_actions=settings.replay.temporal_mini_race_duration_actions,
         generator=torch.Generator().manual_seed(seeds.integer("network")),
         frames_per_state=settings.game.frames_per_state,
+        waves=[Wave(*wave) for wave in layout.waves],
     )
 
 

@@ -49,6 +49,8 @@ class ObservationSettings(Group):
     road_width_m: PositiveFloat
     real_checkpoint_radius_m: PositiveFloat
     margin_to_announce_finish_m: PositiveFloat
+    fourier_wavelengths: dict[str, tuple[PositiveFloat, ...]]
+    fourier_zone_centers: NonNegativeInt
     state_normalization: dict[str, BlockStatistics]
 
 
