@@ -267,7 +267,7 @@ def evaluate_map(
     driver.inferer.begin_race(is_explo=False, frame_count=driver.frames_total)
     races = []
     for number in range(1, n_races + 1):
-        forced = _forced_actions(driver, map_entry, number, n_forced_actions if number > 1 else 0)
+        forced = forced_actions(driver, map_entry, number, n_forced_actions if number > 1 else 0)
         _, stats = manager.rollout(map_entry, _policy(driver.inferer, forced, manager))
         race = EvaluatedRace(
             n_forced_actions=len(forced),
@@ -326,7 +326,7 @@ def _entry_of_track(track_file: Path) -> MapEntry:
         ) from None
 
 
-def _forced_actions(driver: TrainedDriver, map_entry: MapEntry, number: int, n_actions: int) -> npt.NDArray[np.int64]:
+def forced_actions(driver: TrainedDriver, map_entry: MapEntry, number: int, n_actions: int) -> npt.NDArray[np.int64]:
     """How a race begins: (n_actions,) actions that accelerate and do not brake, the same ones for the same number."""
     keys = driver.settings.game.inputs
     accelerating = [index for index, held in enumerate(keys) if held.accelerate and not held.brake]
