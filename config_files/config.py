@@ -337,7 +337,7 @@ number_memories_trained_on_between_target_network_updates = 64
 
 # Evaluation races and evaluate.py use averaged weights, which keep this share of themselves at each publication of
 # weights (less of it early in a run); 0 switches it off. Range: 0 to below 1.
-evaluation_weights_decay = 0.99
+evaluation_weights_decay = 0.998
 
 # Every so many frames mix the network with a fresh one (0: never), by these shares for all layers and the last ones,
 # and train on so many more transitions afterwards. Range: >= 0; 0 to 1; 0 to 1; >= 0.
