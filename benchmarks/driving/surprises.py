@@ -180,7 +180,8 @@ def main() -> int:
     median = f"median {statistics.median(finished_s):.2f} s" if finished_s else "no time"
     console.print(
         f"{entry.map_name} after {driver.frames_total:,} frames: {len(finished_s)} of {len(races)} races finished, "
-        f"{median}; in a race {np.mean(counts):.1f} surprises, together {np.mean(lost_s):.2f} s"
+        f"{median}; in a race {np.mean(counts):.1f} surprises, together {np.mean(lost_s):.2f} s",
+        soft_wrap=True,
     )
     return 0
 
