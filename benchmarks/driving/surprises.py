@@ -41,10 +41,10 @@ from trackmania_rl.multiprocess.evaluation import (  # noqa: E402
     FORCED_START_ACTIONS,
     TrainedDriver,
     forced_actions,
+    greedy_after,
     load_driver,
     map_entries,
 )
-from trackmania_rl.policy import PolicyDecision  # noqa: E402
 from trackmania_rl.rewards import NO_ENGINEERED_REWARDS, race_rewards  # noqa: E402
 from trackmania_rl.schedules import linear  # noqa: E402
 from trackmania_rl.settings import MapEntry  # noqa: E402
@@ -82,15 +82,8 @@ class WatchedRace:
 def watch_race(driver: TrainedDriver, games: InProcessGames, entry: MapEntry, number: int) -> WatchedRace:
     """Drive race `number` (1 is greedy throughout) and compare each value with what came of it."""
     settings = driver.settings
-    forced = forced_actions(driver, entry, number, FORCED_START_ACTIONS if number > 1 else 0).tolist()
-    waiting = iter(forced)
-
-    def act(frame: npt.NDArray[np.uint8], floats: npt.NDArray[np.float32]) -> PolicyDecision:
-        decision = driver.inferer.act(frame, floats)
-        action = next(waiting, decision.action)
-        return PolicyDecision(action, action == decision.action, decision.q_values)
-
-    results, stats = games.rollout(entry, act)
+    forced = forced_actions(driver, entry, number, FORCED_START_ACTIONS if number > 1 else 0)
+    results, stats = games.rollout(entry, greedy_after(forced, driver.inferer))
     rewards = race_rewards(
         results["state_float"],
         results["meters_advanced_along_centerline"],
@@ -116,7 +109,7 @@ def watch_race(driver: TrainedDriver, games: InProcessGames, entry: MapEntry, nu
     )
 
 
-def watch(driver: TrainedDriver, entry: MapEntry, n_races: int) -> Iterator[WatchedRace]:
+def watch(driver: TrainedDriver, maps_folder: Path, entry: MapEntry, n_races: int) -> Iterator[WatchedRace]:
     """Drive a map.
 
     Raises:
@@ -124,27 +117,25 @@ def watch(driver: TrainedDriver, entry: MapEntry, n_races: int) -> Iterator[Watc
     """
     if driver.settings.reward.constant_reward_per_ms >= 0:
         raise UserError("constant_reward_per_ms is not negative: values cannot be told as times")
-    games = InProcessGames(
-        1, driver.settings.game, driver.settings.observation, PROJECT / driver.settings.game.maps_folder
-    )
+    games = InProcessGames(1, driver.settings.game, driver.settings.observation, maps_folder)
     driver.inferer.begin_race(is_explo=False, frame_count=driver.frames_total)
     for number in range(1, n_races + 1):
         yield watch_race(driver, games, entry, number)
 
 
-def stretches_table(races: list[WatchedRace], threshold_s: float) -> Table:
+def stretches_table(races: list[WatchedRace], surprises_s: list[Floats]) -> Table:
     """How many surprises there are on each stretch of the track, and what they cost."""
     table = Table(title="surprises by stretch", title_justify="left")
     for heading in ("from, m", "races with one", "seconds per race"):
         table.add_column(heading, justify="right")
     length_m = max(race.meters.max() for race in races)
-    for start_m in np.arange(0, length_m, STRETCH_M):
-        lost_s = [
-            race.surprises_s(threshold_s)[(race.meters >= start_m) & (race.meters < start_m + STRETCH_M)].sum()
-            for race in races
-        ]
-        if any(lost_s):
-            table.add_row(f"{start_m:.0f}", f"{sum(s > 0 for s in lost_s)}/{len(races)}", f"{np.mean(lost_s):.2f}")
+    borders_m = np.arange(0, length_m + STRETCH_M, STRETCH_M)
+    lost_s = np.array(  # (races, stretches)
+        [np.histogram(race.meters, borders_m, weights=s)[0] for race, s in zip(races, surprises_s, strict=True)]
+    )
+    for start_m, of_stretch_s in zip(borders_m[:-1], lost_s.T, strict=True):
+        if of_stretch_s.any():
+            table.add_row(f"{start_m:.0f}", f"{(of_stretch_s > 0).sum()}/{len(races)}", f"{of_stretch_s.mean():.2f}")
     return table
 
 
@@ -169,18 +160,19 @@ def main() -> int:
         driver = load_driver(arguments.run, arguments.checkpoint, "cpu")
         maps_folder = PROJECT / driver.settings.game.maps_folder
         entry = map_entries(driver.settings, maps_folder, [arguments.map] if arguments.map else ())[0]
-        races = list(watch(driver, entry, arguments.races))
+        races = list(watch(driver, maps_folder, entry, arguments.races))
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     finished_s = [race.race_time_ms / 1000 for race in races if race.race_finished]
-    lost_s = [race.surprises_s(arguments.threshold).sum() for race in races]
-    counts = [int((race.surprises_s(arguments.threshold) > 0).sum()) for race in races]
-    console.print(stretches_table(races, arguments.threshold))
+    surprises_s = [race.surprises_s(arguments.threshold) for race in races]
+    count = np.mean([(of_race_s > 0).sum() for of_race_s in surprises_s])
+    lost_s = np.mean([of_race_s.sum() for of_race_s in surprises_s])
+    console.print(stretches_table(races, surprises_s))
     median = f"median {statistics.median(finished_s):.2f} s" if finished_s else "no time"
     console.print(
         f"{entry.map_name} after {driver.frames_total:,} frames: {len(finished_s)} of {len(races)} races finished, "
-        f"{median}; in a race {np.mean(counts):.1f} surprises, together {np.mean(lost_s):.2f} s",
+        f"{median}; in a race {count:.1f} surprises, together {lost_s:.2f} s",
         soft_wrap=True,
     )
     return 0

@@ -1,10 +1,12 @@
 """Networks, settings and batches of small sizes that all differ, so that a swapped axis cannot pass."""
 
+from collections.abc import Sequence
 from types import SimpleNamespace
 
 import pytest
 import torch
 
+from trackmania_rl.agents.fourier_features import Wave
 from trackmania_rl.agents.iqn import IQN_Network
 from trackmania_rl.settings import AgentSettings, KeyState, load_settings
 
@@ -52,7 +54,9 @@ def agent_settings(default_settings):
 def make_network():
     """Makes a network for `agent_settings`, with or without image head."""
 
-    def make(settings: AgentSettings, *, has_image: bool = False, seed: int = 1) -> IQN_Network:
+    def make(
+        settings: AgentSettings, *, has_image: bool = False, seed: int = 1, waves: Sequence[Wave] = ()
+    ) -> IQN_Network:
         return IQN_Network(
             settings,
             float_mean=[0.1 * i for i in range(FLOATS)],
@@ -62,6 +66,7 @@ def make_network():
             image_width_px=WIDTH if has_image else 0,
             mini_race_duration_actions=MINI_RACE,
             generator=torch.Generator().manual_seed(seed),
+            waves=waves,
         )
 
     return make

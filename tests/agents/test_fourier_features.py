@@ -6,23 +6,8 @@ import pytest
 import torch
 
 from trackmania_rl.agents.fourier_features import FourierFeatures, Wave
-from trackmania_rl.agents.iqn import IQN_Network
 
 WAVES = (Wave(3, 8.0), Wave(3, 0.5), Wave(6, 2.0))
-
-
-def make_network(settings, waves):
-    return IQN_Network(
-        settings,
-        float_mean=[0.0] * 7,
-        float_std=[10.0] * 7,
-        n_actions=3,
-        image_height_px=0,
-        image_width_px=0,
-        mini_race_duration_actions=140,
-        generator=torch.Generator().manual_seed(0),
-        waves=waves,
-    )
 
 
 def test_waves_equal_loops():
@@ -37,27 +22,28 @@ def test_waves_equal_loops():
             assert seen[b, number + 3].item() == pytest.approx(math.cos(angle), abs=1e-4)
 
 
-def test_without_waves_the_network_is_as_it_was(agent_settings):
-    network = make_network(agent_settings(), ())
+def test_without_waves_the_network_is_as_it_was(agent_settings, make_network):
+    network = make_network(agent_settings())
     floats = torch.randn((5, 7), generator=torch.Generator().manual_seed(0))
+    normalized = (floats - network.float_mean) / network.float_std
     assert network.float_feature_extractor[0].in_features == 7
-    assert torch.equal(network.float_features(floats), network.float_feature_extractor(floats / 10))
+    assert torch.equal(network.float_features(floats), network.float_feature_extractor(normalized))
 
 
-def test_waves_are_constants_not_weights(agent_settings):
-    with_waves, without = (make_network(agent_settings(), waves).state_dict() for waves in (WAVES, ()))
+def test_waves_are_constants_not_weights(agent_settings, make_network):
+    with_waves, without = (make_network(agent_settings(), waves=waves).state_dict() for waves in (WAVES, ()))
     assert with_waves.keys() == without.keys()
     assert with_waves["float_feature_extractor.0.weight"].shape == (9, 7 + 6)
 
 
-def test_a_short_wave_tells_apart_what_normalization_hardly_does(agent_settings):
-    """0.1 m beside a standard deviation of 10 m moves what a fresh network sees by far more with a wave of 0.5 m."""
+def test_a_short_wave_tells_apart_what_normalization_hardly_does(agent_settings, make_network):
+    """0.1 m beside a standard deviation of 4 m moves what a fresh network sees by far more with a wave of 0.5 m."""
     here = torch.zeros((1, 7))
     beside = here.clone()
     beside[0, 3] = 0.1
 
     def distance(waves):
-        network = make_network(agent_settings(), waves)
+        network = make_network(agent_settings(), waves=waves)
         return (network.float_features(beside) - network.float_features(here)).norm().item()
 
     assert distance(WAVES) > 10 * distance(())

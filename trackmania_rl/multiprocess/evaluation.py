@@ -334,16 +334,26 @@ def forced_actions(driver: TrainedDriver, map_entry: MapEntry, number: int, n_ac
     return rng.choice(accelerating or len(keys), size=n_actions)
 
 
-def _policy(inferer: Inferer, forced: npt.NDArray[np.int64], manager: GameInstanceManager) -> Policy:
-    """The greedy policy, but for the race's first actions."""
-    game_start, waiting = -1, iter(())
+def greedy_after(forced: npt.NDArray[np.int64], inferer: Inferer) -> Policy:
+    """The greedy policy of one race, but for the race's first actions."""
+    waiting = iter(forced.tolist())
 
     def act(frame: npt.NDArray[np.uint8], floats: npt.NDArray[np.float32]) -> PolicyDecision:
-        nonlocal game_start, waiting
-        if manager.game_starts != game_start:  # the race begins, perhaps anew, since its game was lost
-            game_start, waiting = manager.game_starts, iter(forced.tolist())
         decision = inferer.act(frame, floats)
         action = next(waiting, decision.action)
         return PolicyDecision(action, action == decision.action, decision.q_values)
+
+    return act
+
+
+def _policy(inferer: Inferer, forced: npt.NDArray[np.int64], manager: GameInstanceManager) -> Policy:
+    """The same of a race that begins anew when its game is lost."""
+    game_start, of_this_start = -1, greedy_after(forced, inferer)
+
+    def act(frame: npt.NDArray[np.uint8], floats: npt.NDArray[np.float32]) -> PolicyDecision:
+        nonlocal game_start, of_this_start
+        if manager.game_starts != game_start:
+            game_start, of_this_start = manager.game_starts, greedy_after(forced, inferer)
+        return of_this_start(frame, floats)
 
     return act
