@@ -4,7 +4,10 @@ import os
 from pathlib import Path
 
 import hypothesis
+import numpy as np
 import pytest
+
+from trackmania_rl.simulator.world import Edge, Track, build_ribbon
 
 # Before torch is imported anywhere: two threads that share a busy machine's cores can be ten times slower than one.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -29,3 +32,29 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip(f"real game files are not here ({folder}); set TRACKMANIA_RL_SHARED_DATA to their folder")
     return folder
+
+
+def straight_line_m(length_m: float) -> np.ndarray:
+    """(N, 3): a level line towards +z, a point every half metre."""
+    line_m = np.zeros((int(length_m / 0.5) + 1, 3))
+    line_m[:, 1] = 10.0
+    line_m[:, 2] = 0.5 * np.arange(len(line_m))
+    return line_m
+
+
+@pytest.fixture(scope="session")
+def straight_track() -> Track:
+    """Two checkpoints and a finish, walls on both sides; a race takes seconds of game time."""
+    return Track("straight", build_ribbon(straight_line_m(60)), (20.0, 40.0), 60.0)
+
+
+@pytest.fixture(scope="session")
+def two_lap_track() -> Track:
+    """Two laps of one checkpoint and the line, laid out one after the other."""
+    return Track("laps", build_ribbon(straight_line_m(80)), (20.0, 40.0, 60.0), 80.0, n_laps=2)
+
+
+@pytest.fixture(scope="session")
+def pier_track() -> Track:
+    """A road without walls: whoever leaves it falls."""
+    return Track("pier", build_ribbon(straight_line_m(60), half_width_m=4.0, edge=Edge.DROP), (), 60.0)

@@ -1,22 +1,26 @@
-"""Clients that are nothing but a socket, and a game with our plugin in a thread of this process."""
+"""A client that is nothing but a socket, and what it sends."""
 
-import contextlib
 import socket
 import struct
-import threading
 import time
 
-from plugin_game import PluginGame
-
 from trackmania_rl.protocol import messages
-from trackmania_rl.simulator.race import SimulatedRace
 
 SERVED_WITHIN_S = 5.0
-FAST = struct.pack("<if", 6, 80.0)
 
 
 def int32s(*values: int) -> bytes:
     return struct.pack(f"<{len(values)}i", *values)
+
+
+UP = b"\x0a\x00\x00\x00\x00\x00\x01\x00"
+FAST = b"\x06\x00\x00\x00" + struct.pack("<f", 80.0)
+FREEZE = b"\x06\x00\x00\x00" + struct.pack("<f", 0.0)
+GET_STATE = b"\x09\x00\x00\x00"
+GIVE_UP = b"\x0b\x00\x00\x00"
+WITHOUT_STEPS = int32s(19, 2**31 - 1)
+"""A step period that no race reaches: the game drives on without any wait."""
+FOREVER = messages.pack_set_timeout(600_000_000)
 
 
 class RawClient:
@@ -56,10 +60,33 @@ class RawClient:
     def begin_race(self, period_ms: int = 50) -> None:
         """Answer the greeting and go on to the step at race time 0, which is left to be answered."""
         self.send(int32s(19, period_ms), FAST, messages.pack_set_timeout(5000))
-        self.send(messages.pack_command("set countdown_speed 80"), int32s(11), int32s(5))
+        self.send(messages.pack_command("set countdown_speed 80"), GIVE_UP, int32s(5))
         while (time_ms := self.next_step()) < 0:
             self.send(int32s(1))
         assert time_ms == 0
+
+    def next_gate(self) -> tuple[int, int]:
+        """Answer the step at hand and all others up to a checkpoint; returns its number and how many there are."""
+        self.send(int32s(1))
+        while (message_id := self.ints(1)[0]) == 1:
+            self.ints(1)
+            self.send(int32s(1))
+        assert message_id == 2
+        current, target = self.ints(2)
+        return current, target
+
+    def drive_into_the_finish(self) -> None:
+        """Full throttle; the last gate's message is left to be answered."""
+        self.send(UP)
+        while (numbers := self.next_gate())[0] < numbers[1]:
+            self.send(int32s(2))
+            self.next_step()
+
+    def frozen_frame(self, width_px: int = 16, height_px: int = 12) -> bytes:
+        """Freeze the game and take a frame, whose message is left to be answered."""
+        self.send(FREEZE, int32s(17, width_px, height_px), int32s(1))
+        assert self.ints(1) == (4,)
+        return self.read(width_px * height_px * 4)
 
     def is_hung_up_on(self, within_s: float) -> bool:
         self.socket.settimeout(within_s)
@@ -84,44 +111,12 @@ def _connect(port: int) -> socket.socket:
             time.sleep(0.01)
 
 
-class Played:
-    """A game in a thread of its own."""
-
-    def __init__(self, game: PluginGame, port: int) -> None:
-        self.game = game
-        self.port = port
-        self._thread = threading.Thread(target=game.run)
-        self._thread.start()
-        self._clients: list[RawClient] = []
-
-    @property
-    def race(self) -> SimulatedRace:
-        assert self.game.game.race is not None
-        return self.game.game.race
-
-    def connect(self, is_greeted: bool = True) -> RawClient:
-        self._clients.append(RawClient(self.port, is_greeted))
-        return self._clients[-1]
-
-    def stop(self) -> None:
-        self.game.is_stopping = True
-        for client in self._clients:
-            with contextlib.suppress(OSError):
-                client.socket.settimeout(0.1)
-                client.send(int32s(13))  # a wait without an end ends only with its client's goodbye, or for a newcomer
-            client.socket.close()
-        with contextlib.suppress(OSError):
-            socket.create_connection(("127.0.0.1", self.port), timeout=0.1).close()
-        self._thread.join(10)
-        assert not self._thread.is_alive()
-
-    def close(self) -> None:
-        """Stop, and look whether the script ever did what would hurt a real game."""
-        self.stop()
-        counters = self.game.host.counters()
-        assert counters.reads_that_block == 0, "the script read bytes that had not come: a real game would stand still"
-        assert counters.script_exceptions == 0
-        assert counters.open_sockets == 0
+def plays_a_race(client: RawClient) -> bool:
+    """Whether a fresh client can drive to the finish."""
+    client.begin_race()
+    client.drive_into_the_finish()
+    client.send(int32s(12), int32s(2))
+    return True
 
 
 def free_port() -> int:

@@ -1,17 +1,11 @@
 """Which port the plugin listens at, and from when on; and its end."""
 
-import logging
 import socket
 import struct
 import time
 
 import pytest
-from plugin_clients import RawClient, free_port, int32s
-
-
-@pytest.fixture(autouse=True)
-def _hear_the_log(caplog):
-    caplog.set_level(logging.INFO)
+from raw_client import RawClient, free_port, int32s
 
 
 def accepts_connections(port):

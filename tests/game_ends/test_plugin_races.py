@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from plugin_clients import free_port
 from plugin_game import SCRIPT
+from raw_client import free_port
 
 from trackmania_rl.policy import PolicyDecision
 from trackmania_rl.settings import MapEntry, load_settings

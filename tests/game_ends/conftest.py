@@ -1,0 +1,138 @@
+"""Both games that speak the protocol; skips what executes the plugin's script where its engine is missing."""
+
+import logging
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import plugin_host
+from plugin_game import PluginGame
+from raw_client import RawClient, free_port
+from served_games import ServedGame, ServedPlugin, ServedServer
+
+from trackmania_rl.simulator.game import SimulatedGame
+from trackmania_rl.simulator.race import SimulatedRace
+from trackmania_rl.simulator.world import Track
+
+
+@pytest.fixture(autouse=True)
+def _hear_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+
+
+@pytest.fixture(scope="session")
+def library(pytestconfig: pytest.Config) -> Path:
+    """The host, built once for all sessions with the same sources; skips where it cannot be built."""
+    missing = plugin_host.what_is_missing()
+    if missing is not None:
+        pytest.skip(f"the plugin's script cannot be executed here: {missing}")
+    return plugin_host.build(pytestconfig.cache.mkdir("plugin_host"))
+
+
+@pytest.fixture
+def maps_folder(tmp_path: Path) -> Path:
+    line_m = np.zeros((121, 3))
+    line_m[:, 2] = 0.5 * np.arange(121)
+    np.save(tmp_path / "short line.npy", line_m)
+    for name in ("short.toml", "short é.toml"):
+        (tmp_path / name).write_text('name = "short"\nline = "short line.npy"\ncheckpoints_m = [20.0]\n')
+    return tmp_path
+
+
+@pytest.fixture
+def make_simulated(maps_folder: Path) -> Callable[[Track | None], SimulatedGame]:
+    """Make a game that nobody serves yet, with a race on a track or in the menus."""
+
+    def make(track: Track | None) -> SimulatedGame:
+        game = SimulatedGame(maps_folder, maps_folder)
+        if track is not None:
+            game.race = SimulatedRace(track)
+            game.race.advance(1000)
+            game.race.advance()  # compile, so that no timeout of a test counts it
+            game.race.render(4, 4)
+            game.race.give_up()
+        return game
+
+    return make
+
+
+@pytest.fixture
+def make_server(make_simulated: Callable[[Track | None], SimulatedGame]) -> Iterator[Callable[..., ServedServer]]:
+    """Serve a game, with a race on a track or in the menus, by the simulated game's own server."""
+    running: list[ServedServer] = []
+
+    def make(track: Track | None = None) -> ServedServer:
+        running.append(ServedServer(make_simulated(track)))
+        return running[-1]
+
+    yield make
+    for served in running:
+        served.close()
+
+
+@pytest.fixture
+def make_played(
+    library: Path, make_simulated: Callable[[Track | None], SimulatedGame]
+) -> Iterator[Callable[..., ServedPlugin]]:
+    """Serve such a game by our plugin; further arguments are those of `PluginGame`."""
+    running: list[ServedPlugin] = []
+
+    def make(track: Track | None = None, **arguments) -> ServedPlugin:
+        port = free_port()
+        arguments = {"commands_after_startup": (f"set custom_port {port}",)} | arguments
+        running.append(ServedPlugin(PluginGame(make_simulated(track), library, **arguments), port))
+        return running[-1]
+
+    yield make
+    for played in running:
+        played.close()
+
+
+@pytest.fixture(params=["server", "plugin"])
+def make_served(request: pytest.FixtureRequest) -> Callable[..., ServedGame]:
+    """Either of the two: a test that asks for it is about what every game must do."""
+    return request.getfixturevalue({"server": "make_server", "plugin": "make_played"}[request.param])
+
+
+@pytest.fixture
+def served(make_served: Callable[..., ServedGame], straight_track: Track) -> ServedGame:
+    return make_served(straight_track)
+
+
+@pytest.fixture
+def client(served: ServedGame) -> RawClient:
+    """A client of either game at the step of race time 0, which it has not answered yet."""
+    return _at_the_start(served)
+
+
+@pytest.fixture
+def server(make_server: Callable[..., ServedServer], straight_track: Track) -> ServedServer:
+    return make_server(straight_track)
+
+
+@pytest.fixture
+def server_client(server: ServedServer) -> RawClient:
+    """The same, of the simulated game's own server."""
+    return _at_the_start(server)
+
+
+@pytest.fixture
+def played(make_played: Callable[..., ServedPlugin], straight_track: Track) -> ServedPlugin:
+    return make_played(straight_track)
+
+
+@pytest.fixture
+def plugin_client(played: ServedPlugin) -> RawClient:
+    """The same, of the game with our plugin."""
+    return _at_the_start(played)
+
+
+def _at_the_start(served: ServedGame) -> RawClient:
+    client = served.connect()
+    client.begin_race()
+    return client

@@ -1,0 +1,86 @@
+"""Games that serve one client, each in a thread of this process: the simulated server's, and one with our plugin."""
+
+import contextlib
+import socket
+import threading
+from collections.abc import Callable
+
+from plugin_game import PluginGame
+from raw_client import RawClient, int32s
+
+from trackmania_rl.simulator.game import SimulatedGame
+from trackmania_rl.simulator.race import SimulatedRace
+from trackmania_rl.simulator.server import GameServer
+
+
+class ServedGame:
+    """A game in a thread of its own, and the clients that have connected to it.
+
+    Args:
+        simulated: its maps and its race.
+        port: where it listens.
+        run: plays until `_ask_to_stop` is called.
+    """
+
+    def __init__(self, simulated: SimulatedGame, port: int, run: Callable[[], None]) -> None:
+        self.simulated = simulated
+        self.port = port
+        self.clients: list[RawClient] = []
+        self.thread = threading.Thread(target=run)
+        self.thread.start()
+
+    @property
+    def race(self) -> SimulatedRace:
+        assert self.simulated.race is not None
+        return self.simulated.race
+
+    def connect(self, is_greeted: bool = True) -> RawClient:
+        self.clients.append(RawClient(self.port, is_greeted))
+        return self.clients[-1]
+
+    def close(self) -> None:
+        """Stop the game; fails the test if it does not stop."""
+        self._ask_to_stop()
+        for client in self.clients:
+            client.socket.close()
+        self.thread.join(10)
+        assert not self.thread.is_alive()
+
+    def _ask_to_stop(self) -> None:
+        raise NotImplementedError
+
+
+class ServedServer(ServedGame):
+    """The simulated game's own server."""
+
+    def __init__(self, simulated: SimulatedGame) -> None:
+        self.server = GameServer(simulated, port=0)
+        super().__init__(simulated, self.server.port, self.server.run)
+
+    def _ask_to_stop(self) -> None:
+        self.server.stop()
+
+
+class ServedPlugin(ServedGame):
+    """A game with our plugin."""
+
+    def __init__(self, game: PluginGame, port: int) -> None:
+        self.game = game
+        super().__init__(game.game, port, game.run)
+
+    def _ask_to_stop(self) -> None:
+        self.game.is_stopping = True
+        for client in self.clients:
+            with contextlib.suppress(OSError):
+                client.socket.settimeout(0.1)
+                client.send(int32s(13))  # a wait without an end ends only with its client's goodbye, or for a newcomer
+        with contextlib.suppress(OSError):
+            socket.create_connection(("127.0.0.1", self.port), timeout=0.1).close()
+
+    def close(self) -> None:
+        """Stop, and look whether the script ever did what would hurt a real game."""
+        super().close()
+        counters = self.game.host.counters()
+        assert counters.reads_that_block == 0, "the script read bytes that had not come: a real game would stand still"
+        assert counters.script_exceptions == 0
+        assert counters.open_sockets == 0
