@@ -23,13 +23,13 @@ from typing import TYPE_CHECKING
 PROJECT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not installed, and from anywhere
 
+from trackmania_rl.command_line import FAILED, command  # noqa: E402
+
 if TYPE_CHECKING:
     from trackmania_rl.multiprocess.health.findings import Finding
 
-INTERRUPTED = 130
-"""Exit code of a command that was interrupted, as shells have it."""
 
-
+@command
 def main() -> int:
     """Run the command line; return the exit code."""
     arguments = parse_arguments()
@@ -38,13 +38,10 @@ def main() -> int:
         from trackmania_rl.multiprocess.health.examination import examine
     except ImportError as error:  # which every later check would need
         print(f"problem: packages: {error}: python -m pip install -r requirements.txt", file=sys.stderr)
-        return 1
+        return FAILED
     picture_file = arguments.picture if arguments.play else None
-    try:
-        findings = examine(arguments.config, arguments.set, arguments.output_folder, PROJECT, picture_file)
-        return write_json(findings) if arguments.json else show(findings)
-    except KeyboardInterrupt:
-        return INTERRUPTED
+    findings = examine(arguments.config, arguments.set, arguments.output_folder, PROJECT, picture_file)
+    return write_json(findings) if arguments.json else show(findings)
 
 
 def parse_arguments() -> argparse.Namespace:

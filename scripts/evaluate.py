@@ -19,7 +19,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,31 +30,22 @@ PROJECT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not installed, and from anywhere
 
 from trackmania_rl.argument_types import mp4_file, port, size_px, whole_number  # noqa: E402
+from trackmania_rl.command_line import command, end_in_order_when_terminated  # noqa: E402
 from trackmania_rl.errors import UserError  # noqa: E402
 from trackmania_rl.simulator.track_generator import TrackRecipe  # noqa: E402
 from trackmania_rl.telemetry.terminal_view import format_time  # noqa: E402
 from trackmania_rl.telemetry.video import VideoFile  # noqa: E402
 from trackmania_rl.tmi_interaction.launchers import SimulatedGameLauncher, find_free_port  # noqa: E402
 from trackmania_rl.tmi_interaction.script_player import FRAME_INTERVAL_MS, Filming, ScriptPlayer  # noqa: E402
-from trackmania_rl.tmi_interaction.transport import GameError  # noqa: E402
 
 if TYPE_CHECKING:
     from trackmania_rl.multiprocess.evaluation import MapEvaluation, TrainedDriver
 
-INTERRUPTED = 130
-"""Exit code of a command that was interrupted, as shells have it."""
 
-
-def main() -> int:
-    """Run the command line; return the exit code."""
-    try:
-        evaluate(parse_arguments())
-    except (UserError, GameError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    return 0
+@command
+def main() -> None:
+    """Run the command line."""
+    evaluate(parse_arguments())
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -248,5 +238,5 @@ def write_text(file: Path, text: str) -> None:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends in order, as with Ctrl-C
+    end_in_order_when_terminated()
     sys.exit(main())

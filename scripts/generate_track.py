@@ -19,19 +19,15 @@ from pathlib import Path
 PROJECT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not installed, and from anywhere
 
+from trackmania_rl.command_line import command  # noqa: E402
 from trackmania_rl.errors import UserError  # noqa: E402
 from trackmania_rl.simulator.track_generator import GeneratedTrack, TrackRecipe, generate_track  # noqa: E402
 
 
-def main() -> int:
-    """Run the command line; return the exit code."""
-    arguments = parse_arguments()
-    try:
-        generate(arguments)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
+@command
+def main() -> None:
+    """Run the command line."""
+    generate(parse_arguments())
 
 
 def parse_arguments() -> argparse.Namespace:

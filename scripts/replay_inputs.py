@@ -12,7 +12,6 @@ Example:
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
 from pathlib import Path
 
@@ -20,7 +19,7 @@ PROJECT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not installed, and from anywhere
 
 from trackmania_rl.argument_types import mp4_file, port, size_px  # noqa: E402
-from trackmania_rl.errors import UserError  # noqa: E402
+from trackmania_rl.command_line import command, end_in_order_when_terminated  # noqa: E402
 from trackmania_rl.simulator.track_file import find_track_file  # noqa: E402
 from trackmania_rl.telemetry.driven_run import describe_race  # noqa: E402
 from trackmania_rl.telemetry.video import VideoFile  # noqa: E402
@@ -31,25 +30,15 @@ from trackmania_rl.tmi_interaction.script_player import (  # noqa: E402
     ScriptedRace,
     ScriptPlayer,
 )
-from trackmania_rl.tmi_interaction.transport import GameError  # noqa: E402
-
-INTERRUPTED = 130
-"""Exit code of a command that was interrupted, as shells have it."""
 
 
-def main() -> int:
-    """Run the command line; return the exit code."""
-    try:
-        arguments = parse_arguments()
-        print(describe_race(replay(arguments)))
-        if arguments.video is not None:
-            print(f"wrote {arguments.video}")
-    except (UserError, GameError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    return 0
+@command
+def main() -> None:
+    """Run the command line."""
+    arguments = parse_arguments()
+    print(describe_race(replay(arguments)))
+    if arguments.video is not None:
+        print(f"wrote {arguments.video}")
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -77,5 +66,5 @@ def replay(arguments: argparse.Namespace) -> ScriptedRace:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends in order, as with Ctrl-C
+    end_in_order_when_terminated()
     sys.exit(main())

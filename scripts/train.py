@@ -19,33 +19,24 @@ from pathlib import Path
 PROJECT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not installed, and from anywhere
 
-from trackmania_rl.errors import UserError  # noqa: E402
+from trackmania_rl.command_line import command, end_in_order_when_terminated  # noqa: E402
 from trackmania_rl.settings import Settings, describe_range, load_settings  # noqa: E402
-
-INTERRUPTED = 128 + signal.SIGINT
-"""Exit code, as shells have it, when the command ends before there is anything to save."""
 
 log = logging.getLogger("train")
 
 
-def main() -> int:
-    """Run the command line; return the exit code."""
+@command
+def main() -> None:
+    """Run the command line."""
     arguments = parse_arguments()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C, until `stop_conditions` takes both over
+    end_in_order_when_terminated()  # until `stop_conditions` takes over
     try:
         if arguments.list_settings:
             list_settings(load_settings(arguments.config, arguments.set))
         else:
             train(arguments)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return INTERRUPTED
     finally:
         gc.freeze()  # else the interpreter's last act is to look at each of torch's objects, for seconds
-    return 0
 
 
 def parse_arguments() -> argparse.Namespace:

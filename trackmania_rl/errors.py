@@ -1,8 +1,12 @@
-"""The one kind of error that a user can mend: its text is shown as it is, without a traceback."""
+"""Errors that are shown as they are, without a traceback, since their text says all there is to know."""
 
 
-class UserError(Exception):
-    """Something outside the program is wrong: a setting, a file, a port, the disk.
+class PlainError(Exception):
+    """An error that commands print in one line, and exit with 1 (`trackmania_rl.command_line`)."""
 
-    The text is one line that names the thing, what is wrong with it and what to do. Scripts print it and exit with 1.
+
+class UserError(PlainError):
+    """Something outside the program is wrong that a user can mend: a setting, a file, a port, the disk.
+
+    The text is one line that names the thing, what is wrong with it and what to do.
     """

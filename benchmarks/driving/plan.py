@@ -16,7 +16,6 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import signal
 import sys
 import time
 import zlib
@@ -42,14 +41,13 @@ from benchmarks.driving.plans import (
 )
 from benchmarks.driving.racing import ACTION_MS, course_of, drive_actions
 from trackmania_rl.argument_types import whole_number
+from trackmania_rl.command_line import command, end_in_order_when_terminated
 from trackmania_rl.errors import UserError
 from trackmania_rl.simulator.scripted_driver import CAREFUL_DRIVER, FAST_DRIVER, DriverSettings
 from trackmania_rl.simulator.track_file import find_track_file, load_track
 
 PROJECT: Final = FOLDER.parent.parent
 SHIPPED_TRACKS: Final = ("valley", "speedway", "hills", "kart", "rally", "jump", "ring")
-INTERRUPTED: Final = 130
-"""Exit code of a command that was interrupted, as shells have it."""
 
 DRIVES_OF_TUNING: Final = 1200
 TRIALS_PER_ROUND: Final = 10_000
@@ -258,22 +256,16 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def main(command_line: list[str] | None = None) -> int:
-    """Run the command line; return the exit code."""
+@command
+def main(command_line: list[str] | None = None) -> None:
+    """Run the command line."""
     arguments = parse_arguments(command_line)
     names = arguments.tracks or ([] if arguments.track_file else SHIPPED_TRACKS)
-    try:
-        if arguments.begin_with and len(arguments.tracks) + len(arguments.track_file) != 1:
-            raise UserError("--begin-with is about one track: name it with --tracks or --track-file")
-        files = [find_track_file(str(name), PROJECT / "maps") for name in [*names, *arguments.track_file]]
-        for file in files:
-            plan_track(file, arguments)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    return 0
+    if arguments.begin_with and len(arguments.tracks) + len(arguments.track_file) != 1:
+        raise UserError("--begin-with is about one track: name it with --tracks or --track-file")
+    files = [find_track_file(str(name), PROJECT / "maps") for name in [*names, *arguments.track_file]]
+    for file in files:
+        plan_track(file, arguments)
 
 
 def plan_track(track_file: Path, arguments: argparse.Namespace) -> None:
@@ -294,5 +286,5 @@ def plan_track(track_file: Path, arguments: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends in order, as with Ctrl-C
+    end_in_order_when_terminated()
     sys.exit(main())

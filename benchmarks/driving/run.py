@@ -22,7 +22,6 @@ import itertools
 import json
 import os
 import re
-import signal
 import sys
 import threading
 from collections.abc import Sequence
@@ -53,13 +52,12 @@ from benchmarks.driving.runs import (  # noqa: E402
 )
 from benchmarks.driving.score import Yardstick, greedy_races, read_yardsticks, scores_at  # noqa: E402
 from trackmania_rl.argument_types import whole_number  # noqa: E402
+from trackmania_rl.command_line import FAILED, command, end_in_order_when_terminated  # noqa: E402
 from trackmania_rl.errors import UserError  # noqa: E402
 from trackmania_rl.telemetry.learning_summary import WINDOW_RACES, Race, read_races  # noqa: E402
 
 YARDSTICKS_FILE = PROJECT / "benchmarks" / "driving" / "yardsticks.json"
 DEFAULT_CONFIG = PROJECT / "config_files" / "config.py"
-INTERRUPTED = 130
-"""Exit code of a command that was interrupted, as shells have it."""
 FIRST_PORT = 20_000
 PORTS = 16
 """Where games listen that are played through sockets: each run has its own, for several may go on at a time."""
@@ -68,23 +66,21 @@ SEEN_BYTES = 16_384
 """How much of a race log's end the terminal's progress looks at."""
 
 
+@command
 def main() -> int:
-    """Run the command line; return the exit code."""
+    """Run the command line; return the exit code, 1 also if a run failed."""
     arguments = parse_arguments()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends in order, as with Ctrl-C
+    end_in_order_when_terminated()
     console = Console(width=None if sys.stdout.isatty() else 180)
     try:
         failed = [] if arguments.only_report else train_all(runs_of(arguments), arguments, console)
-        for run in failed:
-            print(f"error: {run.name} failed: {run.last_words()} ({run.terminal_file})", file=sys.stderr)
-        report(arguments, console)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
     except KeyboardInterrupt:
-        print("interrupted; the same command goes on, with the runs that were under way from their start")
-        return INTERRUPTED
-    return 1 if failed else 0
+        print("the same command goes on, with the runs that were under way from their start", file=sys.stderr)
+        raise
+    for run in failed:
+        print(f"error: {run.name} failed: {run.last_words()} ({run.terminal_file})", file=sys.stderr)
+    report(arguments, console)
+    return FAILED if failed else 0
 
 
 def parse_arguments() -> argparse.Namespace:

@@ -35,6 +35,7 @@ sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not 
 
 from trackmania_rl.agents.iqn import ELAPSED_ACTIONS_FLOAT  # noqa: E402
 from trackmania_rl.argument_types import whole_number  # noqa: E402
+from trackmania_rl.command_line import command  # noqa: E402
 from trackmania_rl.errors import UserError  # noqa: E402
 from trackmania_rl.in_process.games import InProcessGames  # noqa: E402
 from trackmania_rl.multiprocess.evaluation import (  # noqa: E402
@@ -151,19 +152,16 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def main() -> int:
-    """Run the command line; return the exit code."""
+@command
+def main() -> None:
+    """Run the command line."""
     arguments = parse_arguments()
     console = Console(highlight=False)
     torch.set_num_threads(1)
-    try:
-        driver = load_driver(arguments.run, arguments.checkpoint, "cpu")
-        maps_folder = PROJECT / driver.settings.game.maps_folder
-        entry = map_entries(driver.settings, maps_folder, [arguments.map] if arguments.map else ())[0]
-        races = list(watch(driver, maps_folder, entry, arguments.races))
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+    driver = load_driver(arguments.run, arguments.checkpoint, "cpu")
+    maps_folder = PROJECT / driver.settings.game.maps_folder
+    entry = map_entries(driver.settings, maps_folder, [arguments.map] if arguments.map else ())[0]
+    races = list(watch(driver, maps_folder, entry, arguments.races))
     finished_s = [race.race_time_ms / 1000 for race in races if race.race_finished]
     surprises_s = [race.surprises_s(arguments.threshold) for race in races]
     count = np.mean([(of_race_s > 0).sum() for of_race_s in surprises_s])
@@ -175,7 +173,6 @@ def main() -> int:
         f"{median}; in a race {count:.1f} surprises, together {lost_s:.2f} s",
         soft_wrap=True,
     )
-    return 0
 
 
 if __name__ == "__main__":

@@ -16,11 +16,12 @@ from pathlib import Path
 PROJECT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not installed, and from anywhere
 
-from trackmania_rl.errors import UserError  # noqa: E402
+from trackmania_rl.command_line import command  # noqa: E402
 
 
-def main(words: list[str] | None = None) -> int:
-    """Run the command line; return the exit code."""
+@command
+def main(words: list[str] | None = None) -> None:
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run_folder", type=Path, help="save/RUN_NAME, with checkpoint.pt")
     parser.add_argument("--output", type=Path, required=True, help="a new or empty folder")
@@ -28,13 +29,8 @@ def main(words: list[str] | None = None) -> int:
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
     from trackmania_rl.migration.linesight_run import export_linesight_run
 
-    try:
-        export_linesight_run(arguments.run_folder, arguments.output)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+    export_linesight_run(arguments.run_folder, arguments.output)
     print(f"{arguments.output}: {', '.join(sorted(file.name for file in arguments.output.iterdir()))}")
-    return 0
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from pathlib import Path
 PROJECT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not installed, and from anywhere
 
+from trackmania_rl.command_line import command  # noqa: E402
 from trackmania_rl.errors import UserError  # noqa: E402
 
 
@@ -38,16 +39,12 @@ def parse_arguments(words: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(words)
 
 
-def main(words: list[str] | None = None) -> int:
-    """Run the command line; return the exit code."""
+@command
+def main(words: list[str] | None = None) -> None:
+    """Run the command line."""
     arguments = parse_arguments(words)
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
-    try:
-        import_run(arguments)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
+    import_run(arguments)
 
 
 def import_run(arguments: argparse.Namespace) -> None:

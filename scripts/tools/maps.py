@@ -22,22 +22,14 @@ sys.path[:0] = [str(PROJECT), str(Path(__file__).resolve().parent)]
 
 import maps_commands  # noqa: E402
 
-from trackmania_rl.errors import UserError  # noqa: E402
-
-INTERRUPTED = 130
-"""Exit code of a command that was interrupted, as shells have it."""
+from trackmania_rl.command_line import command  # noqa: E402
 
 
+@command
 def main(command_line: list[str] | None = None) -> int:
     """Run the command line (default: this process's); return the exit code, 1 for a problem."""
     arguments = make_parser().parse_args(command_line)
-    try:
-        return int(arguments.run(arguments))
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return INTERRUPTED
+    return int(arguments.run(arguments))
 
 
 def make_parser() -> argparse.ArgumentParser:

@@ -17,7 +17,7 @@ from pathlib import Path
 PROJECT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not installed, and from anywhere
 
-from trackmania_rl.errors import UserError  # noqa: E402
+from trackmania_rl.command_line import command  # noqa: E402
 from trackmania_rl.settings import load_settings  # noqa: E402
 from trackmania_rl.tmi_interaction.personal_records import (  # noqa: E402
     HIDDEN,
@@ -27,23 +27,19 @@ from trackmania_rl.tmi_interaction.personal_records import (  # noqa: E402
 )
 
 
-def main(words: list[str] | None = None) -> int:
-    """Run the command line; return the exit code."""
+@command
+def main(words: list[str] | None = None) -> None:
+    """Run the command line."""
     arguments = parse_arguments(words)
-    try:
-        base_path = arguments.base_path or load_settings(arguments.config).user.trackmania_base_path
-        autosaves = autosaves_folder(base_path)
-        moves = (hide_records if arguments.action == "hide" else restore_records)(autosaves, arguments.only)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+    base_path = arguments.base_path or load_settings(arguments.config).user.trackmania_base_path
+    autosaves = autosaves_folder(base_path)
+    moves = (hide_records if arguments.action == "hide" else restore_records)(autosaves, arguments.only)
     for file in moves.moved:
         print(f"moved to {file}")
     for file in moves.left:
         print(f"left where it is, the game has another of that name or it is an older copy: {file}")
     if not moves.moved and not moves.left:
         print(f"nothing to do: no such replay in {autosaves if arguments.action == 'hide' else HIDDEN}")
-    return 0
 
 
 def parse_arguments(words: list[str] | None) -> argparse.Namespace:

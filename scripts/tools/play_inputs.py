@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import shutil
-import signal
 import sys
 import time
 from pathlib import Path
@@ -22,6 +21,7 @@ PROJECT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not installed, and from anywhere
 
 from trackmania_rl.argument_types import port, whole_number  # noqa: E402
+from trackmania_rl.command_line import command, end_in_order_when_terminated  # noqa: E402
 from trackmania_rl.errors import UserError  # noqa: E402
 from trackmania_rl.settings import Settings, load_settings  # noqa: E402
 from trackmania_rl.simulator.track_file import find_track_file  # noqa: E402
@@ -31,10 +31,6 @@ from trackmania_rl.tmi_interaction.personal_records import autosaves_folder, rep
 from trackmania_rl.tmi_interaction.plugin_files import find_plugins_folder  # noqa: E402
 from trackmania_rl.tmi_interaction.running_game import RunningGame  # noqa: E402
 from trackmania_rl.tmi_interaction.script_player import ScriptedRace, ScriptPlayer  # noqa: E402
-from trackmania_rl.tmi_interaction.transport import GameError  # noqa: E402
-
-INTERRUPTED = 130
-"""Exit code of a command that was interrupted, as shells have it."""
 
 SCRIPT_NAME = "trackmania_rl_play.txt"
 """What a script is called in TMInterface's folder of scripts, where `load` looks; no other file changes there."""
@@ -44,16 +40,10 @@ Fingerprint = tuple[float, int]
 """Time of change and size of a file."""
 
 
+@command
 def main(words: list[str] | None = None) -> int:
     """Run the command line; return the exit code: 1 also if a race did not finish."""
-    arguments = parse_arguments(words)
-    try:
-        return 0 if play(arguments) else 1
-    except (UserError, GameError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return INTERRUPTED
+    return 0 if play(parse_arguments(words)) else 1
 
 
 def parse_arguments(words: list[str] | None) -> argparse.Namespace:
@@ -182,5 +172,5 @@ def free_path(path: Path, ending: str) -> Path:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends in order, as with Ctrl-C
+    end_in_order_when_terminated()
     sys.exit(main())

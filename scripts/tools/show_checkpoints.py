@@ -19,6 +19,7 @@ PROJECT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not installed, and from anywhere
 
 from trackmania_rl.argument_types import port, whole_number  # noqa: E402
+from trackmania_rl.command_line import command  # noqa: E402
 from trackmania_rl.errors import UserError  # noqa: E402
 from trackmania_rl.gbx.challenge import is_challenge_file, read_checkpoint_positions  # noqa: E402
 from trackmania_rl.tmi_interaction.console_triggers import (  # noqa: E402
@@ -26,7 +27,6 @@ from trackmania_rl.tmi_interaction.console_triggers import (  # noqa: E402
     send_commands,
     trigger_commands,
 )
-from trackmania_rl.tmi_interaction.transport import GameError  # noqa: E402
 from trackmania_rl.track.line_building import LINE_SPACING_M  # noqa: E402
 from trackmania_rl.track.reference_line import load_reference_line  # noqa: E402
 
@@ -36,21 +36,17 @@ DEFAULT_PORT = 8478
 """base_tmi_port as user_config.py ships it."""
 
 
-def main(words: list[str] | None = None) -> int:
-    """Run the command line; return the exit code."""
+@command
+def main(words: list[str] | None = None) -> None:
+    """Run the command line."""
     arguments = parse_arguments(words)
-    try:
-        commands = commands_for(arguments)
-        if arguments.output is None:
-            send_commands(arguments.port, commands)
-            print(f"sent {len(commands)} commands to the game at port {arguments.port}")
-        else:
-            write(arguments.output, commands)
-            print(f"wrote {len(commands)} commands to {arguments.output}")
-    except (UserError, GameError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
+    commands = commands_for(arguments)
+    if arguments.output is None:
+        send_commands(arguments.port, commands)
+        print(f"sent {len(commands)} commands to the game at port {arguments.port}")
+    else:
+        write(arguments.output, commands)
+        print(f"wrote {len(commands)} commands to {arguments.output}")
 
 
 def parse_arguments(words: list[str] | None) -> argparse.Namespace:

@@ -14,12 +14,13 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # so that it runs from a checkout that is not installed
 
-from trackmania_rl.errors import UserError
+from trackmania_rl.command_line import command
 from trackmania_rl.telemetry.learning_summary import WINDOW_RACES, Driving, summarize_learning
 
 
-def main() -> int:
-    """Print a table with a row for each run; return the process's exit code."""
+@command
+def main() -> None:
+    """Print a table with a row for each run."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run_folders", type=Path, nargs="+", metavar="RUN", help="save/{run_name}")
     parser.add_argument("--minutes", type=int, nargs="+", default=[1, 2, 5, 10], help="when to judge the driving")
@@ -31,21 +32,16 @@ def main() -> int:
     for minutes in arguments.minutes:
         table.add_column(f"{minutes} min")
     table.add_column("best")
-    try:
-        for folder in arguments.run_folders:
-            summary = summarize_learning(folder / "races.jsonl", [60 * minutes for minutes in arguments.minutes])
-            table.add_row(
-                str(folder),
-                _moment(summary.first_finish_s, summary.first_finish_frames),
-                _moment(summary.regular_finish_s, summary.regular_finish_frames),
-                *(_driving(summary.driving.get(60 * minutes)) for minutes in arguments.minutes),
-                "-" if summary.best_time_s is None else f"{summary.best_time_s:.2f} s",
-            )
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+    for folder in arguments.run_folders:
+        summary = summarize_learning(folder / "races.jsonl", [60 * minutes for minutes in arguments.minutes])
+        table.add_row(
+            str(folder),
+            _moment(summary.first_finish_s, summary.first_finish_frames),
+            _moment(summary.regular_finish_s, summary.regular_finish_frames),
+            *(_driving(summary.driving.get(60 * minutes)) for minutes in arguments.minutes),
+            "-" if summary.best_time_s is None else f"{summary.best_time_s:.2f} s",
+        )
     Console(width=None if sys.stdout.isatty() else 160).print(table)
-    return 0
 
 
 def _moment(wall_s: float | None, frames: int | None) -> str:

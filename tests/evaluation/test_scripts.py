@@ -162,6 +162,6 @@ def test_interrupting_leaves_no_game_behind(repository_root: Path, tmp_path: Pat
     process.send_signal(number)
     _, errors = process.communicate(timeout=10)
     assert process.returncode == 130
-    assert errors == b""
+    assert errors.decode() == "interrupted\n"
     assert [file.name for file in tmp_path.iterdir()] == ["long.inputs"]
     assert not psutil.wait_procs(games, timeout=5)[1]

@@ -12,10 +12,11 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from trackmania_rl.errors import PlainError
 from trackmania_rl.protocol.messages import KeyState, MessageId
 
 
-class GameError(Exception):
+class GameError(PlainError):
     """The game at the other end doesn't play along; a fresh instance may."""
 
 

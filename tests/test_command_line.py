@@ -1,0 +1,58 @@
+"""Commands' exit codes, and what they say when they end otherwise than by their work."""
+
+import signal
+
+import pytest
+
+from trackmania_rl.command_line import command, end_in_order_when_terminated
+from trackmania_rl.errors import UserError
+from trackmania_rl.tmi_interaction.transport import GameTimeoutError
+
+
+@pytest.mark.parametrize(("returned", "exit_code"), [(None, 0), (0, 0), (1, 1), (5, 5)])
+def test_what_a_command_returns_is_its_exit_code(returned, exit_code, capsys):
+    @command
+    def main(words, shift=0):
+        assert (words, shift) == (["a"], 2)
+        return returned
+
+    assert main(["a"], shift=2) == exit_code
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("error", [UserError("gamma 2 is above 1"), GameTimeoutError("gamma 2 is above 1")])
+def test_an_error_for_the_user_is_one_line_without_a_traceback(error, capsys):
+    @command
+    def main():
+        raise error
+
+    assert main() == 1
+    assert capsys.readouterr() == ("", "error: gamma 2 is above 1\n")
+
+
+def test_an_interruption_is_one_word(capsys):
+    @command
+    def main():
+        raise KeyboardInterrupt
+
+    assert main() == 130
+    assert capsys.readouterr() == ("", "interrupted\n")
+
+
+def test_a_bug_is_not_hidden():
+    @command
+    def main():
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        main()
+
+
+def test_terminating_is_like_interrupting():
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        end_in_order_when_terminated()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before)

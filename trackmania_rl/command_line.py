@@ -1,0 +1,45 @@
+"""What all commands share: exit codes, errors that are told in one line, and ending in order when asked to."""
+
+from __future__ import annotations
+
+import functools
+import signal
+import sys
+from collections.abc import Callable
+from typing import Final, ParamSpec
+
+from trackmania_rl.errors import PlainError
+
+P = ParamSpec("P")
+
+FAILED: Final = 1
+"""Exit code of a command that could not do its work."""
+INTERRUPTED: Final = 128 + signal.SIGINT
+"""Exit code of a command that was interrupted, as shells have it."""
+
+
+def command(main: Callable[P, int | None]) -> Callable[P, int]:
+    """Decorate a command's main function: it returns the exit code, whatever comes.
+
+    Args:
+        main: does the work; returns an exit code, or None for 0. A `PlainError` is told in one line, without a
+            traceback (`FAILED`); Ctrl-C is told in one word (`INTERRUPTED`); any other error is a bug and goes through.
+    """
+
+    @functools.wraps(main)
+    def exit_code(*arguments: P.args, **named: P.kwargs) -> int:
+        try:
+            return main(*arguments, **named) or 0
+        except PlainError as error:
+            print(f"error: {error}", file=sys.stderr)
+            return FAILED
+        except KeyboardInterrupt:
+            print("interrupted", file=sys.stderr)
+            return INTERRUPTED
+
+    return exit_code
+
+
+def end_in_order_when_terminated() -> None:
+    """Take SIGTERM as Ctrl-C: context managers close what they hold, games and their processes above all."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
