@@ -102,7 +102,7 @@ def _measure(
 
 
 def make_network(settings: Settings) -> IQN_Network:
-    """A network whose floats need no normalization, as the classic one has none."""
+    """A network that sees the floats as they are, as the classic one does: neither normalized nor as waves."""
     return IQN_Network(
         settings.agent,
         float_mean=[0.0] * N_FLOATS,
