@@ -4,6 +4,8 @@ import socket
 import struct
 import time
 
+from tminterface.structs import SimStateData
+
 from trackmania_rl.protocol import messages
 
 SERVED_WITHIN_S = 5.0
@@ -114,6 +116,7 @@ def _connect(port: int) -> socket.socket:
 def plays_a_race(client: RawClient) -> bool:
     """Whether a fresh client can drive to the finish."""
     client.begin_race()
+    assert SimStateData(client.ask(GET_STATE)).player_info.race_time == 0
     client.drive_into_the_finish()
     client.send(int32s(12), int32s(2))
     return True

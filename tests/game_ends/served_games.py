@@ -20,7 +20,14 @@ class ServedGame:
         simulated: its maps and its race.
         port: where it listens.
         run: plays until `_ask_to_stop` is called.
+
+    Attributes:
+        PROMPT_S: within this time it hangs up on a client that it drops.
+        STOPS_WITHIN_S: within this time it ends when it is asked to.
     """
+
+    PROMPT_S: float
+    STOPS_WITHIN_S: float
 
     def __init__(self, simulated: SimulatedGame, port: int, run: Callable[[], None]) -> None:
         self.simulated = simulated
@@ -43,7 +50,7 @@ class ServedGame:
         self._ask_to_stop()
         for client in self.clients:
             client.socket.close()
-        self.thread.join(10)
+        self.thread.join(self.STOPS_WITHIN_S)
         assert not self.thread.is_alive()
 
     def _ask_to_stop(self) -> None:
@@ -52,6 +59,9 @@ class ServedGame:
 
 class ServedServer(ServedGame):
     """The simulated game's own server."""
+
+    PROMPT_S = 1.0
+    STOPS_WITHIN_S = 5.0
 
     def __init__(self, simulated: SimulatedGame) -> None:
         self.server = GameServer(simulated, port=0)
@@ -62,7 +72,10 @@ class ServedServer(ServedGame):
 
 
 class ServedPlugin(ServedGame):
-    """A game with our plugin."""
+    """A game with our plugin, whose script looks at its sockets once in a frame."""
+
+    PROMPT_S = 2.0
+    STOPS_WITHIN_S = 10.0
 
     def __init__(self, game: PluginGame, port: int) -> None:
         self.game = game

@@ -34,6 +34,12 @@ def test_half_a_message(plugin_client, caplog):
     assert "[Python Link] client dropped: sent half a message" in caplog.text
 
 
+def test_no_answer_in_time(plugin_client, caplog):
+    plugin_client.send(messages.pack_set_timeout(150))
+    assert plugin_client.is_hung_up_on(within_s=2.0)
+    assert "[Python Link] client dropped: did not answer in time" in caplog.text
+
+
 def test_a_wrong_answer(plugin_client, caplog):
     plugin_client.send(int32s(24), int32s(1))
     assert plugin_client.next_step() == 50

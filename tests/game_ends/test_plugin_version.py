@@ -1,5 +1,8 @@
 """The plugin's version, by which our client tells it from the one that others ship, and what it hands to the game."""
 
+import time
+
+import pytest
 from raw_client import int32s
 
 from trackmania_rl.protocol import messages
@@ -38,9 +41,13 @@ def test_our_client_learns_the_version_of_our_plugin(make_played):
     client.close()
 
 
-def test_console_camera_and_interface_are_handed_on(plugin_client, played):
+@pytest.mark.parametrize(("chunk_bytes", "pause_s"), [(10_000, 0.0), (1, 0.0), (3, 0.001)])
+def test_console_camera_and_interface_are_handed_on(plugin_client, played, chunk_bytes, pause_s):
     camera_resets = played.game.camera_resets
-    plugin_client.send(int32s(21, 0), int32s(18), messages.pack_command("cam 2"), int32s(1))
+    stream = int32s(21, 0) + int32s(18) + messages.pack_command("cam 2") + int32s(1)
+    for begin in range(0, len(stream), chunk_bytes):
+        plugin_client.send(stream[begin : begin + chunk_bytes])
+        time.sleep(pause_s)
     assert plugin_client.next_step() == 50
     assert played.game.commands[-1] == "cam 2"
     assert played.game.camera_resets == camera_resets + 1

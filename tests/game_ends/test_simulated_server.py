@@ -7,6 +7,7 @@ import sys
 import time
 
 import pytest
+from abuses import ABUSES
 from raw_client import FAST, FREEZE, GET_STATE, WITHOUT_STEPS, RawClient, int32s, plays_a_race
 
 from trackmania_rl.protocol import messages
@@ -122,22 +123,25 @@ def test_the_end_of_the_stream_is_noticed_at_once(server_client, server, moment)
     assert other.ask(GET_STATE)
 
 
-ABUSES_OF_THE_PIPE = {
-    "answers that nobody reads": GET_STATE * 100_000,
-    "huge frame that nobody reads": int32s(17, 2000, 2000, 1),
-    "flood outside of waits": FREEZE + int32s(1) + bytes(4 << 20),
+ABUSES_OF_THE_SERVER = ABUSES | {
+    "answers that nobody reads": lambda client: client.send(GET_STATE * 100_000),
+    "huge frame that nobody reads": lambda client: client.send(int32s(17, 2000, 2000), int32s(1)),
+    "flood outside of waits": lambda client: client.send(FREEZE, int32s(1), bytes(4 << 20)),
 }
 
 
-@pytest.mark.parametrize("abuse", ABUSES_OF_THE_PIPE)
-def test_a_full_pipe_does_not_keep_a_newcomer_waiting(server, abuse, monkeypatch):
+@pytest.mark.parametrize("stays", [True, False], ids=["stays", "hangs up"])
+@pytest.mark.parametrize("abuse", ABUSES_OF_THE_SERVER)
+def test_no_abuse_keeps_a_newcomer_waiting_for_the_timeout(server, abuse, stays, monkeypatch):
     monkeypatch.setattr(server_module, "NEWCOMER_PATIENCE_S", 0.3)
     client = server.connect()
     client.send(int32s(5))
     client.next_step()
     client.socket.settimeout(0.3)
-    with contextlib.suppress(OSError):
-        client.send(ABUSES_OF_THE_PIPE[abuse])
+    with contextlib.suppress(OSError):  # it may be hung up on, or stopped by a full pipe
+        ABUSES_OF_THE_SERVER[abuse](client)
+    if not stays:
+        client.socket.close()
     assert plays_a_race(server.connect())
 
 
