@@ -1,6 +1,5 @@
 """Simulated games that misbehave on request, played by the manager as a collector plays them."""
 
-import socket
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ import pytest
 from trackmania_rl.policy import PolicyDecision
 from trackmania_rl.settings import MapEntry, Settings, load_settings
 from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager
-from trackmania_rl.tmi_interaction.launchers import SimulatedGameLauncher
+from trackmania_rl.tmi_interaction.launchers import SimulatedGameLauncher, find_free_port
 
 LINE_M = 50
 N_ACTIONS = 12
@@ -71,11 +70,6 @@ def straight() -> MapEntry:
     )
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
-
-
 MakePlayer = Callable[..., Player]
 
 
@@ -85,7 +79,7 @@ def make_player(settings: Settings, maps_folder: Path, straight: MapEntry, tmp_p
     players = []
 
     def make(chaos: str = "", **changes: object) -> Player:
-        port = free_port()
+        port = find_free_port()
         arguments = ("--map", straight.map_path)  # loaded before it listens: short timeouts begin with the races
         if chaos:
             arguments += ("--chaos", chaos, "--chaos-ledger", str(tmp_path / f"{port}.ledger"))

@@ -12,12 +12,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import plugin_host
 from plugin_game import PluginGame
-from raw_client import RawClient, free_port
+from raw_client import RawClient
 from served_games import ServedGame, ServedPlugin, ServedServer
 
 from trackmania_rl.simulator.game import SimulatedGame
 from trackmania_rl.simulator.race import SimulatedRace
 from trackmania_rl.simulator.world import Track
+from trackmania_rl.tmi_interaction.launchers import find_free_port
 
 
 @pytest.fixture(autouse=True)
@@ -83,7 +84,7 @@ def make_played(
     running: list[ServedPlugin] = []
 
     def make(track: Track | None = None, **arguments) -> ServedPlugin:
-        port = free_port()
+        port = find_free_port()
         arguments = {"commands_after_startup": (f"set custom_port {port}",)} | arguments
         running.append(ServedPlugin(PluginGame(make_simulated(track), library, **arguments), port))
         return running[-1]

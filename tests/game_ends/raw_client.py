@@ -120,8 +120,3 @@ def plays_a_race(client: RawClient) -> bool:
     client.drive_into_the_finish()
     client.send(int32s(12), int32s(2))
     return True
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]

@@ -6,19 +6,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 from plugin_game import SCRIPT
-from raw_client import free_port
 
-from trackmania_rl.policy import PolicyDecision
 from trackmania_rl.settings import MapEntry, load_settings
 from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager
-from trackmania_rl.tmi_interaction.launchers import SimulatedGameLauncher
+from trackmania_rl.tmi_interaction.launchers import SimulatedGameLauncher, find_free_port
 from trackmania_rl.tmi_interaction.plugin_files import read_version
 from trackmania_rl.tmi_interaction.tminterface2 import TMInterface
 
-FORWARD = 0
+from ..scripted_policies import playing, random_actions
+
 COAST = 3
 LINE_M = 50
-N_ACTIONS = 12
 ON_A_BUSY_MACHINE = ("game_reboot_below_speed_share=0",)
 """How fast a game seems to play says how busy this machine is, and no race may be lost for it."""
 
@@ -55,8 +53,8 @@ def managers(request, library, maps_folder, repository_root):
     )
     game = settings.game.model_copy(update={"game": "simulated", "maps_folder": str(maps_folder)})
     launchers = (
-        PluginGameLauncher(free_port(), maps_folder, library),
-        SimulatedGameLauncher(free_port(), maps_folder),
+        PluginGameLauncher(find_free_port(), maps_folder, library),
+        SimulatedGameLauncher(find_free_port(), maps_folder),
     )
     made = [GameInstanceManager(game, settings.observation, launcher) for launcher in launchers]
     yield made
@@ -64,21 +62,9 @@ def managers(request, library, maps_folder, repository_root):
         manager.close()
 
 
-def playing(actions):
-    """A policy that plays these actions, then forward."""
-    waiting = iter(actions)
-
-    def policy(frame, floats):
-        return PolicyDecision(next(waiting, FORWARD), True, np.zeros(N_ACTIONS, dtype=np.float32))
-
-    return policy
-
-
 def actions_of_race(seed):
-    """Mostly forward, with some steering and coasting, so that the car arrives; every seventh stands until cut off."""
-    if seed % 7 == 6:
-        return [COAST] * 1000
-    return np.random.default_rng(seed).choice([0, 0, 0, 1, 2, 3, 4, 5], 60).tolist()
+    """Random ones, with which the car arrives; every seventh race stands until it is cut off."""
+    return [COAST] * 1000 if seed % 7 == 6 else random_actions(seed)
 
 
 def assert_same_races(managers, straight, seeds):
@@ -111,7 +97,7 @@ def test_a_killed_client_costs_the_next_one_nothing(library, maps_folder, straig
         ["image_width_px=16", "image_height_px=8", *ON_A_BUSY_MACHINE],
     )
     game = settings.game.model_copy(update={"game": "simulated", "maps_folder": str(maps_folder)})
-    launcher = PluginGameLauncher(free_port(), maps_folder, library)
+    launcher = PluginGameLauncher(find_free_port(), maps_folder, library)
     manager = GameInstanceManager(game, settings.observation, launcher)
     try:
         expected = manager.rollout(straight, playing([]))[0]["race_time"]

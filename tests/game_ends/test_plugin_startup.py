@@ -5,7 +5,9 @@ import struct
 import time
 
 import pytest
-from raw_client import RawClient, free_port, int32s
+from raw_client import RawClient, int32s
+
+from trackmania_rl.tmi_interaction.launchers import find_free_port
 
 
 def accepts_connections(port):
@@ -22,7 +24,7 @@ def wait_until(condition, within_s=5.0):
 
 
 def test_a_starting_game_never_listens_at_the_port_of_its_last_session(make_played, caplog):
-    stale = free_port()
+    stale = find_free_port()
     played = make_played(startup_frames=100, stored_variables={"custom_port": stale})
     while not accepts_connections(played.port):
         assert not accepts_connections(stale)
@@ -33,7 +35,7 @@ def test_a_starting_game_never_listens_at_the_port_of_its_last_session(make_play
 
 
 def test_without_a_command_the_stored_port_is_taken(make_played):
-    stored = free_port()
+    stored = find_free_port()
     make_played(stored_variables={"custom_port": stored}, commands_after_startup=())
     RawClient(stored).send(int32s(13))
 
@@ -41,7 +43,7 @@ def test_without_a_command_the_stored_port_is_taken(make_played):
 def test_another_port_is_taken_at_once(make_played, straight_track, caplog):
     played = make_played(straight_track)
     client = played.connect()
-    other = free_port()
+    other = find_free_port()
     client.send(struct.pack("<if", 6, 1.0), int32s(5))
     client.next_step()
     command = f"set custom_port {other}".encode()

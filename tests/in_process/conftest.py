@@ -1,6 +1,5 @@
 """Tracks, settings and planned races for games of both kinds."""
 
-import socket
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -10,7 +9,7 @@ import pytest
 
 from trackmania_rl.settings import MapEntry, Settings, load_settings
 from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager
-from trackmania_rl.tmi_interaction.launchers import SimulatedGameLauncher
+from trackmania_rl.tmi_interaction.launchers import SimulatedGameLauncher, find_free_port
 
 IMAGE_PX = (40, 30)
 
@@ -66,10 +65,8 @@ def open_socket_game(maps_folder: Path) -> Callable[[Settings], AbstractContextM
 
     @contextmanager
     def open_game(settings: Settings) -> Iterator[GameInstanceManager]:
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            port = server.getsockname()[1]
         game = settings.game.model_copy(update={"maps_folder": str(maps_folder)})
-        manager = GameInstanceManager(game, settings.observation, SimulatedGameLauncher(port, maps_folder))
+        manager = GameInstanceManager(game, settings.observation, SimulatedGameLauncher(find_free_port(), maps_folder))
         try:
             yield manager
         finally:

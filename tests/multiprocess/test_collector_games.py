@@ -3,7 +3,6 @@
 import multiprocessing
 import os
 import signal
-import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -23,7 +22,7 @@ from trackmania_rl.multiprocess.run_network import make_network
 from trackmania_rl.policy import PolicyDecision
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager
-from trackmania_rl.tmi_interaction.launchers import SimulatedGameLauncher
+from trackmania_rl.tmi_interaction.launchers import SimulatedGameLauncher, find_free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -55,10 +54,10 @@ def managers(live: LiveSettings, repository_root: Path) -> Iterator[list[GameIns
         changes = {"cutoff_no_progress_within_ms": 1000, "running_speed": 1000.0, "tmi_protection_timeout_s": timeout_s}
         game = live.current.game.model_copy(update=changes)
         live.current = live.current.model_copy(update={"game": game})
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            port = server.getsockname()[1]
         made.append(
-            GameInstanceManager(game, live.current.observation, SimulatedGameLauncher(port, repository_root / "maps"))
+            GameInstanceManager(
+                game, live.current.observation, SimulatedGameLauncher(find_free_port(), repository_root / "maps")
+            )
         )
         return made[-1]
 

@@ -26,8 +26,7 @@ FAILING_GAME = "import sys; sys.exit('error: the track is made of cheese')"
 
 @pytest.fixture
 def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
+    return launchers.find_free_port()
 
 
 @pytest.fixture

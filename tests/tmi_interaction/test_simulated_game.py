@@ -2,25 +2,23 @@
 
 import os
 import signal
-import socket
 import time
 
 import numpy as np
 import pytest
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.policy import PolicyDecision
 from trackmania_rl.protocol.input_script import parse_input_script
 from trackmania_rl.settings import MapEntry
 from trackmania_rl.simulator.race import SimulatedRace
 from trackmania_rl.simulator.track_file import load_track
 from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager
-from trackmania_rl.tmi_interaction.launchers import SimulatedGameLauncher
+from trackmania_rl.tmi_interaction.launchers import SimulatedGameLauncher, find_free_port
 
-FORWARD = 0
+from ..scripted_policies import playing, random_actions
+
 COAST = 3
 LINE_M = 50
-N_ACTIONS = 12
 
 
 @pytest.fixture(scope="module")
@@ -42,10 +40,8 @@ def straight():
 
 
 def make_manager(settings, maps_folder, **changes):
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
     game = settings.game.model_copy(update={"game": "simulated", "maps_folder": str(maps_folder), **changes})
-    return GameInstanceManager(game, settings.observation, SimulatedGameLauncher(port, maps_folder))
+    return GameInstanceManager(game, settings.observation, SimulatedGameLauncher(find_free_port(), maps_folder))
 
 
 @pytest.fixture(scope="module")
@@ -60,21 +56,6 @@ def manager_without_image(settings_without_image, maps_folder):
     made = make_manager(settings_without_image, maps_folder)
     yield made
     made.close()
-
-
-def playing(actions):
-    """A policy that plays these actions, then forward."""
-    waiting = iter(actions)
-
-    def policy(frame, floats):
-        return PolicyDecision(next(waiting, FORWARD), True, np.zeros(N_ACTIONS, dtype=np.float32))
-
-    return policy
-
-
-def random_actions(seed):
-    """Mostly forward, with some steering and coasting, so that the car arrives."""
-    return np.random.default_rng(seed).choice([0, 0, 0, 1, 2, 3, 4, 5], 60).tolist()
 
 
 def test_a_race_is_driven_to_the_finish(manager, straight):

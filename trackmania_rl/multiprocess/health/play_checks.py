@@ -9,7 +9,7 @@ from typing import Final
 import cv2
 import numpy as np
 
-from trackmania_rl.errors import UserError
+from trackmania_rl.errors import PlainError, UserError
 from trackmania_rl.features import FeatureBuilder, ObservationLayout
 from trackmania_rl.multiprocess.health.findings import Check, Context, Finding, Level, ok, problem, warning
 from trackmania_rl.multiprocess.health.run_checks import named_maps
@@ -63,7 +63,7 @@ def play(context: Context, launcher: GameLauncher, game_map: GameMap, picture_fi
         with contextlib.closing(TMInterface(launcher.port, SILENT_FOR_S)) as transport:
             findings = [ok(Check.PLAY_START, f"it listens at port {launcher.port}, and is connected")]
             return findings + _drive(context, launcher, transport, game_map, picture_file)
-    except (UserError, GameError) as error:
+    except PlainError as error:
         return [problem(Check.PLAY_START, error)]
     finally:
         launcher.kill()
