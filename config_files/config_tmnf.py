@@ -253,6 +253,10 @@ use_spectral_norm_on_heads = False
 # Number of cosines that embed a quantile. Range: > 0. Restart.
 iqn_embedding_dimension = 64
 
+# What a quantile multiplies: "features", in front of the heads, as published, or "hidden_layers" of the heads: a state
+# then passes through the network once, not once for each quantile, and all states of a batch have the same. Restart.
+quantile_factors_multiply = "features"
+
 # Gain of the heads' last layers when they are drawn. Small, a fresh network is nearly nothing but the value baseline
 # below, and its noise is not taken for value. Range: > 0. Restart.
 output_layer_init_gain = 1.0

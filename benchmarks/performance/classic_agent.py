@@ -47,7 +47,9 @@ class ClassicNetwork(nn.Module):
             nn.Sequential(nn.Linear(feature_dim, hidden), nn.LeakyReLU(inplace=True), nn.Linear(hidden, outputs))
             for outputs in (len(game.inputs), 1)
         )
-        self.iqn_fc = nn.Sequential(nn.Linear(self.n_cosines, feature_dim), nn.LeakyReLU(inplace=True))
+        self.multiplies_features = agent.quantile_factors_multiply == "features"
+        n_factors = feature_dim if self.multiplies_features else 2 * hidden
+        self.iqn_fc = nn.Sequential(nn.Linear(self.n_cosines, n_factors), nn.LeakyReLU(inplace=True))
 
     def forward(self, img: Tensor, floats: Tensor, tau: Tensor) -> Tensor:
         """Returns (B, N, A) at quantiles (B, N); floats are taken as normalized (mean 0, deviation 1)."""
@@ -57,8 +59,13 @@ class ClassicNetwork(nn.Module):
             features = torch.cat((self.img_head((img.float() - 128) / 128), features), dim=1)
         frequencies = math.pi * torch.arange(1, self.n_cosines + 1, device=tau.device)
         factors = self.iqn_fc(torch.cos(tau.reshape(-1, 1) * frequencies))
-        mixed = features.repeat_interleave(n, dim=0) * factors
-        advantage, value = self.A_head(mixed), self.V_head(mixed)
+        heads = (self.A_head, self.V_head)
+        if self.multiplies_features:
+            mixed = features.repeat_interleave(n, dim=0) * factors
+            advantage, value = (head(mixed) for head in heads)
+        else:
+            hidden = torch.cat([head[:2](features) for head in heads], dim=1).repeat_interleave(n, dim=0) * factors
+            advantage, value = (head[2](rows) for head, rows in zip(heads, hidden.chunk(2, dim=1), strict=True))
         quantiles = value + advantage - advantage.mean(dim=-1, keepdim=True)
         baseline = self.baseline_per_action * (self.duration_actions - floats[:, 0])
         return quantiles.reshape(batch_size, n, -1) + baseline[:, None, None]

@@ -20,6 +20,7 @@ SMALL = {
     "float_hidden_dim": 9,
     "dense_hidden_dimension": 22,
     "iqn_embedding_dimension": 13,
+    "quantile_factors_multiply": "features",
     "iqn_n": 8,
     "iqn_k": 6,
     "iqn_kappa": 0.3,

@@ -20,8 +20,8 @@ ALWAYS_RANDOM = ExplorationSettings(
 
 @pytest.fixture
 def make_inferer(agent_settings, make_network, key_states):
-    def make(*, has_image=False, seed=0, dtype=torch.float32):
-        settings = agent_settings(expected_reward_per_action=-0.05)
+    def make(*, has_image=False, seed=0, dtype=torch.float32, multiplied="features"):
+        settings = agent_settings(expected_reward_per_action=-0.05, quantile_factors_multiply=multiplied)
         return Inferer(
             make_network(settings, has_image=has_image),
             n_quantiles=settings.iqn_k,
@@ -41,8 +41,9 @@ def states(n, *, has_image=False):
 
 
 @pytest.mark.parametrize("has_image", [False, True])
-def test_values_are_means_over_the_midpoints(make_inferer, has_image):
-    inferer = make_inferer(has_image=has_image)
+@pytest.mark.parametrize("multiplied", ["features", "hidden_layers"])
+def test_values_are_means_over_the_midpoints(make_inferer, has_image, multiplied):
+    inferer = make_inferer(has_image=has_image, multiplied=multiplied)
     frames, floats = states(11, has_image=has_image)
     tau = ((torch.arange(6) + 0.5) / 6).expand(11, 6)
     with torch.no_grad():

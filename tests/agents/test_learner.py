@@ -36,8 +36,15 @@ def make_learner(agent_settings, make_network):
 
 @pytest.mark.parametrize("has_image", [False, True])
 @pytest.mark.parametrize("use_ddqn", [False, True])
-def test_update_equals_the_plain_form(make_learner, make_batch, has_image, use_ddqn):
-    learner = make_learner(has_image=has_image, use_ddqn=use_ddqn, clip_grad_value=2.0, clip_grad_norm=3.0)
+@pytest.mark.parametrize("multiplied", ["features", "hidden_layers"])
+def test_update_equals_the_plain_form(make_learner, make_batch, has_image, use_ddqn, multiplied):
+    learner = make_learner(
+        has_image=has_image,
+        use_ddqn=use_ddqn,
+        quantile_factors_multiply=multiplied,
+        clip_grad_value=2.0,
+        clip_grad_norm=3.0,
+    )
     settings = learner.settings
     online, target = copy.deepcopy(learner.online), copy.deepcopy(learner.target)
     optimizer = torch.optim.RAdam(
@@ -277,10 +284,11 @@ def test_a_processor_without_matrix_instructions_computes_in_float32(make_learne
 
 
 @pytest.mark.parametrize("has_image", [False, True])
-def test_bfloat16_is_a_rougher_float32(make_learner, make_batch, monkeypatch, has_image):
+@pytest.mark.parametrize("multiplied", ["features", "hidden_layers"])
+def test_bfloat16_is_a_rougher_float32(make_learner, make_batch, monkeypatch, has_image, multiplied):
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": True})
-    rough = make_learner(autocast_dtype="bfloat16", has_image=has_image)
-    exact = make_learner(autocast_dtype="float32", has_image=has_image)
+    options = {"has_image": has_image, "quantile_factors_multiply": multiplied}
+    rough, exact = (make_learner(autocast_dtype=dtype, **options) for dtype in ("bfloat16", "float32"))
     for step in range(3):
         metrics = [learner.update(make_batch(has_image=has_image, seed=step), 1e-3) for learner in (rough, exact)]
         assert metrics[0].loss != metrics[1].loss
@@ -294,10 +302,12 @@ def our_records(caplog):
 
 
 @pytest.mark.slow
-def test_a_compiled_update_equals_the_eager_one(make_learner, make_batch, caplog):
+@pytest.mark.parametrize("multiplied", ["features", "hidden_layers"])
+def test_a_compiled_update_equals_the_eager_one(make_learner, make_batch, caplog, multiplied):
     if shutil.which(os.environ.get("CXX", "g++")) is None:
         pytest.skip("no C++ compiler here")
-    compiled, eager = make_learner(has_image=True, use_torch_compile=True), make_learner(has_image=True)
+    options = {"has_image": True, "quantile_factors_multiply": multiplied, "use_layer_norm": True}
+    compiled, eager = (make_learner(use_torch_compile=is_compiled, **options) for is_compiled in (True, False))
     for step in range(4):
         metrics = [learner.update(make_batch(has_image=True, seed=step), 1e-3) for learner in (compiled, eager)]
         for of_compiled, of_eager in zip(*metrics, strict=True):

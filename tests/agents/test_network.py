@@ -75,8 +75,10 @@ def linear(layer, x):
 
 
 @pytest.mark.parametrize("has_image", [False, True])
-def test_forward_equals_loops(agent_settings, make_network, make_batch, has_image):
-    network = make_network(agent_settings(expected_reward_per_action=-0.05), has_image=has_image)
+@pytest.mark.parametrize("multiplied", ["features", "hidden_layers"])
+def test_forward_equals_loops(agent_settings, make_network, make_batch, has_image, multiplied):
+    settings = agent_settings(expected_reward_per_action=-0.05, quantile_factors_multiply=multiplied)
+    network = make_network(settings, has_image=has_image)
     batch = make_batch(has_image=has_image)
     tau = torch.rand(5, 4)
     quantiles = network(batch.state_img, batch.state_float, tau)
@@ -93,16 +95,23 @@ def test_forward_equals_loops(agent_settings, make_network, make_batch, has_imag
             features = np.concatenate((network.img_head(image)[0].detach().double().numpy(), features))
         for n in range(4):
             cosines = np.array([math.cos(math.pi * i * tau[b, n].item()) for i in range(1, 14)])
-            mixed = features * leaky_relu(linear(network.iqn_fc[0], cosines))
-            advantage = linear(network.A_head[2], leaky_relu(linear(network.A_head[0], mixed)))
-            value = linear(network.V_head[2], leaky_relu(linear(network.V_head[0], mixed)))
+            factors = leaky_relu(linear(network.iqn_fc[0], cosines))
+            if multiplied == "features":
+                of_features, of_advantage, of_value = factors, 1.0, 1.0
+            else:
+                of_features, of_advantage, of_value = 1.0, factors[:11], factors[11:]
+            mixed = features * of_features
+            advantage = linear(network.A_head[2], of_advantage * leaky_relu(linear(network.A_head[0], mixed)))
+            value = linear(network.V_head[2], of_value * leaky_relu(linear(network.V_head[0], mixed)))
             expected = value + advantage - advantage.mean() - 0.05 * (140 - floats[0])
             np.testing.assert_allclose(quantiles[b, n].detach().numpy(), expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("has_image", [False, True])
-def test_values_are_the_mean_over_quantiles(agent_settings, make_network, make_batch, has_image):
-    network = make_network(agent_settings(expected_reward_per_action=-0.05), has_image=has_image)
+@pytest.mark.parametrize("multiplied", ["features", "hidden_layers"])
+def test_values_are_the_mean_over_quantiles(agent_settings, make_network, make_batch, has_image, multiplied):
+    settings = agent_settings(expected_reward_per_action=-0.05, quantile_factors_multiply=multiplied)
+    network = make_network(settings, has_image=has_image)
     batch = make_batch(has_image=has_image)
     tau = torch.rand(11)
     by_mean = network(batch.state_img, batch.state_float, tau.expand(5, 11)).mean(dim=1)

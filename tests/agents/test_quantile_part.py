@@ -1,41 +1,49 @@
-"""QuantilePart: values and written-out derivatives against the network and autograd."""
+"""QuantilePart of both kinds: values and written-out derivatives against the network and autograd."""
 
 import pytest
 import torch
 
 from trackmania_rl.agents.flat_parameters import flatten_gradients, flatten_parameters
-from trackmania_rl.agents.iqn import of_action
+from trackmania_rl.agents.iqn import draw_quantiles, of_action
 from trackmania_rl.agents.quantile_loss import quantile_huber_gradient, quantile_huber_loss
-from trackmania_rl.agents.quantile_part import STATES_AT_ONCE, QuantilePart, Workspace, portions
+from trackmania_rl.agents.quantile_part import STATES_AT_ONCE, Workspace, portions, quantile_part
 
 CPU = torch.device("cpu")
 
 
+@pytest.fixture(params=["features", "hidden_layers"])
+def settings(request, agent_settings):
+    return agent_settings(expected_reward_per_action=-0.05, quantile_factors_multiply=request.param)
+
+
 @pytest.fixture
-def network(agent_settings, make_network):
-    network = make_network(agent_settings(expected_reward_per_action=-0.05), has_image=True)
+def network(settings, make_network):
+    network = make_network(settings, has_image=True)
     flatten_parameters(network)
     return network
 
 
 @pytest.mark.parametrize("batch_size", [5, STATES_AT_ONCE + 3])
-def test_returns_of_all_actions_are_those_of_the_network(network, make_batch, batch_size):
-    batch, tau = make_batch(has_image=True, batch_size=batch_size), torch.rand(batch_size, 4)
-    part = QuantilePart(network, Workspace(CPU))
+def test_returns_of_all_actions_are_those_of_the_network(settings, network, make_batch, batch_size):
+    batch = make_batch(has_image=True, batch_size=batch_size)
+    tau = draw_quantiles(batch_size, settings, torch.Generator().manual_seed(0)).target
+    part = quantile_part(network, Workspace(CPU))
     returns = part(batch.state_img, batch.state_float, tau)
     torch.testing.assert_close(returns, network(batch.state_img, batch.state_float, tau).detach())
     assert torch.equal(part.actions_left(batch.state_float), network.actions_left(batch.state_float))
 
 
-def test_gradients_are_those_of_autograd_and_add_up(network, make_batch):
+def test_gradients_are_those_of_autograd_and_add_up(settings, network, make_batch):
     batches = [make_batch(has_image=True, seed=seed) for seed in (0, 1)]
-    taus, grads = torch.rand(2, 5, 4), torch.randn(2, 5, 4)
+    generator = torch.Generator().manual_seed(0)
+    taus = [draw_quantiles(5, settings, generator).prediction for _ in batches]
+    grads = torch.randn(2, 5, 8, generator=generator)
     for batch, tau, grad in zip(batches, taus, grads, strict=True):
         of_action(network(batch.state_img, batch.state_float, tau), batch.action).backward(grad)
     expected = [parameter.grad.clone() for parameter in network.parameters()]
 
     flatten_gradients(network)
-    part = QuantilePart(network, Workspace(CPU))
+    part = quantile_part(network, Workspace(CPU))
     for batch, tau, grad in zip(batches, taus, grads, strict=True):
         features = network.features(batch.state_img, batch.state_float)
         returns = part.forward(features.detach(), batch.state_float, tau, batch.action)

@@ -119,6 +119,15 @@ def test_switched_off_they_draw_no_random_number(agent_settings):
     assert torch.equal(generator.get_state(), same.get_state())
 
 
+def test_quantiles_that_multiply_hidden_layers_are_drawn_once_for_all_transitions(agent_settings):
+    settings = agent_settings(quantile_factors_multiply="hidden_layers", use_ddqn=True)
+    quantiles = draw_quantiles(5, settings, torch.Generator().manual_seed(5))
+    assert [tau.shape for tau in quantiles if tau is not None] == [(1, 8)] * 3
+    portion = quantiles.of(slice(3, 5))
+    assert torch.equal(portion.prediction, quantiles.prediction)
+    assert not torch.equal(quantiles.prediction, quantiles.target)
+
+
 def test_munchausen_has_no_action_for_double_dqn(agent_settings):
     with pytest.raises(ValueError, match=r"munchausen_alpha = 0.9 .* set use_ddqn = False"):
         agent_settings(munchausen_alpha=0.9, use_ddqn=True)

@@ -1,4 +1,4 @@
-"""The part of the network in front of the quantiles, with the convolutions' derivative written out.
+"""The part of the network in front of the quantiles, with the derivatives of floats and convolutions written out.
 
 `IQN_Network.features` computes the same (tests compare it, and autograd through it). Written out, a convolution and its
 activation are one pass where the library has that, and the derivative of an activation is taken in place: on a
@@ -15,22 +15,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from trackmania_rl.agents.float_part import FloatPart
 from trackmania_rl.agents.iqn import IQN_Network
 from trackmania_rl.agents.network_layers import LEAKY_RELU_SLOPE
+from trackmania_rl.agents.products import has_onednn
 
 _convolution_backward = torch.ops.aten.convolution_backward
 leaky_relu_backward_ = torch.ops.aten.leaky_relu_backward.grad_input
-
-
-def has_fused_layers(device: torch.device) -> bool:
-    """Whether there are layers that end with their activation: processors have them through oneDNN."""
-    return device.type == "cpu" and torch.backends.mkldnn.is_available()
-
-
-def linear_leaky_relu(inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """A linear layer (R, inputs) to (R, outputs) with its activation, where there are fused layers."""
-    slope = [LEAKY_RELU_SLOPE]
-    return torch.ops.mkldnn._linear_pointwise(inputs, weight, bias, "leaky_relu", slope, "")  # type: ignore[no-any-return]
 
 
 class _Convolution(NamedTuple):
@@ -42,7 +33,7 @@ class _Convolution(NamedTuple):
 class FeaturePart:
     """Features from images and floats; and gradients, from those of the features.
 
-    What is not plain convolutions is left to the network and to autograd.
+    An image head of something else than plain convolutions is left to the network and to autograd.
 
     Args:
         network: its gradients must exist (`flatten_gradients`) for `backward`. When weights changed, call `prepare`.
@@ -52,14 +43,16 @@ class FeaturePart:
     def __init__(self, network: IQN_Network, dtype: torch.dtype) -> None:
         self._network = network
         self._dtype = dtype
-        self._fused = has_fused_layers(network.float_mean.device)
+        self._fused = has_onednn(network.float_mean.device)
+        self._floats = FloatPart(network, dtype)
         self._modules = plain_convolutions(network.img_head)
         self._by_autograd: Tensor | None = None
         self._outputs: list[Tensor] = []
         self.prepare()
 
     def prepare(self) -> None:
-        """Bring the convolutions' weights, as they are now, into their precision and order in memory."""
+        """Bring the weights, as they are now, into their precision and order in memory."""
+        self._floats.prepare()
         self._convolutions = [
             _Convolution(
                 module,
@@ -80,15 +73,11 @@ class FeaturePart:
         Returns:
             (B, D) without gradient, in the precision of large products where that is safe.
         """
-        network, autocast = self._network, self._dtype != torch.float32
-        with torch.set_grad_enabled(recorded), torch.autocast(floats.device.type, dtype=self._dtype, enabled=autocast):
-            by_autograd = network.float_features(floats) if self._modules else network.features(img, floats)
-        if recorded:
-            self._by_autograd = by_autograd
-        if not self._modules:
-            return by_autograd.detach()
+        float_features = self._floats.forward(floats, recorded=recorded)
+        if self._network.img_head is None:
+            return float_features
         with torch.no_grad():
-            return torch.cat((self._image_features(img, recorded=recorded), by_autograd.detach()), dim=1)
+            return torch.cat((self._image_features(img, recorded=recorded), float_features), dim=1)
 
     def backward(self, grad_features: Tensor) -> None:
         """Add to the gradients of this part's parameters those of the last recorded `forward`.
@@ -96,16 +85,33 @@ class FeaturePart:
         Args:
             grad_features: (B, D), of the loss with respect to the features.
         """
-        by_autograd, self._by_autograd = self._by_autograd, None
-        assert by_autograd is not None
-        n_image_features = grad_features.shape[1] - by_autograd.shape[1]
-        by_autograd.backward(grad_features[:, n_image_features:].to(by_autograd.dtype))
+        n_image_features = grad_features.shape[1] - self._floats.width
+        self._floats.backward(grad_features[:, n_image_features:])
+        grad_image_features = grad_features[:, :n_image_features]
         if self._modules:
             with torch.no_grad():
-                self._backward_image(grad_features[:, :n_image_features].to(self._dtype))
+                self._backward_convolutions(grad_image_features.to(self._dtype))
+        elif self._by_autograd is not None:
+            by_autograd, self._by_autograd = self._by_autograd, None
+            by_autograd.backward(grad_image_features.to(by_autograd.dtype))
 
     def _image_features(self, img: Tensor, *, recorded: bool) -> Tensor:
         """(B, features of the image)."""
+        return (
+            self._convolutions_of(img, recorded=recorded)
+            if self._modules
+            else self._autograd_of(img, recorded=recorded)
+        )
+
+    def _autograd_of(self, img: Tensor, *, recorded: bool) -> Tensor:
+        autocast = torch.autocast(img.device.type, dtype=self._dtype, enabled=self._dtype != torch.float32)
+        with torch.set_grad_enabled(recorded), autocast:
+            features = self._network.image_features(img)
+        if recorded:
+            self._by_autograd = features
+        return features.detach()
+
+    def _convolutions_of(self, img: Tensor, *, recorded: bool) -> Tensor:
         # Channels last is the order in which convolutions are fastest, on processors as on GPUs.
         outputs = img.to(torch.float32, memory_format=torch.channels_last).sub_(128).div_(128).to(self._dtype)
         recorded_outputs = [outputs]
@@ -134,7 +140,7 @@ class FeaturePart:
             )
         return F.leaky_relu_(F.conv2d(inputs, weight, bias, module.stride, module.padding), LEAKY_RELU_SLOPE)
 
-    def _backward_image(self, grad_features: Tensor) -> None:
+    def _backward_convolutions(self, grad_features: Tensor) -> None:
         """From (B, features of the image)."""
         *inputs, outputs = self._outputs
         self._outputs = []

@@ -9,7 +9,8 @@ The return is the sum of rewards until a *mini-race* of fixed duration ends; the
 of the mini-race has passed, so gamma may be 1.
 
 Shapes, in all comments: B batch, N quantiles of the prediction, M quantiles of the target, A actions, F floats,
-D features, E cosines, S frames of a state, H and W the image's height and width.
+D features, E cosines, S frames of a state, H and W the image's height and width; behind the features, H is the width of
+one head's hidden layer.
 """
 
 from __future__ import annotations
@@ -24,7 +25,14 @@ from torch import Tensor, nn
 
 from trackmania_rl.agents.fourier_features import FourierFeatures, Wave
 from trackmania_rl.agents.image_heads import image_head
-from trackmania_rl.agents.network_layers import LEAKY_RELU_SLOPE, NoisyLinear, SpectralLinear, float_layer, head
+from trackmania_rl.agents.network_layers import (
+    LEAKY_RELU_SLOPE,
+    NoisyLinear,
+    SpectralLinear,
+    float_layer,
+    head,
+    head_width,
+)
 from trackmania_rl.agents.quantile_loss import SelfLossScaling, quantile_huber_loss
 from trackmania_rl.settings import AgentSettings
 
@@ -88,7 +96,7 @@ def draw_symmetric_quantiles(batch_size: int, n_quantiles: int, generator: torch
 
 
 class Quantiles(NamedTuple):
-    """The random numbers of one update."""
+    """The random numbers of one update; B is 1 where all transitions have the same."""
 
     target: Tensor  # (B, M)
     choice: Tensor | None  # (B, M), where the online network chooses the target's action (double DQN)
@@ -97,12 +105,17 @@ class Quantiles(NamedTuple):
 
     def of(self, states: slice) -> Quantiles:
         """Those of a portion of the batch."""
-        return Quantiles(*(None if tau is None else tau[states] for tau in self))  # type: ignore[arg-type]
+        return Quantiles(*(tau if tau is None or len(tau) == 1 else tau[states] for tau in self))  # type: ignore[arg-type]
 
 
 def draw_quantiles(batch_size: int, settings: AgentSettings, generator: torch.Generator) -> Quantiles:
-    """Draw the quantiles of one update for B transitions."""
+    """Draw the quantiles of one update for B transitions.
+
+    Where they multiply hidden layers, all transitions have the same ones, so that their factors are computed once.
+    """
     n = settings.iqn_n
+    if settings.quantile_factors_multiply == "hidden_layers":
+        batch_size = 1
     return Quantiles(
         target=draw_symmetric_quantiles(batch_size, n, generator),
         choice=draw_symmetric_quantiles(batch_size, n, generator) if settings.use_ddqn else None,
@@ -120,6 +133,9 @@ class IQN_Network(nn.Module):
     Image and floats are read by `img_head` and `float_feature_extractor` into D features; `iqn_fc` turns each quantile,
     given as E cosines, into D factors that multiply them (equation 4 of the paper); two dueling heads (Wang et al.
     2016, arXiv:1511.06581) make returns of them: Q = V + A - mean(A).
+
+    With `quantile_factors_multiply = "hidden_layers"` the factors are 2H and multiply, later, the heads' hidden layers.
+    Everything in front of the last layers is then computed once for a state, not once for each of its quantiles.
 
     With the full-size configuration the keys and shapes of `state_dict()` are those of Linesight's published network:
     6,578,333 parameters. What is constant (normalization, cosine frequencies) is in buffers outside of `state_dict()`.
@@ -172,8 +188,10 @@ class IQN_Network(nn.Module):
         )
         self.A_head = head(feature_dim, n_actions, settings)
         self.V_head = head(feature_dim, 1, settings)
+        self.quantiles_multiply_hidden_layers = settings.quantile_factors_multiply == "hidden_layers"
+        n_factors = 2 * head_width(settings) if self.quantiles_multiply_hidden_layers else feature_dim
         self.iqn_fc = nn.Sequential(
-            nn.Linear(settings.iqn_embedding_dimension, feature_dim), nn.LeakyReLU(LEAKY_RELU_SLOPE, inplace=True)
+            nn.Linear(settings.iqn_embedding_dimension, n_factors), nn.LeakyReLU(LEAKY_RELU_SLOPE, inplace=True)
         )
         self.initialize(generator)
 
@@ -216,18 +234,16 @@ class IQN_Network(nn.Module):
         Args:
             img: (B, S, H, W) uint8; not looked at without an image head.
             floats: (B, F) float32, as observed (they are normalized here).
-            tau: (B, N) float32 in [0, 1].
+            tau: (B, N) float32 in [0, 1]; or (1, N), the same for all states.
 
         Returns:
             (B, N, A) float32, the value baseline included.
         """
-        batch_size, n_quantiles = tau.shape
-        features = self.features(img, floats)  # (B, D)
-        factors = self.iqn_fc(self.cosines(tau.reshape(-1))).view(batch_size, n_quantiles, -1)  # (B, N, D)
-        rows = (features.unsqueeze(1) * factors).view(batch_size * n_quantiles, -1)
-        advantage, value = self.A_head(rows), self.V_head(rows)  # (BN, A), (BN, 1)
-        quantiles = value + advantage - advantage.mean(dim=1, keepdim=True)
-        return quantiles.view(batch_size, n_quantiles, -1).float() + self.baseline(floats)[:, None, None]
+        factors = self.iqn_fc(self.cosines(tau.reshape(-1))).view(*tau.shape, -1)
+        hidden = self._hidden(self.features(img, floats), factors)  # two of (B, N, H)
+        advantage, value = (head[-1](rows) for head, rows in zip((self.A_head, self.V_head), hidden, strict=True))
+        quantiles = value + advantage - advantage.mean(dim=2, keepdim=True)
+        return quantiles.float() + self.baseline(floats)[:, None, None]
 
     def values(self, img: Tensor, floats: Tensor, cosines: Tensor) -> Tensor:
         """Mean return of each action over the same N quantiles for all states: what `forward(...).mean(dim=1)` gives.
@@ -242,27 +258,49 @@ class IQN_Network(nn.Module):
         Returns:
             (B, A) float32.
         """
-        rows = (self.features(img, floats).unsqueeze(1) * self.iqn_fc(cosines)).view(len(floats) * len(cosines), -1)
+        hidden = self._hidden(self.features(img, floats), self.iqn_fc(cosines))
         mean_advantage, mean_value = (
-            last(activation(first(rows)).view(len(floats), len(cosines), -1).mean(dim=1))
-            for first, activation, last in (self.A_head, self.V_head)
+            head[-1](rows.mean(dim=1)) for head, rows in zip((self.A_head, self.V_head), hidden, strict=True)
         )
         values = mean_value + mean_advantage - mean_advantage.mean(dim=1, keepdim=True)
         return values.float() + self.baseline(floats)[:, None]
+
+    def _hidden(self, features: Tensor, factors: Tensor) -> list[Tensor]:
+        """The hidden layers of both heads at N quantiles, (B, N, H) each.
+
+        Args:
+            features: (B, D).
+            factors: of the quantiles, (B, N, D or 2H); or (1, N, ...) or (N, ...), the same for all states.
+        """
+        first_layers = [head[:2] for head in (self.A_head, self.V_head)]  # with their activations
+        if self.quantiles_multiply_hidden_layers:
+            of_heads = zip(first_layers, factors.chunk(2, dim=-1), strict=True)
+            return [first(features).unsqueeze(1) * own_factors for first, own_factors in of_heads]
+        rows = features.unsqueeze(1) * factors  # (B, N, D)
+        return [first(rows) for first in first_layers]
 
     def features(self, img: Tensor, floats: Tensor) -> Tensor:
         """What the network sees in a state: (B, D). Arguments as in `forward`."""
         float_features = self.float_features(floats)
         if self.img_head is None:
             return float_features
+        return torch.cat((self.image_features(img), float_features), dim=1)
+
+    def image_features(self, img: Tensor) -> Tensor:
+        """What the network sees in the image (B, S, H, W): (B, features of the image head)."""
+        assert self.img_head is not None
         # Channels last is the order in which convolutions are fastest, on processors (a fifth) as on GPUs.
         normalized_img = img.float().sub_(128).div_(128).to(memory_format=torch.channels_last)
-        return torch.cat((self.img_head(normalized_img), float_features), dim=1)
+        return self.img_head(normalized_img)  # type: ignore[no-any-return]
 
     def float_features(self, floats: Tensor) -> Tensor:
         """What the network sees in the floats (B, F): (B, width of the float layers)."""
+        return self.float_feature_extractor(self.float_inputs(floats))  # type: ignore[no-any-return]
+
+    def float_inputs(self, floats: Tensor) -> Tensor:
+        """What the float layers read: the floats (B, F) normalized, and their waves."""
         normalized = (floats - self.float_mean) / self.float_std
-        return self.float_feature_extractor(torch.cat((normalized, self.fourier_features(floats)), dim=1))  # type: ignore[no-any-return]
+        return torch.cat((normalized, self.fourier_features(floats)), dim=1)
 
     def cosines(self, tau: Tensor) -> Tensor:
         """Quantiles (R,) as the cosines (R, E) that `iqn_fc` reads: cos(pi i tau) for i = 1..E."""

@@ -26,7 +26,7 @@ from trackmania_rl.agents.network_layers import draw_noise, follow_singular_vect
 from trackmania_rl.agents.plain_twin import PlainTwin
 from trackmania_rl.agents.precision import arithmetic_dtype
 from trackmania_rl.agents.quantile_loss import SelfLossScaling, quantile_huber_gradient
-from trackmania_rl.agents.quantile_part import QuantilePart, Workspace, portions
+from trackmania_rl.agents.quantile_part import Workspace, portions, quantile_part
 from trackmania_rl.agents.radam import FlatRAdam
 from trackmania_rl.agents.recorded_step import RecordedStep
 from trackmania_rl.settings import AgentSettings
@@ -101,7 +101,7 @@ class IQNLearner:
         workspace = Workspace(device, self._dtype)
         self._online_twin, self._target_twin = PlainTwin(self.online), PlainTwin(self.target)
         self._online_part, self._target_part = (
-            QuantilePart(twin.network, workspace) for twin in (self._online_twin, self._target_twin)
+            quantile_part(twin.network, workspace) for twin in (self._online_twin, self._target_twin)
         )
 
         self._pieces = plain = _Pieces(self._targets_of, self._differentiate_portion, self._scaling.factors)
@@ -288,7 +288,7 @@ class IQNLearner:
             factors = factors * pieces.factors(targets, quantiles.target, self.settings, learning=True)
         losses, mean_predictions = zip(
             *(
-                pieces.gradient(batch.of(states), quantiles.prediction[states], targets[states], factors[states])
+                pieces.gradient(batch.of(states), quantiles.of(states).prediction, targets[states], factors[states])
                 for states in parts
             ),
             strict=True,

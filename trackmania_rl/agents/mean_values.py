@@ -16,7 +16,8 @@ class MeanValues:
 
     The quantiles are fixed, so what `iqn_fc` makes of them is a constant, as is the last layer with dueling folded into
     it; the heads' first layers are one matrix product. Rows stand as columns: with few of them that is the faster form
-    of the product.
+    of the product. Where quantiles multiply the hidden layers, their mean factors go into the last layer as well, and a
+    state is one row, not K.
 
     Shapes as in `iqn`; K quantiles, H the width of one head.
 
@@ -46,12 +47,15 @@ class MeanValues:
         of = self._network.get_parameter
         self._features.prepare()
         self._hidden_weight, self._hidden_bias = (tensor.to(self._dtype) for tensor in self._hidden)
-        factors = self._network.iqn_fc(self._cosines).to(self._dtype)
-        self._factors = factors.t().contiguous().unsqueeze(1)  # (D, 1, K)
+        factors = self._network.iqn_fc(self._cosines)  # (K, D or 2H)
         weight, bias = of("A_head.2.weight"), of("A_head.2.bias")
         centered = weight - weight.mean(dim=0)
         self._last_weight = torch.cat((centered, of("V_head.2.weight").expand_as(centered)), dim=1)  # (A, 2H)
         self._last_bias = bias - bias.mean() + of("V_head.2.bias")  # (A,)
+        if self._network.quantiles_multiply_hidden_layers:
+            self._last_weight *= factors.mean(dim=0)
+        else:
+            self._factors = factors.to(self._dtype).t().contiguous().unsqueeze(1)  # (D, 1, K)
 
     @torch.inference_mode()
     def __call__(self, img: Tensor, floats: Tensor) -> Tensor:
@@ -65,7 +69,9 @@ class MeanValues:
             (B, A) float32.
         """
         features = self._features.forward(img, floats, recorded=False)
-        rows = (features.to(self._dtype).t().unsqueeze(2) * self._factors).flatten(1)  # (D, B K)
+        rows = features.to(self._dtype).t()  # (D, B)
+        if not self._network.quantiles_multiply_hidden_layers:
+            rows = (rows.unsqueeze(2) * self._factors).flatten(1)  # (D, B K)
         hidden = F.leaky_relu_(torch.addmm(self._hidden_bias, self._hidden_weight, rows), LEAKY_RELU_SLOPE)
         mean_hidden = hidden.view(len(hidden), len(floats), -1).mean(dim=2, dtype=torch.float32)  # (2H, B)
         values = torch.addmm(self._last_bias, mean_hidden.t(), self._last_weight.t())

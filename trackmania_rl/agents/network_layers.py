@@ -27,9 +27,14 @@ def float_layer(input_dim: int, settings: AgentSettings) -> list[nn.Module]:
     return [nn.Linear(input_dim, settings.float_hidden_dim), *normalization, activation]
 
 
+def head_width(settings: AgentSettings) -> int:
+    """Width of one head's hidden layer: half the dense width."""
+    return settings.dense_hidden_dimension // 2
+
+
 def head(input_dim: int, output_dim: int, settings: AgentSettings) -> nn.Sequential:
-    """One of the two dueling heads: a hidden layer of half the dense width, and a linear one."""
-    hidden_dim = settings.dense_hidden_dimension // 2
+    """One of the two dueling heads: a hidden layer, and a linear one."""
+    hidden_dim = head_width(settings)
     first, last = nn.Linear(input_dim, hidden_dim), nn.Linear(hidden_dim, output_dim)
     if settings.noisy_heads_sigma > 0:
         first, last = (NoisyLinear(layer, settings.noisy_heads_sigma) for layer in (first, last))

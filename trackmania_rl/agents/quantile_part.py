@@ -1,34 +1,30 @@
 """The part of the network behind the features, with its derivative written out.
 
-Three quarters of the arithmetic of an update are here, since every state passes as often as it has quantiles. The
-layers are few and simple, so their derivatives are written down instead of recorded by autograd. That computes the same
-(tests compare it with autograd through `IQN_Network.forward`) and saves what autograd cannot know:
+The layers are few and simple, so their derivatives are written down instead of recorded by autograd. That computes the
+same (tests compare it with autograd through `IQN_Network.forward`) and saves what autograd cannot know:
 
 - Both heads read the same rows, so their first layers are one matrix product with one weight (2H, D). It needs no copy:
   the network's parameters lie in memory in that order (`IQN_Network.parameters_side_by_side`).
 - Dueling is linear: A - mean(A) is a product with a constant centering matrix, which goes into the last layer's weight.
 - The loss looks at one action per state, so a prediction needs one row of those weights, not all.
-- Results of known size are written where those of the update before were, instead of into fresh memory, which an
-  operating system hands out page by page, more slowly than a processor fills it.
+- Where quantiles multiply the hidden layers, they may as well multiply the last layer's weights: then no state is
+  looked at once for each quantile (`HiddenLayerQuantiles`).
 
 Shapes as in `iqn`: B batch, N quantiles, A actions, D features, E cosines; H is the width of one head, R = B N.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from trackmania_rl.agents.feature_part import (
-    FeaturePart,
-    has_fused_layers,
-    leaky_relu_backward_,
-    linear_leaky_relu,
-)
+from trackmania_rl.agents.feature_part import FeaturePart, leaky_relu_backward_
 from trackmania_rl.agents.flat_parameters import as_one
 from trackmania_rl.agents.iqn import IQN_Network
 from trackmania_rl.agents.network_layers import LEAKY_RELU_SLOPE
+from trackmania_rl.agents.products import linear_leaky_relu, product
 
 STATES_AT_ONCE = 64
 """A processor works through a batch in portions of so many states. With images, larger portions leave its caches (they
@@ -68,7 +64,7 @@ class Workspace:
         return tensor
 
 
-class QuantilePart:
+class QuantilePart(ABC):
     """Returns at quantiles, from features; and gradients, from those of the returns.
 
     Args:
@@ -83,10 +79,9 @@ class QuantilePart:
         self._network = network
         self._workspace = workspace
         self.features = FeaturePart(network, workspace.dtype)
-        self._fused = has_fused_layers(network.float_mean.device)
         embedding, heads = network.iqn_fc[0], (network.A_head, network.V_head)
         self._frequencies = network.cosine_frequencies
-        self._embedding_weights = _values(embedding)  # (D, E), (D,)
+        self._embedding_weights = _values(embedding)  # (D or 2H, E), (D or 2H,)
         self._hidden_weights = _side_by_side(*(_values(head[0]) for head in heads))  # (2H, D), (2H,)
         self.prepare()
         self._advantage, self._value = (_values(head[-1]) for head in heads)  # (A, H), (A,); (1, H), (1,)
@@ -106,31 +101,80 @@ class QuantilePart:
             (weight.to(dtype), bias.to(dtype)) for weight, bias in (self._embedding_weights, self._hidden_weights)
         )
 
-    @torch.no_grad()
+    @abstractmethod
     def __call__(self, img: Tensor, floats: Tensor, tau: Tensor) -> Tensor:
         """The returns (B, N, A) that `IQN_Network.forward` gives, without a gradient."""
-        weight, bias = self._last_layer(self._centering)
-        hidden = self._hidden(self.features.forward(img, floats, recorded=False), tau)[-1]
-        returns = torch.addmm(bias, hidden.float(), weight.t()).view(*tau.shape, -1)
-        return returns.add_(self._network.baseline(floats)[:, None, None])
 
-    def actions_left(self, floats: Tensor) -> Tensor:
-        """As of the network."""
-        return self._network.actions_left(floats)
-
-    @torch.no_grad()
+    @abstractmethod
     def forward(self, features: Tensor, floats: Tensor, tau: Tensor, action: Tensor) -> Tensor:
         """Returns of one action per state.
 
         Args:
             features: (B, D), without gradient.
             floats: (B, F), for the value baseline.
-            tau: (B, N).
+            tau: (B, N) or (1, N), as `draw_quantiles` draws them for this kind of network.
             action: (B,).
 
         Returns:
             (B, N) float32.
         """
+
+    @abstractmethod
+    def backward(self, grad_returns: Tensor) -> Tensor:
+        """Add to the gradients of this part's parameters those of the last `forward`.
+
+        Args:
+            grad_returns: (B, N), of the loss with respect to the returns.
+
+        Returns:
+            (B, D) the gradient with respect to the features.
+        """
+
+    def actions_left(self, floats: Tensor) -> Tensor:
+        """As of the network."""
+        return self._network.actions_left(floats)
+
+    def _factors(self, tau: Tensor) -> tuple[Tensor, Tensor]:
+        """Cosines (R, E) and factors (R, D or 2H) of quantiles (B, N), R = B N."""
+        cosines = self._workspace.take("cosines", (tau.numel(), len(self._frequencies)))
+        torch.cos(tau.reshape(-1, 1) * self._frequencies, out=cosines)
+        return cosines, linear_leaky_relu(cosines, *self._embedding)
+
+    def _last_layer(self, centering: Tensor) -> tuple[Tensor, Tensor]:
+        """Weight (n, 2H) and bias (n,) that make returns out of both heads' hidden layers, for n rows of centering."""
+        (advantage_weight, advantage_bias), (value_weight, value_bias) = self._advantage, self._value
+        centered = torch.mm(centering, advantage_weight)
+        weight = torch.cat((centered, value_weight.expand_as(centered)), dim=1)
+        return weight, torch.addmv(value_bias, centering, advantage_bias)
+
+    def _backward_last_layer(self, of_weight: Tensor, of_bias: Tensor, centering: Tensor) -> None:
+        """From the gradients of each state's own weight (B, 2H) and bias (B,), and (B, A)."""
+        of_advantage, of_value = of_weight.chunk(2, dim=1)
+        self._advantage_gradient[0].addmm_(centering.t(), of_advantage)
+        self._advantage_gradient[1].addmv_(centering.t(), of_bias)
+        self._value_gradient[0].add_(of_value.sum(dim=0))
+        self._value_gradient[1].add_(of_bias.sum())
+
+
+class FeatureQuantiles(QuantilePart):
+    """Of a network whose quantiles multiply the features: every state passes as often as it has quantiles.
+
+    That is three quarters of the arithmetic of an update. Large results are written where those of the update before
+    were, instead of into fresh memory, which an operating system hands out page by page, more slowly than a processor
+    fills it.
+    """
+
+    @torch.no_grad()
+    def __call__(self, img: Tensor, floats: Tensor, tau: Tensor) -> Tensor:
+        """See the base class."""
+        weight, bias = self._last_layer(self._centering)
+        hidden = self._hidden(self.features.forward(img, floats, recorded=False), tau)[-1]
+        returns = torch.addmm(bias, hidden.float(), weight.t()).view(*tau.shape, -1)
+        return returns.add_(self._network.baseline(floats)[:, None, None])
+
+    @torch.no_grad()
+    def forward(self, features: Tensor, floats: Tensor, tau: Tensor, action: Tensor) -> Tensor:
+        """See the base class."""
         centering = self._centering[action]  # (B, A)
         weight, bias = self._last_layer(centering)  # of the state's own action: (B, 2H), (B,)
         layers = self._hidden(features, tau)
@@ -141,23 +185,17 @@ class QuantilePart:
 
     @torch.no_grad()
     def backward(self, grad_returns: Tensor) -> Tensor:
-        """Add to the gradients of this part's parameters those of the last `forward`.
-
-        Args:
-            grad_returns: (B, N), of the loss with respect to the returns.
-
-        Returns:
-            (B, D) the gradient with respect to the features.
-        """
+        """See the base class."""
         features, centering, weight, cosines, factors, rows, hidden = self._recorded
         per_state = (*grad_returns.shape, -1)
-        self._backward_last_layer(grad_returns, centering, hidden.float().view(per_state))
+        of_weight = torch.bmm(grad_returns.unsqueeze(1), hidden.float().view(per_state)).squeeze(1)
+        self._backward_last_layer(of_weight, grad_returns.sum(dim=1), centering)
 
         grad_hidden = self._workspace.take("grad_hidden", hidden.shape)
         torch.mul(grad_returns.unsqueeze(2), weight.unsqueeze(1), out=grad_hidden.view(per_state))
         leaky_relu_backward_(grad_hidden, hidden, LEAKY_RELU_SLOPE, True, grad_input=grad_hidden)
         _backward_layer(grad_hidden, rows, self._hidden_gradient)
-        grad_rows = torch.mm(grad_hidden, self._hidden_layers[0], out=self._workspace.take("grad_rows", rows.shape))
+        grad_rows = product(grad_hidden, self._hidden_layers[0])
 
         # rows = features x factors
         grad_features = torch.mul(grad_rows, factors, out=rows).view(per_state).sum(dim=1)
@@ -173,40 +211,64 @@ class QuantilePart:
         Returns:
             cosines (R, E), factors (R, D), rows (R, D), hidden (R, 2H).
         """
-        take, n_rows = self._workspace.take, tau.numel()
-        cosines = take("cosines", (n_rows, len(self._frequencies)))
-        torch.cos(tau.reshape(-1, 1) * self._frequencies, out=cosines)
-        factors = self._layer("factors", cosines, self._embedding)
-        rows = take("rows", factors.shape)
+        cosines, factors = self._factors(tau)
+        rows = self._workspace.take("rows", factors.shape)
         per_state = (*tau.shape, -1)
         torch.mul(factors.view(per_state), features.unsqueeze(1), out=rows.view(per_state))
-        hidden = self._layer("hidden", rows, self._hidden_layers)
-        return cosines, factors, rows, hidden
+        return cosines, factors, rows, linear_leaky_relu(rows, *self._hidden_layers)
 
-    def _layer(self, name: str, inputs: Tensor, layer: Layer) -> Tensor:
-        """A linear layer and its activation (R, outputs)."""
-        weight, bias = layer
-        if self._fused and not torch.compiler.is_compiling():
-            return linear_leaky_relu(inputs, weight, bias)
-        outputs = self._workspace.take(name, (len(inputs), len(bias)))
-        return F.leaky_relu_(torch.addmm(bias, inputs, weight.t(), out=outputs), LEAKY_RELU_SLOPE)
 
-    def _last_layer(self, centering: Tensor) -> tuple[Tensor, Tensor]:
-        """Weight (n, 2H) and bias (n,) that make returns out of both heads' hidden layers, for n rows of centering."""
-        (advantage_weight, advantage_bias), (value_weight, value_bias) = self._advantage, self._value
-        centered = torch.mm(centering, advantage_weight)
-        weight = torch.cat((centered, value_weight.expand_as(centered)), dim=1)
-        return weight, torch.addmv(value_bias, centering, advantage_bias)
+class HiddenLayerQuantiles(QuantilePart):
+    """Of a network whose quantiles multiply the heads' hidden layers, with the same quantiles for all states.
 
-    def _backward_last_layer(self, grad_returns: Tensor, centering: Tensor, hidden: Tensor) -> None:
-        """Gradients of the heads' last layers, from (B, N), (B, A) and (B, N, 2H)."""
-        of_weight = torch.bmm(grad_returns.unsqueeze(1), hidden).squeeze(1)  # (B, 2H), of each state
-        of_bias = grad_returns.sum(dim=1)  # (B,)
-        of_advantage, of_value = of_weight.chunk(2, dim=1)
-        self._advantage_gradient[0].addmm_(centering.t(), of_advantage)
-        self._advantage_gradient[1].addmv_(centering.t(), of_bias)
-        self._value_gradient[0].add_(of_value.sum(dim=0))
-        self._value_gradient[1].add_(of_bias.sum())
+    The returns of an action are sum_h weight_h x hidden_h x factor_h(tau). The factors go with the weights where those
+    of all actions are wanted, and `shares` are weight x hidden where it is one action's.
+    """
+
+    @torch.no_grad()
+    def __call__(self, img: Tensor, floats: Tensor, tau: Tensor) -> Tensor:
+        """See the base class."""
+        weight, bias = self._last_layer(self._centering)  # (A, 2H), (A,)
+        hidden = linear_leaky_relu(self.features.forward(img, floats, recorded=False), *self._hidden_layers)  # (B, 2H)
+        factors = self._factors(tau)[1]  # (N, 2H)
+        weights = (factors.unsqueeze(1) * weight).flatten(0, 1)  # (N A, 2H)
+        returns = product(hidden, weights.to(hidden.dtype).t()).float().view(len(hidden), *factors.shape[:1], -1)
+        return returns + (bias + self._network.baseline(floats)[:, None, None])
+
+    @torch.no_grad()
+    def forward(self, features: Tensor, floats: Tensor, tau: Tensor, action: Tensor) -> Tensor:
+        """See the base class."""
+        assert len(tau) == 1, "all states have the same quantiles"
+        centering = self._centering[action]  # (B, A)
+        weight, bias = self._last_layer(centering)  # of the state's own action: (B, 2H), (B,)
+        cosines, factors = self._factors(tau)  # (N, E), (N, 2H)
+        hidden = linear_leaky_relu(features, *self._hidden_layers)  # (B, 2H)
+        shares = weight * hidden
+        self._recorded = features, centering, weight, cosines, factors, hidden, shares
+        returns = torch.mm(shares, factors.float().t())
+        return returns.add_((bias + self._network.baseline(floats)).unsqueeze(1))
+
+    @torch.no_grad()
+    def backward(self, grad_returns: Tensor) -> Tensor:
+        """See the base class."""
+        features, centering, weight, cosines, factors, hidden, shares = self._recorded
+        grad_shares = torch.mm(grad_returns, factors.float())  # (B, 2H)
+        self._backward_last_layer(grad_shares * hidden, grad_returns.sum(dim=1), centering)
+
+        grad_hidden = (grad_shares * weight).to(hidden.dtype)
+        leaky_relu_backward_(grad_hidden, hidden, LEAKY_RELU_SLOPE, True, grad_input=grad_hidden)
+        _backward_layer(grad_hidden, features.to(hidden.dtype), self._hidden_gradient)
+
+        grad_factors = torch.mm(grad_returns.t(), shares).to(factors.dtype)  # (N, 2H)
+        leaky_relu_backward_(grad_factors, factors, LEAKY_RELU_SLOPE, True, grad_input=grad_factors)
+        _backward_layer(grad_factors, cosines, self._embedding_gradient)
+        return product(grad_hidden, self._hidden_layers[0])
+
+
+def quantile_part(network: IQN_Network, workspace: Workspace) -> QuantilePart:
+    """The part that fits a network."""
+    kind = HiddenLayerQuantiles if network.quantiles_multiply_hidden_layers else FeatureQuantiles
+    return kind(network, workspace)
 
 
 Layer = tuple[Tensor, Tensor]
@@ -215,10 +277,7 @@ Layer = tuple[Tensor, Tensor]
 
 def _backward_layer(grad_outputs: Tensor, inputs: Tensor, gradient: Layer) -> None:
     of_weight, of_bias = gradient
-    if inputs.dtype == of_weight.dtype:
-        of_weight.addmm_(grad_outputs.t(), inputs)
-    else:
-        of_weight.add_(torch.mm(grad_outputs.t(), inputs))
+    of_weight.add_(product(grad_outputs.t(), inputs))
     of_bias.add_(grad_outputs.sum(dim=0))
 
 

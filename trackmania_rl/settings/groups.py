@@ -121,6 +121,7 @@ class AgentSettings(Group):
     noisy_heads_sigma: NonNegativeFloat
     use_spectral_norm_on_heads: bool
     iqn_embedding_dimension: PositiveInt
+    quantile_factors_multiply: Literal["features", "hidden_layers"]
     output_layer_init_gain: PositiveFloat
     iqn_n: Annotated[int, Field(ge=2, multiple_of=2)]
     iqn_k: Annotated[int, Field(ge=2, multiple_of=2)]
@@ -306,6 +307,7 @@ NEEDS_RESTART = frozenset(
         ),
         *(
             "iqn_embedding_dimension",
+            "quantile_factors_multiply",
             "output_layer_init_gain",
             "autocast_dtype",
             "expected_reward_per_action",
