@@ -1,12 +1,14 @@
 """What each option of the agent costs: time of an update and of a decision, relative to the default configuration.
 
-    python benchmarks/agent_option_costs.py
+    python benchmarks/agent_option_costs.py [--eager]
 
-Options take turns within one process, so that a machine that is busy for a while slows all of them.
+Updates are compiled, as in a training where there is a compiler. Options take turns within one process, so that a
+machine that is busy for a while slows all of them.
 """
 
 from __future__ import annotations
 
+import argparse
 import statistics
 import sys
 import time
@@ -38,7 +40,9 @@ FLOATS_ONLY = {
     "munchausen_alpha": ("munchausen_alpha=0.9",),
     "noisy_heads_sigma": ("noisy_heads_sigma=0.5",),
     "use_spectral_norm_on_heads": ("use_spectral_norm_on_heads=True",),
-    "no layer norm": ("use_layer_norm=False",),
+    "use_layer_norm = False": ("use_layer_norm=False",),
+    "quantile_factors_multiply = features": ("quantile_factors_multiply=features",),
+    "the same, iqn_n = 4": ("quantile_factors_multiply=features", "iqn_n=4"),
 }
 WITH_IMAGE = {
     "64 x 48 image": IMAGE,
@@ -49,13 +53,20 @@ WITH_IMAGE = {
 
 
 class Option:
-    """A learner and a collector's policy with one option, and random states for them."""
+    """A learner and a collector's policy with one option, and random states for them.
 
-    def __init__(self, overrides: tuple[str, ...]) -> None:
+    Args:
+        overrides: the option, as `NAME=VALUE`.
+        is_compiled: whether updates are.
+    """
+
+    def __init__(self, overrides: tuple[str, ...], *, is_compiled: bool) -> None:
         settings = load_settings(PROJECT_FOLDER / "config_files" / "config.py", overrides)
         layout, seeds = ObservationLayout.from_settings(settings.observation), SeedTree(0)
         self._batch = _random_transitions(settings, layout.float_input_dim)
-        self._learner = IQNLearner(make_network(settings, layout, seeds), settings.agent, device=CPU, seed=0)
+        network = make_network(settings, layout, seeds)
+        self._learner = IQNLearner(network, settings.agent, device=CPU, seed=0, use_torch_compile=is_compiled)
+        self._learner.rehearse_update(self._batch)
         self._inferer = Inferer(
             make_network(settings, layout, seeds),
             n_quantiles=settings.agent.iqn_k,
@@ -93,19 +104,22 @@ def _random_transitions(settings: Settings, n_floats: int) -> Transitions:
 
 def main() -> None:
     """Measure and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--eager", action="store_true", help="do not compile updates")
+    is_compiled = not parser.parse_args().eager
     torch.set_num_threads(1)
     for group in (FLOATS_ONLY, WITH_IMAGE):
-        options = {name: Option(overrides) for name, overrides in group.items()}
+        options = {name: Option(overrides, is_compiled=is_compiled) for name, overrides in group.items()}
         for _ in range(ROUNDS):
             for option in options.values():
                 option.take_a_turn()
         base = next(iter(options.values()))
         base_update_s, base_decision_s = statistics.median(base.update_s), statistics.median(base.decision_s)
-        print(f"{'':36}{'update':>10}{'':>9}{GAMES} decisions")
+        print(f"{'':40}{'update':>10}{'':>9}{GAMES} decisions")
         for name, option in options.items():
             update_s, decision_s = statistics.median(option.update_s), statistics.median(option.decision_s)
             print(
-                f"{name:36}{1000 * update_s:7.2f} ms{update_s / base_update_s:7.2f} x"
+                f"{name:40}{1000 * update_s:7.2f} ms{update_s / base_update_s:7.2f} x"
                 f"{1000 * decision_s:9.2f} ms{decision_s / base_decision_s:7.2f} x"
             )
 
