@@ -228,11 +228,12 @@ class HiddenLayerQuantiles(QuantilePart):
     @torch.no_grad()
     def __call__(self, img: Tensor, floats: Tensor, tau: Tensor) -> Tensor:
         """See the base class."""
+        assert len(tau) == 1, "all states have the same quantiles"
         weight, bias = self._last_layer(self._centering)  # (A, 2H), (A,)
-        hidden = linear_leaky_relu(self.features.forward(img, floats, recorded=False), *self._hidden_layers)  # (B, 2H)
+        hidden = self._hidden(self.features.forward(img, floats, recorded=False))  # (B, 2H)
         factors = self._factors(tau)[1]  # (N, 2H)
         weights = (factors.unsqueeze(1) * weight).flatten(0, 1)  # (N A, 2H)
-        returns = product(hidden, weights.to(hidden.dtype).t()).float().view(len(hidden), *factors.shape[:1], -1)
+        returns = product(hidden, weights.to(hidden.dtype).t()).float().view(len(hidden), tau.shape[1], -1)
         return returns + (bias + self._network.baseline(floats)[:, None, None])
 
     @torch.no_grad()
@@ -242,7 +243,7 @@ class HiddenLayerQuantiles(QuantilePart):
         centering = self._centering[action]  # (B, A)
         weight, bias = self._last_layer(centering)  # of the state's own action: (B, 2H), (B,)
         cosines, factors = self._factors(tau)  # (N, E), (N, 2H)
-        hidden = linear_leaky_relu(features, *self._hidden_layers)  # (B, 2H)
+        hidden = self._hidden(features)  # (B, 2H)
         shares = weight * hidden
         self._recorded = features, centering, weight, cosines, factors, hidden, shares
         returns = torch.mm(shares, factors.float().t())
@@ -263,6 +264,10 @@ class HiddenLayerQuantiles(QuantilePart):
         leaky_relu_backward_(grad_factors, factors, LEAKY_RELU_SLOPE, True, grad_input=grad_factors)
         _backward_layer(grad_factors, cosines, self._embedding_gradient)
         return product(grad_hidden, self._hidden_layers[0])
+
+    def _hidden(self, features: Tensor) -> Tensor:
+        """The hidden layers of both heads (B, 2H)."""
+        return linear_leaky_relu(features.to(self._workspace.dtype), *self._hidden_layers)
 
 
 def quantile_part(network: IQN_Network, workspace: Workspace) -> QuantilePart:
