@@ -69,10 +69,11 @@ def test_the_losss_derivative_is_autograds(kappa):
 
 
 def test_portions_cover_each_state_once():
-    parts = [list(range(150))[states] for states in portions(150, CPU)]
+    parts = [list(range(150))[states] for states in portions(150, CPU, has_image=True)]
     assert [state for part in parts for state in part] == list(range(150))
     assert [len(part) for part in parts] == [64, 64, 22]
-    assert portions(150, torch.device("cuda")) == [slice(0, 150)]
+    assert portions(150, torch.device("cuda"), has_image=True) == [slice(0, 150)]
+    assert portions(150, CPU, has_image=False) == [slice(0, 150)]
 
 
 def test_a_workspace_keeps_memory_until_the_shape_changes():

@@ -260,7 +260,11 @@ class IQNLearner:
 
     def _is_one_portion(self, batch: Transitions) -> bool:
         """Whether the batch is worked on in one go, without steps between that draw random numbers or use autograd."""
-        return len(portions(len(batch.action), self._device)) == 1 and self._online_twin.is_source
+        return len(self._portions(batch)) == 1 and self._online_twin.is_source
+
+    def _portions(self, batch: Transitions) -> list[slice]:
+        """The parts of a batch that are worked on one after the other."""
+        return portions(len(batch.action), self._device, has_image=self.online.img_head is not None)
 
     def _step(self, batch: Transitions, quantiles: Quantiles) -> UpdateMetrics:
         """Everything between the random numbers of an update and its figures: nothing but operations on tensors."""
@@ -281,7 +285,7 @@ class IQNLearner:
         What `iqn_loss` and autograd do, but in portions, and with the derivatives of the loss and of the network
         written out (`quantile_part`, `feature_part`).
         """
-        parts = portions(len(batch.action), self._device)
+        parts = self._portions(batch)
         targets = torch.cat([pieces.targets(batch.of(states), quantiles.of(states)) for states in parts])
         factors = batch.weight
         if self.settings.use_target_self_loss_scaling:

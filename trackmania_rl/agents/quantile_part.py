@@ -27,13 +27,13 @@ from trackmania_rl.agents.network_layers import LEAKY_RELU_SLOPE
 from trackmania_rl.agents.products import linear_leaky_relu, product
 
 STATES_AT_ONCE = 64
-"""A processor works through a batch in portions of so many states. With images, larger portions leave its caches (they
+"""A processor works through a batch with images in portions of so many states. Larger portions leave its caches (they
 take half as long again), smaller ones spend their time on adding up gradients."""
 
 
-def portions(n_states: int, device: torch.device) -> list[slice]:
-    """The parts of a batch that are worked on one after the other: the whole of it, but on a processor."""
-    at_once = STATES_AT_ONCE if device.type == "cpu" else n_states
+def portions(n_states: int, device: torch.device, *, has_image: bool) -> list[slice]:
+    """The parts of a batch that are worked on one after the other: the whole of it, but with images on a processor."""
+    at_once = STATES_AT_ONCE if has_image and device.type == "cpu" else n_states
     return [slice(start, start + at_once) for start in range(0, n_states, at_once)]
 
 

@@ -62,7 +62,7 @@ def _seconds_per_update(settings: Settings, network: IQN_Network, thread_counts:
 
 def _random_batch(settings: Settings, network: IQN_Network) -> Transitions:
     generator = torch.Generator().manual_seed(0)
-    n = min(settings.replay.batch_size, STATES_AT_ONCE)
+    n = min(settings.replay.batch_size, STATES_AT_ONCE) if settings.game.has_image else settings.replay.batch_size
     image_shape = (n, settings.game.frames_per_state, settings.game.image_height_px, settings.game.image_width_px)
     image = torch.randint(256, image_shape, generator=generator, dtype=torch.uint8)
     noise = torch.randn((n, len(network.float_mean)), generator=generator)
