@@ -10,6 +10,7 @@ import torch
 import torch._inductor.config
 from torch import nn
 
+from trackmania_rl.agents import quantile_part
 from trackmania_rl.agents.flat_parameters import flatten_parameters
 from trackmania_rl.agents.iqn import SelfLossScaling, draw_quantiles, iqn_loss
 from trackmania_rl.agents.learner import IQNLearner
@@ -34,10 +35,13 @@ def make_learner(agent_settings, make_network):
     return make
 
 
-@pytest.mark.parametrize("has_image", [False, True])
+@pytest.mark.parametrize(("has_image", "states_at_once"), [(False, 64), (True, 64), (True, 2)])
 @pytest.mark.parametrize("use_ddqn", [False, True])
 @pytest.mark.parametrize("multiplied", ["features", "hidden_layers"])
-def test_update_equals_the_plain_form(make_learner, make_batch, has_image, use_ddqn, multiplied):
+def test_update_equals_the_plain_form(
+    make_learner, make_batch, monkeypatch, has_image, states_at_once, use_ddqn, multiplied
+):
+    monkeypatch.setattr(quantile_part, "STATES_AT_ONCE", states_at_once)
     learner = make_learner(
         has_image=has_image,
         use_ddqn=use_ddqn,
