@@ -33,7 +33,7 @@ class _Convolution(NamedTuple):
 class FeaturePart:
     """Features from images and floats; and gradients, from those of the features.
 
-    An image head of something else than plain convolutions is left to the network and to autograd.
+    An image head that is not plain convolutions is left to the network and to autograd.
 
     Args:
         network: its gradients must exist (`flatten_gradients`) for `backward`. When weights changed, call `prepare`.
@@ -97,13 +97,8 @@ class FeaturePart:
 
     def _image_features(self, img: Tensor, *, recorded: bool) -> Tensor:
         """(B, features of the image)."""
-        return (
-            self._convolutions_of(img, recorded=recorded)
-            if self._modules
-            else self._autograd_of(img, recorded=recorded)
-        )
-
-    def _autograd_of(self, img: Tensor, *, recorded: bool) -> Tensor:
+        if self._modules:
+            return self._through_convolutions(img, recorded=recorded)
         autocast = torch.autocast(img.device.type, dtype=self._dtype, enabled=self._dtype != torch.float32)
         with torch.set_grad_enabled(recorded), autocast:
             features = self._network.image_features(img)
@@ -111,7 +106,7 @@ class FeaturePart:
             self._by_autograd = features
         return features.detach()
 
-    def _convolutions_of(self, img: Tensor, *, recorded: bool) -> Tensor:
+    def _through_convolutions(self, img: Tensor, *, recorded: bool) -> Tensor:
         # Channels last is the order in which convolutions are fastest, on processors as on GPUs.
         outputs = img.to(torch.float32, memory_format=torch.channels_last).sub_(128).div_(128).to(self._dtype)
         recorded_outputs = [outputs]

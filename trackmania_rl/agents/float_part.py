@@ -9,7 +9,7 @@ Shapes: B batch, F floats, I inputs of the first layer, D width of the layers.
 from __future__ import annotations
 
 import itertools
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +18,8 @@ from torch import Tensor, nn
 from trackmania_rl.agents.iqn import IQN_Network
 from trackmania_rl.agents.network_layers import LEAKY_RELU_SLOPE
 from trackmania_rl.agents.products import linear, product
+
+Value = TypeVar("Value")
 
 
 class _Layer(NamedTuple):
@@ -31,9 +33,8 @@ class _Recorded(NamedTuple):
     """What a layer's derivative needs."""
 
     inputs: Tensor  # (B, inputs)
-    sums: Tensor  # (B, D) before the normalization
-    mean: Tensor  # (B, 1) of the sums
-    inverse_deviation: Tensor  # (B, 1)
+    sums: Tensor  # (B, D) before normalization and activation
+    moments: list[Tensor] | None  # mean and 1 / deviation of the sums, (B, 1) each, where they are normalized
     outputs: Tensor  # (B, D)
 
 
@@ -75,13 +76,13 @@ class FloatPart:
         records = []
         for layer in self._layers:
             inputs = outputs.to(self._dtype)
-            sums = linear(inputs, layer.weight, layer.bias)
-            normalized, mean, inverse_deviation = sums, sums, sums
+            normalized = sums = linear(inputs, layer.weight, layer.bias)
+            moments: list[Tensor] | None = None
             if layer.normalization is not None:
                 sums = sums.float()
-                normalized, mean, inverse_deviation = torch.native_layer_norm(sums, *_arguments(layer.normalization))
+                normalized, *moments = torch.native_layer_norm(sums, *_arguments(layer.normalization))
             outputs = F.leaky_relu(normalized, LEAKY_RELU_SLOPE)
-            records.append(_Recorded(inputs, sums, mean, inverse_deviation, outputs))
+            records.append(_Recorded(inputs, sums, moments, outputs))
         if recorded:
             self._recorded = records
         return outputs
@@ -116,13 +117,14 @@ def _backward_normalization(grad: Tensor, record: _Recorded, normalization: nn.L
     """Add the gradients of scale and offset; return that of the sums (B, D)."""
     shape, weight, bias, _ = _arguments(normalization)
     grad, of_weight, of_bias = torch.ops.aten.native_layer_norm_backward(
-        grad, record.sums, shape, record.mean, record.inverse_deviation, weight, bias, [True, True, True]
+        grad, record.sums, shape, *_of(record.moments), weight, bias, [True, True, True]
     )
     _of(normalization.weight.grad).add_(of_weight)
     _of(normalization.bias.grad).add_(of_bias)
     return grad
 
 
-def _of(gradient: Tensor | None) -> Tensor:
-    assert gradient is not None
-    return gradient
+def _of(value: Value | None) -> Value:
+    """What is there by construction."""
+    assert value is not None
+    return value
