@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from trackmania_rl.agents.float_part import FloatPart
+from trackmania_rl.agents.float_part import FloatPart, present
 from trackmania_rl.agents.iqn import IQN_Network
 from trackmania_rl.agents.network_layers import LEAKY_RELU_SLOPE
 from trackmania_rl.agents.products import has_onednn
@@ -57,7 +57,7 @@ class FeaturePart:
             _Convolution(
                 module,
                 module.weight.detach().to(self._dtype, memory_format=torch.channels_last),
-                _of(module.bias).detach().to(self._dtype),
+                present(module.bias).detach().to(self._dtype),
             )
             for module in self._modules
         ]
@@ -146,8 +146,8 @@ class FeaturePart:
             wants = (number > 0, True, True)  # nobody asks for the gradient of the image
             geometry = (module.stride, module.padding, module.dilation, False, (0, 0), module.groups)
             grad, of_weight, of_bias = _convolution_backward(grad, outputs, weight, bias.shape, *geometry, wants)
-            _of(module.weight.grad).add_(of_weight)
-            _of(_of(module.bias).grad).add_(of_bias)
+            present(module.weight.grad).add_(of_weight)
+            present(present(module.bias).grad).add_(of_bias)
 
 
 def plain_convolutions(img_head: nn.Sequential | None) -> list[nn.Conv2d]:
@@ -156,8 +156,3 @@ def plain_convolutions(img_head: nn.Sequential | None) -> list[nn.Conv2d]:
     convolutions = [layer for layer in layers if isinstance(layer, nn.Conv2d)]
     is_plain = [type(layer) for layer in layers] == [nn.Conv2d, nn.LeakyReLU] * len(convolutions)
     return convolutions if is_plain else []
-
-
-def _of(tensor: Tensor | None) -> Tensor:
-    assert tensor is not None
-    return tensor

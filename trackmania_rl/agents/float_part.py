@@ -103,8 +103,8 @@ class FloatPart:
             if layer.normalization is not None:
                 grad = _backward_normalization(grad, record, layer.normalization)
             grad = grad.to(self._dtype)
-            _of(layer.module.weight.grad).add_(product(grad.t(), record.inputs))
-            _of(layer.module.bias.grad).add_(grad.sum(dim=0))
+            present(layer.module.weight.grad).add_(product(grad.t(), record.inputs))
+            present(layer.module.bias.grad).add_(grad.sum(dim=0))
             if number > 0:  # nobody asks for the gradient of the floats
                 grad = product(grad, layer.weight)
 
@@ -117,14 +117,14 @@ def _backward_normalization(grad: Tensor, record: _Recorded, normalization: nn.L
     """Add the gradients of scale and offset; return that of the sums (B, D)."""
     shape, weight, bias, _ = _arguments(normalization)
     grad, of_weight, of_bias = torch.ops.aten.native_layer_norm_backward(
-        grad, record.sums, shape, *_of(record.moments), weight, bias, [True, True, True]
+        grad, record.sums, shape, *present(record.moments), weight, bias, [True, True, True]
     )
-    _of(normalization.weight.grad).add_(of_weight)
-    _of(normalization.bias.grad).add_(of_bias)
+    present(normalization.weight.grad).add_(of_weight)
+    present(normalization.bias.grad).add_(of_bias)
     return grad
 
 
-def _of(value: Value | None) -> Value:
-    """What is there by construction."""
+def present(value: Value | None) -> Value:
+    """A value that is there by construction, such as a gradient once gradients are flat."""
     assert value is not None
     return value
