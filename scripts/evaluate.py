@@ -89,8 +89,9 @@ def evaluate(arguments: argparse.Namespace) -> None:
     # Torch takes seconds to import: after the command line and its mistakes.
     import torch
 
-    from trackmania_rl.multiprocess.evaluation import evaluate_map, load_driver, map_entries
+    from trackmania_rl.multiprocess.evaluation import evaluate_map, load_driver
     from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager
+    from trackmania_rl.track.named_maps import map_entries
 
     console = Console()
     driver = load_driver(arguments.run, arguments.checkpoint, arguments.device)

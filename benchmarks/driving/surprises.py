@@ -44,11 +44,11 @@ from trackmania_rl.multiprocess.evaluation import (  # noqa: E402
     forced_actions,
     greedy_after,
     load_driver,
-    map_entries,
 )
 from trackmania_rl.rewards import NO_ENGINEERED_REWARDS, race_rewards  # noqa: E402
 from trackmania_rl.schedules import linear  # noqa: E402
 from trackmania_rl.settings import MapEntry  # noqa: E402
+from trackmania_rl.track.named_maps import map_entries  # noqa: E402
 
 THRESHOLD_S = 0.05
 """A fall in value by less than this time is the network's usual error."""

@@ -15,11 +15,11 @@ from trackmania_rl.multiprocess.evaluation import (
     TrainedDriver,
     evaluate_map,
     load_driver,
-    map_entries,
 )
 from trackmania_rl.settings import MapEntry, Settings
 from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager
 from trackmania_rl.tmi_interaction.launchers import SimulatedGameLauncher, find_free_port
+from trackmania_rl.track.named_maps import map_entries
 
 
 @pytest.fixture(scope="module")
@@ -100,73 +100,6 @@ def test_a_maps_figures() -> None:
     assert none_finished.as_dict()["best_ms"] is None
     assert none_finished.as_dict()["median_ms"] is None
     assert none_finished.best_race_name == "m_unfinished_41m"
-
-
-def test_maps_are_those_of_the_run_or_track_files(
-    run_settings: Settings, maps_folder: Path, repository_root: Path
-) -> None:
-    assert [entry.map_name for entry in map_entries(run_settings, maps_folder)] == ["bend"]
-    kart, bend, line = map_entries(
-        run_settings, repository_root / "maps", ["kart", "bend", str(maps_folder / "curve.npy")]
-    )
-    assert kart.map_path == str(repository_root / "maps" / "kart.toml")
-    assert kart.reference_line == str(repository_root / "maps" / "kart_0.5m.npy")
-    assert bend.map_path == "curve.npy"
-    assert (line.map_name, line.map_path) == ("curve", line.reference_line)
-
-
-def test_generated_tracks_are_named_by_difficulty_and_seeds(
-    run_settings: Settings, maps_folder: Path, tmp_path: Path
-) -> None:
-    names = ["generated:0.5:1000-1002", "generated:1:7", "bend"]
-    entries = map_entries(run_settings, maps_folder, names, tmp_path)
-    assert [entry.map_name for entry in entries] == [
-        *(f"generated_0.500_{seed}" for seed in (1000, 1001, 1002)),
-        *("generated_1.000_7", "bend"),
-    ]
-    assert all(Path(entry.map_path).parent == tmp_path for entry in entries[:4])
-    generator = {"difficulty": (0.1, 0.3), "first_seed": 5, "last_seed": 7}
-    made = MapEntry(map_name="made", generator=generator, is_explo=False, fill_buffer=False)
-    game = run_settings.game.model_copy(update={"map_cycle": (made,)})
-    settings = run_settings.model_copy(update={"game": game})
-    assert [entry.map_name for entry in map_entries(settings, maps_folder, (), tmp_path)] == [
-        "generated_0.100_5",
-        "generated_0.200_6",
-        "generated_0.300_7",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("name", "told"),
-    [
-        ("generated:0.5", "write generated:DIFFICULTY:FIRST_SEED-LAST_SEED"),
-        ("generated:hard:1-2", "write generated:DIFFICULTY:FIRST_SEED-LAST_SEED"),
-        ("generated:1.5:1-2", "difficulty = 1.5"),
-        ("generated:0.5:9-8", "the first seed comes first"),
-        ("generated:0.5:0-5000", "1000 tracks at most"),
-    ],
-)
-def test_generated_tracks_that_cannot_be_are_told(
-    run_settings: Settings, maps_folder: Path, tmp_path: Path, name: str, told: str
-) -> None:
-    with pytest.raises(UserError, match=told):
-        map_entries(run_settings, maps_folder, [name], tmp_path)
-
-
-@pytest.mark.parametrize(("name", "told"), [("absent", "bend"), ("README.rst", "no such track file")])
-def test_an_unknown_map_is_told_with_those_that_there_are(
-    run_settings: Settings, maps_folder: Path, name: str, told: str
-) -> None:
-    with pytest.raises(UserError, match=told):
-        map_entries(run_settings, maps_folder, [name])
-
-
-def test_a_track_file_whose_name_cannot_name_a_map_is_told(
-    run_settings: Settings, maps_folder: Path, tmp_path: Path
-) -> None:
-    (tmp_path / "_curve.npy").write_bytes((maps_folder / "curve.npy").read_bytes())
-    with pytest.raises(UserError, match="rename it"):
-        map_entries(run_settings, maps_folder, [str(tmp_path / "_curve.npy")])
 
 
 def test_a_checkpoint_of_another_network_is_told(run_folder: Path, tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from trackmania_rl.in_process.games import InProcessGames
-from trackmania_rl.multiprocess.evaluation import load_driver, map_entries
+from trackmania_rl.multiprocess.evaluation import load_driver
+from trackmania_rl.track.named_maps import map_entries
 
 
 @pytest.fixture(autouse=True)

@@ -8,16 +8,14 @@ accelerate. What it does to the car is small; what the driver then makes of it t
 
 from __future__ import annotations
 
-import re
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import ValidationError
 
 from trackmania_rl.agents.inference import Inferer
 from trackmania_rl.agents.precision import arithmetic_dtype
@@ -29,16 +27,10 @@ from trackmania_rl.multiprocess.run_network import make_network, pick_device
 from trackmania_rl.policy import Policy, PolicyDecision
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import MapEntry, Settings, load_settings
-from trackmania_rl.simulator.track_file import find_track_file, reference_line_file
-from trackmania_rl.simulator.track_generator import TrackRecipe
 from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager
-from trackmania_rl.track.generated_maps import first_recipes, write_generated_track
 
 FORCED_START_ACTIONS: Final = 10
 """How many actions of race 2 and later ones are forced by default: half a second."""
-TRACKS_OF_A_GENERATOR: Final = 10
-"""So many tracks stand for a generator of the map cycle."""
-MOST_GENERATED_TRACKS: Final = 1000
 
 
 @dataclass(frozen=True)
@@ -204,44 +196,6 @@ def load_run_settings(run_folder: Path) -> Settings:
     return load_settings(snapshot)
 
 
-def map_entries(
-    settings: Settings, maps_folder: Path, names: Sequence[str] = (), tracks_folder: Path | None = None
-) -> list[MapEntry]:
-    """The maps to drive.
-
-    Args:
-        settings: a run's, whose map cycle gives names to maps.
-        maps_folder: where tracks lie.
-        names: names of the map cycle, track files with a reference line, or generated tracks as
-            `generated:DIFFICULTY:FIRST_SEED-LAST_SEED`; none for all maps of the map cycle. A generator of the map
-            cycle stands for its first `TRACKS_OF_A_GENERATOR` seeds.
-        tracks_folder: where generated tracks are written; None for a folder of this name in the maps folder.
-
-    Raises:
-        UserError: if a name is none of these, or a track cannot be written.
-    """
-    known = {entry.map_name: entry for entry in reversed(settings.game.map_cycle)}
-    tracks_folder = tracks_folder or maps_folder / "generated_tracks"
-    entries = []
-    for name in dict.fromkeys(names or (entry.map_name for entry in settings.game.map_cycle)):
-        recipes = _recipes(name)
-        if name in known:
-            generator = known[name].generator
-            if generator is None:
-                entries.append(known[name])
-                continue
-            recipes = first_recipes(generator, TRACKS_OF_A_GENERATOR)
-        if recipes:
-            entries += [_entry_of_recipe(recipe, tracks_folder) for recipe in recipes]
-            continue
-        try:
-            track_file = find_track_file(name, maps_folder)
-        except UserError as error:
-            raise UserError(f"{error}; the maps of this run are {', '.join(sorted(known))}") from error
-        entries.append(_entry_of_track(track_file))
-    return entries
-
-
 def evaluate_map(
     driver: TrainedDriver,
     manager: GameInstanceManager,
@@ -282,48 +236,6 @@ def evaluate_map(
         races.append(race)
         on_race(race)
     return MapEvaluation(map_entry, tuple(races))
-
-
-def _recipes(name: str) -> list[TrackRecipe]:
-    """The tracks of `generated:DIFFICULTY:SEED` or `generated:DIFFICULTY:FIRST_SEED-LAST_SEED`; none of another name.
-
-    Raises:
-        UserError: if it begins like that, but does not go on so.
-    """
-    kind, colon, rest = name.partition(":")
-    if kind != "generated" or not colon:
-        return []
-    match = re.fullmatch(r"(\d*\.?\d+):(\d{1,18})(?:-(\d{1,18}))?", rest, re.ASCII)
-    if match is None:
-        raise UserError(f"{name}: write generated:DIFFICULTY:FIRST_SEED-LAST_SEED, such as generated:0.5:1000-1049")
-    first, last = int(match[2]), int(match[3] or match[2])
-    if not first <= last < first + MOST_GENERATED_TRACKS:
-        raise UserError(f"{name}: the first seed comes first, and {MOST_GENERATED_TRACKS} tracks at most are driven")
-    return [TrackRecipe(seed, float(match[1])) for seed in range(first, last + 1)]
-
-
-def _entry_of_recipe(recipe: TrackRecipe, folder: Path) -> MapEntry:
-    """A generated track as a line of a map cycle; its files are written anew."""
-    track_file = folder.resolve() / f"{recipe.name}.toml"
-    write_generated_track(recipe, track_file)
-    return _entry_of_track(track_file)
-
-
-def _entry_of_track(track_file: Path) -> MapEntry:
-    """A track file as a line of a map cycle, named like the file."""
-    line_file = reference_line_file(track_file)
-    try:
-        return MapEntry(
-            map_name=track_file.stem,
-            map_path=str(track_file),
-            reference_line=str(line_file),
-            is_explo=False,
-            fill_buffer=False,
-        )
-    except ValidationError as error:
-        raise UserError(
-            f"{track_file}: its name cannot be a map's name ({error.errors()[0]['msg']}); rename it"
-        ) from None
 
 
 def forced_actions(driver: TrainedDriver, map_entry: MapEntry, number: int, n_actions: int) -> npt.NDArray[np.int64]:
