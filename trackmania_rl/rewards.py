@@ -103,9 +103,15 @@ def race_rewards(
             f"was {'not ' if race_time_ms is None else ''}finished; it takes {n_expected}"
         )
     rewards = np.zeros(n_states)
-    rewards[: n_expected - 1] = meters_advanced[1:] - meters_advanced[:-1]
-    rewards[: n_expected - 1] *= settings.reward_per_m_advanced_along_centerline
-    rewards[: n_states - 1] += settings.constant_reward_per_ms * ms_per_action
+    rewards[:-1] = action_rewards(
+        state_float[:-1],
+        state_float[1:],
+        meters_advanced[1:n_states] - meters_advanced[: n_states - 1],
+        places=places,
+        settings=settings,
+        engineered=engineered,
+        ms_per_action=ms_per_action,
+    )
     if race_time_ms is not None:
         last_duration_ms = race_time_ms - (n_states - 1) * ms_per_action
         if last_duration_ms < 0:
@@ -113,10 +119,43 @@ def race_rewards(
                 f"race_time = {race_time_ms} ms, but the race has {n_states} states, {ms_per_action} ms apart: "
                 "the last one was after the finish"
             )
-        rewards[-1] += settings.constant_reward_per_ms * last_duration_ms
-    if settings.final_speed_reward_per_m_per_s != 0 or engineered != NO_ENGINEERED_REWARDS:
-        rewards[: n_states - 1] += _optional_terms(state_float, places, settings, engineered)
+        rewards[-1] = progress_reward(meters_advanced[-1] - meters_advanced[-2], last_duration_ms, settings)
     return rewards.astype(np.float32)
+
+
+def action_rewards(
+    before: npt.NDArray[np.float32],
+    reached: npt.NDArray[np.float32],
+    advanced_m: Array,
+    *,
+    places: FeaturePlaces,
+    settings: RewardSettings,
+    engineered: EngineeredRewards,
+    ms_per_action: int,
+) -> Array:
+    """Reward of n actions that each led from one state to another, not to the finish; of any races.
+
+    Args:
+        before: (n, F) states in which the actions were taken, not normalized.
+        reached: (n, F) states that they led to.
+        advanced_m: (n,) progress along the line.
+        places: the blocks of the observation.
+        settings: coefficients.
+        engineered: coefficients of the optional terms.
+        ms_per_action: duration of an action.
+
+    Returns:
+        (n,) float64.
+    """
+    rewards = progress_reward(advanced_m, ms_per_action, settings)
+    if settings.final_speed_reward_per_m_per_s != 0 or engineered != NO_ENGINEERED_REWARDS:
+        rewards += _optional_terms(before, reached, places, settings, engineered)
+    return rewards
+
+
+def progress_reward(advanced_m: Any, duration_ms: Any, settings: RewardSettings) -> Any:
+    """Reward of time and metres alone: all that the action to the finish earns. Numbers, or arrays of one shape."""
+    return advanced_m * settings.reward_per_m_advanced_along_centerline + settings.constant_reward_per_ms * duration_ms
 
 
 def state_potentials(
@@ -165,17 +204,17 @@ def speedslide_quality(forward_speed_m_s: Array, sideways_speed_m_s: Array) -> A
 
 
 def _optional_terms(
-    state_float: npt.NDArray[np.float32],
+    before: npt.NDArray[np.float32],
+    reached: npt.NDArray[np.float32],
     places: FeaturePlaces,
     settings: RewardSettings,
     engineered: EngineeredRewards,
 ) -> Array:
-    """(T - 1,): what each action but the last earns by the state it leads to. Terms that are off cost no time."""
-    reached = state_float[1:]
+    """(n,): what each action earns by the state (n, F) that it leads to. Terms that are off cost no time."""
     terms = np.zeros(len(reached))
     if settings.final_speed_reward_per_m_per_s != 0:
-        speed_m_s = np.linalg.norm(state_float[:, places["velocity_m_s"]].astype(np.float64), axis=1)
-        terms += settings.final_speed_reward_per_m_per_s * np.diff(speed_m_s)  # adds up to last speed - first speed
+        gain_m_s = _speed_m_s(reached, places) - _speed_m_s(before, places)
+        terms += settings.final_speed_reward_per_m_per_s * gain_m_s  # adds up to last speed - first speed
     if engineered.speedslide != 0 or engineered.neoslide != 0:
         velocity_m_s = reached[:, places["velocity_m_s"]].astype(np.float64)
         sideways_m_s = velocity_m_s[:, LEFT]
@@ -191,6 +230,12 @@ def _optional_terms(
         centers_m = reached[:, places["zone_centers_m"]]
         terms += engineered.close_to_vcp * _clipped_distance_to_zone_center_m(centers_m, settings)
     return terms
+
+
+def _speed_m_s(states: npt.NDArray[np.float32], places: FeaturePlaces) -> Array:
+    """The car's speed in each state."""
+    speed_m_s: Array = np.linalg.norm(states[:, places["velocity_m_s"]].astype(np.float64), axis=1)
+    return speed_m_s
 
 
 def _wheels_down(states: npt.NDArray[np.float32], places: FeaturePlaces) -> Array:
