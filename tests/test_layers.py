@@ -21,7 +21,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "simulator.chaos",
         "in_process",
     ),
-    ("multiprocess", "migration"),
+    ("multiprocess", "migration", "envs"),
     ("multiprocess.*_process", "multiprocess.supervisor", "multiprocess.run_setup"),
 )
 """Lowest first. `x.*` is every module of x that no later layer names."""
@@ -30,6 +30,7 @@ FORBIDDEN = {
     "agents": ("socket", "multiprocessing.connection"),
     "tmi_interaction": ("torch", "torchrl", "tensordict"),
     "in_process": ("torch", "torchrl", "tensordict", "socket"),
+    "envs": ("torch", "torchrl", "tensordict", "trackmania_rl.multiprocess"),
     "simulator": ("torch", "torchrl", "tensordict", "trackmania_rl.settings", "trackmania_rl.track"),
     "protocol": ("torch", "torchrl", "tensordict"),
     "features": ("torch",),

@@ -24,7 +24,7 @@ from trackmania_rl.simulator.inputs import controls_of_keys
 from trackmania_rl.simulator.race_batch import RaceBatch, RaceState, TrackForBatch
 from trackmania_rl.simulator.track_file import load_track
 from trackmania_rl.tmi_interaction.cutoffs import GOING_ON, REASON_OF_VERDICT, CutoffReason, CutoffRules
-from trackmania_rl.tmi_interaction.race_machine import GameTimings, RaceEnd, times_since
+from trackmania_rl.tmi_interaction.race_machine import GameTimings, Observation, RaceEnd, times_since
 from trackmania_rl.tmi_interaction.race_results import RaceColumns, end_race_stats, rollout_results
 from trackmania_rl.tmi_interaction.saved_states import SavedState, StatesOfRace
 from trackmania_rl.track.game_map import GameMap, load_game_map
@@ -156,6 +156,26 @@ class InProcessGames:
         rows_back = np.arange(1 - self.game.frames_per_state, 1)
         seen_rows = np.maximum(rows[:, np.newaxis] + rows_back, 0)  # (n, S)
         return self._columns.frames[games[:, np.newaxis], seen_rows, 0], self._columns.floats[games, rows]
+
+    def observation(self, game: int) -> Observation:
+        """What there is to decide upon in one game, as the race machine tells it; arrays as in `results`."""
+        at = (game, self._rows[game])
+        seen = self._columns
+        return Observation(
+            frame=seen.frames[at],
+            floats=seen.floats[at],
+            car=seen.car[at],
+            zone_idx=int(seen.zone_idx[at]),
+            meters=float(seen.meters[at]),
+            race_time_ms=int(seen.race_time_ms[at]),
+            position_m=seen.position_m[at],
+            speed_m_s=float(seen.speed_m_s[at]),
+        )
+
+    def progress(self, games: Games) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+        """Metres along the line and race time in ms (n,) of the newest states of some games."""
+        rows = self._rows[games]
+        return self._columns.meters[games, rows], self._columns.race_time_ms[games, rows]
 
     def step(self, games: Games, decision: BatchDecision, policy_s: float = 0.0) -> dict[int, RaceEnd]:
         """Make one action in some games, all of which are in a race.

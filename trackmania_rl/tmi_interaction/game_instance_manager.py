@@ -11,7 +11,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -45,6 +45,7 @@ MOST_MAPS_KEPT: Final = 16
 
 Connect = Callable[[int, float], GameTransport]
 """(port, timeout in seconds) -> a connected game."""
+Result = TypeVar("Result")
 
 
 class GameKeepsFailingError(GameError):
@@ -125,18 +126,33 @@ class GameInstanceManager:
             GameKeepsFailingError: if `MAX_ATTEMPTS` game instances failed.
         """
         game_map = self._map(map_entry)
-        for attempt in range(1, MAX_ATTEMPTS + 1):
+
+        def play(machine: RaceMachine) -> tuple[dict[str, Any], dict[str, Any]]:
             try:
-                return self._play(game_map, self.ensure_running(), policy, frames, observers, states)
-            except GameError as error:
-                log.warning("race on %s lost (attempt %d of %d): %s", game_map.name, attempt, MAX_ATTEMPTS, error)
-                self.close()
-                last_error = error
+                return self._play(game_map, machine, policy, frames, observers, states)
+            except GameError:
                 if states is not None:
                     states.begin = None  # it may be to blame: the start line always works
-        raise GameKeepsFailingError(
-            f"{MAX_ATTEMPTS} game instances in a row failed on map {game_map.name}: {last_error}"
-        ) from last_error
+                raise
+
+        return self._on_a_game_that_lives(game_map, play)
+
+    def begin_race(self, map_entry: MapEntry) -> tuple[RaceMachine, Observation]:
+        """Begin a race that the caller plays, one `RaceMachine.step` after the other.
+
+        A `GameError` out of a step means that the game is lost: `close` it, and begin another race.
+
+        Raises:
+            UserError: if map, line or port can't be used.
+            GameKeepsFailingError: if `MAX_ATTEMPTS` game instances failed.
+        """
+        game_map = self._map(map_entry)
+
+        def begin(machine: RaceMachine) -> tuple[RaceMachine, Observation]:
+            self._launcher.show_window()
+            return machine, machine.reset(game_map)
+
+        return self._on_a_game_that_lives(game_map, begin)
 
     def ensure_running(self) -> RaceMachine:
         """Connect to a game that runs; start one if there is none, or if it has become old or slow.
@@ -168,6 +184,19 @@ class GameInstanceManager:
         self._transport = self._machine = None
         self._speed = SpeedWatch()
         self._launcher.kill()
+
+    def _on_a_game_that_lives(self, game_map: GameMap, do: Callable[[RaceMachine], Result]) -> Result:
+        """Do something on a game; when that is lost, do it anew on another one."""
+        for attempt in range(1, MAX_ATTEMPTS + 1):
+            try:
+                return do(self.ensure_running())
+            except GameError as error:
+                log.warning("race on %s lost (attempt %d of %d): %s", game_map.name, attempt, MAX_ATTEMPTS, error)
+                self.close()
+                last_error = error
+        raise GameKeepsFailingError(
+            f"{MAX_ATTEMPTS} game instances in a row failed on map {game_map.name}: {last_error}"
+        ) from last_error
 
     def _start_game(self) -> None:
         """Start the launcher's game; the port of the one before may be in use for a moment longer."""
