@@ -48,6 +48,7 @@ from benchmarks.driving.runs import (  # noqa: E402
     find_tracks,
     make_folder,
     read_note,
+    read_variants,
     train,
 )
 from benchmarks.driving.score import Yardstick, greedy_races, read_yardsticks, scores_at  # noqa: E402
@@ -100,6 +101,14 @@ def parse_arguments() -> argparse.Namespace:
         help='a way to train, one curve; "NAME:" overrides nothing, config=FILE takes another configuration; may be '
         'repeated (default: one, "default:")',
     )
+    add(
+        "--variants",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="variants from a file, such as benchmarks/driving/ablation.txt",
+    )
     add("--jobs", type=whole_number(1, 64), default=1, help="trainings at a time; more than one share the machine")
     add(
         "--final-races",
@@ -128,7 +137,7 @@ def runs_of(arguments: argparse.Namespace) -> list[Run]:
     Raises:
         UserError: if something on the command line cannot be.
     """
-    texts = arguments.variant or ["default:"]
+    texts = [text for file in arguments.variants for text in read_variants(file)] + arguments.variant or ["default:"]
     variants = [Variant.read(text, arguments.config.resolve(), arguments.set) for text in texts]
     names = [variant.name for variant in variants]
     if len(set(names)) < len(names):

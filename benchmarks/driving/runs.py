@@ -206,6 +206,24 @@ def map_cycle_of(track: Path) -> str:
     return f"map_cycle={(explored, evaluated)!r}"
 
 
+def read_variants(file: Path) -> list[str]:
+    """The variants of a file, as `Variant.read` takes them: one a line; indented lines go on with the one before.
+
+    Empty lines and lines that begin with a number sign are passed over.
+
+    Raises:
+        UserError: if the file cannot be read, or holds none.
+    """
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"--variants {file}: cannot be read: {error}") from error
+    text = "\n".join(line for line in lines if line.strip() and not line.startswith("#"))
+    if not text:
+        raise UserError(f"--variants {file}: there is none in it; write one a line, as --variant has them")
+    return [re.sub(r"\n\s+", " ", variant) for variant in re.split(r"\n(?=\S)", text)]
+
+
 def make_folder(output: Path) -> None:
     """Make the benchmark's folder.
 

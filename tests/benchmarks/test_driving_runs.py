@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from trackmania_rl.errors import UserError
+from trackmania_rl.settings import load_settings
 
 
 @pytest.fixture(autouse=True)
@@ -79,6 +80,29 @@ def test_a_variant_written_in_another_way_is_refused(config_file, text):
 
     with pytest.raises(UserError, match="write it as"):
         Variant.read(text, config_file, [])
+
+
+def test_variants_of_a_file_stand_one_a_line(tmp_path):
+    from benchmarks.driving.runs import read_variants
+
+    file = tmp_path / "variants.txt"
+    file.write_text("# what is compared\n\ndefault:\nslow: lr_schedule=((0, 1e-4),)\n    batch_size=32\n\nlast:\n")
+    assert read_variants(file) == ["default:", "slow: lr_schedule=((0, 1e-4),) batch_size=32", "last:"]
+    file.write_text("# nothing\n")
+    with pytest.raises(UserError, match="there is none in it"):
+        read_variants(file)
+    with pytest.raises(UserError, match="No such file"):
+        read_variants(tmp_path / "absent.txt")
+
+
+def test_each_variant_of_the_ablation_differs_from_the_default(repository_root, config_file):
+    from benchmarks.driving.runs import Variant, plain_settings, read_variants
+
+    texts = read_variants(repository_root / "benchmarks" / "driving" / "ablation.txt")
+    variants = [Variant.read(text, config_file, ()) for text in texts]
+    settings = [plain_settings(load_settings(one.config_file, one.overrides)) for one in variants]
+    assert variants[0].name == "default"
+    assert len({one.name for one in variants}) == len({str(one) for one in settings}) == len(variants)
 
 
 def test_a_run_drives_its_track_four_times_exploring_and_once_greedily(run):
