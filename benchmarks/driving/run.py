@@ -38,7 +38,6 @@ sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not 
 from benchmarks.driving.report import MeasuredRun, group_runs, markdown, table_of, write_report  # noqa: E402
 from benchmarks.driving.runs import (  # noqa: E402
     Run,
-    Variant,
     blind_files_of,
     commit,
     complete_notes,
@@ -48,10 +47,10 @@ from benchmarks.driving.runs import (  # noqa: E402
     find_tracks,
     make_folder,
     read_note,
-    read_variants,
     train,
 )
 from benchmarks.driving.score import Yardstick, greedy_races, read_yardsticks, scores_at  # noqa: E402
+from benchmarks.driving.variants import Variant, read_variants  # noqa: E402
 from trackmania_rl.argument_types import whole_number  # noqa: E402
 from trackmania_rl.command_line import FAILED, command, end_in_order_when_terminated  # noqa: E402
 from trackmania_rl.errors import UserError  # noqa: E402

@@ -10,7 +10,6 @@ from __future__ import annotations
 import datetime
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -21,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.driving.variants import Variant
 from trackmania_rl.errors import UserError
 from trackmania_rl.settings import Settings, load_settings
 from trackmania_rl.simulator.track_file import find_track_file, reference_line_file
@@ -37,44 +37,6 @@ BLIND_LIMIT_S = 3600.0
 LOOK_EVERY_S = 0.2
 FINAL_ENDING, BLIND_MARK = "-final.json", "-blind-"
 OWN_TO_EACH_RUN = ("run_name", "seed", "map_cycle", "base_tmi_port", "terminal_view")
-
-
-@dataclass(frozen=True)
-class Variant:
-    """One way to train.
-
-    Attributes:
-        name: in file names and pictures.
-        config_file: its configuration.
-        overrides: `NAME=VALUE` texts that win over the file.
-    """
-
-    name: str
-    config_file: Path
-    overrides: tuple[str, ...]
-
-    @classmethod
-    def read(cls, text: str, config_file: Path, overrides: Sequence[str]) -> Variant:
-        """A variant as the command line has it: `name: NAME=VALUE NAME=VALUE`; `config=FILE` takes another file.
-
-        Args:
-            text: values may hold spaces: a new setting begins where a name and an equals sign follow a space.
-            config_file: unless the text names one.
-            overrides: settings of all variants; those of the text win.
-
-        Raises:
-            UserError: if it is written in another way.
-        """
-        name, colon, rest = text.partition(":")
-        words = re.split(r"\s+(?=[A-Za-z_]\w*=)", rest.strip()) if rest.strip() else []
-        if not colon or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.-]*", name) or any("=" not in word for word in words):
-            raise UserError(
-                f'--variant {text!r}: write it as "name: NAME=VALUE NAME=VALUE", for example "double: use_ddqn=True"; '
-                "the name is of letters, digits, dots and dashes"
-            )
-        files = [Path(word.removeprefix("config=")) for word in words if word.startswith("config=")]
-        own = tuple(word for word in words if not word.startswith("config="))
-        return cls(name, files[-1] if files else config_file, (*overrides, *own))
 
 
 @dataclass(frozen=True)
@@ -204,24 +166,6 @@ def map_cycle_of(track: Path) -> str:
     explored = entry | {"is_explo": True, "repeat": EXPLORED_RACES}
     evaluated = entry | {"is_explo": False, "repeat": 1}
     return f"map_cycle={(explored, evaluated)!r}"
-
-
-def read_variants(file: Path) -> list[str]:
-    """The variants of a file, as `Variant.read` takes them: one a line; indented lines go on with the one before.
-
-    Empty lines and lines that begin with a number sign are passed over.
-
-    Raises:
-        UserError: if the file cannot be read, or holds none.
-    """
-    try:
-        lines = file.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"--variants {file}: cannot be read: {error}") from error
-    text = "\n".join(line for line in lines if line.strip() and not line.startswith("#"))
-    if not text:
-        raise UserError(f"--variants {file}: there is none in it; write one a line, as --variant has them")
-    return [re.sub(r"\n\s+", " ", variant) for variant in re.split(r"\n(?=\S)", text)]
 
 
 def make_folder(output: Path) -> None:

@@ -38,7 +38,8 @@ def yardsticks():
 
 @pytest.fixture
 def run(config_file, repository_root, tmp_path):
-    from benchmarks.driving.runs import Run, Variant
+    from benchmarks.driving.runs import Run
+    from benchmarks.driving.variants import Variant
 
     return Run(Variant("base", config_file, ()), repository_root / "maps" / "ring.toml", 7, 3, tmp_path, 20_016)
 
@@ -62,7 +63,7 @@ def write_note(run, **changes):
 
 
 def test_a_variant_is_read_with_spaces_in_its_values(config_file):
-    from benchmarks.driving.runs import Variant
+    from benchmarks.driving.variants import Variant
 
     text = "slow: lr_schedule=((0, 1e-4), (9, 1e-5))  use_ddqn=True"
     variant = Variant.read(text, config_file, ["batch_size=32"])
@@ -76,14 +77,14 @@ def test_a_variant_is_read_with_spaces_in_its_values(config_file):
 
 @pytest.mark.parametrize("text", ["no colon", "a/b: x=1", ": x=1", "name: nonsense", "under_score: x=1"])
 def test_a_variant_written_in_another_way_is_refused(config_file, text):
-    from benchmarks.driving.runs import Variant
+    from benchmarks.driving.variants import Variant
 
     with pytest.raises(UserError, match="write it as"):
         Variant.read(text, config_file, [])
 
 
 def test_variants_of_a_file_stand_one_a_line(tmp_path):
-    from benchmarks.driving.runs import read_variants
+    from benchmarks.driving.variants import read_variants
 
     file = tmp_path / "variants.txt"
     file.write_text("# what is compared\n\ndefault:\nslow: lr_schedule=((0, 1e-4),)\n    batch_size=32\n\nlast:\n")
@@ -96,7 +97,8 @@ def test_variants_of_a_file_stand_one_a_line(tmp_path):
 
 
 def test_each_variant_of_the_ablation_differs_from_the_default(repository_root, config_file):
-    from benchmarks.driving.runs import Variant, plain_settings, read_variants
+    from benchmarks.driving.runs import plain_settings
+    from benchmarks.driving.variants import Variant, read_variants
 
     texts = read_variants(repository_root / "benchmarks" / "driving" / "ablation.txt")
     variants = [Variant.read(text, config_file, ()) for text in texts]
@@ -166,7 +168,7 @@ def test_a_process_ends_when_it_is_told_to(tmp_path):
 
 def test_the_report_joins_seeds_and_tracks(run, repository_root, yardsticks, tmp_path):
     from benchmarks.driving.report import MeasuredRun, group_runs, table_of, write_report
-    from benchmarks.driving.runs import Variant
+    from benchmarks.driving.variants import Variant
 
     measured = []
     for variant, track, seed in [
