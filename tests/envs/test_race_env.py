@@ -114,6 +114,7 @@ def test_an_image_holds_the_last_frames(make_env: MakeEnv, image: dict, transpor
     images = [env.step(0)[0]["image"] for _ in range(30)]
     assert (images[-1][:-1] == images[-2][1:]).all()
     assert (images[-1] != images[-20]).any()
+    assert env.metadata["render_fps"] == 20
     shown = env.render()
     assert shown.shape == (30, 40, 3)
     assert (shown == images[-1][-1][..., None]).all()
@@ -172,6 +173,13 @@ def test_a_step_needs_a_race(make_env: MakeEnv) -> None:
     play(env, [])
     with pytest.raises(ResetNeeded, match="call reset first"):
         env.step(0)
+
+
+def test_an_action_that_there_is_not_is_refused(make_env: MakeEnv) -> None:
+    env = make_env("straight")
+    env.reset()
+    with pytest.raises(AssertionError, match="action -1 is not in Discrete"):
+        env.step(-1)
 
 
 def test_rendering_needs_an_image(make_env: MakeEnv) -> None:

@@ -55,7 +55,7 @@ class RaceEnv(gymnasium.Env[Shown, np.int64]):
         UserError: if it is to render, but has no image.
     """
 
-    metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 20}  # noqa: RUF012  # no ClassVar: gymnasium declares none
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"]}  # noqa: RUF012
 
     def __init__(
         self,
@@ -72,6 +72,7 @@ class RaceEnv(gymnasium.Env[Shown, np.int64]):
                 f'render_mode = "{render_mode}": without an image there is nothing to show; make the environment with '
                 'overrides={"image_width_px": 160, "image_height_px": 120}'
             )
+        self.metadata = self.metadata | {"render_fps": 1000 / settings.game.ms_per_action}
         self.render_mode = render_mode
         self._settings = settings
         self._maps = tuple(maps)
@@ -111,6 +112,7 @@ class RaceEnv(gymnasium.Env[Shown, np.int64]):
         before = self._seen
         if before is None:
             raise ResetNeeded("no race is under way: call reset first")
+        assert self.action_space.contains(action), f"action {action} is not in {self.action_space}"
         self._n_actions_made += 1
         try:
             reached = self._game.step(int(action))

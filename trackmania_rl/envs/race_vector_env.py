@@ -45,7 +45,7 @@ class RaceVectorEnv(VectorEnv[Shown, Array, Array]):
         resources: closed with the environment.
     """
 
-    metadata: dict[str, Any] = {"render_modes": [], "autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012  # no ClassVar: gymnasium declares none
+    metadata: dict[str, Any] = {"render_modes": [], "autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012
 
     def __init__(
         self,
@@ -95,6 +95,7 @@ class RaceVectorEnv(VectorEnv[Shown, Array, Array]):
 
     def step(self, actions: Array) -> tuple[Shown, Array, Array, Array, dict[str, Any]]:
         """Make an action (K,) in every game; those whose race had ended begin the next one instead."""
+        assert self.action_space.contains(actions), f"actions {actions} are not in {self.action_space}"
         begun, driven = np.flatnonzero(self._has_ended), np.flatnonzero(~self._has_ended)
         rewards, terminated, truncated = np.zeros(self.num_envs), *np.zeros((2, self.num_envs), dtype=np.bool_)
         ends = self._drive(driven, actions[driven]) if len(driven) > 0 else {}
