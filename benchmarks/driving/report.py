@@ -15,6 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
+from benchmarks.driving.comparison import Comparison, Difference, RunKey, compare
 from benchmarks.driving.score import (
     Axis,
     RunFigures,
@@ -121,6 +122,27 @@ def table_of(groups: Sequence[Group]) -> list[list[str]]:
     return rows + _rows_of_all_tracks(groups, minutes, len(head))
 
 
+def compare_variants(groups: Sequence[Group]) -> list[Comparison]:
+    """Each variant against the first, over all tracks; empty where there is but one."""
+    runs: dict[str, dict[RunKey, RunFigures]] = {}
+    for group in groups:
+        for run in group.runs:
+            runs.setdefault(group.variant, {})[group.track, run.note["seed"]] = run.figures
+    return compare(runs) if len(runs) > 1 else []
+
+
+def comparison_table(comparisons: Sequence[Comparison]) -> list[list[str]]:
+    """The table of at least one comparison as texts, its headings first."""
+    first = comparisons[0].variant
+    rows = [["variant", "runs", "frames", "last minute", f"less {first}", "mean", f"less {first}"]]
+    for one in comparisons:
+        last_minute, mean = f"{one.last_minute_score:.3f}", f"{one.mean_score:.3f}"
+        row = [one.variant, str(one.n_pairs), f"{one.frames:,.0f}"]
+        row += [last_minute, _difference(one.last_minute_difference), mean, _difference(one.mean_difference)]
+        rows.append(row)
+    return rows
+
+
 def markdown(rows: Sequence[Sequence[str]]) -> str:
     """A table in markdown."""
     lines = ["| " + " | ".join(row) + " |" for row in rows]
@@ -151,13 +173,17 @@ def write_report(
     Returns:
         The files.
     """
-    rows = table_of(groups)
+    tables = [table_of(groups)]
+    comparisons = compare_variants(groups)
+    if comparisons:
+        tables.append(comparison_table(comparisons))
     content = {
         "made": made,
         "yardsticks": {name: yardstick.model_dump() for name, yardstick in yardsticks.items()},
         "groups": [
             {"track": group.track, "variant": group.variant, "summary": asdict(group.summary)} for group in groups
         ],
+        "comparisons": [asdict(one) for one in comparisons],
         "runs": [
             run.note | {"figures": asdict(run.figures), "final": run.final, "blind": run.blind}
             for group in groups
@@ -165,8 +191,8 @@ def write_report(
         ],
     }
     texts = {
-        "table.md": markdown(rows),
-        "table.rst": restructured(rows),
+        "table.md": "\n".join(map(markdown, tables)),
+        "table.rst": "\n".join(map(restructured, tables)),
         "results.json": json.dumps(_finite(content), indent=1) + "\n",
     }
     for name, text in texts.items():
@@ -290,6 +316,13 @@ def _spread(scores: Spread) -> str:
     if scores.lowest == scores.highest:
         return f"{scores.median:.3f}"
     return f"{scores.median:.3f} ({scores.lowest:.3f} to {scores.highest:.3f})"
+
+
+def _difference(difference: Difference | None) -> str:
+    if difference is None:
+        return ""
+    error = "" if math.isinf(difference.standard_error) else f" ± {difference.standard_error:.3f}"
+    return f"{difference.mean:+.3f}{error}"
 
 
 def _final(runs: Sequence[MeasuredRun]) -> str:

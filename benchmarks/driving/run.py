@@ -35,7 +35,15 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 PROJECT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not installed, and from anywhere
 
-from benchmarks.driving.report import MeasuredRun, group_runs, markdown, table_of, write_report  # noqa: E402
+from benchmarks.driving.report import (  # noqa: E402
+    MeasuredRun,
+    compare_variants,
+    comparison_table,
+    group_runs,
+    markdown,
+    table_of,
+    write_report,
+)
 from benchmarks.driving.runs import (  # noqa: E402
     Run,
     blind_files_of,
@@ -246,6 +254,8 @@ def report(arguments: argparse.Namespace, console: Console) -> None:
     }
     files = write_report(folder, groups, yardsticks, made)
     console.print(Markdown(markdown(table_of(groups))))
+    if comparisons := compare_variants(groups):
+        console.print(Markdown(markdown(comparison_table(comparisons))))
     for file in files:
         console.print(f"wrote {file}", soft_wrap=True, highlight=False)
 

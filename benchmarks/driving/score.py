@@ -75,6 +75,8 @@ class RunFigures:
         best_ms: the fastest greedy race; None without a finish.
         n_greedy: greedy races.
         frames: actions in all.
+        last_minute_score: the median over all greedy races of the last minute, some fifty (the score at its end is of
+            ten); 0 without one.
     """
 
     minutes: int
@@ -86,6 +88,12 @@ class RunFigures:
     best_ms: int | None
     n_greedy: int
     frames: int
+    last_minute_score: float
+
+    @property
+    def mean_score(self) -> float:
+        """The mean over the minutes: the area under the curve."""
+        return statistics.fmean(self.score_by_minute)
 
 
 @dataclass(frozen=True)
@@ -180,6 +188,7 @@ def run_figures(races: Sequence[Race], track: str, yardstick: Yardstick, minutes
     greedy = greedy_races(races, track)
     moments_s = [60 * (minute + 1) for minute in range(minutes)]
     ends_s = [race["wall_s"] for race in races]
+    last_minute = [race_score(race, yardstick.planner_ms) for race in greedy if race["wall_s"] > 60 * (minutes - 1)]
     frames = [0, *(race["frames_total"] for race in races)]
 
     def beats_scripted(window: Sequence[Race]) -> bool:
@@ -196,6 +205,7 @@ def run_figures(races: Sequence[Race], track: str, yardstick: Yardstick, minutes
         best_ms=min((race["race_time_ms"] for race in greedy if race["race_finished"]), default=None),
         n_greedy=len(greedy),
         frames=frames[-1],
+        last_minute_score=statistics.median(last_minute) if last_minute else 0.0,
     )
 
 
@@ -206,7 +216,7 @@ class Summary:
     Attributes:
         n_seeds: how many.
         score_by_minute: (minutes,) spread over the seeds, as far as the shortest run goes.
-        mean_score: of each seed's mean over its minutes: the area under its curve.
+        mean_score: of `RunFigures.mean_score`.
         first_finish_s: of `RunFigures.first_finish`; `_frames`: the same in actions; likewise the other milestones.
         best_ms: of each seed's fastest greedy race, inf where it has none.
         frames: actions in all.
@@ -237,7 +247,7 @@ def summarize(runs: Sequence[RunFigures]) -> Summary:
     return Summary(
         n_seeds=len(runs),
         score_by_minute=tuple(Spread.of([run.score_by_minute[minute] for run in runs]) for minute in range(minutes)),
-        mean_score=Spread.of([statistics.fmean(run.score_by_minute) for run in runs]),
+        mean_score=Spread.of([run.mean_score for run in runs]),
         first_finish_s=first_finish[0],
         first_finish_frames=first_finish[1],
         regular_finish_s=regular_finish[0],

@@ -167,7 +167,7 @@ def test_a_process_ends_when_it_is_told_to(tmp_path):
 
 
 def test_the_report_joins_seeds_and_tracks(run, repository_root, yardsticks, tmp_path):
-    from benchmarks.driving.report import MeasuredRun, group_runs, table_of, write_report
+    from benchmarks.driving.report import MeasuredRun, compare_variants, group_runs, table_of, write_report
     from benchmarks.driving.variants import Variant
 
     measured = []
@@ -210,12 +210,17 @@ def test_the_report_joins_seeds_and_tracks(run, repository_root, yardsticks, tmp
         *("blind-0.5-7-9", "", ""),
         *("0.292 (0.250 to 0.333) finished", "0.292 (0.250 to 0.333) finished", "", ""),
     ]
+    comparisons = compare_variants(groups)
+    assert [(one.variant, one.n_pairs) for one in comparisons] == [("base", 4), ("other", 4)]
+    assert comparisons[1].last_minute_difference.mean > 0.1  # 25 s and 40 s
+    assert compare_variants(groups[:1]) == []
     files = write_report(tmp_path, groups, yardsticks, {"command": ["run.py"]})
     assert [file.name for file in files] == ["table.md", "table.rst", "results.json", "curves.png"]
     results = json.loads((tmp_path / "results.json").read_text(), parse_constant=pytest.fail)  # no Infinity
     assert len(results["runs"]) == 8
     assert results["groups"][0]["summary"]["beats_scripted_s"]["median"] is None
-    assert (tmp_path / "table.md").read_text().count("\n") == len(rows) + 1
+    assert [one["variant"] for one in results["comparisons"]] == ["base", "other"]
+    assert (tmp_path / "table.md").read_text().count("\n") == len(rows) + 1 + 1 + 4  # a second table of four lines
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 

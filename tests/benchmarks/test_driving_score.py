@@ -92,6 +92,8 @@ def test_figures_of_a_run(yardstick):
     )
     assert figures.frames_by_minute == (1_200, 1_500)
     assert (figures.best_ms, figures.n_greedy, figures.frames) == (19_000, 14, 1_500)
+    assert figures.last_minute_score == statistics.median([PLANNER_MS / 20_000, PLANNER_MS / 19_000])  # at 65 and 70 s
+    assert figures.mean_score == statistics.fmean(figures.score_by_minute)
 
 
 def test_what_never_was_is_later_than_anything(yardstick):
@@ -117,6 +119,7 @@ def test_a_run_without_races_scores_nothing(yardstick):
 
     figures = run_figures([], "valley", yardstick, minutes=1)
     assert (figures.score_by_minute, figures.frames_by_minute, figures.frames) == ((0.0,), (0,), 0)
+    assert figures.last_minute_score == 0.0
 
 
 def test_yardsticks_are_read_or_their_making_is_told(tmp_path, yardstick):
