@@ -92,6 +92,7 @@ class TrackPlanner:
         self._script = output_folder / "plans" / f"{self.name}.inputs"
         self._line = output_folder / "plans" / f"{self.name}.line.npz"
         self._rounds = 0
+        self._elites: list[line_search.LineDriver] = []  # the best first
         stored = read_entries(self._yardsticks).get(self.name)
         self.plan, self.entry = self._begin(stored, drives_of_tuning, [self._race_of(file) for file in begin_with])
         self._store()
@@ -158,7 +159,7 @@ class TrackPlanner:
         """The stored plan and times, as far as they are this track's; the scripted driver's else."""
         stored_plan = self._stored_plan()
         candidates = [*races] if stored_plan is None else [stored_plan, *races]
-        entry = {"length_m": round(length_m(self.track), 1)}
+        entry: Entry = {"length_m": round(length_m(self.track), 1)}
         for key, settings in (("scripted_careful_ms", CAREFUL_DRIVER), ("scripted_fast_ms", FAST_DRIVER)):
             race = scripted_race(self.track, settings)
             entry[key] = None if race is None else race[0]

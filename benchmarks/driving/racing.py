@@ -119,7 +119,12 @@ def drive_actions(track: Track, actions: npt.NDArray[np.int8]) -> Drive:
     states = empty_field(course, len(actions) + 1)
     copy_race(start_of(track), 0, states, 0)
     finish_ms, n_actions, overshoot_m = follow(course, states, actions, 0)
-    kept = Field(*(column[:n_actions] for column in states))
+    kept = Field(
+        states.cars[:n_actions],
+        states.gate_is_passed[:n_actions],
+        states.passed_count[:n_actions],
+        states.times_ms[:n_actions],
+    )
     return Drive(finish_ms, n_actions, overshoot_m, kept)
 
 

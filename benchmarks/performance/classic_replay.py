@@ -66,7 +66,8 @@ class ClassicReplay:
             reward += advanced_m * self.reward.reward_per_m_advanced_along_centerline
             rewards.append(reward)
         gammas = np.array([self.gamma ** (k + 1) for k in range(self.replay.n_steps)], dtype=np.float32)
-        train, test = [], []
+        train: list[ClassicExperience] = []
+        test: list[ClassicExperience] = []
         for i in range(n_states - 1):
             n_steps = min(self.replay.n_steps, n_states - 1 - i)
             if self.replay.discard_non_greedy_actions_in_nsteps:
@@ -98,7 +99,7 @@ class ClassicReplay:
     def _potential(self, zone_centers_m: npt.NDArray[np.float32]) -> float:
         distance_m = max(
             self.reward.shaped_reward_min_dist_to_cur_vcp_m,
-            min(self.reward.shaped_reward_max_dist_to_cur_vcp_m, np.linalg.norm(zone_centers_m[:3])),
+            min(self.reward.shaped_reward_max_dist_to_cur_vcp_m, float(np.linalg.norm(zone_centers_m[:3]))),
         )
         return self.reward.shaped_reward_dist_to_cur_vcp * distance_m
 

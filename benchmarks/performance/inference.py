@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -76,7 +78,7 @@ def _measure(
         ("one state", 1, lambda: inferer.act(frames[0], floats[0])),
         (f"{BATCH} states", BATCH, lambda: inferer.act_batch(frames, floats)),
     ):
-        times = times_in_turns(options, ours=act, classic=lambda n=n: act_classic(n))
+        times = times_in_turns(options, ours=act, classic=partial(act_classic, n))
         with FlopCounterMode(display=False) as counter:
             act()
         arithmetic_ms = machine.compute_ms(counter.get_total_flops())

@@ -25,6 +25,7 @@ from benchmarks.performance.measuring import DEFAULT_SIZE, Figure, Options
 from benchmarks.performance.training import END_WITHIN_S, Usage, train_command, usage
 from trackmania_rl.multiprocess.live_settings import append_overrides
 from trackmania_rl.settings import load_settings
+from trackmania_rl.telemetry.learning_summary import Race
 
 PART = "scaling"
 REPLAY_RATIO = "number_times_single_memory_is_used_before_discard"
@@ -148,7 +149,7 @@ class _Run:
         races = self._races()
         return int(races[-1]["frames_total"]) if races else 0
 
-    def _races(self) -> list[dict[str, object]]:
+    def _races(self) -> list[Race]:
         for file in self._folder.rglob("races.jsonl"):
             return [json.loads(line) for line in file.read_text().splitlines(keepends=True) if line.endswith("\n")]
         return []

@@ -70,7 +70,7 @@ def play(arguments: argparse.Namespace) -> bool:
     is_simulated = settings.game.game == "simulated"
     map_path = str(find_track_file(arguments.map, arguments.maps_folder)) if is_simulated else arguments.map
     launcher = make_launcher(
-        settings.game, settings.user, arguments.port or settings.user.base_tmi_port, arguments.maps_folder
+        settings.game, settings.user, arguments.port or settings.game.base_tmi_port, arguments.maps_folder
     )
     all_finished = True
     if arguments.output is not None:

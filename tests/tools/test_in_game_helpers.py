@@ -140,14 +140,15 @@ def test_play_in_the_real_games_folders(tool, kart_inputs, repository_root, tmp_
     (base / "Tracks" / "Challenges" / "kart.toml").touch()  # the map, as far as the launcher looks
     shutil.copytree(repository_root / "config_files", config, ignore=shutil.ignore_patterns("__pycache__"))
     user_config = config / "user_config.py"
-    user_config.write_text(user_config.read_text() + f"\ntrackmania_base_path = {str(base)!r}\n")
+    user_config_text = user_config.read_text() + f"\ntrackmania_base_path = {str(base)!r}\n"
     output = tmp_path / "played"
     game = ListeningGame(
         repository_root / "maps", documents / "TMInterface" / "Scripts", autosaves / "me_kart.Replay.gbx"
     )
     words = ("--map", "kart.toml", "--speed", 1000, "--config", config / "config_tmnf.py", "--output", output)
     with served(game) as port:
-        assert tool("play_inputs", kart_inputs, *words, "--port", port) == 0
+        user_config.write_text(f"{user_config_text}base_tmi_port = {port}\n")
+        assert tool("play_inputs", kart_inputs, *words) == 0
     assert "finished in" in capsys.readouterr().out
     assert game.told[-2:] == ['map "kart.toml"', 'load "trackmania_rl_play.txt"']
     (replay,) = output.glob("fast_*.Replay.Gbx")

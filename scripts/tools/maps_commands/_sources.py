@@ -119,7 +119,7 @@ def from_blocks(map_file: Path, as_far_as_possible: bool = False) -> Source:
     """
     challenge = read_challenge(map_file)
     line = line_from_blocks(challenge, as_far_as_possible=as_far_as_possible)
-    notes = () if line.gap is None else (f"the line is not whole: {line.gap}",)
+    notes: tuple[str, ...] = () if line.gap is None else (f"the line is not whole: {line.gap}",)
     unseen = sorted({block.name for block in line.blocks} - SEEN_DRIVEN)
     if unseen:
         notes += (f"never compared with a driven race, only inferred: {', '.join(unseen)}; check the picture",)

@@ -60,13 +60,14 @@ def run(arguments: argparse.Namespace) -> int:
             script = inputs_file(path, track_file.stem)
             player = player or stack.enter_context(simulated_game(arguments.maps_folder))
             runs.append(drive_script(player, str(track_file), script, f"{letter}: {script.stem}")[1])
-    comparison = compare_runs(*runs, line_m=None if track_file is None else _line(track_file))
+    run_a, run_b = runs
+    comparison = compare_runs(run_a, run_b, line_m=None if track_file is None else _line(track_file))
     print_comparison(Console(), comparison)
     if arguments.output is not None:
         # matplotlib takes a second to import, which every other command would wait for.
         from trackmania_rl.telemetry.comparison_picture import save_comparison
 
-        name = f"{runs[1].label} against {runs[0].label}"
+        name = f"{run_b.label} against {run_a.label}"
         save_comparison(comparison, name if track_file is None else f"{track_file.stem}: {name}", arguments.output)
         print(f"wrote {arguments.output}")
     return 0

@@ -125,8 +125,8 @@ def print_times(console: Console, races: Sequence[RaceTimes], unreadable: dict[s
         console.print()
     if unreadable:
         console.print(Text("not readable", style="bold red"))
-        for file, reason in unreadable.items():
-            console.print(Text(f"{file}: {reason}"), soft_wrap=True)
+        for path, reason in unreadable.items():
+            console.print(Text(f"{path}: {reason}"), soft_wrap=True)
     if not races and not unreadable:
         console.print("no replay or ghost (.Replay.Gbx, .Ghost.Gbx) is there")
 
