@@ -6,11 +6,6 @@ import statistics
 import pytest
 
 
-@pytest.fixture(autouse=True)
-def _import_from_the_repository(monkeypatch, repository_root):
-    monkeypatch.syspath_prepend(repository_root)  # benchmarks/ is no installed package
-
-
 def figures(last_minute, mean, minutes=2, frames=500):
     from benchmarks.driving.score import Milestone, RunFigures
 

@@ -14,11 +14,6 @@ from trackmania_rl.simulator.world import Track, build_ribbon
 SHIPPED = ("valley", "speedway", "hills", "kart", "rally", "jump", "ring")
 
 
-@pytest.fixture(autouse=True)
-def _import_from_the_repository(monkeypatch, repository_root):
-    monkeypatch.syspath_prepend(repository_root)  # benchmarks/ is no installed package
-
-
 @pytest.fixture(scope="module")
 def folder(repository_root) -> Path:
     return repository_root / "benchmarks" / "driving"

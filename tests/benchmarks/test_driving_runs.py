@@ -16,11 +16,6 @@ from trackmania_rl.errors import UserError
 from trackmania_rl.settings import load_settings
 
 
-@pytest.fixture(autouse=True)
-def _import_from_the_repository(monkeypatch, repository_root):
-    monkeypatch.syspath_prepend(repository_root)  # benchmarks/ is no installed package
-
-
 @pytest.fixture
 def config_file(repository_root):
     return repository_root / "config_files" / "config.py"

@@ -9,11 +9,6 @@ import pytest
 PLANNER_MS = 20_000
 
 
-@pytest.fixture(autouse=True)
-def _import_from_the_repository(monkeypatch, repository_root):
-    monkeypatch.syspath_prepend(repository_root)  # benchmarks/ is no installed package
-
-
 @pytest.fixture
 def yardstick():
     from benchmarks.driving.score import Yardstick

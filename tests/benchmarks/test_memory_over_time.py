@@ -5,11 +5,6 @@ import sys
 import pytest
 
 
-@pytest.fixture(autouse=True)
-def _import_from_the_repository(monkeypatch, repository_root):
-    monkeypatch.syspath_prepend(repository_root)  # benchmarks/ is no installed package
-
-
 @pytest.mark.slow
 def test_a_short_training_is_read(monkeypatch, capsys, tmp_path):
     import json

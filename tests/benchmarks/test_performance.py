@@ -8,11 +8,6 @@ import pytest
 import torch
 
 
-@pytest.fixture(autouse=True)
-def _import_from_the_repository(monkeypatch, repository_root):
-    monkeypatch.syspath_prepend(repository_root)  # benchmarks/ is no installed package
-
-
 @pytest.fixture
 def options():
     from benchmarks.performance.measuring import Options
