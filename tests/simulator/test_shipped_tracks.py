@@ -12,7 +12,6 @@ from trackmania_rl.simulator.scripted_driver import (
     CAREFUL_DRIVER,
     FAST_DRIVER,
     drive,
-    fastest_settings,
     plan_speed_m_s,
 )
 from trackmania_rl.simulator.track_design import lay_out
@@ -123,12 +122,3 @@ def test_speeds_are_planned_so_that_corners_can_be_reached(maps_folder):
     assert lost_per_section.max() <= 2.0 * CAREFUL_DRIVER.braking_m_s2 * 0.5 * (1.0 + 1e-6)
     # Radius 15 m is held at 97 km/h.
     assert plan_m_s.min() == pytest.approx(CAREFUL_DRIVER.cornering * 97.0 / 3.6, rel=0.05)
-
-
-def test_the_fastest_of_several_settings_is_found(maps_folder):
-    track = load_track(maps_folder / "kart.toml")
-    found = fastest_settings(track, [CAREFUL_DRIVER, FAST_DRIVER])
-    assert found is not None
-    assert found[0] == FAST_DRIVER
-    assert found[1].race_time_ms == drive(track, FAST_DRIVER).race_time_ms
-    assert fastest_settings(track, []) is None

@@ -51,10 +51,6 @@ class FakeLauncher:
             self.log.append("kill")
         self.runs = False
 
-    def restart(self):
-        self.kill()
-        self.start()
-
     def show_window(self):
         assert self.runs
         self.times_shown += 1

@@ -62,7 +62,8 @@ def test_a_game_is_started_found_and_killed(make_launcher):
     launcher.wait_until_connectable(10)
     assert launcher.is_alive()
     first = launcher.pid
-    launcher.restart()
+    launcher.kill()
+    launcher.start()
     launcher.wait_until_connectable(10)
     assert launcher.pid != first
     assert not psutil.pid_exists(first)

@@ -127,7 +127,8 @@ def test_a_game_is_started_found_and_killed(make, game, hand_over, records, way)
     assert launcher.is_alive()
     assert psutil.Process(launcher.pid).name() == "TmForever.exe"
     first = launcher.pid
-    launcher.restart()
+    launcher.kill()
+    launcher.start()
     launcher.wait_until_connectable(10)
     assert launcher.pid != first
     assert is_gone(first)
@@ -317,7 +318,8 @@ def test_the_window_is_found_shown_and_focused_once(make, game):
     windows.minimised = True
     launcher.show_window()
     assert windows.log[2:] == [("restore", 77)]
-    launcher.restart()
+    launcher.kill()
+    launcher.start()
     launcher.show_window()
     assert windows.log[3:] == [("find", launcher.pid), ("focus", 77)]
 

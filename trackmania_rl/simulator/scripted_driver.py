@@ -11,7 +11,6 @@ some 0.15 s smooths them.
 """
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -161,13 +160,6 @@ def drive(
         lateral_m=log["lateral_m"],
         position_m=log["position_m"],
     )
-
-
-def fastest_settings(track: Track, candidates: Iterable[DriverSettings]) -> tuple[DriverSettings, DriveReport] | None:
-    """Return the fastest of several drives that finishes, or None where no candidate gets there."""
-    drives = [(settings, drive(track, settings)) for settings in candidates]
-    finished = [(settings, report) for settings, report in drives if report.race_time_ms is not None]
-    return min(finished, key=lambda pair: pair[1].race_time_ms or 0, default=None)
 
 
 def _by_surface(surface: npt.NDArray[np.int64], factors: dict[Surface, float]) -> FloatArray:

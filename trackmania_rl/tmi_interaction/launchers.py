@@ -72,10 +72,6 @@ class GameLauncher(Protocol):
         """End the game, whatever state it is in; nothing happens if there is none."""
         ...
 
-    def restart(self) -> None:
-        """Kill it and start it."""
-        ...
-
     def show_window(self) -> None:
         """Make sure that the game draws its pictures, as far as that depends on its window; never raises."""
         ...
@@ -147,11 +143,6 @@ class SimulatedGameLauncher:
         if self._errors is not None:
             self._errors.close()
             self._errors = None
-
-    def restart(self) -> None:
-        """See `GameLauncher.restart`."""
-        self.kill()
-        self.start()
 
     def show_window(self) -> None:
         """See `GameLauncher.show_window`; it has none."""

@@ -33,9 +33,6 @@ class RunningGame:
     def kill(self) -> None:
         """See `GameLauncher.kill`; it is not ours to end."""
 
-    def restart(self) -> None:
-        """See `GameLauncher.restart`; neither is it ours to restart."""
-
     def show_window(self) -> None:
         """See `GameLauncher.show_window`; whoever started it sees to it."""
 

@@ -166,11 +166,6 @@ class TmnfLauncher:
             self._records.remove(self.port)
         self._starter = self._game = self._window = None
 
-    def restart(self) -> None:
-        """See `GameLauncher.restart`."""
-        self.kill()
-        self.start()
-
     def wait_until_connectable(self, timeout_s: float) -> None:
         """See `GameLauncher.wait_until_connectable`."""
         deadline_s = time.monotonic() + timeout_s

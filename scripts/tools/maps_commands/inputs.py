@@ -12,8 +12,6 @@ from trackmania_rl.gbx.replay_inputs import ghost_events_of_script, ghost_of_dri
 from trackmania_rl.protocol.input_script import read_input_script, write_input_script
 from trackmania_rl.telemetry.terminal_view import format_time
 
-INPUTS_SUFFIX = ".inputs"
-
 
 def add_parser(subparsers: Any) -> None:
     """Add the command `inputs`."""
