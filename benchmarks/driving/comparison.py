@@ -25,17 +25,19 @@ class Difference:
     Attributes:
         mean: of the pairs' differences.
         standard_error: of that mean: the differences' standard deviation / sqrt(pairs); inf with one pair.
+        of_pairs: each pair's difference.
     """
 
     mean: float
     standard_error: float
+    of_pairs: tuple[float, ...]
 
     @classmethod
     def of(cls, differences: Sequence[float]) -> Difference:
         """Of at least one pair."""
         n_pairs = len(differences)
         error = statistics.stdev(differences) / math.sqrt(n_pairs) if n_pairs > 1 else math.inf
-        return cls(statistics.fmean(differences), error)
+        return cls(statistics.fmean(differences), error, tuple(differences))
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ class Comparison:
         frames: mean of those runs' actions.
         last_minute_score: mean of `RunFigures.last_minute_score`.
         mean_score: mean of `RunFigures.mean_score`.
-        last_minute_difference: of the former to the first variant; None for that one itself.
+        last_minute_difference: of the former to the first variant's; nothing but zeros for that one itself.
         mean_difference: of the latter.
     """
 
@@ -57,8 +59,8 @@ class Comparison:
     frames: float
     last_minute_score: float
     mean_score: float
-    last_minute_difference: Difference | None
-    mean_difference: Difference | None
+    last_minute_difference: Difference
+    mean_difference: Difference
 
 
 def compare(runs: Mapping[str, Mapping[RunKey, RunFigures]]) -> list[Comparison]:
@@ -70,7 +72,7 @@ def compare(runs: Mapping[str, Mapping[RunKey, RunFigures]]) -> list[Comparison]
     Returns:
         The variants in the order given, those left out that share no run with the first.
     """
-    first_variant, first_runs = next(iter(runs.items()))
+    first_runs = next(iter(runs.values()))
     comparisons = []
     for variant, own in runs.items():
         pairs = [
@@ -80,9 +82,6 @@ def compare(runs: Mapping[str, Mapping[RunKey, RunFigures]]) -> list[Comparison]
         ]
         if not pairs:
             continue
-        last_minute = Difference.of([one.last_minute_score - first.last_minute_score for one, first in pairs])
-        mean = Difference.of([one.mean_score - first.mean_score for one, first in pairs])
-        is_first = variant == first_variant
         comparisons.append(
             Comparison(
                 variant=variant,
@@ -90,8 +89,10 @@ def compare(runs: Mapping[str, Mapping[RunKey, RunFigures]]) -> list[Comparison]
                 frames=statistics.fmean(one.frames for one, _ in pairs),
                 last_minute_score=statistics.fmean(one.last_minute_score for one, _ in pairs),
                 mean_score=statistics.fmean(one.mean_score for one, _ in pairs),
-                last_minute_difference=None if is_first else last_minute,
-                mean_difference=None if is_first else mean,
+                last_minute_difference=Difference.of(
+                    [one.last_minute_score - first.last_minute_score for one, first in pairs]
+                ),
+                mean_difference=Difference.of([one.mean_score - first.mean_score for one, first in pairs]),
             )
         )
     return comparisons

@@ -35,15 +35,8 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 PROJECT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not installed, and from anywhere
 
-from benchmarks.driving.report import (  # noqa: E402
-    MeasuredRun,
-    compare_variants,
-    comparison_table,
-    group_runs,
-    markdown,
-    table_of,
-    write_report,
-)
+from benchmarks.driving.measured import MeasuredRun, compare_variants, group_runs  # noqa: E402
+from benchmarks.driving.report import comparison_table, markdown, table_of, write_report  # noqa: E402
 from benchmarks.driving.runs import (  # noqa: E402
     Run,
     blind_files_of,

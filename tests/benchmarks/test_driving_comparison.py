@@ -24,7 +24,7 @@ def figures(last_minute, mean, minutes=2, frames=500):
 
 
 def test_differences_are_taken_between_runs_of_the_same_track_and_seed():
-    from benchmarks.driving.comparison import compare
+    from benchmarks.driving.comparison import Difference, compare
 
     base = {("valley", 3): figures(0.5, 0.4), ("ring", 3): figures(0.9, 0.8), ("ring", 4): figures(0.7, 0.6)}
     other = {
@@ -35,8 +35,7 @@ def test_differences_are_taken_between_runs_of_the_same_track_and_seed():
     }
     first, second = compare({"base": base, "other": other})
     assert (first.variant, first.n_pairs, first.frames) == ("base", 3, 500)
-    assert first.last_minute_difference is None
-    assert first.mean_difference is None
+    assert first.last_minute_difference == first.mean_difference == Difference(0.0, 0.0, (0.0, 0.0, 0.0))
     assert (first.last_minute_score, first.mean_score) == (pytest.approx(0.7), pytest.approx(0.6))
     assert (second.variant, second.n_pairs, second.frames) == ("other", 2, 800)
     assert (second.last_minute_score, second.mean_score) == (pytest.approx(0.75), pytest.approx(0.55))

@@ -162,7 +162,8 @@ def test_a_process_ends_when_it_is_told_to(tmp_path):
 
 
 def test_the_report_joins_seeds_and_tracks(run, repository_root, yardsticks, tmp_path):
-    from benchmarks.driving.report import MeasuredRun, compare_variants, group_runs, table_of, write_report
+    from benchmarks.driving.measured import MeasuredRun, compare_variants, group_runs
+    from benchmarks.driving.report import table_of, write_report
     from benchmarks.driving.variants import Variant
 
     measured = []
@@ -210,13 +211,15 @@ def test_the_report_joins_seeds_and_tracks(run, repository_root, yardsticks, tmp
     assert comparisons[1].last_minute_difference.mean > 0.1  # 25 s and 40 s
     assert compare_variants(groups[:1]) == []
     files = write_report(tmp_path, groups, yardsticks, {"command": ["run.py"]})
-    assert [file.name for file in files] == ["table.md", "table.rst", "results.json", "curves.png"]
+    assert [file.name for file in files] == ["table.md", "table.rst", "results.json", "curves.png", "comparison.png"]
     results = json.loads((tmp_path / "results.json").read_text(), parse_constant=pytest.fail)  # no Infinity
     assert len(results["runs"]) == 8
     assert results["groups"][0]["summary"]["beats_scripted_s"]["median"] is None
     assert [one["variant"] for one in results["comparisons"]] == ["base", "other"]
     assert (tmp_path / "table.md").read_text().count("\n") == len(rows) + 1 + 1 + 4  # a second table of four lines
-    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+    for name in ("curves.png", "comparison.png"):
+        assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
+    assert write_report(tmp_path, groups[:1], yardsticks, {})[-1].name == "curves.png"  # nothing to compare with
 
 
 def command(repository_root, *words):

@@ -1,0 +1,76 @@
+"""Complete runs as the report looks at them: each judged, those that differ in their seed alone together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.driving.comparison import Comparison, RunKey, compare
+from benchmarks.driving.score import RunFigures, Summary, Yardstick, run_figures, summarize
+from trackmania_rl.telemetry.learning_summary import Race
+
+
+@dataclass(frozen=True)
+class MeasuredRun:
+    """A complete run.
+
+    Attributes:
+        note: its note, see `runs`.
+        races: lines of its `races.jsonl`, as far as they are judged.
+        figures: what they came to.
+        final: what `scripts/evaluate.py` found of its checkpoint, if it was asked.
+        blind: the same on generated tracks, by `blind-{difficulty}-{seeds}`.
+    """
+
+    note: dict[str, Any]
+    races: list[Race]
+    figures: RunFigures
+    final: dict[str, Any] | None
+    blind: dict[str, dict[str, Any]]
+
+    @classmethod
+    def judge(
+        cls,
+        note: dict[str, Any],
+        races: Sequence[Race],
+        yardstick: Yardstick,
+        minutes: int,
+        final: dict[str, Any] | None,
+        blind: dict[str, dict[str, Any]],
+    ) -> MeasuredRun:
+        """Look at a run's first minutes."""
+        seen = [race for race in races if race["wall_s"] <= 60 * minutes]
+        return cls(note, seen, run_figures(seen, note["track"], yardstick, minutes), final, blind)
+
+
+@dataclass(frozen=True)
+class Group:
+    """The runs of one variant on one track."""
+
+    variant: str
+    track: str
+    runs: list[MeasuredRun]
+    summary: Summary
+
+
+def group_runs(runs: Sequence[MeasuredRun]) -> list[Group]:
+    """Runs that differ in their seed alone, together: by track, then by variant, each in the order of its first run."""
+    tracks = list(dict.fromkeys(run.note["track"] for run in runs))
+    variants = list(dict.fromkeys(run.note["variant"] for run in runs))
+    groups = []
+    for track in tracks:
+        for variant in variants:
+            own = [run for run in runs if (run.note["track"], run.note["variant"]) == (track, variant)]
+            if own:
+                groups.append(Group(variant, track, own, summarize([run.figures for run in own])))
+    return groups
+
+
+def compare_variants(groups: Sequence[Group]) -> list[Comparison]:
+    """Each variant against the first, over all tracks; empty where there is but one."""
+    runs: dict[str, dict[RunKey, RunFigures]] = {}
+    for group in groups:
+        for run in group.runs:
+            runs.setdefault(group.variant, {})[group.track, run.note["seed"]] = run.figures
+    return compare(runs) if len(runs) > 1 else []
