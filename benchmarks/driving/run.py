@@ -124,6 +124,7 @@ def parse_arguments() -> argparse.Namespace:
         help="also drive generated tracks of these seeds with each last checkpoint, once each",
     )
     add("--yardsticks", type=Path, default=YARDSTICKS_FILE, metavar="FILE", help="times of planner and scripted driver")
+    add("--against", metavar="NAME", help="variant to hold the others against (default: the one that was begun first)")
     add("--only-report", action="store_true", help="train nothing; report on the folder's complete runs")
     add("--output", type=Path, required=True, metavar="FOLDER", help="for runs, table and picture")
     return parser.parse_args()
@@ -231,12 +232,17 @@ def report(arguments: argparse.Namespace, console: Console) -> None:
     """Write and print the report of all complete runs.
 
     Raises:
-        UserError: if there is none, or a track has no yardstick.
+        UserError: if there is none, or none of the variant to hold the others against, or a track has no yardstick.
     """
     folder = arguments.output.resolve()
     notes = complete_notes(folder)
     if not notes:
         raise UserError(f"{folder} holds no complete run")
+    if arguments.against is not None:
+        names = list(dict.fromkeys(note["variant"] for note in notes))
+        if arguments.against not in names:
+            raise UserError(f"--against {arguments.against}: {folder} has complete runs of {', '.join(names)}")
+        notes.sort(key=lambda note: note["variant"] != arguments.against)  # first in tables and pictures
     yardsticks = read_yardsticks(arguments.yardsticks, list(dict.fromkeys(note["track"] for note in notes)))
     groups = group_runs([measured(folder, note, yardsticks[note["track"]], arguments.minutes) for note in notes])
     made = {

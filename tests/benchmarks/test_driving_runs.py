@@ -249,6 +249,33 @@ def test_mistakes_are_told_before_anything_is_trained(words, message, tmp_path, 
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(("words", "variants"), [([], ["early", "late"]), (["--against", "late"], ["late", "early"])])
+def test_the_report_holds_variants_against_the_one_that_is_asked_for(
+    run, yardsticks, words, variants, monkeypatch, capsys
+):
+    from benchmarks.driving.run import main
+    from benchmarks.driving.variants import Variant
+
+    for seed, variant in enumerate(("early", "late")):  # which is also the order of their beginnings
+        one = replace(run, variant=Variant(variant, run.variant.config_file, ()), minutes=1)
+        write_note(one, started=f"2026-01-01T00:00:{seed:02d}")
+        one.save_folder.mkdir(parents=True)
+        race = {"wall_s": 5.0, "frames_total": 70, "map": "ring", "is_explo": False, "race_finished": True}
+        (one.save_folder / "races.jsonl").write_text(json.dumps(race | {"race_time_ms": 11_000 * (seed + 1)}) + "\n")
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    file = run.output / "yardsticks.json"
+    file.write_text(json.dumps({name: yardstick.model_dump() for name, yardstick in yardsticks.items()}))
+    command = ["run.py", "--output", str(run.output), "--yardsticks", str(file), "--only-report"]
+    monkeypatch.setattr("sys.argv", [*command, *words])
+    assert main() == 0
+    results = json.loads((run.output / "results.json").read_text())
+    assert [one["variant"] for one in results["comparisons"]] == variants
+    assert [one["variant"] for one in results["groups"]] == variants
+    monkeypatch.setattr("sys.argv", [*command, "--against", "never"])
+    assert main() == 1
+    assert "has complete runs of early, late" in capsys.readouterr().err
+
+
 def wait_for(look, within_s):
     began_s = time.monotonic()
     while not (found := look()):
