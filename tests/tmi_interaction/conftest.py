@@ -1,10 +1,12 @@
 """A tiny game inside the test process, with a switch for each open point of the protocol."""
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
 from trackmania_rl.features import FeatureBuilder, ObservationLayout
@@ -244,3 +246,18 @@ def make_machine() -> Callable[[FakeGame, Settings], RaceMachine]:
         return RaceMachine(game, settings.game, features)
 
     return make
+
+
+@pytest.fixture(scope="session")
+def is_gone() -> Callable[[int], bool]:
+    """Whether a process ends within 5 s."""
+
+    def wait(pid: int) -> bool:
+        deadline_s = time.monotonic() + 5.0
+        while time.monotonic() < deadline_s:
+            if not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+                return True
+            time.sleep(0.02)
+        return False
+
+    return wait

@@ -5,7 +5,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 
 import psutil
 import pytest
@@ -44,15 +43,6 @@ def make_launcher(tmp_path, monkeypatch, free_port):
     yield make
     for launcher in made:
         launcher.kill()
-
-
-def wait_for_end(pid, within_s=5.0):
-    deadline_s = time.monotonic() + within_s
-    while time.monotonic() < deadline_s:
-        if not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
-            return True
-        time.sleep(0.02)
-    return False
 
 
 def test_a_game_is_started_found_and_killed(make_launcher):
@@ -119,7 +109,7 @@ def test_a_port_is_free_again_right_after_a_connection(free_port):
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the kernel ends orphans on Linux only")
-def test_the_game_dies_with_the_process_that_started_it(tmp_path, free_port, repository_root):
+def test_the_game_dies_with_the_process_that_started_it(tmp_path, free_port, repository_root, is_gone):
     game = tmp_path / "game.py"
     game.write_text(STUBBORN_GAME)
     parent_program = f"""
@@ -140,4 +130,4 @@ time.sleep(60)
         game_pid = int(parent.stdout.readline())
         parent.send_signal(signal.SIGKILL)
         parent.wait()
-    assert wait_for_end(game_pid)
+    assert is_gone(game_pid)

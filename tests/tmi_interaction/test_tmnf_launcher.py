@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from types import SimpleNamespace
 
 import psutil
@@ -108,17 +107,8 @@ def make(records):
         launcher.kill()
 
 
-def is_gone(pid, within_s=5.0):
-    deadline_s = time.monotonic() + within_s
-    while time.monotonic() < deadline_s:
-        if not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
-            return True
-        time.sleep(0.02)
-    return False
-
-
 @pytest.mark.parametrize("way", ["directly", "handed over", "handed over without the mark"])
-def test_a_game_is_started_found_and_killed(make, game, hand_over, records, way):
+def test_a_game_is_started_found_and_killed(make, game, hand_over, records, is_gone, way):
     starter = {"directly": [], "handed over": [*hand_over, "--"]}.get(way, [*hand_over, "forget", "--"])
     launcher = make([*starter, *game, "{port}"])
     assert not launcher.is_alive()
@@ -169,7 +159,7 @@ def test_a_game_started_by_hand_meanwhile_is_left_alone(make, game):
         by_hand.wait()
 
 
-def test_a_game_that_died_is_noticed(make, game):
+def test_a_game_that_died_is_noticed(make, game, is_gone):
     launcher = make([*game, "{port}"])
     launcher.start()
     launcher.wait_until_connectable(10)
@@ -215,7 +205,7 @@ def test_a_port_in_use_is_told_before_anything_starts(make, game):
 
 
 def test_a_game_whose_owner_was_killed_is_ended_before_its_port_is_used_again(
-    make, game, hand_over, records, tmp_path, repository_root
+    make, game, hand_over, records, tmp_path, repository_root, is_gone
 ):
     port = find_free_port()
     words = shlex.join([*hand_over, "--", *game, "{port}"])
