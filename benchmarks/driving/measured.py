@@ -68,9 +68,10 @@ def group_runs(runs: Sequence[MeasuredRun]) -> list[Group]:
 
 
 def compare_variants(groups: Sequence[Group]) -> list[Comparison]:
-    """Each variant against the first, over all tracks; empty where there is but one."""
+    """Each variant against the first, over all tracks; empty where none has runs of the same tracks and seeds."""
     runs: dict[str, dict[RunKey, RunFigures]] = {}
     for group in groups:
         for run in group.runs:
             runs.setdefault(group.variant, {})[group.track, run.note["seed"]] = run.figures
-    return compare(runs) if len(runs) > 1 else []
+    comparisons = compare(runs)
+    return comparisons if len(comparisons) > 1 else []
