@@ -143,6 +143,8 @@ def runs_of(arguments: argparse.Namespace) -> list[Run]:
     names = [variant.name for variant in variants]
     if len(set(names)) < len(names):
         raise UserError(f"--variant: {', '.join(names)}: each needs a name of its own")
+    stored = [note["variant"] for note in complete_notes(arguments.output.resolve())]
+    check_against(arguments, [*names, *stored])
     tracks = find_tracks(arguments.tracks)
     read_yardsticks(arguments.yardsticks, [track.stem for track in tracks])
     each = itertools.product(dict.fromkeys(arguments.seeds), dict.fromkeys(tracks), variants)
@@ -157,6 +159,13 @@ def runs_of(arguments: argparse.Namespace) -> list[Run]:
             f"--blind {' '.join(arguments.blind)}: write --blind DIFFICULTY FIRST-LAST, as in 0.5 20000-20049"
         )
     return runs
+
+
+def check_against(arguments: argparse.Namespace, variants: Sequence[str]) -> None:
+    """Raise UserError if the others are to be held against a variant that there is not."""
+    if arguments.against is not None and arguments.against not in variants:
+        names = ", ".join(dict.fromkeys(variants))
+        raise UserError(f"--against {arguments.against}: there is no such variant, only {names}")
 
 
 def train_all(runs: Sequence[Run], arguments: argparse.Namespace, console: Console) -> list[Run]:
@@ -238,10 +247,8 @@ def report(arguments: argparse.Namespace, console: Console) -> None:
     notes = complete_notes(folder)
     if not notes:
         raise UserError(f"{folder} holds no complete run")
+    check_against(arguments, [note["variant"] for note in notes])
     if arguments.against is not None:
-        names = list(dict.fromkeys(note["variant"] for note in notes))
-        if arguments.against not in names:
-            raise UserError(f"--against {arguments.against}: {folder} has complete runs of {', '.join(names)}")
         notes.sort(key=lambda note: note["variant"] != arguments.against)  # first in tables and pictures
     yardsticks = read_yardsticks(arguments.yardsticks, list(dict.fromkeys(note["track"] for note in notes)))
     groups = group_runs([measured(folder, note, yardsticks[note["track"]], arguments.minutes) for note in notes])

@@ -234,6 +234,7 @@ def command(repository_root, *words):
         (["--tracks", "kart"], "benchmarks.driving.plan --tracks kart"),
         (["--set", "batch_sise=3"], "did you mean batch_size?"),
         (["--variant", "a:", "--variant", "a: use_ddqn=True"], "each needs a name of its own"),
+        (["--variant", "a:", "--against", "b"], "--against b: there is no such variant, only a"),
         (["--blind", "0.5", "seven"], "write --blind DIFFICULTY FIRST-LAST"),
         (["--only-report"], "holds no complete run"),
     ],
@@ -274,7 +275,7 @@ def test_the_report_holds_variants_against_the_one_that_is_asked_for(
     assert [one["variant"] for one in results["groups"]] == variants
     monkeypatch.setattr("sys.argv", [*command, "--against", "never"])
     assert main() == 1
-    assert "has complete runs of early, late" in capsys.readouterr().err
+    assert "--against never: there is no such variant, only early, late" in capsys.readouterr().err
 
 
 def wait_for(look, within_s):
