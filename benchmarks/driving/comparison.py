@@ -1,21 +1,18 @@
-"""Variants held against the first one, run by run: the same track and the same seed make a pair.
+"""Variants held against one of them, run by run: the same track and the same seed make a pair.
 
 Tracks differ far more than variants do, so differences are taken within pairs before they are averaged. Their standard
 error says how much of a difference may be chance: two runs of one seed and one setting differ as well, since collectors
-and learner run freely beside each other.
+and learner run freely beside each other. Runs of two folders make no pair: a machine's speed is not the same for long.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from benchmarks.driving.score import RunFigures
-
-RunKey = tuple[str, int]
-"""Track and seed of a run."""
+from benchmarks.driving.results import RunResult
 
 
 @dataclass(frozen=True)
@@ -42,15 +39,15 @@ class Difference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """One variant beside the first one, over the runs that both have.
+    """One variant beside another, over the runs that both have.
 
     Attributes:
         variant: its name.
-        n_pairs: runs of it with a run of the first variant of the same track, seed and length.
+        n_pairs: runs of it beside which the other has one of the same track, seed and length.
         frames: mean of those runs' actions.
         last_minute_score: mean of `RunFigures.last_minute_score`.
         mean_score: mean of `RunFigures.mean_score`.
-        last_minute_difference: of the former to the first variant's; nothing but zeros for that one itself.
+        last_minute_difference: of the former to the other's; nothing but zeros for that one itself.
         mean_difference: of the latter.
     """
 
@@ -63,36 +60,32 @@ class Comparison:
     mean_difference: Difference
 
 
-def compare(runs: Mapping[str, Mapping[RunKey, RunFigures]]) -> list[Comparison]:
-    """Hold each variant's runs against the first variant's.
+def compare(folders: Sequence[Sequence[RunResult]], against: str) -> list[Comparison]:
+    """Hold each variant's runs against one variant's of the same folder.
 
     Args:
-        runs: by variant, then by track and seed.
+        folders: the runs of each.
+        against: name of a variant.
 
     Returns:
-        The variants in the order given, those left out that share no run with the first.
+        That variant and then the others, in the order in which they come; none for those that share no run with it.
     """
-    first_runs = next(iter(runs.values()))
-    comparisons = []
-    for variant, own in runs.items():
-        pairs = [
-            (figures, first_runs[key])
-            for key, figures in own.items()
-            if key in first_runs and first_runs[key].minutes == figures.minutes
-        ]
-        if not pairs:
-            continue
-        comparisons.append(
-            Comparison(
-                variant=variant,
-                n_pairs=len(pairs),
-                frames=statistics.fmean(one.frames for one, _ in pairs),
-                last_minute_score=statistics.fmean(one.last_minute_score for one, _ in pairs),
-                mean_score=statistics.fmean(one.mean_score for one, _ in pairs),
-                last_minute_difference=Difference.of(
-                    [one.last_minute_score - first.last_minute_score for one, first in pairs]
-                ),
-                mean_difference=Difference.of([one.mean_score - first.mean_score for one, first in pairs]),
-            )
+    pairs: dict[str, list[tuple[RunResult, RunResult]]] = {against: []}
+    for results in folders:
+        base = {(one.track, one.seed, one.minutes): one for one in results if one.variant == against}
+        for one in results:
+            if (key := (one.track, one.seed, one.minutes)) in base:
+                pairs.setdefault(one.variant, []).append((one, base[key]))
+    return [
+        Comparison(
+            variant=variant,
+            n_pairs=len(own),
+            frames=statistics.fmean(one.frames for one, _ in own),
+            last_minute_score=statistics.fmean(one.last_minute_score for one, _ in own),
+            mean_score=statistics.fmean(one.mean_score for one, _ in own),
+            last_minute_difference=Difference.of([one.last_minute_score - base.last_minute_score for one, base in own]),
+            mean_difference=Difference.of([one.mean_score - base.mean_score for one, base in own]),
         )
-    return comparisons
+        for variant, own in pairs.items()
+        if own
+    ]

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.driving.comparison import Comparison, RunKey, compare
+from benchmarks.driving.comparison import Comparison, compare
+from benchmarks.driving.results import RunResult
 from benchmarks.driving.score import RunFigures, Summary, Yardstick, run_figures, summarize
 from trackmania_rl.telemetry.learning_summary import Race
 
@@ -67,11 +68,27 @@ def group_runs(runs: Sequence[MeasuredRun]) -> list[Group]:
     return groups
 
 
+def results_of(groups: Sequence[Group]) -> list[RunResult]:
+    """Each run as a line of `runs.csv`, in the order in which they were begun."""
+    results = [
+        RunResult(
+            variant=group.variant,
+            track=group.track,
+            seed=run.note["seed"],
+            minutes=run.figures.minutes,
+            frames=run.figures.frames,
+            last_minute_score=run.figures.last_minute_score,
+            mean_score=run.figures.mean_score,
+            commit=run.note["commit"],
+            started=run.note["started"],
+        )
+        for group in groups
+        for run in group.runs
+    ]
+    return sorted(results, key=lambda result: result.started)
+
+
 def compare_variants(groups: Sequence[Group]) -> list[Comparison]:
     """Each variant against the first, over all tracks; empty where none has runs of the same tracks and seeds."""
-    runs: dict[str, dict[RunKey, RunFigures]] = {}
-    for group in groups:
-        for run in group.runs:
-            runs.setdefault(group.variant, {})[group.track, run.note["seed"]] = run.figures
-    comparisons = compare(runs)
+    comparisons = compare([results_of(groups)], groups[0].variant)
     return comparisons if len(comparisons) > 1 else []

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.driving.comparison import Comparison, Difference
-from benchmarks.driving.measured import Group, MeasuredRun, compare_variants
+from benchmarks.driving.measured import Group, MeasuredRun, compare_variants, results_of
 from benchmarks.driving.pictures import draw_comparison, draw_curves
+from benchmarks.driving.results import RUNS_FILE, write_results
 from benchmarks.driving.score import Spread, Yardstick
 
 TABLE_MINUTES = (1, 2, 3, 5, 10, 20, 30, 60, 120, 180, 240, 360, 480, 720, 1440)
@@ -81,7 +82,7 @@ def restructured(rows: Sequence[Sequence[str]]) -> str:
 def write_report(
     folder: Path, groups: Sequence[Group], yardsticks: dict[str, Yardstick], made: dict[str, Any]
 ) -> list[Path]:
-    """Write `table.md`, `table.rst`, `results.json`, `curves.png`, and of several variants `comparison.png`.
+    """Write `table.md`, `table.rst`, `results.json`, `runs.csv`, `curves.png`; of several variants `comparison.png`.
 
     Args:
         folder: exists.
@@ -116,7 +117,8 @@ def write_report(
     }
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")
-    files = [folder / name for name in (*texts, "curves.png")]
+    files = [folder / name for name in (*texts, RUNS_FILE, "curves.png")]
+    write_results(files[-2], results_of(groups))
     draw_curves(files[-1], groups, yardsticks)
     if comparisons:
         files.append(folder / "comparison.png")

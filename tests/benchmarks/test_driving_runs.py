@@ -50,6 +50,7 @@ def write_note(run, **changes):
         "name": run.name,
         "is_complete": True,
         "started": f"2026-01-01T00:00:{run.seed:02d}",
+        "commit": "0a1b2c",
         "settings": plain_settings(run.settings()),
     }
     run.note_file.parent.mkdir(exist_ok=True)
@@ -212,7 +213,9 @@ def test_the_report_joins_seeds_and_tracks(run, repository_root, yardsticks, tmp
     assert compare_variants(groups[:1]) == []
     assert compare_variants([groups[0], groups[3]]) == []  # one variant on valley, the other on ring
     files = write_report(tmp_path, groups, yardsticks, {"command": ["run.py"]})
-    assert [file.name for file in files] == ["table.md", "table.rst", "results.json", "curves.png", "comparison.png"]
+    assert [file.name for file in files] == [
+        *("table.md", "table.rst", "results.json", "runs.csv", "curves.png", "comparison.png")
+    ]
     results = json.loads((tmp_path / "results.json").read_text(), parse_constant=pytest.fail)  # no Infinity
     assert len(results["runs"]) == 8
     assert results["groups"][0]["summary"]["beats_scripted_s"]["median"] is None
