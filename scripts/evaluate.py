@@ -8,10 +8,14 @@ The best race on each map is written as {map}_{time}.inputs, which TMInterface a
 the video that file is played again, and the game's own pictures are filmed at the race's own pace. Of generated tracks,
 which are many, only the first is filmed, unless --film-all asks for every one.
 
+Maps of the real game (*.Challenge.Gbx) are driven in the real game, at the run's running_speed, and not filmed; tracks
+(*.toml, *.npy) in the simulated one, whichever game the run was trained in.
+
 Examples:
   python scripts/evaluate.py save/simulated
   python scripts/evaluate.py save/simulated --races 20 --map kart --map maps/hills.toml --json results.json --no-video
   python scripts/evaluate.py save/many_tracks --map generated:0.5:20000-20049
+  python scripts/evaluate.py save/tmnf --map maps/hills.toml
 """
 
 from __future__ import annotations
@@ -20,8 +24,9 @@ import argparse
 import contextlib
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from rich.console import Console
 from rich.table import Table
@@ -35,11 +40,13 @@ from trackmania_rl.errors import UserError  # noqa: E402
 from trackmania_rl.simulator.track_generator import TrackRecipe  # noqa: E402
 from trackmania_rl.telemetry.terminal_view import format_time  # noqa: E402
 from trackmania_rl.telemetry.video import VideoFile  # noqa: E402
+from trackmania_rl.tmi_interaction.launcher_choice import make_launcher  # noqa: E402
 from trackmania_rl.tmi_interaction.launchers import SimulatedGameLauncher, find_free_port  # noqa: E402
 from trackmania_rl.tmi_interaction.script_player import FRAME_INTERVAL_MS, Filming, ScriptPlayer  # noqa: E402
 
 if TYPE_CHECKING:
     from trackmania_rl.multiprocess.evaluation import MapEvaluation, TrainedDriver
+    from trackmania_rl.settings import MapEntry
 
 
 @command
@@ -99,8 +106,11 @@ def evaluate(arguments: argparse.Namespace) -> None:
     maps_folder = PROJECT / driver.settings.game.maps_folder
     output = arguments.output or arguments.run / "evaluation"
     entries = map_entries(driver.settings, maps_folder, arguments.map, output / "generated_tracks")
-    launcher = SimulatedGameLauncher(arguments.port or find_free_port(), maps_folder)
-    manager = GameInstanceManager(driver.settings.game, driver.settings.observation, launcher)
+    game = driver.settings.game.model_copy(update={"game": game_of(entries)})
+    launcher = make_launcher(game, driver.settings.user, arguments.port or find_free_port(), maps_folder)
+    if arguments.video and not isinstance(launcher, SimulatedGameLauncher):
+        raise UserError("--video: the real game is not filmed; leave --video out")
+    manager = GameInstanceManager(game, driver.settings.observation, launcher)
     with contextlib.closing(manager), console.status("starting the game") as status:
         evaluations = []
         for entry in entries:
@@ -114,14 +124,33 @@ def evaluate(arguments: argparse.Namespace) -> None:
         console.print(finished_share(evaluations), highlight=False)
 
     files = write_inputs(evaluations, output)
-    filmed = [] if arguments.no_video else filmed_maps(evaluations, film_all=arguments.film_all)
-    videos = film([(evaluations[k], files[k]) for k in filmed], launcher, arguments, console)
+    filmed: list[int] = []
+    videos: list[Path] = []
+    if isinstance(launcher, SimulatedGameLauncher) and not arguments.no_video:
+        filmed = filmed_maps(evaluations, film_all=arguments.film_all)
+        videos = film([(evaluations[k], files[k]) for k in filmed], launcher, arguments, console)
     video_of_map = dict(zip(filmed, videos, strict=True))
     if arguments.json is not None:
         text = json.dumps(report(arguments, driver, evaluations, files, video_of_map), indent=2) + "\n"
         write_text(arguments.json, text)
     for file in (*files, *videos, *([arguments.json] if arguments.json else [])):
         console.print(f"wrote {file}", soft_wrap=True, highlight=False)
+
+
+def game_of(entries: Sequence[MapEntry]) -> Literal["simulated", "tmnf"]:
+    """The game that has these maps.
+
+    Raises:
+        UserError: if no game has all of them.
+    """
+    tracks = [entry.map_name for entry in entries if Path(entry.map_path).suffix in (".toml", ".npy")]
+    maps = [entry.map_name for entry in entries if entry.map_name not in tracks]
+    if tracks and maps:
+        raise UserError(
+            f"{', '.join(tracks)}: tracks of the simulated game; {', '.join(maps)}: maps of the real one. Choose those "
+            "of one game with --map"
+        )
+    return "tmnf" if maps else "simulated"
 
 
 def results_table(evaluations: list[MapEvaluation], title: str) -> Table:
@@ -179,8 +208,6 @@ def film(
 ) -> list[Path]:
     """Play each map's inputs file again, film it, and compare its times with the race's; returns the videos."""
     videos: list[Path] = []
-    if not races:
-        return videos
     with ScriptPlayer(launcher) as player, console.status("filming") as status:
         for evaluation, inputs_file in races:
             map_entry, best = evaluation.map_entry, evaluation.best_race

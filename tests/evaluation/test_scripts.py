@@ -131,6 +131,23 @@ def test_what_the_user_can_mend_is_told_in_one_line(
     assert not [child for child in psutil.Process().children() if "simulated_game" in " ".join(child.cmdline())]
 
 
+def test_maps_of_the_real_game_are_driven_in_the_real_game(
+    script: MakeScript, run_folder: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(run_folder, tmp_path / "run")
+    config = tmp_path / "run" / "config" / "config.py"
+    real = {"map_name": "real", "map_path": "Real.Challenge.Gbx", "reference_line": "curve.npy"}
+    real |= {"is_explo": False, "fill_buffer": False}
+    config.write_text(config.read_text() + f"\ngame_command = ''\ntmloader_path = ''\nmap_cycle += ({real!r},)\n")
+    code, _, err = script("evaluate", tmp_path / "run", "--map", "real", "--no-video")
+    assert code == 1
+    assert "game_command" in err or "tmloader_path" in err or "launcher for Windows and Linux" in err
+    code, _, err = script("evaluate", tmp_path / "run")
+    assert (code, err.split(".")[0]) == (1, "error: bend: tracks of the simulated game; real: maps of the real one")
+    code, _, err = script("evaluate", tmp_path / "run", "--map", "real", "--video", tmp_path / "real.mp4")
+    assert (code, "the real game is not filmed" in err) == (1, True)
+
+
 def test_wrong_arguments_are_told_before_anything_is_driven(script: MakeScript, run_folder: Path) -> None:
     for arguments in (("--races", 0), ("--video", "race.avi"), ("--video-size", "640"), ("--port", 80)):
         code, _, err = script("evaluate", run_folder, *arguments)
