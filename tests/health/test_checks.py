@@ -115,8 +115,19 @@ def test_memory(context):
 
 def test_folder_and_disk(context, tmp_path):
     assert only(check_folder(tmp_path))[0] is OK
-    assert only(check_folder(tmp_path / "absent"))[0] is PROBLEM
+    level, text = only(check_folder(tmp_path / "absent" / "too"))
+    assert level is OK
+    assert text.endswith("too will be made")
+    (tmp_path / "file").touch()
+    for folder in (tmp_path / "file", tmp_path / "file" / "below"):
+        level, text = only(check_folder(folder))
+        assert level is PROBLEM
+        assert str(folder) in text
     assert only(check_disk(context()))[0] is OK
+    absent = dataclasses.replace(
+        context(free_disk_bytes=System().free_disk_bytes), output_folder=tmp_path / "absent" / "too"
+    )
+    assert only(check_disk(absent))[0] is OK
     level, text = only(check_disk(context(free_disk_bytes=lambda folder: 150 << 20)))
     assert level is PROBLEM
     assert "150 MB free, less than minimum_free_disk_mb = 200" in text

@@ -97,17 +97,19 @@ def check_memory(settings: Settings, system: System) -> list[Finding]:
 
 
 def check_folder(folder: Path) -> list[Finding]:
-    """Whether a run can write its files."""
-    if not os.access(folder, os.W_OK):
+    """Whether a run can write its files; a folder that is not there is made by the run."""
+    existing = _nearest_existing(folder)
+    if not existing.is_dir() or not os.access(existing, os.W_OK):
+        where = folder if existing == folder.absolute() else f"{folder}, below {existing},"
         return [
-            problem(Check.FOLDER, f"the folder {folder} cannot be written to; choose another one with --output-folder")
+            problem(Check.FOLDER, f"the folder {where} cannot be written to; choose another one with --output-folder")
         ]
-    return [ok(Check.FOLDER, f"{folder} can be written to")]
+    return [ok(Check.FOLDER, f"{folder} {'can be written to' if folder.is_dir() else 'will be made'}")]
 
 
 def check_disk(context: Context) -> list[Finding]:
     """Whether a checkpoint can be written."""
-    free_mb = context.system.free_disk_bytes(context.output_folder) >> 20
+    free_mb = context.system.free_disk_bytes(_nearest_existing(context.output_folder)) >> 20
     least_mb = context.settings.run.minimum_free_disk_mb
     if free_mb < least_mb:
         return [
@@ -118,6 +120,11 @@ def check_disk(context: Context) -> list[Finding]:
             )
         ]
     return [ok(Check.DISK, f"{free_mb:,} MB free")]
+
+
+def _nearest_existing(folder: Path) -> Path:
+    """The folder, or the nearest of those above it that is there."""
+    return next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
 
 
 def _pinned(requirements: Path) -> list[Requirement]:
