@@ -8,16 +8,19 @@ import torch
 from torch.nn import functional as F
 
 from trackmania_rl.agents import products
-from trackmania_rl.agents.products import has_onednn, linear, linear_leaky_relu, product
+from trackmania_rl.agents.products import has_onednn, is_wide_amd, linear, linear_leaky_relu, product, uses_onednn
+
+CPU = torch.device("cpu")
 
 
-@pytest.fixture(params=["the fastest library", "torch's own"])
+@pytest.fixture(params=["oneDNN", "torch's own"])
 def library(request, monkeypatch):
-    """Both ways that this processor has."""
-    if request.param == "torch's own":
-        monkeypatch.setattr(products, "_IS_ONEDNN_THERE", False)
-    elif not has_onednn(torch.device("cpu")):
+    """Both ways that a processor has, whichever is faster on this one."""
+    is_onednn = request.param == "oneDNN"
+    if is_onednn and not has_onednn(CPU, torch.float32):
         pytest.skip("this torch is built without oneDNN")
+    monkeypatch.setattr(products, "_IS_ONEDNN_FASTER", is_onednn)
+    assert uses_onednn(torch.empty(0)) == is_onednn
 
 
 @pytest.fixture
@@ -46,7 +49,7 @@ def test_bfloat16_stays_bfloat16(matrices):
 
 
 def test_other_devices_use_their_own_library():
-    assert not has_onednn(torch.device("meta"))
+    assert not has_onednn(torch.device("meta"), torch.float32)
     assert product(torch.empty(5, 7, device="meta"), torch.empty(7, 9, device="meta")).shape == (5, 9)
 
 
@@ -63,3 +66,22 @@ def test_they_can_be_compiled_with_weights_that_change(matrices):
     compiled = torch.compile(layers, fullgraph=True)
     for factor in (1.0, -2.0):
         torch.testing.assert_close(compiled(inputs, factor * weight, bias), layers(inputs, factor * weight, bias))
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "expected"),
+    [
+        ({"cpu_name": "AMD EPYC", "avx512_f": True}, True),
+        ({"cpu_name": "AMD EPYC", "avx512_f": False}, False),
+        ({"cpu_name": "Intel(R) Xeon(R)", "avx512_f": True}, False),
+        ({"architecture": "aarch64"}, False),
+    ],
+)
+def test_onednn_is_for_amds_wide_processors(capabilities, expected):
+    assert is_wide_amd(capabilities) == expected
+
+
+def test_float16_is_left_to_torch():
+    assert not has_onednn(CPU, torch.float16)
+    matrix = torch.ones((3, 3), dtype=torch.float16)
+    assert product(matrix, matrix).dtype == torch.float16

@@ -43,7 +43,7 @@ class FeaturePart:
     def __init__(self, network: IQN_Network, dtype: torch.dtype) -> None:
         self._network = network
         self._dtype = dtype
-        self._fused = has_onednn(network.float_mean.device)
+        self._fused = has_onednn(network.float_mean.device, dtype)
         self._floats = FloatPart(network, dtype)
         self._modules = plain_convolutions(network.img_head)
         self._by_autograd: Tensor | None = None
