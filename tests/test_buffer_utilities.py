@@ -329,3 +329,29 @@ def test_no_batch_is_gathered_while_a_race_is_written():
             with pytest.raises(TimeoutError):
                 batch.result(timeout=0.05)
         assert len(batch.result(timeout=10)) == 50
+
+
+def test_a_memory_of_another_type_of_device_is_taken_over_but_for_its_random_numbers():
+    buffer, buffer_test = make(replay_settings())
+    add_race(buffer, buffer_test, 14, True, seed=1)
+    state = replay_state_dict(buffer, buffer_test) | {"generator": torch.zeros(16, dtype=torch.uint8)}  # as of CUDA's
+    restored, expected = make(replay_settings(), seed=77), make(replay_settings(), seed=77)
+    load_replay_state_dict(*restored, state)
+    assert torch.equal(restored[0].ring.columns.rewards[:14], buffer.ring.columns.rewards[:14])
+    assert torch.equal(restored[0].generator.get_state(), expected[0].generator.get_state())
+
+
+def test_a_memory_of_longer_transitions_gives_shorter_ones():
+    buffer, buffer_test = make(replay_settings(n_steps=3, buffer_test_ratio=0.0))
+    add_race(buffer, buffer_test, 20, True, seed=1)
+    shorter = make(replay_settings(n_steps=1, buffer_test_ratio=0.0))
+    load_replay_state_dict(*shorter, replay_state_dict(buffer, buffer_test))
+    ring, rules = shorter[0].ring, shorter[0].rules
+    row_ids, elapsed = torch.arange(20), torch.zeros(20, dtype=torch.int64)
+    on_host = cut_on_host(row_ids, elapsed, ring, rules)
+    on_device = cut_on_device(row_ids, elapsed, ring, rules, shorter[0].n_steps_max)
+    for batch in (on_host, on_device):
+        expected = ring.columns.rewards[:20] - ring.columns.potentials[:20]
+        expected[:19] += rules.gamma * ring.columns.potentials[1:20]
+        torch.testing.assert_close(batch.reward, expected)
+    assert shorter[0][3].n_steps == 1

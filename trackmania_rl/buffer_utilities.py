@@ -225,11 +225,17 @@ def load_replay_state_dict(
 ) -> None:
     """Take over what `replay_state_dict` returned, its capacity included.
 
+    On another type of device all is the same but for the random numbers that are drawn from now on.
+
     Raises:
         ValueError: if it does not fit this run's observation, or is damaged.
     """
     buffer.ring.load_state_dict(state["ring"])
+    buffer.ring.columns.n_steps.clamp_(
+        max=buffer.n_steps_max
+    )  # where this run's are longer; one that is cut is as valid
     for name, side in (("buffer", buffer), ("buffer_test", buffer_test)):
         side.storage.load_state_dict(state["sides"][name]["storage"])
         side.writer.load_state_dict(state["sides"][name]["writer"])
-    buffer.generator.set_state(state["generator"])
+    if len(state["generator"]) == len(buffer.generator.get_state()):  # else of another type of device
+        buffer.generator.set_state(state["generator"])

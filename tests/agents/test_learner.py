@@ -352,3 +352,27 @@ def test_a_gpu_learns_and_resumes_in_every_precision(make_learner, make_batch, d
     restored = make_learner(device=device, has_image=True, autocast_dtype=dtype)
     restored.load_state_dict(learner.state_dict())
     assert torch.equal(flatten_parameters(restored.online), flatten_parameters(learner.online))
+
+
+def test_a_full_reset_gives_a_fresh_network(make_learner, make_batch):
+    learner = make_learner(use_layer_norm=True, overall_reset_mul_factor=1.0, last_layer_reset_mul_factor=1.0)
+    norms = [layer for layer in learner.online.modules() if isinstance(layer, torch.nn.LayerNorm)]
+    assert norms
+    with torch.no_grad():
+        for norm in norms:
+            norm.weight.fill_(3.0)
+            norm.bias.fill_(2.0)
+    learner.reset_partially()
+    for norm in norms:
+        assert (norm.weight == 1).all()
+        assert (norm.bias == 0).all()
+
+
+def test_several_moves_of_the_target_at_once_are_as_many_one_by_one(make_learner, make_batch):
+    learners = [make_learner(soft_update_tau=0.25) for _ in range(2)]
+    for learner in learners:
+        learner.update(make_batch(), 1e-2)
+    learners[0].soft_update_target(3)
+    for _ in range(3):
+        learners[1].soft_update_target()
+    torch.testing.assert_close(*(flatten_parameters(learner.target) for learner in learners))

@@ -44,3 +44,9 @@ def test_disabled_it_changes_nothing():
     scale.load_state_dict(LossScale(CPU, enabled=True).state_dict())
     assert gradient.tolist() == [1.0, float("inf")]
     assert scale.factor == 1
+
+
+def test_a_run_that_was_not_in_float16_says_nothing_about_the_factor():
+    scale = LossScale(CPU, enabled=True)
+    scale.load_state_dict(LossScale(CPU, enabled=False).state_dict())
+    assert scale.factor == FIRST_FACTOR

@@ -157,3 +157,46 @@ def _bytes_of(state: dict[str, Any]) -> Any:
     torch.save(state, file)
     file.seek(0)
     return file
+
+
+def test_a_run_resumed_without_its_memory_fills_it_before_it_learns(
+    live: LiveSettings, layout: ObservationLayout, make_race: MakeRace
+) -> None:
+    run = live.current.run.model_copy(update={"checkpoint_holds_replay": False})
+    live.current = live.current.model_copy(update={"run": run})
+    before = _never_stopping(live, layout)
+    _train_on(before, [make_race(60, True), make_race(41, False)])
+    assert before.learner.updates > 0
+    resumed = _never_stopping(live, layout)
+    resumed.load_state_dict(torch.load(_bytes_of(before.trainer.state_dict()), weights_only=True))
+    _train_on(resumed, [make_race(31, False)])
+    assert resumed.learner.updates == before.learner.updates, "31 states are remembered, 50 are asked for"
+    _train_on(resumed, [make_race(23, False)])
+    assert resumed.learner.updates > before.learner.updates
+
+
+def test_a_memory_smaller_than_what_learning_asks_for_is_learned_from_when_it_is_full(
+    live: LiveSettings, layout: ObservationLayout, make_race: MakeRace
+) -> None:
+    replay = live.current.replay.model_copy(
+        update={"memory_size_schedule": ((0, 40),), "memory_size_start_learn_schedule": ((0, 50),)}
+    )
+    live.current = live.current.model_copy(update={"replay": replay})
+    learning = _never_stopping(live, layout)
+    _train_on(learning, [make_race(31, False)])
+    assert learning.learner.updates == 0
+    _train_on(learning, [make_race(23, False)])
+    assert learning.learner.updates > 0
+
+
+@pytest.mark.parametrize("interval", [26, 13, 5, 20])
+def test_the_target_network_moves_as_often_as_configured_whatever_the_batch(
+    live: LiveSettings, layout: ObservationLayout, make_race: MakeRace, monkeypatch: pytest.MonkeyPatch, interval: int
+) -> None:
+    update = {"number_memories_trained_on_between_target_network_updates": interval}
+    live.current = live.current.model_copy(update={"agent": live.current.agent.model_copy(update=update)})
+    learning = _never_stopping(live, layout)
+    moves: list[int] = []
+    monkeypatch.setattr(learning.learner, "soft_update_target", moves.append)
+    _train_on(learning, [make_race(61, False), make_race(43, False)])
+    assert sum(moves) == learning.learner.updates * 13 // interval

@@ -223,6 +223,8 @@ class IQN_Network(nn.Module):
             if isinstance(layer, nn.Conv2d | nn.Linear):
                 nn.init.orthogonal_(layer.weight, gains.get(layer, gain), generator)
                 nn.init.zeros_(layer.bias)  # type: ignore[arg-type]  # every layer here has a bias
+            if isinstance(layer, nn.LayerNorm):
+                layer.reset_parameters()
             if isinstance(layer, NoisyLinear):
                 layer.initialize_noise(gains.get(layer, gain))
             if isinstance(layer, SpectralLinear):

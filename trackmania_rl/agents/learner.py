@@ -172,9 +172,9 @@ class IQNLearner:
                 self.online, self.target, batch, self.settings, self._scaling, quantiles, learning=False
             ).total
 
-    def soft_update_target(self) -> None:
-        """Move the target network by `soft_update_tau` towards the online one."""
-        self._target_weights.lerp_(self._weights, self.settings.soft_update_tau)
+    def soft_update_target(self, n_updates: int = 1) -> None:
+        """Move the target network by `soft_update_tau` towards the online one, `n_updates` times over."""
+        self._target_weights.lerp_(self._weights, 1 - (1 - self.settings.soft_update_tau) ** n_updates)
 
     def update_evaluation_weights(self) -> None:
         """Take the online weights into the exponential average; call at each publication of weights.

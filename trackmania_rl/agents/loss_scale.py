@@ -41,15 +41,16 @@ class LossScale:
         self.factor.mul_(torch.where(overflowed, 0.5, torch.where(grows, 2.0, 1.0)))
 
     def state_dict(self) -> dict[str, Any]:
-        """The factor, and how long it has stood."""
+        """The factor, and how long it has stood; a factor of 1 says that the run is not in float16."""
         return {"factor": self.factor, "updates_since_growth": self._updates_since_growth}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there; without effect where the factor is fixed.
+        """Go on from there; without effect where the factor is fixed, here or there.
 
         Raises:
             KeyError: if an entry is missing.
         """
-        if self._enabled:
-            self.factor.copy_(state["factor"])
-            self._updates_since_growth.copy_(state["updates_since_growth"])
+        factor, updates_since_growth = state["factor"], state["updates_since_growth"]
+        if self._enabled and factor != 1.0:
+            self.factor.copy_(factor)
+            self._updates_since_growth.copy_(updates_since_growth)

@@ -232,7 +232,8 @@ class SampleAtReplayRatio(_Hook):
         assert self._trainer is not None
         replay = self._live.current.replay
         start_learning_at = staircase(replay.memory_size_start_learn_schedule, self._trainer.collected_frames)
-        has_enough = self._store.transitions_stored >= start_learning_at and len(self._buffer) > 0
+        ring = self._buffer.ring
+        has_enough = len(ring) >= min(start_learning_at, ring.capacity) and len(self._buffer) > 0
         if not has_enough or self.transitions_due < replay.batch_size or self._should_stop():
             raise StopIteration
         self.transitions_due -= replay.batch_size
@@ -298,10 +299,12 @@ class UpdateTargetNetwork(_Hook):
     def __call__(self) -> None:
         """Count one batch."""
         settings = self._live.current
-        self._transitions_since_update += settings.replay.batch_size
-        if self._transitions_since_update >= settings.agent.number_memories_trained_on_between_target_network_updates:
-            self._transitions_since_update = 0
-            self._learner.soft_update_target()
+        interval = settings.agent.number_memories_trained_on_between_target_network_updates
+        n_updates, self._transitions_since_update = divmod(
+            self._transitions_since_update + settings.replay.batch_size, interval
+        )
+        if n_updates > 0:
+            self._learner.soft_update_target(n_updates)
 
     def register(self, trainer: Trainer, name: str = "target_network") -> None:
         """Register after each update."""
