@@ -88,7 +88,7 @@ map_cycle = (
 # these inputs once, before its own races: docs/starts_and_demonstrations.rst. Restart.
 demonstrations = ()
 
-# Game speed during a race: 1 is real time, 1000 and more means as fast as possible. Range: > 0.
+# Game speed during a race: 1 is real time; as fast as possible is 1000 (in the simulated game 50). Range: > 0.
 running_speed = 1000.0
 
 # The game's tick in ms, and ticks per action: 10 x 5 = one decision every 50 ms. Range: > 0. Restart.
@@ -169,10 +169,10 @@ constant_reward_per_ms = -6 / 5000
 # Reward for every metre of progress along the reference line. Range: any.
 reward_per_m_advanced_along_centerline = 5 / 500
 
-# Reward at the finish for every m/s of speed there. Range: any; 0 for none.
+# Reward for every m/s of speed gained, taken back for speed lost; the last action earns none. Range: any; 0 for none.
 final_speed_reward_per_m_per_s = 0.0
 
-# Rewards per action for driving styles, by frame count (values between entries are interpolated linearly).
+# Rewards per action for driving styles, by frame count: exponential between two positive entries, else linear.
 # Range: any; 0 for none.
 engineered_speedslide_reward_schedule = ((0, 0.0),)
 engineered_neoslide_reward_schedule = ((0, 0.0),)
@@ -204,7 +204,7 @@ number_times_single_memory_is_used_before_discard = 4.0
 # Share of transitions kept apart for the test loss, never trained on. Range: 0 to below 1. Restart.
 buffer_test_ratio = 0.05
 
-# Probability, at each step of a race, of drawing anew whether what follows goes to training or test. Range: 0 to 1.
+# Probability, at each step of a race, of drawing anew whether what follows goes to training or test. Range: > 0, <= 1.
 buffer_test_side_redraw_probability = 0.1
 
 # Actions that one transition spans. Range: > 0. Restart.
@@ -214,7 +214,7 @@ n_steps = 3
 discard_non_greedy_actions_in_nsteps = False
 
 # Length of a mini-race in actions: Q is the sum of rewards within it. 100 x 50 ms = 5 s; 140, or 7 s, are published.
-# Range: > 0.
+# Range: > 0. Restart.
 temporal_mini_race_duration_actions = 100
 
 # The elapsed time of a sampled state is abs(uniform integer in [max - long, duration + max)) - max, not below 0: long
@@ -270,7 +270,7 @@ quantile_factors_multiply = "hidden_layers"
 # below, and its noise is not taken for value. Range: > 0. Restart.
 output_layer_init_gain = 0.05
 
-# Quantiles per state in training and in play (symmetric around 0.5, hence even). Range: even, >= 2.
+# Quantiles per state in training and in play (symmetric around 0.5, hence even). Range: even, >= 2. iqn_k: Restart.
 iqn_n = 8
 iqn_k = 32
 
@@ -368,7 +368,7 @@ noise_redraw_every_n_actions = 20
 
 # Probability that an exploration race begins at a saved state of an earlier race instead of the start line, so that
 # late sections are learned as often as early ones; 0: none, and none are saved. Statistics count such a race's frames,
-# not its result. Generated tracks have none: each is raced on once. Range: 0 to 1.
+# not its result. Generated tracks have none: each is raced on a few times at most. Range: 0 to 1.
 start_anywhere_probability = 0.0
 
 # A race leaves one saved state for every so many metres of the line. Range: >= 1. Restart.

@@ -8,19 +8,22 @@ edit that one (it may be edited while the run goes on), or say --update-config t
 from __future__ import annotations
 
 import argparse
+import contextlib
+import functools
 import gc
 import logging
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not installed, and from anywhere
 
 from trackmania_rl.command_line import command, end_in_order_when_terminated  # noqa: E402
-from trackmania_rl.settings import Settings, describe_range, load_settings  # noqa: E402
+from trackmania_rl.errors import UserError  # noqa: E402
+from trackmania_rl.settings import Settings, changed_settings, describe_range, load_settings  # noqa: E402
 
 log = logging.getLogger("train")
 
@@ -72,13 +75,14 @@ def train(arguments: argparse.Namespace) -> None:
     from trackmania_rl.checkpoints import RunFolder
     from trackmania_rl.features import ObservationLayout
     from trackmania_rl.multiprocess.demonstrations import load_demonstrations
+    from trackmania_rl.multiprocess.health.run_checks import load_reference_lines
     from trackmania_rl.multiprocess.learner_process import learner_process_fn
     from trackmania_rl.multiprocess.live_settings import SNAPSHOT_FILE, LiveSettings
     from trackmania_rl.multiprocess.monitor import RunMonitor
     from trackmania_rl.multiprocess.rollout_slot import RolloutBounds
     from trackmania_rl.multiprocess.rollout_transport import RolloutReceiver
     from trackmania_rl.multiprocess.run_network import make_network, pick_device
-    from trackmania_rl.multiprocess.run_setup import check_machine, load_reference_lines, make_supervisor, share_run
+    from trackmania_rl.multiprocess.run_setup import check_machine, make_supervisor, share_run
     from trackmania_rl.seeds import SeedTree
     from trackmania_rl.telemetry.race_record import CommandClock
     from trackmania_rl.telemetry.statistics import TrainingStatistics
@@ -93,10 +97,11 @@ def train(arguments: argparse.Namespace) -> None:
     is_new = arguments.update_config or not snapshot_file.is_file()
     settings = load_settings(arguments.config if is_new else snapshot_file, arguments.set)
     maps_folder = PROJECT / settings.game.maps_folder
-    reference_lines_m = load_reference_lines(settings, maps_folder)
-    statistics.reference_times = load_reference_times(settings.game.map_cycle, maps_folder)
-    demonstrations = load_demonstrations(settings.game, PROJECT)
-    check_machine(settings, folder.path)
+    with telling_which_configuration(arguments, snapshot_file, is_new):
+        reference_lines_m = load_reference_lines(settings, maps_folder)
+        statistics.reference_times = load_reference_times(settings.game.map_cycle, maps_folder)
+        demonstrations = load_demonstrations(settings.game, PROJECT)
+        check_machine(settings, folder.path)
     log_to(folder.log)
     settings = write_configuration(arguments, snapshot_file, is_new)
 
@@ -109,7 +114,8 @@ def train(arguments: argparse.Namespace) -> None:
         # Games inside the collector are stepped together, and their races leave it one by one.
         games_per_collector=1 if settings.game.is_in_process else settings.game.games_per_collector,
     )
-    live = LiveSettings(snapshot_file, settings, is_reporter=True)
+    check_maps = functools.partial(load_reference_lines, maps_folder=maps_folder)
+    live = LiveSettings(snapshot_file, settings, is_reporter=True, check=check_maps)
     monitor = RunMonitor(live, folder, statistics, clock, reference_lines_m, lambda: receiver.waited_s)
     network = make_network(settings, layout, seeds)
     n_parameters = sum(parameter.numel() for parameter in network.parameters())
@@ -148,21 +154,35 @@ def write_configuration(arguments: argparse.Namespace, snapshot_file: Path, is_n
         The settings in force.
     """
     from trackmania_rl.multiprocess.live_settings import append_overrides, write_snapshot
-    from trackmania_rl.settings import changed_settings
 
     if is_new:
         write_snapshot(arguments.config, snapshot_file.parent, arguments.set)
         return load_settings(snapshot_file)
     if changed_settings(load_settings(snapshot_file), load_settings(snapshot_file, arguments.set)):
         append_overrides(snapshot_file, arguments.set)
-    settings = load_settings(snapshot_file)
-    differences = changed_settings(load_settings(arguments.config, arguments.set), settings)
-    if differences:
-        log.warning(
-            "going on with %s, which differs from %s in: %s (--update-config takes the latter)",
-            *(snapshot_file, arguments.config, ", ".join(sorted(differences))),
-        )
-    return settings
+    if remark := remark_on_differences(arguments, snapshot_file):
+        log.warning("going on with %s", remark)
+    return load_settings(snapshot_file)
+
+
+def remark_on_differences(arguments: argparse.Namespace, snapshot_file: Path) -> str:
+    """How the configuration of a run that exists differs from the one of the command line; empty if it does not."""
+    asked_for, own = (load_settings(file, arguments.set) for file in (arguments.config, snapshot_file))
+    names = ", ".join(sorted(changed_settings(asked_for, own)))
+    return names and (
+        f"{snapshot_file}, which differs from {arguments.config} in: {names} (--update-config takes the latter)"
+    )
+
+
+@contextlib.contextmanager
+def telling_which_configuration(arguments: argparse.Namespace, snapshot_file: Path, is_new: bool) -> Iterator[None]:
+    """Add to an error that a run which exists has a configuration of its own: to mend another one changes nothing."""
+    try:
+        yield
+    except UserError as error:
+        if is_new or not (remark := remark_on_differences(arguments, snapshot_file)):
+            raise
+        raise UserError(f"{error}; this run goes on with {remark}") from error
 
 
 def log_to(file: Path) -> None:

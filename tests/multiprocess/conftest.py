@@ -56,7 +56,9 @@ def live(tmp_path: Path, repository_root: Path) -> LiveSettings:
     """The tiny configuration in a run folder of its own, with an image of 17 x 15 pixels."""
     overrides = (*TINY, "image_width_px=17", "image_height_px=15")
     snapshot = write_snapshot(repository_root / "config_files" / "config.py", tmp_path / "config", overrides)
-    return LiveSettings(snapshot, load_settings(snapshot))
+    live = LiveSettings(snapshot, load_settings(snapshot))
+    live.refresh()  # so that tests may replace `current`
+    return live
 
 
 @pytest.fixture

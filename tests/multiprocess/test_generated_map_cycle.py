@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from trackmania_rl.multiprocess.collector import map_cycle
+from trackmania_rl.multiprocess.health.run_checks import load_reference_lines
 from trackmania_rl.multiprocess.live_settings import LiveSettings, write_snapshot
-from trackmania_rl.multiprocess.run_setup import load_reference_lines
 from trackmania_rl.settings import load_settings
 from trackmania_rl.simulator.track_generator import TrackRecipe
 from trackmania_rl.track.generated_maps import GeneratedMaps
@@ -18,7 +18,9 @@ def live(tmp_path: Path, repository_root: Path) -> LiveSettings:
     config_file = repository_root / "config_files" / "config_many_tracks.py"
     snapshot = write_snapshot(config_file, tmp_path / "config", ())
     snapshot.write_text(snapshot.read_text().replace('"races_per_track": 4', '"races_per_track": 1'))
-    return LiveSettings(snapshot, load_settings(snapshot))
+    live = LiveSettings(snapshot, load_settings(snapshot))
+    live.refresh()  # so that tests may replace `current`
+    return live
 
 
 def test_each_race_has_a_track_of_its_own_under_the_generators_name(live: LiveSettings, tmp_path: Path) -> None:

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from trackmania_rl.errors import UserError
 from trackmania_rl.multiprocess.live_settings import LiveSettings, write_snapshot
-from trackmania_rl.settings import load_settings
+from trackmania_rl.settings import Settings, load_settings
 
 
 @pytest.fixture
@@ -48,3 +49,54 @@ def test_a_wrong_edit_leaves_the_last_good_settings(
     assert not live.refresh()
     assert live.current.agent.adam_beta1 == 0.9
     assert "the last good one stays" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        "image_width_px = 84\nimage_height_px = 84\nimage_shift_px = 4",
+        "map_cycle = ({'map_name': 'hills', 'map_path': 'hills.toml', 'reference_line': 'hills_0.5m.npy',"
+        " 'is_explo': True, 'fill_buffer': True},)\ndemonstrations = ()",
+    ],
+)
+def test_an_edit_whose_parts_do_not_go_alone_waits_as_a_whole(
+    tmp_path: Path, repository_root: Path, edit: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    demonstrations = "demonstrations=({'map_name': 'valley', 'inputs': 'x.inputs'},)"
+    snapshot = write_snapshot(repository_root / "config_files" / "config.py", tmp_path / "config", [demonstrations])
+    live = LiveSettings(snapshot, load_settings(snapshot), is_reporter=True)
+    before = live.current
+    _edit(snapshot, edit)
+    load_settings(snapshot)  # there is nothing wrong with it
+    assert not live.refresh()
+    assert live.current is before
+    assert "the whole edit waits for the next start" in caplog.text
+
+
+def test_an_edit_that_cannot_be_used_is_refused(snapshot: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def check(settings: Settings) -> None:
+        if settings.game.running_speed == 7:
+            raise UserError("no such speed")
+
+    live = LiveSettings(snapshot, load_settings(snapshot), is_reporter=True, check=check)
+    _edit(snapshot, "running_speed = 7")
+    assert not live.refresh()
+    assert live.current.game.running_speed == 1000
+    assert "is not applied, the last good one stays: no such speed" in caplog.text
+    _edit(snapshot, "running_speed = 8")
+    assert live.refresh()
+
+
+def test_an_edit_made_since_the_settings_were_read_is_seen(snapshot: Path) -> None:
+    settings = load_settings(snapshot)
+    _edit(snapshot, "adam_beta1 = 0.8")
+    live = LiveSettings(snapshot, settings)
+    assert live.refresh()
+    assert live.current.agent.adam_beta1 == 0.8
+
+
+@pytest.mark.parametrize("name", ["temporal_mini_race_duration_actions", "iqn_k", "n_steps"])
+def test_what_networks_and_rows_are_made_with_waits(snapshot: Path, name: str) -> None:
+    live = LiveSettings(snapshot, load_settings(snapshot))
+    _edit(snapshot, f"{name} = 2 * {name}")
+    assert not live.refresh()

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.multiprocess.run_setup import check_machine, load_reference_lines
+from trackmania_rl.multiprocess.health.run_checks import load_reference_lines
+from trackmania_rl.multiprocess.run_setup import check_machine
 from trackmania_rl.settings import load_settings
 
 

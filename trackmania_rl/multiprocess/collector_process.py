@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import logging
 import os
@@ -20,12 +21,13 @@ import torch
 
 from trackmania_rl.agents.inference import Inferer
 from trackmania_rl.agents.precision import arithmetic_dtype
-from trackmania_rl.errors import UserError
+from trackmania_rl.errors import PlainError
 from trackmania_rl.features import ObservationLayout
 from trackmania_rl.in_process.games import InProcessGames
 from trackmania_rl.multiprocess.batch_collector import BatchCollector
 from trackmania_rl.multiprocess.collector import Collector, CollectorParts, WeightsFollower
 from trackmania_rl.multiprocess.demonstrations import drive_demonstrations
+from trackmania_rl.multiprocess.health.run_checks import load_reference_lines
 from trackmania_rl.multiprocess.live_settings import LiveSettings
 from trackmania_rl.multiprocess.rollout_slot import RolloutSlot
 from trackmania_rl.multiprocess.rollout_transport import RolloutSender
@@ -57,7 +59,7 @@ def collector_process_fn(task: CollectorTask, shared: SharedRun) -> None:
             BatchCollector(parts, games).run()
         else:
             _play_on_game_instances(task, shared)
-    except UserError as error:
+    except PlainError as error:
         log.error("collector %d: %s", task.index, error)
         raise SystemExit(1) from None
     finally:
@@ -86,7 +88,11 @@ def make_parts(task: CollectorTask, shared: SharedRun) -> CollectorParts:
         return shared.frames_total.value
 
     return CollectorParts(
-        live=LiveSettings(shared.snapshot_file, task.settings),
+        live=LiveSettings(
+            shared.snapshot_file,
+            task.settings,
+            check=functools.partial(load_reference_lines, maps_folder=task.maps_folder),
+        ),
         explorer=follow(shared.exploration_weights, "explorer"),
         evaluator=follow(shared.evaluation_weights, "evaluator"),
         frames_total=frames_total,

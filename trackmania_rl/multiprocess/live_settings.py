@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from trackmania_rl.errors import UserError
 from trackmania_rl.settings import (
     COMPANION_FILES,
     NEEDS_RESTART,
     Settings,
-    SettingsError,
     changed_settings,
     load_settings,
     parse_override,
@@ -56,16 +56,31 @@ class LiveSettings:
     """The settings in force, renewed from the snapshot at race boundaries.
 
     A snapshot that does not load leaves the last good settings in force. A changed setting that shapes networks,
-    buffers or processes is left as it is until the next start.
+    buffers or processes is left as it is until the next start; so is a whole edit whose other settings do not go
+    without these.
     """
 
-    def __init__(self, snapshot_file: Path, current: Settings, is_reporter: bool = False) -> None:
-        """`is_reporter` marks the one process that logs what changed, so that each change is told once."""
+    def __init__(
+        self,
+        snapshot_file: Path,
+        current: Settings,
+        is_reporter: bool = False,
+        check: Callable[[Settings], object] = lambda _: None,
+    ) -> None:
+        """Begin with settings that are in force.
+
+        Args:
+            snapshot_file: the run's own configuration; it may have been edited since `current` was read.
+            current: the settings.
+            is_reporter: marks the one process that logs what changed, so that each change is told once.
+            check: raises `UserError` for edited settings that cannot be used, such as a map that is not there.
+        """
         self.current = current
         self._snapshot_file = snapshot_file
+        self._check = check
         self._log = log.info if is_reporter else log.debug
         self._log_warning = log.warning if is_reporter else log.debug
-        self._seen = self._stamp()
+        self._seen: tuple[tuple[int, int], ...] = ()
 
     def refresh(self) -> bool:
         """Apply edits made since the last call; return whether anything changed."""
@@ -75,7 +90,8 @@ class LiveSettings:
         self._seen = stamp
         try:
             edited = load_settings(self._snapshot_file)
-        except SettingsError as error:
+            self._check(edited)
+        except UserError as error:
             self._log_warning("the edited configuration is not applied, the last good one stays: %s", error)
             return False
         changes = changed_settings(self.current, edited)
@@ -83,12 +99,18 @@ class LiveSettings:
         if waiting:
             self._log_warning("these settings wait for the next start: %s", ", ".join(waiting))
         applied = {name: change for name, change in changes.items() if name not in NEEDS_RESTART}
+        if not applied:
+            return False
+        try:
+            merged = settings_from_flat(self.current.flat() | {name: new for name, (_, new) in applied.items()})
+            self._check(merged)
+        except UserError as error:
+            self._log_warning("the whole edit waits for the next start, as its parts do not go alone: %s", error)
+            return False
+        self.current = merged
         for name, (old, new) in applied.items():
             self._log("configuration: %s = %r (was %r)", name, new, old)
-        if applied:
-            new_values = {name: new for name, (_, new) in applied.items()}
-            self.current = settings_from_flat(self.current.flat() | new_values)
-        return bool(applied)
+        return True
 
     def _stamp(self) -> tuple[tuple[int, int], ...]:
         """When each file was last written and its size; a file caught between two writes counts as absent."""

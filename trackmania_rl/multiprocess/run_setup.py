@@ -5,9 +5,6 @@ from __future__ import annotations
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
-
 from trackmania_rl.agents.shared_weights import SharedWeights
 from trackmania_rl.checkpoints import RunFolder
 from trackmania_rl.features import ObservationLayout
@@ -15,7 +12,6 @@ from trackmania_rl.multiprocess.collector_process import collector_process_fn
 from trackmania_rl.multiprocess.demonstrations import Demonstration
 from trackmania_rl.multiprocess.health.examination import check_start
 from trackmania_rl.multiprocess.health.findings import Context
-from trackmania_rl.multiprocess.health.run_checks import load_map_files, named_maps
 from trackmania_rl.multiprocess.live_settings import LiveSettings
 from trackmania_rl.multiprocess.rollout_transport import RolloutReceiver
 from trackmania_rl.multiprocess.run_network import make_network
@@ -24,18 +20,6 @@ from trackmania_rl.multiprocess.supervisor import CollectorSupervisor
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import Settings
 from trackmania_rl.tmi_interaction.game_instance_manager import PROJECT_FOLDER
-
-
-def load_reference_lines(settings: Settings, maps_folder: Path) -> dict[str, npt.NDArray[np.float64]]:
-    """Read every map of the map cycle, so that a bad one stops the run before it starts; generators have no files yet.
-
-    Returns:
-        (N, 3) points of the reference line by map name.
-
-    Raises:
-        UserError: if a reference line, or a track of the simulated game, is missing or damaged.
-    """
-    return {entry.map_name: load_map_files(settings, entry, maps_folder) for entry in named_maps(settings)}
 
 
 def check_machine(settings: Settings, folder: Path) -> None:

@@ -312,6 +312,8 @@ NEEDS_RESTART = frozenset(
             "autocast_dtype",
             "expected_reward_per_action",
             "n_steps",
+            "temporal_mini_race_duration_actions",
+            "iqn_k",
         ),
         *("demonstrations", "start_anywhere_spacing_m"),
         *("rollout_slots_per_collector", "cutoff_race_longer_than_ms", "buffer_test_ratio", "terminal_view"),

@@ -37,6 +37,18 @@ def named_maps(settings: Settings) -> list[MapEntry]:
     return list(entries.values())
 
 
+def load_reference_lines(settings: Settings, maps_folder: Path) -> dict[str, npt.NDArray[np.float64]]:
+    """Read every map of the map cycle, so that a bad one is refused before its races; generators have no files yet.
+
+    Returns:
+        (N, 3) points of the reference line by map name.
+
+    Raises:
+        UserError: if a reference line, or a track of the simulated game, is missing or damaged.
+    """
+    return {entry.map_name: load_map_files(settings, entry, maps_folder) for entry in named_maps(settings)}
+
+
 def check_maps(context: Context) -> list[Finding]:
     """The files of the map cycle's maps, here and in the real game's own folder."""
     settings, findings = context.settings, []
