@@ -161,3 +161,19 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path):
     (tmp_path / "save").write_text("a file is in the way")
     with pytest.raises(CheckpointError, match="cannot make the folder"):
         RunFolder.create(tmp_path, "trial")
+
+
+def test_what_a_killed_process_left_half_written_is_removed(tmp_path):
+    (tmp_path / "checkpoint.pt.4711.tmp").write_bytes(b"half a checkpoint")
+    save_checkpoint(tmp_path, make_state(1), minimum_free_disk_mb=0)
+    assert files_of(tmp_path) == ["checkpoint.pt"]
+
+
+def test_a_second_ctrl_c_leaves_nothing_half_written(tmp_path, monkeypatch):
+    def interrupted(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("os.fsync", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        save_checkpoint(tmp_path, make_state(1), minimum_free_disk_mb=0)
+    assert files_of(tmp_path) == []

@@ -119,6 +119,8 @@ def save_checkpoint(folder: Path, state: Mapping[str, Any], minimum_free_disk_mb
         TypeError: if the state holds something else; it could not be read back.
     """
     _require_plain(state, "state")
+    for left_behind in folder.glob(f"{CHECKPOINT_FILE}.*.tmp"):  # by a process that was killed while it wrote
+        left_behind.unlink(missing_ok=True)
     _require_disk(folder, _tensor_bytes(state), minimum_free_disk_mb)
     newest, previous = folder / CHECKPOINT_FILE, folder / PREVIOUS_CHECKPOINT_FILE
     temporary = folder / f"{CHECKPOINT_FILE}.{os.getpid()}.tmp"
@@ -137,6 +139,9 @@ def save_checkpoint(folder: Path, state: Mapping[str, Any], minimum_free_disk_mb
         raise CheckpointError(
             f"cannot write the checkpoint {newest}: {_reason(error)}; the checkpoints written before are intact"
         ) from error
+    except KeyboardInterrupt:  # a second Ctrl-C
+        temporary.unlink(missing_ok=True)
+        raise
     return newest
 
 

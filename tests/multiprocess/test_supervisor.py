@@ -79,3 +79,24 @@ def test_it_gives_up_on_a_collector_that_always_dies(monkeypatch: pytest.MonkeyP
 
     with pytest.raises(CollectorsKeepDyingError, match="died 6 times in a row"):
         check_for_a_while()
+
+
+def test_a_collector_that_lives_long_without_a_race_keeps_failing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor_module, "FIRST_RESTART_DELAY_S", 0.0)
+    monkeypatch.setattr(supervisor_module, "SETTLED_AFTER_S", 0.0)
+    stop = CONTEXT.Event()
+    supervisor = CollectorSupervisor(lambda _: _start(_dies), lambda _: None, 1, stop)
+    supervisor.start()
+
+    def check_until(restarts: int, delivers: bool) -> None:
+        deadline_s = time.monotonic() + 20
+        while supervisor.restarts < restarts and time.monotonic() < deadline_s:
+            if delivers:
+                supervisor.delivered(0)
+            supervisor.check()
+            time.sleep(0.005)
+
+    check_until(10, delivers=True)
+    assert supervisor.restarts == 10
+    with pytest.raises(CollectorsKeepDyingError, match="died 6 times in a row"):
+        check_until(20, delivers=False)

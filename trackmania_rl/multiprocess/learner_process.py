@@ -54,7 +54,10 @@ def learner_process_fn(
             view.update(monitor.statistics)
 
     def receive() -> ReceivedRollout | None:
-        return receiver.receive(POLL_S)
+        race = receiver.receive(POLL_S)
+        if race is not None:
+            supervisor.delivered(race.collector)
+        return race
 
     learning = build_learning(
         live,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import math
 import time
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -23,12 +25,15 @@ from trackmania_rl.telemetry.tensorboard_writer import TensorboardWriter
 
 log = logging.getLogger(__name__)
 
+DISK_IS_TRIED_EVERY_S: Final = 60.0
+"""How often at most it is told that the disk fails, and tensorboard's file is begun anew."""
+
 
 class Interval:
     """Says when something that is done every so often is due."""
 
-    def __init__(self) -> None:
-        self._last_s = time.monotonic()
+    def __init__(self, *, is_due_at_first: bool = False) -> None:
+        self._last_s = -math.inf if is_due_at_first else time.monotonic()
 
     def is_due(self, every_s: float) -> bool:
         """Whether `every_s` seconds have passed since it was due last, or since it was made."""
@@ -70,6 +75,7 @@ class RunMonitor:
         self._race_log = RaceLog(folder.races, clock)
         self._learning: Learning | None = None
         self._tensorboard: TensorboardWriter | None = None
+        self._complaints, self._new_tensorboards = (Interval(is_due_at_first=True) for _ in range(2))
         self._latest_line: dict[str, tuple[RaceRecord, str, npt.NDArray[np.float32]]] = {}
         self._scalars, self._pictures, self._checkpoints = Interval(), Interval(), Interval()
 
@@ -83,10 +89,7 @@ class RunMonitor:
         state = load_checkpoint(self._folder.path)
         if state is not None:
             self._resume(learning, state)
-        map_names = dict.fromkeys(entry.map_name for entry in self._live.current.game.map_cycle)
-        self._tensorboard = TensorboardWriter(
-            self._folder.tensorboard, map_names, self.statistics.frames_total, self.statistics.reference_times
-        )
+        self._tensorboard = self._open_tensorboard(resumed_at_frame=self.statistics.frames_total)
         learning.publish.publish()
 
     def on_race(self, race: ReceivedRollout) -> None:
@@ -98,11 +101,13 @@ class RunMonitor:
         )
         is_record = self.statistics.add_race(record)
         self.statistics.add_collector_time(race.collector, race.waited_s, race.elapsed_s)
-        self._race_log.write(record, self.statistics.frames_total)
+        with self._surviving_a_full_disk(of_tensorboard=False):
+            self._race_log.write(record, self.statistics.frames_total)
         if not record.counts:
             return
         history = self.statistics.maps[record.map_name].history(record.is_explo)
-        self._tensorboard.write_race(record, history, self.statistics.frames_total)
+        with self._surviving_a_full_disk():
+            self._tensorboard.write_race(record, history, self.statistics.frames_total)
         self._latest_line[record.map_name] = (record, stats["track"], race.rollout_results["position_m"].copy())
         if is_record:
             self._keep_record(record, race)
@@ -113,9 +118,11 @@ class RunMonitor:
         self._take_figures()
         telemetry = self._live.current.telemetry
         if self._scalars.is_due(telemetry.tensorboard_interval_s):
-            self._write_scalars()
+            with self._surviving_a_full_disk():
+                self._write_scalars()
         if self._pictures.is_due(telemetry.histogram_interval_s):
-            self._write_pictures()
+            with self._surviving_a_full_disk():
+                self._write_pictures()
         if self._checkpoints.is_due(self._live.current.run.checkpoint_interval_s):
             self.try_to_save()
 
@@ -134,10 +141,30 @@ class RunMonitor:
     def close(self) -> None:
         """Write what is left and close the files."""
         if self._tensorboard is not None:
-            self._write_scalars()
-            self._write_pictures()
-            self._tensorboard.close()
-        self._race_log.close()
+            with self._surviving_a_full_disk():
+                self._write_scalars()
+                self._write_pictures()
+            with self._surviving_a_full_disk():
+                self._tensorboard.close()
+        with self._surviving_a_full_disk(of_tensorboard=False):
+            self._race_log.close()
+
+    def _open_tensorboard(self, resumed_at_frame: int = 0) -> TensorboardWriter:
+        map_names = dict.fromkeys(entry.map_name for entry in self._live.current.game.map_cycle)
+        return TensorboardWriter(self._folder.tensorboard, map_names, resumed_at_frame, self.statistics.reference_times)
+
+    @contextlib.contextmanager
+    def _surviving_a_full_disk(self, *, of_tensorboard: bool = True) -> Iterator[None]:
+        """Go on without the lines or figures that cannot be written; it is told now and then."""
+        try:
+            yield
+        except OSError as error:
+            if self._complaints.is_due(DISK_IS_TRIED_EVERY_S):
+                log.error("races.jsonl or tensorboard's file cannot be written: %s; the run goes on", error.strerror)
+            # After an error tensorboard's writer never writes again, so there has to be another one.
+            if of_tensorboard and self._new_tensorboards.is_due(DISK_IS_TRIED_EVERY_S):
+                with contextlib.suppress(OSError):  # as long as the disk is full
+                    self._tensorboard = self._open_tensorboard()
 
     def _resume(self, learning: Learning, state: dict[str, Any]) -> None:
         try:

@@ -6,18 +6,22 @@ import logging
 import logging.handlers
 import multiprocessing
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.context import SpawnContext
 from multiprocessing.synchronize import Event
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from trackmania_rl.agents.shared_weights import SharedWeights
 from trackmania_rl.multiprocess.demonstrations import Demonstration
 from trackmania_rl.multiprocess.rollout_transport import RolloutSender
 from trackmania_rl.settings import Settings
+
+LAST_RECORDS_WITHIN_S: Final = 3.0
+"""How long the collectors' last log records are waited for."""
 
 
 def spawn_context() -> SpawnContext:
@@ -99,10 +103,18 @@ def send_logs_to(log_queue: Any) -> None:
 
 @contextmanager
 def logs_of_collectors(log_queue: Any) -> Iterator[None]:
-    """Handle the collectors' log records by this process's own handlers."""
+    """Handle the collectors' log records by this process's own handlers.
+
+    A collector that is killed in the midst of a record may leave the queue locked for ever; the end waits for that no
+    longer than `LAST_RECORDS_WITHIN_S`.
+    """
     listener = logging.handlers.QueueListener(log_queue, *logging.getLogger().handlers, respect_handler_level=True)
     listener.start()
     try:
         yield
     finally:
-        listener.stop()
+        ending = threading.Thread(target=listener.stop, name="last log records", daemon=True)
+        ending.start()
+        ending.join(LAST_RECORDS_WITHIN_S)
+        if ending.is_alive():
+            log_queue.cancel_join_thread()  # else the interpreter's end would wait for the lock, too

@@ -16,14 +16,14 @@ log = logging.getLogger(__name__)
 FIRST_RESTART_DELAY_S = 1.0
 LONGEST_RESTART_DELAY_S = 30.0
 SETTLED_AFTER_S = 60.0
-"""A collector that lived this long is taken to work: its next failure counts as the first."""
+"""A collector that delivers a race after so long is taken to work: its next failure counts as the first."""
 GIVE_UP_AFTER_FAILURES = 6
 KILL_AFTER_S = 1.0
 """A collector that ignores SIGTERM for so long is killed."""
 
 
 class CollectorsKeepDyingError(UserError):
-    """No collector can be kept alive; the log holds what each of them said."""
+    """A collector cannot be kept alive; the log holds what it said."""
 
 
 @dataclass
@@ -63,6 +63,12 @@ class CollectorSupervisor:
         """Start every collector."""
         for index in range(len(self._posts)):
             self._start(index)
+
+    def delivered(self, index: int) -> None:
+        """A race of collector `index` has come in."""
+        post = self._posts[index]
+        if time.monotonic() - post.started_at_s > SETTLED_AFTER_S:
+            post.failures = 0
 
     def check(self) -> None:
         """Start again the collectors that died, the later the more often they do.
@@ -106,8 +112,7 @@ class CollectorSupervisor:
 
     def _bury(self, index: int, post: _Post, now_s: float) -> None:
         assert post.process is not None
-        has_settled = now_s - post.started_at_s > SETTLED_AFTER_S
-        post.failures = 1 if has_settled else post.failures + 1
+        post.failures += 1
         exit_code = post.process.exitcode
         post.process = None
         self._on_death(index)
