@@ -123,7 +123,7 @@ class FakeGame:
 
     # GameTransport.
 
-    def next_event(self) -> GameEvent:
+    def next_event(self, within_s: float | None = None) -> GameEvent:
         assert self.held is None, "an event was not answered"
         event = self.reports.pop() if self.reports else next(self.events)
         if self.state_wanted:

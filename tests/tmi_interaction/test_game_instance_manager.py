@@ -214,7 +214,7 @@ def failing_at(game, at_event, error):
     """Let a fake game fail at its so-and-so-many-th report."""
     original, count = game.next_event, iter(range(1, 100_000))
 
-    def next_event():
+    def next_event(within_s=None):
         if next(count) >= at_event:
             raise error
         return original()
@@ -277,7 +277,7 @@ def test_a_game_that_has_become_slow_is_restarted(make_manager, make_fake_game, 
         made = make_fake_game()
         original = made.next_event
 
-        def next_event():
+        def next_event(within_s=None):
             now_s[0] += step_s[0]
             return original()
 

@@ -131,3 +131,17 @@ time.sleep(60)
         parent.send_signal(signal.SIGKILL)
         parent.wait()
     assert is_gone(game_pid)
+
+
+def test_a_game_that_is_a_child_of_the_process_started_is_found(make_launcher, tmp_path):
+    (tmp_path / "listening.py").write_text(LISTENING_GAME)
+    launcher = make_launcher(
+        "import subprocess, sys\n"  # as a virtual environment's Python on Windows
+        f"subprocess.run([sys.executable, {str(tmp_path / 'listening.py')!r}, *sys.argv[1:]])\n"
+    )
+    launcher.start()
+    launcher.wait_until_connectable(10)
+    children = psutil.Process(launcher.pid).children()
+    launcher.kill()
+    for child in children:  # Windows ends it together with its parent
+        child.kill()

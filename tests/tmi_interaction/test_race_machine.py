@@ -6,9 +6,10 @@ import math
 import pytest
 
 from trackmania_rl.protocol.messages import KeyState, MessageId
+from trackmania_rl.tmi_interaction import race_start
 from trackmania_rl.tmi_interaction.cutoffs import CutoffWatch
 from trackmania_rl.tmi_interaction.race_machine import Observation, RaceEnd
-from trackmania_rl.tmi_interaction.transport import GameEvent, GameProtocolError
+from trackmania_rl.tmi_interaction.transport import GameEvent, GameProtocolError, GameTimeoutError
 
 FORWARD, NOTHING = 0, 3
 VARIANTS = {
@@ -233,3 +234,24 @@ def test_observation_is_what_the_docs_say(settings, make_fake_game, make_machine
     assert observation.floats.shape == (184,)
     assert observation.car.shape == (21,)
     assert observation.frame.dtype == "uint8"
+
+
+def test_a_game_that_stays_in_its_menus_is_given_up_in_time(
+    settings_without_image, make_fake_game, make_machine, straight_map, monkeypatch
+):
+    monkeypatch.setattr(race_start, "START_WITHIN_S", 0.0)
+    waits = []
+
+    class SilentGame:
+        def next_event(self, within_s=None):
+            waits.append(within_s)
+            raise GameTimeoutError("silent")
+
+    start = race_start.RaceStart(SilentGame())
+    monkeypatch.setattr(race_start, "START_WITHIN_S", 0.05)
+    with pytest.raises(GameTimeoutError, match="does the game have this map"):
+        start.reach("Real.Challenge.Gbx", None, settings_without_image.game)
+    assert 0 < waits[0] <= 0.05
+    monkeypatch.setattr(race_start, "START_WITHIN_S", 60.0)
+    with pytest.raises(GameTimeoutError, match=r"^silent$"):
+        start.reach("Real.Challenge.Gbx", None, settings_without_image.game)

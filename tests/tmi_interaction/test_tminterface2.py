@@ -193,3 +193,17 @@ def test_nobody_listening_is_reported_in_time():
     with pytest.raises(GameConnectionError, match=f"port {free_port}"):
         TMInterface(free_port, timeout_s=1, connect_within_s=0.1)
     assert time.monotonic() - began_s < 2
+
+
+def test_a_wait_may_be_shorter_than_usual(listener):
+    client = TMInterface(listener.getsockname()[1], timeout_s=30)
+    game, _ = listener.accept()
+    began_s = time.monotonic()
+    for within_s in (0.2, 0.0):
+        with pytest.raises(GameTimeoutError):
+            client.next_event(within_s)
+    assert 0.1 < time.monotonic() - began_s < 5
+    game.sendall(i32(1, 50))
+    assert client.next_event(60).race_time_ms == 50
+    client.close()
+    game.close()

@@ -52,3 +52,10 @@ def test_medals() -> None:
     assert [times.medal(time_ms) for time_ms in (100, 101, 200, 201, 400, 401)] == [
         *("author", "gold", "gold", "bronze", "bronze", None)
     ]
+
+
+def test_a_map_in_a_folder_of_the_game_is_found_on_any_system(tmp_path: Path) -> None:
+    (tmp_path / "My Challenges").mkdir()
+    (tmp_path / "My Challenges" / "t.toml").write_text(f"{TRACK}[times]\nauthor_ms = 5000\n")
+    times = load_reference_times([entry("t", "My Challenges\\t.toml")], tmp_path)
+    assert times == {"t": MedalTimes(5000, None, None, None)}

@@ -86,7 +86,7 @@ class GameLauncher(Protocol):
 
 
 class SimulatedGameLauncher:
-    """Runs `scripts/simulated_game.py`, which dies with the process that started it (on Linux: with the thread).
+    """Runs `scripts/simulated_game.py`; on Linux it dies with the thread that started it.
 
     Args:
         port: where it is to listen.
@@ -209,10 +209,13 @@ def port_is_listened_at(port: int) -> bool:
 
 
 def _listens(pid: int, port: int) -> bool:
+    """Whether a process listens, or a child of it: on Windows a virtual environment's Python starts the real one."""
     with contextlib.suppress(psutil.NoSuchProcess):
-        for connection in psutil.Process(pid).net_connections("tcp"):
-            if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port:
-                return True
+        process = psutil.Process(pid)
+        for one in (process, *process.children(recursive=True)):
+            for connection in one.net_connections("tcp"):
+                if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port:
+                    return True
     return False
 
 

@@ -31,6 +31,8 @@ LOOPBACK: Final = "127.0.0.1"
 FIRST_BUFFER_BYTES: Final = 1 << 18
 CONNECT_RETRY_S: Final = 0.02
 GOODBYE_TIMEOUT_S: Final = 1.0
+SHORTEST_WAIT_S: Final = 0.01
+"""The operating system takes 0 for a wait without end."""
 
 
 class TMInterface:
@@ -58,8 +60,17 @@ class TMInterface:
         self._state_is_under_way = False
         self._frame_shape = (0, 0)
 
-    def next_event(self) -> GameEvent:
+    def next_event(self, within_s: float | None = None) -> GameEvent:
         """See `GameTransport.next_event`."""
+        if within_s is None or within_s >= self._timeout_s:
+            return self._read_event()
+        self._set_socket_timeout(max(within_s, SHORTEST_WAIT_S))
+        try:
+            return self._read_event()
+        finally:
+            self._set_socket_timeout(self._timeout_s)
+
+    def _read_event(self) -> GameEvent:
         raw_id = INT32.unpack(self._read(INT32.size))[0]
         race_time_ms = current = target = 0
         frame = None

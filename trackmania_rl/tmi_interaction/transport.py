@@ -65,8 +65,12 @@ class GameTransport(Protocol):
     `GameConnectionError`, `GameTimeoutError` or `GameProtocolError`.
     """
 
-    def next_event(self) -> GameEvent:
-        """Wait for the game's next report; the previous one must have been answered."""
+    def next_event(self, within_s: float | None = None) -> GameEvent:
+        """Wait for the game's next report; the previous one must have been answered.
+
+        Args:
+            within_s: longest wait, where it is shorter than the usual one.
+        """
         ...
 
     def answer(self, event: GameEvent, then_get_state: bool = False) -> None:

@@ -29,6 +29,11 @@ class GameMap:
     zones: VirtualCheckpoints
 
 
+def map_file(entry: MapEntry, maps_folder: Path) -> Path:
+    r"""Where a map's file lies in the maps folder; the game's own folders are told apart by `\` on any system."""
+    return maps_folder / entry.map_path.replace("\\", "/")
+
+
 def load_game_map(entry: MapEntry, maps_folder: Path, settings: ObservationSettings) -> GameMap:
     """Read a map's reference line, and its own checkpoints where its `.Challenge.Gbx` lies in the maps folder.
 
@@ -42,7 +47,7 @@ def load_game_map(entry: MapEntry, maps_folder: Path, settings: ObservationSetti
         GbxError: if the map's file is there, but can't be read.
     """
     line = load_reference_line(maps_folder / entry.reference_line, settings.distance_between_zone_centers_m)
-    challenge = maps_folder / entry.map_path
+    challenge = map_file(entry, maps_folder)
     real_checkpoints_m = None
     if is_challenge_file(challenge):
         if challenge.is_file():

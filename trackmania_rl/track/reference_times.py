@@ -8,6 +8,7 @@ from pathlib import Path
 from trackmania_rl.gbx.challenge import MedalTimes, is_challenge_file, read_challenge
 from trackmania_rl.settings import MapEntry
 from trackmania_rl.simulator.track_file import read_track_settings
+from trackmania_rl.track.game_map import map_file
 
 
 def load_reference_times(entries: Iterable[MapEntry], maps_folder: Path) -> dict[str, MedalTimes]:
@@ -25,7 +26,7 @@ def load_reference_times(entries: Iterable[MapEntry], maps_folder: Path) -> dict
     """
     times: dict[str, MedalTimes] = {}
     for entry in entries:
-        file = maps_folder / entry.map_path
+        file = map_file(entry, maps_folder)
         if entry.map_name in times or not file.is_file():
             continue
         if is_challenge_file(file):
