@@ -22,6 +22,8 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
+from trackmania_rl.argument_types import new_file
+
 PROJECT = Path(__file__).resolve().parent.parent
 TRAIN = PROJECT / "scripts" / "train.py"
 DEFAULT_SETTINGS = (
@@ -66,7 +68,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=60.0, help="length of the run (default %(default)s)")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="as of scripts/train.py")
-    parser.add_argument("--json", type=Path, help="write all readings to this file")
+    parser.add_argument("--json", type=new_file, help="write all readings to this file")
     return parser.parse_args()
 
 

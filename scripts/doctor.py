@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 PROJECT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not installed, and from anywhere
 
+from trackmania_rl.argument_types import png_file  # noqa: E402
 from trackmania_rl.command_line import FAILED, command  # noqa: E402
 
 if TYPE_CHECKING:
@@ -52,7 +53,13 @@ def parse_arguments() -> argparse.Namespace:
     add("--set", action="append", default=[], metavar="NAME=VALUE", help="override a setting; may be repeated")
     add("--output-folder", type=Path, default=PROJECT, help="where a run would write (default: the project)")
     add("--play", action="store_true", help="start one game and drive 5 s forward")
-    add("--picture", type=Path, default=Path("doctor.png"), metavar="FILE.png", help="of --play (default %(default)s)")
+    add(
+        "--picture",
+        type=png_file,
+        default=Path("doctor.png"),
+        metavar="FILE.png",
+        help="of --play (default %(default)s)",
+    )
     add("--json", action="store_true", help="print the findings as JSON")
     return parser.parse_args()
 

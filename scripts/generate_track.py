@@ -19,6 +19,7 @@ from pathlib import Path
 PROJECT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not installed, and from anywhere
 
+from trackmania_rl.argument_types import png_file  # noqa: E402
 from trackmania_rl.command_line import command  # noqa: E402
 from trackmania_rl.errors import UserError  # noqa: E402
 from trackmania_rl.simulator.track_generator import GeneratedTrack, TrackRecipe, generate_track  # noqa: E402
@@ -37,7 +38,7 @@ def parse_arguments() -> argparse.Namespace:
     add("--seed", type=int, required=True, help="a whole number from 0 on")
     add("--difficulty", type=float, default=0.5, help="0 to 1 (default %(default)s)")
     add("--output", type=Path, metavar="FILE.toml", help="default: maps/generated_{difficulty}_{seed}.toml")
-    add("--picture", type=Path, metavar="FILE.png", help="draw it there, with the scripted driver's line")
+    add("--picture", type=png_file, metavar="FILE.png", help="draw it there, with the scripted driver's line")
     return parser.parse_args()
 
 
@@ -81,12 +82,8 @@ def draw(track_file: Path, picture_file: Path) -> None:
     race = drive(track)
     if race.race_time_ms is not None:
         print(f"the scripted driver takes {race.race_time_ms / 1000:.2f} s")
-    try:
-        is_written = cv2.imwrite(str(picture_file), draw_track(track, 1000, race))
-    except cv2.error:  # an ending that is no picture's
-        is_written = False
-    if not is_written:
-        raise UserError(f"--picture {picture_file}: cannot be written; is it a .png in a folder that exists?")
+    if not cv2.imwrite(str(picture_file), draw_track(track, 1000, race)):
+        raise UserError(f"--picture {picture_file}: cannot be written; is it in a folder that exists?")
     print(f"wrote {picture_file}")
 
 

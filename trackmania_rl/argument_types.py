@@ -31,6 +31,23 @@ def size_px(text: str) -> tuple[int, int]:
 
 def mp4_file(text: str) -> Path:
     """A file whose name ends in .mp4."""
-    if not text.lower().endswith(".mp4"):
-        raise argparse.ArgumentTypeError(f"{text!r} does not end in .mp4")
+    return _file_ending_in(".mp4", text)
+
+
+def png_file(text: str) -> Path:
+    """A file whose name ends in .png."""
+    return _file_ending_in(".png", text)
+
+
+def new_file(text: str) -> Path:
+    """A file that is written when the work is done; its folder has to be there before."""
+    file = Path(text)
+    if file.is_dir() or not file.absolute().parent.is_dir():
+        raise argparse.ArgumentTypeError(f"{text!r} is no file in a folder that exists")
+    return file
+
+
+def _file_ending_in(ending: str, text: str) -> Path:
+    if not text.lower().endswith(ending):
+        raise argparse.ArgumentTypeError(f"{text!r} does not end in {ending}")
     return Path(text)

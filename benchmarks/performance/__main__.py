@@ -19,7 +19,6 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import torch
 from rich.console import Console
@@ -42,6 +41,9 @@ from benchmarks.performance import (
 from benchmarks.performance.machine import Machine, measure_machine
 from benchmarks.performance.measuring import Figure, Options
 from benchmarks.performance.report import print_report, write_json
+from trackmania_rl.argument_types import new_file
+from trackmania_rl.command_line import command
+from trackmania_rl.multiprocess.run_network import pick_device
 
 PARTS: dict[str, Callable[[Options, Machine], list[Figure]]] = {
     "replay": replay.measure,
@@ -62,20 +64,23 @@ ONLY_WHEN_ASKED_FOR = ("scaling",)
 QUICK = Options(repetitions=10, seconds_per_figure=1.0, client_actions=500, training_s=30.0, compiled=False)
 
 
-def main() -> int:
+@command
+def main() -> None:
+    """Run the command line."""
     arguments = parse_arguments()
+    device = str(pick_device(arguments.device))
     torch.set_num_threads(arguments.threads)
     console = Console(width=None if sys.stdout.isatty() else 180)
     options = replace(
         QUICK if arguments.quick else Options(),
-        device=arguments.device,
+        device=device,
         in_process_games=tuple(arguments.games),
         scaling_collectors=tuple(arguments.collectors),
         scaling_transports=tuple(arguments.transports),
         scaling_s=arguments.seconds,
         scaling_learning_s=arguments.learning_seconds,
     )
-    machine = measure_machine(arguments.device)
+    machine = measure_machine(device)
     figures = []
     for name in arguments.only or [name for name in PARTS if name not in ONLY_WHEN_ASKED_FOR]:
         console.print(f"measuring {name} ...", style="dim")
@@ -83,7 +88,6 @@ def main() -> int:
     print_report(figures, machine, console)
     if arguments.json:
         write_json(arguments.json, figures, machine, options)
-    return 0
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -120,7 +124,7 @@ def parse_arguments() -> argparse.Namespace:
         default=Options.scaling_learning_s,
         help="and with learning (default %(default)s); batches/s are a mean over the last 30 s at most",
     )
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    parser.add_argument("--json", type=new_file, help="write the figures to this file")
     return parser.parse_args()
 
 

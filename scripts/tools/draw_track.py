@@ -5,6 +5,7 @@ scripted driver's race is drawn over it: green where it accelerates, red where i
 """
 
 import argparse
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,9 +13,15 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from trackmania_rl.simulator.scripted_driver import CAREFUL_DRIVER, FAST_DRIVER, DriveReport, drive
-from trackmania_rl.simulator.track_file import TrackFileError, load_track
-from trackmania_rl.simulator.world import Edge, Ribbon, Surface, Track
+PROJECT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not installed, and from anywhere
+
+from trackmania_rl.argument_types import png_file, whole_number  # noqa: E402
+from trackmania_rl.command_line import command  # noqa: E402
+from trackmania_rl.errors import UserError  # noqa: E402
+from trackmania_rl.simulator.scripted_driver import CAREFUL_DRIVER, FAST_DRIVER, DriveReport, drive  # noqa: E402
+from trackmania_rl.simulator.track_file import load_track  # noqa: E402
+from trackmania_rl.simulator.world import Edge, Ribbon, Surface, Track  # noqa: E402
 
 BACKGROUND = (60, 90, 60)
 INK = (255, 255, 255)
@@ -136,18 +143,17 @@ def _write(picture: Image, text: str, place_px: npt.NDArray[np.int32]) -> None:
     cv2.putText(picture, text, tuple(place_px.tolist()), cv2.FONT_HERSHEY_SIMPLEX, 0.45, INK, 1, cv2.LINE_AA)
 
 
+@command
 def main() -> None:
-    """Run from the command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("track", type=Path, help="a .toml track file or a .npy reference line")
-    parser.add_argument("--output", type=Path, help="the PNG to write; default: the track's name in this folder")
-    parser.add_argument("--width-px", type=int, default=1000)
-    parser.add_argument("--drive", choices=DRIVERS, help="let the scripted driver race and draw its line")
+    add = parser.add_argument
+    add("track", type=Path, help="a .toml track file or a .npy reference line")
+    add("--output", type=png_file, metavar="FILE.png", help="default: the track's name in this folder")
+    add("--width-px", type=whole_number(200, 10_000), default=1000, help="of the picture (default %(default)s)")
+    add("--drive", choices=DRIVERS, help="let the scripted driver race and draw its line")
     arguments = parser.parse_args()
-    try:
-        track = load_track(arguments.track)
-    except TrackFileError as error:
-        raise SystemExit(str(error)) from error
+    track = load_track(arguments.track)
     output = arguments.output or Path(f"{arguments.track.stem}.png")
     race = drive(track, DRIVERS[arguments.drive]) if arguments.drive else None
     if race is not None:
@@ -156,9 +162,9 @@ def main() -> None:
         )
         print(f"{track.name}, {arguments.drive} driver: {result}, {race.wall_contact_ms} ms at walls")
     if not cv2.imwrite(str(output), draw_track(track, arguments.width_px, race)):
-        raise SystemExit(f"{output}: could not be written")
+        raise UserError(f"{output}: cannot be written; is it in a folder that exists?")
     print(f"wrote {output}")
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

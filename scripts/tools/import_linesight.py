@@ -73,6 +73,8 @@ def import_run(arguments: argparse.Namespace) -> None:
     folder = import_linesight_run(run, output, arguments.config, (*overrides, *arguments.set))
     root = output.parent.parent
     elsewhere = "" if root == PROJECT else f" --output-folder {root}"
+    if arguments.config.resolve() != PROJECT / "config_files" / "config.py":  # which train.py takes by itself
+        elsewhere += f" --config {arguments.config}"
     print(
         f"{folder.path}: {run.statistics.frames:,} frames, {run.statistics.batches:,} batches"
         f"{'' if run.moments is not None else ', a fresh optimizer'}. Go on with:\n"

@@ -79,13 +79,6 @@ def count(number: int, name: str) -> str:
     return f"{number or 'no'} {name}{'' if number == 1 else 's'}"
 
 
-def png_file(text: str) -> Path:
-    """A type for command-line arguments: a file whose name ends in .png."""
-    if not text.lower().endswith(".png"):
-        raise ValueError
-    return Path(text)
-
-
 def line_file(text: str) -> Path:
     """A type for command-line arguments: a file whose name ends in .npy."""
     if not text.endswith(".npy"):

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from maps_commands import _reporting, _sources, track
+from trackmania_rl.argument_types import png_file
 from trackmania_rl.errors import UserError
 from trackmania_rl.gbx.challenge import is_challenge_file
 from trackmania_rl.settings import load_settings
@@ -48,7 +49,7 @@ def add_parser(subparsers: Any) -> None:
     add("--name", type=map_name, help="name of the map in statistics and files (default: the map's)")
     add("--driver", metavar="LOGIN", help="only this driver's races")
     add("--mean", action="store_true", help="the mean of all races instead of the fastest")
-    add("--picture", type=_reporting.png_file, metavar="FILE.png", help="default: beside the line")
+    add("--picture", type=png_file, metavar="FILE.png", help="default: beside the line")
     add("--config", type=Path, default=PROJECT / "config_files" / "config.py", help="default: config_files/config.py")
     add("--maps-folder", type=Path, help="where line and map are put (default: the configuration's maps_folder)")
     how = parser.add_mutually_exclusive_group()

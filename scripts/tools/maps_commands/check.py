@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from maps_commands import _reporting, _sources
+from trackmania_rl.argument_types import png_file
 from trackmania_rl.gbx.challenge import read_challenge
 from trackmania_rl.track.line_checks import check_line
 
@@ -25,7 +26,7 @@ def add_parser(subparsers: Any) -> None:
     add = parser.add_argument
     add("line", type=Path, metavar="LINE.npy")
     add("--map", type=Path, metavar="FILE", help="the .Challenge.Gbx on which the line lies")
-    add("--picture", type=_reporting.png_file, metavar="FILE.png", help="draw the line among the map's blocks")
+    add("--picture", type=png_file, metavar="FILE.png", help="draw the line among the map's blocks")
     parser.set_defaults(run=run)
 
 

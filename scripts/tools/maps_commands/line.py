@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from maps_commands import _reporting, _sources
+from trackmania_rl.argument_types import png_file
 from trackmania_rl.errors import UserError
 from trackmania_rl.track.line_building import SMOOTHING_M
 from trackmania_rl.track.line_checks import check_line
@@ -55,7 +56,7 @@ def add_parser(subparsers: Any) -> None:
     add("--track", metavar="TRACK", help="the simulated track on which --inputs is driven")
     add("--map", type=Path, metavar="FILE", help="the .Challenge.Gbx; default: the map that the replay holds")
     add("--output", required=True, type=_reporting.line_file, metavar="FILE.npy")
-    add("--picture", type=_reporting.png_file, metavar="FILE.png", help="draw the line among the map's blocks")
+    add("--picture", type=png_file, metavar="FILE.png", help="draw the line among the map's blocks")
     add("--smoothing-m", type=smoothing, default=SMOOTHING_M, metavar="M", help="moving average (default %(default)g)")
     add("--force", action="store_true", help="overwrite the output if it is there")
     add("--maps-folder", type=Path, default=PROJECT / "maps", help="where tracks are looked for (default: maps)")

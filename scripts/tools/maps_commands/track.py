@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.text import Text
 
-from maps_commands import _reporting, _sources
+from maps_commands import _sources
+from trackmania_rl.argument_types import png_file
 from trackmania_rl.errors import UserError
 from trackmania_rl.gbx.challenge import STADIUM, Challenge, is_challenge_file, read_challenge
 from trackmania_rl.gbx.replay import is_replay_file, read_replay
@@ -50,7 +51,7 @@ def add_parser(subparsers: Any) -> None:
         help="a reference line (.npy) or a replay; its fastest race counts",
     )
     add("--output", required=True, type=track_file, metavar="FILE.toml")
-    add("--picture", type=_reporting.png_file, metavar="FILE.png", help="draw the track")
+    add("--picture", type=png_file, metavar="FILE.png", help="draw the track")
     add("--drive", choices=("careful", "fast"), help="let the scripted driver race on it, and draw that as well")
     add("--force", action="store_true", help="overwrite the outputs if they are there")
     parser.set_defaults(run=run)
