@@ -48,3 +48,11 @@ def test_missing_and_damaged_files_are_named(tmp_path: Path) -> None:
     (tmp_path / "races.jsonl").write_text("{")
     with pytest.raises(UserError, match="damaged"):
         summarize_learning(tmp_path / "races.jsonl", [60])
+
+
+def test_sessions_seconds_add_up(tmp_path: Path) -> None:
+    first = [(10.0 * i, False, 30_000) for i in range(1, 13)]  # until 120 s
+    second = [(10.0 * i, False, 20_000) for i in range(1, 13)]
+    summary = summarize_learning(_write(tmp_path / "races.jsonl", [*first, *second]), [60, 120, 240, 600])
+    assert summary.first_finish_s == 10.0
+    assert {at: driving.median_time_s for at, driving in summary.driving.items()} == {60: 30.0, 120: 30.0, 240: 20.0}

@@ -55,7 +55,7 @@ class LearningSummary:
 
 
 def summarize_learning(races_file: Path, moments_s: Sequence[int]) -> LearningSummary:
-    """Summarize a run of one session.
+    """Summarize a run; where it was resumed, its sessions' seconds add up.
 
     Args:
         races_file: `RunFolder.races`.
@@ -64,7 +64,7 @@ def summarize_learning(races_file: Path, moments_s: Sequence[int]) -> LearningSu
     Raises:
         UserError: if the file is missing or damaged.
     """
-    races = read_races(races_file)
+    races = _on_one_clock(read_races(races_file))
     greedy = [race for race in races if not race["is_explo"] and is_full_race(race)]
     first = next((race for race in greedy if race["race_finished"]), None)
     regular = first_race_with(greedy, is_regular_finishing)
@@ -122,6 +122,18 @@ def read_races(races_file: Path) -> list[Race]:
         raise UserError(f"cannot read {races_file}: {error.strerror}; give the folder of a run, save/...") from error
     except json.JSONDecodeError as error:
         raise UserError(f"{races_file} is damaged: {error}") from error
+
+
+def _on_one_clock(races: Sequence[Race]) -> list[Race]:
+    """The races with `wall_s` going on where the session before left it, not from 0 in each session."""
+    joined: list[Race] = []
+    before_s = last_s = 0.0
+    for race in races:
+        if race["wall_s"] < last_s:  # a session begins
+            before_s += last_s
+        last_s = race["wall_s"]
+        joined.append({**race, "wall_s": before_s + last_s})
+    return joined
 
 
 def _driving(greedy: Sequence[Race]) -> Driving:
