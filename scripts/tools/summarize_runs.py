@@ -20,27 +20,31 @@ from trackmania_rl.telemetry.learning_summary import WINDOW_RACES, Driving, summ
 
 @command
 def main() -> None:
-    """Print a table with a row for each run."""
+    """Print a table with a row for each run and map."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run_folders", type=Path, nargs="+", metavar="RUN", help="save/{run_name}")
     parser.add_argument("--minutes", type=int, nargs="+", default=[1, 2, 5, 10], help="when to judge the driving")
     arguments = parser.parse_args()
 
     table = Table(title=f"greedy races; at each moment the last {WINDOW_RACES}: median time (finished/driven)")
-    for header in ("run", "first finish", f"{WINDOW_RACES - 1} of {WINDOW_RACES} finished"):
+    for header in ("run", "map", "first finish", f"{WINDOW_RACES - 1} of {WINDOW_RACES} finished"):
         table.add_column(header)
     for minutes in arguments.minutes:
         table.add_column(f"{minutes} min")
     table.add_column("best")
     for folder in arguments.run_folders:
-        summary = summarize_learning(folder / "races.jsonl", [60 * minutes for minutes in arguments.minutes])
-        table.add_row(
-            str(folder),
-            _moment(summary.first_finish_s, summary.first_finish_frames),
-            _moment(summary.regular_finish_s, summary.regular_finish_frames),
-            *(_driving(summary.driving.get(60 * minutes)) for minutes in arguments.minutes),
-            "-" if summary.best_time_s is None else f"{summary.best_time_s:.2f} s",
-        )
+        summaries = summarize_learning(folder / "races.jsonl", [60 * minutes for minutes in arguments.minutes])
+        for map_name, summary in summaries.items():
+            table.add_row(
+                str(folder),
+                map_name,
+                _moment(summary.first_finish_s, summary.first_finish_frames),
+                _moment(summary.regular_finish_s, summary.regular_finish_frames),
+                *(_driving(summary.driving.get(60 * minutes)) for minutes in arguments.minutes),
+                "-" if summary.best_time_s is None else f"{summary.best_time_s:.2f} s",
+            )
+        if not summaries:
+            table.add_row(str(folder), "no greedy race yet")
     Console(width=None if sys.stdout.isatty() else 160).print(table)
 
 

@@ -100,3 +100,19 @@ def test_a_collector_that_lives_long_without_a_race_keeps_failing(monkeypatch: p
     assert supervisor.restarts == 10
     with pytest.raises(CollectorsKeepDyingError, match="died 6 times in a row"):
         check_until(20, delivers=False)
+
+
+def test_as_long_as_one_collector_works_the_run_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor_module, "FIRST_RESTART_DELAY_S", 0.0)
+    stop = CONTEXT.Event()
+    supervisor = CollectorSupervisor(
+        lambda index: _start(_dies) if index == 0 else _start(_obedient, stop), lambda _: None, 2, stop
+    )
+    supervisor.start()
+    deadline_s = time.monotonic() + 20
+    while supervisor.restarts < 10 and time.monotonic() < deadline_s:
+        supervisor.check()
+        time.sleep(0.005)
+    assert supervisor.restarts == 10
+    assert supervisor.n_alive >= 1
+    supervisor.stop()

@@ -13,7 +13,10 @@ from trackmania_rl.telemetry.terminal_view import plain_line
 
 def make_race(track: str, time_ms: int | None) -> RaceRecord:
     finished = time_ms is not None
-    return RaceRecord("made", False, 0, finished, time_ms or 500, 300.0, 200, 10, None, track=track)
+    is_generated = track != "generated_0.5_3"  # which is one that a user has made, the map of an ordinary entry
+    return RaceRecord(
+        "made", False, 0, finished, time_ms or 500, 300.0, 200, 10, None, track=track, is_generated=is_generated
+    )
 
 
 RACES = [make_race("generated_0.412_7", 31_000), make_race("generated_0.398_11", None)]
@@ -21,7 +24,7 @@ RACES = [make_race("generated_0.412_7", 31_000), make_race("generated_0.398_11",
 
 def test_the_log_says_which_track_it_was(tmp_path: Path) -> None:
     log = RaceLog(tmp_path / "races.jsonl", CommandClock())
-    for race in (*RACES, make_race("valley", 30_000)):
+    for race in (*RACES, make_race("generated_0.5_3", 30_000)):
         log.write(race, 10)
     log.close()
     lines = [json.loads(line) for line in (tmp_path / "races.jsonl").read_text().splitlines()]
@@ -42,7 +45,7 @@ def test_times_on_different_tracks_are_not_compared() -> None:
     assert resumed.state_dict() == history.state_dict()
 
 
-@pytest.mark.parametrize(("track", "has_best"), [("generated_0.412_7", False), ("valley", True)])
+@pytest.mark.parametrize(("track", "has_best"), [("generated_0.412_7", False), ("generated_0.5_3", True)])
 def test_tensorboard_shows_the_share_finished(track: str, has_best: bool, monkeypatch, tmp_path: Path) -> None:
     writer, figures, race = TensorboardWriter(tmp_path, ["made"]), TrainingStatistics(), make_race(track, 31_000)
     written = {}

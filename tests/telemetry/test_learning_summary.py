@@ -15,6 +15,7 @@ def _write(file: Path, races: list[tuple[float, bool, int | None]]) -> Path:
         {
             "wall_s": wall_s,
             "frames_total": 100 * (number + 1),
+            "map": "valley",
             "is_explo": is_explo,
             "race_finished": time_ms is not None,
             "race_time_ms": time_ms or 2000,
@@ -27,7 +28,9 @@ def _write(file: Path, races: list[tuple[float, bool, int | None]]) -> Path:
 
 def test_figures_are_of_greedy_races_only(tmp_path: Path) -> None:
     greedy = [(10.0 * i, False, None if i in (1, 5) else 30_000 - 100 * i) for i in range(1, 16)]
-    summary = summarize_learning(_write(tmp_path / "races.jsonl", [(1.0, True, 20_000), *greedy]), [45, 150, 600])
+    summary = summarize_learning(_write(tmp_path / "races.jsonl", [(1.0, True, 20_000), *greedy]), [45, 150, 600])[
+        "valley"
+    ]
     assert (summary.first_finish_s, summary.first_finish_frames) == (20.0, 300)
     assert (summary.regular_finish_s, summary.regular_finish_frames) == (110.0, 1200)
     assert summary.driving == {45: Driving(4, 3, 29.75), 150: Driving(10, 10, 28.95)}
@@ -35,7 +38,7 @@ def test_figures_are_of_greedy_races_only(tmp_path: Path) -> None:
 
 
 def test_a_run_that_finishes_nothing(tmp_path: Path) -> None:
-    summary = summarize_learning(_write(tmp_path / "races.jsonl", [(5.0, False, None)] * 3), [5])
+    summary = summarize_learning(_write(tmp_path / "races.jsonl", [(5.0, False, None)] * 3), [5])["valley"]
     assert summary.first_finish_s is None
     assert summary.regular_finish_s is None
     assert summary.driving == {5: Driving(3, 0, None)}
@@ -53,6 +56,22 @@ def test_missing_and_damaged_files_are_named(tmp_path: Path) -> None:
 def test_sessions_seconds_add_up(tmp_path: Path) -> None:
     first = [(10.0 * i, False, 30_000) for i in range(1, 13)]  # until 120 s
     second = [(10.0 * i, False, 20_000) for i in range(1, 13)]
-    summary = summarize_learning(_write(tmp_path / "races.jsonl", [*first, *second]), [60, 120, 240, 600])
+    summary = summarize_learning(_write(tmp_path / "races.jsonl", [*first, *second]), [60, 120, 240, 600])["valley"]
     assert summary.first_finish_s == 10.0
     assert {at: driving.median_time_s for at, driving in summary.driving.items()} == {60: 30.0, 120: 30.0, 240: 20.0}
+
+
+def test_maps_are_told_apart_and_generated_tracks_have_no_times(tmp_path: Path) -> None:
+    file = _write(tmp_path / "races.jsonl", [(10.0 * i, False, 20_000 + 100 * i) for i in range(1, 7)])
+    races = [json.loads(line) for line in file.read_text().splitlines()]
+    for race in races[::2]:
+        race["map"] = "kart"
+    for race in races[1:4:2]:
+        race |= {"map": "unseen", "track": "generated_0.5_3"}
+    file.write_text("".join(json.dumps(race) + "\n" for race in races))
+    summaries = summarize_learning(file, [60])
+    assert list(summaries) == ["kart", "unseen", "valley"]
+    assert [summary.best_time_s for summary in summaries.values()] == [20.1, None, 20.6]
+    assert [summary.driving[60] for summary in summaries.values()] == [
+        *(Driving(3, 3, 20.3), Driving(2, 2, None), Driving(1, 1, 20.6)),
+    ]

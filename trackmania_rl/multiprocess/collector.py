@@ -134,6 +134,7 @@ class Race:
     follower: WeightsFollower
     exploration: Exploration
     states: StatesOfRace[Any] | None
+    is_generated: bool
 
     def stats(self, end_race_stats: Mapping[str, Any]) -> dict[str, Any]:
         """What the learner is told of the race: its `end_race_stats` and where they belong."""
@@ -141,6 +142,7 @@ class Race:
         of_entry = {
             "map_name": entry.map_name,
             "track": Path(entry.map_path).stem,
+            "is_generated": self.is_generated,
             "is_explo": entry.is_explo,
             "fill_buffer": entry.fill_buffer,
         }
@@ -167,12 +169,15 @@ def map_cycle(live: LiveSettings, generated_maps: GeneratedMaps | None = None) -
                     raise ValueError(f"the map cycle's {entry.map_name} is a generator: generated_maps is needed")
 
 
+def is_generated(live: LiveSettings, entry: MapEntry) -> bool:
+    """Whether a race's track is a generator's, one of many under the map's name."""
+    return any(line.generator is not None for line in live.current.game.map_cycle if line.map_name == entry.map_name)
+
+
 def states_of_race(parts: CollectorParts, entry: MapEntry, may_begin_anywhere: bool) -> StatesOfRace[Any] | None:
     """Where a race begins; None where no states are saved: if the setting is off, and for generated tracks."""
-    settings = parts.live.current
-    probability = settings.exploration.start_anywhere_probability
-    generated = {line.map_name for line in settings.game.map_cycle if line.generator is not None}
-    if parts.saved_states is None or probability == 0 or entry.map_name in generated:
+    probability = parts.live.current.exploration.start_anywhere_probability
+    if parts.saved_states is None or probability == 0 or is_generated(parts.live, entry):
         return None
     return parts.saved_states.of_race(entry, probability if may_begin_anywhere else 0.0)
 
@@ -197,9 +202,9 @@ class Races:
             exploration = follower.inferer.exploration_of_race(
                 is_explo=entry.is_explo, frame_count=parts.frames_total()
             )
-            return Race(
-                entry, follower, exploration, states_of_race(parts, entry, entry.is_explo)
-            ), parts.live.current.game
+            states = states_of_race(parts, entry, entry.is_explo)
+            race = Race(entry, follower, exploration, states, is_generated(parts.live, entry))
+            return race, parts.live.current.game
 
 
 class Collector:

@@ -15,6 +15,7 @@ log = logging.getLogger(__name__)
 
 FIRST_RESTART_DELAY_S = 1.0
 LONGEST_RESTART_DELAY_S = 30.0
+MOST_DOUBLINGS = 10
 SETTLED_AFTER_S = 60.0
 """A collector that delivers a race after so long is taken to work: its next failure counts as the first."""
 GIVE_UP_AFTER_FAILURES = 6
@@ -23,7 +24,7 @@ KILL_AFTER_S = 1.0
 
 
 class CollectorsKeepDyingError(UserError):
-    """A collector cannot be kept alive; the log holds what it said."""
+    """No collector can be kept alive; the log holds what each of them said."""
 
 
 @dataclass
@@ -74,7 +75,8 @@ class CollectorSupervisor:
         """Start again the collectors that died, the later the more often they do.
 
         Raises:
-            CollectorsKeepDyingError: when one has failed `GIVE_UP_AFTER_FAILURES` times in a row.
+            CollectorsKeepDyingError: when each has failed `GIVE_UP_AFTER_FAILURES` times in a row. As long as one works
+                the run goes on.
         """
         now_s = time.monotonic()
         for index, post in enumerate(self._posts):
@@ -116,12 +118,13 @@ class CollectorSupervisor:
         exit_code = post.process.exitcode
         post.process = None
         self._on_death(index)
-        if post.failures >= GIVE_UP_AFTER_FAILURES:
+        if all(one.failures >= GIVE_UP_AFTER_FAILURES for one in self._posts):
+            others = ", and so did all others" if len(self._posts) > 1 else ""
             raise CollectorsKeepDyingError(
-                f"collector {index} died {post.failures} times in a row (last exit code {exit_code}); "
+                f"collector {index} died {post.failures} times in a row (last exit code {exit_code}){others}; "
                 "the messages above say why; nothing learned is lost, the run can be resumed"
             )
-        delay_s = min(FIRST_RESTART_DELAY_S * 2 ** (post.failures - 1), LONGEST_RESTART_DELAY_S)
+        delay_s = min(FIRST_RESTART_DELAY_S * 2 ** min(post.failures - 1, MOST_DOUBLINGS), LONGEST_RESTART_DELAY_S)
         post.restart_at_s = now_s + delay_s
         log.warning("collector %d died (exit code %s); it starts again in %.0f s", index, exit_code, delay_s)
 

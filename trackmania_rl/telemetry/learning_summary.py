@@ -54,22 +54,32 @@ class LearningSummary:
     best_time_s: float | None
 
 
-def summarize_learning(races_file: Path, moments_s: Sequence[int]) -> LearningSummary:
-    """Summarize a run; where it was resumed, its sessions' seconds add up.
+def summarize_learning(races_file: Path, moments_s: Sequence[int]) -> dict[str, LearningSummary]:
+    """Summarize a run, map by map; where it was resumed, its sessions' seconds add up.
 
     Args:
         races_file: `RunFolder.races`.
         moments_s: seconds since the command at which to judge the driving; those after the run's end are left out.
 
+    Returns:
+        By map, those with a greedy race. On generated tracks, which are many under one name, there are no times.
+
     Raises:
         UserError: if the file is missing or damaged.
     """
     races = _on_one_clock(read_races(races_file))
+    end_s = races[-1]["wall_s"] if races else 0.0
     greedy = [race for race in races if not race["is_explo"] and is_full_race(race)]
+    return {
+        name: _summarize([race for race in greedy if race["map"] == name], moments_s, end_s)
+        for name in dict.fromkeys(race["map"] for race in greedy)
+    }
+
+
+def _summarize(greedy: Sequence[Race], moments_s: Sequence[int], end_s: float) -> LearningSummary:
     first = next((race for race in greedy if race["race_finished"]), None)
     regular = first_race_with(greedy, is_regular_finishing)
-    times_s = [race["race_time_ms"] / 1000 for race in greedy if race["race_finished"]]
-    end_s = races[-1]["wall_s"] if races else 0.0
+    times_s = [race["race_time_ms"] / 1000 for race in greedy if race["race_finished"] and "track" not in race]
     return LearningSummary(
         first_finish_s=first["wall_s"] if first else None,
         first_finish_frames=first["frames_total"] if first else None,
@@ -141,5 +151,5 @@ def _driving(greedy: Sequence[Race]) -> Driving:
     return Driving(
         n_races=len(recent),
         n_finished=sum(race["race_finished"] for race in recent),
-        median_time_s=median_time_s(recent),
+        median_time_s=None if any("track" in race for race in recent) else median_time_s(recent),
     )

@@ -13,8 +13,6 @@ from typing import Any
 import numpy as np
 import psutil
 
-from trackmania_rl.simulator.track_generator import TrackRecipe
-
 
 class CommandClock:
     """Seconds since the command was started by its user, the time for imports included."""
@@ -61,6 +59,7 @@ class RaceRecord:
     started_at_m: float = 0.0
     is_demonstration: bool = False
     track: str = ""
+    is_generated: bool = False
     figures: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
@@ -88,6 +87,7 @@ class RaceRecord:
             started_at_m=float(end_race_stats.get("started_at_m", 0.0)),
             is_demonstration=bool(end_race_stats.get("is_demonstration", False)),
             track=end_race_stats.get("track", ""),
+            is_generated=bool(end_race_stats.get("is_generated", False)),
             figures=dict(_numbers(others)),
         )
 
@@ -95,11 +95,6 @@ class RaceRecord:
     def counts(self) -> bool:
         """Whether it is a result of the agent: a full race, driven by the agent. Frames are frames in any race."""
         return self.started_at_m == 0 and not self.is_demonstration
-
-    @property
-    def is_generated(self) -> bool:
-        """Whether the track is one of many under the map's name, so that its times compare with no others."""
-        return TrackRecipe.from_name(self.track) is not None
 
     @property
     def kind(self) -> str:
