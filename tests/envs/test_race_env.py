@@ -193,3 +193,17 @@ def test_gymnasium_makes_it_by_its_name(tracks: dict[str, str]) -> None:
         assert env.observation_space.contains(observation)
         assert info["map"] == "lane"
         assert env.action_space.n == 12
+
+
+def test_an_unknown_way_to_render_is_refused(make_env: MakeEnv, image: dict) -> None:
+    with pytest.raises(UserError, match="choose one of rgb_array"):
+        make_env(overrides=image, render_mode="human")
+
+
+def test_metres_are_those_of_the_race(make_env: MakeEnv) -> None:
+    env = make_env()
+    _, info = env.reset()
+    assert info["meters"] == 0.0
+    for _ in range(10):
+        info = env.step(0)[-1]
+    assert 0.0 < info["meters"] < 5.0

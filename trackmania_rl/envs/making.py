@@ -47,8 +47,7 @@ def make_race_env(
     if settings.game.is_in_process:
         game = GameInProcess(settings, maps_folder)
     else:
-        port = find_free_port() if settings.game.game == "simulated" else settings.game.base_tmi_port
-        launcher = make_launcher(settings.game, settings.user, port, maps_folder)
+        launcher = make_launcher(settings.game, settings.user, find_free_port(), maps_folder)
         game = GameOfManager(GameInstanceManager(settings.game, settings.observation, launcher))
     return RaceEnv(settings, entries, game, normalize=normalize, render_mode=render_mode, resources=resources)
 

@@ -49,10 +49,10 @@ def reward_of_end(end: RaceEnd, meters: float, race_time_ms: int, settings: Rewa
     return float(progress_reward(end.furthest_m - meters, end.race_time_ms - race_time_ms, settings))
 
 
-def info_of_end(end: RaceEnd) -> dict[str, Any]:
-    """An ended race in `info`."""
+def info_of_end(end: RaceEnd, began_m: float) -> dict[str, Any]:
+    """An ended race in `info`, which began at `began_m` along the line."""
     return {
-        "meters": end.furthest_m,
+        "meters": end.furthest_m - began_m,
         "race_time_ms": end.race_time_ms,
         "race_finished": end.is_finished,
         "cutoff_reason": end.cutoff_reason,

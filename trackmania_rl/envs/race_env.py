@@ -40,8 +40,8 @@ class RaceEnv(gymnasium.Env[Shown, np.int64]):
     Neither the finish nor a cut-off has a state of its own: the last observation comes again there. The action that led
     to a cut-off has no reward, as in training: it leads nowhere known.
 
-    `info` holds `map`, `meters` (along the line) and `race_time_ms`; at a race's end `race_time_ms` is its result, and
-    `race_finished` and `cutoff_reason` (None, a reason, or "game_lost") are there too.
+    `info` holds `map`, `meters` (made along the line since the race began) and `race_time_ms`; at a race's end
+    `race_time_ms` is its result, and `race_finished` and `cutoff_reason` (None, a reason or "game_lost") are there too.
 
     Args:
         settings: observation, rewards and rules.
@@ -52,7 +52,7 @@ class RaceEnv(gymnasium.Env[Shown, np.int64]):
         resources: closed with the environment.
 
     Raises:
-        UserError: if it is to render, but has no image.
+        UserError: if it is to render in another way, or has no image.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"]}  # noqa: RUF012
@@ -67,6 +67,8 @@ class RaceEnv(gymnasium.Env[Shown, np.int64]):
         render_mode: str | None = None,
         resources: ExitStack | None = None,
     ) -> None:
+        if render_mode not in (None, *self.metadata["render_modes"]):
+            raise UserError(f'render_mode = "{render_mode}": choose one of {", ".join(self.metadata["render_modes"])}')
         if render_mode is not None and not settings.game.has_image:
             raise UserError(
                 f'render_mode = "{render_mode}": without an image there is nothing to show; make the environment with '
@@ -81,6 +83,7 @@ class RaceEnv(gymnasium.Env[Shown, np.int64]):
         self._layout = ObservationLayout.from_settings(settings.observation)
         self._form = ObservationForm(self._layout, settings.game, normalize=normalize)
         self._n_actions_made = 0
+        self._began_m = 0.0
         self._seen: Observation | None = None
         self.observation_space = self._form.space
         self.action_space = spaces.Discrete(len(settings.game.inputs))
@@ -100,6 +103,7 @@ class RaceEnv(gymnasium.Env[Shown, np.int64]):
         self._map = choose_map(self._maps, self.np_random, options)
         self._stack = FrameStack(self._settings.game.frames_per_state)
         first = self._game.begin(self._map)
+        self._began_m = first.meters
         self._see(first)
         return self._show(), self._info(first)
 
@@ -125,7 +129,7 @@ class RaceEnv(gymnasium.Env[Shown, np.int64]):
         if isinstance(reached, RaceEnd):
             self._seen = None
             reward = reward_of_end(reached, before.meters, before.race_time_ms, self._settings.reward)
-            info = {"map": self._map.map_name} | info_of_end(reached)
+            info = {"map": self._map.map_name} | info_of_end(reached, self._began_m)
             return self._show(), reward, reached.is_finished, not reached.is_finished, info
         self._see(reached)
         return self._show(), self._reward(before, reached), False, False, self._info(reached)
@@ -150,7 +154,11 @@ class RaceEnv(gymnasium.Env[Shown, np.int64]):
         return self._form.show(self._image, self._floats)
 
     def _info(self, seen: Observation) -> dict[str, Any]:
-        return {"map": self._map.map_name, "meters": seen.meters, "race_time_ms": seen.race_time_ms}
+        return {
+            "map": self._map.map_name,
+            "meters": seen.meters - self._began_m,
+            "race_time_ms": seen.race_time_ms,
+        }
 
     def _reward(self, before: Observation, reached: Observation) -> float:
         settings = self._settings

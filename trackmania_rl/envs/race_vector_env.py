@@ -69,7 +69,7 @@ class RaceVectorEnv(VectorEnv[Shown, Array, Array]):
         image_size = (settings.game.frames_per_state, settings.game.image_height_px, settings.game.image_width_px)
         self._images = np.empty((num_envs, *image_size), dtype=np.uint8)
         self._floats = np.empty((num_envs, self._games.layout.float_input_dim), dtype=np.float32)
-        self._meters = np.empty(num_envs)
+        self._meters, self._began_m = np.empty((2, num_envs))
         self._race_time_ms = np.empty(num_envs, dtype=np.int64)
         self.single_observation_space = self._form.space
         self.single_action_space = spaces.Discrete(len(settings.game.inputs))
@@ -118,6 +118,7 @@ class RaceVectorEnv(VectorEnv[Shown, Array, Array]):
         for game in games.tolist():
             self._games.begin(game, choose_map(self._maps, self.np_random, options))
         self._look(games)
+        self._began_m[games] = self._meters[games]
 
     def _drive(self, games: Games, actions: Array) -> dict[int, RaceEnd]:
         """Make an action in each of some games."""
@@ -147,11 +148,11 @@ class RaceVectorEnv(VectorEnv[Shown, Array, Array]):
     def _infos(self, ends: Mapping[int, RaceEnd]) -> dict[str, Any]:
         everywhere = np.ones(self.num_envs, dtype=np.bool_)
         infos: dict[str, Any] = {
-            "meters": self._meters.copy(),
+            "meters": self._meters - self._began_m,
             "race_time_ms": self._race_time_ms.copy(),
             "_meters": everywhere,
             "_race_time_ms": everywhere,
         }
         for game, end in ends.items():
-            infos = self._add_info(infos, info_of_end(end), game)
+            infos = self._add_info(infos, info_of_end(end, float(self._began_m[game])), game)
         return infos
