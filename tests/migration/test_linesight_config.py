@@ -105,3 +105,20 @@ def test_the_import_takes_the_runs_own_configuration(small_run, tmp_path, tool):
     output = tmp_path / "save" / "mine"
     assert tool("import_linesight", small_run.folder, "--output", output, *words) == 0
     assert load_settings(output / "config" / "config.py").replay.batch_size == 333
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("memory_size_schedule = [(0, (100_000, 75_000))]", {"size": 100_000, "start": 75_000}),
+        ("memory_size_schedule = [(0, (15_000, 5_000))]", {"size": 15_000, "start": 5_000}),
+    ],
+)
+def test_settings_that_go_only_together_are_taken_together(full_size_config, tmp_path, text, expected):
+    (tmp_path / "config.py").write_text(text)
+    taken, problems = settings_from_linesight(
+        read_linesight_config(tmp_path / "config.py"), load_settings(full_size_config)
+    )
+    assert problems == []
+    assert taken["memory_size_schedule"] == ((0, expected["size"]),)
+    assert taken["memory_size_start_learn_schedule"] == ((0, expected["start"]),)

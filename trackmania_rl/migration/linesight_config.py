@@ -98,20 +98,28 @@ def settings_from_linesight(values: Mapping[str, Any], base: Settings) -> tuple[
     if wanted.get("reset_every_n_frames_generated", 0) > NEVER_RESETS_FRAMES:
         wanted["reset_every_n_frames_generated"] = 0
     wanted = {name: value for name, value in wanted.items() if name in known and name not in OURS_ALONE}
-    taken: dict[str, Any] = {}
-    problems = []
-    for name, value in wanted.items():
-        try:
-            settings_from_flat(known | {name: value})
-        except SettingsError as error:
-            problems.append(str(error))
-        else:
-            taken[name] = value
-    try:
-        changed = settings_from_flat(known | taken).flat()
-    except SettingsError as error:
-        raise UserError(f"the run's settings contradict each other: {error}") from error
+    taken, problems = _what_fits(known, wanted)
+    changed = settings_from_flat(known | taken).flat()
     return {name: value for name, value in taken.items() if changed[name] != known[name]}, problems
+
+
+def _what_fits(known: dict[str, Any], wanted: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """The wanted settings that go together, and what is wrong with each of the others."""
+    taken: dict[str, Any] = {}
+    problems: dict[str, str] = {}
+    is_growing = True
+    while is_growing:  # some go only with others, such as a memory and how full it has to be
+        is_growing = False
+        for name in [name for name in wanted if name not in taken]:
+            try:
+                settings_from_flat(known | taken | {name: wanted[name]})
+            except SettingsError as error:
+                problems[name] = str(error)
+            else:
+                taken[name] = wanted[name]
+                problems.pop(name, None)
+                is_growing = True
+    return taken, list(problems.values())
 
 
 def _set(values: dict[str, Any], name: str, node: ast.expr) -> None:

@@ -155,7 +155,7 @@ def export_linesight_run(run_folder: Path, output: Path) -> None:
 
     files.write_weights(output / files.ONLINE_WEIGHTS, learner["online"])
     files.write_weights(output / files.TARGET_WEIGHTS, learner["target"])
-    statistics = TrainingStatistics()
+    statistics = TrainingStatistics(clock=lambda: 0.0)  # nothing is trained here
     statistics.load_state_dict(state["statistics"])
     optimizer = learner["optimizer"]
     if optimizer["steps"] > 0:
