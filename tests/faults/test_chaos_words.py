@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from trackmania_rl.simulator import chaos as chaos_module
 from trackmania_rl.simulator.chaos import DRAWN_AT_RANDOM, Chaos, ChaosError, Fault, FaultKind, Ledger, parse_faults
 
 
@@ -68,3 +69,11 @@ def test_random_faults_depend_on_the_seed_and_the_start(tmp_path):
     assert drawn(1, 1) == drawn(1, 1)
     assert drawn(1, 1) != drawn(1, 2) != drawn(2, 2)
     assert 30 < sum(kind is not None for kind in drawn(1, 1)) < 70
+
+
+def test_a_countdown_skipped_at_random_is_that_of_the_next_race(monkeypatch):
+    monkeypatch.setattr(chaos_module, "DRAWN_AT_RANDOM", (FaultKind.SKIP_COUNTDOWN,))
+    drawn = Chaos([Fault(FaultKind.RANDOM, share=1.0, seed=5)], Ledger(None))
+    drawn.draw(3)
+    assert drawn.take(3, 10_000, FaultKind.SKIP_COUNTDOWN) is None
+    assert drawn.take(4, 0, FaultKind.SKIP_COUNTDOWN) is not None

@@ -1,5 +1,6 @@
 """Track files and reference lines: what they say arrives in the track, and what is wrong is named."""
 
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from trackmania_rl.simulator.track_design import (
 )
 from trackmania_rl.simulator.track_file import TrackFileError, load_track, read_line
 from trackmania_rl.simulator.track_geometry import find_crossing, lap_mismatch_m, turn_radius_m
+from trackmania_rl.simulator.track_writing import _toml_value
 from trackmania_rl.simulator.world import Edge, Surface
 
 STRAIGHT_LINE = np.stack([np.full(401, 100.0), np.full(401, 12.0), 100.0 + 0.5 * np.arange(401)], axis=1)
@@ -295,3 +297,22 @@ def test_designs_that_cannot_be_built_say_why():
         close_lap(square * 2, 0, 1)
     with pytest.raises(ValueError, match="almost parallel"):
         close_lap(square * 2, 0, 4)
+
+
+@pytest.mark.parametrize("step_m", [0.4, 0.6])
+def test_the_finish_is_the_lines_end_whatever_its_steps(tmp_path, step_m):
+    line_m = STRAIGHT_LINE.copy()
+    line_m[:, 2] = 100.0 + step_m * np.arange(401)
+    track = load_track(write_track(tmp_path, "checkpoints_m = [100]", line_m))
+    assert track.finish_station_m == pytest.approx(400 * step_m, abs=0.5)
+    assert track.checkpoint_stations_m == (100.0,)
+
+
+def test_what_is_unknown_among_the_times_names_those(tmp_path):
+    with pytest.raises(TrackFileError, match=r"times\.gold: unknown key.*; known keys are author_ms, gold_ms"):
+        load_track(write_track(tmp_path, "[times]\ngold = 24000"))
+
+
+def test_any_text_is_written_as_toml():
+    for text in ("\U0001f3c1 finish", 'a "quoted" \\ path', "tab\tand\x7f", "\u00e9t\u00e9"):
+        assert tomllib.loads(f"key = {_toml_value(text)}") == {"key": text}

@@ -212,3 +212,12 @@ def test_the_part_of_a_real_map_lies_along_the_real_line(shared_data: Path) -> N
     apart_m = np.linalg.norm(points_m[:, None] - real_m[None, :400], axis=2).min(axis=1)
     assert apart_m.mean() < 3.0
     assert apart_m.max() < 9.0
+
+
+def test_blocks_that_carry_the_same_road_are_one() -> None:
+    expected = line_from_blocks(make_challenge(CHAIN))
+    twice = (*CHAIN, CHAIN[2], Block("StadiumRoadMain", CHAIN[3].cell, CHAIN[3].quarter_turns, CHAIN[3].flags))
+    for blocks in (twice, twice[::-1]):
+        line = line_from_blocks(make_challenge(blocks))
+        assert line.points_m == pytest.approx(expected.points_m)
+        assert CHAIN[3].name in [block.name for block in line.blocks], "the checkpoint's block has the road"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy.typing as npt
 import pytest
 
 from trackmania_rl.gbx.challenge import Block, Challenge, MedalTimes, read_challenge
-from trackmania_rl.gbx.replay import ControlEvent, Ghost, GhostSamples, read_replay
+from trackmania_rl.gbx.replay import RACE_RUNNING, ControlEvent, Ghost, GhostSamples, read_replay
 from trackmania_rl.track.driven_path import DrivenPath, DrivenPathError, path_of_ghost
 from trackmania_rl.track.line_building import (
     LineError,
@@ -266,3 +267,16 @@ def test_a_real_line_comes_back_from_8_m_samples(shared_data: Path, first: int) 
     assert away_m.max() < 0.3
     challenge = read_challenge(shared_data / "tracks" / "ESL-Hockolicious.Challenge.Gbx")
     assert len(gate_passages(line.points_m, challenge)) >= 13
+
+
+def test_the_drivers_key_is_on_the_clock_of_the_inputs() -> None:
+    way_m = np.concatenate((a_straight(80.0, 8.0), a_straight(84.0, 1.0)[81:]))
+    position_m = np.concatenate((way_m, way_m[-1] + [(1.0, 0.0, 0.5)], a_straight(200.0, 8.0)[10:]))
+    speed_m_s = np.full(len(position_m), 80.0)
+    pressed_ms = 100 * len(way_m) + 30
+    ghost = a_ghost(position_m, speed_m_s, 1, pressed_ms)
+    moved = [dataclasses.replace(event, time_ms=event.time_ms + 65_535) for event in ghost.events]
+    of_tminterface = dataclasses.replace(ghost, events=(ControlEvent(65_535, RACE_RUNNING, 1), *moved))
+    expected, path = path_of_ghost(ghost, "a race"), path_of_ghost(of_tminterface, "a race")
+    np.testing.assert_array_equal(path.position_m, expected.position_m)
+    assert path.notes == expected.notes

@@ -177,3 +177,20 @@ def test_a_line_on_another_map_has_problems(shared_data: Path) -> None:
     line_m = np.load(shared_data / "reference_lines" / "ESL-Hockolicious_0.5m_cl2.npy")
     report = check_line(line_m, read_challenge(shared_data / "tracks" / "B13-Obstacle.Challenge.Gbx"))
     assert {finding.check for finding in report.problems} == {"start", "checkpoints", "finish"}
+
+
+def test_the_lap_lines_times_are_no_checkpoints_elsewhere() -> None:
+    lap_line = "StadiumRoadMainStartFinishLine"
+    challenge = a_map((lap_line, (0, 1, 0), 0), (CHECKPOINT, (0, 1, 6), 0), n_laps=2)
+    there, back = through((16, 9, 11), (16, 9, 300), (80, 9, 300)), through((80, 9, 300), (80, 9, -60), (16, 9, -60))
+    lap = np.concatenate((there, back[1:], through((16, 9, -60), (16, 9, 10.5))[1:]))
+    line_m = resample(np.concatenate((lap, lap)), 0.5)
+    timed = np.array([[16.0, 9.0, 208.0], [16.0, 9.0, 16.0], [16.0, 9.0, 208.0]])  # checkpoint, lap line, checkpoint
+    finding = next(finding for finding in check_line(line_m, challenge, timed).findings if finding.check == "order")
+    assert finding.verdict is Verdict.FINE, finding.text
+
+
+def test_any_of_several_finishes_may_be_reached() -> None:
+    aside = (FINISH, (9, 1, 6), 1)  # looks across; the line ends near its plane, far beside it
+    challenge = a_map((START, (0, 1, 0), 0), (CHECKPOINT, (0, 1, 3), 0), (FINISH, (0, 1, 6), 0), aside)
+    assert verdict(STRAIGHT, challenge, "finish") is Verdict.FINE

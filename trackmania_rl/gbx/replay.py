@@ -47,12 +47,16 @@ class GhostSamples:
     speed_m_s: npt.NDArray[np.float64]
 
 
+RACE_RUNNING = "_FakeIsRaceRunning"
+"""The event with which a race begins."""
+
+
 @dataclass(frozen=True, slots=True)
 class ControlEvent:
     """One change of one input, as the game has it.
 
     Attributes:
-        time_ms: race time.
+        time_ms: on the ghost's own clock, see `Ghost.inputs_begin_ms`.
         name: of the input, for example "Accelerate", "SteerLeft", "Steer"; names beginning with "_" are the game's own.
         value: 1 pressed and 0 released; for analog inputs -65536 to 65536, positive to the right (or forwards).
     """
@@ -72,7 +76,7 @@ class Ghost:
         checkpoint_times_ms: of each checkpoint passed; the last one is the finish.
         n_respawns: how often the driver went back to a checkpoint.
         samples: where the car was; None in a ghost that holds none.
-        events: changes of inputs, in order; () in a ghost that holds none.
+        events: changes of inputs, in order, on a clock of their own; () in a ghost that holds none.
         game_version: that recorded the inputs.
     """
 
@@ -83,6 +87,11 @@ class Ghost:
     samples: GhostSamples | None
     events: tuple[ControlEvent, ...]
     game_version: str
+
+    @property
+    def inputs_begin_ms(self) -> int:
+        """Race time 0 on the clock of the events: that of TMInterface's replays begins a minute earlier."""
+        return next((event.time_ms for event in self.events if event.name == RACE_RUNNING and event.value), 0)
 
 
 @dataclass(frozen=True)

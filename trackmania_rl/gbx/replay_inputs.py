@@ -24,11 +24,10 @@ from pathlib import Path
 from typing import Final
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.gbx.replay import ControlEvent, Ghost, Replay
+from trackmania_rl.gbx.replay import RACE_RUNNING, ControlEvent, Ghost, Replay
 from trackmania_rl.protocol.input_script import ANALOG_FULL, MAX_TIME_MS, Input, InputEvent
 from trackmania_rl.protocol.messages import TICK_MS
 
-RACE_RUNNING: Final = "_FakeIsRaceRunning"
 FINISH_LINE: Final = "_FakeFinishLine"
 AXIS_NOT_INVERTED: Final = "_FakeDontInverseAxis"
 
@@ -100,7 +99,7 @@ def script_of_ghost(ghost: Ghost, path: Path) -> GhostScript:
     """
     if not ghost.events:
         raise ReplayInputsError(f"{path}: the ghost of {ghost.login or 'an unknown driver'} holds no inputs")
-    start_ms = next((event.time_ms for event in ghost.events if event.name == RACE_RUNNING and event.value), 0)
+    start_ms = ghost.inputs_begin_ms
     # The values were turned round as those of every other ghost; here they already were what they should be.
     sign = -1 if any(event.name == AXIS_NOT_INVERTED and event.value for event in ghost.events) else 1
     before: dict[Input, InputEvent] = {}

@@ -312,12 +312,18 @@ def _check_shape(settings: TrackSettings, line_m: FloatArray, half_width_m: Floa
 
 
 def _smoothed(line_m: FloatArray, smoothing_m: float) -> FloatArray:
-    """Return the line smoothed by a moving average of ``smoothing_m`` metres and exactly 0.5 m from point to point."""
+    """Return the line smoothed by a moving average of ``smoothing_m`` metres and 0.5 m from point to point.
+
+    A line that is as long as its points tell, to a step, stays as it is where nothing is to be smoothed, and with it
+    the states and times of tracks that were driven before.
+    """
     if smoothing_m > 0.0:
         window_points = 2 * round(smoothing_m / (2.0 * RIBBON_SPACING_M)) + 1
         line_m = np.stack([moving_average(line_m[:, axis], window_points) for axis in range(3)], axis=1)
-        line_m = resample(line_m, RIBBON_SPACING_M)
-    return line_m
+        return resample(line_m, RIBBON_SPACING_M)
+    length_m = float(np.linalg.norm(np.diff(line_m, axis=0), axis=1).sum())
+    is_even = abs(length_m - RIBBON_SPACING_M * (len(line_m) - 1)) <= RIBBON_SPACING_M
+    return line_m if is_even else resample(line_m, RIBBON_SPACING_M)
 
 
 def _tapered(values: FloatArray) -> FloatArray:
@@ -329,9 +335,10 @@ def _complaint(details: ErrorDetails) -> str:
     """Return one of pydantic's findings as a sentence in the file's own terms."""
     where = ".".join(str(part + 1) if isinstance(part, int) else part for part in details["loc"])
     key = str(details["loc"][-1]) if details["loc"] else ""
-    in_section = len(details["loc"]) > 2 and details["loc"][0] == "section"
+    table = details["loc"][0] if len(details["loc"]) > 1 else None
     if details["type"] == "extra_forbidden":
-        known = list((SectionSettings if in_section else TrackSettings).model_fields)
+        model = SectionSettings if table == "section" else TimesSettings if table == "times" else TrackSettings
+        known = list(model.model_fields)
         return f"{where}: unknown key{_nearest(key, known)}; known keys are {', '.join(known)}"
     if details["type"] == "literal_error":
         known = list(get_args({"surface": SurfaceName, "edge": EdgeName}[key]))

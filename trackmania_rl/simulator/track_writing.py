@@ -67,4 +67,7 @@ def write_track(design: TrackDesign, laid_out: LaidOutTrack, track_file: Path, o
 def _toml_value(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
-    return json.dumps(value) if isinstance(value, str) else str(value)  # TOML's strings are JSON's
+    if not isinstance(value, str):
+        return str(value)
+    # TOML's strings are JSON's, but for surrogates, which it has not, and DEL, which it wants escaped.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

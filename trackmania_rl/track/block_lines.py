@@ -97,7 +97,16 @@ class _RoadNetwork:
         self._entering: dict[Joint, list[Road]] = defaultdict(list)
         for block in challenge.blocks:
             for road in roads_of(block):
-                self._entering[road.enters].append(road)
+                self._add(road)
+
+    def _add(self, road: Road) -> None:
+        """Blocks may lie in one another; where they carry the same road, it is one, and a gate's block has it."""
+        roads = self._entering[road.enters]
+        same = [other for other in roads if other.leaves == road.leaves]
+        if not same:
+            roads.append(road)
+        elif road.block.gate is not None:
+            roads[roads.index(same[0])] = road
 
     def first_road(self) -> Road:
         """The road through the start block, forwards."""

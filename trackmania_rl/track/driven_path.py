@@ -131,7 +131,8 @@ def _jumps(samples: GhostSamples, ghost: Ghost, name: str) -> list[int]:
     faster_m_s = np.maximum(samples.speed_m_s[1:], samples.speed_m_s[:-1])
     is_jump = step_m > JUMP_FACTOR * faster_m_s * period_s + JUMP_SLACK_M
     jumps = set(np.flatnonzero(is_jump).tolist())
-    pressed_ms = [event.time_ms for event in ghost.events if event.name == "Respawn" and event.value]
+    begin_ms = ghost.inputs_begin_ms
+    pressed_ms = [event.time_ms - begin_ms for event in ghost.events if event.name == "Respawn" and event.value]
     for time_ms in pressed_ms[: ghost.n_respawns]:
         at = int(np.searchsorted(samples.time_ms, time_ms, side="right")) - 1
         if 0 <= at < len(step_m) and not jumps & {at - 1, at, at + 1}:

@@ -347,7 +347,9 @@ def _check_order(line_m: FloatArray, passages: Sequence[GatePassage], checkpoint
     if checkpoint_m is None or len(checkpoint_m) == 0:
         return Finding("order", Verdict.FINE, "at " + (", ".join(f"{m:.0f}" for m in stations_m) or "no") + " m")
     along_m = _stations_in_order(line_m, checkpoint_m)
-    gaps_m = [min((abs(m - station) for station in stations_m), default=np.inf) for m in along_m]
+    timed = (Gate.CHECKPOINT, Gate.START_AND_FINISH)  # the lap line has a time in each lap
+    timed_m = [passage.station_m for passage in passages if passage.gate.gate in timed]
+    gaps_m = [min((abs(m - station) for station in timed_m), default=np.inf) for m in along_m]
     if len(gaps_m) > 0 and max(gaps_m) > BLOCK_SIZE_M[0]:
         worst = int(np.argmax(gaps_m))
         return Finding(
@@ -397,8 +399,9 @@ def _check_finish(line_m: FloatArray, challenge: Challenge) -> Finding:
         offset_m, normal = line_m[-1] - gate.floor_center_m, gate_direction(gate)
         if _is_at_height(gate, float(offset_m[1])):
             found.append((abs(float(offset_m @ normal)), abs(float(offset_m @ np.cross(normal, (0.0, 1.0, 0.0))))))
-    plane_m, beside_m = min(found, default=(np.inf, np.inf))
-    if plane_m > END_TO_GATE_M or beside_m > GATE_HALF_WIDTH_M:
+    reached = [(plane_m, beside_m) for plane_m, beside_m in found if beside_m <= GATE_HALF_WIDTH_M]
+    plane_m, beside_m = min(reached, default=(np.inf, np.inf))
+    if plane_m > END_TO_GATE_M:
         away_m = min(float(np.linalg.norm(line_m[-1] - gate.floor_center_m)) for gate in finishes)
         return Finding("finish", Verdict.PROBLEM, f"not reached: the line ends {away_m:.0f} m from the finish block")
     text = f"the line ends {plane_m:.1f} m from the finish's plane, {beside_m:.1f} m aside"
