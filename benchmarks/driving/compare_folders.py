@@ -6,7 +6,7 @@ benchmarks/driving/run.py. See docs/driving_benchmark.rst.
 
 Examples:
   python benchmarks/driving/compare_folders.py monday tuesday --output both
-  python benchmarks/driving/compare_folders.py benchmarks/driving/measured/*.csv --against default --output options
+  python benchmarks/driving/compare_folders.py monday.csv tuesday.csv --against default --output both
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ from trackmania_rl.multiprocess.evaluation import (  # noqa: E402
     greedy_after,
     load_driver,
 )
-from trackmania_rl.rewards import NO_ENGINEERED_REWARDS, race_rewards  # noqa: E402
+from trackmania_rl.rewards import NO_ENGINEERED_REWARDS, race_rewards, state_potentials  # noqa: E402
 from trackmania_rl.schedules import linear  # noqa: E402
 from trackmania_rl.settings import MapEntry  # noqa: E402
 from trackmania_rl.track.named_maps import map_entries  # noqa: E402
@@ -98,8 +98,11 @@ def watch_race(driver: TrainedDriver, games: InProcessGames, entry: MapEntry, nu
     later = results["state_float"].copy()
     later[:, ELAPSED_ACTIONS_FLOAT] = 1  # the next state within the mini-race that began with this one
     values = results["q_values"].max(axis=1)  # (T,)
-    later_values = driver.inferer.act_batch(results["frames"], later).q_values.max(axis=1)  # (T,)
-    gains = rewards[:-1] + gamma * later_values[1:] - values[:-1]
+    images = as_seen(results["frames"], settings.game.frames_per_state)
+    later_values = driver.inferer.act_batch(images, later).q_values.max(axis=1)  # (T,)
+    potentials = state_potentials(results["state_float"], places=games.layout, settings=settings.reward)
+    shaped = rewards[:-1] + gamma * potentials[1:] - potentials[:-1]  # what values were learned of
+    gains = shaped + gamma * later_values[1:] - values[:-1]
     gains[: len(forced)] = 0  # what is forced may well be a mistake, but it is no surprise
     start_m = results["meters_advanced_along_centerline"][0]
     return WatchedRace(
@@ -108,6 +111,12 @@ def watch_race(driver: TrainedDriver, games: InProcessGames, entry: MapEntry, nu
         meters=results["meters_advanced_along_centerline"][: len(gains)] - start_m,
         gains_s=gains.astype(np.float64) / (-settings.reward.constant_reward_per_ms * 1000),
     )
+
+
+def as_seen(frames: npt.NDArray[np.uint8], frames_per_state: int) -> npt.NDArray[np.uint8]:
+    """Frames (T, 1, H, W) of a race as images (T, S, H, W): the last S of them; the first one stands in early on."""
+    ages = np.arange(frames_per_state - 1, -1, -1)
+    return frames[np.maximum(np.arange(len(frames))[:, np.newaxis] - ages, 0), 0]
 
 
 def watch(driver: TrainedDriver, maps_folder: Path, entry: MapEntry, n_races: int) -> Iterator[WatchedRace]:

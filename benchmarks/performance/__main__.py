@@ -81,13 +81,15 @@ def main() -> None:
         scaling_learning_s=arguments.learning_seconds,
     )
     machine = measure_machine(device)
-    figures = []
-    for name in arguments.only or [name for name in PARTS if name not in ONLY_WHEN_ASKED_FOR]:
-        console.print(f"measuring {name} ...", style="dim")
-        figures += PARTS[name](options, machine)
-    print_report(figures, machine, console)
-    if arguments.json:
-        write_json(arguments.json, figures, machine, options)
+    figures: list[Figure] = []
+    try:
+        for name in arguments.only or [name for name in PARTS if name not in ONLY_WHEN_ASKED_FOR]:
+            console.print(f"measuring {name} ...", style="dim")
+            figures += PARTS[name](options, machine)
+    finally:  # what was measured until something failed, or somebody had enough
+        print_report(figures, machine, console)
+        if arguments.json:
+            write_json(arguments.json, figures, machine, options)
 
 
 def parse_arguments() -> argparse.Namespace:

@@ -23,7 +23,7 @@ def print_report(figures: Sequence[Figure], machine: Machine, console: Console) 
         f"{machine.flop_per_s / 1e9:,.0f} GFLOP/s in a matrix product, {machine.copied_bytes_per_s / 1e9:.1f} GB/s "
         f"copied; load per core at the start {machine.load:.1f}"
     )
-    table = Table("part", "figure", title="medians; ratios to the classic way, measured in turns in this run")
+    table = Table("part", "figure", title="medians; ratios to the classic way, measured in this run")
     for heading in ("here", "processor ms", "classic", "ratio", "by processor", "asked for", "floor"):
         table.add_column(heading, justify="right", no_wrap=True)
     for figure in figures:

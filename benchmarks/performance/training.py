@@ -54,13 +54,20 @@ class Usage:
 
 
 def measure(options: Options, machine: Machine) -> list[Figure]:
-    """Train with the default configuration: floats only."""
+    """Train with the default configuration: floats only.
+
+    Raises:
+        RuntimeError: if no race is over in that time.
+    """
     if options.training_s == 0:
         return []
     with tempfile.TemporaryDirectory() as folder:
         output, halfway, end = _train(Path(folder), options)
         frames_per_s = _frames_per_s(next(Path(folder).rglob("races.jsonl")))
-    batches_per_s = float(re.findall(r"([\d.,]+) batches/s", output)[-1].replace(",", ""))
+    rates = re.findall(r"([\d.,]+) batches/s", output)
+    if frames_per_s is None or not rates:
+        raise RuntimeError(f"no race was over within {options.training_s:.0f} s, starting and compiling included")
+    batches_per_s = float(rates[-1].replace(",", ""))
     used = end - halfway
     collection_s = used.collectors_s + used.games_s
     share = collection_s / (used.learner_s + collection_s)
@@ -85,7 +92,8 @@ def train_command(folder: Path, options: Options, *overrides: str) -> list[str]:
 
 def _train(folder: Path, options: Options) -> tuple[str, Usage, Usage]:
     """Run the training; its output, and what its processes had used half-way and shortly before the end."""
-    command = [*train_command(folder, options), "--max-wall-s", str(options.training_s)]
+    compiled = f"use_torch_compile={options.compiled}"
+    command = [*train_command(folder, options, compiled), "--max-wall-s", str(options.training_s)]
     log = folder / "output.txt"
     started_s = time.monotonic()
     looks: list[tuple[float, Usage]] = []
@@ -126,9 +134,11 @@ def _time_and_memory(processes: list[psutil.Process]) -> tuple[float, float]:
     return seconds, megabytes
 
 
-def _frames_per_s(races_file: Path) -> float:
-    """Frames of the races that ended in the run's last part, over that part's time."""
+def _frames_per_s(races_file: Path) -> float | None:
+    """Frames of the races that ended in the run's last part, over that part's time; None without a race."""
     races = [json.loads(line) for line in races_file.read_text().splitlines()]
+    if not races:
+        return None
     last = races[-1]
     first = next(race for race in races if race["wall_s"] >= SETTLED_SHARE * last["wall_s"])
     return (last["frames_total"] - first["frames_total"]) / max(1e-9, last["wall_s"] - first["wall_s"])
