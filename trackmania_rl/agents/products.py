@@ -2,7 +2,7 @@
 
 torch's own products on a processor are MKL's, which uses the widest instructions (AVX-512) on Intel's processors alone.
 oneDNN, which torch brings as well, uses what the processor has: on an AMD EPYC with AVX-512, the products of a default
-update take little more than half of the time that MKL takes; on an older one, without AVX-512, a third more than that.
+update take little more than half of the time that MKL takes. On an older one, without AVX-512, MKL is the faster one.
 
 Shapes: R rows, I inputs of a layer, O its outputs.
 """
