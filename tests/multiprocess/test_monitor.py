@@ -3,6 +3,7 @@
 import errno
 import logging
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -66,7 +67,7 @@ def test_a_full_disk_costs_lines_but_not_the_run(
     writers[0].fails = True
     with monkeypatch.context() as full, caplog.at_level(logging.ERROR):
         full.setattr(monitor._race_log, "write", _no_space)
-        full.setattr(monitor, "_open_tensorboard", _no_space)
+        full.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=0))
         for _ in range(3):
             monitor.on_race(race())
     assert monitor.statistics.races_total == 4

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
@@ -162,9 +163,13 @@ class RunMonitor:
             if self._complaints.is_due(DISK_IS_TRIED_EVERY_S):
                 log.error("races.jsonl or tensorboard's file cannot be written: %s; the run goes on", error.strerror)
             # After an error tensorboard's writer never writes again, so there has to be another one.
-            if of_tensorboard and self._new_tensorboards.is_due(DISK_IS_TRIED_EVERY_S):
-                with contextlib.suppress(OSError):  # as long as the disk is full
+            if of_tensorboard and self._has_space() and self._new_tensorboards.is_due(DISK_IS_TRIED_EVERY_S):
+                with contextlib.suppress(OSError):  # the disk may have filled up again
                     self._tensorboard = self._open_tensorboard()
+
+    def _has_space(self) -> bool:
+        least_bytes = self._live.current.run.minimum_free_disk_mb << 20
+        return shutil.disk_usage(self._folder.path).free >= least_bytes
 
     def _resume(self, learning: Learning, state: dict[str, Any]) -> None:
         try:
