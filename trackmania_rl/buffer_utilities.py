@@ -231,9 +231,8 @@ def load_replay_state_dict(
         ValueError: if it does not fit this run's observation, or is damaged.
     """
     buffer.ring.load_state_dict(state["ring"])
-    buffer.ring.columns.n_steps.clamp_(
-        max=buffer.n_steps_max
-    )  # where this run's are longer; one that is cut is as valid
+    # Transitions may have been longer than they are configured to be now; those that are cut are as valid.
+    buffer.ring.columns.n_steps.clamp_(max=buffer.n_steps_max)
     for name, side in (("buffer", buffer), ("buffer_test", buffer_test)):
         side.storage.load_state_dict(state["sides"][name]["storage"])
         side.writer.load_state_dict(state["sides"][name]["writer"])

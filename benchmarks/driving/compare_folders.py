@@ -21,7 +21,7 @@ from rich.markdown import Markdown
 PROJECT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not installed, and from anywhere
 
-from benchmarks.driving.comparison import compare  # noqa: E402
+from benchmarks.driving.comparison import check_against, compare  # noqa: E402
 from benchmarks.driving.pictures import draw_comparison  # noqa: E402
 from benchmarks.driving.report import comparison_table, markdown, restructured  # noqa: E402
 from benchmarks.driving.results import RUNS_FILE, read_results  # noqa: E402
@@ -36,8 +36,7 @@ def main() -> None:
     folders = [read_results(path / RUNS_FILE if path.is_dir() else path) for path in arguments.folders]
     variants = list(dict.fromkeys(run.variant for runs in folders for run in runs))
     against = arguments.against or variants[0]
-    if against not in variants:
-        raise UserError(f"--against {against}: there is no such variant, only {', '.join(variants)}")
+    check_against(against, variants)
     comparisons = compare(folders, against)
     if len(comparisons) == 1:
         raise UserError(f"no other variant has a run of the same folder, track, seed and length as one of {against}")

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from benchmarks.driving.results import RunResult
+from trackmania_rl.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,13 @@ class Comparison:
     mean_score: float
     last_minute_difference: Difference
     mean_difference: Difference
+
+
+def check_against(against: str | None, variants: Sequence[str]) -> None:
+    """Raise UserError if the others are to be held against a variant that there is not; None is for any."""
+    if against is not None and against not in variants:
+        names = ", ".join(dict.fromkeys(variants))
+        raise UserError(f"--against {against}: there is no such variant, only {names}")
 
 
 def compare(folders: Sequence[Sequence[RunResult]], against: str) -> list[Comparison]:

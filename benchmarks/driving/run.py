@@ -35,6 +35,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 PROJECT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not installed, and from anywhere
 
+from benchmarks.driving.comparison import check_against  # noqa: E402
 from benchmarks.driving.measured import MeasuredRun, compare_variants, group_runs  # noqa: E402
 from benchmarks.driving.report import comparison_table, markdown, table_of, write_report  # noqa: E402
 from benchmarks.driving.runs import (  # noqa: E402
@@ -144,7 +145,7 @@ def runs_of(arguments: argparse.Namespace) -> list[Run]:
     if len(set(names)) < len(names):
         raise UserError(f"--variant: {', '.join(names)}: each needs a name of its own")
     stored = [note["variant"] for note in complete_notes(arguments.output.resolve())]
-    check_against(arguments, [*names, *stored])
+    check_against(arguments.against, [*names, *stored])
     tracks = find_tracks(arguments.tracks)
     read_yardsticks(arguments.yardsticks, [track.stem for track in tracks])
     each = itertools.product(dict.fromkeys(arguments.seeds), dict.fromkeys(tracks), variants)
@@ -159,13 +160,6 @@ def runs_of(arguments: argparse.Namespace) -> list[Run]:
             f"--blind {' '.join(arguments.blind)}: write --blind DIFFICULTY FIRST-LAST, as in 0.5 20000-20049"
         )
     return runs
-
-
-def check_against(arguments: argparse.Namespace, variants: Sequence[str]) -> None:
-    """Raise UserError if the others are to be held against a variant that there is not."""
-    if arguments.against is not None and arguments.against not in variants:
-        names = ", ".join(dict.fromkeys(variants))
-        raise UserError(f"--against {arguments.against}: there is no such variant, only {names}")
 
 
 def train_all(runs: Sequence[Run], arguments: argparse.Namespace, console: Console) -> list[Run]:
@@ -247,7 +241,7 @@ def report(arguments: argparse.Namespace, console: Console) -> None:
     notes = complete_notes(folder)
     if not notes:
         raise UserError(f"{folder} holds no complete run")
-    check_against(arguments, [note["variant"] for note in notes])
+    check_against(arguments.against, [note["variant"] for note in notes])
     if arguments.against is not None:
         notes.sort(key=lambda note: note["variant"] != arguments.against)  # first in tables and pictures
     yardsticks = read_yardsticks(arguments.yardsticks, list(dict.fromkeys(note["track"] for note in notes)))

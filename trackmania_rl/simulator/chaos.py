@@ -184,10 +184,10 @@ class Chaos:
             if generator.random() < fault.share:
                 kind = generator.choice(DRAWN_AT_RANDOM)
                 seconds = 0.5 if kind == FaultKind.LATE else fault.seconds
-                time_s = generator.uniform(0.0, LATEST_RANDOM_FAULT_S)
+                due_race, time_s = race, generator.uniform(0.0, LATEST_RANDOM_FAULT_S)
                 if kind == FaultKind.SKIP_COUNTDOWN:  # this race's is over; the next one has one on another map
-                    race, time_s = race + 1, 0.0
-                self._waiting.append(Fault(kind, race=race, time=time_s, seconds=seconds))
+                    due_race, time_s = race + 1, 0.0
+                self._waiting.append(Fault(kind, race=due_race, time=time_s, seconds=seconds))
 
     def take(self, race: int, time_ms: int, *kinds: FaultKind) -> Fault | None:
         """A fault of one of these kinds that is due, which counts as done from now on."""
