@@ -6,7 +6,7 @@ narrow, tight and steep, with dirt, grass, missing walls and jumps. Trainings ca
 
 Examples:
   python scripts/generate_track.py --seed 7 --difficulty 0.5
-  python scripts/generate_track.py --seed 7 --difficulty 0.9 --output maps/mine.toml --picture mine.png
+  python scripts/generate_track.py --seed 7 --difficulty 0.9 --output maps/generated_hard.toml --picture hard.png
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ def parse_arguments() -> argparse.Namespace:
     add("--seed", type=int, required=True, help="a whole number from 0 on")
     add("--difficulty", type=float, default=0.5, help="0 to 1 (default %(default)s)")
     add("--output", type=Path, metavar="FILE.toml", help="default: maps/generated_{difficulty}_{seed}.toml")
+    add("--force", action="store_true", help="overwrite other files of that name")
     add("--picture", type=png_file, metavar="FILE.png", help="draw it there, with the scripted driver's line")
     return parser.parse_args()
 
@@ -46,7 +47,7 @@ def generate(arguments: argparse.Namespace) -> None:
     """Make, write, and say what was made.
 
     Raises:
-        UserError: if seed or difficulty are out of range, or a file cannot be written.
+        UserError: if seed or difficulty are out of range, another file is there, or a file cannot be written.
     """
     track = generate_track(TrackRecipe(arguments.seed, arguments.difficulty))
     output: Path = arguments.output or PROJECT / "maps" / f"{track.design.name}.toml"
@@ -54,6 +55,8 @@ def generate(arguments: argparse.Namespace) -> None:
         raise UserError(f"--output {output}: a track file's name ends in .toml")
     named = GeneratedTrack(track.recipe, replace(track.design, name=output.stem), track.laid_out)
     try:
+        if not arguments.force and (present := named.file_in_the_way(output)) is not None:
+            raise UserError(f"{present} is there already; give another --output, or --force to overwrite it")
         output.parent.mkdir(parents=True, exist_ok=True)
         line_file = named.write(output)
     except OSError as error:

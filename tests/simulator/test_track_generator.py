@@ -196,6 +196,23 @@ def test_the_command_writes_track_and_picture(script, tmp_path: Path, monkeypatc
     )
 
 
+def test_the_command_overwrites_nothing_else(script, tmp_path: Path, monkeypatch, capsys) -> None:
+    track_file = tmp_path / "mine.toml"
+
+    def run(seed: int, *options: str) -> int:
+        arguments = ["generate_track.py", "--seed", str(seed), "--output", str(track_file), *options]
+        monkeypatch.setattr(sys, "argv", arguments)
+        return script.main()
+
+    (tmp_path / "mine_0.5m.npy").write_bytes(b"the line of somebody's replay")
+    assert run(7) == 1
+    assert "mine_0.5m.npy is there already" in capsys.readouterr().err
+    assert not track_file.exists()
+    assert run(7, "--force") == 0
+    assert run(7) == 0  # the very same files
+    assert run(8) == 1
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [

@@ -1,5 +1,6 @@
 """The commands of scripts/tools/maps.py that make, check and add lines: show, line, check, add."""
 
+import dataclasses
 import importlib.util
 import json
 import shutil
@@ -11,12 +12,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from trackmania_rl.gbx.challenge import read_challenge
 from trackmania_rl.protocol.input_script import events_from_actions, write_input_script
 from trackmania_rl.protocol.messages import KeyState
 from trackmania_rl.settings import load_settings
 from trackmania_rl.simulator.scripted_driver import DECISION_MS, FAST_DRIVER, drive
 from trackmania_rl.simulator.track_file import load_track
 from trackmania_rl.track.game_map import load_game_map
+from trackmania_rl.track.line_checks import Finding, LineReport, Verdict
+from trackmania_rl.track.line_checks import check_line as real_check_line
 from trackmania_rl.track.reference_line import load_reference_line
 
 B13 = ("B13-Obstacle_24.94_a.Replay.Gbx", "B13-Obstacle_24.95_a.Replay.gbx")
@@ -249,7 +253,7 @@ def test_add_refuses_what_does_not_fit(
     options = ("--maps-folder", tmp_path / "maps", "--config", config, "--insert")
     before = config.read_bytes()
     for words, said in (
-        ((replay, replay), "give a map"),
+        ((replay.with_suffix(".txt"), replay), "give a map"),
         ((challenge,), "which replay"),
         ((shared_data / "tracks" / "A01-Race.Challenge.Gbx", replay), "different ids"),
         ((challenge, replay, "--config", tmp_path / "none.py"), "no such configuration file"),
@@ -257,6 +261,42 @@ def test_add_refuses_what_does_not_fit(
         assert maps("add", *options, *words) == 1
         assert said in capsys.readouterr().err
     assert config.read_bytes() == before
+
+
+def test_a_replay_brings_its_map(
+    maps: Maps, shared_data: Path, config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "maps"
+    words = (shared_data / "replays" / B13[1], "--name", "b13", "--maps-folder", folder, "--config", config)
+    assert maps("add", *words) == 0
+    assert capsys.readouterr().out.count('"map_path": "b13.Challenge.Gbx",') == 2
+    real = read_challenge(shared_data / "tracks" / "B13-Obstacle.Challenge.Gbx")
+    written = read_challenge(folder / "b13.Challenge.Gbx")
+    assert (written.uid, written.blocks) == (real.uid, real.blocks)
+    (folder / "b13.Challenge.Gbx").write_bytes(b"another map")
+    assert maps("add", *words) == 1
+    assert "another map of that name" in capsys.readouterr().err
+    assert maps("add", *words, "--force") == 0
+
+
+def test_a_line_with_a_problem_is_not_inserted_unless_told_to(
+    maps: Maps, repository_root: Path, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add = sys.modules["maps_commands.add"]
+
+    def check_line(*arguments: object) -> LineReport:
+        report = real_check_line(*arguments)
+        return dataclasses.replace(report, findings=(Finding("bends", Verdict.PROBLEM, "made up"), *report.findings))
+
+    monkeypatch.setattr(add, "check_line", check_line)
+    words = (repository_root / "maps" / "kart_0.5m.npy", "--name", "other", "--config", config, "--only")
+    words += ("--maps-folder", tmp_path / "maps")
+    before = config.read_bytes()
+    for option in ((), ("--force",)):
+        assert maps("add", *words, *option) == 1
+        assert config.read_bytes() == before
+    assert maps("add", *words, "--ignore-problems") == 1
+    assert config.read_bytes() != before
 
 
 def test_a_line_alone_is_added_for_the_simulated_game(

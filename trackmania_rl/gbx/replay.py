@@ -147,6 +147,18 @@ def read_replay(path: Path) -> Replay:
     )
 
 
+def read_embedded_map(path: Path) -> bytes:
+    """The file of the map on which a replay was driven, as it is stored in the replay.
+
+    Raises:
+        GbxError: if the replay is missing or damaged, or no map that can be read is in it.
+    """
+    for record in read_gbx(path).nodes(CGameReplayRecord):
+        if _embedded_challenge(record.track, path) is not None:
+            return bytes(record.track.root_parser.data)
+    raise GbxError(f"{path}: no map that can be read is in it; a map is in every .Replay.Gbx, but not in a .Ghost.Gbx")
+
+
 def _program(file: GbxFile) -> str:
     version = None if file.header is None else file.header.get("exever")
     return "an unknown version of the game" if version is None else f"version {version} of the game"

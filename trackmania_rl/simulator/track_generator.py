@@ -7,7 +7,7 @@ fails a check is thrown away and the next one is drawn from the same random stre
 always give the same track, and every track that comes out has passed all checks.
 
 What a difficulty from 0 (wide asphalt, long bends, nearly flat) to 1 (narrow, tight and steep, dirt, grass, missing
-walls, jumps) means stands in `track_phrases.Character`; every figure moves evenly between its two ends.
+walls, jumps) means is said in `track_phrases.Character`; every figure moves evenly between its two ends.
 """
 
 import math
@@ -33,7 +33,7 @@ from trackmania_rl.simulator.track_design import (
 )
 from trackmania_rl.simulator.track_geometry import BRIDGE_CLEARANCE_M, find_clash, find_crossing, turn_radius_m
 from trackmania_rl.simulator.track_phrases import JUMP_SLOPE, LEAST_INNER_RADIUS_M, Character, draw_phrase
-from trackmania_rl.simulator.track_writing import write_track
+from trackmania_rl.simulator.track_writing import file_in_the_way, write_track
 
 GENERATOR_VERSION: Final = 1
 """Counts up whenever the same seed and difficulty give another track than before."""
@@ -41,7 +41,7 @@ SHORTEST_TRACK_M, LONGEST_TRACK_M = 500.0, 1500.0
 LARGEST_EXTENT_M = 700.0
 """A track's sides on the plan: the stadium measures some 1000 m."""
 CHECKPOINT_EVERY_M = 150.0
-"""A checkpoint stands at the end of the first phrase that ends at least this far behind the one before."""
+"""A checkpoint is at the end of the first phrase that ends at least this far behind the one before."""
 
 TIGHTEST_CREST_PER_M = 0.015
 """Largest change of slope per metre on the road: crests and dips have a radius of 67 m at least."""
@@ -73,7 +73,7 @@ class TrackRecipe:
 
     Attributes:
         seed: 0 to 2**63 - 1.
-        difficulty: 0 to 1; kept to three digits behind the point.
+        difficulty: 0 to 1; kept to three digits after the point.
 
     Raises:
         TrackGeneratorError: if either is out of range.
@@ -125,9 +125,15 @@ class GeneratedTrack:
         Raises:
             OSError: if the disk says no.
         """
-        recipe = self.recipe
-        origin = f"scripts/generate_track.py --seed {recipe.seed} --difficulty {recipe.difficulty:g}"
-        return write_track(self.design, self.laid_out, track_file, origin)
+        return write_track(self.design, self.laid_out, track_file, self._origin)
+
+    def file_in_the_way(self, track_file: Path) -> Path | None:
+        """A file that `write` would overwrite by another content; None if there is none."""
+        return file_in_the_way(self.design, self.laid_out, track_file, self._origin)
+
+    @property
+    def _origin(self) -> str:
+        return f"scripts/generate_track.py --seed {self.recipe.seed} --difficulty {self.recipe.difficulty:g}"
 
 
 def generate_track(recipe: TrackRecipe) -> GeneratedTrack:

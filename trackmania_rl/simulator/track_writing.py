@@ -2,6 +2,7 @@
 
 import json
 import os
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -62,6 +63,17 @@ def write_track(design: TrackDesign, laid_out: LaidOutTrack, track_file: Path, o
     finally:
         temporary.unlink(missing_ok=True)
     return line_file
+
+
+def file_in_the_way(design: TrackDesign, laid_out: LaidOutTrack, track_file: Path, origin: str) -> Path | None:
+    """A file that `write_track` with these arguments would overwrite by another content; None if there is none."""
+    with tempfile.TemporaryDirectory() as folder:
+        new_track = Path(folder) / track_file.name
+        for new in (new_track, write_track(design, laid_out, new_track, origin)):
+            present = track_file.with_name(new.name)
+            if present.exists() and present.read_bytes() != new.read_bytes():
+                return present
+    return None
 
 
 def _toml_value(value: object) -> str:

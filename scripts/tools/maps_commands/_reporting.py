@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 from pathlib import Path
@@ -59,7 +60,8 @@ def write_line(points_m: np.ndarray, output: Path, overwrite: bool) -> Path:
     except OSError as error:
         raise UserError(f"cannot write {output}: {error.strerror}") from error
     finally:
-        unfinished.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            unfinished.unlink(missing_ok=True)
     return output
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import re
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from maps_commands import _reporting, _sources, track
 from trackmania_rl.argument_types import png_file
 from trackmania_rl.errors import UserError
 from trackmania_rl.gbx.challenge import is_challenge_file
+from trackmania_rl.gbx.replay import is_replay_file, read_embedded_map
 from trackmania_rl.settings import load_settings
 from trackmania_rl.settings.map_cycle import add_to_map_cycle, entry_text
 from trackmania_rl.track.line_checks import check_line
@@ -28,6 +28,9 @@ DESCRIPTION = """\
 Take a map and a replay of it: build the reference line, check it, draw it, copy the map beside it, and print the
 entries for map_cycle, or write them into a configuration file with --insert (added) or --only (in place of all maps).
 The file as it was is kept beside it as .bak.
+
+In place of the map's file a replay will do, since it holds its map, which is then written out:
+  python scripts/tools/maps.py add best.Replay.Gbx --name mine
 
 An entry's map_path is what the game loads. For the real game that is the map's file, which must also lie in the
 game's Tracks/Challenges/ folder. For the simulated game a track is made (as "maps.py track" does), whose road lies
@@ -44,7 +47,7 @@ def add_parser(subparsers: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("map", type=Path, metavar="MAP", help="the .Challenge.Gbx; or a line (.npy), for the simulated game")
+    add("map", type=Path, metavar="MAP", help="the .Challenge.Gbx, or a replay that holds it; or a line (.npy)")
     add("replay", type=Path, nargs="*", metavar="REPLAY", help="replays or ghosts on it; the fastest counts")
     add("--name", type=map_name, help="name of the map in statistics and files (default: the map's)")
     add("--driver", metavar="LOGIN", help="only this driver's races")
@@ -55,7 +58,8 @@ def add_parser(subparsers: Any) -> None:
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--insert", action="store_true", help="add the entries to the configuration's map_cycle")
     how.add_argument("--only", action="store_true", help="make them the configuration's only maps")
-    add("--force", action="store_true", help="overwrite files of that name; insert even if the line has a problem")
+    add("--force", action="store_true", help="overwrite files of that name")
+    add("--ignore-problems", action="store_true", help="go on even if the line has a problem")
     parser.set_defaults(run=run)
 
 
@@ -81,13 +85,20 @@ def run(arguments: argparse.Namespace) -> int:
     written = [_reporting.write_line(source.line.points_m, line_file, arguments.force)]
     real = None
     if source.challenge is not None:
-        written.append(copy_map(arguments.map, folder))
-        real = entries(name, arguments.map.name, line_file.name)
+        map_file = put_map(arguments.map, folder, name, arguments.force)
+        written.append(map_file)
+        real = entries(name, map_file.name, line_file.name)
     picture = arguments.picture or line_file.with_suffix(".png")
     _reporting.draw(picture, f"{name}, {source.title}", source, report)
     console.print(Text(f"wrote {', '.join(map(str, written))}\nlook at {picture}"), soft_wrap=True)
-    if report.problems and not arguments.force:
-        console.print(Text("the line has a problem, so nothing goes into the map cycle; --force does it nevertheless"))
+    if report.problems and not arguments.ignore_problems:
+        console.print(
+            Text(
+                "the line has a problem, so nothing goes into the map cycle; take another replay (--force overwrites "
+                "this line), or say --ignore-problems"
+            ),
+            soft_wrap=True,
+        )
         return 1
     simulated, obstacle = simulated_entries(console, source, line_file, name, arguments.force)
     if arguments.insert or arguments.only:
@@ -114,11 +125,18 @@ def source_of(arguments: argparse.Namespace) -> tuple[_sources.Source, str]:
             raise UserError(f"{arguments.map}: is a line already; replays belong to a .Challenge.Gbx")
         source = _sources.from_line(arguments.map)
         return source, arguments.name or name_of(arguments.map.stem.removesuffix("_0.5m"))
-    if not is_challenge_file(arguments.map):
-        raise UserError(f"{arguments.map}: give a map (.Challenge.Gbx) and its replays, or a line (.npy)")
-    if not arguments.replay:
-        raise UserError(f"{arguments.map}: which replay is its line made of? Name at least one behind the map")
-    source = _sources.from_replays(arguments.replay, arguments.map, arguments.driver, arguments.mean)
+    if is_replay_file(arguments.map):
+        read_embedded_map(arguments.map)  # raises where there is none
+        replays = dict.fromkeys((arguments.map, *arguments.replay))
+        source = _sources.from_replays(tuple(replays), None, arguments.driver, arguments.mean)
+    elif is_challenge_file(arguments.map):
+        if not arguments.replay:
+            raise UserError(f"{arguments.map}: which replay is its line made of? Name at least one after the map")
+        source = _sources.from_replays(arguments.replay, arguments.map, arguments.driver, arguments.mean)
+    else:
+        raise UserError(
+            f"{arguments.map}: give a map (.Challenge.Gbx) and its replays, or a replay (it holds its map), or a line"
+        )
     assert source.challenge is not None
     return source, arguments.name or name_of(source.challenge.plain_name, arguments.map.name.split(".")[0])
 
@@ -156,18 +174,26 @@ def name_of(*texts: str) -> str:
     return "map"
 
 
-def copy_map(map_file: Path, folder: Path) -> Path:
+def put_map(map_file: Path, folder: Path, name: str, overwrite: bool) -> Path:
     """Put the map's file beside the line: the training reads the map's checkpoints from there.
 
+    Args:
+        map_file: the map, which keeps its name; or a replay, whose map gets the name `{name}.Challenge.Gbx`.
+        folder: where it goes.
+        name: the map's name in the map cycle.
+        overwrite: replace another file of that name.
+
     Raises:
-        UserError: if another file of that name is there, or it cannot be copied.
+        UserError: if another file of that name is there, or it cannot be written.
     """
-    copy = folder / map_file.name
+    is_replay = is_replay_file(map_file)
+    copy = folder / (f"{name}.Challenge.Gbx" if is_replay else map_file.name)
     try:
-        if not copy.exists():
-            shutil.copyfile(map_file, copy)
-        elif copy.read_bytes() != map_file.read_bytes():
-            raise UserError(f"{copy}: another map of that name is there; rename {map_file}")
+        content = read_embedded_map(map_file) if is_replay else map_file.read_bytes()
+        if not copy.exists() or overwrite:
+            copy.write_bytes(content)
+        elif copy.read_bytes() != content:
+            raise UserError(f"{copy}: another map of that name is there; rename {map_file}, or --force to overwrite it")
     except OSError as error:
         raise UserError(f"cannot copy {map_file} to {copy}: {error.strerror}") from error
     return copy
