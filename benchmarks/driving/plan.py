@@ -171,7 +171,9 @@ class TrackPlanner:
         self._room = int(_MOST_ROOM * len(tuned[2]))
         self._elites = [self._stored_driver(tuned[0])]
         entry["scripted_tuned_ms"], entry["scripted_tuned_settings"] = tuned[1], tuned[0]._asdict()
-        plan = min([*candidates, tuned[2]], key=lambda actions: drive_actions(self.track, actions).finish_ms)
+        # A race that finishes in the game may be given up by the search, as it went far past a gate that it missed.
+        drivable = [actions for actions in (*candidates, tuned[2]) if drive_actions(self.track, actions).finish_ms >= 0]
+        plan = min(drivable, key=lambda actions: drive_actions(self.track, actions).finish_ms)
         return plan[: drive_actions(self.track, plan).n_actions], entry
 
     def _stored_settings(self, stored: Entry) -> tuple[DriverSettings, int, Actions] | None:
@@ -186,7 +188,7 @@ class TrackPlanner:
             return None
         plan = self._actions_of(self._script.read_text(encoding="utf-8"))
         if plan is None:
-            print(f"{self.name}: {self._script} does not finish, so this track has changed; beginning anew")
+            print(f"{self.name}: {self._script} does not finish, so this track has changed; beginning again")
         return plan
 
     def _race_of(self, file: Path) -> Actions:

@@ -22,6 +22,7 @@ from trackmania_rl.simulator.race import SimulatedRace
 from trackmania_rl.simulator.world import Track
 
 FOLDER: Final = Path(__file__).resolve().parent
+_LONGEST_RACE_MS: Final = 60 * 60 * 1000
 _PATIENCE_MS: Final = 30_000
 
 Actions = npt.NDArray[np.int8]
@@ -73,7 +74,7 @@ def replay_ms(track: Track, script: str) -> int | None:
     race = SimulatedRace(track)
     events = parse_input_script(script)
     race.play_script(events)
-    until_ms = _PATIENCE_MS + max((event.time_ms for event in events), default=0)
+    until_ms = min(_PATIENCE_MS + max((event.time_ms for event in events), default=0), _LONGEST_RACE_MS)
     while not race.is_finished and race.tick_time_ms < until_ms:
         race.advance(1000)
     return race.checkpoint_times_ms[-1] if race.is_finished else None
@@ -88,7 +89,7 @@ def read_entries(file: Path) -> dict[str, Entry]:
     try:
         return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     except ValueError as error:
-        raise UserError(f"{file} is damaged: {error}; delete it, and make it anew") from error
+        raise UserError(f"{file} is damaged: {error}; delete it, and make it again") from error
 
 
 def write_entry(file: Path, name: str, entry: Entry) -> None:

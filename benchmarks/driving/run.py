@@ -55,14 +55,13 @@ from benchmarks.driving.score import Yardstick, greedy_races, read_yardsticks, s
 from benchmarks.driving.variants import Variant, read_variants  # noqa: E402
 from trackmania_rl.argument_types import whole_number  # noqa: E402
 from trackmania_rl.command_line import FAILED, command, end_in_order_when_terminated  # noqa: E402
-from trackmania_rl.errors import UserError  # noqa: E402
+from trackmania_rl.errors import PlainError, UserError  # noqa: E402
 from trackmania_rl.telemetry.learning_summary import WINDOW_RACES, Race, read_races  # noqa: E402
 
 YARDSTICKS_FILE = PROJECT / "benchmarks" / "driving" / "yardsticks.json"
 DEFAULT_CONFIG = PROJECT / "config_files" / "config.py"
 FIRST_PORT = 20_000
-PORTS = 16
-"""Where games listen that are played through sockets: each run has its own, for several may go on at a time."""
+"""Where games listen that are played through sockets: each run has its own ports, for several may go on at a time."""
 LOOK_EVERY_S = 2.0
 SEEN_BYTES = 16_384
 """How much of a race log's end the terminal's progress looks at."""
@@ -149,12 +148,12 @@ def runs_of(arguments: argparse.Namespace) -> list[Run]:
     tracks = find_tracks(arguments.tracks)
     read_yardsticks(arguments.yardsticks, [track.stem for track in tracks])
     each = itertools.product(dict.fromkeys(arguments.seeds), dict.fromkeys(tracks), variants)
-    runs = [
-        Run(variant, track, seed, arguments.minutes or 10, arguments.output.resolve(), FIRST_PORT + PORTS * index)
-        for index, (seed, track, variant) in enumerate(each)
-    ]
-    for run in runs:
-        run.settings()
+    runs = []
+    next_port = FIRST_PORT
+    for seed, track, variant in each:
+        run = Run(variant, track, seed, arguments.minutes or 10, arguments.output.resolve(), next_port)
+        next_port += len(run.settings().game.tmi_ports)
+        runs.append(run)
     if arguments.blind and not re.fullmatch(r"\d*\.?\d+:\d+-\d+", ":".join(arguments.blind)):
         raise UserError(
             f"--blind {' '.join(arguments.blind)}: write --blind DIFFICULTY FIRST-LAST, as in 0.5 20000-20049"
@@ -174,9 +173,13 @@ def train_all(runs: Sequence[Run], arguments: argparse.Namespace, console: Conso
     stop = threading.Event()
 
     def work(run: Run) -> bool:
-        is_trained = run in complete or train(run, stop)
-        is_evaluated = is_trained and (arguments.final_races == 0 or evaluate(run, arguments.final_races, stop))
-        return is_evaluated and (arguments.blind is None or evaluate_blind(run, ":".join(arguments.blind), stop))
+        try:
+            is_trained = run in complete or train(run, stop)
+            is_evaluated = is_trained and (arguments.final_races == 0 or evaluate(run, arguments.final_races, stop))
+            return is_evaluated and (arguments.blind is None or evaluate_blind(run, ":".join(arguments.blind), stop))
+        except (PlainError, OSError) as error:  # a full disk, for example: one run that failed, the others go on
+            console.print(f"{run.name}: {error}", highlight=False)
+            return False
 
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TextColumn("{task.fields[driving]}"))
     with (
@@ -205,7 +208,7 @@ def train_all(runs: Sequence[Run], arguments: argparse.Namespace, console: Conso
                             shown[run] = progress.add_task(run.name, total=60 * run.minutes, driving="")
                         wall_s, driving = driving_now(run, planner_ms[run.track.stem])
                         progress.update(shown[run], completed=wall_s, driving=driving)
-        except KeyboardInterrupt:
+        except BaseException:  # Ctrl-C above all: else all other trainings would be waited for
             stop.set()
             for future in pending:
                 future.cancel()

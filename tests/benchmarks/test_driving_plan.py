@@ -121,6 +121,12 @@ def test_an_unfinished_race_has_no_time(bend):
     assert drive_actions(bend, np.zeros(11, dtype=np.int8)).finish_ms == -1
 
 
+def test_a_script_that_goes_on_for_days_is_given_up(bend):
+    from benchmarks.driving.plans import replay_ms
+
+    assert replay_ms(bend, "25:00:00.00 press up\n") is None
+
+
 def test_the_line_driver_begins_as_the_scripted_driver(bend):
     from benchmarks.driving.line_search import drive_line, line_driver
 

@@ -8,9 +8,11 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
+from rich.console import Console
 
 from trackmania_rl.errors import UserError
 from trackmania_rl.settings import load_settings
@@ -279,6 +281,41 @@ def test_the_report_holds_variants_against_the_one_that_is_asked_for(
     monkeypatch.setattr("sys.argv", [*command, "--against", "never"])
     assert main() == 1
     assert "--against never: there is no such variant, only early, late" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), ValueError("a bug")])
+def test_a_run_that_fails_does_not_hold_up_the_others(run, error, repository_root, monkeypatch, capsys):
+    from benchmarks.driving import run as run_module
+
+    begun = []
+
+    def train(one, stop):
+        begun.append(one)
+        if len(begun) == 1:
+            raise error
+        return not stop.is_set()
+
+    monkeypatch.setattr(run_module, "train", train)
+    monkeypatch.setattr(run_module, "driving_now", lambda *_: (0.0, "score 1"))
+    yardsticks = repository_root / "benchmarks" / "driving" / "yardsticks.json"
+    arguments = SimpleNamespace(jobs=1, final_races=0, blind=None, yardsticks=yardsticks)
+    runs = [run, replace(run, seed=8)]
+    if isinstance(error, OSError):
+        assert run_module.train_all(runs, arguments, Console()) == runs[:1]
+        assert "No space left on device" in capsys.readouterr().out
+    else:
+        with pytest.raises(ValueError, match="a bug"):
+            run_module.train_all(runs, arguments, Console())
+
+
+def test_no_two_runs_share_a_port(repository_root, monkeypatch, tmp_path):
+    from benchmarks.driving.run import parse_arguments, runs_of
+
+    words = ["--tracks", "valley", "--seeds", "0", "1", "--output", str(tmp_path), "--set", "game_transport=socket"]
+    monkeypatch.setattr("sys.argv", ["run.py", *words, "--set", "n_collectors=4"])
+    first, second = (run.settings().game.tmi_ports for run in runs_of(parse_arguments()))
+    assert len(first) == len(second) == 32
+    assert set(first).isdisjoint(second)
 
 
 def wait_for(look, within_s):
