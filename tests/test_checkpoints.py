@@ -1,7 +1,9 @@
+import errno
 import os
 import pickle
 import struct
 from collections import OrderedDict, namedtuple
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -177,3 +179,21 @@ def test_a_second_ctrl_c_leaves_nothing_half_written(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         save_checkpoint(tmp_path, make_state(1), minimum_free_disk_mb=0)
     assert files_of(tmp_path) == []
+
+
+def test_a_folder_that_is_gone_is_told(tmp_path):
+    with pytest.raises(CheckpointError, match=r"cannot write the checkpoint .*gone.*: No such file or directory"):
+        save_checkpoint(tmp_path / "gone", make_state(1), minimum_free_disk_mb=0)
+
+
+def test_a_disk_that_became_read_only_is_told(tmp_path, monkeypatch):
+    def refuse(*_, **__):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    save_checkpoint(tmp_path, make_state(1), minimum_free_disk_mb=0)
+    with monkeypatch.context() as read_only:
+        read_only.setattr(Path, "open", refuse)
+        read_only.setattr(Path, "unlink", refuse)
+        with pytest.raises(CheckpointError, match=r"Read-only file system; .* are intact"):
+            save_checkpoint(tmp_path, make_state(2), minimum_free_disk_mb=0)
+    assert load_checkpoint(tmp_path)["number"] == 1

@@ -7,7 +7,10 @@
         best_runs/{map}_{time}/    input script, Q values and configuration of each record
         races.jsonl                one line for each race
         seeds.json                 the seeds of every part
+        sessions.txt               how often the run was started
         train.log                  what was logged
+        evaluation/                what scripts/evaluate.py wrote
+        generated_tracks/          tracks that the collectors made for themselves
     tensorboard/{run_name}/        event files
 
 A checkpoint is one file that is complete or not there: it is written under a temporary name, flushed to the disk and
@@ -17,6 +20,7 @@ from somewhere else cannot run code.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import shutil
@@ -93,6 +97,11 @@ class RunFolder:
         return self.path / "seeds.json"
 
     @property
+    def sessions(self) -> Path:
+        """How often the run was started."""
+        return self.path / "sessions.txt"
+
+    @property
     def log(self) -> Path:
         """What was logged."""
         return self.path / "train.log"
@@ -119,12 +128,12 @@ def save_checkpoint(folder: Path, state: Mapping[str, Any], minimum_free_disk_mb
         TypeError: if the state holds something else; it could not be read back.
     """
     _require_plain(state, "state")
-    for left_behind in folder.glob(f"{CHECKPOINT_FILE}.*.tmp"):  # by a process that was killed while it wrote
-        left_behind.unlink(missing_ok=True)
-    _require_disk(folder, _tensor_bytes(state), minimum_free_disk_mb)
     newest, previous = folder / CHECKPOINT_FILE, folder / PREVIOUS_CHECKPOINT_FILE
     temporary = folder / f"{CHECKPOINT_FILE}.{os.getpid()}.tmp"
     try:
+        for left_behind in folder.glob(f"{CHECKPOINT_FILE}.*.tmp"):  # by a process that was killed while it wrote
+            left_behind.unlink(missing_ok=True)
+        _require_disk(folder, _tensor_bytes(state), minimum_free_disk_mb)
         with temporary.open("wb") as file:
             torch.save({"format_version": FORMAT_VERSION, "state": dict(state)}, file)
             file.flush()
@@ -135,7 +144,8 @@ def save_checkpoint(folder: Path, state: Mapping[str, Any], minimum_free_disk_mb
         temporary.replace(newest)
         _sync_folder(folder)
     except (OSError, RuntimeError) as error:  # torch reports a failed write as a RuntimeError
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # the disk may refuse this, too
+            temporary.unlink(missing_ok=True)
         raise CheckpointError(
             f"cannot write the checkpoint {newest}: {_reason(error)}; the checkpoints written before are intact"
         ) from error
