@@ -7,10 +7,14 @@ with Ctrl-C or SIGTERM.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import logging
 import os
 import sys
+import threading
 from pathlib import Path
+
+import psutil
 
 PROJECT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not installed, and from anywhere
@@ -52,6 +56,9 @@ def parse_arguments() -> argparse.Namespace:
         "--chaos-ledger", type=Path, default=ledger, help="remember here which faults were made, for the next start"
     )
     parser.add_argument(
+        "--ends-with", type=int, metavar="PID", help="end when this process is gone (what starts a game may be killed)"
+    )
+    parser.add_argument(
         "--log-level", default="info", choices=("debug", "info", "warning", "error"), help="(default %(default)s)"
     )
     return parser.parse_args()
@@ -63,7 +70,10 @@ def main() -> int:
     logging.basicConfig(level=arguments.log_level.upper(), format="%(asctime)s %(levelname)s %(message)s")
     if not arguments.maps_folder.is_dir():
         return _fail(f"there is no folder {arguments.maps_folder} (--maps-folder)")
-    chaos = Chaos(arguments.chaos, Ledger(arguments.chaos_ledger)) if arguments.chaos else None
+    try:
+        chaos = Chaos(arguments.chaos, Ledger(arguments.chaos_ledger)) if arguments.chaos else None
+    except OSError as error:
+        return _fail(f"--chaos-ledger {arguments.chaos_ledger}: {error.strerror}")
     if chaos is not None and chaos.refuses_to_start():
         return _fail("it refuses to start, as --chaos asks")
     game = SimulatedGame(arguments.maps_folder, arguments.scripts_folder)
@@ -81,12 +91,21 @@ def main() -> int:
         )
     except OSError as error:
         return _fail(f"cannot listen on port {arguments.port}: {error.strerror}; choose another one with --port")
+    if arguments.ends_with is not None:
+        threading.Thread(target=_end_with, args=(arguments.ends_with,), daemon=True).start()
     logging.info("listening on 127.0.0.1:%d", server.port)
     try:
         server.run()
     except KeyboardInterrupt:
         logging.info("stopped")
     return 0
+
+
+def _end_with(pid: int) -> None:
+    """Wait for a process, and end this one with it."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        psutil.Process(pid).wait()
+    os._exit(0)
 
 
 def _port(text: str) -> int:

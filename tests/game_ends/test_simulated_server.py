@@ -27,6 +27,16 @@ def test_a_finish_undone_in_its_own_wait_comes_again(server_client):
     assert (message_id, *numbers, *client.ints(1)) == (2, 3, 3)
 
 
+def test_a_car_that_no_picture_can_show_gives_a_black_one(server_client, server, caplog):
+    client = server_client
+    blob = bytearray(client.ask(GET_STATE))
+    struct.pack_into("<f", blob, 724, 2e6)  # its position, which the game accepts
+    client.send(messages.pack_rewind_to_state(bytes(blob)), FREEZE, int32s(17, 5, 3), int32s(1))
+    assert client.ints(1) == (4,)
+    assert client.read(5 * 3 * 4) == bytes(5 * 3 * 4)
+    assert "a black picture is sent" in caplog.text
+
+
 # The console.
 
 
@@ -169,6 +179,10 @@ def test_the_script_names_what_it_cannot_use(repository_root, server):
     for arguments, reason in (
         (["--port", str(server.port)], f"port {server.port}"),
         (["--port", "0", "--map", "none.toml"], "none.toml"),
+        (
+            ["--port", "0", "--chaos", "kill@race=1,time=1", "--chaos-ledger", "no folder/f"],
+            "--chaos-ledger no folder/f",
+        ),
     ):
         with run_script(repository_root, *arguments) as process:
             errors = process.communicate(timeout=60)[1]
@@ -190,3 +204,11 @@ def test_the_script_serves_and_dies_when_asked(repository_root):
         process.wait(timeout=5)
         assert time.monotonic() - began_s < 1.0
         client.socket.close()
+
+
+def test_the_script_ends_with_the_process_that_it_is_told(repository_root):
+    other = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    with run_script(repository_root, "--port", "0", "--map", "none", "--ends-with", str(other.pid)) as process:
+        assert "listening on 127.0.0.1:" in process.stderr.readline()
+        other.communicate(b"\n")
+        assert process.wait(timeout=10) == 0

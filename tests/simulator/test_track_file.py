@@ -316,3 +316,13 @@ def test_what_is_unknown_among_the_times_names_those(tmp_path):
 def test_any_text_is_written_as_toml():
     for text in ("\U0001f3c1 finish", 'a "quoted" \\ path', "tab\tand\x7f", "\u00e9t\u00e9"):
         assert tomllib.loads(f"key = {_toml_value(text)}") == {"key": text}
+
+
+def test_the_finish_of_one_lap_is_not_its_start(tmp_path):
+    narrow_start = '[[section]]\nfrom_m = 0\nto_m = 60\nwidth_m = 8\nsurface = "dirt"\n'
+    ribbon = load_track(write_track(tmp_path, "width_m = 20\n" + narrow_start)).ribbon
+    assert at_station(ribbon.half_width_m, ribbon, 200.0) == pytest.approx(10.0)
+    assert at_station(ribbon.surface, ribbon, 200.0) == Surface.ASPHALT
+    narrow_end = "[[section]]\nfrom_m = 150\nto_m = 200\nwidth_m = 8\n"
+    ribbon = load_track(write_track(tmp_path, "width_m = 20\n" + narrow_end)).ribbon
+    assert at_station(ribbon.half_width_m, ribbon, 200.0) == pytest.approx(4.0)

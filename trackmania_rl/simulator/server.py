@@ -135,7 +135,11 @@ class GameServer:
         if self.game.race is None:
             frame = memoryview(bytes(messages.frame_bytes(width_px, height_px)))
         else:
-            frame = self.game.race.render(width_px, height_px).data.cast("B")
+            try:
+                frame = self.game.race.render(width_px, height_px).data.cast("B")
+            except ValueError as error:  # a client may have put the car where no picture can be drawn
+                logger.warning("a black picture is sent: %s", error)
+                frame = memoryview(bytes(messages.frame_bytes(width_px, height_px)))
         self._sync(MessageId.REQUESTED_FRAME, messages.pack_id(MessageId.REQUESTED_FRAME), frame)
         self._frame_size_px = None  # only now: as in the plugin, a request made during the frame's own wait is lost
 

@@ -5,6 +5,7 @@ is described in ``docs/track_files.rst``. A bare reference line, such as one rec
 walled asphalt road, so that any line can be driven at once.
 """
 
+import contextlib
 import difflib
 import io
 import math
@@ -128,8 +129,9 @@ def find_track_file(name: str, maps_folder: Path) -> Path:
         TrackFileError: there is none; the text lists the tracks of the maps folder.
     """
     for path in (Path(name), maps_folder / name, maps_folder / f"{name}.toml"):
-        if path.is_file() and path.suffix in (".toml", ".npy"):
-            return path.resolve()
+        with contextlib.suppress(OSError):  # a folder that may not be looked into, a name that is too long
+            if path.is_file() and path.suffix in (".toml", ".npy"):
+                return path.resolve()
     known = ", ".join(sorted(path.name for path in maps_folder.glob("*.toml"))) or "none"
     raise TrackFileError(f"{name}: no such track file; the tracks of {maps_folder} are {known}")
 
@@ -231,7 +233,9 @@ def _build_track(settings: TrackSettings, line_m: FloatArray) -> Track:
     lap_m = finish_m / settings.laps
     _check_distances(settings, lap_m)
 
-    distance_in_lap_m = RIBBON_SPACING_M * np.arange(len(line_m)) % lap_m
+    distance_in_lap_m = RIBBON_SPACING_M * np.arange(len(line_m))
+    if settings.laps > 1:  # whose last point is the start again; of one lap it is the finish
+        distance_in_lap_m %= lap_m
     half_width_m = np.full(len(line_m), settings.width_m / 2.0)
     banking_rad = np.zeros(len(line_m))
     surface = np.full(len(line_m), Surface[settings.surface.upper()])
@@ -239,6 +243,7 @@ def _build_track(settings: TrackSettings, line_m: FloatArray) -> Track:
     has_road = np.ones(len(line_m), dtype=np.bool_)
     for section in settings.section:
         inside = (distance_in_lap_m >= section.from_m) & (distance_in_lap_m < section.to_m)
+        inside |= (distance_in_lap_m == lap_m) & (section.to_m >= lap_m)
         if section.width_m is not None:
             half_width_m[inside] = section.width_m / 2.0
         if section.banking_deg is not None:

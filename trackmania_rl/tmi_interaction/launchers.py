@@ -86,7 +86,7 @@ class GameLauncher(Protocol):
 
 
 class SimulatedGameLauncher:
-    """Runs `scripts/simulated_game.py`; on Linux it dies with the thread that started it.
+    """Runs `scripts/simulated_game.py`, which dies with the thread that started it; off Linux, with the process.
 
     Args:
         port: where it is to listen.
@@ -101,6 +101,8 @@ class SimulatedGameLauncher:
         self._maps_folder = maps_folder
         self._command = [sys.executable, str(SIMULATED_GAME_SCRIPT), "--port", str(port)]
         self._command += ["--map", "none", "--maps-folder", str(maps_folder), *extra_arguments]  # none: in the menus
+        if _die_with_parent() is None:
+            self._command += ["--ends-with", str(os.getpid())]
         self._process: subprocess.Popen[bytes] | None = None
         self._errors: IO[bytes] | None = None
 
