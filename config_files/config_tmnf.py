@@ -12,6 +12,10 @@ run_name = "tmnf"
 # Seed of every random draw of the run: collectors, learner and network each derive their own from it. Restart.
 seed = 0
 
+# The frame counts of all schedules below are multiplied by this: 0.5 for an easy or short map, 2 for a long or hard
+# one. Range: > 0.
+schedule_stretch = 1.0
+
 # Where the learner and the inference networks run: "auto" (a GPU if there is one), "cpu", "cuda" or "cuda:0". Restart.
 torch_device = "auto"
 
@@ -58,7 +62,9 @@ maps_folder = "maps"
 # loads; reference_line is the .npy of virtual checkpoints; is_explo says whether the agent explores or drives greedily
 # (an evaluation race); fill_buffer whether the race is learned from; repeat how many such races follow one another.
 # In place of the two files an entry may have "generator": {"difficulty": 0.5, "first_seed": 0, "last_seed": 9999}: a
-# track is made for each race, its seed drawn from that range, its difficulty 0 to 1 or drawn from a range (0.2, 0.6).
+# track is made for each race (with "races_per_track": 4, for four), its seed drawn from that range, its difficulty 0 to
+# 1 or drawn from a range (0.2, 0.6). Of the real game, map_path (.Challenge.Gbx) must also lie in maps_folder, where
+# training reads its checkpoints.
 map_cycle = (
     {
         "map_name": "hock",
@@ -94,6 +100,10 @@ engine_ticks_per_action = 5
 # describe the track. Range: 0 to 4096. Restart.
 image_width_px = 160
 image_height_px = 120
+
+# The camera that the real game's keys 1 to 3 choose; published weights have seen 2. The simulated game has one camera.
+# Range: 1 to 3. Restart.
+game_camera_number = 2
 
 # Frames that make one image, one per action, the newest last: several show movement. Range: 1 to 16. Restart.
 frames_per_state = 1
@@ -195,7 +205,7 @@ number_times_single_memory_is_used_before_discard = 32.0
 # Share of transitions kept apart for the test loss, never trained on. Range: 0 to below 1. Restart.
 buffer_test_ratio = 0.05
 
-# Probability, at each step of a race, of drawing anew whether what follows goes to training or test. Range: > 0, <= 1.
+# Probability, at each step of a race, of drawing again whether what follows goes to training or test. Range: > 0, <= 1.
 buffer_test_side_redraw_probability = 0.1
 
 # Actions that one transition spans. Range: > 0. Restart.
@@ -298,7 +308,7 @@ target_self_loss_average_rate = 0.01
 expected_reward_per_action = 0.0
 
 # Worst and best reward that one action can bring; targets are held to that x the actions left in the mini-race, so that
-# an overestimate cannot feed on itself. Set it anew with the rewards: here, 50 ms in reverse, and 50 ms at 580 km/h.
+# an overestimate cannot feed on itself. Change it with the rewards: here, 50 ms in reverse, and 50 ms at 580 km/h.
 # Range: worst below best, or None for no bounds.
 return_bounds_per_action = None
 
@@ -346,7 +356,7 @@ additional_transitions_after_reset = 1_600_000
 # Probability of a random action in an exploration race, by frame count (exponential between entries). Range: 0 to 1.
 epsilon_schedule = ((0, 1.0), (50_000, 1.0), (300_000, 0.1), (3_000_000, 0.03))
 
-# Probability, otherwise, of the best action after noise was added to Q; and that noise's standard deviation.
+# Probability, beside epsilon, of the best action after noise was added to Q; and that noise's standard deviation.
 # Range: 0 to 1; >= 0.
 epsilon_boltzmann_schedule = ((0, 0.15), (3_000_000, 0.03))
 tau_epsilon_boltzmann = 0.01

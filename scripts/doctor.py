@@ -37,8 +37,15 @@ def main() -> int:
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
     try:
         from trackmania_rl.multiprocess.health.examination import examine
-    except ImportError as error:  # which every later check would need
-        print(f"problem: packages: {error}: python -m pip install -r requirements.txt", file=sys.stderr)
+    except (ImportError, OSError) as error:  # which every later check would need
+        # Windows' ways of saying that a library of the system is missing, which torch needs.
+        is_of_windows = isinstance(error, OSError) or "DLL" in str(error)
+        remedy = (
+            "install the Microsoft Visual C++ Redistributable (https://aka.ms/vs/17/release/vc_redist.x64.exe)"
+            if is_of_windows
+            else "python -m pip install -r requirements.txt"
+        )
+        print(f"problem: packages: {error}: {remedy}", file=sys.stderr)
         return FAILED
     picture_file = arguments.picture if arguments.play else None
     findings = examine(arguments.config, arguments.set, arguments.output_folder, PROJECT, picture_file)

@@ -2,7 +2,7 @@
 
 Without options it trains on the simulated game with config_files/config.py. Ctrl-C ends it with a checkpoint; the same
 command goes on from there. A run that exists goes on with the configuration in its own folder, save/{run_name}/config/:
-edit that one (it may be edited while the run goes on), or say --update-config to take the given file anew.
+edit that one (it may be edited while the run goes on), or say --update-config to take the given file again.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 PROJECT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not installed, and from anywhere
@@ -24,6 +25,9 @@ sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not 
 from trackmania_rl.command_line import command, end_in_order_when_terminated  # noqa: E402
 from trackmania_rl.errors import UserError  # noqa: E402
 from trackmania_rl.settings import Settings, changed_settings, describe_range, load_settings  # noqa: E402
+
+if TYPE_CHECKING:
+    from trackmania_rl.checkpoints import RunFolder
 
 log = logging.getLogger("train")
 
@@ -39,7 +43,7 @@ def main() -> None:
         else:
             train(arguments)
     finally:
-        gc.freeze()  # else the interpreter's last act is to look at each of torch's objects, for seconds
+        gc.freeze()  # skips the garbage collector's last pass over torch's objects, which takes seconds
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -49,7 +53,13 @@ def parse_arguments() -> argparse.Namespace:
     add("--config", type=Path, default=PROJECT / "config_files" / "config.py", help="configuration file")
     add("--set", action="append", default=[], metavar="NAME=VALUE", help="override a setting; may be repeated")
     add("--output-folder", type=Path, default=PROJECT, help="holds save/ and tensorboard/ (default: the project)")
-    add("--update-config", action="store_true", help="an existing run takes --config and --set anew")
+    add("--update-config", action="store_true", help="an existing run takes --config and --set again")
+    add(
+        "--weights-from",
+        type=Path,
+        metavar="RUN",
+        help="a new run begins with the networks of save/RUN or a checkpoint",
+    )
     add("--max-wall-s", type=float, default=float("inf"), help="end after so many seconds")
     add("--max-frames", type=int, default=sys.maxsize, help="end when the run has collected so many frames")
     add("--list-settings", action="store_true", help="print every setting with its value and range, and end")
@@ -69,15 +79,27 @@ def list_settings(settings: Settings) -> None:
 
 
 def train(arguments: argparse.Namespace) -> None:
-    """Set up the run and learn until it is to end."""
-    settings = load_settings(arguments.config, arguments.set)
+    """Take hold of the run's folder, and learn."""
+    asked_for = load_settings(arguments.config, arguments.set)  # of a run that exists, only its name counts
     # Torch takes seconds to import: after the command line and its mistakes.
     from trackmania_rl.checkpoints import RunFolder
+    from trackmania_rl.multiprocess.run_setup import training_alone
+
+    folder = RunFolder.create(arguments.output_folder, asked_for.run.run_name)
+    with training_alone(folder):
+        learn(arguments, folder)
+
+
+def learn(arguments: argparse.Namespace, folder: RunFolder) -> None:
+    """Check what can be checked, set up the run, and learn until it is to end."""
+    import torch
+
+    from trackmania_rl.checkpoints import CheckpointError
     from trackmania_rl.features import ObservationLayout
     from trackmania_rl.multiprocess.demonstrations import load_demonstrations
-    from trackmania_rl.multiprocess.health.run_checks import load_reference_lines
+    from trackmania_rl.multiprocess.health.run_checks import check_edited_maps, load_reference_lines
     from trackmania_rl.multiprocess.learner_process import learner_process_fn
-    from trackmania_rl.multiprocess.live_settings import SNAPSHOT_FILE, LiveSettings
+    from trackmania_rl.multiprocess.live_settings import SNAPSHOT_FILE, LiveSettings, SnapshotKeeper
     from trackmania_rl.multiprocess.monitor import RunMonitor
     from trackmania_rl.multiprocess.rollout_slot import RolloutBounds
     from trackmania_rl.multiprocess.rollout_transport import RolloutReceiver
@@ -92,7 +114,6 @@ def train(arguments: argparse.Namespace) -> None:
     clock = CommandClock()
     statistics = TrainingStatistics(clock)
     should_stop = stop_conditions(arguments, clock, lambda: statistics.frames_total)
-    folder = RunFolder.create(arguments.output_folder, settings.run.run_name)
     snapshot_file = folder.config / SNAPSHOT_FILE
     is_new = arguments.update_config or not snapshot_file.is_file()
     settings = load_settings(arguments.config if is_new else snapshot_file, arguments.set)
@@ -101,12 +122,14 @@ def train(arguments: argparse.Namespace) -> None:
         reference_lines_m = load_reference_lines(settings, maps_folder)
         statistics.reference_times = load_reference_times(settings.game.map_cycle, maps_folder)
         demonstrations = load_demonstrations(settings.game, PROJECT)
+        seeds = SeedTree(settings.run.seed)
+        layout = ObservationLayout.from_settings(settings.observation)
+        network = make_network(settings, layout, seeds)
         check_machine(settings, folder.path)
     log_to(folder.log)
+    configuration_before = SnapshotKeeper(folder.config)
     settings = write_configuration(arguments, snapshot_file, is_new)
 
-    seeds = SeedTree(settings.run.seed)
-    layout = ObservationLayout.from_settings(settings.observation)
     shared = share_run(settings, layout, seeds, snapshot_file)
     receiver = RolloutReceiver(
         RolloutBounds.of_game(settings.game, layout.float_input_dim),
@@ -114,10 +137,11 @@ def train(arguments: argparse.Namespace) -> None:
         # Games inside the collector are stepped together, and their races leave it one by one.
         games_per_collector=1 if settings.game.is_in_process else settings.game.games_per_collector,
     )
-    check_maps = functools.partial(load_reference_lines, maps_folder=maps_folder)
+    check_maps = functools.partial(check_edited_maps, maps_folder=maps_folder)
     live = LiveSettings(snapshot_file, settings, is_reporter=True, check=check_maps)
-    monitor = RunMonitor(live, folder, statistics, clock, reference_lines_m, lambda: receiver.waited_s)
-    network = make_network(settings, layout, seeds)
+    monitor = RunMonitor(
+        live, folder, statistics, clock, reference_lines_m, lambda: receiver.waited_s, arguments.weights_from
+    )
     n_parameters = sum(parameter.numel() for parameter in network.parameters())
     log.info(
         "%s: seed %d, a network of %s parameters on %s, maps %s",
@@ -137,6 +161,14 @@ def train(arguments: argparse.Namespace) -> None:
             open_terminal_view(settings.telemetry.terminal_view, settings.run.run_name),
             should_stop,
         )
+    except CheckpointError:  # raised only before anything is learned
+        configuration_before.restore()
+        raise
+    except torch.OutOfMemoryError as error:
+        raise UserError(
+            f"the GPU's memory is full: {str(error).splitlines()[0]}; end other programs that use it, or lower "
+            "n_collectors, batch_size or memory_size_schedule"
+        ) from error
     finally:
         seeds.write_json(folder.seeds)
     print(f"{statistics.races_total:,} races, {statistics.frames_total:,} frames; everything is in {folder.path}")
@@ -148,7 +180,7 @@ def write_configuration(arguments: argparse.Namespace, snapshot_file: Path, is_n
     Args:
         arguments: the command line.
         snapshot_file: the run's own configuration.
-        is_new: whether it is taken from the command line; else it goes on, with the overrides behind its own lines.
+        is_new: whether it is taken from the command line; else it goes on, with the overrides after its own lines.
 
     Returns:
         The settings in force.

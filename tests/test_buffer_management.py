@@ -13,8 +13,8 @@ from trackmania_rl.buffer_management import (
 )
 from trackmania_rl.buffer_utilities import make_buffers
 from trackmania_rl.experience_replay.experience import Experience
-from trackmania_rl.experience_replay.mini_race import MINI_RACE_TIME_FEATURE
 from trackmania_rl.features import ObservationLayout
+from trackmania_rl.policy import ELAPSED_ACTIONS_FLOAT
 from trackmania_rl.rewards import EngineeredRewards, race_rewards, state_potentials
 from trackmania_rl.settings import ReplaySettings, RewardSettings, load_settings
 
@@ -231,7 +231,7 @@ def test_the_default_configuration_fills_its_buffers(repository_root):
         engineered=engineered,
     )
     assert n_added == len(buffer) + len(buffer_test) == 9
-    assert layout.index("mini_race_time_actions") == MINI_RACE_TIME_FEATURE
+    assert layout.index("mini_race_time_actions") == ELAPSED_ACTIONS_FLOAT
 
 
 def test_a_race_without_transitions_adds_nothing():

@@ -1,6 +1,8 @@
 """Commands' exit codes, and what they say when they end otherwise than by their work."""
 
 import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -56,3 +58,9 @@ def test_terminating_is_like_interrupting():
             signal.raise_signal(signal.SIGTERM)
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def test_names_that_the_terminal_cannot_show_end_nothing():
+    script = "from trackmania_rl.command_line import command; command(lambda: print('caf\\udce9'))()"
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert ended.stdout == "caf\\udce9\n", ended.stderr

@@ -175,6 +175,13 @@ def test_missing_setting_is_named(config_file: Path) -> None:
         settings_from_flat(values)
 
 
+def test_what_came_later_than_a_run_has_a_default(config_file: Path) -> None:
+    settings = load_settings(config_file)
+    later = ("schedule_stretch", "game_camera_number")
+    older = {name: value for name, value in settings.flat().items() if name not in later}
+    assert settings_from_flat(older) == settings
+
+
 def test_missing_and_broken_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"inputs_list\.py: no such configuration file"):
         load_settings(tmp_path / "config.py")
@@ -197,6 +204,19 @@ def test_changes_are_listed_by_name(config_file: Path) -> None:
     assert changed_settings(old, old) == {}
 
 
+def test_schedules_are_stretched_once(config_file: Path) -> None:
+    plain, stretched = load_settings(config_file).flat(), load_settings(config_file, ["schedule_stretch=1.5"]).flat()
+    for name, value in plain.items():
+        if name.endswith("_schedule"):
+            assert stretched[name] == tuple((round(frames * 1.5), entry) for frames, entry in value), name
+        elif name != "schedule_stretch":
+            assert stretched[name] == value, name
+    assert settings_from_flat(stretched).flat() == stretched
+    for override, message in (("schedule_stretch=0", "schedule_stretch = 0"), ("lr_schedule=7", "lr_schedule = 7")):
+        with pytest.raises(SettingsError, match=message):
+            load_settings(config_file, [override])
+
+
 def test_settings_that_need_a_restart_exist_and_ranges_are_described(config_file: Path) -> None:
     names = load_settings(config_file).flat()
     assert names.keys() >= NEEDS_RESTART
@@ -211,6 +231,10 @@ def test_settings_that_need_a_restart_exist_and_ranges_are_described(config_file
         (["image_width_px=9", "image_height_px=7", "image_shift_px=7"], r"image of 9 x 7 pixels out of sight"),
         (["noisy_heads_sigma=0.5", "use_spectral_norm_on_heads=True"], r"both replace the heads' layers"),
         (["munchausen_alpha=0.9", "use_ddqn=True"], r"no action for double DQN to choose"),
+        (["ms_per_engine_tick=20"], r"ms_per_engine_tick = 20: input should be 10"),
+        (["timeout_during_race_ms=4294967296"], r"timeout_during_race_ms = 4294967296"),
+        (["running_speed=1e39"], r"running_speed = 1e\+39"),
+        (["n_zone_centers_in_inputs=1", "shaped_reward_point_to_vcp_ahead=0.1"], r"to 2 or more, or leave the reward"),
         (["munchausen_clip=0.1"], r"munchausen_clip = 0.1: input should be less than or equal to 0"),
     ],
 )

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 
 from trackmania_rl.buffer_utilities import MiniRaceReplayBuffer
+from trackmania_rl.compiled import compiler_for
 from trackmania_rl.experience_replay.row_ring import NEVER_FINISHES, RowColumns
 from trackmania_rl.rewards import (
     NO_ENGINEERED_REWARDS,
@@ -20,7 +21,6 @@ from trackmania_rl.rewards import (
     state_potentials,
 )
 from trackmania_rl.settings import ReplaySettings, RewardSettings
-from trackmania_rl.simulator.compiled import compiler_for
 
 _compiled = compiler_for("buffer_management", [Path(__file__)])
 
@@ -39,7 +39,7 @@ def fill_buffer_from_rollout_with_n_steps_rule(
     """Store a race's rows and add its transitions to the train or the test side.
 
     From every state starts a transition of `n_steps` actions, fewer at the race's end and, if so configured, before the
-    first action behind its own that was not greedy: rewards earned by exploring are not credited to the policy.
+    first exploratory action after its own: rewards earned by exploring are not credited to the policy.
 
     Args:
         buffer: train side.
@@ -52,7 +52,8 @@ def fill_buffer_from_rollout_with_n_steps_rule(
         engineered: optional rewards at this moment of the run (`EngineeredRewards.at_frame`); none by default.
 
     Returns:
-        The number of transitions added to both sides together: all, unless the race is longer than the whole memory.
+        The number of transitions added to both sides together: all, unless the race is longer than the whole memory;
+        0 for an unfinished race of a single state.
 
     Raises:
         ValueError: if the arrays of the race do not fit together or not the buffers.
@@ -113,7 +114,7 @@ def n_steps_of_transitions(
         action_was_greedy: (T,) of the action taken in each state.
         is_finished: whether the last action led to the finish; otherwise it leads nowhere known.
         n_steps_max: configured n.
-        discard_non_greedy: whether a transition ends before the first non-greedy action behind its own.
+        discard_non_greedy: whether a transition ends before the first exploratory action after its own.
 
     Returns:
         (T,) int64, from 1 to n_steps_max, but 0 in the last state of a race that was not finished.
@@ -129,7 +130,7 @@ def draw_test_side(
     """Draw which transitions of a race are kept for tests, in runs.
 
     Neighbouring transitions are nearly alike, so that drawing each for itself would put into the training set a twin of
-    every test transition. The side is drawn at the start and, at each later step, anew with `redraw_probability`.
+    every test transition. The side is drawn at the start and, at each later step, again with `redraw_probability`.
 
     Returns:
         (n_transitions,) bool, True with probability `test_ratio` everywhere.
@@ -145,13 +146,13 @@ def _n_steps(
 ) -> npt.NDArray[np.int64]:
     n_states = len(action_was_greedy)
     n_steps = np.empty(n_states, dtype=np.int64)
-    not_greedy_behind = n_states  # the first state behind the present one whose action was not greedy
+    next_exploratory = n_states  # the first later state whose action was not greedy
     for state in range(n_states - 1, -1, -1):
         n_steps[state] = min(n_steps_max, end - state)
         if discard_non_greedy:
-            n_steps[state] = min(n_steps[state], not_greedy_behind - state)
+            n_steps[state] = min(n_steps[state], next_exploratory - state)
         if not action_was_greedy[state]:
-            not_greedy_behind = state
+            next_exploratory = state
     return n_steps
 
 

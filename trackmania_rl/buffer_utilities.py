@@ -88,14 +88,14 @@ class MiniRaceReplayBuffer(ReplayBuffer):
         self._batch_size = batch_size
 
     def blank_batch(self) -> MiniRaceBatch:
-        """Zeros in the form that `sample()` has, for those who want to see a batch before there are races."""
+        """A batch of zeros in the form of `sample()`'s, to compile the update before the first race."""
         frame_size_px = self.ring.columns.frames.shape[-2:]
         n_floats = self.ring.columns.state_floats.shape[-1]
         ring = RowRing(1, n_floats, (frame_size_px[0], frame_size_px[1]), self.ring.device)
         for column in ring.columns.by_name().values():
             column.zero_()
         row_ids = torch.zeros(self._batch_size, dtype=torch.int64, device=ring.device)
-        generator = torch.Generator(ring.device).manual_seed(0)  # the buffer's own is for what is learned from
+        generator = torch.Generator(ring.device).manual_seed(0)  # the buffer's own is for training
         return self._cut(row_ids, ring=ring, generator=generator)
 
     def _sample(self, batch_size: int) -> tuple[MiniRaceBatch, dict[str, Any]]:
@@ -149,7 +149,7 @@ def apply_replay_settings(
     buffer: MiniRaceReplayBuffer, buffer_test: MiniRaceReplayBuffer, settings: ReplaySettings
 ) -> None:
     """Follow an edited configuration without losing content: batch size, mini-races, priorities."""
-    vars(buffer.rules).update(vars(MiniRaceRules.from_settings(settings, buffer.rules.gamma)))
+    buffer.rules.follow(settings)
     buffer.sampler.alpha = settings.prio_alpha
     buffer.sampler.beta = settings.prio_beta
     buffer.sampler.epsilon = settings.prio_epsilon
@@ -174,10 +174,10 @@ def buffer_collate_function(
 ) -> MiniRaceBatch:
     """Put transitions at random points of mini-races.
 
-    With an elapsed time drawn for each, `left` = duration - elapsed actions count. A transition of n steps is cut to
-    min(n, left). It is terminal, and its next state's value has no part in the target, when the cut transition reaches
-    the finish or the mini-race's end. A race that was cut off (no progress, too long) was not over: there the value of
-    the last state is bootstrapped as anywhere else.
+    An elapsed time is drawn for each; only the next `left` = duration - elapsed actions count. A transition of n steps
+    is cut to min(n, left). It is terminal, and its next state's value has no part in the target, when the cut
+    transition reaches the finish or the mini-race's end. A race that was cut off (no progress, too long) was not over:
+    there the value of the last state is bootstrapped as anywhere else.
 
     Shaping is gamma^n phi(next) - phi(state), with phi = 0 at *every* terminal end, be it of the race or the mini-race.
     The time elapsed belongs to the state, so the mini-race's end is an absorbing state like the finish; the shaping

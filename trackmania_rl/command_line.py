@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import io
 import signal
 import sys
 from collections.abc import Callable
@@ -28,6 +29,9 @@ def command(main: Callable[P, int | None]) -> Callable[P, int]:
 
     @functools.wraps(main)
     def exit_code(*arguments: P.args, **named: P.kwargs) -> int:
+        for stream in (sys.stdout, sys.stderr):  # names of files and players hold what a terminal may not have
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="backslashreplace")
         try:
             return main(*arguments, **named) or 0
         except PlainError as error:

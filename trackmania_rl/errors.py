@@ -10,3 +10,8 @@ class UserError(PlainError):
 
     The text is one line that names the thing, what is wrong with it and what to do.
     """
+
+
+def one_line(error: Exception, most_characters: int = 300) -> str:
+    """The beginning of another library's error text, which may span many lines, as part of one of ours."""
+    return " ".join(str(error).split())[:most_characters]

@@ -1,18 +1,22 @@
 """The loop that writes the observation's floats from a state of the game, compiled, for one game and for many alike.
 
-All that it depends on stands in this file, so that numba notices every change. `features` says what the floats are.
+`features` says what the floats are.
 """
 
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from trackmania_rl.compiled import compiler_for
+from trackmania_rl.protocol import state_blob
 from trackmania_rl.protocol.state_blob import MATERIAL_COUNT, MATERIAL_ID_MASK, STATE_HEAD_DTYPE, WHEEL_DTYPE
+
+_compiled = compiler_for("feature_kernel", [Path(__file__), Path(state_blob.__file__)])
 
 N_WHEELS: Final = 4
 KEYS_OF_AN_ACTION: Final = ("accelerate", "brake", "left", "right")
@@ -38,6 +42,17 @@ CAR_COLUMNS: Final = (
     "is_freewheeling",
 )
 """Columns of `rollout_results["car_gear_and_wheels"]`."""
+
+# Where the car's columns begin; numba compiles them into the kernel.
+_SLIDING_COLUMN = CAR_COLUMNS.index("wheel_0_is_sliding")
+_GROUND_CONTACT_COLUMN = CAR_COLUMNS.index("wheel_0_has_ground_contact")
+_DAMPER_COLUMN = CAR_COLUMNS.index("wheel_0_damper_absorb_m")
+_MATERIAL_COLUMN = CAR_COLUMNS.index("wheel_0_material_id")
+_GEARBOX_STATE_COLUMN = CAR_COLUMNS.index("gearbox_state")
+_GEAR_COLUMN = CAR_COLUMNS.index("gear")
+_RPM_COLUMN = CAR_COLUMNS.index("engine_rpm")
+_GEAR_CHANGE_COLUMN = CAR_COLUMNS.index("actions_since_gear_change")
+_FREEWHEELING_COLUMN = CAR_COLUMNS.index("is_freewheeling")
 
 BEFORE_FIRST_STATE: Final = -1.0
 """What `count_gear_change` is told at a race's first state."""
@@ -107,7 +122,7 @@ for _group, _materials in enumerate(GROUND_GROUPS.values()):
     _GROUND_GROUP_OF_MATERIAL[list(_materials)] = _group
 
 
-@njit(cache=True)
+@_compiled
 def count_gear_change(gearbox_state: int, before: float) -> float:
     """Actions since the gear change began: 0 while no gear changes and at the first state; else one more than before.
 
@@ -118,7 +133,7 @@ def count_gear_change(gearbox_state: int, before: float) -> float:
     return 0.0 if gearbox_state == 0 or before == BEFORE_FIRST_STATE else before + 1.0
 
 
-@njit(cache=True)
+@_compiled
 def fill_features(
     floats: npt.NDArray[np.float32],
     car: npt.NDArray[np.float32],
@@ -155,22 +170,19 @@ def fill_features(
     for wheel in range(N_WHEELS):
         word = _WHEELS + wheel * _WORDS_PER_WHEEL
         material = head_i32[word + _MATERIAL] & MATERIAL_ID_MASK
-        car[wheel] = head_i32[word + _SLIDING] != 0
-        car[N_WHEELS + wheel] = head_i32[word + _GROUND_CONTACT] != 0
-        car[2 * N_WHEELS + wheel] = head_f32[word + _DAMPER]
-        car[3 * N_WHEELS + wheel] = material
-        floats[at.wheel_is_sliding + wheel] = car[wheel]
-        floats[at.wheel_has_ground_contact + wheel] = car[N_WHEELS + wheel]
-        floats[at.wheel_damper_absorb_m + wheel] = car[2 * N_WHEELS + wheel]
+        is_sliding, has_contact = head_i32[word + _SLIDING] != 0, head_i32[word + _GROUND_CONTACT] != 0
+        car[_SLIDING_COLUMN + wheel] = floats[at.wheel_is_sliding + wheel] = is_sliding
+        car[_GROUND_CONTACT_COLUMN + wheel] = floats[at.wheel_has_ground_contact + wheel] = has_contact
+        car[_DAMPER_COLUMN + wheel] = floats[at.wheel_damper_absorb_m + wheel] = head_f32[word + _DAMPER]
+        car[_MATERIAL_COLUMN + wheel] = material
         group = _GROUND_GROUP_OF_MATERIAL[material] if material < MATERIAL_COUNT else -1
         for choice in range(_N_GROUND_GROUPS):
             floats[at.wheel_ground_group + wheel * _N_GROUND_GROUPS + choice] = choice == group
-    engine = 4 * N_WHEELS
-    car[engine] = floats[at.gearbox_state] = head_i32[GEARBOX_STATE_WORD]
-    car[engine + 1] = floats[at.gear] = head_i32[_GEAR]
-    car[engine + 2] = floats[at.engine_rpm] = head_f32[_RPM]
-    car[engine + 3] = floats[at.actions_since_gear_change] = actions_since_gear_change
-    car[engine + 4] = floats[at.is_freewheeling] = head_i32[_FREEWHEELING] != 0
+    car[_GEARBOX_STATE_COLUMN] = floats[at.gearbox_state] = head_i32[GEARBOX_STATE_WORD]
+    car[_GEAR_COLUMN] = floats[at.gear] = head_i32[_GEAR]
+    car[_RPM_COLUMN] = floats[at.engine_rpm] = head_f32[_RPM]
+    car[_GEAR_CHANGE_COLUMN] = floats[at.actions_since_gear_change] = actions_since_gear_change
+    car[_FREEWHEELING_COLUMN] = floats[at.is_freewheeling] = head_i32[_FREEWHEELING] != 0
 
     rotation = head_f32[_ROTATION : _ROTATION + 9]  # car to world, row-major: column i is the car's axis i in the world
     position = head_f32[POSITION_WORD : POSITION_WORD + 3]

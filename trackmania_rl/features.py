@@ -26,7 +26,7 @@ from trackmania_rl.feature_kernel import (
     fill_features,
 )
 from trackmania_rl.protocol.state_blob import HEAD_BYTES, StateBlobError, StateView
-from trackmania_rl.settings import KeyState, ObservationSettings, SettingsError
+from trackmania_rl.settings import ActionKeys, ObservationSettings, SettingsError
 from trackmania_rl.track.virtual_checkpoints import VirtualCheckpoints, ZoneTracker
 
 
@@ -208,7 +208,7 @@ class FeatureMemory(NamedTuple):
     @property
     def gear_change_count_before(self) -> float:
         """What `count_gear_change` said of the state before, where this race begins with this state."""
-        return self.actions_since_gear_change + BEFORE_FIRST_STATE  # one less; for 0 it is as at a first state
+        return self.actions_since_gear_change - 1 if self.actions_since_gear_change > 0 else BEFORE_FIRST_STATE
 
 
 class FeatureBuilder:
@@ -223,7 +223,7 @@ class FeatureBuilder:
         forward_action: stands for every action before the first one.
     """
 
-    def __init__(self, layout: ObservationLayout, inputs: Sequence[KeyState], forward_action: int) -> None:
+    def __init__(self, layout: ObservationLayout, inputs: Sequence[ActionKeys], forward_action: int) -> None:
         self._layout = layout
         self._look = layout.look()
         self._keys_of_action = keys_of_actions(inputs)
@@ -293,7 +293,7 @@ class FeatureBuilder:
         return Features(floats, car, self.tracker.zone_idx, meters)
 
 
-def keys_of_actions(inputs: Sequence[KeyState]) -> npt.NDArray[np.float32]:
+def keys_of_actions(inputs: Sequence[ActionKeys]) -> npt.NDArray[np.float32]:
     """(A, 4) float32, what the vector says of each action: 0 or 1 for each of `KEYS_OF_AN_ACTION`."""
     return np.array([[getattr(keys, key) for key in KEYS_OF_AN_ACTION] for keys in inputs], dtype=np.float32)
 

@@ -1,12 +1,16 @@
-"""What a policy answers when it is asked for an action: the one type that the agent and the game's client share."""
+"""What the agent and the game's client share: what a policy is asked and answers, and one float's place."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+
+ELAPSED_ACTIONS_FLOAT: Final = 0
+"""The first float of a state is the time elapsed in the mini-race, in actions: 0 while driving, set when sampled."""
 
 
 @dataclass(frozen=True, slots=True)

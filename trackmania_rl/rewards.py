@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from trackmania_rl.feature_kernel import KEYS_OF_AN_ACTION, N_WHEELS
 from trackmania_rl.schedules import exponential
 from trackmania_rl.settings import RewardSettings
 
@@ -15,6 +16,8 @@ Array = npt.NDArray[Any]
 
 LEFT, FORWARD = 0, 2
 """Axes of a vector in the car's frame: x points left, y up, z forward."""
+CURRENT_CENTER, NEXT_CENTER = slice(0, 3), slice(3, 6)
+"""The first zone centres of the observation, x, y, z each."""
 
 NEOSLIDE_SIDEWAYS_SPEED_M_S = 2.0
 """Sideways speed from which on the car counts as sliding."""
@@ -181,12 +184,12 @@ def state_potentials(
     centers_m = state_float[:, places["zone_centers_m"]]
     potentials = settings.shaped_reward_dist_to_cur_vcp * _clipped_distance_to_zone_center_m(centers_m, settings)
     if settings.shaped_reward_point_to_vcp_ahead != 0:
-        if centers_m.shape[1] < 6:
+        if centers_m.shape[1] < NEXT_CENTER.stop:
             raise ValueError(
                 f"shaped_reward_point_to_vcp_ahead = {settings.shaped_reward_point_to_vcp_ahead} needs the direction "
                 "of the line: set n_zone_centers_in_inputs to 2 or more"
             )
-        way_ahead_m = centers_m[:, 3:6] - centers_m[:, :3]
+        way_ahead_m = centers_m[:, NEXT_CENTER] - centers_m[:, CURRENT_CENTER]
         cosine = way_ahead_m[:, FORWARD] / np.linalg.norm(way_ahead_m, axis=1)
         potentials = potentials + settings.shaped_reward_point_to_vcp_ahead * (cosine - 1)
     return potentials.astype(np.float32)
@@ -219,12 +222,13 @@ def _optional_terms(
         velocity_m_s = reached[:, places["velocity_m_s"]].astype(np.float64)
         sideways_m_s = velocity_m_s[:, LEFT]
         quality = speedslide_quality(velocity_m_s[:, FORWARD], sideways_m_s)
-        has_grip = _wheels_down(reached, places) == 4
+        has_grip = _wheels_down(reached, places) == N_WHEELS
         terms += engineered.speedslide * has_grip * np.maximum(0, 1 - np.abs(quality - 1))
         terms += engineered.neoslide * (np.abs(sideways_m_s) >= NEOSLIDE_SIDEWAYS_SPEED_M_S)
     if engineered.kamikaze != 0:
-        # The last four floats of the block are the keys of the action that led here: accelerate, brake, left, right.
-        accelerate, brake = reached[:, places["previous_actions"]][:, -4:-2].T.astype(bool)
+        # The block's last floats are the keys of the action that led here.
+        last_keys = reached[:, places["previous_actions"]][:, -len(KEYS_OF_AN_ACTION) :].astype(bool)
+        accelerate, brake = (last_keys[:, KEYS_OF_AN_ACTION.index(key)] for key in ("accelerate", "brake"))
         terms += engineered.kamikaze * ((accelerate & ~brake) | (_wheels_down(reached, places) <= 1))
     if engineered.close_to_vcp != 0:
         centers_m = reached[:, places["zone_centers_m"]]
@@ -246,7 +250,7 @@ def _wheels_down(states: npt.NDArray[np.float32], places: FeaturePlaces) -> Arra
 
 def _clipped_distance_to_zone_center_m(centers_m: Array, settings: RewardSettings) -> Array:
     """(T,) from (T, 3 n) coordinates of zone centres in the car's frame, the current one first."""
-    center_m = centers_m[:, :3]
+    center_m = centers_m[:, CURRENT_CENTER]
     distance_m: Array = np.sqrt(np.einsum("ti,ti->t", center_m, center_m))  # a third of the time of numpy's own norm
     np.maximum(distance_m, settings.shaped_reward_min_dist_to_cur_vcp_m, out=distance_m)
     return np.minimum(distance_m, settings.shaped_reward_max_dist_to_cur_vcp_m, out=distance_m)

@@ -1,7 +1,7 @@
 """Values that change over a run: ((frame count, value), ...) entries and three ways to read between them.
 
 A frame is one action. The frame counts ascend and begin at 0 (`settings` checks it). From the last entry on, its value
-holds. Which of the three readings a setting uses stands beside it in the configuration file.
+holds. Which of the three readings a setting uses is said beside it in the configuration file.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _last_reached(schedule: ScheduleEntries, frame_count: int) -> int:
 
 
 def _segment(schedule: ScheduleEntries, frame_count: int) -> tuple[float, float, float]:
-    """Values at both ends of the segment that holds `frame_count`, and the share (0..1) of it that lies behind."""
+    """Values at both ends of the segment that holds `frame_count`, and the share (0..1) of it that is over."""
     index = _last_reached(schedule, frame_count)
     begin_frame, begin_value = schedule[index]
     if index == len(schedule) - 1:

@@ -14,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from config_files.inputs_list import inputs
+from trackmania_rl.compiled import compiler_for
 from trackmania_rl.protocol.messages import KeyState
-from trackmania_rl.simulator import compiled as simulator_compiling
+from trackmania_rl.simulator.compiled import SOURCES
 from trackmania_rl.simulator.gates import Gates, drive, gates_of_track
 from trackmania_rl.simulator.inputs import controls_of_keys
 from trackmania_rl.simulator.vehicle import TICK_MS, VEHICLE_DTYPE, spawn_vehicle
@@ -34,10 +35,7 @@ CONTROLS: Final = np.array([controls_of_keys(keys) for keys in KEYS])
 LOST_BEYOND_M: Final = 5.0
 """A car this far below its road, or past a gate that it missed, cannot finish any more."""
 
-compiled = simulator_compiling.compiler_for(
-    "planner",
-    [*Path(simulator_compiling.__file__).parent.glob("*.py"), *Path(__file__).parent.glob("*.py")],
-)
+compiled = compiler_for("planner", [*SOURCES, *Path(__file__).parent.glob("*.py")])
 """Decorator of the planner's compiled functions."""
 
 

@@ -115,7 +115,7 @@ class Run:
         return load_settings(self.variant.config_file, self.overrides)
 
     def last_words(self) -> str:
-        """The last line that the training, or the evaluation behind it, has said."""
+        """The last line that the training, or the evaluation after it, has said."""
         lines = self.terminal_file.read_text(encoding="utf-8", errors="replace").split("\n")
         return next((line for line in reversed(lines) if line.strip()), "it said nothing")
 
@@ -143,7 +143,7 @@ class Run:
         if note["minutes"] < self.minutes:
             raise UserError(
                 f"{self.note_file} tells of a run of {note['minutes']} minutes, {self.minutes} are asked for: choose "
-                "another --output, or delete that file and its run to train anew"
+                "another --output, or delete that file and its run to train again"
             )
         return True
 
@@ -200,7 +200,7 @@ def read_note(file: Path) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     except ValueError as error:
-        raise UserError(f"{file} is damaged ({error}): delete it, and the run's folder, to train anew") from error
+        raise UserError(f"{file} is damaged ({error}): delete it, and the run's folder, to train again") from error
     return note
 
 

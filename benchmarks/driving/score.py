@@ -142,7 +142,7 @@ def read_yardsticks(file: Path, tracks: Sequence[str]) -> dict[str, Yardstick]:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         raise UserError(
-            f"{file}: {where} = {first['input']!r}: {first['msg']}; write the entry anew with: "
+            f"{file}: {where} = {first['input']!r}: {first['msg']}; write the entry again with: "
             f"python -m benchmarks.driving.plan --tracks {first['loc'][0]}"
         ) from error
 

@@ -33,7 +33,6 @@ from rich.table import Table
 PROJECT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not installed, and from anywhere
 
-from trackmania_rl.agents.iqn import ELAPSED_ACTIONS_FLOAT  # noqa: E402
 from trackmania_rl.argument_types import whole_number  # noqa: E402
 from trackmania_rl.command_line import command  # noqa: E402
 from trackmania_rl.errors import UserError  # noqa: E402
@@ -45,6 +44,7 @@ from trackmania_rl.multiprocess.evaluation import (  # noqa: E402
     greedy_after,
     load_driver,
 )
+from trackmania_rl.policy import ELAPSED_ACTIONS_FLOAT  # noqa: E402
 from trackmania_rl.rewards import NO_ENGINEERED_REWARDS, race_rewards, state_potentials  # noqa: E402
 from trackmania_rl.schedules import linear  # noqa: E402
 from trackmania_rl.settings import MapEntry  # noqa: E402

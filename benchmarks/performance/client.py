@@ -1,7 +1,7 @@
 """Actions per second that the client plays through the socket, and what reading one state costs.
 
 A figure holds everything between two decisions: protocol, physics, picture, features, recording; races that end and
-begin anew are part of it, the policy is not (it draws at random).
+begin again are part of it, the policy is not (it draws at random).
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ class StateReading:
 
     @property
     def state(self) -> StateView:
-        """The state, wrapped anew."""
+        """The state, wrapped again."""
         return StateView(self.blob)
 
 

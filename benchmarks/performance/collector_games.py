@@ -76,7 +76,7 @@ class _Outbox:
         self._max_actions = settings.game.cutoff_race_longer_than_ms // settings.game.ms_per_action + 2
         self._rooms: dict[int, Any] = {}
 
-    def frames(self, game: int) -> Any:
+    def acquire_frames(self, game: int) -> Any:
         if game not in self._rooms:
             self._rooms[game] = np.empty((self._max_actions, *self._frames_shape), dtype=np.uint8)
         return self._rooms[game]
@@ -144,7 +144,7 @@ class _Surroundings:
             race, _ = races.next()
             inferer = race.follower.inferer
             inferer.begin_race(is_explo=race.entry.is_explo, frame_count=0)
-            results, stats = manager.rollout(race.entry, inferer.act, self.outbox.frames(0))
+            results, stats = manager.rollout(race.entry, inferer.act, self.outbox.acquire_frames(0))
             self.outbox.send(0, results, stats)
         return clock.timing
 

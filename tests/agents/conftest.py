@@ -8,7 +8,7 @@ import torch
 
 from trackmania_rl.agents.fourier_features import Wave
 from trackmania_rl.agents.iqn import IQN_Network
-from trackmania_rl.settings import AgentSettings, KeyState, load_settings
+from trackmania_rl.settings import ActionKeys, AgentSettings, load_settings
 
 BATCH, FLOATS, ACTIONS, MINI_RACE = 5, 7, 3, 140
 HEIGHT, WIDTH = 17, 23
@@ -102,7 +102,7 @@ def key_states():
     """Three actions: only the second accelerates without braking."""
     keys = {"left": False, "right": False}
     return (
-        KeyState(**keys, accelerate=True, brake=True),
-        KeyState(**keys, accelerate=True, brake=False),
-        KeyState(**keys, accelerate=False, brake=False),
+        ActionKeys(**keys, accelerate=True, brake=True),
+        ActionKeys(**keys, accelerate=True, brake=False),
+        ActionKeys(**keys, accelerate=False, brake=False),
     )

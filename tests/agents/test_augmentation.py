@@ -51,7 +51,7 @@ def test_all_shifts_are_drawn_alike():
 
 
 def test_states_and_next_states_shift_for_themselves(make_batch):
-    batch = Transitions.from_batch(make_batch(has_image=True))
+    batch = Transitions.from_batch(make_batch(has_image=True), CPU)
     batch = batch._replace(next_state_img=batch.state_img)
     shifted = with_shifted_images(batch, 3, generator())
     assert not torch.equal(shifted.state_img, shifted.next_state_img)
@@ -76,7 +76,7 @@ def test_the_learner_trains_on_shifted_images_and_tests_on_unshifted_ones(make_l
 
     by_hand = torch.Generator()
     by_hand.set_state(random_state)
-    shifted = with_shifted_images(Transitions.from_batch(batch), 2, by_hand)
+    shifted = with_shifted_images(Transitions.from_batch(batch, CPU), 2, by_hand)
     plain._generator.set_state(by_hand.get_state())
     plain.update(shifted, 1e-3)
     assert torch.equal(flatten_parameters(shifting.online), flatten_parameters(plain.online))

@@ -83,8 +83,8 @@ def test_parameters_side_by_side_are_read_and_written_as_one():
 
 def test_parameters_apart_are_not_one():
     module = TwoHeads()
-    with pytest.raises(ValueError, match="do not lie behind one another"):
+    with pytest.raises(ValueError, match="do not lie one after another"):
         as_one(module.first.weight, module.second.weight)
     flatten_parameters(module)
-    with pytest.raises(ValueError, match="do not lie behind one another"):
+    with pytest.raises(ValueError, match="do not lie one after another"):
         as_one(module.second.weight, module.first.weight)

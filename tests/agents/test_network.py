@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from trackmania_rl.agents.iqn import ELAPSED_ACTIONS_FLOAT, IQN_Network, draw_symmetric_quantiles
-from trackmania_rl.experience_replay.mini_race import MINI_RACE_TIME_FEATURE
+from trackmania_rl.agents.iqn import IQN_Network, draw_symmetric_quantiles
 
 PUBLISHED_SHAPES = {
     "img_head.0.weight": (16, 1, 4, 4),
@@ -55,10 +54,6 @@ def test_without_image_there_is_no_image_head(agent_settings, make_network):
     keys = make_network(agent_settings()).state_dict().keys()
     assert {key.split(".")[0] for key in keys} == {"float_feature_extractor", "A_head", "V_head", "iqn_fc"}
     assert make_network(agent_settings()).A_head[0].in_features == 9
-
-
-def test_the_elapsed_time_is_read_where_the_replay_writes_it():
-    assert ELAPSED_ACTIONS_FLOAT == MINI_RACE_TIME_FEATURE
 
 
 def test_too_small_an_image_is_named(agent_settings, make_network):

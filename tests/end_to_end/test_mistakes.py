@@ -23,9 +23,14 @@ MISTAKES = {
     "damaged reference line": ("line.npy",),
     "missing demonstration": ("demonstrations", "absent.inputs", "cannot be read"),
     "demonstration on another map": ("atlantis", "not in map_cycle", "valley"),
+    "too few means": ("previous_actions", "means"),
+    "too small an image": ("image", "convolution"),
     "truncated checkpoint": ("checkpoint.pt", "cannot read"),
     "random checkpoint": ("checkpoint.pt", "cannot read"),
     "other network sizes": ("does not fit", "run_name"),
+    "other network sizes in another configuration": ("does not fit", "run_name"),
+    "weights of another network": ("--weights-from", "does not fit"),
+    "weights from nowhere": ("--weights-from", "no checkpoint"),
     "port in use": ("port", "base_tmi_port"),
     "full disk": ("minimum_free_disk_mb",),
     "folder is a file": ("cannot make the folder",),
@@ -36,11 +41,14 @@ MISTAKES = {
 
 
 @pytest.fixture(scope="module")
-def outcomes(
-    start_training: Any, tmp_path_factory: pytest.TempPathFactory, repository_root: Path
-) -> dict[str, tuple[int, str, list[Any]]]:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Holds an output folder for each command."""
+    return tmp_path_factory.mktemp("mistakes")
+
+
+@pytest.fixture(scope="module")
+def outcomes(start_training: Any, folder: Path, repository_root: Path) -> dict[str, tuple[int, str, list[Any]]]:
     """(exit code, output, survivors) by mistake; all commands run at the same time."""
-    folder = tmp_path_factory.mktemp("mistakes")
     commands = {}
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -97,9 +105,16 @@ def _arguments(
         ),
         "missing demonstration": start("p", demonstrations=demonstrations("valley")),
         "demonstration on another map": start("q", demonstrations=demonstrations("atlantis")),
+        "too few means": start("u", n_prev_actions_in_inputs=6),
+        "too small an image": start("v", image_width_px=32, image_height_px=24),
         "truncated checkpoint": lambda: start_training(with_checkpoint("h", checkpoint[: len(checkpoint) // 2])),
         "random checkpoint": lambda: start_training(with_checkpoint("i", (folder / "random.npy").read_bytes())),
         "other network sizes": lambda: start_training(with_checkpoint("j", checkpoint), float_hidden_dim=20),
+        "other network sizes in another configuration": lambda: start_training(
+            with_checkpoint("r", checkpoint), ("--update-config",), float_hidden_dim=20
+        ),
+        "weights of another network": start("s", "--weights-from", str(good.run_folder), float_hidden_dim=20),
+        "weights from nowhere": start("t", "--weights-from", str(maps)),
         "port in use": start("k", game_transport="'socket'", base_tmi_port=taken.getsockname()[1]),
         "full disk": start("l", minimum_free_disk_mb=10**9),
         "folder is a file": start("m", "--output-folder", str(folder / "a_file")),
@@ -117,3 +132,18 @@ def test_one_clear_line(outcomes: dict[str, tuple[int, str, list[Any]]], mistake
     assert len(errors) == 1, output
     assert all(word in errors[0] for word in MISTAKES[mistake]), output
     assert not survivors
+
+
+@pytest.mark.usefixtures("outcomes")
+@pytest.mark.parametrize("name", ["j", "r"])
+def test_a_run_keeps_its_configuration_if_its_checkpoint_does_not_fit_the_command(folder: Path, name: str) -> None:
+    before, after = (folder / run / "save" / "tested" / "config" for run in ("good", name))
+    assert {file.name: file.read_bytes() for file in after.glob("*.py")} == {
+        file.name: file.read_bytes() for file in before.glob("*.py")
+    }
+
+
+@pytest.mark.usefixtures("outcomes")
+@pytest.mark.parametrize("name", ["s", "t", "u", "v"])
+def test_a_new_run_has_no_configuration_after_a_mistake(folder: Path, name: str) -> None:
+    assert list((folder / name / "save" / "tested" / "config").iterdir()) == []

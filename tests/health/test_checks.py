@@ -5,6 +5,7 @@ import socket
 from pathlib import Path
 
 import pytest
+import torch
 
 from trackmania_rl.errors import UserError
 from trackmania_rl.multiprocess.health import examination
@@ -104,13 +105,21 @@ def test_gpu(context):
     assert "cuda:99" in text
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="is about a GPU that torch cannot use")
+def test_a_gpu_that_does_not_work_is_told(context):
+    unusable = context("torch_device=auto", gpu_name=lambda: "GTX 1050")
+    level, text = only(check_gpu(unusable.settings, unusable.system))
+    assert level is WARNING
+    assert "GTX 1050 cannot be used: " in text
+
+
 def test_memory(context):
     for gib, level in ((2, WARNING), (64, OK)):
         large = context(config="config_tmnf.py", available_memory_bytes=lambda gib=gib: gib << 30)
         found, text = only(check_memory(large.settings, large.system))
         assert found is level
-        # 200,000 transitions of 184 floats, 160 x 120 pixels and 200 bytes: 3.75 GiB
-        assert "3.8 GiB of it for the replay memory" in text
+        # 200,000 transitions of 184 floats, 160 x 120 pixels, 16 bytes in other columns and 16 in lists: 3.72 GiB
+        assert "3.7 GiB of it for the replay memory" in text
 
 
 def test_folder_and_disk(context, tmp_path):

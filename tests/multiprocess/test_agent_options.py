@@ -63,7 +63,7 @@ class RaceQueue:
     def __init__(self) -> None:
         self.races: list[FakeReceived] = []
 
-    def frames(self, game: int) -> npt.NDArray[np.uint8]:
+    def acquire_frames(self, game: int) -> npt.NDArray[np.uint8]:
         return np.zeros((1, 1, 15, 17), dtype=np.uint8)
 
     def send(self, game: int, rollout_results: Mapping[str, Any], end_race_stats: Mapping[str, Any]) -> None:

@@ -31,7 +31,7 @@ class CopyingOutbox:
         self.has_room = True
         self.sent: list[tuple[dict[str, Any], Mapping[str, Any]]] = []
 
-    def frames(self, game: int) -> npt.NDArray[np.uint8] | None:
+    def acquire_frames(self, game: int) -> npt.NDArray[np.uint8] | None:
         return np.zeros((1, 1, 15, 17), dtype=np.uint8) if self.has_room else None
 
     def send(self, game: int, rollout_results: Mapping[str, Any], end_race_stats: Mapping[str, Any]) -> None:

@@ -65,7 +65,7 @@ class ListOutbox:
         self.games: list[int] = []
         self.on_send: Callable[[], None] = lambda: None
 
-    def frames(self, game: int) -> npt.NDArray[np.uint8] | None:
+    def acquire_frames(self, game: int) -> npt.NDArray[np.uint8] | None:
         return np.zeros((100, 1, 15, 17), dtype=np.uint8)
 
     def send(self, game: int, rollout_results: Mapping[str, Any], end_race_stats: Mapping[str, Any]) -> None:
@@ -263,6 +263,23 @@ def test_a_game_that_keeps_failing_is_tried_again_later(
     with caplog.at_level(logging.WARNING):
         rig.run_until(lambda: set(rig.outbox.games) == {0, 1, 2})
     assert caplog.text.count("game 0 is tried again in 0.05 s: 3 game instances in a row failed") == 2
+
+
+def test_a_game_that_fails_tries_another_race(rig_of_three: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = rig_of_three
+    monkeypatch.setattr(collector_module, "RETRY_FAILING_GAME_AFTER_S", 0.0)
+    driven: list[MapEntry] = []
+    rollout = rig.drivers[0].rollout
+
+    def fails_at_first(map_entry: MapEntry, *arguments: Any, **named: Any) -> Any:
+        driven.append(map_entry)
+        if len(driven) <= 4:
+            fail()
+        return rollout(map_entry, *arguments, **named)
+
+    rig.drivers[0].rollout = fails_at_first  # type: ignore[method-assign]
+    rig.run_until(lambda: 0 in rig.outbox.games)
+    assert len({entry.is_explo for entry in driven[:5]}) == 2, "a round of the map cycle, its evaluation race included"
 
 
 @pytest.mark.parametrize("n_games", [1, 3])

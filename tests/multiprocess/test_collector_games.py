@@ -37,7 +37,7 @@ class RacesOfGames:
         self.sent = [0] * N_GAMES
         self._frames_shape = frames_shape
 
-    def frames(self, game: int) -> npt.NDArray[np.uint8] | None:
+    def acquire_frames(self, game: int) -> npt.NDArray[np.uint8] | None:
         return np.empty((500, *self._frames_shape), dtype=np.uint8)
 
     def send(self, game: int, rollout_results: Mapping[str, Any], end_race_stats: Mapping[str, Any]) -> None:

@@ -44,7 +44,7 @@ class Outbox:
     def __init__(self) -> None:
         self.sent: list[FakeReceived] = []
 
-    def frames(self, game: int) -> Any:
+    def acquire_frames(self, game: int) -> Any:
         return np.zeros((1, 1, 15, 17), dtype=np.uint8)
 
     def send(self, game: int, rollout_results: Any, end_race_stats: Any) -> None:
@@ -206,8 +206,8 @@ def test_generated_tracks_have_no_saved_states(parts: CollectorParts) -> None:
     parts.live.current = parts.live.current.model_copy(update={"game": game.model_copy(update={"map_cycle": cycle})})
     name = TrackRecipe(3, 0.4).name
     drawn = cycle[-1].model_copy(update={"generator": None, "map_path": name, "reference_line": name})
-    assert states_of_race(parts, drawn, True) is None
-    assert states_of_race(parts, cycle[0], True) is not None
+    assert states_of_race(parts, drawn, is_generated=True, may_begin_anywhere=True) is None
+    assert states_of_race(parts, cycle[0], is_generated=False, may_begin_anywhere=True) is not None
 
 
 def test_the_agents_own_actions_are_driven_exactly(live: LiveSettings) -> None:

@@ -8,7 +8,7 @@ import pytest
 from trackmania_rl.multiprocess.collector import map_cycle
 from trackmania_rl.multiprocess.health.run_checks import load_reference_lines
 from trackmania_rl.multiprocess.live_settings import LiveSettings, write_snapshot
-from trackmania_rl.settings import load_settings
+from trackmania_rl.settings import MapEntry, load_settings
 from trackmania_rl.simulator.track_generator import TrackRecipe
 from trackmania_rl.track.generated_maps import GeneratedMaps
 
@@ -28,7 +28,8 @@ def test_each_race_has_a_track_of_its_own_under_the_generators_name(live: LiveSe
         cycle = map_cycle(live, GeneratedMaps(tmp_path / f"tracks-{seed}", np.random.default_rng(seed)))
         drawn = []
         for _ in range(20):
-            entry = next(cycle)
+            entry, is_generated = next(cycle)
+            assert is_generated
             recipe = TrackRecipe.from_name(Path(entry.map_path).stem)
             assert recipe is not None
             assert Path(entry.reference_line).is_file()
@@ -49,3 +50,15 @@ def test_generators_need_a_source_of_tracks_and_have_no_lines_before_the_run(
     with pytest.raises(ValueError, match="generated is a generator"):
         next(map_cycle(live))
     assert load_reference_lines(live.current, repository_root / "maps") == {}
+
+
+def test_tracks_of_a_generator_that_was_edited_away_stay_a_generators(live: LiveSettings, tmp_path: Path) -> None:
+    cycle = map_cycle(live, GeneratedMaps(tmp_path / "tracks", np.random.default_rng(1)))
+    next(cycle)
+    game = live.current.game
+    entry = {"map_name": "valley", "map_path": "valley.toml", "reference_line": "valley_0.5m.npy"}
+    valley = MapEntry.model_validate(entry | {"is_explo": True, "fill_buffer": True})
+    live.current = live.current.model_copy(update={"game": game.model_copy(update={"map_cycle": (valley,)})})
+    races = [next(cycle) for _ in range(10)]
+    assert [entry.map_name for entry, _ in races] == ["generated"] * 7 + ["unseen"] + ["valley"] * 2
+    assert [is_generated for _, is_generated in races] == [True] * 8 + [False] * 2

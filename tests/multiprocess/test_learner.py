@@ -9,7 +9,9 @@ import pytest
 import torch
 
 from trackmania_rl.agents.shared_weights import SharedWeights
+from trackmania_rl.errors import UserError
 from trackmania_rl.features import ObservationLayout
+from trackmania_rl.multiprocess import run_network
 from trackmania_rl.multiprocess.learner import Learning, build_learning
 from trackmania_rl.multiprocess.live_settings import LiveSettings
 from trackmania_rl.multiprocess.run_network import make_network, pick_device
@@ -135,6 +137,22 @@ def test_schedules_follow_the_frame_count(live: LiveSettings, layout: Observatio
     assert learning.buffer.ring.capacity == 500
 
 
+def test_a_memory_that_cannot_grow_stays_as_it_is(
+    live: LiveSettings, layout: ObservationLayout, make_race: MakeRace, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    def no_room(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    replay = live.current.replay.model_copy(update={"memory_size_schedule": ((0, 80), (100, 500))})
+    live.current = live.current.model_copy(update={"replay": replay})
+    learning = _never_stopping(live, layout)
+    monkeypatch.setattr(learning.buffer.ring, "resize", no_room)
+    _train_on(learning, [make_race(50, False) for _ in range(4)])
+    assert learning.buffer.ring.capacity == 80
+    assert learning.learner.updates > 0
+    assert caplog.text.count("no room for a replay memory of 500 transitions, so it keeps its 80") == 1
+
+
 def test_a_periodic_reset_changes_the_network_and_adds_training(
     live: LiveSettings, layout: ObservationLayout, make_race: MakeRace
 ) -> None:
@@ -148,6 +166,17 @@ def test_a_periodic_reset_changes_the_network_and_adds_training(
 def test_device_names() -> None:
     assert pick_device("cpu") == torch.device("cpu")
     assert pick_device("auto").type == ("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def test_a_gpu_that_torch_finds_but_cannot_use_leaves_the_processor(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(run_network, "why_unusable", lambda _: "no kernel image is available")
+    assert pick_device("auto") == torch.device("cpu")
+    assert "no kernel image is available" in caplog.text
+    with pytest.raises(UserError, match=r'torch_device = "cuda" cannot be used here: no kernel image'):
+        pick_device("cuda")
 
 
 def _bytes_of(state: dict[str, Any]) -> Any:

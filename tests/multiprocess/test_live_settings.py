@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.multiprocess.live_settings import LiveSettings, write_snapshot
+from trackmania_rl.multiprocess.live_settings import LiveSettings, SnapshotKeeper, write_snapshot
 from trackmania_rl.settings import Settings, load_settings
 
 
@@ -100,3 +100,13 @@ def test_what_networks_and_rows_are_made_with_waits(snapshot: Path, name: str) -
     live = LiveSettings(snapshot, load_settings(snapshot))
     _edit(snapshot, f"{name} = 2 * {name}")
     assert not live.refresh()
+
+
+def test_a_snapshot_is_restored_as_it_was(snapshot: Path, repository_root: Path) -> None:
+    before = {file.name: file.read_bytes() for file in snapshot.parent.iterdir()}
+    keeper, nothing_before = SnapshotKeeper(snapshot.parent), SnapshotKeeper(snapshot.parent / "absent")
+    write_snapshot(repository_root / "config_files" / "config_tmnf.py", snapshot.parent, ["seed=5"])
+    (snapshot.parent / "more.py").write_text("n_steps = 7\n")
+    keeper.restore()
+    assert {file.name: file.read_bytes() for file in snapshot.parent.iterdir()} == before
+    nothing_before.restore()

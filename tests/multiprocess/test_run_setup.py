@@ -1,13 +1,15 @@
 """Before a run starts: what is missing or taken is told in one line."""
 
 import socket
+import sys
 from pathlib import Path
 
 import pytest
 
+from trackmania_rl.checkpoints import RunFolder
 from trackmania_rl.errors import UserError
-from trackmania_rl.multiprocess.health.run_checks import load_reference_lines
-from trackmania_rl.multiprocess.run_setup import check_machine
+from trackmania_rl.multiprocess.health.run_checks import check_edited_maps, load_reference_lines
+from trackmania_rl.multiprocess.run_setup import _count_session, check_machine, training_alone
 from trackmania_rl.settings import load_settings
 
 
@@ -55,3 +57,32 @@ def test_every_game_has_a_port_of_its_own(repository_root: Path) -> None:
 def test_a_full_disk_is_named(repository_root: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="minimum_free_disk_mb = 999999999"):
         check_machine(_settings(repository_root, "minimum_free_disk_mb=999999999"), tmp_path)
+
+
+def test_a_run_is_trained_by_one_process_at_a_time(tmp_path: Path) -> None:
+    folder, other = RunFolder.create(tmp_path, "run"), RunFolder.create(tmp_path, "other")
+    refused = pytest.raises(UserError, match="run is being trained by another process")
+    with training_alone(folder), training_alone(other), refused, training_alone(folder):
+        pass
+    with training_alone(folder):
+        pass
+
+
+def test_sessions_are_counted_and_a_damaged_count_is_named(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, "run")
+    assert [_count_session(folder) for _ in range(3)] == [1, 2, 3]
+    folder.sessions.write_text("")
+    with pytest.raises(UserError, match=r"sessions\.txt is damaged"):
+        _count_session(folder)
+
+
+def test_an_edited_map_cycle_must_be_drivable(repository_root: Path, tmp_path: Path) -> None:
+    maps_folder = repository_root / "maps"
+    check_edited_maps(_settings(repository_root), maps_folder)
+    with pytest.raises(UserError, match=r"valley\.toml"):
+        check_edited_maps(_settings(repository_root), tmp_path)
+    (tmp_path / "Tracks" / "Challenges").mkdir(parents=True)
+    real = _settings(repository_root, "game=tmnf", f"trackmania_base_path={tmp_path}")
+    if sys.platform in ("linux", "win32"):
+        with pytest.raises(UserError, match="no such map"):
+            check_edited_maps(real, maps_folder)

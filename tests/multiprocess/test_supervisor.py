@@ -3,18 +3,20 @@
 import multiprocessing
 import time
 from multiprocessing.process import BaseProcess
-from multiprocessing.synchronize import Event
 
 import pytest
 
 from trackmania_rl.multiprocess import supervisor as supervisor_module
+from trackmania_rl.multiprocess.shared_run import StopFlag
 from trackmania_rl.multiprocess.supervisor import CollectorsKeepDyingError, CollectorSupervisor
 
 CONTEXT = multiprocessing.get_context("fork")
 
 
-def _obedient(stop: Event) -> None:
-    stop.wait(30)
+def _obedient(stop: StopFlag) -> None:
+    ends_s = time.monotonic() + 30
+    while not stop.is_set() and time.monotonic() < ends_s:
+        time.sleep(0.01)
 
 
 def _deaf() -> None:
@@ -32,7 +34,7 @@ def _start(target: object, *args: object) -> BaseProcess:
 
 
 def test_all_end_when_asked() -> None:
-    stop = CONTEXT.Event()
+    stop = StopFlag(CONTEXT)
     supervisor = CollectorSupervisor(lambda _: _start(_obedient, stop), lambda _: None, 3, stop)
     supervisor.start()
     assert supervisor.n_alive == 3
@@ -41,7 +43,7 @@ def test_all_end_when_asked() -> None:
 
 
 def test_a_deaf_collector_is_killed_in_time() -> None:
-    stop = CONTEXT.Event()
+    stop = StopFlag(CONTEXT)
     supervisor = CollectorSupervisor(lambda _: _start(_deaf), lambda _: None, 1, stop)
     supervisor.start()
     began_s = time.monotonic()
@@ -52,7 +54,7 @@ def test_a_deaf_collector_is_killed_in_time() -> None:
 
 def test_the_dead_are_reported_and_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervisor_module, "FIRST_RESTART_DELAY_S", 0.0)
-    stop, dead = CONTEXT.Event(), []
+    stop, dead = StopFlag(CONTEXT), []
     targets = iter([lambda: _start(_dies), lambda: _start(_obedient, stop)])
     supervisor = CollectorSupervisor(lambda _: next(targets)(), dead.append, 1, stop)
     supervisor.start()
@@ -67,7 +69,7 @@ def test_the_dead_are_reported_and_started_again(monkeypatch: pytest.MonkeyPatch
 
 def test_it_gives_up_on_a_collector_that_always_dies(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervisor_module, "FIRST_RESTART_DELAY_S", 0.0)
-    stop = CONTEXT.Event()
+    stop = StopFlag(CONTEXT)
     supervisor = CollectorSupervisor(lambda _: _start(_dies), lambda _: None, 1, stop)
     supervisor.start()
 
@@ -84,7 +86,7 @@ def test_it_gives_up_on_a_collector_that_always_dies(monkeypatch: pytest.MonkeyP
 def test_a_collector_that_lives_long_without_a_race_keeps_failing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervisor_module, "FIRST_RESTART_DELAY_S", 0.0)
     monkeypatch.setattr(supervisor_module, "SETTLED_AFTER_S", 0.0)
-    stop = CONTEXT.Event()
+    stop = StopFlag(CONTEXT)
     supervisor = CollectorSupervisor(lambda _: _start(_dies), lambda _: None, 1, stop)
     supervisor.start()
 
@@ -104,7 +106,7 @@ def test_a_collector_that_lives_long_without_a_race_keeps_failing(monkeypatch: p
 
 def test_as_long_as_one_collector_works_the_run_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervisor_module, "FIRST_RESTART_DELAY_S", 0.0)
-    stop = CONTEXT.Event()
+    stop = StopFlag(CONTEXT)
     supervisor = CollectorSupervisor(
         lambda index: _start(_dies) if index == 0 else _start(_obedient, stop), lambda _: None, 2, stop
     )

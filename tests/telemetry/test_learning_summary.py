@@ -48,9 +48,15 @@ def test_a_run_that_finishes_nothing(tmp_path: Path) -> None:
 def test_missing_and_damaged_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot read"):
         summarize_learning(tmp_path / "races.jsonl", [60])
-    (tmp_path / "races.jsonl").write_text("{")
-    with pytest.raises(UserError, match="damaged"):
-        summarize_learning(tmp_path / "races.jsonl", [60])
+    for content, reason in (
+        (b"{", "Expecting"),
+        (b"\xff\n", "decode"),
+        (b"5\n", "line 1 is no race"),
+        (b"{}\n", "line 1"),
+    ):
+        (tmp_path / "races.jsonl").write_bytes(content)
+        with pytest.raises(UserError, match=f"damaged: .*{reason}"):
+            summarize_learning(tmp_path / "races.jsonl", [60])
 
 
 def test_sessions_seconds_add_up(tmp_path: Path) -> None:
@@ -59,6 +65,13 @@ def test_sessions_seconds_add_up(tmp_path: Path) -> None:
     summary = summarize_learning(_write(tmp_path / "races.jsonl", [*first, *second]), [60, 120, 240, 600])["valley"]
     assert summary.first_finish_s == 10.0
     assert {at: driving.median_time_s for at, driving in summary.driving.items()} == {60: 30.0, 120: 30.0, 240: 20.0}
+
+
+def test_a_short_session_counts_as_well(tmp_path: Path) -> None:
+    file = _write(tmp_path / "races.jsonl", [(20.0, False, None), (35.0, False, 30_000)])
+    races = [json.loads(line) | {"session": session} for session, line in enumerate(file.read_text().splitlines())]
+    file.write_text("".join(json.dumps(race) + "\n" for race in races))
+    assert summarize_learning(file, [])["valley"].first_finish_s == 55.0
 
 
 def test_maps_are_told_apart_and_generated_tracks_have_no_times(tmp_path: Path) -> None:

@@ -65,6 +65,7 @@ def test_each_race_is_a_line_at_once(tmp_path):
     first = json.loads(path.read_text())
     assert first.pop("wall_s") > 0
     assert first == {
+        "session": 1,
         "frames_total": 625,
         "map": "valley",
         "is_explo": True,
@@ -89,4 +90,8 @@ def test_a_resumed_run_adds_lines_and_drops_a_torn_one(tmp_path):
     log = RaceLog(path, CommandClock())
     log.write(make_record(), frames_total=9)
     log.close()
-    assert [json.loads(line)["frames_total"] for line in path.read_text().splitlines()] == [5, 9]
+    log = RaceLog(path, CommandClock())
+    log.write(make_record(), frames_total=12)
+    log.close()
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [(line["frames_total"], line.get("session")) for line in lines] == [(5, None), (9, 1), (12, 2)]

@@ -1,3 +1,4 @@
+import errno
 import io
 import logging
 
@@ -108,6 +109,18 @@ def test_views_are_drawn_at_their_interval(monkeypatch):
         for _ in range(5):
             view.update(figures)
     assert len(output.getvalue().splitlines()) == 2
+
+
+def test_a_terminal_that_fails_does_not_end_the_run(monkeypatch):
+    monkeypatch.setattr(PlainView, "interval_s", 0.0)
+    output = io.StringIO()
+    with PlainView(Console(file=output)) as view:
+        with monkeypatch.context() as full:
+            full.setattr(output, "write", lambda _: (_ for _ in ()).throw(OSError(errno.ENOSPC, "no space")))
+            view.update(make_figures())
+        assert output.getvalue() == ""
+        view.update(make_figures())
+    assert len(output.getvalue().splitlines()) == 1
 
 
 def test_log_messages_appear_in_the_live_view_and_not_across_it():

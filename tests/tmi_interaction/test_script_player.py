@@ -1,14 +1,21 @@
 """Input scripts on the simulated game: they arrive when the races did that they were made of."""
 
+import itertools
+
 import numpy as np
 import pytest
 
 from trackmania_rl.errors import UserError
 from trackmania_rl.policy import PolicyDecision
+from trackmania_rl.protocol.messages import MessageId
 from trackmania_rl.settings import MapEntry
+from trackmania_rl.simulator.race import SimulatedRace
+from trackmania_rl.simulator.track_file import load_track
+from trackmania_rl.tmi_interaction import script_player
 from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager
 from trackmania_rl.tmi_interaction.launchers import SimulatedGameLauncher, find_free_port
 from trackmania_rl.tmi_interaction.script_player import PATIENCE_MS, Filming, ScriptPlayer
+from trackmania_rl.tmi_interaction.transport import GameEvent
 
 VALLEY = MapEntry(
     map_name="valley", map_path="valley.toml", reference_line="valley_0.5m.npy", is_explo=True, fill_buffer=True
@@ -83,3 +90,23 @@ def test_a_game_that_cannot_start_leaves_nothing_behind(repository_root):
     with pytest.raises(Exception, match="no such folder"), ScriptPlayer(launcher):
         pass
     assert not launcher.is_alive()
+
+
+class RestartingGame:
+    """A game whose script gives up at 50 ms, and which then plays it again, for ever."""
+
+    def __init__(self, state):
+        self._times_ms = itertools.cycle((-50, 0, 50))
+        self.get_state = lambda: state
+
+    def next_event(self):
+        return GameEvent(MessageId.RUN_STEP, race_time_ms=next(self._times_ms))
+
+    def answer(self, event):
+        pass
+
+
+def test_a_script_that_gives_up_and_begins_again_is_not_watched_for_ever(repository_root):
+    state = SimulatedRace(load_track(repository_root / "maps" / "valley.toml")).save_state()
+    race = script_player._watch(RestartingGame(state), (), None, 1_000, None, 1.0)
+    assert not race.is_finished

@@ -9,6 +9,7 @@ from trackmania_rl.errors import UserError
 from trackmania_rl.settings import MapEntry, load_settings
 from trackmania_rl.simulator.track_file import load_track
 from trackmania_rl.simulator.track_generator import TrackRecipe, generate_track
+from trackmania_rl.track import generated_maps
 from trackmania_rl.track.game_map import load_game_map
 from trackmania_rl.track.generated_maps import GeneratedMaps, draw_recipe, first_recipes
 
@@ -87,3 +88,19 @@ def test_a_folder_that_cannot_be_written_is_told(entry: MapEntry, tmp_path: Path
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot write the generated track"):
         GeneratedMaps(tmp_path / "file" / "tracks", np.random.default_rng(1)).draw(entry)
+
+
+def test_on_a_full_disk_the_last_track_is_driven_once_more(
+    entry: MapEntry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    maps = GeneratedMaps(tmp_path / "tracks", np.random.default_rng(1))
+    last = [maps.draw(entry) for _ in range(2)][-1]
+    with monkeypatch.context() as full:
+        full.setattr(generated_maps, "write_generated_track", _no_space)
+        assert [maps.draw(entry) for _ in range(3)] == [last] * 3
+    assert "driven once more" in caplog.text
+    assert maps.draw(entry) != last
+
+
+def _no_space(*_: object) -> None:
+    raise UserError("cannot write the generated track: no space")

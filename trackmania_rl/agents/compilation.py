@@ -31,7 +31,7 @@ class Compiler:
         """The function as a single graph, so that a failure to compile it comes before anything of it has run.
 
         Args:
-            function: works on tensors; what else it reads should seldom change, or it is compiled anew.
+            function: works on tensors; what else it reads should seldom change, or it is compiled again.
         """
         graph = torch.compile(function, fullgraph=True)
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trackmania_rl import schedules
-from trackmania_rl.settings import ExplorationSettings, KeyState
+from trackmania_rl.settings import ActionKeys, ExplorationSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class Exploration:
 
     Attributes:
         epsilon: probability of a random action.
-        epsilon_boltzmann: probability, besides, of the best action after noise was added to the values.
+        epsilon_boltzmann: probability, beside `epsilon`, of the best action after noise was added to the values.
         boltzmann_std: standard deviation of that noise, in units of reward.
         throttle_probability: probability that a random action accelerates and does not brake; None draws evenly.
     """
@@ -51,7 +51,7 @@ class ActionChooser:
         rng: source of randomness.
     """
 
-    def __init__(self, inputs: Sequence[KeyState], rng: np.random.Generator) -> None:
+    def __init__(self, inputs: Sequence[ActionKeys], rng: np.random.Generator) -> None:
         throttles = np.array([keys.accelerate and not keys.brake for keys in inputs])
         self._throttle_actions = np.flatnonzero(throttles)
         self._other_actions = np.flatnonzero(~throttles)

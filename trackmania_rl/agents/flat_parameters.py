@@ -2,7 +2,7 @@
 
 A step over a network's weights (optimizer, clipping, decay, soft update, publishing) is a handful of elementwise
 operations. Done tensor by tensor they cost some twenty small calls each; done on one vector, one call each. So the
-parameters are laid behind one another in one piece of memory, and every parameter becomes a view into it: the network,
+parameters are laid one after another in one piece of memory, and every parameter becomes a view into it: the network,
 its `state_dict` and autograd notice nothing.
 """
 
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 @runtime_checkable
 class SideBySide(Protocol):
-    """A module that wants some of its parameters behind one another in memory, so that they can be read as one."""
+    """A module that wants some of its parameters one after another in memory, so that they can be read as one."""
 
     def parameters_side_by_side(self) -> list[nn.Parameter]:
         """These parameters, in their order."""
@@ -70,7 +70,7 @@ def in_memory_order(module: nn.Module) -> list[nn.Parameter]:
 
 
 def as_one(*tensors: Tensor) -> Tensor:
-    """Tensors that lie behind one another in memory as one tensor, joined along their first dimension.
+    """Tensors that lie one after another in memory as one tensor, joined along their first dimension.
 
     Args:
         tensors: contiguous, of equal shapes but for the first dimension; views into one flat vector.
@@ -79,7 +79,7 @@ def as_one(*tensors: Tensor) -> Tensor:
         ValueError: if one does not begin where the one before it ends.
     """
     if not _is_flat(tensors):
-        raise ValueError("the tensors do not lie behind one another: flatten the module after it was moved")
+        raise ValueError("the tensors do not lie one after another: flatten the module after it was moved")
     first = tensors[0].detach()
     length = sum(len(tensor) for tensor in tensors)
     return first.as_strided((length, *first.shape[1:]), first.stride(), first.storage_offset())

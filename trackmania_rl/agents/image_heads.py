@@ -9,7 +9,7 @@ from trackmania_rl.agents.network_layers import LEAKY_RELU_SLOPE
 from trackmania_rl.settings import AgentSettings
 
 IMPALA_BLOCKS = 2
-"""Residual blocks behind each pooling."""
+"""Residual blocks after each pooling."""
 
 
 def image_head(
@@ -43,8 +43,8 @@ def impala(settings: AgentSettings, frames_per_state: int) -> nn.Sequential:
     """The residual head of IMPALA (Espeholt et al. 2018, arXiv:1802.01561, figure 3, "large").
 
     Each stage is a convolution, a pooling that halves both sides, and two residual blocks. What is left of the image is
-    pooled to one fixed size by maximum, whatever its size was: so the heads behind stay small (as in Clark et al. 2024,
-    "Beyond The Rainbow", arXiv:2411.03820).
+    pooled to one fixed size by maximum, whatever its size was: so the heads after it stay small (as in Clark et al.
+    2024, "Beyond The Rainbow", arXiv:2411.03820).
     """
     layers: list[nn.Module] = []
     in_channels = frames_per_state

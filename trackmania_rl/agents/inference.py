@@ -15,7 +15,7 @@ from trackmania_rl.agents.network_layers import has_noise
 from trackmania_rl.agents.noisy_values import NoisyValues
 from trackmania_rl.agents.plain_twin import PlainTwin
 from trackmania_rl.policy import BatchDecision, PolicyDecision
-from trackmania_rl.settings import ExplorationSettings, KeyState
+from trackmania_rl.settings import ActionKeys, ExplorationSettings
 
 
 class Inferer:
@@ -40,7 +40,7 @@ class Inferer:
         network: IQN_Network,
         *,
         n_quantiles: int,
-        inputs: Sequence[KeyState],
+        inputs: Sequence[ActionKeys],
         exploration_settings: ExplorationSettings,
         rng: np.random.Generator,
         dtype: torch.dtype = torch.float32,

@@ -9,8 +9,8 @@ The return is the sum of rewards until a *mini-race* of fixed duration ends; the
 of the mini-race has passed, so gamma may be 1.
 
 Shapes, in all comments: B batch, N quantiles of the prediction, M quantiles of the target, A actions, F floats,
-D features, E cosines, S frames of a state, H and W the image's height and width; behind the features, H is the width of
-one head's hidden layer.
+D features, E cosines, U units of one head's hidden layer, S frames of a state, H and W the image's height and width;
+R = B N rows, one for each state and quantile.
 """
 
 from __future__ import annotations
@@ -34,15 +34,12 @@ from trackmania_rl.agents.network_layers import (
     head_width,
 )
 from trackmania_rl.agents.quantile_loss import SelfLossScaling, quantile_huber_loss
+from trackmania_rl.policy import ELAPSED_ACTIONS_FLOAT
 from trackmania_rl.settings import AgentSettings
-
-ELAPSED_ACTIONS_FLOAT = 0
-"""Index among the floats of the time already elapsed in the mini-race, in actions. (The replay writes it there; the
-constant stands here too because what only plays a network need not load the replay and its libraries.)"""
 
 
 class ReturnsNetwork(Protocol):
-    """What is asked of a network here; `IQN_Network`, and `QuantilePart` where only returns are wanted."""
+    """What targets and loss need of a network: `IQN_Network` is one, and so is `QuantilePart`, which is faster."""
 
     def __call__(self, img: Tensor, floats: Tensor, tau: Tensor) -> Tensor:
         """Returns (B, N, A) at quantiles (B, N)."""
@@ -64,12 +61,12 @@ class Transitions(NamedTuple):
     weight: Tensor  # (B,) float32, importance weights of prioritized replay; 1 without
 
     @classmethod
-    def from_batch(cls, batch: Any) -> Transitions:
-        """The tensors of a batch that has them as attributes of these names."""
-        return cls(*(getattr(batch, name) for name in cls._fields))
+    def from_batch(cls, batch: Any, device: torch.device) -> Transitions:
+        """The tensors of a batch that has them as attributes of these names, copied to `device` from anywhere else."""
+        return cls(*(getattr(batch, name).to(device, non_blocking=True) for name in cls._fields))
 
     def of(self, states: slice) -> Transitions:
-        """A portion of it."""
+        """The transitions in a slice of the batch."""
         return Transitions(*(tensor[states] for tensor in self))
 
 
@@ -134,7 +131,7 @@ class IQN_Network(nn.Module):
     given as E cosines, into D factors that multiply them (equation 4 of the paper); two dueling heads (Wang et al.
     2016, arXiv:1511.06581) make returns of them: Q = V + A - mean(A).
 
-    With `quantile_factors_multiply = "hidden_layers"` the factors are 2H and multiply, later, the heads' hidden layers.
+    With `quantile_factors_multiply = "hidden_layers"` the factors are 2U and multiply, later, the heads' hidden layers.
     Everything in front of the last layers is then computed once for a state, not once for each of its quantiles.
 
     With the full-size configuration the keys and shapes of `state_dict()` are those of Linesight's published network:
@@ -204,12 +201,12 @@ class IQN_Network(nn.Module):
         self.register_buffer("cosine_frequencies", frequencies, persistent=False)
 
     def parameters_side_by_side(self) -> list[nn.Parameter]:
-        """Parameters to lay behind one another in memory: both heads' first layers can then be read as one."""
+        """Parameters to lay one after another in memory: both heads' first layers can then be read as one."""
         names = ("A_head.0.weight", "V_head.0.weight", "A_head.0.bias", "V_head.0.bias")
         return [self.get_parameter(name) for name in names]
 
     def initialize(self, generator: torch.Generator) -> None:
-        """Draw all weights anew: orthogonal, scaled so that the variance of a layer's input is that of its output.
+        """Draw all weights again: orthogonal, scaled so that the variance of a layer's input is that of its output.
 
         `iqn_fc` reads cosines, whose variance is one half, so its weights are larger by the square root of two.
 
@@ -242,8 +239,9 @@ class IQN_Network(nn.Module):
             (B, N, A) float32, the value baseline included.
         """
         factors = self.iqn_fc(self.cosines(tau.reshape(-1))).view(*tau.shape, -1)
-        hidden = self._hidden(self.features(img, floats), factors)  # two of (B, N, H)
-        advantage, value = (head[-1](rows) for head, rows in zip((self.A_head, self.V_head), hidden, strict=True))
+        hidden = self._hidden(self.features(img, floats), factors)  # two of (B, N, U)
+        # advantage (B, N, A), value (B, N, 1)
+        advantage, value = (layers[-1](rows) for layers, rows in zip((self.A_head, self.V_head), hidden, strict=True))
         quantiles = value + advantage - advantage.mean(dim=2, keepdim=True)
         return quantiles.float() + self.baseline(floats)[:, None, None]
 
@@ -262,19 +260,19 @@ class IQN_Network(nn.Module):
         """
         hidden = self._hidden(self.features(img, floats), self.iqn_fc(cosines))
         mean_advantage, mean_value = (
-            head[-1](rows.mean(dim=1)) for head, rows in zip((self.A_head, self.V_head), hidden, strict=True)
+            layers[-1](rows.mean(dim=1)) for layers, rows in zip((self.A_head, self.V_head), hidden, strict=True)
         )
         values = mean_value + mean_advantage - mean_advantage.mean(dim=1, keepdim=True)
         return values.float() + self.baseline(floats)[:, None]
 
     def _hidden(self, features: Tensor, factors: Tensor) -> list[Tensor]:
-        """The hidden layers of both heads at N quantiles, (B, N, H) each.
+        """The hidden layers of both heads at N quantiles, (B, N, U) each.
 
         Args:
             features: (B, D).
-            factors: of the quantiles, (B, N, D or 2H); or (1, N, ...) or (N, ...), the same for all states.
+            factors: of the quantiles, (B, N, D or 2U); or (1, N, ...) or (N, ...), the same for all states.
         """
-        first_layers = [head[:2] for head in (self.A_head, self.V_head)]  # with their activations
+        first_layers = [layers[:-1] for layers in (self.A_head, self.V_head)]  # with their activations
         if self.quantiles_multiply_hidden_layers:
             of_heads = zip(first_layers, factors.chunk(2, dim=-1), strict=True)
             return [first(features).unsqueeze(1) * own_factors for first, own_factors in of_heads]
@@ -309,7 +307,7 @@ class IQN_Network(nn.Module):
         return torch.cos(tau.unsqueeze(1) * self.cosine_frequencies)
 
     def baseline(self, floats: Tensor) -> Tensor:
-        """The return (B,) expected of anybody: the expected reward of an action x the actions left in the mini-race.
+        """A fixed guess of the return (B,): the expected reward of an action x the actions left in the mini-race.
 
         The network then learns only what is better or worse than that, and starts near the truth.
         """
@@ -362,6 +360,7 @@ def target_quantiles(
             chosen = of_action(returns, returns.mean(dim=1).argmax(dim=1))
         else:
             chosen = returns.amax(dim=2)
+        assert batch.reward.shape == batch.gamma_n.shape == (len(chosen),)
         return batch.reward.unsqueeze(1) + batch.gamma_n.unsqueeze(1) * chosen
 
 
@@ -422,7 +421,7 @@ def of_action(returns: Tensor, action: Tensor) -> Tensor:
 
 
 # ------------------------------------------------------------------------------------------------------------ 4. loss
-# The quantile Huber loss itself stands in `quantile_loss`.
+# The quantile Huber loss itself is in `quantile_loss`.
 
 
 class IQNLoss(NamedTuple):
@@ -445,6 +444,9 @@ def iqn_loss(
 ) -> IQNLoss:
     """One step of the algorithm up to the gradient: targets, predictions, loss, its scaling and weighting.
 
+    This is the form to read. `IQNLearner.update` computes the same with the derivatives written out (`quantile_part`,
+    `feature_part`), which is faster; tests compare the two. `IQNLearner.evaluate` calls this one.
+
     Args:
         online: the network that learns, called as `IQN_Network.forward`.
         target: its slow copy, which values the next states.
@@ -460,6 +462,7 @@ def iqn_loss(
     loss = quantile_huber_loss(targets, predictions, tau, settings.iqn_kappa)
     if settings.use_target_self_loss_scaling:
         loss = loss * scaling.factors(targets, quantiles.target, settings, learning=learning)
+    assert loss.shape == batch.weight.shape == batch.action.shape
     mean_prediction = predictions.detach().mean(dim=1)
     return IQNLoss(
         total=(batch.weight * loss).sum(),

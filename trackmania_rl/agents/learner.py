@@ -31,6 +31,10 @@ from trackmania_rl.agents.radam import FlatRAdam
 from trackmania_rl.agents.recorded_step import RecordedStep
 from trackmania_rl.settings import AgentSettings
 
+AVERAGE_SPANS_ONE_IN = 10
+"""Early on, averaged weights span the last one in so many publications."""
+NORM_EPSILON = 1e-6
+"""As in torch's `clip_grad_norm_`."""
 LAST_LAYERS = ("A_head.2.", "V_head.2.")
 """Beginnings of the names of the parameters that make the heads' outputs."""
 
@@ -44,7 +48,7 @@ class UpdateMetrics(NamedTuple):
     td_error: Tensor  # (B,) |error of the mean|, the priorities of prioritized replay
 
 
-class _Pieces(NamedTuple):
+class _PortionFunctions(NamedTuple):
     """What is done with the portions of a batch, as it is or compiled."""
 
     targets: Callable[[Transitions, Quantiles], Tensor]
@@ -104,21 +108,23 @@ class IQNLearner:
             quantile_part(twin.network, workspace) for twin in (self._online_twin, self._target_twin)
         )
 
-        self._pieces = plain = _Pieces(self._targets_of, self._differentiate_portion, self._scaling.factors)
-        self._loss_of_portion: Callable[[Transitions, Quantiles], IQNLoss] = lambda batch, quantiles: (
+        self._portion_functions = plain = _PortionFunctions(
+            self._targets_of, self._differentiate_portion, self._scaling.factors
+        )
+        self._whole_batch_loss: Callable[[Transitions, Quantiles], IQNLoss] = lambda batch, quantiles: (
             self._differentiate(batch, quantiles, plain)
         )
-        self._move_weights_step = self._move_weights
-        self._step_of_portion: Callable[[Transitions, Quantiles], UpdateMetrics] = self._step
+        self._maybe_compiled_move_weights = self._move_weights
+        self._whole_batch_step: Callable[[Transitions, Quantiles], UpdateMetrics] = self._step
         if use_torch_compile:
             compiler = Compiler()
-            self._pieces = _Pieces(
+            self._portion_functions = _PortionFunctions(
                 compiler.compiled(plain.targets), compiler.compiled(plain.gradient), compiler.compiled(plain.factors)
             )
-            self._loss_of_portion = compiler.compiled(self._loss_of_portion)
-            self._move_weights_step = compiler.compiled(self._move_weights)
+            self._whole_batch_loss = compiler.compiled(self._whole_batch_loss)
+            self._maybe_compiled_move_weights = compiler.compiled(self._move_weights)
             if device.type == "cuda":
-                self._step_of_portion = RecordedStep(self._step, settings=lambda: self.settings)
+                self._whole_batch_step = RecordedStep(self._step, settings=lambda: self.settings)
 
     @property
     def evaluation_network(self) -> IQN_Network:
@@ -129,10 +135,11 @@ class IQNLearner:
         """Train the online network on one batch.
 
         Args:
-            batch: B transitions on the learner's device, with the attributes of `Transitions`.
+            batch: B transitions with the attributes of `Transitions`; they are copied to the learner's device where
+                the replay memory is kept elsewhere.
             learning_rate: of this step.
         """
-        batch = Transitions.from_batch(batch)
+        batch = Transitions.from_batch(batch, self._device)
         if self.settings.image_shift_px > 0:
             batch = with_shifted_images(batch, self.settings.image_shift_px, self._generator)
         self._renew_heads()
@@ -143,7 +150,7 @@ class IQNLearner:
             epsilon=self.settings.adam_epsilon,
             decay=learning_rate * self.settings.weight_decay_lr_ratio,
         )
-        step = self._step_of_portion if self._is_one_portion(batch) else self._step
+        step = self._whole_batch_step if self._is_one_portion(batch) else self._step
         metrics = step(batch, quantiles)
         self.updates += 1
         return metrics
@@ -163,7 +170,7 @@ class IQNLearner:
     @torch.no_grad()
     def evaluate(self, batch: Any) -> Tensor:
         """The loss (), summed over the batch as of `update`, without learning from it."""
-        batch = Transitions.from_batch(batch)
+        batch = Transitions.from_batch(batch, self._device)
         quantiles = draw_quantiles(len(batch.action), self.settings, self._generator)
         for network in (self.online, self.target):
             silence_noise(network)
@@ -183,7 +190,8 @@ class IQNLearner:
         early on, while the weights improve fast, it follows closely.
         """
         self._n_averaged += 1
-        share = max(1 - self.settings.evaluation_weights_decay, 10 / (10 + self._n_averaged))
+        share_early_on = AVERAGE_SPANS_ONE_IN / (AVERAGE_SPANS_ONE_IN + self._n_averaged)
+        share = max(1 - self.settings.evaluation_weights_decay, share_early_on)
         self._averaged_weights.lerp_(self._weights, share)
 
     @torch.no_grad()
@@ -272,27 +280,27 @@ class IQNLearner:
             part.prepare()
         self._gradient.zero_()
         if self._is_one_portion(batch):
-            loss = self._loss_of_portion(batch, quantiles)
+            loss = self._whole_batch_loss(batch, quantiles)
         else:
-            loss = self._differentiate(batch, quantiles, self._pieces)
+            loss = self._differentiate(batch, quantiles, self._portion_functions)
             self._online_twin.return_gradient()
-        grad_norm = self._move_weights_step()
+        grad_norm = self._maybe_compiled_move_weights()
         return UpdateMetrics(loss.total, grad_norm, loss.mean_q, loss.td_error)
 
-    def _differentiate(self, batch: Transitions, quantiles: Quantiles, pieces: _Pieces) -> IQNLoss:
+    def _differentiate(self, batch: Transitions, quantiles: Quantiles, functions: _PortionFunctions) -> IQNLoss:
         """The loss; its gradient is added to `self._gradient`.
 
         What `iqn_loss` and autograd do, but in portions, and with the derivatives of the loss and of the network
         written out (`quantile_part`, `feature_part`).
         """
         parts = self._portions(batch)
-        targets = torch.cat([pieces.targets(batch.of(states), quantiles.of(states)) for states in parts])
+        targets = torch.cat([functions.targets(batch.of(states), quantiles.of(states)) for states in parts])
         factors = batch.weight
         if self.settings.use_target_self_loss_scaling:
-            factors = factors * pieces.factors(targets, quantiles.target, self.settings, learning=True)
+            factors = factors * functions.factors(targets, quantiles.target, self.settings, learning=True)
         losses, mean_predictions = zip(
             *(
-                pieces.gradient(batch.of(states), quantiles.of(states).prediction, targets[states], factors[states])
+                functions.gradient(batch.of(states), quantiles.of(states).prediction, targets[states], factors[states])
                 for states in parts
             ),
             strict=True,
@@ -324,7 +332,7 @@ class IQNLearner:
 
         Args:
             portion: B transitions.
-            tau: (B, N), quantiles of the predictions.
+            tau: (B, N), or (1, N), quantiles of the predictions.
             targets: (B, M).
             factors: (B,), of the transitions' losses.
 
@@ -354,5 +362,5 @@ class IQNLearner:
         norm = torch.linalg.vector_norm(
             self._gradient.clamp_(-self.settings.clip_grad_value, self.settings.clip_grad_value)
         )
-        self._gradient.mul_((self.settings.clip_grad_norm / (norm + 1e-6)).clamp_max(1))
+        self._gradient.mul_((self.settings.clip_grad_norm / (norm + NORM_EPSILON)).clamp_max(1))
         return norm

@@ -15,11 +15,11 @@ class MeanValues:
     """What `IQN_Network.values` computes, faster where the same weights value many states.
 
     The quantiles are fixed, so what `iqn_fc` makes of them is a constant, as is the last layer with dueling folded into
-    it; the heads' first layers are one matrix product. Rows stand as columns: with few of them that is the faster form
-    of the product. Where quantiles multiply the hidden layers, their mean factors go into the last layer as well, and a
+    it; the heads' first layers are one matrix product. Products are computed transposed, which is faster for few
+    rows. Where quantiles multiply the hidden layers, their mean factors go into the last layer as well, and a
     state is one row, not K.
 
-    Shapes as in `iqn`; K quantiles, H the width of one head.
+    Shapes as in `iqn`; K quantiles, U units of one head's hidden layer.
 
     Args:
         network: its parameters are flattened (`flatten_parameters`). When weights changed, call `prepare`.
@@ -36,8 +36,8 @@ class MeanValues:
         flatten_parameters(network)
         of = network.get_parameter
         self._hidden = (
-            as_one(of("A_head.0.weight"), of("V_head.0.weight")),  # (2H, D)
-            as_one(of("A_head.0.bias"), of("V_head.0.bias")).unsqueeze(1),  # (2H, 1)
+            as_one(of("A_head.0.weight"), of("V_head.0.weight")),  # (2U, D)
+            as_one(of("A_head.0.bias"), of("V_head.0.bias")).unsqueeze(1),  # (2U, 1)
         )
         self.prepare()
 
@@ -47,10 +47,10 @@ class MeanValues:
         of = self._network.get_parameter
         self._features.prepare()
         self._hidden_weight, self._hidden_bias = (tensor.to(self._dtype) for tensor in self._hidden)
-        factors = self._network.iqn_fc(self._cosines)  # (K, D or 2H)
+        factors = self._network.iqn_fc(self._cosines)  # (K, D or 2U)
         weight, bias = of("A_head.2.weight"), of("A_head.2.bias")
         centered = weight - weight.mean(dim=0)
-        self._last_weight = torch.cat((centered, of("V_head.2.weight").expand_as(centered)), dim=1)  # (A, 2H)
+        self._last_weight = torch.cat((centered, of("V_head.2.weight").expand_as(centered)), dim=1)  # (A, 2U)
         self._last_bias = bias - bias.mean() + of("V_head.2.bias")  # (A,)
         if self._network.quantiles_multiply_hidden_layers:
             self._last_weight *= factors.mean(dim=0)
@@ -62,7 +62,7 @@ class MeanValues:
         """Mean returns of all actions.
 
         Args:
-            img: (B, 1, H, W) uint8.
+            img: (B, S, H, W) uint8.
             floats: (B, F) float32.
 
         Returns:
@@ -73,6 +73,6 @@ class MeanValues:
         if not self._network.quantiles_multiply_hidden_layers:
             rows = (rows.unsqueeze(2) * self._factors).flatten(1)  # (D, B K)
         hidden = F.leaky_relu_(torch.addmm(self._hidden_bias, self._hidden_weight, rows), LEAKY_RELU_SLOPE)
-        mean_hidden = hidden.view(len(hidden), len(floats), -1).mean(dim=2, dtype=torch.float32)  # (2H, B)
+        mean_hidden = hidden.view(len(hidden), len(floats), -1).mean(dim=2, dtype=torch.float32)  # (2U, B)
         values = torch.addmm(self._last_bias, mean_hidden.t(), self._last_weight.t())
         return values + self._network.baseline(floats).unsqueeze(1)

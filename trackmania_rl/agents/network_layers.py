@@ -1,4 +1,4 @@
-"""The layers of the network behind its images: float layers, dueling heads, and heads with other weights.
+"""The layers of the network after its images: float layers, dueling heads, and heads with other weights.
 
 A head's layer may compute with other weights than those that are learned, its *effective* weights: with noise added
 (`NoisyLinear`), or of limited norm (`SpectralLinear`). Both are functions of the parameters alone, so a network with

@@ -12,7 +12,7 @@ from trackmania_rl.agents.plain_twin import PlainTwin
 
 
 class NoisyValues:
-    """What `MeanValues` computes, with noise in the weights that is drawn anew every so many calls.
+    """What `MeanValues` computes, with noise in the weights that is drawn again every so many calls.
 
     Within one draw the driver errs in one direction, which leads further than a new random choice at each action. All
     states of a batch share the noise: with a draw for each game, the batch would take as many passes.

@@ -42,7 +42,7 @@ class PlainTwin:
         self.refresh()
 
     def refresh(self) -> None:
-        """Compute the effective weights anew; the twin's gradients begin at zero."""
+        """Compute the effective weights again; the twin's gradients begin at zero."""
         if self.is_source:
             return
         self._effective = self._effective_weights()

@@ -25,12 +25,13 @@ def quantile_huber_loss(targets: Tensor, predictions: Tensor, tau: Tensor, kappa
     Args:
         targets: (B, M).
         predictions: (B, N).
-        tau: (B, N), the quantiles of the predictions.
+        tau: (B, N), the quantiles of the predictions; (1, N) where all states have the same.
         kappa: where the Huber loss passes from square to linear, in units of reward.
 
     Returns:
         (B,): the sum over predictions of the mean over targets.
     """
+    _check_shapes(targets, predictions, tau)
     targets, predictions = torch.broadcast_tensors(targets.unsqueeze(2), predictions.unsqueeze(1))  # (B, M, N)
     huber = F.huber_loss(predictions, targets, reduction="none", delta=kappa) / kappa
     share = (tau.unsqueeze(1) - (targets < predictions).float()).abs()  # tau below the target, 1 - tau above
@@ -45,18 +46,26 @@ def quantile_huber_gradient(targets: Tensor, predictions: Tensor, tau: Tensor, k
     Args:
         targets: (B, M).
         predictions: (B, N).
-        tau: (B, N), the quantiles of the predictions.
+        tau: (B, N), the quantiles of the predictions; (1, N) where all states have the same.
         kappa: where the Huber loss passes from square to linear.
 
     Returns:
         The losses (B,), and their gradients (B, N) with respect to the predictions.
     """
+    _check_shapes(targets, predictions, tau)
     error = targets.unsqueeze(2) - predictions.unsqueeze(1)  # (B, M, N)
     share = (tau.unsqueeze(1) - (error < 0).float()).abs_()
     clipped = error.clamp(-kappa, kappa)
     slope = share.mul_(clipped).div_(kappa * targets.shape[1])
     losses = (slope * error.sub_(clipped, alpha=0.5)).sum(dim=(1, 2))
     return losses, slope.sum(dim=1).neg_()
+
+
+def _check_shapes(targets: Tensor, predictions: Tensor, tau: Tensor) -> None:
+    """Stop a swapped axis, with which the loss would still be computed."""
+    assert targets.ndim == predictions.ndim == tau.ndim == 2
+    assert len(targets) == len(predictions)
+    assert tau.shape in (predictions.shape, (1, predictions.shape[1]))
 
 
 class SelfLossScaling:
@@ -83,7 +92,7 @@ class SelfLossScaling:
 
         Args:
             targets: (B, M).
-            tau: (B, M), their quantiles.
+            tau: (B, M), their quantiles; (1, M) where all states have the same.
             settings: kappa, clamp ratio and rate.
             learning: whether the running means move.
         """

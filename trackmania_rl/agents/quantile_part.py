@@ -1,16 +1,16 @@
-"""The part of the network behind the features, with its derivative written out.
+"""The part of the network after the features, with its derivative written out.
 
 The layers are few and simple, so their derivatives are written down instead of recorded by autograd. That computes the
 same (tests compare it with autograd through `IQN_Network.forward`) and saves what autograd cannot know:
 
-- Both heads read the same rows, so their first layers are one matrix product with one weight (2H, D). It needs no copy:
+- Both heads read the same rows, so their first layers are one matrix product with one weight (2U, D). It needs no copy:
   the network's parameters lie in memory in that order (`IQN_Network.parameters_side_by_side`).
 - Dueling is linear: A - mean(A) is a product with a constant centering matrix, which goes into the last layer's weight.
 - The loss looks at one action per state, so a prediction needs one row of those weights, not all.
 - Where quantiles multiply the hidden layers, they may as well multiply the last layer's weights: then no state is
   looked at once for each quantile (`HiddenLayerQuantiles`).
 
-Shapes as in `iqn`: B batch, N quantiles, A actions, D features, E cosines; H is the width of one head, R = B N.
+Shapes as in `iqn`: B batch, N quantiles, A actions, D features, E cosines, U units of one head's hidden layer, R = B N.
 """
 
 from __future__ import annotations
@@ -81,10 +81,10 @@ class QuantilePart(ABC):
         self.features = FeaturePart(network, workspace.dtype)
         embedding, heads = network.iqn_fc[0], (network.A_head, network.V_head)
         self._frequencies = network.cosine_frequencies
-        self._embedding_weights = _values(embedding)  # (D or 2H, E), (D or 2H,)
-        self._hidden_weights = _side_by_side(*(_values(head[0]) for head in heads))  # (2H, D), (2H,)
+        self._embedding_weights = _values(embedding)  # (D or 2U, E), (D or 2U,)
+        self._hidden_weights = _side_by_side(*(_values(head[0]) for head in heads))  # (2U, D), (2U,)
         self.prepare()
-        self._advantage, self._value = (_values(head[-1]) for head in heads)  # (A, H), (A,); (1, H), (1,)
+        self._advantage, self._value = (_values(head[-1]) for head in heads)  # (A, U), (A,); (1, U), (1,)
         # The matrix that subtracts the mean over actions: returns = centering x advantages + value.
         n_actions = network.n_actions
         self._centering = torch.eye(n_actions, device=self._frequencies.device) - 1 / n_actions
@@ -135,29 +135,29 @@ class QuantilePart(ABC):
         return self._network.actions_left(floats)
 
     def _factors(self, tau: Tensor) -> tuple[Tensor, Tensor]:
-        """Cosines (R, E) and factors (R, D or 2H) of quantiles (B, N), R = B N."""
+        """Cosines (R, E) and factors (R, D or 2U) of quantiles (B, N), R = B N."""
         cosines = self._workspace.take("cosines", (tau.numel(), len(self._frequencies)))
         torch.cos(tau.reshape(-1, 1) * self._frequencies, out=cosines)
         return cosines, linear_leaky_relu(cosines, *self._embedding)
 
     def _last_layer(self, centering: Tensor) -> tuple[Tensor, Tensor]:
-        """Weight (n, 2H) and bias (n,) that make returns out of both heads' hidden layers, for n rows of centering."""
+        """Weight (n, 2U) and bias (n,) that make returns out of both heads' hidden layers, for n rows of centering."""
         (advantage_weight, advantage_bias), (value_weight, value_bias) = self._advantage, self._value
         centered = torch.mm(centering, advantage_weight)
         weight = torch.cat((centered, value_weight.expand_as(centered)), dim=1)
         return weight, torch.addmv(value_bias, centering, advantage_bias)
 
-    def _backward_last_layer(self, of_weight: Tensor, of_bias: Tensor, centering: Tensor) -> None:
-        """From the gradients of each state's own weight (B, 2H) and bias (B,), and (B, A)."""
-        of_advantage, of_value = of_weight.chunk(2, dim=1)
-        self._advantage_gradient[0].addmm_(centering.t(), of_advantage)
-        self._advantage_gradient[1].addmv_(centering.t(), of_bias)
-        self._value_gradient[0].add_(of_value.sum(dim=0))
-        self._value_gradient[1].add_(of_bias.sum())
+    def _backward_last_layer(self, grad_weight: Tensor, grad_bias: Tensor, centering: Tensor) -> None:
+        """From the gradients of each state's own weight (B, 2U) and bias (B,), and (B, A)."""
+        grad_advantage, grad_value = grad_weight.chunk(2, dim=1)
+        self._advantage_gradient[0].addmm_(centering.t(), grad_advantage)
+        self._advantage_gradient[1].addmv_(centering.t(), grad_bias)
+        self._value_gradient[0].add_(grad_value.sum(dim=0))
+        self._value_gradient[1].add_(grad_bias.sum())
 
 
 class FeatureQuantiles(QuantilePart):
-    """Of a network whose quantiles multiply the features: every state passes as often as it has quantiles.
+    """For networks whose quantiles multiply the features: each state passes the heads once for each quantile.
 
     That is three quarters of the arithmetic of an update. Large results are written where those of the update before
     were, instead of into fresh memory, which an operating system hands out page by page, more slowly than a processor
@@ -176,7 +176,7 @@ class FeatureQuantiles(QuantilePart):
     def forward(self, features: Tensor, floats: Tensor, tau: Tensor, action: Tensor) -> Tensor:
         """See the base class."""
         centering = self._centering[action]  # (B, A)
-        weight, bias = self._last_layer(centering)  # of the state's own action: (B, 2H), (B,)
+        weight, bias = self._last_layer(centering)  # of the state's own action: (B, 2U), (B,)
         layers = self._hidden(features, tau)
         self._recorded = features, centering, weight, *layers
         hidden = layers[-1].float().view(*tau.shape, -1)
@@ -188,8 +188,8 @@ class FeatureQuantiles(QuantilePart):
         """See the base class."""
         features, centering, weight, cosines, factors, rows, hidden = self._recorded
         per_state = (*grad_returns.shape, -1)
-        of_weight = torch.bmm(grad_returns.unsqueeze(1), hidden.float().view(per_state)).squeeze(1)
-        self._backward_last_layer(of_weight, grad_returns.sum(dim=1), centering)
+        grad_weight = torch.bmm(grad_returns.unsqueeze(1), hidden.float().view(per_state)).squeeze(1)
+        self._backward_last_layer(grad_weight, grad_returns.sum(dim=1), centering)
 
         grad_hidden = self._workspace.take("grad_hidden", hidden.shape)
         torch.mul(grad_returns.unsqueeze(2), weight.unsqueeze(1), out=grad_hidden.view(per_state))
@@ -209,7 +209,7 @@ class FeatureQuantiles(QuantilePart):
         """All results up to the heads' first layers, from features (B, D) and quantiles (B, N).
 
         Returns:
-            cosines (R, E), factors (R, D), rows (R, D), hidden (R, 2H).
+            cosines (R, E), factors (R, D), rows (R, D), hidden (R, 2U).
         """
         cosines, factors = self._factors(tau)
         rows = self._workspace.take("rows", factors.shape)
@@ -219,7 +219,7 @@ class FeatureQuantiles(QuantilePart):
 
 
 class HiddenLayerQuantiles(QuantilePart):
-    """Of a network whose quantiles multiply the heads' hidden layers, with the same quantiles for all states.
+    """For networks whose quantiles multiply the heads' hidden layers, with the same quantiles for all states.
 
     The returns of an action are sum_h weight_h x hidden_h x factor_h(tau). The factors go with the weights where those
     of all actions are wanted, and `shares` are weight x hidden where it is one action's.
@@ -229,10 +229,10 @@ class HiddenLayerQuantiles(QuantilePart):
     def __call__(self, img: Tensor, floats: Tensor, tau: Tensor) -> Tensor:
         """See the base class."""
         assert len(tau) == 1, "all states have the same quantiles"
-        weight, bias = self._last_layer(self._centering)  # (A, 2H), (A,)
-        hidden = self._hidden(self.features.forward(img, floats, recorded=False))  # (B, 2H)
-        factors = self._factors(tau)[1]  # (N, 2H)
-        weights = (factors.unsqueeze(1) * weight).flatten(0, 1)  # (N A, 2H)
+        weight, bias = self._last_layer(self._centering)  # (A, 2U), (A,)
+        hidden = self._hidden(self.features.forward(img, floats, recorded=False))  # (B, 2U)
+        factors = self._factors(tau)[1]  # (N, 2U)
+        weights = (factors.unsqueeze(1) * weight).flatten(0, 1)  # (N A, 2U)
         returns = product(hidden, weights.to(hidden.dtype).t()).float().view(len(hidden), tau.shape[1], -1)
         return returns + (bias + self._network.baseline(floats)[:, None, None])
 
@@ -241,9 +241,9 @@ class HiddenLayerQuantiles(QuantilePart):
         """See the base class."""
         assert len(tau) == 1, "all states have the same quantiles"
         centering = self._centering[action]  # (B, A)
-        weight, bias = self._last_layer(centering)  # of the state's own action: (B, 2H), (B,)
-        cosines, factors = self._factors(tau)  # (N, E), (N, 2H)
-        hidden = self._hidden(features)  # (B, 2H)
+        weight, bias = self._last_layer(centering)  # of the state's own action: (B, 2U), (B,)
+        cosines, factors = self._factors(tau)  # (N, E), (N, 2U)
+        hidden = self._hidden(features)  # (B, 2U)
         shares = weight * hidden
         self._recorded = features, centering, weight, cosines, factors, hidden, shares
         returns = torch.mm(shares, factors.float().t())
@@ -253,20 +253,20 @@ class HiddenLayerQuantiles(QuantilePart):
     def backward(self, grad_returns: Tensor) -> Tensor:
         """See the base class."""
         features, centering, weight, cosines, factors, hidden, shares = self._recorded
-        grad_shares = torch.mm(grad_returns, factors.float())  # (B, 2H)
+        grad_shares = torch.mm(grad_returns, factors.float())  # (B, 2U)
         self._backward_last_layer(grad_shares * hidden, grad_returns.sum(dim=1), centering)
 
         grad_hidden = (grad_shares * weight).to(hidden.dtype)
         leaky_relu_backward_(grad_hidden, hidden, LEAKY_RELU_SLOPE, True, grad_input=grad_hidden)
         _backward_layer(grad_hidden, features.to(hidden.dtype), self._hidden_gradient)
 
-        grad_factors = torch.mm(grad_returns.t(), shares).to(factors.dtype)  # (N, 2H)
+        grad_factors = torch.mm(grad_returns.t(), shares).to(factors.dtype)  # (N, 2U)
         leaky_relu_backward_(grad_factors, factors, LEAKY_RELU_SLOPE, True, grad_input=grad_factors)
         _backward_layer(grad_factors, cosines, self._embedding_gradient)
         return product(grad_hidden, self._hidden_layers[0])
 
     def _hidden(self, features: Tensor) -> Tensor:
-        """The hidden layers of both heads (B, 2H)."""
+        """The hidden layers of both heads (B, 2U)."""
         return linear_leaky_relu(features.to(self._workspace.dtype), *self._hidden_layers)
 
 
@@ -281,9 +281,9 @@ Layer = tuple[Tensor, Tensor]
 
 
 def _backward_layer(grad_outputs: Tensor, inputs: Tensor, gradient: Layer) -> None:
-    of_weight, of_bias = gradient
-    of_weight.add_(product(grad_outputs.t(), inputs))
-    of_bias.add_(grad_outputs.sum(dim=0))
+    grad_weight, grad_bias = gradient
+    grad_weight.add_(product(grad_outputs.t(), inputs))
+    grad_bias.add_(grad_outputs.sum(dim=0))
 
 
 def _side_by_side(first: Layer, second: Layer) -> Layer:

@@ -26,7 +26,7 @@ class FlatRAdam:
         self._mean_square = torch.zeros_like(weights)
         self._scratch = torch.empty_like(weights)
         self._steps = 0
-        # The step's numbers lie on the device, where a compiled or recorded update reads them anew each time.
+        # The step's numbers lie on the device, where a compiled or recorded update reads them again each time.
         self._root_factor, self._root_offset, self._kept_share = (weights.new_zeros(()) for _ in range(3))
 
     def step(

@@ -32,7 +32,7 @@ class RecordedStep:
 
     Args:
         function: of tensors, and tuples of tensors.
-        settings: gives what else the function depends on; for a new object it is recorded anew.
+        settings: gives what else the function depends on; for a new object it is recorded again.
     """
 
     def __init__(self, function: Callable[..., Any], settings: Callable[[], object]) -> None:

@@ -1,5 +1,6 @@
 """Columnar replay: every race is stored once, and a transition is a row number.
 
+* `placement` chooses the device that keeps the memory;
 * `row_ring` holds the rows (one per decision of a race) in a ring of preallocated columns;
 * `transition_storage` is torchrl's view of one side (train or test): the row numbers that may be drawn from it;
 * `proportional_sampler` draws them, evenly or by priority;

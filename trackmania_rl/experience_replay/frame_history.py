@@ -1,4 +1,7 @@
-"""Several frames of a race as one image, put together when a batch is drawn: each frame is stored once."""
+"""Several frames of a race as one image, put together when a batch is drawn: each frame is stored once.
+
+Shapes: B transitions, S frames of an image, H and W its height and width.
+"""
 
 from __future__ import annotations
 

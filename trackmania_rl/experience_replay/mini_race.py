@@ -14,9 +14,6 @@ from tensordict import TensorClass, TensorDict
 
 from trackmania_rl.settings import ReplaySettings
 
-MINI_RACE_TIME_FEATURE = 0
-"""The first float of a state is the time elapsed in the mini-race, in actions: 0 while driving, set when sampled."""
-
 
 @dataclass
 class MiniRaceRules:
@@ -56,6 +53,12 @@ class MiniRaceRules:
             oversample_maximum_term_steps=settings.oversample_maximum_term_steps,
         )
 
+    def follow(self, settings: ReplaySettings) -> None:
+        """Take over an edited configuration; the discount has a schedule of its own."""
+        self.duration_actions = settings.temporal_mini_race_duration_actions
+        self.oversample_long_term_steps = settings.oversample_long_term_steps
+        self.oversample_maximum_term_steps = settings.oversample_maximum_term_steps
+
     def draw_elapsed_actions(self, n: int, generator: torch.Generator | None, device: torch.device) -> torch.Tensor:
         """(n,) int64: times already elapsed, from 0 to `duration_actions - 1`.
 
@@ -73,7 +76,7 @@ class MiniRaceBatch(TensorClass):
 
     Attributes:
         state_img: (B, S, H, W) uint8, S frames of which the newest is last; H = W = 0 without an image.
-        state_float: (B, F) float32; the elapsed time stands in float `MINI_RACE_TIME_FEATURE`.
+        state_float: (B, F) float32; the elapsed time is float `ELAPSED_ACTIONS_FLOAT`.
         action: (B,) int64.
         reward: (B,) float32: discounted n-step sum, shaping included.
         next_state_img: like `state_img`. Without meaning where `gamma_n` is 0.

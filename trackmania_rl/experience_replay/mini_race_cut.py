@@ -2,6 +2,8 @@
 
 In host memory a compiled loop goes over the transitions: a batch of 64 without images is drawn in less than half of the
 time that the forty operations on whole tensors take, which a GPU needs.
+
+Shapes, in all comments: B transitions, F floats, n the largest number of steps of a transition.
 """
 
 from __future__ import annotations
@@ -13,11 +15,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from trackmania_rl.experience_replay.mini_race import MINI_RACE_TIME_FEATURE, MiniRaceBatch, MiniRaceRules
+from trackmania_rl import policy
+from trackmania_rl.compiled import compiler_for
+from trackmania_rl.experience_replay.mini_race import MiniRaceBatch, MiniRaceRules
 from trackmania_rl.experience_replay.row_ring import RowRing
-from trackmania_rl.simulator.compiled import compiler_for
+from trackmania_rl.policy import ELAPSED_ACTIONS_FLOAT
 
-_compiled = compiler_for("mini_race_cut", [Path(__file__)])
+_compiled = compiler_for("mini_race_cut", [Path(__file__), Path(policy.__file__)])
 
 
 def cut_on_host(row_ids: torch.Tensor, elapsed: torch.Tensor, ring: RowRing, rules: MiniRaceRules) -> MiniRaceBatch:
@@ -59,7 +63,7 @@ def cut_on_host(row_ids: torch.Tensor, elapsed: torch.Tensor, ring: RowRing, rul
 def cut_on_device(
     row_ids: torch.Tensor, elapsed: torch.Tensor, ring: RowRing, rules: MiniRaceRules, n_steps_max: int
 ) -> MiniRaceBatch:
-    """The same on any device: no loop, no word to the host.
+    """The same on any device: no Python loop, and nothing that waits for the device.
 
     Args:
         row_ids: (B,) int64, rows at which transitions start.
@@ -68,26 +72,27 @@ def cut_on_device(
         rules: discount and mini-races at this moment.
         n_steps_max: the largest `n_steps` in the ring.
     """
+    assert elapsed.shape == row_ids.shape
     columns, capacity = ring.columns, ring.capacity
     n_transitions = len(row_ids)
-    position = row_ids % capacity
-    to_finish = columns.steps_to_finish.take(position)
-    left = rules.duration_actions - elapsed
-    n_steps = torch.minimum(columns.n_steps.take(position), left)
-    terminal = n_steps >= torch.minimum(to_finish, left)
+    position = row_ids % capacity  # (B,)
+    to_finish = columns.steps_to_finish.take(position)  # (B,)
+    left = rules.duration_actions - elapsed  # (B,)
+    n_steps = torch.minimum(columns.n_steps.take(position), left)  # (B,) after the cut
+    terminal = n_steps >= torch.minimum(to_finish, left)  # (B,)
     gamma_n = torch.where(terminal, 0.0, torch.pow(rules.gamma, n_steps))
 
     # The finish has no row: its predecessor stands in, so that no row of another race is ever shown as a next state.
     next_position = (position + torch.minimum(n_steps, to_finish - 1)) % capacity
-    both = torch.cat((position, next_position))
+    both = torch.cat((position, next_position))  # (2B,) states, then next states
     frames = columns.frames.index_select(0, both)
     floats = columns.state_floats.index_select(0, both)
-    floats[:, MINI_RACE_TIME_FEATURE] = torch.cat((elapsed, elapsed + n_steps))
+    floats[:, ELAPSED_ACTIONS_FLOAT] = torch.cat((elapsed, elapsed + n_steps))
     potential, next_potential = columns.potentials.take(both).split(n_transitions)
 
-    step = torch.arange(n_steps_max, device=ring.device)
-    step_reward = columns.rewards.take((position[:, None] + step) % capacity)
-    # where() rather than a product: what lies behind the transition may be uninitialised, thus not even a number.
+    step = torch.arange(n_steps_max, device=ring.device)  # (n,)
+    step_reward = columns.rewards.take((position[:, None] + step) % capacity)  # (B, n)
+    # where() rather than a product: what comes after the transition may be uninitialised, thus not even a number.
     discounted = torch.where(step < n_steps[:, None], step_reward * torch.pow(rules.gamma, step), 0.0)
     return MiniRaceBatch.of(
         state_img=frames[:n_transitions],
@@ -149,7 +154,7 @@ def _cut(
         action[i] = actions[row]
         next_position[i] = next_row
         state_float[i] = state_floats[row]
-        state_float[i, MINI_RACE_TIME_FEATURE] = elapsed[i]
+        state_float[i, ELAPSED_ACTIONS_FLOAT] = elapsed[i]
         next_state_float[i] = state_floats[next_row]
-        next_state_float[i, MINI_RACE_TIME_FEATURE] = elapsed[i] + n
+        next_state_float[i, ELAPSED_ACTIONS_FLOAT] = elapsed[i] + n
     return position, next_position, state_float, action, reward, next_state_float, gamma_n, weight

@@ -93,6 +93,9 @@ class RowRing:
         image_size_px: (height, width) of a frame; (0, 0) for no image.
         device: where the columns live.
 
+    Raises:
+        ValueError: if there is no room for a row, or states have no float.
+
     Attributes:
         columns: the rows, by position.
         writable: the columns by their names, over the same memory; arrays where it is the host's, see `writable`.
@@ -136,7 +139,7 @@ class RowRing:
         return sum(column.nbytes for column in row.by_name().values())
 
     def append(self, race: RowColumns[torch.Tensor] | RowColumns[npt.NDArray[Any]]) -> range:
-        """Store a race behind the others, over the oldest rows where the ring is full.
+        """Store a race after the others, over the oldest rows where the ring is full.
 
         Of a race longer than the whole ring only the end stays.
 
@@ -187,7 +190,7 @@ class RowRing:
             self.writable = _writable_columns(self.columns)
 
     def state_dict(self) -> dict[str, Any]:
-        """The filled rows, oldest first, in host memory, and where they stand: tensors and whole numbers only."""
+        """The filled rows, oldest first, in host memory, and their numbers: tensors and whole numbers only."""
         with self.lock:
             columns = {
                 name: torch.cat([piece.cpu() for _, piece in _pieces(column, self.first_row, self.end_row)])
@@ -228,7 +231,7 @@ class RowRing:
 
 
 def writable(tensor: torch.Tensor) -> torch.Tensor | npt.NDArray[Any]:
-    """The same memory to write to: an array where it is the host's, as numpy writes a few values sooner than torch."""
+    """The same memory to write to: an array where it is the host's, since numpy is faster at small writes."""
     return tensor.numpy() if tensor.device.type == "cpu" else tensor
 
 

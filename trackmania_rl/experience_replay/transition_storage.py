@@ -68,11 +68,11 @@ class TransitionStorage(Storage):
         return self.row_ids[index]
 
     def set(self, cursor: Any, data: Any, *, set_cursor: bool = True) -> None:
-        """Refused: rows are only added behind the others."""
-        raise TypeError("transitions are added behind the others: use extend()")
+        """Refused: rows are only added after the others."""
+        raise TypeError("transitions are added after the others: use extend()")
 
     def append(self, row_ids: npt.NDArray[np.int64]) -> int:
-        """Add transitions behind the others, except those whose rows are already overwritten.
+        """Add transitions after the others, except those whose rows are already overwritten.
 
         Args:
             row_ids: (n,) int64, ascending and above all that are there.

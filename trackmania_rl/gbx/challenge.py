@@ -203,7 +203,7 @@ def _block(block: MapBlock) -> Block:
 
 
 def _medal_times(nodes: list[CGameHeader]) -> MedalTimes:
-    """The times stand in a node of their own; -1 is none, and so is 0.
+    """The times are in a node of their own; -1 is none, and so is 0.
 
     Medals below the author's time are none either: on platform maps they count respawns.
     """

@@ -117,7 +117,7 @@ def parse_gbx(data: bytes, path: Path) -> GbxFile:
         reason = str(error) if isinstance(error, _DamagedError) else f"{type(error).__name__}: {error}"
         raise GbxError(
             f"{path}: {kind_of(class_id)}, but not a readable one ({reason}); supported are maps, replays and ghosts "
-            "of TrackMania Nations Forever and United Forever. Get the file anew if it may be damaged"
+            "of TrackMania Nations Forever and United Forever. Get the file again if it may be damaged"
         ) from error
     return GbxFile(path, class_id, content, header)
 

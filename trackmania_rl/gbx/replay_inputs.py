@@ -6,7 +6,7 @@ event `_FakeIsRaceRunning`, usually at 0; replays recorded by TMInterface have i
 
 What does not survive ghost -> script -> ghost, because a script cannot say it:
 
-* the game's own events (names beginning with "_"): `_FakeIsRaceRunning` and `_FakeFinishLine` are made anew, and
+* the game's own events (names beginning with "_"): `_FakeIsRaceRunning` and `_FakeFinishLine` are made again, and
   `_FakeDontInverseAxis` is applied to the analog values;
 * milliseconds within a tick, which only respawns have (and all inputs of some older games): scripts count in ticks;
 * what was pressed before the start: it becomes one event per input at the start, the last value of each;

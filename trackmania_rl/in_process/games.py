@@ -18,7 +18,7 @@ from trackmania_rl.feature_kernel import CAR_COLUMNS
 from trackmania_rl.features import ObservationLayout, keys_of_actions
 from trackmania_rl.in_process.observing import NOT_FINITE, RaceMemory, observe
 from trackmania_rl.policy import BatchDecision, Policy
-from trackmania_rl.protocol.messages import KeyState
+from trackmania_rl.protocol.messages import key_states
 from trackmania_rl.settings import GameSettings, MapEntry, ObservationSettings
 from trackmania_rl.simulator.inputs import controls_of_keys
 from trackmania_rl.simulator.race_batch import RaceBatch, RaceState, TrackForBatch
@@ -69,9 +69,7 @@ class InProcessGames:
         self._maps_folder = maps_folder
         self._look = self.layout.look()
         self._keys = keys_of_actions(game.inputs)
-        self._controls = np.array(
-            [controls_of_keys(KeyState(keys.left, keys.right, keys.accelerate, keys.brake)) for keys in game.inputs]
-        )
+        self._controls = np.array([controls_of_keys(keys) for keys in key_states(game.inputs)])
         n_states = game.cutoff_race_longer_than_ms // game.ms_per_action + 2
         self._races = RaceBatch(n_games)
         self._memory = RaceMemory.of_games(n_games, n_states, self.layout.n_previous_actions, self._keys.shape[1])
@@ -94,7 +92,8 @@ class InProcessGames:
         Args:
             game: which game.
             map_entry: the map.
-            states: where the race begins, and what it leaves for others; None at the start line, and nothing.
+            states: where the race starts, and what it saves for later ones; None: it starts at the start line
+                and saves nothing.
 
         Raises:
             UserError: if track or reference line can't be used.

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trackmania_rl import feature_kernel
+from trackmania_rl.compiled import compiler_for
 from trackmania_rl.feature_kernel import (
     BEFORE_FIRST_STATE,
     GEARBOX_STATE_WORD,
@@ -23,7 +24,7 @@ from trackmania_rl.feature_kernel import (
     fill_features,
 )
 from trackmania_rl.features import FeatureMemory
-from trackmania_rl.simulator.compiled import compiler_for
+from trackmania_rl.protocol import state_blob
 from trackmania_rl.tmi_interaction import cutoffs
 from trackmania_rl.tmi_interaction.cutoffs import CutoffRules, judge
 from trackmania_rl.tmi_interaction.race_results import RaceColumns
@@ -35,7 +36,8 @@ NOT_FINITE: Final = -1
 
 _compiled = compiler_for(
     "in_process",
-    [Path(str(module.__file__)) for module in (feature_kernel, cutoffs, virtual_checkpoints)] + [Path(__file__)],
+    [Path(__file__)]
+    + [Path(str(module.__file__)) for module in (feature_kernel, state_blob, cutoffs, virtual_checkpoints)],
 )
 
 
@@ -46,7 +48,7 @@ class RaceMemory(NamedTuple):
         zone_idx: (K,) int64, the current zone.
         furthest_zone_idx: (K,) int64, the highest zone reached.
         furthest_m: (K, N) float64, metres along the line at the furthest point reached until each state.
-        window_row: (K,) int64, where `cutoffs.judge` stands.
+        window_row: (K,) int64, how far `cutoffs.judge` has come.
         actions_since_gear_change: (K,) float64.
         previous_actions: (K, n, 4) float32, as the vector says them, oldest first.
         longer_than_ms: (K,) int64, with the two below the rules of each game's race, see `CutoffRules`.

@@ -1,7 +1,7 @@
 """Settings of a Linesight configuration as settings of ours, without running the file.
 
 The file is parsed, and its assignments are worked out where they are made of numbers, texts, tuples, lists, arithmetic
-and names set before. Whatever else stands there is left alone.
+and names set before. Whatever else is there is left alone.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def _value(node: ast.expr, names: Mapping[str, Any]) -> Any:
 
 
 def _combine(op: type[ast.operator], left: Any, right: Any) -> Any:
-    """Arithmetic of numbers, and lists one behind the other."""
+    """Arithmetic of numbers, and lists one after the other."""
     are_numbers = isinstance(left, int | float) and isinstance(right, int | float)
     if are_numbers or (op is ast.Add and isinstance(left, tuple) and isinstance(right, tuple)):
         return _OPERATORS[op](left, right)

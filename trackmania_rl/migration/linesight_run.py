@@ -1,7 +1,7 @@
 """A Linesight run as a run of ours that `train.py` resumes, and back.
 
 Network, optimizer and schedules are the same algorithm on both sides, so weights, the optimizer's running means and the
-frame count carry over as they are. The replay memory does not: it is filled anew before learning goes on.
+frame count carry over as they are. The replay memory does not: it is filled again before learning goes on.
 """
 
 from __future__ import annotations
@@ -76,13 +76,18 @@ def read_linesight_run(folder: Path) -> LinesightRun:
         _or_instead(
             files.read_weights, folder / files.TARGET_WEIGHTS, online, "the target network starts as the online"
         ),
-        _or_instead(files.read_moments, folder / files.OPTIMIZER, None, "the optimizer starts anew"),
-        _or_instead(files.read_loss_scale, folder / files.SCALER, files.LossScaleState(), "the loss scale starts anew"),
+        _or_instead(files.read_moments, folder / files.OPTIMIZER, None, "the optimizer starts from zero"),
+        _or_instead(
+            files.read_loss_scale,
+            folder / files.SCALER,
+            files.LossScaleState(),
+            "the loss scale starts as in a new run",
+        ),
         _or_instead(
             files.read_statistics,
             folder / files.STATISTICS,
             files.LinesightStatistics(),
-            "frames are counted from 0, so schedules start anew (see --frames)",
+            "frames are counted from 0, so schedules start from their beginning (see --frames)",
         ),
     )
 
@@ -151,7 +156,10 @@ def export_linesight_run(run_folder: Path, output: Path) -> None:
         ) from None
     if output.is_dir() and any(output.iterdir()):
         raise UserError(f"--output {output} is not empty; choose another folder")
-    output.mkdir(parents=True, exist_ok=True)
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"--output {output}: cannot be made: {error.strerror}") from error
 
     files.write_weights(output / files.ONLINE_WEIGHTS, learner["online"])
     files.write_weights(output / files.TARGET_WEIGHTS, learner["target"])
@@ -192,9 +200,15 @@ def overrides_of_linesight_config(file: Path, config_file: Path) -> tuple[str, .
     """Overrides of ours that make our configuration that of a Linesight run; what cannot be taken over is told.
 
     Raises:
-        UserError: if either file cannot be read.
+        UserError: if either file cannot be read, or our schedules are stretched.
     """
-    changes, problems = settings_from_linesight(read_linesight_config(file), load_settings(config_file))
+    ours = load_settings(config_file)
+    if ours.run.schedule_stretch != 1:
+        raise UserError(
+            f"{config_file} has schedule_stretch = {ours.run.schedule_stretch}, which would stretch Linesight's "
+            "schedules as well: set it to 1 for the import, and in the run's own configuration afterwards"
+        )
+    changes, problems = settings_from_linesight(read_linesight_config(file), ours)
     for problem in problems:
         log.warning("%s: not taken over: %s", file, problem)
     for name, value in changes.items():

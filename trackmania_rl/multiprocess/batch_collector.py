@@ -52,14 +52,15 @@ class BatchCollector:
                 self._play_one_action_in(games, follower)
 
     def _play_one_action_in(self, numbers: list[int], follower: WeightsFollower) -> None:
-        follower.pull_now_and_then(self._parts.live.current.sync.update_inference_network_every_n_actions)
+        follower.pull_if_due(self._parts.live.current.sync.update_inference_network_every_n_actions)
         games = np.array(numbers)
         began_s = time.perf_counter()
         explorations = [self._races[game].exploration for game in numbers]
         decision = follower.inferer.act_batch(*self._games.observations(games), explorations)
         ends = self._games.step(games, decision, policy_s=time.perf_counter() - began_s)
         for game, end in ends.items():
-            if self._parts.outbox.frames(game) is None:
+            # Waits for a free slot; the frames are copied into it when the race is sent.
+            if self._parts.outbox.acquire_frames(game) is None:
                 raise StopCollecting
             rollout_results, end_race_stats = self._games.results(game, end)
             self._parts.outbox.send(game, rollout_results, self._races[game].stats(end_race_stats))

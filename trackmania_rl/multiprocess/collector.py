@@ -4,7 +4,7 @@
 in one process. `collector_process.py` is the shell around it. `batch_collector.py` holds the one that steps many games
 in its own process in lockstep.
 
-Each game is played by a thread of its own, with all the waiting, failing and starting anew that this may take; while a
+Each game is played by a thread of its own, with all the waiting, failing and starting again that this may take; while a
 thread waits for its game, others run. The policy that a thread asks is a `DecisionDesk`, where the collector's own
 thread decides for all games that have asked.
 """
@@ -27,7 +27,7 @@ from trackmania_rl.agents.inference import Inferer
 from trackmania_rl.agents.shared_weights import SharedWeights
 from trackmania_rl.multiprocess.decision_desk import DecisionDesk, Question, StopCollecting
 from trackmania_rl.multiprocess.live_settings import LiveSettings
-from trackmania_rl.policy import Policy, PolicyDecision
+from trackmania_rl.policy import Policy
 from trackmania_rl.settings import GameSettings, MapEntry
 from trackmania_rl.tmi_interaction.game_instance_manager import GameKeepsFailingError
 from trackmania_rl.tmi_interaction.saved_states import SavedStates, StatesOfRace
@@ -41,8 +41,8 @@ FIRST_GAME_WITHIN_S: Final = 60.0
 RETRY_FAILING_GAME_AFTER_S: Final = 30.0
 GAMES_END_WITHIN_S: Final = 1.0
 PATIENCE_PASSES: Final = 2.0
-"""How long prompt games are waited for, in durations of the last pass. With 8 games on a busy machine 0, 1 and 2 gave
-batches of 2.0, 4.6 and 6.7 states, and 2 took a fifth less processor time for an action than 0."""
+"""How long games that were on time before are waited for, in durations of the last pass. With 8 games on a busy machine
+0, 1 and 2 gave batches of 2.0, 4.6 and 6.7 states, and 2 took a fifth less processor time for an action than 0."""
 
 
 class RaceDriver(Protocol):
@@ -72,7 +72,7 @@ class RaceDriver(Protocol):
 class RaceOutbox(Protocol):
     """Where finished races go. Each game may be driven by a thread of its own."""
 
-    def frames(self, game: int) -> npt.NDArray[np.uint8] | None:
+    def acquire_frames(self, game: int) -> npt.NDArray[np.uint8] | None:
         """Room for the frames of a game's next race; waits while the learner is behind. None if the run ends."""
         ...
 
@@ -90,7 +90,11 @@ class WeightsFollower:
     version: int = 0
     passes_until_pull: int = 0
 
-    def pull_now_and_then(self, every_n_passes: int) -> None:
+    def pull_at_next_pass(self) -> None:
+        """Look for newer weights before the next pass, whenever the last look was."""
+        self.passes_until_pull = 0
+
+    def pull_if_due(self, every_n_passes: int) -> None:
         """Before a pass through the network: copy the shared weights, if it is time and they are newer."""
         if self.passes_until_pull <= 0:
             self.passes_until_pull = every_n_passes
@@ -103,7 +107,7 @@ class WeightsFollower:
 
 @dataclass(frozen=True)
 class CollectorParts:
-    """What surrounds any collector.
+    """What a collector needs besides its games.
 
     Attributes:
         live: the settings in force; a race is played by those at its beginning.
@@ -128,7 +132,7 @@ class CollectorParts:
 
 @dataclass(frozen=True, slots=True)
 class Race:
-    """A race of the map cycle: what is driven, by whom, how by chance, and from where."""
+    """A race of the map cycle: its map, the network that drives it, how much it explores, and where it starts."""
 
     entry: MapEntry
     follower: WeightsFollower
@@ -138,21 +142,26 @@ class Race:
 
     def stats(self, end_race_stats: Mapping[str, Any]) -> dict[str, Any]:
         """What the learner is told of the race: its `end_race_stats` and where they belong."""
-        entry = self.entry
-        of_entry = {
-            "map_name": entry.map_name,
-            "track": Path(entry.map_path).stem,
-            "is_generated": self.is_generated,
-            "is_explo": entry.is_explo,
-            "fill_buffer": entry.fill_buffer,
-        }
-        return {**end_race_stats, **of_entry}
+        return {**end_race_stats, **stats_of_entry(self.entry), "is_generated": self.is_generated}
 
 
-def map_cycle(live: LiveSettings, generated_maps: GeneratedMaps | None = None) -> Iterator[MapEntry]:
+def stats_of_entry(entry: MapEntry) -> dict[str, Any]:
+    """Where a race belongs, for its `end_race_stats`."""
+    return {
+        "map_name": entry.map_name,
+        "track": Path(entry.map_path).stem,
+        "is_explo": entry.is_explo,
+        "fill_buffer": entry.fill_buffer,
+    }
+
+
+def map_cycle(live: LiveSettings, generated_maps: GeneratedMaps | None = None) -> Iterator[tuple[MapEntry, bool]]:
     """The races in order; an edited map cycle starts afresh when the old one has come round.
 
     A generator gives each of its races a track of its own, under the generator's name.
+
+    Yields:
+        The race's map, and whether it is a generator's, one of many under the same name.
 
     Raises:
         UserError: if a generated track cannot be written.
@@ -162,22 +171,19 @@ def map_cycle(live: LiveSettings, generated_maps: GeneratedMaps | None = None) -
         for entry in live.current.game.map_cycle:
             for _ in range(entry.repeat):
                 if entry.generator is None:
-                    yield entry
+                    yield entry, False
                 elif generated_maps is not None:
-                    yield generated_maps.draw(entry)
+                    yield generated_maps.draw(entry), True
                 else:
                     raise ValueError(f"the map cycle's {entry.map_name} is a generator: generated_maps is needed")
 
 
-def is_generated(live: LiveSettings, entry: MapEntry) -> bool:
-    """Whether a race's track is a generator's, one of many under the map's name."""
-    return any(line.generator is not None for line in live.current.game.map_cycle if line.map_name == entry.map_name)
-
-
-def states_of_race(parts: CollectorParts, entry: MapEntry, may_begin_anywhere: bool) -> StatesOfRace[Any] | None:
+def states_of_race(
+    parts: CollectorParts, entry: MapEntry, *, is_generated: bool, may_begin_anywhere: bool
+) -> StatesOfRace[Any] | None:
     """Where a race begins; None where no states are saved: if the setting is off, and for generated tracks."""
     probability = parts.live.current.exploration.start_anywhere_probability
-    if parts.saved_states is None or probability == 0 or is_generated(parts.live, entry):
+    if parts.saved_states is None or probability == 0 or is_generated:
         return None
     return parts.saved_states.of_race(entry, probability if may_begin_anywhere else 0.0)
 
@@ -191,26 +197,29 @@ class Races:
         self._lock = threading.Lock()
 
     def next(self) -> tuple[Race, GameSettings]:
-        """The race that comes next and how it is played; whoever drives it looks for newer weights first."""
+        """The race that comes next and how it is played; whoever drives it looks for newer weights first.
+
+        Raises:
+            UserError: if a generated track cannot be written.
+        """
         parts = self._parts
         with self._lock:
             parts.live.refresh()
-            entry = next(self._entries)
+            entry, is_generated = next(self._entries)
             follower = parts.explorer if entry.is_explo else parts.evaluator
             follower.inferer.exploration_settings = parts.live.current.exploration
-            follower.passes_until_pull = 0
+            follower.pull_at_next_pass()
             exploration = follower.inferer.exploration_of_race(
                 is_explo=entry.is_explo, frame_count=parts.frames_total()
             )
-            states = states_of_race(parts, entry, entry.is_explo)
-            race = Race(entry, follower, exploration, states, is_generated(parts.live, entry))
-            return race, parts.live.current.game
+            states = states_of_race(parts, entry, is_generated=is_generated, may_begin_anywhere=entry.is_explo)
+            return Race(entry, follower, exploration, states, is_generated), parts.live.current.game
 
 
 class Collector:
     """Plays the map cycle on games that run each by itself: exploration races with noise, evaluation races greedily.
 
-    A game that has to be started anew costs nobody else anything. One that fails again and again is left alone for
+    A game that has to be started again costs nobody else anything. One that fails again and again is left alone for
     half a minute while others play; when none plays any more, its error ends the collector.
 
     Args:
@@ -267,9 +276,9 @@ class Collector:
     def _decide(self, follower: WeightsFollower, questions: Sequence[Question[Race]]) -> None:
         """Answer questions by one pass through one network."""
         began_s = time.perf_counter()
-        follower.pull_now_and_then(self._parts.live.current.sync.update_inference_network_every_n_actions)
+        follower.pull_if_due(self._parts.live.current.sync.update_inference_network_every_n_actions)
         decision = follower.inferer.act_batch(
-            np.stack([question.frame for question in questions]),  # (B, 1, H, W)
+            np.stack([question.image for question in questions]),  # (B, S, H, W)
             np.stack([question.floats for question in questions]),  # (B, F)
             [question.race.exploration for question in questions],
         )
@@ -284,26 +293,23 @@ class Collector:
                 self._play_race(game)
         except StopCollecting:
             pass
-        except Exception as error:
+        except Exception as error:  # whatever it is, the collector's own thread raises it from `gather`
             self._desk.give_up(error)
         finally:
             self._drivers[game].close()
 
     def _play_race(self, game: int) -> None:
         """Play the map cycle's next race and send it off."""
-        frames = self._parts.outbox.frames(game)
+        frames = self._parts.outbox.acquire_frames(game)
         if frames is None:
             raise StopCollecting
-        race, settings = self._races.next()
-        driver = self._drivers[game]
-        driver.game = settings
-
-        def policy(frame: npt.NDArray[np.uint8], floats: npt.NDArray[np.float32]) -> PolicyDecision:
-            return self._desk.ask(Question(game, race, frame, floats))
-
         while True:
+            # After a failure another race: it may be this one that the game cannot play.
+            race, self._drivers[game].game = self._races.next()
             try:
-                results, stats = driver.rollout(race.entry, policy, frames, states=race.states)
+                results, stats = self._drivers[game].rollout(
+                    race.entry, self._policy_of(game, race), frames, states=race.states
+                )
                 break
             except GameKeepsFailingError as error:
                 self._failing.add(game)
@@ -313,3 +319,7 @@ class Collector:
                 self._desk.pause(RETRY_FAILING_GAME_AFTER_S)
         self._failing.discard(game)
         self._parts.outbox.send(game, results, race.stats(stats))
+
+    def _policy_of(self, game: int, race: Race) -> Policy:
+        """What a game asks for its decisions: the desk, where the collector's own thread answers."""
+        return lambda image, floats: self._desk.ask(Question(game, race, image, floats))

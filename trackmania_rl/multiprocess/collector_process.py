@@ -11,7 +11,6 @@ import signal
 import threading
 from collections.abc import Mapping
 from multiprocessing import parent_process
-from multiprocessing.synchronize import Event
 from typing import Any
 
 import numpy as np
@@ -19,20 +18,19 @@ import numpy.typing as npt
 import psutil
 import torch
 
-from trackmania_rl.agents.inference import Inferer
-from trackmania_rl.agents.precision import arithmetic_dtype
+from trackmania_rl.agents.shared_weights import SharedWeights
 from trackmania_rl.errors import PlainError
 from trackmania_rl.features import ObservationLayout
 from trackmania_rl.in_process.games import InProcessGames
 from trackmania_rl.multiprocess.batch_collector import BatchCollector
 from trackmania_rl.multiprocess.collector import Collector, CollectorParts, WeightsFollower
 from trackmania_rl.multiprocess.demonstrations import drive_demonstrations
-from trackmania_rl.multiprocess.health.run_checks import load_reference_lines
+from trackmania_rl.multiprocess.health.run_checks import check_edited_maps
 from trackmania_rl.multiprocess.live_settings import LiveSettings
 from trackmania_rl.multiprocess.rollout_slot import RolloutSlot
 from trackmania_rl.multiprocess.rollout_transport import RolloutSender
-from trackmania_rl.multiprocess.run_network import make_network, pick_device
-from trackmania_rl.multiprocess.shared_run import CollectorTask, SharedRun, release_ctrl_c, send_logs_to
+from trackmania_rl.multiprocess.run_network import make_inferer, make_network, pick_device
+from trackmania_rl.multiprocess.shared_run import CollectorTask, SharedRun, StopFlag, release_ctrl_c, send_logs_to
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager
 from trackmania_rl.tmi_interaction.game_records import GameRecords
@@ -64,25 +62,18 @@ def collector_process_fn(task: CollectorTask, shared: SharedRun) -> None:
         raise SystemExit(1) from None
     finally:
         task.sender.close()
-        gc.freeze()  # else the interpreter's last act is to look at each of torch's objects, for seconds
+        gc.freeze()  # skips the garbage collector's last pass over torch's objects, which takes seconds
 
 
 def make_parts(task: CollectorTask, shared: SharedRun) -> CollectorParts:
-    """What surrounds the collector: two networks that follow the shared weights, and its races' way to the learner."""
+    """What the collector needs besides its games: networks that follow the shared weights, and a way to the learner."""
+    settings, seeds = task.settings, SeedTree(task.settings.run.seed)
+    layout = ObservationLayout.from_settings(settings.observation)
+    device = pick_device(settings.run.torch_device)
 
-    def follow(weights: Any, name: str) -> WeightsFollower:
-        seeds = SeedTree(task.settings.run.seed)
-        layout = ObservationLayout.from_settings(task.settings.observation)
-        device = pick_device(task.settings.run.torch_device)
-        inferer = Inferer(
-            make_network(task.settings, layout, seeds).to(device).eval(),
-            n_quantiles=task.settings.agent.iqn_k,
-            inputs=task.settings.game.inputs,
-            exploration_settings=task.settings.exploration,
-            rng=seeds.rng(f"{task.name}/{name}"),
-            dtype=arithmetic_dtype(device, task.settings.agent),
-        )
-        return WeightsFollower(inferer, weights)
+    def follow(weights: SharedWeights, name: str) -> WeightsFollower:
+        network = make_network(settings, layout, seeds)
+        return WeightsFollower(make_inferer(network, settings, device, seeds.rng(f"{task.name}/{name}")), weights)
 
     def frames_total() -> int:
         return shared.frames_total.value
@@ -90,8 +81,8 @@ def make_parts(task: CollectorTask, shared: SharedRun) -> CollectorParts:
     return CollectorParts(
         live=LiveSettings(
             shared.snapshot_file,
-            task.settings,
-            check=functools.partial(load_reference_lines, maps_folder=task.maps_folder),
+            settings,
+            check=functools.partial(check_edited_maps, maps_folder=task.maps_folder),
         ),
         explorer=follow(shared.exploration_weights, "explorer"),
         evaluator=follow(shared.evaluation_weights, "evaluator"),
@@ -100,11 +91,11 @@ def make_parts(task: CollectorTask, shared: SharedRun) -> CollectorParts:
         outbox=_SlotOutbox(task.sender, shared.stop_requested),
         generated_maps=GeneratedMaps(
             shared.snapshot_file.parent.parent / "generated_tracks" / f"collector-{task.index}",
-            SeedTree(task.settings.run.seed).rng(f"{task.name}/tracks"),
+            seeds.rng(f"{task.name}/tracks"),
         ),
         saved_states=SavedStates(
-            task.settings.exploration.start_anywhere_spacing_m,
-            SeedTree(task.settings.run.seed).rng(f"{task.name}/starts"),
+            settings.exploration.start_anywhere_spacing_m,
+            seeds.rng(f"{task.name}/starts"),
         ),
     )
 
@@ -140,12 +131,12 @@ def _play_on_game_instances(task: CollectorTask, shared: SharedRun) -> None:
 class _SlotOutbox:
     """Races go to the learner through slots of shared memory; frames are written there in the first place."""
 
-    def __init__(self, sender: RolloutSender, stop_requested: Event) -> None:
+    def __init__(self, sender: RolloutSender, stop_requested: StopFlag) -> None:
         self._sender = sender
         self._stop_requested = stop_requested
         self._slots: dict[int, RolloutSlot] = {}
 
-    def frames(self, game: int) -> npt.NDArray[np.uint8] | None:
+    def acquire_frames(self, game: int) -> npt.NDArray[np.uint8] | None:
         slot = None
         while slot is None and not self._stop_requested.is_set():
             slot = self._sender.acquire(timeout_s=0.5, game=game)

@@ -1,4 +1,4 @@
-"""Where games in threads of their own ask for decisions, and one thread answers all who have come with one pass.
+"""Decisions for games in threads of their own: one thread answers all games that wait with one pass of the network.
 
 A game waits for its own answer only. The answering thread waits a little for games that are about to come, because one
 pass through the network costs nearly the same for one state as for many; for a game that is slow, restarts or hangs it
@@ -33,13 +33,13 @@ class Question(Generic[RaceT]):
     Attributes:
         game: who asks.
         race: what the game is driving, by which the decision is made.
-        frame: (1, H, W) uint8.
+        image: (S, H, W) uint8, the newest of S frames last.
         floats: (F,) float32.
     """
 
     game: int
     race: RaceT
-    frame: npt.NDArray[np.uint8]
+    image: npt.NDArray[np.uint8]
     floats: npt.NDArray[np.float32]
 
 
@@ -53,7 +53,7 @@ class DecisionDesk(Generic[RaceT]):
     def __init__(self, n_games: int) -> None:
         self._inbox: queue.SimpleQueue[Question[RaceT] | Exception] = queue.SimpleQueue()
         self._answers: list[queue.SimpleQueue[PolicyDecision | None]] = [queue.SimpleQueue() for _ in range(n_games)]
-        self._prompt: set[int] = set()
+        self._on_time: set[int] = set()  # games that answered within the patience last time
         self._is_closed = threading.Event()
 
     def ask(self, question: Question[RaceT]) -> PolicyDecision:
@@ -96,7 +96,7 @@ class DecisionDesk(Generic[RaceT]):
             return []
         gathered = [first]
         deadline_s = time.perf_counter() + patience_s
-        missing = self._prompt - {first.game}
+        missing = self._on_time - {first.game}
         while missing:
             question = self._take(max(deadline_s - time.perf_counter(), 0.0))
             if question is None:
@@ -105,7 +105,7 @@ class DecisionDesk(Generic[RaceT]):
             missing.discard(question.game)
         while (question := self._take(0.0)) is not None:
             gathered.append(question)
-        self._prompt = (self._prompt - missing) | {question.game for question in gathered}
+        self._on_time = (self._on_time - missing) | {question.game for question in gathered}
         return gathered
 
     def answer(self, questions: Sequence[Question[RaceT]], decision: BatchDecision) -> None:

@@ -20,11 +20,11 @@ import numpy.typing as npt
 from trackmania_rl.errors import UserError
 from trackmania_rl.gbx.replay import is_replay_file, read_replay
 from trackmania_rl.gbx.replay_inputs import ghost_of_driver, script_of_ghost
-from trackmania_rl.multiprocess.collector import CollectorParts, states_of_race
+from trackmania_rl.multiprocess.collector import CollectorParts, states_of_race, stats_of_entry
 from trackmania_rl.multiprocess.decision_desk import StopCollecting
 from trackmania_rl.policy import Policy, PolicyDecision
 from trackmania_rl.protocol.input_script import InputEvent, read_input_script
-from trackmania_rl.protocol.messages import KeyState
+from trackmania_rl.protocol.messages import key_states
 from trackmania_rl.protocol.state_blob import InputSlot
 from trackmania_rl.settings import GameSettings, MapEntry
 from trackmania_rl.simulator.inputs import RaceInputs, controls_of_keys
@@ -102,9 +102,7 @@ def actions_of_inputs(events: Sequence[InputEvent], game: GameSettings) -> tuple
         Indices into `game.inputs`, one for each decision until the last event, and how many are exactly the inputs.
     """
     controls = _controls_of_ticks(events, game)  # (T, ticks per action, 3)
-    of_action = np.array(
-        [controls_of_keys(KeyState(keys.left, keys.right, keys.accelerate, keys.brake)) for keys in game.inputs]
-    )  # (A, 3)
+    of_action = np.array([controls_of_keys(keys) for keys in key_states(game.inputs)])  # (A, 3)
     actions, n_exact = [], 0
     missing = np.zeros(3)  # of gas, brake and steer, in actions
     for of_decision in controls:
@@ -130,24 +128,17 @@ def drive_demonstrations(demonstrations: Sequence[Demonstration], rollout: Rollo
         GameError: if the game keeps failing.
     """
     for demonstration in demonstrations:
-        frames = parts.outbox.frames(0)
+        frames = parts.outbox.acquire_frames(0)
         if frames is None:
             return
         policy = _policy_of(demonstration, len(parts.live.current.game.inputs), parts.stop_requested)
-        states = states_of_race(parts, demonstration.entry, may_begin_anywhere=False)
+        states = states_of_race(parts, demonstration.entry, is_generated=False, may_begin_anywhere=False)
         try:
             results, stats = rollout(demonstration.entry, policy, frames, states=states)
         except StopCollecting:
             return
         _tell(demonstration, stats)
-        of_entry = {
-            "map_name": demonstration.entry.map_name,
-            "track": Path(demonstration.entry.map_path).stem,
-            "is_explo": True,
-            "fill_buffer": True,
-            "is_demonstration": True,
-        }
-        parts.outbox.send(0, results, {**stats, **of_entry})
+        parts.outbox.send(0, results, {**stats, **stats_of_entry(demonstration.entry), "is_demonstration": True})
 
 
 def _policy_of(demonstration: Demonstration, n_actions: int, stop_requested: Callable[[], bool]) -> Policy:

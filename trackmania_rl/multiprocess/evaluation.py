@@ -18,12 +18,11 @@ import numpy as np
 import numpy.typing as npt
 
 from trackmania_rl.agents.inference import Inferer
-from trackmania_rl.agents.precision import arithmetic_dtype
 from trackmania_rl.checkpoints import CHECKPOINT_FILE, CheckpointError, load_checkpoint, read_checkpoint
-from trackmania_rl.errors import UserError
+from trackmania_rl.errors import UserError, one_line
 from trackmania_rl.features import ObservationLayout
 from trackmania_rl.multiprocess.live_settings import SNAPSHOT_FILE
-from trackmania_rl.multiprocess.run_network import make_network, pick_device
+from trackmania_rl.multiprocess.run_network import make_inferer, make_network, pick_device
 from trackmania_rl.policy import Policy, PolicyDecision
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import MapEntry, Settings, load_settings
@@ -169,16 +168,8 @@ def load_driver(run_folder: Path, checkpoint: Path | None = None, torch_device: 
     except (KeyError, TypeError) as error:
         raise CheckpointError(f"{file} is no checkpoint of a training: it holds no {error}") from error
     except RuntimeError as error:
-        reason = " ".join(str(error).split())
-        raise CheckpointError(f"{file} does not fit the configuration in {run_folder}: {reason[:300]}") from error
-    inferer = Inferer(
-        network.to(device).eval(),
-        n_quantiles=settings.agent.iqn_k,
-        inputs=settings.game.inputs,
-        exploration_settings=settings.exploration,
-        rng=seeds.rng("evaluate/inferer"),
-        dtype=arithmetic_dtype(device, settings.agent),
-    )
+        raise CheckpointError(f"{file} does not fit the configuration in {run_folder}: {one_line(error)}") from error
+    inferer = make_inferer(network, settings, device, seeds.rng("evaluate/inferer"))
     return TrainedDriver(settings, seeds, inferer, frames_total)
 
 
@@ -259,7 +250,7 @@ def greedy_after(forced: npt.NDArray[np.int64], inferer: Inferer) -> Policy:
 
 
 def _policy(inferer: Inferer, forced: npt.NDArray[np.int64], manager: GameInstanceManager) -> Policy:
-    """The same of a race that begins anew when its game is lost."""
+    """The same of a race that begins again when its game is lost."""
     game_start, of_this_start = -1, greedy_after(forced, inferer)
 
     def act(frame: npt.NDArray[np.uint8], floats: npt.NDArray[np.float32]) -> PolicyDecision:

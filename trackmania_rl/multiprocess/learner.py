@@ -18,6 +18,7 @@ from trackmania_rl.agents.iqn import IQN_Network
 from trackmania_rl.agents.learner import IQNLearner
 from trackmania_rl.agents.shared_weights import SharedWeights
 from trackmania_rl.buffer_utilities import MiniRaceReplayBuffer, make_buffers
+from trackmania_rl.experience_replay.placement import pick_replay_device
 from trackmania_rl.features import ObservationLayout
 from trackmania_rl.multiprocess.learner_hooks import (
     FollowSchedules,
@@ -66,7 +67,11 @@ class Learning:
         self.learner.rehearse_update(self.buffer.blank_batch())
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where `trainer.state_dict()` was taken."""
+        """Go on where `trainer.state_dict()` was taken.
+
+        Raises:
+            KeyError, RuntimeError or ValueError: if the state does not fit this run's networks or replay memory.
+        """
         self.trainer.load_state_dict(state)
         self.schedules()
         self.publish.publish()
@@ -108,12 +113,16 @@ def build_learning(
         seed=seeds.integer("learner"),
         use_torch_compile=settings.run.use_torch_compile,
     )
+    image_size_px = (settings.game.image_height_px, settings.game.image_width_px)
+    replay_device = pick_replay_device(
+        device, settings.replay.memory_size_schedule, layout.float_input_dim, image_size_px
+    )
     buffer, buffer_test = make_buffers(
         settings.replay,
         n_floats=layout.float_input_dim,
-        image_size_px=(settings.game.image_height_px, settings.game.image_width_px),
-        device=device,
-        generator=torch.Generator(device).manual_seed(seeds.integer("replay")),
+        image_size_px=image_size_px,
+        device=replay_device,
+        generator=torch.Generator(replay_device).manual_seed(seeds.integer("replay")),
         frames_per_state=settings.game.frames_per_state,
     )
     schedules = FollowSchedules(learner, buffer, buffer_test, live)

@@ -9,8 +9,8 @@ point of the loop         hook
 `pre_optim_steps`         `FollowSchedules`, `ResetPeriodically`
 `process_optim_batch`     `SampleAtReplayRatio`: the next batch, or the end of this round
 (optimization stepper)    `StepIQN`: loss, gradient, optimizer
-`post_optim`              `UpdateTargetNetwork`, `PublishWeights`, `MeasureTestLoss`
-`post_steps`              the shell's housekeeping: telemetry, checkpoints, collectors
+`post_optim`              `UpdateTargetNetwork`, `PublishWeights`, `MeasureTestLoss`, housekeeping
+`post_steps`              housekeeping: the shell's telemetry, checkpoints, collectors
 ========================  ================================================================
 
 Each hook has `state_dict` / `load_state_dict`; together they are all that a run needs to go on where it stopped.
@@ -18,6 +18,7 @@ Each hook has `state_dict` / `load_state_dict`; together they are all that a run
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -42,6 +43,8 @@ from trackmania_rl.multiprocess.live_settings import LiveSettings
 from trackmania_rl.multiprocess.rollout_transport import ReceivedRollout
 from trackmania_rl.rewards import EngineeredRewards
 from trackmania_rl.schedules import exponential, linear, staircase
+
+log = logging.getLogger(__name__)
 
 
 class RaceStream:
@@ -88,6 +91,14 @@ class RaceStream:
 class _Hook(TrainerHookBase):
     """A hook without state; those that have some override both methods."""
 
+    _trainer: Trainer | None = None
+
+    @property
+    def _frames(self) -> int:
+        """Actions collected in the whole run."""
+        assert self._trainer is not None, "register comes first"
+        return self._trainer.collected_frames  # type: ignore[no-any-return]
+
     def state_dict(self) -> dict[str, Any]:
         return {}
 
@@ -116,12 +127,10 @@ class StoreRaces(_Hook):
         self._layout = layout
         self._live = live
         self._on_race = on_race
-        self._trainer: Trainer | None = None
         self.transitions_stored = 0
 
     def __call__(self, race: ReceivedRollout) -> TensorDict:
         """Store one race; returns a batch as long as the race, from which the Trainer counts frames."""
-        assert self._trainer is not None
         settings = self._live.current
         with race:
             n_frames = len(race.rollout_results["actions"])
@@ -134,7 +143,7 @@ class StoreRaces(_Hook):
                     reward_settings=settings.reward,
                     replay_settings=settings.replay,
                     ms_per_action=settings.game.ms_per_action,
-                    engineered=EngineeredRewards.at_frame(settings.reward, self._trainer.collected_frames),
+                    engineered=EngineeredRewards.at_frame(settings.reward, self._frames),
                 )
             self._on_race(race)
         return TensorDict({}, batch_size=[n_frames])
@@ -174,18 +183,32 @@ class FollowSchedules(_Hook):
         self._buffer = buffer
         self._buffer_test = buffer_test
         self._live = live
-        self._trainer: Trainer | None = None
+        self._refused_memory_size: int | None = None
         self.learning_rate = 0.0
 
     def __call__(self) -> None:
         """Apply the schedules at the Trainer's frame count."""
-        assert self._trainer is not None
-        settings, frames = self._live.current, self._trainer.collected_frames
+        settings, frames = self._live.current, self._frames
         self.learning_rate = exponential(settings.agent.lr_schedule, frames)
         self._learner.settings = settings.agent
         apply_replay_settings(self._buffer, self._buffer_test, settings.replay)
         self._buffer.rules.gamma = linear(settings.agent.gamma_schedule, frames)
-        resize_buffers(self._buffer, staircase(settings.replay.memory_size_schedule, frames))
+        self._resize_memory(staircase(settings.replay.memory_size_schedule, frames))
+
+    def _resize_memory(self, memory_size: int) -> None:
+        """Let the memory hold `memory_size` rows; without room for them it stays as it is, which is said once."""
+        if memory_size == self._refused_memory_size:
+            return
+        try:
+            resize_buffers(self._buffer, memory_size)
+        except torch.OutOfMemoryError:
+            self._refused_memory_size = memory_size
+            log.error(
+                "there is no room for a replay memory of %s transitions, so it keeps its %s: lower "
+                "memory_size_schedule, or end other programs that use the GPU and start again",
+                f"{memory_size:,}",
+                f"{self._buffer.ring.capacity:,}",
+            )
 
     def register(self, trainer: Trainer, name: str = "schedules") -> None:
         """Register before each round of updates."""
@@ -211,7 +234,6 @@ class SampleAtReplayRatio(_Hook):
         self._buffer = buffer
         self._live = live
         self._should_stop = should_stop
-        self._trainer: Trainer | None = None
         self._stored_before = 0
         self.transitions_due = 0.0
 
@@ -229,9 +251,8 @@ class SampleAtReplayRatio(_Hook):
         Raises:
             StopIteration: which ends the round: nothing is due, too little is stored yet, or the run ends.
         """
-        assert self._trainer is not None
         replay = self._live.current.replay
-        start_learning_at = staircase(replay.memory_size_start_learn_schedule, self._trainer.collected_frames)
+        start_learning_at = staircase(replay.memory_size_start_learn_schedule, self._frames)
         ring = self._buffer.ring
         has_enough = len(ring) >= min(start_learning_at, ring.capacity) and len(self._buffer) > 0
         if not has_enough or self.transitions_due < replay.batch_size or self._should_stop():
@@ -312,7 +333,7 @@ class UpdateTargetNetwork(_Hook):
         trainer.register_module(name, self)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the count stands."""
+        """The count."""
         return {"transitions_since_update": self._transitions_since_update}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -379,16 +400,14 @@ class ResetPeriodically(_Hook):
         self._learner = learner
         self._sampling = sampling
         self._live = live
-        self._trainer: Trainer | None = None
         self._last_reset_frames = 0
 
     def __call__(self) -> None:
         """Reset, if it is time."""
-        assert self._trainer is not None
         agent = self._live.current.agent
-        frames_since_reset = self._trainer.collected_frames - self._last_reset_frames
+        frames_since_reset = self._frames - self._last_reset_frames
         if 0 < agent.reset_every_n_frames_generated <= frames_since_reset:
-            self._last_reset_frames = self._trainer.collected_frames
+            self._last_reset_frames = self._frames
             self._learner.reset_partially()
             self._sampling.transitions_due += agent.additional_transitions_after_reset
 

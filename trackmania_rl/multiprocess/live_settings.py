@@ -45,19 +45,34 @@ def write_snapshot(config_file: Path, snapshot_folder: Path, overrides: Iterable
 
 
 def append_overrides(snapshot_file: Path, overrides: Iterable[str]) -> None:
-    """Write `name=value` overrides behind the snapshot's own lines, where they win and can be edited."""
+    """Write `name=value` overrides after the snapshot's own lines, where they win and can be edited."""
     assignments = [f"{name} = {value!r}\n" for name, value in map(parse_override, overrides)]
     if assignments:
         with snapshot_file.open("a", encoding="utf-8") as file:
             file.write("\n# Set on the command line.\n" + "".join(assignments))
 
 
+class SnapshotKeeper:
+    """The run's configuration as it was before a command wrote to it, should that command turn out to be a mistake."""
+
+    def __init__(self, snapshot_folder: Path) -> None:
+        """Remember the Python files of `snapshot_folder`; there may be none."""
+        self._folder = snapshot_folder
+        self._content = {file: file.read_bytes() for file in snapshot_folder.glob("*.py")}
+
+    def restore(self) -> None:
+        """Write them back as they were; what came since is removed."""
+        for file in set(self._folder.glob("*.py")) - set(self._content):
+            file.unlink()
+        for file, content in self._content.items():
+            file.write_bytes(content)
+
+
 class LiveSettings:
     """The settings in force, renewed from the snapshot at race boundaries.
 
     A snapshot that does not load leaves the last good settings in force. A changed setting that shapes networks,
-    buffers or processes is left as it is until the next start; so is a whole edit whose other settings do not go
-    without these.
+    buffers or processes waits for the next start; if the rest of the edit is invalid without it, the whole edit waits.
     """
 
     def __init__(

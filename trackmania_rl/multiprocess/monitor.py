@@ -1,4 +1,4 @@
-"""All of a run that is not learning itself: figures, files, pictures, checkpoints, and the edited configuration."""
+"""Everything about a run except learning: figures, files, pictures, checkpoints, and edits of its configuration."""
 
 from __future__ import annotations
 
@@ -8,12 +8,22 @@ import math
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
-from trackmania_rl.checkpoints import CheckpointError, RunFolder, load_checkpoint, save_best_run, save_checkpoint
+from trackmania_rl.checkpoints import (
+    CheckpointError,
+    RunFolder,
+    load_checkpoint,
+    read_checkpoint,
+    save_best_run,
+    save_checkpoint,
+)
+from trackmania_rl.errors import one_line
 from trackmania_rl.multiprocess.learner import Learning
 from trackmania_rl.multiprocess.live_settings import LiveSettings
 from trackmania_rl.multiprocess.rollout_transport import ReceivedRollout
@@ -27,7 +37,7 @@ from trackmania_rl.telemetry.tensorboard_writer import TensorboardWriter
 log = logging.getLogger(__name__)
 
 DISK_IS_TRIED_EVERY_S: Final = 60.0
-"""How often at most it is told that the disk fails, and tensorboard's file is begun anew."""
+"""Shortest time between two messages about a disk that fails, and between two new files of tensorboard."""
 
 
 class Interval:
@@ -46,9 +56,9 @@ class Interval:
 
 
 class RunMonitor:
-    """Watches a run: `on_race` sees each race, `observe` is called after each race and whenever none is there.
+    """Watches a run: `on_race` sees each race, `observe` is called several times a second, also while no race comes.
 
-    Both cost little: `observe` may be called ten times a second.
+    Both cost little.
 
     Args:
         live: the settings in force, renewed here.
@@ -57,6 +67,8 @@ class RunMonitor:
         clock: seconds since the start of the command.
         reference_lines_m: (N, 3) points of each map's reference line, for the pictures; none for generators.
         learner_waited_s: how long the learner has waited for races.
+        weights_from: a run that has no checkpoint yet begins with the networks of this run or checkpoint file; None
+            for random ones.
     """
 
     def __init__(
@@ -67,29 +79,39 @@ class RunMonitor:
         clock: CommandClock,
         reference_lines_m: Mapping[str, npt.NDArray[np.float64]],
         learner_waited_s: Callable[[], float],
+        weights_from: Path | None = None,
     ) -> None:
         self.statistics = statistics
         self._live = live
         self._folder = folder
         self._reference_lines_m = reference_lines_m
         self._learner_waited_s = learner_waited_s
+        self._weights_from = weights_from
         self._race_log = RaceLog(folder.races, clock)
         self._learning: Learning | None = None
         self._tensorboard: TensorboardWriter | None = None
-        self._complaints, self._new_tensorboards = (Interval(is_due_at_first=True) for _ in range(2))
+        self._complaint_due = Interval(is_due_at_first=True)
+        self._new_tensorboard_due = Interval(is_due_at_first=True)
         self._latest_line: dict[str, tuple[RaceRecord, str, npt.NDArray[np.float32]]] = {}
-        self._scalars, self._pictures, self._checkpoints = Interval(), Interval(), Interval()
+        self._scalars_due = Interval()
+        self._pictures_due = Interval()
+        self._checkpoint_due = Interval()
 
     def attach(self, learning: Learning) -> None:
         """Take up the run that `learning` is to do, from its last checkpoint if it has one.
 
         Raises:
-            CheckpointError: if there is a checkpoint that cannot be read, or that does not fit the configuration.
+            CheckpointError: if there is a checkpoint that cannot be read, or that does not fit the configuration; of
+                the run itself, or of the one whose weights it is to begin with.
         """
         self._learning = learning
         state = load_checkpoint(self._folder.path)
         if state is not None:
             self._resume(learning, state)
+            if self._weights_from is not None:
+                log.warning("--weights-from is for new runs: this one goes on with the weights of its own checkpoint")
+        elif self._weights_from is not None:
+            self._begin_with_weights(learning, self._weights_from)
         self._tensorboard = self._open_tensorboard(resumed_at_frame=self.statistics.frames_total)
         learning.publish.publish()
 
@@ -118,13 +140,13 @@ class RunMonitor:
         self._live.refresh()
         self._take_figures()
         telemetry = self._live.current.telemetry
-        if self._scalars.is_due(telemetry.tensorboard_interval_s):
+        if self._scalars_due.is_due(telemetry.tensorboard_interval_s):
             with self._surviving_a_full_disk():
                 self._write_scalars()
-        if self._pictures.is_due(telemetry.histogram_interval_s):
+        if self._pictures_due.is_due(telemetry.histogram_interval_s):
             with self._surviving_a_full_disk():
                 self._write_pictures()
-        if self._checkpoints.is_due(self._live.current.run.checkpoint_interval_s):
+        if self._checkpoint_due.is_due(self._live.current.run.checkpoint_interval_s):
             self.try_to_save()
 
     def try_to_save(self) -> bool:
@@ -160,28 +182,47 @@ class RunMonitor:
         try:
             yield
         except OSError as error:
-            if self._complaints.is_due(DISK_IS_TRIED_EVERY_S):
+            if self._complaint_due.is_due(DISK_IS_TRIED_EVERY_S):
                 log.error("races.jsonl or tensorboard's file cannot be written: %s; the run goes on", error.strerror)
             # After an error tensorboard's writer never writes again, so there has to be another one.
-            if of_tensorboard and self._has_space() and self._new_tensorboards.is_due(DISK_IS_TRIED_EVERY_S):
+            if of_tensorboard and self._has_space() and self._new_tensorboard_due.is_due(DISK_IS_TRIED_EVERY_S):
                 with contextlib.suppress(OSError):  # the disk may have filled up again
                     self._tensorboard = self._open_tensorboard()
 
     def _has_space(self) -> bool:
         least_bytes = self._live.current.run.minimum_free_disk_mb << 20
-        return shutil.disk_usage(self._folder.path).free >= least_bytes
+        try:
+            return shutil.disk_usage(self._folder.path).free >= least_bytes
+        except OSError:  # the disk is gone
+            return False
 
     def _resume(self, learning: Learning, state: dict[str, Any]) -> None:
         try:
             learning.load_state_dict(state["trainer"])
             self.statistics.load_state_dict(state["statistics"])
+        except torch.OutOfMemoryError:  # a RuntimeError, too, but not the checkpoint's fault
+            raise
         except (KeyError, RuntimeError, ValueError) as error:
-            reason = " ".join(str(error).split())
             raise CheckpointError(
-                f"{self._folder.checkpoint} does not fit this configuration: {reason[:300]}; undo the change in "
-                f"{self._folder.config}, or begin a new run under another run_name"
+                f"{self._folder.checkpoint} does not fit this configuration: {one_line(error)}; undo the change in "
+                f"{self._folder.config} (what the command line asked for is not kept there), or begin a new run under "
+                "another run_name"
             ) from error
         log.info("resumed %s at frame %s", self._folder.path, f"{self.statistics.frames_total:,}")
+
+    def _begin_with_weights(self, learning: Learning, source: Path) -> None:
+        """Take over networks only: the learning rate, exploration and the replay memory begin as in any new run."""
+        state = load_checkpoint(source) if source.is_dir() else read_checkpoint(source)
+        if state is None:
+            raise CheckpointError(f"--weights-from {source}: the folder holds no checkpoint")
+        try:
+            learning.learner.load_weights(state["trainer"]["loss_module"]["online"])
+        except (KeyError, RuntimeError) as error:
+            raise CheckpointError(
+                f"--weights-from {source}: its network does not fit this configuration: {one_line(error)}; begin with "
+                "the configuration of that run (--config .../config/config.py), as sizes and inputs must be the same"
+            ) from error
+        log.info("the networks of %s are the beginning", source)
 
     def _keep_record(self, record: RaceRecord, race: ReceivedRollout) -> None:
         try:

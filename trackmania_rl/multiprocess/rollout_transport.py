@@ -8,7 +8,7 @@ drives several games at once has one more slot for each further game, so that no
 
 A collector may be killed at any moment. Nothing it can leave locked or half-written is shared with another one: each
 set has its own queue and semaphore, a header is small enough for a pipe to take it whole, and the set is thrown away
-and made anew when the collector is started again. Only the learner creates and unlinks memory.
+and made new when the collector is started again. Only the learner creates and unlinks memory.
 
 The start method is `spawn`: a `RolloutSender` travels as an argument of the collector's `Process`.
 """

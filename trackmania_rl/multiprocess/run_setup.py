@@ -1,12 +1,17 @@
-"""What stands before a run: the machine and the maps are checked, and what the processes share is made."""
+"""Setting up a run: check the machine, create what the processes share, build the supervisor."""
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+from filelock import FileLock, Timeout
+
 from trackmania_rl.agents.shared_weights import SharedWeights
 from trackmania_rl.checkpoints import RunFolder
+from trackmania_rl.errors import UserError
 from trackmania_rl.features import ObservationLayout
 from trackmania_rl.multiprocess.collector_process import collector_process_fn
 from trackmania_rl.multiprocess.demonstrations import Demonstration
@@ -15,11 +20,29 @@ from trackmania_rl.multiprocess.health.findings import Context
 from trackmania_rl.multiprocess.live_settings import LiveSettings
 from trackmania_rl.multiprocess.rollout_transport import RolloutReceiver
 from trackmania_rl.multiprocess.run_network import make_network
-from trackmania_rl.multiprocess.shared_run import CollectorTask, SharedRun, hold_back_ctrl_c, spawn_context
+from trackmania_rl.multiprocess.shared_run import CollectorTask, SharedRun, StopFlag, hold_back_ctrl_c, spawn_context
 from trackmania_rl.multiprocess.supervisor import CollectorSupervisor
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import Settings
 from trackmania_rl.tmi_interaction.game_instance_manager import PROJECT_FOLDER
+
+
+@contextlib.contextmanager
+def training_alone(folder: RunFolder) -> Iterator[None]:
+    """Keep a run's folder to this process: two trainings of one run would overwrite each other's checkpoints.
+
+    Raises:
+        UserError: if another process trains this run.
+    """
+    lock = FileLock(folder.path / ".train.lock")
+    try:
+        with lock.acquire(blocking=False):
+            yield
+    except Timeout as error:
+        raise UserError(
+            f"{folder.path} is being trained by another process; give this one a name of its own (--set run_name=...), "
+            "or end the other one first"
+        ) from error
 
 
 def check_machine(settings: Settings, folder: Path) -> None:
@@ -42,7 +65,7 @@ def share_run(settings: Settings, layout: ObservationLayout, seeds: SeedTree, sn
         exploration_weights=SharedWeights(uncompiled_shared_network, context),
         evaluation_weights=SharedWeights(uncompiled_shared_evaluation_network, context),
         frames_total=context.Value("q", 0, lock=False),  # one writer; a lock could die with a killed reader
-        stop_requested=context.Event(),
+        stop_requested=StopFlag(context),
         log_queue=context.Queue(),
     )
 
@@ -85,8 +108,20 @@ def make_supervisor(
 
 
 def _count_session(folder: RunFolder) -> int:
-    """How often this run was started, this time included: a resumed run must not draw its old random numbers again."""
-    file = folder.path / "sessions.txt"
-    session = 1 + (int(file.read_text()) if file.is_file() else 0)
-    file.write_text(f"{session}\n")
+    """How often this run was started, this time included: a resumed run must not draw its old random numbers again.
+
+    Raises:
+        UserError: if the file that counts is damaged.
+    """
+    file = folder.sessions
+    try:
+        session = 1 + (int(file.read_text(encoding="utf-8")) if file.is_file() else 0)
+    except ValueError as error:
+        raise UserError(
+            f"{file} is damaged: write into it how often this run was started, or a larger number, so that its random "
+            "numbers do not begin again"
+        ) from error
+    temporary = file.with_suffix(".tmp")
+    temporary.write_text(f"{session}\n", encoding="utf-8")
+    temporary.replace(file)
     return session

@@ -10,8 +10,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing.context import SpawnContext
-from multiprocessing.synchronize import Event
+from multiprocessing.context import BaseContext, SpawnContext
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,6 +26,24 @@ LAST_RECORDS_WITHIN_S: Final = 3.0
 def spawn_context() -> SpawnContext:
     """The one way processes are started here: `spawn` is safe beside threads and accelerators."""
     return multiprocessing.get_context("spawn")
+
+
+class StopFlag:
+    """Set once, seen by all processes; without a lock, which a killed process could leave locked for all others.
+
+    It is handed to a process when that is spawned. (`multiprocessing.Event` takes a lock also to be looked at.)
+    """
+
+    def __init__(self, context: BaseContext) -> None:
+        self._value = context.Value("b", 0, lock=False)
+
+    def set(self) -> None:
+        """Set it, for good."""
+        self._value.value = 1
+
+    def is_set(self) -> bool:
+        """Whether it was set."""
+        return bool(self._value.value)
 
 
 @dataclass(frozen=True)
@@ -46,7 +63,7 @@ class SharedRun:
     exploration_weights: SharedWeights
     evaluation_weights: SharedWeights
     frames_total: Any  # multiprocessing.Value of a 64-bit integer
-    stop_requested: Event
+    stop_requested: StopFlag
     log_queue: Any  # multiprocessing.Queue of logging.LogRecord
 
 

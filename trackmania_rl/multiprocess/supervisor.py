@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
-from multiprocessing.synchronize import Event
 
 from trackmania_rl.errors import UserError
+from trackmania_rl.multiprocess.shared_run import StopFlag
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class CollectorSupervisor:
         spawn: starts collector number `index` and returns its process.
         on_death: called with the index of a collector that died, before it is started again; frees what it held.
         n_collectors: how many there are.
-        stop_requested: the event that every collector watches.
+        stop_requested: what every collector watches.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class CollectorSupervisor:
         spawn: Callable[[int], BaseProcess],
         on_death: Callable[[int], None],
         n_collectors: int,
-        stop_requested: Event,
+        stop_requested: StopFlag,
     ) -> None:
         self._spawn = spawn
         self._on_death = on_death

@@ -12,8 +12,9 @@ A time is the race time of the state in which the input changes; the next tick i
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -118,7 +119,7 @@ def read_input_script(path: Path) -> list[InputEvent]:
             content = file.read(MAX_SCRIPT_BYTES + 1)
         if len(content) > MAX_SCRIPT_BYTES:
             raise InputScriptError(f"is larger than {MAX_SCRIPT_BYTES} bytes, too large for a script")
-        return parse_input_script(content.decode("utf-8"))
+        return parse_input_script(content.decode("utf-8-sig"))
     except OSError as error:
         raise InputScriptError(f"inputs file {path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -132,17 +133,22 @@ def write_input_script(events: Iterable[InputEvent]) -> str:
     return "".join(f"{_format_time(event.time_ms)} {_format_change(event)}\n" for event in events)
 
 
-def events_from_actions(actions: Sequence[KeyState], ms_per_action: int) -> list[InputEvent]:
-    """Turn a race's actions into the changes of keys they make, beginning with no key pressed at race time 0.
+def events_from_actions(actions: Iterable[KeyState], ms_per_action: int) -> list[InputEvent]:
+    """Turn a race's actions into the changes of keys that they make, beginning with no key pressed at race time 0.
 
     Args:
         actions: The keys held during each action.
         ms_per_action: How long one action lasts.
     """
+    return events_of_keys(zip(itertools.count(0, ms_per_action), actions))  # the times have no end
+
+
+def events_of_keys(keys_from: Iterable[tuple[int, KeyState]]) -> list[InputEvent]:
+    """The changes of keys that lead from no key pressed to each of some states, given with the time when it begins."""
     events: list[InputEvent] = []
     held = NO_KEYS
-    for index, keys in enumerate(actions):
-        events += key_changes(index * ms_per_action, held, keys)
+    for time_ms, keys in keys_from:
+        events += key_changes(time_ms, held, keys)
         held = keys
     return events
 

@@ -7,8 +7,9 @@ wire use this module: the client to write requests, the simulated game to read t
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from enum import IntEnum
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 TICK_MS: Final = 10
 """One physics tick of the game, in milliseconds of race time."""
@@ -68,6 +69,20 @@ class KeyState(NamedTuple):
     right: bool
     accelerate: bool
     brake: bool
+
+
+class HasKeys(Protocol):
+    """What says of the four keys whether they are held, such as an action of the settings."""
+
+    left: bool
+    right: bool
+    accelerate: bool
+    brake: bool
+
+
+def key_states(actions: Iterable[HasKeys]) -> list[KeyState]:
+    """The keys of some actions as they are sent."""
+    return [KeyState(keys.left, keys.right, keys.accelerate, keys.brake) for keys in actions]
 
 
 NO_KEYS: Final = KeyState(left=False, right=False, accelerate=False, brake=False)

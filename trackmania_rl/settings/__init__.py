@@ -10,7 +10,7 @@ Names are flat in the files and grouped here, so that each layer is handed only 
 raises `SettingsError`, whose text holds the name, the value, what is allowed and, for an unknown name, the nearest one.
 """
 
-from trackmania_rl.settings.game import DemonstrationEntry, GameSettings, GeneratorSettings, KeyState, MapEntry
+from trackmania_rl.settings.game import ActionKeys, DemonstrationEntry, GameSettings, GeneratorSettings, MapEntry
 from trackmania_rl.settings.groups import (
     NEEDS_RESTART,
     AgentSettings,
@@ -38,12 +38,12 @@ from trackmania_rl.settings.ranges import describe_range
 __all__ = [
     "COMPANION_FILES",
     "NEEDS_RESTART",
+    "ActionKeys",
     "AgentSettings",
     "DemonstrationEntry",
     "ExplorationSettings",
     "GameSettings",
     "GeneratorSettings",
-    "KeyState",
     "MapEntry",
     "ObservationSettings",
     "ReplaySettings",

@@ -8,8 +8,11 @@ from pydantic import Field, model_validator
 
 from trackmania_rl.settings.values import LAST_PORT, Fraction, Group, NonNegativeInt, Port, PositiveFloat, PositiveInt
 
+WireMilliseconds = Annotated[int, Field(gt=0, lt=2**32)]
+"""What a message to the game has room for."""
 
-class KeyState(Group):
+
+class ActionKeys(Group):
     """Which of the four keys an action holds down."""
 
     left: bool
@@ -80,21 +83,22 @@ class GameSettings(Group):
     maps_folder: str
     map_cycle: Annotated[tuple[MapEntry, ...], Field(min_length=1)]
     demonstrations: tuple[DemonstrationEntry, ...]
-    running_speed: PositiveFloat
-    ms_per_engine_tick: PositiveInt
+    running_speed: Annotated[float, Field(gt=0, le=1e6)]
+    ms_per_engine_tick: Literal[10]
     engine_ticks_per_action: PositiveInt
     image_width_px: Annotated[int, Field(ge=0, le=4096)]
     image_height_px: Annotated[int, Field(ge=0, le=4096)]
+    game_camera_number: Annotated[int, Field(ge=1, le=3)] = 2  # with a default, as runs begun before it have none
     frames_per_state: Annotated[int, Field(ge=1, le=16)]
     cutoff_race_longer_than_ms: PositiveInt
     cutoff_no_progress_within_ms: PositiveInt
     cutoff_progress_m: PositiveFloat
     tmi_protection_timeout_s: PositiveFloat
-    timeout_during_race_ms: PositiveInt
-    timeout_between_races_ms: PositiveInt
+    timeout_during_race_ms: WireMilliseconds
+    timeout_between_races_ms: WireMilliseconds
     game_reboot_interval_s: PositiveFloat
     game_reboot_below_speed_share: Annotated[float, Field(ge=0, lt=1)]
-    inputs: Annotated[tuple[KeyState, ...], Field(min_length=2)]
+    inputs: Annotated[tuple[ActionKeys, ...], Field(min_length=2)]
     action_forward_idx: NonNegativeInt
     action_backward_idx: NonNegativeInt
 

@@ -1,6 +1,6 @@
 """The settings by group: names, types, ranges, and what must fit together.
 
-What each setting does stands where users set it, in `config_files/config.py`.
+What each setting does is said where users set it, in `config_files/config.py`.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ class RunSettings(Group):
 
     run_name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]
     seed: NonNegativeInt
+    schedule_stretch: PositiveFloat = 1.0  # with a default, as runs begun before it have none
     torch_device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")]
     learner_threads: PositiveInt | Literal["auto"]
     collector_threads: PositiveInt
@@ -248,6 +249,16 @@ class Settings(Group):
     user: UserSettings
 
     @model_validator(mode="after")
+    def _rewards_have_what_they_need(self) -> Settings:
+        pointing, n_centers = self.reward.shaped_reward_point_to_vcp_ahead, self.observation.n_zone_centers_in_inputs
+        if pointing != 0 and n_centers < 2:
+            raise ValueError(
+                f"shaped_reward_point_to_vcp_ahead = {pointing} needs the direction of the line: set "
+                f"n_zone_centers_in_inputs = {n_centers} to 2 or more, or leave the reward at 0"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _options_of_the_image_have_one(self) -> Settings:
         options = {
             "frames_per_state": self.game.frames_per_state > 1,
@@ -269,7 +280,7 @@ class Settings(Group):
         return self
 
     def flat(self) -> dict[str, Any]:
-        """Every setting by its flat name, as it stands in the configuration files."""
+        """Every setting by its flat name, as in the configuration files."""
         return {
             name: getattr(getattr(self, group), name)
             for group, model in groups().items()
@@ -287,6 +298,7 @@ NEEDS_RESTART = frozenset(
         *(
             "image_width_px",
             "image_height_px",
+            "game_camera_number",
             "frames_per_state",
             "inputs",
             "action_forward_idx",
@@ -318,7 +330,7 @@ NEEDS_RESTART = frozenset(
         *("demonstrations", "start_anywhere_spacing_m"),
         *("rollout_slots_per_collector", "cutoff_race_longer_than_ms", "buffer_test_ratio", "terminal_view"),
     }
-) - {"checkpoint_interval_s", "minimum_free_disk_mb", "checkpoint_holds_replay"}
+) - {"schedule_stretch", "checkpoint_interval_s", "minimum_free_disk_mb", "checkpoint_holds_replay"}
 """Settings that shape networks, buffers or processes: editing them in a run's snapshot waits for the next start."""
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import difflib
+import math
 import runpy
 import types
 from collections.abc import Iterable, Mapping
@@ -40,18 +42,18 @@ def load_settings(config_file: Path, overrides: Iterable[str] = ()) -> Settings:
         values |= _names_set_by(file)
     values.pop(BASED_ON, None)
     values |= dict(parse_override(text) for text in overrides)
-    return settings_from_flat(values, source=str(config_file))
+    return settings_from_flat(_with_stretched_schedules(values), source=str(config_file))
 
 
 def whole_text(config_file: Path) -> str:
-    """A configuration file's text; if it is based on another one, behind that one's text, so that it stands alone.
+    """A configuration file's text; if it is based on another one, after that one's text, so that it needs no other.
 
     Raises:
         SettingsError: if a file that one is based on is not there.
     """
     texts = []
     for file in _with_bases(config_file):
-        text, line = file.read_text(encoding="utf-8"), _based_on(file)
+        text, line = file.read_text(encoding="utf-8-sig"), _based_on(file)
         if line is not None:
             lines = text.splitlines(keepends=True)
             text = f"\n# From {file.name}.\n" + "".join(lines[: line.lineno - 1] + lines[line.end_lineno :])
@@ -82,7 +84,12 @@ def settings_from_flat(values: Mapping[str, Any], source: str = "these settings"
     """
     known = {name: group for group, model in groups().items() for name in model.model_fields}
     problems = [_unknown_name(name, known) for name in values if name not in known]
-    problems += [f"{name} is missing; copy it from config_files/config.py" for name in known if name not in values]
+    problems += [
+        f"{name} is missing; copy it from config_files/config.py"
+        for model in groups().values()
+        for name, field in model.model_fields.items()
+        if field.is_required() and name not in values
+    ]
     if problems:
         raise SettingsError(f"{source}: " + "; ".join(problems))
     grouped: dict[str, dict[str, Any]] = {group: {} for group in groups()}
@@ -101,7 +108,7 @@ def changed_settings(old: Settings, new: Settings) -> dict[str, tuple[Any, Any]]
 
 
 def _with_bases(config_file: Path) -> list[Path]:
-    """A configuration file behind those that it is based on, directly or not."""
+    """A configuration file after those that it is based on, directly or not."""
     files = [config_file]
     while (line := _based_on(files[0])) is not None:
         base = (files[0].parent / ast.literal_eval(line.value)).resolve()
@@ -139,6 +146,19 @@ def _names_set_by(file: Path) -> dict[str, Any]:
         for name, value in names.items()
     }
     return {name: value for name, value in names.items() if is_setting[name]}
+
+
+def _with_stretched_schedules(values: dict[str, Any]) -> dict[str, Any]:
+    """Multiply the frame counts of all schedules by `schedule_stretch`; what is no schedule is left to be refused."""
+    stretch = values.get("schedule_stretch")
+    if not isinstance(stretch, int | float) or not 0 < stretch < math.inf:
+        return values
+    stretched = dict(values)
+    for name, value in values.items():
+        if name.endswith("_schedule"):
+            with contextlib.suppress(TypeError, ValueError):
+                stretched[name] = tuple((round(frames * stretch), entry) for frames, entry in value)
+    return stretched
 
 
 def _unknown_name(name: str, known: Iterable[str]) -> str:

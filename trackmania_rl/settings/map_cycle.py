@@ -7,6 +7,7 @@ compared before it takes the old file's place. The old one is kept beside it.
 from __future__ import annotations
 
 import ast
+import contextlib
 import os
 import shutil
 from collections.abc import Mapping, Sequence
@@ -27,7 +28,7 @@ class MapCycleError(UserError):
 
 
 def entry_text(entry: Mapping[str, Any]) -> str:
-    """One entry as it stands in a configuration file, without the comma behind it."""
+    """One entry as it is in a configuration file, without the comma after it."""
     lines = [f"{INDENT * 2}{key_text(name)}: {key_text(value)}," for name, value in entry.items()]
     return "\n".join((f"{INDENT}{{", *lines, f"{INDENT}}}"))
 
@@ -40,7 +41,7 @@ def key_text(value: Any) -> str:
 
 
 def add_to_map_cycle(config_file: Path, entries: Sequence[Mapping[str, Any]], replace: bool = False) -> Path:
-    """Write entries behind those of a configuration file's map cycle, or in their place.
+    """Write entries after those of a configuration file's map cycle, or in their place.
 
     Args:
         config_file: the Python file; the companions in its folder are read as well.
@@ -72,7 +73,8 @@ def add_to_map_cycle(config_file: Path, entries: Sequence[Mapping[str, Any]], re
     except OSError as error:
         raise MapCycleError(f"{config_file}: cannot be changed: {error.strerror}") from error
     finally:
-        trial.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            trial.unlink(missing_ok=True)
     return backup
 
 
@@ -95,7 +97,7 @@ def with_entries(text: bytes, entries: Sequence[Mapping[str, Any]], replace: boo
     end = starts[last.end_lineno - 1] + last.end_col_offset
     if replace:
         return text[:begin] + written.lstrip() + text[end:]
-    return text[:end] + b"," + newline + written + text[end:]  # a comma that stood behind the last entry still does
+    return text[:end] + b"," + newline + written + text[end:]  # a comma that was after the last entry still is
 
 
 def _map_cycle_node(text: bytes, config_file: Path) -> ast.Tuple | ast.List:

@@ -1,64 +1,14 @@
-"""How the simulator's inner loops are compiled, and any others that call compiled functions of other files."""
+"""The decorator of the simulator's compiled functions."""
 
 from __future__ import annotations
 
-import functools
-import hashlib
-from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Literal, Protocol
 
-import numba
+from trackmania_rl.compiled import compiler_for
+from trackmania_rl.protocol import state_blob
 
-_numba_config: Any = numba.config  # its settings are read from the environment, which type checkers cannot see
+SOURCES = (*Path(__file__).parent.glob("*.py"), Path(state_blob.__file__))
+"""All that compiled functions of the simulator can depend on."""
 
-
-class Compiler(Protocol):
-    """A decorator, with or without brackets."""
-
-    def __call__(
-        self, function: Callable[..., Any] | None = None, *, inline: Literal["never", "always"] = "never"
-    ) -> Any:
-        """Compile a function.
-
-        Args:
-            function: the function, where the decorator stands without brackets.
-            inline: numba's option of that name: "always" where a call would cost more than the function does.
-        """
-        ...
-
-
-def compiler_for(name: str, sources: Iterable[Path]) -> Compiler:
-    """Make a decorator for functions that compile together: the same inputs give the same bytes, cached on disk.
-
-    No fast-math. Divisions do not check for zero, which doubles the speed; where a divisor can vanish the code says so.
-
-    Numba recompiles a cached function when its own file changes, but not when a function it calls does: a car would go
-    on driving by the old law. So every version of the sources has its own cache folder, and every function that calls
-    compiled functions of other files takes a decorator that knows all these files.
-
-    Args:
-        name: begins the name of the cache folder.
-        sources: the files in which the functions, and the compiled functions that they call, stand.
-    """
-    digest = hashlib.sha256()
-    for path in sorted(sources):
-        digest.update(path.read_bytes())
-    parent = Path(_numba_config.CACHE_DIR or Path(__file__).parent / "__pycache__")
-    cache_folder = str(parent / f"{name}-{digest.hexdigest()[:16]}")
-
-    def compiler(function: Callable[..., Any] | None = None, *, inline: Literal["never", "always"] = "never") -> Any:
-        if function is None:
-            return functools.partial(compiler, inline=inline)
-        folder_before = _numba_config.CACHE_DIR
-        _numba_config.CACHE_DIR = cache_folder
-        try:
-            return numba.njit(cache=True, error_model="numpy", inline=inline)(function)
-        finally:
-            _numba_config.CACHE_DIR = folder_before
-
-    return compiler
-
-
-compiled = compiler_for("simulator", Path(__file__).parent.glob("*.py"))
+compiled = compiler_for("simulator", SOURCES)
 """Decorator of every compiled function of the simulator."""

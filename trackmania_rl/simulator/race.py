@@ -147,7 +147,7 @@ class SimulatedRace:
         return self._car
 
     def give_up(self) -> None:
-        """Begin anew with the countdown and no key pressed."""
+        """Begin again with the countdown and no key pressed."""
         self._car = self._spawned_car.copy()
         self._tick_time_ms = -COUNTDOWN_MS
         self._gate_is_passed[:] = 0

@@ -159,7 +159,7 @@ def _tightening(rng: np.random.Generator, character: Character) -> list[Piece]:
 
 
 def _boost(rng: np.random.Generator, character: Character) -> list[Piece]:
-    """A turbo strip on a straight, and a wide bend behind it."""
+    """A turbo strip on a straight, and a wide bend after it."""
     bend = _turn(rng, character, (40.0, 90.0), _radius_m(rng, character, (0.6, 1.0)))
     return [_straight(rng, character), straight(12.0, surface="turbo"), straight(60.0), bend]
 

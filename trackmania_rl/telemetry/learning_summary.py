@@ -14,6 +14,9 @@ from trackmania_rl.errors import UserError
 WINDOW_RACES = 10
 """Races over which driving is judged."""
 
+NEEDED_KEYS = frozenset({"wall_s", "frames_total", "map", "is_explo", "race_finished", "race_time_ms"})
+"""Of one line of `races.jsonl`."""
+
 Race = Mapping[str, Any]
 """One line of `races.jsonl`; its keys are those of `RaceLog`."""
 
@@ -127,21 +130,27 @@ def read_races(races_file: Path) -> list[Race]:
         UserError: if the file is missing or damaged.
     """
     try:
-        return [json.loads(line) for line in races_file.read_text(encoding="utf-8").splitlines()]
+        races = [json.loads(line) for line in races_file.read_text(encoding="utf-8").splitlines()]
     except OSError as error:
         raise UserError(f"cannot read {races_file}: {error.strerror}; give the folder of a run, save/...") from error
-    except json.JSONDecodeError as error:
+    except ValueError as error:  # no JSON, or no UTF-8
         raise UserError(f"{races_file} is damaged: {error}") from error
+    for number, race in enumerate(races, start=1):
+        if not isinstance(race, dict) or not race.keys() >= NEEDED_KEYS:
+            raise UserError(f"{races_file} is damaged: line {number} is no race")
+    return races
 
 
 def _on_one_clock(races: Sequence[Race]) -> list[Race]:
     """The races with `wall_s` going on where the session before left it, not from 0 in each session."""
     joined: list[Race] = []
     before_s = last_s = 0.0
+    last_session = races[0].get("session") if races else None
     for race in races:
-        if race["wall_s"] < last_s:  # a session begins
+        # Lines of earlier versions have no session; there only a clock that goes back tells where one begins.
+        if race.get("session") != last_session or race["wall_s"] < last_s:
             before_s += last_s
-        last_s = race["wall_s"]
+        last_s, last_session = race["wall_s"], race.get("session")
         joined.append({**race, "wall_s": before_s + last_s})
     return joined
 

@@ -50,7 +50,7 @@ def draw_line(
 
     Args:
         file: the picture; its folder must exist.
-        title: what stands above it.
+        title: what is written above it.
         line_m: (N, 3) metres, N >= 2.
         speed_m_s: (N,) colours the line; without it, its height does.
         challenge: the map whose blocks are drawn.

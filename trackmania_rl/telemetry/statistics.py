@@ -296,7 +296,7 @@ class TrainingStatistics:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes over what `state_dict` gave; rates begin anew."""
+        """Takes over what `state_dict` gave; rates begin from here."""
         self.frames_total = state["frames_total"]
         self.races_total = state["races_total"]
         self._earlier_sessions_s = state["training_s"]

@@ -6,6 +6,7 @@ nothing changes under it while it draws.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections import deque
@@ -64,11 +65,12 @@ class TerminalView:
         self._next_s = 0.0
 
     def update(self, figures: TrainingStatistics) -> None:
-        """Shows the run's figures, if the last time is long enough ago."""
+        """Shows the run's figures, if the last time is long enough ago; a terminal that fails is tried again later."""
         now_s = time.monotonic()
         if now_s >= self._next_s:
             self._next_s = now_s + self.interval_s
-            self.show(figures)
+            with contextlib.suppress(OSError):  # a full disk behind a redirection, a pipe that nobody reads any more
+                self.show(figures)
 
     def show(self, figures: TrainingStatistics) -> None:
         """Shows the run's figures now."""
@@ -112,7 +114,7 @@ class LiveView(TerminalView):
         self._live = Live(console=console, auto_refresh=False, redirect_stdout=True, redirect_stderr=True)
 
     def show(self, figures: TrainingStatistics) -> None:
-        """Draws the table anew."""
+        """Draws the table again."""
         self._live.update(render(figures, self._run_name, self._messages.recent), refresh=True)
 
     def __enter__(self) -> LiveView:

@@ -1,7 +1,7 @@
 """One game instance and the races played on it: started, watched, restarted, and always one race further.
 
 `GameInstanceManager.rollout` is a loop over the race machine. A game that dies, hangs or speaks nonsense costs the race
-that was under way: it is killed, started again, and the race is played anew.
+that was under way: it is killed, started again, and the race is played once more.
 """
 
 from __future__ import annotations
@@ -115,8 +115,8 @@ class GameInstanceManager:
             policy: chooses each action; what it raises ends the race and passes through.
             frames: (n, 1, H, W) uint8 room for the race's frames, see `RolloutRecorder`.
             observers: more who watch the race. They see the decisions of a lost race too, but no end of it.
-            states: where the race begins, and what it leaves for others; None at the start line, and nothing. A race
-                that is played anew begins at the start line.
+            states: where the race starts, and what it saves for later ones; None: it starts at the start line
+                and saves nothing. A race that is played once more starts at the start line.
 
         Returns:
             `(rollout_results, end_race_stats)`: see the functions of these names in `race_results`.
@@ -186,7 +186,7 @@ class GameInstanceManager:
         self._launcher.kill()
 
     def _on_a_game_that_lives(self, game_map: GameMap, do: Callable[[RaceMachine], Result]) -> Result:
-        """Do something on a game; when that is lost, do it anew on another one."""
+        """Run `do` on a live game; if the game fails, start another one and try again."""
         for attempt in range(1, MAX_ATTEMPTS + 1):
             try:
                 return do(self.ensure_running())

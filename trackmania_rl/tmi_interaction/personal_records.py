@@ -63,7 +63,7 @@ def replays_in(folder: Path, name_contains: str = "") -> list[Path]:
 
 
 def hide_records(autosaves: Path, name_contains: str = "") -> Moves:
-    """Move replays of personal records aside; one that finds its name taken there gets a number behind it.
+    """Move replays of personal records aside; one that finds its name taken there gets a number after it.
 
     Raises:
         UserError: if a file cannot be moved.

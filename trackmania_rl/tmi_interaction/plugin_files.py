@@ -15,6 +15,8 @@ from typing import Final
 
 from trackmania_rl.errors import UserError
 
+TMNF_ON_STEAM: Final = "11020"
+"""The game's number on Steam, after which Proton names its folders."""
 PLUGIN_NAME: Final = "Python_Link.as"
 PLUGIN_FILE: Final = Path(__file__).resolve().parent / PLUGIN_NAME
 """The plugin as it comes with the project."""
@@ -119,7 +121,7 @@ def install_plugin(plugins_folder: Path, source: Path = PLUGIN_FILE) -> Installa
     new_text = _read(source)
     new_version = _version_of(new_text)
     if new_text is None or new_version is None:
-        raise PluginFileError(f"{source}: is not this project's plugin: install the project anew")
+        raise PluginFileError(f"{source}: is not this project's plugin: install the project again")
     if not plugins_folder.is_dir():
         raise PluginFileError(f"{plugins_folder}: there is no such folder: start the game with TMInterface once")
     old_text = _read(target)
@@ -175,10 +177,13 @@ def _version_of(text: str | None) -> int | None:
 
 
 def _usual_documents_folders(home: Path) -> list[Path]:
-    """The user's documents on Windows, and those inside Wine's default prefix."""
+    """The user's documents on Windows, those inside Wine's default prefix, and those inside Steam's (Proton)."""
     folders = [home / "Documents", home / "OneDrive" / "Documents"]
     if os.name == "posix":
-        prefix = Path(os.environ.get("WINEPREFIX") or home / ".wine")
-        for user in sorted((prefix / "drive_c" / "users").glob("*")):
-            folders += [user / "Documents", user / "My Documents"]
+        prefixes = [Path(os.environ.get("WINEPREFIX") or home / ".wine")]
+        for steam in (home / ".steam" / "steam", home / ".local" / "share" / "Steam"):
+            prefixes.append(steam / "steamapps" / "compatdata" / TMNF_ON_STEAM / "pfx")
+        for prefix in prefixes:
+            for user in sorted((prefix / "drive_c" / "users").glob("*")):
+                folders += [user / "Documents", user / "My Documents"]
     return folders

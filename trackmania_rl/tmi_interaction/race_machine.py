@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trackmania_rl.features import FeatureBuilder
-from trackmania_rl.protocol.messages import KeyState, MessageId
+from trackmania_rl.protocol.messages import MessageId, key_states
 from trackmania_rl.protocol.state_blob import StateBlobError, StateView, with_last_checkpoint_time_cleared
 from trackmania_rl.settings import GameSettings
 from trackmania_rl.tmi_interaction.cutoffs import CutoffReason, CutoffWatch
@@ -41,7 +41,7 @@ MAX_IGNORED_REPORTS: Final = 1000
 
 
 class Observation(NamedTuple):
-    """What there is to decide upon.
+    """What the policy sees at one decision.
 
     Attributes:
         frame: (1, H, W) uint8 gray; (1, 0, 0) without an image.
@@ -102,6 +102,29 @@ class GameTimings:
     features_s: float = 0.0
 
 
+@dataclass
+class _RaceUnderWay:
+    """What the machine remembers of the race that it plays. Times are of the game's clock.
+
+    Attributes:
+        zones: of the map.
+        cutoffs: when to give the race up.
+        began_ms: 0, or the time of the saved state in which it began.
+        clock_ms: when the last decision was due.
+        state: the game's state then.
+        meters: metres along the line then.
+        furthest_m: the most of them so far.
+    """
+
+    zones: VirtualCheckpoints
+    cutoffs: CutoffWatch
+    began_ms: int
+    clock_ms: int
+    state: StateView
+    meters: float = -math.inf
+    furthest_m: float = -math.inf
+
+
 class RaceMachine:
     """Plays races on one connected game, one action at a time.
 
@@ -133,9 +156,10 @@ class RaceMachine:
         self._transport = transport
         self._features = features
         self._start = RaceStart(transport, commands_on_connect)
-        self._keys = [KeyState(keys.left, keys.right, keys.accelerate, keys.brake) for keys in settings.inputs]
+        self._keys = key_states(settings.inputs)
         self._no_frame = np.empty((1, 0, 0), dtype=np.uint8)
         self._held: GameEvent | None = None
+        self._under_way: _RaceUnderWay | None = None
 
     def reset(self, game_map: GameMap, begin: SavedState[bytes] | None = None) -> Observation:
         """Bring the car to the start of a map at race time 0, or to a saved state; also in the middle of a race.
@@ -148,25 +172,24 @@ class RaceMachine:
             GameError: if the game is gone, silent or speaks nonsense.
         """
         self.timings = GameTimings()
-        with self._state_errors_are_the_games():
+        with _state_errors_as_protocol_errors():
             held, blob = self._start.reach(game_map.path, self._held, self.settings)
             if begin is not None:
                 blob = begin.game_state
                 self._rewind_to(blob)
             self._held = held
-            self._began_ms = 0 if begin is None else begin.race_time_ms
-            self._zones: VirtualCheckpoints = game_map.zones
+            began_ms, state = 0 if begin is None else begin.race_time_ms, StateView(blob)
+            self._under_way = _RaceUnderWay(game_map.zones, CutoffWatch(self.settings), began_ms, began_ms, state)
             self._features.reset(game_map.zones, None if begin is None else begin.memory)
-            self._cutoffs = CutoffWatch(self.settings)
-            self._furthest_m = -math.inf
-            observation = self._arrive(held, self._began_ms, StateView(blob))
+            observation = self._arrive(held, began_ms, state)
         if isinstance(observation, RaceEnd):
             raise GameProtocolError("the race was over at its start")
         return observation
 
     def save_state(self) -> SavedState[bytes]:
         """The state in which a decision is due now, for another race to begin in."""
-        return SavedState(bytes(self._state.blob), self._race_time_ms, self._meters, self._features.memory())
+        race = self._race
+        return SavedState(bytes(race.state.blob), race.clock_ms, race.meters, self._features.memory())
 
     def step(self, action: int) -> Observation | RaceEnd:
         """Hold an action's keys until the next decision, or the end of the race.
@@ -185,7 +208,7 @@ class RaceMachine:
             self._transport.set_speed(self.settings.running_speed)
         self._answer(self._held, then_get_state=True)
         self._features.record_action(action)
-        with self._state_errors_are_the_games():
+        with _state_errors_as_protocol_errors():
             for _ in range(MAX_IGNORED_REPORTS):
                 event = self._next_event()
                 if event.id == MessageId.RUN_STEP and self._is_next_decision(event.race_time_ms):
@@ -194,8 +217,13 @@ class RaceMachine:
                     return self._finish(event)
                 self._answer(event, then_get_state=True)
         raise GameProtocolError(
-            f"{MAX_IGNORED_REPORTS} reports after race time {self._race_time_ms} ms, but no next step"
+            f"{MAX_IGNORED_REPORTS} reports after race time {self._race.clock_ms} ms, but no next step"
         )
+
+    @property
+    def _race(self) -> _RaceUnderWay:
+        assert self._under_way is not None, "call reset first"
+        return self._under_way
 
     def _rewind_to(self, blob: bytes) -> None:
         """Restore a saved state; a game that refuses one says nothing, and would drive on from where it is."""
@@ -204,35 +232,35 @@ class RaceMachine:
         if not np.array_equal(now.position_m, StateView(blob).position_m):
             raise GameProtocolError("the game did not go to the saved state that the race was to begin in")
 
-    def _is_next_decision(self, race_time_ms: int) -> bool:
-        late_ms = race_time_ms - self._race_time_ms - self.settings.ms_per_action
-        if late_ms > 0 and race_time_ms % self.settings.ms_per_action == 0:
-            log.warning("the step at %d ms came %d ms late", race_time_ms, late_ms)
+    def _is_next_decision(self, clock_ms: int) -> bool:
+        late_ms = clock_ms - self._race.clock_ms - self.settings.ms_per_action
+        if late_ms > 0 and clock_ms % self.settings.ms_per_action == 0:
+            log.warning("the step at %d ms came %d ms late", clock_ms, late_ms)
             return True
         # Earlier ones are repeated after a rewind, or stem from ticks that go on when the race is over.
         return late_ms == 0
 
     def _ends_the_race(self, event: GameEvent) -> bool:
         if event.is_finish:
-            if self._race_time_ms > self._began_ms:
+            if self._race.clock_ms > self._race.began_ms:
                 return True
             self._transport.prevent_finish()  # nobody finishes in a race's first action: it is the last race's echo
         # An unexpected step may be one of a race that is over without a word.
         return event.id == MessageId.RUN_STEP and self._transport.is_race_finished()
 
-    def _arrive(self, event: GameEvent, race_time_ms: int, state: StateView) -> Observation | RaceEnd:
+    def _arrive(self, event: GameEvent, clock_ms: int, state: StateView) -> Observation | RaceEnd:
         """Look at a state in which a decision is due, while its step is held."""
+        race = self._race
         self._held = event
-        self._race_time_ms = race_time_ms
-        self._state = state
+        race.clock_ms, race.state = clock_ms, state
         began_s = time.perf_counter()
         features = self._features.build(state)
         self.timings.features_s += time.perf_counter() - began_s
-        self._meters = features.meters
-        self._furthest_m = max(self._furthest_m, features.meters)
-        reason = self._cutoffs.check(race_time_ms - self._began_ms, self._furthest_m)
+        race.meters = features.meters
+        race.furthest_m = max(race.furthest_m, features.meters)
+        reason = race.cutoffs.check(clock_ms - race.began_ms, race.furthest_m)
         if reason is not None:
-            return self._end(event, reason, race_time_ms, state)
+            return self._end(event, reason, clock_ms, state)
         frame = self._take_frame(event) if self.settings.has_image else self._no_frame
         if isinstance(frame, RaceEnd):
             return frame
@@ -243,7 +271,7 @@ class RaceMachine:
             car=features.car,
             zone_idx=features.zone_idx,
             meters=features.meters,
-            race_time_ms=race_time_ms - self._began_ms,
+            race_time_ms=clock_ms - race.began_ms,
             position_m=state.position_m.copy(),
             speed_m_s=speed_m_s,
         )
@@ -265,7 +293,7 @@ class RaceMachine:
                 self._transport.unrequest_frame()
                 return self._finish(event)
             self._answer(event)
-        raise GameProtocolError(f"{MAX_IGNORED_REPORTS} reports at race time {self._race_time_ms} ms, but no frame")
+        raise GameProtocolError(f"{MAX_IGNORED_REPORTS} reports at race time {self._race.clock_ms} ms, but no frame")
 
     def _finish(self, event: GameEvent) -> RaceEnd:
         """End a finished race: undo the finish in the game, so that it stays in the race."""
@@ -273,12 +301,13 @@ class RaceMachine:
         state = StateView(blob)
         times_ms = state.checkpoint_times_ms
         is_time_known = len(times_ms) > 0 and times_ms[-1] >= 0
-        race_time_ms = int(times_ms[-1]) if is_time_known else state.race_time_ms
+        clock_ms = int(times_ms[-1]) if is_time_known else state.race_time_ms
         self._transport.rewind_to_state(with_last_checkpoint_time_cleared(blob))
-        return self._end(event, None, race_time_ms, state)
+        return self._end(event, None, clock_ms, state)
 
-    def _end(self, event: GameEvent, reason: CutoffReason | None, race_time_ms: int, state: StateView) -> RaceEnd:
-        """Leave the game waiting on `event` for as long as it takes until the next race; the time is the game's."""
+    def _end(self, event: GameEvent, reason: CutoffReason | None, clock_ms: int, state: StateView) -> RaceEnd:
+        """Leave the game waiting on `event` for as long as it takes until the next race."""
+        race = self._race
         self._held = event
         self._transport.set_timeout(self.settings.timeout_between_races_ms)
         self._transport.flush()
@@ -286,12 +315,10 @@ class RaceMachine:
         is_finished = reason is None
         return RaceEnd(
             cutoff_reason=reason,
-            race_time_ms=race_time_ms - self._began_ms,
-            furthest_zone_idx=(
-                self._zones.finish_zone_idx if is_finished else self._features.tracker.furthest_zone_idx
-            ),
-            furthest_m=self._zones.finish_m if is_finished else self._furthest_m,
-            checkpoint_times_ms=times_since(state.checkpoint_times_ms.tolist(), self._began_ms),
+            race_time_ms=clock_ms - race.began_ms,
+            furthest_zone_idx=race.zones.finish_zone_idx if is_finished else self._features.tracker.furthest_zone_idx,
+            furthest_m=race.zones.finish_m if is_finished else race.furthest_m,
+            checkpoint_times_ms=times_since(state.checkpoint_times_ms.tolist(), race.began_ms),
         )
 
     def _next_event(self) -> GameEvent:
@@ -306,9 +333,11 @@ class RaceMachine:
         self._transport.answer(event, then_get_state)
         self.timings.answer_game_s += time.perf_counter() - began_s
 
-    @contextmanager
-    def _state_errors_are_the_games(self) -> Iterator[None]:
-        try:
-            yield
-        except StateBlobError as error:
-            raise GameProtocolError(str(error)) from error
+
+@contextmanager
+def _state_errors_as_protocol_errors() -> Iterator[None]:
+    """A state that cannot be read is a game that speaks nonsense."""
+    try:
+        yield
+    except StateBlobError as error:
+        raise GameProtocolError(str(error)) from error

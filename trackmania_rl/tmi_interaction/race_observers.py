@@ -1,4 +1,4 @@
-"""Who watches a race while it is driven: anybody, and the one who keeps it."""
+"""Observers of a race: anybody who wants to watch, and the recorder that keeps it for the learner."""
 
 from __future__ import annotations
 

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from trackmania_rl.protocol.input_script import InputEvent, key_changes, write_input_script
-from trackmania_rl.protocol.messages import NO_KEYS, KeyState
+from trackmania_rl.protocol.input_script import events_of_keys, write_input_script
+from trackmania_rl.protocol.messages import key_states
 from trackmania_rl.settings import GameSettings
 from trackmania_rl.tmi_interaction.race_machine import GameTimings, RaceEnd
 from trackmania_rl.track.virtual_checkpoints import VirtualCheckpoints
@@ -138,11 +138,8 @@ def end_race_stats(
 
 def input_script(columns: RaceColumns, settings: GameSettings) -> str:
     """The race as a script that TMInterface's `load` command plays; it begins at the race's beginning."""
-    keys_of_action = [KeyState(k.left, k.right, k.accelerate, k.brake) for k in settings.inputs]
-    events: list[InputEvent] = []
-    held = NO_KEYS
-    for row in np.flatnonzero(np.diff(columns.actions, prepend=-1)).tolist():
-        keys = keys_of_action[columns.actions[row]]
-        events += key_changes(int(columns.race_time_ms[row]), held, keys)
-        held = keys
-    return write_input_script(events)
+    keys_of_action = key_states(settings.inputs)
+    changes = np.flatnonzero(np.diff(columns.actions, prepend=-1))
+    times_ms, actions = columns.race_time_ms[changes].tolist(), columns.actions[changes].tolist()
+    keys_from = ((int(time_ms), keys_of_action[action]) for time_ms, action in zip(times_ms, actions, strict=True))
+    return write_input_script(events_of_keys(keys_from))

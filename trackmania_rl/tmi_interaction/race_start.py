@@ -24,7 +24,6 @@ CONNECT_COMMANDS: Final = (
     "set autorewind false",
     "set auto_reload_plugins false",
 )
-FIRST_STEP_COMMAND: Final = "cam 2"
 CONNECT_SPEED: Final = 1.0
 START_WITHIN_S: Final = 120.0
 """Wall-clock time in which a map must load and its countdown end."""
@@ -108,7 +107,7 @@ class RaceStart:
         self._has_seen_a_step = True
         self._transport.set_timeout(settings.timeout_during_race_ms)
         self._transport.set_speed(settings.running_speed)
-        self._transport.command(FIRST_STEP_COMMAND)
+        self._transport.command(f"cam {settings.game_camera_number}")
         self._transport.toggle_interface(shown=False)
 
     def _load(self, map_path: str) -> None:

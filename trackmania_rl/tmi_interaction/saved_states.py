@@ -97,7 +97,7 @@ class SavedStates(Generic[StateT]):
 
 
 class StatesOfRace(Generic[StateT]):
-    """One race's share in the saved states; `SavedStates.of_race` makes it.
+    """Where one race starts, and the states that it saves on its way; `SavedStates.of_race` makes it.
 
     Whoever drives the race calls `start` once, then `keep` whenever the car is at `next_m` or beyond.
 
@@ -114,7 +114,7 @@ class StatesOfRace(Generic[StateT]):
         self._waiting: deque[SavedState[StateT]] = deque()
 
     def start(self, meters: float) -> None:
-        """The race begins, or begins anew in another game instance, so far along the line."""
+        """The race begins, or begins again in another game instance, so far along the line."""
         self._waiting.clear()
         self._await_place_after(meters)
 

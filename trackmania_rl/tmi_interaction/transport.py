@@ -118,7 +118,7 @@ class GameTransport(Protocol):
         ...
 
     def give_up(self) -> None:
-        """Begin the race anew with a countdown."""
+        """Begin the race again with a countdown."""
         ...
 
     def prevent_finish(self) -> None:

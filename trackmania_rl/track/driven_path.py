@@ -80,7 +80,7 @@ def path_of_ghost(ghost: Ghost, name: str) -> DrivenPath:
 
 
 def position_at(samples: GhostSamples, time_ms: float) -> FloatArray:
-    """(3,) where the car was at a race time; straight on from the last two samples behind the end."""
+    """(3,) where the car was at a race time; straight on from the last two samples after the end."""
     after = int(np.clip(np.searchsorted(samples.time_ms, time_ms), 1, len(samples.time_ms) - 1))
     share = (time_ms - samples.time_ms[after - 1]) / samples.period_ms
     before_m, after_m = samples.position_m[after - 1], samples.position_m[after]

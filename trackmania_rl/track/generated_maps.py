@@ -5,6 +5,7 @@ The game loads them like any other map, so both transports and every tool treat 
 
 from __future__ import annotations
 
+import logging
 import shutil
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -17,8 +18,11 @@ from trackmania_rl.errors import UserError
 from trackmania_rl.settings import GeneratorSettings, MapEntry
 from trackmania_rl.simulator.track_generator import TrackRecipe, generate_track
 
+log = logging.getLogger(__name__)
+
 MOST_TRACKS_KEPT: Final = 1000
-"""Tracks whose files stay, some 25 MB: far more than are driven at a time, as a game that failed loads its map anew."""
+"""Tracks whose files stay, some 25 MB: far more than are driven at a time, since a game that failed loads its map
+again."""
 
 
 @dataclass
@@ -50,16 +54,25 @@ class GeneratedMaps:
     def draw(self, entry: MapEntry) -> MapEntry:
         """The map of the next race of a map cycle's generator: a track of the entry's range, under the entry's name.
 
-        The same track comes `races_per_track` times in a row; equal generators draw in turn from the same tracks.
+        The same track comes `races_per_track` times in a row; equal generators draw in turn from the same tracks. Where
+        a new track cannot be written, as the disk is full, the generator's last one is driven once more.
 
         Raises:
-            UserError: if the track cannot be written.
+            UserError: if the track cannot be written, and there is none before it.
         """
         assert entry.generator is not None
         driven = self._driven.get(entry.generator)
         if driven is None or driven.races_left == 0:
-            driven = _DrivenTrack(draw_recipe(entry.generator, self._rng), entry.generator.races_per_track)
-            self._driven[entry.generator] = driven
+            recipe = draw_recipe(entry.generator, self._rng)
+            try:
+                concrete = self.concrete(entry, recipe)
+            except UserError as error:
+                if driven is None or driven.recipe not in self._kept:
+                    raise
+                log.warning("%s; the track before it is driven once more", error)
+                return self.concrete(entry, driven.recipe)
+            self._driven[entry.generator] = _DrivenTrack(recipe, entry.generator.races_per_track - 1)
+            return concrete
         driven.races_left -= 1
         return self.concrete(entry, driven.recipe)
 

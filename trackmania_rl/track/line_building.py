@@ -294,7 +294,7 @@ def _end_direction(points_m: FloatArray) -> FloatArray:
 
 
 def _extended(points_m: FloatArray, length_m: float, spacing_m: float) -> tuple[FloatArray, int]:
-    """A line with points added straight on behind its end, and how many."""
+    """A line with points added straight on after its end, and how many."""
     n_added = max(1, round(length_m / spacing_m))
     steps_m = spacing_m * np.arange(1, n_added + 1)[:, None]
     return np.concatenate((points_m, points_m[-1] + steps_m * _end_direction(points_m))), n_added

@@ -77,7 +77,7 @@ def _recipes(name: str) -> list[TrackRecipe]:
 
 
 def _entry_of_recipe(recipe: TrackRecipe, folder: Path) -> MapEntry:
-    """A generated track as a line of a map cycle; its files are written anew."""
+    """A generated track as a line of a map cycle; its files are written again."""
     track_file = folder.resolve() / f"{recipe.name}.toml"
     write_generated_track(recipe, track_file)
     return _entry_of_track(track_file)

@@ -108,7 +108,7 @@ def extend_and_smooth(
     Args:
         line: (N, 3) points, N >= 2.
         n_points_before: points added before the first one.
-        n_points_after: points added behind the last one.
+        n_points_after: points added after the last one.
 
     Returns:
         (n_points_before + N + n_points_after, 3) points; point `n_points_before` stems from the line's first.

@@ -10,9 +10,10 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import Version
 
 from trackmania_rl.errors import UserError
+from trackmania_rl.experience_replay.row_ring import RowRing
 from trackmania_rl.features import ObservationLayout
 from trackmania_rl.multiprocess.health.findings import Check, Context, Finding, System, ok, problem, warning
-from trackmania_rl.multiprocess.run_network import pick_device
+from trackmania_rl.multiprocess.run_network import pick_device, why_unusable
 from trackmania_rl.settings import Settings
 
 OLDEST_PYTHON: Final = (3, 11)
@@ -23,8 +24,8 @@ GAME_BYTES: Final = 1 << 30
 """Of one instance of the real game."""
 PROCESS_BYTES: Final = 600 << 20
 """Of one of our processes, most of it torch."""
-OTHER_COLUMNS_BYTES: Final = 200
-"""Of one transition, beside floats and frame: positions, actions, Q values and the like."""
+TRANSITION_BYTES: Final = 16
+"""Of one transition beside its row in the replay memory: the row's number, and a priority."""
 INSTALL: Final = "python -m pip install -r requirements.txt"
 
 
@@ -64,6 +65,13 @@ def check_gpu(settings: Settings, system: System) -> list[Finding]:
         return [problem(Check.GPU, error)]
     if device.type != "cpu":
         return [ok(Check.GPU, f"the network runs on {system.gpu_name() or device}")]
+    if settings.run.torch_device == "auto" and system.gpu_name() is not None:
+        return [
+            warning(
+                Check.GPU,
+                f"the network runs on the processor, as {system.gpu_name()} cannot be used: {why_unusable('cuda')}",
+            )
+        ]
     if settings.game.has_image:
         return [
             warning(
@@ -78,9 +86,9 @@ def check_gpu(settings: Settings, system: System) -> list[Finding]:
 def check_memory(settings: Settings, system: System) -> list[Finding]:
     """Whether the largest replay memory, the processes and the games fit."""
     game, replay = settings.game, settings.replay
-    floats_bytes = 4 * ObservationLayout.from_settings(settings.observation).float_input_dim
-    transition_bytes = floats_bytes + game.image_width_px * game.image_height_px + OTHER_COLUMNS_BYTES
-    replay_bytes = transition_bytes * max(size for _, size in replay.memory_size_schedule)
+    n_floats = ObservationLayout.from_settings(settings.observation).float_input_dim
+    row_bytes = RowRing.bytes_per_row(n_floats, (game.image_height_px, game.image_width_px))
+    replay_bytes = (row_bytes + TRANSITION_BYTES) * max(size for _, size in replay.memory_size_schedule)
     games_bytes = 0 if game.game == "simulated" else GAME_BYTES * game.n_collectors * game.games_per_collector
     needed_bytes = replay_bytes + games_bytes + PROCESS_BYTES * (1 + game.n_collectors)
     available_bytes = system.available_memory_bytes()

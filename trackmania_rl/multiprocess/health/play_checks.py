@@ -125,7 +125,7 @@ def _check_plugin_version(transport: TMInterface, is_simulated: bool) -> list[Fi
     return [
         warning(
             Check.PLUGIN,
-            f"the game runs {runs}, not version {wanted}: remove other plugins that listen, and start the game anew",
+            f"the game runs {runs}, not version {wanted}: remove other plugins that listen, and start the game again",
         )
     ]
 

@@ -8,12 +8,14 @@ import numpy as np
 import numpy.typing as npt
 
 from trackmania_rl.errors import UserError
+from trackmania_rl.gbx.challenge import is_challenge_file
 from trackmania_rl.multiprocess.health.findings import Check, Context, Finding, ok, problem, warning
 from trackmania_rl.settings import MapEntry, Settings
 from trackmania_rl.simulator.track_file import load_track
 from trackmania_rl.tmi_interaction.game_records import GameRecords
 from trackmania_rl.tmi_interaction.launcher_choice import make_launcher
 from trackmania_rl.tmi_interaction.launchers import check_port_is_free
+from trackmania_rl.track.game_map import map_file
 from trackmania_rl.track.reference_line import load_reference_line
 
 
@@ -49,6 +51,19 @@ def load_reference_lines(settings: Settings, maps_folder: Path) -> dict[str, npt
     return {entry.map_name: load_map_files(settings, entry, maps_folder) for entry in named_maps(settings)}
 
 
+def check_edited_maps(settings: Settings, maps_folder: Path) -> None:
+    """Look at an edited map cycle while games run: what a collector could not drive is refused before it tries.
+
+    Raises:
+        UserError: if a file of a map is missing or damaged, or the real game has no such map.
+    """
+    load_reference_lines(settings, maps_folder)
+    if settings.game.game != "simulated":
+        launcher = make_launcher(settings.game, settings.user, settings.game.base_tmi_port, maps_folder)
+        for entry in named_maps(settings):
+            launcher.check_map(entry.map_path)
+
+
 def check_maps(context: Context) -> list[Finding]:
     """The files of the map cycle's maps, here and in the real game's own folder."""
     settings, findings = context.settings, []
@@ -59,6 +74,15 @@ def check_maps(context: Context) -> list[Finding]:
             findings.append(problem(Check.MAPS, f"map {entry.map_name}: {error}"))
         else:
             findings.append(ok(Check.MAPS, f"map {entry.map_name}: a reference line of {len(points_m):,} points"))
+            challenge = map_file(entry, context.maps_folder)
+            if is_challenge_file(challenge) and not challenge.is_file():
+                findings.append(
+                    warning(
+                        Check.MAPS,
+                        f"map {entry.map_name}: {challenge} is not there, so nothing checks that the car passes the "
+                        "map's own checkpoints; copy the map's file there",
+                    )
+                )
     return findings + check_maps_of_game(context)
 
 
