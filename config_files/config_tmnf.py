@@ -13,7 +13,7 @@ run_name = "tmnf"
 seed = 0
 
 # The frame counts of all schedules below are multiplied by this: 0.5 for an easy or short map, 2 for a long or hard
-# one. Range: > 0.
+# one. Range: > 0, <= 1000.
 schedule_stretch = 1.0
 
 # Where the learner and the inference networks run: "auto" (a GPU if there is one), "cpu", "cuda" or "cuda:0". Restart.

@@ -39,7 +39,7 @@ def main() -> int:
         from trackmania_rl.multiprocess.health.examination import examine
     except (ImportError, OSError) as error:  # which every later check would need
         # Windows' ways of saying that a library of the system is missing, which torch needs.
-        is_of_windows = isinstance(error, OSError) or "DLL" in str(error)
+        is_of_windows = sys.platform == "win32" and (isinstance(error, OSError) or "DLL" in str(error))
         remedy = (
             "install the Microsoft Visual C++ Redistributable (https://aka.ms/vs/17/release/vc_redist.x64.exe)"
             if is_of_windows

@@ -23,7 +23,7 @@ PROJECT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not installed, and from anywhere
 
 from trackmania_rl.command_line import command, end_in_order_when_terminated  # noqa: E402
-from trackmania_rl.errors import UserError  # noqa: E402
+from trackmania_rl.errors import UserError, one_line  # noqa: E402
 from trackmania_rl.settings import Settings, changed_settings, describe_range, load_settings  # noqa: E402
 
 if TYPE_CHECKING:
@@ -94,7 +94,6 @@ def learn(arguments: argparse.Namespace, folder: RunFolder) -> None:
     """Check what can be checked, set up the run, and learn until it is to end."""
     import torch
 
-    from trackmania_rl.checkpoints import CheckpointError
     from trackmania_rl.features import ObservationLayout
     from trackmania_rl.multiprocess.demonstrations import load_demonstrations
     from trackmania_rl.multiprocess.health.run_checks import check_edited_maps, load_reference_lines
@@ -127,50 +126,59 @@ def learn(arguments: argparse.Namespace, folder: RunFolder) -> None:
         network = make_network(settings, layout, seeds)
         check_machine(settings, folder.path)
     log_to(folder.log)
-    configuration_before = SnapshotKeeper(folder.config)
-    settings = write_configuration(arguments, snapshot_file, is_new)
-
-    shared = share_run(settings, layout, seeds, snapshot_file)
-    receiver = RolloutReceiver(
-        RolloutBounds.of_game(settings.game, layout.float_input_dim),
-        settings.sync.rollout_slots_per_collector,
-        # Games inside the collector are stepped together, and their races leave it one by one.
-        games_per_collector=1 if settings.game.is_in_process else settings.game.games_per_collector,
-    )
-    check_maps = functools.partial(check_edited_maps, maps_folder=maps_folder)
-    live = LiveSettings(snapshot_file, settings, is_reporter=True, check=check_maps)
-    monitor = RunMonitor(
-        live, folder, statistics, clock, reference_lines_m, lambda: receiver.waited_s, arguments.weights_from
-    )
-    n_parameters = sum(parameter.numel() for parameter in network.parameters())
-    log.info(
-        "%s: seed %d, a network of %s parameters on %s, maps %s",
-        *(folder.path, settings.run.seed, f"{n_parameters:,}", pick_device(settings.run.torch_device)),
-        ", ".join(dict.fromkeys(entry.map_name for entry in settings.game.map_cycle)),
-    )
     try:
-        learner_process_fn(
-            live,
-            network,
-            layout,
-            seeds,
-            shared,
-            receiver,
-            make_supervisor(live, shared, receiver, maps_folder, folder, demonstrations),
-            monitor,
-            open_terminal_view(settings.telemetry.terminal_view, settings.run.run_name),
-            should_stop,
-        )
-    except CheckpointError:  # raised only before anything is learned
-        configuration_before.restore()
-        raise
+        with SnapshotKeeper(folder.config) as configuration:
+            settings = write_configuration(arguments, snapshot_file, is_new)
+            live = LiveSettings(
+                snapshot_file,
+                settings,
+                is_reporter=True,
+                check=functools.partial(check_edited_maps, maps_folder=maps_folder),
+            )
+            shared = share_run(settings, layout, seeds, snapshot_file)
+            receiver = RolloutReceiver(
+                RolloutBounds.of_game(settings.game, layout.float_input_dim),
+                settings.sync.rollout_slots_per_collector,
+                # Games inside the collector are stepped together, and their races leave it one by one.
+                games_per_collector=1 if settings.game.is_in_process else settings.game.games_per_collector,
+            )
+            log.info(
+                "%s: seed %d, a network of %s parameters on %s, maps %s",
+                folder.path,
+                settings.run.seed,
+                f"{sum(parameter.numel() for parameter in network.parameters()):,}",
+                pick_device(settings.run.torch_device),
+                ", ".join(dict.fromkeys(entry.map_name for entry in settings.game.map_cycle)),
+            )
+            learner_process_fn(
+                live,
+                network,
+                layout,
+                seeds,
+                shared,
+                receiver,
+                supervisor=make_supervisor(live, shared, receiver, maps_folder, folder, demonstrations),
+                monitor=RunMonitor(
+                    live,
+                    folder,
+                    statistics,
+                    clock,
+                    reference_lines_m,
+                    learner_waited_s=lambda: receiver.waited_s,
+                    weights_from=arguments.weights_from,
+                    on_attached=configuration.keep,
+                ),
+                view=open_terminal_view(settings.telemetry.terminal_view, settings.run.run_name),
+                should_stop=should_stop,
+            )
     except torch.OutOfMemoryError as error:
         raise UserError(
-            f"the GPU's memory is full: {str(error).splitlines()[0]}; end other programs that use it, or lower "
-            "n_collectors, batch_size or memory_size_schedule"
+            f"the GPU's memory is full: {one_line(error)}; end other programs that use it, or lower n_collectors, "
+            "batch_size or memory_size_schedule"
         ) from error
     finally:
-        seeds.write_json(folder.seeds)
+        with contextlib.suppress(OSError):  # a disk that fails is told by what failed first
+            seeds.write_json(folder.seeds)
     print(f"{statistics.races_total:,} races, {statistics.frames_total:,} frames; everything is in {folder.path}")
 
 

@@ -64,3 +64,11 @@ def test_names_that_the_terminal_cannot_show_end_nothing():
     script = "from trackmania_rl.command_line import command; command(lambda: print('caf\\udce9'))()"
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert ended.stdout == "caf\\udce9\n", ended.stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pipes end otherwise there")
+def test_a_pipe_that_nobody_reads_ends_a_command_without_a_word():
+    script = "from trackmania_rl.command_line import command; command(lambda: print('x' * 10**6))()"
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.close()
+        assert process.stderr.read() == b""

@@ -221,9 +221,9 @@ def save_best_run(
     """
     name = f"{map_name}_{race_time_ms}"
     folder, temporary = best_runs_folder / name, best_runs_folder / f".{name}.tmp"
-    if folder.exists():
-        return folder
     try:
+        if folder.exists():
+            return folder
         shutil.rmtree(temporary, ignore_errors=True)  # left by a process that was killed here
         temporary.mkdir(parents=True)
         (temporary / f"{name}.inputs").write_text(input_script, encoding="utf-8")

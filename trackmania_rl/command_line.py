@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import io
+import os
 import signal
 import sys
 from collections.abc import Callable
@@ -33,13 +34,18 @@ def command(main: Callable[P, int | None]) -> Callable[P, int]:
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors="backslashreplace")
         try:
-            return main(*arguments, **named) or 0
+            code = main(*arguments, **named) or 0
+            sys.stdout.flush()
+            return code
         except PlainError as error:
             print(f"error: {error}", file=sys.stderr)
             return FAILED
         except KeyboardInterrupt:
             print("interrupted", file=sys.stderr)
             return INTERRUPTED
+        except BrokenPipeError:  # as by `| head`; the interpreter, which writes what is left, shall not complain either
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return FAILED
 
     return exit_code
 

@@ -173,6 +173,8 @@ class TrackPlanner:
         entry["scripted_tuned_ms"], entry["scripted_tuned_settings"] = tuned[1], tuned[0]._asdict()
         # A race that finishes in the game may be given up by the search, as it went far past a gate that it missed.
         drivable = [actions for actions in (*candidates, tuned[2]) if drive_actions(self.track, actions).finish_ms >= 0]
+        if not drivable:
+            raise UserError(f"{self.name}: no race that finishes was found; give one with --begin-with")
         plan = min(drivable, key=lambda actions: drive_actions(self.track, actions).finish_ms)
         return plan[: drive_actions(self.track, plan).n_actions], entry
 

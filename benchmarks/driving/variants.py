@@ -57,7 +57,7 @@ def read_variants(file: Path) -> list[str]:
         UserError: if the file cannot be read, or holds none.
     """
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
+        lines = file.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"--variants {file}: cannot be read: {error}") from error
     text = "\n".join(line for line in lines if line.strip() and not line.startswith("#"))

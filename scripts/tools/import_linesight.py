@@ -68,7 +68,7 @@ def import_run(arguments: argparse.Namespace) -> None:
     linesight_config = arguments.linesight_config or find_linesight_config(arguments.run_folder)
     overrides: tuple[str, ...] = ()
     if linesight_config is not None:
-        overrides = overrides_of_linesight_config(linesight_config, arguments.config)
+        overrides = overrides_of_linesight_config(linesight_config, arguments.config, arguments.set)
     output = arguments.output.resolve()
     folder = import_linesight_run(run, output, arguments.config, (*overrides, *arguments.set))
     root = output.parent.parent

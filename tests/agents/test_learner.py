@@ -354,6 +354,18 @@ def test_a_gpu_learns_and_resumes_in_every_precision(make_learner, make_batch, d
     assert torch.equal(flatten_parameters(restored.online), flatten_parameters(learner.online))
 
 
+@pytest.mark.gpu
+def test_a_gpu_learns_from_batches_in_host_memory(make_learner, make_batch):
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device here")
+    learners = [make_learner(device=torch.device("cuda"), has_image=True) for _ in range(2)]
+    for step in range(8):
+        for learner, device in zip(learners, ("cpu", "cuda"), strict=True):
+            learner.update(make_batch(device=device, has_image=True, seed=step), 1e-3)
+    assert torch.equal(*(flatten_parameters(learner.online) for learner in learners))
+    assert learners[0].evaluate(make_batch(device="cpu", has_image=True)).device.type == "cuda"
+
+
 def test_a_full_reset_gives_a_fresh_network(make_learner, make_batch):
     learner = make_learner(use_layer_norm=True, overall_reset_mul_factor=1.0, last_layer_reset_mul_factor=1.0)
     norms = [layer for layer in learner.online.modules() if isinstance(layer, torch.nn.LayerNorm)]

@@ -55,6 +55,7 @@ def story(start_training: Any, tmp_path_factory: pytest.TempPathFactory) -> Stor
     config_file.write_text(config_file.read_text().replace(EDITS["structure"], ""))
 
     command.games()[0].kill()
+    command.wait_for(lambda: "attempt 1 of 3" in command.output, "the lost race in the log")
     seen.seconds["race after the game was killed"] = command.wait_for_races(2)
 
     shared_memory = command.shared_memory()

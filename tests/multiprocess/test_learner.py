@@ -140,14 +140,19 @@ def test_schedules_follow_the_frame_count(live: LiveSettings, layout: Observatio
 def test_a_memory_that_cannot_grow_stays_as_it_is(
     live: LiveSettings, layout: ObservationLayout, make_race: MakeRace, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
-    def no_room(*_: object) -> None:
-        raise torch.OutOfMemoryError("CUDA out of memory")
+    allocate = torch.empty
+
+    def no_room(size: Any, *arguments: Any, **named: Any) -> torch.Tensor:
+        if named.get("dtype") == torch.float32 and isinstance(size, tuple) and size[0] == 500:
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory")  # at the second column
+        return allocate(size, *arguments, **named)
 
     replay = live.current.replay.model_copy(update={"memory_size_schedule": ((0, 80), (100, 500))})
     live.current = live.current.model_copy(update={"replay": replay})
     learning = _never_stopping(live, layout)
-    monkeypatch.setattr(learning.buffer.ring, "resize", no_room)
-    _train_on(learning, [make_race(50, False) for _ in range(4)])
+    with monkeypatch.context() as full:
+        full.setattr(torch, "empty", no_room)
+        _train_on(learning, [make_race(50, False) for _ in range(4)])
     assert learning.buffer.ring.capacity == 80
     assert learning.learner.updates > 0
     assert caplog.text.count("no room for a replay memory of 500 transitions, so it keeps its 80") == 1

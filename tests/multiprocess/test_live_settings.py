@@ -2,6 +2,7 @@
 
 import logging
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -102,11 +103,51 @@ def test_what_networks_and_rows_are_made_with_waits(snapshot: Path, name: str) -
     assert not live.refresh()
 
 
-def test_a_snapshot_is_restored_as_it_was(snapshot: Path, repository_root: Path) -> None:
+def test_a_command_that_fails_early_leaves_the_snapshot_as_it_was(snapshot: Path, repository_root: Path) -> None:
     before = {file.name: file.read_bytes() for file in snapshot.parent.iterdir()}
-    keeper, nothing_before = SnapshotKeeper(snapshot.parent), SnapshotKeeper(snapshot.parent / "absent")
-    write_snapshot(repository_root / "config_files" / "config_tmnf.py", snapshot.parent, ["seed=5"])
-    (snapshot.parent / "more.py").write_text("n_steps = 7\n")
-    keeper.restore()
+
+    def write_and_fail(*, is_too_late: bool) -> None:
+        with SnapshotKeeper(snapshot.parent) as keeper:
+            write_snapshot(repository_root / "config_files" / "config_tmnf.py", snapshot.parent, ["seed=5"])
+            (snapshot.parent / "more.py").write_text("n_steps = 7\n")
+            if is_too_late:
+                keeper.keep()
+            raise ValueError("of any kind")
+
+    with pytest.raises(ValueError, match="of any kind"):
+        write_and_fail(is_too_late=False)
     assert {file.name: file.read_bytes() for file in snapshot.parent.iterdir()} == before
-    nothing_before.restore()
+    with pytest.raises(ValueError, match="of any kind"):
+        write_and_fail(is_too_late=True)
+    assert load_settings(snapshot).run.seed == 5
+
+
+@pytest.mark.parametrize("line", ["lr_schedule = ((0, 1e-3), (float('inf'), 1e-4))", "schedule_stretch = 1e308"])
+def test_an_edit_with_frames_beyond_all_numbers_is_refused(
+    snapshot: Path, line: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    live = LiveSettings(snapshot, load_settings(snapshot), is_reporter=True)
+    _edit(snapshot, line)
+    assert not live.refresh()
+    assert "the last good one stays" in caplog.text
+
+
+def test_a_disk_that_fails_changes_nothing(snapshot: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    live = LiveSettings(snapshot, load_settings(snapshot), is_reporter=True)
+    assert not live.refresh()
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as failing:
+        failing.setattr(Path, "stat", fail)
+        assert not live.refresh()
+    _edit(snapshot, "adam_beta1 = 0.8")
+    assert live.refresh()
+
+
+def test_a_byte_order_mark_stays_outside_of_the_snapshot(tmp_path: Path, repository_root: Path) -> None:
+    shutil.copytree(repository_root / "config_files", tmp_path / "mine")
+    mine = tmp_path / "mine" / "mine.py"
+    mine.write_bytes(b"\xef\xbb\xbf# Mine.\nbased_on = 'config.py'\nseed = 7\n")
+    assert load_settings(write_snapshot(mine, tmp_path / "config")).run.seed == 7

@@ -1,5 +1,7 @@
 """Before a run starts: what is missing or taken is told in one line."""
 
+import errno
+import os
 import socket
 import sys
 from pathlib import Path
@@ -8,6 +10,7 @@ import pytest
 
 from trackmania_rl.checkpoints import RunFolder
 from trackmania_rl.errors import UserError
+from trackmania_rl.multiprocess import run_setup
 from trackmania_rl.multiprocess.health.run_checks import check_edited_maps, load_reference_lines
 from trackmania_rl.multiprocess.run_setup import _count_session, check_machine, training_alone
 from trackmania_rl.settings import load_settings
@@ -66,6 +69,27 @@ def test_a_run_is_trained_by_one_process_at_a_time(tmp_path: Path) -> None:
         pass
     with training_alone(folder):
         pass
+
+
+@pytest.mark.parametrize(("number", "is_told"), [(errno.EROFS, True), (errno.ENOLCK, False)])
+def test_a_folder_that_cannot_be_locked(
+    number: int, is_told: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(run_setup.FileLock, "acquire", refuse)
+    folder = RunFolder.create(tmp_path, "run")
+    if is_told:
+        with (
+            pytest.raises(UserError, match=r"cannot be written to: Read-only.*--output-folder"),
+            training_alone(folder),
+        ):
+            pass
+    else:
+        with training_alone(folder):
+            pass
+        assert "cannot be locked (No locks available)" in caplog.text
 
 
 def test_sessions_are_counted_and_a_damaged_count_is_named(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from trackmania_rl.protocol.input_script import (
     InputScriptError,
     events_from_actions,
     parse_input_script,
+    read_input_script,
     write_input_script,
 )
 from trackmania_rl.protocol.messages import NO_KEYS, KeyState
@@ -101,3 +102,9 @@ def test_actions_become_changes():
         InputEvent(150, Input.LEFT, 0),
         InputEvent(150, Input.ACCELERATE, 0),
     ]
+
+
+def test_a_byte_order_mark_is_passed_over(tmp_path):
+    file = tmp_path / "race.inputs"
+    file.write_bytes(b"\xef\xbb\xbf# from Windows\n0.00 press up\n")
+    assert read_input_script(file) == [InputEvent(0, Input.ACCELERATE, 1)]

@@ -326,3 +326,9 @@ def test_the_finish_of_one_lap_is_not_its_start(tmp_path):
     narrow_end = "[[section]]\nfrom_m = 150\nto_m = 200\nwidth_m = 8\n"
     ribbon = load_track(write_track(tmp_path, "width_m = 20\n" + narrow_end)).ribbon
     assert at_station(ribbon.half_width_m, ribbon, 200.0) == pytest.approx(4.0)
+
+
+def test_a_byte_order_mark_is_passed_over(tmp_path):
+    path = write_track(tmp_path, "width_m = 18\n")
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert load_track(path).name == "test"

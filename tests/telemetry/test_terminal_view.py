@@ -6,6 +6,7 @@ import pytest
 from rich.console import Console
 
 from trackmania_rl.gbx.challenge import MedalTimes
+from trackmania_rl.telemetry import terminal_view
 from trackmania_rl.telemetry.race_record import RaceRecord
 from trackmania_rl.telemetry.statistics import TrainingStatistics
 from trackmania_rl.telemetry.terminal_view import (
@@ -121,6 +122,15 @@ def test_a_terminal_that_fails_does_not_end_the_run(monkeypatch):
         assert output.getvalue() == ""
         view.update(make_figures())
     assert len(output.getvalue().splitlines()) == 1
+
+
+def test_a_live_view_survives_a_terminal_that_is_gone(monkeypatch):
+    handlers = logging.getLogger().handlers[:]
+    terminal = Terminal()
+    with open_terminal_view("live", "run", terminal_view._PatientConsole(file=terminal, force_terminal=True)) as view:
+        monkeypatch.setattr(terminal, "write", lambda _: (_ for _ in ()).throw(BrokenPipeError(errno.EPIPE, "gone")))
+        view.update(make_figures())
+    assert logging.getLogger().handlers == handlers
 
 
 def test_log_messages_appear_in_the_live_view_and_not_across_it():

@@ -57,30 +57,13 @@ class ActionChooser:
         self._other_actions = np.flatnonzero(~throttles)
         self._rng = rng
 
-    def choose(self, q_values: npt.NDArray[np.float32], exploration: Exploration) -> int:
-        """One action.
-
-        Args:
-            q_values: (A,).
-            exploration: how to depart from the action of the highest value; `GREEDY` draws no random number.
-        """
-        if exploration is not GREEDY:
-            draw = self._rng.random()
-            if draw < exploration.epsilon:
-                return self._random_action(exploration.throttle_probability)
-            if draw < exploration.epsilon + exploration.epsilon_boltzmann:
-                noise = self._rng.standard_normal(len(q_values), dtype=np.float32)
-                q_values = q_values + exploration.boltzmann_std * noise
-        return int(q_values.argmax())
-
-    def choose_many(
-        self, q_values: npt.NDArray[np.float32], explorations: Sequence[Exploration]
-    ) -> npt.NDArray[np.int64]:
-        """One action for each of B states, with the chances that `choose` has.
+    def choose(self, q_values: npt.NDArray[np.float32], explorations: Sequence[Exploration]) -> npt.NDArray[np.int64]:
+        """One action for each of B states.
 
         Args:
             q_values: (B, A).
-            explorations: B of them; where all are `GREEDY`, no random number is drawn.
+            explorations: how to depart from the action of the highest value, B of them; where all are `GREEDY`, no
+                random number is drawn.
 
         Returns:
             (B,) int64.

@@ -84,9 +84,8 @@ class Inferer:
             frame: (S, H, W) uint8.
             floats: (F,) float32.
         """
-        q_values = self._q_values(frame[np.newaxis], floats[np.newaxis], [self._exploration])[0]
-        action = self._chooser.choose(q_values, self._exploration)
-        return PolicyDecision(action=action, is_greedy=action == int(q_values.argmax()), q_values=q_values)
+        decision = self.act_batch(frame[np.newaxis], floats[np.newaxis], [self._exploration])
+        return PolicyDecision(int(decision.actions[0]), bool(decision.is_greedy[0]), decision.q_values[0])
 
     def act_batch(
         self,
@@ -103,7 +102,7 @@ class Inferer:
         """
         explorations = explorations or [GREEDY] * len(floats)
         q_values = self._q_values(frames, floats, explorations)
-        actions = self._chooser.choose_many(q_values, explorations)
+        actions = self._chooser.choose(q_values, explorations)
         return BatchDecision(actions=actions, is_greedy=actions == q_values.argmax(axis=1), q_values=q_values)
 
     def _q_values(

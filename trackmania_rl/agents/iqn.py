@@ -248,7 +248,8 @@ class IQN_Network(nn.Module):
     def values(self, img: Tensor, floats: Tensor, cosines: Tensor) -> Tensor:
         """Mean return of each action over the same N quantiles for all states: what `forward(...).mean(dim=1)` gives.
 
-        The heads' last layers are linear, so the mean is taken before them: less to compute where one state is played.
+        The heads' last layers are linear, so the mean is taken before them. `MeanValues` computes the same for playing,
+        faster; this is the form to read, and what tests compare it with.
 
         Args:
             img: (B, S, H, W) uint8.

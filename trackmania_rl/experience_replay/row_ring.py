@@ -172,21 +172,25 @@ class RowRing:
     def resize(self, capacity: int) -> None:
         """Change how many rows fit. Growing keeps everything; shrinking drops the oldest rows.
 
-        It goes column by column: at the worst, the largest column is there twice.
+        Old and new columns are there side by side for a moment; where there is no room for that, all stays as it is.
 
         Raises:
             ValueError: if there is to be no room for a single row.
+            RuntimeError: if the memory does not suffice; on a GPU it is a `torch.OutOfMemoryError`.
         """
         if capacity < 1:
             raise ValueError(f"a replay memory of {capacity} rows; it needs at least 1")
         with self.lock:
+            old_columns = self.columns.by_name()
+            new_columns = {
+                name: torch.empty((capacity, *old.shape[1:]), dtype=old.dtype, device=old.device)
+                for name, old in old_columns.items()
+            }
             self.first_row = max(self.first_row, self.end_row - capacity)
-            for name, old in self.columns.by_name().items():
-                new = torch.empty((capacity, *old.shape[1:]), dtype=old.dtype, device=old.device)
+            for name, old in old_columns.items():
                 for row, piece in _pieces(old, self.first_row, self.end_row):
-                    _write(new, row, piece)
-                setattr(self.columns, name, new)
-                del self.writable[name]  # lets go of the old column before the next one is copied
+                    _write(new_columns[name], row, piece)
+            self.columns = RowColumns(**new_columns)
             self.writable = _writable_columns(self.columns)
 
     def state_dict(self) -> dict[str, Any]:

@@ -64,7 +64,7 @@ def read_linesight_config(file: Path) -> dict[str, Any]:
         UserError: if the file cannot be read or is no Python.
     """
     try:
-        tree = ast.parse(file.read_text(encoding="utf-8"))
+        tree = ast.parse(file.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise UserError(f"cannot read {file}: {error.strerror}") from error
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # the last two: nested too deeply

@@ -7,7 +7,7 @@ frame count carry over as they are. The replay memory does not: it is filled aga
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -196,13 +196,13 @@ def export_linesight_run(run_folder: Path, output: Path) -> None:
     )
 
 
-def overrides_of_linesight_config(file: Path, config_file: Path) -> tuple[str, ...]:
+def overrides_of_linesight_config(file: Path, config_file: Path, overrides: Sequence[str] = ()) -> tuple[str, ...]:
     """Overrides of ours that make our configuration that of a Linesight run; what cannot be taken over is told.
 
     Raises:
         UserError: if either file cannot be read, or our schedules are stretched.
     """
-    ours = load_settings(config_file)
+    ours = load_settings(config_file, overrides)
     if ours.run.schedule_stretch != 1:
         raise UserError(
             f"{config_file} has schedule_stretch = {ours.run.schedule_stretch}, which would stretch Linesight's "

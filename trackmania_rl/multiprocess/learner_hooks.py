@@ -201,11 +201,11 @@ class FollowSchedules(_Hook):
             return
         try:
             resize_buffers(self._buffer, memory_size)
-        except torch.OutOfMemoryError:
+        except RuntimeError:  # how torch says on any device that there is no memory
             self._refused_memory_size = memory_size
             log.error(
                 "there is no room for a replay memory of %s transitions, so it keeps its %s: lower "
-                "memory_size_schedule, or end other programs that use the GPU and start again",
+                "memory_size_schedule, or end other programs and start again",
                 f"{memory_size:,}",
                 f"{self._buffer.ring.capacity:,}",
             )

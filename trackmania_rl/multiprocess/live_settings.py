@@ -10,6 +10,7 @@ import logging
 import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from types import TracebackType
 
 from trackmania_rl.errors import UserError
 from trackmania_rl.settings import (
@@ -53,15 +54,30 @@ def append_overrides(snapshot_file: Path, overrides: Iterable[str]) -> None:
 
 
 class SnapshotKeeper:
-    """The run's configuration as it was before a command wrote to it, should that command turn out to be a mistake."""
+    """A context in which a command writes the run's configuration, and which takes that back if the command fails.
+
+    Until `keep` is called, an exception restores the Python files of the folder as they were; there may have been none.
+    """
 
     def __init__(self, snapshot_folder: Path) -> None:
-        """Remember the Python files of `snapshot_folder`; there may be none."""
+        """Remember what is in `snapshot_folder`."""
         self._folder = snapshot_folder
         self._content = {file: file.read_bytes() for file in snapshot_folder.glob("*.py")}
+        self._is_kept = False
 
-    def restore(self) -> None:
-        """Write them back as they were; what came since is removed."""
+    def keep(self) -> None:
+        """What the command wrote is the run's configuration from now on, whatever happens."""
+        self._is_kept = True
+
+    def __enter__(self) -> SnapshotKeeper:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Restore, if there was an error too early."""
+        if error is None or self._is_kept:
+            return
         for file in set(self._folder.glob("*.py")) - set(self._content):
             file.unlink()
         for file, content in self._content.items():
@@ -106,7 +122,7 @@ class LiveSettings:
         try:
             edited = load_settings(self._snapshot_file)
             self._check(edited)
-        except UserError as error:
+        except (UserError, OSError) as error:  # the latter where the disk fails
             self._log_warning("the edited configuration is not applied, the last good one stays: %s", error)
             return False
         changes = changed_settings(self.current, edited)
@@ -136,4 +152,6 @@ class LiveSettings:
                 stamps.append((status.st_mtime_ns, status.st_size))
             except FileNotFoundError:
                 stamps.append((0, 0))
+            except OSError:  # the disk fails: as long as nothing can be seen, nothing has changed
+                return self._seen
         return tuple(stamps)

@@ -69,6 +69,7 @@ class RunMonitor:
         learner_waited_s: how long the learner has waited for races.
         weights_from: a run that has no checkpoint yet begins with the networks of this run or checkpoint file; None
             for random ones.
+        on_attached: called when the run is taken up and nothing stands in the way of learning.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class RunMonitor:
         reference_lines_m: Mapping[str, npt.NDArray[np.float64]],
         learner_waited_s: Callable[[], float],
         weights_from: Path | None = None,
+        on_attached: Callable[[], None] = lambda: None,
     ) -> None:
         self.statistics = statistics
         self._live = live
@@ -87,6 +89,7 @@ class RunMonitor:
         self._reference_lines_m = reference_lines_m
         self._learner_waited_s = learner_waited_s
         self._weights_from = weights_from
+        self._on_attached = on_attached
         self._race_log = RaceLog(folder.races, clock)
         self._learning: Learning | None = None
         self._tensorboard: TensorboardWriter | None = None
@@ -114,6 +117,7 @@ class RunMonitor:
             self._begin_with_weights(learning, self._weights_from)
         self._tensorboard = self._open_tensorboard(resumed_at_frame=self.statistics.frames_total)
         learning.publish.publish()
+        self._on_attached()
 
     def on_race(self, race: ReceivedRollout) -> None:
         """Count a race, write it down, and keep it if it is a record."""

@@ -72,7 +72,7 @@ def pick_device(torch_device: str) -> torch.device:
         if not torch.cuda.is_available():
             return torch.device("cpu")
         if (reason := why_unusable("cuda")) is not None:
-            log.warning("the GPU cannot be used (%s); the network runs on the processor", reason)
+            _warn_once(f"the GPU cannot be used ({reason}); the network runs on the processor")
             return torch.device("cpu")
         return torch.device("cuda")
     if (reason := why_unusable(torch_device)) is not None:
@@ -88,6 +88,13 @@ def why_unusable(device: str) -> str | None:
     """
     try:
         torch.ones(1, device=device).add_(1).item()
+    except torch.OutOfMemoryError:  # it works, but is full, which is told by what finds no room there
+        return None
     except (RuntimeError, AssertionError) as error:  # torch built without CUDA fails an assertion
         return str(error).splitlines()[0]
     return None
+
+
+@functools.cache
+def _warn_once(text: str) -> None:
+    log.warning("%s", text)

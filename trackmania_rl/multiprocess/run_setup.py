@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import logging
 from collections.abc import Iterator
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -26,23 +28,34 @@ from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import Settings
 from trackmania_rl.tmi_interaction.game_instance_manager import PROJECT_FOLDER
 
+log = logging.getLogger(__name__)
+
 
 @contextlib.contextmanager
 def training_alone(folder: RunFolder) -> Iterator[None]:
     """Keep a run's folder to this process: two trainings of one run would overwrite each other's checkpoints.
 
     Raises:
-        UserError: if another process trains this run.
+        UserError: if another process trains this run, or the folder cannot be written to.
     """
     lock = FileLock(folder.path / ".train.lock")
     try:
-        with lock.acquire(blocking=False):
-            yield
+        lock.acquire(blocking=False)
     except Timeout as error:
         raise UserError(
             f"{folder.path} is being trained by another process; give this one a name of its own (--set run_name=...), "
             "or end the other one first"
         ) from error
+    except OSError as error:
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise UserError(
+                f"{folder.path} cannot be written to: {error.strerror}; choose another folder with --output-folder"
+            ) from error
+        log.warning("%s cannot be locked (%s): let no other process train this run", folder.path, error.strerror)
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def check_machine(settings: Settings, folder: Path) -> None:

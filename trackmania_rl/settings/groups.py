@@ -28,7 +28,7 @@ class RunSettings(Group):
 
     run_name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]
     seed: NonNegativeInt
-    schedule_stretch: PositiveFloat = 1.0  # with a default, as runs begun before it have none
+    schedule_stretch: Annotated[float, Field(gt=0, le=1000)] = 1.0  # with a default, as runs begun before it have none
     torch_device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")]
     learner_threads: PositiveInt | Literal["auto"]
     collector_threads: PositiveInt

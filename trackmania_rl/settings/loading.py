@@ -156,7 +156,7 @@ def _with_stretched_schedules(values: dict[str, Any]) -> dict[str, Any]:
     stretched = dict(values)
     for name, value in values.items():
         if name.endswith("_schedule"):
-            with contextlib.suppress(TypeError, ValueError):
+            with contextlib.suppress(TypeError, ValueError, OverflowError):
                 stretched[name] = tuple((round(frames * stretch), entry) for frames, entry in value)
     return stretched
 

@@ -154,7 +154,7 @@ def read_track_settings(path: Path) -> TrackSettings:
         TrackFileError: the file cannot be read, is not TOML, or has unknown or impossible entries (all are listed).
     """
     try:
-        entries = tomllib.loads(path.read_text(encoding="utf-8"))
+        entries = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise TrackFileError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:

@@ -47,12 +47,19 @@ def open_terminal_view(
         run_name: shown as the title.
         console: where to; standard output by default.
     """
-    console = console or Console()
+    console = console or _PatientConsole()
     if mode == "auto":
         mode = "live" if console.is_terminal and not console.is_dumb_terminal else "plain"
     if mode == "live":
         return LiveView(run_name, console)
     return PlainView(console) if mode == "plain" else TerminalView()
+
+
+class _PatientConsole(Console):
+    """rich ends the program when nobody reads its pipe any more; a training goes on."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
 
 
 class TerminalView:
@@ -130,7 +137,8 @@ class LiveView(TerminalView):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._live.stop()
+        with contextlib.suppress(OSError):  # the terminal may be gone
+            self._live.stop()
         root = logging.getLogger()
         root.removeHandler(self._messages)
         for handler in self._silenced:

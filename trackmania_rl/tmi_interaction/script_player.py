@@ -169,7 +169,8 @@ def _watch(
 
     A game that somebody was driving may report steps of that race first; the new one begins with its countdown.
     """
-    has_begun = is_driving = False
+    has_begun = False
+    so_far: ScriptedRace | None = None
     begins_by_s = time.monotonic() + BEGIN_WITHIN_S
     while True:
         event = transport.next_event()
@@ -179,8 +180,8 @@ def _watch(
             for command in commands:
                 transport.command(command)
         elif event.id == MessageId.RUN_STEP and event.race_time_ms < 0:
-            if is_driving:  # the script gave up: the game begins again, and so would the script
-                return _result(transport, event, is_finished=False)
+            if so_far is not None:  # the script gave up: the game begins again, and so would the script
+                return so_far
             has_begun = True
         elif not has_begun:
             if time.monotonic() > begins_by_s:
@@ -193,7 +194,7 @@ def _watch(
         elif event.id == MessageId.RUN_STEP and event.race_time_ms >= until_ms:
             return _result(transport, event, is_finished=False)
         elif event.id == MessageId.RUN_STEP and event.race_time_ms >= 0:
-            is_driving = True
+            so_far = _result(transport, event, is_finished=False)
             if on_state is not None:
                 on_state(_state(transport))
             if filming is not None:

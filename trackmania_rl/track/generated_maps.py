@@ -5,6 +5,7 @@ The game loads them like any other map, so both transports and every tool treat 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import shutil
 from collections import OrderedDict
@@ -70,6 +71,7 @@ class GeneratedMaps:
                 if driven is None or driven.recipe not in self._kept:
                     raise
                 log.warning("%s; the track before it is driven once more", error)
+                driven.races_left = entry.generator.races_per_track - 1
                 return self.concrete(entry, driven.recipe)
             self._driven[entry.generator] = _DrivenTrack(recipe, entry.generator.races_per_track - 1)
             return concrete
@@ -119,6 +121,8 @@ def write_generated_track(recipe: TrackRecipe, track_file: Path) -> None:
         track_file.parent.mkdir(parents=True, exist_ok=True)
         generate_track(recipe).write(track_file)
     except OSError as error:
+        with contextlib.suppress(OSError):
+            _line_file(track_file).unlink(missing_ok=True)  # which is written first
         raise UserError(f"cannot write the generated track {track_file}: {error.strerror}") from error
 
 

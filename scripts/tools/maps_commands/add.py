@@ -82,12 +82,11 @@ def run(arguments: argparse.Namespace) -> int:
     _reporting.print_report(console, report)
 
     line_file = folder / f"{name}_0.5m.npy"
-    written = [_reporting.write_line(source.line.points_m, line_file, arguments.force)]
-    real = None
+    written, real = [], None
     if source.challenge is not None:
-        map_file = put_map(arguments.map, folder, name, arguments.force)
-        written.append(map_file)
-        real = entries(name, map_file.name, line_file.name)
+        written.append(put_map(arguments.map, folder, name, arguments.force))
+        real = entries(name, written[0].name, line_file.name)
+    written.append(_reporting.write_line(source.line.points_m, line_file, arguments.force))
     picture = arguments.picture or line_file.with_suffix(".png")
     _reporting.draw(picture, f"{name}, {source.title}", source, report)
     console.print(Text(f"wrote {', '.join(map(str, written))}\nlook at {picture}"), soft_wrap=True)
@@ -190,10 +189,12 @@ def put_map(map_file: Path, folder: Path, name: str, overwrite: bool) -> Path:
     copy = folder / (f"{name}.Challenge.Gbx" if is_replay else map_file.name)
     try:
         content = read_embedded_map(map_file) if is_replay else map_file.read_bytes()
+        folder.mkdir(parents=True, exist_ok=True)
         if not copy.exists() or overwrite:
             copy.write_bytes(content)
         elif copy.read_bytes() != content:
-            raise UserError(f"{copy}: another map of that name is there; rename {map_file}, or --force to overwrite it")
+            remedy = "give another --name" if is_replay else f"rename {map_file}"
+            raise UserError(f"{copy}: another map of that name is there; {remedy}, or --force to overwrite it")
     except OSError as error:
         raise UserError(f"cannot copy {map_file} to {copy}: {error.strerror}") from error
     return copy
