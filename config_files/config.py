@@ -182,6 +182,10 @@ reward_per_m_advanced_along_centerline = 5 / 500
 # Reward for every m/s of speed gained, taken back for speed lost; the last action earns none. Range: any; 0 for none.
 final_speed_reward_per_m_per_s = 0.0
 
+# Reward for each action after which the car touches a wall, or anything else sideways: negative to keep off walls.
+# Lower the first of return_bounds_per_action by as much. Range: any; 0 for none.
+wall_contact_reward = 0.0
+
 # Rewards per action for driving styles, by frame count: exponential between two positive entries, else linear.
 # Range: any; 0 for none.
 engineered_speedslide_reward_schedule = ((0, 0.0),)

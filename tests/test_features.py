@@ -226,7 +226,8 @@ def test_car_columns_repeat_the_floats(
     blob = _random_blob(np.random.default_rng(3), zones)
     features = builder.build(StateView(blob))
     car = dict(zip(CAR_COLUMNS, features.car.tolist(), strict=True))
-    assert len(CAR_COLUMNS) == 21
+    assert len(CAR_COLUMNS) == 22
+    assert car["touches_wall"] == (SimStateData(blob).scene_mobil.has_any_lateral_contact != 0)
     for name in ("gearbox_state", "gear", "engine_rpm", "actions_since_gear_change", "is_freewheeling"):
         assert car[name] == features.floats[layout.index(name)]
     for wheel in range(4):

@@ -177,7 +177,7 @@ def test_missing_setting_is_named(config_file: Path) -> None:
 
 def test_what_came_later_than_a_run_has_a_default(config_file: Path) -> None:
     settings = load_settings(config_file)
-    later = ("schedule_stretch", "game_camera_number")
+    later = ("schedule_stretch", "game_camera_number", "wall_contact_reward")
     older = {name: value for name, value in settings.flat().items() if name not in later}
     assert settings_from_flat(older) == settings
 

@@ -40,6 +40,7 @@ CAR_COLUMNS: Final = (
     "engine_rpm",
     "actions_since_gear_change",
     "is_freewheeling",
+    "touches_wall",
 )
 """Columns of `rollout_results["car_gear_and_wheels"]`."""
 
@@ -53,6 +54,7 @@ _GEAR_COLUMN = CAR_COLUMNS.index("gear")
 _RPM_COLUMN = CAR_COLUMNS.index("engine_rpm")
 _GEAR_CHANGE_COLUMN = CAR_COLUMNS.index("actions_since_gear_change")
 _FREEWHEELING_COLUMN = CAR_COLUMNS.index("is_freewheeling")
+TOUCHES_WALL_COLUMN = CAR_COLUMNS.index("touches_wall")
 
 BEFORE_FIRST_STATE: Final = -1.0
 """What `count_gear_change` is told at a race's first state."""
@@ -79,7 +81,7 @@ class FeatureOffsets(NamedTuple):
     is_freewheeling: int
 
 
-class FeatureLook(NamedTuple):
+class KernelLayout(NamedTuple):
     """What the compiled functions need to know of a layout; numba takes it as it is.
 
     Attributes:
@@ -110,6 +112,7 @@ GEARBOX_STATE_WORD = _word(STATE_HEAD_DTYPE, "gearbox_state")
 _GEAR = _word(STATE_HEAD_DTYPE, "engine_gear")
 _RPM = _word(STATE_HEAD_DTYPE, "engine_actual_rpm")
 _FREEWHEELING = _word(STATE_HEAD_DTYPE, "is_freewheeling")
+_LATERAL_CONTACT = _word(STATE_HEAD_DTYPE, "has_any_lateral_contact")
 _WHEELS = _word(STATE_HEAD_DTYPE, "wheels")
 _WORDS_PER_WHEEL = WHEEL_DTYPE.itemsize // 4
 _SLIDING = _word(WHEEL_DTYPE, "is_sliding")
@@ -144,7 +147,7 @@ def fill_features(
     zone_idx: int,
     distance_to_finish_m: float,
     centers_m: npt.NDArray[np.float64],
-    look: FeatureLook,
+    layout: KernelLayout,
 ) -> bool:
     """Write every block of one state.
 
@@ -158,12 +161,12 @@ def fill_features(
         zone_idx: the current zone.
         distance_to_finish_m: along the line.
         centers_m: (Z, 3) zone centres, world axes.
-        look: of the layout.
+        layout: where the floats are.
 
     Returns:
         Whether all floats are finite numbers.
     """
-    at = look.at
+    at = layout.at
     floats[at.mini_race_time_actions] = 0.0
     for key in range(len(previous_actions)):  # a slice assignment would take seconds to compile
         floats[at.previous_actions + key] = previous_actions[key]
@@ -183,6 +186,7 @@ def fill_features(
     car[_RPM_COLUMN] = floats[at.engine_rpm] = head_f32[_RPM]
     car[_GEAR_CHANGE_COLUMN] = floats[at.actions_since_gear_change] = actions_since_gear_change
     car[_FREEWHEELING_COLUMN] = floats[at.is_freewheeling] = head_i32[_FREEWHEELING] != 0
+    car[TOUCHES_WALL_COLUMN] = head_i32[_LATERAL_CONTACT] != 0
 
     rotation = head_f32[_ROTATION : _ROTATION + 9]  # car to world, row-major: column i is the car's axis i in the world
     position = head_f32[POSITION_WORD : POSITION_WORD + 3]
@@ -192,12 +196,12 @@ def fill_features(
         floats[at.angular_velocity_rad_s + axis] = x * head_f32[spin] + y * head_f32[spin + 1] + z * head_f32[spin + 2]
         floats[at.velocity_m_s + axis] = x * head_f32[speed] + y * head_f32[speed + 1] + z * head_f32[speed + 2]
         floats[at.world_up + axis] = y
-        for i in range(look.n_zone_centers):
-            center = centers_m[zone_idx + i * look.zone_stride]
+        for i in range(layout.n_zone_centers):
+            center = centers_m[zone_idx + i * layout.zone_stride]
             floats[at.zone_centers_m + 3 * i + axis] = (
                 x * (center[0] - position[0]) + y * (center[1] - position[1]) + z * (center[2] - position[2])
             )
-    floats[at.distance_to_finish_m] = min(distance_to_finish_m, look.margin_to_announce_finish_m)
+    floats[at.distance_to_finish_m] = min(distance_to_finish_m, layout.margin_to_announce_finish_m)
     are_finite = True
     for i in range(len(floats)):
         are_finite &= math.isfinite(floats[i])

@@ -20,8 +20,8 @@ from trackmania_rl.feature_kernel import (
     GROUND_GROUPS,
     KEYS_OF_AN_ACTION,
     N_WHEELS,
-    FeatureLook,
     FeatureOffsets,
+    KernelLayout,
     count_gear_change,
     fill_features,
 )
@@ -136,9 +136,9 @@ class ObservationLayout:
             raise ValueError(f"block {name} has {block.stop - block.start} floats; use its slice")
         return block.start
 
-    def look(self) -> FeatureLook:
+    def for_kernel(self) -> KernelLayout:
         """What the compiled functions need to know of it."""
-        return FeatureLook(
+        return KernelLayout(
             at=FeatureOffsets(**{block.name: block.start for block in self.blocks}),
             n_zone_centers=self.n_zone_centers,
             zone_stride=self.zone_stride,
@@ -225,7 +225,7 @@ class FeatureBuilder:
 
     def __init__(self, layout: ObservationLayout, inputs: Sequence[ActionKeys], forward_action: int) -> None:
         self._layout = layout
-        self._look = layout.look()
+        self._kernel_layout = layout.for_kernel()
         self._keys_of_action = keys_of_actions(inputs)
         self._forward_action = forward_action
         self._previous_actions = np.empty((layout.n_previous_actions, len(KEYS_OF_AN_ACTION)), dtype=np.float32)
@@ -285,7 +285,7 @@ class FeatureBuilder:
             self.tracker.zone_idx,
             zones.finish_m - meters,
             zones.centers_m,
-            self._look,
+            self._kernel_layout,
         )
         if not are_finite:
             broken = [b.name for b in self._layout.blocks if not np.isfinite(floats[b.slice]).all()]

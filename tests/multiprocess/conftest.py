@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from trackmania_rl.feature_kernel import CAR_COLUMNS
 from trackmania_rl.features import ObservationLayout
 from trackmania_rl.multiprocess.live_settings import LiveSettings, write_snapshot
 from trackmania_rl.settings import load_settings
@@ -83,7 +84,7 @@ def make_race(live: LiveSettings, layout: ObservationLayout) -> Callable[[int, b
             "action_was_greedy": rng.random(n_states) < 0.8,
             "input_w": np.ones(n_states, dtype=bool),
             "q_values": rng.standard_normal((n_states, len(game.inputs))).astype(np.float32),
-            "car_gear_and_wheels": np.zeros((n_states, 21), dtype=np.float32),
+            "car_gear_and_wheels": np.zeros((n_states, len(CAR_COLUMNS)), dtype=np.float32),
             "current_zone_idx": np.arange(n_progress),
             "meters_advanced_along_centerline": np.cumsum(rng.random(n_progress)),
             "furthest_zone_idx": n_progress,

@@ -62,3 +62,16 @@ def test_tracks_of_a_generator_that_was_edited_away_stay_a_generators(live: Live
     races = [next(cycle) for _ in range(10)]
     assert [entry.map_name for entry, _ in races] == ["generated"] * 7 + ["unseen"] + ["valley"] * 2
     assert [is_generated for _, is_generated in races] == [True] * 8 + [False] * 2
+
+
+@pytest.mark.parametrize(("first", "expected"), [(0, [1, 1, 2, 3, 1]), (1, [2, 3, 1, 1, 2]), (5, [3, 1, 1, 2, 3])])
+def test_the_cycle_may_begin_further_on(live: LiveSettings, first: int, expected: list[int]) -> None:
+    files = {"map_path": "valley.toml", "reference_line": "valley_0.5m.npy", "is_explo": True, "fill_buffer": True}
+    entries = tuple(
+        MapEntry.model_validate({"map_name": f"map {number}", "repeat": 2 if number == 1 else 1, **files})
+        for number in (1, 2, 3)
+    )
+    game = live.current.game
+    live.current = live.current.model_copy(update={"game": game.model_copy(update={"map_cycle": entries})})
+    cycle = map_cycle(live, first=first)
+    assert [int(next(cycle)[0].map_name[-1]) for _ in range(5)] == expected

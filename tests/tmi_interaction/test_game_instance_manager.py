@@ -124,7 +124,7 @@ def test_rollout_results_of_a_finished_race(make_manager, straight, image, setti
     np.testing.assert_array_equal(results["input_w"], np.arange(T) >= 3)
     assert results["q_values"].shape == (T, N_ACTIONS)
     assert results["q_values"].dtype == np.float32
-    assert results["car_gear_and_wheels"].shape == (T, 21)
+    assert results["car_gear_and_wheels"].shape == (T, 22)
     assert results["position_m"].shape == (T, 3)
     assert results["position_m"].dtype == np.float32
     for name, dtype in (("current_zone_idx", np.int64), ("meters_advanced_along_centerline", np.float64)):

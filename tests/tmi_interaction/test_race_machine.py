@@ -232,7 +232,7 @@ def test_observation_is_what_the_docs_say(settings, make_fake_game, make_machine
     observation = make_machine(make_fake_game(), settings).reset(straight_map)
     assert isinstance(observation, Observation)
     assert observation.floats.shape == (184,)
-    assert observation.car.shape == (21,)
+    assert observation.car.shape == (22,)
     assert observation.frame.dtype == "uint8"
 
 

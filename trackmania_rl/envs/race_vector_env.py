@@ -137,6 +137,7 @@ class RaceVectorEnv(VectorEnv[Shown, Array, Array]):
             settings=self._settings.reward,
             engineered=EngineeredRewards.at_frame(self._settings.reward, self._n_actions_made),
             ms_per_action=self._settings.game.ms_per_action,
+            reached_car=self._games.cars(games),
         )
 
     def _look(self, games: Games) -> None:

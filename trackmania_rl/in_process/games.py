@@ -67,7 +67,7 @@ class InProcessGames:
         self.n_games = n_games
         self._observation = observation
         self._maps_folder = maps_folder
-        self._look = self.layout.look()
+        self._kernel_layout = self.layout.for_kernel()
         self._keys = keys_of_actions(game.inputs)
         self._controls = np.array([controls_of_keys(keys) for keys in key_states(game.inputs)])
         n_states = game.cutoff_race_longer_than_ms // game.ms_per_action + 2
@@ -156,6 +156,10 @@ class InProcessGames:
         seen_rows = np.maximum(rows[:, np.newaxis] + rows_back, 0)  # (n, S)
         return self._columns.frames[games[:, np.newaxis], seen_rows, 0], self._columns.floats[games, rows]
 
+    def cars(self, games: Games) -> npt.NDArray[np.float32]:
+        """`feature_kernel.CAR_COLUMNS` (n, columns) of some games' cars now."""
+        return self._columns.car[games, self._rows[games]]
+
     def observation(self, game: int) -> Observation:
         """What there is to decide upon in one game, as the race machine tells it; arrays as in `results`."""
         at = (game, self._rows[game])
@@ -243,7 +247,7 @@ class InProcessGames:
             self._heads_f32,
             self._heads_i32,
             self._maps[map_number].map.zones,
-            self._look,
+            self._kernel_layout,
             self._memory,
             self._columns,
             self._verdicts,

@@ -19,7 +19,7 @@ from trackmania_rl.feature_kernel import (
     GEARBOX_STATE_WORD,
     POSITION_WORD,
     VELOCITY_WORD,
-    FeatureLook,
+    KernelLayout,
     count_gear_change,
     fill_features,
 )
@@ -125,7 +125,7 @@ def observe(
     heads_f32: npt.NDArray[np.float32],
     heads_i32: npt.NDArray[np.int32],
     zones: VirtualCheckpoints,
-    look: FeatureLook,
+    layout: KernelLayout,
     memory: RaceMemory,
     columns: RaceColumns,
     verdicts: npt.NDArray[np.int64],
@@ -138,7 +138,7 @@ def observe(
         heads_f32: (K, words) the heads of the state blobs.
         heads_i32: the same memory as integers.
         zones: of the map.
-        look: of the layout.
+        layout: where the floats are.
         memory: of all games; brought up to date. Race times are read from the columns.
         columns: (K, N, ...) each; the states' own are written.
         verdicts: (K,) written: what `cutoffs.judge` says, or `NOT_FINITE`.
@@ -167,7 +167,7 @@ def observe(
             zone_idx,
             zones.border_distance_m[zones.last_zone_idx] - meters,
             zones.centers_m,
-            look,
+            layout,
         )
         columns.zone_idx[game, row] = zone_idx
         columns.meters[game, row] = meters

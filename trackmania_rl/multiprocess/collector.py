@@ -118,6 +118,8 @@ class CollectorParts:
         outbox: where finished races go.
         generated_maps: where tracks for the map cycle's generators come from; not needed where it has none.
         saved_states: where exploration races may begin beside the start line; None for only there.
+        first_entry: of the map cycle: a collector that is started again begins further on, since it may be the first
+            map that no game can play.
     """
 
     live: LiveSettings
@@ -128,6 +130,7 @@ class CollectorParts:
     outbox: RaceOutbox
     generated_maps: GeneratedMaps | None = None
     saved_states: SavedStates[Any] | None = None
+    first_entry: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,10 +158,17 @@ def stats_of_entry(entry: MapEntry) -> dict[str, Any]:
     }
 
 
-def map_cycle(live: LiveSettings, generated_maps: GeneratedMaps | None = None) -> Iterator[tuple[MapEntry, bool]]:
+def map_cycle(
+    live: LiveSettings, generated_maps: GeneratedMaps | None = None, first: int = 0
+) -> Iterator[tuple[MapEntry, bool]]:
     """The races in order; an edited map cycle starts afresh when the old one has come round.
 
     A generator gives each of its races a track of its own, under the generator's name.
+
+    Args:
+        live: the settings in force.
+        generated_maps: makes the tracks of generators.
+        first: the entry to begin with; beyond the last one it counts on from the first.
 
     Yields:
         The race's map, and whether it is a generator's, one of many under the same name.
@@ -168,7 +178,9 @@ def map_cycle(live: LiveSettings, generated_maps: GeneratedMaps | None = None) -
         ValueError: if there is a generator, but no `generated_maps`.
     """
     while True:
-        for entry in live.current.game.map_cycle:
+        cycle = live.current.game.map_cycle
+        entries, first = cycle[first % len(cycle) :], 0
+        for entry in entries:
             for _ in range(entry.repeat):
                 if entry.generator is None:
                     yield entry, False
@@ -193,7 +205,7 @@ class Races:
 
     def __init__(self, parts: CollectorParts) -> None:
         self._parts = parts
-        self._entries = map_cycle(parts.live, parts.generated_maps)
+        self._entries = map_cycle(parts.live, parts.generated_maps, parts.first_entry)
         self._lock = threading.Lock()
 
     def next(self) -> tuple[Race, GameSettings]:

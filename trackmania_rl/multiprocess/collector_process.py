@@ -97,6 +97,7 @@ def make_parts(task: CollectorTask, shared: SharedRun) -> CollectorParts:
             settings.exploration.start_anywhere_spacing_m,
             seeds.rng(f"{task.name}/starts"),
         ),
+        first_entry=task.n_starts_before,
     )
 
 

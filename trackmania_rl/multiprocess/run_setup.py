@@ -109,6 +109,7 @@ def make_supervisor(
             maps_folder=maps_folder,
             sender=receiver.open_collector(index),
             demonstrations=demonstrations[index :: live.current.game.n_collectors] if is_new else (),
+            n_starts_before=n_starts[index] - 1,
         )
         process = context.Process(
             target=collector_process_fn, args=(task, shared), name=f"collector {index}", daemon=False

@@ -78,6 +78,7 @@ class CollectorTask:
         maps_folder: where tracks and reference lines lie.
         sender: its way to the learner.
         demonstrations: races to drive before its own.
+        n_starts_before: how often this session has started it already.
     """
 
     index: int
@@ -86,6 +87,7 @@ class CollectorTask:
     maps_folder: Path
     sender: RolloutSender
     demonstrations: tuple[Demonstration, ...] = ()
+    n_starts_before: int = 0
 
 
 @contextmanager

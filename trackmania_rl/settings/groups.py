@@ -61,6 +61,7 @@ class RewardSettings(Group):
     constant_reward_per_ms: Finite
     reward_per_m_advanced_along_centerline: Finite
     final_speed_reward_per_m_per_s: Finite
+    wall_contact_reward: Finite = 0.0  # with a default, as runs begun before it have none
     engineered_speedslide_reward_schedule: Schedule
     engineered_neoslide_reward_schedule: Schedule
     engineered_kamikaze_reward_schedule: Schedule

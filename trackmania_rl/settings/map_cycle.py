@@ -29,11 +29,11 @@ class MapCycleError(UserError):
 
 def entry_text(entry: Mapping[str, Any]) -> str:
     """One entry as it is in a configuration file, without the comma after it."""
-    lines = [f"{INDENT * 2}{key_text(name)}: {key_text(value)}," for name, value in entry.items()]
+    lines = [f"{INDENT * 2}{literal_text(name)}: {literal_text(value)}," for name, value in entry.items()]
     return "\n".join((f"{INDENT}{{", *lines, f"{INDENT}}}"))
 
 
-def key_text(value: Any) -> str:
+def literal_text(value: Any) -> str:
     """A literal with double quotes, as the configuration files have them."""
     if not isinstance(value, str):
         return repr(value)

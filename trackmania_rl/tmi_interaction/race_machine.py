@@ -46,7 +46,7 @@ class Observation(NamedTuple):
     Attributes:
         frame: (1, H, W) uint8 gray; (1, 0, 0) without an image.
         floats: (F,) float32, see `ObservationLayout`.
-        car: (21,) float32, see `feature_kernel.CAR_COLUMNS`.
+        car: (22,) float32, see `feature_kernel.CAR_COLUMNS`.
         zone_idx: the current zone.
         meters: metres along the line.
         race_time_ms: since the race's beginning, a multiple of the action's duration.

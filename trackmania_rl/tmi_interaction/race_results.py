@@ -20,7 +20,7 @@ class RaceColumns(NamedTuple):
     Attributes:
         frames: (T, 1, H, W) uint8; (T, 1, 0, 0) without an image.
         floats: (T, F) float32, see `ObservationLayout`.
-        car: (T, 21) float32, see `feature_kernel.CAR_COLUMNS`.
+        car: (T, 22) float32, see `feature_kernel.CAR_COLUMNS`.
         zone_idx: (T,) int64, the current zone.
         meters: (T,) float64, metres along the line.
         race_time_ms: (T,) int64, since the race's beginning, a multiple of the action's duration.
@@ -61,7 +61,7 @@ def rollout_results(
 
     Returns:
         `frames` (T, 1, H, W) uint8, `state_float` (T, F) float32, `actions` (T,) int64, `action_was_greedy` (T,)
-        bool, `input_w` (T,) bool (accelerating), `q_values` (T, A) float32, `car_gear_and_wheels` (T, 21) float32,
+        bool, `input_w` (T,) bool (accelerating), `q_values` (T, A) float32, `car_gear_and_wheels` (T, 22) float32,
         `position_m` (T, 3) float32;
         `current_zone_idx` (T,) int64 and `meters_advanced_along_centerline` (T,) float64, both with one more entry
         for the finish if it was reached; `furthest_zone_idx`; and `race_time` in ms if it was finished.
