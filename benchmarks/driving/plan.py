@@ -172,11 +172,12 @@ class TrackPlanner:
         self._elites = [self._stored_driver(tuned[0])]
         entry["scripted_tuned_ms"], entry["scripted_tuned_settings"] = tuned[1], tuned[0]._asdict()
         # A race that finishes in the game may be given up by the search, as it went far past a gate that it missed.
-        drivable = [actions for actions in (*candidates, tuned[2]) if drive_actions(self.track, actions).finish_ms >= 0]
-        if not drivable:
+        drives = [(drive_actions(self.track, actions), actions) for actions in (*candidates, tuned[2])]
+        drives = [(drive, actions) for drive, actions in drives if drive.finish_ms >= 0]
+        if not drives:
             raise UserError(f"{self.name}: no race that finishes was found; give one with --begin-with")
-        plan = min(drivable, key=lambda actions: drive_actions(self.track, actions).finish_ms)
-        return plan[: drive_actions(self.track, plan).n_actions], entry
+        best, plan = min(drives, key=lambda one: one[0].finish_ms)
+        return plan[: best.n_actions], entry
 
     def _stored_settings(self, stored: Entry) -> tuple[DriverSettings, int, Actions] | None:
         """The stored settings of the scripted driver, if they still give the stored time."""

@@ -20,10 +20,9 @@ from trackmania_rl.protocol.messages import KeyState
 from trackmania_rl.simulator.gates import gates_of_track
 from trackmania_rl.simulator.race import SimulatedRace
 from trackmania_rl.simulator.world import Track
+from trackmania_rl.tmi_interaction.script_player import LONGEST_RACE_MS, PATIENCE_MS
 
 FOLDER: Final = Path(__file__).resolve().parent
-_LONGEST_RACE_MS: Final = 60 * 60 * 1000
-_PATIENCE_MS: Final = 30_000
 
 Actions = npt.NDArray[np.int8]
 Entry = dict[str, Any]
@@ -74,7 +73,7 @@ def replay_ms(track: Track, script: str) -> int | None:
     race = SimulatedRace(track)
     events = parse_input_script(script)
     race.play_script(events)
-    until_ms = min(_PATIENCE_MS + max((event.time_ms for event in events), default=0), _LONGEST_RACE_MS)
+    until_ms = min(PATIENCE_MS + max((event.time_ms for event in events), default=0), LONGEST_RACE_MS)
     while not race.is_finished and race.tick_time_ms < until_ms:
         race.advance(1000)
     return race.checkpoint_times_ms[-1] if race.is_finished else None

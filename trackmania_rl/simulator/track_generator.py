@@ -12,6 +12,7 @@ walls, jumps) means is said in `track_phrases.Character`; every figure moves eve
 
 import math
 import re
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
@@ -125,15 +126,15 @@ class GeneratedTrack:
         Raises:
             OSError: if the disk says no.
         """
-        return write_track(self.design, self.laid_out, track_file, self._origin)
+        recipe = self.recipe
+        origin = f"scripts/generate_track.py --seed {recipe.seed} --difficulty {recipe.difficulty:g}"
+        return write_track(self.design, self.laid_out, track_file, origin)
 
     def file_in_the_way(self, track_file: Path) -> Path | None:
         """A file that `write` would overwrite by another content; None if there is none."""
-        return file_in_the_way(self.design, self.laid_out, track_file, self._origin)
-
-    @property
-    def _origin(self) -> str:
-        return f"scripts/generate_track.py --seed {self.recipe.seed} --difficulty {self.recipe.difficulty:g}"
+        with tempfile.TemporaryDirectory() as folder:
+            new_file = Path(folder) / track_file.name
+            return file_in_the_way((new_file, self.write(new_file)), track_file.parent)
 
 
 def generate_track(recipe: TrackRecipe) -> GeneratedTrack:

@@ -2,7 +2,7 @@
 
 import json
 import os
-import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -65,14 +65,18 @@ def write_track(design: TrackDesign, laid_out: LaidOutTrack, track_file: Path, o
     return line_file
 
 
-def file_in_the_way(design: TrackDesign, laid_out: LaidOutTrack, track_file: Path, origin: str) -> Path | None:
-    """A file that `write_track` with these arguments would overwrite by another content; None if there is none."""
-    with tempfile.TemporaryDirectory() as folder:
-        new_track = Path(folder) / track_file.name
-        for new in (new_track, write_track(design, laid_out, new_track, origin)):
-            present = track_file.with_name(new.name)
-            if present.exists() and present.read_bytes() != new.read_bytes():
-                return present
+def file_in_the_way(new_files: Iterable[Path], folder: Path, *, may_be_same: bool = True) -> Path | None:
+    """A file of a folder that stands where one of some new files is to go; None if there is none.
+
+    Args:
+        new_files: written elsewhere, under their final names.
+        folder: where they are to go.
+        may_be_same: files that are there already may be the very same.
+    """
+    for new in new_files:
+        present = folder / new.name
+        if present.exists() and not (may_be_same and present.read_bytes() == new.read_bytes()):
+            return present
     return None
 
 

@@ -170,7 +170,8 @@ def _watch(
     A game that somebody was driving may report steps of that race first; the new one begins with its countdown.
     """
     has_begun = False
-    so_far: ScriptedRace | None = None
+    driven_ms: int | None = None
+    passed_ms: tuple[int, ...] = ()
     begins_by_s = time.monotonic() + BEGIN_WITHIN_S
     while True:
         event = transport.next_event()
@@ -180,8 +181,8 @@ def _watch(
             for command in commands:
                 transport.command(command)
         elif event.id == MessageId.RUN_STEP and event.race_time_ms < 0:
-            if so_far is not None:  # the script gave up: the game begins again, and so would the script
-                return so_far
+            if driven_ms is not None:  # the script gave up: the game begins again, and so would the script
+                return ScriptedRace(False, driven_ms, passed_ms)
             has_begun = True
         elif not has_begun:
             if time.monotonic() > begins_by_s:
@@ -191,10 +192,12 @@ def _watch(
             transport.set_speed(speed)
         elif event.is_finish:
             return _result(transport, event, is_finished=True)
+        elif event.id == MessageId.CHECKPOINT_COUNT_CHANGED:
+            passed_ms = _passed_ms(transport)
         elif event.id == MessageId.RUN_STEP and event.race_time_ms >= until_ms:
             return _result(transport, event, is_finished=False)
         elif event.id == MessageId.RUN_STEP and event.race_time_ms >= 0:
-            so_far = _result(transport, event, is_finished=False)
+            driven_ms = event.race_time_ms
             if on_state is not None:
                 on_state(_state(transport))
             if filming is not None:
@@ -207,9 +210,13 @@ def _watch(
 
 def _result(transport: GameTransport, event: GameEvent, is_finished: bool) -> ScriptedRace:
     """Read the race's times from the state while the game stands still at its last event."""
-    times_ms = tuple(int(time_ms) for time_ms in _state(transport).checkpoint_times_ms)
-    passed_ms = tuple(time_ms for time_ms in times_ms if time_ms >= 0)
+    passed_ms = _passed_ms(transport)
     return ScriptedRace(is_finished, passed_ms[-1] if is_finished else event.race_time_ms, passed_ms)
+
+
+def _passed_ms(transport: GameTransport) -> tuple[int, ...]:
+    """The times of the checkpoints that are passed at the game's last event."""
+    return tuple(int(time_ms) for time_ms in _state(transport).checkpoint_times_ms if time_ms >= 0)
 
 
 def _state(transport: GameTransport) -> StateView:

@@ -34,6 +34,17 @@ def map_file(entry: MapEntry, maps_folder: Path) -> Path:
     return maps_folder / entry.map_path.replace("\\", "/")
 
 
+def what_misses_checkpoints(entry: MapEntry, maps_folder: Path) -> str | None:
+    """Why nothing checks that the car passes a real map's own checkpoints, and what to do; None if something does."""
+    challenge = map_file(entry, maps_folder)
+    if not is_challenge_file(challenge) or challenge.is_file():
+        return None
+    return (
+        f"{challenge} is not there, so nothing checks that the car passes the map's own checkpoints; copy the map's "
+        "file there"
+    )
+
+
 def load_game_map(entry: MapEntry, maps_folder: Path, settings: ObservationSettings) -> GameMap:
     """Read a map's reference line, and its own checkpoints where its `.Challenge.Gbx` lies in the maps folder.
 
@@ -49,16 +60,10 @@ def load_game_map(entry: MapEntry, maps_folder: Path, settings: ObservationSetti
     line = load_reference_line(maps_folder / entry.reference_line, settings.distance_between_zone_centers_m)
     challenge = map_file(entry, maps_folder)
     real_checkpoints_m = None
-    if is_challenge_file(challenge):
-        if challenge.is_file():
-            real_checkpoints_m = read_checkpoint_positions(challenge)
-        else:
-            log.warning(
-                "map %s: %s is not there, so nothing checks that the car passes the map's own checkpoints; "
-                "copy the map's file there",
-                entry.map_name,
-                challenge,
-            )
+    if (lack := what_misses_checkpoints(entry, maps_folder)) is not None:
+        log.warning("map %s: %s", entry.map_name, lack)
+    elif is_challenge_file(challenge):
+        real_checkpoints_m = read_checkpoint_positions(challenge)
     return GameMap(
         entry.map_name, entry.map_path, VirtualCheckpoints.from_reference_line(line, settings, real_checkpoints_m)
     )

@@ -66,15 +66,13 @@ class GeneratedMaps:
         if driven is None or driven.races_left == 0:
             recipe = draw_recipe(entry.generator, self._rng)
             try:
-                concrete = self.concrete(entry, recipe)
+                self.concrete(entry, recipe)
             except UserError as error:
                 if driven is None or driven.recipe not in self._kept:
                     raise
                 log.warning("%s; the track before it is driven once more", error)
-                driven.races_left = entry.generator.races_per_track - 1
-                return self.concrete(entry, driven.recipe)
-            self._driven[entry.generator] = _DrivenTrack(recipe, entry.generator.races_per_track - 1)
-            return concrete
+                recipe = driven.recipe
+            driven = self._driven[entry.generator] = _DrivenTrack(recipe, entry.generator.races_per_track)
         driven.races_left -= 1
         return self.concrete(entry, driven.recipe)
 

@@ -96,19 +96,18 @@ def write(
     """
     # The simulator takes seconds to import, which other commands need not wait for.
     from trackmania_rl.simulator.track_file import load_track
-    from trackmania_rl.simulator.track_writing import line_name, write_track
+    from trackmania_rl.simulator.track_writing import file_in_the_way, write_track
     from trackmania_rl.track.map_tracks import track_of_map
 
     made = track_of_map(challenge, line.points_m, f"{output.stem}_road")
     origin = f"scripts/tools/maps.py track, from {challenge.plain_name!r}"
     with tempfile.TemporaryDirectory() as folder:
         tried = Path(folder) / output.name
-        write_track(made.design, made.laid_out, tried, origin)
+        tried_line = write_track(made.design, made.laid_out, tried, origin)
         track = load_track(tried)  # refuses what the game would refuse
-        for file in (output, output.with_name(line_name(made.design))):
-            is_same = again and file.exists() and file.read_bytes() == tried.with_name(file.name).read_bytes()
-            if file.exists() and not force and not is_same:
-                raise UserError(f"{file} is there already; give another name, or --force to overwrite it")
+        file = None if force else file_in_the_way((tried, tried_line), output.parent, may_be_same=again)
+        if file is not None:
+            raise UserError(f"{file} is there already; give another name, or --force to overwrite it")
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
         line_file = write_track(made.design, made.laid_out, output, origin)

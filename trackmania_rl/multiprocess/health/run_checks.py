@@ -8,14 +8,13 @@ import numpy as np
 import numpy.typing as npt
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.gbx.challenge import is_challenge_file
 from trackmania_rl.multiprocess.health.findings import Check, Context, Finding, ok, problem, warning
 from trackmania_rl.settings import MapEntry, Settings
 from trackmania_rl.simulator.track_file import load_track
 from trackmania_rl.tmi_interaction.game_records import GameRecords
 from trackmania_rl.tmi_interaction.launcher_choice import make_launcher
 from trackmania_rl.tmi_interaction.launchers import check_port_is_free
-from trackmania_rl.track.game_map import map_file
+from trackmania_rl.track.game_map import what_misses_checkpoints
 from trackmania_rl.track.reference_line import load_reference_line
 
 
@@ -74,15 +73,8 @@ def check_maps(context: Context) -> list[Finding]:
             findings.append(problem(Check.MAPS, f"map {entry.map_name}: {error}"))
         else:
             findings.append(ok(Check.MAPS, f"map {entry.map_name}: a reference line of {len(points_m):,} points"))
-            challenge = map_file(entry, context.maps_folder)
-            if is_challenge_file(challenge) and not challenge.is_file():
-                findings.append(
-                    warning(
-                        Check.MAPS,
-                        f"map {entry.map_name}: {challenge} is not there, so nothing checks that the car passes the "
-                        "map's own checkpoints; copy the map's file there",
-                    )
-                )
+            if (lack := what_misses_checkpoints(entry, context.maps_folder)) is not None:
+                findings.append(warning(Check.MAPS, f"map {entry.map_name}: {lack}"))
     return findings + check_maps_of_game(context)
 
 
