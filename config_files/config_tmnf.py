@@ -170,19 +170,24 @@ constant_reward_per_ms = -6 / 5000
 # Reward for every metre of progress along the reference line. Range: any.
 reward_per_m_advanced_along_centerline = 5 / 500
 
-# Reward for every m/s of speed gained, taken back for speed lost; the last action earns none. Range: any; 0 for none.
+# Reward for every m/s of speed gained while the car moves forwards, taken back for speed lost; the last action earns
+# none. Range: any; 0 for none.
 final_speed_reward_per_m_per_s = 0.0
 
 # Reward for each action after which the car touches a wall, or anything else sideways: negative to keep off walls.
 # Lower the first of return_bounds_per_action by as much. Range: any; 0 for none.
 wall_contact_reward = 0.0
 
-# Rewards per action for driving styles, by frame count: exponential between two positive entries, else linear.
-# Range: any; 0 for none.
+# Rewards per action for driving styles, by frame count (linear between entries). Range: any; 0 for none.
 engineered_speedslide_reward_schedule = ((0, 0.0),)
 engineered_neoslide_reward_schedule = ((0, 0.0),)
 engineered_kamikaze_reward_schedule = ((0, 0.0),)
 engineered_close_to_vcp_reward_schedule = ((0, 0.0),)
+
+# The last of them multiplies the distance in metres to the current zone's centre, clipped to [min, max].
+# Range: min >= 0, max > 0.
+engineered_reward_min_dist_to_cur_vcp_m = 5.0
+engineered_reward_max_dist_to_cur_vcp_m = 25.0
 
 # Potential-based shaping: this factor x the distance in metres to the current zone's centre, clipped to [min, max].
 # Range: any factor (negative draws the car to the line; 0 for none), min >= 0, max > 0.
@@ -232,6 +237,11 @@ oversample_maximum_term_steps = 5
 prio_alpha = 0.0
 prio_beta = 1.0
 prio_epsilon = 2e-3
+
+# Prioritized replay: only a transition that was drawn with fewer actions of its mini-race elapsed than this gets a new
+# priority. Near the end all errors are small, and what is drawn there would hardly be drawn again.
+# Range: > 0, or None for all.
+min_horizon_to_update_priority_actions = max(1, temporal_mini_race_duration_actions - 40)
 
 # -------------------------------------------------------------------------------------------------------- the agent
 

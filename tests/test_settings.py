@@ -135,7 +135,10 @@ def test_full_size_configuration_holds_the_published_figures(repository_root: Pa
     assert settings.game.ms_per_action == 50
     assert settings.reward.constant_reward_per_ms == -6 / 5000
     assert settings.reward.reward_per_m_advanced_along_centerline == 5 / 500
+    assert settings.reward.engineered_reward_min_dist_to_cur_vcp_m == 5
+    assert settings.reward.engineered_reward_max_dist_to_cur_vcp_m == 25
     assert settings.replay.temporal_mini_race_duration_actions == 140
+    assert settings.replay.min_horizon_to_update_priority_actions == 100
     assert settings.replay.memory_size_schedule[-1] == (7_000_000, 200_000)
     assert settings.agent.lr_schedule == ((0, 1e-3), (3_000_000, 5e-5), (12_000_000, 5e-5), (15_000_000, 1e-5))
     assert settings.exploration.epsilon_schedule[-1] == (3_000_000, 0.03)
@@ -154,6 +157,7 @@ def test_unknown_setting_names_the_nearest(config_file: Path) -> None:
         ("batch_size=many", r"batch_size = 'many': input should be a valid integer"),
         ("torch_device=gpu", r"torch_device = 'gpu': string should match pattern"),
         ("iqn_n=7", r"iqn_n = 7: input should be a multiple of 2"),
+        ("min_horizon_to_update_priority_actions=0", r"priority_actions = 0: input should be greater than 0"),
         ("image_width_px=33", r"both 0 \(no image\) or both positive"),
         ("lr_schedule=((5, 0.1),)", r"lr_schedule = .*a schedule starts at frame 0"),
         ("epsilon_schedule=((0, 1.5),)", r"epsilon_schedule = .*probabilities"),
@@ -177,9 +181,13 @@ def test_missing_setting_is_named(config_file: Path) -> None:
 
 def test_what_came_later_than_a_run_has_a_default(config_file: Path) -> None:
     settings = load_settings(config_file)
-    later = ("schedule_stretch", "game_camera_number", "wall_contact_reward")
-    older = {name: value for name, value in settings.flat().items() if name not in later}
-    assert settings_from_flat(older) == settings
+    later = (
+        *("schedule_stretch", "keep_driver_every_s", "game_camera_number", "wall_contact_reward"),
+        *("engineered_reward_min_dist_to_cur_vcp_m", "engineered_reward_max_dist_to_cur_vcp_m"),
+    )
+    otherwise_before = {"min_horizon_to_update_priority_actions": None}
+    older = {name: value for name, value in settings.flat().items() if name not in (*later, *otherwise_before)}
+    assert settings_from_flat(older).flat() == settings.flat() | otherwise_before
 
 
 def test_missing_and_broken_files_are_named(tmp_path: Path) -> None:

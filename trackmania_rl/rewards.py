@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trackmania_rl.feature_kernel import KEYS_OF_AN_ACTION, N_WHEELS, TOUCHES_WALL_COLUMN
-from trackmania_rl.schedules import exponential
+from trackmania_rl.schedules import linear
 from trackmania_rl.settings import RewardSettings
 
 Array = npt.NDArray[Any]
@@ -44,8 +44,7 @@ class EngineeredRewards:
         speedslide: times max(0, 1 - |q - 1|), where q is `speedslide_quality`; only with all four wheels on the ground.
         neoslide: where the sideways speed is at least `NEOSLIDE_SIDEWAYS_SPEED_M_S`.
         kamikaze: for full throttle without braking, and where at most one wheel touches the ground.
-        close_to_vcp: times the distance to the current zone centre, clipped as in the potential; negative to draw the
-            car to the line.
+        close_to_vcp: times the clipped distance to the current zone centre; negative to draw the car to the line.
     """
 
     speedslide: float = 0.0
@@ -55,12 +54,12 @@ class EngineeredRewards:
 
     @staticmethod
     def at_frame(settings: RewardSettings, frame_count: int) -> EngineeredRewards:
-        """The values that the schedules give, exponentially between entries, after so many frames of a run."""
+        """The values that the schedules give, linearly between entries, after so many frames of a run."""
         return EngineeredRewards(
-            speedslide=exponential(settings.engineered_speedslide_reward_schedule, frame_count),
-            neoslide=exponential(settings.engineered_neoslide_reward_schedule, frame_count),
-            kamikaze=exponential(settings.engineered_kamikaze_reward_schedule, frame_count),
-            close_to_vcp=exponential(settings.engineered_close_to_vcp_reward_schedule, frame_count),
+            speedslide=linear(settings.engineered_speedslide_reward_schedule, frame_count),
+            neoslide=linear(settings.engineered_neoslide_reward_schedule, frame_count),
+            kamikaze=linear(settings.engineered_kamikaze_reward_schedule, frame_count),
+            close_to_vcp=linear(settings.engineered_close_to_vcp_reward_schedule, frame_count),
         )
 
 
@@ -194,7 +193,10 @@ def state_potentials(
         ValueError: if the pointing term is on and the observation has a single zone centre.
     """
     centers_m = state_float[:, places["zone_centers_m"]]
-    potentials = settings.shaped_reward_dist_to_cur_vcp * _clipped_distance_to_zone_center_m(centers_m, settings)
+    distance_m = _distance_to_zone_center_m(
+        centers_m, settings.shaped_reward_min_dist_to_cur_vcp_m, settings.shaped_reward_max_dist_to_cur_vcp_m
+    )
+    potentials = settings.shaped_reward_dist_to_cur_vcp * distance_m
     if settings.shaped_reward_point_to_vcp_ahead != 0:
         if centers_m.shape[1] < NEXT_CENTER.stop:
             raise ValueError(
@@ -229,7 +231,9 @@ def _optional_terms(
     terms = np.zeros(len(reached))
     if settings.final_speed_reward_per_m_per_s != 0:
         gain_m_s = _speed_m_s(reached, places) - _speed_m_s(before, places)
-        terms += settings.final_speed_reward_per_m_per_s * gain_m_s  # adds up to last speed - first speed
+        drives_forwards = reached[:, places["velocity_m_s"]][:, FORWARD] > 0  # reversing faster shall not pay
+        # Of a race driven forwards it adds up to last speed - first speed.
+        terms += settings.final_speed_reward_per_m_per_s * drives_forwards * gain_m_s
     if engineered.speedslide != 0 or engineered.neoslide != 0:
         velocity_m_s = reached[:, places["velocity_m_s"]].astype(np.float64)
         sideways_m_s = velocity_m_s[:, LEFT]
@@ -244,7 +248,11 @@ def _optional_terms(
         terms += engineered.kamikaze * ((accelerate & ~brake) | (_wheels_down(reached, places) <= 1))
     if engineered.close_to_vcp != 0:
         centers_m = reached[:, places["zone_centers_m"]]
-        terms += engineered.close_to_vcp * _clipped_distance_to_zone_center_m(centers_m, settings)
+        terms += engineered.close_to_vcp * _distance_to_zone_center_m(
+            centers_m,
+            settings.engineered_reward_min_dist_to_cur_vcp_m,
+            settings.engineered_reward_max_dist_to_cur_vcp_m,
+        )
     return terms
 
 
@@ -260,9 +268,9 @@ def _wheels_down(states: npt.NDArray[np.float32], places: FeaturePlaces) -> Arra
     return wheels_down
 
 
-def _clipped_distance_to_zone_center_m(centers_m: Array, settings: RewardSettings) -> Array:
-    """(T,) from (T, 3 n) coordinates of zone centres in the car's frame, the current one first."""
+def _distance_to_zone_center_m(centers_m: Array, least_m: float, most_m: float) -> Array:
+    """(T,) clipped, from (T, 3 n) coordinates of zone centres in the car's frame, the current one first."""
     center_m = centers_m[:, CURRENT_CENTER]
     distance_m: Array = np.sqrt(np.einsum("ti,ti->t", center_m, center_m))  # a third of the time of numpy's own norm
-    np.maximum(distance_m, settings.shaped_reward_min_dist_to_cur_vcp_m, out=distance_m)
-    return np.minimum(distance_m, settings.shaped_reward_max_dist_to_cur_vcp_m, out=distance_m)
+    np.maximum(distance_m, least_m, out=distance_m)
+    return np.minimum(distance_m, most_m, out=distance_m)

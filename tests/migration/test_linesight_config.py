@@ -3,7 +3,12 @@
 import pytest
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.migration.linesight_config import read_linesight_config, settings_from_linesight
+from trackmania_rl.migration.linesight_config import (
+    NAMES_HERE,
+    NO_COUNTERPART,
+    read_linesight_config,
+    settings_from_linesight,
+)
 from trackmania_rl.settings import load_settings, settings_from_flat
 
 CONFIG = '''
@@ -44,6 +49,49 @@ map_cycle += [
 '''
 
 
+PUBLISHED = """
+from itertools import repeat
+batch_size = 512
+road_width = 90
+gamma_schedule = [(0, 0.999), (1_500_000, 0.999), (2_500_000, 1)]
+temporal_mini_race_duration_ms = 7000
+temporal_mini_race_duration_actions = temporal_mini_race_duration_ms // 50
+min_horizon_to_update_priority_actions = temporal_mini_race_duration_actions - 40
+engineered_close_to_vcp_reward_schedule = [(0, 0)]
+engineered_reward_min_dist_to_cur_vcp = 5
+engineered_reward_max_dist_to_cur_vcp = 25
+final_speed_reward_as_if_duration_s = 0
+final_speed_reward_per_m_per_s = 5 / 500 * final_speed_reward_as_if_duration_s
+apply_randomcrop_augmentation = False
+n_pixels_to_crop_on_each_side = 2
+global_schedule_speed = 1
+tensorboard_suffix_schedule = [
+    (0, ""),
+    (6_000_000 * global_schedule_speed, "_2"),
+    (15_000_000 * global_schedule_speed, "_3"),
+    (30_000_000 * global_schedule_speed, "_4"),
+    (45_000_000 * global_schedule_speed, "_5"),
+    (80_000_000 * global_schedule_speed, "_6"),
+    (150_000_000 * global_schedule_speed, "_7"),
+]
+single_reset_flag = 0
+max_allowable_distance_to_virtual_checkpoint = np.sqrt(road_width)
+frames_before_save_best_runs = 1_500_000
+n_transitions_to_plot_in_distribution_curves = 1000
+max_rollout_queue_size = 1
+threshold_to_save_all_runs_ms = 53700
+deck_height = -np.inf
+sync_virtual_and_real_checkpoints = True
+"""
+
+
+def taken_over(text, config, folder, overrides=()):
+    """What a configuration of this text changes, and what is said of it."""
+    file = folder / "config.py"
+    file.write_text(text)
+    return settings_from_linesight(read_linesight_config(file), load_settings(config, overrides))
+
+
 @pytest.fixture
 def changes(tmp_path, full_size_config):
     file = tmp_path / "config_copy.py"
@@ -75,18 +123,15 @@ def test_what_differs_is_taken_over(changes):
         "float_hidden_dim": 128,
         "map_cycle": (map5 | {"is_explo": True, "repeat": 4}, map5 | {"is_explo": False, "repeat": 1}),
     }
-    assert len(problems) == 1
-    assert "iqn_n" in problems[0]
+    refused, *not_run = problems
+    assert "iqn_n = 7" in refused
+    assert not_run == [f"{name}: its value takes code, which is not run" for name in ("n_steps", "batch_size")]
     assert settings_from_flat(base.flat() | taken).game.map_cycle[0].map_name == "map5"
     assert not (folder / "was_run").exists()
 
 
 def test_the_published_defaults_change_nothing(full_size_config, tmp_path):
-    file = tmp_path / "config.py"
-    file.write_text(
-        "batch_size = 512\nroad_width = 90\ngamma_schedule = [(0, 0.999), (1_500_000, 0.999), (2_500_000, 1)]"
-    )
-    assert settings_from_linesight(read_linesight_config(file), load_settings(full_size_config)) == ({}, [])
+    assert taken_over(PUBLISHED, full_size_config, tmp_path) == ({}, [])
 
 
 @pytest.mark.parametrize("text", ["def (", "\0", "x = " + "(" * 5000, "a" * 10 + "=" + "-" * 100_000 + "1"])
@@ -122,3 +167,55 @@ def test_settings_that_go_only_together_are_taken_together(full_size_config, tmp
     assert problems == []
     assert taken["memory_size_schedule"] == ((0, expected["size"]),)
     assert taken["memory_size_start_learn_schedule"] == ((0, expected["start"]),)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("apply_randomcrop_augmentation = True\nn_pixels_to_crop_on_each_side = 3", {"image_shift_px": 3}),
+        ("apply_randomcrop_augmentation = True", {"image_shift_px": 2}),
+        ("n_pixels_to_crop_on_each_side = 3", {}),
+        (
+            "engineered_reward_min_dist_to_cur_vcp = 6\nengineered_reward_max_dist_to_cur_vcp = 21",
+            {"engineered_reward_min_dist_to_cur_vcp_m": 6, "engineered_reward_max_dist_to_cur_vcp_m": 21},
+        ),
+        (
+            "temporal_mini_race_duration_actions = 120\n"
+            "min_horizon_to_update_priority_actions = temporal_mini_race_duration_actions - 40",
+            {"temporal_mini_race_duration_actions": 120, "min_horizon_to_update_priority_actions": 80},
+        ),
+    ],
+)
+def test_settings_of_other_names_or_forms_are_taken_over(full_size_config, tmp_path, text, expected):
+    assert taken_over(text, full_size_config, tmp_path) == (expected, [])
+
+
+def test_a_crop_that_is_switched_off_switches_our_shift_off(full_size_config, tmp_path):
+    text = "apply_randomcrop_augmentation = False\nn_pixels_to_crop_on_each_side = 3"
+    assert taken_over(text, full_size_config, tmp_path, ["image_shift_px=4"]) == ({"image_shift_px": 0}, [])
+
+
+@pytest.mark.parametrize("name", [*NO_COUNTERPART, "a_setting_of_theirs"])
+def test_what_has_no_counterpart_is_told(full_size_config, tmp_path, name):
+    instead = NO_COUNTERPART[name][1] if name in NO_COUNTERPART else "there is no such setting here"
+    assert taken_over(f"{name} = 77", full_size_config, tmp_path) == ({}, [f"{name} = 77: {instead}"])
+
+
+def test_a_long_value_is_told_in_one_short_line(full_size_config, tmp_path):
+    _, (line,) = taken_over(f"theirs = {list(range(1000))}", full_size_config, tmp_path)
+    assert line.startswith("theirs = (0, 1, 2, ")
+    assert len(line) < 110
+
+
+def test_values_that_take_code_are_not_those_set_before(full_size_config, tmp_path):
+    text = "is_linux = platform.endswith(2)\nbatch_size = 9\nbatch_size = 2 if is_linux else 3\nroad_width = batch_size"
+    assert taken_over(text, full_size_config, tmp_path) == (
+        {},
+        [f"{name}: its value takes code, which is not run" for name in ("batch_size", "road_width")],
+    )
+
+
+def test_the_documentation_lists_all_other_names(repository_root):
+    rows = (repository_root / "docs" / "migration.rst").read_text(encoding="utf-8").splitlines()
+    for name, here in NAMES_HERE.items():
+        assert any(row.split() == [f"``{name}``", f"``{here}``"] for row in rows), name

@@ -11,6 +11,7 @@ from trackmania_rl.agents.learner import IQNLearner
 from trackmania_rl.checkpoints import load_checkpoint
 from trackmania_rl.features import ObservationLayout
 from trackmania_rl.multiprocess.run_network import make_network
+from trackmania_rl.schedules import exponential
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import load_settings
 
@@ -88,7 +89,7 @@ def test_counters_and_best_times(small_run, small_words, tmp_path, tool):
     assert tool("import_linesight", small_run.folder, "--output", tmp_path / "save" / "mine", *small_words) == 0
     _, state, _ = resumed_learner(tmp_path / "save" / "mine")
     statistics = state["statistics"]
-    assert statistics["frames_total"] == state["trainer"]["state"]["collected_frames"] == 1_234_567
+    assert statistics["frames_total"] == 1_234_567
     assert state["trainer"]["loss_module"]["updates"] == 71_234
     assert statistics["training_s"] == 7.5 * 3600
     assert {name: kinds["explored"]["best_time_ms"] for name, kinds in statistics["maps"].items()} == {
@@ -97,6 +98,20 @@ def test_counters_and_best_times(small_run, small_words, tmp_path, tool):
     }
     scale = state["trainer"]["loss_module"]["loss_scale"]
     assert (scale["factor"], scale["updates_since_growth"]) == (8192, 123)
+
+
+def assert_schedules_are_at(count, state):
+    """Where the schedules go on, and no transition waits to be trained on."""
+    trainer = state["trainer"]
+    assert trainer["state"]["collected_frames"] == count
+    assert trainer["periodic_reset"]["last_reset_frames"] == count
+    assert trainer["replay"]["transitions_stored"] == count
+    assert trainer["replay_ratio"] == {"stored_before": count, "transitions_due": 0}
+
+
+def test_schedules_go_on_at_the_transitions_stored(small_run, small_words, tmp_path, tool):
+    assert tool("import_linesight", small_run.folder, "--output", tmp_path / "save" / "mine", *small_words) == 0
+    assert_schedules_are_at(1_200_000, resumed_learner(tmp_path / "save" / "mine")[1])
 
 
 def test_there_and_back(small_run, small_words, tmp_path, tool):
@@ -112,6 +127,8 @@ def test_there_and_back(small_run, small_words, tmp_path, tool):
     for parameter in small_run.online.parameters():
         for part in ("step", "exp_avg", "exp_avg_sq"):
             assert torch.equal(fresh.state[parameter][part], small_run.optimizer.state[parameter][part])
+    lr_schedule = load_settings(tmp_path / "save" / "mine" / "config" / "config.py").agent.lr_schedule
+    assert fresh.param_groups[0]["lr"] == pytest.approx(exponential(lr_schedule, 1_200_000))
     assert fresh.param_groups[0]["eps"] == 1e-4
     assert fresh.param_groups[0]["betas"] == (0.9, 0.999)
     scaler = torch.amp.GradScaler("cpu")
@@ -119,6 +136,7 @@ def test_there_and_back(small_run, small_words, tmp_path, tool):
     assert scaler.get_scale() == 8192
     statistics = pickle.loads((back / "accumulated_stats.joblib").read_bytes())
     assert statistics["cumul_number_frames_played"] == 1_234_567
+    assert statistics["cumul_number_memories_generated"] == 1_200_000, "which Linesight's schedules follow"
     assert statistics["alltime_min_ms"] == {"hock": 54_320, "map5": 118_450}
     assert statistics["unheard of"] == 0
 
@@ -155,7 +173,9 @@ def test_frames_may_be_given(small_run, small_words, tmp_path, tool):
     (small_run.folder / "accumulated_stats.joblib").unlink()
     words = (small_run.folder, "--output", tmp_path / "save" / "mine", "--frames", 777, *small_words)
     assert tool("import_linesight", *words) == 0
-    assert resumed_learner(tmp_path / "save" / "mine")[1]["statistics"]["frames_total"] == 777
+    state = resumed_learner(tmp_path / "save" / "mine")[1]
+    assert state["statistics"]["frames_total"] == 777
+    assert_schedules_are_at(777, state)
 
 
 def refused(tool, capsys, *words):

@@ -31,6 +31,8 @@ NAMES_HERE: Final[Mapping[str, str]] = {
     "road_width": "road_width_m",
     "shaped_reward_min_dist_to_cur_vcp": "shaped_reward_min_dist_to_cur_vcp_m",
     "shaped_reward_max_dist_to_cur_vcp": "shaped_reward_max_dist_to_cur_vcp_m",
+    "engineered_reward_min_dist_to_cur_vcp": "engineered_reward_min_dist_to_cur_vcp_m",
+    "engineered_reward_max_dist_to_cur_vcp": "engineered_reward_max_dist_to_cur_vcp_m",
     "gpu_collectors_count": "n_collectors",
     "additional_transition_after_reset": "additional_transitions_after_reset",
     "last_layer_reset_factor": "last_layer_reset_mul_factor",
@@ -41,8 +43,45 @@ NAMES_HERE: Final[Mapping[str, str]] = {
 OURS_ALONE: Final = frozenset({"run_name", "inputs", "game"})
 """Names that exist in both, and mean something else or come from elsewhere."""
 
+INGREDIENTS: Final = frozenset(
+    {
+        *("ms_per_action", "temporal_mini_race_duration_ms", "global_schedule_speed"),
+        *("final_speed_reward_as_if_duration_s", "float_input_dim", "conv_head_output_dim"),
+        *("apply_randomcrop_augmentation", "n_pixels_to_crop_on_each_side", "nadeo_maps_to_train_and_test"),
+    }
+)
+"""Names that are contained in other settings, or follow from them."""
+
+NO_COUNTERPART: Final[Mapping[str, tuple[Any, str]]] = {
+    "n_contact_material_physics_behavior_types": (4, "here it is always 4"),
+    "sync_virtual_and_real_checkpoints": (True, "here they always are"),
+    "deck_height": (-math.inf, "the height of the car does not matter here"),
+    "max_rollout_queue_size": (1, "see rollout_slots_per_collector"),
+    "single_reset_flag": (0, "see reset_every_n_frames_generated"),
+    "frames_before_save_best_runs": (1_500_000, "every best race is kept here, from the first one on"),
+    "threshold_to_save_all_runs_ms": (53_700, "only best races are kept here"),
+    "plot_race_time_left_curves": (False, "there are no such pictures here"),
+    "make_highest_prio_figures": (False, "there are no such pictures here"),
+    "n_transitions_to_plot_in_distribution_curves": (1000, "there are no such pictures here"),
+    "tensorboard_suffix_schedule": (
+        (
+            *((0, ""), (6_000_000, "_2"), (15_000_000, "_3"), (30_000_000, "_4")),
+            *((45_000_000, "_5"), (80_000_000, "_6"), (150_000_000, "_7")),
+        ),
+        "here a run's figures stay in one folder",
+    ),
+    "linux_launch_game_path": ("path_to_be_filled_only_if_on_linux", "set game_command in user_config.py"),
+}
+"""Names that are no settings here: the published value, of which nothing is said, and what there is instead."""
+
 NEVER_RESETS_FRAMES: Final = 10**9
 """Linesight switches periodic resets off by a number of frames that is never reached; here 0 does."""
+
+PUBLISHED_CROP_PX: Final = 2
+"""`n_pixels_to_crop_on_each_side`, where it is not set."""
+
+NOT_WORKED_OUT: Final = object()
+"""In place of a value that is not made of what is worked out here."""
 
 _OPERATORS: Final[Mapping[type[ast.operator], Callable[[Any, Any], Any]]] = {
     ast.Add: operator.add,
@@ -58,7 +97,7 @@ class _NotPlainError(Exception):
 
 
 def read_linesight_config(file: Path) -> dict[str, Any]:
-    """The names that a Linesight configuration sets to plain values.
+    """The names that a Linesight configuration sets; the value is `NOT_WORKED_OUT` where it would take running code.
 
     Raises:
         UserError: if the file cannot be read or is no Python.
@@ -92,15 +131,43 @@ def settings_from_linesight(values: Mapping[str, Any], base: Settings) -> tuple[
         Our settings' new values by name, and a line for each that could not be taken over.
     """
     known = base.flat()
-    wanted = {NAMES_HERE.get(name, name): value for name, value in values.items()}
-    wanted |= _memory_schedules(values.get("memory_size_schedule"))
-    wanted |= _map_cycle(values.get("map_cycle"))
+    plain = {name: value for name, value in values.items() if value is not NOT_WORKED_OUT}
+    wanted = {NAMES_HERE.get(name, name): value for name, value in plain.items()}
+    wanted |= _memory_schedules(plain.get("memory_size_schedule"))
+    wanted |= _map_cycle(plain.get("map_cycle"))
+    wanted |= _image_shift(plain)
     if wanted.get("reset_every_n_frames_generated", 0) > NEVER_RESETS_FRAMES:
         wanted["reset_every_n_frames_generated"] = 0
     wanted = {name: value for name, value in wanted.items() if name in known and name not in OURS_ALONE}
     taken, problems = _what_fits(known, wanted)
     changed = settings_from_flat(known | taken).flat()
-    return {name: value for name, value in taken.items() if changed[name] != known[name]}, problems
+    changes = {name: value for name, value in taken.items() if changed[name] != known[name]}
+    return changes, problems + _needing_code(values, known) + _without_counterpart(plain, known)
+
+
+def _needing_code(values: Mapping[str, Any], known: Mapping[str, Any]) -> list[str]:
+    """A line for each setting of which only code knows the value."""
+    return [
+        f"{name}: its value takes code, which is not run"
+        for name, value in values.items()
+        if value is NOT_WORKED_OUT and NAMES_HERE.get(name, name) in known and name not in OURS_ALONE
+    ]
+
+
+def _without_counterpart(plain: Mapping[str, Any], known: Mapping[str, Any]) -> list[str]:
+    """A line for each name that is no setting here, unless it has the published value."""
+    lines = []
+    for name, value in plain.items():
+        if NAMES_HERE.get(name, name) in known or name in INGREDIENTS:
+            continue
+        instead = "there is no such setting here"
+        if name in NO_COUNTERPART:
+            published, instead = NO_COUNTERPART[name]
+            if value == published:
+                continue
+        text = repr(value)
+        lines.append(f"{name} = {text if len(text) <= 60 else text[:57] + '...'}: {instead}")
+    return lines
 
 
 def _what_fits(known: dict[str, Any], wanted: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
@@ -126,7 +193,7 @@ def _set(values: dict[str, Any], name: str, node: ast.expr) -> None:
     try:
         values[name] = _value(node, values)
     except (_NotPlainError, ArithmeticError, TypeError, RecursionError):
-        values.pop(name, None)  # the value before does not hold any more
+        values[name] = NOT_WORKED_OUT  # whatever it was before
 
 
 def _value(node: ast.expr, names: Mapping[str, Any]) -> Any:
@@ -135,7 +202,7 @@ def _value(node: ast.expr, names: Mapping[str, Any]) -> Any:
             return value
         case ast.JoinedStr(values=parts) if all(isinstance(part, ast.Constant) for part in parts):
             return "".join(str(part.value) for part in parts if isinstance(part, ast.Constant))
-        case ast.Name(id=name) if name in names:
+        case ast.Name(id=name) if names.get(name, NOT_WORKED_OUT) is not NOT_WORKED_OUT:
             return names[name]
         case ast.Tuple(elts=entries) | ast.List(elts=entries):
             return tuple(_value(entry, names) for entry in entries)
@@ -193,3 +260,11 @@ def _map_cycle(cycle: object) -> dict[str, Any]:
                     }
                 )
     return {"map_cycle": tuple(entries)} if entries else {}
+
+
+def _image_shift(plain: Mapping[str, Any]) -> dict[str, Any]:
+    """Linesight's padding and cropping of images, which shifts them by up to so many pixels, as our shift."""
+    if "apply_randomcrop_augmentation" not in plain:
+        return {}
+    crop_px = plain.get("n_pixels_to_crop_on_each_side", PUBLISHED_CROP_PX)
+    return {"image_shift_px": crop_px if plain["apply_randomcrop_augmentation"] else 0}

@@ -68,7 +68,7 @@ class LinesightStatistics:
 
     Attributes:
         frames: actions played.
-        transitions: transitions stored.
+        transitions: transitions stored, which Linesight's schedules follow.
         batches: updates made.
         training_hours: wall-clock time.
         best_times_ms: best race time by map name.
@@ -79,6 +79,11 @@ class LinesightStatistics:
     batches: int = 0
     training_hours: float = 0.0
     best_times_ms: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def schedule_count(self) -> int:
+        """Where the schedules are: at the transitions stored, or, where the file does not tell, at the frames."""
+        return self.transitions or self.frames
 
 
 def read_weights(file: Path) -> dict[str, Tensor]:

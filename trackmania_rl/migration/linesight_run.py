@@ -175,7 +175,7 @@ def export_linesight_run(run_folder: Path, output: Path) -> None:
         files.write_moments(
             output / files.OPTIMIZER,
             moments,
-            learning_rate=exponential(settings.agent.lr_schedule, statistics.frames_total),
+            learning_rate=exponential(settings.agent.lr_schedule, state["trainer"]["state"]["collected_frames"]),
             betas=(settings.agent.adam_beta1, settings.agent.adam_beta2),
             eps=settings.agent.adam_epsilon,
         )
@@ -310,9 +310,12 @@ def _trainer_state(run: LinesightRun, settings: Settings, snapshot_file: Path) -
         "factor": torch.tensor(run.loss_scale.factor),
         "updates_since_growth": torch.tensor(float(run.loss_scale.updates_since_growth)),
     }
-    state["state"]["collected_frames"] = run.statistics.frames
+    reached = run.statistics.schedule_count
+    state["state"]["collected_frames"] = reached
     state["state"]["_optim_count"] = run.statistics.batches
-    state["periodic_reset"]["last_reset_frames"] = run.statistics.frames
+    state["periodic_reset"]["last_reset_frames"] = reached
+    # Both, as updates are due for what one is above the other.
+    state["replay"]["transitions_stored"] = state["replay_ratio"]["stored_before"] = reached
     return state
 
 

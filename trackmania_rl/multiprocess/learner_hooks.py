@@ -41,6 +41,7 @@ from trackmania_rl.experience_replay.mini_race import MiniRaceBatch
 from trackmania_rl.features import ObservationLayout
 from trackmania_rl.multiprocess.live_settings import LiveSettings
 from trackmania_rl.multiprocess.rollout_transport import ReceivedRollout
+from trackmania_rl.policy import ELAPSED_ACTIONS_FLOAT
 from trackmania_rl.rewards import EngineeredRewards
 from trackmania_rl.schedules import exponential, linear, staircase
 
@@ -174,6 +175,7 @@ class FollowSchedules(_Hook):
 
     Attributes:
         learning_rate: of this round's updates.
+        priority_horizon_actions: only transitions with fewer actions elapsed get a new priority; None for all.
     """
 
     def __init__(
@@ -185,6 +187,7 @@ class FollowSchedules(_Hook):
         self._live = live
         self._refused_memory_size: int | None = None
         self.learning_rate = 0.0
+        self.priority_horizon_actions: int | None = None
 
     def __call__(self) -> None:
         """Apply the schedules at the Trainer's frame count."""
@@ -192,6 +195,7 @@ class FollowSchedules(_Hook):
         self.learning_rate = exponential(settings.agent.lr_schedule, frames)
         self._learner.settings = settings.agent
         apply_replay_settings(self._buffer, self._buffer_test, settings.replay)
+        self.priority_horizon_actions = settings.replay.min_horizon_to_update_priority_actions
         self._buffer.rules.gamma = linear(settings.agent.gamma_schedule, frames)
         self._resize_memory(staircase(settings.replay.memory_size_schedule, frames))
 
@@ -293,11 +297,20 @@ class StepIQN(OptimizationStepper):
         batch = MiniRaceBatch.from_tensordict(sub_batch)
         metrics = self._learner.update(batch, self._schedules.learning_rate)
         if self._buffer.sampler.alpha > 0:
-            self._buffer.update_priority(batch.row_id, metrics.td_error)
+            self._update_priorities(batch, metrics.td_error)
         self._sums = self._sums.to(metrics.loss.device)
         self._sums += torch.stack((metrics.loss / len(batch), metrics.grad_norm, metrics.mean_q))
         self._n_updates += 1
         return self._nothing_to_log
+
+    def _update_priorities(self, batch: MiniRaceBatch, td_error: torch.Tensor) -> None:
+        """Note the errors (B,), except near the end of a mini-race, where every network's are small."""
+        horizon, row_id = self._schedules.priority_horizon_actions, batch.row_id
+        if horizon is not None:
+            is_early = batch.state_float[:, ELAPSED_ACTIONS_FLOAT] < horizon
+            row_id, td_error = row_id[is_early], td_error[is_early.to(td_error.device)]
+        if len(row_id) > 0:
+            self._buffer.update_priority(row_id, td_error)
 
     def take_means(self) -> dict[str, float]:
         """Mean loss per transition, gradient norm and Q since the last call; empty if there was no update."""

@@ -66,6 +66,9 @@ class RewardSettings(Group):
     engineered_neoslide_reward_schedule: Schedule
     engineered_kamikaze_reward_schedule: Schedule
     engineered_close_to_vcp_reward_schedule: Schedule
+    # With defaults, as runs begun before these have none.
+    engineered_reward_min_dist_to_cur_vcp_m: NonNegativeFloat = 5.0
+    engineered_reward_max_dist_to_cur_vcp_m: PositiveFloat = 25.0
     shaped_reward_dist_to_cur_vcp: Finite
     shaped_reward_min_dist_to_cur_vcp_m: NonNegativeFloat
     shaped_reward_max_dist_to_cur_vcp_m: PositiveFloat
@@ -89,6 +92,7 @@ class ReplaySettings(Group):
     prio_alpha: Fraction
     prio_beta: Fraction
     prio_epsilon: PositiveFloat
+    min_horizon_to_update_priority_actions: PositiveInt | None = None  # runs begun before it update all priorities
 
     @model_validator(mode="after")
     def _learning_can_start(self) -> ReplaySettings:
