@@ -14,7 +14,7 @@ import pytest
 
 from trackmania_rl.features import FeatureBuilder, ObservationLayout
 from trackmania_rl.protocol.messages import KeyState
-from trackmania_rl.tmi_interaction.race_machine import RaceEnd, RaceMachine
+from trackmania_rl.tmi_interaction.race_machine import LATEST_FINISH_MS, RaceEnd, RaceMachine
 from trackmania_rl.tmi_interaction.tminterface2 import TMInterface
 from trackmania_rl.tmi_interaction.transport import GameError, GameTimeoutError
 from trackmania_rl.track.game_map import GameMap
@@ -140,8 +140,10 @@ def fuzz_races(game, machine_of, straight_map, seed):
             seen = machine.reset(straight_map)
             while not isinstance(seen, RaceEnd):
                 assert np.isfinite(seen.floats).all()
-                seen = machine.step(draw.randrange(12))
+                before, seen = seen, machine.step(draw.randrange(12))
                 n_steps += 1
+            if seen.is_finished:
+                assert -50 < seen.race_time_ms - before.race_time_ms <= LATEST_FINISH_MS
     assert time.monotonic() - began_s < 30, f"seed {seed}"
     return n_steps
 

@@ -38,6 +38,7 @@ class FakeGame:
     laps_reported: bool = False
     rewind_reports_checkpoints: bool = False
     finish_unreported: bool = False
+    finish_told_later_ms: int = 0
     zero_step_missing_once: bool = False
     steps_before_give_up_takes_effect: int = 0
     in_menus: bool = True
@@ -106,7 +107,7 @@ class FakeGame:
         if self.x_cm >= 2000 and before == 0:
             self.times_ms[0] = self.time_ms
         if self.x_cm >= 100 * self.finish_m and self.n_passed == 1:
-            self.times_ms[1] = self.time_ms
+            self.times_ms[1] = self.time_ms + self.finish_told_later_ms
             self.is_over = self.finish_unreported
         if self.n_passed == before and not (self.finish_repeated and self.n_passed == 2):
             return []
@@ -180,6 +181,7 @@ class FakeGame:
         self.speed = speed
 
     def set_step_period(self, period_ms: int) -> None:
+        self.calls.append(f"step period {period_ms}")
         self.period_ms = period_ms
 
     def set_timeout(self, timeout_ms: int) -> None:

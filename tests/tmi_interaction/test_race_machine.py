@@ -86,6 +86,15 @@ def test_a_finish_exactly_at_a_decision(
     assert n_decisions_before_the_finish == 42
 
 
+@pytest.mark.parametrize("later_ms", [-60, 1010, 10_000_000])
+def test_a_finish_at_a_time_that_cannot_be_is_nonsense(
+    any_settings, make_fake_game, make_machine, straight_map, later_ms
+):
+    machine = make_machine(make_fake_game(finish_told_later_ms=later_ms), any_settings)
+    with pytest.raises(GameProtocolError, match="the last decision was at 20"):
+        drive(machine, straight_map)
+
+
 def test_first_race_counts_down_and_later_ones_rewind(settings, make_fake_game, make_machine, straight_map):
     game = make_fake_game()
     machine = make_machine(game, settings)
@@ -98,6 +107,17 @@ def test_first_race_counts_down_and_later_ones_rewind(settings, make_fake_game, 
     assert game.timeout_ms == settings.game.timeout_during_race_ms
     assert "rewind to 0" in game.calls
     assert not any(call.startswith("map") or call == "give up" for call in game.calls)
+
+
+def test_the_game_is_asked_once_to_report_a_step_for_each_decision(
+    settings, make_fake_game, make_machine, straight_map
+):
+    game = make_fake_game()
+    machine = make_machine(game, settings)
+    for _ in range(2):
+        drive(machine, straight_map)
+    asked = [call for call in game.calls if call.startswith("step period")]
+    assert asked == [f"step period {settings.game.ms_per_action}"]
 
 
 def test_another_map_is_loaded_and_counted_down(settings, make_fake_game, make_machine, straight_map):
