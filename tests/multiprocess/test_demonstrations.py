@@ -1,5 +1,6 @@
 """Learning from people: inputs become the agent's actions, are driven, and are in the memory before learning starts."""
 
+import contextlib
 import logging
 import multiprocessing
 from collections.abc import Callable
@@ -30,6 +31,8 @@ from trackmania_rl.simulator.race import SimulatedRace
 from trackmania_rl.simulator.scripted_driver import drive
 from trackmania_rl.simulator.track_file import load_track
 from trackmania_rl.simulator.track_generator import TrackRecipe
+from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager
+from trackmania_rl.tmi_interaction.launchers import SimulatedGameLauncher, find_free_port
 from trackmania_rl.tmi_interaction.saved_states import GOES_ON_FOR_M, STATES_PER_PLACE, SavedStates
 
 from .conftest import FakeReceived
@@ -121,7 +124,7 @@ def test_a_demonstration_is_in_the_memory_before_learning_starts(
     live, outbox = parts.live, parts.outbox
     games = InProcessGames(5, live.current.game, live.current.observation, repository_root / "maps")
     with caplog.at_level(logging.INFO):
-        drive_demonstrations(demonstrations_of(live, inputs_file), games.rollout, parts)
+        drive_demonstrations(demonstrations_of(live, inputs_file), games, parts)
     [race] = outbox.sent
     assert race.end_race_stats["race_finished"]
     assert race.rollout_results["race_time"] == finish_ms
@@ -159,7 +162,7 @@ def test_races_begin_where_a_demonstration_came(
     live, states = parts.live, parts.saved_states
     assert states is not None
     games = InProcessGames(6, live.current.game, live.current.observation, repository_root / "maps")
-    drive_demonstrations(demonstrations_of(live, inputs_file), games.rollout, parts)
+    drive_demonstrations(demonstrations_of(live, inputs_file), games, parts)
     valley = live.current.game.map_cycle[0]
     meters = parts.outbox.sent[0].end_race_stats["meters"]
     assert states.n_places(valley) == pytest.approx((meters - GOES_ON_FOR_M) / states.spacing_m, abs=2)
@@ -253,8 +256,39 @@ def test_a_race_that_departs_from_its_model_says_how_far_it_came(
     file.write_text("0.00 press up\n0.40 rel up")
     games = InProcessGames(1, parts.live.current.game, parts.live.current.observation, repository_root / "maps")
     with caplog.at_level(logging.WARNING):
-        drive_demonstrations(demonstrations_of(parts.live, file), games.rollout, parts)
+        drive_demonstrations(demonstrations_of(parts.live, file), games, parts)
     assert "asleep.inputs on valley: cut off (no_progress) after" in caplog.text
+
+
+def test_a_demonstration_lost_with_its_game_begins_again_with_its_first_action(
+    parts: CollectorParts, tmp_path: Path, repository_root: Path
+) -> None:
+    file = tmp_path / "right.inputs"
+    file.write_text("0.00 press up\n0.20 press right\n0.60 rel right\n0.90 rel up")
+    [demonstration] = demonstrations_of(parts.live, file)
+    assert demonstration.actions[:12] == (FORWARD,) * 4 + (FORWARD_RIGHT,) * 8
+    current = parts.live.current
+    launcher = SimulatedGameLauncher(find_free_port(), repository_root / "maps")
+    manager = GameInstanceManager(current.game, current.observation, launcher)
+    rollout = manager.rollout
+
+    def losing_a_game(map_entry: Any, policy: Any, frames: Any, *, states: Any) -> Any:
+        decisions = iter(range(10_000))
+
+        def act(image: Any, floats: Any) -> PolicyDecision:
+            if next(decisions) == 7:
+                launcher.kill()
+            return policy(image, floats)
+
+        return rollout(map_entry, act, frames, states=states)
+
+    manager.rollout = losing_a_game  # type: ignore[method-assign]
+    with contextlib.closing(manager):
+        drive_demonstrations([demonstration], manager, parts)
+    assert manager.game_starts == 2
+    [race] = parts.outbox.sent
+    driven = race.rollout_results["actions"].tolist()
+    assert driven[: len(demonstration.actions)] == list(demonstration.actions)
 
 
 def test_mistakes_are_told_before_the_run(live: LiveSettings, tmp_path: Path, repository_root: Path) -> None:

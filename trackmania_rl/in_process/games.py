@@ -56,6 +56,7 @@ class InProcessGames:
         game: settings of the races begun from now on; actions, image and longest race must stay the same.
         layout: every float of the observation.
         n_games: K.
+        game_starts: 1, since no game in this process is ever lost; see `StartsGames`.
 
     Raises:
         SettingsError: if the observation's settings contradict each other.
@@ -65,6 +66,7 @@ class InProcessGames:
         self.game = game
         self.layout = ObservationLayout.from_settings(observation)
         self.n_games = n_games
+        self.game_starts = 1
         self._observation = observation
         self._maps_folder = maps_folder
         self._kernel_layout = self.layout.for_kernel()

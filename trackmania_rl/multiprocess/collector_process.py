@@ -53,7 +53,7 @@ def collector_process_fn(task: CollectorTask, shared: SharedRun) -> None:
         if task.settings.game.is_in_process:
             log.info("collector %d prepares its games; the first time, compiling takes half a minute", task.index)
             parts, games = make_parts(task, shared), make_games(task)
-            drive_demonstrations(task.demonstrations, games.rollout, parts)
+            drive_demonstrations(task.demonstrations, games, parts)
             BatchCollector(parts, games).run()
         else:
             _play_on_game_instances(task, shared)
@@ -122,7 +122,7 @@ def _play_on_game_instances(task: CollectorTask, shared: SharedRun) -> None:
     parts, managers = make_parts(task, shared), make_managers(task)
     collector = Collector(parts, managers)
     try:
-        drive_demonstrations(task.demonstrations, managers[0].rollout, parts)
+        drive_demonstrations(task.demonstrations, managers[0], parts)
         collector.run()
     finally:
         if not collector.games_have_ended:  # such as one that hangs, and whose thread waits for it

@@ -8,6 +8,7 @@ approximated, and a race may then depart from its model: the log says how far it
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from trackmania_rl.gbx.replay import is_replay_file, read_replay
 from trackmania_rl.gbx.replay_inputs import ghost_of_driver, script_of_ghost
 from trackmania_rl.multiprocess.collector import CollectorParts, states_of_race, stats_of_entry
 from trackmania_rl.multiprocess.decision_desk import StopCollecting
-from trackmania_rl.policy import Policy, PolicyDecision
+from trackmania_rl.policy import Policy, PolicyDecision, StartsGames, afresh_with_each_game
 from trackmania_rl.protocol.input_script import InputEvent, read_input_script
 from trackmania_rl.protocol.messages import key_states
 from trackmania_rl.protocol.state_blob import InputSlot
@@ -50,10 +51,10 @@ class Demonstration:
     n_exact: int
 
 
-class Rollout(Protocol):
-    """Plays one race, as `GameInstanceManager.rollout` does."""
+class RacePlayer(StartsGames, Protocol):
+    """What plays demonstrations: `GameInstanceManager` and `InProcessGames` are such."""
 
-    def __call__(
+    def rollout(
         self,
         map_entry: MapEntry,
         policy: Policy,
@@ -61,7 +62,7 @@ class Rollout(Protocol):
         *,
         states: StatesOfRace[Any] | None,
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return `(rollout_results, end_race_stats)`."""
+        """Play one race and return `(rollout_results, end_race_stats)`."""
         ...
 
 
@@ -115,12 +116,12 @@ def actions_of_inputs(events: Sequence[InputEvent], game: GameSettings) -> tuple
     return tuple(actions), n_exact
 
 
-def drive_demonstrations(demonstrations: Sequence[Demonstration], rollout: Rollout, parts: CollectorParts) -> None:
+def drive_demonstrations(demonstrations: Sequence[Demonstration], player: RacePlayer, parts: CollectorParts) -> None:
     """Drive demonstrations one after the other, and send each race to the learner.
 
     Args:
         demonstrations: what to drive.
-        rollout: drives one; nobody else uses its game meanwhile.
+        player: where they are driven; nobody else uses it meanwhile.
         parts: where races go. If the run ends, this returns.
 
     Raises:
@@ -131,10 +132,12 @@ def drive_demonstrations(demonstrations: Sequence[Demonstration], rollout: Rollo
         frames = parts.outbox.acquire_frames(0)
         if frames is None:
             return
-        policy = _policy_of(demonstration, len(parts.live.current.game.inputs), parts.stop_requested)
+        n_actions = len(parts.live.current.game.inputs)
+        make_policy = functools.partial(_policy_of, demonstration, n_actions, parts.stop_requested)
+        policy = afresh_with_each_game(player, make_policy)
         states = states_of_race(parts, demonstration.entry, is_generated=False, may_begin_anywhere=False)
         try:
-            results, stats = rollout(demonstration.entry, policy, frames, states=states)
+            results, stats = player.rollout(demonstration.entry, policy, frames, states=states)
         except StopCollecting:
             return
         _tell(demonstration, stats)

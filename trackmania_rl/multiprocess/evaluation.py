@@ -8,6 +8,7 @@ accelerate. What it does to the car is small; what the driver then makes of it t
 
 from __future__ import annotations
 
+import functools
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from trackmania_rl.errors import UserError, one_line
 from trackmania_rl.features import ObservationLayout
 from trackmania_rl.multiprocess.live_settings import SNAPSHOT_FILE
 from trackmania_rl.multiprocess.run_network import make_inferer, make_network, pick_device
-from trackmania_rl.policy import Policy, PolicyDecision
+from trackmania_rl.policy import Policy, PolicyDecision, afresh_with_each_game
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import MapEntry, Settings, load_settings
 from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager
@@ -213,7 +214,8 @@ def evaluate_map(
     races = []
     for number in range(1, n_races + 1):
         forced = forced_actions(driver, map_entry, number, n_forced_actions if number > 1 else 0)
-        _, stats = manager.rollout(map_entry, _policy(driver.inferer, forced, manager))
+        make_policy = functools.partial(greedy_after, forced, driver.inferer)
+        _, stats = manager.rollout(map_entry, afresh_with_each_game(manager, make_policy))
         race = EvaluatedRace(
             n_forced_actions=len(forced),
             race_finished=stats["race_finished"],
@@ -245,18 +247,5 @@ def greedy_after(forced: npt.NDArray[np.int64], inferer: Inferer) -> Policy:
         decision = inferer.act(frame, floats)
         action = next(waiting, decision.action)
         return PolicyDecision(action, action == decision.action, decision.q_values)
-
-    return act
-
-
-def _policy(inferer: Inferer, forced: npt.NDArray[np.int64], manager: GameInstanceManager) -> Policy:
-    """The same of a race that begins again when its game is lost."""
-    game_start, of_this_start = -1, greedy_after(forced, inferer)
-
-    def act(frame: npt.NDArray[np.uint8], floats: npt.NDArray[np.float32]) -> PolicyDecision:
-        nonlocal game_start, of_this_start
-        if manager.game_starts != game_start:
-            game_start, of_this_start = manager.game_starts, greedy_after(forced, inferer)
-        return of_this_start(frame, floats)
 
     return act
