@@ -25,8 +25,8 @@ learner_threads = "auto"
 collector_threads = 1
 
 # Compile the learner's update with torch.compile: 1.4 to 1.7 times as fast. That takes a quarter of a minute, while the
-# collectors start, and a stop waits for its end. A processor needs a C++ compiler for it; without one a line says so
-# and the update runs as it is. Restart.
+# collectors start. A processor needs a C++ compiler for it; without one a line says so and the update runs as it is.
+# Restart.
 use_torch_compile = True
 
 # Time between two checkpoints, in seconds of wall-clock. Range: > 0.

@@ -12,10 +12,8 @@ import contextlib
 import functools
 import gc
 import logging
-import signal
 import sys
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,7 +34,7 @@ log = logging.getLogger("train")
 def main() -> None:
     """Run the command line."""
     arguments = parse_arguments()
-    end_in_order_when_terminated()  # until `stop_conditions` takes over
+    end_in_order_when_terminated()  # until `StopConditions` takes over
     try:
         if arguments.list_settings:
             list_settings(load_settings(arguments.config, arguments.set))
@@ -103,7 +101,8 @@ def learn(arguments: argparse.Namespace, folder: RunFolder) -> None:
     from trackmania_rl.multiprocess.rollout_slot import RolloutBounds
     from trackmania_rl.multiprocess.rollout_transport import RolloutReceiver
     from trackmania_rl.multiprocess.run_network import make_network, pick_device
-    from trackmania_rl.multiprocess.run_setup import check_machine, make_supervisor, share_run
+    from trackmania_rl.multiprocess.run_setup import check_machine, count_session, make_supervisor, share_run
+    from trackmania_rl.multiprocess.stop_conditions import StopConditions
     from trackmania_rl.seeds import SeedTree
     from trackmania_rl.telemetry.race_record import CommandClock
     from trackmania_rl.telemetry.statistics import TrainingStatistics
@@ -112,7 +111,9 @@ def learn(arguments: argparse.Namespace, folder: RunFolder) -> None:
 
     clock = CommandClock()
     statistics = TrainingStatistics(clock)
-    should_stop = stop_conditions(arguments, clock, lambda: statistics.frames_total)
+    should_stop = StopConditions(
+        arguments.max_wall_s, arguments.max_frames, clock, frames_total=lambda: statistics.frames_total
+    )
     snapshot_file = folder.config / SNAPSHOT_FILE
     is_new = arguments.update_config or not snapshot_file.is_file()
     settings = load_settings(arguments.config if is_new else snapshot_file, arguments.set)
@@ -135,6 +136,12 @@ def learn(arguments: argparse.Namespace, folder: RunFolder) -> None:
                 is_reporter=True,
                 check=functools.partial(check_edited_maps, maps_folder=maps_folder),
             )
+
+            def begin_the_run() -> None:
+                configuration.keep()
+                seeds.write_json(folder.seeds)  # by now the learner's parts have drawn theirs
+
+            session = count_session(folder)
             shared = share_run(settings, layout, seeds, snapshot_file)
             receiver = RolloutReceiver(
                 RolloutBounds.of_game(settings.game, layout.float_input_dim),
@@ -157,28 +164,27 @@ def learn(arguments: argparse.Namespace, folder: RunFolder) -> None:
                 seeds,
                 shared,
                 receiver,
-                supervisor=make_supervisor(live, shared, receiver, maps_folder, folder, demonstrations),
+                supervisor=make_supervisor(live, shared, receiver, maps_folder, session, demonstrations),
                 monitor=RunMonitor(
                     live,
                     folder,
                     statistics,
                     clock,
+                    session,
                     reference_lines_m,
                     learner_waited_s=lambda: receiver.waited_s,
                     weights_from=arguments.weights_from,
-                    on_attached=configuration.keep,
+                    on_attached=begin_the_run,
                 ),
                 view=open_terminal_view(settings.telemetry.terminal_view, settings.run.run_name),
                 should_stop=should_stop,
+                interruptible=should_stop.interruptible(),
             )
     except torch.OutOfMemoryError as error:
         raise UserError(
             f"the GPU's memory is full: {one_line(error)}; end other programs that use it, or lower n_collectors, "
             "batch_size or memory_size_schedule"
         ) from error
-    finally:
-        with contextlib.suppress(OSError):  # a disk that fails is told by what failed first
-            seeds.write_json(folder.seeds)
     print(f"{statistics.races_total:,} races, {statistics.frames_total:,} frames; everything is in {folder.path}")
 
 
@@ -232,26 +238,6 @@ def log_to(file: Path) -> None:
     for handler in handlers:
         handler.setFormatter(formatter)
     logging.basicConfig(level=logging.INFO, handlers=handlers)
-
-
-def stop_conditions(
-    arguments: argparse.Namespace, clock: Callable[[], float], frames_total: Callable[[], int]
-) -> Callable[[], bool]:
-    """What ends the run: Ctrl-C, SIGTERM, or a limit of the command line. A second Ctrl-C interrupts at once."""
-    interrupted = threading.Event()
-
-    def on_signal(number: int, _: object) -> None:
-        if interrupted.is_set() and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        interrupted.set()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, on_signal)
-
-    def should_stop() -> bool:
-        return interrupted.is_set() or clock() > arguments.max_wall_s or frames_total() >= arguments.max_frames
-
-    return should_stop
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """IQNLearner: the flat update against the plain one, resuming to the byte, resets and averages."""
 
+import contextlib
 import copy
 import io
 import os
@@ -153,6 +154,19 @@ def test_a_resumed_learner_makes_the_same_bytes(make_learner, make_batch):
     assert resumed.updates == straight.updates == 9
     assert bytes_of(resumed) == bytes_of(straight)
     assert torch.equal(straight.evaluate(make_batch(seed=50)), resumed.evaluate(make_batch(seed=50)))
+
+
+def test_an_interrupted_rehearsal_leaves_no_trace(make_learner, make_batch, monkeypatch):
+    interrupted, other = make_learner(), make_learner()
+    update = interrupted.update
+
+    def update_until_ctrl_c(batch, learning_rate):
+        update(batch, learning_rate)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(interrupted, "update", update_until_ctrl_c)
+    interrupted.rehearse_update(make_batch(seed=2), contextlib.suppress(KeyboardInterrupt))
+    assert bytes_of(interrupted) == bytes_of(other)
 
 
 def test_a_rehearsed_update_leaves_no_trace(make_learner, make_batch):

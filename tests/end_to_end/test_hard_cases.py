@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import re
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -47,10 +50,36 @@ def test_it_ends_during_start_up(
     assert command.process.returncode in (0, 130, -number), command.output
 
 
+@pytest.mark.skipif(shutil.which(os.environ.get("CXX", "g++")) is None, reason="compiling needs a C++ compiler")
+@pytest.mark.parametrize("delay_s", [0.5, 4.0, 9.0])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_ends_while_the_update_is_compiled(
+    start_training: Any, tmp_path: Path, delay_s: float, number: signal.Signals
+) -> None:
+    command = start_training(
+        tmp_path, environment={"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor")}, use_torch_compile=True
+    )
+    command.wait_for(lambda: "the update is compiled" in command.output, "compiling")
+    time.sleep(delay_s)
+    seconds = command.stop(number, whole_group=number == signal.SIGINT)
+    print(f"{number.name} {delay_s} s into compiling: {seconds:.2f} s")
+    assert "Traceback" not in command.output, command.output
+    assert seconds < STOPS_WITHIN_S
+    assert not command.survivors()
+    assert command.process.returncode == 0, command.output
+    assert (command.run_folder / "checkpoint.pt").is_file()
+
+
 @pytest.mark.parametrize("transport", ["socket", "in_process"])
-def test_a_killed_main_process_leaves_nothing(start_training: Any, tmp_path: Path, transport: str) -> None:
-    command = start_training(tmp_path, game_transport=repr(transport), n_collectors=2)
+def test_a_killed_main_process_leaves_nothing_but_its_last_checkpoint(
+    start_training: Any, tmp_path: Path, transport: str
+) -> None:
+    settings = {"game_transport": repr(transport), "n_collectors": 2, "checkpoint_interval_s": 1.0}
+    command = start_training(tmp_path, **settings)
     command.wait_for_races(6)
+    n_frames, counted_s = command.races[-1]["frames_total"], time.time()
+    checkpoint = command.run_folder / "checkpoint.pt"
+    command.wait_for(lambda: checkpoint.is_file() and checkpoint.stat().st_mtime > counted_s, "a checkpoint of them")
     shared_memory = command.shared_memory()
     seconds = command.stop(signal.SIGKILL)
     print(f"all gone {seconds:.2f} s after the main process was killed")
@@ -59,9 +88,12 @@ def test_a_killed_main_process_leaves_nothing(start_training: Any, tmp_path: Pat
     assert not command.survivors()
     assert seconds < STOPS_WITHIN_S
 
-    resumed = start_training(tmp_path, game_transport=repr(transport), n_collectors=2)
+    resumed = start_training(tmp_path, **settings)
     resumed.wait_for_races(2)
     assert resumed.stop(signal.SIGTERM) < STOPS_WITHIN_S
+    said = re.search(r"resumed .* at frame ([\d,]+)", resumed.output)
+    assert said is not None, resumed.output
+    assert int(said[1].replace(",", "")) >= n_frames
 
 
 def test_a_game_that_hangs_is_replaced(start_training: Any, tmp_path: Path) -> None:

@@ -5,14 +5,19 @@ import os
 import socket
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from trackmania_rl.checkpoints import RunFolder
 from trackmania_rl.errors import UserError
-from trackmania_rl.multiprocess import run_setup
+from trackmania_rl.multiprocess import run_setup, supervisor
+from trackmania_rl.multiprocess.collector_process import collector_process_fn
 from trackmania_rl.multiprocess.health.run_checks import check_edited_maps, load_reference_lines
-from trackmania_rl.multiprocess.run_setup import _count_session, check_machine, training_alone
+from trackmania_rl.multiprocess.live_settings import LiveSettings
+from trackmania_rl.multiprocess.run_setup import check_machine, count_session, make_supervisor, training_alone
+from trackmania_rl.multiprocess.shared_run import CollectorTask
 from trackmania_rl.settings import load_settings
 
 
@@ -94,10 +99,10 @@ def test_a_folder_that_cannot_be_locked(
 
 def test_sessions_are_counted_and_a_damaged_count_is_named(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path, "run")
-    assert [_count_session(folder) for _ in range(3)] == [1, 2, 3]
+    assert [count_session(folder) for _ in range(3)] == [1, 2, 3]
     folder.sessions.write_text("")
     with pytest.raises(UserError, match=r"sessions\.txt is damaged"):
-        _count_session(folder)
+        count_session(folder)
 
 
 def test_an_edited_map_cycle_must_be_drivable(repository_root: Path, tmp_path: Path) -> None:
@@ -110,3 +115,63 @@ def test_an_edited_map_cycle_must_be_drivable(repository_root: Path, tmp_path: P
     if sys.platform in ("linux", "win32"):
         with pytest.raises(UserError, match="no such map"):
             check_edited_maps(real, maps_folder)
+
+
+class Collectors:
+    """Two collectors that die as soon as they are started; their tasks are kept."""
+
+    def __init__(self, live: LiveSettings) -> None:
+        game = live.current.game.model_copy(update={"n_collectors": 2})
+        live.current = live.current.model_copy(update={"game": game})
+        self.live = live
+        self.shared: Any = SimpleNamespace(frames_total=SimpleNamespace(value=0), stop_requested=None)
+        self.tasks: list[CollectorTask] = []
+
+    def process(self, *, target: Any, args: Any, name: str, daemon: bool) -> Any:
+        task, shared = args
+        assert (target, shared) == (collector_process_fn, self.shared)
+        return SimpleNamespace(start=lambda: self.tasks.append(task), is_alive=lambda: False, exitcode=1)
+
+    def start(self, session: int, n_starts: int, demonstrations: Any = ()) -> None:
+        receiver: Any = SimpleNamespace(open_collector=lambda index: f"way of {index}", close_collector=lambda _: None)
+        started = make_supervisor(self.live, self.shared, receiver, Path("/maps"), session, demonstrations)
+        started.start()
+        for _ in range(n_starts - 1):
+            started.check()  # finds them dead
+            started.check()
+
+
+@pytest.fixture
+def collectors(live: LiveSettings, monkeypatch: pytest.MonkeyPatch) -> Collectors:
+    collectors = Collectors(live)
+    monkeypatch.setattr(run_setup, "spawn_context", lambda: SimpleNamespace(Process=collectors.process))
+    monkeypatch.setattr(supervisor, "FIRST_RESTART_DELAY_S", 0.0)
+    return collectors
+
+
+def test_each_collector_draws_other_random_numbers_in_each_session_and_after_each_start(
+    collectors: Collectors,
+) -> None:
+    for session in (1, 2):
+        collectors.start(session, n_starts=3)
+    assert [task.index for task in collectors.tasks] == [0, 1] * 3 * 2
+    assert [task.n_starts_before for task in collectors.tasks] == [0, 0, 1, 1, 2, 2] * 2
+    assert len({task.name for task in collectors.tasks}) == 12
+
+
+def test_a_collector_is_started_with_the_settings_in_force_and_its_own_way_to_the_learner(
+    collectors: Collectors,
+) -> None:
+    collectors.start(session=1, n_starts=1)
+    assert [task.sender for task in collectors.tasks] == ["way of 0", "way of 1"]
+    assert all(task.settings is collectors.live.current for task in collectors.tasks)
+    assert all(task.maps_folder == Path("/maps") for task in collectors.tasks)
+
+
+@pytest.mark.parametrize(("frames_total", "expected"), [(0, [("a", "c"), ("b",)]), (1, [(), ()])])
+def test_collectors_share_the_demonstrations_of_a_run_without_races(
+    collectors: Collectors, frames_total: int, expected: list[tuple[str, ...]]
+) -> None:
+    collectors.shared.frames_total.value = frames_total
+    collectors.start(session=1, n_starts=1, demonstrations=("a", "b", "c"))
+    assert [task.demonstrations for task in collectors.tasks] == expected

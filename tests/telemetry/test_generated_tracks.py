@@ -23,7 +23,7 @@ RACES = [make_race("generated_0.412_7", 31_000), make_race("generated_0.398_11",
 
 
 def test_the_log_says_which_track_it_was(tmp_path: Path) -> None:
-    log = RaceLog(tmp_path / "races.jsonl", CommandClock())
+    log = RaceLog(tmp_path / "races.jsonl", CommandClock(), session=1)
     for race in (*RACES, make_race("generated_0.5_3", 30_000)):
         log.write(race, 10)
     log.close()

@@ -60,12 +60,12 @@ def test_a_record_is_read_from_a_rollout():
 
 def test_each_race_is_a_line_at_once(tmp_path):
     path = tmp_path / "races.jsonl"
-    log = RaceLog(path, CommandClock())
+    log = RaceLog(path, CommandClock(), session=7)
     log.write(make_record(), frames_total=625)
     first = json.loads(path.read_text())
     assert first.pop("wall_s") > 0
     assert first == {
-        "session": 1,
+        "session": 7,
         "frames_total": 625,
         "map": "valley",
         "is_explo": True,
@@ -87,11 +87,11 @@ def test_each_race_is_a_line_at_once(tmp_path):
 def test_a_resumed_run_adds_lines_and_drops_a_torn_one(tmp_path):
     path = tmp_path / "races.jsonl"
     path.write_text('{"frames_total": 5}\n{"frames_to')
-    log = RaceLog(path, CommandClock())
+    log = RaceLog(path, CommandClock(), session=3)
     log.write(make_record(), frames_total=9)
     log.close()
-    log = RaceLog(path, CommandClock())
+    log = RaceLog(path, CommandClock(), session=4)
     log.write(make_record(), frames_total=12)
     log.close()
     lines = [json.loads(line) for line in path.read_text().splitlines()]
-    assert [(line["frames_total"], line.get("session")) for line in lines] == [(5, None), (9, 1), (12, 2)]
+    assert [(line["frames_total"], line.get("session")) for line in lines] == [(5, None), (9, 3), (12, 4)]

@@ -25,7 +25,7 @@ class Compiler:
     def __init__(self) -> None:
         torch._dynamo.config.trace_autograd_ops = True  # lets a graph hold `backward()`
         self._works = True
-        log.info("the update is compiled, which takes a quarter of a minute or more; a stop waits for its end")
+        log.info("the update is compiled, which takes a quarter of a minute or more")
 
     def compiled(self, function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
         """The function as a single graph, so that a failure to compile it comes before anything of it has run.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -155,16 +156,18 @@ class IQNLearner:
         self.updates += 1
         return metrics
 
-    def rehearse_update(self, batch: Any) -> None:
+    def rehearse_update(self, batch: Any, interruptible: AbstractContextManager[None] | None = None) -> None:
         """Make an update and take it back, so that what the first one compiles or records is ready.
 
         Args:
             batch: what `update` will be given, with any content.
+            interruptible: entered for the update itself, which may be interrupted there; it is taken back even so.
         """
         before = copy.deepcopy(self.state_dict())
         try:
-            self.update(batch, learning_rate=0.0)
-        finally:  # a second Ctrl-C interrupts it, and then comes the last checkpoint
+            with interruptible or nullcontext():
+                self.update(batch, learning_rate=0.0)
+        finally:  # for then comes the last checkpoint
             self.load_state_dict(before)
 
     @torch.no_grad()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,9 +63,13 @@ class Learning:
     test_loss: MeasureTestLoss
     publish: PublishWeights
 
-    def rehearse(self) -> None:
-        """Compile what the first update needs; nothing else changes. It takes a while, and needs no race."""
-        self.learner.rehearse_update(self.buffer.blank_batch())
+    def rehearse(self, interruptible: AbstractContextManager[None] | None = None) -> None:
+        """Compile what the first update needs; nothing else changes. It takes a while, and needs no race.
+
+        Args:
+            interruptible: entered while it is compiled, which may be interrupted there.
+        """
+        self.learner.rehearse_update(self.buffer.blank_batch(), interruptible)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where `trainer.state_dict()` was taken.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 
 import torch
 
@@ -35,8 +35,11 @@ def learner_process_fn(
     monitor: RunMonitor,
     view: TerminalView,
     should_stop: Callable[[], bool],
+    interruptible: AbstractContextManager[None] | None = None,
 ) -> None:
     """Learn until `should_stop()`; then end the collectors and write a last checkpoint.
+
+    Inside `interruptible` the update is compiled, which would let a stop wait.
 
     Raises:
         CheckpointError: if the run's checkpoint cannot be read or does not fit.
@@ -82,6 +85,6 @@ def learner_process_fn(
         at_end.callback(monitor.try_to_save)
         at_end.callback(shared.stop_requested.set)  # so that collectors end while the checkpoint is written
         supervisor.start()
-        if settings.run.use_torch_compile:
-            learning.rehearse()  # the collectors start and compile meanwhile
+        if settings.run.use_torch_compile and not should_stop():
+            learning.rehearse(interruptible)  # the collectors start and compile meanwhile
         learning.trainer.train()

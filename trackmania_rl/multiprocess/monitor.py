@@ -65,6 +65,7 @@ class RunMonitor:
         folder: where the run's files lie.
         statistics: the run's figures, which the terminal shows.
         clock: seconds since the start of the command.
+        session: how often the run was started, this time included.
         reference_lines_m: (N, 3) points of each map's reference line, for the pictures; none for generators.
         learner_waited_s: how long the learner has waited for races.
         weights_from: a run that has no checkpoint yet begins with the networks of this run or checkpoint file; None
@@ -78,6 +79,7 @@ class RunMonitor:
         folder: RunFolder,
         statistics: TrainingStatistics,
         clock: CommandClock,
+        session: int,
         reference_lines_m: Mapping[str, npt.NDArray[np.float64]],
         learner_waited_s: Callable[[], float],
         weights_from: Path | None = None,
@@ -90,7 +92,7 @@ class RunMonitor:
         self._learner_waited_s = learner_waited_s
         self._weights_from = weights_from
         self._on_attached = on_attached
-        self._race_log = RaceLog(folder.races, clock)
+        self._race_log = RaceLog(folder.races, clock, session)
         self._learning: Learning | None = None
         self._tensorboard: TensorboardWriter | None = None
         self._complaint_due = Interval(is_due_at_first=True)

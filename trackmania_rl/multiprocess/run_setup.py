@@ -88,15 +88,15 @@ def make_supervisor(
     shared: SharedRun,
     receiver: RolloutReceiver,
     maps_folder: Path,
-    folder: RunFolder,
+    session: int,
     demonstrations: tuple[Demonstration, ...] = (),
 ) -> CollectorSupervisor:
     """The supervisor of this run's collectors, which spawns each as a process of its own.
 
-    In a run that has no race yet, the collectors share the demonstrations among themselves.
+    In a run that has no race yet, the collectors share the demonstrations among themselves. The names of their random
+    numbers say which `session` of the run it is: a run that goes on must not draw its old ones again.
     """
     context = spawn_context()
-    session = _count_session(folder)
     n_starts: dict[int, int] = {}
 
     def spawn(index: int) -> BaseProcess:
@@ -121,8 +121,8 @@ def make_supervisor(
     return CollectorSupervisor(spawn, receiver.close_collector, live.current.game.n_collectors, shared.stop_requested)
 
 
-def _count_session(folder: RunFolder) -> int:
-    """How often this run was started, this time included: a resumed run must not draw its old random numbers again.
+def count_session(folder: RunFolder) -> int:
+    """How often this run was started, this time included; the run's folder counts.
 
     Raises:
         UserError: if the file that counts is damaged.

@@ -102,38 +102,31 @@ class RaceRecord:
         return "explored" if self.is_explo else "evaluated"
 
 
-def _session_of_last(lines: bytes) -> int:
-    """The session of the last race in a race log; 0 without one, or where it does not say."""
-    try:
-        return int(json.loads(lines.splitlines()[-1])["session"])
-    except (IndexError, KeyError, TypeError, ValueError):
-        return 0
-
-
 class RaceLog:
     """`races.jsonl`: one JSON object for each race, on the disk's side as soon as it is written.
 
-    Keys: `session` (how often the file was opened), `wall_s` (since the start of the command), `frames_total` (actions
+    Keys: `session` (counts the starts of the run), `wall_s` (since the start of the command), `frames_total` (actions
     of the whole run, this race included), `map`, `is_explo`, `race_finished`, `race_time_ms`, `meters`, `collector`,
     `cutoff_reason`, `started_at_m`, `is_demonstration`; on a generated track also `track`, its name, which says its
     recipe. Of races that began at a saved state, or are demonstrations, the results are none of the agent's. A resumed
     run adds to the file; its `wall_s` begins at 0 again.
     """
 
-    def __init__(self, path: Path, clock: CommandClock) -> None:
+    def __init__(self, path: Path, clock: CommandClock, session: int) -> None:
         """Opens the file for more lines; a last line cut short by a power cut is removed.
 
         Args:
             path: `RunFolder.races`.
             clock: gives `wall_s`.
+            session: how often the run was started, this time included.
         """
         self._clock = clock
+        self._session = session
         self._file = path.open("ab")
         content = path.read_bytes()
         whole_lines = content[: content.rfind(b"\n") + 1]
         if len(whole_lines) < len(content):
             os.truncate(path, len(whole_lines))
-        self._session = 1 + _session_of_last(whole_lines)
 
     def write(self, race: RaceRecord, frames_total: int) -> None:
         """Adds a race."""

@@ -1,0 +1,59 @@
+"""When a training ends: on a signal, or at a limit of its command line."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+
+class StopRequested(KeyboardInterrupt):
+    """Leaves what is `interruptible`; no `except Exception` on the way, as in torch's compiler, holds it up."""
+
+
+class StopConditions:
+    """Says whether a run is to end. Ctrl-C or SIGTERM ends it in order; a second Ctrl-C interrupts at once.
+
+    From its making on, this process's signals are its own. Make it in the main thread.
+
+    Args:
+        max_wall_s: seconds of the clock after which the run ends.
+        max_frames: frames after which it ends.
+        clock: seconds since the start of the command.
+        frames_total: frames that the run has collected.
+    """
+
+    def __init__(
+        self, max_wall_s: float, max_frames: int, clock: Callable[[], float], frames_total: Callable[[], int]
+    ) -> None:
+        self._max_wall_s = max_wall_s
+        self._max_frames = max_frames
+        self._clock = clock
+        self._frames_total = frames_total
+        self._is_requested = False
+        self._is_interruptible = False
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._on_signal)
+
+    def __call__(self) -> bool:
+        """Whether the run is to end."""
+        return self._is_requested or self._clock() > self._max_wall_s or self._frames_total() >= self._max_frames
+
+    @contextmanager
+    def interruptible(self) -> Iterator[None]:
+        """What is long and does not ask whether to stop is left at the first signal; the run then ends in order."""
+        self._is_interruptible = True
+        try:
+            yield
+        except StopRequested:
+            pass
+        finally:
+            self._is_interruptible = False
+
+    def _on_signal(self, number: int, _: FrameType | None) -> None:
+        is_first, self._is_requested = not self._is_requested, True
+        if is_first and self._is_interruptible:
+            raise StopRequested
+        if not is_first and number == signal.SIGINT:
+            raise KeyboardInterrupt
