@@ -35,6 +35,10 @@ checkpoint_interval_s = 300.0
 # Whether checkpoints hold the replay buffer: larger files, but a resumed run goes on as if never stopped.
 checkpoint_holds_replay = False
 
+# After so many seconds each, the networks are kept for good in drivers/, a few MB to 50 MB a time: what the driver was
+# like on the way can be seen later (scripts/evaluate.py --checkpoint FILE). 0 keeps none. Range: >= 0.
+keep_driver_every_s = 0.0
+
 # A checkpoint is not begun with less free disk than this, in MB. Range: >= 0.
 minimum_free_disk_mb = 200
 

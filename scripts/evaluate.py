@@ -76,7 +76,12 @@ def parse_arguments() -> argparse.Namespace:
         metavar="K",
         help="length of the forced start of race 2 and later ones, in actions (default %(default)s)",
     )
-    add("--checkpoint", type=Path, metavar="FILE", help="another checkpoint of this run (default: the newest)")
+    add(
+        "--checkpoint",
+        type=Path,
+        metavar="FILE",
+        help="another checkpoint of this run, or one of its drivers/ (default: the newest)",
+    )
     add("--json", type=Path, metavar="FILE", help="write all figures there, times in ms")
     add("--output", type=Path, metavar="FOLDER", help="for inputs files and videos (default: RUN/evaluation)")
     video = parser.add_mutually_exclusive_group()
@@ -247,6 +252,7 @@ def report(
         "checkpoint": str(arguments.checkpoint or arguments.run / CHECKPOINT_FILE),
         "seed": driver.settings.run.seed,
         "frames_total": driver.frames_total,
+        "training_s": driver.training_s,
         "share_of_maps_finished": sum(e.races[0].race_finished for e in evaluations) / len(evaluations),
         "maps": maps,
     }

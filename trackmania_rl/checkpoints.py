@@ -5,8 +5,9 @@
         checkpoint.pt              everything needed to go on
         checkpoint.previous.pt     the one before
         best_runs/{map}_{time}/    input script, Q values and configuration of each record
+        drivers/{frames}.pt        networks on the way, with keep_driver_every_s
         races.jsonl                one line for each race
-        seeds.json                 the seeds of every part
+        seeds.json                 the run's seed, and those of the learner's parts
         sessions.txt               how often the run was started
         train.log                  what was logged
         evaluation/                what scripts/evaluate.py wrote
@@ -49,6 +50,10 @@ class CheckpointError(UserError):
     """A checkpoint that cannot be written or read; the text says which, why and what to do."""
 
 
+class DiskTooFullError(CheckpointError):
+    """A checkpoint that is larger than what the disk can spare; nothing was written."""
+
+
 @dataclass(frozen=True)
 class RunFolder:
     """Where each thing of a run lies.
@@ -87,13 +92,18 @@ class RunFolder:
         return self.path / "best_runs"
 
     @property
+    def drivers(self) -> Path:
+        """The networks on the way, one file for each moment."""
+        return self.path / "drivers"
+
+    @property
     def races(self) -> Path:
         """One JSON line for each race."""
         return self.path / "races.jsonl"
 
     @property
     def seeds(self) -> Path:
-        """The seeds of every part."""
+        """The run's seed, and those of the learner's parts; collectors draw theirs by names of their own."""
         return self.path / "seeds.json"
 
     @property
@@ -124,35 +134,49 @@ def save_checkpoint(folder: Path, state: Mapping[str, Any], minimum_free_disk_mb
         The checkpoint's file.
 
     Raises:
-        CheckpointError: if the disk is too full or fails.
+        DiskTooFullError: if the disk is too full.
+        CheckpointError: if it fails.
         TypeError: if the state holds something else; it could not be read back.
     """
-    _require_plain(state, "state")
-    newest, previous = folder / CHECKPOINT_FILE, folder / PREVIOUS_CHECKPOINT_FILE
-    temporary = folder / f"{CHECKPOINT_FILE}.{os.getpid()}.tmp"
-    try:
-        for left_behind in folder.glob(f"{CHECKPOINT_FILE}.*.tmp"):  # by a process that was killed while it wrote
-            left_behind.unlink(missing_ok=True)
-        _require_disk(folder, _tensor_bytes(state), minimum_free_disk_mb)
-        with temporary.open("wb") as file:
-            torch.save({"format_version": FORMAT_VERSION, "state": dict(state)}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        # Should the machine stop between these renames, `load_checkpoint` goes on from the previous one.
-        if newest.exists():
-            newest.replace(previous)
-        temporary.replace(newest)
-        _sync_folder(folder)
-    except (OSError, RuntimeError) as error:  # torch reports a failed write as a RuntimeError
-        with contextlib.suppress(OSError):  # the disk may refuse this, too
-            temporary.unlink(missing_ok=True)
-        raise CheckpointError(
-            f"cannot write the checkpoint {newest}: {_reason(error)}; the checkpoints written before are intact"
-        ) from error
-    except KeyboardInterrupt:  # a second Ctrl-C
-        temporary.unlink(missing_ok=True)
-        raise
+    newest = folder / CHECKPOINT_FILE
+    _write_whole(newest, state, minimum_free_disk_mb, old_becomes=folder / PREVIOUS_CHECKPOINT_FILE)
     return newest
+
+
+def save_driver(
+    folder: Path,
+    networks: Mapping[str, Mapping[str, torch.Tensor]],
+    frames_total: int,
+    training_s: float,
+    minimum_free_disk_mb: int,
+) -> Path:
+    """Keeps a run's networks of this moment for good: a checkpoint that can be driven, but not gone on with.
+
+    Args:
+        folder: `RunFolder.drivers`, made where it does not exist.
+        networks: weights of the `online` and the `averaged` network.
+        frames_total: actions of the run until now.
+        training_s: seconds that the run has trained.
+        minimum_free_disk_mb: the disk must keep this much free after writing.
+
+    Returns:
+        The file, `{frames_total}.pt`, which `scripts/evaluate.py --checkpoint` drives.
+
+    Raises:
+        CheckpointError: if the disk is too full or fails.
+    """
+    weights = {  # copies, as weights may lie in a larger tensor, all of which would be written
+        kind: {name: tensor.detach().cpu().clone() for name, tensor in network.items()}
+        for kind, network in networks.items()
+    }
+    statistics = {"frames_total": frames_total, "training_s": training_s}
+    file = folder / f"{frames_total:012d}.pt"
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        raise CheckpointError(f"cannot make the folder {folder}: {error.strerror}") from error
+    _write_whole(file, {"trainer": {"loss_module": weights}, "statistics": statistics}, minimum_free_disk_mb)
+    return file
 
 
 def load_checkpoint(folder: Path) -> dict[str, Any] | None:
@@ -250,6 +274,47 @@ def _advice(newest: Path, previous: Path) -> str:
     )
 
 
+def _write_whole(
+    file: Path, state: Mapping[str, Any], minimum_free_disk_mb: int, old_becomes: Path | None = None
+) -> None:
+    """Writes a file that is complete or not there, under a name of its own first.
+
+    Args:
+        file: its final name.
+        state: what it holds.
+        minimum_free_disk_mb: the disk must keep this much free after writing.
+        old_becomes: another name for a file of this name that is there already; None to replace it.
+
+    Raises:
+        CheckpointError: if the disk is too full or fails; files that are there stay as they were.
+        TypeError: if the state could not be read back.
+    """
+    _require_plain(state, "state")
+    temporary = file.with_name(f"{file.name}.{os.getpid()}.tmp")
+    try:
+        for left_behind in file.parent.glob(f"{file.name}.*.tmp"):  # by a process that was killed while it wrote
+            left_behind.unlink(missing_ok=True)
+        _require_disk(file.parent, _tensor_bytes(state), minimum_free_disk_mb)
+        with temporary.open("wb") as opened:
+            torch.save({"format_version": FORMAT_VERSION, "state": dict(state)}, opened)
+            opened.flush()
+            os.fsync(opened.fileno())
+        # Should the machine stop between these renames, `load_checkpoint` goes on from the previous one.
+        if old_becomes is not None and file.exists():
+            file.replace(old_becomes)
+        temporary.replace(file)
+        _sync_folder(file.parent)
+    except (OSError, RuntimeError) as error:  # torch reports a failed write as a RuntimeError
+        with contextlib.suppress(OSError):  # the disk may refuse this, too
+            temporary.unlink(missing_ok=True)
+        raise CheckpointError(
+            f"cannot write the checkpoint {file}: {_reason(error)}; the checkpoints written before are intact"
+        ) from error
+    except KeyboardInterrupt:  # a second Ctrl-C
+        temporary.unlink(missing_ok=True)
+        raise
+
+
 def _require_plain(value: Any, where: str) -> None:
     """Raises `TypeError` for what `torch.load(weights_only=True)` would refuse, with the place where it lies."""
     if type(value) in (dict, OrderedDict):
@@ -280,7 +345,7 @@ def _tensor_bytes(value: Any) -> int:
 def _require_disk(folder: Path, needed_bytes: int, minimum_free_disk_mb: int) -> None:
     free_bytes = shutil.disk_usage(folder).free
     if free_bytes < needed_bytes + minimum_free_disk_mb * 2**20:
-        raise CheckpointError(
+        raise DiskTooFullError(
             f"no checkpoint written: the disk of {folder} has {free_bytes >> 20} MB free, the checkpoint takes "
             f"{(needed_bytes >> 20) + 1} MB and minimum_free_disk_mb = {minimum_free_disk_mb} must remain; free some "
             "space, or set checkpoint_holds_replay = False. The checkpoints written before are intact"

@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.driving.comparison import Comparison, compare
 from benchmarks.driving.results import RunResult
-from benchmarks.driving.score import RunFigures, Summary, Yardstick, run_figures, summarize
+from benchmarks.driving.score import RunFigures, Summary, Yardstick, run_figures, scores_each_minute, summarize
 from trackmania_rl.telemetry.learning_summary import Race
 
 
@@ -22,6 +22,7 @@ class MeasuredRun:
         figures: what they came to.
         final: what `scripts/evaluate.py` found of its checkpoint, if it was asked.
         blind: the same on generated tracks, by `blind-{difficulty}-{seeds}`.
+        scores_each_minute: of races with varied starts by what was learned until the end of each minute, if asked.
     """
 
     note: dict[str, Any]
@@ -29,6 +30,7 @@ class MeasuredRun:
     figures: RunFigures
     final: dict[str, Any] | None
     blind: dict[str, dict[str, Any]]
+    scores_each_minute: dict[int, tuple[float, ...]]
 
     @classmethod
     def judge(
@@ -39,10 +41,13 @@ class MeasuredRun:
         minutes: int,
         final: dict[str, Any] | None,
         blind: dict[str, dict[str, Any]],
+        each_minute: Sequence[dict[str, Any]] = (),
     ) -> MeasuredRun:
         """Look at a run's first minutes."""
         seen = [race for race in races if race["wall_s"] <= 60 * minutes]
-        return cls(note, seen, run_figures(seen, note["track"], yardstick, minutes), final, blind)
+        figures = run_figures(seen, note["track"], yardstick, minutes)
+        scores = scores_each_minute(each_minute, yardstick.planner_ms)
+        return cls(note, seen, figures, final, blind, scores)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Make or improve the yardsticks of tracks: the scripted driver's times, and a near-optimal plan of the planner.
 
     python -m benchmarks.driving.plan --tracks valley kart --minutes 5
-    python -m benchmarks.driving.plan --track-file generated/seed_7.toml --output-folder generated/yardsticks
+    python -m benchmarks.driving.plan --tracks generated:0.5:7 my_tracks/mine.toml --output-folder my_tracks/yardsticks
     python -m benchmarks.driving.plan --tracks valley --begin-with save/simulated/best_runs/*/*.inputs --keys-only
 
 Writes `plans/{track}.inputs` and `yardsticks.json`. What is stored already is where the search begins; it is never
@@ -17,6 +17,7 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import sys
+import tempfile
 import time
 import zlib
 from collections.abc import Iterator, Sequence
@@ -40,11 +41,12 @@ from benchmarks.driving.plans import (
     write_whole,
 )
 from benchmarks.driving.racing import ACTION_MS, course_of, drive_actions
+from benchmarks.driving.tracks import find_tracks
 from trackmania_rl.argument_types import whole_number
 from trackmania_rl.command_line import command, end_in_order_when_terminated
 from trackmania_rl.errors import UserError
 from trackmania_rl.simulator.scripted_driver import CAREFUL_DRIVER, FAST_DRIVER, DriverSettings
-from trackmania_rl.simulator.track_file import find_track_file, load_track
+from trackmania_rl.simulator.track_file import load_track
 
 PROJECT: Final = FOLDER.parent.parent
 SHIPPED_TRACKS: Final = ("valley", "speedway", "hills", "kart", "rally", "jump", "ring")
@@ -242,8 +244,13 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
-    add("--tracks", nargs="+", default=[], metavar="NAME", help="tracks of maps/ (default: all that ship)")
-    add("--track-file", nargs="+", default=[], type=Path, metavar="FILE", help="other tracks, .toml or .npy")
+    add(
+        "--tracks",
+        nargs="+",
+        default=SHIPPED_TRACKS,
+        metavar="NAME",
+        help="tracks of maps/, track files (.toml or .npy), or generated:DIFFICULTY:SEED (default: all that ship)",
+    )
     add("--minutes", type=float, default=5.0, help="of each track, by the clock (default %(default)s)")
     add("--rounds", type=whole_number(0), help="of each track, instead of --minutes; repeatable to the byte")
     add("--seed", type=whole_number(0, 2**31 - 1), default=0, help="of the search (default %(default)s)")
@@ -266,12 +273,11 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
 def main(command_line: list[str] | None = None) -> None:
     """Run the command line."""
     arguments = parse_arguments(command_line)
-    names = arguments.tracks or ([] if arguments.track_file else SHIPPED_TRACKS)
-    if arguments.begin_with and len(arguments.tracks) + len(arguments.track_file) != 1:
-        raise UserError("--begin-with is about one track: name it with --tracks or --track-file")
-    files = [find_track_file(str(name), PROJECT / "maps") for name in [*names, *arguments.track_file]]
-    for file in files:
-        plan_track(file, arguments)
+    if arguments.begin_with and len(arguments.tracks) != 1:
+        raise UserError("--begin-with is about one track: name it with --tracks")
+    with tempfile.TemporaryDirectory(prefix="trackmania_rl_tracks_") as folder:
+        for file in find_tracks(arguments.tracks, Path(folder)):
+            plan_track(file, arguments)
 
 
 def plan_track(track_file: Path, arguments: argparse.Namespace) -> None:

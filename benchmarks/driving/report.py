@@ -31,6 +31,8 @@ def table_of(groups: Sequence[Group]) -> list[list[str]]:
     head += ["final races"] * has_final
     blind = sorted({name for group in groups for run in group.runs for name in run.blind})
     head += blind
+    varied = [n for n in minutes if any(n in run.scores_each_minute for group in groups for run in group.runs)]
+    head += [f"{minute} min, varied starts" for minute in varied]
     rows = [head]
     for group in groups:
         summary = group.summary
@@ -44,6 +46,7 @@ def table_of(groups: Sequence[Group]) -> list[list[str]]:
         row += [_spread(scores[minute - 1]) if minute <= len(scores) else "" for minute in minutes]
         row += [_spread(summary.mean_score), _seconds(summary.best_ms.lowest / 1000, 2)]
         row += [_final(group.runs)] * has_final + [_blind(group.runs, name) for name in blind]
+        row += [_varied(group.runs, minute) for minute in varied]
         rows.append(row)
     return rows + _rows_of_all_tracks(groups, minutes, len(head))
 
@@ -105,7 +108,13 @@ def write_report(
         ],
         "comparisons": [asdict(one) for one in comparisons],
         "runs": [
-            run.note | {"figures": asdict(run.figures), "final": run.final, "blind": run.blind}
+            run.note
+            | {
+                "figures": asdict(run.figures),
+                "final": run.final,
+                "blind": run.blind,
+                "scores_each_minute": run.scores_each_minute,
+            }
             for group in groups
             for run in group.runs
         ],
@@ -184,6 +193,16 @@ def _blind(runs: Sequence[MeasuredRun], name: str) -> str:
     """Share of generated tracks finished by the last checkpoints, spread over the seeds."""
     shares = [float(run.blind[name]["share_of_maps_finished"]) for run in runs if name in run.blind]
     return f"{_spread(Spread.of(shares))} finished" if shares else ""
+
+
+def _varied(runs: Sequence[MeasuredRun], minute: int) -> str:
+    """Races with varied starts at the end of a minute: median score, spread over the seeds, and how many finished."""
+    scores = [run.scores_each_minute[minute] for run in runs if minute in run.scores_each_minute]
+    if not scores:
+        return ""
+    n_finished = sum(score > 0 for own in scores for score in own)
+    medians = Spread.of([float(np.median(own)) for own in scores])
+    return f"{_spread(medians)}, {n_finished}/{sum(map(len, scores))} finished"
 
 
 def _finite(content: Any) -> Any:

@@ -45,13 +45,15 @@ from benchmarks.driving.runs import (  # noqa: E402
     complete_notes,
     evaluate,
     evaluate_blind,
+    evaluate_each_minute,
     final_file_of,
-    find_tracks,
     make_folder,
+    minute_files_of,
     read_note,
     train,
 )
 from benchmarks.driving.score import Yardstick, greedy_races, read_yardsticks, scores_at  # noqa: E402
+from benchmarks.driving.tracks import find_tracks  # noqa: E402
 from benchmarks.driving.variants import Variant, read_variants  # noqa: E402
 from trackmania_rl.argument_types import whole_number  # noqa: E402
 from trackmania_rl.command_line import FAILED, command, end_in_order_when_terminated  # noqa: E402
@@ -88,7 +90,13 @@ def parse_arguments() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
-    add("--tracks", nargs="+", default=["valley"], metavar="NAME", help="tracks of maps/, or track files")
+    add(
+        "--tracks",
+        nargs="+",
+        default=["valley"],
+        metavar="NAME",
+        help="tracks of maps/, track files, or generated:DIFFICULTY:SEED (default valley)",
+    )
     add("--seeds", nargs="+", type=whole_number(0), default=[0, 1, 2], metavar="N", help="(default 0 1 2)")
     add("--minutes", type=whole_number(1), help="length of each training (default 10; of a report: all)")
     add("--config", type=Path, default=DEFAULT_CONFIG, help="configuration file (default config_files/config.py)")
@@ -118,6 +126,14 @@ def parse_arguments() -> argparse.Namespace:
         help="races of each last checkpoint with varied starts, by scripts/evaluate.py (default none)",
     )
     add(
+        "--races-each-minute",
+        type=whole_number(0),
+        default=0,
+        metavar="N",
+        help="afterwards drive N races, with varied starts, with what was learned by the end of each minute (default "
+        "none)",
+    )
+    add(
         "--blind",
         nargs=2,
         metavar=("DIFFICULTY", "FIRST-LAST"),
@@ -145,13 +161,21 @@ def runs_of(arguments: argparse.Namespace) -> list[Run]:
         raise UserError(f"--variant: {', '.join(names)}: each needs a name of its own")
     stored = [note["variant"] for note in complete_notes(arguments.output.resolve())]
     check_against(arguments.against, [*names, *stored])
-    tracks = find_tracks(arguments.tracks)
+    tracks = find_tracks(arguments.tracks, arguments.output / "generated_tracks")
     read_yardsticks(arguments.yardsticks, [track.stem for track in tracks])
     each = itertools.product(dict.fromkeys(arguments.seeds), dict.fromkeys(tracks), variants)
     runs = []
     next_port = FIRST_PORT
     for seed, track, variant in each:
-        run = Run(variant, track, seed, arguments.minutes or 10, arguments.output.resolve(), next_port)
+        run = Run(
+            variant,
+            track,
+            seed,
+            arguments.minutes or 10,
+            arguments.output.resolve(),
+            next_port,
+            keeps_drivers=arguments.races_each_minute > 0,
+        )
         next_port += len(run.settings().game.tmi_ports)
         runs.append(run)
     if arguments.blind and not re.fullmatch(r"\d*\.?\d+:\d+-\d+", ":".join(arguments.blind)):
@@ -175,8 +199,14 @@ def train_all(runs: Sequence[Run], arguments: argparse.Namespace, console: Conso
     def work(run: Run) -> bool:
         try:
             is_trained = run in complete or train(run, stop)
-            is_evaluated = is_trained and (arguments.final_races == 0 or evaluate(run, arguments.final_races, stop))
-            return is_evaluated and (arguments.blind is None or evaluate_blind(run, ":".join(arguments.blind), stop))
+            if not is_trained:
+                return False
+            n_final, n_each_minute = arguments.final_races, arguments.races_each_minute
+            return (
+                (n_final == 0 or evaluate(run, n_final, stop))
+                and (n_each_minute == 0 or evaluate_each_minute(run, n_each_minute, stop))
+                and (arguments.blind is None or evaluate_blind(run, ":".join(arguments.blind), stop))
+            )
         except (PlainError, OSError) as error:  # a full disk, for example: one run that failed, the others go on
             console.print(f"{run.name}: {error}", highlight=False)
             return False
@@ -271,7 +301,8 @@ def measured(folder: Path, note: dict[str, object], yardstick: Yardstick, minute
     note_file = folder / "runs" / f"{name}.json"
     final = read_note(final_file_of(note_file))
     blind = {file.stem.removeprefix(f"{name}-"): read_note(file) or {} for file in blind_files_of(note_file)}
-    return MeasuredRun.judge(note, races, yardstick, min(length, minutes or length), final, blind)
+    each_minute = [read_note(file) or {} for file in minute_files_of(note_file)]
+    return MeasuredRun.judge(note, races, yardstick, min(length, minutes or length), final, blind, each_minute)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from typing import Any
 from benchmarks.driving.variants import Variant
 from trackmania_rl.errors import UserError
 from trackmania_rl.settings import Settings, load_settings
-from trackmania_rl.simulator.track_file import find_track_file, reference_line_file
+from trackmania_rl.simulator.track_file import reference_line_file
 
 PROJECT = Path(__file__).resolve().parents[2]
 EXPLORED_RACES = 4
@@ -35,8 +35,8 @@ RACE_LIMIT_S = 60.0
 BLIND_LIMIT_S = 3600.0
 """What a blind evaluation may take at most."""
 LOOK_EVERY_S = 0.2
-FINAL_ENDING, BLIND_MARK = "-final.json", "-blind-"
-OWN_TO_EACH_RUN = ("run_name", "seed", "map_cycle", "base_tmi_port", "terminal_view")
+FINAL_ENDING, BLIND_MARK, MINUTE_MARK = "-final.json", "-blind-", "-minute-"
+OWN_TO_EACH_RUN = ("run_name", "seed", "map_cycle", "base_tmi_port", "terminal_view", "keep_driver_every_s")
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,7 @@ class Run:
         minutes: wall-clock since the command.
         output: the benchmark's folder.
         port: the first one of its games, if they are played through sockets.
+        keeps_drivers: whether what it has learned is kept each minute, for `evaluate_each_minute`.
     """
 
     variant: Variant
@@ -58,6 +59,7 @@ class Run:
     minutes: int
     output: Path
     port: int
+    keeps_drivers: bool = False
 
     @property
     def name(self) -> str:
@@ -83,6 +85,10 @@ class Run:
         """What `scripts/evaluate.py` found on generated tracks, `DIFFICULTY:FIRST-LAST`."""
         return self.note_file.with_name(f"{self.name}{BLIND_MARK}{blind.replace(':', '-')}.json")
 
+    def minute_file(self, number: int) -> Path:
+        """What `scripts/evaluate.py` found of the driver of about that minute; the file says of which moment."""
+        return self.note_file.with_name(f"{self.name}{MINUTE_MARK}{number:04d}.json")
+
     @property
     def save_folder(self) -> Path:
         """save/{run_name}."""
@@ -96,7 +102,8 @@ class Run:
     @property
     def overrides(self) -> tuple[str, ...]:
         """All `--set` of the training; the variant's own come last and win."""
-        own = (f"run_name={self.name}", f"seed={self.seed}", f"base_tmi_port={self.port}", "terminal_view=plain")
+        own = [f"run_name={self.name}", f"seed={self.seed}", f"base_tmi_port={self.port}", "terminal_view=plain"]
+        own += ["keep_driver_every_s=60"] * self.keeps_drivers
         return (*own, map_cycle_of(self.track), *self.variant.overrides)
 
     @property
@@ -180,15 +187,6 @@ def make_folder(output: Path) -> None:
         raise UserError(f"--output: cannot make {output}: {error.strerror}") from error
 
 
-def find_tracks(names: Sequence[str]) -> list[Path]:
-    """The track files that a user means.
-
-    Raises:
-        UserError: if there is none of a name.
-    """
-    return [find_track_file(name, PROJECT / "maps") for name in names]
-
-
 def read_note(file: Path) -> dict[str, Any] | None:
     """What is noted of a run; None for one that has not begun.
 
@@ -214,9 +212,14 @@ def blind_files_of(note_file: Path) -> list[Path]:
     return sorted(note_file.parent.glob(f"{note_file.stem}{BLIND_MARK}*.json"))
 
 
+def minute_files_of(note_file: Path) -> list[Path]:
+    """The evaluations of a run minute by minute, the first one first."""
+    return sorted(note_file.parent.glob(f"{note_file.stem}{MINUTE_MARK}*.json"))
+
+
 def is_evaluation(file: Path) -> bool:
     """Whether a file beside the notes holds an evaluation."""
-    return file.name.endswith(FINAL_ENDING) or BLIND_MARK in file.name
+    return file.name.endswith(FINAL_ENDING) or BLIND_MARK in file.name or MINUTE_MARK in file.name
 
 
 def complete_notes(output: Path) -> list[dict[str, Any]]:
@@ -258,7 +261,8 @@ def train(run: Run, stop: threading.Event) -> bool:
         "settings": plain_settings(run.settings()),
     }
     _write_json(run.note_file, note)
-    for file in (run.terminal_file, run.final_file, *blind_files_of(run.note_file)):
+    evaluations = (run.final_file, *blind_files_of(run.note_file), *minute_files_of(run.note_file))
+    for file in (run.terminal_file, *evaluations):
         file.unlink(missing_ok=True)
     exit_code = run_process(run.command, run.terminal_file, stop, 60 * run.minutes + END_WITHIN_S)
     note["is_complete"] = exit_code == 0 and not stop.is_set()
@@ -275,11 +279,44 @@ def evaluate(run: Run, n_races: int, stop: threading.Event) -> bool:
     Returns:
         Whether `run.final_file` holds so many races now; if not and `stop` is not set, `run.terminal_file` says why.
     """
-    final = read_note(run.final_file)
-    if final is not None and all(len(one["races"]) >= n_races for one in final["maps"]):
+    return _drive(run, None, n_races, run.final_file, stop)
+
+
+def evaluate_each_minute(run: Run, n_races: int, stop: threading.Event) -> bool:
+    """Drive what a complete run had learned by the end of each of its minutes, as `evaluate` does.
+
+    It is done after the training, which therefore is the same as without it, but for writing a file each minute.
+
+    Returns:
+        Whether all `run.minute_file`s hold so many races now; if not and `stop` is not set, `run.terminal_file` says
+        why.
+
+    Raises:
+        UserError: if the run has kept no drivers.
+    """
+    note = read_note(run.note_file)
+    assert note is not None
+    kept = sorted((run.save_folder / "drivers").glob("*.pt"))[: note["minutes"] - 1]  # their names are ascending
+    if note["minutes"] > 1 and not kept:
+        raise UserError(
+            f"{run.save_folder} has kept no drivers, as it was trained without --races-each-minute: choose another "
+            "--output"
+        )
+    drivers = [*kept, None][: run.minutes]  # the last minute's is the newest checkpoint
+    return all(
+        _drive(run, driver, n_races, run.minute_file(number), stop) for number, driver in enumerate(drivers, start=1)
+    )
+
+
+def _drive(run: Run, checkpoint: Path | None, n_races: int, file: Path, stop: threading.Event) -> bool:
+    """Drive a checkpoint of a run, None for its newest; whether `file` tells of so many races now."""
+    told = read_note(file)
+    if told is not None and all(len(one["races"]) >= n_races for one in told["maps"]):
         return True
     command = [sys.executable, str(PROJECT / "scripts" / "evaluate.py"), str(run.save_folder), "--no-video"]
-    command += ["--races", str(n_races), "--json", str(run.final_file)]
+    command += ["--races", str(n_races), "--json", str(file)]
+    if checkpoint is not None:
+        command += ["--checkpoint", str(checkpoint)]
     return run_process(command, run.terminal_file, stop, END_WITHIN_S + RACE_LIMIT_S * n_races) == 0
 
 

@@ -11,14 +11,15 @@ import bisect
 import json
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, PositiveInt, TypeAdapter, ValidationError
 
 from trackmania_rl.errors import UserError
+from trackmania_rl.simulator.track_generator import TrackRecipe
 from trackmania_rl.telemetry.learning_summary import (
     WINDOW_RACES,
     Race,
@@ -134,7 +135,8 @@ def read_yardsticks(file: Path, tracks: Sequence[str]) -> dict[str, Yardstick]:
     if missing:
         raise UserError(
             f"{file} has no times for {', '.join(missing)} (it has {', '.join(sorted(entries)) or 'none'}); make them "
-            f"with: python -m benchmarks.driving.plan --tracks {' '.join(missing)}"
+            f"with: python -m benchmarks.driving.plan --tracks {' '.join(map(_as_asked_for, missing))} "
+            "(a track file by its path)"
         )
     try:
         return TypeAdapter(dict[str, Yardstick]).validate_python({track: entries[track] for track in tracks})
@@ -143,8 +145,14 @@ def read_yardsticks(file: Path, tracks: Sequence[str]) -> dict[str, Yardstick]:
         where = ".".join(map(str, first["loc"]))
         raise UserError(
             f"{file}: {where} = {first['input']!r}: {first['msg']}; write the entry again with: "
-            f"python -m benchmarks.driving.plan --tracks {first['loc'][0]}"
+            f"python -m benchmarks.driving.plan --tracks {_as_asked_for(str(first['loc'][0]))}"
         ) from error
+
+
+def _as_asked_for(track: str) -> str:
+    """What a user writes for the track of an entry."""
+    recipe = TrackRecipe.from_name(track)
+    return track if recipe is None else f"generated:{recipe.difficulty:g}:{recipe.seed}"
 
 
 def race_score(race: Race, planner_ms: int) -> float:
@@ -168,6 +176,21 @@ def scores_at(greedy: Sequence[Race], planner_ms: int, axis: Axis, moments: Sequ
     scores = [race_score(race, planner_ms) for race in greedy]
     windows = [scores[:end][-WINDOW_RACES:] for end in (bisect.bisect_right(ends, moment) for moment in moments)]
     return [statistics.median(window) if window else 0.0 for window in windows]
+
+
+def scores_each_minute(evaluations: Sequence[Mapping[str, Any]], planner_ms: int) -> dict[int, tuple[float, ...]]:
+    """The scores of the races in which what was learned by the end of a minute was driven, by minute.
+
+    Args:
+        evaluations: what `scripts/evaluate.py --json` wrote of a run's drivers, each of one map.
+        planner_ms: the planner's time on it.
+    """
+    return {
+        round(evaluation["training_s"] / 60): tuple(
+            race_score(race, planner_ms) for one in evaluation["maps"] for race in one["races"]
+        )
+        for evaluation in evaluations
+    }
 
 
 def greedy_races(races: Sequence[Race], track: str) -> list[Race]:

@@ -201,7 +201,7 @@ def test_the_command_makes_yardsticks_keeps_them_and_repeats_itself(jump_copy, t
 
     def run(folder: str, rounds: int) -> bytes:
         options = ["--trials", "30", "--tuning-drives", "9", "--output-folder", str(tmp_path / folder)]
-        assert main(["--track-file", str(jump_copy), "--rounds", str(rounds), *options]) == 0
+        assert main(["--tracks", str(jump_copy), "--rounds", str(rounds), *options]) == 0
         return (tmp_path / folder / "plans" / "mine.inputs").read_bytes()
 
     assert run("a", 8) == run("b", 8)  # a whole cycle
@@ -220,9 +220,17 @@ def test_a_plan_of_another_track_is_not_kept(jump_copy, tmp_path, capsys):
     plan.parent.mkdir(parents=True)
     plan.write_text("0.00 press up\n", encoding="utf-8")
     options = ["--trials", "30", "--tuning-drives", "9", "--output-folder", str(tmp_path / "out")]
-    assert main(["--track-file", str(jump_copy), "--rounds", "0", *options]) == 0
+    assert main(["--tracks", str(jump_copy), "--rounds", "0", *options]) == 0
     assert "does not finish" in capsys.readouterr().out
     assert "rel up" in plan.read_text(encoding="utf-8")
+
+
+def test_tracks_are_shipped_ones_files_and_generated_ones(jump_copy, tmp_path):
+    from benchmarks.driving.tracks import find_tracks
+
+    files = find_tracks(["kart", str(jump_copy), "generated:0.25:7-8"], tmp_path / "made")
+    assert [file.stem for file in files] == ["kart", "mine", "generated_0.250_7", "generated_0.250_8"]
+    assert all(file.is_file() for file in files)
 
 
 def test_an_unknown_track_is_named(capsys):
@@ -240,7 +248,7 @@ def test_the_search_begins_with_another_race(jump_copy, folder, entries, tmp_pat
         return read_yardsticks(tmp_path / "out" / "yardsticks.json", ["mine"])["mine"].planner_ms
 
     options = ["--trials", "30", "--tuning-drives", "9", "--output-folder", str(tmp_path / "out"), "--keys-only"]
-    command = ["--track-file", str(jump_copy), *options]
+    command = ["--tracks", str(jump_copy), *options]
     assert main([*command, "--rounds", "0", "--begin-with", str(folder / "plans" / "jump.inputs")]) == 0
     assert planner_ms() == entries["jump"]["planner_ms"]
     assert main([*command, "--rounds", "1"]) == 0
@@ -248,5 +256,5 @@ def test_the_search_begins_with_another_race(jump_copy, folder, entries, tmp_pat
     (tmp_path / "stands.inputs").write_text("0.00 press down\n", encoding="utf-8")
     assert main([*command, "--rounds", "0", "--begin-with", str(tmp_path / "stands.inputs")]) == 1
     assert "stands.inputs does not finish on mine" in capsys.readouterr().err
-    assert main([*command, "--tracks", "jump", "--begin-with", str(tmp_path / "stands.inputs")]) == 1
+    assert main(["--tracks", "jump", "kart", *options, "--begin-with", str(tmp_path / "stands.inputs")]) == 1
     assert "--begin-with is about one track" in capsys.readouterr().err

@@ -151,6 +151,37 @@ def test_notes_of_complete_runs_come_in_the_order_of_their_beginning(run):
     assert [note["seed"] for note in complete_notes(run.output)] == [2, 5]
 
 
+def test_what_was_learned_each_minute_is_driven_once(run, monkeypatch):
+    from benchmarks.driving import runs
+
+    driven = []
+
+    def run_process(command, terminal_file, stop, limit_s):
+        words = dict(zip(command[4::2], command[5::2], strict=True))
+        driven.append(Path(words.get("--checkpoint", "newest")).name)
+        told = {"training_s": 60.0 * len(driven), "maps": [{"races": [{}] * int(words["--races"])}]}
+        Path(words["--json"]).write_text(json.dumps(told))
+        return 0
+
+    monkeypatch.setattr(runs, "run_process", run_process)
+    run = replace(run, keeps_drivers=True)
+    assert run.settings().run.keep_driver_every_s == 60
+    write_note(run)
+    stop = threading.Event()
+    with pytest.raises(UserError, match="has kept no drivers"):
+        runs.evaluate_each_minute(run, 5, stop)
+    drivers = run.save_folder / "drivers"
+    drivers.mkdir(parents=True)
+    for frames in (900, 70, 1_200):  # the last one at the end of the run, of which there is a checkpoint
+        (drivers / f"{frames:012d}.pt").touch()
+    assert runs.evaluate_each_minute(run, 5, stop)
+    assert driven == ["000000000070.pt", "000000000900.pt", "newest"]
+    assert [file.name[-9:] for file in runs.minute_files_of(run.note_file)] == ["0001.json", "0002.json", "0003.json"]
+    assert runs.evaluate_each_minute(replace(run, minutes=2), 5, stop)
+    assert len(driven) == 3
+    assert [note["seed"] for note in runs.complete_notes(run.output)] == [7]
+
+
 def test_a_process_ends_when_it_is_told_to(tmp_path):
     from benchmarks.driving.runs import run_process
 
@@ -194,7 +225,9 @@ def test_the_report_joins_seeds_and_tracks(run, repository_root, yardsticks, tmp
         ]
         final = {"maps": [{"races": [{"race_finished": True, "race_time_ms": 24_000}] * 2}]} if seed == 3 else None
         blind = {"blind-0.5-7-9": {"share_of_maps_finished": 1 / seed}} if track == "ring" else {}
-        measured.append(MeasuredRun.judge(write_note(one), races, yardsticks[track], 2, final, blind))
+        driven = [{"race_finished": i < 4, "race_time_ms": 10_000 * (i + seed)} for i in range(1, 5)]
+        each_minute = [{"training_s": 119.6, "maps": [{"races": driven}]}] if variant == "other" else []
+        measured.append(MeasuredRun.judge(write_note(one), races, yardsticks[track], 2, final, blind, each_minute))
     groups = group_runs(measured)
     assert [(group.track, group.variant, group.summary.n_seeds) for group in groups] == [
         *(("valley", "base", 2), ("valley", "other", 2)),
@@ -206,6 +239,10 @@ def test_the_report_joins_seeds_and_tracks(run, repository_root, yardsticks, tmp
     assert rows[1][3:6] == ["98 s (700 frames)", "never", "never"]
     assert [row[0] for row in rows[1:]] == ["valley", "valley", "ring", "ring", "mean of tracks", "mean of tracks"]
     assert [row[-1] for row in rows] == [
+        *("2 min, varied starts", "", "0.338 (0.310 to 0.367), 6/8 finished"),
+        *("", "0.169 (0.155 to 0.183), 6/8 finished", "", ""),
+    ]
+    assert [row[-2] for row in rows] == [
         *("blind-0.5-7-9", "", ""),
         *("0.292 (0.250 to 0.333) finished", "0.292 (0.250 to 0.333) finished", "", ""),
     ]
@@ -298,7 +335,7 @@ def test_a_run_that_fails_does_not_hold_up_the_others(run, error, repository_roo
     monkeypatch.setattr(run_module, "train", train)
     monkeypatch.setattr(run_module, "driving_now", lambda *_: (0.0, "score 1"))
     yardsticks = repository_root / "benchmarks" / "driving" / "yardsticks.json"
-    arguments = SimpleNamespace(jobs=1, final_races=0, blind=None, yardsticks=yardsticks)
+    arguments = SimpleNamespace(jobs=1, final_races=0, races_each_minute=0, blind=None, yardsticks=yardsticks)
     runs = [run, replace(run, seed=8)]
     if isinstance(error, OSError):
         assert run_module.train_all(runs, arguments, Console()) == runs[:1]
@@ -331,7 +368,8 @@ def wait_for(look, within_s):
 def test_the_command_trains_reports_and_goes_on(repository_root, tmp_path, yardsticks):
     file = tmp_path / "yardsticks.json"
     file.write_text(json.dumps({name: yardstick.model_dump() for name, yardstick in yardsticks.items()}))
-    words = ["--tracks", "valley", "--seeds", 5, "--minutes", 1, "--final-races", 2, "--yardsticks", file]
+    words = ["--tracks", "valley", "--seeds", 5, "--minutes", 1, "--final-races", 2, "--races-each-minute", 3]
+    words += ["--yardsticks", file]
     words += ["--output", tmp_path / "out", "--set", "games_per_collector=5", "--variant", "base: batch_size=32"]
 
     with subprocess.Popen(command(repository_root, *words)) as interrupted:
@@ -352,6 +390,7 @@ def test_the_command_trains_reports_and_goes_on(repository_root, tmp_path, yards
     assert run["figures"]["frames"] == max((race["frames_total"] for race in races), default=0)
     assert lines
     assert len(run["final"]["maps"][0]["races"]) == 2
+    assert [(minute, len(scores)) for minute, scores in run["scores_each_minute"].items()] == [("1", 3)]
     began_s = time.monotonic()
     again = subprocess.run(command(repository_root, *words), check=True, capture_output=True, text=True)
     assert "1 of them complete already" in again.stdout

@@ -22,6 +22,7 @@ from trackmania_rl.telemetry.statistics import TrainingStatistics
 RADIUS_M, LENGTH_M = 80.0, 60.0
 FORWARD = 0
 FRAMES_TOTAL = 1234
+TRAINING_S = 567.5
 
 
 @pytest.fixture(scope="session")
@@ -81,6 +82,9 @@ def _checkpoint_state(live: LiveSettings) -> dict:
         on_race=lambda race: None,
         housekeeping=lambda: None,
     )
-    statistics = TrainingStatistics()
+    state = learning.trainer.state_dict()
+    untrained = make_network(live.current, layout, SeedTree(99)).state_dict()
+    state["loss_module"] |= {"online": untrained, "target": untrained}  # only the averaged weights are to drive
+    statistics = TrainingStatistics(clock=lambda: TRAINING_S)
     statistics.frames_total = FRAMES_TOTAL
-    return {"trainer": learning.trainer.state_dict(), "statistics": statistics.state_dict()}
+    return {"trainer": state, "statistics": statistics.state_dict()}

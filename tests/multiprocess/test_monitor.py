@@ -1,7 +1,9 @@
-"""RunMonitor: what a disk that fails costs a run, and which weights a new run begins with."""
+"""RunMonitor: what a disk that fails costs a run, what is kept of it, and which weights a new run begins with."""
 
 import errno
 import logging
+import multiprocessing
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,14 +11,18 @@ from typing import Any
 import pytest
 import torch
 
+from trackmania_rl import checkpoints
 from trackmania_rl.agents.learner import IQNLearner
-from trackmania_rl.checkpoints import CheckpointError, RunFolder, save_checkpoint
+from trackmania_rl.agents.shared_weights import SharedWeights
+from trackmania_rl.checkpoints import CheckpointError, RunFolder, load_checkpoint, read_checkpoint, save_checkpoint
 from trackmania_rl.features import ObservationLayout
 from trackmania_rl.multiprocess import monitor as monitor_module
+from trackmania_rl.multiprocess.learner import Learning, build_learning
 from trackmania_rl.multiprocess.live_settings import LiveSettings
 from trackmania_rl.multiprocess.monitor import RunMonitor
 from trackmania_rl.multiprocess.run_network import make_network
 from trackmania_rl.seeds import SeedTree
+from trackmania_rl.settings import settings_from_flat
 from trackmania_rl.telemetry.race_record import CommandClock
 from trackmania_rl.telemetry.statistics import TrainingStatistics
 
@@ -48,6 +54,16 @@ def writers(monkeypatch: pytest.MonkeyPatch) -> list[Writer]:
     return Writer.made
 
 
+def _race(make_race: Any, **stats: Any) -> Any:
+    """A race to the finish; `stats` are what else `end_race_stats` says."""
+    received = make_race(17, True)
+    received.end_race_stats |= {"map_name": "valley", "track": "valley", "is_explo": True, "inputs": ""}
+    received.end_race_stats |= {"cutoff_reason": None, "started_at_m": 0.0, "meters": 978.0}
+    received.end_race_stats |= stats
+    received.rollout_results["position_m"] = received.rollout_results["state_float"][:, :3]
+    return received
+
+
 def test_a_full_disk_costs_lines_but_not_the_run(
     live: LiveSettings,
     make_race: Any,
@@ -58,31 +74,195 @@ def test_a_full_disk_costs_lines_but_not_the_run(
 ) -> None:
     folder = RunFolder.create(tmp_path, "run")
     clock = CommandClock()
-    monitor = RunMonitor(live, folder, TrainingStatistics(clock), clock, {}, lambda: 0.0)
+    monitor = RunMonitor(live, folder, TrainingStatistics(clock), clock, 1, {}, lambda: 0.0)
     monitor._tensorboard = monitor._open_tensorboard()
 
-    def race() -> Any:
-        received = make_race(17, True)
-        received.end_race_stats |= {"map_name": "valley", "track": "valley", "is_explo": True, "inputs": ""}
-        received.end_race_stats |= {"cutoff_reason": None, "started_at_m": 0.0, "meters": 978.0}
-        received.rollout_results["position_m"] = received.rollout_results["state_float"][:, :3]
-        return received
-
-    monitor.on_race(race())
+    monitor.on_race(_race(make_race))
     writers[0].fails = True
     with monkeypatch.context() as full, caplog.at_level(logging.ERROR):
         full.setattr(monitor._race_log, "write", _no_space)
         full.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=0))
         for _ in range(3):
-            monitor.on_race(race())
+            monitor.on_race(_race(make_race))
     assert monitor.statistics.races_total == 4
     assert caplog.text.count("cannot be written: No space left on device; the run goes on") == 1
     monkeypatch.setattr(monitor_module, "DISK_IS_TRIED_EVERY_S", 0.0)
-    monitor.on_race(race())  # there is space again: tensorboard gets another writer
-    monitor.on_race(race())
+    monitor.on_race(_race(make_race))  # there is space again: tensorboard gets another writer
+    monitor.on_race(_race(make_race))
     assert [writer.n_races for writer in writers] == [1, 1]
     monitor._race_log.close()
     assert len(folder.races.read_text().splitlines()) == 3
+
+
+@pytest.mark.usefixtures("writers")
+def test_only_a_race_faster_than_all_before_is_kept(live: LiveSettings, make_race: Any, tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, "run")
+    clock = CommandClock()
+    monitor = RunMonitor(live, folder, TrainingStatistics(clock), clock, 1, {}, lambda: 0.0)
+    monitor._tensorboard = monitor._open_tensorboard()
+
+    def kept_after(**stats: Any) -> list[str]:
+        monitor.on_race(_race(make_race, **stats))
+        return sorted(path.name for path in folder.best_runs.iterdir())
+
+    assert kept_after(race_time_ms=900, race_finished=False, cutoff_reason="no_progress") == []
+    assert kept_after(race_time_ms=3100) == ["valley_3100"]
+    assert kept_after(race_time_ms=3100) == ["valley_3100"]
+    assert kept_after(race_time_ms=3200, is_explo=False) == ["valley_3100"], "the first evaluation, but no record"
+    assert kept_after(race_time_ms=2000, started_at_m=20.0) == ["valley_3100"], "not the whole way"
+    assert kept_after(race_time_ms=3000, inputs="0.00 press up\n") == ["valley_3000", "valley_3100"]
+    assert (folder.best_runs / "valley_3000" / "valley_3000.inputs").read_text() == "0.00 press up\n"
+    monitor._race_log.close()
+
+
+class MonitoredRun:
+    """A run whose training clock is set by hand: 100 frames a second."""
+
+    def __init__(self, live: LiveSettings, layout: ObservationLayout, folder: RunFolder, attached_s: float) -> None:
+        self._now_s = attached_s
+        self.folder = folder
+        self.learning = _learning(live, layout)
+        statistics = TrainingStatistics(lambda: self._now_s)
+        self.monitor = RunMonitor(live, folder, statistics, CommandClock(), 1, {}, lambda: 0.0)
+        self.monitor.attach(self.learning)
+
+    def observe_at(self, now_s: float) -> None:
+        self._now_s = now_s
+        self.monitor.statistics.frames_total = int(100 * now_s)
+        self.monitor.observe()
+
+    @property
+    def drivers(self) -> list[str]:
+        return sorted(file.name for file in self.folder.drivers.glob("*"))
+
+
+def _learning(live: LiveSettings, layout: ObservationLayout) -> Learning:
+    seeds = SeedTree(1)
+    context = multiprocessing.get_context("spawn")
+    exploration, evaluation = (SharedWeights(make_network(live.current, layout, seeds), context) for _ in range(2))
+    return build_learning(
+        live,
+        make_network(live.current, layout, seeds),
+        layout,
+        seeds,
+        exploration_weights=exploration,
+        evaluation_weights=evaluation,
+        receive=lambda: None,
+        should_stop=lambda: True,
+        on_race=lambda race: None,
+        housekeeping=lambda: None,
+    )
+
+
+def _edit(live: LiveSettings, **values: Any) -> None:
+    """Put settings in force, of whatever group."""
+    live.current = settings_from_flat(live.current.flat() | values)
+
+
+@pytest.fixture
+def attach_run(
+    live: LiveSettings, layout: ObservationLayout, tmp_path: Path, writers: list[Writer]
+) -> Iterator[Callable[..., MonitoredRun]]:
+    """`attach_run(attached_s=65.0, name=value, ...)` takes a run up, which writes what the settings ask for only."""
+    runs: list[MonitoredRun] = []
+    intervals = ("checkpoint_interval_s", "tensorboard_interval_s", "histogram_interval_s")
+    quiet = dict.fromkeys(intervals, 1e6) | {"minimum_free_disk_mb": 0}
+
+    def attach(attached_s: float = 0.0, **settings: Any) -> MonitoredRun:
+        _edit(live, **(quiet | settings))
+        runs.append(MonitoredRun(live, layout, RunFolder.create(tmp_path, "run"), attached_s))
+        return runs[-1]
+
+    yield attach
+    for run in runs:
+        run.monitor._race_log.close()
+
+
+def test_a_checkpoint_is_written_whenever_its_interval_is_over(
+    attach_run: Callable[..., MonitoredRun], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = SimpleNamespace(now_s=0.0)
+    monkeypatch.setattr(monitor_module, "time", SimpleNamespace(monotonic=lambda: clock.now_s))
+    run = attach_run(checkpoint_interval_s=30.0)
+    saved_frames = []
+    for now_s in (29.0, 31.0, 60.0, 62.0):
+        clock.now_s = now_s
+        run.observe_at(now_s)
+        state = load_checkpoint(run.folder.path)
+        saved_frames.append(state and state["statistics"]["frames_total"])
+    assert saved_frames == [None, 3100, 3100, 6200]
+
+
+def test_on_a_disk_too_full_for_the_replay_memory_the_checkpoint_is_written_without_it(
+    attach_run: Callable[..., MonitoredRun], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = attach_run(checkpoint_holds_replay=True)
+    assert run.monitor.try_to_save()
+    full, without = (run.learning.trainer.state_dict() for _ in range(2))
+    without["replay"]["buffers"] = None
+    needed_bytes = [checkpoints._tensor_bytes(state) for state in (without, full)]
+    assert needed_bytes[0] < needed_bytes[1]
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=sum(needed_bytes) // 2))
+    assert run.monitor.try_to_save()
+    state = load_checkpoint(run.folder.path)
+    assert state is not None
+    assert state["trainer"]["replay"]["buffers"] is None
+    assert "is written without it" in caplog.text
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=needed_bytes[0] // 2))
+    assert not run.monitor.try_to_save()
+    assert "no checkpoint written" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("keep_driver_every_s", "attached_s", "observed_s", "kept_s"),
+    [
+        (60.0, 0.0, (10, 59, 60, 61, 130), (60, 130)),
+        (60.0, 65.0, (66, 119, 120), (120,)),
+        (0.0, 0.0, (10, 60, 130), ()),
+    ],
+    ids=["new run", "resumed run", "none wanted"],
+)
+def test_a_driver_is_kept_whenever_its_time_of_training_is_over(
+    attach_run: Callable[..., MonitoredRun],
+    keep_driver_every_s: float,
+    attached_s: float,
+    observed_s: tuple[int, ...],
+    kept_s: tuple[int, ...],
+) -> None:
+    run = attach_run(attached_s, keep_driver_every_s=keep_driver_every_s)
+    for now_s in observed_s:
+        run.observe_at(now_s)
+    assert run.drivers == [f"{100 * now_s:012d}.pt" for now_s in kept_s]
+
+
+def test_a_kept_driver_holds_both_networks_of_its_moment(
+    live: LiveSettings, layout: ObservationLayout, attach_run: Callable[..., MonitoredRun]
+) -> None:
+    run = attach_run(keep_driver_every_s=60.0)
+    learner = run.learning.learner
+    learner.online.load_state_dict(make_network(live.current, layout, SeedTree(2)).state_dict())
+    run.observe_at(75.0)
+    state = read_checkpoint(run.folder.drivers / "000000007500.pt")
+    assert state["statistics"] == {"frames_total": 7500, "training_s": 75.0}
+    kept = state["trainer"]["loss_module"]
+    assert kept.keys() == {"online", "averaged"}
+    for kind, network in (("online", learner.online), ("averaged", learner.evaluation_network)):
+        for name, weight in network.state_dict().items():
+            assert torch.equal(kept[kind][name], weight), (kind, name)
+    assert any(not torch.equal(weight, kept["averaged"][name]) for name, weight in kept["online"].items())
+
+
+def test_a_disk_too_full_for_a_driver_is_told_once_when_one_is_due(
+    live: LiveSettings, attach_run: Callable[..., MonitoredRun], caplog: pytest.LogCaptureFixture
+) -> None:
+    run = attach_run(keep_driver_every_s=60.0, minimum_free_disk_mb=10**9)
+    for now_s in (59, 60, 61, 119, 120, 121):
+        run.observe_at(now_s)
+    assert [record.levelno for record in caplog.records].count(logging.ERROR) == 2
+    assert run.drivers == []
+    _edit(live, minimum_free_disk_mb=0)
+    run.observe_at(180)
+    assert run.drivers == ["000000018000.pt"]
 
 
 def _learner(live: LiveSettings, layout: ObservationLayout, seed: int) -> IQNLearner:
@@ -92,7 +272,7 @@ def _learner(live: LiveSettings, layout: ObservationLayout, seed: int) -> IQNLea
 
 def _attach(live: LiveSettings, folder: RunFolder, learner: IQNLearner, weights_from: Path) -> None:
     clock = CommandClock()
-    monitor = RunMonitor(live, folder, TrainingStatistics(clock), clock, {}, lambda: 0.0, weights_from)
+    monitor = RunMonitor(live, folder, TrainingStatistics(clock), clock, 1, {}, lambda: 0.0, weights_from)
     try:
         monitor.attach(SimpleNamespace(learner=learner, publish=SimpleNamespace(publish=lambda: None)))  # type: ignore[arg-type]
     finally:

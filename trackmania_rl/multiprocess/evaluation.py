@@ -42,12 +42,14 @@ class TrainedDriver:
         seeds: the run's seed tree.
         inferer: decides with the run's evaluation network.
         frames_total: actions that the run had collected when the checkpoint was written.
+        training_s: seconds that it had trained by then.
     """
 
     settings: Settings
     seeds: SeedTree
     inferer: Inferer
     frames_total: int
+    training_s: float
 
 
 @dataclass(frozen=True)
@@ -166,12 +168,13 @@ def load_driver(run_folder: Path, checkpoint: Path | None = None, torch_device: 
     try:
         network.load_state_dict(state["trainer"]["loss_module"][kind])
         frames_total = int(state["statistics"]["frames_total"])
+        training_s = float(state["statistics"]["training_s"])
     except (KeyError, TypeError) as error:
         raise CheckpointError(f"{file} is no checkpoint of a training: it holds no {error}") from error
     except RuntimeError as error:
         raise CheckpointError(f"{file} does not fit the configuration in {run_folder}: {one_line(error)}") from error
     inferer = make_inferer(network, settings, device, seeds.rng("evaluate/inferer"))
-    return TrainedDriver(settings, seeds, inferer, frames_total)
+    return TrainedDriver(settings, seeds, inferer, frames_total, training_s)
 
 
 def load_run_settings(run_folder: Path) -> Settings:

@@ -17,11 +17,13 @@ import torch
 
 from trackmania_rl.checkpoints import (
     CheckpointError,
+    DiskTooFullError,
     RunFolder,
     load_checkpoint,
     read_checkpoint,
     save_best_run,
     save_checkpoint,
+    save_driver,
 )
 from trackmania_rl.errors import one_line
 from trackmania_rl.multiprocess.learner import Learning
@@ -101,6 +103,7 @@ class RunMonitor:
         self._scalars_due = Interval()
         self._pictures_due = Interval()
         self._checkpoint_due = Interval()
+        self._driver_kept_s = 0.0  # training time of the last one
 
     def attach(self, learning: Learning) -> None:
         """Take up the run that `learning` is to do, from its last checkpoint if it has one.
@@ -118,6 +121,7 @@ class RunMonitor:
         elif self._weights_from is not None:
             self._begin_with_weights(learning, self._weights_from)
         self._tensorboard = self._open_tensorboard(resumed_at_frame=self.statistics.frames_total)
+        self._driver_kept_s = self.statistics.training_s
         learning.publish.publish()
         self._on_attached()
 
@@ -154,13 +158,22 @@ class RunMonitor:
                 self._write_pictures()
         if self._checkpoint_due.is_due(self._live.current.run.checkpoint_interval_s):
             self.try_to_save()
+        self._keep_driver()
 
     def try_to_save(self) -> bool:
-        """Write a checkpoint; a full disk is told and survived."""
+        """Write a checkpoint; on a disk that is too full for the replay memory, without it. What fails is told."""
         assert self._learning is not None
         state = {"trainer": self._learning.trainer.state_dict(), "statistics": self.statistics.state_dict()}
+        least_mb = self._live.current.run.minimum_free_disk_mb
         try:
-            save_checkpoint(self._folder.path, state, self._live.current.run.minimum_free_disk_mb)
+            try:
+                save_checkpoint(self._folder.path, state, least_mb)
+            except DiskTooFullError:
+                if state["trainer"]["replay"]["buffers"] is None:
+                    raise
+                state["trainer"]["replay"]["buffers"] = None
+                save_checkpoint(self._folder.path, state, least_mb)
+                log.warning("the disk is too full for the replay memory: the checkpoint is written without it")
         except CheckpointError as error:
             log.error("%s", error)
             return False
@@ -240,6 +253,21 @@ class RunMonitor:
                 race.rollout_results["q_values"],
                 self._folder.config,
             )
+        except CheckpointError as error:
+            log.error("%s", error)
+
+    def _keep_driver(self) -> None:
+        """Keep the networks whenever another full `keep_driver_every_s` of training is over; a full disk is told."""
+        assert self._learning is not None
+        run, now_s = self._live.current.run, self.statistics.training_s
+        every_s = run.keep_driver_every_s
+        if every_s == 0 or now_s // every_s == self._driver_kept_s // every_s:
+            return
+        self._driver_kept_s = now_s
+        learner = self._learning.learner.state_dict()
+        networks = {kind: learner[kind] for kind in ("online", "averaged")}
+        try:
+            save_driver(self._folder.drivers, networks, self.statistics.frames_total, now_s, run.minimum_free_disk_mb)
         except CheckpointError as error:
             log.error("%s", error)
 

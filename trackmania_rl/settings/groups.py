@@ -35,6 +35,7 @@ class RunSettings(Group):
     use_torch_compile: bool
     checkpoint_interval_s: PositiveFloat
     checkpoint_holds_replay: bool
+    keep_driver_every_s: NonNegativeFloat = 0.0  # with a default, as runs begun before it have none
     minimum_free_disk_mb: NonNegativeInt
 
 
@@ -335,7 +336,13 @@ NEEDS_RESTART = frozenset(
         *("demonstrations", "start_anywhere_spacing_m"),
         *("rollout_slots_per_collector", "cutoff_race_longer_than_ms", "buffer_test_ratio", "terminal_view"),
     }
-) - {"schedule_stretch", "checkpoint_interval_s", "minimum_free_disk_mb", "checkpoint_holds_replay"}
+) - {
+    "schedule_stretch",
+    "checkpoint_interval_s",
+    "minimum_free_disk_mb",
+    "checkpoint_holds_replay",
+    "keep_driver_every_s",
+}
 """Settings that shape networks, buffers or processes: editing them in a run's snapshot waits for the next start."""
 
 

@@ -40,7 +40,7 @@ def map_entries(
     tracks_folder = tracks_folder or maps_folder / "generated_tracks"
     entries = []
     for name in dict.fromkeys(names or (entry.map_name for entry in settings.game.map_cycle)):
-        recipes = _recipes(name)
+        recipes = recipes_of(name)
         if name in known:
             generator = known[name].generator
             if generator is None:
@@ -58,7 +58,7 @@ def map_entries(
     return entries
 
 
-def _recipes(name: str) -> list[TrackRecipe]:
+def recipes_of(name: str) -> list[TrackRecipe]:
     """The tracks of `generated:DIFFICULTY:SEED` or `generated:DIFFICULTY:FIRST_SEED-LAST_SEED`; none of another name.
 
     Raises:
