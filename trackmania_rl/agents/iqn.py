@@ -63,11 +63,18 @@ class Transitions(NamedTuple):
     @classmethod
     def from_batch(cls, batch: Any, device: torch.device) -> Transitions:
         """The tensors of a batch that has them as attributes of these names, copied to `device` from anywhere else."""
-        return cls(*(getattr(batch, name).to(device, non_blocking=True) for name in cls._fields))
+        return cls(*(_copied(getattr(batch, name), device) for name in cls._fields))
 
     def of(self, states: slice) -> Transitions:
         """The transitions in a slice of the batch."""
         return Transitions(*(tensor[states] for tensor in self))
+
+
+def _copied(tensor: Tensor, device: torch.device) -> Tensor:
+    """A tensor on `device`. From pageable memory a GPU's copy would wait for all that the GPU has still to compute."""
+    if device.type == "cuda" and tensor.device.type == "cpu":
+        tensor = tensor.pin_memory()
+    return tensor.to(device, non_blocking=True)
 
 
 # ------------------------------------------------------------------------------------------------------- 1. quantiles

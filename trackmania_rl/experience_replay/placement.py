@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 def most_replay_bytes(schedule: Sequence[tuple[int, int]], n_floats: int, image_size_px: tuple[int, int]) -> int:
-    """Memory that the rows need at the worst: while the memory grows, the old columns are there beside the new ones.
+    """GPU memory that the rows need at the worst: while the memory grows, old columns are there beside new ones.
 
     Args:
         schedule: `memory_size_schedule`, (frame, rows) in ascending order.

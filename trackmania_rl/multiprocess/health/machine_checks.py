@@ -88,6 +88,7 @@ def check_memory(settings: Settings, system: System) -> list[Finding]:
     game, replay = settings.game, settings.replay
     n_floats = ObservationLayout.from_settings(settings.observation).float_input_dim
     row_bytes = RowRing.bytes_per_row(n_floats, (game.image_height_px, game.image_width_px))
+    # While it grows the old columns are there too, but host memory is used only as rows fill it: the larger one counts.
     replay_bytes = (row_bytes + TRANSITION_BYTES) * max(size for _, size in replay.memory_size_schedule)
     games_bytes = 0 if game.game == "simulated" else GAME_BYTES * game.n_collectors * game.games_per_collector
     needed_bytes = replay_bytes + games_bytes + PROCESS_BYTES * (1 + game.n_collectors)
