@@ -8,8 +8,10 @@ import argparse
 import ctypes
 import logging
 import math
+import os
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 REPOSITORY_ROOT = Path(__file__).resolve().parents[2]
@@ -19,6 +21,13 @@ from plugin_host import PluginHost  # noqa: E402
 
 from trackmania_rl.protocol.messages import NO_KEYS  # noqa: E402
 from trackmania_rl.protocol.state_blob import StateBlobError  # noqa: E402
+from trackmania_rl.simulator.chaos import (  # noqa: E402
+    EXIT_CODE_KILLED,
+    Chaos,
+    FaultKind,
+    Ledger,
+    parse_faults,
+)
 from trackmania_rl.simulator.game import SimulatedGame  # noqa: E402
 from trackmania_rl.simulator.race import SimulatedRace  # noqa: E402
 
@@ -32,6 +41,9 @@ TICKS_PER_FRAME = 100
 """Most ticks between two frames: at speed 80 and 60 frames a second the real game makes 133."""
 TICK_S = 0.01
 IDLE_FRAME_S = 0.002
+FAULTS_OF_A_GAME = (FaultKind.KILL, FaultKind.HANG, FaultKind.LATE)
+"""What can go wrong however sound its plugin is."""
+LONGEST_HANG_S = 3600.0
 
 
 class PluginGame:
@@ -105,12 +117,15 @@ class PluginGame:
         if race is None:
             return False
         race.advance()
-        self.host.run_step()
+        self._run_step(race)
         if self._race is race and (checkpoints := race.take_checkpoint_event()) is not None:
             self.host.checkpoint_count_changed(checkpoints.current, checkpoints.target)
         if self._race is race and (laps := race.take_lap_event()) is not None:
             self.host.lap_count_changed(laps.current, laps.target)
         return self._race is race
+
+    def _run_step(self, race: SimulatedRace) -> None:
+        self.host.run_step()
 
     @property
     def _race(self) -> SimulatedRace | None:
@@ -197,10 +212,47 @@ class PluginGame:
         logger.log(SEVERITIES[severity], "%s", text.decode(errors="replace"))
 
 
+class FaultyPluginGame(PluginGame):
+    """A `PluginGame` that dies, stands still or is late in the middle of races.
+
+    Args:
+        chaos: what goes wrong; only FAULTS_OF_A_GAME do here.
+        game: these two and `options` are those of `PluginGame`.
+        library: see there.
+    """
+
+    def __init__(self, chaos: Chaos, game: SimulatedGame, library: Path, **options) -> None:
+        super().__init__(game, library, **options)
+        self._chaos = chaos
+        self._races_begun = 0
+        self._last_tick_ms = 0
+
+    def _run_step(self, race: SimulatedRace) -> None:
+        tick_ms = race.tick_time_ms
+        if tick_ms > 0 and (self._last_tick_ms <= 0 or tick_ms < self._last_tick_ms):
+            self._races_begun += 1  # after the countdown, or after a rewind to the start
+        self._last_tick_ms = tick_ms
+        fault = self._chaos.take(self._races_begun, tick_ms, *FAULTS_OF_A_GAME)
+        if fault is not None and fault.kind == FaultKind.KILL:
+            os._exit(EXIT_CODE_KILLED)
+        if fault is not None:
+            time.sleep(min(fault.seconds, LONGEST_HANG_S))
+        super()._run_step(race)
+
+
 def _copy(data: bytes, buffer, capacity: int) -> int:
     assert len(data) <= capacity
     ctypes.memmove(buffer, data, len(data))
     return len(data)
+
+
+def _try_out(game: SimulatedGame, map_name: str) -> None:
+    """Drive and draw on a map, so that no timeout of a client counts what is loaded and compiled for the first race."""
+    race = game.load_map(map_name)
+    race.advance(1000)  # the countdown
+    race.advance()
+    race.render(4, 4)
+    game.race = None
 
 
 def main() -> None:
@@ -210,10 +262,20 @@ def main() -> None:
     parser.add_argument("--map", choices=("none",))
     parser.add_argument("--maps-folder", type=Path, required=True)
     parser.add_argument("--library", type=Path, required=True)
+    parser.add_argument("--try-out", metavar="MAP", help="load it before listening, for clients with short timeouts")
+    parser.add_argument("--chaos", type=parse_faults, default=(), help="see FaultyPluginGame")
+    parser.add_argument("--chaos-ledger", type=Path, help="remembers for the next start which faults were made")
     arguments = parser.parse_args()
+    if any(fault.kind not in FAULTS_OF_A_GAME for fault in arguments.chaos):
+        parser.error(f"--chaos: only {', '.join(FAULTS_OF_A_GAME)} can be made here")
     logging.basicConfig(level=logging.INFO)
     game = SimulatedGame(arguments.maps_folder)
-    PluginGame(game, arguments.library, commands_after_startup=(f"set custom_port {arguments.port}",)).run()
+    if arguments.try_out is not None:
+        _try_out(game, arguments.try_out)
+    make = PluginGame
+    if arguments.chaos:
+        make = partial(FaultyPluginGame, Chaos(arguments.chaos, Ledger(arguments.chaos_ledger)))
+    make(game, arguments.library, commands_after_startup=(f"set custom_port {arguments.port}",)).run()
 
 
 if __name__ == "__main__":

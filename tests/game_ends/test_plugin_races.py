@@ -1,13 +1,18 @@
 """Our own client plays whole races through the executed plugin; they are those of the simulated game's own server."""
 
+import re
 import sys
+import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 from plugin_game import SCRIPT
 
+from trackmania_rl.policy import afresh_with_each_game
 from trackmania_rl.settings import MapEntry, load_settings
+from trackmania_rl.simulator.chaos import parse_faults
 from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager
 from trackmania_rl.tmi_interaction.launchers import SimulatedGameLauncher, find_free_port
 from trackmania_rl.tmi_interaction.plugin_files import read_version
@@ -20,12 +25,22 @@ LINE_M = 50
 ON_A_BUSY_MACHINE = ("game_reboot_below_speed_share=0",)
 """How fast a game seems to play says how busy this machine is, and no race may be lost for it."""
 
+TIMEOUT_S = 2.0
+LATE_S = 0.8
+FAULTS = f"kill@race=4,time=1;hang@race=5,time=1;late@race=6,time=1,seconds={LATE_S};kill@race=9,time=0.5"
+"""Each game counts its own races, and begins with the one that was lost by the game before."""
+LOST_RACES = (3, 7, 15)
+"""Counted from 0 over all games."""
+LATE_RACE = 12
+KILLED = "closed the connection|Connection reset"
+SILENT = f"silent for {TIMEOUT_S:g} s"
+
 
 class PluginGameLauncher(SimulatedGameLauncher):
     """Starts the game that has our plugin instead of the one that speaks the protocol itself."""
 
-    def __init__(self, port, maps_folder, library):
-        super().__init__(port, maps_folder, ("--library", str(library)))
+    def __init__(self, port, maps_folder, library, *arguments):
+        super().__init__(port, maps_folder, ("--library", str(library), *arguments))
         self._command[:2] = [sys.executable, str(Path(__file__).resolve().parent / "plugin_game.py")]
 
 
@@ -44,22 +59,36 @@ def straight():
 
 
 @pytest.fixture(params=["with an image", "without"])
-def managers(request, library, maps_folder, repository_root):
-    """(of the game with the plugin, of the simulated game)."""
+def make_managers(request, library, maps_folder, repository_root):
+    """`make_managers(argument of the first one's game, ..., setting of the first one=value, ...)` makes two managers.
+
+    They are that of the game with the plugin and that of the simulated game, which nothing disturbs.
+    """
     sides_px = (16, 8) if request.param == "with an image" else (0, 0)
     settings = load_settings(
         repository_root / "config_files" / "config_tmnf.py",
         [f"image_width_px={sides_px[0]}", f"image_height_px={sides_px[1]}", *ON_A_BUSY_MACHINE],
     )
     game = settings.game.model_copy(update={"game": "simulated", "maps_folder": str(maps_folder)})
-    launchers = (
-        PluginGameLauncher(find_free_port(), maps_folder, library),
-        SimulatedGameLauncher(find_free_port(), maps_folder),
-    )
-    made = [GameInstanceManager(game, settings.observation, launcher) for launcher in launchers]
-    yield made
+    made = []
+
+    def make(*arguments, **changes):
+        launchers = (
+            PluginGameLauncher(find_free_port(), maps_folder, library, *arguments),
+            SimulatedGameLauncher(find_free_port(), maps_folder),
+        )
+        for played, launcher in zip((game.model_copy(update=changes), game), launchers, strict=True):
+            made.append(GameInstanceManager(played, settings.observation, launcher))
+        return made
+
+    yield make
     for manager in made:
         manager.close()
+
+
+@pytest.fixture
+def managers(make_managers):
+    return make_managers()
 
 
 def actions_of_race(seed):
@@ -67,10 +96,13 @@ def actions_of_race(seed):
     return [COAST] * 1000 if seed % 7 == 6 else random_actions(seed)
 
 
-def assert_same_races(managers, straight, seeds):
+def assert_same_races(managers, straight, seeds, lost_races=()):
     for seed in seeds:
-        rounds = [manager.rollout(straight, playing(actions_of_race(seed))) for manager in managers]
-        (ours, our_stats), (theirs, their_stats) = rounds
+        make_policy = partial(playing, actions_of_race(seed))
+        # The undisturbed game first: what is compiled for the first time ever must not meet a short timeout.
+        (theirs, their_stats), (ours, our_stats) = (
+            manager.rollout(straight, afresh_with_each_game(manager, make_policy)) for manager in reversed(managers)
+        )
         assert ours.keys() == theirs.keys()
         assert ours.get("race_time") == theirs.get("race_time")
         for key in ("actions", "state_float", "frames", "car_gear_and_wheels"):
@@ -78,7 +110,8 @@ def assert_same_races(managers, straight, seeds):
         for key in ("race_finished", "checkpoint_times_ms", "cutoff_reason", "inputs", "meters"):
             assert our_stats[key] == their_stats[key], f"{key} of race {seed}"
         assert our_stats["race_finished"] == (seed % 7 != 6)
-    assert [manager.game_starts for manager in managers] == [1, 1], "no race was lost"
+        n_lost = sum(race <= seed for race in lost_races)
+        assert [manager.game_starts for manager in managers] == [1 + n_lost, 1], f"games up to race {seed}"
 
 
 def test_two_races_are_those_of_the_simulated_game(managers, straight):
@@ -88,6 +121,25 @@ def test_two_races_are_those_of_the_simulated_game(managers, straight):
 @pytest.mark.slow
 def test_twenty_races_are_those_of_the_simulated_game(managers, straight):
     assert_same_races(managers, straight, range(20))
+
+
+@pytest.mark.slow
+def test_twenty_races_are_the_same_though_the_game_dies_hangs_and_is_late(make_managers, straight, tmp_path, caplog):
+    ledger = tmp_path / "ledger"
+    faults = ("--chaos", FAULTS, "--chaos-ledger", str(ledger))
+    managers = make_managers("--try-out", straight.map_path, *faults, tmi_protection_timeout_s=TIMEOUT_S)
+    assert_same_races(managers, straight, range(LATE_RACE), LOST_RACES)
+    began_s = time.monotonic()
+    assert_same_races(managers, straight, [LATE_RACE], LOST_RACES)
+    assert time.monotonic() - began_s >= LATE_S
+    assert_same_races(managers, straight, range(LATE_RACE + 1, 20), LOST_RACES)
+
+    lost = [record.getMessage() for record in caplog.records if " lost (attempt 1 of 3)" in record.getMessage()]
+    for message, reason in zip(lost, (KILLED, SILENT, KILLED), strict=True):
+        assert re.search(reason, message)
+    kill, hang, late, second_kill = map(str, parse_faults(FAULTS))
+    made = ["start", kill, "start", hang, "start", late, second_kill, "start"]
+    assert ledger.read_text().splitlines() == made, "each fault once, and a game after each that it cost"
 
 
 def test_a_killed_client_costs_the_next_one_nothing(library, maps_folder, straight, repository_root):
