@@ -13,9 +13,10 @@ from trackmania_rl.buffer_management import (
 )
 from trackmania_rl.buffer_utilities import make_buffers
 from trackmania_rl.experience_replay.experience import Experience
+from trackmania_rl.feature_kernel import CAR_COLUMNS
 from trackmania_rl.features import ObservationLayout
 from trackmania_rl.policy import ELAPSED_ACTIONS_FLOAT
-from trackmania_rl.rewards import EngineeredRewards, race_rewards, state_potentials
+from trackmania_rl.rewards import NO_ENGINEERED_REWARDS, EngineeredRewards, race_rewards, state_potentials
 from trackmania_rl.settings import ReplaySettings, RewardSettings, load_settings
 
 MS_PER_ACTION = 50
@@ -86,15 +87,16 @@ def random_rollout(n_states: int, finish_after_ms: int | None, seed: int, greedy
     return rollout | ({"race_time": (n_states - 1) * MS_PER_ACTION + finish_after_ms} if is_finished else {})
 
 
-def fill(buffer, buffer_test, rollout, settings) -> int:
+def fill(buffer, buffer_test, rollout, settings, reward=REWARD, engineered=None) -> int:
     return fill_buffer_from_rollout_with_n_steps_rule(
         buffer,
         buffer_test,
         rollout,
         places=PLACES,
-        reward_settings=REWARD,
+        reward_settings=reward,
         replay_settings=settings,
         ms_per_action=MS_PER_ACTION,
+        engineered=engineered,
     )
 
 
@@ -232,6 +234,34 @@ def test_the_default_configuration_fills_its_buffers(repository_root):
     )
     assert n_added == len(buffer) + len(buffer_test) == 9
     assert layout.index("mini_race_time_actions") == ELAPSED_ACTIONS_FLOAT
+
+
+def test_optional_rewards_are_stored():
+    reward = REWARD.model_copy(update={"wall_contact_reward": -0.3})
+    engineered = EngineeredRewards(neoslide=0.7)
+    n_states = 20
+    rollout = random_rollout(n_states, 30, seed=0)
+    rollout["car_gear_and_wheels"] = np.random.default_rng(1).random((n_states, len(CAR_COLUMNS)), dtype=np.float32)
+
+    def rewards_of(reward_settings, engineered):
+        return race_rewards(
+            rollout["state_float"],
+            rollout["meters_advanced_along_centerline"],
+            rollout["race_time"],
+            places=PLACES,
+            settings=reward_settings,
+            engineered=engineered,
+            ms_per_action=MS_PER_ACTION,
+            car=rollout["car_gear_and_wheels"],
+        )
+
+    settings = replay_settings()
+    buffer, buffer_test = make(settings)
+    fill(buffer, buffer_test, rollout, settings, reward, engineered)
+    stored = buffer.ring.columns.rewards[:n_states].numpy()
+    np.testing.assert_array_equal(stored, rewards_of(reward, engineered))
+    assert not np.array_equal(stored, rewards_of(REWARD, engineered))
+    assert not np.array_equal(stored, rewards_of(reward, NO_ENGINEERED_REWARDS))
 
 
 def test_a_race_without_transitions_adds_nothing():

@@ -74,6 +74,7 @@ def _random_blob(rng: np.random.Generator, zones: VirtualCheckpoints, **changes:
     wheels["has_ground_contact"] = rng.integers(0, 2, 4)
     wheels["damper_absorb_m"] = rng.uniform(0.005, 0.15, 4)
     wheels["contact_material_id"] = rng.integers(0, 31, 4) + 0x30000  # only the low 16 bits count
+    head["has_any_lateral_contact"] = rng.integers(0, 2)
     for name, value in changes.items():
         head[name] = value
     return bytes(blob)
@@ -220,14 +221,16 @@ def test_distance_to_the_finish_is_announced_from_700_m_on(
     assert features.floats[182] == pytest.approx(50, abs=1)
 
 
+@pytest.mark.parametrize("has_wall_contact", [0, 1])
 def test_car_columns_repeat_the_floats(
-    layout: ObservationLayout, zones: VirtualCheckpoints, builder: FeatureBuilder
+    layout: ObservationLayout, zones: VirtualCheckpoints, builder: FeatureBuilder, has_wall_contact: int
 ) -> None:
-    blob = _random_blob(np.random.default_rng(3), zones)
+    blob = _random_blob(np.random.default_rng(3), zones, has_any_lateral_contact=has_wall_contact)
     features = builder.build(StateView(blob))
     car = dict(zip(CAR_COLUMNS, features.car.tolist(), strict=True))
     assert len(CAR_COLUMNS) == 22
-    assert car["touches_wall"] == (SimStateData(blob).scene_mobil.has_any_lateral_contact != 0)
+    assert car["touches_wall"] == has_wall_contact
+    assert (SimStateData(blob).scene_mobil.has_any_lateral_contact != 0) == has_wall_contact
     for name in ("gearbox_state", "gear", "engine_rpm", "actions_since_gear_change", "is_freewheeling"):
         assert car[name] == features.floats[layout.index(name)]
     for wheel in range(4):

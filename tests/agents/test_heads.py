@@ -235,7 +235,8 @@ def test_the_test_loss_is_without_noise(make_learner, make_batch):
     state = learner.state_dict()["generator"].clone()
     losses = []
     for seed in (5, 6):
-        draw_noise(learner.online, generator(seed))
+        for network in (learner.online, learner.target):
+            draw_noise(network, generator(seed))
         learner._generator.set_state(state)
         losses.append(learner.evaluate(make_batch(has_image=True)))
     assert torch.equal(*losses)

@@ -69,7 +69,7 @@ NOTHING_LOST = (
     ("no_finish@race=2", IMAGE),
     ("skip_countdown@race=1", {}),
     ("skip_countdown@race=1", IMAGE),
-    ("slow@race=2,factor=3", {}),
+    ("slow@race=2,factor=5", {}),
     ("miss@race=1", {}),  # the one at race time 0.05 s
 )
 

@@ -2,9 +2,11 @@
 
 import logging
 import multiprocessing
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +19,7 @@ from trackmania_rl.errors import UserError
 from trackmania_rl.features import ObservationLayout
 from trackmania_rl.multiprocess import collector as collector_module
 from trackmania_rl.multiprocess.collector import Collector, CollectorParts, WeightsFollower
-from trackmania_rl.multiprocess.live_settings import LiveSettings
+from trackmania_rl.multiprocess.live_settings import SNAPSHOT_FILE, LiveSettings
 from trackmania_rl.multiprocess.run_network import make_network
 from trackmania_rl.policy import Policy, PolicyDecision
 from trackmania_rl.seeds import SeedTree
@@ -213,6 +215,47 @@ def test_new_weights_arrive_within_the_race(rig: Rig, live: LiveSettings, layout
     rig.run_until_sent(2)
     assert seen[:2] == versions, "what is there at the beginning, and what comes during the race"
     assert evaluator.version == 0, "it drove no race yet"
+
+
+def test_decisions_are_made_by_the_weights_that_were_pulled(live: LiveSettings, layout: ObservationLayout) -> None:
+    def inferer_of(seeds: SeedTree) -> Inferer:
+        return Inferer(
+            make_network(live.current, layout, seeds),
+            n_quantiles=10,
+            inputs=live.current.game.inputs,
+            exploration_settings=live.current.exploration,
+            rng=np.random.default_rng(1),
+        )
+
+    rng = np.random.default_rng(2)
+    frames = rng.integers(0, 256, (3, 1, 15, 17), dtype=np.uint8)
+    floats = rng.standard_normal((3, layout.float_input_dim), dtype=np.float32)
+    shared = SharedWeights(make_network(live.current, layout, SeedTree(2)), CONTEXT)
+    follower = WeightsFollower(inferer_of(SeedTree(1)), shared)
+    before = follower.inferer.act_batch(frames, floats).q_values
+    follower.pull_if_due(every_n_passes=5)
+    now = follower.inferer.act_batch(frames, floats).q_values
+    expected = inferer_of(SeedTree(2)).act_batch(frames, floats).q_values
+    np.testing.assert_allclose(now, expected, rtol=1e-5, atol=1e-6)
+    assert np.abs(before - expected).max() > 1e-3
+
+
+def test_an_edit_of_the_configuration_holds_from_the_next_race_on(rig: Rig, tmp_path: Path) -> None:
+    snapshot = tmp_path / "config" / SNAPSHOT_FILE
+
+    def edit_once() -> None:
+        rig.outbox.on_send = lambda: None
+        with snapshot.open("a") as file:
+            file.write("running_speed = 7\nepsilon_schedule = epsilon_boltzmann_schedule = ((0, 0.0),)\n")
+        os.utime(snapshot, ns=(snapshot.stat().st_mtime_ns + 1_000_000_000,) * 2)
+
+    rig.outbox.on_send = edit_once
+    assert rig.drivers[0].game.running_speed == 1000
+    rig.run_until_sent(3)
+    assert rig.drivers[0].game.running_speed == 7
+    first, *later = rig.drivers[0].decisions[:3]
+    assert not all(decision.is_greedy for decision in first)
+    assert all(decision.is_greedy for decisions in later for decision in decisions)
 
 
 def test_the_end_of_the_run_interrupts_races(rig_of_three: Rig) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from trackmania_rl.agents.flat_parameters import flatten_parameters
 from trackmania_rl.agents.shared_weights import SharedWeights
 from trackmania_rl.errors import UserError
 from trackmania_rl.features import ObservationLayout
@@ -15,14 +16,18 @@ from trackmania_rl.multiprocess import run_network
 from trackmania_rl.multiprocess.learner import Learning, build_learning
 from trackmania_rl.multiprocess.live_settings import LiveSettings
 from trackmania_rl.multiprocess.run_network import make_network, pick_device
+from trackmania_rl.rewards import EngineeredRewards, race_rewards
 from trackmania_rl.seeds import SeedTree
+from trackmania_rl.settings import settings_from_flat
 
 CONTEXT = multiprocessing.get_context("spawn")
 MakeRace = Callable[[int, bool], Any]
 
 
-def _learning(live: LiveSettings, layout: ObservationLayout, races: Iterable[Any]) -> tuple[Learning, SharedWeights]:
-    """A learner that is fed `races` and then stops."""
+def _learning(
+    live: LiveSettings, layout: ObservationLayout, races: Iterable[Any]
+) -> tuple[Learning, list[SharedWeights]]:
+    """A learner that is fed `races` and then stops, and the weights that it shares: to explore, and to evaluate."""
     pending = list(races)
     seeds = SeedTree(live.current.run.seed)
     shared = [SharedWeights(make_network(live.current, layout, seeds), CONTEXT) for _ in range(2)]
@@ -38,7 +43,7 @@ def _learning(live: LiveSettings, layout: ObservationLayout, races: Iterable[Any
         on_race=lambda race: None,
         housekeeping=lambda: None,
     )
-    return learning, shared[0]
+    return learning, shared
 
 
 def _train_on(learning: Learning, races: Iterable[Any]) -> None:
@@ -54,6 +59,24 @@ def _train_on(learning: Learning, races: Iterable[Any]) -> None:
 def _never_stopping(live: LiveSettings, layout: ObservationLayout) -> Learning:
     learning, _ = _learning(live, layout, [object()])
     return learning
+
+
+def _edit(live: LiveSettings, **values: Any) -> None:
+    """Put settings in force, of whatever group."""
+    live.current = settings_from_flat(live.current.flat() | values)
+
+
+def _noted_updates(learning: Learning, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, float]]:
+    """Batch size and learning rate of each update from now on."""
+    update = learning.learner.update
+    noted: list[tuple[int, float]] = []
+
+    def note_and_update(batch: Any, learning_rate: float) -> Any:
+        noted.append((len(batch), learning_rate))
+        return update(batch, learning_rate)
+
+    monkeypatch.setattr(learning.learner, "update", note_and_update)
+    return noted
 
 
 def test_each_transition_is_trained_on_as_often_as_configured(
@@ -73,7 +96,7 @@ def test_the_trainers_own_loop_runs_until_the_stream_ends(
     live: LiveSettings, layout: ObservationLayout, make_race: MakeRace
 ) -> None:
     races = [make_race(60, True), make_race(41, False), make_race(5, False)]
-    learning, shared = _learning(live, layout, races)
+    learning, (shared, _) = _learning(live, layout, races)
     network = make_network(live.current, layout, SeedTree(99))
     before = shared.pull_if_newer(network, 0)
     learning.trainer.train()
@@ -123,18 +146,65 @@ def test_a_rehearsal_changes_nothing(live: LiveSettings, layout: ObservationLayo
     assert states[0] == states[1]
 
 
-def test_schedules_follow_the_frame_count(live: LiveSettings, layout: ObservationLayout, make_race: MakeRace) -> None:
-    values = {"lr_schedule": ((0, 1e-3), (100, 1e-5)), "memory_size_schedule": ((0, 80), (100, 500))}
-    agent = live.current.agent.model_copy(update={"lr_schedule": values["lr_schedule"]})
-    replay = live.current.replay.model_copy(update={"memory_size_schedule": values["memory_size_schedule"]})
-    live.current = live.current.model_copy(update={"agent": agent, "replay": replay})
+def test_schedules_follow_the_frame_count(
+    live: LiveSettings, layout: ObservationLayout, make_race: MakeRace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _edit(
+        live,
+        lr_schedule=((0, 1e-3), (100, 1e-5)),
+        gamma_schedule=((0, 0.5), (100, 0.9)),
+        memory_size_schedule=((0, 80), (100, 500)),
+    )
     learning = _never_stopping(live, layout)
+    updates = _noted_updates(learning, monkeypatch)
     _train_on(learning, [make_race(50, False)])
     assert learning.schedules.learning_rate == pytest.approx(1e-4)
+    assert {learning_rate for _, learning_rate in updates} == {learning.schedules.learning_rate}
+    assert learning.buffer.rules.gamma == pytest.approx(0.7)
     assert learning.buffer.ring.capacity == 80
     _train_on(learning, [make_race(20, False), make_race(50, False)])
     assert learning.schedules.learning_rate == pytest.approx(1e-5)
+    assert updates[-1] == (13, learning.schedules.learning_rate)
+    assert learning.buffer.rules.gamma == pytest.approx(0.9)
     assert learning.buffer.ring.capacity == 500
+
+
+def test_an_edit_reaches_the_updates_after_the_next_race(
+    live: LiveSettings, layout: ObservationLayout, make_race: MakeRace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learning = _never_stopping(live, layout)
+    updates = _noted_updates(learning, monkeypatch)
+    _train_on(learning, [make_race(60, True)])
+    assert {batch_size for batch_size, _ in updates} == {13}
+    updates.clear()
+    _edit(live, batch_size=7, adam_beta1=0.8)
+    _train_on(learning, [make_race(23, False)])
+    assert {batch_size for batch_size, _ in updates} == {7}
+    assert learning.learner.settings.adam_beta1 == 0.8
+
+
+def test_rewards_follow_their_schedules_at_the_frames_before_the_race(
+    live: LiveSettings, layout: ObservationLayout, make_race: MakeRace
+) -> None:
+    _edit(live, engineered_neoslide_reward_schedule=((0, 0.0), (100, 50.0)))
+    learning = _never_stopping(live, layout)
+    races = [make_race(50, False), make_race(37, True)]
+    expected = [
+        race_rewards(
+            race.rollout_results["state_float"],
+            race.rollout_results["meters_advanced_along_centerline"],
+            race.rollout_results.get("race_time"),
+            places=layout,
+            settings=live.current.reward,
+            engineered=EngineeredRewards(neoslide=neoslide),
+            ms_per_action=live.current.game.ms_per_action,
+        )
+        for race, neoslide in zip(races, (0.0, 25.0), strict=True)
+    ]
+    assert expected[1].max() > 20 > expected[0].max()
+    _train_on(learning, races)
+    stored = learning.buffer.ring.columns.rewards[: 50 + 37]
+    np.testing.assert_array_equal(stored, np.concatenate(expected))
 
 
 def test_a_memory_that_cannot_grow_stays_as_it_is(
@@ -159,13 +229,21 @@ def test_a_memory_that_cannot_grow_stays_as_it_is(
 
 
 def test_a_periodic_reset_changes_the_network_and_adds_training(
-    live: LiveSettings, layout: ObservationLayout, make_race: MakeRace
+    live: LiveSettings, layout: ObservationLayout, make_race: MakeRace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    update = {"reset_every_n_frames_generated": 100, "additional_transitions_after_reset": 26}
-    live.current = live.current.model_copy(update={"agent": live.current.agent.model_copy(update=update)})
+    _edit(live, reset_every_n_frames_generated=100, additional_transitions_after_reset=26)
     learning = _never_stopping(live, layout)
-    _train_on(learning, [make_race(61, False), make_race(43, False)])
-    assert learning.learner.updates == (60 * 2 + 42 * 2 + 26) // 13
+    reset_at_frames: list[int] = []
+    reset = learning.learner.reset_partially
+
+    def note_and_reset() -> None:
+        reset_at_frames.append(learning.trainer.collected_frames)
+        reset()
+
+    monkeypatch.setattr(learning.learner, "reset_partially", note_and_reset)
+    _train_on(learning, [make_race(n_states, False) for n_states in (61, 43, 60, 43)])
+    assert reset_at_frames == [61 + 43, 61 + 43 + 60 + 43]
+    assert learning.learner.updates == (2 * (60 + 42 + 59 + 42) + 2 * 26) // 13
 
 
 def test_device_names() -> None:
@@ -234,3 +312,58 @@ def test_the_target_network_moves_as_often_as_configured_whatever_the_batch(
     monkeypatch.setattr(learning.learner, "soft_update_target", moves.append)
     _train_on(learning, [make_race(61, False), make_race(43, False)])
     assert sum(moves) == learning.learner.updates * 13 // interval
+
+
+def test_collectors_explore_with_the_online_weights_and_evaluate_with_averaged_ones(
+    live: LiveSettings, layout: ObservationLayout, make_race: MakeRace
+) -> None:
+    learning, shared = _learning(live, layout, [object()])
+    learner = learning.learner
+    _train_on(learning, [make_race(60, True), make_race(35, True)])
+    assert learner.updates == 14
+    assert learner._n_averaged == 7, "at every second update, the last one among them"
+    pulled = [make_network(live.current, layout, SeedTree(seed)) for seed in (98, 99)]
+    for weights, network in zip(shared, pulled, strict=True):
+        weights.pull_if_newer(network, 0)
+    exploring, evaluating = (flatten_parameters(network) for network in pulled)
+    assert torch.equal(exploring, flatten_parameters(learner.online))
+    assert torch.equal(evaluating, flatten_parameters(learner.evaluation_network))
+    assert not torch.equal(exploring, evaluating)
+
+
+def test_errors_become_priorities(live: LiveSettings, layout: ObservationLayout, make_race: MakeRace) -> None:
+    _edit(live, prio_alpha=0.6)
+    learning = _never_stopping(live, layout)
+    _train_on(learning, [make_race(60, True)])
+    assert learning.learner.updates > 0
+    assert len(learning.buffer.storage.priorities.unique()) > 1
+
+
+def test_without_prioritized_replay_no_errors_are_noted(
+    live: LiveSettings, layout: ObservationLayout, make_race: MakeRace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _edit(live, prio_alpha=0.0)
+    learning = _never_stopping(live, layout)
+    noted: list[Any] = []
+    monkeypatch.setattr(learning.buffer, "update_priority", lambda *arguments: noted.append(arguments))
+    _train_on(learning, [make_race(60, True)])
+    assert learning.learner.updates > 0
+    assert not noted
+
+
+def test_the_test_loss_is_of_transitions_that_are_never_trained_on(
+    live: LiveSettings, layout: ObservationLayout, make_race: MakeRace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _edit(live, buffer_test_ratio=0.3, buffer_test_side_redraw_probability=1.0)
+    learning = _never_stopping(live, layout)
+    evaluate = learning.learner.evaluate
+    measured_on: list[int] = []
+
+    def note_and_evaluate(batch: Any) -> torch.Tensor:
+        measured_on.extend(batch.row_id.tolist())
+        return evaluate(batch)
+
+    monkeypatch.setattr(learning.learner, "evaluate", note_and_evaluate)
+    _train_on(learning, [make_race(60, True), make_race(41, False)])
+    assert len(measured_on) == learning.learner.updates // 3 * 13 > 0
+    assert set(measured_on) <= set(learning.buffer_test.storage.row_ids.tolist())

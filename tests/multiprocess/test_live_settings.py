@@ -105,11 +105,20 @@ def test_an_edit_made_since_the_settings_were_read_is_seen(snapshot: Path) -> No
     assert live.current.agent.adam_beta1 == 0.8
 
 
-@pytest.mark.parametrize("name", ["temporal_mini_race_duration_actions", "iqn_k", "n_steps"])
-def test_what_networks_and_rows_are_made_with_waits(snapshot: Path, name: str) -> None:
-    live = LiveSettings(snapshot, load_settings(snapshot))
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("temporal_mini_race_duration_actions", "iqn_k", "n_steps", "float_hidden_dim", "expected_reward_per_action"),
+        *("buffer_test_ratio", "cutoff_race_longer_than_ms", "rollout_slots_per_collector", "start_anywhere_spacing_m"),
+    ],
+)
+def test_what_networks_and_rows_are_made_with_waits(
+    snapshot: Path, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    live = LiveSettings(snapshot, load_settings(snapshot), is_reporter=True)
     _edit(snapshot, f"{name} = 2 * {name}")
     assert not live.refresh()
+    assert f"these settings wait for the next start: {name}" in caplog.text
 
 
 def test_a_command_that_fails_early_leaves_the_snapshot_as_it_was(snapshot: Path, repository_root: Path) -> None:

@@ -1,8 +1,10 @@
 """The supervisor restarts what dies and leaves nothing alive."""
 
+import itertools
 import multiprocessing
 import time
 from multiprocessing.process import BaseProcess
+from types import SimpleNamespace
 
 import pytest
 
@@ -81,6 +83,30 @@ def test_it_gives_up_on_a_collector_that_always_dies(monkeypatch: pytest.MonkeyP
 
     with pytest.raises(CollectorsKeepDyingError, match="died 6 times in a row"):
         check_for_a_while()
+
+
+def test_each_restart_waits_twice_as_long_as_the_one_before_up_to_half_a_minute(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = SimpleNamespace(now_s=1000.0)
+    monkeypatch.setattr(supervisor_module, "time", SimpleNamespace(monotonic=lambda: clock.now_s))
+    alive, dead = SimpleNamespace(is_alive=lambda: True), SimpleNamespace(is_alive=lambda: False, exitcode=7)
+    started_s: list[float] = []
+
+    def spawn(index: int) -> BaseProcess:
+        if index == 1:  # one that works, so that nobody gives up
+            return alive  # type: ignore[return-value]
+        started_s.append(clock.now_s)
+        return dead  # type: ignore[return-value]
+
+    supervisor = CollectorSupervisor(spawn, lambda _: None, 2, StopFlag(CONTEXT))
+    supervisor.start()
+    check_every_s = 0.5
+    for _ in range(200):
+        clock.now_s += check_every_s
+        supervisor.check()
+    delays_s = [later - earlier - check_every_s for earlier, later in itertools.pairwise(started_s)]
+    assert delays_s == [1, 2, 4, 8, 16, 30, 30]
 
 
 def test_a_collector_that_lives_long_without_a_race_keeps_failing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -173,6 +173,17 @@ def test_a_finish_counts_only_when_all_checkpoints_are_taken(straight_track):
     assert race.checkpoint_count == 1
 
 
+def test_a_checkpoint_ends_free_wheeling(straight_track):
+    race = at_start(straight_track)
+    while race.car["station_m"][0] < 10.0:
+        race.advance()
+    race.car["is_freewheeling"] = 1
+    race.advance()
+    assert race.car["is_freewheeling"][0] == 1
+    assert drive_to_event(race) == CheckpointCountChanged(1, 3)
+    assert race.car["is_freewheeling"][0] == 0
+
+
 def test_a_gate_is_passed_between_its_posts_only(pier_track):
     race = at_start(pier_track)
     race.car["position_m"][0] += (30.0, 0.0, 58.0)
@@ -290,6 +301,14 @@ def test_the_blob_says_what_the_oracle_expects(straight_track):
     assert not state.player_info.race_finished
     rebuilt = StateView(race.save_state()).rotation
     np.testing.assert_allclose(rebuilt @ rebuilt.T, np.eye(3), atol=1e-5)
+
+
+@pytest.mark.parametrize("flag", ["has_any_lateral_contact", "is_freewheeling"])
+def test_the_cars_flags_are_where_a_client_looks_for_them(straight_track, flag):
+    race = at_start(straight_track)
+    for value in (1, 0):
+        race.car[flag] = value
+        assert getattr(parse_with_oracle(race.save_state()).scene_mobil, flag) == value
 
 
 def test_blobs_of_another_track_or_shape_are_refused(straight_track, two_lap_track, pier_track):

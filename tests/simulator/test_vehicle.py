@@ -193,6 +193,20 @@ def test_a_glancing_wall_hit_costs_half_a_second_of_slow_down():
     assert abs(hit["position_m"][0, 0]) < 8.0
 
 
+def test_the_flag_of_a_wall_contact_is_up_at_the_wall_only():
+    road = straight(half_width_m=8.0)
+    car = rolling(road, 222.0, np.radians(10.0))
+    flags = []
+    for _ in range(100):
+        run(car, road, 1)
+        flags.append(int(car["has_any_lateral_contact"][0]))
+    assert flags[0] == 0
+    assert max(flags) == 1
+    car["position_m"][0, 0] = 0.0  # back to the middle of the road
+    run(car, road, 1)
+    assert car["has_any_lateral_contact"][0] == 0
+
+
 def test_wall_slow_down_ends_half_a_second_after_the_contact():
     car = rolling(PLANE, 150.0)
     car["last_lateral_contact_time_ms"] = car["clock_ms"]
@@ -241,10 +255,38 @@ def test_drive_by_surface(surface, kmh, expected_m_s2):
     assert acceleration(car, track, ticks=5) == pytest.approx(expected_m_s2, rel=0.04)
 
 
-def test_turbo_lasts_a_quarter_of_a_second_after_the_pad():
+def with_pad(pad: Surface) -> Track:
+    """Asphalt, but for a pad from 20 m to 40 m."""
     distance = np.arange(0.0, 3000.0, 0.5)
-    surface = np.where((distance > 20.0) & (distance < 40.0), Surface.TURBO, Surface.ASPHALT)
-    track = straight(half_width_m=20.0, surface=surface)
+    surface = np.where((distance > 20.0) & (distance < 40.0), pad, Surface.ASPHALT)
+    return straight(half_width_m=20.0, surface=surface)
+
+
+@pytest.mark.parametrize(
+    ("pad", "factor", "duration_s", "expected_m_s2"),
+    [(Surface.TURBO, 5.0, 0.25, 7.0 + 5.0 * 7.0), (Surface.TURBO2, 20.0, 0.1, 7.0 + 20.0 * 7.0)],
+)
+def test_what_a_turbo_pad_gives_and_for_how_long(pad, factor, duration_s, expected_m_s2):
+    track = with_pad(pad)
+    car = rolling(track, 250.0)
+    while car["station_m"][0] < 24.0:  # then all wheels are on the pad
+        run(car, track, 1)
+    assert car["turbo_boost_factor"][0] == pytest.approx(factor, rel=0.01)
+    assert car["turbo_remaining_s"][0] == pytest.approx(duration_s)
+    assert acceleration(car, track, ticks=5) == pytest.approx(expected_m_s2, rel=0.04)
+
+
+def test_a_turbo_roulette_is_a_turbo_each_time():
+    speeds = []  # the game draws 5, 7.5 or 10 for its factor; here it is always the first
+    for pad in (Surface.TURBO, Surface.TURBO_ROULETTE, Surface.TURBO_ROULETTE):
+        track = with_pad(pad)
+        speeds.append(run(rolling(track, 250.0), track, 80))
+    np.testing.assert_array_equal(speeds[1], speeds[0])
+    np.testing.assert_array_equal(speeds[2], speeds[0])
+
+
+def test_turbo_lasts_a_quarter_of_a_second_after_the_pad():
+    track = with_pad(Surface.TURBO)
     car = rolling(track, 250.0)
     speeds = run(car, track, 150)
     boosted = np.flatnonzero(np.diff(speeds) / KMH_PER_M_S / 0.01 > 20.0)
@@ -326,6 +368,58 @@ def test_spin_dies_away_in_flight():
     car["angular_velocity_rad_s"] = [2.0, 0.0, 0.0]
     run(car, PLANE, 200)
     assert 0.0 < abs(car["angular_velocity_rad_s"][0, 0]) < 1.6
+
+
+def flying(spin_rad_s: list[float]) -> np.ndarray:
+    """A level car far above the road, which left it with this spin (about left, up and forward)."""
+    car = spawn_vehicle(PLANE)
+    car["position_m"][0, 1] = 500.0
+    car["angular_velocity_rad_s"] = car["stored_angular_velocity_rad_s"] = spin_rad_s
+    return car
+
+
+def yaw_rate(car) -> float:
+    return float(car["angular_velocity_rad_s"][0, 1])
+
+
+TURNS = pytest.mark.parametrize("turn", [1.0, -1.0], ids=["left", "right"])
+"""The sign of a turn's yaw rate; steering has the other one."""
+
+
+@TURNS
+def test_steering_in_flight_holds_a_turn_or_slows_it_down(turn):
+    # What is left after 0.5 s of -0.48 (0.4 w + 0.2 w^2); steering against the turn puts 3 w in the place of w.
+    untouched, held, countered = (flying([0.0, turn, 0.0]) for _ in range(3))
+    run(untouched, PLANE, 50)
+    run(held, PLANE, 50, steer=-turn)
+    run(countered, PLANE, 50, steer=turn)
+    assert yaw_rate(untouched) == pytest.approx(0.869 * turn, abs=0.01)
+    assert yaw_rate(held) == pytest.approx(turn, abs=0.01)
+    assert yaw_rate(countered) == pytest.approx(0.545 * turn, abs=0.01)
+
+
+@TURNS
+def test_steering_with_a_turn_that_was_countered_holds_what_is_left_of_it(turn):
+    car = flying([0.0, turn, 0.0])
+    run(car, PLANE, 50, steer=turn)
+    left_over = yaw_rate(car)
+    run(car, PLANE, 50, steer=-turn)
+    assert yaw_rate(car) == pytest.approx(left_over, abs=0.01)
+
+
+@TURNS
+def test_a_turn_in_flight_beyond_half_a_turn_a_second_is_not_held(turn):
+    car = flying([0.0, 4.0 * turn, 0.0])
+    run(car, PLANE, 50, steer=-turn)
+    assert yaw_rate(car) == pytest.approx(3.14 * turn, abs=0.1)
+
+
+@pytest.mark.parametrize(("pitch_rate", "left_over"), [(1.0, 0.0), (-1.0, -1.0)], ids=["nose down", "nose up"])
+def test_braking_in_flight_stops_a_dive_and_nothing_else(pitch_rate, left_over):
+    car = flying([pitch_rate, 0.3, -0.2])
+    run(car, PLANE, 1, gas=0.0, brake=1.0)
+    for name in ("angular_velocity_rad_s", "stored_angular_velocity_rad_s"):
+        np.testing.assert_allclose(car[name][0], [left_over, 0.3, -0.2], atol=0.005, err_msg=name)
 
 
 def test_landing_on_the_roof_comes_to_rest():
