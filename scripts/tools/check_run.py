@@ -18,6 +18,7 @@ def main() -> int:
     parser.add_argument("--min-races", type=int, default=1, help="races that must have been driven")
     parser.add_argument("--max-first-race-s", type=float, default=60.0, help="the first race must end by then")
     parser.add_argument("--must-advance", action="store_true", help="later races must come further than early ones")
+    parser.add_argument("--must-finish", action="store_true", help="a greedy race must have reached the finish")
     arguments = parser.parse_args()
 
     problems = []
@@ -34,6 +35,8 @@ def main() -> int:
         print(f"mean distance: {early_m:.0f} m in the first fifth of races, {late_m:.0f} m in the last")
         if late_m <= early_m:
             problems.append("the agent does not come further than at the start")
+    if arguments.must_finish and not any(race["race_finished"] and not race["is_explo"] for race in races):
+        problems.append("no greedy race has reached the finish")
     if not (arguments.run_folder / "checkpoint.pt").is_file():
         problems.append("no checkpoint.pt")
     finished = sum(race["race_finished"] for race in races)
