@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.performance.classic_agent import ClassicNetwork
-from benchmarks.performance.learner_step import make_network
+from benchmarks.performance.learner_step import has_compiler, make_network
 from benchmarks.performance.machine import Machine
 from benchmarks.performance.measuring import (
     DEFAULT_SIZE,
@@ -21,6 +23,7 @@ from benchmarks.performance.measuring import (
 )
 from benchmarks.performance.races import N_FLOATS
 from trackmania_rl.agents.inference import Inferer
+from trackmania_rl.agents.mean_values import MeanValues
 from trackmania_rl.agents.precision import arithmetic_dtype
 from trackmania_rl.settings import Settings
 
@@ -39,7 +42,35 @@ def measure(options: Options, machine: Machine) -> list[Figure]:
         dtype = arithmetic_dtype(torch.device(options.device), in_bfloat16.agent)
         if dtype != torch.float32:
             figures += _measure(options, machine, settings, f"{name}, {str(dtype).removeprefix('torch.')}", None, dtype)
+        if options.compiled and has_compiler(options.device):
+            figures += _measure_compiled(options, settings, name)
     return figures
+
+
+def _measure_compiled(options: Options, settings: Settings, name: str) -> list[Figure]:
+    """What compiling the values would bring: beside the values as they are computed, not beside the classic way."""
+    device = torch.device(options.device)
+    values = MeanValues(make_network(settings).to(device).eval(), settings.agent.iqn_k)
+    compiled = torch.compile(values.__call__)
+    figures = []
+    for title, n in (("one state", 1), (f"{BATCH} states", BATCH)):
+        image = torch.zeros(
+            (n, 1, settings.game.image_height_px, settings.game.image_width_px), dtype=torch.uint8, device=device
+        )
+        floats = torch.randn((n, N_FLOATS), device=device)
+        with torch.inference_mode():
+            compiled(image, floats)  # compiles
+            times = times_in_turns(
+                options,
+                ours=partial(_wait_for, compiled, image, floats),
+                classic=partial(_wait_for, values, image, floats),
+            )
+        figures.append(Figure.of_times(PART, f"{name}, {title}, values compiled", times["ours"], times["classic"]))
+    return figures
+
+
+def _wait_for(values: Callable[[Tensor, Tensor], Tensor], image: Tensor, floats: Tensor) -> None:
+    values(image, floats).cpu()
 
 
 def _measure(
