@@ -139,7 +139,8 @@ def learn(arguments: argparse.Namespace, folder: RunFolder) -> None:
 
             def begin_the_run() -> None:
                 configuration.keep()
-                seeds.write_json(folder.seeds)  # by now the learner's parts have drawn theirs
+                with contextlib.suppress(OSError):  # a disk that fails is told where it matters
+                    seeds.write_json(folder.seeds)  # by now the learner's parts have drawn theirs
 
             session = count_session(folder)
             shared = share_run(settings, layout, seeds, snapshot_file)
@@ -178,7 +179,7 @@ def learn(arguments: argparse.Namespace, folder: RunFolder) -> None:
                 ),
                 view=open_terminal_view(settings.telemetry.terminal_view, settings.run.run_name),
                 should_stop=should_stop,
-                interruptible=should_stop.interruptible(),
+                interruptibly=should_stop.interruptibly,
             )
     except torch.OutOfMemoryError as error:
         raise UserError(

@@ -123,7 +123,9 @@ class RunFolder:
 
 
 def save_checkpoint(folder: Path, state: Mapping[str, Any], minimum_free_disk_mb: int) -> Path:
-    """Writes a checkpoint; the newest one becomes the previous one. Whatever fails, both stay as they were.
+    """Writes a checkpoint; the newest one becomes the previous one. Whatever fails, the newest one stays as it was.
+
+    The previous one is deleted first where the disk has room for three only without it.
 
     Args:
         folder: the run's folder.
@@ -286,15 +288,19 @@ def _write_whole(
         old_becomes: another name for a file of this name that is there already; None to replace it.
 
     Raises:
-        CheckpointError: if the disk is too full or fails; files that are there stay as they were.
+        DiskTooFullError: if the disk is too full.
+        CheckpointError: if it fails; the file that is there stays as it was.
         TypeError: if the state could not be read back.
     """
     _require_plain(state, "state")
     temporary = file.with_name(f"{file.name}.{os.getpid()}.tmp")
     try:
-        for left_behind in file.parent.glob(f"{file.name}.*.tmp"):  # by a process that was killed while it wrote
+        for left_behind in file.parent.glob(f"*{file.suffix}.*.tmp"):  # by a process that was killed while it wrote
             left_behind.unlink(missing_ok=True)
-        _require_disk(file.parent, _tensor_bytes(state), minimum_free_disk_mb)
+        needed_bytes = _tensor_bytes(state)
+        if old_becomes is not None and file.exists():
+            _make_room(old_becomes, needed_bytes + minimum_free_disk_mb * 2**20)
+        _require_disk(file.parent, needed_bytes, minimum_free_disk_mb)
         with temporary.open("wb") as opened:
             torch.save({"format_version": FORMAT_VERSION, "state": dict(state)}, opened)
             opened.flush()
@@ -342,13 +348,21 @@ def _tensor_bytes(value: Any) -> int:
     return 0
 
 
+def _make_room(replaced: Path, needed_bytes: int) -> None:
+    """Deletes a file that is about to be replaced, where the disk has room for what replaces it only without it."""
+    with contextlib.suppress(FileNotFoundError):
+        free_bytes, freed_bytes = shutil.disk_usage(replaced.parent).free, replaced.stat().st_size
+        if free_bytes < needed_bytes <= free_bytes + freed_bytes:
+            replaced.unlink()
+
+
 def _require_disk(folder: Path, needed_bytes: int, minimum_free_disk_mb: int) -> None:
     free_bytes = shutil.disk_usage(folder).free
     if free_bytes < needed_bytes + minimum_free_disk_mb * 2**20:
         raise DiskTooFullError(
             f"no checkpoint written: the disk of {folder} has {free_bytes >> 20} MB free, the checkpoint takes "
             f"{(needed_bytes >> 20) + 1} MB and minimum_free_disk_mb = {minimum_free_disk_mb} must remain; free some "
-            "space, or set checkpoint_holds_replay = False. The checkpoints written before are intact"
+            "space. The newest checkpoint is intact"
         )
 
 

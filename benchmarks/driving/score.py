@@ -186,7 +186,7 @@ def scores_each_minute(evaluations: Sequence[Mapping[str, Any]], planner_ms: int
         planner_ms: the planner's time on it.
     """
     return {
-        round(evaluation["training_s"] / 60): tuple(
+        max(1, int(evaluation["training_s"] // 60)): tuple(
             race_score(race, planner_ms) for one in evaluation["maps"] for race in one["races"]
         )
         for evaluation in evaluations

@@ -63,7 +63,7 @@ def import_run(arguments: argparse.Namespace) -> None:
         raise UserError(f"--frames {arguments.frames} must be 0 or more")
     run = read_linesight_run(arguments.run_folder)
     if arguments.frames is not None:
-        statistics = dataclasses.replace(run.statistics, frames=arguments.frames)
+        statistics = dataclasses.replace(run.statistics, frames=arguments.frames, transitions=0)  # it goes before
         run = dataclasses.replace(run, statistics=statistics)
     linesight_config = arguments.linesight_config or find_linesight_config(arguments.run_folder)
     overrides: tuple[str, ...] = ()

@@ -165,7 +165,12 @@ def test_an_interrupted_rehearsal_leaves_no_trace(make_learner, make_batch, monk
         raise KeyboardInterrupt
 
     monkeypatch.setattr(interrupted, "update", update_until_ctrl_c)
-    interrupted.rehearse_update(make_batch(seed=2), contextlib.suppress(KeyboardInterrupt))
+
+    def interruptibly(work):
+        with contextlib.suppress(KeyboardInterrupt):
+            work()
+
+    interrupted.rehearse_update(make_batch(seed=2), interruptibly)
     assert bytes_of(interrupted) == bytes_of(other)
 
 

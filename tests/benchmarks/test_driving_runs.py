@@ -226,7 +226,7 @@ def test_the_report_joins_seeds_and_tracks(run, repository_root, yardsticks, tmp
         final = {"maps": [{"races": [{"race_finished": True, "race_time_ms": 24_000}] * 2}]} if seed == 3 else None
         blind = {"blind-0.5-7-9": {"share_of_maps_finished": 1 / seed}} if track == "ring" else {}
         driven = [{"race_finished": i < 4, "race_time_ms": 10_000 * (i + seed)} for i in range(1, 5)]
-        each_minute = [{"training_s": 119.6, "maps": [{"races": driven}]}] if variant == "other" else []
+        each_minute = [{"training_s": 120.3, "maps": [{"races": driven}]}] if variant == "other" else []
         measured.append(MeasuredRun.judge(write_note(one), races, yardsticks[track], 2, final, blind, each_minute))
     groups = group_runs(measured)
     assert [(group.track, group.variant, group.summary.n_seeds) for group in groups] == [

@@ -136,7 +136,8 @@ def test_a_port_that_stays_taken_is_told_in_time(make_player, monkeypatch):
 
 
 def test_a_game_that_becomes_slow_is_replaced_between_races(make_player, caplog):
-    player = make_player("slow@race=12,factor=12", game_reboot_below_speed_share=0.3)
+    # Well above the twelfth, and below what other work on the machine makes of these short races.
+    player = make_player("slow@race=12,factor=12", game_reboot_below_speed_share=0.12)
     races = [player.race() for _ in range(30)]
     assert all(race.stats["race_finished"] for race in races)
     assert player.manager.game_starts == 2

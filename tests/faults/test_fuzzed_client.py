@@ -14,7 +14,7 @@ import pytest
 
 from trackmania_rl.features import FeatureBuilder, ObservationLayout
 from trackmania_rl.protocol.messages import KeyState
-from trackmania_rl.tmi_interaction.race_machine import LATEST_FINISH_MS, RaceEnd, RaceMachine
+from trackmania_rl.tmi_interaction.race_machine import LATEST_FINISH_ACTIONS, RaceEnd, RaceMachine
 from trackmania_rl.tmi_interaction.tminterface2 import TMInterface
 from trackmania_rl.tmi_interaction.transport import GameError, GameTimeoutError
 from trackmania_rl.track.game_map import GameMap
@@ -143,7 +143,7 @@ def fuzz_races(game, machine_of, straight_map, seed):
                 before, seen = seen, machine.step(draw.randrange(12))
                 n_steps += 1
             if seen.is_finished:
-                assert -50 < seen.race_time_ms - before.race_time_ms <= LATEST_FINISH_MS
+                assert -50 < seen.race_time_ms - before.race_time_ms <= 50 * LATEST_FINISH_ACTIONS
     assert time.monotonic() - began_s < 30, f"seed {seed}"
     return n_steps
 

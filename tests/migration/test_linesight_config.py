@@ -215,6 +215,37 @@ def test_values_that_take_code_are_not_those_set_before(full_size_config, tmp_pa
     )
 
 
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "batch_size *= 2",
+        "batch_size = other = 3",
+        "batch_size, other = 3, 4",
+        "if is_linux:\n    batch_size = 3",
+        "for batch_size in range(3):\n    pass",
+        "batch_size.append(3)",
+        "batch_size[0] = 3",
+    ],
+)
+def test_a_value_that_another_statement_may_change_is_told_not_taken(full_size_config, tmp_path, statement):
+    assert taken_over(f"batch_size = 9\n{statement}", full_size_config, tmp_path) == (
+        {},
+        ["batch_size: its value takes code, which is not run"],
+    )
+
+
+def test_names_within_a_function_and_annotations_change_nothing(full_size_config, tmp_path):
+    text = "batch_size: int = 9\ndef other():\n    batch_size = 3\n"
+    assert taken_over(text, full_size_config, tmp_path) == ({"batch_size": 9}, [])
+
+
+def test_entries_of_the_map_cycle_that_are_none_are_told(full_size_config, tmp_path):
+    text = "map_cycle = [repeat(('map5', 'map5.Gbx', 'map5_0.5m.npy', True, True), 4), 'map6']"
+    taken, problems = taken_over(text, full_size_config, tmp_path)
+    assert [entry["map_name"] for entry in taken["map_cycle"]] == ["map5"]
+    assert problems == ["map_cycle: 1 entries are no repeat((name, map, line, ...), times) and left out"]
+
+
 def test_the_documentation_lists_all_other_names(repository_root):
     rows = (repository_root / "docs" / "migration.rst").read_text(encoding="utf-8").splitlines()
     for name, here in NAMES_HERE.items():

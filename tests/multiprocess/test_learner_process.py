@@ -63,7 +63,7 @@ class Rig:
     def while_training(self, do: Callable[[], None]) -> None:
         self.asked.trainer.train.side_effect = do
 
-    def run(self, interruptible: Any = None) -> None:
+    def run(self, interruptibly: Any = None) -> None:
         surroundings: dict[str, Any] = {
             "live": self.live,
             **dict.fromkeys(("network", "layout", "seeds"), object()),
@@ -73,7 +73,7 @@ class Rig:
             "monitor": self.monitor,
             "view": NotedView(self.asked.view),
             "should_stop": self.asked.should_stop,
-            "interruptible": interruptible,
+            "interruptibly": interruptibly,
         }
         learner_process_fn(**surroundings)
 
@@ -172,11 +172,10 @@ def test_however_training_ends_everything_is_closed_in_order(rig: Rig, failing: 
 def test_the_update_is_compiled_while_collectors_start_unless_the_run_is_to_end(rig: Rig, is_to_end: bool) -> None:
     rig.edit(use_torch_compile=True)
     rig.asked.should_stop.return_value = is_to_end
-    interruptible = contextlib.nullcontext()
-    rig.run(interruptible)
+    rig.run(rig.asked.interruptibly)
     asked = [name for name in rig.asked_in_order if name in ("supervisor.start", "rehearse", "trainer.train")]
     if is_to_end:
         assert asked == ["supervisor.start", "trainer.train"]
     else:
         assert asked == ["supervisor.start", "rehearse", "trainer.train"]
-        rig.asked.rehearse.assert_called_once_with(interruptible)
+        rig.asked.rehearse.assert_called_once_with(rig.asked.interruptibly)

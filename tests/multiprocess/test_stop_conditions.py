@@ -1,6 +1,6 @@
 """When a training ends, and what a signal does meanwhile."""
 
-import os
+import contextlib
 import signal
 
 import pytest
@@ -38,36 +38,54 @@ def test_limits_end_a_run(run, should_stop):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_first_signal_asks_for_the_end_and_interrupts_nothing(should_stop, number):
-    os.kill(os.getpid(), number)
+    signal.raise_signal(number)
     assert should_stop()
 
 
 def test_a_second_ctrl_c_interrupts_at_once_but_a_second_sigterm_does_not(should_stop):
-    os.kill(os.getpid(), signal.SIGINT)
-    os.kill(os.getpid(), signal.SIGTERM)
+    signal.raise_signal(signal.SIGINT)
+    signal.raise_signal(signal.SIGTERM)
     with pytest.raises(KeyboardInterrupt):
-        os.kill(os.getpid(), signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
     assert should_stop()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_what_is_interruptible_is_left_at_the_first_signal(should_stop, number):
+def test_what_is_done_interruptibly_is_left_at_the_first_signal(should_stop, number):
     done = []
-    with should_stop.interruptible():
+
+    def work():
         done.append("before")
         try:
-            os.kill(os.getpid(), number)
+            signal.raise_signal(number)
         except Exception:
             done.append("swallowed")
         done.append("after")
+
+    should_stop.interruptibly(work)
     assert done == ["before"]
     assert should_stop()
+    should_stop.interruptibly(work)
+    assert done == ["before"], "it is not begun any more"
+
+
+def test_where_the_first_signal_is_swallowed_another_one_helps(should_stop):
+    done = []
+
+    def work():
+        with contextlib.suppress(KeyboardInterrupt):  # as the interpreter does in a finalizer
+            signal.raise_signal(signal.SIGTERM)
+        done.append("swallowed")
+        signal.raise_signal(signal.SIGTERM)
+        done.append("after")
+
+    should_stop.interruptibly(work)
+    assert done == ["swallowed"]
 
 
 def test_what_comes_after_is_interrupted_by_a_second_ctrl_c_only(should_stop):
-    with should_stop.interruptible():
-        pass
-    os.kill(os.getpid(), signal.SIGINT)
+    should_stop.interruptibly(lambda: None)
+    signal.raise_signal(signal.SIGINT)
     assert should_stop()
-    with pytest.raises(KeyboardInterrupt), should_stop.interruptible():
-        os.kill(os.getpid(), signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -31,6 +30,9 @@ from trackmania_rl.agents.quantile_part import Workspace, portions, quantile_par
 from trackmania_rl.agents.radam import FlatRAdam
 from trackmania_rl.agents.recorded_step import RecordedStep
 from trackmania_rl.settings import AgentSettings
+
+CarryOut = Callable[[Callable[[], object]], object]
+"""Calls the function that it is given."""
 
 AVERAGE_SPANS_ONE_IN = 10
 """Early on, averaged weights span the last one in so many publications."""
@@ -156,18 +158,17 @@ class IQNLearner:
         self.updates += 1
         return metrics
 
-    def rehearse_update(self, batch: Any, interruptible: AbstractContextManager[None] | None = None) -> None:
+    def rehearse_update(self, batch: Any, carry_out: CarryOut = lambda work: work()) -> None:
         """Make an update and take it back, so that what the first one compiles or records is ready.
 
         Args:
             batch: what `update` will be given, with any content.
-            interruptible: entered for the update itself, which may be interrupted there; it is taken back even so.
+            carry_out: is given the update as a function to call, and may interrupt it.
         """
         before = copy.deepcopy(self.state_dict())
         try:
-            with interruptible or nullcontext():
-                self.update(batch, learning_rate=0.0)
-        finally:  # for then comes the last checkpoint
+            carry_out(lambda: self.update(batch, learning_rate=0.0))
+        finally:  # also if it was interrupted: a checkpoint is written after that
             self.load_state_dict(before)
 
     @torch.no_grad()

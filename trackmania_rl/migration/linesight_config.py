@@ -113,11 +113,29 @@ def read_linesight_config(file: Path) -> dict[str, Any]:
         match node:
             case ast.Assign(targets=[ast.Name(id=name)], value=value):
                 _set(values, name, value)
+            case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
+                _set(values, name, value)
             case ast.AugAssign(target=ast.Name(id=name), op=ast.Add(), value=value) if name in values:
                 _set(values, name, ast.BinOp(ast.Name(name), ast.Add(), value))
+            case ast.FunctionDef() | ast.ClassDef():
+                pass  # what is set in there has no effect here
             case _:
-                pass
+                values |= dict.fromkeys(_names_touched(node), NOT_WORKED_OUT)
     return values
+
+
+def _names_touched(statement: ast.stmt) -> set[str]:
+    """The names that a statement of any other form may change: those it sets, and those whose methods it calls."""
+    names = set()
+    for node in ast.walk(statement):
+        match node:
+            case ast.Name(id=name, ctx=ast.Store()):
+                names.add(name)
+            case ast.Call(func=ast.Attribute(value=ast.Name(id=name))):
+                names.add(name)
+            case ast.Subscript(value=ast.Name(id=name), ctx=ast.Store()):
+                names.add(name)
+    return names
 
 
 def settings_from_linesight(values: Mapping[str, Any], base: Settings) -> tuple[dict[str, Any], list[str]]:
@@ -134,14 +152,18 @@ def settings_from_linesight(values: Mapping[str, Any], base: Settings) -> tuple[
     plain = {name: value for name, value in values.items() if value is not NOT_WORKED_OUT}
     wanted = {NAMES_HERE.get(name, name): value for name, value in plain.items()}
     wanted |= _memory_schedules(plain.get("memory_size_schedule"))
-    wanted |= _map_cycle(plain.get("map_cycle"))
-    wanted |= _image_shift(plain)
+    maps, n_maps_left_out = _map_cycle(plain.get("map_cycle"))
+    wanted |= maps | _image_shift(plain)
     if wanted.get("reset_every_n_frames_generated", 0) > NEVER_RESETS_FRAMES:
         wanted["reset_every_n_frames_generated"] = 0
     wanted = {name: value for name, value in wanted.items() if name in known and name not in OURS_ALONE}
     taken, problems = _what_fits(known, wanted)
     changed = settings_from_flat(known | taken).flat()
     changes = {name: value for name, value in taken.items() if changed[name] != known[name]}
+    if n_maps_left_out > 0:
+        problems.append(
+            f"map_cycle: {n_maps_left_out} entries are no repeat((name, map, line, ...), times) and left out"
+        )
     return changes, problems + _needing_code(values, known) + _without_counterpart(plain, known)
 
 
@@ -243,9 +265,9 @@ def _memory_schedules(schedule: object) -> dict[str, Any]:
     return {"memory_size_schedule": tuple(sizes), "memory_size_start_learn_schedule": tuple(starts)}
 
 
-def _map_cycle(cycle: object) -> dict[str, Any]:
-    """Linesight's cycle of `repeat((name, map, line, is_explo, fill_buffer), times)` as ours."""
-    entries = []
+def _map_cycle(cycle: object) -> tuple[dict[str, Any], int]:
+    """Linesight's cycle of `repeat((name, map, line, is_explo, fill_buffer), times)` as ours; how many are none."""
+    entries, n_left_out = [], 0
     for entry in cycle if isinstance(cycle, tuple) else ():
         match entry:
             case {"repeat": (str() as name, str() as map_path, str() as line, is_explo, fill_buffer), "times": times}:
@@ -259,7 +281,9 @@ def _map_cycle(cycle: object) -> dict[str, Any]:
                         "repeat": times,
                     }
                 )
-    return {"map_cycle": tuple(entries)} if entries else {}
+            case _:
+                n_left_out += 1
+    return ({"map_cycle": tuple(entries)} if entries else {}), n_left_out
 
 
 def _image_shift(plain: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +15,7 @@ import torch
 from torchrl.trainers import Trainer
 
 from trackmania_rl.agents.iqn import IQN_Network
-from trackmania_rl.agents.learner import IQNLearner
+from trackmania_rl.agents.learner import CarryOut, IQNLearner
 from trackmania_rl.agents.shared_weights import SharedWeights
 from trackmania_rl.buffer_utilities import MiniRaceReplayBuffer, make_buffers
 from trackmania_rl.experience_replay.placement import pick_replay_device
@@ -63,13 +62,13 @@ class Learning:
     test_loss: MeasureTestLoss
     publish: PublishWeights
 
-    def rehearse(self, interruptible: AbstractContextManager[None] | None = None) -> None:
+    def rehearse(self, carry_out: CarryOut = lambda work: work()) -> None:
         """Compile what the first update needs; nothing else changes. It takes a while, and needs no race.
 
         Args:
-            interruptible: entered while it is compiled, which may be interrupted there.
+            carry_out: is given the compiling as a function to call, and may interrupt it.
         """
-        self.learner.rehearse_update(self.buffer.blank_batch(), interruptible)
+        self.learner.rehearse_update(self.buffer.blank_batch(), carry_out)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where `trainer.state_dict()` was taken.

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 
 import torch
 
 from trackmania_rl.agents.iqn import IQN_Network
+from trackmania_rl.agents.learner import CarryOut
 from trackmania_rl.agents.threads import pick_learner_threads
 from trackmania_rl.features import ObservationLayout
 from trackmania_rl.multiprocess.learner import build_learning
@@ -35,11 +36,11 @@ def learner_process_fn(
     monitor: RunMonitor,
     view: TerminalView,
     should_stop: Callable[[], bool],
-    interruptible: AbstractContextManager[None] | None = None,
+    interruptibly: CarryOut = lambda work: work(),
 ) -> None:
     """Learn until `should_stop()`; then end the collectors and write a last checkpoint.
 
-    Inside `interruptible` the update is compiled, which would let a stop wait.
+    The update is compiled by `interruptibly`, since it would let a stop wait.
 
     Raises:
         CheckpointError: if the run's checkpoint cannot be read or does not fit.
@@ -86,5 +87,5 @@ def learner_process_fn(
         at_end.callback(shared.stop_requested.set)  # so that collectors end while the checkpoint is written
         supervisor.start()
         if settings.run.use_torch_compile and not should_stop():
-            learning.rehearse(interruptible)  # the collectors start and compile meanwhile
+            learning.rehearse(interruptibly)  # the collectors start and compile meanwhile
         learning.trainer.train()

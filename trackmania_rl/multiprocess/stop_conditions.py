@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from types import FrameType
 
 
 class StopRequested(KeyboardInterrupt):
-    """Leaves what is `interruptible`; no `except Exception` on the way, as in torch's compiler, holds it up."""
+    """Leaves what is done `interruptibly`; no `except Exception` on the way, as in torch's compiler, holds it up."""
 
 
 class StopConditions:
@@ -40,12 +39,13 @@ class StopConditions:
         """Whether the run is to end."""
         return self._is_requested or self._clock() > self._max_wall_s or self._frames_total() >= self._max_frames
 
-    @contextmanager
-    def interruptible(self) -> Iterator[None]:
-        """What is long and does not ask whether to stop is left at the first signal; the run then ends in order."""
-        self._is_interruptible = True
+    def interruptibly(self, work: Callable[[], object]) -> None:
+        """Do what is long and does not ask whether to stop: it is left at the first signal, and not begun after one."""
         try:
-            yield
+            self._is_interruptible = True
+            if not self._is_requested:
+                work()
+            self._is_interruptible = False  # here already, so that no signal comes between `try` and `finally`
         except StopRequested:
             pass
         finally:
@@ -53,7 +53,7 @@ class StopConditions:
 
     def _on_signal(self, number: int, _: FrameType | None) -> None:
         is_first, self._is_requested = not self._is_requested, True
-        if is_first and self._is_interruptible:
+        if self._is_interruptible and (is_first or number == signal.SIGTERM):
             raise StopRequested
         if not is_first and number == signal.SIGINT:
             raise KeyboardInterrupt

@@ -38,8 +38,8 @@ log = logging.getLogger(__name__)
 
 MAX_IGNORED_REPORTS: Final = 1000
 """Reports in a row that bring no decision nearer, before the game is taken to be broken."""
-LATEST_FINISH_MS: Final = 1000
-"""Longest time from the last decision to a finish: twenty actions, as steps may come late."""
+LATEST_FINISH_ACTIONS: Final = 20
+"""Longest time from the last decision to a finish, in actions: one, but steps may come late."""
 
 
 class Observation(NamedTuple):
@@ -305,7 +305,7 @@ class RaceMachine:
         is_time_known = len(times_ms) > 0 and times_ms[-1] >= 0
         clock_ms = int(times_ms[-1]) if is_time_known else state.race_time_ms
         since_decision_ms = clock_ms - self._race.clock_ms
-        if not -self.settings.ms_per_action < since_decision_ms <= LATEST_FINISH_MS:
+        if not -1 < since_decision_ms / self.settings.ms_per_action <= LATEST_FINISH_ACTIONS:
             raise GameProtocolError(
                 f"a finish at {clock_ms} ms, but the last decision was at {self._race.clock_ms} ms of the race"
             )
