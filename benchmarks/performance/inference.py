@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 import numpy as np
 import torch
-from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.performance.classic_agent import ClassicNetwork
@@ -48,29 +46,28 @@ def measure(options: Options, machine: Machine) -> list[Figure]:
 
 
 def _measure_compiled(options: Options, settings: Settings, name: str) -> list[Figure]:
-    """What compiling the values would bring: beside the values as they are computed, not beside the classic way."""
+    """The network's plain form compiled, beside the values as they are computed for playing (not the classic way)."""
     device = torch.device(options.device)
-    values = MeanValues(make_network(settings).to(device).eval(), settings.agent.iqn_k)
-    compiled = torch.compile(values.__call__)
+    network = make_network(settings).to(device).eval()
+    k = settings.agent.iqn_k
+    cosines = network.cosines((torch.arange(k, device=device) + 0.5) / k)
+    compiled = torch.compile(network.values)
+    values = MeanValues(network, k)
+    image_size_px = (settings.game.image_height_px, settings.game.image_width_px)
     figures = []
     for title, n in (("one state", 1), (f"{BATCH} states", BATCH)):
-        image = torch.zeros(
-            (n, 1, settings.game.image_height_px, settings.game.image_width_px), dtype=torch.uint8, device=device
-        )
+        image = torch.zeros((n, 1, *image_size_px), dtype=torch.uint8, device=device)
         floats = torch.randn((n, N_FLOATS), device=device)
-        with torch.inference_mode():
-            compiled(image, floats)  # compiles
+        with torch.no_grad():
+            compiled(image, floats, cosines)  # compiles
             times = times_in_turns(
                 options,
-                ours=partial(_wait_for, compiled, image, floats),
-                classic=partial(_wait_for, values, image, floats),
+                ours=partial(compiled, image, floats, cosines),
+                classic=partial(values, image, floats),
             )
-        figures.append(Figure.of_times(PART, f"{name}, {title}, values compiled", times["ours"], times["classic"]))
+        name_of_figure = f"{name}, {title}: the plain form compiled, beside ours"
+        figures.append(Figure.of_times(PART, name_of_figure, times["ours"], times["classic"]))
     return figures
-
-
-def _wait_for(values: Callable[[Tensor, Tensor], Tensor], image: Tensor, floats: Tensor) -> None:
-    values(image, floats).cpu()
 
 
 def _measure(
