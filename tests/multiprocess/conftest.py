@@ -1,5 +1,6 @@
 """A tiny configuration with distinct sizes (so that a swapped axis fails), and made-up races that fit it."""
 
+import multiprocessing
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,9 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from trackmania_rl.agents.shared_weights import SharedWeights
 from trackmania_rl.feature_kernel import CAR_COLUMNS
 from trackmania_rl.features import ObservationLayout
+from trackmania_rl.multiprocess.learner import Learning, build_learning
 from trackmania_rl.multiprocess.live_settings import LiveSettings, write_snapshot
+from trackmania_rl.multiprocess.run_network import make_network
+from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import load_settings
 
 TINY = (
@@ -65,6 +70,27 @@ def live(tmp_path: Path, repository_root: Path) -> LiveSettings:
 @pytest.fixture
 def layout(live: LiveSettings) -> ObservationLayout:
     return ObservationLayout.from_settings(live.current.observation)
+
+
+@pytest.fixture
+def make_learning(live: LiveSettings, layout: ObservationLayout) -> Callable[..., Learning]:
+    """`make_learning(seed=1, part=..., ...)` gives a learner that no race reaches, with some of its parts replaced."""
+
+    def make(seed: int = 1, **parts: Any) -> Learning:
+        seeds, context = SeedTree(seed), multiprocessing.get_context("spawn")
+        network, *others = (make_network(live.current, layout, seeds) for _ in range(3))
+        explorer, evaluator = (SharedWeights(other, context) for other in others)
+        all_parts: dict[str, Any] = {
+            "exploration_weights": explorer,
+            "evaluation_weights": evaluator,
+            "receive": lambda: None,
+            "should_stop": lambda: True,
+            "on_race": lambda race: None,
+            "housekeeping": lambda: None,
+        }
+        return build_learning(live, network, layout, seeds, **(all_parts | parts))
+
+    return make
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import errno
 import logging
-import multiprocessing
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,11 +12,10 @@ import torch
 
 from trackmania_rl import checkpoints
 from trackmania_rl.agents.learner import IQNLearner
-from trackmania_rl.agents.shared_weights import SharedWeights
 from trackmania_rl.checkpoints import CheckpointError, RunFolder, load_checkpoint, read_checkpoint, save_checkpoint
 from trackmania_rl.features import ObservationLayout
 from trackmania_rl.multiprocess import monitor as monitor_module
-from trackmania_rl.multiprocess.learner import Learning, build_learning
+from trackmania_rl.multiprocess.learner import Learning
 from trackmania_rl.multiprocess.live_settings import LiveSettings
 from trackmania_rl.multiprocess.monitor import RunMonitor
 from trackmania_rl.multiprocess.run_network import make_network
@@ -118,10 +116,10 @@ def test_only_a_race_faster_than_all_before_is_kept(live: LiveSettings, make_rac
 class MonitoredRun:
     """A run whose training clock is set by hand: 100 frames a second."""
 
-    def __init__(self, live: LiveSettings, layout: ObservationLayout, folder: RunFolder, attached_s: float) -> None:
+    def __init__(self, live: LiveSettings, learning: Learning, folder: RunFolder, attached_s: float) -> None:
         self._now_s = attached_s
         self.folder = folder
-        self.learning = _learning(live, layout)
+        self.learning = learning
         statistics = TrainingStatistics(lambda: self._now_s)
         self.monitor = RunMonitor(live, folder, statistics, CommandClock(), 1, {}, lambda: 0.0)
         self.monitor.attach(self.learning)
@@ -136,24 +134,6 @@ class MonitoredRun:
         return sorted(file.name for file in self.folder.drivers.glob("*"))
 
 
-def _learning(live: LiveSettings, layout: ObservationLayout) -> Learning:
-    seeds = SeedTree(1)
-    context = multiprocessing.get_context("spawn")
-    exploration, evaluation = (SharedWeights(make_network(live.current, layout, seeds), context) for _ in range(2))
-    return build_learning(
-        live,
-        make_network(live.current, layout, seeds),
-        layout,
-        seeds,
-        exploration_weights=exploration,
-        evaluation_weights=evaluation,
-        receive=lambda: None,
-        should_stop=lambda: True,
-        on_race=lambda race: None,
-        housekeeping=lambda: None,
-    )
-
-
 def _edit(live: LiveSettings, **values: Any) -> None:
     """Put settings in force, of whatever group."""
     live.current = settings_from_flat(live.current.flat() | values)
@@ -161,7 +141,7 @@ def _edit(live: LiveSettings, **values: Any) -> None:
 
 @pytest.fixture
 def attach_run(
-    live: LiveSettings, layout: ObservationLayout, tmp_path: Path, writers: list[Writer]
+    live: LiveSettings, make_learning: Callable[..., Learning], tmp_path: Path, writers: list[Writer]
 ) -> Iterator[Callable[..., MonitoredRun]]:
     """`attach_run(attached_s=65.0, name=value, ...)` takes a run up, which writes what the settings ask for only."""
     runs: list[MonitoredRun] = []
@@ -170,7 +150,7 @@ def attach_run(
 
     def attach(attached_s: float = 0.0, **settings: Any) -> MonitoredRun:
         _edit(live, **(quiet | settings))
-        runs.append(MonitoredRun(live, layout, RunFolder.create(tmp_path, "run"), attached_s))
+        runs.append(MonitoredRun(live, make_learning(), RunFolder.create(tmp_path, "run"), attached_s))
         return runs[-1]
 
     yield attach

@@ -1,21 +1,15 @@
 """Prioritized replay: which transitions of a batch get a new priority."""
 
-import multiprocessing
 from typing import Any
 
 import pytest
 import torch
 
 from trackmania_rl.agents.learner import UpdateMetrics
-from trackmania_rl.agents.shared_weights import SharedWeights
-from trackmania_rl.features import ObservationLayout
-from trackmania_rl.multiprocess.learner import Learning, build_learning
+from trackmania_rl.multiprocess.learner import Learning
 from trackmania_rl.multiprocess.live_settings import LiveSettings
-from trackmania_rl.multiprocess.run_network import make_network
 from trackmania_rl.policy import ELAPSED_ACTIONS_FLOAT
-from trackmania_rl.seeds import SeedTree
 
-CONTEXT = multiprocessing.get_context("spawn")
 ELAPSED_ACTIONS = torch.tensor([0.0, 59.0, 60.0, 99.0, 12.0, 61.0, 58.0])
 ERRORS = torch.tensor([3.0, 5.0, 7.0, 9.0, 11.0, 13.0, 15.0])
 PRIORITY_AT_FIRST = 1.0
@@ -27,26 +21,10 @@ def _edit(live: LiveSettings, min_horizon: int | None) -> None:
 
 
 @pytest.fixture
-def learning(
-    live: LiveSettings, layout: ObservationLayout, make_race: Any, monkeypatch: pytest.MonkeyPatch
-) -> Learning:
+def learning(live: LiveSettings, make_learning: Any, make_race: Any, monkeypatch: pytest.MonkeyPatch) -> Learning:
     """A learner with one race, whose updates have the errors `ERRORS`."""
     _edit(live, min_horizon=3)
-    seeds = SeedTree(1)
-    network, *others = (make_network(live.current, layout, seeds) for _ in range(3))
-    explorer, evaluator = (SharedWeights(other, CONTEXT) for other in others)
-    learning = build_learning(
-        live,
-        network,
-        layout,
-        seeds,
-        exploration_weights=explorer,
-        evaluation_weights=evaluator,
-        receive=lambda: None,
-        should_stop=lambda: True,
-        on_race=lambda race: None,
-        housekeeping=lambda: None,
-    )
+    learning = make_learning()
     learning.trainer._process_batch_hook(make_race(40, False))
     metrics = UpdateMetrics(torch.tensor(1.0), torch.tensor(2.0), torch.tensor(4.0), ERRORS)
     monkeypatch.setattr(learning.learner, "update", lambda batch, learning_rate: metrics)

@@ -1,18 +1,15 @@
 """The run's network, and that what learns with it follows from the run's seed."""
 
-import multiprocessing
+from collections.abc import Callable
 
 import torch
 
 from trackmania_rl.agents.flat_parameters import flatten_parameters
-from trackmania_rl.agents.shared_weights import SharedWeights
 from trackmania_rl.features import ObservationLayout
-from trackmania_rl.multiprocess.learner import build_learning
+from trackmania_rl.multiprocess.learner import Learning
 from trackmania_rl.multiprocess.live_settings import LiveSettings
 from trackmania_rl.multiprocess.run_network import make_network
 from trackmania_rl.seeds import SeedTree
-
-CONTEXT = multiprocessing.get_context("spawn")
 
 
 def test_the_network_reads_the_floats_and_their_waves(live: LiveSettings, layout: ObservationLayout) -> None:
@@ -27,21 +24,9 @@ def test_the_seed_decides_on_the_networks_first_weights(live: LiveSettings, layo
     assert not torch.equal(one, other)
 
 
-def test_the_seed_decides_on_what_learner_and_replay_memory_draw(live: LiveSettings, layout: ObservationLayout) -> None:
+def test_the_seed_decides_on_what_learner_and_replay_memory_draw(make_learning: Callable[..., Learning]) -> None:
     def random_states(seed: int) -> list[bytes]:
-        seeds = SeedTree(seed)
-        learning = build_learning(
-            live,
-            make_network(live.current, layout, seeds),
-            layout,
-            seeds,
-            exploration_weights=SharedWeights(make_network(live.current, layout, seeds), CONTEXT),
-            evaluation_weights=SharedWeights(make_network(live.current, layout, seeds), CONTEXT),
-            receive=lambda: None,
-            should_stop=lambda: True,
-            on_race=lambda race: None,
-            housekeeping=lambda: None,
-        )
+        learning = make_learning(seed)
         generators = (learning.learner._generator, learning.buffer.generator)
         return [generator.get_state().numpy().tobytes() for generator in generators]
 
