@@ -48,7 +48,6 @@ from trackmania_rl.errors import UserError
 from trackmania_rl.simulator.scripted_driver import CAREFUL_DRIVER, FAST_DRIVER, DriverSettings
 from trackmania_rl.simulator.track_file import load_track
 
-PROJECT: Final = FOLDER.parent.parent
 SHIPPED_TRACKS: Final = ("valley", "speedway", "hills", "kart", "rally", "jump", "ring")
 
 DRIVES_OF_TUNING: Final = 1200

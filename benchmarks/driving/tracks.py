@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from trackmania_rl.simulator.track_file import find_track_file
-from trackmania_rl.track.generated_maps import write_generated_track
+from trackmania_rl.track.generated_maps import write_in_folder
 from trackmania_rl.track.named_maps import recipes_of
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -27,8 +27,5 @@ def find_tracks(names: Sequence[str], generated_tracks: Path) -> list[Path]:
         recipes = recipes_of(name)
         if not recipes:
             files.append(find_track_file(name, PROJECT / "maps"))
-        for recipe in recipes:
-            file = generated_tracks.resolve() / f"{recipe.name}.toml"
-            write_generated_track(recipe, file)
-            files.append(file)
+        files += [write_in_folder(recipe, generated_tracks) for recipe in recipes]
     return files

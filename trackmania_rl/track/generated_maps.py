@@ -109,6 +109,17 @@ def first_recipes(generator: GeneratorSettings, n_tracks: int) -> list[TrackReci
     return [TrackRecipe(generator.first_seed + k, float(difficulty)) for k, difficulty in enumerate(difficulties)]
 
 
+def write_in_folder(recipe: TrackRecipe, folder: Path) -> Path:
+    """Write a recipe's track under its own name, once more if it is there; returns the track file.
+
+    Raises:
+        UserError: if it cannot be written.
+    """
+    track_file = folder.resolve() / f"{recipe.name}.toml"
+    write_generated_track(recipe, track_file)
+    return track_file
+
+
 def write_generated_track(recipe: TrackRecipe, track_file: Path) -> None:
     """Make a recipe's track and write it; its line lies beside it.
 

@@ -13,7 +13,7 @@ from trackmania_rl.errors import UserError
 from trackmania_rl.settings import MapEntry, Settings
 from trackmania_rl.simulator.track_file import find_track_file, reference_line_file
 from trackmania_rl.simulator.track_generator import TrackRecipe
-from trackmania_rl.track.generated_maps import first_recipes, write_generated_track
+from trackmania_rl.track.generated_maps import first_recipes, write_in_folder
 
 TRACKS_OF_A_GENERATOR: Final = 10
 """So many tracks stand for a generator of the map cycle."""
@@ -48,7 +48,7 @@ def map_entries(
                 continue
             recipes = first_recipes(generator, TRACKS_OF_A_GENERATOR)
         if recipes:
-            entries += [_entry_of_recipe(recipe, tracks_folder) for recipe in recipes]
+            entries += [_entry_of_track(write_in_folder(recipe, tracks_folder)) for recipe in recipes]
             continue
         try:
             track_file = find_track_file(name, maps_folder)
@@ -74,13 +74,6 @@ def recipes_of(name: str) -> list[TrackRecipe]:
     if not first <= last < first + MOST_GENERATED_TRACKS:
         raise UserError(f"{name}: the first seed comes first, and {MOST_GENERATED_TRACKS} tracks at most are driven")
     return [TrackRecipe(seed, float(match[1])) for seed in range(first, last + 1)]
-
-
-def _entry_of_recipe(recipe: TrackRecipe, folder: Path) -> MapEntry:
-    """A generated track as a line of a map cycle; its files are written again."""
-    track_file = folder.resolve() / f"{recipe.name}.toml"
-    write_generated_track(recipe, track_file)
-    return _entry_of_track(track_file)
 
 
 def _entry_of_track(track_file: Path) -> MapEntry:
