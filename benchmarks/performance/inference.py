@@ -50,19 +50,20 @@ def _measure_compiled(options: Options, settings: Settings, name: str) -> list[F
     device = torch.device(options.device)
     network = make_network(settings).to(device).eval()
     k = settings.agent.iqn_k
-    cosines = network.cosines((torch.arange(k, device=device) + 0.5) / k)
-    compiled = torch.compile(network.values)
+    midpoints = (torch.arange(k, device=device) + 0.5) / k
+    compiled = torch.compile(lambda image, floats, tau: network(image, floats, tau).mean(dim=1))
     values = MeanValues(network, k)
     image_size_px = (settings.game.image_height_px, settings.game.image_width_px)
     figures = []
     for title, n in (("one state", 1), (f"{BATCH} states", BATCH)):
         image = torch.zeros((n, 1, *image_size_px), dtype=torch.uint8, device=device)
         floats = torch.randn((n, N_FLOATS), device=device)
+        tau = midpoints.expand(n, k)
         with torch.no_grad():
-            compiled(image, floats, cosines)  # compiles
+            compiled(image, floats, tau)  # compiles
             times = times_in_turns(
                 options,
-                ours=partial(compiled, image, floats, cosines),
+                ours=partial(compiled, image, floats, tau),
                 classic=partial(values, image, floats),
             )
         name_of_figure = f"{name}, {title}: the plain form compiled, beside ours"

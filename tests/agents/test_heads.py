@@ -12,7 +12,7 @@ from torch import nn
 from trackmania_rl.agents.exploration import GREEDY, Exploration
 from trackmania_rl.agents.flat_parameters import flatten_gradients, flatten_parameters
 from trackmania_rl.agents.inference import Inferer
-from trackmania_rl.agents.iqn import SelfLossScaling, draw_quantiles, iqn_loss
+from trackmania_rl.agents.iqn import SelfLossScaling, draw_taus, iqn_loss
 from trackmania_rl.agents.learner import IQNLearner
 from trackmania_rl.agents.network_layers import (
     NoisyLinear,
@@ -189,8 +189,8 @@ def test_an_update_equals_the_plain_form(make_learner, make_batch, option):
         for network in (online, target):
             draw_noise(network, same)
         optimizer.zero_grad()
-        quantiles = draw_quantiles(5, settings, same)
-        loss = iqn_loss(online, target, batch, settings, scaling, quantiles, learning=True)
+        taus = draw_taus(5, settings, same)
+        loss = iqn_loss(online, target, batch, settings, scaling, taus, learning=True)
         loss.total.backward()
         nn.utils.clip_grad_norm_(learned, settings.clip_grad_norm)
         optimizer.param_groups[0]["lr"] = 1e-2

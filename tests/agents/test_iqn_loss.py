@@ -8,12 +8,13 @@ import torch
 
 from trackmania_rl.agents.iqn import (
     SelfLossScaling,
-    draw_quantiles,
-    draw_symmetric_quantiles,
+    draw_symmetric_taus,
+    draw_taus,
     iqn_loss,
     of_action,
     quantile_huber_loss,
-    target_quantiles,
+    reachable_bounds,
+    target_returns,
     within_bounds,
 )
 
@@ -68,11 +69,11 @@ def test_targets_equal_loops(agent_settings, make_batch, way):
     settings = agent_settings(use_ddqn=use_ddqn, target_action="argmax_of_mean" if use_ddqn else way)
     batch = make_batch()
     online, target = Scripted(11), Scripted(12)
-    quantiles = draw_quantiles(5, settings, torch.Generator().manual_seed(5))
-    targets, tau = target_quantiles(online, target, batch, settings, quantiles), quantiles.target
+    taus = draw_taus(5, settings, torch.Generator().manual_seed(5))
+    targets, tau = target_returns(online, target, batch, settings, taus), taus.target
     assert targets.shape == tau.shape == (5, 8)
-    assert torch.equal(tau, draw_symmetric_quantiles(5, 8, torch.Generator().manual_seed(5)))
-    assert (quantiles.choice is not None) == use_ddqn
+    assert torch.equal(tau, draw_symmetric_taus(5, 8, torch.Generator().manual_seed(5)))
+    assert (taus.choice is not None) == use_ddqn
 
     by_target, by_online = target(None, None, tau).numpy(), online(None, None, tau).numpy()
     disagreements = 0
@@ -103,11 +104,11 @@ def test_self_loss_scaling_equals_plain_running_means(agent_settings):
     for batch in range(7):
         targets = torch.randn(5, 8, generator=generator) * torch.tensor([0.01, 0.5, 1, 2, 5])[:, None]
         targets[0] = targets[0, 0]  # like a terminal transition: no spread
-        tau = draw_symmetric_quantiles(5, 8, generator)
+        tau = draw_symmetric_taus(5, 8, generator)
         before = (scaling.mean, scaling.clamped_mean, scaling.batches)
-        looked_at = scaling.factors(targets, tau, settings, learning=False)
+        looked_at = scaling.loss_weights(targets, tau, settings, learning=False)
         assert before == (scaling.mean, scaling.clamped_mean, scaling.batches)
-        factors = scaling.factors(targets, tau, settings, learning=True)
+        factors = scaling.loss_weights(targets, tau, settings, learning=True)
 
         self_loss = naive_quantile_huber_loss(targets.tolist(), targets.tolist(), tau.tolist(), settings.iqn_kappa)
         divisors = [math.sqrt(loss) for loss in self_loss]
@@ -121,7 +122,7 @@ def test_self_loss_scaling_equals_plain_running_means(agent_settings):
 
 def test_targets_without_any_spread_leave_the_loss_alone(agent_settings):
     scaling = SelfLossScaling(torch.device("cpu"))
-    factors = scaling.factors(torch.ones(5, 8), torch.rand(5, 8), agent_settings(), learning=True)
+    factors = scaling.loss_weights(torch.ones(5, 8), torch.rand(5, 8), agent_settings(), learning=True)
     torch.testing.assert_close(factors, torch.ones(5))
 
 
@@ -130,11 +131,11 @@ def test_iqn_loss_sums_weighted_losses_and_reports_errors_of_the_mean(agent_sett
     batch = make_batch()
     online, target = Scripted(11), Scripted(12)
     scaling = SelfLossScaling(torch.device("cpu"))
-    quantiles = draw_quantiles(5, settings, torch.Generator().manual_seed(5))
-    loss = iqn_loss(online, target, batch, settings, scaling, quantiles, learning=True)
+    taus = draw_taus(5, settings, torch.Generator().manual_seed(5))
+    loss = iqn_loss(online, target, batch, settings, scaling, taus, learning=True)
 
-    targets = target_quantiles(online, target, batch, settings, quantiles)
-    tau = quantiles.prediction
+    targets = target_returns(online, target, batch, settings, taus)
+    tau = taus.prediction
     predictions = of_action(online(None, None, tau), batch.action)
     each = naive_quantile_huber_loss(targets.tolist(), predictions.tolist(), tau.tolist(), settings.iqn_kappa)
     assert loss.total.item() == pytest.approx(np.dot(batch.weight.numpy(), each), rel=1e-5)
@@ -156,8 +157,8 @@ def test_with_the_value_baseline_a_silent_network_is_right_about_constant_reward
     batch.next_state_float[:, 0] = batch.state_float[:, 0] + n_steps
     batch.reward[:] = n_steps * -0.0475
     batch.gamma_n[:] = torch.tensor([1.0, 0.0, 1.0, 1.0, 1.0])  # the second one ends the mini-race
-    quantiles = draw_quantiles(5, settings, torch.Generator())
-    loss = iqn_loss(network, network, batch, settings, SelfLossScaling(torch.device("cpu")), quantiles, learning=True)
+    taus = draw_taus(5, settings, torch.Generator())
+    loss = iqn_loss(network, network, batch, settings, SelfLossScaling(torch.device("cpu")), taus, learning=True)
     torch.testing.assert_close(loss.td_error, torch.zeros(5), rtol=0, atol=1e-5)
 
 
@@ -165,3 +166,9 @@ def test_returns_are_held_to_what_the_actions_left_can_bring() -> None:
     returns = torch.tensor([[[-9.0, 0.5, 9.0]], [[-9.0, 0.5, 9.0]]])  # (B=2, M=1, A=3)
     bounded = within_bounds(returns, torch.tensor([10.0, 1.0]), (-0.25, 0.125))
     assert bounded.tolist() == [[[-2.5, 0.5, 1.25]], [[-0.25, 0.125, 0.125]]]
+
+
+def test_nothing_is_always_within_reach_since_a_race_may_end_and_a_discount_shrinks(agent_settings):
+    settings = agent_settings()
+    for rewards, reachable in (((-0.5, -0.1), (-0.5, 0.0)), ((0.1, 0.5), (0.0, 0.5)), ((-0.5, 0.1), (-0.5, 0.1))):
+        assert reachable_bounds(rewards, settings, n_actions=3) == reachable

@@ -13,8 +13,9 @@ from torch import nn
 
 from trackmania_rl.agents import quantile_part
 from trackmania_rl.agents.flat_parameters import flatten_parameters
-from trackmania_rl.agents.iqn import SelfLossScaling, draw_quantiles, iqn_loss
+from trackmania_rl.agents.iqn import SelfLossScaling, draw_taus, iqn_loss
 from trackmania_rl.agents.learner import IQNLearner
+from trackmania_rl.agents.recorded_step import WARM_UPS
 
 CPU = torch.device("cpu")
 
@@ -64,8 +65,8 @@ def test_update_equals_the_plain_form(
         learner.soft_update_target()
 
         optimizer.zero_grad()
-        quantiles = draw_quantiles(len(batch.action), settings, generator)
-        loss = iqn_loss(online, target, batch, settings, scaling, quantiles, learning=True)
+        taus = draw_taus(len(batch.action), settings, generator)
+        loss = iqn_loss(online, target, batch, settings, scaling, taus, learning=True)
         loss.total.backward()
         nn.utils.clip_grad_value_(online.parameters(), settings.clip_grad_value)
         norm = nn.utils.clip_grad_norm_(online.parameters(), settings.clip_grad_norm)
@@ -123,8 +124,8 @@ def test_it_learns_values_that_are_known(make_learner, make_batch, expected_rewa
 
     states = make_batch(seed=0, batch_size=duration)
     states.state_float[:, 0] = torch.arange(duration)
-    cosines = learner.online.cosines((torch.arange(8) + 0.5) / 8)
-    values = learner.online.values(states.state_img, states.state_float, cosines)
+    midpoints = ((torch.arange(8) + 0.5) / 8).expand(duration, 8)
+    values = learner.online(states.state_img, states.state_float, midpoints).mean(dim=1)
     actions_left = torch.arange(duration, 0, -1)
     expected = rewards[None, :] + (actions_left - 1)[:, None]
     assert (values - expected).abs().mean() < 0.3
@@ -374,15 +375,58 @@ def test_a_gpu_learns_and_resumes_in_every_precision(make_learner, make_batch, d
 
 
 @pytest.mark.gpu
-def test_a_gpu_learns_from_batches_in_host_memory(make_learner, make_batch):
+def test_a_gpu_learns_from_batches_in_host_memory(make_learner, make_batch, monkeypatch):
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device here")
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
     learners = [make_learner(device=torch.device("cuda"), has_image=True) for _ in range(2)]
     for step in range(8):
         for learner, device in zip(learners, ("cpu", "cuda"), strict=True):
             learner.update(make_batch(device=device, has_image=True, seed=step), 1e-3)
     assert torch.equal(*(flatten_parameters(learner.online) for learner in learners))
     assert learners[0].evaluate(make_batch(device="cpu", has_image=True)).device.type == "cuda"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("multiplied", ["features", "hidden_layers"])
+def test_a_gpu_compiles_records_and_plays_back_the_update_of_the_eager_learner(
+    make_learner, make_batch, caplog, dtype, multiplied
+):
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device here")
+    options = {"device": torch.device("cuda"), "autocast_dtype": dtype, "quantile_factors_multiply": multiplied}
+    recorded, eager = (
+        make_learner(use_torch_compile=is_recorded, has_image=True, use_target_self_loss_scaling=True, **options)
+        for is_recorded in (True, False)
+    )
+    recorded.rehearse_update(make_batch(has_image=True, device="cuda"))
+    for step in range(WARM_UPS + 5):
+        before = flatten_parameters(recorded.online).clone()
+        for learner in (recorded, eager):
+            learner.update(make_batch(has_image=True, device="cuda", seed=step), 1e-3)
+            learner.soft_update_target()
+        assert not torch.equal(before, flatten_parameters(recorded.online))
+    assert not our_records(caplog)
+    tolerance = {"rtol": 1e-4, "atol": 1e-5} if dtype == "float32" else {"rtol": 0.05, "atol": 0.01}
+    torch.testing.assert_close(flatten_parameters(recorded.online), flatten_parameters(eager.online), **tolerance)
+
+
+@pytest.mark.parametrize("use_target_self_loss_scaling", [False, True])
+def test_a_gradient_that_is_not_finite_moves_nothing_and_leaves_no_trace(
+    make_learner, make_batch, use_target_self_loss_scaling
+):
+    learner = make_learner(use_target_self_loss_scaling=use_target_self_loss_scaling, weight_decay_lr_ratio=0.0)
+    before = flatten_parameters(learner.online).clone()
+    batch = make_batch(seed=1)
+    batch.reward[3] = torch.nan
+    learner.update(batch, 1e-3)
+    assert torch.equal(flatten_parameters(learner.online), before)
+    for step in range(2, 5):
+        metrics = learner.update(make_batch(seed=step), 1e-3)
+        assert torch.isfinite(metrics.loss)
+    assert torch.isfinite(flatten_parameters(learner.online)).all()
+    assert not torch.equal(before, flatten_parameters(learner.online))
 
 
 def test_a_full_reset_gives_a_fresh_network(make_learner, make_batch):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from trackmania_rl.agents.iqn import IQN_Network, draw_symmetric_quantiles
+from trackmania_rl.agents.iqn import IQN_Network, draw_symmetric_taus
 
 PUBLISHED_SHAPES = {
     "img_head.0.weight": (16, 1, 4, 4),
@@ -76,9 +76,9 @@ def test_forward_equals_loops(agent_settings, make_network, make_batch, has_imag
     network = make_network(settings, has_image=has_image)
     batch = make_batch(has_image=has_image)
     tau = torch.rand(5, 4)
-    quantiles = network(batch.state_img, batch.state_float, tau)
-    assert quantiles.shape == (5, 4, 3)
-    assert quantiles.dtype == torch.float32
+    returns = network(batch.state_img, batch.state_float, tau)
+    assert returns.shape == (5, 4, 3)
+    assert returns.dtype == torch.float32
 
     for b in range(5):
         floats = batch.state_float[b].double().numpy()
@@ -99,18 +99,7 @@ def test_forward_equals_loops(agent_settings, make_network, make_batch, has_imag
             advantage = linear(network.A_head[2], of_advantage * leaky_relu(linear(network.A_head[0], mixed)))
             value = linear(network.V_head[2], of_value * leaky_relu(linear(network.V_head[0], mixed)))
             expected = value + advantage - advantage.mean() - 0.05 * (140 - floats[0])
-            np.testing.assert_allclose(quantiles[b, n].detach().numpy(), expected, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("has_image", [False, True])
-@pytest.mark.parametrize("multiplied", ["features", "hidden_layers"])
-def test_values_are_the_mean_over_quantiles(agent_settings, make_network, make_batch, has_image, multiplied):
-    settings = agent_settings(expected_reward_per_action=-0.05, quantile_factors_multiply=multiplied)
-    network = make_network(settings, has_image=has_image)
-    batch = make_batch(has_image=has_image)
-    tau = torch.rand(11)
-    by_mean = network(batch.state_img, batch.state_float, tau.expand(5, 11)).mean(dim=1)
-    torch.testing.assert_close(network.values(batch.state_img, batch.state_float, network.cosines(tau)), by_mean)
+            np.testing.assert_allclose(returns[b, n].detach().numpy(), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_initial_weights_are_orthogonal_and_come_from_the_generator(agent_settings, make_network):
@@ -130,14 +119,14 @@ def test_initial_weights_are_orthogonal_and_come_from_the_generator(agent_settin
         torch.testing.assert_close(gram, squared_gain * torch.eye(len(weight)), rtol=1e-4, atol=1e-5)
 
 
-def test_quantiles_are_mirrored_pairs_spread_over_strata():
-    tau = draw_symmetric_quantiles(1000, 8, torch.Generator().manual_seed(0))
+def test_taus_are_mirrored_pairs_spread_over_strata():
+    tau = draw_symmetric_taus(1000, 8, torch.Generator().manual_seed(0))
     assert tau.shape == (1000, 8)
     torch.testing.assert_close(tau[:, 4:], 1 - tau[:, :4])
     for i in range(4):
         assert i / 8 <= tau[:, i].min() < i / 8 + 0.01
         assert (i + 1) / 8 - 0.01 < tau[:, i].max() <= (i + 1) / 8
-    assert torch.equal(tau, draw_symmetric_quantiles(1000, 8, torch.Generator().manual_seed(0)))
+    assert torch.equal(tau, draw_symmetric_taus(1000, 8, torch.Generator().manual_seed(0)))
 
 
 def test_layer_normalization_keeps_features_of_one_size_in_strange_states(agent_settings, make_network):

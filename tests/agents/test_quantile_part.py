@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from trackmania_rl.agents.flat_parameters import flatten_gradients, flatten_parameters
-from trackmania_rl.agents.iqn import draw_quantiles, of_action
+from trackmania_rl.agents.iqn import draw_taus, of_action
 from trackmania_rl.agents.quantile_loss import quantile_huber_gradient, quantile_huber_loss
 from trackmania_rl.agents.quantile_part import STATES_AT_ONCE, Workspace, portions, quantile_part
 
@@ -26,7 +26,7 @@ def network(settings, make_network):
 @pytest.mark.parametrize("batch_size", [5, STATES_AT_ONCE + 3])
 def test_returns_of_all_actions_are_those_of_the_network(settings, network, make_batch, batch_size):
     batch = make_batch(has_image=True, batch_size=batch_size)
-    tau = draw_quantiles(batch_size, settings, torch.Generator().manual_seed(0)).target
+    tau = draw_taus(batch_size, settings, torch.Generator().manual_seed(0)).target
     part = quantile_part(network, Workspace(CPU))
     returns = part(batch.state_img, batch.state_float, tau)
     torch.testing.assert_close(returns, network(batch.state_img, batch.state_float, tau).detach())
@@ -36,7 +36,7 @@ def test_returns_of_all_actions_are_those_of_the_network(settings, network, make
 def test_gradients_are_those_of_autograd_and_add_up(settings, network, make_batch):
     batches = [make_batch(has_image=True, seed=seed) for seed in (0, 1)]
     generator = torch.Generator().manual_seed(0)
-    taus = [draw_quantiles(5, settings, generator).prediction for _ in batches]
+    taus = [draw_taus(5, settings, generator).prediction for _ in batches]
     grads = torch.randn(2, 5, 8, generator=generator)
     for batch, tau, grad in zip(batches, taus, grads, strict=True):
         of_action(network(batch.state_img, batch.state_float, tau), batch.action).backward(grad)

@@ -59,15 +59,22 @@ def test_it_runs_a_few_times_records_once_and_plays_back(without_gpu):
 
 def test_where_recording_fails_it_says_so_once_and_runs_on(without_gpu, monkeypatch, caplog):
     def fail(graph, **kwargs):
-        raise RuntimeError("operation not permitted when stream is capturing\nmore")
+        try:
+            raise RuntimeError("operation not permitted when stream is capturing\nmore")
+        finally:
+            raise RuntimeError("a recording could not be ended")
 
+    stream_of_before, streams = torch.cuda.Stream(), []
     monkeypatch.setattr(torch.cuda, "graph", fail)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream_of_before)
+    monkeypatch.setattr(torch.cuda, "set_stream", streams.append)
     step = RecordedStep(lambda tensor: 2 * tensor, settings=lambda: None)
     with caplog.at_level(logging.WARNING, logger=recorded_step.__name__):
         results = [step(torch.tensor(float(number))).item() for number in range(WARM_UPS + 3)]
     assert results == [2.0 * number for number in range(WARM_UPS + 3)]
     (record,) = caplog.records
     assert record.message.endswith("operation not permitted when stream is capturing")
+    assert streams == [stream_of_before]
 
 
 @pytest.mark.gpu

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from trackmania_rl.agents.iqn import draw_quantiles, target_quantiles
+from trackmania_rl.agents.iqn import draw_taus, target_returns
 
 
 class Scripted:
@@ -33,13 +33,13 @@ def softmax(values):
 def test_munchausen_targets_equal_loops(agent_settings, make_batch, temperature, clip):
     settings = agent_settings(munchausen_alpha=0.7, munchausen_temperature=temperature, munchausen_clip=clip)
     batch, target = make_batch(), Scripted(12, scale=0.3)
-    quantiles = draw_quantiles(5, settings, torch.Generator().manual_seed(5))
-    assert quantiles.policy is not None
-    targets = target_quantiles(None, target, batch, settings, quantiles)
+    taus = draw_taus(5, settings, torch.Generator().manual_seed(5))
+    assert taus.policy is not None
+    targets = target_returns(None, target, batch, settings, taus)
     assert targets.shape == (5, 8)
 
-    values = target(None, batch.state_float, quantiles.policy).numpy().astype(np.float64)
-    next_returns = target(None, batch.next_state_float, quantiles.target).numpy().astype(np.float64)
+    values = target(None, batch.state_float, taus.policy).numpy().astype(np.float64)
+    next_returns = target(None, batch.next_state_float, taus.target).numpy().astype(np.float64)
     n_clipped = 0
     for b in range(5):
         policy = softmax(values[b].mean(axis=0) / temperature)
@@ -61,9 +61,9 @@ def test_a_cold_munchausen_policy_is_the_greedy_target(agent_settings, make_batc
     cold = agent_settings(munchausen_alpha=0.5, munchausen_temperature=1e-6, munchausen_clip=0.0)
     plain = agent_settings(target_action="argmax_of_mean")
     batch, target = make_batch(), Scripted(12)
-    quantiles = draw_quantiles(5, cold, torch.Generator().manual_seed(5))
-    expected = target_quantiles(None, target, batch, plain, quantiles._replace(policy=None))
-    torch.testing.assert_close(target_quantiles(None, target, batch, cold, quantiles), expected)
+    taus = draw_taus(5, cold, torch.Generator().manual_seed(5))
+    expected = target_returns(None, target, batch, plain, taus._replace(policy=None))
+    torch.testing.assert_close(target_returns(None, target, batch, cold, taus), expected)
 
 
 @pytest.mark.parametrize("way", ["max_of_each_quantile", "argmax_of_mean", "ddqn"])
@@ -75,15 +75,15 @@ def test_the_smaller_of_two_networks_returns_counts(agent_settings, make_batch, 
         use_minimum_of_online_and_target=True,
     )
     batch, online, target = make_batch(), Scripted(11), Scripted(12)
-    quantiles = draw_quantiles(5, settings, torch.Generator().manual_seed(5))
-    targets = target_quantiles(online, target, batch, settings, quantiles)
-    by_both = [network(None, batch.next_state_float, quantiles.target).numpy() for network in (online, target)]
+    taus = draw_taus(5, settings, torch.Generator().manual_seed(5))
+    targets = target_returns(online, target, batch, settings, taus)
+    by_both = [network(None, batch.next_state_float, taus.target).numpy() for network in (online, target)]
     smaller = np.minimum(*by_both)
     assert 0 < (smaller == by_both[0]).sum() < smaller.size
     for b in range(5):
         action = smaller[b].mean(axis=0).argmax()
         if use_ddqn:
-            action = online(None, batch.next_state_float, quantiles.choice)[b].mean(dim=0).argmax()
+            action = online(None, batch.next_state_float, taus.choice)[b].mean(dim=0).argmax()
         for m in range(8):
             value = smaller[b, m].max() if way == "max_of_each_quantile" else smaller[b, m, action]
             expected = batch.reward[b].item() + batch.gamma_n[b].item() * value
@@ -97,13 +97,13 @@ def test_bounds_leave_room_for_what_munchausen_adds(agent_settings, make_batch):
     batch.gamma_n.fill_(1.0)
     left = target.actions_left(batch.next_state_float)
     plain = agent_settings(**bounded)
-    quantiles = draw_quantiles(5, plain, torch.Generator().manual_seed(5))
-    targets = target_quantiles(None, target, batch, plain, quantiles)
+    taus = draw_taus(5, plain, torch.Generator().manual_seed(5))
+    targets = target_returns(None, target, batch, plain, taus)
     assert torch.equal(targets.amax(dim=1), 0.25 * left)
 
     soft = agent_settings(munchausen_alpha=0.5, munchausen_temperature=0.1, munchausen_clip=-0.2, **bounded)
-    quantiles = draw_quantiles(5, soft, torch.Generator().manual_seed(5))
-    targets = target_quantiles(None, target, batch, soft, quantiles)
+    taus = draw_taus(5, soft, torch.Generator().manual_seed(5))
+    targets = target_returns(None, target, batch, soft, taus)
     highest, lowest = 0.25 + 0.1 * math.log(3), -0.5 - 0.5 * 0.2
     assert (targets <= highest * left[:, None] + 0.1 * math.log(3)).all()
     assert (targets.amax(dim=1) > 0.25 * left).all()
@@ -113,7 +113,7 @@ def test_bounds_leave_room_for_what_munchausen_adds(agent_settings, make_batch):
 def test_switched_off_they_draw_no_random_number(agent_settings):
     settings = agent_settings(munchausen_alpha=0.0, use_minimum_of_online_and_target=False)
     generator, same = (torch.Generator().manual_seed(5) for _ in range(2))
-    assert draw_quantiles(5, settings, generator).policy is None
+    assert draw_taus(5, settings, generator).policy is None
     torch.rand((5, 4), generator=same)
     torch.rand((5, 4), generator=same)
     assert torch.equal(generator.get_state(), same.get_state())
@@ -121,11 +121,11 @@ def test_switched_off_they_draw_no_random_number(agent_settings):
 
 def test_quantiles_that_multiply_hidden_layers_are_drawn_once_for_all_transitions(agent_settings):
     settings = agent_settings(quantile_factors_multiply="hidden_layers", use_ddqn=True)
-    quantiles = draw_quantiles(5, settings, torch.Generator().manual_seed(5))
-    assert [tau.shape for tau in quantiles if tau is not None] == [(1, 8)] * 3
-    portion = quantiles.of(slice(3, 5))
-    assert torch.equal(portion.prediction, quantiles.prediction)
-    assert not torch.equal(quantiles.prediction, quantiles.target)
+    taus = draw_taus(5, settings, torch.Generator().manual_seed(5))
+    assert [tau.shape for tau in taus if tau is not None] == [(1, 8)] * 3
+    portion = taus.portion(slice(3, 5))
+    assert torch.equal(portion.prediction, taus.prediction)
+    assert not torch.equal(taus.prediction, taus.target)
 
 
 def test_munchausen_has_no_action_for_double_dqn(agent_settings):

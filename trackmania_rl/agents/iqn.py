@@ -2,15 +2,15 @@
 
 IQN (Dabney et al. 2018, "Implicit Quantile Networks for Distributional Reinforcement Learning", arXiv:1806.06923)
 learns, for each action, the whole distribution of the return instead of its mean. The network is asked for the return
-at a quantile tau: tau = 0.5 is the median, tau = 0.9 a return that is exceeded one time in ten. The value of an action
-is the mean over many tau.
+at a quantile fraction tau in [0, 1]: tau = 0.5 is the median, tau = 0.9 a return that is exceeded one time in ten. The
+value of an action is the mean over many taus. Throughout, *tau* is the fraction and *return* is the value there.
 
 The return is the sum of rewards until a *mini-race* of fixed duration ends; the first float of the state says how much
 of the mini-race has passed, so gamma may be 1.
 
-Shapes, in all comments: B batch, N quantiles of the prediction, M quantiles of the target, A actions, F floats,
-D features, E cosines, U units of one head's hidden layer, S frames of a state, H and W the image's height and width;
-R = B N rows, one for each state and quantile.
+Shapes, in all comments: B batch, N taus of the prediction, M taus of the target, A actions, F floats, D features,
+E cosines, U units of one head's hidden layer, S frames of a state, H and W the image's height and width; R = B N rows,
+one for each state and tau.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ReturnsNetwork(Protocol):
     """What targets and loss need of a network: `IQN_Network` is one, and so is `QuantilePart`, which is faster."""
 
     def __call__(self, img: Tensor, floats: Tensor, tau: Tensor) -> Tensor:
-        """Returns (B, N, A) at quantiles (B, N)."""
+        """The returns (B, N, A) at taus (B, N)."""
 
     def actions_left(self, floats: Tensor) -> Tensor:
         """How many actions (B,) of the mini-race are still to come."""
@@ -57,7 +57,7 @@ class Transitions(NamedTuple):
     reward: Tensor  # (B,) float32, discounted sum over the transition's n steps
     next_state_img: Tensor
     next_state_float: Tensor
-    gamma_n: Tensor  # (B,) float32, gamma to the power n; 0 where the mini-race or the race ends
+    gamma_n: Tensor  # (B,) float32, gamma to the power n; 0 where mini-race or race end: the reward is all there is
     weight: Tensor  # (B,) float32, importance weights of prioritized replay; 1 without
 
     @classmethod
@@ -65,7 +65,7 @@ class Transitions(NamedTuple):
         """The tensors of a batch that has them as attributes of these names, copied to `device` from anywhere else."""
         return cls(*(_copied(getattr(batch, name), device) for name in cls._fields))
 
-    def of(self, states: slice) -> Transitions:
+    def portion(self, states: slice) -> Transitions:
         """The transitions in a slice of the batch."""
         return Transitions(*(tensor[states] for tensor in self))
 
@@ -77,29 +77,29 @@ def _copied(tensor: Tensor, device: torch.device) -> Tensor:
     return tensor.to(device, non_blocking=True)
 
 
-# ------------------------------------------------------------------------------------------------------- 1. quantiles
+# ------------------------------------------------------------------------------------------------------------ 1. taus
 
 
-def draw_symmetric_quantiles(batch_size: int, n_quantiles: int, generator: torch.Generator) -> Tensor:
-    """Random quantiles in pairs tau, 1 - tau, the lower ones spread evenly over [0, 0.5).
+def draw_symmetric_taus(batch_size: int, n_taus: int, generator: torch.Generator) -> Tensor:
+    """Random taus, stratified and mirrored: one in each of N/2 equal parts of [0, 0.5), and 1 - tau for each.
 
-    Pairs and even spread make the mean over few quantiles a much quieter estimate than independent draws.
+    Each is still uniform on [0, 1], but a mean over few of them is much quieter than over independent draws.
 
     Args:
         batch_size: B.
-        n_quantiles: N, even.
+        n_taus: N, even.
         generator: source of randomness; the result lies on its device.
 
     Returns:
-        (B, N) float32: N/2 lower quantiles, then their mirror images.
+        (B, N) float32: the N/2 lower ones, then their mirror images.
     """
-    n_pairs = n_quantiles // 2
+    n_pairs = n_taus // 2
     strata = torch.arange(n_pairs, device=generator.device)
-    lower = (strata + torch.rand((batch_size, n_pairs), generator=generator, device=generator.device)) / n_quantiles
+    lower = (strata + torch.rand((batch_size, n_pairs), generator=generator, device=generator.device)) / n_taus
     return torch.cat((lower, 1 - lower), dim=1)
 
 
-class Quantiles(NamedTuple):
+class Taus(NamedTuple):
     """The random numbers of one update; B is 1 where all transitions have the same."""
 
     target: Tensor  # (B, M)
@@ -107,24 +107,24 @@ class Quantiles(NamedTuple):
     prediction: Tensor  # (B, N)
     policy: Tensor | None = None  # (B, M), where the target network says how likely the action taken was (Munchausen)
 
-    def of(self, states: slice) -> Quantiles:
-        """Those of a portion of the batch."""
-        return Quantiles(*(tau if tau is None or len(tau) == 1 else tau[states] for tau in self))  # type: ignore[arg-type]
+    def portion(self, states: slice) -> Taus:
+        """Those of a slice of the batch."""
+        return Taus(*(tau if tau is None or len(tau) == 1 else tau[states] for tau in self))  # type: ignore[arg-type]
 
 
-def draw_quantiles(batch_size: int, settings: AgentSettings, generator: torch.Generator) -> Quantiles:
-    """Draw the quantiles of one update for B transitions.
+def draw_taus(batch_size: int, settings: AgentSettings, generator: torch.Generator) -> Taus:
+    """Draw the taus of one update for B transitions.
 
-    Where they multiply hidden layers, all transitions have the same ones, so that their factors are computed once.
+    Where their factors multiply hidden layers, all transitions have the same taus, so that factors are computed once.
     """
     n = settings.iqn_n
     if settings.quantile_factors_multiply == "hidden_layers":
         batch_size = 1
-    return Quantiles(
-        target=draw_symmetric_quantiles(batch_size, n, generator),
-        choice=draw_symmetric_quantiles(batch_size, n, generator) if settings.use_ddqn else None,
-        prediction=draw_symmetric_quantiles(batch_size, n, generator),
-        policy=draw_symmetric_quantiles(batch_size, n, generator) if settings.munchausen_alpha > 0 else None,
+    return Taus(
+        target=draw_symmetric_taus(batch_size, n, generator),
+        choice=draw_symmetric_taus(batch_size, n, generator) if settings.use_ddqn else None,
+        prediction=draw_symmetric_taus(batch_size, n, generator),
+        policy=draw_symmetric_taus(batch_size, n, generator) if settings.munchausen_alpha > 0 else None,
     )
 
 
@@ -132,14 +132,14 @@ def draw_quantiles(batch_size: int, settings: AgentSettings, generator: torch.Ge
 
 
 class IQN_Network(nn.Module):
-    """Returns of all actions at given quantiles.
+    """The returns of all actions at given taus.
 
-    Image and floats are read by `img_head` and `float_feature_extractor` into D features; `iqn_fc` turns each quantile,
+    Image and floats are read by `img_head` and `float_feature_extractor` into D features; `iqn_fc` turns each tau,
     given as E cosines, into D factors that multiply them (equation 4 of the paper); two dueling heads (Wang et al.
     2016, arXiv:1511.06581) make returns of them: Q = V + A - mean(A).
 
     With `quantile_factors_multiply = "hidden_layers"` the factors are 2U and multiply, later, the heads' hidden layers.
-    Everything in front of the last layers is then computed once for a state, not once for each of its quantiles.
+    Everything in front of the last layers is then computed once for a state, not once for each of its taus.
 
     With the full-size configuration the keys and shapes of `state_dict()` are those of Linesight's published network:
     6,578,333 parameters. What is constant (normalization, cosine frequencies) is in buffers outside of `state_dict()`.
@@ -213,8 +213,9 @@ class IQN_Network(nn.Module):
         return [self.get_parameter(name) for name in names]
 
     def initialize(self, generator: torch.Generator) -> None:
-        """Draw all weights again: orthogonal, scaled so that the variance of a layer's input is that of its output.
+        """Draw all weights again: orthogonal, with the gain that undoes what the activation takes.
 
+        A layer with no more outputs than inputs then keeps the variance; a wider one lowers it by inputs / outputs.
         `iqn_fc` reads cosines, whose variance is one half, so its weights are larger by the square root of two.
 
         Args:
@@ -235,7 +236,7 @@ class IQN_Network(nn.Module):
                 layer.initialize_singular_vector(generator)
 
     def forward(self, img: Tensor, floats: Tensor, tau: Tensor) -> Tensor:
-        """Returns at the quantiles `tau`.
+        """The returns at the taus.
 
         Args:
             img: (B, S, H, W) uint8; not looked at without an image head.
@@ -246,46 +247,26 @@ class IQN_Network(nn.Module):
             (B, N, A) float32, the value baseline included.
         """
         factors = self.iqn_fc(self.cosines(tau.reshape(-1))).view(*tau.shape, -1)
-        hidden = self._hidden(self.features(img, floats), factors)  # two of (B, N, U)
-        # advantage (B, N, A), value (B, N, 1)
-        advantage, value = (layers[-1](rows) for layers, rows in zip((self.A_head, self.V_head), hidden, strict=True))
-        quantiles = value + advantage - advantage.mean(dim=2, keepdim=True)
-        return quantiles.float() + self.baseline(floats)[:, None, None]
+        advantage_hidden, value_hidden = self._hidden(self.features(img, floats), factors)  # (B, N, U) each
+        advantage = self.A_head[-1](advantage_hidden)  # (B, N, A)
+        value = self.V_head[-1](value_hidden)  # (B, N, 1)
+        returns = value + advantage - advantage.mean(dim=2, keepdim=True)  # equation 9 of the dueling paper
+        return returns.float() + self.baseline(floats)[:, None, None]
 
-    def values(self, img: Tensor, floats: Tensor, cosines: Tensor) -> Tensor:
-        """Mean return of each action over the same N quantiles for all states: what `forward(...).mean(dim=1)` gives.
-
-        The heads' last layers are linear, so the mean is taken before them. `MeanValues` computes the same for playing,
-        faster; this is the form to read, and what tests compare it with.
-
-        Args:
-            img: (B, S, H, W) uint8.
-            floats: (B, F) float32.
-            cosines: (N, E), of the quantiles, from `cosines`.
-
-        Returns:
-            (B, A) float32.
-        """
-        hidden = self._hidden(self.features(img, floats), self.iqn_fc(cosines))
-        mean_advantage, mean_value = (
-            layers[-1](rows.mean(dim=1)) for layers, rows in zip((self.A_head, self.V_head), hidden, strict=True)
-        )
-        values = mean_value + mean_advantage - mean_advantage.mean(dim=1, keepdim=True)
-        return values.float() + self.baseline(floats)[:, None]
-
-    def _hidden(self, features: Tensor, factors: Tensor) -> list[Tensor]:
-        """The hidden layers of both heads at N quantiles, (B, N, U) each.
+    def _hidden(self, features: Tensor, factors: Tensor) -> tuple[Tensor, Tensor]:
+        """The hidden layers of advantage and value head at N taus, (B, N, U) each.
 
         Args:
             features: (B, D).
-            factors: of the quantiles, (B, N, D or 2U); or (1, N, ...) or (N, ...), the same for all states.
+            factors: of the taus, (B, N, D or 2U); or (1, N, ...), the same for all states.
         """
-        first_layers = [layers[:-1] for layers in (self.A_head, self.V_head)]  # with their activations
+        advantage_layer, value_layer = self.A_head[:-1], self.V_head[:-1]  # with their activations
         if self.quantiles_multiply_hidden_layers:
-            of_heads = zip(first_layers, factors.chunk(2, dim=-1), strict=True)
-            return [first(features).unsqueeze(1) * own_factors for first, own_factors in of_heads]
+            advantage_factors, value_factors = factors.chunk(2, dim=-1)
+            advantage_hidden = advantage_layer(features).unsqueeze(1) * advantage_factors
+            return advantage_hidden, value_layer(features).unsqueeze(1) * value_factors
         rows = features.unsqueeze(1) * factors  # (B, N, D)
-        return [first(rows) for first in first_layers]
+        return advantage_layer(rows), value_layer(rows)
 
     def features(self, img: Tensor, floats: Tensor) -> Tensor:
         """What the network sees in a state: (B, D). Arguments as in `forward`."""
@@ -311,7 +292,10 @@ class IQN_Network(nn.Module):
         return torch.cat((normalized, self.fourier_features(floats)), dim=1)
 
     def cosines(self, tau: Tensor) -> Tensor:
-        """Quantiles (R,) as the cosines (R, E) that `iqn_fc` reads: cos(pi i tau) for i = 1..E."""
+        """Taus (R,) as the cosines (R, E) that `iqn_fc` reads: cos(pi i tau) for i = 1..E.
+
+        (The paper counts from 0, whose cosine is 1: the bias is that already.)
+        """
         return torch.cos(tau.unsqueeze(1) * self.cosine_frequencies)
 
     def baseline(self, floats: Tensor) -> Tensor:
@@ -329,47 +313,60 @@ class IQN_Network(nn.Module):
 # --------------------------------------------------------------------------------------------------------- 3. targets
 
 
-def target_quantiles(
+def target_returns(
     online: ReturnsNetwork,
     target: ReturnsNetwork,
     batch: Transitions,
     settings: AgentSettings,
-    quantiles: Quantiles,
+    taus: Taus,
 ) -> Tensor:
-    """Returns that the prediction shall learn: reward + gamma^n x return of the next state's chosen action.
+    """What the prediction shall become: reward + gamma^n x return of the next state's chosen action.
 
-    Three ways to choose it: `max_of_each_quantile` takes the best action for each quantile by itself (as published with
+    Three ways to choose it: `max_of_each_quantile` takes the best action for each tau by itself (as published with
     Linesight's hyperparameters; it overestimates as long as actions differ by noise), `argmax_of_mean` one action for
-    all quantiles, by the target network's own mean (as in the IQN paper), and double DQN (van Hasselt et al. 2016,
-    arXiv:1509.06461) one action by the online network's mean. Munchausen chooses none: see `munchausen_targets`.
-
-    Two ways to keep an overestimate from feeding on itself through the target network: a return within a mini-race is
-    held between the worst and the best reward x the actions left, and of online and target network the one that
-    promises less is believed, quantile by quantile (clipped double learning, Fujimoto et al. 2018, arXiv:1802.09477,
-    section 4.2; the slow copy is the second opinion).
+    all taus, by the target network's own mean (as in the IQN paper, which draws further taus for the choice), and
+    double DQN (van Hasselt et al. 2016, arXiv:1509.06461) one action by the online network's mean. Munchausen chooses
+    none: see `munchausen_targets`.
 
     Returns:
         (B, M) without gradient.
     """
+    assert batch.reward.shape == batch.gamma_n.shape == batch.action.shape
     next_state = (batch.next_state_img, batch.next_state_float)
     with torch.no_grad():
-        returns = target(*next_state, quantiles.target)  # (B, M, A)
-        if settings.use_minimum_of_online_and_target:
-            returns = torch.minimum(returns, online(*next_state, quantiles.target))
-        if settings.return_bounds_per_action is not None:
-            bounds = reachable_bounds(settings.return_bounds_per_action, settings, n_actions=returns.shape[2])
-            returns = within_bounds(returns, target.actions_left(batch.next_state_float), bounds)
-        if quantiles.policy is not None:
-            values = target(batch.state_img, batch.state_float, quantiles.policy).mean(dim=1)  # (B, A)
-            return munchausen_targets(returns, values, batch, settings)
-        if quantiles.choice is not None:
-            chosen = of_action(returns, online(*next_state, quantiles.choice).mean(dim=1).argmax(dim=1))
+        next_returns = cautious_returns(online, target, batch, settings, taus.target)  # (B, M, A)
+        if settings.munchausen_alpha > 0:
+            assert taus.policy is not None, "taus are drawn for the same settings"
+            values = target(batch.state_img, batch.state_float, taus.policy).mean(dim=1)  # (B, A)
+            return munchausen_targets(next_returns, values, batch, settings)
+        if settings.use_ddqn:
+            assert taus.choice is not None, "taus are drawn for the same settings"
+            chosen = of_action(next_returns, online(*next_state, taus.choice).mean(dim=1).argmax(dim=1))
         elif settings.target_action == "argmax_of_mean":
-            chosen = of_action(returns, returns.mean(dim=1).argmax(dim=1))
+            chosen = of_action(next_returns, next_returns.mean(dim=1).argmax(dim=1))
         else:
-            chosen = returns.amax(dim=2)
-        assert batch.reward.shape == batch.gamma_n.shape == (len(chosen),)
-        return batch.reward.unsqueeze(1) + batch.gamma_n.unsqueeze(1) * chosen
+            chosen = next_returns.amax(dim=2)
+        return batch.reward.unsqueeze(1) + batch.gamma_n.unsqueeze(1) * chosen  # (B, M)
+
+
+def cautious_returns(
+    online: ReturnsNetwork, target: ReturnsNetwork, batch: Transitions, settings: AgentSettings, tau: Tensor
+) -> Tensor:
+    """The returns (B, M, A) of the next states at taus (B, M), without what is too good to be believed.
+
+    Two ways to keep an overestimate from feeding on itself through the target network: a return within a mini-race is
+    held between the worst and the best reward x the actions left, and of online and target network the one that
+    promises less is believed, tau by tau (clipped double learning, Fujimoto et al. 2018, arXiv:1802.09477, section 4.2;
+    the slow copy is the second opinion).
+    """
+    next_state = (batch.next_state_img, batch.next_state_float)
+    returns = target(*next_state, tau)
+    if settings.use_minimum_of_online_and_target:
+        returns = torch.minimum(returns, online(*next_state, tau))
+    if settings.return_bounds_per_action is not None:
+        bounds = reachable_bounds(settings.return_bounds_per_action, settings, n_actions=returns.shape[2])
+        returns = within_bounds(returns, target.actions_left(batch.next_state_float), bounds)
+    return returns
 
 
 def munchausen_targets(next_returns: Tensor, values: Tensor, batch: Transitions, settings: AgentSettings) -> Tensor:
@@ -393,9 +390,9 @@ def munchausen_targets(next_returns: Tensor, values: Tensor, batch: Transitions,
         (B, M).
     """
     temperature = settings.munchausen_temperature
-    log_policy = temperature * F.log_softmax(values / temperature, dim=1)  # (B, A), scaled by the temperature
-    of_taken = log_policy.gather(1, batch.action.unsqueeze(1)).clamp(settings.munchausen_clip, 0)  # (B, 1)
-    reward = batch.reward.unsqueeze(1) + settings.munchausen_alpha * of_taken
+    log_policy = F.log_softmax(values / temperature, dim=1)  # (B, A)
+    bonus = (temperature * log_policy.gather(1, batch.action.unsqueeze(1))).clamp(settings.munchausen_clip, 0)  # (B, 1)
+    reward = batch.reward.unsqueeze(1) + settings.munchausen_alpha * bonus
 
     next_log_policy = F.log_softmax(next_returns.mean(dim=1) / temperature, dim=1).unsqueeze(1)  # (B, 1, A)
     soft_returns = (next_log_policy.exp() * (next_returns - temperature * next_log_policy)).sum(dim=2)  # (B, M)
@@ -405,11 +402,12 @@ def munchausen_targets(next_returns: Tensor, values: Tensor, batch: Transitions,
 def reachable_bounds(
     reward_bounds: tuple[float, float], settings: AgentSettings, n_actions: int
 ) -> tuple[float, float]:
-    """The worst and the best that one action can bring: its reward, and what Munchausen adds to it.
+    """The worst and the best that one action can add to a return: its reward, and what Munchausen adds to that.
 
-    That is a penalty of alpha x clip at most, and an entropy bonus of temperature x log A at most.
+    Munchausen's part is a penalty of alpha x clip at most, and an entropy bonus of temperature x log A at most. A race
+    may end before the mini-race does, and a discount shrinks what is far, so 0 is always within the bounds.
     """
-    worst, best = reward_bounds
+    worst, best = min(reward_bounds[0], 0.0), max(reward_bounds[1], 0.0)
     if settings.munchausen_alpha > 0:
         worst += settings.munchausen_alpha * settings.munchausen_clip
         best += settings.munchausen_temperature * math.log(n_actions)
@@ -446,7 +444,7 @@ def iqn_loss(
     batch: Transitions,
     settings: AgentSettings,
     scaling: SelfLossScaling,
-    quantiles: Quantiles,
+    taus: Taus,
     *,
     learning: bool,
 ) -> IQNLoss:
@@ -461,15 +459,15 @@ def iqn_loss(
         batch: B transitions.
         settings: of the algorithm.
         scaling: running means of the targets' own loss.
-        quantiles: random numbers, from `draw_quantiles`.
+        taus: random numbers, from `draw_taus`.
         learning: False to measure only: running means stay.
     """
-    targets = target_quantiles(online, target, batch, settings, quantiles)
-    tau = quantiles.prediction
+    targets = target_returns(online, target, batch, settings, taus)
+    tau = taus.prediction
     predictions = of_action(online(batch.state_img, batch.state_float, tau), batch.action)
     loss = quantile_huber_loss(targets, predictions, tau, settings.iqn_kappa)
     if settings.use_target_self_loss_scaling:
-        loss = loss * scaling.factors(targets, quantiles.target, settings, learning=learning)
+        loss = loss * scaling.loss_weights(targets, taus.target, settings, learning=learning)
     assert loss.shape == batch.weight.shape == batch.action.shape
     mean_prediction = predictions.detach().mean(dim=1)
     return IQNLoss(

@@ -15,11 +15,11 @@ from trackmania_rl.agents.flat_parameters import flatten_gradients, flatten_para
 from trackmania_rl.agents.iqn import (
     IQN_Network,
     IQNLoss,
-    Quantiles,
+    Taus,
     Transitions,
-    draw_quantiles,
+    draw_taus,
     iqn_loss,
-    target_quantiles,
+    target_returns,
 )
 from trackmania_rl.agents.loss_scale import LossScale
 from trackmania_rl.agents.network_layers import draw_noise, follow_singular_vectors, silence_noise
@@ -35,7 +35,7 @@ CarryOut = Callable[[Callable[[], object]], object]
 """Calls the function that it is given."""
 
 AVERAGE_SPANS_ONE_IN = 10
-"""Early on, averaged weights span the last one in so many publications."""
+"""Early in a run averaged weights span about the last tenth of all publications."""
 NORM_EPSILON = 1e-6
 """As in torch's `clip_grad_norm_`."""
 LAST_LAYERS = ("A_head.2.", "V_head.2.")
@@ -46,7 +46,7 @@ class UpdateMetrics(NamedTuple):
     """Figures of one update. They stay on the device: reading them (`.item()`) makes a GPU wait, so do it rarely."""
 
     loss: Tensor  # () sum over the batch
-    grad_norm: Tensor  # () before the norm was clipped
+    grad_norm: Tensor  # () after its values were clipped, before its norm was
     mean_q: Tensor  # () mean predicted return of the actions taken
     td_error: Tensor  # (B,) |error of the mean|, the priorities of prioritized replay
 
@@ -54,13 +54,24 @@ class UpdateMetrics(NamedTuple):
 class _PortionFunctions(NamedTuple):
     """What is done with the portions of a batch, as it is or compiled."""
 
-    targets: Callable[[Transitions, Quantiles], Tensor]
+    targets: Callable[[Transitions, Taus], Tensor]
     gradient: Callable[[Transitions, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
-    factors: Callable[..., Tensor]
+    loss_weights: Callable[..., Tensor]
 
 
 class IQNLearner:
     """Online network, target network, averaged network, optimizer, and the random state they draw from.
+
+    What `update` computes, with autograd and torch's own functions (a test makes both and compares them):
+
+        taus = draw_taus(B, settings, generator)
+        loss = iqn_loss(online, target, batch, settings, scaling, taus, learning=True)
+        loss.total.backward()
+        clip_grad_value_(online.parameters(), settings.clip_grad_value)
+        clip_grad_norm_(online.parameters(), settings.clip_grad_norm)
+        RAdam's step against the gradient, then weights *= 1 - learning_rate * weight_decay_lr_ratio
+
+    and from time to time, in `soft_update_target`, target += soft_update_tau * (online - target).
 
     All weights of a network are one vector (`flat_parameters`), so clipping, the optimizer, decay and the soft update
     are each one operation.
@@ -69,7 +80,7 @@ class IQNLearner:
         network: becomes the online network; moved to `device`.
         settings: of the algorithm; may be replaced while training (`self.settings = ...`), sizes excepted.
         device: where to compute.
-        seed: of the quantiles drawn and of the fresh networks at resets.
+        seed: of the taus drawn and of the fresh networks at resets.
         use_torch_compile: compile the update, where there is a compiler (half a minute at first, faster afterwards),
             and on a GPU record it (`recorded_step`).
 
@@ -112,19 +123,21 @@ class IQNLearner:
         )
 
         self._portion_functions = plain = _PortionFunctions(
-            self._targets_of, self._differentiate_portion, self._scaling.factors
+            self._targets_of, self._differentiate_portion, self._scaling.loss_weights
         )
-        self._whole_batch_loss: Callable[[Transitions, Quantiles], IQNLoss] = lambda batch, quantiles: (
-            self._differentiate(batch, quantiles, plain)
+        self._differentiate_whole_batch: Callable[[Transitions, Taus], IQNLoss] = lambda batch, taus: (
+            self._differentiate(batch, taus, plain)
         )
         self._maybe_compiled_move_weights = self._move_weights
-        self._whole_batch_step: Callable[[Transitions, Quantiles], UpdateMetrics] = self._step
+        self._whole_batch_step: Callable[[Transitions, Taus], UpdateMetrics] = self._step
         if use_torch_compile:
             compiler = Compiler()
             self._portion_functions = _PortionFunctions(
-                compiler.compiled(plain.targets), compiler.compiled(plain.gradient), compiler.compiled(plain.factors)
+                compiler.compiled(plain.targets),
+                compiler.compiled(plain.gradient),
+                compiler.compiled(plain.loss_weights),
             )
-            self._whole_batch_loss = compiler.compiled(self._whole_batch_loss)
+            self._differentiate_whole_batch = compiler.compiled(self._differentiate_whole_batch)
             self._maybe_compiled_move_weights = compiler.compiled(self._move_weights)
             if device.type == "cuda":
                 self._whole_batch_step = RecordedStep(self._step, settings=lambda: self.settings)
@@ -146,15 +159,15 @@ class IQNLearner:
         if self.settings.image_shift_px > 0:
             batch = with_shifted_images(batch, self.settings.image_shift_px, self._generator)
         self._renew_heads()
-        quantiles = draw_quantiles(len(batch.action), self.settings, self._generator)
+        taus = draw_taus(len(batch.action), self.settings, self._generator)
         self._optimizer.begin_step(
             learning_rate,
             betas=self._betas,
             epsilon=self.settings.adam_epsilon,
             decay=learning_rate * self.settings.weight_decay_lr_ratio,
         )
-        step = self._whole_batch_step if self._is_one_portion(batch) else self._step
-        metrics = step(batch, quantiles)
+        step = self._whole_batch_step if self._is_one_piece(batch) else self._step
+        metrics = step(batch, taus)
         self.updates += 1
         return metrics
 
@@ -173,15 +186,13 @@ class IQNLearner:
 
     @torch.no_grad()
     def evaluate(self, batch: Any) -> Tensor:
-        """The loss (), summed over the batch as of `update`, without learning from it."""
+        """The loss (), summed over the batch as in `update`, without learning from it."""
         batch = Transitions.from_batch(batch, self._device)
-        quantiles = draw_quantiles(len(batch.action), self.settings, self._generator)
+        taus = draw_taus(len(batch.action), self.settings, self._generator)
         for network in (self.online, self.target):
             silence_noise(network)
         with torch.autocast(self._device.type, dtype=self._dtype, enabled=self._dtype != torch.float32):
-            return iqn_loss(
-                self.online, self.target, batch, self.settings, self._scaling, quantiles, learning=False
-            ).total
+            return iqn_loss(self.online, self.target, batch, self.settings, self._scaling, taus, learning=False).total
 
     def soft_update_target(self, n_updates: int = 1) -> None:
         """Move the target network by `soft_update_tau` towards the online one, `n_updates` times over."""
@@ -190,8 +201,9 @@ class IQNLearner:
     def update_evaluation_weights(self) -> None:
         """Take the online weights into the exponential average; call at each publication of weights.
 
-        It spans the last tenth of all publications or so, until that is 1 / (1 - `evaluation_weights_decay`) of them:
-        early on, while the weights improve fast, it follows closely.
+        It spans about the last tenth of all publications, until that is 1 / (1 - `evaluation_weights_decay`) of them:
+        early on, while the weights improve fast, it follows closely. (That beginning is polynomial-decay averaging,
+        Shamir & Zhang 2013, arXiv:1212.1824.)
         """
         self._n_averaged += 1
         share_early_on = AVERAGE_SPANS_ONE_IN / (AVERAGE_SPANS_ONE_IN + self._n_averaged)
@@ -270,7 +282,7 @@ class IQNLearner:
     def _betas(self) -> tuple[float, float]:
         return self.settings.adam_beta1, self.settings.adam_beta2
 
-    def _is_one_portion(self, batch: Transitions) -> bool:
+    def _is_one_piece(self, batch: Transitions) -> bool:
         """Whether the batch is worked on in one go, without steps between that draw random numbers or use autograd."""
         return len(self._portions(batch)) == 1 and self._online_twin.is_source
 
@@ -278,40 +290,41 @@ class IQNLearner:
         """The parts of a batch that are worked on one after the other."""
         return portions(len(batch.action), self._device, has_image=self.online.img_head is not None)
 
-    def _step(self, batch: Transitions, quantiles: Quantiles) -> UpdateMetrics:
+    def _step(self, batch: Transitions, taus: Taus) -> UpdateMetrics:
         """Everything between the random numbers of an update and its figures: nothing but operations on tensors."""
         for part in (self._online_part, self._target_part):
             part.prepare()
         self._gradient.zero_()
-        if self._is_one_portion(batch):
-            loss = self._whole_batch_loss(batch, quantiles)
+        if self._is_one_piece(batch):
+            loss = self._differentiate_whole_batch(batch, taus)
         else:
-            loss = self._differentiate(batch, quantiles, self._portion_functions)
+            loss = self._differentiate(batch, taus, self._portion_functions)
             self._online_twin.return_gradient()
         grad_norm = self._maybe_compiled_move_weights()
         return UpdateMetrics(loss.total, grad_norm, loss.mean_q, loss.td_error)
 
-    def _differentiate(self, batch: Transitions, quantiles: Quantiles, functions: _PortionFunctions) -> IQNLoss:
+    def _differentiate(self, batch: Transitions, taus: Taus, functions: _PortionFunctions) -> IQNLoss:
         """The loss; its gradient is added to `self._gradient`.
 
         What `iqn_loss` and autograd do, but in portions, and with the derivatives of the loss and of the network
         written out (`quantile_part`, `feature_part`).
         """
-        parts = self._portions(batch)
-        targets = torch.cat([functions.targets(batch.of(states), quantiles.of(states)) for states in parts])
-        factors = batch.weight
+        portions_of_batch = self._portions(batch)
+        targets = torch.cat([functions.targets(batch.portion(p), taus.portion(p)) for p in portions_of_batch])
+        loss_weights = batch.weight
         if self.settings.use_target_self_loss_scaling:
-            factors = factors * functions.factors(targets, quantiles.target, self.settings, learning=True)
+            scaling = functions.loss_weights(targets, taus.target, self.settings, learning=True)
+            loss_weights = loss_weights * scaling
         losses, mean_predictions = zip(
             *(
-                functions.gradient(batch.of(states), quantiles.of(states).prediction, targets[states], factors[states])
-                for states in parts
+                functions.gradient(batch.portion(p), taus.portion(p).prediction, targets[p], loss_weights[p])
+                for p in portions_of_batch
             ),
             strict=True,
         )
         mean_prediction = torch.cat(mean_predictions)
         return IQNLoss(
-            total=torch.dot(factors, torch.cat(losses)),
+            total=torch.dot(loss_weights, torch.cat(losses)),
             td_error=(targets.mean(dim=1) - mean_prediction).abs_(),
             mean_q=mean_prediction.mean(),
         )
@@ -325,30 +338,30 @@ class IQNLearner:
             draw_noise(network, self._generator)
             twin.refresh()
 
-    def _targets_of(self, portion: Transitions, quantiles: Quantiles) -> Tensor:
+    def _targets_of(self, portion: Transitions, taus: Taus) -> Tensor:
         """What to learn (B, M)."""
-        return target_quantiles(self._online_part, self._target_part, portion, self.settings, quantiles)
+        return target_returns(self._online_part, self._target_part, portion, self.settings, taus)
 
     def _differentiate_portion(
-        self, portion: Transitions, tau: Tensor, targets: Tensor, factors: Tensor
+        self, portion: Transitions, tau: Tensor, targets: Tensor, loss_weights: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Add the gradient of a portion's loss to `self._gradient`.
 
         Args:
             portion: B transitions.
-            tau: (B, N), or (1, N), quantiles of the predictions.
+            tau: (B, N), or (1, N), of the predictions.
             targets: (B, M).
-            factors: (B,), of the transitions' losses.
+            loss_weights: (B,), of the transitions' losses.
 
         Returns:
-            Losses (B,), not yet multiplied by their factors, and mean predictions (B,).
+            Losses (B,), not yet multiplied by their weights, and mean predictions (B,).
         """
         online = self._online_part
         features = online.features.forward(portion.state_img, portion.state_float, recorded=True)
         predictions = online.forward(features, portion.state_float, tau, portion.action)
         losses, gradient = quantile_huber_gradient(targets, predictions, tau, self.settings.iqn_kappa)
-        factors = factors * self._loss_scale.factor
-        online.features.backward(online.backward(gradient * factors.unsqueeze(1)))
+        scaled_weights = loss_weights * self._loss_scale.factor
+        online.features.backward(online.backward(gradient * scaled_weights.unsqueeze(1)))
         return losses, predictions.mean(dim=1)
 
     def _move_weights(self) -> Tensor:
@@ -362,9 +375,11 @@ class IQNLearner:
         """Clip every entry to `clip_grad_value`, then the whole to `clip_grad_norm`; returns the norm in between.
 
         The same as torch's `clip_grad_value_` and `clip_grad_norm_`, at a quarter of their time for one tensor.
+        (Linesight clips the norm first.) A gradient that is not finite becomes 0: in weights it would stay for ever.
         """
         norm = torch.linalg.vector_norm(
             self._gradient.clamp_(-self.settings.clip_grad_value, self.settings.clip_grad_value)
         )
         self._gradient.mul_((self.settings.clip_grad_norm / (norm + NORM_EPSILON)).clamp_max(1))
+        self._gradient.masked_fill_(~torch.isfinite(norm), 0.0)
         return norm

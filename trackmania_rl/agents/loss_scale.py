@@ -16,7 +16,8 @@ class LossScale:
     """The factor of the loss, as large as gradients allow: halved when one overflows, doubled after a time without.
 
     `torch.amp.GradScaler` lets the processor ask after each batch whether the gradient is finite, and wait for the
-    answer. Here all stays on the device: a gradient that is not finite becomes zero.
+    answer, and skips the step where it is not. Here all stays on the device: such a gradient becomes zero, and the step
+    is made all the same, along the running mean of the gradients before.
 
     Args:
         device: of the gradients.

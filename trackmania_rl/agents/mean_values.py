@@ -1,4 +1,4 @@
-"""Values of states for playing: the mean over fixed quantiles, with all that only depends on weights computed once."""
+"""Values of states for playing: the mean over fixed taus, with all that only depends on weights computed once."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ from torch import Tensor
 
 from trackmania_rl.agents.feature_part import FeaturePart
 from trackmania_rl.agents.flat_parameters import as_one, flatten_parameters
-from trackmania_rl.agents.iqn import LEAKY_RELU_SLOPE, IQN_Network
+from trackmania_rl.agents.iqn import IQN_Network
+from trackmania_rl.agents.network_layers import LEAKY_RELU_SLOPE
 
 
 class MeanValues:
-    """What `IQN_Network.values` computes, faster where the same weights value many states.
+    """What `IQN_Network.forward(...).mean(dim=1)` computes, faster where the same weights value many states.
 
-    The quantiles are fixed, so what `iqn_fc` makes of them is a constant, as is the last layer with dueling folded into
-    it; the heads' first layers are one matrix product. Products are computed transposed, which is faster for few
-    rows. Where quantiles multiply the hidden layers, their mean factors go into the last layer as well, and a
-    state is one row, not K.
+    The taus are fixed, so what `iqn_fc` makes of them is a constant, as is the last layer with dueling folded into it;
+    the heads' first layers are one matrix product. The last layers are linear, so the mean is taken before them.
+    Products are computed transposed, which is faster for few rows. Where factors multiply the hidden layers, their mean
+    goes into the last layer as well, and a state is one row, not K.
 
-    Shapes as in `iqn`; K quantiles, U units of one head's hidden layer.
+    Shapes as in `iqn`; K taus, U units of one head's hidden layer.
 
     Args:
         network: its parameters are flattened (`flatten_parameters`). When weights changed, call `prepare`.
@@ -59,7 +60,7 @@ class MeanValues:
 
     @torch.inference_mode()
     def __call__(self, img: Tensor, floats: Tensor) -> Tensor:
-        """Mean returns of all actions.
+        """The mean returns of all actions.
 
         Args:
             img: (B, S, H, W) uint8.

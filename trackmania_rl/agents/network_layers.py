@@ -119,8 +119,8 @@ class SpectralLinear(nn.Linear):
     @torch.no_grad()
     def iterate(self) -> None:
         """One round of power iteration: u becomes the unit vector of W W^T u."""
-        of_rows = self.weight.t() @ self.left_singular_vector
-        self.left_singular_vector.copy_(F.normalize(self.weight @ of_rows, dim=0))
+        right = self.weight.t() @ self.left_singular_vector
+        self.left_singular_vector.copy_(F.normalize(self.weight @ right, dim=0))
 
     def effective(self) -> tuple[Tensor, Tensor]:
         """Weight of largest singular value 1, and bias."""

@@ -19,7 +19,7 @@ class NoisyValues:
 
     Args:
         network: with noisy heads. When its weights changed, call `weights_changed`.
-        n_quantiles: as of `MeanValues`; `dtype` likewise.
+        n_quantiles: as in `MeanValues`.
         dtype: precision of the large products.
         generator: source of the noise, on the network's device.
     """

@@ -1,6 +1,6 @@
 """The quantile Huber loss, its derivative, and a scaling of it.
 
-Shapes, in all comments: B batch, N quantiles of the prediction, M quantiles of the target.
+Shapes, in all comments: B batch, N taus of the prediction, M taus of the target.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from torch import Tensor
 
 from trackmania_rl.settings import AgentSettings
 
-SMALLEST_SELF_LOSS = 1e-6
-"""Below this a target's own quantile loss counts as this; a terminal transition's is 0, and the loss divides by it."""
+SMALLEST_DIVISOR = 1e-6
+"""Below this a divisor (the root of a target's own loss) counts as this: a terminal transition's is 0."""
 
 
 def quantile_huber_loss(targets: Tensor, predictions: Tensor, tau: Tensor, kappa: float) -> Tensor:
@@ -25,7 +25,7 @@ def quantile_huber_loss(targets: Tensor, predictions: Tensor, tau: Tensor, kappa
     Args:
         targets: (B, M).
         predictions: (B, N).
-        tau: (B, N), the quantiles of the predictions; (1, N) where all states have the same.
+        tau: (B, N), at which the predictions are; (1, N) where all states have the same.
         kappa: where the Huber loss passes from square to linear, in units of reward.
 
     Returns:
@@ -46,7 +46,7 @@ def quantile_huber_gradient(targets: Tensor, predictions: Tensor, tau: Tensor, k
     Args:
         targets: (B, M).
         predictions: (B, N).
-        tau: (B, N), the quantiles of the predictions; (1, N) where all states have the same.
+        tau: (B, N), at which the predictions are; (1, N) where all states have the same.
         kappa: where the Huber loss passes from square to linear.
 
     Returns:
@@ -62,16 +62,16 @@ def quantile_huber_gradient(targets: Tensor, predictions: Tensor, tau: Tensor, k
 
 
 def _check_shapes(targets: Tensor, predictions: Tensor, tau: Tensor) -> None:
-    """Stop a swapped axis, with which the loss would still be computed."""
+    """Refuse shapes that broadcasting would let through."""
     assert targets.ndim == predictions.ndim == tau.ndim == 2
     assert len(targets) == len(predictions)
     assert tau.shape in (predictions.shape, (1, predictions.shape[1]))
 
 
 class SelfLossScaling:
-    """Factors that make transitions with noisy targets weigh less.
+    """Weights of the loss, smaller for transitions with noisy targets.
 
-    The quantile loss of a target's quantiles against themselves measures their spread: it is what even a perfect
+    The quantile loss of a target's returns against themselves measures their spread: it is what even a perfect
     prediction would pay. A transition's loss is divided by its square root, so that states with an uncertain future do
     not drown the others. The divisor is clamped below at its running mean / `target_self_loss_clamp_ratio`, and the
     running mean of the clamped divisors multiplies, so that the scale of the loss stays. (A scheme of Linesight.)
@@ -87,12 +87,12 @@ class SelfLossScaling:
         self.clamped_mean = torch.zeros((), device=device)
         self.batches = torch.zeros((), device=device)
 
-    def factors(self, targets: Tensor, tau: Tensor, settings: AgentSettings, *, learning: bool) -> Tensor:
-        """The factors (B,) of the transitions' losses.
+    def loss_weights(self, targets: Tensor, tau: Tensor, settings: AgentSettings, *, learning: bool) -> Tensor:
+        """The weights (B,) of the transitions' losses.
 
         Args:
             targets: (B, M).
-            tau: (B, M), their quantiles; (1, M) where all states have the same.
+            tau: (B, M), at which they are; (1, M) where all states have the same.
             settings: kappa, clamp ratio and rate.
             learning: whether the running means move.
         """
@@ -100,9 +100,11 @@ class SelfLossScaling:
         rate = (1 / (self.batches + 1)).clamp_min(settings.target_self_loss_average_rate)
         if not learning:
             rate = rate * (self.batches == 0)  # the first batch sets the means, also where it is only looked at
-        mean = torch.lerp(self.mean, divisors.mean(), rate)
-        clamped = torch.maximum(divisors, mean / settings.target_self_loss_clamp_ratio).clamp_min(SMALLEST_SELF_LOSS)
-        clamped_mean = torch.lerp(self.clamped_mean, clamped.mean(), rate)
+        batch_mean = divisors.mean()
+        is_finite = torch.isfinite(batch_mean)  # one target that is not would stay in the means for ever
+        mean = torch.where(is_finite, torch.lerp(self.mean, batch_mean, rate), self.mean)
+        clamped = torch.maximum(divisors, mean / settings.target_self_loss_clamp_ratio).clamp_min(SMALLEST_DIVISOR)
+        clamped_mean = torch.where(is_finite, torch.lerp(self.clamped_mean, clamped.mean(), rate), self.clamped_mean)
         if learning:
             self.mean.copy_(mean)  # in place: a recorded graph of a GPU reads and writes where it was recorded
             self.clamped_mean.copy_(clamped_mean)

@@ -7,10 +7,10 @@ same (tests compare it with autograd through `IQN_Network.forward`) and saves wh
   the network's parameters lie in memory in that order (`IQN_Network.parameters_side_by_side`).
 - Dueling is linear: A - mean(A) is a product with a constant centering matrix, which goes into the last layer's weight.
 - The loss looks at one action per state, so a prediction needs one row of those weights, not all.
-- Where quantiles multiply the hidden layers, they may as well multiply the last layer's weights: then no state is
-  looked at once for each quantile (`HiddenLayerQuantiles`).
+- Where the factors of the taus multiply the hidden layers, they may as well multiply the last layer's weights: then no
+  state is looked at once for each tau (`HiddenLayerQuantiles`).
 
-Shapes as in `iqn`: B batch, N quantiles, A actions, D features, E cosines, U units of one head's hidden layer, R = B N.
+Shapes as in `iqn`: B batch, N taus, A actions, D features, E cosines, U units of one head's hidden layer, R = B N.
 """
 
 from __future__ import annotations
@@ -65,14 +65,14 @@ class Workspace:
 
 
 class QuantilePart(ABC):
-    """Returns at quantiles, from features; and gradients, from those of the returns.
+    """The returns at taus, from features; and gradients, from those of the returns.
 
     Args:
         network: in float32; its parameters must be flat (`flatten_parameters`); for `backward`, its gradients too
             (`flatten_gradients`). When weights changed, call `prepare`.
         workspace: for intermediate results; parts may share it, but between `forward` and `backward` no other may run.
-            Its precision is that of the large products; what is small (cosines, the last layer, gradients as they are
-            added up) stays in float32.
+            Its precision is that of the large products; what is small (the last layer, gradients as they are added
+            up) stays in float32.
     """
 
     def __init__(self, network: IQN_Network, workspace: Workspace) -> None:
@@ -107,12 +107,12 @@ class QuantilePart(ABC):
 
     @abstractmethod
     def forward(self, features: Tensor, floats: Tensor, tau: Tensor, action: Tensor) -> Tensor:
-        """Returns of one action per state.
+        """The returns of one action per state.
 
         Args:
             features: (B, D), without gradient.
             floats: (B, F), for the value baseline.
-            tau: (B, N) or (1, N), as `draw_quantiles` draws them for this kind of network.
+            tau: (B, N) or (1, N), as `draw_taus` draws them for this kind of network.
             action: (B,).
 
         Returns:
@@ -131,11 +131,11 @@ class QuantilePart(ABC):
         """
 
     def actions_left(self, floats: Tensor) -> Tensor:
-        """As of the network."""
+        """See `IQN_Network.actions_left`."""
         return self._network.actions_left(floats)
 
     def _factors(self, tau: Tensor) -> tuple[Tensor, Tensor]:
-        """Cosines (R, E) and factors (R, D or 2U) of quantiles (B, N), R = B N."""
+        """Cosines (R, E) and factors (R, D or 2U) of taus (B, N), R = B N."""
         cosines = self._workspace.take("cosines", (tau.numel(), len(self._frequencies)))
         torch.cos(tau.reshape(-1, 1) * self._frequencies, out=cosines)
         return cosines, linear_leaky_relu(cosines, *self._embedding)
@@ -157,7 +157,7 @@ class QuantilePart(ABC):
 
 
 class FeatureQuantiles(QuantilePart):
-    """For networks whose quantiles multiply the features: each state passes the heads once for each quantile.
+    """For networks whose factors multiply the features: each state passes the heads once for each tau.
 
     That is three quarters of the arithmetic of an update. Large results are written where those of the update before
     were, instead of into fresh memory, which an operating system hands out page by page, more slowly than a processor
@@ -206,7 +206,7 @@ class FeatureQuantiles(QuantilePart):
         return grad_features
 
     def _hidden(self, features: Tensor, tau: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """All results up to the heads' first layers, from features (B, D) and quantiles (B, N).
+        """All results up to the heads' first layers, from features (B, D) and taus (B, N).
 
         Returns:
             cosines (R, E), factors (R, D), rows (R, D), hidden (R, 2U).
@@ -219,7 +219,7 @@ class FeatureQuantiles(QuantilePart):
 
 
 class HiddenLayerQuantiles(QuantilePart):
-    """For networks whose quantiles multiply the heads' hidden layers, with the same quantiles for all states.
+    """For networks whose factors multiply the heads' hidden layers, with the same taus for all states.
 
     The returns of an action are sum_h weight_h x hidden_h x factor_h(tau). The factors go with the weights where those
     of all actions are wanted, and `shares` are weight x hidden where it is one action's.
@@ -228,18 +228,18 @@ class HiddenLayerQuantiles(QuantilePart):
     @torch.no_grad()
     def __call__(self, img: Tensor, floats: Tensor, tau: Tensor) -> Tensor:
         """See the base class."""
-        assert len(tau) == 1, "all states have the same quantiles"
+        assert len(tau) == 1, "all states have the same taus"
         weight, bias = self._last_layer(self._centering)  # (A, 2U), (A,)
         hidden = self._hidden(self.features.forward(img, floats, recorded=False))  # (B, 2U)
         factors = self._factors(tau)[1]  # (N, 2U)
         weights = (factors.unsqueeze(1) * weight).flatten(0, 1)  # (N A, 2U)
-        returns = product(hidden, weights.to(hidden.dtype).t()).float().view(len(hidden), tau.shape[1], -1)
+        returns = product(hidden.float(), weights.t()).view(len(hidden), tau.shape[1], -1)
         return returns + (bias + self._network.baseline(floats)[:, None, None])
 
     @torch.no_grad()
     def forward(self, features: Tensor, floats: Tensor, tau: Tensor, action: Tensor) -> Tensor:
         """See the base class."""
-        assert len(tau) == 1, "all states have the same quantiles"
+        assert len(tau) == 1, "all states have the same taus"
         centering = self._centering[action]  # (B, A)
         weight, bias = self._last_layer(centering)  # of the state's own action: (B, 2U), (B,)
         cosines, factors = self._factors(tau)  # (N, E), (N, 2U)

@@ -17,7 +17,7 @@ class FlatRAdam:
     calls; for networks of a hundred thousand weights the calls are what takes the time.
 
     Args:
-        weights: (P,), changed in place by `step`.
+        weights: (P,), changed in place by `finish_step`.
     """
 
     def __init__(self, weights: Tensor) -> None:
@@ -51,7 +51,7 @@ class FlatRAdam:
         self.finish_step(gradient, betas=betas)
 
     def begin_step(self, learning_rate: float, *, betas: tuple[float, float], epsilon: float, decay: float) -> None:
-        """Work out the numbers of the next step, without waiting for the device. Arguments as of `step`.
+        """Work out the numbers of the next step, without waiting for the device. Arguments as in `step`.
 
         The step is mean / (factor x root + offset): with the paper's step size and rectification, where the mean square
         may be trusted; a step along the mean alone, where not.

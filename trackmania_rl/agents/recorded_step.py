@@ -58,11 +58,14 @@ class RecordedStep:
             self._calls[key] = self._calls.get(key, 0) + 1
             return self._beside(self._function, arguments)
         if key not in self._recordings:
+            stream = torch.cuda.current_stream()
             try:
                 self._recordings[key] = self._record(inputs, structure)
             except RuntimeError as error:
                 self._works = False
-                log.warning("use_torch_compile: it runs without recording, since: %s", str(error).splitlines()[0])
+                torch.cuda.set_stream(stream)  # torch leaves its recording's own one set when ending it fails, too
+                reason = error.__context__ or error  # the first error, not the one of ending a recording that failed
+                log.warning("use_torch_compile: it runs without recording, since: %s", str(reason).splitlines()[0])
                 return self._function(*arguments)
         return _play(self._recordings[key], inputs)
 

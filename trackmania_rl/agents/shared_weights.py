@@ -36,7 +36,8 @@ class SharedWeights:
 
         Only one process may publish. If a reader was killed while it held the lock, its lock is taken over.
         """
-        weights = flatten_parameters(network)
+        # A copy from a GPU waits for all that it has still to compute: better before the lock is taken than under it.
+        weights = flatten_parameters(network).to(self._vector.device)
         with self._locked(take_over=True):
             self._vector.copy_(weights)
             self._version.value += 1

@@ -24,8 +24,10 @@ class MiniRaceRules:
     Attributes:
         gamma: discount of one action; follows a schedule, hence is not stored with the transitions.
         duration_actions: length of a mini-race.
-        oversample_long_term_steps: how many short elapsed times (long horizons) are drawn about twice as often.
-        oversample_maximum_term_steps: how much more often, besides, the elapsed time 0 (the full horizon) is drawn.
+        oversample_long_term_steps: elapsed times from 1 to this - 2 x `oversample_maximum_term_steps` (long horizons)
+            are drawn twice as often as later ones.
+        oversample_maximum_term_steps: elapsed time 0 (the full horizon) is drawn 2 x this + 1 times as often as later
+            ones, where the setting above is at least 2 x this; where that is 0, this has no effect.
 
     Raises:
         ValueError: if an elapsed time could reach the mini-race's end.
@@ -80,7 +82,7 @@ class MiniRaceBatch(TensorClass):
         action: (B,) int64.
         reward: (B,) float32: discounted n-step sum, shaping included.
         next_state_img: like `state_img`. Without meaning where `gamma_n` is 0.
-        next_state_float: like `state_float`, the same remark.
+        next_state_float: like `state_float`. Without meaning where `gamma_n` is 0.
         gamma_n: (B,) float32: factor of the next state's value; 0 where the mini-race ends.
         row_id: (B,) int64: rows of the transitions, for `update_priority`.
         weight: (B,) float32: importance, a factor of the loss; 1 unless drawn by priority.

@@ -14,11 +14,11 @@ IMPORTANCE_WEIGHT = "importance_weight"
 
 
 class ProportionalSampler(Sampler):
-    """Proportional prioritized replay (Schaul et al. 2016, https://arxiv.org/abs/1511.05952), section 3.3.
+    """Proportional prioritized replay (Schaul et al. 2016, https://arxiv.org/abs/1511.05952), sections 3.3 and 3.4.
 
     Transition i is drawn with probability p_i / sum(p), p_i = (|error_i| + epsilon)^alpha, and its loss is to be
     multiplied by (1 / (N P(i)))^beta, divided by the largest of these weights in the batch. A transition that was never
-    trained on has the largest priority seen so far.
+    trained on has the largest priority seen so far, or 1 if that is larger.
 
     Drawing is one cumulative sum and one binary search over all priorities: no tree, no compiled extension, the same on
     every device, and for a million transitions still short beside a learning step.
@@ -76,7 +76,8 @@ class ProportionalSampler(Sampler):
         if self.alpha == 0 or len(storage) == 0:
             return None
         row_ids = torch.as_tensor(index, device=storage.device)
-        priorities = (priority.detach().to(storage.device, torch.float32).abs() + self.epsilon).pow(self.alpha)
+        errors = priority.detach().to(storage.device, torch.float32).nan_to_num(0.0, posinf=0.0)  # these say nothing
+        priorities = (errors.abs() + self.epsilon).pow(self.alpha)
         places = torch.searchsorted(storage.row_ids, row_ids).clamp_(max=len(storage) - 1)
         still_there = storage.row_ids[places] == row_ids
         storage.priorities.scatter_reduce_(0, places[still_there], priorities[still_there], "amax", include_self=False)

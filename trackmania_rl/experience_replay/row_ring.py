@@ -248,7 +248,7 @@ def _write(column: torch.Tensor | npt.NDArray[Any], first_row: int, values: torc
     target: Any = column  # arrays and tensors are cut and assigned alike
     source: Any = values
     if isinstance(column, torch.Tensor):
-        source = torch.as_tensor(values)
+        source = values if isinstance(values, torch.Tensor) else torch.tensor(values)  # torch warns of read-only views
     elif isinstance(values, torch.Tensor):
         source = values.numpy(force=True)
     n_values, capacity = len(source), len(target)
