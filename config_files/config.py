@@ -34,8 +34,8 @@ collector_threads = 1
 # Restart.
 use_torch_compile = True
 
-# Time between two checkpoints, in seconds of wall-clock. Range: > 0.
-checkpoint_interval_s = 120.0
+# Time between two checkpoints, in seconds of wall-clock. With the replay memory one may take 150 MB. Range: > 0.
+checkpoint_interval_s = 300.0
 
 # Whether checkpoints hold the replay buffer: larger files, but a resumed run goes on as if never stopped.
 checkpoint_holds_replay = True
@@ -221,7 +221,8 @@ batch_size = 64
 memory_size_schedule = ((0, 200_000),)
 memory_size_start_learn_schedule = ((0, 2_000),)
 
-# How often each transition is trained on, on average, before it is discarded: the replay ratio. Range: > 0.
+# How often each transition is trained on, on average, before it is discarded: the replay ratio. Those kept apart for
+# the test loss count too, so the others are trained on 1 / (1 - buffer_test_ratio) times as often. Range: > 0.
 number_times_single_memory_is_used_before_discard = 4.0
 
 # Share of transitions kept apart for the test loss, never trained on. Range: 0 to below 1. Restart.
@@ -331,18 +332,18 @@ target_self_loss_clamp_ratio = 4.0
 target_self_loss_average_rate = 0.01
 
 # Value baseline: Q = network + this x the actions left in the mini-race, so that a fresh network starts near the truth.
-# About (reward of 50 ms at the speed expected early on). Range: any; 0 for none. Restart.
+# About the reward of one action at the speed expected early on. Range: any; 0 for none. Restart.
 expected_reward_per_action = -0.045
 
 # Worst and best reward that one action can bring; targets are held to that x the actions left in the mini-race, so that
 # an overestimate cannot feed on itself. Change it with the rewards: here, 50 ms in reverse, and 50 ms at 580 km/h.
-# Range: worst below best, or None for no bounds.
+# Not with shaped rewards. Range: worst below best, or None for no bounds.
 return_bounds_per_action = (-0.08, 0.02)
 
-# Discount of the next action, by frame count (linear between entries). Range: any; mini-races allow 1.
+# Discount of the next action, by frame count (linear between entries). Range: above 0, at most 1 (mini-races allow it).
 gamma_schedule = ((0, 0.999), (600_000, 0.999), (1_500_000, 1.0))
 
-# Learning rate, by frame count (exponential between entries). Range: any.
+# Learning rate, by frame count (exponential between entries). Range: >= 0.
 lr_schedule = ((0, 1e-3), (600_000, 2e-4), (2_000_000, 4e-5), (6_000_000, 1e-5))
 
 # RAdam's epsilon and betas. Range: > 0; 0 to below 1.

@@ -29,7 +29,7 @@ collector_threads = 1
 # Restart.
 use_torch_compile = True
 
-# Time between two checkpoints, in seconds of wall-clock. Range: > 0.
+# Time between two checkpoints, in seconds of wall-clock. With the replay memory one may take 150 MB. Range: > 0.
 checkpoint_interval_s = 300.0
 
 # Whether checkpoints hold the replay buffer: larger files, but a resumed run goes on as if never stopped.
@@ -212,7 +212,8 @@ batch_size = 512
 memory_size_schedule = ((0, 50_000), (5_000_000, 100_000), (7_000_000, 200_000))
 memory_size_start_learn_schedule = ((0, 20_000), (5_000_000, 75_000), (7_000_000, 150_000))
 
-# How often each transition is trained on, on average, before it is discarded: the replay ratio. Range: > 0.
+# How often each transition is trained on, on average, before it is discarded: the replay ratio. Those kept apart for
+# the test loss count too, so the others are trained on 1 / (1 - buffer_test_ratio) times as often. Range: > 0.
 number_times_single_memory_is_used_before_discard = 32.0
 
 # Share of transitions kept apart for the test loss, never trained on. Range: 0 to below 1. Restart.
@@ -322,18 +323,18 @@ target_self_loss_clamp_ratio = 4.0
 target_self_loss_average_rate = 0.01
 
 # Value baseline: Q = network + this x the actions left in the mini-race, so that a fresh network starts near the truth.
-# About (reward of 50 ms at the speed expected early on). Range: any; 0 for none. Restart.
+# About the reward of one action at the speed expected early on. Range: any; 0 for none. Restart.
 expected_reward_per_action = 0.0
 
 # Worst and best reward that one action can bring; targets are held to that x the actions left in the mini-race, so that
 # an overestimate cannot feed on itself. Change it with the rewards: here, 50 ms in reverse, and 50 ms at 580 km/h.
-# Range: worst below best, or None for no bounds.
+# Not with shaped rewards. Range: worst below best, or None for no bounds.
 return_bounds_per_action = None
 
-# Discount of the next action, by frame count (linear between entries). Range: any; mini-races allow 1.
+# Discount of the next action, by frame count (linear between entries). Range: above 0, at most 1 (mini-races allow it).
 gamma_schedule = ((0, 0.999), (1_500_000, 0.999), (2_500_000, 1.0))
 
-# Learning rate, by frame count (exponential between entries). Range: any.
+# Learning rate, by frame count (exponential between entries). Range: >= 0.
 lr_schedule = ((0, 1e-3), (3_000_000, 5e-5), (12_000_000, 5e-5), (15_000_000, 1e-5))
 
 # RAdam's epsilon and betas. Range: > 0; 0 to below 1.

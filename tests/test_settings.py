@@ -243,6 +243,9 @@ def test_settings_that_need_a_restart_exist_and_ranges_are_described(config_file
         (["timeout_during_race_ms=4294967296"], r"timeout_during_race_ms = 4294967296"),
         (["running_speed=1e39"], r"running_speed = 1e\+39"),
         (["n_zone_centers_in_inputs=1", "shaped_reward_point_to_vcp_ahead=0.1"], r"to 2 or more, or leave the reward"),
+        (["shaped_reward_dist_to_cur_vcp=-0.1"], r"shaped_reward_dist_to_cur_vcp = -0.1 adds the potential of a state"),
+        (["gamma_schedule=((0, 1.01),)"], r"gamma_schedule.*less than or equal to 1"),
+        (["lr_schedule=((0, -1e-3),)"], r"lr_schedule.*greater than or equal to 0"),
         (["munchausen_clip=0.1"], r"munchausen_clip = 0.1: input should be less than or equal to 0"),
     ],
 )

@@ -2,6 +2,7 @@
 
 import multiprocessing
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,10 +16,10 @@ from trackmania_rl.features import ObservationLayout
 from trackmania_rl.multiprocess import run_network
 from trackmania_rl.multiprocess.learner import Learning, build_learning
 from trackmania_rl.multiprocess.live_settings import LiveSettings
-from trackmania_rl.multiprocess.run_network import make_network, pick_device
+from trackmania_rl.multiprocess.run_network import make_network, pick_device, pick_playing_device
 from trackmania_rl.rewards import EngineeredRewards, race_rewards
 from trackmania_rl.seeds import SeedTree
-from trackmania_rl.settings import settings_from_flat
+from trackmania_rl.settings import load_settings, settings_from_flat
 
 CONTEXT = multiprocessing.get_context("spawn")
 MakeRace = Callable[[int, bool], Any]
@@ -249,6 +250,27 @@ def test_a_periodic_reset_changes_the_network_and_adds_training(
 def test_device_names() -> None:
     assert pick_device("cpu") == torch.device("cpu")
     assert pick_device("auto").type == ("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def test_without_an_image_collectors_decide_on_the_processor(
+    monkeypatch: pytest.MonkeyPatch, repository_root: Path
+) -> None:
+    monkeypatch.setattr(run_network, "why_unusable", lambda _: None)
+    without_image, with_image = (
+        load_settings(repository_root / "config_files" / name, ["torch_device=cuda"])
+        for name in ("config.py", "config_tmnf.py")
+    )
+    assert pick_playing_device(without_image) == torch.device("cpu")
+    assert pick_playing_device(with_image) == torch.device("cuda")
+
+
+def test_the_gpu_that_is_named_becomes_the_current_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    made_current: list[torch.device] = []
+    monkeypatch.setattr(run_network, "why_unusable", lambda _: None)
+    monkeypatch.setattr(torch.cuda, "set_device", made_current.append)
+    assert pick_device("cuda:1") == torch.device("cuda:1")
+    pick_device("cuda")
+    assert made_current == [torch.device("cuda:1")]
 
 
 def test_a_gpu_that_torch_finds_but_cannot_use_leaves_the_processor(

@@ -29,7 +29,7 @@ from trackmania_rl.multiprocess.health.run_checks import check_edited_maps
 from trackmania_rl.multiprocess.live_settings import LiveSettings
 from trackmania_rl.multiprocess.rollout_slot import RolloutSlot
 from trackmania_rl.multiprocess.rollout_transport import RolloutSender
-from trackmania_rl.multiprocess.run_network import make_inferer, make_network, pick_device
+from trackmania_rl.multiprocess.run_network import make_inferer, make_network, pick_playing_device
 from trackmania_rl.multiprocess.shared_run import CollectorTask, SharedRun, StopFlag, release_ctrl_c, send_logs_to
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager
@@ -69,7 +69,7 @@ def make_parts(task: CollectorTask, shared: SharedRun) -> CollectorParts:
     """What the collector needs besides its games: networks that follow the shared weights, and a way to the learner."""
     settings, seeds = task.settings, SeedTree(task.settings.run.seed)
     layout = ObservationLayout.from_settings(settings.observation)
-    device = pick_device(settings.run.torch_device)
+    device = pick_playing_device(settings)
 
     def follow(weights: SharedWeights, name: str) -> WeightsFollower:
         network = make_network(settings, layout, seeds)

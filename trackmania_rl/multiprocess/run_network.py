@@ -63,7 +63,7 @@ def make_inferer(network: IQN_Network, settings: Settings, device: torch.device,
 
 
 def pick_device(torch_device: str) -> torch.device:
-    """The device that the setting names; "auto" is a GPU where there is one that works.
+    """The device that the setting names, made the current one; "auto" is a GPU where there is one that works.
 
     Raises:
         UserError: if torch cannot use the device that is named.
@@ -77,7 +77,22 @@ def pick_device(torch_device: str) -> torch.device:
         return torch.device("cuda")
     if (reason := why_unusable(torch_device)) is not None:
         raise UserError(f'torch_device = "{torch_device}" cannot be used here: {reason}; try "auto" or "cpu"')
-    return torch.device(torch_device)
+    device = torch.device(torch_device)
+    if device.index is not None:  # "cuda:1": new streams, and questions about the GPU, are the current one's
+        torch.cuda.set_device(device)
+    return device
+
+
+def pick_playing_device(settings: Settings) -> torch.device:
+    """Where collectors decide: on the processor, unless there is an image to look at.
+
+    A few states of floats pass the network in a fraction of a millisecond there. On a GPU, starting the pass's many
+    small operations takes longer than that, and they wait for the learner's.
+
+    Raises:
+        UserError: if torch cannot use the device that is named.
+    """
+    return pick_device(settings.run.torch_device) if settings.game.has_image else torch.device("cpu")
 
 
 @functools.cache

@@ -12,9 +12,11 @@ from pydantic import Field, field_validator, model_validator
 from trackmania_rl.settings.game import GameSettings
 from trackmania_rl.settings.values import (
     BlockStatistics,
+    DiscountSchedule,
     Finite,
     Fraction,
     Group,
+    LearningRateSchedule,
     NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,
@@ -144,8 +146,8 @@ class AgentSettings(Group):
     target_self_loss_average_rate: Annotated[float, Field(gt=0, le=1)]
     expected_reward_per_action: Finite
     return_bounds_per_action: tuple[Finite, Finite] | None
-    gamma_schedule: Schedule
-    lr_schedule: Schedule
+    gamma_schedule: DiscountSchedule
+    lr_schedule: LearningRateSchedule
     adam_epsilon: PositiveFloat
     adam_beta1: Annotated[float, Field(ge=0, lt=1)]
     adam_beta2: Annotated[float, Field(ge=0, lt=1)]
@@ -261,6 +263,18 @@ class Settings(Group):
             raise ValueError(
                 f"shaped_reward_point_to_vcp_ahead = {pointing} needs the direction of the line: set "
                 f"n_zone_centers_in_inputs = {n_centers} to 2 or more, or leave the reward at 0"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _bounds_are_those_of_rewards_alone(self) -> Settings:
+        shaping = ("shaped_reward_dist_to_cur_vcp", "shaped_reward_point_to_vcp_ahead")
+        asked_for = [f"{name} = {self.flat()[name]!r}" for name in shaping if self.flat()[name] != 0]
+        if asked_for and self.agent.return_bounds_per_action is not None:
+            raise ValueError(
+                f"return_bounds_per_action = {self.agent.return_bounds_per_action} holds returns to rewards x actions "
+                f"left, but {' and '.join(asked_for)} adds the potential of a state to its return, however few actions "
+                "are left: set return_bounds_per_action = None, or the shaping to 0"
             )
         return self
 

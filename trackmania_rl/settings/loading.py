@@ -27,12 +27,13 @@ class SettingsError(UserError, ValueError):
     """A configuration that cannot be used; the text says which setting, its value and what is allowed."""
 
 
-def load_settings(config_file: Path, overrides: Iterable[str] = ()) -> Settings:
+def load_settings(config_file: Path, overrides: Iterable[str] | Mapping[str, Any] = ()) -> Settings:
     """Read a configuration file with its companions and return the validated settings.
 
     Args:
         config_file: a Python file; `COMPANION_FILES` are read from its folder, and what it is based on.
-        overrides: `name=value` texts that win over the files; the value is a Python literal or a plain string.
+        overrides: what wins over the files: values by name, or `name=value` texts, each value a Python literal or a
+            plain string.
 
     Raises:
         SettingsError: if a file is missing or fails to run, or a setting is missing, unknown or out of range.
@@ -41,8 +42,13 @@ def load_settings(config_file: Path, overrides: Iterable[str] = ()) -> Settings:
     for file in (*(config_file.parent / name for name in COMPANION_FILES), *_with_bases(config_file)):
         values |= _names_set_by(file)
     values.pop(BASED_ON, None)
-    values |= dict(parse_override(text) for text in overrides)
-    return settings_from_flat(_with_stretched_schedules(values), source=str(config_file))
+    source = str(config_file)
+    if isinstance(overrides, Mapping):
+        values |= overrides
+        source += " with overrides" if overrides else ""
+    else:
+        values |= dict(parse_override(text) for text in overrides)
+    return settings_from_flat(_with_stretched_schedules(values), source)
 
 
 def whole_text(config_file: Path) -> str:

@@ -18,6 +18,9 @@ LAST_PORT = 65535
 Port = Annotated[int, Field(ge=1024, le=LAST_PORT)]
 Schedule = Annotated[tuple[tuple[NonNegativeInt, Finite], ...], Field(min_length=1)]
 """((frame count, value), ...): what lies between two entries is interpolated by the setting's own rule."""
+Discount = Annotated[float, Field(gt=0, le=1)]
+DiscountSchedule = Annotated[tuple[tuple[NonNegativeInt, Discount], ...], Field(min_length=1)]
+LearningRateSchedule = Annotated[tuple[tuple[NonNegativeInt, NonNegativeFloat], ...], Field(min_length=1)]
 BlockStatistics = tuple[tuple[Finite, ...], tuple[PositiveFloat, ...]]
 """(means, standard deviations) of one block of the observation."""
 
