@@ -1,6 +1,7 @@
 """What the simulated game's own server does beyond the protocol, and its script."""
 
 import contextlib
+import os
 import struct
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from raw_client import FAST, FREEZE, GET_STATE, WITHOUT_STEPS, RawClient, int32s
 from trackmania_rl.protocol import messages
 from trackmania_rl.protocol.state_blob import with_last_checkpoint_time_cleared
 from trackmania_rl.simulator import server as server_module
+from trackmania_rl.simulator.game import SimulatedGame
 
 
 def test_a_finish_undone_in_its_own_wait_comes_again(server_client):
@@ -212,3 +214,23 @@ def test_the_script_ends_with_the_process_that_it_is_told(repository_root):
         assert "listening on 127.0.0.1:" in process.stderr.readline()
         other.communicate(b"\n")
         assert process.wait(timeout=10) == 0
+
+
+def test_without_a_client_a_fast_game_falls_back_to_real_time(server_client, server):
+    server_client.send(FAST, int32s(13))
+    assert server_client.is_hung_up_on(within_s=1.0)
+    began_s, before_ms = time.monotonic(), server.race.tick_time_ms
+    time.sleep(0.3)
+    driven_ms = server.race.tick_time_ms - before_ms
+    assert 0 < driven_ms <= 1000 * (time.monotonic() - began_s) + 100
+
+
+def test_a_track_that_was_edited_is_read_anew(maps_folder):
+    game, file = SimulatedGame(maps_folder), maps_folder / "short.toml"
+    first = game.load_map("short.toml")
+    assert first.checkpoint_target == 2
+    assert game.load_map("short.toml") is first
+    changed_ns = file.stat().st_mtime_ns + 1_000_000_000
+    file.write_text(file.read_text().replace("[20.0]", "[20.0, 40.0]"))
+    os.utime(file, ns=(changed_ns, changed_ns))
+    assert game.load_map("short.toml").checkpoint_target == 3

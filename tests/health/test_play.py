@@ -8,14 +8,16 @@ import subprocess
 import sys
 
 import cv2
+import numpy as np
 import psutil
 import pytest
 
 from trackmania_rl.multiprocess.health.findings import Check, Context, Level
-from trackmania_rl.multiprocess.health.play_checks import SHIPPED_MAP, check_play, play
+from trackmania_rl.multiprocess.health.play_checks import SHIPPED_MAP, _check_picture, _check_speed, check_play, play
 from trackmania_rl.settings import load_settings
 from trackmania_rl.tmi_interaction import launchers
 from trackmania_rl.tmi_interaction.launchers import SimulatedGameLauncher, find_free_port
+from trackmania_rl.tmi_interaction.race_machine import Observation
 from trackmania_rl.track.game_map import load_game_map
 
 PLAYED = [Check.PLAY_START, Check.PLAY_MAP, Check.PLAY_DRIVE, Check.PLAY_FRAME, Check.PLAY_SPEED]
@@ -106,3 +108,15 @@ def test_the_command(repository_root, tmp_path):
     assert good.returncode == 0, good.stdout + good.stderr
     assert "ok      python: Python" in good.stdout
     assert "0 problems" in good.stdout
+
+
+def test_a_picture_of_one_shade_and_a_slow_game_are_told(tmp_path):
+    frame = np.zeros((1, 4, 6), np.uint8)
+    seen = Observation(
+        frame, np.zeros(1, np.float32), np.zeros(22, np.float32), 0, 0.0, 0, np.zeros(3, np.float32), 0.0
+    )
+    finding = _check_picture(seen, tmp_path / "game.png")
+    assert (finding.check, finding.level) == (Check.PLAY_FRAME, Level.WARNING)
+    frame[0, 0, 0] = 9
+    assert _check_picture(seen, tmp_path / "game.png").level is Level.OK
+    assert [_check_speed(ratio).level for ratio in (0.9, 1.1)] == [Level.WARNING, Level.OK]

@@ -10,6 +10,8 @@ import torch
 from trackmania_rl.agents.learner import IQNLearner
 from trackmania_rl.checkpoints import load_checkpoint
 from trackmania_rl.features import ObservationLayout
+from trackmania_rl.migration.linesight_files import LossScaleState
+from trackmania_rl.migration.linesight_run import _loss_scale_of
 from trackmania_rl.multiprocess.run_network import make_network
 from trackmania_rl.schedules import exponential
 from trackmania_rl.seeds import SeedTree
@@ -214,3 +216,49 @@ def test_an_optimizer_of_another_network_is_refused(small_run, small_words, tmp_
     torch.save(other.state_dict(), small_run.folder / "optimizer1.torch")
     words = ("import_linesight", small_run.folder, "--output", tmp_path / "save" / "mine", *small_words)
     assert "optimizer1.torch does not fit the weights" in refused(tool, capsys, *words)
+
+
+def test_frames_that_are_given_go_before_what_the_statistics_tell(small_run, small_words, tmp_path, tool):
+    words = (small_run.folder, "--output", tmp_path / "save" / "mine", "--frames", 777, *small_words)
+    assert tool("import_linesight", *words) == 0
+    state = resumed_learner(tmp_path / "save" / "mine")[1]
+    assert state["statistics"]["frames_total"] == 777
+    assert_schedules_are_at(777, state)
+    assert set(state["statistics"]["maps"]) == {"hock", "map5"}
+
+
+def test_the_counters_go_back_as_they_came(small_run, small_words, tmp_path, tool):
+    run, back = tmp_path / "save" / "mine", tmp_path / "back"
+    assert tool("import_linesight", small_run.folder, "--output", run, *small_words) == 0
+    assert tool("export_linesight", run, "--output", back) == 0
+    statistics = pickle.loads((back / "accumulated_stats.joblib").read_bytes())
+    settings = load_settings(run / "config" / "config.py")
+    used = 71_234 * settings.replay.batch_size
+    every = settings.agent.number_memories_trained_on_between_target_network_updates
+    assert statistics["cumul_number_batches_done"] == 71_234
+    assert statistics["cumul_training_hours"] == pytest.approx(7.5)
+    assert statistics["cumul_number_single_memories_used"] == used
+    assert statistics["cumul_number_target_network_updates"] == used // every
+
+
+@pytest.mark.parametrize(("factor", "updates", "expected"), [(1.0, 7.0, (65_536.0, 0)), (8192.0, 123.0, (8192.0, 123))])
+def test_a_run_that_needed_no_loss_scale_goes_back_with_the_first_one(factor, updates, expected):
+    state = {"factor": torch.tensor(factor), "updates_since_growth": torch.tensor(updates)}
+    assert _loss_scale_of(state) == LossScaleState(*expected)
+
+
+def test_stretched_schedules_are_refused_where_linesights_own_are_taken(small_run, small_words, tmp_path, tool, capsys):
+    (small_run.folder / "config_copy.py").write_text("batch_size = 333\n")
+    output = tmp_path / "save" / "mine"
+    words = ("import_linesight", small_run.folder, "--output", output, *small_words, "--set", "schedule_stretch=2")
+    assert "schedule_stretch = 2" in refused(tool, capsys, *words)
+    assert not output.exists()
+
+
+def test_weights_that_are_no_numbers_are_refused(small_run, small_words, tmp_path, tool, capsys):
+    file = small_run.folder / "weights2.torch"
+    weights = torch.load(file, weights_only=True)
+    next(iter(weights.values())).view(-1)[0] = float("nan")
+    torch.save(weights, file)
+    words = ("import_linesight", small_run.folder, "--output", tmp_path / "save" / "mine", *small_words)
+    assert "weights2.torch holds numbers that are not finite" in refused(tool, capsys, *words)

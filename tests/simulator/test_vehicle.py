@@ -528,3 +528,13 @@ def test_quaternion_of_a_rotation_turns_back_into_it():
             ]
         )
         np.testing.assert_allclose(quaternion_from_rotation(rotation), expected, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("surface", "expected_m_s2"), [(Surface.GRASS, -14.7), (Surface.DIRT, -40.2), (Surface.ICE, -13.2)]
+)
+def test_braking_by_surface(surface, expected_m_s2):
+    track = straight(half_width_m=100.0, surface=surface)
+    car = rolling(track, 150.0)
+    run(car, track, 2, gas=0.0, brake=1.0)
+    assert acceleration(car, track, gas=0.0, brake=1.0) == pytest.approx(expected_m_s2, rel=0.04)

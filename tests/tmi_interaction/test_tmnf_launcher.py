@@ -15,6 +15,7 @@ import pytest
 from trackmania_rl.errors import UserError
 from trackmania_rl.settings import UserSettings
 from trackmania_rl.tmi_interaction import tmnf_launcher
+from trackmania_rl.tmi_interaction.game_processes import identity_of
 from trackmania_rl.tmi_interaction.game_records import GameRecords
 from trackmania_rl.tmi_interaction.launcher_choice import make_launcher
 from trackmania_rl.tmi_interaction.launchers import PortInUseError, SimulatedGameLauncher, find_free_port
@@ -374,3 +375,20 @@ def test_the_launcher_that_a_game_and_a_system_need(tmp_path):
             launcher.start()
     with pytest.raises(UserError, match="not for darwin"):
         make_launcher(real, NO_USER, 9000, tmp_path, "darwin")
+
+
+def test_games_of_another_process_that_lives_are_left_running(game, records, tmp_path):
+    (tmp_path / "records").mkdir()
+    file = tmp_path / "records" / "9000.json"
+    owner = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    other = subprocess.Popen([*game, "silent"])
+    try:
+        identities = {"game": other, "owner": owner}
+        file.write_text(json.dumps({name: identity_of(psutil.Process(p.pid)) for name, p in identities.items()}))
+        records.end_own()
+        assert other.poll() is None
+        assert file.is_file()
+    finally:
+        for process in (other, owner):
+            process.kill()
+            process.wait()

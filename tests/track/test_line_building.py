@@ -280,3 +280,13 @@ def test_the_drivers_key_is_on_the_clock_of_the_inputs() -> None:
     expected, path = path_of_ghost(ghost, "a race"), path_of_ghost(of_tminterface, "a race")
     np.testing.assert_array_equal(path.position_m, expected.position_m)
     assert path.notes == expected.notes
+
+
+def test_a_way_ends_at_the_finish_between_two_samples() -> None:
+    position_m = a_straight(240.0, 8.0)
+    ghost = a_ghost(position_m, np.full(len(position_m), 80.0))
+    ghost = dataclasses.replace(ghost, race_time_ms=1_950, checkpoint_times_ms=(830, 1_950))
+    path = path_of_ghost(ghost, "a race")
+    assert path.time_ms[-2:].tolist() == [1_900.0, 1_950.0]
+    np.testing.assert_allclose(path.position_m[-1], (16.0, 9.0, 156.0))
+    np.testing.assert_allclose(path.checkpoint_m, [(16.0, 9.0, 66.4)])
