@@ -174,15 +174,16 @@ def buffer_collate_function(
 ) -> MiniRaceBatch:
     """Put transitions at random points of mini-races.
 
-    An elapsed time is drawn for each; only the next `left` = duration - elapsed actions count. A transition of n steps
-    is cut to min(n, left). It is terminal, and its next state's value has no part in the target, when the cut
+    An elapsed time is drawn for each; only the next `actions_left` = duration - elapsed count. A transition of n steps
+    is cut to min(n, actions_left). It is terminal, and its next state's value has no part in the target, when the cut
     transition reaches the finish or the mini-race's end. A race that was cut off (no progress, too long) was not over:
     there the value of the last state is bootstrapped as anywhere else.
 
     Shaping is gamma^n phi(next) - phi(state), with phi = 0 at *every* terminal end, be it of the race or the mini-race.
     The time elapsed belongs to the state, so the mini-race's end is an absorbing state like the finish; the shaping
     terms of any course then sum up to -phi(first state), whatever is driven, which leaves the best policy what it was
-    (Ng, Harada and Russell 1999). Counting phi(next) at the mini-race's end would instead pay for standing well then.
+    (Ng, Harada and Russell 1999; phi = 0 at every terminal state: Grzes 2017, "Reward shaping in episodic reinforcement
+    learning"). Counting phi(next) at the mini-race's end would instead pay for standing well then.
 
     Args:
         row_ids: (B,) int64, rows at which transitions start.

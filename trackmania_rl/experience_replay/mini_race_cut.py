@@ -77,9 +77,9 @@ def cut_on_device(
     n_transitions = len(row_ids)
     position = row_ids % capacity  # (B,)
     to_finish = columns.steps_to_finish.take(position)  # (B,)
-    left = rules.duration_actions - elapsed  # (B,)
-    n_steps = torch.minimum(columns.n_steps.take(position), left)  # (B,) after the cut
-    terminal = n_steps >= torch.minimum(to_finish, left)  # (B,)
+    actions_left = rules.duration_actions - elapsed  # (B,)
+    n_steps = torch.minimum(columns.n_steps.take(position), actions_left)  # (B,) after the cut
+    terminal = n_steps >= torch.minimum(to_finish, actions_left)  # (B,)
     gamma_n = torch.where(terminal, 0.0, torch.pow(rules.gamma, n_steps))
 
     # The finish has no row: its predecessor stands in, so that no row of another race is ever shown as a next state.
@@ -139,15 +139,15 @@ def _cut(
     weight = np.ones(n_transitions, dtype=np.float32)
     for i in range(n_transitions):
         row = position[i]
-        left = duration_actions - elapsed[i]
-        n = min(n_steps[row], left)
+        actions_left = duration_actions - elapsed[i]
+        n = min(n_steps[row], actions_left)
         # The finish has no row: its predecessor stands in, so that no row of another race is shown as a next state.
         next_row = (row + min(n, steps_to_finish[row] - 1)) % capacity
         total, discount = 0.0, 1.0
         for k in range(n):
             total += discount * rewards[(row + k) % capacity]
             discount *= gamma
-        if n < min(steps_to_finish[row], left):  # else the mini-race ends here
+        if n < min(steps_to_finish[row], actions_left):  # else the mini-race ends here
             gamma_n[i] = discount
             total += discount * potentials[next_row]
         reward[i] = total - potentials[row]
