@@ -1,7 +1,12 @@
-"""Two short tracks whose names lead to files."""
+"""Two short tracks whose names lead to files, and environments on them that are closed after the test."""
+
+import contextlib
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
+
+from trackmania_rl.envs import RaceEnv, RaceVectorEnv, make_race_env, make_race_vector_env
 
 
 @pytest.fixture(scope="session")
@@ -15,6 +20,30 @@ def tracks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
             f'name = "{name}"\nline = "{name}_0.5m.npy"\nedge = "wall"\ncheckpoints_m = [17.3]\n'
         )
     return {name: str(folder / f"{name}.toml") for name in ("straight", "lane")}
+
+
+@pytest.fixture
+def make_env(tracks: dict[str, str]) -> Iterator[Callable[..., RaceEnv]]:
+    """`make_env(*names, **arguments)`; closed after the test."""
+    with contextlib.ExitStack() as opened:
+
+        def make(*names: str, **arguments) -> RaceEnv:
+            env = make_race_env([tracks.get(name, name) for name in names], **arguments)
+            return opened.enter_context(contextlib.closing(env))
+
+        yield make
+
+
+@pytest.fixture
+def make_envs(tracks: dict[str, str]) -> Iterator[Callable[..., RaceVectorEnv]]:
+    """`make_envs(num_envs, *names, **arguments)`; closed after the test."""
+    with contextlib.ExitStack() as opened:
+
+        def make(num_envs: int, *names: str, **arguments) -> RaceVectorEnv:
+            envs = make_race_vector_env(num_envs, [tracks.get(name, name) for name in names], **arguments)
+            return opened.enter_context(contextlib.closing(envs))
+
+        yield make
 
 
 @pytest.fixture

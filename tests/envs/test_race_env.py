@@ -1,16 +1,16 @@
 """`RaceEnv` on games of both kinds: Gymnasium's rules, and the races of the trainer."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.error import ResetNeeded
-from gymnasium.utils.env_checker import check_env
+from gymnasium.error import ClosedEnvironmentError, ResetNeeded
+from gymnasium.utils.env_checker import check_env, data_equivalence
 
-from trackmania_rl.envs import RACE_ID, RaceEnv, make_race_env
+from trackmania_rl.envs import RACE_ID, RaceEnv
 from trackmania_rl.errors import UserError
 from trackmania_rl.features import ObservationLayout
 from trackmania_rl.in_process.games import InProcessGames
@@ -20,6 +20,7 @@ from trackmania_rl.settings import Settings, load_settings
 from trackmania_rl.track.named_maps import map_entries
 
 COAST = 3
+BRAKE = 6
 SOCKET = {"game_transport": "socket"}
 OPTIONAL_REWARDS = {
     "final_speed_reward_per_m_per_s": 0.013,
@@ -29,18 +30,6 @@ OPTIONAL_REWARDS = {
 }
 
 MakeEnv = Callable[..., RaceEnv]
-
-
-@pytest.fixture
-def make_env(tracks: dict[str, str]) -> Iterator[MakeEnv]:
-    """`make_env(*names, **arguments)`; closed after the test."""
-    with contextlib.ExitStack() as opened:
-
-        def make(*names: str, **arguments) -> RaceEnv:
-            env = make_race_env([tracks.get(name, name) for name in names], **arguments)
-            return opened.enter_context(contextlib.closing(env))
-
-        yield make
 
 
 def play(env: RaceEnv, actions: list[int]):
@@ -67,6 +56,12 @@ def settings_with(repository_root: Path, overrides: dict) -> Settings:
 def test_it_keeps_gymnasiums_rules(make_env: MakeEnv, image: dict, transport: dict, has_image: bool) -> None:
     overrides = transport | (image if has_image else {})
     check_env(make_env("straight", "lane", overrides=overrides), skip_render_check=True)
+
+
+@pytest.mark.filterwarnings("ignore:.*Box observation space.*infinity")
+def test_it_keeps_gymnasiums_rules_of_rendering_and_closing(tracks: dict[str, str]) -> None:
+    with contextlib.closing(gymnasium.make(RACE_ID, maps=tracks["lane"], render_mode="rgb_array")) as env:
+        check_env(env.unwrapped)
 
 
 @pytest.mark.parametrize("overrides", [OPTIONAL_REWARDS, OPTIONAL_REWARDS | SOCKET], ids=["in process", "socket"])
@@ -109,17 +104,13 @@ def test_floats_are_normalized_unless_asked_otherwise(make_env: MakeEnv, reposit
 
 @pytest.mark.parametrize("transport", [{}, SOCKET], ids=["in process", "socket"])
 def test_an_image_holds_the_last_frames(make_env: MakeEnv, image: dict, transport: dict) -> None:
-    env = make_env("straight", overrides=image | transport, render_mode="rgb_array")
+    env = make_env("straight", overrides=image | transport)
     first = env.reset()[0]["image"]
     assert first.shape == (3, 30, 40)
     assert (first == first[:1]).all(), "at the start, the first frame stands in for those before it"
     images = [env.step(0)[0]["image"] for _ in range(30)]
     assert (images[-1][:-1] == images[-2][1:]).all()
     assert (images[-1] != images[-20]).any()
-    assert env.metadata["render_fps"] == 20
-    shown = env.render()
-    assert shown.shape == (30, 40, 3)
-    assert (shown == images[-1][-1][..., None]).all()
 
 
 def test_a_race_that_is_cut_off_is_truncated(make_env: MakeEnv) -> None:
@@ -146,7 +137,7 @@ def test_without_maps_it_drives_those_of_the_map_cycle(make_env: MakeEnv) -> Non
 def test_generated_tracks_go_with_the_environment(make_env: MakeEnv) -> None:
     env = make_env("generated:0.2:7-9")
     env.reset()
-    tracks_folder = Path(env._maps[0].map_path).parent
+    tracks_folder = Path(env._tracks_folder)
     assert len(list(tracks_folder.glob("*.toml"))) == 3
     env.close()
     assert not tracks_folder.exists()
@@ -177,16 +168,20 @@ def test_a_step_needs_a_race(make_env: MakeEnv) -> None:
         env.step(0)
 
 
-def test_an_action_that_there_is_not_is_refused(make_env: MakeEnv) -> None:
+@pytest.mark.parametrize("action", [-1, 12, 0.0, True, [0], "0"])
+def test_an_action_that_there_is_not_is_refused(make_env: MakeEnv, action) -> None:
     env = make_env("straight")
     env.reset()
-    with pytest.raises(AssertionError, match="action -1 is not in Discrete"):
-        env.step(-1)
+    with pytest.raises(UserError, match=r"an action is one whole number, 0 to 11") as refused:
+        env.step(action)
+    assert f"step({action!r})" in str(refused.value)
 
 
-def test_rendering_needs_an_image(make_env: MakeEnv) -> None:
-    with pytest.raises(UserError, match="image_width_px"):
-        make_env("straight", render_mode="rgb_array")
+@pytest.mark.parametrize("action", [np.int8(4), np.uint64(4), np.array(4), 4])
+def test_an_action_may_be_any_whole_number(make_env: MakeEnv, action) -> None:
+    env = make_env("straight")
+    env.reset()
+    env.step(action)
 
 
 def test_gymnasium_makes_it_by_its_name(tracks: dict[str, str]) -> None:
@@ -197,11 +192,6 @@ def test_gymnasium_makes_it_by_its_name(tracks: dict[str, str]) -> None:
         assert env.action_space.n == 12
 
 
-def test_an_unknown_way_to_render_is_refused(make_env: MakeEnv, image: dict) -> None:
-    with pytest.raises(UserError, match="choose one of rgb_array"):
-        make_env(overrides=image, render_mode="human")
-
-
 def test_metres_are_those_of_the_race(make_env: MakeEnv) -> None:
     env = make_env()
     _, info = env.reset()
@@ -209,3 +199,76 @@ def test_metres_are_those_of_the_race(make_env: MakeEnv) -> None:
     for _ in range(10):
         info = env.step(0)[-1]
     assert 0.0 < info["meters"] < 5.0
+
+
+def test_both_transports_say_the_same(make_env: MakeEnv, wandering: list[int]) -> None:
+    said = []
+    for transport in ({}, SOCKET):
+        env = make_env("straight", overrides=transport)
+        said.append([env.reset(), *map(env.step, wandering[:30])])
+    assert data_equivalence(*said, exact=True)
+    start, info = said[0][0][-1], said[0][-1][-1]
+    assert info["position_m"].dtype == info["speed_m_s"].dtype == np.float32
+    assert info["position_m"][2] - start["position_m"][2] == pytest.approx(info["meters"], abs=0.1)
+    assert 3.0 < info["speed_m_s"] < 30.0
+
+
+def test_at_a_races_end_the_car_is_where_it_was_seen_last(make_env: MakeEnv) -> None:
+    env = make_env("straight", overrides={"cutoff_no_progress_within_ms": 1000})
+    env.reset()
+    steps = [env.step(0) for _ in range(10)]
+    while not steps[-1][3]:
+        steps.append(env.step(BRAKE))
+    assert steps[-1][-1]["cutoff_reason"] == "no_progress"
+    assert (steps[-1][-1]["position_m"] == steps[-2][-1]["position_m"]).all()
+
+
+def test_its_settings_layout_and_maps_are_public(make_env: MakeEnv) -> None:
+    env = make_env("lane", "straight", normalize=False)
+    assert env.map_names == ("lane", "straight")
+    assert env.settings.game.ms_per_action == 50
+    observation, _ = env.reset()
+    assert observation[env.layout["previous_actions"]].tolist() == [1, 0, 0, 0] * 5, "forward"
+
+
+def test_a_reset_that_fails_ends_the_race_before(make_env: MakeEnv, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.toml"
+    broken.write_text('name = "broken"\nline = "absent.npy"\n')
+    env = make_env("straight", str(broken))
+    for name, told in (("elsewhere", "the maps of this environment are"), ("broken", "absent.npy")):
+        env.reset(options={"map": "straight"})
+        with pytest.raises(UserError, match=told):
+            env.reset(options={"map": name})
+        with pytest.raises(ResetNeeded):
+            env.step(0)
+
+
+def test_an_unknown_option_of_a_reset_is_refused(make_env: MakeEnv) -> None:
+    env = make_env("straight")
+    with pytest.raises(UserError, match=r"'track': \.\.\.\}\): the options of this environment are map"):
+        env.reset(options={"track": "straight"})
+
+
+def test_a_closed_environment_says_so(make_env: MakeEnv) -> None:
+    env = make_env("straight", render_mode="rgb_array")
+    env.reset()
+    env.close()
+    for use in (env.reset, env.render, lambda: env.step(0)):
+        with pytest.raises(ClosedEnvironmentError, match="make another one"):
+            use()
+    env.close()
+
+
+def test_scheduled_rewards_follow_the_actions_of_the_environment(make_env: MakeEnv) -> None:
+    schedule = {"engineered_kamikaze_reward_schedule": ((0, 0.0), (10, 1.0))}  # full throttle earns it every time
+    plain, scheduled = make_env("straight"), make_env("straight", overrides=schedule)
+    for n_before in (0, 1000):
+        without, rewards = play(plain, [])[1], play(scheduled, [])[1]
+        expected = np.minimum((n_before + np.arange(1, len(without))) / 10, 1.0)
+        np.testing.assert_allclose(np.subtract(rewards, without)[:-1], expected, atol=1e-5)
+
+
+def test_metres_at_the_end_are_those_made_since_the_race_began(make_env: MakeEnv) -> None:
+    assert play(make_env("straight"), [])[2]["meters"] == pytest.approx(59.75, abs=0.3)
+    standing = make_env("straight", overrides={"cutoff_no_progress_within_ms": 500})
+    assert 0.0 <= play(standing, [COAST] * 100)[2]["meters"] < 0.5

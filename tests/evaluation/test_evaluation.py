@@ -4,19 +4,25 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from trackmania_rl.checkpoints import CheckpointError, read_checkpoint, save_driver
+from trackmania_rl.envs import make_race_env
 from trackmania_rl.errors import UserError
+from trackmania_rl.features import ObservationLayout
 from trackmania_rl.multiprocess.evaluation import (
     EvaluatedRace,
     MapEvaluation,
     TrainedDriver,
     evaluate_map,
+    forced_actions,
     load_driver,
 )
-from trackmania_rl.settings import MapEntry, Settings
+from trackmania_rl.policy import BatchDecision
+from trackmania_rl.seeds import SeedTree
+from trackmania_rl.settings import MapEntry, Settings, load_settings
 from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager
 from trackmania_rl.tmi_interaction.launchers import SimulatedGameLauncher, find_free_port
 from trackmania_rl.track.named_maps import map_entries
@@ -32,6 +38,14 @@ def manager(run_settings: Settings, maps_folder: Path) -> Iterator[GameInstanceM
     launcher = SimulatedGameLauncher(find_free_port(), maps_folder)
     with contextlib.closing(GameInstanceManager(run_settings.game, run_settings.observation, launcher)) as manager:
         yield manager
+
+
+class RecordingInferer:
+    """Keeps what it is shown, and always decides for action 4."""
+
+    def act_batch(self, frames: np.ndarray, floats: np.ndarray) -> BatchDecision:
+        self.frames, self.floats = frames, floats
+        return BatchDecision(np.array([4]), np.array([True]), np.zeros((1, 12), dtype=np.float32))
 
 
 @pytest.fixture
@@ -101,6 +115,44 @@ def test_a_race_lost_with_its_game_begins_again_with_the_forced_actions(
         manager.rollout = rollout
 
 
+def test_a_driver_acts_on_what_an_environment_of_its_run_shows(run_folder: Path) -> None:
+    driver = load_driver(str(run_folder), str(run_folder / "checkpoint.pt"))
+    driver.inferer.begin_race(is_explo=True, frame_count=0)  # is another's business
+    with contextlib.closing(make_race_env(config=run_folder / "config" / "config.py")) as env:
+        observation, info = env.reset()
+        while "race_finished" not in info:
+            observation, *_, info = env.step(driver.act(observation))
+    assert info["race_finished"]
+
+
+def test_a_driver_sees_the_floats_as_they_are_whether_they_are_normalized_or_not(run_settings: Settings) -> None:
+    inferer = RecordingInferer()
+    driver = TrainedDriver(run_settings, SeedTree(0), inferer, 0, 0.0)
+    layout = ObservationLayout.from_settings(run_settings.observation)
+    floats = np.random.default_rng(3).normal(layout.mean, layout.std).astype(np.float32)
+    floats[0] = 0
+    assert driver.act(floats) == 4
+    assert inferer.frames.shape == (1, 1, 0, 0)
+    np.testing.assert_array_equal(inferer.floats, floats[np.newaxis])
+    driver.act((floats - layout.mean) / layout.std)
+    assert inferer.floats.dtype == np.float32
+    np.testing.assert_allclose(inferer.floats[0], floats, rtol=1e-5, atol=1e-5 * layout.std.max())
+
+
+def test_a_driver_takes_an_image_if_it_was_trained_with_one(repository_root: Path, run_settings: Settings) -> None:
+    image = {"image_width_px": 40, "image_height_px": 30, "frames_per_state": 3}
+    settings = load_settings(repository_root / "config_files" / "config.py", image)
+    floats = np.zeros(184, dtype=np.float32)
+    observation = {"image": np.ones((3, 30, 40), dtype=np.uint8), "floats": floats}
+    inferer = RecordingInferer()
+    with_image, without = (TrainedDriver(s, SeedTree(0), inferer, 0, 0.0) for s in (settings, run_settings))
+    assert with_image.act(observation) == 4
+    assert inferer.frames.shape == (1, 3, 30, 40)
+    for driver, wrong in ((with_image, floats), (without, observation), (without, floats[:-1])):
+        with pytest.raises(UserError, match="make the environment with the configuration of its run"):
+            driver.act(wrong)
+
+
 def test_a_maps_figures() -> None:
     entry = MapEntry(map_name="m", map_path="m", reference_line="m", is_explo=False, fill_buffer=False)
     races = (race(True, 3000, 50.0), race(False, 900, 70.0), race(True, 2000, 50.0), race(True, 2500, 50.0))
@@ -137,3 +189,7 @@ def test_a_file_that_is_no_trainings_checkpoint_is_told(run_folder: Path, tmp_pa
 def test_a_device_that_is_not_there_is_told(run_folder: Path) -> None:
     with pytest.raises(UserError, match='torch_device = "cuda"'):
         load_driver(run_folder, torch_device="cuda")
+
+
+def test_forced_starts_accelerate_and_never_brake(driver: TrainedDriver, bend: MapEntry) -> None:
+    assert set(forced_actions(driver, bend, 2, 300).tolist()) == {0, 1, 2}  # forward, forward left, forward right

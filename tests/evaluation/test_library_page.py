@@ -4,14 +4,34 @@ import re
 import textwrap
 from pathlib import Path
 
+import pytest
+
+REPOSITORY_ROOT = Path(__file__).resolve().parents[2]
+PAGE = (REPOSITORY_ROOT / "docs" / "library.rst").read_text(encoding="utf-8")
 CODE = re.compile(r"\.\. code-block:: python\n\n((?: {4}.*\n|\n)+)")
+BLOCKS = [textwrap.dedent(block) for block in CODE.findall(PAGE)]
+PRINTED = [
+    r"'map': 'valley'",
+    r"\(64, 184\) -",
+    r"bend: finished True",
+    r"(\d+ m driven, \d+ transitions to learn from\n){3}",
+    r"tensor\(-",
+    r"torch\.Size\(\[8, 60, 1\]\)",
+]
 
 
-def test_the_code_of_the_page_runs(repository_root: Path, run_folder: Path, capsys) -> None:
-    page = (repository_root / "docs" / "library.rst").read_text(encoding="utf-8")
-    blocks = [textwrap.dedent(block) for block in CODE.findall(page)]
-    assert len(blocks) == page.count("code-block:: python") == 4
-    names: dict = {}
-    for block in blocks:
-        exec(block.replace("save/simulated", str(run_folder)), names)
-    assert "bend: finished True" in capsys.readouterr().out
+def test_each_block_of_the_page_is_looked_at() -> None:
+    assert len(BLOCKS) == PAGE.count("code-block:: python") == len(PRINTED)
+
+
+@pytest.mark.parametrize(("block", "printed"), list(zip(BLOCKS, PRINTED, strict=True)), ids=range(1, len(BLOCKS) + 1))
+def test_a_block_can_be_copied_alone(
+    block: str, printed: str, run_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(REPOSITORY_ROOT)
+    exec(block.replace("save/simulated", str(run_folder)), {})
+    assert re.search(printed, capsys.readouterr().out)
+
+
+def test_the_training_loop_is_short() -> None:
+    assert max(len(block.splitlines()) for block in BLOCKS) <= 40

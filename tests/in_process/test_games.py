@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trackmania_rl.in_process.games import InProcessGames
+from trackmania_rl.in_process.games import InProcessGames, _Clock
 from trackmania_rl.policy import BatchDecision, PolicyDecision
 from trackmania_rl.settings import MapEntry, Settings
 from trackmania_rl.simulator.scripted_driver import drive
@@ -287,3 +287,12 @@ def test_a_saved_state_that_the_game_refuses_costs_a_game_and_no_more(
         assert manager.game_starts == 2
     assert stats["started_at_m"] == 0
     np.testing.assert_array_equal(results["state_float"], expected["state_float"])
+
+
+def test_a_races_time_is_its_share_of_the_steps_since_it_began() -> None:
+    clock = _Clock()
+    clock.add(0.8, 0.4, 0.2, n_games=4)
+    begun = clock.copy()
+    clock.add(0.4, 0.2, 0.1, n_games=4)
+    timings, policy_s = clock.since(begun)
+    assert (timings.wait_game_s, timings.features_s, policy_s) == pytest.approx((0.1, 0.05, 0.025))

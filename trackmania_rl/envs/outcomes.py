@@ -1,35 +1,40 @@
-"""What environments say of a race's course and end, one game's or many games'."""
+"""What environments say of a race's course and end, one game's or many games', and what they are told to do."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from trackmania_rl.errors import UserError
 from trackmania_rl.rewards import progress_reward
-from trackmania_rl.settings import MapEntry, RewardSettings
+from trackmania_rl.settings import RewardSettings
 from trackmania_rl.tmi_interaction.race_machine import RaceEnd
 
-GAME_LOST = "game_lost"
+GAME_LOST: Final = "game_lost"
 """The `cutoff_reason` of a race whose game died, hung or spoke nonsense."""
 
 
-def choose_map(maps: Sequence[MapEntry], rng: np.random.Generator, options: Mapping[str, Any] | None) -> MapEntry:
-    """The map of the next race: the one that `options["map"]` names, else one drawn evenly.
+def indices_of_actions(actions: npt.ArrayLike, shape: tuple[int, ...], n_actions: int) -> npt.NDArray[np.int64]:
+    """Actions as one of the environments takes them.
+
+    Args:
+        actions: whole numbers of any kind: a number, a list, an array.
+        shape: what they must have: () for one game, (K,) for K games.
+        n_actions: how many actions there are.
+
+    Returns:
+        `shape` int64, from 0 to `n_actions` - 1.
 
     Raises:
-        UserError: if there is no map of this name.
+        UserError: if they are something else.
     """
-    name = (options or {}).get("map")
-    if name is None:
-        return maps[int(rng.integers(len(maps)))]
-    for entry in maps:
-        if entry.map_name == name:
-            return entry
-    names = ", ".join(entry.map_name for entry in maps)
-    raise UserError(f'reset(options={{"map": {name!r}}}): the maps of this environment are {names}')
+    given = np.asarray(actions)
+    if given.shape != shape or given.dtype.kind not in "iu" or (given < 0).any() or (given >= n_actions).any():
+        wanted = "one whole number" if shape == () else f"an array of whole numbers with the shape {shape}"
+        raise UserError(f"step({actions!r}): an action is {wanted}, 0 to {n_actions - 1}")
+    return given.astype(np.int64)
 
 
 def reward_of_end(end: RaceEnd, meters: float, race_time_ms: int, settings: RewardSettings) -> float:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
+from trackmania_rl.errors import UserError
 from trackmania_rl.in_process.games import InProcessGames
 from trackmania_rl.policy import BatchDecision
 from trackmania_rl.settings import MapEntry, Settings
@@ -32,12 +34,15 @@ class RaceGame(Protocol):
             GameError: if the game is lost; another race may be begun.
         """
 
+    def picture(self, width_px: int, height_px: int) -> npt.NDArray[np.uint8] | None:
+        """The view from behind the car now, (height_px, width_px, 3) uint8, red, green, blue; None if it shows none."""
+
     def close(self) -> None:
         """End the game."""
 
 
 class GameInProcess:
-    """A simulated game in this process."""
+    """A simulated game in this process. `copy.deepcopy` makes another one in the same state."""
 
     def __init__(self, settings: Settings, maps_folder: Path) -> None:
         self._games = InProcessGames(1, settings.game, settings.observation, maps_folder)
@@ -53,6 +58,10 @@ class GameInProcess:
         ends = self._games.step(self._alone, decided_elsewhere(np.array([action]), len(self._games.game.inputs)))
         return ends[0] if ends else self._games.observation(0)
 
+    def picture(self, width_px: int, height_px: int) -> npt.NDArray[np.uint8]:
+        """See `RaceGame.picture`."""
+        return self._games.picture(0, width_px, height_px)
+
     def close(self) -> None:
         """See `RaceGame.close`; there is nothing to end."""
 
@@ -64,6 +73,12 @@ class GameOfManager:
         self._manager = manager
         self._machine: RaceMachine | None = None
 
+    def __reduce__(self) -> NoReturn:
+        raise UserError(
+            "an environment whose game is a program of its own can't be copied: make another one, or take the "
+            'simulated game in this process, overrides={"game": "simulated", "game_transport": "in_process"}'
+        )
+
     def begin(self, map_entry: MapEntry) -> Observation:
         """See `RaceGame.begin`."""
         self._machine, observation = self._manager.begin_race(map_entry)
@@ -74,12 +89,15 @@ class GameOfManager:
         assert self._machine is not None, "begin comes first"
         return self._machine.step(action)
 
+    def picture(self, width_px: int, height_px: int) -> None:
+        """See `RaceGame.picture`: the game's own picture is asked for with the observation only."""
+
     def close(self) -> None:
         """See `RaceGame.close`."""
         self._manager.close()
 
 
-def decided_elsewhere(actions: np.typing.NDArray[np.int64], n_actions: int) -> BatchDecision:
+def decided_elsewhere(actions: npt.NDArray[np.int64], n_actions: int) -> BatchDecision:
     """Actions (n,) of somebody who has no values to tell, out of `n_actions`."""
     n = len(actions)
     return BatchDecision(actions, np.ones(n, dtype=np.bool_), np.zeros((n, n_actions), dtype=np.float32))

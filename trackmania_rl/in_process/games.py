@@ -5,6 +5,7 @@ What comes out of a race is, byte for byte, what the race machine makes of the s
 
 from __future__ import annotations
 
+import copy
 import time
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -23,6 +24,7 @@ from trackmania_rl.settings import GameSettings, MapEntry, ObservationSettings
 from trackmania_rl.simulator.inputs import controls_of_keys
 from trackmania_rl.simulator.race_batch import RaceBatch, RaceState, TrackForBatch
 from trackmania_rl.simulator.track_file import load_track
+from trackmania_rl.simulator.vehicle_parameters import STADIUM_CAR
 from trackmania_rl.tmi_interaction.cutoffs import GOING_ON, REASON_OF_VERDICT, CutoffReason, CutoffRules
 from trackmania_rl.tmi_interaction.race_machine import GameTimings, Observation, RaceEnd, times_since
 from trackmania_rl.tmi_interaction.race_results import RaceColumns, end_race_stats, rollout_results
@@ -76,7 +78,6 @@ class InProcessGames:
         self._races = RaceBatch(n_games)
         self._memory = RaceMemory.of_games(n_games, n_states, self.layout.n_previous_actions, self._keys.shape[1])
         self._columns = _columns(n_games, n_states, game, self.layout)
-        self._heads_f32, self._heads_i32 = self._races.heads.view(np.float32), self._races.heads.view(np.int32)
         self._rows = np.zeros(n_games, dtype=np.int64)
         self._verdicts = np.zeros(n_games, dtype=np.int64)
         self._maps: list[_Map] = []
@@ -87,6 +88,17 @@ class InProcessGames:
         self._next_state_m = np.full(n_games, np.inf)
         self._clock = _Clock()
         self._clock_at_begin = [_Clock()] * n_games
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> InProcessGames:
+        """Games in the same states, which go on by themselves; what never changes is shared, maps above all."""
+        for shared in (STADIUM_CAR, self.layout, *self._maps):
+            memo[id(shared)] = shared
+        n_rows = int(self._rows.max()) + 1
+        memo[id(self._columns)] = RaceColumns._make(_copy_of_first_rows(column, n_rows) for column in self._columns)
+        copied = object.__new__(type(self))
+        memo[id(self)] = copied
+        vars(copied).update(copy.deepcopy(vars(self), memo))
+        return copied
 
     def begin(self, game: int, map_entry: MapEntry, states: StatesOfRace[RaceState] | None = None) -> None:
         """Begin a race in a game; what its last race left behind is overwritten.
@@ -182,6 +194,27 @@ class InProcessGames:
         rows = self._rows[games]
         return self._columns.meters[games, rows], self._columns.race_time_ms[games, rows]
 
+    def motion(self, games: Games) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float64]]:
+        """Positions (n, 3) in world metres and speeds (n,) in m/s of the newest states of some games."""
+        rows = self._rows[games]
+        return self._columns.position_m[games, rows], self._columns.speed_m_s[games, rows]
+
+    def picture(self, game: int, width_px: int, height_px: int) -> npt.NDArray[np.uint8]:
+        """The view from behind a game's car now, in colour, whatever the observation holds.
+
+        Returns:
+            (height_px, width_px, 3) uint8, red, green, blue; a new array.
+
+        Raises:
+            ValueError: if a side is not 1 to 4096 pixels.
+        """
+        car, passed_count = self._races.cars[game], int(self._races.passed_count[game])
+        renderer = self._maps[self._map_of_game[game]].track.renderer
+        blue_green_red_alpha = renderer.render(
+            car["position_m"], car["rotation"], car["ribbon_index"], width_px, height_px, passed_count
+        )
+        return np.ascontiguousarray(blue_green_red_alpha[:, :, 2::-1])
+
     def step(self, games: Games, decision: BatchDecision, policy_s: float = 0.0) -> dict[int, RaceEnd]:
         """Make one action in some games, all of which are in a race.
 
@@ -243,11 +276,12 @@ class InProcessGames:
         return [(number, np.flatnonzero(numbers == number)) for number in np.unique(numbers).tolist()]
 
     def _look_at(self, games: Games, map_number: int) -> None:
+        heads = self._races.heads
         observe(
             games,
             self._rows,
-            self._heads_f32,
-            self._heads_i32,
+            heads.view(np.float32),
+            heads.view(np.int32),
             self._maps[map_number].map.zones,
             self._kernel_layout,
             self._memory,
@@ -363,3 +397,10 @@ def _columns(n_games: int, n_states: int, game: GameSettings, layout: Observatio
         is_greedy=room(np.bool_),
         q_values=room(np.float32, n_actions),
     )
+
+
+def _copy_of_first_rows(column: npt.NDArray[Any], n_rows: int) -> npt.NDArray[Any]:
+    """A column with its first rows: those beyond them, mostly memory never touched, hold no state yet."""
+    copied = np.empty_like(column)
+    copied[:, :n_rows] = column[:, :n_rows]
+    return copied

@@ -9,8 +9,9 @@ accelerate. What it does to the car is small; what the driver then makes of it t
 from __future__ import annotations
 
 import functools
+import os
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -24,18 +25,19 @@ from trackmania_rl.errors import UserError, one_line
 from trackmania_rl.features import ObservationLayout
 from trackmania_rl.multiprocess.live_settings import SNAPSHOT_FILE
 from trackmania_rl.multiprocess.run_network import make_inferer, make_network, pick_device
-from trackmania_rl.policy import Policy, PolicyDecision, afresh_with_each_game
+from trackmania_rl.policy import ELAPSED_ACTIONS_FLOAT, Policy, PolicyDecision, afresh_with_each_game
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import MapEntry, Settings, load_settings
 from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager
 
 FORCED_START_ACTIONS: Final = 10
 """How many actions of race 2 and later ones are forced by default: half a second."""
+_NO_IMAGE: Final = np.empty((1, 0, 0), dtype=np.uint8)
 
 
 @dataclass(frozen=True)
 class TrainedDriver:
-    """What a run has learned, ready to drive greedily.
+    """What a run has learned, ready to drive greedily: `act` decides, `evaluate_map` drives whole maps.
 
     Attributes:
         settings: the run's own.
@@ -50,6 +52,38 @@ class TrainedDriver:
     inferer: Inferer
     frames_total: int
     training_s: float
+
+    def act(self, observation: npt.NDArray[np.float32] | Mapping[str, npt.NDArray[Any]]) -> int:
+        """The greedy action in a state, as an environment of the run's configuration shows it.
+
+        Args:
+            observation: the floats (F,), or with an image `{"image": (S, H, W) uint8, "floats": (F,)}`. The floats may
+                be normalized or not. The first one, the time in the mini-race, tells which: as it is, it is 0 in every
+                race. (Where its configured mean is 0 as well, they must not be normalized.) Undoing the normalization
+                rounds the floats, which may turn the choice between two actions of equal worth.
+
+        Raises:
+            UserError: if it is an observation of another configuration.
+        """
+        image: npt.NDArray[np.uint8] | None = None
+        if isinstance(observation, np.ndarray):
+            floats = observation
+        else:
+            image, floats = observation["image"], observation["floats"]
+        has_image, shape = self.settings.game.has_image, self._layout.mean.shape
+        if floats.shape != shape or (image is not None) != has_image:
+            raise UserError(
+                f"act: the driver takes floats of the shape {shape} and {'an' if has_image else 'no'} image; make the "
+                "environment with the configuration of its run"
+            )
+        if floats[ELAPSED_ACTIONS_FLOAT] != 0:
+            floats = floats * self._layout.std + self._layout.mean
+        frame = _NO_IMAGE if image is None else image
+        return int(self.inferer.act_batch(frame[np.newaxis], floats[np.newaxis]).actions[0])
+
+    @functools.cached_property
+    def _layout(self) -> ObservationLayout:
+        return ObservationLayout.from_settings(self.settings.observation)
 
 
 @dataclass(frozen=True)
@@ -139,7 +173,11 @@ class MapEvaluation:
         }
 
 
-def load_driver(run_folder: Path, checkpoint: Path | None = None, torch_device: str | None = None) -> TrainedDriver:
+def load_driver(
+    run_folder: str | os.PathLike[str],
+    checkpoint: str | os.PathLike[str] | None = None,
+    torch_device: str | None = None,
+) -> TrainedDriver:
     """Load a run's evaluation network: the averaged weights, or the online ones if the run keeps no average.
 
     Args:
@@ -151,14 +189,15 @@ def load_driver(run_folder: Path, checkpoint: Path | None = None, torch_device: 
         UserError: if folder, configuration or checkpoint are missing, damaged or don't fit each other, or if there is
             no such device.
     """
-    settings = load_run_settings(run_folder)
-    file = checkpoint or run_folder / CHECKPOINT_FILE
-    if checkpoint is not None and not checkpoint.is_file():
-        raise CheckpointError(f"{checkpoint}: there is no such checkpoint file")
-    state = load_checkpoint(run_folder) if checkpoint is None else read_checkpoint(checkpoint)
+    folder = Path(run_folder)
+    settings = load_run_settings(folder)
+    file = folder / CHECKPOINT_FILE if checkpoint is None else Path(checkpoint)
+    if checkpoint is not None and not file.is_file():
+        raise CheckpointError(f"{file}: there is no such checkpoint file")
+    state = load_checkpoint(folder) if checkpoint is None else read_checkpoint(file)
     if state is None:
         raise CheckpointError(
-            f"{run_folder} holds no checkpoint yet: the training writes {CHECKPOINT_FILE} every "
+            f"{folder} holds no checkpoint yet: the training writes {CHECKPOINT_FILE} every "
             f"{settings.run.checkpoint_interval_s:g} s and at its end"
         )
     device = pick_device(torch_device or settings.run.torch_device)
@@ -172,7 +211,7 @@ def load_driver(run_folder: Path, checkpoint: Path | None = None, torch_device: 
     except (KeyError, TypeError) as error:
         raise CheckpointError(f"{file} is no checkpoint of a training: it holds no {error}") from error
     except RuntimeError as error:
-        raise CheckpointError(f"{file} does not fit the configuration in {run_folder}: {one_line(error)}") from error
+        raise CheckpointError(f"{file} does not fit the configuration in {folder}: {one_line(error)}") from error
     inferer = make_inferer(network, settings, device, seeds.rng("evaluate/inferer"))
     return TrainedDriver(settings, seeds, inferer, frames_total, training_s)
 

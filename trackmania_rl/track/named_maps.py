@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -21,7 +22,10 @@ MOST_GENERATED_TRACKS: Final = 1000
 
 
 def map_entries(
-    settings: Settings, maps_folder: Path, names: Sequence[str] = (), tracks_folder: Path | None = None
+    settings: Settings,
+    maps_folder: Path,
+    names: Sequence[str] = (),
+    tracks_folder: str | os.PathLike[str] | None = None,
 ) -> list[MapEntry]:
     """The maps to drive.
 
@@ -31,31 +35,51 @@ def map_entries(
         names: names of the map cycle, track files with a reference line, or generated tracks as
             `generated:DIFFICULTY:FIRST_SEED-LAST_SEED`; none for all maps of the map cycle. A generator of the map
             cycle stands for its first `TRACKS_OF_A_GENERATOR` seeds.
-        tracks_folder: where generated tracks are written; None for a folder of this name in the maps folder.
+        tracks_folder: where generated tracks are written, asked for its path only then; None for a folder of this
+            name in the maps folder.
 
     Raises:
         UserError: if a name is none of these, or a track cannot be written.
     """
     known = {entry.map_name: entry for entry in reversed(settings.game.map_cycle)}
-    tracks_folder = tracks_folder or maps_folder / "generated_tracks"
+    tracks_folder = maps_folder / "generated_tracks" if tracks_folder is None else tracks_folder
     entries = []
     for name in dict.fromkeys(names or (entry.map_name for entry in settings.game.map_cycle)):
         recipes = recipes_of(name)
         if name in known:
-            generator = known[name].generator
-            if generator is None:
-                entries.append(known[name])
-                continue
-            recipes = first_recipes(generator, TRACKS_OF_A_GENERATOR)
-        if recipes:
-            entries += [_entry_of_track(write_in_folder(recipe, tracks_folder)) for recipe in recipes]
-            continue
-        try:
-            track_file = find_track_file(name, maps_folder)
-        except UserError as error:
-            raise UserError(f"{error}; the maps of this run are {', '.join(sorted(known))}") from error
-        entries.append(_entry_of_track(track_file))
+            entries += _entries_of(known[name], tracks_folder)
+        elif recipes:
+            entries += _written(recipes, tracks_folder)
+        else:
+            try:
+                track_file = find_track_file(name, maps_folder)
+            except UserError as error:
+                raise UserError(f"{error}; the maps of this run are {', '.join(sorted(known))}") from error
+            entries.append(_entry_of_track(track_file))
     return entries
+
+
+def maps_trained_on(settings: Settings, tracks_folder: str | os.PathLike[str]) -> tuple[list[MapEntry], list[float]]:
+    """The maps of the map cycle that are explored, and how often each is driven in proportion.
+
+    An entry's races (`repeat`) are shared evenly among the tracks that stand for it, where it is a generator (see
+    `map_entries`). A cycle of evaluation races alone stands for itself.
+
+    Args:
+        settings: a run's.
+        tracks_folder: as of `map_entries`.
+
+    Raises:
+        UserError: if a track cannot be written.
+    """
+    cycle = settings.game.map_cycle
+    entries: list[MapEntry] = []
+    weights: list[float] = []
+    for line in [entry for entry in cycle if entry.is_explo] or cycle:
+        tracks = _entries_of(line, tracks_folder)
+        entries += tracks
+        weights += [line.repeat / len(tracks)] * len(tracks)
+    return entries, weights
 
 
 def recipes_of(name: str) -> list[TrackRecipe]:
@@ -74,6 +98,18 @@ def recipes_of(name: str) -> list[TrackRecipe]:
     if not first <= last < first + MOST_GENERATED_TRACKS:
         raise UserError(f"{name}: the first seed comes first, and {MOST_GENERATED_TRACKS} tracks at most are driven")
     return [TrackRecipe(seed, float(match[1])) for seed in range(first, last + 1)]
+
+
+def _entries_of(line: MapEntry, tracks_folder: str | os.PathLike[str]) -> list[MapEntry]:
+    """A line of a map cycle, or the tracks that stand for it if it is a generator."""
+    if line.generator is None:
+        return [line]
+    return _written(first_recipes(line.generator, TRACKS_OF_A_GENERATOR), tracks_folder)
+
+
+def _written(recipes: Iterable[TrackRecipe], tracks_folder: str | os.PathLike[str]) -> list[MapEntry]:
+    """Generated tracks, whose files are written."""
+    return [_entry_of_track(write_in_folder(recipe, Path(tracks_folder))) for recipe in recipes]
 
 
 def _entry_of_track(track_file: Path) -> MapEntry:
