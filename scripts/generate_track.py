@@ -22,6 +22,7 @@ sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not 
 from trackmania_rl.argument_types import png_file  # noqa: E402
 from trackmania_rl.command_line import command  # noqa: E402
 from trackmania_rl.errors import UserError  # noqa: E402
+from trackmania_rl.files import write_png  # noqa: E402
 from trackmania_rl.simulator.track_generator import GeneratedTrack, TrackRecipe, generate_track  # noqa: E402
 
 
@@ -75,7 +76,6 @@ def draw(track_file: Path, picture_file: Path) -> None:
     """
     # The drawing needs the game, which takes seconds to import.
     sys.path.insert(0, str(PROJECT / "scripts" / "tools"))
-    import cv2
     from draw_track import draw_track
 
     from trackmania_rl.simulator.scripted_driver import drive
@@ -85,8 +85,10 @@ def draw(track_file: Path, picture_file: Path) -> None:
     race = drive(track)
     if race.race_time_ms is not None:
         print(f"the scripted driver takes {race.race_time_ms / 1000:.2f} s")
-    if not cv2.imwrite(str(picture_file), draw_track(track, 1000, race)):
-        raise UserError(f"--picture {picture_file}: cannot be written; is it in a folder that exists?")
+    try:
+        write_png(picture_file, draw_track(track, 1000, race))
+    except OSError as error:
+        raise UserError(f"--picture {picture_file}: cannot be written: {error.strerror}") from error
     print(f"wrote {picture_file}")
 
 

@@ -255,3 +255,34 @@ def test_a_disk_that_became_read_only_is_told(tmp_path, monkeypatch):
         with pytest.raises(CheckpointError, match=r"Read-only file system; .* are intact"):
             save_checkpoint(tmp_path, make_state(2), minimum_free_disk_mb=0)
     assert load_checkpoint(tmp_path)["number"] == 1
+
+
+def test_a_checkpoint_that_cannot_take_its_name_leaves_the_newest_one_under_its_own(tmp_path, monkeypatch):
+    for number in (1, 2):
+        save_checkpoint(tmp_path, make_state(number), minimum_free_disk_mb=0)
+
+    def refuse_the_new_one(source, target):
+        if source.suffix == ".tmp":
+            raise PermissionError(13, "Permission denied")
+        source.replace(target)
+
+    monkeypatch.setattr(checkpoints, "replace_patiently", refuse_the_new_one)
+    with pytest.raises(CheckpointError, match=r"Permission denied; the checkpoints written before are intact"):
+        save_checkpoint(tmp_path, make_state(3), minimum_free_disk_mb=0)
+    assert files_of(tmp_path) == ["checkpoint.pt"]
+    assert load_checkpoint(tmp_path)["number"] == 2
+
+
+def test_whatever_is_renamed_is_renamed_patiently(tmp_path, monkeypatch):
+    renamed = []
+
+    def replace(source, target):
+        renamed.append(target.name)
+        source.replace(target)
+
+    monkeypatch.setattr(checkpoints, "replace_patiently", replace)
+    monkeypatch.setattr(Path, "rename", None)
+    for number in (1, 2):
+        save_checkpoint(tmp_path, make_state(number), minimum_free_disk_mb=0)
+    save_best_run(tmp_path, "valley", 31_250, "", np.zeros((1, 3), np.float32), tmp_path)
+    assert renamed == ["checkpoint.pt", "checkpoint.previous.pt", "checkpoint.pt", "valley_31250"]

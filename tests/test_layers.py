@@ -8,7 +8,7 @@ import pytest
 PACKAGE = "trackmania_rl"
 
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("settings", "policy", "seeds", "errors", "argument_types", "command_line", "compiled"),
+    ("settings", "policy", "seeds", "errors", "files", "argument_types", "command_line", "compiled"),
     ("schedules", "gbx", "protocol"),
     ("rewards", "features", "feature_kernel", "track", "experience_replay", "simulator.*"),
     ("agents", "buffer_utilities", "tmi_interaction.*"),

@@ -38,6 +38,7 @@ import numpy.typing as npt
 import torch
 
 from trackmania_rl.errors import UserError
+from trackmania_rl.files import replace_patiently
 
 FORMAT_VERSION = 1
 CHECKPOINT_FILE = "checkpoint.pt"
@@ -257,7 +258,7 @@ def save_best_run(
         (temporary / "config").mkdir()
         for file in sorted(config_folder.glob("*.py")):
             shutil.copyfile(file, temporary / "config" / file.name)
-        temporary.rename(folder)
+        replace_patiently(temporary, folder)
     except OSError as error:
         shutil.rmtree(temporary, ignore_errors=True)
         raise CheckpointError(f"cannot keep the record {folder}: {error.strerror}") from error
@@ -306,9 +307,15 @@ def _write_whole(
             opened.flush()
             os.fsync(opened.fileno())
         # Should the machine stop between these renames, `load_checkpoint` goes on from the previous one.
-        if old_becomes is not None and file.exists():
-            file.replace(old_becomes)
-        temporary.replace(file)
+        kept_as = old_becomes if file.exists() else None
+        if kept_as is not None:
+            replace_patiently(file, kept_as)
+        try:
+            replace_patiently(temporary, file)
+        except OSError:
+            if kept_as is not None:
+                replace_patiently(kept_as, file)
+            raise
         _sync_folder(file.parent)
     except (OSError, RuntimeError) as error:  # torch reports a failed write as a RuntimeError
         with contextlib.suppress(OSError):  # the disk may refuse this, too

@@ -19,6 +19,7 @@ sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not 
 from trackmania_rl.argument_types import png_file, whole_number  # noqa: E402
 from trackmania_rl.command_line import command  # noqa: E402
 from trackmania_rl.errors import UserError  # noqa: E402
+from trackmania_rl.files import write_png  # noqa: E402
 from trackmania_rl.simulator.scripted_driver import CAREFUL_DRIVER, FAST_DRIVER, DriveReport, drive  # noqa: E402
 from trackmania_rl.simulator.track_file import load_track  # noqa: E402
 from trackmania_rl.simulator.world import Edge, Ribbon, Surface, Track  # noqa: E402
@@ -161,8 +162,10 @@ def main() -> None:
             f"stopped at {race.reached_m:.0f} m" if race.race_time_ms is None else f"{race.race_time_ms / 1000:.2f} s"
         )
         print(f"{track.name}, {arguments.drive} driver: {result}, {race.wall_contact_ms} ms at walls")
-    if not cv2.imwrite(str(output), draw_track(track, arguments.width_px, race)):
-        raise UserError(f"{output}: cannot be written; is it in a folder that exists?")
+    try:
+        write_png(output, draw_track(track, arguments.width_px, race))
+    except OSError as error:
+        raise UserError(f"{output}: cannot be written: {error.strerror}") from error
     print(f"wrote {output}")
 
 

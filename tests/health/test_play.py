@@ -12,6 +12,7 @@ import numpy as np
 import psutil
 import pytest
 
+from trackmania_rl.multiprocess.health import play_checks
 from trackmania_rl.multiprocess.health.findings import Check, Context, Level
 from trackmania_rl.multiprocess.health.play_checks import SHIPPED_MAP, _check_picture, _check_speed, check_play, play
 from trackmania_rl.settings import load_settings
@@ -120,3 +121,29 @@ def test_a_picture_of_one_shade_and_a_slow_game_are_told(tmp_path):
     frame[0, 0, 0] = 9
     assert _check_picture(seen, tmp_path / "game.png").level is Level.OK
     assert [_check_speed(ratio).level for ratio in (0.9, 1.1)] == [Level.WARNING, Level.OK]
+
+
+def test_what_a_game_must_not_wait_for_is_done_before_it_starts_and_what_needs_a_race_in_one(
+    context, tmp_path, monkeypatch
+):
+    done = []
+
+    def note(name):
+        original = getattr(SimulatedGameLauncher, name)
+        monkeypatch.setattr(SimulatedGameLauncher, name, lambda launcher: (done.append(name), original(launcher)))
+
+    for name in ("start", "focus_window", "kill"):
+        note(name)
+    compile_ahead, reset = play_checks.compile_ahead, play_checks.RaceMachine.reset
+    monkeypatch.setattr(play_checks, "compile_ahead", lambda *of: (done.append("compile"), compile_ahead(*of)))
+    monkeypatch.setattr(
+        play_checks.RaceMachine, "reset", lambda machine, game_map: (reset(machine, game_map), done.append("reset"))[0]
+    )
+    check_play(context(), tmp_path / "game.png")
+    assert done == ["compile", "start", "reset", "focus_window", "kill"]
+
+
+def test_the_game_is_told_a_map_as_its_launcher_says(context, tmp_path, monkeypatch):
+    monkeypatch.setattr(SimulatedGameLauncher, "map_argument", lambda launcher, map_path: map_path.upper())
+    monkeypatch.setattr(play_checks, "play", lambda context, launcher, game_map, picture_file: [game_map.path])
+    assert check_play(context(), tmp_path / "game.png") == ["VALLEY.TOML"]

@@ -1,5 +1,6 @@
 """What a collector's process is made of: networks that follow the run's weights, and random numbers of its own."""
 
+import signal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -8,11 +9,13 @@ import numpy as np
 import pytest
 
 from trackmania_rl.features import ObservationLayout
+from trackmania_rl.multiprocess import collector_process
 from trackmania_rl.multiprocess.collector import CollectorParts
-from trackmania_rl.multiprocess.collector_process import make_parts
+from trackmania_rl.multiprocess.collector_process import collector_process_fn, make_parts
 from trackmania_rl.multiprocess.live_settings import SNAPSHOT_FILE, LiveSettings
 from trackmania_rl.multiprocess.run_setup import share_run
 from trackmania_rl.multiprocess.shared_run import CollectorTask, SharedRun
+from trackmania_rl.multiprocess.stop_conditions import OF_THE_TERMINAL
 from trackmania_rl.seeds import SeedTree
 
 
@@ -75,3 +78,21 @@ def test_a_collector_sees_the_runs_frame_count_and_its_end(live: LiveSettings, s
     shared.frames_total.value = 7_000_000_000
     shared.stop_requested.set()
     assert (parts.frames_total(), parts.stop_requested()) == (7_000_000_000, True)
+
+
+def test_a_collector_leaves_the_signals_of_the_terminal_to_the_main_process(
+    live: LiveSettings, shared: SharedRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class HasSetItsSignalsError(Exception):
+        pass
+
+    def stop() -> None:
+        raise HasSetItsSignalsError
+
+    handlers: dict[int, object] = {}
+    monkeypatch.setattr(signal, "signal", handlers.__setitem__)
+    monkeypatch.setattr(collector_process, "_end_when_the_parent_is_gone", stop)
+    with pytest.raises(HasSetItsSignalsError):
+        collector_process_fn(task_of(live, "one"), shared)
+    assert [handlers[number] for number in OF_THE_TERMINAL] == [signal.SIG_IGN] * len(OF_THE_TERMINAL)
+    assert callable(handlers[signal.SIGTERM])

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from trackmania_rl.errors import UserError
+from trackmania_rl.multiprocess import live_settings
 from trackmania_rl.multiprocess.live_settings import LiveSettings, SnapshotKeeper, write_snapshot
-from trackmania_rl.settings import Settings, load_settings
+from trackmania_rl.settings import Settings, SettingsError, load_settings
 
 
 @pytest.fixture
@@ -159,3 +160,27 @@ def test_a_byte_order_mark_stays_outside_of_the_snapshot(tmp_path: Path, reposit
     mine = tmp_path / "mine" / "mine.py"
     mine.write_bytes(b"\xef\xbb\xbf# Mine.\nbased_on = 'config.py'\nseed = 7\n")
     assert load_settings(write_snapshot(mine, tmp_path / "config")).run.seed == 7
+
+
+@pytest.mark.parametrize("is_wrapped", [False, True])
+def test_an_edit_that_cannot_be_read_for_a_moment_is_not_lost(
+    snapshot: Path, is_wrapped: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    live = LiveSettings(snapshot, load_settings(snapshot), is_reporter=True)
+    assert not live.refresh()
+    _edit(snapshot, "adam_beta1 = 0.8")
+
+    def refuse(_: Path) -> Settings:
+        held = PermissionError(13, "The process cannot access the file")
+        if is_wrapped:  # as for a file that is run
+            raise SettingsError(f"config.py: {held}") from held
+        raise held
+
+    with monkeypatch.context() as while_held:
+        while_held.setattr(live_settings, "load_settings", refuse)
+        for _ in range(3):
+            assert not live.refresh()
+    assert caplog.text.count("is not applied, the last good one stays") == 1
+    assert live.refresh()
+    assert live.current.agent.adam_beta1 == 0.8
+    assert not live.refresh()

@@ -105,6 +105,15 @@ def test_sessions_are_counted_and_a_damaged_count_is_named(tmp_path: Path) -> No
         count_session(folder)
 
 
+def test_the_count_of_sessions_is_renamed_patiently(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    renamed = []
+    monkeypatch.setattr(
+        run_setup, "replace_patiently", lambda source, target: renamed.append((source.name, target.name))
+    )
+    count_session(RunFolder.create(tmp_path, "run"))
+    assert renamed == [("sessions.tmp", "sessions.txt")]
+
+
 def test_an_edited_map_cycle_must_be_drivable(repository_root: Path, tmp_path: Path) -> None:
     maps_folder = repository_root / "maps"
     check_edited_maps(_settings(repository_root), maps_folder)

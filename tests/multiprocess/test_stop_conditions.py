@@ -5,7 +5,9 @@ import signal
 
 import pytest
 
-from trackmania_rl.multiprocess.stop_conditions import StopConditions
+from trackmania_rl.multiprocess.stop_conditions import HANG_UP, OF_THE_TERMINAL, StopConditions
+
+ENDING = (*OF_THE_TERMINAL, signal.SIGTERM)
 
 
 class Run:
@@ -19,11 +21,18 @@ def run():
 
 
 @pytest.fixture
-def should_stop(run):
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    yield StopConditions(5.0, 700, lambda: run.wall_s, lambda: run.frames)
+def make_conditions(run):
+    before = {number: signal.getsignal(number) for number in ENDING}
+    for number in ENDING:  # the tests themselves may run under nohup
+        signal.signal(number, signal.SIG_DFL)
+    yield lambda: StopConditions(5.0, 700, lambda: run.wall_s, lambda: run.frames)
     for number, handler in before.items():
         signal.signal(number, handler)
+
+
+@pytest.fixture
+def should_stop(make_conditions):
+    return make_conditions()
 
 
 def test_limits_end_a_run(run, should_stop):
@@ -36,21 +45,36 @@ def test_limits_end_a_run(run, should_stop):
     assert not should_stop()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_every_signal_that_this_system_sends_to_a_terminal_is_known():
+    names = {number.name for number in OF_THE_TERMINAL}
+    assert names == {"SIGINT"} | {name for name in ("SIGBREAK", "SIGHUP") if hasattr(signal, name)}
+
+
+@pytest.mark.parametrize("number", ENDING)
 def test_the_first_signal_asks_for_the_end_and_interrupts_nothing(should_stop, number):
     signal.raise_signal(number)
     assert should_stop()
 
 
-def test_a_second_ctrl_c_interrupts_at_once_but_a_second_sigterm_does_not(should_stop):
+def test_a_second_ctrl_c_interrupts_at_once_but_no_other_signal_does(should_stop):
     signal.raise_signal(signal.SIGINT)
-    signal.raise_signal(signal.SIGTERM)
+    for number in ENDING:
+        if number != signal.SIGINT:
+            signal.raise_signal(number)
     with pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGINT)
     assert should_stop()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.skipif(HANG_UP is None, reason="nohup is POSIX's")
+def test_a_run_that_nohup_started_outlives_its_terminal(make_conditions):
+    signal.signal(HANG_UP, signal.SIG_IGN)
+    should_stop = make_conditions()
+    signal.raise_signal(HANG_UP)
+    assert not should_stop()
+
+
+@pytest.mark.parametrize("number", ENDING)
 def test_what_is_done_interruptibly_is_left_at_the_first_signal(should_stop, number):
     done = []
 
@@ -69,14 +93,15 @@ def test_what_is_done_interruptibly_is_left_at_the_first_signal(should_stop, num
     assert done == ["before"], "it is not begun any more"
 
 
-def test_where_the_first_signal_is_swallowed_another_one_helps(should_stop):
+@pytest.mark.parametrize("number", [number for number in ENDING if number != signal.SIGINT])
+def test_where_the_first_signal_is_swallowed_another_one_helps(should_stop, number):
     done = []
 
     def work():
         with contextlib.suppress(KeyboardInterrupt):  # as the interpreter does in a finalizer
-            signal.raise_signal(signal.SIGTERM)
+            signal.raise_signal(number)
         done.append("swallowed")
-        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(number)
         done.append("after")
 
     should_stop.interruptibly(work)

@@ -96,6 +96,20 @@ def test_a_file_that_was_cut_off_is_not_kept(tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == []
 
 
+def test_an_older_film_that_is_open_in_a_player_is_told(tmp_path, monkeypatch):
+    path = tmp_path / "race.mp4"
+    path.write_bytes(b"older")
+
+    def refuse(source, target):
+        raise PermissionError(13, "The process cannot access the file")
+
+    monkeypatch.setattr(Path, "replace", refuse)
+    with pytest.raises(UserError, match=r"race\.mp4 cannot be written: The process .*open in a player"):
+        write_video(path, make_frames())
+    assert path.read_bytes() == b"older"
+    assert os.listdir(tmp_path) == ["race.mp4"]
+
+
 def test_a_folder_that_cannot_be_made_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"folder of the video .*race\.mp4 cannot be created"):

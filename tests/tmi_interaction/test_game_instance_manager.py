@@ -17,6 +17,8 @@ from trackmania_rl.tmi_interaction.game_instance_manager import (
     GameInstanceManager,
     GameKeepsFailingError,
 )
+from trackmania_rl.tmi_interaction.launchers import LISTENS_WITHIN_S
+from trackmania_rl.tmi_interaction.race_start import CONNECT_COMMANDS
 from trackmania_rl.tmi_interaction.speed_watch import RACES_AVERAGED
 from trackmania_rl.tmi_interaction.transport import GameConnectionError, GameProtocolError, GameTimeoutError
 from trackmania_rl.track.reference_line import ReferenceLineError
@@ -33,10 +35,14 @@ class FakeLauncher:
         self.runs = False
         self.log = []
         self.times_shown = 0
+        self.waited_s = []
 
     def check_map(self, map_path):
         if map_path == "absent.toml":
             raise UserError("absent.toml is not there")
+
+    def map_argument(self, map_path):
+        return map_path
 
     def start(self):
         assert not self.runs, "started twice"
@@ -55,8 +61,12 @@ class FakeLauncher:
         assert self.runs
         self.times_shown += 1
 
+    def focus_window(self):
+        assert self.runs
+
     def wait_until_connectable(self, timeout_s):
         assert self.runs
+        self.waited_s.append(timeout_s)
 
 
 class ScriptedPolicy:
@@ -100,7 +110,7 @@ def make_manager(settings, make_fake_game, tmp_path):
             settings.game.model_copy(update=changes),
             settings.observation,
             launcher,
-            connect=lambda port, timeout_s: waiting.pop(0),
+            connect=lambda port, timeout_s, on_silence: waiting.pop(0),
         )
         return manager, launcher
 
@@ -307,6 +317,61 @@ def test_the_window_is_shown_before_each_race(make_manager, straight):
     for n in (1, 2, 3):
         manager.rollout(straight, ScriptedPolicy())
         assert launcher.times_shown == n
+
+
+def test_the_window_is_shown_also_while_the_game_is_silent(settings, make_fake_game, straight, tmp_path):
+    launcher, given = FakeLauncher(), []
+
+    def connect(port, timeout_s, on_silence):
+        given.append(on_silence)
+        return make_fake_game()
+
+    game = settings.game.model_copy(update={"game": "simulated", "maps_folder": str(tmp_path)})
+    GameInstanceManager(game, settings.observation, launcher, connect).rollout(straight, ScriptedPolicy())
+    assert given == [launcher.show_window]
+
+
+@pytest.mark.parametrize("begin", ["rollout", "begin_race"])
+def test_the_game_is_focused_when_its_race_has_begun(make_manager, make_fake_game, straight, begin):
+    game, seen = make_fake_game(), []
+    manager, launcher = make_manager(game)
+    launcher.focus_window = lambda: seen.append((game.map, game.time_ms, game.held is not None))
+    manager.begin_race(straight) if begin == "begin_race" else manager.rollout(straight, ScriptedPolicy())
+    assert seen == [("straight.toml", 0, True)]
+
+
+def test_a_new_game_is_told_each_command_once_however_many_races_it_plays(make_manager, make_fake_game, straight):
+    game = make_fake_game()
+    manager, launcher = make_manager(game, game_camera_number=3)
+    for _ in range(2):
+        manager.rollout(straight, ScriptedPolicy())
+    told = [call for call in game.calls if call.startswith(("set ", "cam ", "toggle_console"))]
+    assert told == [*CONNECT_COMMANDS, *launcher.commands_on_connect, "cam 3"]
+
+
+def test_the_game_is_told_a_map_as_its_launcher_says(make_manager, make_fake_game, straight):
+    game = make_fake_game()
+    manager, launcher = make_manager(game)
+    launcher.map_argument = str.upper
+    manager.rollout(straight, ScriptedPolicy())
+    assert game.map == "STRAIGHT.TOML"
+
+
+def test_everything_is_compiled_before_the_game_starts_as_it_drops_who_is_silent_for_long(
+    make_manager, straight, monkeypatch
+):
+    manager, launcher = make_manager()
+    monkeypatch.setattr(game_instance_manager, "compile_ahead", lambda *_: launcher.log.append("compile"))
+    for _ in range(2):
+        manager.rollout(straight, ScriptedPolicy())
+    assert launcher.log == ["compile", "start"]
+
+
+def test_a_game_may_take_as_long_to_listen_as_with_the_doctor(make_manager, straight):
+    manager, launcher = make_manager()
+    manager.rollout(straight, ScriptedPolicy())
+    assert launcher.waited_s == [LISTENS_WITHIN_S]
+    assert LISTENS_WITHIN_S >= 120
 
 
 def test_what_the_policy_raises_passes_through_and_the_game_stays(make_manager, straight):

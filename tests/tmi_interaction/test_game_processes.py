@@ -1,5 +1,6 @@
 """Which process is the game just started: by mark, by port, by descent, or because nothing else is new."""
 
+import dataclasses
 import itertools
 import os
 
@@ -7,6 +8,7 @@ import psutil
 import pytest
 
 from trackmania_rl.tmi_interaction.game_processes import (
+    SAME_START_WITHIN_S,
     GameProcess,
     Launch,
     ProcessIdentity,
@@ -80,8 +82,18 @@ def test_open_process_knows_a_process_from_a_later_one_of_its_number():
     process = open_process(own)
     assert process is not None
     assert process.pid == os.getpid()
-    assert open_process(ProcessIdentity(own.pid, own.created_at_s - 60)) is None
+    assert open_process(ProcessIdentity(own.pid, own.created_at_s - 2 * SAME_START_WITHIN_S)) is None
     assert open_process(ProcessIdentity(2**22 + 1, 0.0)) is None
+
+
+def test_a_process_stays_the_same_one_when_the_clock_is_set():
+    own = identity_of(psutil.Process())
+    for step_s in (-30.0, 30.0):
+        process = open_process(ProcessIdentity(own.pid, own.created_at_s + step_s))
+        assert process is not None
+        assert process.pid == os.getpid()
+    launch = dataclasses.replace(LAUNCH, before=frozenset({ProcessIdentity(41, 990.0)}))
+    assert find_started(launch, [game(41, 1003.0)]) == []
 
 
 def test_no_process_of_this_machine_is_a_game_by_mistake():

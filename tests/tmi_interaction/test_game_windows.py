@@ -1,12 +1,13 @@
 """Windows through pywin32 and python-xlib, both replaced by fakes; and what happens without them."""
 
+import ctypes
 import logging
 import sys
 from types import SimpleNamespace
 
 import pytest
 
-from trackmania_rl.tmi_interaction.game_windows import NoWindows, ShownWindow, WindowError
+from trackmania_rl.tmi_interaction.game_windows import MOST_FOCUS_TRIES, NoWindows, ShownWindow, WindowError
 from trackmania_rl.tmi_interaction.win32_windows import Win32Windows, open_win32_windows
 from trackmania_rl.tmi_interaction.x11_windows import X11Windows, open_x11_windows
 
@@ -33,6 +34,7 @@ def win32(monkeypatch):
     def show(window, how):
         log.append(("show", window, how))
         minimised.discard(window)
+        return window not in gone
 
     modules = {
         "pywintypes": SimpleNamespace(error=Win32Error),
@@ -45,12 +47,13 @@ def win32(monkeypatch):
             GetWindowText=lambda window: "Console" if window == CONSOLE else "TrackMania Modded",
             IsWindow=lambda window: window not in gone,
             IsIconic=lambda window: window in minimised,
-            ShowWindow=show,
             SetForegroundWindow=lambda window: (end(window), log.append(("front", window))),
         ),
     }
     for name, module in modules.items():
         monkeypatch.setitem(sys.modules, name, module)
+    user32 = SimpleNamespace(ShowWindowAsync=show)  # and no ShowWindow, which waits for the game
+    monkeypatch.setattr(ctypes, "windll", SimpleNamespace(user32=user32), raising=False)
     return SimpleNamespace(log=log, minimised=minimised, gone=gone)
 
 
@@ -73,6 +76,8 @@ def test_win32_windows_that_are_gone_are_errors(win32):
     win32.gone.add(GAME)
     with pytest.raises(WindowError, match="Invalid window handle"):
         windows.focus(GAME)
+    with pytest.raises(WindowError, match="refuses"):
+        windows.restore(GAME)
     with pytest.raises(WindowError, match="gone"):
         windows.is_minimised(GAME)
 
@@ -199,3 +204,35 @@ def test_a_window_system_that_refuses_is_logged_and_the_window_searched_anew(win
     win32.minimised.add(GAME)
     shown.show()
     assert win32.log[-1] == ("show", GAME, 1)
+
+
+def test_showing_a_window_leaves_the_focus_where_it_is_and_focusing_does_so_once(win32):
+    shown = ShownWindow(open_win32_windows(), 500)
+    for _ in range(3):
+        shown.show()
+    assert win32.log == []
+    for _ in range(3):
+        shown.focus()
+    assert win32.log == [("key", 18, 0), ("key", 18, 2), ("front", GAME)]
+
+
+def test_a_focus_that_is_refused_does_not_tap_keys_for_ever(win32, caplog):
+    shown = ShownWindow(open_win32_windows(), 500)
+    win32.gone.add(GAME)  # so it is refused
+    with caplog.at_level(logging.WARNING):
+        for _ in range(10):
+            shown.focus()
+    assert win32.log.count(("key", 18, 0)) == MOST_FOCUS_TRIES
+    assert caplog.text.count("cannot be shown: ") == MOST_FOCUS_TRIES
+
+
+def test_a_window_system_that_cannot_even_look_for_the_window_is_logged(win32, caplog, monkeypatch):
+    def refuse(callback, extra):
+        raise Win32Error(5, "EnumWindows", "Access is denied.")
+
+    monkeypatch.setattr(sys.modules["win32gui"], "EnumWindows", refuse)
+    shown = ShownWindow(open_win32_windows(), 500)
+    with caplog.at_level(logging.WARNING):
+        shown.show()
+        shown.focus()
+    assert caplog.text.count("Access is denied") == 2

@@ -145,3 +145,12 @@ def test_a_game_that_is_a_child_of_the_process_started_is_found(make_launcher, t
     launcher.kill()
     for child in children:  # Windows ends it together with its parent
         child.kill()
+
+
+def test_ctrl_c_does_not_reach_the_game_on_any_system(make_launcher, monkeypatch):
+    started = []
+    monkeypatch.setattr(launchers, "OWN_PROCESS_GROUP", 0x200)
+    monkeypatch.setattr(launchers.subprocess, "Popen", lambda command, **options: started.append(options))
+    make_launcher(SILENT_GAME).start()
+    assert started[0]["creationflags"] == 0x200  # Windows
+    assert started[0]["start_new_session"] is True  # elsewhere

@@ -2,14 +2,19 @@
 
 import itertools
 import math
+from dataclasses import replace
 
+import numba
 import pytest
 
+from trackmania_rl import features as features_module
+from trackmania_rl.features import FeatureBuilder, ObservationLayout
 from trackmania_rl.protocol.messages import KeyState, MessageId
-from trackmania_rl.tmi_interaction import race_start
+from trackmania_rl.tmi_interaction import cutoffs, race_start
 from trackmania_rl.tmi_interaction.cutoffs import CutoffWatch
-from trackmania_rl.tmi_interaction.race_machine import Observation, RaceEnd
+from trackmania_rl.tmi_interaction.race_machine import Observation, RaceEnd, RaceMachine, compile_ahead
 from trackmania_rl.tmi_interaction.transport import GameEvent, GameProtocolError, GameTimeoutError
+from trackmania_rl.track import virtual_checkpoints
 
 FORWARD, NOTHING = 0, 3
 VARIANTS = {
@@ -121,8 +126,6 @@ def test_the_game_is_asked_once_to_report_a_step_for_each_decision(
 
 
 def test_another_map_is_loaded_and_counted_down(settings, make_fake_game, make_machine, straight_map):
-    from dataclasses import replace
-
     game = make_fake_game()
     machine = make_machine(game, settings)
     drive(machine, straight_map)
@@ -275,3 +278,85 @@ def test_a_game_that_stays_in_its_menus_is_given_up_in_time(
     monkeypatch.setattr(race_start, "START_WITHIN_S", 60.0)
     with pytest.raises(GameTimeoutError, match=r"^silent$"):
         start.reach("Real.Challenge.Gbx", None, settings_without_image.game)
+
+
+def test_a_game_that_goes_on_with_its_old_race_is_given_up_in_time(
+    any_settings, make_fake_game, make_machine, straight_map, monkeypatch
+):
+    monkeypatch.setattr(race_start, "START_WITHIN_S", 0.2)
+    game = make_fake_game(in_menus=False, steps_before_give_up_takes_effect=10**9)
+    with pytest.raises(GameTimeoutError, match=r"no race began on map 'straight\.toml' within 0\.2 s"):
+        make_machine(game, any_settings).reset(straight_map)
+
+
+def test_the_first_race_is_as_fast_and_as_patient_as_later_ones(
+    settings_without_image, make_fake_game, make_machine, straight_map
+):
+    game = make_fake_game()
+    machine = make_machine(game, settings_without_image)
+    for _ in range(2):
+        machine.reset(straight_map)
+        assert game.speed == settings_without_image.game.running_speed
+        assert game.timeout_ms == settings_without_image.game.timeout_during_race_ms
+
+
+@pytest.mark.parametrize("n_old_steps", [0, 40])
+def test_the_race_interface_is_hidden_in_the_countdown_of_every_map_that_is_loaded(
+    any_settings, make_fake_game, make_machine, straight_map, n_old_steps
+):
+    game = make_fake_game(steps_before_give_up_takes_effect=n_old_steps)
+    hidden_at_ms = []
+    toggle = game.toggle_interface
+    game.toggle_interface = lambda shown: (hidden_at_ms.append(game.time_ms), toggle(shown))
+    machine = make_machine(game, any_settings)
+    for game_map in (straight_map, straight_map, replace(straight_map, path="other.toml"), straight_map):
+        drive(machine, game_map)
+    assert [call for call in game.calls if call.startswith(("map", "interface"))] == [
+        *('map "straight.toml"', "interface False"),
+        *('map "other.toml"', "interface False"),
+        *('map "straight.toml"', "interface False"),
+    ]
+    assert all(time_ms < 0 for time_ms in hidden_at_ms)
+
+
+def test_the_race_interface_is_hidden_also_where_no_countdown_is_seen(settings, make_fake_game):
+    game = make_fake_game()
+    start = race_start.RaceStart(game)
+    game.events = iter(
+        (
+            GameEvent(MessageId.ON_CONNECT),
+            GameEvent(MessageId.RUN_STEP, 500),  # of an old race
+            GameEvent(MessageId.RUN_STEP, 0),
+        )
+    )
+    event, _ = start.reach("straight.toml", None, settings.game)
+    assert event.race_time_ms == 0
+    assert game.calls.count("interface False") == 1
+
+
+def test_what_is_compiled_ahead_is_what_a_race_needs(settings, make_fake_game, straight_map, monkeypatch):
+    """Numba compiles a function anew for each combination of types, read-only arrays being a type of their own."""
+    seen = {}
+
+    def watch(module, name):
+        function = getattr(module, name)
+
+        def watched(*arguments):
+            seen.setdefault(name, set()).add(tuple(numba.typeof(argument) for argument in arguments))
+            return function(*arguments)
+
+        monkeypatch.setattr(module, name, watched)
+
+    for module, name in (
+        *((features_module, name) for name in ("count_gear_change", "fill_features")),
+        *((virtual_checkpoints, name) for name in ("move_zone", "meters_along_line")),
+        (cutoffs, "judge"),
+    ):
+        watch(module, name)
+    layout = ObservationLayout.from_settings(settings.observation)
+    features = FeatureBuilder(layout, settings.game.inputs, settings.game.action_forward_idx)
+    compile_ahead(features, settings.game, straight_map.zones)
+    ahead = {name: set(types) for name, types in seen.items()}
+    assert len(ahead) == 5
+    drive(RaceMachine(make_fake_game(), settings.game, features), straight_map)
+    assert seen == ahead

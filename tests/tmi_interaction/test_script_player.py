@@ -1,6 +1,7 @@
 """Input scripts on the simulated game: they arrive when the races did that they were made of."""
 
 import itertools
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from trackmania_rl.errors import UserError
 from trackmania_rl.policy import PolicyDecision
 from trackmania_rl.protocol.messages import MessageId
+from trackmania_rl.protocol.state_blob import STATE_HEAD_DTYPE, StateView, new_state_blob
 from trackmania_rl.settings import MapEntry
 from trackmania_rl.simulator.race import SimulatedRace
 from trackmania_rl.simulator.track_file import load_track
@@ -110,3 +112,66 @@ def test_a_script_that_gives_up_and_begins_again_is_not_watched_for_ever(reposit
     state = SimulatedRace(load_track(repository_root / "maps" / "valley.toml")).save_state()
     race = script_player._watch(RestartingGame(state), (), None, 1_000, None, 1.0)
     assert (race.is_finished, race.race_time_ms) == (False, 50)
+
+
+class WatchedGame:
+    """A game whose race finishes at 40 ms, as told in a step's midst; it keeps the commands that it is given."""
+
+    def __init__(self, times_ms=(30, 40)):
+        self.commands = []
+        blob = new_state_blob(2, 2)
+        np.frombuffer(blob, STATE_HEAD_DTYPE, count=1)[0]["race_time_ms"] = 40
+        StateView(blob).checkpoint_times_ms[:] = times_ms
+        self.get_state = lambda: bytes(blob)
+        self.command = self.commands.append
+        events = [GameEvent(MessageId.ON_CONNECT), *(GameEvent(MessageId.RUN_STEP, time_ms) for time_ms in (-50, 0))]
+        self._events = iter((*events, GameEvent(MessageId.CHECKPOINT_COUNT_CHANGED, current=2, target=2)))
+        self.next_event = lambda: next(self._events)
+        self.answer = self.set_speed = self.set_step_period = lambda _: None
+
+    def close(self):
+        pass
+
+
+@pytest.fixture
+def play_on(monkeypatch, tmp_path):
+    """`play_on(game, game)` plays a script on each connection's game, as to one new game instance."""
+    (tmp_path / "race.inputs").write_text("0.00 press up\n")
+
+    def play(*games, commands_on_connect=(), map_argument=str):
+        waiting = iter(games)
+        monkeypatch.setattr(script_player, "TMInterface", lambda *_: next(waiting))
+        launcher = SimpleNamespace(
+            port=9999,
+            commands_on_connect=commands_on_connect,
+            check_map=lambda map_path: None,
+            map_argument=map_argument,
+            show_window=lambda: None,
+        )
+        player = ScriptPlayer(launcher)
+        return [player.play("my map.Challenge.Gbx", tmp_path / "race.inputs") for _ in games]
+
+    return play
+
+
+def test_a_new_game_is_greeted_once_however_many_scripts_it_plays(play_on):
+    games = [WatchedGame() for _ in range(3)]
+    greeting = ("toggle_console", "set autologin pilot")
+    play_on(*games, commands_on_connect=greeting)
+    assert games[0].commands[:2] == list(greeting)
+    told = [command for game in games for command in game.commands]
+    assert [told.count(command) for command in greeting] == [1, 1]
+
+
+def test_the_game_is_told_a_map_as_its_launcher_says(play_on):
+    game = WatchedGame()
+    play_on(game, map_argument=str.upper)
+    assert 'map "MY MAP.CHALLENGE.GBX"' in game.commands
+
+
+@pytest.mark.parametrize("times_ms", [(30, 40), (30, -1), (-1, -1)])
+def test_a_finish_whose_time_the_game_has_not_written_yet_is_timed_by_the_clock(play_on, times_ms):
+    (race,) = play_on(WatchedGame(times_ms))
+    assert race.is_finished
+    assert race.race_time_ms == 40
+    assert race.checkpoint_times_ms == tuple(time_ms for time_ms in times_ms if time_ms >= 0)

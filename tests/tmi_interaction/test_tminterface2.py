@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from trackmania_rl.protocol.messages import KeyState, MessageId
+from trackmania_rl.tmi_interaction import tminterface2
 from trackmania_rl.tmi_interaction.tminterface2 import TMInterface
 from trackmania_rl.tmi_interaction.transport import GameConnectionError, GameProtocolError, GameTimeoutError
 
@@ -21,6 +22,12 @@ def listener():
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(5)
         yield server
+
+
+@pytest.fixture(params=["the socket waits", "select waits"])
+def any_way_of_waiting(request, monkeypatch):
+    """As elsewhere, and as on Windows."""
+    monkeypatch.setattr(tminterface2, "WAITS_IN_SELECT", request.param == "select waits")
 
 
 @pytest.fixture
@@ -85,7 +92,7 @@ def test_questions_are_answered(pair):
     assert received(game, 12) == i32(9, 16, 22)
 
 
-def test_reports_are_read_in_any_slices(pair):
+def test_reports_are_read_in_any_slices(any_way_of_waiting, pair):
     client, game = pair
     pixels = np.random.default_rng(0).integers(0, 256, (3, 2, 4), dtype=np.uint8)
     client.request_frame(2, 3)
@@ -151,7 +158,7 @@ def test_a_length_out_of_bounds_is_refused(pair, size):
         client.get_state()
 
 
-def test_a_closed_connection_is_noticed_at_once(pair):
+def test_a_closed_connection_is_noticed_at_once(any_way_of_waiting, pair):
     client, game = pair
     game.sendall(i32(1))  # half a message
     game.close()
@@ -159,7 +166,7 @@ def test_a_closed_connection_is_noticed_at_once(pair):
         client.next_event()
 
 
-def test_a_reset_connection_is_a_connection_error(pair):
+def test_a_reset_connection_is_a_connection_error(any_way_of_waiting, pair):
     client, game = pair
     game.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
     game.close()
@@ -168,7 +175,7 @@ def test_a_reset_connection_is_a_connection_error(pair):
         client.next_event()
 
 
-def test_silence_is_a_timeout(listener):
+def test_silence_is_a_timeout(any_way_of_waiting, listener):
     client = TMInterface(listener.getsockname()[1], timeout_s=0.1)
     game, _ = listener.accept()
     began_s = time.monotonic()
@@ -195,7 +202,7 @@ def test_nobody_listening_is_reported_in_time():
     assert time.monotonic() - began_s < 2
 
 
-def test_a_wait_may_be_shorter_than_usual(listener):
+def test_a_wait_may_be_shorter_than_usual(any_way_of_waiting, listener):
     client = TMInterface(listener.getsockname()[1], timeout_s=30)
     game, _ = listener.accept()
     began_s = time.monotonic()
@@ -207,3 +214,57 @@ def test_a_wait_may_be_shorter_than_usual(listener):
     assert client.next_event(60).race_time_ms == 50
     client.close()
     game.close()
+
+
+def test_somebody_is_told_again_and_again_that_the_game_is_silent(any_way_of_waiting, listener, monkeypatch):
+    monkeypatch.setattr(tminterface2, "LONGEST_WAIT_S", 0.05)
+    monkeypatch.setattr(tminterface2, "SILENCE_S", 0.1)
+    n_times_told = 0
+
+    def show_the_window():
+        nonlocal n_times_told
+        n_times_told += 1
+        if n_times_told == 3:
+            game.sendall(i32(1, 50))
+
+    client = TMInterface(listener.getsockname()[1], 30, show_the_window)
+    game, _ = listener.accept()
+    assert client.next_event().race_time_ms == 50
+    assert n_times_told == 3
+    client.close()
+    game.close()
+
+
+def test_a_game_that_is_silent_for_long_is_given_up_although_somebody_was_told(
+    any_way_of_waiting, listener, monkeypatch
+):
+    monkeypatch.setattr(tminterface2, "LONGEST_WAIT_S", 0.05)
+    monkeypatch.setattr(tminterface2, "SILENCE_S", 0.1)
+    told = []
+    client = TMInterface(listener.getsockname()[1], 0.4, lambda: told.append(True))
+    game, _ = listener.accept()
+    began_s = time.monotonic()
+    with pytest.raises(GameTimeoutError, match=r"silent for 0\.4 s"):
+        client.next_event()
+    assert 0.3 < time.monotonic() - began_s < 2
+    assert told
+    client.close()
+    game.close()
+
+
+def test_ctrl_c_is_heard_between_two_short_waits_on_windows(listener, monkeypatch):
+    waits_s = []
+
+    def select(readers, writers, others, timeout_s):
+        waits_s.append(timeout_s)
+        if len(waits_s) == 2:
+            raise KeyboardInterrupt
+        return [], [], []
+
+    client = TMInterface(listener.getsockname()[1], 500)
+    monkeypatch.setattr(tminterface2, "WAITS_IN_SELECT", True)
+    monkeypatch.setattr(tminterface2.select, "select", select)
+    with pytest.raises(KeyboardInterrupt):
+        client.next_event()
+    assert waits_s == [0.5, 0.5]
+    client.close()

@@ -15,12 +15,12 @@ import pytest
 from trackmania_rl.errors import UserError
 from trackmania_rl.settings import UserSettings
 from trackmania_rl.tmi_interaction import tmnf_launcher
-from trackmania_rl.tmi_interaction.game_processes import identity_of
+from trackmania_rl.tmi_interaction.game_processes import GameProcess, identity_of
 from trackmania_rl.tmi_interaction.game_records import GameRecords
 from trackmania_rl.tmi_interaction.launcher_choice import make_launcher
 from trackmania_rl.tmi_interaction.launchers import PortInUseError, SimulatedGameLauncher, find_free_port
 from trackmania_rl.tmi_interaction.linux_launcher import game_command, split_game_command
-from trackmania_rl.tmi_interaction.tmnf_launcher import TmnfLauncher
+from trackmania_rl.tmi_interaction.tmnf_launcher import TmnfLauncher, with_own_separators
 from trackmania_rl.tmi_interaction.transport import GameConnectionError
 from trackmania_rl.tmi_interaction.windows_launcher import find_tmloader, tmloader_command
 
@@ -158,6 +158,30 @@ def test_a_game_started_by_hand_meanwhile_is_left_alone(make, game):
     finally:
         by_hand.kill()
         by_hand.wait()
+
+
+def test_of_two_new_games_that_cannot_be_told_apart_neither_is_taken_nor_ended(make, game, monkeypatch):
+    monkeypatch.setattr(tmnf_launcher, "FIND_WITHIN_S", 0.5)
+    launcher = make([sys.executable, "-c", "import time; time.sleep(60)", "{port}"])
+    begun = []
+
+    def find_games():
+        if launcher._starter is not None and not begun:
+            begun.extend(subprocess.Popen([*game, "silent"]) for _ in range(2))
+        return [GameProcess(identity_of(psutil.Process(process.pid))) for process in begun]
+
+    launcher._find_games = find_games
+    try:
+        with pytest.raises(
+            GameConnectionError, match=f"several games have begun since the one for port {launcher.port}"
+        ):
+            launcher.start()
+        assert launcher.pid is None
+        assert [process.poll() for process in begun] == [None, None]
+    finally:
+        for process in begun:
+            process.kill()
+            process.wait()
 
 
 def test_a_game_that_died_is_noticed(make, game, is_gone):
@@ -305,13 +329,16 @@ def test_the_window_is_found_shown_and_focused_once(make, game):
     assert windows.log == []
     for _ in range(3):
         launcher.show_window()
-    assert windows.log == [("find", launcher.pid), ("focus", 77)]
+    assert windows.log == [("find", launcher.pid)], "it is not focused in the menus"
+    for _ in range(3):
+        launcher.focus_window()
+    assert windows.log[1:] == [("focus", 77)]
     windows.minimised = True
     launcher.show_window()
     assert windows.log[2:] == [("restore", 77)]
     launcher.kill()
     launcher.start()
-    launcher.show_window()
+    launcher.focus_window()
     assert windows.log[3:] == [("find", launcher.pid), ("focus", 77)]
 
 
@@ -328,6 +355,15 @@ def test_a_map_that_the_game_lacks_is_named(make, game, tmp_path):
     (tmp_path / "Tracks" / "Challenges" / "My").mkdir(parents=True)
     (tmp_path / "Tracks" / "Challenges" / "My" / "A01.Challenge.Gbx").touch()
     launcher.check_map("My\\A01.Challenge.Gbx")
+
+
+@pytest.mark.parametrize(
+    ("platform", "told"), [("win32", r"My\sub\A01.Challenge.Gbx"), ("linux", "My/sub/A01.Challenge.Gbx")]
+)
+def test_the_game_is_told_a_map_with_the_separators_of_its_system(make, game, platform, told):
+    for written in ("My/sub/A01.Challenge.Gbx", r"My\sub\A01.Challenge.Gbx", r"My\sub/A01.Challenge.Gbx"):
+        assert with_own_separators(written, platform) == told
+    assert make([*game, "{port}"]).map_argument(r"My\A01.Challenge.Gbx") == "My/A01.Challenge.Gbx"
 
 
 def test_the_command_of_windows(tmp_path, make):

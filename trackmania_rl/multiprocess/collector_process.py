@@ -31,6 +31,7 @@ from trackmania_rl.multiprocess.rollout_slot import RolloutSlot
 from trackmania_rl.multiprocess.rollout_transport import RolloutSender
 from trackmania_rl.multiprocess.run_network import make_inferer, make_network, pick_playing_device
 from trackmania_rl.multiprocess.shared_run import CollectorTask, SharedRun, StopFlag, release_ctrl_c, send_logs_to
+from trackmania_rl.multiprocess.stop_conditions import OF_THE_TERMINAL
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager
 from trackmania_rl.tmi_interaction.game_records import GameRecords
@@ -43,7 +44,8 @@ log = logging.getLogger(__name__)
 
 def collector_process_fn(task: CollectorTask, shared: SharedRun) -> None:
     """Play races until `shared.stop_requested`; game instances end with this process, however it ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process; the main one ends the run in order
+    for number in OF_THE_TERMINAL:  # which reach every process; the main one ends the run in order
+        signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _end_at_once)
     release_ctrl_c()
     _end_when_the_parent_is_gone()

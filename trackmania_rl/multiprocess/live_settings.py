@@ -112,19 +112,24 @@ class LiveSettings:
         self._log = log.info if is_reporter else log.debug
         self._log_warning = log.warning if is_reporter else log.debug
         self._seen: tuple[tuple[int, int], ...] = ()
+        self._refused: tuple[tuple[int, int], ...] = ()
 
     def refresh(self) -> bool:
         """Apply edits made since the last call; return whether anything changed."""
         stamp = self._stamp()
         if stamp == self._seen:
             return False
-        self._seen = stamp
         try:
             edited = load_settings(self._snapshot_file)
             self._check(edited)
         except (UserError, OSError) as error:  # the latter where the disk fails
-            self._log_warning("the edited configuration is not applied, the last good one stays: %s", error)
+            if stamp != self._refused:
+                self._log_warning("the edited configuration is not applied, the last good one stays: %s", error)
+            self._refused = stamp
+            if not _may_pass(error):
+                self._seen = stamp
             return False
+        self._seen = stamp
         changes = changed_settings(self.current, edited)
         waiting = sorted(changes.keys() & NEEDS_RESTART)
         if waiting:
@@ -155,3 +160,9 @@ class LiveSettings:
             except OSError:  # the disk fails: as long as nothing can be seen, nothing has changed
                 return self._seen
         return tuple(stamps)
+
+
+def _may_pass(error: Exception) -> bool:
+    """Whether not the edit is to blame, but the disk, or a program that holds a file for a moment (Windows)."""
+    cause = error if isinstance(error, OSError) else error.__cause__
+    return isinstance(cause, OSError) and not isinstance(cause, FileNotFoundError)

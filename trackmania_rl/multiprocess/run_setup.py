@@ -15,6 +15,7 @@ from trackmania_rl.agents.shared_weights import SharedWeights
 from trackmania_rl.checkpoints import RunFolder
 from trackmania_rl.errors import UserError
 from trackmania_rl.features import ObservationLayout
+from trackmania_rl.files import replace_patiently
 from trackmania_rl.multiprocess.collector_process import collector_process_fn
 from trackmania_rl.multiprocess.demonstrations import Demonstration
 from trackmania_rl.multiprocess.health.examination import check_start
@@ -137,5 +138,5 @@ def count_session(folder: RunFolder) -> int:
         ) from error
     temporary = file.with_suffix(".tmp")
     temporary.write_text(f"{session}\n", encoding="utf-8")
-    temporary.replace(file)
+    replace_patiently(temporary, file)
     return session

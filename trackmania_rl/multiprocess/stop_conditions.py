@@ -5,6 +5,13 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable
 from types import FrameType
+from typing import Final
+
+HANG_UP: Final = getattr(signal, "SIGHUP", None)
+OF_THE_TERMINAL: Final = tuple(
+    number for number in (signal.SIGINT, getattr(signal, "SIGBREAK", None), HANG_UP) if number is not None
+)
+"""What every process of a terminal is sent: by Ctrl-C, by Ctrl-Break (Windows), and when it is closed (elsewhere)."""
 
 
 class StopRequested(KeyboardInterrupt):
@@ -12,7 +19,7 @@ class StopRequested(KeyboardInterrupt):
 
 
 class StopConditions:
-    """Says whether a run is to end. Ctrl-C or SIGTERM ends it in order; a second Ctrl-C interrupts at once.
+    """Says whether a run is to end. A signal of the terminal, or SIGTERM, ends it in order; a second Ctrl-C at once.
 
     From its making on, this process's signals are its own. Make it in the main thread.
 
@@ -32,8 +39,9 @@ class StopConditions:
         self._frames_total = frames_total
         self._is_requested = False
         self._is_interruptible = False
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._on_signal)
+        for number in (*OF_THE_TERMINAL, signal.SIGTERM):
+            if number != HANG_UP or signal.getsignal(number) != signal.SIG_IGN:  # nohup has it ignored
+                signal.signal(number, self._on_signal)
 
     def __call__(self) -> bool:
         """Whether the run is to end."""
@@ -53,7 +61,7 @@ class StopConditions:
 
     def _on_signal(self, number: int, _: FrameType | None) -> None:
         is_first, self._is_requested = not self._is_requested, True
-        if self._is_interruptible and (is_first or number == signal.SIGTERM):
+        if self._is_interruptible and (is_first or number != signal.SIGINT):
             raise StopRequested
         if not is_first and number == signal.SIGINT:
             raise KeyboardInterrupt

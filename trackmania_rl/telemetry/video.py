@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trackmania_rl.errors import UserError
+from trackmania_rl.files import replace_patiently
 
 CODEC = "mp4v"
 """MPEG-4 part 2: the one video codec for mp4 that every build of OpenCV brings along."""
@@ -68,7 +69,7 @@ class VideoFile:
         try:
             if kind is None:
                 self._check_part()
-                self._part_path.replace(self.path)
+                self._give_name()
         finally:
             self._part_path.unlink(missing_ok=True)
 
@@ -118,6 +119,15 @@ class VideoFile:
             )
         self._writer = writer
         self._frame_shape = frame_shape
+
+    def _give_name(self) -> None:
+        try:
+            replace_patiently(self._part_path, self.path)
+        except OSError as error:
+            raise UserError(
+                f"the video {self.path} cannot be written: {error.strerror}; is the one of that name open in a player? "
+                "Close it and write the video again"
+            ) from error
 
     def _check_part(self) -> None:
         """OpenCV says nothing when the disk is full; a file that was cut off cannot be opened or lacks frames."""

@@ -10,6 +10,7 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -20,10 +21,10 @@ from trackmania_rl.features import FeatureBuilder, ObservationLayout
 from trackmania_rl.policy import Policy
 from trackmania_rl.settings import GameSettings, MapEntry, ObservationSettings
 from trackmania_rl.tmi_interaction.frame_stack import FrameStack
-from trackmania_rl.tmi_interaction.launchers import GameLauncher, PortInUseError
-from trackmania_rl.tmi_interaction.race_machine import Observation, RaceEnd, RaceMachine
+from trackmania_rl.tmi_interaction.launchers import LISTENS_WITHIN_S, GameLauncher, PortInUseError
+from trackmania_rl.tmi_interaction.race_machine import Observation, RaceEnd, RaceMachine, compile_ahead
 from trackmania_rl.tmi_interaction.race_observers import RaceObserver, RolloutRecorder
-from trackmania_rl.tmi_interaction.saved_states import StatesOfRace
+from trackmania_rl.tmi_interaction.saved_states import SavedState, StatesOfRace
 from trackmania_rl.tmi_interaction.speed_watch import SpeedWatch
 from trackmania_rl.tmi_interaction.tminterface2 import TMInterface
 from trackmania_rl.tmi_interaction.transport import GameError, GameTransport
@@ -36,15 +37,14 @@ PROJECT_FOLDER: Final = Path(__file__).resolve().parents[2]
 
 MAX_ATTEMPTS: Final = 3
 """Game instances that one race may cost."""
-START_GAME_WITHIN_S: Final = 60.0
 PORT_FREE_WITHIN_S: Final = 10.0
 """How long a game that is replaced may take to let go of its port."""
 PORT_RETRY_S: Final = 0.2
 MOST_MAPS_KEPT: Final = 16
 """Reference lines that stay in memory; the one raced on longest ago gives way."""
 
-Connect = Callable[[int, float], GameTransport]
-"""(port, timeout in seconds) -> a connected game."""
+Connect = Callable[[int, float, Callable[[], None]], GameTransport]
+"""(port, timeout in seconds, what helps a game that is silent) -> a connected game."""
 Result = TypeVar("Result")
 
 
@@ -149,8 +149,7 @@ class GameInstanceManager:
         game_map = self._map(map_entry)
 
         def begin(machine: RaceMachine) -> tuple[RaceMachine, Observation]:
-            self._launcher.show_window()
-            return machine, machine.reset(game_map)
+            return machine, self._reset(machine, game_map, None)
 
         return self._on_a_game_that_lives(game_map, begin)
 
@@ -172,8 +171,10 @@ class GameInstanceManager:
         self._start_game()
         self._started_at_s = time.monotonic()
         self.game_starts += 1
-        self._launcher.wait_until_connectable(START_GAME_WITHIN_S)
-        self._transport = self._connect(self._launcher.port, self._game.tmi_protection_timeout_s)
+        self._launcher.wait_until_connectable(LISTENS_WITHIN_S)
+        self._transport = self._connect(
+            self._launcher.port, self._game.tmi_protection_timeout_s, self._launcher.show_window
+        )
         self._machine = RaceMachine(self._transport, self._game, self._features, self._launcher.commands_on_connect)
         return self._machine
 
@@ -187,6 +188,8 @@ class GameInstanceManager:
 
     def _on_a_game_that_lives(self, game_map: GameMap, do: Callable[[RaceMachine], Result]) -> Result:
         """Run `do` on a live game; if the game fails, start another one and try again."""
+        if self._machine is None:
+            compile_ahead(self._features, self._game, game_map.zones)
         for attempt in range(1, MAX_ATTEMPTS + 1):
             try:
                 return do(self.ensure_running())
@@ -230,8 +233,7 @@ class GameInstanceManager:
         stack = FrameStack(self._game.frames_per_state)
         policy_s = 0.0
         begin = None if states is None else states.begin
-        self._launcher.show_window()
-        first = machine.reset(game_map, begin)
+        first = self._reset(machine, game_map, begin)
         if states is not None:
             states.start(first.meters)
         seen: Observation | RaceEnd = first
@@ -251,11 +253,19 @@ class GameInstanceManager:
             machine.timings, policy_s, None if begin is None else begin.meters
         )
 
+    def _reset(self, machine: RaceMachine, game_map: GameMap, begin: SavedState[bytes] | None) -> Observation:
+        """Begin a race, in a window that is shown, and focused once the game's first race has begun."""
+        self._launcher.show_window()
+        first = machine.reset(game_map, begin)
+        self._launcher.focus_window()
+        return first
+
     def _map(self, entry: MapEntry) -> GameMap:
         if entry not in self._maps:
             self._launcher.check_map(entry.map_path)
             folder = PROJECT_FOLDER / self._game.maps_folder
-            self._maps[entry] = load_game_map(entry, folder, self._observation)
+            game_map = load_game_map(entry, folder, self._observation)
+            self._maps[entry] = replace(game_map, path=self._launcher.map_argument(game_map.path))
         self._maps.move_to_end(entry)
         if len(self._maps) > MOST_MAPS_KEPT:
             self._maps.popitem(last=False)

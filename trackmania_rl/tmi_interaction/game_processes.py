@@ -18,7 +18,10 @@ MARK_VARIABLE: Final = "TRACKMANIA_RL_GAME"
 """Environment variable that a launcher gives the game. Programs in between pass it on; a service does not."""
 CLOCK_SLACK_S: Final = 2.0
 """By how much a process's start time, which systems keep coarsely, may seem to lie before its launch."""
-SAME_START_WITHIN_S: Final = 1.0
+SAME_START_WITHIN_S: Final = 60.0
+"""How far apart two readings of one process's start time may lie. Linux reckons it from the clock, so it moves when the
+clock is set, as after a suspension: a game of ours must then not pass for a stranger's, nor its owner for dead. Within
+that time a number is hardly used again, and a game's name is compared as well."""
 NAMED_PORT: Final = re.compile(r"custom_port\D{0,3}(\d+)")
 
 
@@ -27,6 +30,10 @@ class ProcessIdentity(NamedTuple):
 
     pid: int
     created_at_s: float
+
+    def is_same(self, other: ProcessIdentity) -> bool:
+        """Whether both are readings of one process."""
+        return self.pid == other.pid and abs(self.created_at_s - other.created_at_s) < SAME_START_WITHIN_S
 
 
 @dataclass(frozen=True)
@@ -91,7 +98,7 @@ def find_started(launch: Launch, games: Iterable[GameProcess]) -> list[GameProce
 
 def _may_be(launch: Launch, game: GameProcess) -> bool:
     return (
-        game.identity not in launch.before
+        not any(game.identity.is_same(earlier) for earlier in launch.before)
         and game.identity.created_at_s >= launch.at_s - CLOCK_SLACK_S
         and game.mark in (None, launch.mark)
         and game.named_port in (None, launch.port)
@@ -129,7 +136,7 @@ def open_process(identity: ProcessIdentity) -> psutil.Process | None:
     """That very process if it still runs; none that has its number now."""
     try:
         process = psutil.Process(identity.pid)
-        is_same = abs(process.create_time() - identity.created_at_s) < SAME_START_WITHIN_S
+        is_same = identity.is_same(identity_of(process))
         return process if is_same and process.status() != psutil.STATUS_ZOMBIE else None
     except psutil.NoSuchProcess:
         return None

@@ -27,10 +27,14 @@ from trackmania_rl.tmi_interaction.tminterface2 import LOOPBACK
 from trackmania_rl.tmi_interaction.transport import GameConnectionError
 
 SIMULATED_GAME_SCRIPT: Final = Path(__file__).resolve().parents[2] / "scripts" / "simulated_game.py"
+LISTENS_WITHIN_S: Final = 120.0
+"""How long a game of any kind may take from its start until it listens."""
 POLL_INTERVAL_S: Final = 0.02
 TERMINATE_WITHIN_S: Final = 2.0
 LAST_WORDS_BYTES: Final = 2000
 PR_SET_PDEATHSIG: Final = 1
+OWN_PROCESS_GROUP: Final = getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)
+"""Creation flag of Windows for a process that Ctrl-C in our terminal does not reach."""
 
 
 class PortInUseError(UserError):
@@ -56,6 +60,10 @@ class GameLauncher(Protocol):
         """
         ...
 
+    def map_argument(self, map_path: str) -> str:
+        """A map as the game's `map` command takes it."""
+        ...
+
     def start(self) -> None:
         """Start the game; it need not be reachable yet.
 
@@ -73,7 +81,17 @@ class GameLauncher(Protocol):
         ...
 
     def show_window(self) -> None:
-        """Make sure that the game draws its pictures, as far as that depends on its window; never raises."""
+        """Make sure that the game draws its pictures, as far as that depends on its window.
+
+        It never raises, and does not wait for the game, which may be waiting for us.
+        """
+        ...
+
+    def focus_window(self) -> None:
+        """Give the game the keyboard once, without which some do not go on; as `show_window` otherwise.
+
+        Early in its start a game does not heed it: call this when a race has begun.
+        """
         ...
 
     def wait_until_connectable(self, timeout_s: float) -> None:
@@ -115,6 +133,10 @@ class SimulatedGameLauncher:
         """See `GameLauncher.check_map`; a game that can't load a map stays in the menus and says so only in its log."""
         load_track(self._maps_folder / map_path)
 
+    def map_argument(self, map_path: str) -> str:
+        """See `GameLauncher.map_argument`; it reads the file itself."""
+        return map_path
+
     def start(self) -> None:
         """See `GameLauncher.start`."""
         check_port_is_free(self.port)
@@ -125,6 +147,7 @@ class SimulatedGameLauncher:
             stdout=subprocess.DEVNULL,
             stderr=self._errors,
             start_new_session=True,  # Ctrl-C in the terminal is for us, and we end the game
+            creationflags=OWN_PROCESS_GROUP,  # the same on Windows
             preexec_fn=_die_with_parent(),
         )
 
@@ -148,6 +171,9 @@ class SimulatedGameLauncher:
 
     def show_window(self) -> None:
         """See `GameLauncher.show_window`; it has none."""
+
+    def focus_window(self) -> None:
+        """See `GameLauncher.focus_window`; likewise."""
 
     def wait_until_connectable(self, timeout_s: float) -> None:
         """See `GameLauncher.wait_until_connectable`."""

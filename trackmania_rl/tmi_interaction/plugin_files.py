@@ -6,14 +6,19 @@ the plugin's place is kept as a backup, under a name that TMInterface does not t
 
 from __future__ import annotations
 
+import contextlib
+import ntpath
 import os
 import re
+import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
 from trackmania_rl.errors import UserError
+from trackmania_rl.files import replace_patiently
 
 TMNF_ON_STEAM: Final = "11020"
 """The game's number on Steam, after which Proton names its folders."""
@@ -23,6 +28,8 @@ PLUGIN_FILE: Final = Path(__file__).resolve().parent / PLUGIN_NAME
 
 TMINTERFACE: Final = "TMInterface"
 PLUGINS: Final = "Plugins"
+USER_SHELL_FOLDERS: Final = r"Software\Microsoft\Windows\CurrentVersion\Explorer\User Shell Folders"
+"""Where Windows' registry says where each of the user's folders is; OneDrive and users move them."""
 
 _OUR_MARK: Final = "Python Link of trackmania-rl"
 _VERSION_LINE: Final = re.compile(r"^const int LINK_VERSION = (\d+);", re.MULTILINE)
@@ -69,13 +76,28 @@ def read_version(path: Path) -> int | None:
     return _version_of(_read(path))
 
 
-def find_plugins_folder(trackmania_base_path: str, home: Path | None = None) -> Path:
+def read_documents_from_registry() -> str | None:
+    """The user's documents as Windows' registry has them, perhaps with variables in it; None where nothing is said."""
+    if sys.platform == "win32":
+        import winreg
+
+        with contextlib.suppress(OSError), winreg.OpenKey(winreg.HKEY_CURRENT_USER, USER_SHELL_FOLDERS) as key:
+            return str(winreg.QueryValueEx(key, "Personal")[0])
+    return None
+
+
+def find_plugins_folder(
+    trackmania_base_path: str,
+    home: Path | None = None,
+    read_documents: Callable[[], str | None] = read_documents_from_registry,
+) -> Path:
     """Find TMInterface's folder of plugins; it is made where only TMInterface's own folder is there.
 
     Args:
         trackmania_base_path: the setting of this name: the game's folder in the user's documents, beside which
             TMInterface has its own. Empty: it is looked for in the usual places, Wine's included.
         home: the user's home folder.
+        read_documents: says where the user's documents are, if the system knows.
 
     Raises:
         PluginFileError: naming the folders that were looked for.
@@ -85,6 +107,8 @@ def find_plugins_folder(trackmania_base_path: str, home: Path | None = None) -> 
         documents = [base.parent, base]
     else:
         documents = _usual_documents_folders(Path.home() if home is None else home)
+        if moved_to := read_documents():
+            documents.insert(0, Path(ntpath.expandvars(moved_to)))
     for folder in documents:
         if (folder / TMINTERFACE).is_dir():
             plugins = folder / TMINTERFACE / PLUGINS
@@ -134,7 +158,7 @@ def install_plugin(plugins_folder: Path, source: Path = PLUGIN_FILE) -> Installa
     try:
         unfinished.write_bytes(source.read_bytes())
         backup = None if old_text is None else _keep(target)
-        unfinished.replace(target)
+        replace_patiently(unfinished, target)
     except OSError as error:
         raise PluginFileError(
             f"{error.filename or target}: the plugin cannot be written: {error.strerror}; end the game if it runs, "

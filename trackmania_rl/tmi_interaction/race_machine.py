@@ -25,7 +25,12 @@ import numpy.typing as npt
 
 from trackmania_rl.features import FeatureBuilder
 from trackmania_rl.protocol.messages import MessageId, key_states
-from trackmania_rl.protocol.state_blob import StateBlobError, StateView, with_last_checkpoint_time_cleared
+from trackmania_rl.protocol.state_blob import (
+    StateBlobError,
+    StateView,
+    new_state_blob,
+    with_last_checkpoint_time_cleared,
+)
 from trackmania_rl.settings import GameSettings
 from trackmania_rl.tmi_interaction.cutoffs import CutoffReason, CutoffWatch
 from trackmania_rl.tmi_interaction.race_start import RaceStart
@@ -93,6 +98,27 @@ class RaceEnd:
 def times_since(times_ms: Iterable[int], began_ms: int) -> tuple[int, ...]:
     """Times of the game's clock, counted from a race's beginning; those before it, and NOT_PASSED, are left out."""
     return tuple(time_ms - began_ms for time_ms in times_ms if time_ms >= began_ms)
+
+
+def finish_time_ms(state: StateView) -> int:
+    """The time of a finish that has just been reached; that of the clock where the game has not written it yet."""
+    times_ms = state.checkpoint_times_ms
+    return int(times_ms[-1]) if len(times_ms) > 0 and times_ms[-1] >= 0 else state.race_time_ms
+
+
+def compile_ahead(features: FeatureBuilder, settings: GameSettings, zones: VirtualCheckpoints) -> None:
+    """Have everything compiled that a decision goes through, which costs microseconds where that is done.
+
+    Compiling takes seconds, while a game that waits for an answer drops its client after 10 s.
+
+    Args:
+        features: whose next race begins with a `reset` as any other.
+        settings: the cut-offs.
+        zones: of any map.
+    """
+    features.reset(zones)
+    features.build(StateView(bytes(new_state_blob(1, 1))))  # read-only, as those of a game: numba tells the two apart
+    CutoffWatch(settings).check(0, 0.0)
 
 
 @dataclass
@@ -301,9 +327,7 @@ class RaceMachine:
         """End a finished race: undo the finish in the game, so that it stays in the race."""
         blob = event.state or self._transport.get_state()
         state = StateView(blob)
-        times_ms = state.checkpoint_times_ms
-        is_time_known = len(times_ms) > 0 and times_ms[-1] >= 0
-        clock_ms = int(times_ms[-1]) if is_time_known else state.race_time_ms
+        clock_ms = finish_time_ms(state)
         since_decision_ms = clock_ms - self._race.clock_ms
         if not -1 < since_decision_ms / self.settings.ms_per_action <= LATEST_FINISH_ACTIONS:
             raise GameProtocolError(

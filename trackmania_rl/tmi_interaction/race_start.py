@@ -43,6 +43,7 @@ class RaceStart:
         self._transport = transport
         self._commands = (*CONNECT_COMMANDS, *commands_on_connect)
         self._has_seen_a_step = False
+        self._is_interface_shown = True
         self._loaded_map: str | None = None
         self._start_state: bytes | None = None
 
@@ -108,12 +109,12 @@ class RaceStart:
         self._transport.set_timeout(settings.timeout_during_race_ms)
         self._transport.set_speed(settings.running_speed)
         self._transport.command(f"cam {settings.game_camera_number}")
-        self._transport.toggle_interface(shown=False)
 
     def _load(self, map_path: str) -> None:
         self._transport.command(f'map "{map_path}"')
         self._loaded_map = map_path
         self._start_state = None
+        self._is_interface_shown = True  # each map brings it back
         self._is_countdown_expected, self._is_countdown_seen = True, False
 
     def _state_at_start(self, race_time_ms: int, map_path: str) -> bytes | None:
@@ -127,8 +128,10 @@ class RaceStart:
             self._give_up()
         elif race_time_ms < 0:
             self._is_countdown_seen = True
+            self._hide_interface()
         elif race_time_ms == 0 and (self._last_time_ms is None or self._last_time_ms > 0):
             log.warning("a race began without a countdown")
+            self._hide_interface()
             self._start_state = self._transport.get_state()
             return self._start_state
         elif self._is_countdown_seen and race_time_ms == 0:
@@ -139,6 +142,12 @@ class RaceStart:
             self._give_up()
         # Else it is a step of the old race: the new map, or the new race, takes effect a little later.
         return None
+
+    def _hide_interface(self) -> None:
+        """Take the race interface, such as the clock, out of the pictures; once for each map that was loaded."""
+        if self._is_interface_shown:
+            self._transport.toggle_interface(shown=False)
+            self._is_interface_shown = False
 
     def _give_up(self) -> None:
         self._transport.give_up()

@@ -23,6 +23,10 @@ class RunningGame:
         """See `GameLauncher.check_map`."""
         self._like.check_map(map_path)
 
+    def map_argument(self, map_path: str) -> str:
+        """See `GameLauncher.map_argument`."""
+        return self._like.map_argument(map_path)
+
     def start(self) -> None:
         """See `GameLauncher.start`; it runs."""
 
@@ -35,6 +39,9 @@ class RunningGame:
 
     def show_window(self) -> None:
         """See `GameLauncher.show_window`; whoever started it sees to it."""
+
+    def focus_window(self) -> None:
+        """See `GameLauncher.focus_window`; likewise."""
 
     def wait_until_connectable(self, timeout_s: float) -> None:
         """See `GameLauncher.wait_until_connectable`."""

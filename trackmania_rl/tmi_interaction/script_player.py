@@ -21,7 +21,8 @@ from trackmania_rl.errors import UserError
 from trackmania_rl.protocol.input_script import read_input_script
 from trackmania_rl.protocol.messages import MessageId
 from trackmania_rl.protocol.state_blob import StateBlobError, StateView
-from trackmania_rl.tmi_interaction.launchers import GameLauncher
+from trackmania_rl.tmi_interaction.launchers import LISTENS_WITHIN_S, GameLauncher
+from trackmania_rl.tmi_interaction.race_machine import finish_time_ms
 from trackmania_rl.tmi_interaction.tminterface2 import TMInterface
 from trackmania_rl.tmi_interaction.transport import (
     GameEvent,
@@ -39,7 +40,6 @@ PATIENCE_MS: Final = 30_000
 LONGEST_RACE_MS: Final = 60 * 60 * 1000
 """Race time at which a race is ended whatever its script says: a script may have inputs weeks later."""
 
-START_GAME_WITHIN_S: Final = 60.0
 BEGIN_WITHIN_S: Final = 120.0
 """How long a map may load, and its countdown take, while the game reports steps of another race."""
 SILENCE_S: Final = 120.0
@@ -102,7 +102,7 @@ class ScriptPlayer:
     def __enter__(self) -> ScriptPlayer:
         try:
             self._launcher.start()
-            self._launcher.wait_until_connectable(START_GAME_WITHIN_S)
+            self._launcher.wait_until_connectable(LISTENS_WITHIN_S)
         except BaseException:
             self._launcher.kill()
             raise
@@ -127,7 +127,7 @@ class ScriptPlayer:
         """Play a script to the finish.
 
         Args:
-            map_path: what the game's `map` command is given.
+            map_path: as the map cycle has it.
             script: the script's file.
             filming: who wants to see it; None lets the game run without pictures, which is faster.
             until_ms: race time at which a race that has not finished yet is ended; None for `PATIENCE_MS` after the
@@ -146,12 +146,12 @@ class ScriptPlayer:
         commands = (
             *self._greeting,
             "set skip_map_load_screens true",  # the real game would wait for a key
-            f"map {_quoted(map_path)}",
+            f"map {_quoted(self._launcher.map_argument(map_path))}",
             f"load {_quoted(load_name or script.resolve())}",
         )
         if until_ms is None:
             until_ms = min(last_input_ms + PATIENCE_MS, LONGEST_RACE_MS)
-        with contextlib.closing(TMInterface(self._launcher.port, SILENCE_S)) as transport:
+        with contextlib.closing(TMInterface(self._launcher.port, SILENCE_S, self._launcher.show_window)) as transport:
             self._greeting = ()
             race = _watch(transport, commands, filming, until_ms, on_state, speed)
             return replace(race, inputs=transport.get_inputs()) if ask_for_inputs else race
@@ -193,7 +193,7 @@ def _watch(
         elif event.is_finish:
             return _result(transport, event, is_finished=True)
         elif event.id == MessageId.CHECKPOINT_COUNT_CHANGED:
-            passed_ms = _passed_ms(transport)
+            passed_ms = _passed_ms(_state(transport))
         elif event.id == MessageId.RUN_STEP and event.race_time_ms >= until_ms:
             return _result(transport, event, is_finished=False)
         elif event.id == MessageId.RUN_STEP and event.race_time_ms >= 0:
@@ -210,13 +210,14 @@ def _watch(
 
 def _result(transport: GameTransport, event: GameEvent, is_finished: bool) -> ScriptedRace:
     """Read the race's times from the state while the game stands still at its last event."""
-    passed_ms = _passed_ms(transport)
-    return ScriptedRace(is_finished, passed_ms[-1] if is_finished else event.race_time_ms, passed_ms)
+    state = _state(transport)
+    race_time_ms = finish_time_ms(state) if is_finished else event.race_time_ms
+    return ScriptedRace(is_finished, race_time_ms, _passed_ms(state))
 
 
-def _passed_ms(transport: GameTransport) -> tuple[int, ...]:
-    """The times of the checkpoints that are passed at the game's last event."""
-    return tuple(int(time_ms) for time_ms in _state(transport).checkpoint_times_ms if time_ms >= 0)
+def _passed_ms(state: StateView) -> tuple[int, ...]:
+    """The times of the checkpoints that are passed in a state."""
+    return tuple(int(time_ms) for time_ms in state.checkpoint_times_ms if time_ms >= 0)
 
 
 def _state(transport: GameTransport) -> StateView:

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import select
 import socket
 import struct
 import sys
 import time
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
@@ -33,6 +35,13 @@ CONNECT_RETRY_S: Final = 0.02
 GOODBYE_TIMEOUT_S: Final = 1.0
 SHORTEST_WAIT_S: Final = 0.01
 """The operating system takes 0 for a wait without end."""
+LONGEST_WAIT_S: Final = 0.5
+"""The game is waited for in pieces as long as this: on Windows Python hears of Ctrl-C only between two of them."""
+WAITS_MAY_END_EARLY_S: Final = 0.02
+SILENCE_S: Final = 3.0
+"""How long the game is silent before somebody is told, and told again."""
+WAITS_IN_SELECT: Final = sys.platform == "win32"
+"""Whether a wait takes a system call of its own: on Windows a socket whose own timeout expired is of no more use."""
 
 
 class TMInterface:
@@ -42,18 +51,27 @@ class TMInterface:
         port: where the game listens on this machine.
         timeout_s: how long the game may be silent while something is expected of it, and how long a message that has
             begun may take.
+        on_silence: called every `SILENCE_S` while the game is silent; may help it, but not talk to it.
         connect_within_s: how long a game that still starts up may refuse connections.
 
     Raises:
         GameConnectionError: if no connection comes about in that time.
     """
 
-    def __init__(self, port: int, timeout_s: float, connect_within_s: float = 10.0) -> None:
+    def __init__(
+        self,
+        port: int,
+        timeout_s: float,
+        on_silence: Callable[[], None] = lambda: None,
+        connect_within_s: float = 10.0,
+    ) -> None:
         self.port = port
         self._timeout_s = timeout_s
+        self._on_silence = on_silence
         self._socket = _connect(port, connect_within_s)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._set_socket_timeout(timeout_s)
+        self._set_socket_timeout(socket.SO_SNDTIMEO, timeout_s)
+        self._set_patience(timeout_s)
         self._outgoing = bytearray()
         self._incoming = bytearray(FIRST_BUFFER_BYTES)
         self._begin = self._end = 0  # what is received and not yet read
@@ -64,11 +82,11 @@ class TMInterface:
         """See `GameTransport.next_event`."""
         if within_s is None or within_s >= self._timeout_s:
             return self._read_event()
-        self._set_socket_timeout(max(within_s, SHORTEST_WAIT_S))
+        self._set_patience(max(within_s, SHORTEST_WAIT_S))
         try:
             return self._read_event()
         finally:
-            self._set_socket_timeout(self._timeout_s)
+            self._set_patience(self._timeout_s)
 
     def _read_event(self) -> GameEvent:
         raw_id = INT32.unpack(self._read(INT32.size))[0]
@@ -183,7 +201,7 @@ class TMInterface:
     def close(self) -> None:
         """See `GameTransport.close`."""
         with contextlib.suppress(OSError):
-            self._set_socket_timeout(GOODBYE_TIMEOUT_S)
+            self._set_socket_timeout(socket.SO_SNDTIMEO, GOODBYE_TIMEOUT_S)
             self._socket.sendall(messages.pack_id(MessageId.SHUTDOWN))
         self._socket.close()
 
@@ -222,12 +240,9 @@ class TMInterface:
             self._incoming[:waiting] = rest
             self._begin, self._end = 0, waiting
         buffer = memoryview(self._incoming)
-        deadline_s = None  # a message that comes whole, as nearly all do, needs no look at the clock
+        deadline_s = None  # of a message that comes in parts
         while self._end - self._begin < size:
-            try:
-                received = self._socket.recv_into(buffer[self._end :])
-            except OSError as error:
-                raise self._as_game_error(error, "to receive from") from error
+            received = self._receive_part(buffer[self._end :])
             if received == 0:
                 raise GameConnectionError(f"the game at port {self.port} closed the connection")
             self._end += received
@@ -236,20 +251,47 @@ class TMInterface:
                 if time.monotonic() > deadline_s:
                     raise GameTimeoutError(f"a message of the game at port {self.port} took over {self._timeout_s:g} s")
 
-    def _set_socket_timeout(self, timeout_s: float) -> None:
+    def _receive_part(self, room: memoryview) -> int:
+        """Receive what has come, waiting for it as long as the game may be silent; nothing at the connection's end."""
+        began_s = told_at_s = time.monotonic()
+        while True:
+            try:
+                if not WAITS_IN_SELECT or select.select([self._socket], [], [], self._wait_s)[0]:
+                    return self._socket.recv_into(room)
+            except BlockingIOError:  # nothing came within SO_RCVTIMEO
+                pass
+            except OSError as error:
+                raise self._as_game_error(error, "to receive from") from error
+            now_s = time.monotonic()
+            if now_s - began_s >= self._patience_s - WAITS_MAY_END_EARLY_S:
+                raise self._silent()
+            if now_s - told_at_s >= SILENCE_S - WAITS_MAY_END_EARLY_S:
+                told_at_s = now_s
+                self._on_silence()
+
+    def _set_patience(self, patience_s: float) -> None:
+        """Set how long the game may be silent from now on."""
+        self._patience_s = patience_s
+        self._wait_s = min(patience_s, LONGEST_WAIT_S)
+        if not WAITS_IN_SELECT:
+            self._set_socket_timeout(socket.SO_RCVTIMEO, self._wait_s)
+
+    def _set_socket_timeout(self, which: int, timeout_s: float) -> None:
         """Let the operating system watch the time: a socket timeout of Python's would cost a second call each time."""
         if sys.platform == "win32":
             packed = struct.pack("<I", int(timeout_s * 1000))
         else:
             packed = struct.pack("@ll", int(timeout_s), int(timeout_s % 1 * 1e6))
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, packed)
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, packed)
+        self._socket.setsockopt(socket.SOL_SOCKET, which, packed)
 
     def _as_game_error(self, error: OSError, doing: str) -> GameTimeoutError | GameConnectionError:
-        # An expired SO_RCVTIMEO is EAGAIN on Linux and ETIMEDOUT on Windows.
+        # An expired SO_SNDTIMEO is EAGAIN on Linux and ETIMEDOUT on Windows.
         if isinstance(error, BlockingIOError | TimeoutError) or error.errno in (errno.EAGAIN, errno.EWOULDBLOCK):
-            return GameTimeoutError(f"the game at port {self.port} was silent for {self._timeout_s:g} s")
+            return self._silent()
         return GameConnectionError(f"failed {doing} the game at port {self.port}: {error}")
+
+    def _silent(self) -> GameTimeoutError:
+        return GameTimeoutError(f"the game at port {self.port} was silent for {self._timeout_s:g} s")
 
 
 def _connect(port: int, within_s: float) -> socket.socket:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -103,6 +104,10 @@ class TmnfLauncher:
                 "map_cycle or trackmania_base_path in user_config.py"
             )
 
+    def map_argument(self, map_path: str) -> str:
+        """See `GameLauncher.map_argument`."""
+        return with_own_separators(map_path)
+
     def start(self) -> None:
         """See `GameLauncher.start`; it takes until the game's process is there.
 
@@ -142,12 +147,13 @@ class TmnfLauncher:
 
     def show_window(self) -> None:
         """See `GameLauncher.show_window`."""
-        if self._game is None:
-            return
-        if self._window is None:
-            self._windows = self._windows or self._open_windows()
-            self._window = ShownWindow(self._windows, self._game.pid)
-        self._window.show()
+        if (window := self._shown_window()) is not None:
+            window.show()
+
+    def focus_window(self) -> None:
+        """See `GameLauncher.focus_window`."""
+        if (window := self._shown_window()) is not None:
+            window.focus()
 
     def kill(self) -> None:
         """See `GameLauncher.kill`; the starter goes too, with what it still has of its own."""
@@ -181,6 +187,12 @@ class TmnfLauncher:
                 )
             time.sleep(POLL_INTERVAL_S)
         raise GameConnectionError(f"the game at port {self.port} ended while starting up; start it by hand to see why")
+
+    def _shown_window(self) -> ShownWindow | None:
+        if self._window is None and self._game is not None:
+            self._windows = self._windows or self._open_windows()
+            self._window = ShownWindow(self._windows, self._game.pid)
+        return self._window
 
     def _wait_for_game(self, launch: Launch) -> psutil.Process:
         assert self._starter is not None
@@ -218,6 +230,11 @@ def commands_on_connect(user: UserSettings) -> tuple[str, ...]:
     """What a newly started game needs: its console, which the start leaves in front, closed; its account, logged in."""
     autologin = (f"set autologin {user.username}",) if user.username else ()
     return ("toggle_console", *autologin)
+
+
+def with_own_separators(map_path: str, platform: str = sys.platform) -> str:
+    r"""A map's path as the real game takes it, with whichever separators it was written: `\` on Windows, else `/`."""
+    return map_path.replace("/", "\\") if platform == "win32" else map_path.replace("\\", "/")
 
 
 def _run(command: StartCommand, mark: str) -> subprocess.Popen[bytes]:

@@ -130,7 +130,7 @@ class GameTransport(Protocol):
         ...
 
     def toggle_interface(self, shown: bool) -> None:
-        """Show or hide TMInterface's own windows."""
+        """Show or hide the race's interface, such as its clock, which would be in the pictures."""
         ...
 
     def request_frame(self, width_px: int, height_px: int) -> None:

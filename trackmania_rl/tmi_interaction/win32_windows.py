@@ -26,8 +26,9 @@ class Win32Windows:
     """
 
     def __init__(self) -> None:
-        modules = ("win32api", "win32con", "win32gui", "win32process", "pywintypes")
-        self._api, self._constants, self._gui, self._process, types = map(importlib.import_module, modules)
+        modules = ("win32api", "win32con", "win32gui", "win32process", "pywintypes", "ctypes")
+        self._api, self._constants, self._gui, self._process, types, c_types = map(importlib.import_module, modules)
+        self._user32 = c_types.windll.user32  # has what pywin32 lacks
         self._error_type: type[Exception] = types.error
 
     def find(self, pid: int) -> int | None:
@@ -56,8 +57,9 @@ class Win32Windows:
 
     def restore(self, window: int) -> None:
         """See `WindowSystem.restore`."""
-        with self._errors():
-            self._gui.ShowWindow(window, self._constants.SW_SHOWNORMAL)
+        # ShowWindow would wait until the game, which may be waiting for our answer, has handled it.
+        if not self._user32.ShowWindowAsync(window, self._constants.SW_SHOWNORMAL):
+            raise WindowError("Windows refuses to show it")
 
     def focus(self, window: int) -> None:
         """See `WindowSystem.focus`."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from trackmania_rl.errors import UserError
 from trackmania_rl.settings import UserSettings
+from trackmania_rl.tmi_interaction.launchers import OWN_PROCESS_GROUP
 from trackmania_rl.tmi_interaction.tmnf_launcher import StartCommand, TmnfLauncher
 from trackmania_rl.tmi_interaction.win32_windows import open_win32_windows
 
@@ -71,7 +71,7 @@ def tmloader_command(port: int, user: UserSettings, home: Path | None = None) ->
         # As one text, because the quotes have to stand within the last word, where TMLoader expects them.
         return StartCommand(
             f'"{program}" run TmForever "{user.tmloader_profile_name}" /configstring="set custom_port {port}"',
-            {"creationflags": getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)},  # Ctrl-C is for us
+            {"creationflags": OWN_PROCESS_GROUP},
         )
 
     return make

@@ -13,6 +13,7 @@ from rich.text import Text
 from maps_commands import _sources
 from trackmania_rl.argument_types import png_file
 from trackmania_rl.errors import UserError
+from trackmania_rl.files import write_png
 from trackmania_rl.gbx.challenge import STADIUM, Challenge, is_challenge_file, read_challenge
 from trackmania_rl.gbx.replay import is_replay_file, read_replay
 from trackmania_rl.track.line_building import LINE_SPACING_M, BuiltLine
@@ -24,9 +25,9 @@ if TYPE_CHECKING:
 
 PICTURE_WIDTH_PX = 1000
 DESCRIPTION = """\
-Lay a road along a line through a map, for the simulated game: as wide and of the surface of the blocks under it where
-they are known, with the map's checkpoints. Loops and walls are rolled out to level road. Two files are written: the
-track (NAME.toml) and its line (NAME_road_0.5m.npy), which both belong into the maps folder.
+Make a track for the simulated game: a road along a line through a map. Where the blocks under it are known, it has
+their width and surface; its checkpoints are the map's. Loops and walls are rolled out to level road. Two files are
+written: the track (NAME.toml) and its line (NAME_road_0.5m.npy), which both belong in the maps folder.
 
 Examples:
   maps.py track mine.Challenge.Gbx best.Replay.Gbx --output maps/mine.toml --picture mine.png --drive careful
@@ -38,7 +39,7 @@ def add_parser(subparsers: Any) -> None:
     """Add the command `track`."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "track",
-        help="make a track for the simulated game of a map and a line or a replay",
+        help="make a track for the simulated game from a map and a line or a replay",
         description=DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -48,7 +49,7 @@ def add_parser(subparsers: Any) -> None:
         "source",
         type=Path,
         metavar="LINE_OR_REPLAY",
-        help="a reference line (.npy) or a replay; its fastest race counts",
+        help="a reference line (.npy), or a replay, whose fastest race is used",
     )
     add("--output", required=True, type=track_file, metavar="FILE.toml")
     add("--picture", type=png_file, metavar="FILE.png", help="draw the track")
@@ -155,7 +156,6 @@ def show(console: Console, arguments: argparse.Namespace, track: Any) -> int:
     """Drive the track and draw it, as the arguments say; the exit code is 1 if it was driven and not finished."""
     if arguments.drive is None and arguments.picture is None:
         return 0
-    import cv2
     from draw_track import DRIVERS, draw_track
 
     from trackmania_rl.simulator.scripted_driver import drive
@@ -166,8 +166,11 @@ def show(console: Console, arguments: argparse.Namespace, track: Any) -> int:
         time = "" if race.race_time_ms is None else f" in {race.race_time_ms / 1000:.2f} s"
         console.print(Text(f"the {arguments.drive} scripted driver {result}{time}, {race.wall_contact_ms} ms at walls"))
     if arguments.picture is not None:
-        arguments.picture.parent.mkdir(parents=True, exist_ok=True)
-        if not cv2.imwrite(str(arguments.picture), draw_track(track, PICTURE_WIDTH_PX, race)):
-            raise UserError(f"{arguments.picture}: could not be written")
+        picture = draw_track(track, PICTURE_WIDTH_PX, race)
+        try:
+            arguments.picture.parent.mkdir(parents=True, exist_ok=True)
+            write_png(arguments.picture, picture)
+        except OSError as error:
+            raise UserError(f"{arguments.picture}: cannot be written: {error.strerror}") from error
         console.print(Text(f"wrote {arguments.picture}"), soft_wrap=True)
     return 1 if race is not None and race.race_time_ms is None else 0

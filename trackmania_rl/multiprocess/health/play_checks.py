@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-import cv2
 import numpy as np
 
 from trackmania_rl.errors import PlainError, UserError
 from trackmania_rl.features import FeatureBuilder, ObservationLayout
+from trackmania_rl.files import write_png
 from trackmania_rl.multiprocess.health.findings import Check, Context, Finding, Level, ok, problem, warning
 from trackmania_rl.multiprocess.health.run_checks import named_maps
 from trackmania_rl.settings import GameSettings, MapEntry
 from trackmania_rl.tmi_interaction.launcher_choice import make_launcher
-from trackmania_rl.tmi_interaction.launchers import GameLauncher, find_free_port
+from trackmania_rl.tmi_interaction.launchers import LISTENS_WITHIN_S, GameLauncher, find_free_port
 from trackmania_rl.tmi_interaction.plugin_files import PLUGIN_FILE, read_version
-from trackmania_rl.tmi_interaction.race_machine import Observation, RaceEnd, RaceMachine
+from trackmania_rl.tmi_interaction.race_machine import Observation, RaceEnd, RaceMachine, compile_ahead
 from trackmania_rl.tmi_interaction.tminterface2 import TMInterface
 from trackmania_rl.tmi_interaction.transport import GameError
 from trackmania_rl.track.game_map import GameMap, load_game_map
 
 DRIVE_MS: Final = 5_000
 PICTURE_SIZE_PX: Final = (320, 240)
-START_WITHIN_S: Final = 120.0
 SILENT_FOR_S: Final = 120.0
 """How long the game may be silent; a simulated game that is used for the first time compiles itself meanwhile."""
 MOVED_M: Final = 1.0
@@ -50,6 +50,7 @@ def check_play(context: Context, picture_file: Path) -> list[Finding]:
         launcher = make_launcher(game, context.settings.user, port, context.maps_folder, context.system.platform)
         launcher.check_map(entry.map_path)
         game_map = load_game_map(entry, context.maps_folder, context.settings.observation)
+        game_map = replace(game_map, path=launcher.map_argument(game_map.path))
     except UserError as error:
         return [problem(Check.PLAY_START, error)]
     return play(context, launcher, game_map, picture_file)
@@ -57,12 +58,17 @@ def check_play(context: Context, picture_file: Path) -> list[Finding]:
 
 def play(context: Context, launcher: GameLauncher, game_map: GameMap, picture_file: Path) -> list[Finding]:
     """Start a launcher's game, drive it, and end it whatever happens."""
+    game = _game_for_driving(context.settings.game)
     try:
+        layout = ObservationLayout.from_settings(context.settings.observation)
+        features = FeatureBuilder(layout, game.inputs, game.action_forward_idx)
+        compile_ahead(features, game, game_map.zones)
         launcher.start()
-        launcher.wait_until_connectable(START_WITHIN_S)
-        with contextlib.closing(TMInterface(launcher.port, SILENT_FOR_S)) as transport:
+        launcher.wait_until_connectable(LISTENS_WITHIN_S)
+        with contextlib.closing(TMInterface(launcher.port, SILENT_FOR_S, launcher.show_window)) as transport:
             findings = [ok(Check.PLAY_START, f"it listens at port {launcher.port}, and is connected")]
-            return findings + _drive(context, launcher, transport, game_map, picture_file)
+            machine = RaceMachine(transport, game, features, launcher.commands_on_connect)
+            return findings + _drive(launcher, transport, machine, game_map, picture_file)
     except PlainError as error:
         return [problem(Check.PLAY_START, error)]
     finally:
@@ -70,15 +76,13 @@ def play(context: Context, launcher: GameLauncher, game_map: GameMap, picture_fi
 
 
 def _drive(
-    context: Context, launcher: GameLauncher, transport: TMInterface, game_map: GameMap, picture_file: Path
+    launcher: GameLauncher, transport: TMInterface, machine: RaceMachine, game_map: GameMap, picture_file: Path
 ) -> list[Finding]:
-    game = _game_for_driving(context.settings.game)
-    layout = ObservationLayout.from_settings(context.settings.observation)
-    features = FeatureBuilder(layout, game.inputs, game.action_forward_idx)
-    machine = RaceMachine(transport, game, features, launcher.commands_on_connect)
+    game = machine.settings
     launcher.show_window()
     try:
         seen: Observation | RaceEnd = machine.reset(game_map)
+        launcher.focus_window()
         findings = [ok(Check.PLAY_MAP, f"{game_map.path} is loaded, and a race has begun")]
         findings += _check_plugin_version(transport, is_simulated=game.game == "simulated")
     except GameError as error:
@@ -144,7 +148,7 @@ def _check_picture(seen: Observation, file: Path) -> Finding:
     picture = seen.frame[0]  # (H, W) uint8
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(cv2.imencode(".png", picture)[1].tobytes())
+        write_png(file, picture)
     except OSError as error:
         return problem(Check.PLAY_FRAME, f"cannot write {file}: {error.strerror}; choose another one with --picture")
     if picture.min() == picture.max():

@@ -1,0 +1,60 @@
+"""Files as Windows has them: a rename may have to wait for a moment, and OpenCV cannot write under every name."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+RENAME_TRIES: Final = 10
+RENAME_WITHIN_S: Final = 2.0
+
+
+def replace_patiently(
+    source: Path, target: Path, sleep: Callable[[float], object] = time.sleep, platform: str = sys.platform
+) -> None:
+    """Rename a file, in place of the target where that is there, or a folder to a name that is free.
+
+    Windows renames nothing that somebody has open, and virus scanners, indexers and OneDrive look into a fresh file for
+    some 50 ms. So there it is tried `RENAME_TRIES` times within `RENAME_WITHIN_S`.
+
+    Args:
+        source: what is renamed.
+        target: its new name, on the same disk.
+        sleep: waits for so many seconds.
+        platform: as `sys.platform` has it.
+
+    Raises:
+        OSError: if it cannot be renamed.
+    """
+    tries_left = RENAME_TRIES if platform == "win32" else 1
+    while True:
+        try:
+            source.replace(target)
+        except PermissionError:
+            tries_left -= 1
+            if tries_left == 0:
+                raise
+            sleep(RENAME_WITHIN_S / (RENAME_TRIES - 1))
+        else:
+            return
+
+
+def write_png(file: Path, picture: npt.NDArray[np.uint8]) -> None:
+    """Write a picture; OpenCV's own way knows only ASCII names on Windows.
+
+    Args:
+        file: an existing one is overwritten.
+        picture: (H, W) gray, or (H, W, 3) blue, green, red.
+
+    Raises:
+        OSError: if the file cannot be written.
+    """
+    import cv2  # which takes a moment, and most users of this module need no pictures
+
+    file.write_bytes(cv2.imencode(".png", picture)[1].tobytes())
