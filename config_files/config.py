@@ -44,7 +44,8 @@ checkpoint_holds_replay = True
 # like on the way can be seen later (scripts/evaluate.py --checkpoint FILE). 0 keeps none. Range: >= 0.
 keep_driver_every_s = 0.0
 
-# A checkpoint is not begun with less free disk than this, in MB. Range: >= 0.
+# A checkpoint is not begun with less free disk than this, in MB; tensorboard's file and races.jsonl pause earlier.
+# Range: >= 0.
 minimum_free_disk_mb = 200
 
 # --------------------------------------------------------------------------------------------------------- the game
@@ -416,7 +417,8 @@ rollout_slots_per_collector = 4
 
 # --------------------------------------------------------------------------------------------------------- telemetry
 
-# Time between two rows of tensorboard scalars, and between two sets of histograms and pictures, in seconds. Range: > 0.
+# Time between two rows of tensorboard scalars (one explored and one evaluated race of a map; records at once),
+# and between two sets of histograms and pictures, in seconds. Range: > 0.
 tensorboard_interval_s = 10.0
 histogram_interval_s = 120.0
 

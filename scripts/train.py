@@ -1,8 +1,8 @@
-"""Train a driver: start game instances and collectors, learn from their races, show and save what happens.
+"""Train a driver: start games and collectors, learn from their races, show and save what happens.
 
 Without options it trains on the simulated game with config_files/config.py. Ctrl-C ends it with a checkpoint; the same
-command goes on from there. A run that exists goes on with the configuration in its own folder, save/{run_name}/config/:
-edit that one (it may be edited while the run goes on), or say --update-config to take the given file again.
+command goes on from there. A run that exists goes on with its own copy of the configuration, save/{run_name}/config/:
+edit that copy (you may do so while the run trains), or use --update-config to take the given file again.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ def parse_arguments() -> argparse.Namespace:
     add("--config", type=Path, default=PROJECT / "config_files" / "config.py", help="configuration file")
     add("--set", action="append", default=[], metavar="NAME=VALUE", help="override a setting; may be repeated")
     add("--output-folder", type=Path, default=PROJECT, help="holds save/ and tensorboard/ (default: the project)")
-    add("--update-config", action="store_true", help="an existing run takes --config and --set again")
+    add("--update-config", action="store_true", help="a run that exists takes --config (and --set) anew")
     add(
         "--weights-from",
         type=Path,
         metavar="RUN",
-        help="a new run begins with the networks of save/RUN or a checkpoint",
+        help="begin a new run with the networks of another one: its folder, save/RUN, or a checkpoint",
     )
-    add("--max-wall-s", type=float, default=float("inf"), help="end after so many seconds")
-    add("--max-frames", type=int, default=sys.maxsize, help="end when the run has collected so many frames")
+    add("--max-wall-s", type=float, default=float("inf"), metavar="S", help="end after S seconds")
+    add("--max-frames", type=int, default=sys.maxsize, metavar="N", help="end when the run has N frames in all")
     add("--list-settings", action="store_true", help="print every setting with its value and range, and end")
     return parser.parse_args()
 
@@ -233,12 +233,12 @@ def telling_which_configuration(arguments: argparse.Namespace, snapshot_file: Pa
 
 
 def log_to(file: Path) -> None:
-    """Log to the terminal and to the run's file."""
-    formatter = logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S")
-    handlers: list[logging.Handler] = [logging.StreamHandler(), logging.FileHandler(file, encoding="utf-8")]
-    for handler in handlers:
-        handler.setFormatter(formatter)
-    logging.basicConfig(level=logging.INFO, handlers=handlers)
+    """Log to the terminal, with the time of day, and to the run's file, with the date as well: a run may take weeks."""
+    line = "%(asctime)s %(levelname)s %(message)s"
+    terminal, log_file = logging.StreamHandler(), logging.FileHandler(file, encoding="utf-8")
+    terminal.setFormatter(logging.Formatter(line, "%H:%M:%S"))
+    log_file.setFormatter(logging.Formatter(line, "%Y-%m-%d %H:%M:%S"))
+    logging.basicConfig(level=logging.INFO, handlers=(terminal, log_file))
 
 
 if __name__ == "__main__":

@@ -5,15 +5,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
+import re
+import shutil
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
 import numba
 
 _numba_config: Any = numba.config  # its settings are read from the environment, which type checkers cannot see
+
+VERSION_DIGITS: Final = 16
+"""Of the hexadecimal digest of the sources, in the names of cache folders."""
+KEPT_FOR_S: Final = 86_400.0
+"""A day. Versions may be in use by turns, as of two checkouts or branches, and one may just be compiling."""
 
 
 class Compiler(Protocol):
@@ -39,6 +48,7 @@ def compiler_for(name: str, sources: Iterable[Path]) -> Compiler:
     Numba recompiles a cached function when its own file changes, but not when a function or a constant that it imports
     does: a car would go on driving by the old law. So every version of the sources has its own cache folder, and a
     function that uses compiled functions or constants of other files takes a decorator that knows all these files.
+    When a new folder comes, those of earlier versions go.
 
     Args:
         name: begins the name of the cache folder.
@@ -48,16 +58,31 @@ def compiler_for(name: str, sources: Iterable[Path]) -> Compiler:
     for path in sorted(sources):
         digest.update(path.read_bytes())
     parent = Path(_numba_config.CACHE_DIR or Path(__file__).parent / "__pycache__")
-    cache_folder = str(parent / f"{name}-{digest.hexdigest()[:16]}")
+    cache_folder = parent / f"{name}-{digest.hexdigest()[:VERSION_DIGITS]}"
+    _remove_earlier_versions(name, cache_folder)
 
     def compiler(function: Callable[..., Any] | None = None, *, inline: Literal["never", "always"] = "never") -> Any:
         if function is None:
             return functools.partial(compiler, inline=inline)
         folder_before = _numba_config.CACHE_DIR
-        _numba_config.CACHE_DIR = cache_folder
+        _numba_config.CACHE_DIR = str(cache_folder)
         try:
             return numba.njit(cache=True, error_model="numpy", inline=inline)(function)
         finally:
             _numba_config.CACHE_DIR = folder_before
 
     return compiler
+
+
+def _remove_earlier_versions(name: str, cache_folder: Path) -> None:
+    """Remove the cache folders of a name that are older than `KEPT_FOR_S`, unless the one to use is there already.
+
+    Each has some 10 MB. One that is in use loses nothing but time: numba makes again what it misses.
+    """
+    is_of_name = re.compile(rf"{re.escape(name)}-[0-9a-f]{{{VERSION_DIGITS}}}").fullmatch
+    with contextlib.suppress(OSError):  # another process removes them, too, or they may not be looked at
+        if cache_folder.exists():
+            return
+        for folder in cache_folder.parent.iterdir():
+            if is_of_name(folder.name) and time.time() - folder.stat().st_mtime > KEPT_FOR_S:
+                shutil.rmtree(folder, ignore_errors=True)

@@ -125,7 +125,7 @@ class TrainCommand:
     def shared_memory(self) -> set[str]:
         """The shared memory that the main process maps, as paths."""
         maps = psutil.Process(self.process.pid).memory_maps()
-        return {entry.path for entry in maps if entry.path.startswith("/dev/shm/psm_")}
+        return {entry.path for entry in maps if entry.path.startswith("/dev/shm/trackmania_rl_")}
 
     def wait_for(self, condition: Callable[[], object], what: str, within_s: float = 60.0) -> float:
         """Wait until something is so; return the seconds that it took."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +22,7 @@ class Story:
 
     Attributes:
         first: output of the first command, which Ctrl-C ended; second: of the one that resumed, which SIGTERM ended.
+        log: train.log after both.
         seconds: what took how long.
         exit_codes: of the two commands.
         survivors: processes that outlived them.
@@ -31,6 +33,7 @@ class Story:
 
     first: str = ""
     second: str = ""
+    log: str = ""
     seconds: dict[str, float] = field(default_factory=dict)
     exit_codes: list[int | None] = field(default_factory=list)
     survivors: list[Any] = field(default_factory=list)
@@ -85,6 +88,7 @@ def story(start_training: Any, tmp_path_factory: pytest.TempPathFactory) -> Stor
     seen.seconds["SIGTERM"] = resumed.stop(signal.SIGTERM)
     seen.frames.append(resumed.races[-1]["frames_total"])
     seen.first, seen.second = command.output, resumed.output
+    seen.log = (command.run_folder / "train.log").read_text()
     seen.exit_codes = [command.process.returncode, resumed.process.returncode]
     seen.survivors += command.survivors() + resumed.survivors()
     return seen
@@ -109,6 +113,12 @@ def test_nothing_is_left_behind(story: Story) -> None:
 def test_no_traceback_is_shown(story: Story) -> None:
     assert "Traceback" not in story.first + story.second
     assert "leaked" not in story.first + story.second
+
+
+def test_the_log_names_the_day_and_the_terminal_the_time_of_day(story: Story) -> None:
+    first_line = story.log.splitlines()[0]
+    assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d [A-Z]+ ", first_line)
+    assert first_line.partition(" ")[2] in story.first.splitlines()
 
 
 def test_killed_games_and_collectors_are_replaced(story: Story) -> None:

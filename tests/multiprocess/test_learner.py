@@ -247,6 +247,22 @@ def test_a_periodic_reset_changes_the_network_and_adds_training(
     assert learning.learner.updates == (2 * (60 + 42 + 59 + 42) + 2 * 26) // 13
 
 
+def test_resets_that_are_switched_on_late_count_from_then_on(
+    live: LiveSettings, layout: ObservationLayout, make_race: MakeRace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learning = _never_stopping(live, layout)
+    reset_at_frames: list[int] = []
+    monkeypatch.setattr(
+        learning.learner, "reset_partially", lambda: reset_at_frames.append(learning.trainer.collected_frames)
+    )
+    _train_on(learning, [make_race(61, False), make_race(43, False)])
+    _edit(live, reset_every_n_frames_generated=100, additional_transitions_after_reset=0)
+    _train_on(learning, [make_race(43, False)])
+    assert reset_at_frames == [], "43 frames after it was switched on"
+    _train_on(learning, [make_race(60, False)])
+    assert reset_at_frames == [61 + 43 + 43 + 60]
+
+
 def test_device_names() -> None:
     assert pick_device("cpu") == torch.device("cpu")
     assert pick_device("auto").type == ("cuda" if torch.cuda.is_available() else "cpu")

@@ -1,4 +1,4 @@
-"""RunMonitor: what a disk that fails costs a run, what is kept of it, and which weights a new run begins with."""
+"""RunMonitor: what a failing disk or spoilt weights cost a run, what is kept of it, and what a new run begins with."""
 
 import errno
 import logging
@@ -13,6 +13,7 @@ import torch
 from trackmania_rl import checkpoints
 from trackmania_rl.agents.learner import IQNLearner
 from trackmania_rl.checkpoints import CheckpointError, RunFolder, load_checkpoint, read_checkpoint, save_checkpoint
+from trackmania_rl.errors import UserError
 from trackmania_rl.features import ObservationLayout
 from trackmania_rl.multiprocess import monitor as monitor_module
 from trackmania_rl.multiprocess.learner import Learning
@@ -34,11 +35,18 @@ class Writer:
         self.made.append(self)
         self.fails = False
         self.n_races = 0
+        self.n_rows = 0
 
     def write_race(self, *_: object) -> None:
         if self.fails:
             raise OSError(errno.ENOSPC, "No space left on device")
         self.n_races += 1
+
+    def write_progress(self, *_: object) -> None:
+        self.n_rows += 1
+
+    def flush(self) -> None:
+        """Nothing is held back."""
 
     def close(self) -> None:
         if self.fails:
@@ -70,6 +78,7 @@ def test_a_full_disk_costs_lines_but_not_the_run(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
+    _edit(live, tensorboard_interval_s=1e-9)  # each race is written
     folder = RunFolder.create(tmp_path, "run")
     clock = CommandClock()
     monitor = RunMonitor(live, folder, TrainingStatistics(clock), clock, 1, {}, lambda: 0.0)
@@ -90,6 +99,34 @@ def test_a_full_disk_costs_lines_but_not_the_run(
     assert [writer.n_races for writer in writers] == [1, 1]
     monitor._race_log.close()
     assert len(folder.races.read_text().splitlines()) == 3
+
+
+def test_tensorboard_gets_a_race_in_each_interval_and_every_best_time(
+    live: LiveSettings, make_race: Any, tmp_path: Path, writers: list[Writer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = SimpleNamespace(s=0.0)
+    monkeypatch.setattr(monitor_module, "time", SimpleNamespace(monotonic=lambda: now.s))
+    _edit(live, tensorboard_interval_s=10.0)
+    folder = RunFolder.create(tmp_path, "run")
+    clock = CommandClock()
+    monitor = RunMonitor(live, folder, TrainingStatistics(clock), clock, 1, {}, lambda: 0.0)
+    monitor._tensorboard = monitor._open_tensorboard()
+
+    def n_written_after(now_s: float, race_time_ms: int, is_explo: bool = True) -> int:
+        now.s = now_s
+        monitor.on_race(_race(make_race, race_time_ms=race_time_ms, is_explo=is_explo))
+        return writers[0].n_races
+
+    assert n_written_after(0.0, 3000) == 1
+    assert n_written_after(1.0, 3100) == 1
+    assert n_written_after(2.0, 3000) == 1, "only as fast as the best one"
+    assert n_written_after(3.0, 2900) == 2, "faster than all before"
+    assert n_written_after(4.0, 3500, is_explo=False) == 3, "the first of another kind"
+    assert n_written_after(5.0, 3400, is_explo=False) == 4, "the fastest of its kind"
+    assert n_written_after(9.9, 3200) == 4
+    assert n_written_after(10.0, 3200) == 5
+    monitor._race_log.close()
+    assert len(folder.races.read_text().splitlines()) == 8, "every race"
 
 
 @pytest.mark.usefixtures("writers")
@@ -171,6 +208,66 @@ def test_a_checkpoint_is_written_whenever_its_interval_is_over(
         state = load_checkpoint(run.folder.path)
         saved_frames.append(state and state["statistics"]["frames_total"])
     assert saved_frames == [None, 3100, 3100, 6200]
+
+
+def test_races_and_figures_wait_while_a_checkpoint_needs_the_space(
+    make_race: Any,
+    writers: list[Writer],
+    attach_run: Callable[..., MonitoredRun],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    run = attach_run(minimum_free_disk_mb=3, tensorboard_interval_s=1e-9)
+    assert run.monitor.try_to_save()
+    enough_bytes = (3 << 20) + run.folder.checkpoint.stat().st_size
+    for free_bytes in (enough_bytes, enough_bytes - 1, enough_bytes - 1, enough_bytes):
+        monkeypatch.setattr("shutil.disk_usage", lambda _, free_bytes=free_bytes: SimpleNamespace(free=free_bytes))
+        run.observe_at(1.0)
+        run.monitor.on_race(_race(make_race))
+    assert run.monitor.statistics.maps["valley"].explored.n_races == 4
+    assert len(run.folder.races.read_text().splitlines()) == 2
+    assert (writers[-1].n_races, writers[-1].n_rows) == (2, 2)
+    assert caplog.text.count("wait for space") == 1
+
+
+def _spoil(run: MonitoredRun, network: str, value: float) -> None:
+    """Make all weights of a network's first layer a value."""
+    weights = run.learning.learner.state_dict()[network]
+    next(iter(weights.values())).fill_(value)
+
+
+@pytest.mark.parametrize(("network", "value"), [("online", torch.nan), ("averaged", torch.inf)])
+def test_weights_that_are_no_numbers_end_the_run_and_its_checkpoint_stays(
+    live: LiveSettings, attach_run: Callable[..., MonitoredRun], network: str, value: float
+) -> None:
+    run = attach_run()
+    assert run.monitor.try_to_save()
+    sound = run.folder.checkpoint.read_bytes()
+    _spoil(run, network, value)
+    with pytest.raises(UserError, match="weights are no longer finite numbers"):
+        run.monitor.try_to_save()  # as at the end of a run
+    _edit(live, checkpoint_interval_s=1e-9)
+    with pytest.raises(UserError, match="weights are no longer finite numbers"):
+        run.observe_at(1.0)
+    assert run.folder.checkpoint.read_bytes() == sound
+    assert not list(run.folder.path.glob("checkpoint.previous*"))
+
+
+def test_weights_that_are_no_numbers_are_not_kept_as_a_driver(attach_run: Callable[..., MonitoredRun]) -> None:
+    run = attach_run(keep_driver_every_s=60.0)
+    _spoil(run, "online", torch.nan)
+    with pytest.raises(UserError, match="weights are no longer finite numbers"):
+        run.observe_at(75.0)
+    assert run.drivers == []
+
+
+def test_a_run_does_not_begin_with_weights_that_are_no_numbers(attach_run: Callable[..., MonitoredRun]) -> None:
+    run = attach_run()
+    _spoil(run, "online", torch.nan)
+    state = {"trainer": run.learning.trainer.state_dict(), "statistics": run.monitor.statistics.state_dict()}
+    save_checkpoint(run.folder.path, state, 0)  # as earlier versions did
+    with pytest.raises(CheckpointError, match="the weights to begin with are not finite numbers"):
+        attach_run()
 
 
 def test_on_a_disk_too_full_for_the_replay_memory_the_checkpoint_is_written_without_it(

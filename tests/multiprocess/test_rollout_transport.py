@@ -195,6 +195,17 @@ def test_too_little_shared_memory_is_refused_with_what_to_do(monkeypatch):
     receiver.close()
 
 
+def test_what_others_keep_in_too_little_shared_memory_is_named(monkeypatch):
+    monkeypatch.setattr(rollout_transport, "available_shared_memory_bytes", lambda: 0)
+    for others, end in (
+        ("", r"--shm-size=1g\)"),
+        ("Others have 5 MB there", r"--shm-size=1g\)\. Others have 5 MB there"),
+    ):
+        monkeypatch.setattr(rollout_transport, "describe_segments_of_others", lambda others=others: others)
+        with pytest.raises(RolloutTransportError, match=end + "$"):
+            RolloutReceiver(BOUNDS, slots_per_collector=2).open_collector(0)
+
+
 def test_nothing_is_left_behind_and_nothing_is_said_at_exit(children, repository_root):
     program = textwrap.dedent(
         """

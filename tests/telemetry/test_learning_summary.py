@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.telemetry.learning_summary import Driving, summarize_learning
+from trackmania_rl.telemetry.learning_summary import Driving, iterate_races, read_races, summarize_learning
 
 
 def _write(file: Path, races: list[tuple[float, bool, int | None]]) -> Path:
@@ -88,3 +88,23 @@ def test_maps_are_told_apart_and_generated_tracks_have_no_times(tmp_path: Path) 
     assert [summary.driving[60] for summary in summaries.values()] == [
         *(Driving(3, 3, 20.3), Driving(2, 2, None), Driving(1, 1, 20.6)),
     ]
+
+
+def test_races_are_read_one_by_one(tmp_path: Path) -> None:
+    file = _write(tmp_path / "races.jsonl", [(5.0, False, None), (7.0, True, 20_000)])
+    assert read_races(file) == list(iterate_races(file))
+    file.write_text(file.read_text() + "no race\n")
+    races = iterate_races(file)
+    assert [next(races)["wall_s"], next(races)["wall_s"]] == [5.0, 7.0], "before the rest of the file is looked at"
+    with pytest.raises(UserError, match="damaged"):
+        next(races)
+
+
+def test_only_full_races_count(tmp_path: Path) -> None:
+    file = _write(tmp_path / "races.jsonl", [(5.0, False, 9_000), (7.0, False, 20_000)])
+    first, *others = (json.loads(line) for line in file.read_text().splitlines())
+    races = [first | {"started_at_m": 400.0}, *others]
+    file.write_text("".join(json.dumps(race) + "\n" for race in races))
+    summary = summarize_learning(file, [6, 8])["valley"]
+    assert (summary.first_finish_s, summary.best_time_s) == (7.0, 20.0)
+    assert summary.driving == {6: Driving(0, 0, None), 8: Driving(1, 1, 20.0)}

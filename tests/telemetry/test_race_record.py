@@ -1,7 +1,9 @@
 import json
 
 import numpy as np
+import pytest
 
+from trackmania_rl.telemetry import race_record
 from trackmania_rl.telemetry.race_record import CommandClock, RaceLog, RaceRecord
 
 
@@ -95,3 +97,23 @@ def test_a_resumed_run_adds_lines_and_drops_a_torn_one(tmp_path):
     log.close()
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert [(line["frames_total"], line.get("session")) for line in lines] == [(5, None), (9, 3), (12, 4)]
+
+
+@pytest.mark.parametrize(
+    ("content", "kept"),
+    [
+        (b"", b""),
+        (b"{}\n", b"{}\n"),
+        (b"{}\n{", b"{}\n"),
+        (b"1234567\n" + b"x" * 8, b"1234567\n"),
+        (b"12345678\n" + b"x" * 7, b"12345678\n"),
+        (b"{}\n" + b"x" * 40, b"{}\n"),
+        (b"x" * 40, b""),
+    ],
+)
+def test_a_torn_line_of_any_length_is_cut_off_wherever_blocks_begin(tmp_path, monkeypatch, content, kept):
+    monkeypatch.setattr(race_record, "BLOCK_BYTES", 8)
+    path = tmp_path / "races.jsonl"
+    path.write_bytes(content)
+    RaceLog(path, CommandClock(), session=1).close()
+    assert path.read_bytes() == kept

@@ -41,6 +41,7 @@ def test_a_good_run_passes(check) -> None:
     ("changed", "told"),
     [
         ({"meters": (10, 20, 30, 50)}, "expected at least 5"),
+        ({"meters": ()}, "0 races in"),
         ({"first_s": 99.0}, "first race ended after 99 s"),
         ({"meters": (50, 40, 30, 20, 10)}, "does not come further"),
         ({"greedy": False}, "no greedy race has reached the finish"),

@@ -5,12 +5,16 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from typing import Final, ParamSpec, TypeVar
 
 import torch
-from torch._dynamo.exc import TorchDynamoException
+from torch._dynamo.exc import FailOnRecompileLimitHit, TorchDynamoException
 
 log = logging.getLogger(__name__)
+
+MOST_COMPILATIONS: Final = 64
+"""How often a function is compiled, each time for other settings or shapes, before it runs as it is. Torch's own limit
+is 8, which edits of the configuration reach in a run of weeks."""
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -24,6 +28,7 @@ class Compiler:
 
     def __init__(self) -> None:
         torch._dynamo.config.trace_autograd_ops = True  # lets a graph hold `backward()`
+        torch._dynamo.config.recompile_limit = MOST_COMPILATIONS
         self._works = True
         log.info("the update is compiled, which takes a quarter of a minute or more")
 
@@ -40,9 +45,16 @@ class Compiler:
             if self._works:
                 try:
                     return graph(*args, **kwargs)
-                except TorchDynamoException as error:
+                except (TorchDynamoException, FailOnRecompileLimitHit) as error:  # the second is not one of the first
                     self._works = False
-                    log.warning("use_torch_compile: it runs without, since: %s", str(error).splitlines()[0])
+                    log.warning("use_torch_compile: it runs without, since: %s", _reason(error))
             return function(*args, **kwargs)
 
         return call
+
+
+def _reason(error: Exception) -> str:
+    """What to say of a failure, in one line."""
+    if isinstance(error, FailOnRecompileLimitHit):  # its own text speaks of torch's options only
+        return f"it was compiled {MOST_COMPILATIONS} times, for edited settings; the next start compiles it again"
+    return str(error).splitlines()[0]

@@ -223,6 +223,10 @@ class FollowSchedules(_Hook):
 class SampleAtReplayRatio(_Hook):
     """Draws batches until each stored transition has, on average, been drawn as often as the configuration says.
 
+    What is due counts every transition stored, those kept apart for the test loss as well, but batches are drawn from
+    the others only: each of these is drawn 1 / (1 - `buffer_test_ratio`) times as often as configured. Linesight counts
+    only what it trains on.
+
     Attributes:
         transitions_due: transitions still to be trained on.
     """
@@ -407,20 +411,24 @@ class MeasureTestLoss(_Hook):
 
 
 class ResetPeriodically(_Hook):
-    """Mixes the network with a fresh one every so many frames, and then trains more than the replay ratio asks."""
+    """Mixes the network with a fresh one every so many frames, and then trains more than the replay ratio asks.
+
+    The frames are counted from the last reset, or from when resets were switched on.
+    """
 
     def __init__(self, learner: IQNLearner, sampling: SampleAtReplayRatio, live: LiveSettings) -> None:
         self._learner = learner
         self._sampling = sampling
         self._live = live
-        self._last_reset_frames = 0
+        self._counted_from_frames = 0
 
     def __call__(self) -> None:
         """Reset, if it is time."""
         agent = self._live.current.agent
-        frames_since_reset = self._frames - self._last_reset_frames
-        if 0 < agent.reset_every_n_frames_generated <= frames_since_reset:
-            self._last_reset_frames = self._frames
+        if agent.reset_every_n_frames_generated == 0:
+            self._counted_from_frames = self._frames
+        elif self._frames - self._counted_from_frames >= agent.reset_every_n_frames_generated:
+            self._counted_from_frames = self._frames
             self._learner.reset_partially()
             self._sampling.transitions_due += agent.additional_transitions_after_reset
 
@@ -431,9 +439,9 @@ class ResetPeriodically(_Hook):
         trainer.register_module(name, self)
 
     def state_dict(self) -> dict[str, Any]:
-        """When the last reset was."""
-        return {"last_reset_frames": self._last_reset_frames}
+        """Where counting began."""
+        return {"last_reset_frames": self._counted_from_frames}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over when the last reset was."""
-        self._last_reset_frames = state_dict["last_reset_frames"]
+        """Take over where counting began."""
+        self._counted_from_frames = state_dict["last_reset_frames"]

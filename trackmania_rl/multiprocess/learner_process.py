@@ -43,8 +43,9 @@ def learner_process_fn(
     The update is compiled by `interruptibly`, since it would let a stop wait.
 
     Raises:
-        CheckpointError: if the run's checkpoint cannot be read or does not fit.
+        CheckpointError: if the run's checkpoint cannot be read, does not fit, or has weights that are not finite.
         CollectorsKeepDyingError: if no collector can be kept alive; what was learned is saved first.
+        UserError: if the weights are no longer finite numbers; the checkpoints written before stay as they are.
     """
     settings = live.current
     torch.set_num_threads(pick_learner_threads(settings, network, pick_device(settings.run.torch_device)))

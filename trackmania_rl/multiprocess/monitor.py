@@ -7,6 +7,7 @@ import logging
 import math
 import shutil
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -25,7 +26,7 @@ from trackmania_rl.checkpoints import (
     save_checkpoint,
     save_driver,
 )
-from trackmania_rl.errors import one_line
+from trackmania_rl.errors import UserError, one_line
 from trackmania_rl.multiprocess.learner import Learning
 from trackmania_rl.multiprocess.live_settings import LiveSettings
 from trackmania_rl.multiprocess.rollout_transport import ReceivedRollout
@@ -40,6 +41,8 @@ log = logging.getLogger(__name__)
 
 DISK_IS_TRIED_EVERY_S: Final = 60.0
 """Shortest time between two messages about a disk that fails, and between two new files of tensorboard."""
+DRIVING_NETWORKS: Final = ("online", "averaged")
+"""Those of the learner's state that drive: to explore, and to evaluate."""
 
 
 class Interval:
@@ -100,6 +103,9 @@ class RunMonitor:
         self._complaint_due = Interval(is_due_at_first=True)
         self._new_tensorboard_due = Interval(is_due_at_first=True)
         self._latest_line: dict[str, tuple[RaceRecord, str, npt.NDArray[np.float32]]] = {}
+        self._race_due: defaultdict[tuple[str, bool], Interval] = defaultdict(lambda: Interval(is_due_at_first=True))
+        self._best_written_ms: dict[tuple[str, bool], int | None] = {}
+        self._telemetry_waits = False  # for space on the disk
         self._scalars_due = Interval()
         self._pictures_due = Interval()
         self._checkpoint_due = Interval()
@@ -110,7 +116,7 @@ class RunMonitor:
 
         Raises:
             CheckpointError: if there is a checkpoint that cannot be read, or that does not fit the configuration; of
-                the run itself, or of the one whose weights it is to begin with.
+                the run itself, or of the one whose weights it is to begin with; or if its weights are not finite.
         """
         self._learning = learning
         state = load_checkpoint(self._folder.path)
@@ -120,6 +126,11 @@ class RunMonitor:
                 log.warning("--weights-from is for new runs: this one goes on with the weights of its own checkpoint")
         elif self._weights_from is not None:
             self._begin_with_weights(learning, self._weights_from)
+        if not _weights_are_finite(learning):
+            raise CheckpointError(
+                f"{self._folder.path}: the weights to begin with are not finite numbers; move checkpoint.pt away to go "
+                "on from checkpoint.previous.pt, if that one is sound, or begin a new run with other weights"
+            )
         self._tensorboard = self._open_tensorboard(resumed_at_frame=self.statistics.frames_total)
         self._driver_kept_s = self.statistics.training_s
         learning.publish.publish()
@@ -134,23 +145,27 @@ class RunMonitor:
         )
         is_record = self.statistics.add_race(record)
         self.statistics.add_collector_time(race.collector, race.waited_s, race.elapsed_s)
-        with self._surviving_a_full_disk(of_tensorboard=False):
-            self._race_log.write(record, self.statistics.frames_total)
+        if not self._telemetry_waits:
+            with self._surviving_a_full_disk(of_tensorboard=False):
+                self._race_log.write(record, self.statistics.frames_total)
         if not record.counts:
             return
-        history = self.statistics.maps[record.map_name].history(record.is_explo)
-        with self._surviving_a_full_disk():
-            self._tensorboard.write_race(record, history, self.statistics.frames_total)
+        self._write_race(record)
         self._latest_line[record.map_name] = (record, stats["track"], race.rollout_results["position_m"].copy())
         if is_record:
             self._keep_record(record, race)
 
     def observe(self) -> None:
-        """Do whatever is due: figures, scalars, pictures, a checkpoint, an edited configuration."""
+        """Do whatever is due: figures, scalars, pictures, a checkpoint, an edited configuration.
+
+        Raises:
+            UserError: if a checkpoint is due, and the weights are no longer finite numbers.
+        """
         self._live.refresh()
         self._take_figures()
         telemetry = self._live.current.telemetry
         if self._scalars_due.is_due(telemetry.tensorboard_interval_s):
+            self._look_at_disk()
             with self._surviving_a_full_disk():
                 self._write_scalars()
         if self._pictures_due.is_due(telemetry.histogram_interval_s):
@@ -161,8 +176,13 @@ class RunMonitor:
         self._keep_driver()
 
     def try_to_save(self) -> bool:
-        """Write a checkpoint; on a disk that is too full for the replay memory, without it. What fails is told."""
+        """Write a checkpoint; on a disk that is too full for the replay memory, without it. What fails is told.
+
+        Raises:
+            UserError: if the weights are no longer finite numbers; the checkpoints stay as they are.
+        """
         assert self._learning is not None
+        self._require_finite_weights()
         state = {"trainer": self._learning.trainer.state_dict(), "statistics": self.statistics.state_dict()}
         least_mb = self._live.current.run.minimum_free_disk_mb
         try:
@@ -191,6 +211,32 @@ class RunMonitor:
         with self._surviving_a_full_disk(of_tensorboard=False):
             self._race_log.close()
 
+    def _write_race(self, record: RaceRecord) -> None:
+        """Write a race's figures if it is the fastest of its map and kind, or if none of them was written just before.
+
+        A run may drive several races a second, for weeks: all of them would fill the disk, and no chart shows as many.
+        """
+        assert self._tensorboard is not None
+        of_kind = record.map_name, record.is_explo
+        history = self.statistics.maps[record.map_name].history(record.is_explo)
+        is_due = self._race_due[of_kind].is_due(self._live.current.telemetry.tensorboard_interval_s)
+        is_fastest = history.best_time_ms != self._best_written_ms.get(of_kind)
+        if self._telemetry_waits or not (is_due or is_fastest):
+            return
+        self._best_written_ms[of_kind] = history.best_time_ms
+        with self._surviving_a_full_disk():
+            self._tensorboard.write_race(record, history, self.statistics.frames_total)
+
+    def _look_at_disk(self) -> None:
+        """Let races and figures wait while the disk is short of space, which belongs to the checkpoints; it is told."""
+        waited, self._telemetry_waits = self._telemetry_waits, not self._has_space()
+        if self._telemetry_waits and not waited:
+            log.error(
+                "races.jsonl and tensorboard's file wait for space: the disk has less free than a checkpoint and "
+                "minimum_free_disk_mb = %d MB take; the run goes on without their lines",
+                self._live.current.run.minimum_free_disk_mb,
+            )
+
     def _open_tensorboard(self, resumed_at_frame: int = 0) -> TensorboardWriter:
         map_names = dict.fromkeys(entry.map_name for entry in self._live.current.game.map_cycle)
         return TensorboardWriter(self._folder.tensorboard, map_names, resumed_at_frame, self.statistics.reference_times)
@@ -209,11 +255,25 @@ class RunMonitor:
                     self._tensorboard = self._open_tensorboard()
 
     def _has_space(self) -> bool:
-        least_bytes = self._live.current.run.minimum_free_disk_mb << 20
+        """Whether another checkpoint, as large as the last one, would leave `minimum_free_disk_mb` free."""
+        needed_bytes = self._live.current.run.minimum_free_disk_mb << 20
         try:
-            return shutil.disk_usage(self._folder.path).free >= least_bytes
+            if self._folder.checkpoint.exists():
+                needed_bytes += self._folder.checkpoint.stat().st_size
+            return shutil.disk_usage(self._folder.path).free >= needed_bytes
         except OSError:  # the disk is gone
             return False
+
+    def _require_finite_weights(self) -> None:
+        """Refuse to keep a network that can neither drive nor learn any more: one update may spoil all weights."""
+        assert self._learning is not None
+        if not _weights_are_finite(self._learning):
+            raise UserError(
+                "the network's weights are no longer finite numbers, so the training ends without another checkpoint. "
+                "The last one is sound, and the same command goes on from there (or begins anew if there is none). "
+                "So that it does not come again, lower lr_schedule or clip_grad_value, or set autocast_dtype = "
+                f'"float32", in {self._folder.config}'
+            )
 
     def _resume(self, learning: Learning, state: dict[str, Any]) -> None:
         try:
@@ -264,8 +324,9 @@ class RunMonitor:
         if every_s == 0 or now_s // every_s == self._driver_kept_s // every_s:
             return
         self._driver_kept_s = now_s
+        self._require_finite_weights()
         learner = self._learning.learner.state_dict()
-        networks = {kind: learner[kind] for kind in ("online", "averaged")}
+        networks = {kind: learner[kind] for kind in DRIVING_NETWORKS}
         try:
             save_driver(self._folder.drivers, networks, self.statistics.frames_total, now_s, run.minimum_free_disk_mb)
         except CheckpointError as error:
@@ -294,12 +355,16 @@ class RunMonitor:
         if self._learning.test_loss.test_loss is not None:
             means["test_loss"] = self._learning.test_loss.test_loss
         self.statistics.last_metrics |= means
+        if self._telemetry_waits:
+            return
         self._tensorboard.write_progress(self.statistics, means)
         self._tensorboard.flush()
 
     def _write_pictures(self) -> None:
         assert self._learning is not None
         assert self._tensorboard is not None
+        if self._telemetry_waits:
+            return
         frames = self.statistics.frames_total
         self._tensorboard.write_histograms(self._learning.learner.online.named_parameters(), frames)
         for map_name, (record, track, positions_m) in self._latest_line.items():
@@ -323,3 +388,9 @@ class RunMonitor:
             return self._reference_lines_m[map_name]
         recipe = TrackRecipe.from_name(track)
         return None if recipe is None else generate_track(recipe).laid_out.line_m.astype(np.float64)
+
+
+def _weights_are_finite(learning: Learning) -> bool:
+    """Whether the networks that drive have no weight that is infinite or no number."""
+    state = learning.learner.state_dict()
+    return all(bool(weight.isfinite().all()) for kind in DRIVING_NETWORKS for weight in state[kind].values())

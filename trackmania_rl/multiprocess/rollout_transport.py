@@ -37,6 +37,11 @@ from trackmania_rl.multiprocess.rollout_slot import (
     available_shared_memory_bytes,
     unmap,
 )
+from trackmania_rl.multiprocess.shared_segments import (
+    create_segment,
+    describe_segments_of_others,
+    remove_leftover_segments,
+)
 
 LONGEST_TEXT_IN_HEADER = 256
 """Longer texts (the input script) travel in the slot: a header that stays within a few kB enters its pipe whole, so a
@@ -224,7 +229,7 @@ class RolloutReceiver:
     """
 
     def __init__(self, bounds: RolloutBounds, slots_per_collector: int, games_per_collector: int = 1) -> None:
-        """Prepares for collectors; memory is created when one is opened.
+        """Prepares for collectors; memory is created when one is opened. What killed runs left behind is removed.
 
         Args:
             bounds: size of the largest rollout.
@@ -239,6 +244,7 @@ class RolloutReceiver:
         self._announced = self._context.Semaphore(0)
         self._sets: dict[int, _CollectorSet] = {}
         self._memories: dict[int, list[SharedMemory]] = {}
+        remove_leftover_segments()
         self._available_bytes = available_shared_memory_bytes()
         self.waited_s = 0.0
 
@@ -252,7 +258,7 @@ class RolloutReceiver:
         """
         self.close_collector(collector)
         self._require_memory()
-        memories = [SharedMemory(create=True, size=self._bounds.slot_bytes) for _ in range(self._slots_per_collector)]
+        memories = [create_segment(self._bounds.slot_bytes) for _ in range(self._slots_per_collector)]
         shared = _CollectorSet(
             collector=collector,
             bounds=self._bounds,
@@ -313,10 +319,11 @@ class RolloutReceiver:
             return
         needed_bytes = (len(self._sets) + 1) * self._slots_per_collector * self._bounds.slot_bytes
         if needed_bytes > self._available_bytes:
+            others = describe_segments_of_others()
             raise RolloutTransportError(
                 f"{SHARED_MEMORY_FOLDER} has {self._available_bytes >> 20} MB free; {len(self._sets) + 1} collectors "
                 f"with {self._slots_per_collector} rollouts of up to {self._bounds.slot_bytes / 2**20:.1f} MB need "
                 f"{(needed_bytes >> 20) + 1} MB. Lower cutoff_race_longer_than_ms, the image size, n_collectors, "
                 "games_per_collector or rollout_slots_per_collector, or give the machine more "
-                "(docker run --shm-size=1g)"
+                f"(docker run --shm-size=1g){others and f'. {others}'}"
             )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,32 +71,57 @@ def summarize_learning(races_file: Path, moments_s: Sequence[int]) -> dict[str, 
     Raises:
         UserError: if the file is missing or damaged.
     """
-    races = _on_one_clock(read_races(races_file))
-    end_s = races[-1]["wall_s"] if races else 0.0
-    greedy = [race for race in races if not race["is_explo"] and is_full_race(race)]
-    return {
-        name: _summarize([race for race in greedy if race["map"] == name], moments_s, end_s)
-        for name in dict.fromkeys(race["map"] for race in greedy)
-    }
+    greedy: dict[str, _GreedyRaces] = {}
+    end_s = 0.0
+    for race in _on_one_clock(iterate_races(races_file)):
+        end_s = race["wall_s"]
+        if not race["is_explo"] and is_full_race(race):
+            greedy.setdefault(race["map"], _GreedyRaces(moments_s)).add(race)
+    return {name: races.summary(end_s) for name, races in greedy.items()}
 
 
-def _summarize(greedy: Sequence[Race], moments_s: Sequence[int], end_s: float) -> LearningSummary:
-    first = next((race for race in greedy if race["race_finished"]), None)
-    regular = first_race_with(greedy, is_regular_finishing)
-    times_s = [race["race_time_ms"] / 1000 for race in greedy if race["race_finished"] and "track" not in race]
-    return LearningSummary(
-        first_finish_s=first["wall_s"] if first else None,
-        first_finish_frames=first["frames_total"] if first else None,
-        regular_finish_s=regular["wall_s"] if regular else None,
-        regular_finish_frames=regular["frames_total"] if regular else None,
-        # A run that ends by the clock has its last race a little before the moment asked for.
-        driving={
-            moment_s: _driving([race for race in greedy if race["wall_s"] <= moment_s])
-            for moment_s in moments_s
-            if moment_s <= end_s + 10
-        },
-        best_time_s=min(times_s, default=None),
-    )
+class _GreedyRaces:
+    """One map's full greedy races in their order, of which only what a summary needs is kept.
+
+    Args:
+        moments_s: seconds since the command at which to judge the driving.
+    """
+
+    def __init__(self, moments_s: Sequence[int]) -> None:
+        self._first_finish: Race | None = None
+        self._regular_finish: Race | None = None
+        self._best_time_ms: int | None = None
+        self._recent: deque[Race] = deque(maxlen=WINDOW_RACES)
+        self._recent_at: dict[int, deque[Race]] = {moment_s: deque(maxlen=WINDOW_RACES) for moment_s in moments_s}
+
+    def add(self, race: Race) -> None:
+        """Take the next race into account."""
+        self._recent.append(race)
+        for moment_s, recent in self._recent_at.items():
+            if race["wall_s"] <= moment_s:
+                recent.append(race)
+        if race["race_finished"]:
+            self._first_finish = self._first_finish or race
+            time_ms = race["race_time_ms"]
+            if "track" not in race and (self._best_time_ms is None or time_ms < self._best_time_ms):
+                self._best_time_ms = time_ms
+        if self._regular_finish is None and len(self._recent) == WINDOW_RACES and is_regular_finishing(self._recent):
+            self._regular_finish = race
+
+    def summary(self, end_s: float) -> LearningSummary:
+        """What they say of a run whose last race ended at `end_s`."""
+        first, regular = self._first_finish, self._regular_finish
+        return LearningSummary(
+            first_finish_s=first["wall_s"] if first else None,
+            first_finish_frames=first["frames_total"] if first else None,
+            regular_finish_s=regular["wall_s"] if regular else None,
+            regular_finish_frames=regular["frames_total"] if regular else None,
+            # A run that ends by the clock has its last race a little before the moment asked for.
+            driving={
+                moment_s: _driving(recent) for moment_s, recent in self._recent_at.items() if moment_s <= end_s + 10
+            },
+            best_time_s=None if self._best_time_ms is None else self._best_time_ms / 1000,
+        )
 
 
 def is_full_race(race: Race) -> bool:
@@ -111,12 +137,12 @@ def first_race_with(greedy: Sequence[Race], holds: Callable[[Sequence[Race]], bo
     return None
 
 
-def is_regular_finishing(window: Sequence[Race]) -> bool:
+def is_regular_finishing(window: Collection[Race]) -> bool:
     """Whether all races but at most one reached the finish."""
     return sum(race["race_finished"] for race in window) >= len(window) - 1
 
 
-def median_time_s(window: Sequence[Race]) -> float | None:
+def median_time_s(window: Collection[Race]) -> float | None:
     """Median time of the races, an unfinished one counting as slower than any; None if it is one of those."""
     times_s = [race["race_time_ms"] / 1000 if race["race_finished"] else float("inf") for race in window]
     median_s = statistics.median(times_s) if times_s else float("inf")
@@ -129,34 +155,42 @@ def read_races(races_file: Path) -> list[Race]:
     Raises:
         UserError: if the file is missing or damaged.
     """
+    return list(iterate_races(races_file))
+
+
+def iterate_races(races_file: Path) -> Iterator[Race]:
+    """The lines of a run's `races.jsonl` one after the other: that of a long run does not fit into memory.
+
+    Raises:
+        UserError: if the file is missing or damaged.
+    """
     try:
-        races = [json.loads(line) for line in races_file.read_text(encoding="utf-8").splitlines()]
+        with races_file.open(encoding="utf-8") as file:
+            for number, line in enumerate(file, start=1):
+                race = json.loads(line)
+                if not isinstance(race, dict) or not race.keys() >= NEEDED_KEYS:
+                    raise UserError(f"{races_file} is damaged: line {number} is no race")
+                yield race
     except OSError as error:
         raise UserError(f"cannot read {races_file}: {error.strerror}; give the folder of a run, save/...") from error
     except ValueError as error:  # no JSON, or no UTF-8
         raise UserError(f"{races_file} is damaged: {error}") from error
-    for number, race in enumerate(races, start=1):
-        if not isinstance(race, dict) or not race.keys() >= NEEDED_KEYS:
-            raise UserError(f"{races_file} is damaged: line {number} is no race")
-    return races
 
 
-def _on_one_clock(races: Sequence[Race]) -> list[Race]:
+def _on_one_clock(races: Iterable[Race]) -> Iterator[Race]:
     """The races with `wall_s` going on where the session before left it, not from 0 in each session."""
-    joined: list[Race] = []
     before_s = last_s = 0.0
-    last_session = races[0].get("session") if races else None
+    last_session: int | None = None
     for race in races:
         # Lines of earlier versions have no session; there only a clock that goes back tells where one begins.
         if race.get("session") != last_session or race["wall_s"] < last_s:
             before_s += last_s
         last_s, last_session = race["wall_s"], race.get("session")
-        joined.append({**race, "wall_s": before_s + last_s})
-    return joined
+        yield {**race, "wall_s": before_s + last_s}
 
 
-def _driving(greedy: Sequence[Race]) -> Driving:
-    recent = greedy[-WINDOW_RACES:]
+def _driving(recent: Collection[Race]) -> Driving:
+    """How the last races were driven; at most `WINDOW_RACES`."""
     return Driving(
         n_races=len(recent),
         n_finished=sum(race["race_finished"] for race in recent),

@@ -8,10 +8,13 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import psutil
+
+BLOCK_BYTES: Final = 1 << 16
+"""How much of a log is read at a time to find where its last whole line ends."""
 
 
 class CommandClock:
@@ -123,10 +126,7 @@ class RaceLog:
         self._clock = clock
         self._session = session
         self._file = path.open("ab")
-        content = path.read_bytes()
-        whole_lines = content[: content.rfind(b"\n") + 1]
-        if len(whole_lines) < len(content):
-            os.truncate(path, len(whole_lines))
+        _cut_off_torn_line(path)
 
     def write(self, race: RaceRecord, frames_total: int) -> None:
         """Adds a race."""
@@ -152,6 +152,20 @@ class RaceLog:
     def close(self) -> None:
         """Closes the file."""
         self._file.close()
+
+
+def _cut_off_torn_line(path: Path) -> None:
+    """Removes what follows the last line break; only the end of the file is read, which may have gigabytes."""
+    with path.open("rb+") as file:
+        size_bytes = whole_bytes = file.seek(0, os.SEEK_END)
+        after_break = 0  # bytes of a block until its last line break, that one included
+        while whole_bytes > 0 and after_break == 0:
+            block_begins_at = max(0, whole_bytes - BLOCK_BYTES)
+            file.seek(block_begins_at)
+            after_break = file.read(whole_bytes - block_begins_at).rfind(b"\n") + 1
+            whole_bytes = block_begins_at + after_break
+        if whole_bytes < size_bytes:
+            file.truncate(whole_bytes)
 
 
 def _numbers(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:

@@ -7,7 +7,7 @@ The horizontal axis is the run's frame count. Tags end with their own map's name
     best_minus_{author|gold}_s/{explored|evaluated}/{map}   where the map's file has that time; below 0: beaten
     median_time_s/{explored|evaluated}/{map}        of the recent races: the robust figure; likewise
     finish_rate/{explored|evaluated}/{map}          of the recent races
-    meters/..., zone_reached/..., {figure}/...      each race; the figures of `end_race_stats`, timings among them
+    meters/..., zone_reached/..., {figure}/...      of the race; the figures of `end_race_stats`, timings among them
     learner/{loss, test_loss, mean_q, grad_norm, ...}
     schedule/{epsilon, learning_rate, gamma, ...}
     speed/{actions_per_s, races_per_s, batches_per_s}
@@ -15,6 +15,8 @@ The horizontal axis is the run's frame count. Tags end with their own map's name
     replay/{transitions, fill}
     weights/{parameter}                             histograms
     racing_line/{map}                               pictures
+
+The monitor chooses which races are written; figures over recent races, and the best, know all of them.
 
 Importing this module imports tensorboard, which takes a moment: only the learner does.
 """

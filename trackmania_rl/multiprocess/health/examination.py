@@ -8,7 +8,17 @@ from dataclasses import replace
 from pathlib import Path
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.multiprocess.health.findings import GUIDE, Check, Context, Finding, Level, System, ok, problem
+from trackmania_rl.multiprocess.health.findings import (
+    GUIDE,
+    Check,
+    Context,
+    Finding,
+    Level,
+    System,
+    ok,
+    problem,
+    warning,
+)
 from trackmania_rl.multiprocess.health.game_checks import check_game
 from trackmania_rl.multiprocess.health.machine_checks import (
     check_disk,
@@ -68,8 +78,11 @@ def examine(
 
 
 def check_play_without_game(context: Context, picture_file: Path) -> Iterator[Finding]:
-    """Prove on the simulated game what the real one will use, through a socket as there."""
-    yield ok(Check.GAME, "it cannot be played yet, for the problems above; the simulated game is played in its place")
+    """Drive the simulated game through a socket, as the real one is driven: it proves all but the real game itself."""
+    is_real = context.settings.game.game != "simulated"
+    wanted = "the real game" if is_real else "this configuration"
+    driven = "the simulated game is driven" if is_real else f"the shipped track {SHIPPED_MAP.map_name} is driven"
+    yield warning(Check.GAME, f"{wanted} cannot be played yet, because of the problems above; {driven} in its place")
     changes = {"game": "simulated", "game_transport": "socket", "map_cycle": (SHIPPED_MAP,), "maps_folder": "maps"}
     game = context.settings.game.model_copy(update=changes)
     yield from check_play(replace(context, settings=context.settings.model_copy(update={"game": game})), picture_file)

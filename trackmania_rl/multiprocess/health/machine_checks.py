@@ -76,7 +76,7 @@ def check_gpu(settings: Settings, system: System) -> list[Finding]:
         return [
             warning(
                 Check.GPU,
-                "the network, which sees images, would run on the processor, tens of times slower than on a GPU: see "
+                "the network, which sees images, would run on the processor, much slower than on a GPU: see "
                 'README.rst, "GPU or no GPU"',
             )
         ]
