@@ -1,8 +1,8 @@
 """Check whether this machine can run a training: each line says what was found and, unless it is well, what to do.
 
-With --play a game is started, driven forward for 5 seconds and ended; its picture is written to a file. If the real
-game is asked for and not there yet, the simulated game is played in its place. docs/troubleshooting.rst has a section
-for each line. The exit code is 0 if there is no problem, else 1.
+With --play a game is started, driven forward for 5 seconds and ended; its picture is written to a file. As long as the
+real game cannot be played, the simulated game is driven in its place, and a warning says so. docs/troubleshooting.rst
+has a section for each line. The exit code is 0 if there is no problem, else 1.
 
 Examples:
   python scripts/doctor.py
@@ -65,7 +65,7 @@ def parse_arguments() -> argparse.Namespace:
         type=png_file,
         default=Path("doctor.png"),
         metavar="FILE.png",
-        help="of --play (default %(default)s)",
+        help="where --play writes the game's picture (default %(default)s)",
     )
     add("--json", action="store_true", help="print the findings as JSON")
     return parser.parse_args()
@@ -86,8 +86,13 @@ def show(findings: Iterator[Finding]) -> int:
         console.print(f"{finding.check.value}: {finding.text}", markup=False, soft_wrap=True)
     n_problems, n_warnings = counts[Level.PROBLEM], counts[Level.WARNING]
     guide = f"; see {GUIDE}" if n_problems + n_warnings else ""
-    console.print(f"{n_problems} problems, {n_warnings} warnings{guide}")
+    console.print(f"{count(n_problems, 'problem')}, {count(n_warnings, 'warning')}{guide}")
     return int(n_problems > 0)
+
+
+def count(number: int, name: str) -> str:
+    """A number of things in words: 0 problems, 1 problem, 2 problems."""
+    return f"{number} {name}{'' if number == 1 else 's'}"
 
 
 def write_json(findings: Iterator[Finding]) -> int:

@@ -1,15 +1,15 @@
 """Drive a trained run's maps greedily and show what it can do: times, finish rates, inputs files and videos.
 
-A greedy race has no chance in it: the same race twice takes the same time. Race 1 on a map is greedy throughout; with
---races N the further ones begin with --forced-actions actions drawn from the run's seed among those that accelerate,
-so they tell how well the driver copes with starts that it did not choose. The same command gives the same races.
+A greedy race has no chance in it: the same driver takes the same time again. So race 1 on a map is greedy throughout,
+and with --races N the others begin with --forced-actions actions that accelerate, drawn from the run's seed. They tell
+how well the driver copes with starts that it did not choose. The same command gives the same races.
 
-The best race on each map is written as {map}_{time}.inputs, which TMInterface and scripts/replay_inputs.py play. For
-the video that file is played again, and the game's own pictures are filmed at the race's own pace. Of generated tracks,
-which are many, only the first is filmed, unless --film-all asks for every one.
+The best race on each map is written as {map}_{time}.inputs, which TMInterface and scripts/replay_inputs.py can play.
+For the video, that file is played again, and the game's own pictures are filmed at the race's own pace. Of generated
+tracks, which are many, only the first one is filmed, unless --film-all asks for all of them.
 
-Maps of the real game (*.Challenge.Gbx) are driven in the real game, at the run's running_speed, and not filmed; tracks
-(*.toml, *.npy) in the simulated one, whichever game the run was trained in.
+Maps of the real game (*.Challenge.Gbx) are driven in the real game, at the run's running_speed, and not filmed. Tracks
+(*.toml, *.npy) are driven in the simulated game, whichever game the run was trained in.
 
 Examples:
   python scripts/evaluate.py save/simulated
@@ -74,19 +74,19 @@ def parse_arguments() -> argparse.Namespace:
         type=whole_number(0),
         default=10,
         metavar="K",
-        help="length of the forced start of race 2 and later ones, in actions (default %(default)s)",
+        help="how many actions are forced at the start of races 2 to N (default %(default)s)",
     )
     add(
         "--checkpoint",
         type=Path,
         metavar="FILE",
-        help="another checkpoint of this run, or one of its drivers/ (default: the newest)",
+        help="another checkpoint of this run, or a file of its drivers/ folder (default: the newest checkpoint)",
     )
-    add("--json", type=Path, metavar="FILE", help="write all figures there, times in ms")
-    add("--output", type=Path, metavar="FOLDER", help="for inputs files and videos (default: RUN/evaluation)")
+    add("--json", type=Path, metavar="FILE", help="write all figures into this file, times in ms")
+    add("--output", type=Path, metavar="FOLDER", help="where inputs files and videos go (default: RUN/evaluation)")
     video = parser.add_mutually_exclusive_group()
     video.add_argument(
-        "--video", type=mp4_file, metavar="FILE.mp4", help="name of the video; of several videos, _{map} is added to it"
+        "--video", type=mp4_file, metavar="FILE.mp4", help="the video's file; of several videos, _{map} is added to it"
     )
     video.add_argument("--no-video", action="store_true", help="film nothing")
     add("--film-all", action="store_true", help="film every generated track (default: only the first of them)")

@@ -1,9 +1,8 @@
-"""Play an inputs file on the simulated game and print the time, which is that of the race that it was made of.
+"""Play an inputs file on the simulated game and print its time: on the same track, that of the race it was made from.
 
-scripts/tools/maps.py drive prints the times of several files and of a best_runs folder, without a film.
-
-The file is one in TMInterface's script format: of a run's best_runs/, of scripts/evaluate.py, or written by hand. The
-exit code is 0 also if the car does not finish.
+The file is in TMInterface's script format: one from a run's best_runs/ or from scripts/evaluate.py, or written by hand.
+The exit code is 0 even if the car does not finish. For times without a film, of several files or of the fastest record
+in a best_runs folder, use scripts/tools/maps.py drive.
 
 Example:
   python scripts/replay_inputs.py save/simulated/best_runs/valley_25460/valley_25460.inputs --map valley --video a.mp4
@@ -49,7 +48,7 @@ def parse_arguments() -> argparse.Namespace:
     add("--map", required=True, metavar="NAME", help="track file (maps/kart.toml, line.npy), or a shipped track (kart)")
     add("--video", type=mp4_file, metavar="FILE.mp4", help="film the game's own pictures at the race's own pace")
     add("--video-size", type=size_px, default=(640, 480), metavar="WxH", help="in pixels (default 640x480)")
-    add("--maps-folder", type=Path, default=PROJECT / "maps", help="where --map looks too (default: the project's)")
+    add("--maps-folder", type=Path, default=PROJECT / "maps", help="where else --map looks (default: the project's)")
     add("--port", type=port, help="where the game listens (default: any free port)")
     return parser.parse_args()
 

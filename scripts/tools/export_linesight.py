@@ -2,8 +2,8 @@
 
     python scripts/tools/export_linesight.py save/my_run --output linesight/save/my_run
 
-Linesight's network is that of config_tmnf.py; a run with another kind of network (layer normalization, no image, ...)
-is refused. docs/migration.rst says what carries over.
+Only runs with the kind of network that config_tmnf.py has can be exported; one with layer normalization or without an
+image, for example, is refused. docs/migration.rst says what carries over.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Make a run of a Linesight run, for `train.py` to go on with: weights, optimizer, counters and best times.
+"""Turn a Linesight run into a run that `train.py` can go on with: weights, optimizer, counters and best times.
 
     python scripts/tools/import_linesight.py linesight/save/my_run --output save/my_run
 
-The run's own configuration is read where it lies in its folder (config_copy.py or config.bak.py), or where
---linesight-config says; nothing in these files is run. docs/migration.rst says what carries over.
+The Linesight run's configuration is read, from its folder (config_copy.py or config.bak.py, for example) or from the
+file that --linesight-config names. Nothing in these files is executed. docs/migration.rst says what carries over.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ def parse_arguments(words: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("run_folder", type=Path, help="Linesight's save/RUN_NAME, with weights1.torch")
-    add("--output", type=Path, required=True, help="save/RUN_NAME here; must not hold a run yet")
+    add("--output", type=Path, required=True, help="the new run here, save/RUN_NAME; it must not exist yet")
     add(
         "--config",
         type=Path,
         default=PROJECT / "config_files" / "config_tmnf.py",
-        help="our configuration to start from (default: the full-size one)",
+        help="our configuration to start from (default: the full-size one, config_tmnf.py)",
     )
     add("--linesight-config", type=Path, help="the run's configuration file, if it is not in its folder")
     add("--set", action="append", default=[], metavar="NAME=VALUE", help="override a setting; may be repeated")
-    add("--frames", type=int, help="frames played so far, where accumulated_stats.joblib does not tell")
+    add("--frames", type=int, help="frames played so far, if accumulated_stats.joblib does not tell")
     return parser.parse_args(words)
 
 

@@ -1,7 +1,7 @@
-"""Hide the ghosts of personal records that the game shows in every race, or bring them back.
+"""Hide the ghosts of your personal records, which the game shows in every race, or bring them back.
 
-The game must not be running. The replays are moved from Tracks/Replays/Autosaves to a folder beside it and back;
-nothing is deleted or overwritten.
+End the game first. The replays are moved from Tracks/Replays/Autosaves to a folder beside it, and back; nothing is
+deleted or overwritten.
 
 Examples:
   python scripts/tools/personal_record_ghost.py hide
@@ -37,7 +37,7 @@ def main(words: list[str] | None = None) -> None:
     for file in moves.moved:
         print(f"moved to {file}")
     for file in moves.left:
-        print(f"left where it is, the game has another of that name or it is an older copy: {file}")
+        print(f"left where it is: {file} (the game has a new record of that name, or this is a numbered older copy)")
     if not moves.moved and not moves.left:
         print(f"nothing to do: no such replay in {autosaves if arguments.action == 'hide' else HIDDEN}")
 
@@ -47,8 +47,8 @@ def parse_arguments(words: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("action", choices=("hide", "restore"))
-    add("--only", default="", metavar="TEXT", help="only replays whose file name, LOGIN_MAP.Replay.gbx, contains this")
-    add("--base-path", metavar="FOLDER", help="the game's folder in your documents (default: as user_config.py says)")
+    add("--only", default="", metavar="TEXT", help="only replays whose name (LOGIN_MAP.Replay.gbx) contains this text")
+    add("--base-path", metavar="FOLDER", help="the game's folder in your documents (default: as in user_config.py)")
     add("--config", type=Path, default=PROJECT / "config_files" / "config_tmnf.py", help="configuration file")
     return parser.parse_args(words)
 

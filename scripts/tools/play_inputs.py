@@ -1,8 +1,8 @@
-"""Play an inputs file, or a folder of them, in the game: print the times, keep the inputs that the game says it made.
+"""Play an inputs file, or a folder of them, in the game; print the times, and keep the inputs that the game reports.
 
-The game is one that runs and listens at --port, or with --launch one that is started and ended here. In the real game
-the time is that of the game itself; replays that it saves by itself meanwhile (a race that is a personal record, once
-its result is confirmed with Enter) are copied to --output too. scripts/replay_inputs.py films the simulated game.
+The game runs already and listens at --port, or --launch starts one and ends it afterwards. In the real game the time is
+the game's own. With --output the game's own replays are copied as well: it saves one when a race is a personal record
+and its result is confirmed with Enter. scripts/replay_inputs.py films the simulated game.
 
 Examples:
   python scripts/tools/play_inputs.py save/tmnf/best_runs --map "My Challenges/A01.Challenge.Gbx" --output played
@@ -51,14 +51,14 @@ def parse_arguments(words: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("inputs", type=Path, metavar="FILE_OR_FOLDER", help="an inputs file, or a folder with *.inputs in it or below")
-    add("--map", required=True, metavar="NAME", help="as map_path in map_cycle; of the simulated game also a bare name")
-    add("--output", type=Path, metavar="FOLDER", help="where inputs and replays are kept; without it nothing is")
+    add("--map", required=True, metavar="NAME", help="as map_path in map_cycle; in the simulated game also a bare name")
+    add("--output", type=Path, metavar="FOLDER", help="where inputs and replays are kept (default: they are not)")
     add("--launch", action="store_true", help="start a game, and end it afterwards")
     add("--port", type=port, help="where the game listens (default: base_tmi_port)")
     add("--speed", type=whole_number(1, 1000), default=1, help="game speed (default: 1, real time)")
     add("--replay-wait", type=whole_number(0, 600), default=10, metavar="S", help="seconds for which a replay of the "
         "real game is waited for after each race (default: 10); Enter, in the game, confirms the result")  # fmt: skip
-    add("--config", type=Path, default=PROJECT / "config_files" / "config_tmnf.py", help="says which game, and where")
+    add("--config", type=Path, default=PROJECT / "config_files" / "config_tmnf.py", help="which game, and where it is")
     add("--maps-folder", type=Path, default=PROJECT / "maps", help="the simulated game's maps")
     return parser.parse_args(words)
 

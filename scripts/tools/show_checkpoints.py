@@ -1,7 +1,7 @@
-"""Show a map's virtual and real checkpoints in the game, as triggers: to see where a reference line really lies.
+"""Show a map's virtual and real checkpoints in the game, as triggers: you see where a reference line really lies.
 
-Without --output they are sent to the game that runs at --port; it must be on the map, and no training connected to it.
-With --output they are written as a script; in TMInterface's scripts folder, its console reads it by `load NAME`.
+Without --output they are sent to the game that listens at --port. It must have the map open and no training connected.
+With --output they are written to a script: put it in TMInterface's scripts folder and type `load NAME` in its console.
 
 Examples:
   python scripts/tools/show_checkpoints.py mine --real mine.Challenge.Gbx
@@ -55,8 +55,14 @@ def parse_arguments(words: list[str] | None) -> argparse.Namespace:
     add = parser.add_argument
     add("source", metavar="MAP_OR_LINE", help="a line (.npy), a map's name in the maps folder, or a .Challenge.Gbx")
     add("--real", type=Path, metavar="MAP.Challenge.Gbx", help="show this map's start, checkpoints and finish too")
-    add("--every", type=whole_number(1), default=20, help="show every so manieth point of the line (default: 20, 10 m)")
-    add("--clear", action="store_true", help=f"remove the game's triggers first, by its command {CLEAR_TRIGGERS}")
+    add(
+        "--every",
+        type=whole_number(1),
+        default=20,
+        metavar="N",
+        help="show every Nth point of the line (default %(default)s: one every 10 m)",
+    )
+    add("--clear", action="store_true", help=f"remove the game's triggers first, with its command {CLEAR_TRIGGERS}")
     add("--maps-folder", type=Path, default=PROJECT / "maps", help="where a map's name is looked up")
     to = parser.add_mutually_exclusive_group()
     to.add_argument("--output", type=Path, metavar="FILE", help="write a script instead; no file is overwritten")

@@ -99,6 +99,7 @@ def test_gpu(context):
     assert only(check_gpu(small.settings, small.system))[0] is OK
     level, text = only(check_gpu(large.settings, large.system))
     assert level is WARNING
+    assert "much slower than on a GPU" in text
     assert "GPU or no GPU" in text
     level, text = only(check_gpu(context("torch_device=cuda:99").settings, large.system))
     assert level is PROBLEM
@@ -284,9 +285,12 @@ def test_without_the_real_game_the_simulated_one_is_played(context, repository_r
     monkeypatch.setattr(examination, "check_play", lambda of, file: played.append(of.settings.game) or [])
     system = context().system
     overrides = ["game_command=sh start.sh {port}"] if is_there else []
-    list(examine(_tmnf(repository_root, tmp_path), overrides, tmp_path, repository_root, Path("a.png"), system))
+    config = _tmnf(repository_root, tmp_path)
+    found = list(examine(config, overrides, tmp_path, repository_root, Path("a.png"), system))
     assert [game.game for game in played] == (["tmnf"] if is_there else ["simulated"])
     assert not played[0].is_in_process
+    told = [finding.text for finding in found if (finding.check, finding.level) == (Check.GAME, WARNING)]
+    assert ["driven in its place" in text for text in told] == ([] if is_there else [True])
 
 
 def _tmnf(repository_root, tmp_path):

@@ -25,16 +25,16 @@ EXPLORATION_RACES = 4
 """As in the shipped configurations: four races that explore, then a greedy one that measures."""
 
 DESCRIPTION = """\
-Take a map and a replay of it: build the reference line, check it, draw it, copy the map beside it, and print the
-entries for map_cycle, or write them into a configuration file with --insert (added) or --only (in place of all maps).
-The file as it was is kept beside it as .bak.
+Take a map and a replay of it. Build the reference line, check it and draw it; copy the map beside it; make a track for
+the simulated game. Then print the entries for map_cycle, or write them into a configuration file: --insert adds them,
+--only puts them in place of all maps. The file as it was stays beside it, with .bak (then .bak2, ...) after its name.
 
-In place of the map's file a replay will do, since it holds its map, which is then written out:
+A replay will do in place of the map's file, because it holds its map, which is then written to a file of its own:
   python scripts/tools/maps.py add best.Replay.Gbx --name mine
 
 An entry's map_path is what the game loads. For the real game that is the map's file, which must also lie in the
-game's Tracks/Challenges/ folder. For the simulated game a track is made (as "maps.py track" does), whose road lies
-along the line; a line alone (.npy, from "maps.py line") can be added, too, over which it lays a wide road.
+game's Tracks/Challenges folder. For the simulated game it is the track, whose road lies along the line. A line alone
+(.npy, from "maps.py line") can be added too: the simulated game lays a wide road over it.
 """
 
 
@@ -47,8 +47,8 @@ def add_parser(subparsers: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("map", type=Path, metavar="MAP", help="the .Challenge.Gbx, or a replay that holds it; or a line (.npy)")
-    add("replay", type=Path, nargs="*", metavar="REPLAY", help="replays or ghosts on it; the fastest counts")
+    add("map", type=Path, metavar="MAP", help="the map (.Challenge.Gbx), a replay that holds it, or a line (.npy)")
+    add("replay", type=Path, nargs="*", metavar="REPLAY", help="replays or ghosts of the map; the fastest race is used")
     add("--name", type=map_name, help="name of the map in statistics and files (default: the map's)")
     add("--driver", metavar="LOGIN", help="only this driver's races")
     add("--mean", action="store_true", help="the mean of all races instead of the fastest")
@@ -59,7 +59,7 @@ def add_parser(subparsers: Any) -> None:
     how.add_argument("--insert", action="store_true", help="add the entries to the configuration's map_cycle")
     how.add_argument("--only", action="store_true", help="make them the configuration's only maps")
     add("--force", action="store_true", help="overwrite files of that name")
-    add("--ignore-problems", action="store_true", help="go on even if the line has a problem")
+    add("--ignore-problems", action="store_true", help="use the line even if it has a problem")
     parser.set_defaults(run=run)
 
 
@@ -93,8 +93,8 @@ def run(arguments: argparse.Namespace) -> int:
     if report.problems and not arguments.ignore_problems:
         console.print(
             Text(
-                "the line has a problem, so nothing goes into the map cycle; take another replay (--force overwrites "
-                "this line), or say --ignore-problems"
+                "the line has a problem, so nothing is put into the map cycle: try another replay (with --force, which "
+                "overwrites this line), or use this line all the same (--ignore-problems)"
             ),
             soft_wrap=True,
         )
@@ -121,7 +121,7 @@ def source_of(arguments: argparse.Namespace) -> tuple[_sources.Source, str]:
     """
     if arguments.map.suffix == ".npy":
         if arguments.replay or arguments.driver is not None or arguments.mean:
-            raise UserError(f"{arguments.map}: is a line already; replays belong to a .Challenge.Gbx")
+            raise UserError(f"{arguments.map}: this is a line already; give replays with a map (.Challenge.Gbx) only")
         source = _sources.from_line(arguments.map)
         return source, arguments.name or name_of(arguments.map.stem.removesuffix("_0.5m"))
     if is_replay_file(arguments.map):
@@ -130,7 +130,7 @@ def source_of(arguments: argparse.Namespace) -> tuple[_sources.Source, str]:
         source = _sources.from_replays(tuple(replays), None, arguments.driver, arguments.mean)
     elif is_challenge_file(arguments.map):
         if not arguments.replay:
-            raise UserError(f"{arguments.map}: which replay is its line made of? Name at least one after the map")
+            raise UserError(f"{arguments.map}: the line is made of which replay? Name at least one after the map")
         source = _sources.from_replays(arguments.replay, arguments.map, arguments.driver, arguments.mean)
     else:
         raise UserError(

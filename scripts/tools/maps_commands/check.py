@@ -21,7 +21,7 @@ def add_parser(subparsers: Any) -> None:
         "check",
         help="what is wrong with a reference line",
         description="Check a reference line: spacing, jumps, ways back and, with its map, start, checkpoints and "
-        "finish. The exit code is 1 if there is a problem; warnings are to be looked at.",
+        "finish. The exit code is 1 if there is a problem; a warning is only something to look at.",
     )
     add = parser.add_argument
     add("line", type=Path, metavar="LINE.npy")

@@ -38,7 +38,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--driver-a", metavar="LOGIN", help="whose ghost of A (default: the fastest)")
     parser.add_argument("--driver-b", metavar="LOGIN", help="whose ghost of B (default: the fastest)")
     parser.add_argument("--output", type=Path, metavar="FILE.png", help="draw them into this file")
-    parser.add_argument("--maps-folder", type=Path, default=MAPS_FOLDER, help="where --map looks too")
+    parser.add_argument("--maps-folder", type=Path, default=MAPS_FOLDER, help="where else --map looks")
     parser.set_defaults(run=run)
 
 

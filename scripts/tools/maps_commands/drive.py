@@ -21,7 +21,7 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("inputs", nargs="+", type=Path, metavar="INPUTS", help="an inputs file, or a best_runs folder")
     parser.add_argument("--map", required=True, metavar="NAME", help="track file, or a shipped track (valley)")
-    parser.add_argument("--maps-folder", type=Path, default=MAPS_FOLDER, help="where --map looks too")
+    parser.add_argument("--maps-folder", type=Path, default=MAPS_FOLDER, help="where else --map looks")
     parser.set_defaults(run=run)
 
 

@@ -31,15 +31,15 @@ def add_parser(subparsers: Any) -> None:
     """Add the command `line`."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "line",
-        help="make a reference line of replays, of an inputs file, of a track, or of a map's blocks",
+        help="make a reference line from replays, an inputs file, a track, or a map's blocks",
         description="Make a reference line: one point every 0.5 m from start to finish, checked. The exit code is 1 if "
-        "the line has a problem; it is written all the same, so that it can be looked at.",
+        "the line has a problem; it is written all the same, so that you can look at it.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
     source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument("--replay", nargs="+", type=Path, metavar="FILE", help="replays or ghosts; the fastest counts")
+    source.add_argument("--replay", nargs="+", type=Path, metavar="FILE", help="replays or ghosts; the fastest is used")
     source.add_argument(
         "--inputs", type=Path, metavar="FILE", help="an inputs file or a best_runs folder, driven on --track"
     )
@@ -50,7 +50,7 @@ def add_parser(subparsers: Any) -> None:
         metavar="MAP",
         help="a .Challenge.Gbx, without a replay: along its road pieces, where exactly one way leads through them",
     )
-    add("--as-far-as-possible", action="store_true", help="with --from-blocks: or the part from the start that is sure")
+    add("--as-far-as-possible", action="store_true", help="with --from-blocks: without a whole line, its first part")
     add("--driver", metavar="LOGIN", help="only this driver's races of the replays")
     add("--mean", action="store_true", help="the mean of all races of the replays instead of the fastest")
     add("--track", metavar="TRACK", help="the simulated track on which --inputs is driven")
