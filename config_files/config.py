@@ -21,7 +21,8 @@ seed = 0
 # one. Range: > 0, <= 1000.
 schedule_stretch = 1.0
 
-# Where the learner and the inference networks run: "auto" (a GPU if there is one), "cpu", "cuda" or "cuda:0". Restart.
+# Where the learner runs, and with an image the collectors' networks (without one they decide on the processor): "auto"
+# (a GPU if there is one), "cpu", "cuda" or "cuda:0". Restart.
 torch_device = "auto"
 
 # Processor threads of the learner and of each collector. More is often slower on a busy machine; the learner's "auto"
@@ -34,7 +35,8 @@ collector_threads = 1
 # Restart.
 use_torch_compile = True
 
-# Time between two checkpoints, in seconds of wall-clock. With the replay memory one may take 150 MB. Range: > 0.
+# Time between two checkpoints, in seconds of wall-clock. With the replay memory one
+# takes 150 MB without images, gigabytes with them. Range: > 0.
 checkpoint_interval_s = 300.0
 
 # Whether checkpoints hold the replay buffer: larger files, but a resumed run goes on as if never stopped.

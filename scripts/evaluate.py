@@ -91,7 +91,7 @@ def parse_arguments() -> argparse.Namespace:
     video.add_argument("--no-video", action="store_true", help="film nothing")
     add("--film-all", action="store_true", help="film every generated track (default: only the first of them)")
     add("--video-size", type=size_px, default=(640, 480), metavar="WxH", help="in pixels (default 640x480)")
-    add("--device", metavar="NAME", help="auto, cpu, cuda or cuda:N (default: the run's torch_device)")
+    add("--device", metavar="NAME", help="auto, cpu, cuda or cuda:N (default: as in training)")
     add("--port", type=port, help="where the game listens (default: any free port)")
     return parser.parse_args()
 

@@ -126,7 +126,7 @@ def learn(arguments: argparse.Namespace, folder: RunFolder) -> None:
         layout = ObservationLayout.from_settings(settings.observation)
         network = make_network(settings, layout, seeds)
         check_machine(settings, folder.path)
-    log_to(folder.log)
+    log_file = log_to(folder.log)
     try:
         with SnapshotKeeper(folder.config) as configuration:
             settings = write_configuration(arguments, snapshot_file, is_new)
@@ -186,7 +186,11 @@ def learn(arguments: argparse.Namespace, folder: RunFolder) -> None:
             f"the GPU's memory is full: {one_line(error)}; end other programs that use it, or lower n_collectors, "
             "batch_size or memory_size_schedule"
         ) from error
-    print(f"{statistics.races_total:,} races, {statistics.frames_total:,} frames; everything is in {folder.path}")
+    except UserError as error:  # `command` tells the terminal, which may be gone when somebody looks
+        log_file.handle(log.makeRecord(log.name, logging.ERROR, __file__, 0, "the training ends: %s", (error,), None))
+        raise
+    with contextlib.suppress(OSError):  # nobody may be there to read it
+        print(f"{statistics.races_total:,} races, {statistics.frames_total:,} frames; everything is in {folder.path}")
 
 
 def write_configuration(arguments: argparse.Namespace, snapshot_file: Path, is_new: bool) -> Settings:
@@ -232,13 +236,18 @@ def telling_which_configuration(arguments: argparse.Namespace, snapshot_file: Pa
         raise UserError(f"{error}; this run goes on with {remark}") from error
 
 
-def log_to(file: Path) -> None:
-    """Log to the terminal, with the time of day, and to the run's file, with the date as well: a run may take weeks."""
+def log_to(file: Path) -> logging.Handler:
+    """Log to the terminal, with the time of day, and to the run's file, with the date as well: a run may take weeks.
+
+    Returns:
+        What writes the file.
+    """
     line = "%(asctime)s %(levelname)s %(message)s"
     terminal, log_file = logging.StreamHandler(), logging.FileHandler(file, encoding="utf-8")
     terminal.setFormatter(logging.Formatter(line, "%H:%M:%S"))
     log_file.setFormatter(logging.Formatter(line, "%Y-%m-%d %H:%M:%S"))
     logging.basicConfig(level=logging.INFO, handlers=(terminal, log_file))
+    return log_file
 
 
 if __name__ == "__main__":

@@ -122,6 +122,11 @@ class RunFolder:
         """The newest checkpoint."""
         return self.path / CHECKPOINT_FILE
 
+    @property
+    def previous_checkpoint(self) -> Path:
+        """The one before it."""
+        return self.path / PREVIOUS_CHECKPOINT_FILE
+
 
 def save_checkpoint(folder: Path, state: Mapping[str, Any], minimum_free_disk_mb: int) -> Path:
     """Writes a checkpoint; the newest one becomes the previous one. Whatever fails, the newest one stays as it was.

@@ -105,9 +105,9 @@ def test_self_loss_scaling_equals_plain_running_means(agent_settings):
         targets = torch.randn(5, 8, generator=generator) * torch.tensor([0.01, 0.5, 1, 2, 5])[:, None]
         targets[0] = targets[0, 0]  # like a terminal transition: no spread
         tau = draw_symmetric_taus(5, 8, generator)
-        before = (scaling.mean, scaling.clamped_mean, scaling.batches)
+        before = scaling.mean.item(), scaling.clamped_mean.item(), scaling.batches.item()
         looked_at = scaling.loss_weights(targets, tau, settings, learning=False)
-        assert before == (scaling.mean, scaling.clamped_mean, scaling.batches)
+        assert before == (scaling.mean.item(), scaling.clamped_mean.item(), scaling.batches.item())
         factors = scaling.loss_weights(targets, tau, settings, learning=True)
 
         self_loss = naive_quantile_huber_loss(targets.tolist(), targets.tolist(), tau.tolist(), settings.iqn_kappa)

@@ -413,7 +413,7 @@ def test_a_gpu_compiles_records_and_plays_back_the_update_of_the_eager_learner(
 
 
 @pytest.mark.parametrize("use_target_self_loss_scaling", [False, True])
-def test_a_gradient_that_is_not_finite_moves_nothing_and_leaves_no_trace(
+def test_a_gradient_with_a_nan_counts_as_zero_and_leaves_no_trace(
     make_learner, make_batch, use_target_self_loss_scaling
 ):
     learner = make_learner(use_target_self_loss_scaling=use_target_self_loss_scaling, weight_decay_lr_ratio=0.0)

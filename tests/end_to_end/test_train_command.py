@@ -70,6 +70,7 @@ def story(start_training: Any, tmp_path_factory: pytest.TempPathFactory) -> Stor
     seen.seconds["race after the game was killed"] = command.wait_for_races(2)
 
     shared_memory = command.shared_memory()
+    assert shared_memory
     victim, victims_game = command.collectors()[0], command.games()[0]
     victim.kill()
     command.wait_for(lambda: command.collectors() and command.collectors() != [victim], "another collector")
@@ -78,6 +79,7 @@ def story(start_training: Any, tmp_path_factory: pytest.TempPathFactory) -> Stor
     seen.shared_memory_left += [path for path in shared_memory if Path(path).exists()]
 
     shared_memory = command.shared_memory()
+    assert shared_memory
     seen.seconds["Ctrl-C"] = command.stop(signal.SIGINT, whole_group=True)
     seen.shared_memory_left += [path for path in shared_memory if Path(path).exists()]
     seen.has_checkpoint = (command.run_folder / "checkpoint.pt").is_file()

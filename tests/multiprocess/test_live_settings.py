@@ -3,6 +3,7 @@
 import logging
 import os
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -176,11 +177,14 @@ def test_an_edit_that_cannot_be_read_for_a_moment_is_not_lost(
             raise SettingsError(f"config.py: {held}") from held
         raise held
 
+    monkeypatch.setattr(live_settings, "RETRY_AFTER_S", 0.05)
     with monkeypatch.context() as while_held:
         while_held.setattr(live_settings, "load_settings", refuse)
         for _ in range(3):
             assert not live.refresh()
     assert caplog.text.count("is not applied, the last good one stays") == 1
+    assert not live.refresh(), "it is tried again a little later"
+    time.sleep(0.06)
     assert live.refresh()
     assert live.current.agent.adam_beta1 == 0.8
     assert not live.refresh()

@@ -227,7 +227,22 @@ def test_races_and_figures_wait_while_a_checkpoint_needs_the_space(
     assert run.monitor.statistics.maps["valley"].explored.n_races == 4
     assert len(run.folder.races.read_text().splitlines()) == 2
     assert (writers[-1].n_races, writers[-1].n_rows) == (2, 2)
-    assert caplog.text.count("wait for space") == 1
+    assert caplog.text.count("wait for space") == caplog.text.count("are written again") == 1
+
+
+def test_the_previous_checkpoint_counts_as_space_since_it_would_make_room(
+    attach_run: Callable[..., MonitoredRun], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = attach_run(minimum_free_disk_mb=3, tensorboard_interval_s=1e-9)
+    assert run.monitor.try_to_save()
+    assert run.monitor.try_to_save()
+    newest_bytes, previous_bytes = (
+        file.stat().st_size for file in (run.folder.checkpoint, run.folder.previous_checkpoint)
+    )
+    free_bytes = (3 << 20) + newest_bytes - previous_bytes
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=free_bytes))
+    run.observe_at(1.0)
+    assert "wait for space" not in caplog.text
 
 
 def _spoil(run: MonitoredRun, network: str, value: float) -> None:

@@ -199,7 +199,7 @@ def test_a_window_system_that_refuses_is_logged_and_the_window_searched_anew(win
     win32.gone.add(GAME)
     with caplog.at_level(logging.WARNING):
         shown.show()
-    assert "process 500) cannot be shown: it is gone" in caplog.text
+    assert "process 500) cannot be shown or focused: it is gone" in caplog.text
     win32.gone.clear()
     win32.minimised.add(GAME)
     shown.show()
@@ -223,7 +223,7 @@ def test_a_focus_that_is_refused_does_not_tap_keys_for_ever(win32, caplog):
         for _ in range(10):
             shown.focus()
     assert win32.log.count(("key", 18, 0)) == MOST_FOCUS_TRIES
-    assert caplog.text.count("cannot be shown: ") == MOST_FOCUS_TRIES
+    assert caplog.text.count("cannot be shown or focused: ") == MOST_FOCUS_TRIES
 
 
 def test_a_window_system_that_cannot_even_look_for_the_window_is_logged(win32, caplog, monkeypatch):

@@ -21,7 +21,7 @@ from trackmania_rl.settings import ActionKeys, ExplorationSettings
 class Inferer:
     """The policy of a collector: a network's values, and exploration.
 
-    A value is the mean over `n_quantiles` fixed quantiles, the midpoints (i + 1/2) / n: the value is then a function of
+    A value is the mean over `n_quantiles` fixed taus, the midpoints (i + 1/2) / n: the value is then a function of
     the state alone and a greedy race can be repeated exactly, and the midpoints are the best n points for a mean.
 
     When the network's weights were changed in place, call `weights_changed`: what is computed from them alone is kept.

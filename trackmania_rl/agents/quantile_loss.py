@@ -108,5 +108,5 @@ class SelfLossScaling:
         if learning:
             self.mean.copy_(mean)  # in place: a recorded graph of a GPU reads and writes where it was recorded
             self.clamped_mean.copy_(clamped_mean)
-            self.batches.add_(1)
+            self.batches.add_(is_finite)
         return clamped_mean / clamped

@@ -20,7 +20,7 @@ from trackmania_rl.settings import MapEntry, Settings, load_settings
 from trackmania_rl.tmi_interaction.game_instance_manager import PROJECT_FOLDER, GameInstanceManager
 from trackmania_rl.tmi_interaction.launcher_choice import make_launcher
 from trackmania_rl.tmi_interaction.launchers import find_free_port
-from trackmania_rl.track.named_maps import map_entries, maps_trained_on
+from trackmania_rl.track.named_maps import explored_maps, map_entries
 
 DEFAULT_CONFIG = PROJECT_FOLDER / "config_files" / "config.py"
 
@@ -40,7 +40,7 @@ def make_race_env(
     Args:
         maps: each race is on one of them: names of the configuration's map cycle or of `maps/`, track files, or
             generated tracks as `generated:DIFFICULTY:FIRST_SEED-LAST_SEED`. None for the maps of the map cycle that are
-            trained on, as often as there (`maps_trained_on`); a generator stands for its first ten seeds.
+            explored, as often as there (`explored_maps`); a generator stands for its first ten seeds.
         config: a configuration file; a relative path begins at the working directory, or else at the project's folder.
         overrides: settings that win over the file, as values: numpy's numbers, paths and `MapEntry` are fine.
         normalize: whether floats are normalized as the network does it.
@@ -133,7 +133,7 @@ def _maps(
     """The maps that somebody named, or those that the configuration trains on, and how often each is driven."""
     names = [os.fspath(name) for name in ([maps] if isinstance(maps, str | os.PathLike) else maps)]
     if not names:
-        return maps_trained_on(settings, tracks_folder)
+        return explored_maps(settings, tracks_folder)
     return map_entries(settings, maps_folder, names, tracks_folder), None
 
 

@@ -115,8 +115,8 @@ class RaceEnv(gymnasium.Env[Shown, np.int64]):
         """
         self._check_open()
         super().reset(seed=seed)
-        self._seen = None
         check_options(options, (MAP_OPTION,))
+        self._seen = None
         map_entry = self._map_draw.draw(self.np_random, options)
         first = self._game.begin(map_entry)
         self._map, self._began_m = map_entry, first.meters

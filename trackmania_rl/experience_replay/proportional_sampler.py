@@ -76,8 +76,8 @@ class ProportionalSampler(Sampler):
         if self.alpha == 0 or len(storage) == 0:
             return None
         row_ids = torch.as_tensor(index, device=storage.device)
-        errors = priority.detach().to(storage.device, torch.float32).nan_to_num(0.0, posinf=0.0)  # these say nothing
-        priorities = (errors.abs() + self.epsilon).pow(self.alpha)
+        errors = priority.detach().to(storage.device, torch.float32).abs()
+        priorities = (errors.nan_to_num(0.0, posinf=0.0) + self.epsilon).pow(self.alpha)
         places = torch.searchsorted(storage.row_ids, row_ids).clamp_(max=len(storage) - 1)
         still_there = storage.row_ids[places] == row_ids
         storage.priorities.scatter_reduce_(0, places[still_there], priorities[still_there], "amax", include_self=False)

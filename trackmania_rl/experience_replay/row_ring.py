@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any, Generic, TypeVar
 
 import numpy.typing as npt
 import torch
+
+# Races come in arrays that must not be written to, and are not.
+warnings.filterwarnings("ignore", "The given NumPy array is not writ", UserWarning)
 
 NEVER_FINISHES = 2**31 - 1
 """`steps_to_finish` of a race that was cut off: no mini-race ends there, values are bootstrapped beyond it."""
@@ -248,7 +252,7 @@ def _write(column: torch.Tensor | npt.NDArray[Any], first_row: int, values: torc
     target: Any = column  # arrays and tensors are cut and assigned alike
     source: Any = values
     if isinstance(column, torch.Tensor):
-        source = values if isinstance(values, torch.Tensor) else torch.tensor(values)  # torch warns of read-only views
+        source = torch.as_tensor(values)
     elif isinstance(values, torch.Tensor):
         source = values.numpy(force=True)
     n_values, capacity = len(source), len(target)

@@ -152,7 +152,7 @@ def stats_of_entry(entry: MapEntry) -> dict[str, Any]:
     """Where a race belongs, for its `end_race_stats`."""
     return {
         "map_name": entry.map_name,
-        "track": Path(entry.map_path).stem,
+        "track": Path(entry.map_path.replace("\\", "/")).stem,  # which may have been written on Windows
         "is_explo": entry.is_explo,
         "fill_buffer": entry.fill_buffer,
     }

@@ -24,7 +24,7 @@ from trackmania_rl.checkpoints import CHECKPOINT_FILE, CheckpointError, load_che
 from trackmania_rl.errors import UserError, one_line
 from trackmania_rl.features import ObservationLayout
 from trackmania_rl.multiprocess.live_settings import SNAPSHOT_FILE
-from trackmania_rl.multiprocess.run_network import make_inferer, make_network, pick_device
+from trackmania_rl.multiprocess.run_network import make_inferer, make_network, pick_device, pick_playing_device
 from trackmania_rl.policy import ELAPSED_ACTIONS_FLOAT, Policy, PolicyDecision, afresh_with_each_game
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import MapEntry, Settings, load_settings
@@ -183,7 +183,7 @@ def load_driver(
     Args:
         run_folder: save/{run_name}.
         checkpoint: another checkpoint file of this run; None for its newest one.
-        torch_device: where to compute, as the setting of that name; None for the run's own.
+        torch_device: where to compute, as the setting of that name; None: where the run's collectors decide.
 
     Raises:
         UserError: if folder, configuration or checkpoint are missing, damaged or don't fit each other, or if there is
@@ -200,7 +200,7 @@ def load_driver(
             f"{folder} holds no checkpoint yet: the training writes {CHECKPOINT_FILE} every "
             f"{settings.run.checkpoint_interval_s:g} s and at its end"
         )
-    device = pick_device(torch_device or settings.run.torch_device)
+    device = pick_playing_device(settings) if torch_device is None else pick_device(torch_device)
     seeds = SeedTree(settings.run.seed)
     network = make_network(settings, ObservationLayout.from_settings(settings.observation), seeds)
     kind = "averaged" if settings.agent.evaluation_weights_decay > 0 else "online"

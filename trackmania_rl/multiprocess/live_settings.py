@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import logging
 import shutil
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import TracebackType
+from typing import Final
 
 from trackmania_rl.errors import UserError
 from trackmania_rl.settings import (
@@ -27,6 +29,9 @@ from trackmania_rl.settings import (
 SNAPSHOT_FILE = "config.py"
 
 log = logging.getLogger(__name__)
+
+RETRY_AFTER_S: Final = 5.0
+"""When an edit that could not be read is tried again."""
 
 
 def write_snapshot(config_file: Path, snapshot_folder: Path, overrides: Iterable[str] = ()) -> Path:
@@ -113,11 +118,12 @@ class LiveSettings:
         self._log_warning = log.warning if is_reporter else log.debug
         self._seen: tuple[tuple[int, int], ...] = ()
         self._refused: tuple[tuple[int, int], ...] = ()
+        self._retry_at_s = 0.0
 
     def refresh(self) -> bool:
         """Apply edits made since the last call; return whether anything changed."""
         stamp = self._stamp()
-        if stamp == self._seen:
+        if stamp == self._seen or (stamp == self._refused and time.monotonic() < self._retry_at_s):
             return False
         try:
             edited = load_settings(self._snapshot_file)
@@ -125,7 +131,7 @@ class LiveSettings:
         except (UserError, OSError) as error:  # the latter where the disk fails
             if stamp != self._refused:
                 self._log_warning("the edited configuration is not applied, the last good one stays: %s", error)
-            self._refused = stamp
+            self._refused, self._retry_at_s = stamp, time.monotonic() + RETRY_AFTER_S
             if not _may_pass(error):
                 self._seen = stamp
             return False

@@ -236,6 +236,8 @@ class RunMonitor:
                 "minimum_free_disk_mb = %d MB take; the run goes on without their lines",
                 self._live.current.run.minimum_free_disk_mb,
             )
+        if waited and not self._telemetry_waits:
+            log.warning("races.jsonl and tensorboard's file are written again; the races in between are missing")
 
     def _open_tensorboard(self, resumed_at_frame: int = 0) -> TensorboardWriter:
         map_names = dict.fromkeys(entry.map_name for entry in self._live.current.game.map_cycle)
@@ -258,9 +260,12 @@ class RunMonitor:
         """Whether another checkpoint, as large as the last one, would leave `minimum_free_disk_mb` free."""
         needed_bytes = self._live.current.run.minimum_free_disk_mb << 20
         try:
+            free_bytes = shutil.disk_usage(self._folder.path).free
             if self._folder.checkpoint.exists():
                 needed_bytes += self._folder.checkpoint.stat().st_size
-            return shutil.disk_usage(self._folder.path).free >= needed_bytes
+            if self._folder.previous_checkpoint.exists():  # it goes first, where there is no room for three
+                free_bytes += self._folder.previous_checkpoint.stat().st_size
+            return free_bytes >= needed_bytes
         except OSError:  # the disk is gone
             return False
 

@@ -78,7 +78,7 @@ def pick_device(torch_device: str) -> torch.device:
     if (reason := why_unusable(torch_device)) is not None:
         raise UserError(f'torch_device = "{torch_device}" cannot be used here: {reason}; try "auto" or "cpu"')
     device = torch.device(torch_device)
-    if device.index is not None:  # "cuda:1": new streams, and questions about the GPU, are the current one's
+    if device.type == "cuda" and device.index is not None:  # else streams and questions are about another GPU
         torch.cuda.set_device(device)
     return device
 

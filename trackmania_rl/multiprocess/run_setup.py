@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
+import signal
 from collections.abc import Iterator
+from multiprocessing import resource_tracker
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
@@ -24,6 +26,7 @@ from trackmania_rl.multiprocess.live_settings import LiveSettings
 from trackmania_rl.multiprocess.rollout_transport import RolloutReceiver
 from trackmania_rl.multiprocess.run_network import make_network
 from trackmania_rl.multiprocess.shared_run import CollectorTask, SharedRun, StopFlag, hold_back_ctrl_c, spawn_context
+from trackmania_rl.multiprocess.stop_conditions import HANG_UP
 from trackmania_rl.multiprocess.supervisor import CollectorSupervisor
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import Settings
@@ -71,6 +74,7 @@ def check_machine(settings: Settings, folder: Path) -> None:
 
 def share_run(settings: Settings, layout: ObservationLayout, seeds: SeedTree, snapshot_file: Path) -> SharedRun:
     """Make what the processes of a run share; the `uncompiled_shared_network`s hold the weights."""
+    _start_resource_tracker()
     context = spawn_context()
     uncompiled_shared_network = make_network(settings, layout, seeds)
     uncompiled_shared_evaluation_network = make_network(settings, layout, seeds)
@@ -82,6 +86,20 @@ def share_run(settings: Settings, layout: ObservationLayout, seeds: SeedTree, sn
         stop_requested=StopFlag(context),
         log_queue=context.Queue(),
     )
+
+
+def _start_resource_tracker() -> None:
+    """Start Python's own cleaner of shared memory where the end of the terminal does not end it.
+
+    By itself it ignores Ctrl-C and SIGTERM only, and without it nobody knows any more what is to be cleaned up.
+    """
+    if HANG_UP is None:
+        return
+    before = signal.signal(HANG_UP, signal.SIG_IGN)  # which is inherited
+    try:
+        resource_tracker.ensure_running()
+    finally:
+        signal.signal(HANG_UP, before)
 
 
 def make_supervisor(

@@ -17,6 +17,7 @@ from typing import Any, Final
 from trackmania_rl.agents.shared_weights import SharedWeights
 from trackmania_rl.multiprocess.demonstrations import Demonstration
 from trackmania_rl.multiprocess.rollout_transport import RolloutSender
+from trackmania_rl.multiprocess.stop_conditions import OF_THE_TERMINAL
 from trackmania_rl.settings import Settings
 
 LAST_RECORDS_WITHIN_S: Final = 3.0
@@ -92,15 +93,15 @@ class CollectorTask:
 
 @contextmanager
 def hold_back_ctrl_c() -> Iterator[None]:
-    """Keep Ctrl-C from processes that are started meanwhile, until each says `release_ctrl_c`.
+    """Keep a terminal's signals from processes that are started meanwhile, until each says `release_ctrl_c`.
 
-    Ctrl-C reaches every process of a terminal, and would end one that still imports its modules with a traceback. This
-    process gets its own Ctrl-C afterwards. Windows cannot do so.
+    Ctrl-C reaches every process of a terminal, and would end one that still imports its modules with a traceback; so
+    does the end of the terminal. This process gets its own ones afterwards. Windows cannot do so.
     """
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
-    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT,))
+    signal.pthread_sigmask(signal.SIG_BLOCK, OF_THE_TERMINAL)
     try:
         yield
     finally:
@@ -110,7 +111,7 @@ def hold_back_ctrl_c() -> Iterator[None]:
 def release_ctrl_c() -> None:
     """Undo `hold_back_ctrl_c` in this process."""
     if hasattr(signal, "pthread_sigmask"):
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT,))
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, OF_THE_TERMINAL)
 
 
 def send_logs_to(log_queue: Any) -> None:

@@ -7,6 +7,7 @@ asks a service. So the game is found among the processes named TmForever.exe tha
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -18,10 +19,10 @@ MARK_VARIABLE: Final = "TRACKMANIA_RL_GAME"
 """Environment variable that a launcher gives the game. Programs in between pass it on; a service does not."""
 CLOCK_SLACK_S: Final = 2.0
 """By how much a process's start time, which systems keep coarsely, may seem to lie before its launch."""
-SAME_START_WITHIN_S: Final = 60.0
+SAME_START_WITHIN_S: Final = 1.0 if sys.platform == "win32" else 60.0
 """How far apart two readings of one process's start time may lie. Linux reckons it from the clock, so it moves when the
-clock is set, as after a suspension: a game of ours must then not pass for a stranger's, nor its owner for dead. Within
-that time a number is hardly used again, and a game's name is compared as well."""
+clock is set: a game of ours must then not pass for a stranger's, nor its owner for dead. (Larger steps are not
+covered.) On Windows it is fixed, and a process's number is soon used again."""
 NAMED_PORT: Final = re.compile(r"custom_port\D{0,3}(\d+)")
 
 

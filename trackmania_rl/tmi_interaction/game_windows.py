@@ -118,5 +118,5 @@ class ShownWindow:
             if self._window is not None:
                 do(self._window)
         except WindowError as error:
-            log.warning("the window of the game (process %d) cannot be shown: %s", self._pid, error)
+            log.warning("the window of the game (process %d) cannot be shown or focused: %s", self._pid, error)
             self._window = None

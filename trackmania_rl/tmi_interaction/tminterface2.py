@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import math
 import select
 import socket
 import struct
@@ -272,7 +273,7 @@ class TMInterface:
     def _set_patience(self, patience_s: float) -> None:
         """Set how long the game may be silent from now on."""
         self._patience_s = patience_s
-        self._wait_s = min(patience_s, LONGEST_WAIT_S)
+        self._wait_s = patience_s / math.ceil(patience_s / LONGEST_WAIT_S)
         if not WAITS_IN_SELECT:
             self._set_socket_timeout(socket.SO_RCVTIMEO, self._wait_s)
 

@@ -59,7 +59,7 @@ def map_entries(
     return entries
 
 
-def maps_trained_on(settings: Settings, tracks_folder: str | os.PathLike[str]) -> tuple[list[MapEntry], list[float]]:
+def explored_maps(settings: Settings, tracks_folder: str | os.PathLike[str]) -> tuple[list[MapEntry], list[float]]:
     """The maps of the map cycle that are explored, and how often each is driven in proportion.
 
     An entry's races (`repeat`) are shared evenly among the tracks that stand for it, where it is a generator (see

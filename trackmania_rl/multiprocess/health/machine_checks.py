@@ -64,7 +64,8 @@ def check_gpu(settings: Settings, system: System) -> list[Finding]:
     except UserError as error:
         return [problem(Check.GPU, error)]
     if device.type != "cpu":
-        return [ok(Check.GPU, f"the network runs on {system.gpu_name() or device}")]
+        collectors = "" if settings.game.has_image else "; collectors, without an image, decide on the processor"
+        return [ok(Check.GPU, f"the network runs on {system.gpu_name() or device}{collectors}")]
     if settings.run.torch_device == "auto" and system.gpu_name() is not None:
         return [
             warning(
