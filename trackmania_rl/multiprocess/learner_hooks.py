@@ -327,7 +327,7 @@ class StepIQN(OptimizationStepper):
 
 
 class UpdateTargetNetwork(_Hook):
-    """Moves the target network each time so many transitions were trained on."""
+    """Moves the target network, `number_memories_trained_on_between_target_network_updates` transitions apart."""
 
     def __init__(self, learner: IQNLearner, live: LiveSettings) -> None:
         self._learner = learner
@@ -359,7 +359,10 @@ class UpdateTargetNetwork(_Hook):
 
 
 class PublishWeights(_Hook):
-    """Hands the collectors new weights every so many updates: the online ones to explore, averaged ones to evaluate."""
+    """Hands the collectors new weights every `send_shared_network_every_n_batches` updates.
+
+    They explore with the online ones, and evaluate with averaged ones.
+    """
 
     def __init__(
         self, learner: IQNLearner, exploration: SharedWeights, evaluation: SharedWeights, live: LiveSettings
@@ -411,7 +414,9 @@ class MeasureTestLoss(_Hook):
 
 
 class ResetPeriodically(_Hook):
-    """Mixes the network with a fresh one every so many frames, and then trains more than the replay ratio asks.
+    """Mixes the network with a fresh one every `reset_every_n_frames_generated` frames.
+
+    After that it trains more than the replay ratio asks, by `additional_transitions_after_reset`.
 
     The frames are counted from the last reset, or from when resets were switched on.
     """

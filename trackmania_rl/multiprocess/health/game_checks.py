@@ -16,7 +16,9 @@ from trackmania_rl.tmi_interaction.windows_launcher import check_profile, find_t
 WINE_LIKE: Final = ("wine", "wine64", "proton", "umu-run", "lutris", "steam", "bottles-cli", "flatpak")
 """Programs that run the game on Linux, or lead to one that does."""
 LOGIN: Final = re.compile(r"[A-Za-z0-9._-]+")
-USUAL_DOCUMENTS: Final = (Path("Documents", "TrackMania"), Path("OneDrive", "Documents", "TrackMania"))
+USUAL_DOCUMENTS: Final = tuple(
+    Path(documents, name) for name in ("TrackMania", "TmForever") for documents in ("Documents", "OneDrive/Documents")
+)
 """Where the game's own folder is, from the user's."""
 
 
