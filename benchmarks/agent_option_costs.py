@@ -24,8 +24,8 @@ from trackmania_rl.agents.exploration import Exploration  # noqa: E402
 from trackmania_rl.agents.inference import Inferer  # noqa: E402
 from trackmania_rl.agents.iqn import Transitions  # noqa: E402
 from trackmania_rl.agents.learner import IQNLearner  # noqa: E402
-from trackmania_rl.features import ObservationLayout  # noqa: E402
-from trackmania_rl.multiprocess.run_network import make_network  # noqa: E402
+from trackmania_rl.agents.run_network import make_network  # noqa: E402
+from trackmania_rl.race.observation import ObservationLayout  # noqa: E402
 from trackmania_rl.seeds import SeedTree  # noqa: E402
 from trackmania_rl.settings import Settings, load_settings  # noqa: E402
 

@@ -27,7 +27,7 @@ from trackmania_rl.argument_types import png_file  # noqa: E402
 from trackmania_rl.command_line import FAILED, command  # noqa: E402
 
 if TYPE_CHECKING:
-    from trackmania_rl.multiprocess.health.findings import Finding
+    from trackmania_rl.doctor.findings import Finding
 
 
 @command
@@ -36,7 +36,7 @@ def main() -> int:
     arguments = parse_arguments()
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
     try:
-        from trackmania_rl.multiprocess.health.examination import examine
+        from trackmania_rl.doctor.examination import examine
     except (ImportError, OSError) as error:  # which every later check would need
         # Windows' ways of saying that a library of the system is missing, which torch needs.
         is_of_windows = sys.platform == "win32" and (isinstance(error, OSError) or "DLL" in str(error))
@@ -75,7 +75,7 @@ def show(findings: Iterator[Finding]) -> int:
     """Print each finding as soon as it is there; return the exit code."""
     from rich.console import Console
 
-    from trackmania_rl.multiprocess.health.findings import GUIDE, Level
+    from trackmania_rl.doctor.findings import GUIDE, Level
 
     colours = {Level.OK: "green", Level.WARNING: "yellow", Level.PROBLEM: "bold red"}
     counts = dict.fromkeys(Level, 0)

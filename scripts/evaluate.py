@@ -37,16 +37,16 @@ sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not 
 from trackmania_rl.argument_types import mp4_file, port, size_px, whole_number  # noqa: E402
 from trackmania_rl.command_line import command, end_in_order_when_terminated  # noqa: E402
 from trackmania_rl.errors import UserError  # noqa: E402
-from trackmania_rl.simulator.track_generator import TrackRecipe  # noqa: E402
+from trackmania_rl.simulator.tracks.track_generator import TrackRecipe  # noqa: E402
 from trackmania_rl.telemetry.terminal_view import format_time  # noqa: E402
 from trackmania_rl.telemetry.video import VideoFile  # noqa: E402
-from trackmania_rl.tmi_interaction.launcher_choice import make_launcher  # noqa: E402
-from trackmania_rl.tmi_interaction.launchers import SimulatedGameLauncher, find_free_port  # noqa: E402
+from trackmania_rl.tmi_interaction.launchers.choice import make_launcher  # noqa: E402
+from trackmania_rl.tmi_interaction.launchers.launcher import SimulatedGameLauncher, find_free_port  # noqa: E402
 from trackmania_rl.tmi_interaction.script_player import FRAME_INTERVAL_MS, Filming, ScriptPlayer  # noqa: E402
 
 if TYPE_CHECKING:
-    from trackmania_rl.multiprocess.evaluation import MapEvaluation, TrainedDriver
     from trackmania_rl.settings import MapEntry
+    from trackmania_rl.training.evaluation import MapEvaluation, TrainedDriver
 
 
 @command
@@ -101,9 +101,9 @@ def evaluate(arguments: argparse.Namespace) -> None:
     # Torch takes seconds to import: after the command line and its mistakes.
     import torch
 
-    from trackmania_rl.multiprocess.evaluation import evaluate_map, load_driver
     from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager
     from trackmania_rl.track.named_maps import map_entries
+    from trackmania_rl.training.evaluation import evaluate_map, load_driver
 
     console = Console()
     driver = load_driver(arguments.run, arguments.checkpoint, arguments.device)

@@ -23,7 +23,7 @@ from trackmania_rl.argument_types import png_file  # noqa: E402
 from trackmania_rl.command_line import command  # noqa: E402
 from trackmania_rl.errors import UserError  # noqa: E402
 from trackmania_rl.files import write_png  # noqa: E402
-from trackmania_rl.simulator.track_generator import GeneratedTrack, TrackRecipe, generate_track  # noqa: E402
+from trackmania_rl.simulator.tracks.track_generator import GeneratedTrack, TrackRecipe, generate_track  # noqa: E402
 
 
 @command
@@ -78,8 +78,8 @@ def draw(track_file: Path, picture_file: Path) -> None:
     sys.path.insert(0, str(PROJECT / "scripts" / "tools"))
     from draw_track import draw_track
 
-    from trackmania_rl.simulator.scripted_driver import drive
-    from trackmania_rl.simulator.track_file import load_track
+    from trackmania_rl.simulator.physics.scripted_driver import drive
+    from trackmania_rl.simulator.tracks.track_file import load_track
 
     track = load_track(track_file)
     race = drive(track)

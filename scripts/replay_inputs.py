@@ -19,10 +19,10 @@ sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not 
 
 from trackmania_rl.argument_types import mp4_file, port, size_px  # noqa: E402
 from trackmania_rl.command_line import command, end_in_order_when_terminated  # noqa: E402
-from trackmania_rl.simulator.track_file import find_track_file  # noqa: E402
+from trackmania_rl.simulator.tracks.track_file import find_track_file  # noqa: E402
 from trackmania_rl.telemetry.driven_run import describe_race  # noqa: E402
 from trackmania_rl.telemetry.video import VideoFile  # noqa: E402
-from trackmania_rl.tmi_interaction.launchers import SimulatedGameLauncher, find_free_port  # noqa: E402
+from trackmania_rl.tmi_interaction.launchers.launcher import SimulatedGameLauncher, find_free_port  # noqa: E402
 from trackmania_rl.tmi_interaction.script_player import (  # noqa: E402
     FRAME_INTERVAL_MS,
     Filming,

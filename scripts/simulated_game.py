@@ -19,10 +19,10 @@ import psutil
 PROJECT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not installed, and from anywhere
 
-from trackmania_rl.simulator.chaos import Chaos, ChaosError, ChaoticGameServer, Fault, Ledger, parse_faults  # noqa: E402
-from trackmania_rl.simulator.game import SimulatedGame  # noqa: E402
-from trackmania_rl.simulator.server import UNLIMITED_SPEED, GameServer  # noqa: E402
-from trackmania_rl.simulator.track_file import TrackFileError  # noqa: E402
+from trackmania_rl.simulator.server.chaos import Chaos, ChaosError, ChaoticGameServer, Fault, Ledger, parse_faults  # noqa: E402
+from trackmania_rl.simulator.server.game import SimulatedGame  # noqa: E402
+from trackmania_rl.simulator.server.server import UNLIMITED_SPEED, GameServer  # noqa: E402
+from trackmania_rl.simulator.tracks.track_file import TrackFileError  # noqa: E402
 
 DEFAULT_PORT = 8478
 MENUS = "none"
@@ -50,7 +50,7 @@ def parse_arguments() -> argparse.Namespace:
         type=_faults,
         default=faults or (),
         metavar="FAULTS",
-        help='misbehave, e.g. "kill@race=3,time=2.0;late@race=1,seconds=0.5": see trackmania_rl/simulator/chaos.py',
+        help='misbehave, e.g. "kill@race=3,time=2.0;late@race=1,seconds=0.5": see simulator/server/chaos.py',
     )
     parser.add_argument(
         "--chaos-ledger", type=Path, default=ledger, help="remember here which faults were made, for the next start"

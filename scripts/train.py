@@ -92,22 +92,22 @@ def learn(arguments: argparse.Namespace, folder: RunFolder) -> None:
     """Check what can be checked, set up the run, and learn until it is to end."""
     import torch
 
-    from trackmania_rl.features import ObservationLayout
-    from trackmania_rl.multiprocess.demonstrations import load_demonstrations
-    from trackmania_rl.multiprocess.health.run_checks import check_edited_maps, load_reference_lines
+    from trackmania_rl.agents.run_network import make_network, pick_device
+    from trackmania_rl.channels.rollout_slot import RolloutBounds
+    from trackmania_rl.channels.rollout_transport import RolloutReceiver
+    from trackmania_rl.doctor.run_checks import check_edited_maps, load_reference_lines
     from trackmania_rl.multiprocess.learner_process import learner_process_fn
-    from trackmania_rl.multiprocess.live_settings import SNAPSHOT_FILE, LiveSettings, SnapshotKeeper
-    from trackmania_rl.multiprocess.monitor import RunMonitor
-    from trackmania_rl.multiprocess.rollout_slot import RolloutBounds
-    from trackmania_rl.multiprocess.rollout_transport import RolloutReceiver
-    from trackmania_rl.multiprocess.run_network import make_network, pick_device
     from trackmania_rl.multiprocess.run_setup import check_machine, count_session, make_supervisor, share_run
     from trackmania_rl.multiprocess.stop_conditions import StopConditions
+    from trackmania_rl.race.observation import ObservationLayout
     from trackmania_rl.seeds import SeedTree
+    from trackmania_rl.settings.live import SNAPSHOT_FILE, LiveSettings, SnapshotKeeper
     from trackmania_rl.telemetry.race_record import CommandClock
     from trackmania_rl.telemetry.statistics import TrainingStatistics
     from trackmania_rl.telemetry.terminal_view import open_terminal_view
     from trackmania_rl.track.reference_times import load_reference_times
+    from trackmania_rl.training.demonstrations import load_demonstrations
+    from trackmania_rl.training.monitor import RunMonitor
 
     clock = CommandClock()
     statistics = TrainingStatistics(clock)
@@ -204,7 +204,7 @@ def write_configuration(arguments: argparse.Namespace, snapshot_file: Path, is_n
     Returns:
         The settings in force.
     """
-    from trackmania_rl.multiprocess.live_settings import append_overrides, write_snapshot
+    from trackmania_rl.settings.live import append_overrides, write_snapshot
 
     if is_new:
         write_snapshot(arguments.config, snapshot_file.parent, arguments.set)

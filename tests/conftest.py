@@ -7,7 +7,7 @@ import hypothesis
 import numpy as np
 import pytest
 
-from trackmania_rl.simulator.world import Edge, Track, build_ribbon
+from trackmania_rl.simulator.tracks.world import Edge, Track, build_ribbon
 
 # Before torch is imported anywhere: two threads that share a busy machine's cores can be ten times slower than one.
 os.environ.setdefault("OMP_NUM_THREADS", "1")

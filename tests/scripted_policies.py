@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from trackmania_rl.policy import Policy, PolicyDecision
+from trackmania_rl.race.policy import Policy, PolicyDecision
 
 FORWARD = 0
 N_ACTIONS = 12

@@ -13,10 +13,10 @@ from trackmania_rl.buffer_management import (
 )
 from trackmania_rl.buffer_utilities import make_buffers
 from trackmania_rl.experience_replay.experience import Experience
-from trackmania_rl.feature_kernel import CAR_COLUMNS
-from trackmania_rl.features import ObservationLayout
-from trackmania_rl.policy import ELAPSED_ACTIONS_FLOAT
-from trackmania_rl.rewards import NO_ENGINEERED_REWARDS, EngineeredRewards, race_rewards, state_potentials
+from trackmania_rl.race.observation import ObservationLayout
+from trackmania_rl.race.observation_kernel import CAR_COLUMNS
+from trackmania_rl.race.policy import ELAPSED_ACTIONS_FLOAT
+from trackmania_rl.race.rewards import NO_ENGINEERED_REWARDS, EngineeredRewards, race_rewards, state_potentials
 from trackmania_rl.settings import ReplaySettings, RewardSettings, load_settings
 
 MS_PER_ACTION = 50

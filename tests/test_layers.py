@@ -8,35 +8,25 @@ import pytest
 PACKAGE = "trackmania_rl"
 
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("settings", "policy", "seeds", "errors", "files", "argument_types", "command_line", "compiled"),
+    ("settings", "seeds", "errors", "files", "argument_types", "command_line", "compiled"),
     ("schedules", "gbx", "protocol"),
-    ("rewards", "features", "feature_kernel", "track", "experience_replay", "simulator.*"),
-    ("agents", "buffer_utilities", "tmi_interaction.*"),
-    (
-        "telemetry",
-        "checkpoints",
-        "buffer_management",
-        "tmi_interaction.game_instance_manager",
-        "simulator.server",
-        "simulator.chaos",
-        "in_process",
-    ),
-    ("multiprocess", "migration", "envs"),
-    ("multiprocess.*_process", "multiprocess.supervisor", "multiprocess.run_setup"),
+    ("race", "track", "simulator.*"),
+    ("agents", "experience_replay", "buffer_management", "buffer_utilities", "tmi_interaction", "simulator.server"),
+    ("channels", "games", "telemetry", "checkpoints"),
+    ("training",),
+    ("run", "multiprocess", "doctor", "migration"),
 )
 """Lowest first. `x.*` is every module of x that no later layer names."""
 
 FORBIDDEN = {
-    "agents": ("socket", "multiprocessing.connection"),
+    "agents": ("socket", "multiprocessing", "trackmania_rl.tmi_interaction", "trackmania_rl.simulator"),
     "tmi_interaction": ("torch", "torchrl", "tensordict"),
-    "in_process": ("torch", "torchrl", "tensordict", "socket"),
-    "envs": ("torch", "torchrl", "tensordict", "trackmania_rl.multiprocess"),
+    "games": ("torch", "torchrl", "tensordict"),
     "simulator": ("torch", "torchrl", "tensordict", "trackmania_rl.settings", "trackmania_rl.track"),
     "protocol": ("torch", "torchrl", "tensordict"),
-    "features": ("torch",),
-    "feature_kernel": ("torch",),
-    "rewards": ("torch",),
+    "race": ("torch", "torchrl", "tensordict"),
     "track": ("torch",),
+    "training": ("multiprocessing", "socket"),
 }
 
 

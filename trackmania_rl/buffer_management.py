@@ -13,7 +13,7 @@ import torch
 from trackmania_rl.buffer_utilities import MiniRaceReplayBuffer
 from trackmania_rl.compiled import compiler_for
 from trackmania_rl.experience_replay.row_ring import NEVER_FINISHES, RowColumns
-from trackmania_rl.rewards import (
+from trackmania_rl.race.rewards import (
     NO_ENGINEERED_REWARDS,
     EngineeredRewards,
     FeaturePlaces,

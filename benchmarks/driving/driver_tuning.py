@@ -8,8 +8,8 @@ import numpy as np
 
 from benchmarks.driving.plans import Actions, actions_of_keys
 from benchmarks.driving.racing import drive_actions
-from trackmania_rl.simulator.scripted_driver import CAREFUL_DRIVER, FAST_DRIVER, DriverSettings, drive
-from trackmania_rl.simulator.world import Track
+from trackmania_rl.simulator.physics.scripted_driver import CAREFUL_DRIVER, FAST_DRIVER, DriverSettings, drive
+from trackmania_rl.simulator.tracks.world import Track
 
 _LOWEST: Final = np.array([0.6, 10.0, 0.5, 0.2, 3.0, 0.0])
 _HIGHEST: Final = np.array([2.0, 60.0, 12.0, 1.0, 20.0, 1.2])

@@ -33,9 +33,14 @@ from benchmarks.driving.racing import (
     start_of,
 )
 from trackmania_rl.errors import UserError
-from trackmania_rl.simulator.scripted_driver import _STEER_RADIUS_M, _STEER_SPEED_KMH, DriverSettings, plan_speed_m_s
-from trackmania_rl.simulator.vehicle_state import CarRecord
-from trackmania_rl.simulator.world import RIBBON_SPACING_M, Track
+from trackmania_rl.simulator.physics.scripted_driver import (
+    _STEER_RADIUS_M,
+    _STEER_SPEED_KMH,
+    DriverSettings,
+    plan_speed_m_s,
+)
+from trackmania_rl.simulator.physics.vehicle_state import CarRecord
+from trackmania_rl.simulator.tracks.world import RIBBON_SPACING_M, Track
 
 Actions = npt.NDArray[np.int8]
 FloatArray = npt.NDArray[np.float64]

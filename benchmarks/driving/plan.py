@@ -45,8 +45,8 @@ from benchmarks.driving.tracks import find_tracks
 from trackmania_rl.argument_types import whole_number
 from trackmania_rl.command_line import command, end_in_order_when_terminated
 from trackmania_rl.errors import UserError
-from trackmania_rl.simulator.scripted_driver import CAREFUL_DRIVER, FAST_DRIVER, DriverSettings
-from trackmania_rl.simulator.track_file import load_track
+from trackmania_rl.simulator.physics.scripted_driver import CAREFUL_DRIVER, FAST_DRIVER, DriverSettings
+from trackmania_rl.simulator.tracks.track_file import load_track
 
 SHIPPED_TRACKS: Final = ("valley", "speedway", "hills", "kart", "rally", "jump", "ring")
 

@@ -17,9 +17,9 @@ from benchmarks.driving.racing import ACTION_MS, KEYS
 from trackmania_rl.errors import UserError
 from trackmania_rl.protocol.input_script import Input, events_from_actions, parse_input_script, write_input_script
 from trackmania_rl.protocol.messages import KeyState
-from trackmania_rl.simulator.gates import gates_of_track
+from trackmania_rl.simulator.physics.gates import gates_of_track
 from trackmania_rl.simulator.race import SimulatedRace
-from trackmania_rl.simulator.world import Track
+from trackmania_rl.simulator.tracks.world import Track
 from trackmania_rl.tmi_interaction.script_player import LONGEST_RACE_MS, PATIENCE_MS
 
 FOLDER: Final = Path(__file__).resolve().parent

@@ -17,12 +17,12 @@ from config_files.inputs_list import inputs
 from trackmania_rl.compiled import compiler_for
 from trackmania_rl.protocol.messages import KeyState
 from trackmania_rl.simulator.compiled import SOURCES
-from trackmania_rl.simulator.gates import Gates, drive, gates_of_track
 from trackmania_rl.simulator.inputs import controls_of_keys
-from trackmania_rl.simulator.vehicle import TICK_MS, VEHICLE_DTYPE, spawn_vehicle
-from trackmania_rl.simulator.vehicle_parameters import STADIUM_CAR
-from trackmania_rl.simulator.vehicle_state import CarRecord
-from trackmania_rl.simulator.world import Ribbon, Track
+from trackmania_rl.simulator.physics.gates import Gates, drive, gates_of_track
+from trackmania_rl.simulator.physics.vehicle import TICK_MS, VEHICLE_DTYPE, spawn_vehicle
+from trackmania_rl.simulator.physics.vehicle_parameters import STADIUM_CAR
+from trackmania_rl.simulator.physics.vehicle_state import CarRecord
+from trackmania_rl.simulator.tracks.world import Ribbon, Track
 
 TICKS_PER_ACTION: Final = 5
 ACTION_MS: Final = TICKS_PER_ACTION * TICK_MS

@@ -23,7 +23,7 @@ from typing import Any
 from benchmarks.driving.variants import Variant
 from trackmania_rl.errors import UserError
 from trackmania_rl.settings import Settings, load_settings
-from trackmania_rl.simulator.track_file import reference_line_file
+from trackmania_rl.simulator.tracks.track_file import reference_line_file
 
 PROJECT = Path(__file__).resolve().parents[2]
 EXPLORED_RACES = 4

@@ -19,7 +19,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, PositiveInt, TypeAdapter, ValidationError
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.simulator.track_generator import TrackRecipe
+from trackmania_rl.simulator.tracks.track_generator import TrackRecipe
 from trackmania_rl.telemetry.learning_summary import (
     WINDOW_RACES,
     Race,

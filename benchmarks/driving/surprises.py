@@ -36,19 +36,19 @@ sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not 
 from trackmania_rl.argument_types import whole_number  # noqa: E402
 from trackmania_rl.command_line import command  # noqa: E402
 from trackmania_rl.errors import UserError  # noqa: E402
-from trackmania_rl.in_process.games import InProcessGames  # noqa: E402
-from trackmania_rl.multiprocess.evaluation import (  # noqa: E402
+from trackmania_rl.games.in_process import InProcessGames  # noqa: E402
+from trackmania_rl.race.policy import ELAPSED_ACTIONS_FLOAT  # noqa: E402
+from trackmania_rl.race.rewards import NO_ENGINEERED_REWARDS, race_rewards, state_potentials  # noqa: E402
+from trackmania_rl.schedules import linear  # noqa: E402
+from trackmania_rl.settings import MapEntry  # noqa: E402
+from trackmania_rl.track.named_maps import map_entries  # noqa: E402
+from trackmania_rl.training.evaluation import (  # noqa: E402
     FORCED_START_ACTIONS,
     TrainedDriver,
     forced_actions,
     greedy_after,
     load_driver,
 )
-from trackmania_rl.policy import ELAPSED_ACTIONS_FLOAT  # noqa: E402
-from trackmania_rl.rewards import NO_ENGINEERED_REWARDS, race_rewards, state_potentials  # noqa: E402
-from trackmania_rl.schedules import linear  # noqa: E402
-from trackmania_rl.settings import MapEntry  # noqa: E402
-from trackmania_rl.track.named_maps import map_entries  # noqa: E402
 
 THRESHOLD_S = 0.05
 """A fall in value by less than this time is the network's usual error."""

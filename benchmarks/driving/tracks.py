@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from trackmania_rl.simulator.track_file import find_track_file
+from trackmania_rl.simulator.tracks.track_file import find_track_file
 from trackmania_rl.track.generated_maps import write_in_folder
 from trackmania_rl.track.named_maps import recipes_of
 

@@ -18,14 +18,14 @@ from benchmarks.performance.classic_client import read_floats
 from benchmarks.performance.machine import Machine
 from benchmarks.performance.measuring import FULL_SIZE, PROJECT, Figure, Options, Timing, settings_for, times_in_turns
 from benchmarks.performance.simulation import THROTTLE
-from trackmania_rl.features import FeatureBuilder, ObservationLayout
-from trackmania_rl.policy import PolicyDecision
 from trackmania_rl.protocol.state_blob import StateView
+from trackmania_rl.race.observation import FeatureBuilder, ObservationLayout
+from trackmania_rl.race.policy import PolicyDecision
 from trackmania_rl.settings import MapEntry, Settings
 from trackmania_rl.simulator.race import SimulatedRace
-from trackmania_rl.simulator.track_file import load_track
+from trackmania_rl.simulator.tracks.track_file import load_track
 from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager
-from trackmania_rl.tmi_interaction.launchers import SimulatedGameLauncher
+from trackmania_rl.tmi_interaction.launchers.launcher import SimulatedGameLauncher
 from trackmania_rl.track.game_map import load_game_map
 
 PART = "client"
@@ -62,7 +62,7 @@ class RandomPolicy:
         self._count = 0
 
     def __call__(self, frame: np.ndarray, floats: np.ndarray) -> PolicyDecision:
-        """Decide; see `trackmania_rl.policy.Policy`."""
+        """Decide; see `trackmania_rl.race.policy.Policy`."""
         self._count += 1
         return PolicyDecision(self._actions[self._count % len(self._actions)], True, self._q_values)
 

@@ -19,15 +19,15 @@ import psutil
 from benchmarks.performance.machine import Machine
 from benchmarks.performance.measuring import DEFAULT_SIZE, PROJECT, Figure, Options, Timing, settings_for
 from trackmania_rl.agents.inference import Inferer
-from trackmania_rl.agents.shared_weights import SharedWeights
-from trackmania_rl.features import ObservationLayout
-from trackmania_rl.multiprocess.collector import Collector, CollectorParts, Races, WeightsFollower
-from trackmania_rl.multiprocess.live_settings import LiveSettings, write_snapshot
-from trackmania_rl.multiprocess.run_network import make_network
+from trackmania_rl.agents.run_network import make_network
+from trackmania_rl.channels.shared_weights import SharedWeights
+from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import Settings
+from trackmania_rl.settings.live import LiveSettings, write_snapshot
 from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager
-from trackmania_rl.tmi_interaction.launchers import SimulatedGameLauncher, find_free_port
+from trackmania_rl.tmi_interaction.launchers.launcher import SimulatedGameLauncher, find_free_port
+from trackmania_rl.training.collector import Collector, CollectorParts, Races, WeightsFollower
 
 PART = "collector"
 NUMBERS_OF_GAMES = (1, 2, 4, 8)

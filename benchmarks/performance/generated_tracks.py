@@ -14,8 +14,8 @@ import numpy as np
 
 from benchmarks.performance.machine import Machine
 from benchmarks.performance.measuring import PROJECT, Figure, Options
-from trackmania_rl.in_process.games import InProcessGames
-from trackmania_rl.policy import BatchDecision
+from trackmania_rl.games.in_process import InProcessGames
+from trackmania_rl.race.policy import BatchDecision
 from trackmania_rl.settings import MapEntry, Settings, load_settings
 from trackmania_rl.track.generated_maps import GeneratedMaps
 

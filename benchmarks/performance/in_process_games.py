@@ -7,8 +7,8 @@ import numpy as np
 from benchmarks.performance.client import MAP, TICKS_PER_ACTION, game_ms_per_action, game_settings
 from benchmarks.performance.machine import Machine
 from benchmarks.performance.measuring import PROJECT, Figure, Options, times_in_turns
-from trackmania_rl.in_process.games import InProcessGames
-from trackmania_rl.policy import BatchDecision
+from trackmania_rl.games.in_process import InProcessGames
+from trackmania_rl.race.policy import BatchDecision
 
 PART = "in process"
 ACTIONS_PER_S_WITHOUT_FRAMES = 40_000

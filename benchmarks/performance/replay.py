@@ -21,7 +21,7 @@ from benchmarks.performance.measuring import (
 from benchmarks.performance.races import N_FLOATS, as_lists, random_race
 from trackmania_rl.buffer_management import fill_buffer_from_rollout_with_n_steps_rule
 from trackmania_rl.buffer_utilities import make_buffers
-from trackmania_rl.features import ObservationLayout
+from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.settings import Settings
 
 PART = "replay"

@@ -23,8 +23,8 @@ from rich.table import Table
 from benchmarks.performance.machine import Machine
 from benchmarks.performance.measuring import DEFAULT_SIZE, Figure, Options
 from benchmarks.performance.training import END_WITHIN_S, Usage, train_command, usage
-from trackmania_rl.multiprocess.live_settings import append_overrides
 from trackmania_rl.settings import load_settings
+from trackmania_rl.settings.live import append_overrides
 from trackmania_rl.telemetry.learning_summary import Race
 
 PART = "scaling"

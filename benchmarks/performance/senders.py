@@ -7,7 +7,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from benchmarks.performance.races import as_lists, random_race
-from trackmania_rl.multiprocess.rollout_transport import RolloutSender
+from trackmania_rl.channels.rollout_transport import RolloutSender
 
 
 def send_through_slots(connection: Connection, sender: RolloutSender, n_frames: int) -> None:

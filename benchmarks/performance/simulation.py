@@ -7,9 +7,9 @@ import numpy as np
 from benchmarks.performance.machine import Machine
 from benchmarks.performance.measuring import PROJECT, Figure, Options, Timing, times_in_turns
 from trackmania_rl.protocol.input_script import KeyState
+from trackmania_rl.simulator.picture.renderer import Renderer
 from trackmania_rl.simulator.race import SimulatedRace
-from trackmania_rl.simulator.renderer import Renderer
-from trackmania_rl.simulator.track_file import load_track
+from trackmania_rl.simulator.tracks.track_file import load_track
 
 PART = "simulation"
 TRACK = PROJECT / "maps" / "valley.toml"

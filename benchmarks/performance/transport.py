@@ -14,8 +14,8 @@ from benchmarks.performance.measuring import Figure, Options, Timing
 from benchmarks.performance.races import N_ACTIONS, N_FLOATS
 from benchmarks.performance.replay import Replays, replay_settings
 from benchmarks.performance.senders import send_through_queue, send_through_slots
-from trackmania_rl.multiprocess.rollout_slot import RolloutBounds
-from trackmania_rl.multiprocess.rollout_transport import RolloutReceiver
+from trackmania_rl.channels.rollout_slot import RolloutBounds
+from trackmania_rl.channels.rollout_transport import RolloutReceiver
 
 PART = "transport"
 BLOCKED_RATIO = 10.0

@@ -9,7 +9,7 @@ The radii follow from the car: at full steer it holds a radius of 16 m at 100 km
 import argparse
 from pathlib import Path
 
-from trackmania_rl.simulator.track_design import (
+from trackmania_rl.simulator.tracks.track_design import (
     CHECKPOINT,
     TrackDesign,
     close_lap,
@@ -18,7 +18,7 @@ from trackmania_rl.simulator.track_design import (
     right,
     straight,
 )
-from trackmania_rl.simulator.track_writing import line_name, track_file_text, write_track
+from trackmania_rl.simulator.tracks.track_writing import line_name, track_file_text, write_track
 
 __all__ = ["DESIGNS", "line_name", "track_file_text"]
 

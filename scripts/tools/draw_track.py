@@ -20,9 +20,9 @@ from trackmania_rl.argument_types import png_file, whole_number  # noqa: E402
 from trackmania_rl.command_line import command  # noqa: E402
 from trackmania_rl.errors import UserError  # noqa: E402
 from trackmania_rl.files import write_png  # noqa: E402
-from trackmania_rl.simulator.scripted_driver import CAREFUL_DRIVER, FAST_DRIVER, DriveReport, drive  # noqa: E402
-from trackmania_rl.simulator.track_file import load_track  # noqa: E402
-from trackmania_rl.simulator.world import Edge, Ribbon, Surface, Track  # noqa: E402
+from trackmania_rl.simulator.physics.scripted_driver import CAREFUL_DRIVER, FAST_DRIVER, DriveReport, drive  # noqa: E402
+from trackmania_rl.simulator.tracks.track_file import load_track  # noqa: E402
+from trackmania_rl.simulator.tracks.world import Edge, Ribbon, Surface, Track  # noqa: E402
 
 BACKGROUND = (60, 90, 60)
 INK = (255, 255, 255)

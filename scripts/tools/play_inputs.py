@@ -24,12 +24,12 @@ from trackmania_rl.argument_types import port, whole_number  # noqa: E402
 from trackmania_rl.command_line import command, end_in_order_when_terminated  # noqa: E402
 from trackmania_rl.errors import UserError  # noqa: E402
 from trackmania_rl.settings import Settings, load_settings  # noqa: E402
-from trackmania_rl.simulator.track_file import find_track_file  # noqa: E402
+from trackmania_rl.simulator.tracks.track_file import find_track_file  # noqa: E402
 from trackmania_rl.telemetry.driven_run import describe_race  # noqa: E402
-from trackmania_rl.tmi_interaction.launcher_choice import make_launcher  # noqa: E402
+from trackmania_rl.tmi_interaction.launchers.choice import make_launcher  # noqa: E402
+from trackmania_rl.tmi_interaction.launchers.plugin_files import find_plugins_folder  # noqa: E402
+from trackmania_rl.tmi_interaction.launchers.running_game import RunningGame  # noqa: E402
 from trackmania_rl.tmi_interaction.personal_records import autosaves_folder, replays_in  # noqa: E402
-from trackmania_rl.tmi_interaction.plugin_files import find_plugins_folder  # noqa: E402
-from trackmania_rl.tmi_interaction.running_game import RunningGame  # noqa: E402
 from trackmania_rl.tmi_interaction.script_player import ScriptedRace, ScriptPlayer  # noqa: E402
 
 SCRIPT_NAME = "trackmania_rl_play.txt"

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.simulator.scripted_driver import CAREFUL_DRIVER, FAST_DRIVER, DriverSettings
-from trackmania_rl.simulator.track_file import load_track
-from trackmania_rl.simulator.track_generator import TrackRecipe, generate_track
-from trackmania_rl.simulator.world import Track, build_ribbon
+from trackmania_rl.simulator.physics.scripted_driver import CAREFUL_DRIVER, FAST_DRIVER, DriverSettings
+from trackmania_rl.simulator.tracks.track_file import load_track
+from trackmania_rl.simulator.tracks.track_generator import TrackRecipe, generate_track
+from trackmania_rl.simulator.tracks.world import Track, build_ribbon
 
 SHIPPED = ("valley", "speedway", "hills", "kart", "rally", "jump", "ring")
 GENERATED = ("generated_0.300_5", "generated_0.600_7")

@@ -9,8 +9,8 @@ import pytest
 
 from trackmania_rl.protocol.input_script import events_from_actions, write_input_script
 from trackmania_rl.protocol.messages import KeyState
-from trackmania_rl.simulator.scripted_driver import drive
-from trackmania_rl.simulator.track_file import load_track
+from trackmania_rl.simulator.physics.scripted_driver import drive
+from trackmania_rl.simulator.tracks.track_file import load_track
 
 ENDS_WITHIN_S = 240.0
 

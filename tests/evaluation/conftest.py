@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 import torch
 
-from trackmania_rl.agents.shared_weights import SharedWeights
+from trackmania_rl.agents.run_network import make_network
+from trackmania_rl.channels.shared_weights import SharedWeights
 from trackmania_rl.checkpoints import save_checkpoint
-from trackmania_rl.features import ObservationLayout
-from trackmania_rl.multiprocess.learner import build_learning
-from trackmania_rl.multiprocess.live_settings import LiveSettings, write_snapshot
-from trackmania_rl.multiprocess.run_network import make_network
+from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import Settings, load_settings
+from trackmania_rl.settings.live import LiveSettings, write_snapshot
 from trackmania_rl.telemetry.statistics import TrainingStatistics
+from trackmania_rl.training.learner import build_learning
 
 RADIUS_M, LENGTH_M = 80.0, 60.0
 FORWARD = 0

@@ -9,10 +9,16 @@ import pytest
 import torch
 
 from trackmania_rl.checkpoints import CheckpointError, read_checkpoint, save_driver
-from trackmania_rl.envs import make_race_env
 from trackmania_rl.errors import UserError
-from trackmania_rl.features import ObservationLayout
-from trackmania_rl.multiprocess.evaluation import (
+from trackmania_rl.games.envs import make_race_env
+from trackmania_rl.race.observation import ObservationLayout
+from trackmania_rl.race.policy import BatchDecision
+from trackmania_rl.seeds import SeedTree
+from trackmania_rl.settings import MapEntry, Settings, load_settings
+from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager
+from trackmania_rl.tmi_interaction.launchers.launcher import SimulatedGameLauncher, find_free_port
+from trackmania_rl.track.named_maps import map_entries
+from trackmania_rl.training.evaluation import (
     EvaluatedRace,
     MapEvaluation,
     TrainedDriver,
@@ -20,12 +26,6 @@ from trackmania_rl.multiprocess.evaluation import (
     forced_actions,
     load_driver,
 )
-from trackmania_rl.policy import BatchDecision
-from trackmania_rl.seeds import SeedTree
-from trackmania_rl.settings import MapEntry, Settings, load_settings
-from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager
-from trackmania_rl.tmi_interaction.launchers import SimulatedGameLauncher, find_free_port
-from trackmania_rl.track.named_maps import map_entries
 
 
 @pytest.fixture(scope="module")

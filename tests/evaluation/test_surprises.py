@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from trackmania_rl.in_process.games import InProcessGames
-from trackmania_rl.multiprocess.evaluation import load_driver
+from trackmania_rl.games.in_process import InProcessGames
 from trackmania_rl.track.named_maps import map_entries
+from trackmania_rl.training.evaluation import load_driver
 
 
 @pytest.fixture(autouse=True)

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trackmania_rl.policy import PolicyDecision
+from trackmania_rl.race.policy import PolicyDecision
 from trackmania_rl.settings import MapEntry, Settings, load_settings
 from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager
-from trackmania_rl.tmi_interaction.launchers import SimulatedGameLauncher, find_free_port
+from trackmania_rl.tmi_interaction.launchers.launcher import SimulatedGameLauncher, find_free_port
 
 LINE_M = 50
 N_ACTIONS = 12

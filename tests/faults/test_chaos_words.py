@@ -4,8 +4,16 @@ import math
 
 import pytest
 
-from trackmania_rl.simulator import chaos as chaos_module
-from trackmania_rl.simulator.chaos import DRAWN_AT_RANDOM, Chaos, ChaosError, Fault, FaultKind, Ledger, parse_faults
+from trackmania_rl.simulator.server import chaos as chaos_module
+from trackmania_rl.simulator.server.chaos import (
+    DRAWN_AT_RANDOM,
+    Chaos,
+    ChaosError,
+    Fault,
+    FaultKind,
+    Ledger,
+    parse_faults,
+)
 
 
 def test_faults_are_read():

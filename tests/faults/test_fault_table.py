@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from trackmania_rl.tmi_interaction.launchers import PortInUseError
+from trackmania_rl.tmi_interaction.launchers.launcher import PortInUseError
 
 TIMEOUT_S = 1.5
 """`tmi_protection_timeout_s` of these tests."""

@@ -12,13 +12,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trackmania_rl.features import FeatureBuilder, ObservationLayout
 from trackmania_rl.protocol.messages import KeyState
-from trackmania_rl.tmi_interaction.race_machine import LATEST_FINISH_ACTIONS, RaceEnd, RaceMachine
+from trackmania_rl.race.observation import FeatureBuilder, ObservationLayout
+from trackmania_rl.race.types import RaceEnd
+from trackmania_rl.race.zones import VirtualCheckpoints
+from trackmania_rl.tmi_interaction.race_machine import LATEST_FINISH_ACTIONS, RaceMachine
 from trackmania_rl.tmi_interaction.tminterface2 import TMInterface
 from trackmania_rl.tmi_interaction.transport import GameError, GameTimeoutError
 from trackmania_rl.track.game_map import GameMap
-from trackmania_rl.track.virtual_checkpoints import VirtualCheckpoints
 
 spec = importlib.util.spec_from_file_location("hostile", Path(__file__).parent / "hostile.py")
 hostile = importlib.util.module_from_spec(spec)

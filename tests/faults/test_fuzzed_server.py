@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from trackmania_rl.simulator.game import SimulatedGame
-from trackmania_rl.simulator.server import GameServer
+from trackmania_rl.simulator.server.game import SimulatedGame
+from trackmania_rl.simulator.server.server import GameServer
 
 spec = importlib.util.spec_from_file_location("hostile", Path(__file__).parent / "hostile.py")
 hostile = importlib.util.module_from_spec(spec)

@@ -15,10 +15,10 @@ from plugin_game import PluginGame
 from raw_client import RawClient
 from served_games import ServedGame, ServedPlugin, ServedServer
 
-from trackmania_rl.simulator.game import SimulatedGame
 from trackmania_rl.simulator.race import SimulatedRace
-from trackmania_rl.simulator.world import Track
-from trackmania_rl.tmi_interaction.launchers import find_free_port
+from trackmania_rl.simulator.server.game import SimulatedGame
+from trackmania_rl.simulator.tracks.world import Track
+from trackmania_rl.tmi_interaction.launchers.launcher import find_free_port
 
 
 @pytest.fixture(autouse=True)

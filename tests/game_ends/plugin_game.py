@@ -1,7 +1,7 @@
 """A game that has TMInterface and our plugin: the simulated game, driven through the script's callbacks.
 
-Where `trackmania_rl.simulator.server.GameServer` speaks the protocol itself, here the script does; what remains is the
-game's own loop: a frame, then the ticks until the next one.
+Where `simulator.server.server.GameServer` speaks the protocol itself, here the script does; what remains is the game's
+own loop: a frame, then the ticks until the next one.
 """
 
 import argparse
@@ -21,15 +21,15 @@ from plugin_host import PluginHost  # noqa: E402
 
 from trackmania_rl.protocol.messages import NO_KEYS  # noqa: E402
 from trackmania_rl.protocol.state_blob import StateBlobError  # noqa: E402
-from trackmania_rl.simulator.chaos import (  # noqa: E402
+from trackmania_rl.simulator.race import SimulatedRace  # noqa: E402
+from trackmania_rl.simulator.server.chaos import (  # noqa: E402
     EXIT_CODE_KILLED,
     Chaos,
     FaultKind,
     Ledger,
     parse_faults,
 )
-from trackmania_rl.simulator.game import SimulatedGame  # noqa: E402
-from trackmania_rl.simulator.race import SimulatedRace  # noqa: E402
+from trackmania_rl.simulator.server.game import SimulatedGame  # noqa: E402
 
 logger = logging.getLogger("game")
 

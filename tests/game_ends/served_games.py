@@ -8,9 +8,9 @@ from collections.abc import Callable
 from plugin_game import PluginGame
 from raw_client import RawClient, int32s
 
-from trackmania_rl.simulator.game import SimulatedGame
 from trackmania_rl.simulator.race import SimulatedRace
-from trackmania_rl.simulator.server import GameServer
+from trackmania_rl.simulator.server.game import SimulatedGame
+from trackmania_rl.simulator.server.server import GameServer
 
 
 class ServedGame:

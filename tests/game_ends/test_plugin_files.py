@@ -6,7 +6,7 @@ import re
 import pytest
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.tmi_interaction.plugin_files import (
+from trackmania_rl.tmi_interaction.launchers.plugin_files import (
     PLUGIN_FILE,
     PLUGIN_NAME,
     Outcome,

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from plugin_game import SCRIPT
 
-from trackmania_rl.policy import afresh_with_each_game
+from trackmania_rl.race.policy import afresh_with_each_game
 from trackmania_rl.settings import MapEntry, load_settings
-from trackmania_rl.simulator.chaos import parse_faults
+from trackmania_rl.simulator.server.chaos import parse_faults
 from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager
-from trackmania_rl.tmi_interaction.launchers import SimulatedGameLauncher, find_free_port
-from trackmania_rl.tmi_interaction.plugin_files import read_version
+from trackmania_rl.tmi_interaction.launchers.launcher import SimulatedGameLauncher, find_free_port
+from trackmania_rl.tmi_interaction.launchers.plugin_files import read_version
 from trackmania_rl.tmi_interaction.tminterface2 import TMInterface
 
 from ..scripted_policies import playing, random_actions

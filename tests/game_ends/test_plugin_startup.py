@@ -7,7 +7,7 @@ import time
 import pytest
 from raw_client import RawClient, int32s
 
-from trackmania_rl.tmi_interaction.launchers import find_free_port
+from trackmania_rl.tmi_interaction.launchers.launcher import find_free_port
 
 
 def accepts_connections(port):

@@ -6,7 +6,7 @@ import pytest
 from raw_client import int32s
 
 from trackmania_rl.protocol import messages
-from trackmania_rl.tmi_interaction.plugin_files import PLUGIN_FILE, read_version
+from trackmania_rl.tmi_interaction.launchers.plugin_files import PLUGIN_FILE, read_version
 from trackmania_rl.tmi_interaction.tminterface2 import TMInterface
 
 

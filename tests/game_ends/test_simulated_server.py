@@ -13,8 +13,8 @@ from raw_client import FAST, FREEZE, GET_STATE, WITHOUT_STEPS, RawClient, int32s
 
 from trackmania_rl.protocol import messages
 from trackmania_rl.protocol.state_blob import with_last_checkpoint_time_cleared
-from trackmania_rl.simulator import server as server_module
-from trackmania_rl.simulator.game import SimulatedGame
+from trackmania_rl.simulator.server import server as server_module
+from trackmania_rl.simulator.server.game import SimulatedGame
 
 
 def test_a_finish_undone_in_its_own_wait_comes_again(server_client):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from trackmania_rl.features import ObservationLayout
+from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.settings import Settings, load_settings
 
 SMALL = (

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from trackmania_rl.agents.learner import IQNLearner
+from trackmania_rl.agents.run_network import make_network
 from trackmania_rl.checkpoints import load_checkpoint
-from trackmania_rl.features import ObservationLayout
 from trackmania_rl.migration.linesight_files import LossScaleState
 from trackmania_rl.migration.linesight_run import _loss_scale_of
-from trackmania_rl.multiprocess.run_network import make_network
+from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.schedules import exponential
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import load_settings

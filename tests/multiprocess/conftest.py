@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trackmania_rl.agents.shared_weights import SharedWeights
-from trackmania_rl.feature_kernel import CAR_COLUMNS
-from trackmania_rl.features import ObservationLayout
-from trackmania_rl.multiprocess.learner import Learning, build_learning
-from trackmania_rl.multiprocess.live_settings import LiveSettings, write_snapshot
-from trackmania_rl.multiprocess.run_network import make_network
+from trackmania_rl.agents.run_network import make_network
+from trackmania_rl.channels.shared_weights import SharedWeights
+from trackmania_rl.race.observation import ObservationLayout
+from trackmania_rl.race.observation_kernel import CAR_COLUMNS
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import load_settings
+from trackmania_rl.settings.live import LiveSettings, write_snapshot
+from trackmania_rl.training.learner import Learning, build_learning
 
 TINY = (
     "float_hidden_dim=11",

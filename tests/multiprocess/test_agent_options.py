@@ -13,16 +13,16 @@ import torch
 
 from trackmania_rl.agents.flat_parameters import flatten_parameters
 from trackmania_rl.agents.inference import Inferer
-from trackmania_rl.agents.shared_weights import SharedWeights
-from trackmania_rl.features import ObservationLayout
-from trackmania_rl.in_process.games import InProcessGames
-from trackmania_rl.multiprocess.batch_collector import BatchCollector
-from trackmania_rl.multiprocess.collector import CollectorParts, WeightsFollower
-from trackmania_rl.multiprocess.learner import Learning, build_learning
-from trackmania_rl.multiprocess.live_settings import LiveSettings, write_snapshot
-from trackmania_rl.multiprocess.run_network import make_network
+from trackmania_rl.agents.run_network import make_network
+from trackmania_rl.channels.shared_weights import SharedWeights
+from trackmania_rl.games.in_process import InProcessGames
+from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import load_settings
+from trackmania_rl.settings.live import LiveSettings, write_snapshot
+from trackmania_rl.training.batch_collector import BatchCollector
+from trackmania_rl.training.collector import CollectorParts, WeightsFollower
+from trackmania_rl.training.learner import Learning, build_learning
 
 from .conftest import TINY, FakeReceived
 

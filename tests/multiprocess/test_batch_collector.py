@@ -10,15 +10,15 @@ import numpy.typing as npt
 import pytest
 
 from trackmania_rl.agents.inference import Inferer
-from trackmania_rl.agents.shared_weights import SharedWeights
-from trackmania_rl.features import ObservationLayout
-from trackmania_rl.in_process.games import InProcessGames
-from trackmania_rl.multiprocess.batch_collector import BatchCollector
-from trackmania_rl.multiprocess.collector import CollectorParts, WeightsFollower
-from trackmania_rl.multiprocess.decision_desk import StopCollecting
-from trackmania_rl.multiprocess.live_settings import LiveSettings
-from trackmania_rl.multiprocess.run_network import make_network
+from trackmania_rl.agents.run_network import make_network
+from trackmania_rl.channels.shared_weights import SharedWeights
+from trackmania_rl.games.decision_desk import StopCollecting
+from trackmania_rl.games.in_process import InProcessGames
+from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.seeds import SeedTree
+from trackmania_rl.settings.live import LiveSettings
+from trackmania_rl.training.batch_collector import BatchCollector
+from trackmania_rl.training.collector import CollectorParts, WeightsFollower
 
 CONTEXT = multiprocessing.get_context("spawn")
 N_GAMES = 6

@@ -14,17 +14,17 @@ import numpy.typing as npt
 import pytest
 
 from trackmania_rl.agents.inference import Inferer
-from trackmania_rl.agents.shared_weights import SharedWeights
+from trackmania_rl.agents.run_network import make_network
+from trackmania_rl.channels.shared_weights import SharedWeights
 from trackmania_rl.errors import UserError
-from trackmania_rl.features import ObservationLayout
-from trackmania_rl.multiprocess import collector as collector_module
-from trackmania_rl.multiprocess.collector import Collector, CollectorParts, WeightsFollower
-from trackmania_rl.multiprocess.live_settings import SNAPSHOT_FILE, LiveSettings
-from trackmania_rl.multiprocess.run_network import make_network
-from trackmania_rl.policy import Policy, PolicyDecision
+from trackmania_rl.race.observation import ObservationLayout
+from trackmania_rl.race.policy import Policy, PolicyDecision
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import GameSettings, MapEntry
+from trackmania_rl.settings.live import SNAPSHOT_FILE, LiveSettings
 from trackmania_rl.tmi_interaction.game_instance_manager import GameKeepsFailingError
+from trackmania_rl.training import collector as collector_module
+from trackmania_rl.training.collector import Collector, CollectorParts, WeightsFollower
 
 CONTEXT = multiprocessing.get_context("spawn")
 N_ACTIONS_IN_RACE = 43

@@ -14,15 +14,15 @@ import psutil
 import pytest
 
 from trackmania_rl.agents.inference import Inferer
-from trackmania_rl.agents.shared_weights import SharedWeights
-from trackmania_rl.features import ObservationLayout
-from trackmania_rl.multiprocess.collector import Collector, CollectorParts, WeightsFollower
-from trackmania_rl.multiprocess.live_settings import LiveSettings
-from trackmania_rl.multiprocess.run_network import make_network
-from trackmania_rl.policy import PolicyDecision
+from trackmania_rl.agents.run_network import make_network
+from trackmania_rl.channels.shared_weights import SharedWeights
+from trackmania_rl.race.observation import ObservationLayout
+from trackmania_rl.race.policy import PolicyDecision
 from trackmania_rl.seeds import SeedTree
+from trackmania_rl.settings.live import LiveSettings
 from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager
-from trackmania_rl.tmi_interaction.launchers import SimulatedGameLauncher, find_free_port
+from trackmania_rl.tmi_interaction.launchers.launcher import SimulatedGameLauncher, find_free_port
+from trackmania_rl.training.collector import Collector, CollectorParts, WeightsFollower
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 

@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trackmania_rl.features import ObservationLayout
 from trackmania_rl.multiprocess import collector_process
-from trackmania_rl.multiprocess.collector import CollectorParts
 from trackmania_rl.multiprocess.collector_process import collector_process_fn, make_parts
-from trackmania_rl.multiprocess.live_settings import SNAPSHOT_FILE, LiveSettings
 from trackmania_rl.multiprocess.run_setup import share_run
 from trackmania_rl.multiprocess.shared_run import CollectorTask, SharedRun
 from trackmania_rl.multiprocess.stop_conditions import OF_THE_TERMINAL
+from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.seeds import SeedTree
+from trackmania_rl.settings.live import SNAPSHOT_FILE, LiveSettings
+from trackmania_rl.training.collector import CollectorParts
 
 
 @pytest.fixture

@@ -11,29 +11,29 @@ import numpy as np
 import pytest
 
 from trackmania_rl.agents.inference import Inferer
-from trackmania_rl.agents.shared_weights import SharedWeights
+from trackmania_rl.agents.run_network import make_network
+from trackmania_rl.channels.shared_weights import SharedWeights
 from trackmania_rl.errors import UserError
 from trackmania_rl.experience_replay.experience import read_experience
-from trackmania_rl.features import ObservationLayout
-from trackmania_rl.in_process.games import InProcessGames
-from trackmania_rl.multiprocess.batch_collector import BatchCollector
-from trackmania_rl.multiprocess.collector import CollectorParts, WeightsFollower, states_of_race
-from trackmania_rl.multiprocess.demonstrations import actions_of_inputs, drive_demonstrations, load_demonstrations
-from trackmania_rl.multiprocess.learner import build_learning
-from trackmania_rl.multiprocess.live_settings import LiveSettings
-from trackmania_rl.multiprocess.run_network import make_network
-from trackmania_rl.policy import PolicyDecision
+from trackmania_rl.games.in_process import InProcessGames
 from trackmania_rl.protocol.input_script import events_from_actions, parse_input_script, write_input_script
 from trackmania_rl.protocol.messages import KeyState
+from trackmania_rl.race.observation import ObservationLayout
+from trackmania_rl.race.policy import PolicyDecision
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import DemonstrationEntry, SettingsError, load_settings
+from trackmania_rl.settings.live import LiveSettings
+from trackmania_rl.simulator.physics.scripted_driver import drive
 from trackmania_rl.simulator.race import SimulatedRace
-from trackmania_rl.simulator.scripted_driver import drive
-from trackmania_rl.simulator.track_file import load_track
-from trackmania_rl.simulator.track_generator import TrackRecipe
+from trackmania_rl.simulator.tracks.track_file import load_track
+from trackmania_rl.simulator.tracks.track_generator import TrackRecipe
 from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager
-from trackmania_rl.tmi_interaction.launchers import SimulatedGameLauncher, find_free_port
+from trackmania_rl.tmi_interaction.launchers.launcher import SimulatedGameLauncher, find_free_port
 from trackmania_rl.tmi_interaction.saved_states import GOES_ON_FOR_M, STATES_PER_PLACE, SavedStates
+from trackmania_rl.training.batch_collector import BatchCollector
+from trackmania_rl.training.collector import CollectorParts, WeightsFollower, states_of_race
+from trackmania_rl.training.demonstrations import actions_of_inputs, drive_demonstrations, load_demonstrations
+from trackmania_rl.training.learner import build_learning
 
 from .conftest import FakeReceived
 

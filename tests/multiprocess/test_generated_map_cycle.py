@@ -5,12 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trackmania_rl.multiprocess.collector import map_cycle
-from trackmania_rl.multiprocess.health.run_checks import load_reference_lines
-from trackmania_rl.multiprocess.live_settings import LiveSettings, write_snapshot
+from trackmania_rl.doctor.run_checks import load_reference_lines
 from trackmania_rl.settings import MapEntry, load_settings
-from trackmania_rl.simulator.track_generator import TrackRecipe
+from trackmania_rl.settings.live import LiveSettings, write_snapshot
+from trackmania_rl.simulator.tracks.track_generator import TrackRecipe
 from trackmania_rl.track.generated_maps import GeneratedMaps
+from trackmania_rl.training.collector import map_cycle
 
 
 @pytest.fixture

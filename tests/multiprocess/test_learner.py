@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 import torch
 
+from trackmania_rl.agents import run_network
 from trackmania_rl.agents.flat_parameters import flatten_parameters
-from trackmania_rl.agents.shared_weights import SharedWeights
+from trackmania_rl.agents.run_network import make_network, pick_device, pick_playing_device
+from trackmania_rl.channels.shared_weights import SharedWeights
 from trackmania_rl.errors import UserError
-from trackmania_rl.features import ObservationLayout
-from trackmania_rl.multiprocess import run_network
-from trackmania_rl.multiprocess.learner import Learning, build_learning
-from trackmania_rl.multiprocess.live_settings import LiveSettings
-from trackmania_rl.multiprocess.run_network import make_network, pick_device, pick_playing_device
-from trackmania_rl.rewards import EngineeredRewards, race_rewards
+from trackmania_rl.race.observation import ObservationLayout
+from trackmania_rl.race.rewards import EngineeredRewards, race_rewards
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import load_settings, settings_from_flat
+from trackmania_rl.settings.live import LiveSettings
+from trackmania_rl.training.learner import Learning, build_learning
 
 CONTEXT = multiprocessing.get_context("spawn")
 MakeRace = Callable[[int, bool], Any]

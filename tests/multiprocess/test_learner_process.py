@@ -13,8 +13,8 @@ import torch
 
 from trackmania_rl.multiprocess import learner_process
 from trackmania_rl.multiprocess.learner_process import learner_process_fn
-from trackmania_rl.multiprocess.live_settings import LiveSettings
 from trackmania_rl.settings import settings_from_flat
+from trackmania_rl.settings.live import LiveSettings
 from trackmania_rl.telemetry.terminal_view import TerminalView
 
 

@@ -12,18 +12,18 @@ import torch
 
 from trackmania_rl import checkpoints
 from trackmania_rl.agents.learner import IQNLearner
+from trackmania_rl.agents.run_network import make_network
 from trackmania_rl.checkpoints import CheckpointError, RunFolder, load_checkpoint, read_checkpoint, save_checkpoint
 from trackmania_rl.errors import UserError
-from trackmania_rl.features import ObservationLayout
-from trackmania_rl.multiprocess import monitor as monitor_module
-from trackmania_rl.multiprocess.learner import Learning
-from trackmania_rl.multiprocess.live_settings import LiveSettings
-from trackmania_rl.multiprocess.monitor import RunMonitor
-from trackmania_rl.multiprocess.run_network import make_network
+from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import settings_from_flat
+from trackmania_rl.settings.live import LiveSettings
 from trackmania_rl.telemetry.race_record import CommandClock
 from trackmania_rl.telemetry.statistics import TrainingStatistics
+from trackmania_rl.training import monitor as monitor_module
+from trackmania_rl.training.learner import Learning
+from trackmania_rl.training.monitor import RunMonitor
 
 
 class Writer:

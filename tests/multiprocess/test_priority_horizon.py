@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from trackmania_rl.agents.learner import UpdateMetrics
-from trackmania_rl.multiprocess.learner import Learning
-from trackmania_rl.multiprocess.live_settings import LiveSettings
-from trackmania_rl.policy import ELAPSED_ACTIONS_FLOAT
+from trackmania_rl.race.policy import ELAPSED_ACTIONS_FLOAT
+from trackmania_rl.settings.live import LiveSettings
+from trackmania_rl.training.learner import Learning
 
 ELAPSED_ACTIONS = torch.tensor([0.0, 59.0, 60.0, 99.0, 12.0, 61.0, 58.0])
 ERRORS = torch.tensor([3.0, 5.0, 7.0, 9.0, 11.0, 13.0, 15.0])

@@ -5,11 +5,11 @@ from collections.abc import Callable
 import torch
 
 from trackmania_rl.agents.flat_parameters import flatten_parameters
-from trackmania_rl.features import ObservationLayout
-from trackmania_rl.multiprocess.learner import Learning
-from trackmania_rl.multiprocess.live_settings import LiveSettings
-from trackmania_rl.multiprocess.run_network import make_network
+from trackmania_rl.agents.run_network import make_network
+from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.seeds import SeedTree
+from trackmania_rl.settings.live import LiveSettings
+from trackmania_rl.training.learner import Learning
 
 
 def test_the_network_reads_the_floats_and_their_waves(live: LiveSettings, layout: ObservationLayout) -> None:

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from trackmania_rl.checkpoints import RunFolder
+from trackmania_rl.doctor.run_checks import check_edited_maps, load_reference_lines
 from trackmania_rl.errors import UserError
 from trackmania_rl.multiprocess import run_setup, supervisor
 from trackmania_rl.multiprocess.collector_process import collector_process_fn
-from trackmania_rl.multiprocess.health.run_checks import check_edited_maps, load_reference_lines
-from trackmania_rl.multiprocess.live_settings import LiveSettings
 from trackmania_rl.multiprocess.run_setup import check_machine, count_session, make_supervisor, training_alone
 from trackmania_rl.multiprocess.shared_run import CollectorTask
 from trackmania_rl.settings import load_settings
+from trackmania_rl.settings.live import LiveSettings
 
 
 def _settings(repository_root: Path, *overrides: str):

@@ -18,7 +18,7 @@ from trackmania_rl.protocol.state_blob import (
 )
 from trackmania_rl.simulator.race import CheckpointCountChanged, LapCountChanged, SimulatedRace
 from trackmania_rl.simulator.state_codec import MAX_RACE_MS, signature
-from trackmania_rl.simulator.world import Track
+from trackmania_rl.simulator.tracks.world import Track
 
 FORWARD = KeyState(left=False, right=False, accelerate=True, brake=False)
 LEFT = KeyState(left=True, right=False, accelerate=True, brake=False)

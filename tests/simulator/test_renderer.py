@@ -6,14 +6,14 @@ import cv2
 import numpy as np
 import pytest
 
-from trackmania_rl.simulator.camera import chase_camera
-from trackmania_rl.simulator.mesh import add_point, add_quad, new_mesh
-from trackmania_rl.simulator.palette import COLORS, GRAYS
-from trackmania_rl.simulator.rasterizer import draw_mesh, new_canvas
-from trackmania_rl.simulator.renderer import Renderer
-from trackmania_rl.simulator.scenery import make_scenery
-from trackmania_rl.simulator.vehicle_state import VEHICLE_DTYPE
-from trackmania_rl.simulator.world import RIBBON_SPACING_M, Edge, Ribbon, Surface, Track, build_ribbon
+from trackmania_rl.simulator.physics.vehicle_state import VEHICLE_DTYPE
+from trackmania_rl.simulator.picture.camera import chase_camera
+from trackmania_rl.simulator.picture.mesh import add_point, add_quad, new_mesh
+from trackmania_rl.simulator.picture.palette import COLORS, GRAYS
+from trackmania_rl.simulator.picture.rasterizer import draw_mesh, new_canvas
+from trackmania_rl.simulator.picture.renderer import Renderer
+from trackmania_rl.simulator.picture.scenery import make_scenery
+from trackmania_rl.simulator.tracks.world import RIBBON_SPACING_M, Edge, Ribbon, Surface, Track, build_ribbon
 
 WIDTH_PX, HEIGHT_PX = 160, 120
 LINE_POINTS = 1200

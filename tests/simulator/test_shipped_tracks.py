@@ -8,15 +8,15 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from trackmania_rl.simulator.scripted_driver import (
+from trackmania_rl.simulator.physics.scripted_driver import (
     CAREFUL_DRIVER,
     FAST_DRIVER,
     drive,
     plan_speed_m_s,
 )
-from trackmania_rl.simulator.track_design import lay_out
-from trackmania_rl.simulator.track_file import load_track
-from trackmania_rl.simulator.track_geometry import turn_radius_m
+from trackmania_rl.simulator.tracks.track_design import lay_out
+from trackmania_rl.simulator.tracks.track_file import load_track
+from trackmania_rl.simulator.tracks.track_geometry import turn_radius_m
 
 TRACKS = ("valley", "speedway", "hills", "kart", "rally", "jump", "ring")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trackmania_rl.simulator.track_design import (
+from trackmania_rl.simulator.tracks.track_design import (
     CHECKPOINT,
     TrackDesign,
     close_lap,
@@ -16,10 +16,10 @@ from trackmania_rl.simulator.track_design import (
     right,
     straight,
 )
-from trackmania_rl.simulator.track_file import TrackFileError, load_track, read_line
-from trackmania_rl.simulator.track_geometry import find_crossing, lap_mismatch_m, turn_radius_m
-from trackmania_rl.simulator.track_writing import _toml_value
-from trackmania_rl.simulator.world import Edge, Surface
+from trackmania_rl.simulator.tracks.track_file import TrackFileError, load_track, read_line
+from trackmania_rl.simulator.tracks.track_geometry import find_crossing, lap_mismatch_m, turn_radius_m
+from trackmania_rl.simulator.tracks.track_writing import _toml_value
+from trackmania_rl.simulator.tracks.world import Edge, Surface
 
 STRAIGHT_LINE = np.stack([np.full(401, 100.0), np.full(401, 12.0), 100.0 + 0.5 * np.arange(401)], axis=1)
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trackmania_rl.simulator.scripted_driver import drive
-from trackmania_rl.simulator.track_design import LINE_SPACING_M, Piece, moving_average, running_average
-from trackmania_rl.simulator.track_file import load_track
-from trackmania_rl.simulator.track_generator import (
+from trackmania_rl.simulator.physics.scripted_driver import drive
+from trackmania_rl.simulator.tracks.track_design import LINE_SPACING_M, Piece, moving_average, running_average
+from trackmania_rl.simulator.tracks.track_file import load_track
+from trackmania_rl.simulator.tracks.track_generator import (
     LARGEST_EXTENT_M,
     LONGEST_TRACK_M,
     SHORTEST_TRACK_M,
@@ -21,8 +21,8 @@ from trackmania_rl.simulator.track_generator import (
     find_problem,
     generate_track,
 )
-from trackmania_rl.simulator.track_geometry import find_crossing, turn_radius_m
-from trackmania_rl.simulator.track_phrases import Character
+from trackmania_rl.simulator.tracks.track_geometry import find_crossing, turn_radius_m
+from trackmania_rl.simulator.tracks.track_phrases import Character
 
 DIFFICULTIES = (0.0, 0.5, 1.0)
 

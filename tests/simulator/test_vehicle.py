@@ -3,11 +3,17 @@
 import numpy as np
 import pytest
 
-from trackmania_rl.simulator.engine import KMH_PER_M_S, GearboxState
-from trackmania_rl.simulator.vehicle import TICK_MS, VEHICLE_DTYPE, quaternion_from_rotation, spawn_vehicle, tick
-from trackmania_rl.simulator.vehicle_parameters import STADIUM_CAR, VehicleParameters
-from trackmania_rl.simulator.vehicle_state import NEVER_MS
-from trackmania_rl.simulator.world import Edge, Surface, Track, build_ribbon
+from trackmania_rl.simulator.physics.engine import KMH_PER_M_S, GearboxState
+from trackmania_rl.simulator.physics.vehicle import (
+    TICK_MS,
+    VEHICLE_DTYPE,
+    quaternion_from_rotation,
+    spawn_vehicle,
+    tick,
+)
+from trackmania_rl.simulator.physics.vehicle_parameters import STADIUM_CAR, VehicleParameters
+from trackmania_rl.simulator.physics.vehicle_state import NEVER_MS
+from trackmania_rl.simulator.tracks.world import Edge, Surface, Track, build_ribbon
 
 
 def straight(length_m: float = 3000.0, heights=None, **road) -> Track:

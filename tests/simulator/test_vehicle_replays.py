@@ -15,10 +15,10 @@ import numpy.typing as npt
 import pytest
 from pygbx import Gbx, GbxType
 
-from trackmania_rl.simulator.engine import KMH_PER_M_S
-from trackmania_rl.simulator.vehicle import TICK_MS, spawn_vehicle, tick
-from trackmania_rl.simulator.vehicle_parameters import STADIUM_CAR, VehicleParameters
-from trackmania_rl.simulator.world import Ribbon, Surface, Track, build_ribbon
+from trackmania_rl.simulator.physics.engine import KMH_PER_M_S
+from trackmania_rl.simulator.physics.vehicle import TICK_MS, spawn_vehicle, tick
+from trackmania_rl.simulator.physics.vehicle_parameters import STADIUM_CAR, VehicleParameters
+from trackmania_rl.simulator.tracks.world import Ribbon, Surface, Track, build_ribbon
 
 WINDOWS = {window["name"]: window for window in json.loads((Path(__file__).parent / "replay_windows.json").read_text())}
 ORIGIN_ABOVE_ROAD_M = 0.010

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from trackmania_rl.simulator.world import (
+from trackmania_rl.simulator.tracks.world import (
     RUN_OUT_M,
     RUN_UP_M,
     VERGE_WIDTH_M,

@@ -9,14 +9,14 @@ import numpy as np
 import psutil
 import pytest
 
-from trackmania_rl.features import FeatureBuilder, ObservationLayout
 from trackmania_rl.protocol.messages import NO_KEYS, KeyState, MessageId
 from trackmania_rl.protocol.state_blob import STATE_HEAD_DTYPE, StateView, new_state_blob
+from trackmania_rl.race.observation import FeatureBuilder, ObservationLayout
+from trackmania_rl.race.zones import VirtualCheckpoints
 from trackmania_rl.settings import Settings, load_settings
 from trackmania_rl.tmi_interaction.race_machine import RaceMachine
 from trackmania_rl.tmi_interaction.transport import GameEvent
 from trackmania_rl.track.game_map import GameMap
-from trackmania_rl.track.virtual_checkpoints import VirtualCheckpoints
 
 TICK_MS = 10
 SPEED_M_S = 20.0

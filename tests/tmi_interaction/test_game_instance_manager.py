@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.policy import PolicyDecision
 from trackmania_rl.protocol.input_script import parse_input_script
+from trackmania_rl.race.policy import PolicyDecision
 from trackmania_rl.settings import MapEntry
 from trackmania_rl.tmi_interaction import game_instance_manager, race_machine
 from trackmania_rl.tmi_interaction.game_instance_manager import (
@@ -17,7 +17,7 @@ from trackmania_rl.tmi_interaction.game_instance_manager import (
     GameInstanceManager,
     GameKeepsFailingError,
 )
-from trackmania_rl.tmi_interaction.launchers import LISTENS_WITHIN_S
+from trackmania_rl.tmi_interaction.launchers.launcher import LISTENS_WITHIN_S
 from trackmania_rl.tmi_interaction.race_start import CONNECT_COMMANDS
 from trackmania_rl.tmi_interaction.speed_watch import RACES_AVERAGED
 from trackmania_rl.tmi_interaction.transport import GameConnectionError, GameProtocolError, GameTimeoutError

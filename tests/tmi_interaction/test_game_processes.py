@@ -7,7 +7,7 @@ import os
 import psutil
 import pytest
 
-from trackmania_rl.tmi_interaction.game_processes import (
+from trackmania_rl.tmi_interaction.launchers.game_processes import (
     SAME_START_WITHIN_S,
     GameProcess,
     Launch,

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from trackmania_rl.tmi_interaction.game_windows import MOST_FOCUS_TRIES, NoWindows, ShownWindow, WindowError
-from trackmania_rl.tmi_interaction.win32_windows import Win32Windows, open_win32_windows
-from trackmania_rl.tmi_interaction.x11_windows import X11Windows, open_x11_windows
+from trackmania_rl.tmi_interaction.launchers.game_windows import MOST_FOCUS_TRIES, NoWindows, ShownWindow, WindowError
+from trackmania_rl.tmi_interaction.launchers.win32_windows import Win32Windows, open_win32_windows
+from trackmania_rl.tmi_interaction.launchers.x11_windows import X11Windows, open_x11_windows
 
 GAME, OTHER, HIDDEN, CONSOLE = 11, 12, 13, 14
 

@@ -9,8 +9,8 @@ import sys
 import psutil
 import pytest
 
-from trackmania_rl.tmi_interaction import launchers
-from trackmania_rl.tmi_interaction.launchers import PortInUseError, SimulatedGameLauncher, check_port_is_free
+from trackmania_rl.tmi_interaction.launchers import launcher as launchers
+from trackmania_rl.tmi_interaction.launchers.launcher import PortInUseError, SimulatedGameLauncher, check_port_is_free
 from trackmania_rl.tmi_interaction.transport import GameConnectionError
 
 LISTENING_GAME = """
@@ -114,7 +114,7 @@ def test_the_game_dies_with_the_process_that_started_it(tmp_path, free_port, rep
     game.write_text(STUBBORN_GAME)
     parent_program = f"""
 import pathlib, time
-from trackmania_rl.tmi_interaction import launchers
+from trackmania_rl.tmi_interaction.launchers import launcher as launchers
 launchers.SIMULATED_GAME_SCRIPT = pathlib.Path({str(game)!r})
 launcher = launchers.SimulatedGameLauncher({free_port}, pathlib.Path("."))
 launcher.start()

@@ -7,14 +7,16 @@ from dataclasses import replace
 import numba
 import pytest
 
-from trackmania_rl import features as features_module
-from trackmania_rl.features import FeatureBuilder, ObservationLayout
 from trackmania_rl.protocol.messages import KeyState, MessageId
-from trackmania_rl.tmi_interaction import cutoffs, race_start
-from trackmania_rl.tmi_interaction.cutoffs import CutoffWatch
-from trackmania_rl.tmi_interaction.race_machine import Observation, RaceEnd, RaceMachine, compile_ahead
+from trackmania_rl.race import cutoffs
+from trackmania_rl.race import observation as features_module
+from trackmania_rl.race import zones as zones_module
+from trackmania_rl.race.cutoffs import CutoffWatch
+from trackmania_rl.race.observation import FeatureBuilder, ObservationLayout
+from trackmania_rl.race.types import Observation, RaceEnd
+from trackmania_rl.tmi_interaction import race_start
+from trackmania_rl.tmi_interaction.race_machine import RaceMachine, compile_ahead
 from trackmania_rl.tmi_interaction.transport import GameEvent, GameProtocolError, GameTimeoutError
-from trackmania_rl.track import virtual_checkpoints
 
 FORWARD, NOTHING = 0, 3
 VARIANTS = {
@@ -349,7 +351,7 @@ def test_what_is_compiled_ahead_is_what_a_race_needs(settings, make_fake_game, s
 
     for module, name in (
         *((features_module, name) for name in ("count_gear_change", "fill_features")),
-        *((virtual_checkpoints, name) for name in ("move_zone", "meters_along_line")),
+        *((zones_module, name) for name in ("move_zone", "meters_along_line")),
         (cutoffs, "judge"),
     ):
         watch(module, name)

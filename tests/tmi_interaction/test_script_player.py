@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.policy import PolicyDecision
 from trackmania_rl.protocol.messages import MessageId
 from trackmania_rl.protocol.state_blob import STATE_HEAD_DTYPE, StateView, new_state_blob
+from trackmania_rl.race.policy import PolicyDecision
 from trackmania_rl.settings import MapEntry
 from trackmania_rl.simulator.race import SimulatedRace
-from trackmania_rl.simulator.track_file import load_track
+from trackmania_rl.simulator.tracks.track_file import load_track
 from trackmania_rl.tmi_interaction import script_player
 from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager
-from trackmania_rl.tmi_interaction.launchers import SimulatedGameLauncher, find_free_port
+from trackmania_rl.tmi_interaction.launchers.launcher import SimulatedGameLauncher, find_free_port
 from trackmania_rl.tmi_interaction.script_player import PATIENCE_MS, Filming, ScriptPlayer
 from trackmania_rl.tmi_interaction.transport import GameEvent
 

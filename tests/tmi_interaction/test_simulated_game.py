@@ -11,9 +11,9 @@ from trackmania_rl.errors import UserError
 from trackmania_rl.protocol.input_script import parse_input_script
 from trackmania_rl.settings import MapEntry
 from trackmania_rl.simulator.race import SimulatedRace
-from trackmania_rl.simulator.track_file import load_track
+from trackmania_rl.simulator.tracks.track_file import load_track
 from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager
-from trackmania_rl.tmi_interaction.launchers import SimulatedGameLauncher, find_free_port
+from trackmania_rl.tmi_interaction.launchers.launcher import SimulatedGameLauncher, find_free_port
 
 from ..scripted_policies import playing, random_actions
 

@@ -14,15 +14,15 @@ import pytest
 
 from trackmania_rl.errors import UserError
 from trackmania_rl.settings import UserSettings
-from trackmania_rl.tmi_interaction import tmnf_launcher
-from trackmania_rl.tmi_interaction.game_processes import GameProcess, identity_of
-from trackmania_rl.tmi_interaction.game_records import GameRecords
-from trackmania_rl.tmi_interaction.launcher_choice import make_launcher
-from trackmania_rl.tmi_interaction.launchers import PortInUseError, SimulatedGameLauncher, find_free_port
-from trackmania_rl.tmi_interaction.linux_launcher import game_command, split_game_command
-from trackmania_rl.tmi_interaction.tmnf_launcher import TmnfLauncher, with_own_separators
+from trackmania_rl.tmi_interaction.launchers import tmnf as tmnf_launcher
+from trackmania_rl.tmi_interaction.launchers.choice import make_launcher
+from trackmania_rl.tmi_interaction.launchers.game_processes import GameProcess, identity_of
+from trackmania_rl.tmi_interaction.launchers.game_records import GameRecords
+from trackmania_rl.tmi_interaction.launchers.launcher import PortInUseError, SimulatedGameLauncher, find_free_port
+from trackmania_rl.tmi_interaction.launchers.linux import game_command, split_game_command
+from trackmania_rl.tmi_interaction.launchers.tmnf import TmnfLauncher, with_own_separators
+from trackmania_rl.tmi_interaction.launchers.windows import find_tmloader, tmloader_command
 from trackmania_rl.tmi_interaction.transport import GameConnectionError
-from trackmania_rl.tmi_interaction.windows_launcher import find_tmloader, tmloader_command
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the stand-in for the game needs Linux")
 
@@ -237,9 +237,9 @@ def test_a_game_whose_owner_was_killed_is_ended_before_its_port_is_used_again(
     program = f"""
 import pathlib, time
 from trackmania_rl.settings import UserSettings
-from trackmania_rl.tmi_interaction.game_records import GameRecords
-from trackmania_rl.tmi_interaction.linux_launcher import game_command
-from trackmania_rl.tmi_interaction.tmnf_launcher import TmnfLauncher
+from trackmania_rl.tmi_interaction.launchers.game_records import GameRecords
+from trackmania_rl.tmi_interaction.launchers.linux import game_command
+from trackmania_rl.tmi_interaction.launchers.tmnf import TmnfLauncher
 user = UserSettings(game_command={words!r}, trackmania_base_path="", tmloader_path="", tmloader_profile_name="",
                     username="")
 records = GameRecords(pathlib.Path({str(tmp_path / "records")!r}))
@@ -294,7 +294,7 @@ def test_a_record_never_ends_a_process_that_is_no_game(records, tmp_path):
 def test_the_lock_comes_back_when_its_holder_is_killed(records, tmp_path, repository_root):
     program = f"""
 import pathlib, time
-from trackmania_rl.tmi_interaction.game_records import GameRecords
+from trackmania_rl.tmi_interaction.launchers.game_records import GameRecords
 with GameRecords(pathlib.Path({str(tmp_path / "records")!r})).starting():
     print("locked", flush=True)
     time.sleep(60)

@@ -12,10 +12,10 @@ import pytest
 
 from trackmania_rl.protocol.input_script import events_from_actions, write_input_script
 from trackmania_rl.protocol.messages import KeyState
-from trackmania_rl.simulator.game import SimulatedGame
-from trackmania_rl.simulator.scripted_driver import DECISION_MS, FAST_DRIVER, drive
-from trackmania_rl.simulator.server import GameServer
-from trackmania_rl.simulator.track_file import load_track
+from trackmania_rl.simulator.physics.scripted_driver import DECISION_MS, FAST_DRIVER, drive
+from trackmania_rl.simulator.server.game import SimulatedGame
+from trackmania_rl.simulator.server.server import GameServer
+from trackmania_rl.simulator.tracks.track_file import load_track
 from trackmania_rl.tmi_interaction import script_player
 from trackmania_rl.tmi_interaction.console_triggers import trigger_commands
 

@@ -16,8 +16,8 @@ from trackmania_rl.gbx.challenge import read_challenge
 from trackmania_rl.protocol.input_script import events_from_actions, write_input_script
 from trackmania_rl.protocol.messages import KeyState
 from trackmania_rl.settings import load_settings
-from trackmania_rl.simulator.scripted_driver import DECISION_MS, FAST_DRIVER, drive
-from trackmania_rl.simulator.track_file import load_track
+from trackmania_rl.simulator.physics.scripted_driver import DECISION_MS, FAST_DRIVER, drive
+from trackmania_rl.simulator.tracks.track_file import load_track
 from trackmania_rl.track.game_map import load_game_map
 from trackmania_rl.track.line_checks import Finding, LineReport, Verdict
 from trackmania_rl.track.line_checks import check_line as real_check_line

@@ -10,9 +10,9 @@ import pytest
 
 from trackmania_rl.protocol.input_script import events_from_actions, write_input_script
 from trackmania_rl.protocol.messages import KeyState
+from trackmania_rl.simulator.physics.scripted_driver import CAREFUL_DRIVER, DECISION_MS, FAST_DRIVER, drive
 from trackmania_rl.simulator.race import SimulatedRace
-from trackmania_rl.simulator.scripted_driver import CAREFUL_DRIVER, DECISION_MS, FAST_DRIVER, drive
-from trackmania_rl.simulator.track_file import load_track
+from trackmania_rl.simulator.tracks.track_file import load_track
 
 B13 = ("B13-Obstacle_24.94_a.Replay.Gbx", "B13-Obstacle_24.95_a.Replay.gbx")
 

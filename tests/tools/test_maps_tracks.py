@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trackmania_rl.simulator.track_file import load_track
+from trackmania_rl.simulator.tracks.track_file import load_track
 
 
 @pytest.fixture(scope="module")

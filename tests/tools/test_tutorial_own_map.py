@@ -10,8 +10,8 @@ import pytest
 
 from trackmania_rl.protocol.input_script import events_from_actions, write_input_script
 from trackmania_rl.protocol.messages import KeyState
-from trackmania_rl.simulator.scripted_driver import CAREFUL_DRIVER, DECISION_MS, drive
-from trackmania_rl.simulator.track_file import load_track
+from trackmania_rl.simulator.physics.scripted_driver import CAREFUL_DRIVER, DECISION_MS, drive
+from trackmania_rl.simulator.tracks.track_file import load_track
 
 SHORT = "--max-frames 4000 --max-wall-s 300 --set cutoff_race_longer_than_ms=8000"
 """In place of the minutes that the tutorial trains: short races, until the first ones are written down."""

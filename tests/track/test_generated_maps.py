@@ -7,8 +7,8 @@ import pytest
 
 from trackmania_rl.errors import UserError
 from trackmania_rl.settings import MapEntry, load_settings
-from trackmania_rl.simulator.track_file import load_track
-from trackmania_rl.simulator.track_generator import TrackRecipe, generate_track
+from trackmania_rl.simulator.tracks.track_file import load_track
+from trackmania_rl.simulator.tracks.track_generator import TrackRecipe, generate_track
 from trackmania_rl.track import generated_maps
 from trackmania_rl.track.game_map import load_game_map
 from trackmania_rl.track.generated_maps import GeneratedMaps, draw_recipe, first_recipes

@@ -7,10 +7,10 @@ import pytest
 
 from trackmania_rl.gbx.challenge import Block, Challenge, MedalTimes, read_challenge
 from trackmania_rl.gbx.replay import read_replay
-from trackmania_rl.simulator.scripted_driver import CAREFUL_DRIVER, drive
-from trackmania_rl.simulator.track_file import load_track
-from trackmania_rl.simulator.track_writing import write_track
-from trackmania_rl.simulator.world import Surface, Track
+from trackmania_rl.simulator.physics.scripted_driver import CAREFUL_DRIVER, drive
+from trackmania_rl.simulator.tracks.track_file import load_track
+from trackmania_rl.simulator.tracks.track_writing import write_track
+from trackmania_rl.simulator.tracks.world import Surface, Track
 from trackmania_rl.track.block_lines import line_from_blocks
 from trackmania_rl.track.driven_path import path_of_ghost
 from trackmania_rl.track.line_building import build_line

@@ -14,7 +14,7 @@ from trackmania_rl.agents.mean_values import MeanValues
 from trackmania_rl.agents.network_layers import has_noise
 from trackmania_rl.agents.noisy_values import NoisyValues
 from trackmania_rl.agents.plain_twin import PlainTwin
-from trackmania_rl.policy import BatchDecision, PolicyDecision
+from trackmania_rl.race.policy import BatchDecision, PolicyDecision
 from trackmania_rl.settings import ActionKeys, ExplorationSettings
 
 

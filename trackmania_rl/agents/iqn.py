@@ -34,7 +34,7 @@ from trackmania_rl.agents.network_layers import (
     head_width,
 )
 from trackmania_rl.agents.quantile_loss import SelfLossScaling, quantile_huber_loss
-from trackmania_rl.policy import ELAPSED_ACTIONS_FLOAT
+from trackmania_rl.race.policy import ELAPSED_ACTIONS_FLOAT
 from trackmania_rl.settings import AgentSettings
 
 

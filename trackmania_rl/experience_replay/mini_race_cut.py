@@ -15,11 +15,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from trackmania_rl import policy
 from trackmania_rl.compiled import compiler_for
 from trackmania_rl.experience_replay.mini_race import MiniRaceBatch, MiniRaceRules
 from trackmania_rl.experience_replay.row_ring import RowRing
-from trackmania_rl.policy import ELAPSED_ACTIONS_FLOAT
+from trackmania_rl.race import policy
+from trackmania_rl.race.policy import ELAPSED_ACTIONS_FLOAT
 
 _compiled = compiler_for("mini_race_cut", [Path(__file__), Path(policy.__file__)])
 

@@ -17,7 +17,8 @@ from torch import Tensor
 
 from trackmania_rl.agents.flat_parameters import in_memory_order
 from trackmania_rl.agents.iqn import IQN_Network
-from trackmania_rl.agents.shared_weights import SharedWeights
+from trackmania_rl.agents.run_network import make_network
+from trackmania_rl.channels.shared_weights import SharedWeights
 from trackmania_rl.checkpoints import (
     CHECKPOINT_FILE,
     PREVIOUS_CHECKPOINT_FILE,
@@ -26,17 +27,16 @@ from trackmania_rl.checkpoints import (
     save_checkpoint,
 )
 from trackmania_rl.errors import UserError
-from trackmania_rl.features import ObservationLayout
 from trackmania_rl.migration import linesight_files as files
 from trackmania_rl.migration.linesight_config import read_linesight_config, settings_from_linesight
-from trackmania_rl.multiprocess.learner import build_learning
-from trackmania_rl.multiprocess.live_settings import SNAPSHOT_FILE, LiveSettings, write_snapshot
-from trackmania_rl.multiprocess.run_network import make_network
 from trackmania_rl.multiprocess.shared_run import spawn_context
+from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.schedules import exponential
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import Settings, load_settings, settings_from_flat
+from trackmania_rl.settings.live import SNAPSHOT_FILE, LiveSettings, write_snapshot
 from trackmania_rl.telemetry.statistics import MapStatistics, TrainingStatistics
+from trackmania_rl.training.learner import build_learning
 
 CONFIG_FILES: Final = ("config_copy.py", "config.py", "config.bak.py", "misc_copy.py", "misc.py")
 """Names under which a Linesight configuration is looked for in a run's folder."""

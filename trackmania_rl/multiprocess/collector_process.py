@@ -18,26 +18,26 @@ import numpy.typing as npt
 import psutil
 import torch
 
-from trackmania_rl.agents.shared_weights import SharedWeights
+from trackmania_rl.agents.run_network import make_inferer, make_network, pick_playing_device
+from trackmania_rl.channels.rollout_slot import RolloutSlot
+from trackmania_rl.channels.rollout_transport import RolloutSender
+from trackmania_rl.channels.shared_weights import SharedWeights
+from trackmania_rl.doctor.run_checks import check_edited_maps
 from trackmania_rl.errors import PlainError
-from trackmania_rl.features import ObservationLayout
-from trackmania_rl.in_process.games import InProcessGames
-from trackmania_rl.multiprocess.batch_collector import BatchCollector
-from trackmania_rl.multiprocess.collector import Collector, CollectorParts, WeightsFollower
-from trackmania_rl.multiprocess.demonstrations import drive_demonstrations
-from trackmania_rl.multiprocess.health.run_checks import check_edited_maps
-from trackmania_rl.multiprocess.live_settings import LiveSettings
-from trackmania_rl.multiprocess.rollout_slot import RolloutSlot
-from trackmania_rl.multiprocess.rollout_transport import RolloutSender
-from trackmania_rl.multiprocess.run_network import make_inferer, make_network, pick_playing_device
+from trackmania_rl.games.in_process import InProcessGames
 from trackmania_rl.multiprocess.shared_run import CollectorTask, SharedRun, StopFlag, release_ctrl_c, send_logs_to
 from trackmania_rl.multiprocess.stop_conditions import OF_THE_TERMINAL
+from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.seeds import SeedTree
+from trackmania_rl.settings.live import LiveSettings
 from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager
-from trackmania_rl.tmi_interaction.game_records import GameRecords
-from trackmania_rl.tmi_interaction.launcher_choice import make_launcher
+from trackmania_rl.tmi_interaction.launchers.choice import make_launcher
+from trackmania_rl.tmi_interaction.launchers.game_records import GameRecords
 from trackmania_rl.tmi_interaction.saved_states import SavedStates
 from trackmania_rl.track.generated_maps import GeneratedMaps
+from trackmania_rl.training.batch_collector import BatchCollector
+from trackmania_rl.training.collector import Collector, CollectorParts, WeightsFollower
+from trackmania_rl.training.demonstrations import drive_demonstrations
 
 log = logging.getLogger(__name__)
 

@@ -9,17 +9,17 @@ import torch
 
 from trackmania_rl.agents.iqn import IQN_Network
 from trackmania_rl.agents.learner import CarryOut
+from trackmania_rl.agents.run_network import pick_device
 from trackmania_rl.agents.threads import pick_learner_threads
-from trackmania_rl.features import ObservationLayout
-from trackmania_rl.multiprocess.learner import build_learning
-from trackmania_rl.multiprocess.live_settings import LiveSettings
-from trackmania_rl.multiprocess.monitor import Interval, RunMonitor
-from trackmania_rl.multiprocess.rollout_transport import ReceivedRollout, RolloutReceiver
-from trackmania_rl.multiprocess.run_network import pick_device
+from trackmania_rl.channels.rollout_transport import ReceivedRollout, RolloutReceiver
 from trackmania_rl.multiprocess.shared_run import SharedRun, logs_of_collectors
 from trackmania_rl.multiprocess.supervisor import CollectorSupervisor
+from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.seeds import SeedTree
+from trackmania_rl.settings.live import LiveSettings
 from trackmania_rl.telemetry.terminal_view import TerminalView
+from trackmania_rl.training.learner import build_learning
+from trackmania_rl.training.monitor import Interval, RunMonitor
 
 POLL_S = 0.1
 """How long the learner waits for a race before it looks after the run."""

@@ -13,24 +13,24 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from trackmania_rl.agents.shared_weights import SharedWeights
+from trackmania_rl.agents.run_network import make_network
+from trackmania_rl.channels.rollout_transport import RolloutReceiver
+from trackmania_rl.channels.shared_weights import SharedWeights
 from trackmania_rl.checkpoints import RunFolder
+from trackmania_rl.doctor.examination import check_start
+from trackmania_rl.doctor.findings import Context
 from trackmania_rl.errors import UserError
-from trackmania_rl.features import ObservationLayout
 from trackmania_rl.files import replace_patiently
 from trackmania_rl.multiprocess.collector_process import collector_process_fn
-from trackmania_rl.multiprocess.demonstrations import Demonstration
-from trackmania_rl.multiprocess.health.examination import check_start
-from trackmania_rl.multiprocess.health.findings import Context
-from trackmania_rl.multiprocess.live_settings import LiveSettings
-from trackmania_rl.multiprocess.rollout_transport import RolloutReceiver
-from trackmania_rl.multiprocess.run_network import make_network
 from trackmania_rl.multiprocess.shared_run import CollectorTask, SharedRun, StopFlag, hold_back_ctrl_c, spawn_context
 from trackmania_rl.multiprocess.stop_conditions import HANG_UP
 from trackmania_rl.multiprocess.supervisor import CollectorSupervisor
+from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import Settings
+from trackmania_rl.settings.live import LiveSettings
 from trackmania_rl.tmi_interaction.game_instance_manager import PROJECT_FOLDER
+from trackmania_rl.training.demonstrations import Demonstration
 
 log = logging.getLogger(__name__)
 

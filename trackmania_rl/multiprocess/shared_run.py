@@ -14,11 +14,11 @@ from multiprocessing.context import BaseContext, SpawnContext
 from pathlib import Path
 from typing import Any, Final
 
-from trackmania_rl.agents.shared_weights import SharedWeights
-from trackmania_rl.multiprocess.demonstrations import Demonstration
-from trackmania_rl.multiprocess.rollout_transport import RolloutSender
+from trackmania_rl.channels.rollout_transport import RolloutSender
+from trackmania_rl.channels.shared_weights import SharedWeights
 from trackmania_rl.multiprocess.stop_conditions import OF_THE_TERMINAL
 from trackmania_rl.settings import Settings
+from trackmania_rl.training.demonstrations import Demonstration
 
 LAST_RECORDS_WITHIN_S: Final = 3.0
 """How long the collectors' last log records are waited for."""

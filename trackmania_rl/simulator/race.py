@@ -22,9 +22,11 @@ from trackmania_rl.protocol.state_blob import (
     StateBlobError,
     new_state_blob,
 )
-from trackmania_rl.simulator.gates import drive, gates_of_track
 from trackmania_rl.simulator.inputs import RaceInputs
-from trackmania_rl.simulator.renderer import Renderer
+from trackmania_rl.simulator.physics.gates import drive, gates_of_track
+from trackmania_rl.simulator.physics.vehicle import spawn_vehicle
+from trackmania_rl.simulator.physics.vehicle_parameters import STADIUM_CAR
+from trackmania_rl.simulator.picture.renderer import Renderer
 from trackmania_rl.simulator.state_codec import (
     MAX_RACE_MS,
     PRIVATE_HEADER_WORDS,
@@ -33,9 +35,7 @@ from trackmania_rl.simulator.state_codec import (
     signature,
     write_car,
 )
-from trackmania_rl.simulator.vehicle import spawn_vehicle
-from trackmania_rl.simulator.vehicle_parameters import STADIUM_CAR
-from trackmania_rl.simulator.world import Track
+from trackmania_rl.simulator.tracks.world import Track
 
 _MAGIC: Final = 0x53494D31  # "SIM1"
 _RACE_TIMER: Final = 1

@@ -14,12 +14,12 @@ import numpy.typing as npt
 
 from trackmania_rl.protocol.state_blob import HEAD_BYTES, NOT_PASSED
 from trackmania_rl.simulator.compiled import compiled
-from trackmania_rl.simulator.gates import Gates, drive, gates_of_track
-from trackmania_rl.simulator.renderer import Renderer
+from trackmania_rl.simulator.physics.gates import Gates, drive, gates_of_track
+from trackmania_rl.simulator.physics.vehicle import VEHICLE_DTYPE, spawn_vehicle
+from trackmania_rl.simulator.physics.vehicle_parameters import STADIUM_CAR
+from trackmania_rl.simulator.picture.renderer import Renderer
 from trackmania_rl.simulator.state_codec import WORD_BYTES, write_car, write_cars
-from trackmania_rl.simulator.vehicle import VEHICLE_DTYPE, spawn_vehicle
-from trackmania_rl.simulator.vehicle_parameters import STADIUM_CAR
-from trackmania_rl.simulator.world import Ribbon, Track
+from trackmania_rl.simulator.tracks.world import Ribbon, Track
 
 HEAD_WORDS: Final = HEAD_BYTES // WORD_BYTES
 _MOST_GATES_AT_FIRST: Final = 16

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from trackmania_rl.protocol.state_blob import HEAD_BYTES, STATE_HEAD_DTYPE, StateBlobError
-from trackmania_rl.simulator.vehicle import NEVER_MS, VEHICLE_DTYPE
-from trackmania_rl.simulator.world import Ribbon
+from trackmania_rl.simulator.physics.vehicle import NEVER_MS, VEHICLE_DTYPE
+from trackmania_rl.simulator.tracks.world import Ribbon
 
 WORD_BYTES: Final = 4
 

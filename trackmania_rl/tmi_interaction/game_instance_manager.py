@@ -17,13 +17,14 @@ from typing import Any, Final, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from trackmania_rl.features import FeatureBuilder, ObservationLayout
-from trackmania_rl.policy import Policy
+from trackmania_rl.race.frame_stack import FrameStack
+from trackmania_rl.race.observation import FeatureBuilder, ObservationLayout
+from trackmania_rl.race.observers import RaceObserver, RolloutRecorder
+from trackmania_rl.race.policy import Policy
+from trackmania_rl.race.types import Observation, RaceEnd
 from trackmania_rl.settings import GameSettings, MapEntry, ObservationSettings
-from trackmania_rl.tmi_interaction.frame_stack import FrameStack
-from trackmania_rl.tmi_interaction.launchers import LISTENS_WITHIN_S, GameLauncher, PortInUseError
-from trackmania_rl.tmi_interaction.race_machine import Observation, RaceEnd, RaceMachine, compile_ahead
-from trackmania_rl.tmi_interaction.race_observers import RaceObserver, RolloutRecorder
+from trackmania_rl.tmi_interaction.launchers.launcher import LISTENS_WITHIN_S, GameLauncher, PortInUseError
+from trackmania_rl.tmi_interaction.race_machine import RaceMachine, compile_ahead
 from trackmania_rl.tmi_interaction.saved_states import SavedState, StatesOfRace
 from trackmania_rl.tmi_interaction.speed_watch import SpeedWatch
 from trackmania_rl.tmi_interaction.tminterface2 import TMInterface

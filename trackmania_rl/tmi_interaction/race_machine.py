@@ -14,16 +14,15 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 import cv2
 import numpy as np
 import numpy.typing as npt
 
-from trackmania_rl.features import FeatureBuilder
 from trackmania_rl.protocol.messages import MessageId, key_states
 from trackmania_rl.protocol.state_blob import (
     StateBlobError,
@@ -31,13 +30,15 @@ from trackmania_rl.protocol.state_blob import (
     new_state_blob,
     with_last_checkpoint_time_cleared,
 )
+from trackmania_rl.race.cutoffs import CutoffReason, CutoffWatch
+from trackmania_rl.race.observation import FeatureBuilder
+from trackmania_rl.race.types import GameTimings, Observation, RaceEnd, times_since
+from trackmania_rl.race.zones import VirtualCheckpoints
 from trackmania_rl.settings import GameSettings
-from trackmania_rl.tmi_interaction.cutoffs import CutoffReason, CutoffWatch
 from trackmania_rl.tmi_interaction.race_start import RaceStart
 from trackmania_rl.tmi_interaction.saved_states import SavedState
 from trackmania_rl.tmi_interaction.transport import GameEvent, GameProtocolError, GameTransport
 from trackmania_rl.track.game_map import GameMap
-from trackmania_rl.track.virtual_checkpoints import VirtualCheckpoints
 
 log = logging.getLogger(__name__)
 
@@ -45,59 +46,6 @@ MAX_IGNORED_REPORTS: Final = 1000
 """Reports in a row that bring no decision nearer, before the game is taken to be broken."""
 LATEST_FINISH_ACTIONS: Final = 20
 """Longest time from the last decision to a finish, in actions: one, but steps may come late."""
-
-
-class Observation(NamedTuple):
-    """What the policy sees at one decision.
-
-    Attributes:
-        frame: (1, H, W) uint8 gray; (1, 0, 0) without an image.
-        floats: (F,) float32, see `ObservationLayout`.
-        car: (22,) float32, see `feature_kernel.CAR_COLUMNS`.
-        zone_idx: the current zone.
-        meters: metres along the line.
-        race_time_ms: since the race's beginning, a multiple of the action's duration.
-        position_m: (3,) float32, the car in world axes.
-        speed_m_s: the car's speed.
-    """
-
-    frame: npt.NDArray[np.uint8]
-    floats: npt.NDArray[np.float32]
-    car: npt.NDArray[np.float32]
-    zone_idx: int
-    meters: float
-    race_time_ms: int
-    position_m: npt.NDArray[np.float32]
-    speed_m_s: float
-
-
-@dataclass(frozen=True)
-class RaceEnd:
-    """How a race ended.
-
-    Attributes:
-        cutoff_reason: why it was cut off; None if it was finished.
-        race_time_ms: from the race's beginning to the finish, or the time driven.
-        furthest_zone_idx: the highest zone reached; the finish's own index if it was finished.
-        furthest_m: metres along the line at the furthest point reached.
-        checkpoint_times_ms: times of the checkpoints passed since the race's beginning, the finish included.
-    """
-
-    cutoff_reason: CutoffReason | None
-    race_time_ms: int
-    furthest_zone_idx: int
-    furthest_m: float
-    checkpoint_times_ms: tuple[int, ...]
-
-    @property
-    def is_finished(self) -> bool:
-        """Whether the finish was reached."""
-        return self.cutoff_reason is None
-
-
-def times_since(times_ms: Iterable[int], began_ms: int) -> tuple[int, ...]:
-    """Times of the game's clock, counted from a race's beginning; those before it, and NOT_PASSED, are left out."""
-    return tuple(time_ms - began_ms for time_ms in times_ms if time_ms >= began_ms)
 
 
 def finish_time_ms(state: StateView) -> int:
@@ -119,15 +67,6 @@ def compile_ahead(features: FeatureBuilder, settings: GameSettings, zones: Virtu
     features.reset(zones)
     features.build(StateView(bytes(new_state_blob(1, 1))))  # read-only, as those of a game: numba tells the two apart
     CutoffWatch(settings).check(0, 0.0)
-
-
-@dataclass
-class GameTimings:
-    """Wall-clock time of one race in seconds, by what it was spent on."""
-
-    wait_game_s: float = 0.0
-    answer_game_s: float = 0.0
-    features_s: float = 0.0
 
 
 @dataclass

@@ -16,7 +16,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from trackmania_rl.features import FeatureMemory
+from trackmania_rl.race.observation import FeatureMemory
 from trackmania_rl.settings import MapEntry
 
 STATES_PER_PLACE: Final = 4

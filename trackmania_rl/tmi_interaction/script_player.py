@@ -21,7 +21,7 @@ from trackmania_rl.errors import UserError
 from trackmania_rl.protocol.input_script import read_input_script
 from trackmania_rl.protocol.messages import MessageId
 from trackmania_rl.protocol.state_blob import StateBlobError, StateView
-from trackmania_rl.tmi_interaction.launchers import LISTENS_WITHIN_S, GameLauncher
+from trackmania_rl.tmi_interaction.launchers.launcher import LISTENS_WITHIN_S, GameLauncher
 from trackmania_rl.tmi_interaction.race_machine import finish_time_ms
 from trackmania_rl.tmi_interaction.tminterface2 import TMInterface
 from trackmania_rl.tmi_interaction.transport import (

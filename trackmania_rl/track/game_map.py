@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trackmania_rl.gbx.challenge import is_challenge_file, read_checkpoint_positions
+from trackmania_rl.race.zones import VirtualCheckpoints
 from trackmania_rl.settings import MapEntry, ObservationSettings
 from trackmania_rl.track.reference_line import load_reference_line
-from trackmania_rl.track.virtual_checkpoints import VirtualCheckpoints
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from trackmania_rl.errors import UserError
 from trackmania_rl.settings import GeneratorSettings, MapEntry
-from trackmania_rl.simulator.track_generator import TrackRecipe, generate_track
+from trackmania_rl.simulator.tracks.track_generator import TrackRecipe, generate_track
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from trackmania_rl.errors import UserError
 from trackmania_rl.gbx.challenge import Block, Challenge, Gate
-from trackmania_rl.simulator.track_design import (
+from trackmania_rl.simulator.tracks.track_design import (
     LINE_SPACING_M,
     LaidOutTrack,
     Section,
@@ -26,7 +26,7 @@ from trackmania_rl.simulator.track_design import (
     moving_average,
     resample,
 )
-from trackmania_rl.simulator.track_geometry import turn_radius_m
+from trackmania_rl.simulator.tracks.track_geometry import turn_radius_m
 from trackmania_rl.track.placed_blocks import BlockGrid, Road, roads_of, to_block
 from trackmania_rl.track.road_lanes import CELL_M
 from trackmania_rl.track.stadium_blocks import OPEN_WIDTH_M, ROAD_WIDTH_M, piece_of, size_cells

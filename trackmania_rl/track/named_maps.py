@@ -12,8 +12,8 @@ from pydantic import ValidationError
 
 from trackmania_rl.errors import UserError
 from trackmania_rl.settings import MapEntry, Settings
-from trackmania_rl.simulator.track_file import find_track_file, reference_line_file
-from trackmania_rl.simulator.track_generator import TrackRecipe
+from trackmania_rl.simulator.tracks.track_file import find_track_file, reference_line_file
+from trackmania_rl.simulator.tracks.track_generator import TrackRecipe
 from trackmania_rl.track.generated_maps import first_recipes, write_in_folder
 
 TRACKS_OF_A_GENERATOR: Final = 10

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from trackmania_rl.gbx.challenge import MedalTimes, is_challenge_file, read_challenge
 from trackmania_rl.settings import MapEntry
-from trackmania_rl.simulator.track_file import read_track_settings
+from trackmania_rl.simulator.tracks.track_file import read_track_settings
 from trackmania_rl.track.game_map import map_file
 
 

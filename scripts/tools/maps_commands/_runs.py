@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.tmi_interaction.launchers import SimulatedGameLauncher, find_free_port
+from trackmania_rl.tmi_interaction.launchers.launcher import SimulatedGameLauncher, find_free_port
 from trackmania_rl.tmi_interaction.script_player import ScriptPlayer
 from trackmania_rl.tmi_interaction.transport import GameError
 

@@ -72,7 +72,7 @@ def from_inputs(inputs: Path, track: str, maps_folder: Path, smoothing_m: float 
     """
     # The game takes seconds to import, which other commands need not wait for.
     from maps_commands._runs import inputs_file, simulated_game
-    from trackmania_rl.simulator.track_file import find_track_file
+    from trackmania_rl.simulator.tracks.track_file import find_track_file
     from trackmania_rl.telemetry.driven_run import describe_race, drive_script
 
     track_file = find_track_file(track, maps_folder)
@@ -106,7 +106,7 @@ def from_track(track: str, maps_folder: Path) -> Source:
     Raises:
         UserError: if there is no such track, or its line cannot be used.
     """
-    from trackmania_rl.simulator.track_file import find_track_file, reference_line_file
+    from trackmania_rl.simulator.tracks.track_file import find_track_file, reference_line_file
 
     return from_line(reference_line_file(find_track_file(track, maps_folder)))
 

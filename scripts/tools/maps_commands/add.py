@@ -216,7 +216,7 @@ def simulated_entries(
 
     Over a map's line a road is laid that is as wide and of the surface of its blocks; over a line alone, a wide one.
     """
-    from trackmania_rl.simulator.track_file import TrackFileError, load_track
+    from trackmania_rl.simulator.tracks.track_file import TrackFileError, load_track
     from trackmania_rl.track.map_tracks import MapTrackError
 
     obstacle = None

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from maps_commands._runs import MAPS_FOLDER, inputs_file, simulated_game
-from trackmania_rl.simulator.track_file import find_track_file
+from trackmania_rl.simulator.tracks.track_file import find_track_file
 from trackmania_rl.telemetry.driven_run import describe_race
 
 

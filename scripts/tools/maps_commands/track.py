@@ -20,7 +20,7 @@ from trackmania_rl.track.line_building import LINE_SPACING_M, BuiltLine
 from trackmania_rl.track.reference_line import load_reference_line
 
 if TYPE_CHECKING:
-    from trackmania_rl.simulator.world import Track
+    from trackmania_rl.simulator.tracks.world import Track
     from trackmania_rl.track.map_tracks import MapTrack
 
 PICTURE_WIDTH_PX = 1000
@@ -96,8 +96,8 @@ def write(
         UserError: if no road can be laid, or the files are there already, or cannot be written.
     """
     # The simulator takes seconds to import, which other commands need not wait for.
-    from trackmania_rl.simulator.track_file import load_track
-    from trackmania_rl.simulator.track_writing import file_in_the_way, write_track
+    from trackmania_rl.simulator.tracks.track_file import load_track
+    from trackmania_rl.simulator.tracks.track_writing import file_in_the_way, write_track
     from trackmania_rl.track.map_tracks import track_of_map
 
     made = track_of_map(challenge, line.points_m, f"{output.stem}_road")
@@ -158,7 +158,7 @@ def show(console: Console, arguments: argparse.Namespace, track: Any) -> int:
         return 0
     from draw_track import DRIVERS, draw_track
 
-    from trackmania_rl.simulator.scripted_driver import drive
+    from trackmania_rl.simulator.physics.scripted_driver import drive
 
     race = None if arguments.drive is None else drive(track, DRIVERS[arguments.drive])
     if race is not None:

@@ -1,0 +1,75 @@
+"""Tracks, settings and planned races for games of both kinds."""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from trackmania_rl.settings import MapEntry, Settings, load_settings
+from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager
+from trackmania_rl.tmi_interaction.launchers.launcher import SimulatedGameLauncher, find_free_port
+
+IMAGE_PX = (40, 30)
+
+
+@pytest.fixture(scope="session")
+def maps_folder(tmp_path_factory: pytest.TempPathFactory, repository_root: Path) -> Path:
+    """`straight`: 60 m with two checkpoints; `gates`: the same with twenty; and the shipped `ring` of three laps."""
+    folder = tmp_path_factory.mktemp("maps")
+    np.save(folder / "straight_0.5m.npy", np.arange(0.0, 60.0, 0.5)[:, None] * np.array([0, 0, 1.0]) + (0, 100, 0))
+    (folder / "straight.toml").write_text(
+        'name = "straight"\nline = "straight_0.5m.npy"\nedge = "wall"\ncheckpoints_m = [17.3, 40.1]\n'
+    )
+    np.save(folder / "gates_0.5m.npy", np.load(folder / "straight_0.5m.npy"))
+    (folder / "gates.toml").write_text(
+        f'name = "gates"\nline = "gates_0.5m.npy"\nedge = "wall"\ncheckpoints_m = {[10.0 + 2 * i for i in range(20)]}\n'
+    )
+    for name in ("ring.toml", "ring_0.5m.npy"):
+        (folder / name).write_bytes((repository_root / "maps" / name).read_bytes())
+    return folder
+
+
+@pytest.fixture(scope="session")
+def make_settings(repository_root: Path) -> Callable[..., Settings]:
+    """`make_settings(has_image, *overrides)`."""
+
+    def make(has_image: bool, *overrides: str) -> Settings:
+        width, height = IMAGE_PX if has_image else (0, 0)
+        image = (f"image_width_px={width}", f"image_height_px={height}")
+        return load_settings(repository_root / "config_files" / "config.py", (*image, *overrides))
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def entry_of() -> Callable[[str], MapEntry]:
+    """`entry_of(name)` is a map cycle's line for a track."""
+
+    def make(name: str) -> MapEntry:
+        return MapEntry(
+            map_name=name,
+            map_path=f"{name}.toml",
+            reference_line=f"{name}_0.5m.npy",
+            is_explo=True,
+            fill_buffer=True,
+        )
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def open_socket_game(maps_folder: Path) -> Callable[[Settings], AbstractContextManager[GameInstanceManager]]:
+    """`with open_socket_game(settings) as manager`: a game in a process of its own, reached through its socket."""
+
+    @contextmanager
+    def open_game(settings: Settings) -> Iterator[GameInstanceManager]:
+        game = settings.game.model_copy(update={"maps_folder": str(maps_folder)})
+        manager = GameInstanceManager(game, settings.observation, SimulatedGameLauncher(find_free_port(), maps_folder))
+        try:
+            yield manager
+        finally:
+            manager.close()
+
+    return open_game

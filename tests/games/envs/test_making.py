@@ -1,0 +1,140 @@
+"""From arguments to environments: configuration, overrides, maps; and what stays behind when it fails."""
+
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from trackmania_rl.errors import UserError
+from trackmania_rl.games.envs import RaceEnv, make_race_env, make_race_vector_env
+from trackmania_rl.games.envs.map_draw import MapDraw
+from trackmania_rl.settings import MapEntry
+
+MakeEnv = Callable[..., RaceEnv]
+
+
+def entry(name: str, **changes) -> MapEntry:
+    files = {"map_path": f"{name}.toml", "reference_line": f"{name}.npy"}
+    return MapEntry(**({"map_name": name, "is_explo": True, "fill_buffer": True} | files | changes))
+
+
+def test_overrides_are_values_of_any_kind(make_env: MakeEnv, tracks: dict[str, str]) -> None:
+    folder = Path(tracks["lane"]).parent
+    overrides = {
+        "map_cycle": [entry("lane", reference_line="lane_0.5m.npy")],
+        "maps_folder": folder,
+        "image_width_px": np.int64(40),
+        "image_height_px": np.uint8(30),
+        "cutoff_progress_m": np.float32(6.5),
+        "epsilon_schedule": np.array([[0, 1], [100, 0]]),
+    }
+    env = make_env(overrides=overrides)
+    assert env.reset()[1]["map"] == "lane"
+    assert env.settings.game.maps_folder == str(folder)
+    assert (env.settings.game.image_width_px, env.settings.game.image_height_px) == (40, 30)
+    assert env.settings.game.cutoff_progress_m == 6.5
+    assert env.settings.exploration.epsilon_schedule == ((0, 1.0), (100, 0.0))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "told"),
+    [
+        ({"batch_sise": 8}, "with overrides: batch_sise is no known setting; did you mean batch_size"),
+        ({"batch_size": np.int32(-8)}, "with overrides: batch_size = -8: "),
+        ({"map_cycle": [{"map_name": "x", "map_path": Path("x")}]}, "with overrides: map_cycle"),
+    ],
+)
+def test_a_wrong_override_is_told(make_env: MakeEnv, overrides: dict, told: str) -> None:
+    with pytest.raises(UserError, match=told) as refused:
+        make_env("straight", overrides=overrides)
+    assert "--set" not in str(refused.value)
+
+
+def test_maps_may_be_paths(tracks: dict[str, str]) -> None:
+    files = [Path(file) for file in tracks.values()]
+    for maps, names in ((files[0], ("straight",)), (files, ("straight", "lane"))):
+        env = make_race_env(maps)
+        assert env.map_names == names
+        env.close()
+
+
+def test_a_relative_configuration_lies_here_or_in_the_project(
+    make_env: MakeEnv, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, repository_root: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert make_env("straight", config="config_files/config.py").settings.game.cutoff_progress_m == 6.0
+    shutil.copytree(repository_root / "config_files", "config_files", ignore=shutil.ignore_patterns("__pycache__"))
+    with Path("config_files/config.py").open("a") as config:
+        config.write("cutoff_progress_m = 5.5\n")
+    assert make_env("straight", config="config_files/config.py").settings.game.cutoff_progress_m == 5.5
+    with pytest.raises(UserError, match=r"config = 'absent\.py': there is no such file here, nor in"):
+        make_env("straight", config="absent.py")
+
+
+def test_without_maps_a_generator_stands_for_ten_of_the_tracks_that_are_trained_on(make_env: MakeEnv) -> None:
+    env = make_env(config="config_files/config_many_tracks.py")
+    assert [name.rpartition("_")[2] for name in env.map_names] == [str(seed) for seed in range(10)]
+    assert env.map_names[0] == "generated_0.200_0"
+
+
+def test_without_maps_they_are_drawn_as_often_as_in_the_map_cycle(make_env: MakeEnv, tracks: dict[str, str]) -> None:
+    folder = Path(tracks["lane"]).parent
+    lines = {name: f"{name}_0.5m.npy" for name in ("lane", "straight")}
+    cycle = [
+        entry("lane", reference_line=lines["lane"], repeat=3),
+        entry("straight", reference_line=lines["straight"]),
+        entry("elsewhere", is_explo=False, repeat=100),
+    ]
+    env = make_env(overrides={"map_cycle": cycle, "maps_folder": folder})
+    assert env.map_names == ("lane", "straight")
+    drawn = [env.reset(seed=1 if race == 0 else None)[1]["map"] for race in range(200)]
+    assert drawn.count("lane") == pytest.approx(150, abs=20)
+
+
+def test_a_map_is_drawn_in_proportion_to_its_weight() -> None:
+    draw = MapDraw([entry("often"), entry("seldom"), entry("often")], [2.0, 1.0, 1.0])
+    rng = np.random.default_rng(0)
+    names = [draw.draw(rng, None).map_name for _ in range(400)]
+    assert draw.names == ("often", "seldom")
+    assert names.count("often") == pytest.approx(300, abs=30)
+
+
+def test_two_maps_of_the_same_name_are_refused(make_env: MakeEnv, tracks: dict[str, str], tmp_path: Path) -> None:
+    for file in Path(tracks["lane"]).parent.glob("lane*"):
+        shutil.copy(file, tmp_path)
+    other = str(tmp_path / "lane.toml")
+    with pytest.raises(UserError, match="are both named lane") as refused:
+        make_env("lane", other)
+    assert tracks["lane"] in str(refused.value)
+    assert other in str(refused.value)
+
+
+def test_a_track_that_is_named_twice_is_one_map(make_env: MakeEnv) -> None:
+    env = make_env("generated:0.2:7-8", "generated:0.2:8-9")
+    assert [name[-1] for name in env.map_names] == ["7", "8", "9"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"maps": ["generated:0.2:7", "absent"]},
+        {"maps": "generated:0.2:7", "render_mode": "human"},
+    ],
+)
+def test_an_environment_that_cannot_be_made_leaves_nothing_behind(
+    arguments: dict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(UserError):
+        make_race_env(**arguments)
+    assert not list(tmp_path.iterdir())
+
+
+def test_many_games_that_cannot_be_made_leave_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(UserError, match="autoreset_mode = 'Sometimes': choose one of NEXT_STEP, DISABLED"):
+        make_race_vector_env(2, "generated:0.2:7", autoreset_mode="Sometimes")
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,274 @@
+"""`RaceEnv` on games of both kinds: Gymnasium's rules, and the races of the trainer."""
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.error import ClosedEnvironmentError, ResetNeeded
+from gymnasium.utils.env_checker import check_env, data_equivalence
+
+from trackmania_rl.errors import UserError
+from trackmania_rl.games.envs import RACE_ID, RaceEnv
+from trackmania_rl.games.in_process import InProcessGames
+from trackmania_rl.race.observation import ObservationLayout
+from trackmania_rl.race.policy import PolicyDecision
+from trackmania_rl.race.rewards import EngineeredRewards, race_rewards
+from trackmania_rl.settings import Settings, load_settings
+from trackmania_rl.track.named_maps import map_entries
+
+COAST = 3
+BRAKE = 6
+SOCKET = {"game_transport": "socket"}
+OPTIONAL_REWARDS = {
+    "final_speed_reward_per_m_per_s": 0.013,
+    "wall_contact_reward": -0.17,
+    "engineered_kamikaze_reward_schedule": ((0, 0.1), (200, 0.1)),
+    "engineered_close_to_vcp_reward_schedule": ((0, -0.02), (200, -0.02)),
+}
+
+MakeEnv = Callable[..., RaceEnv]
+
+
+def play(env: RaceEnv, actions: list[int]):
+    """Play one race, forward when the actions are over; returns observations, rewards and the last info."""
+    observation, _ = env.reset(seed=0)
+    observations, rewards, is_over, step = [observation], [], False, 0
+    while not is_over:
+        action = actions[step] if step < len(actions) else 0
+        observation, reward, terminated, truncated, info = env.step(action)
+        observations.append(observation)
+        rewards.append(reward)
+        is_over, step = terminated or truncated, step + 1
+    assert terminated == info["race_finished"] != truncated
+    return observations, rewards, info
+
+
+def settings_with(repository_root: Path, overrides: dict) -> Settings:
+    return load_settings(repository_root / "config_files" / "config.py", [f"{k}={v!r}" for k, v in overrides.items()])
+
+
+@pytest.mark.filterwarnings("ignore:.*Box observation space.*infinity")
+@pytest.mark.parametrize("has_image", [False, True])
+@pytest.mark.parametrize("transport", [{}, SOCKET], ids=["in process", "socket"])
+def test_it_keeps_gymnasiums_rules(make_env: MakeEnv, image: dict, transport: dict, has_image: bool) -> None:
+    overrides = transport | (image if has_image else {})
+    check_env(make_env("straight", "lane", overrides=overrides), skip_render_check=True)
+
+
+@pytest.mark.filterwarnings("ignore:.*Box observation space.*infinity")
+def test_it_keeps_gymnasiums_rules_of_rendering_and_closing(tracks: dict[str, str]) -> None:
+    with contextlib.closing(gymnasium.make(RACE_ID, maps=tracks["lane"], render_mode="rgb_array")) as env:
+        check_env(env.unwrapped)
+
+
+@pytest.mark.parametrize("overrides", [OPTIONAL_REWARDS, OPTIONAL_REWARDS | SOCKET], ids=["in process", "socket"])
+def test_a_race_is_the_trainers_race(
+    make_env: MakeEnv, tracks: dict[str, str], wandering: list[int], repository_root: Path, overrides: dict
+) -> None:
+    observations, rewards, info = play(make_env("straight", overrides=overrides, normalize=False), wandering)
+
+    settings = settings_with(repository_root, OPTIONAL_REWARDS)
+    games = InProcessGames(1, settings.game, settings.observation, repository_root / "maps")
+    upcoming = iter(wandering + [0] * 1000)
+    no_values = np.zeros(len(settings.game.inputs), dtype=np.float32)
+    entry = map_entries(settings, repository_root / "maps", [tracks["straight"]])[0]
+    race, stats = games.rollout(entry, lambda frame, floats: PolicyDecision(next(upcoming), True, no_values))
+    expected = race_rewards(
+        race["state_float"],
+        race["meters_advanced_along_centerline"],
+        race["race_time"],
+        places=games.layout,
+        settings=settings.reward,
+        engineered=EngineeredRewards.at_frame(settings.reward, 0),
+        ms_per_action=settings.game.ms_per_action,
+        car=race["car_gear_and_wheels"],
+    )
+    assert race["race_time"] % settings.game.ms_per_action != 0, "else the socket's game asks once more at the finish"
+    np.testing.assert_allclose(rewards, expected, rtol=1e-5)
+    np.testing.assert_array_equal(np.stack(observations[:-1]), race["state_float"])
+    np.testing.assert_array_equal(observations[-1], observations[-2])
+    assert info["race_time_ms"] == stats["race_time_ms"] == race["race_time"]
+    assert info["map"] == "straight"
+
+
+def test_floats_are_normalized_unless_asked_otherwise(make_env: MakeEnv, repository_root: Path) -> None:
+    raw, _ = make_env("straight", normalize=False).reset()
+    normalized, _ = make_env("straight").reset()
+    layout = ObservationLayout.from_settings(settings_with(repository_root, {}).observation)
+    np.testing.assert_allclose(normalized, (raw - layout.mean) / layout.std, rtol=1e-6)
+    assert normalized.dtype == raw.dtype == np.float32
+
+
+@pytest.mark.parametrize("transport", [{}, SOCKET], ids=["in process", "socket"])
+def test_an_image_holds_the_last_frames(make_env: MakeEnv, image: dict, transport: dict) -> None:
+    env = make_env("straight", overrides=image | transport)
+    first = env.reset()[0]["image"]
+    assert first.shape == (3, 30, 40)
+    assert (first == first[:1]).all(), "at the start, the first frame stands in for those before it"
+    images = [env.step(0)[0]["image"] for _ in range(30)]
+    assert (images[-1][:-1] == images[-2][1:]).all()
+    assert (images[-1] != images[-20]).any()
+
+
+def test_a_race_that_is_cut_off_is_truncated(make_env: MakeEnv) -> None:
+    _, rewards, info = play(make_env("straight", overrides={"cutoff_no_progress_within_ms": 1500}), [COAST] * 100)
+    assert (info["race_finished"], info["cutoff_reason"]) == (False, "no_progress")
+    assert len(rewards) == 1500 // 50
+    assert rewards[-1] == 0
+
+
+def test_maps_are_drawn_by_the_seed_or_chosen(make_env: MakeEnv) -> None:
+    env = make_env("straight", "lane")
+    drawn = [[env.reset(seed=seed)[1]["map"]] + [env.reset()[1]["map"] for _ in range(20)] for seed in (7, 7, 8)]
+    assert drawn[0] == drawn[1] != drawn[2]
+    assert set(drawn[0]) == {"straight", "lane"}
+    assert [env.reset(options={"map": "lane"})[1]["map"] for _ in range(5)] == ["lane"] * 5
+    with pytest.raises(UserError, match="the maps of this environment are straight, lane"):
+        env.reset(options={"map": "elsewhere"})
+
+
+def test_without_maps_it_drives_those_of_the_map_cycle(make_env: MakeEnv) -> None:
+    assert make_env().reset()[1]["map"] == "valley"
+
+
+def test_generated_tracks_go_with_the_environment(make_env: MakeEnv) -> None:
+    env = make_env("generated:0.2:7-9")
+    env.reset()
+    tracks_folder = Path(env._tracks_folder)
+    assert len(list(tracks_folder.glob("*.toml"))) == 3
+    env.close()
+    assert not tracks_folder.exists()
+
+
+def test_a_lost_game_ends_the_race_and_the_next_one_has_another_game(make_env: MakeEnv) -> None:
+    env = make_env("straight", overrides=SOCKET)
+    env.reset()
+    for _ in range(5):
+        seen = env.step(0)[0]
+    env._game._manager._launcher.kill()
+    observation, reward, terminated, truncated, info = env.step(0)
+    np.testing.assert_array_equal(observation, seen)
+    assert (reward, terminated, truncated) == (0.0, False, True)
+    assert (info["race_finished"], info["cutoff_reason"]) == (False, "game_lost")
+    with pytest.raises(ResetNeeded):
+        env.step(0)
+    assert play(env, [])[2]["race_finished"]
+    assert env._game._manager.game_starts == 2
+
+
+def test_a_step_needs_a_race(make_env: MakeEnv) -> None:
+    env = make_env("straight")
+    with pytest.raises(ResetNeeded, match="call reset first"):
+        env.step(0)
+    play(env, [])
+    with pytest.raises(ResetNeeded, match="call reset first"):
+        env.step(0)
+
+
+@pytest.mark.parametrize("action", [-1, 12, 0.0, True, [0], "0"])
+def test_an_action_that_there_is_not_is_refused(make_env: MakeEnv, action) -> None:
+    env = make_env("straight")
+    env.reset()
+    with pytest.raises(UserError, match=r"an action is one whole number, 0 to 11") as refused:
+        env.step(action)
+    assert f"step({action!r})" in str(refused.value)
+
+
+@pytest.mark.parametrize("action", [np.int8(4), np.uint64(4), np.array(4), 4])
+def test_an_action_may_be_any_whole_number(make_env: MakeEnv, action) -> None:
+    env = make_env("straight")
+    env.reset()
+    env.step(action)
+
+
+def test_gymnasium_makes_it_by_its_name(tracks: dict[str, str]) -> None:
+    with contextlib.closing(gymnasium.make(RACE_ID, maps=tracks["lane"])) as env:
+        observation, info = env.reset(seed=1)
+        assert env.observation_space.contains(observation)
+        assert info["map"] == "lane"
+        assert env.action_space.n == 12
+
+
+def test_metres_are_those_of_the_race(make_env: MakeEnv) -> None:
+    env = make_env()
+    _, info = env.reset()
+    assert info["meters"] == 0.0
+    for _ in range(10):
+        info = env.step(0)[-1]
+    assert 0.0 < info["meters"] < 5.0
+
+
+def test_both_transports_say_the_same(make_env: MakeEnv, wandering: list[int]) -> None:
+    said = []
+    for transport in ({}, SOCKET):
+        env = make_env("straight", overrides=transport)
+        said.append([env.reset(), *map(env.step, wandering[:30])])
+    assert data_equivalence(*said, exact=True)
+    start, info = said[0][0][-1], said[0][-1][-1]
+    assert info["position_m"].dtype == info["speed_m_s"].dtype == np.float32
+    assert info["position_m"][2] - start["position_m"][2] == pytest.approx(info["meters"], abs=0.1)
+    assert 3.0 < info["speed_m_s"] < 30.0
+
+
+def test_at_a_races_end_the_car_is_where_it_was_seen_last(make_env: MakeEnv) -> None:
+    env = make_env("straight", overrides={"cutoff_no_progress_within_ms": 1000})
+    env.reset()
+    steps = [env.step(0) for _ in range(10)]
+    while not steps[-1][3]:
+        steps.append(env.step(BRAKE))
+    assert steps[-1][-1]["cutoff_reason"] == "no_progress"
+    assert (steps[-1][-1]["position_m"] == steps[-2][-1]["position_m"]).all()
+
+
+def test_its_settings_layout_and_maps_are_public(make_env: MakeEnv) -> None:
+    env = make_env("lane", "straight", normalize=False)
+    assert env.map_names == ("lane", "straight")
+    assert env.settings.game.ms_per_action == 50
+    observation, _ = env.reset()
+    assert observation[env.layout["previous_actions"]].tolist() == [1, 0, 0, 0] * 5, "forward"
+
+
+def test_a_reset_that_fails_ends_the_race_before(make_env: MakeEnv, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.toml"
+    broken.write_text('name = "broken"\nline = "absent.npy"\n')
+    env = make_env("straight", str(broken))
+    for name, told in (("elsewhere", "the maps of this environment are"), ("broken", "absent.npy")):
+        env.reset(options={"map": "straight"})
+        with pytest.raises(UserError, match=told):
+            env.reset(options={"map": name})
+        with pytest.raises(ResetNeeded):
+            env.step(0)
+
+
+def test_an_unknown_option_of_a_reset_is_refused(make_env: MakeEnv) -> None:
+    env = make_env("straight")
+    with pytest.raises(UserError, match=r"'track': \.\.\.\}\): the options of this environment are map"):
+        env.reset(options={"track": "straight"})
+
+
+def test_a_closed_environment_says_so(make_env: MakeEnv) -> None:
+    env = make_env("straight", render_mode="rgb_array")
+    env.reset()
+    env.close()
+    for use in (env.reset, env.render, lambda: env.step(0)):
+        with pytest.raises(ClosedEnvironmentError, match="make another one"):
+            use()
+    env.close()
+
+
+def test_scheduled_rewards_follow_the_actions_of_the_environment(make_env: MakeEnv) -> None:
+    schedule = {"engineered_kamikaze_reward_schedule": ((0, 0.0), (10, 1.0))}  # full throttle earns it every time
+    plain, scheduled = make_env("straight"), make_env("straight", overrides=schedule)
+    for n_before in (0, 1000):
+        without, rewards = play(plain, [])[1], play(scheduled, [])[1]
+        expected = np.minimum((n_before + np.arange(1, len(without))) / 10, 1.0)
+        np.testing.assert_allclose(np.subtract(rewards, without)[:-1], expected, atol=1e-5)
+
+
+def test_metres_at_the_end_are_those_made_since_the_race_began(make_env: MakeEnv) -> None:
+    assert play(make_env("straight"), [])[2]["meters"] == pytest.approx(59.75, abs=0.3)
+    standing = make_env("straight", overrides={"cutoff_no_progress_within_ms": 500})
+    assert 0.0 <= play(standing, [COAST] * 100)[2]["meters"] < 0.5

@@ -1,0 +1,253 @@
+"""`RaceVectorEnv`: against as many single environments, and what it is asked and told."""
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.error import ClosedEnvironmentError, ResetNeeded
+from gymnasium.vector import AutoresetMode
+
+from trackmania_rl.errors import UserError
+from trackmania_rl.games.envs import RACE_ID, RaceVectorEnv, make_race_env, make_race_vector_env
+
+COAST = 3
+ENDS_AFTER_TEN_ACTIONS = {"cutoff_no_progress_within_ms": 500}
+
+MakeEnvs = Callable[..., RaceVectorEnv]
+
+
+@pytest.mark.parametrize("has_image", [False, True])
+def test_every_game_goes_as_a_single_environment_does(tracks: dict[str, str], image: dict, has_image: bool) -> None:
+    """Over several races of each game; the first game's car stands still, so that its races are cut off."""
+    n_games, n_steps = 3, 250
+    overrides = {"cutoff_no_progress_within_ms": 2000} | (image if has_image else {})
+    actions = np.random.default_rng(1).choice([0, 0, 0, 1, 2, 4, 5], (n_steps, n_games))
+    actions[:, 0] = 3
+    with contextlib.ExitStack() as opened:
+        open_ = opened.enter_context
+        many = open_(contextlib.closing(make_race_vector_env(n_games, tracks["straight"], overrides=overrides)))
+        singles = [
+            open_(contextlib.closing(make_race_env(tracks["straight"], overrides=overrides))) for _ in range(n_games)
+        ]
+        seen, infos = many.reset(seed=0)
+        assert many.observation_space.contains(seen)
+        _assert_same(seen, [single.reset()[0] for single in singles])
+        has_ended, n_ends = [False] * n_games, {True: 0, False: 0}
+        for chosen in actions:
+            seen, rewards, terminated, truncated, infos = many.step(chosen)
+            steps = [
+                (*single.reset(), 0.0, False, False) if ended else _in_order(single.step(action))
+                for single, action, ended in zip(singles, chosen, has_ended, strict=True)
+            ]
+            expected, single_infos, *others = zip(*steps, strict=True)
+            _assert_same(seen, expected)
+            for values, of_singles in zip((rewards, terminated, truncated), others, strict=True):
+                np.testing.assert_allclose(values, of_singles, rtol=1e-5)
+            has_ended = list(np.logical_or(terminated, truncated))
+            for game, info in enumerate(single_infos):
+                for name, value in info.items():
+                    assert infos[f"_{name}"][game]
+                    np.testing.assert_array_equal(infos[name][game], value)
+                if has_ended[game]:
+                    n_ends[info["race_finished"]] += 1
+        assert min(n_ends.values()) >= 3
+
+
+def _in_order(step):
+    observation, reward, terminated, truncated, info = step
+    return observation, info, reward, terminated, truncated
+
+
+def _assert_same(seen, of_singles) -> None:
+    if isinstance(seen, dict):
+        for name, values in seen.items():
+            np.testing.assert_array_equal(values, np.stack([one[name] for one in of_singles]))
+    else:
+        np.testing.assert_array_equal(seen, np.stack(of_singles))
+
+
+def test_a_seed_gives_the_same_maps_again(tracks: dict[str, str]) -> None:
+    with contextlib.closing(make_race_vector_env(9, list(tracks.values()))) as env:
+        first = env.reset(seed=[4] * 9)[0]
+        assert len(np.unique(first, axis=0)) == 2, "both tracks, whose finishes are not as far away"
+        np.testing.assert_array_equal(env.reset(seed=4)[0], first)
+        chosen = env.reset(options={"map": "lane"})[0]
+        assert len(np.unique(chosen, axis=0)) == 1
+
+
+def test_gymnasium_makes_it_by_its_name(tracks: dict[str, str]) -> None:
+    with contextlib.closing(gymnasium.make_vec(RACE_ID, num_envs=5, maps=tracks["lane"])) as env:
+        env.reset(seed=0)
+        observations, rewards, *_ = env.step(env.action_space.sample())
+        assert env.observation_space.contains(observations)
+        assert observations.shape == (5, 184)
+        assert rewards.shape == (5,)
+
+
+def test_games_behind_sockets_are_not_stepped_together(tracks: dict[str, str]) -> None:
+    with pytest.raises(UserError, match="game_transport"):
+        make_race_vector_env(2, tracks["lane"], overrides={"game_transport": "socket"})
+
+
+def test_tracks_folder_goes_with_the_environment(make_envs: MakeEnvs) -> None:
+    envs = make_envs(2, "generated:0.2:7-8")
+    tracks_folder = Path(envs._tracks_folder)
+    assert len(list(tracks_folder.glob("*.toml"))) == 2
+    envs.close()
+    assert not tracks_folder.exists()
+
+
+def test_its_settings_layout_and_maps_are_public(make_envs: MakeEnvs) -> None:
+    envs = make_envs(2, "lane", "straight")
+    assert envs.map_names == ("lane", "straight")
+    assert envs.settings.game.ms_per_action == 50
+    assert envs.layout.float_input_dim == 184
+
+
+def test_infos_say_each_games_map(make_envs: MakeEnvs) -> None:
+    envs = make_envs(9, "straight", "lane")
+    for seed in range(3):
+        names = envs.reset(seed=seed)[1]["map"]
+        assert set(names) == {"straight", "lane"}
+        assert names.dtype == object
+    chosen = envs.reset(options={"map": "lane"})[1]
+    assert set(chosen["map"]) == {"lane"}
+    assert chosen["_map"].all()
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.DISABLED, "DISABLED", "Disabled"])
+def test_a_race_that_ended_waits_for_its_reset_where_nothing_else_begins_the_next(
+    make_envs: MakeEnvs, mode: AutoresetMode | str
+) -> None:
+    envs = make_envs(3, "straight", "lane", overrides=ENDS_AFTER_TEN_ACTIONS, autoreset_mode=mode)
+    assert envs.autoreset_mode is envs.metadata["autoreset_mode"] is AutoresetMode.DISABLED
+    start = envs.reset(options={"map": "lane"})[0]
+    first_only = np.array([True, False, False])
+    for _ in range(4):
+        envs.step([0, 0, 0])
+    observations, infos = envs.reset(options={"reset_mask": first_only, "map": "straight"})
+    assert list(infos["map"]) == ["straight", "lane", "lane"]
+    assert infos["race_time_ms"].tolist() == [0, 200, 200]
+    for _ in range(6):
+        observations, _, terminated, truncated, _ = envs.step([0, 0, 0])
+    assert truncated.tolist() == [False, True, True]
+    with pytest.raises(ResetNeeded, match=r"games \[1, 2\] have ended: call reset\(options="):
+        envs.step([0, 0, 0])
+    seen, infos = envs.reset(options={"reset_mask": terminated | truncated, "map": "lane"})
+    np.testing.assert_array_equal(seen[0], observations[0])
+    np.testing.assert_array_equal(seen[1:], start[1:])
+    assert infos["race_time_ms"].tolist() == [300, 0, 0]
+    assert list(infos["map"]) == ["straight", "lane", "lane"]
+    assert not envs.step([0, 0, 0])[3].any()
+
+
+@pytest.mark.parametrize("mode", ["NextStep", "NEXT_STEP", AutoresetMode.NEXT_STEP])
+def test_a_reset_of_some_games_leaves_the_others_alone(make_envs: MakeEnvs, mode: AutoresetMode | str) -> None:
+    envs = make_envs(2, "straight", autoreset_mode=mode)
+    envs.reset()
+    envs.step([0, 0])
+    _, infos = envs.reset(options={"reset_mask": np.array([False, True])})
+    assert infos["race_time_ms"].tolist() == [50, 0]
+
+
+def test_there_is_no_reset_within_the_step_that_ends_a_race(make_envs: MakeEnvs) -> None:
+    with pytest.raises(UserError, match="choose one of NEXT_STEP, DISABLED"):
+        make_envs(2, "straight", autoreset_mode=AutoresetMode.SAME_STEP)
+
+
+@pytest.mark.parametrize("mask", [[True], [1, 0], [False, False], np.ones((2, 1), dtype=bool)])
+def test_a_mask_that_is_none_is_refused(make_envs: MakeEnvs, mask) -> None:
+    envs = make_envs(2, "straight")
+    with pytest.raises(UserError, match=r"a mask is an array of bool with the shape \(2,\)"):
+        envs.reset(options={"reset_mask": mask})
+
+
+def test_an_unknown_option_of_a_reset_is_refused(make_envs: MakeEnvs) -> None:
+    with pytest.raises(UserError, match="the options of this environment are map, reset_mask"):
+        make_envs(2, "straight").reset(options={"mask": None})
+
+
+def test_a_step_needs_races_in_all_games(make_envs: MakeEnvs) -> None:
+    envs = make_envs(2, "straight")
+    with pytest.raises(ResetNeeded, match="call reset first"):
+        envs.step([0, 0])
+    with pytest.raises(ResetNeeded, match=r"games \[0\] have no race"):
+        envs.reset(options={"reset_mask": np.array([False, True])})
+
+
+def test_a_reset_that_fails_ends_the_races_before(make_envs: MakeEnvs) -> None:
+    envs = make_envs(2, "straight")
+    envs.reset()
+    with pytest.raises(UserError, match="the maps of this environment are straight"):
+        envs.reset(options={"map": "elsewhere"})
+    with pytest.raises(ResetNeeded):
+        envs.step([0, 0])
+
+
+@pytest.mark.parametrize("actions", [[0, 12], [-1, 0], [0], [[0, 0]], 0, [0.0, 1.0], [True, False], ["0", "1"]])
+def test_actions_that_there_are_not_are_refused(make_envs: MakeEnvs, actions) -> None:
+    envs = make_envs(2, "straight")
+    envs.reset()
+    with pytest.raises(UserError, match=r"whole numbers with the shape \(2,\), 0 to 11") as refused:
+        envs.step(actions)
+    assert f"step({actions!r})" in str(refused.value)
+
+
+@pytest.mark.parametrize("actions", [[4, COAST], (4, COAST), np.array([4, COAST], dtype=np.uint8)])
+def test_actions_may_be_whole_numbers_of_any_kind(make_envs: MakeEnvs, actions) -> None:
+    envs, others = (make_envs(2, "straight") for _ in range(2))
+    envs.reset()
+    others.reset()
+    expected = others.step(np.array([4, COAST]))[0]
+    np.testing.assert_array_equal(envs.step(actions)[0], expected)
+
+
+def test_closed_environments_say_so(make_envs: MakeEnvs) -> None:
+    envs = make_envs(2, "straight")
+    envs.reset()
+    envs.close()
+    for use in (envs.reset, lambda: envs.step([0, 0])):
+        with pytest.raises(ClosedEnvironmentError, match="make another one"):
+            use()
+
+
+def test_what_was_shown_stays_as_it_was(tracks: dict[str, str], image: dict) -> None:
+    env = make_race_vector_env(2, tracks["straight"], overrides=image, normalize=False)
+    with contextlib.closing(env):
+        first, infos = env.reset(seed=0)
+        kept = {name: values.copy() for name, values in first.items()}
+        for _ in range(20):
+            later = env.step(np.zeros(2, dtype=np.int64))[0]
+        for name, values in kept.items():
+            np.testing.assert_array_equal(first[name], values)
+            assert (later[name] != values).any()
+        assert infos["race_time_ms"].tolist() == [0, 0]
+
+
+def test_after_a_reset_every_game_is_driven_at_once(tracks: dict[str, str]) -> None:
+    env = make_race_vector_env(2, tracks["straight"], overrides=ENDS_AFTER_TEN_ACTIONS)
+    with contextlib.closing(env):
+        env.reset(seed=0)
+        for _ in range(10):
+            truncated = env.step(np.full(2, COAST))[3]
+        assert truncated.all()
+        env.reset()
+        assert env.step(np.zeros(2, dtype=np.int64))[-1]["race_time_ms"].tolist() == [50, 50]
+
+
+def test_scheduled_rewards_count_the_actions_of_all_games(tracks: dict[str, str]) -> None:
+    schedule = {"engineered_kamikaze_reward_schedule": ((0, 0.0), (10, 1.0))}  # full throttle earns it every time
+    forward = np.zeros(2, dtype=np.int64)
+    with contextlib.ExitStack() as opened:
+        plain, scheduled = (
+            opened.enter_context(contextlib.closing(make_race_vector_env(2, tracks["straight"], overrides=overrides)))
+            for overrides in ({}, schedule)
+        )
+        plain.reset(seed=0)
+        scheduled.reset(seed=0)
+        for n_steps in range(1, 9):
+            gained = scheduled.step(forward)[1] - plain.step(forward)[1]
+            np.testing.assert_allclose(gained, min(2 * n_steps / 10, 1.0), atol=1e-6)

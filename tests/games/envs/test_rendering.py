@@ -1,0 +1,108 @@
+"""What `RaceEnv.render` shows."""
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+
+import cv2
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.error import ResetNeeded
+from gymnasium.utils.env_checker import data_equivalence
+
+from trackmania_rl.errors import UserError
+from trackmania_rl.games.envs import RACE_ID, RaceEnv
+from trackmania_rl.simulator.picture.renderer import Renderer
+from trackmania_rl.simulator.tracks.track_file import load_track
+
+SOCKET = {"game_transport": "socket"}
+
+MakeEnv = Callable[..., RaceEnv]
+
+
+def test_a_game_in_this_process_draws_the_view_from_behind_the_car(make_env: MakeEnv, tracks: dict[str, str]) -> None:
+    env = make_env("straight", render_mode="rgb_array")
+    env.reset()
+    first = env.render()
+    for _ in range(20):
+        env.step(0)
+    shown = env.render()
+    assert shown.shape == first.shape == (240, 320, 3)
+    assert shown.dtype == np.uint8
+    assert (shown != first).any()
+    car = env._game._games._races.cars[0]
+    drawn = Renderer(load_track(Path(tracks["straight"]))).render(
+        car["position_m"], car["rotation"], car["ribbon_index"], 320, 240
+    )
+    np.testing.assert_array_equal(shown, cv2.cvtColor(drawn, cv2.COLOR_BGRA2RGB))
+    assert env.metadata["render_fps"] == 20
+
+
+@pytest.mark.parametrize("has_image", [False, True])
+def test_who_watches_changes_nothing(make_env: MakeEnv, image: dict, wandering: list[int], has_image: bool) -> None:
+    overrides = image if has_image else {}
+    watched, unwatched = (make_env("straight", overrides=overrides, render_mode=mode) for mode in ("rgb_array", None))
+    assert data_equivalence(watched.reset(), unwatched.reset(), exact=True)
+    for action in wandering[:12]:
+        watched.render()
+        assert data_equivalence(watched.step(action), unwatched.step(action), exact=True)
+
+
+def test_a_race_that_is_over_is_still_shown(make_env: MakeEnv) -> None:
+    env = make_env("straight", overrides={"cutoff_no_progress_within_ms": 500}, render_mode="rgb_array")
+    env.reset()
+    while not env.step(0)[3]:
+        pass
+    assert env.render().shape == (240, 320, 3)
+
+
+def test_nothing_is_prepared_for_drawing_before_something_is_drawn(make_env: MakeEnv) -> None:
+    env = make_env("straight", render_mode="rgb_array")
+    env.reset()
+    env.step(0)
+    track = env._game._games._maps[0].track
+    assert "renderer" not in vars(track)
+    env.render()
+    assert "renderer" in vars(track)
+
+
+def test_a_game_behind_a_socket_shows_the_newest_frame_of_its_image(make_env: MakeEnv, image: dict) -> None:
+    env = make_env("straight", overrides=image | SOCKET, render_mode="rgb_array")
+    env.reset()
+    seen = env.step(0)[0]["image"]
+    shown = env.render()
+    assert shown.shape == (30, 40, 3)
+    assert (shown == seen[-1][..., np.newaxis]).all()
+
+
+def test_a_game_behind_a_socket_without_an_image_says_how_to_get_one(make_env: MakeEnv) -> None:
+    env = make_env("straight", overrides=SOCKET, render_mode="rgb_array")
+    env.reset()
+    env.step(0)
+    with pytest.raises(UserError, match="image_width_px"):
+        env.render()
+
+
+def test_there_is_nothing_to_show_before_the_first_race(make_env: MakeEnv) -> None:
+    with pytest.raises(ResetNeeded, match="call reset first"):
+        make_env("straight", render_mode="rgb_array").render()
+
+
+def test_without_a_render_mode_nothing_is_shown(make_env: MakeEnv) -> None:
+    env = make_env("straight")
+    env.reset()
+    assert env.render() is None
+
+
+def test_an_unknown_way_to_render_is_refused(make_env: MakeEnv) -> None:
+    with pytest.raises(UserError, match="choose one of rgb_array"):
+        make_env("straight", render_mode="human")
+
+
+def test_gymnasium_knows_the_render_modes_and_collects_pictures(tracks: dict[str, str]) -> None:
+    with contextlib.closing(gymnasium.make(RACE_ID, maps=tracks["lane"], render_mode="rgb_array_list")) as env:
+        env.reset()
+        for _ in range(3):
+            env.step(0)
+        assert [picture.shape for picture in env.render()] == [(240, 320, 3)] * 4

@@ -1,0 +1,298 @@
+"""Games in this process against the same games through a socket: the same actions give the same bytes."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from trackmania_rl.games.in_process import InProcessGames, _Clock
+from trackmania_rl.race.policy import BatchDecision, PolicyDecision
+from trackmania_rl.settings import MapEntry, Settings
+from trackmania_rl.simulator.physics.scripted_driver import drive
+from trackmania_rl.simulator.tracks.track_file import load_track
+from trackmania_rl.tmi_interaction.saved_states import SavedState, SavedStates, StatesOfRace
+
+FORWARD, COAST = 0, 3
+N_ACTIONS = 12
+
+Rollout = tuple[dict[str, Any], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class PlannedRace:
+    """A race whose every decision is known beforehand: these actions, then forward."""
+
+    map_name: str
+    actions: Sequence[int]
+    seed: int = 0
+
+    def decision(self, index: int) -> PolicyDecision:
+        action = self.actions[index] if index < len(self.actions) else FORWARD
+        q_values = np.random.default_rng((self.seed, index)).standard_normal(N_ACTIONS, dtype=np.float32)
+        return PolicyDecision(action, index % 3 == 0, q_values)
+
+
+def wandering(seed: int, n_actions: int = 200) -> PlannedRace:
+    """Mostly forward, so that the car arrives, with some of everything."""
+    return PlannedRace("straight", np.random.default_rng(seed).choice([0, 0, 0, 0, 1, 2, 3, 4, 5], n_actions), seed)
+
+
+@pytest.fixture(scope="module")
+def three_laps(maps_folder: Path, make_settings: Callable[..., Settings]) -> PlannedRace:
+    """The scripted driver's race on the ring."""
+    action_of_keys = {
+        (keys.accelerate, keys.brake, keys.left, keys.right): action
+        for action, keys in enumerate(make_settings(False).game.inputs)
+    }
+    report = drive(load_track(maps_folder / "ring.toml"))
+    return PlannedRace("ring", [action_of_keys[tuple(keys)] for keys in report.keys.tolist()])
+
+
+def play_in_process(games: InProcessGames, entry_of: Callable[[str], MapEntry], plans: Sequence[PlannedRace]):
+    """Play all races at the same time, one in each game."""
+    for game, plan in enumerate(plans):
+        games.begin(game, entry_of(plan.map_name))
+    rollouts: dict[int, Rollout] = {}
+    index = 0
+    while len(rollouts) < len(plans):
+        going_on = np.array([game for game in range(len(plans)) if game not in rollouts])
+        decisions = [plans[game].decision(index) for game in going_on]
+        batch = BatchDecision(
+            np.array([d.action for d in decisions]),
+            np.array([d.is_greedy for d in decisions]),
+            np.stack([d.q_values for d in decisions]),
+        )
+        frames, floats = games.observations(going_on)
+        assert frames.shape[:2] == (len(going_on), 1)
+        assert len(floats) == len(going_on)
+        for game, end in games.step(going_on, batch).items():
+            rollouts[game] = games.results(game, end)
+        index += 1
+    return [rollouts[game] for game in range(len(plans))]
+
+
+def play_through_socket(manager, entry_of: Callable[[str], MapEntry], plans: Sequence[PlannedRace]):
+    """Play the races one after the other."""
+    rollouts = []
+    for plan in plans:
+        decisions = map(plan.decision, range(100_000))
+        rollouts.append(manager.rollout(entry_of(plan.map_name), lambda frame, floats, d=decisions: next(d)))
+    return rollouts
+
+
+def assert_same(ours: Rollout, theirs: Rollout) -> None:
+    results, expected = ours[0], theirs[0]
+    assert results.keys() == expected.keys()
+    for name, value in expected.items():
+        if isinstance(value, np.ndarray):
+            assert results[name].dtype == value.dtype, name
+            assert results[name].shape == value.shape, name
+            np.testing.assert_array_equal(results[name], value, err_msg=name)
+        else:
+            assert results[name] == value, name
+    assert ours[1].keys() == theirs[1].keys()
+    for name in ours[1].keys() - {"timings_ms", "mean_speed_m_s"}:
+        assert ours[1][name] == theirs[1][name], name
+    assert ours[1]["mean_speed_m_s"] == pytest.approx(theirs[1]["mean_speed_m_s"], rel=1e-12)
+
+
+@pytest.mark.parametrize("has_image", [False, True], ids=["floats", "image"])
+def test_the_same_bytes_as_through_the_socket(
+    has_image: bool, maps_folder: Path, make_settings, entry_of, open_socket_game, three_laps: PlannedRace
+) -> None:
+    settings = make_settings(has_image)
+    standing = PlannedRace("straight", [COAST] * 1000)
+    turning_back = PlannedRace("ring", [*three_laps.actions[:150], *[6] * 1000], seed=5)
+    many_gates = PlannedRace("gates", [])
+    plans = [wandering(1), three_laps, standing, wandering(2), turning_back, many_gates, *map(wandering, range(3, 9))]
+    with open_socket_game(settings) as manager:
+        expected = play_through_socket(manager, entry_of, plans)
+    games = InProcessGames(len(plans), settings.game, settings.observation, maps_folder)
+    for _ in range(2):  # the second time in games that have had a race before
+        for ours, theirs in zip(play_in_process(games, entry_of, plans), expected, strict=True):
+            assert_same(ours, theirs)
+    reasons = {stats["cutoff_reason"] for _, stats in expected}
+    assert reasons == {None, "no_progress"}
+    assert [len(expected[index][1]["checkpoint_times_ms"]) for index in (1, 5)] == [9, 21]
+    finishes_ms = {results["race_time"] % 50 for results, _ in expected if "race_time" in results}
+    assert len(finishes_ms) >= 3, "finishes at several places between two decisions"
+
+
+def test_races_that_take_too_long_are_cut_off_alike(
+    maps_folder: Path, make_settings, entry_of, open_socket_game
+) -> None:
+    settings = make_settings(False, "cutoff_race_longer_than_ms=2600")
+    plans = [wandering(1), PlannedRace("straight", []), PlannedRace("ring", [])]
+    with open_socket_game(settings) as manager:
+        expected = play_through_socket(manager, entry_of, plans)
+    games = InProcessGames(len(plans), settings.game, settings.observation, maps_folder)
+    for ours, theirs in zip(play_in_process(games, entry_of, plans), expected, strict=True):
+        assert_same(ours, theirs)
+    assert expected[2][1]["cutoff_reason"] == "too_long"
+
+
+@pytest.mark.parametrize("longest_ms", range(3_000, 6_000, 150))
+def test_a_finish_and_a_cut_off_at_the_same_decision(
+    longest_ms: int, maps_folder: Path, make_settings, entry_of
+) -> None:
+    """Whatever the limit is, a race ends once: finished before it, or cut off at the first decision beyond it."""
+    settings = make_settings(False, f"cutoff_race_longer_than_ms={longest_ms}")
+    games = InProcessGames(1, settings.game, settings.observation, maps_folder)
+    [(results, stats)] = play_in_process(games, entry_of, [PlannedRace("straight", [])])
+    if stats["race_finished"]:
+        assert results["race_time"] <= longest_ms + settings.game.ms_per_action
+    else:
+        assert stats["race_time_ms"] == longest_ms + settings.game.ms_per_action
+    assert len(results["actions"]) * settings.game.ms_per_action >= stats["race_time_ms"] // 50 * 50
+
+
+def test_edited_settings_hold_from_the_next_race_on(maps_folder: Path, make_settings, entry_of) -> None:
+    patient = make_settings(False)
+    games = InProcessGames(2, patient.game, patient.observation, maps_folder)
+    games.begin(0, entry_of("straight"))
+    games.game = patient.game.model_copy(update={"cutoff_no_progress_within_ms": 500})
+    games.begin(1, entry_of("straight"))
+    standing = BatchDecision(np.full(2, COAST), np.ones(2, dtype=bool), np.zeros((2, N_ACTIONS), dtype=np.float32))
+    ends = {}
+    for _ in range(12):
+        ends |= games.step(np.array([game for game in (0, 1) if game not in ends]), _first(standing, 2 - len(ends)))
+    assert list(ends) == [1]
+    assert ends[1].race_time_ms == 500
+
+
+def _first(decision: BatchDecision, n: int) -> BatchDecision:
+    return BatchDecision(decision.actions[:n], decision.is_greedy[:n], decision.q_values[:n])
+
+
+def test_each_game_shows_the_last_frames_of_its_own_race(maps_folder, make_settings, entry_of):
+    settings = make_settings(True, "frames_per_state=3")
+    games = InProcessGames(3, settings.game, settings.observation, maps_folder)
+    for game in range(3):
+        games.begin(game, entry_of("straight"))
+    everyone, forward = np.arange(3), BatchDecision(np.zeros(3, int), np.ones(3, bool), np.zeros((3, N_ACTIONS)))
+    seen = []
+    for step in range(7):
+        if step == 4:
+            games.begin(1, entry_of("straight"))
+        images, _ = games.observations(everyone)
+        assert images.shape == (3, 3, 30, 40)
+        seen.append(images[:, -1])
+        for game in range(3):
+            start = 4 if game == 1 and step >= 4 else 0
+            expected = [seen[max(step - back, start)][game] for back in (2, 1, 0)]
+            np.testing.assert_array_equal(images[game], np.stack(expected))
+        games.step(everyone, forward)
+    assert not np.array_equal(seen[0], seen[3])
+
+
+class EveryState(SavedStates[Any]):
+    """Keeps all that a race leaves, in order."""
+
+    def __init__(self, spacing_m: float) -> None:
+        super().__init__(spacing_m, np.random.default_rng(0))
+        self.kept: list[SavedState[Any]] = []
+
+    def add(self, key: tuple[str, str], state: SavedState[Any]) -> None:
+        self.kept.append(state)
+
+    def race_from(self, state: SavedState[Any] | None) -> StatesOfRace[Any]:
+        return StatesOfRace(self, ("", ""), state)
+
+
+def drive_in_process(games: InProcessGames, entry: MapEntry, states: StatesOfRace[Any], plan: PlannedRace, first=0):
+    """One race in game 0, from a plan's decision `first` on."""
+    games.begin(0, entry, states)
+    end = None
+    while end is None:
+        decision = plan.decision(first)
+        batch = BatchDecision(
+            np.array([decision.action]), np.array([decision.is_greedy]), decision.q_values[np.newaxis]
+        )
+        end = games.step(np.array([0]), batch).get(0)
+        first += 1
+    results, stats = games.results(0, end)
+    return {k: v.copy() if isinstance(v, np.ndarray) else v for k, v in results.items()}, stats
+
+
+@pytest.mark.parametrize("has_image", [False, True], ids=["floats", "image"])
+def test_a_race_begun_at_a_saved_state_goes_on_as_the_race_it_is_from(
+    has_image: bool, maps_folder: Path, make_settings, entry_of, open_socket_game, three_laps: PlannedRace
+) -> None:
+    """In both kinds of games, and with the same bytes: states, rest of the race, and what it leaves in turn."""
+    settings = make_settings(has_image)
+    entry = entry_of("ring")
+    games = InProcessGames(2, settings.game, settings.observation, maps_folder)
+    ours, theirs = EveryState(37.0), EveryState(37.0)
+    full, full_stats = drive_in_process(games, entry, ours.race_from(None), three_laps)
+    assert full_stats["started_at_m"] == 0
+
+    def through_socket(manager, state: SavedState[bytes] | None, first: int) -> Rollout:
+        decisions = map(three_laps.decision, range(first, 100_000))
+        states = theirs.race_from(state)
+        return manager.rollout(entry, lambda frame, floats: next(decisions), states=states)
+
+    with open_socket_game(settings) as manager:
+        assert_same((full, full_stats), through_socket(manager, None, 0))
+    assert len(ours.kept) == len(theirs.kept) > 20
+    assert len({ours.place_of(state.meters) for state in ours.kept}) == len(ours.kept), "one for each place"
+    for state, expected in zip(ours.kept, theirs.kept, strict=True):
+        assert state[1:3] == expected[1:3]
+        np.testing.assert_array_equal(state.memory.previous_actions, expected.memory.previous_actions)
+        assert state.memory[:2] == expected.memory[:2]
+    n_full = len(ours.kept)
+    with open_socket_game(settings) as manager:  # a game that has not driven those races
+        for index in (0, n_full // 2, n_full - 1, 3):
+            state = ours.kept[index]
+            first = state.race_time_ms // settings.game.ms_per_action
+            rest, stats = drive_in_process(games, entry, ours.race_from(state), three_laps, first)
+            assert_same((rest, stats), through_socket(manager, theirs.kept[index], first))
+            assert stats["started_at_m"] > 0
+            assert stats["race_finished"]
+            assert stats["race_time_ms"] == full_stats["race_time_ms"] - state.race_time_ms
+            later_gates_ms = [ms - state.race_time_ms for ms in full_stats["checkpoint_times_ms"]]
+            assert stats["checkpoint_times_ms"] == [ms for ms in later_gates_ms if ms >= 0]
+            for name in ("state_float", "actions", "meters_advanced_along_centerline", "current_zone_idx", "frames"):
+                np.testing.assert_array_equal(rest[name], full[name][first:], err_msg=name)
+        standing = PlannedRace("ring", [COAST] * 100_000)  # cut-offs count from the race's beginning
+        stuck = drive_in_process(games, entry, ours.race_from(state), standing)
+        q_values = map(standing.decision, range(100_000))
+        expected = manager.rollout(entry, lambda frame, floats: next(q_values), states=theirs.race_from(theirs.kept[3]))
+        assert_same(stuck, expected)
+        assert stuck[1]["cutoff_reason"] == "no_progress"
+        assert_same(drive_in_process(games, entry, ours.race_from(None), three_laps), through_socket(manager, None, 0))
+    assert len(ours.kept) == len(theirs.kept) > n_full
+
+
+def test_a_saved_state_that_the_game_refuses_costs_a_game_and_no_more(
+    maps_folder: Path, make_settings, entry_of, open_socket_game
+) -> None:
+    """For example one of another track."""
+    settings = make_settings(False)
+    states = EveryState(5.0)
+    plan = PlannedRace("straight", [])
+    with open_socket_game(settings) as manager:
+        [(expected, _)] = play_through_socket(manager, entry_of, [plan])
+        manager.rollout(
+            entry_of("ring"), lambda frame, floats: PlannedRace("ring", []).decision(0), states=states.race_from(None)
+        )
+        decisions = map(plan.decision, range(100_000))
+        results, stats = manager.rollout(
+            entry_of("straight"),
+            lambda frame, floats: next(decisions),
+            states=states.race_from(states.kept[0]),
+        )
+        assert manager.game_starts == 2
+    assert stats["started_at_m"] == 0
+    np.testing.assert_array_equal(results["state_float"], expected["state_float"])
+
+
+def test_a_races_time_is_its_share_of_the_steps_since_it_began() -> None:
+    clock = _Clock()
+    clock.add(0.8, 0.4, 0.2, n_games=4)
+    begun = clock.copy()
+    clock.add(0.4, 0.2, 0.1, n_games=4)
+    timings, policy_s = clock.since(begun)
+    assert (timings.wait_game_s, timings.features_s, policy_s) == pytest.approx((0.1, 0.05, 0.025))

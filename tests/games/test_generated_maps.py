@@ -1,0 +1,92 @@
+"""Generated tracks in both kinds of games, and how many maps stay in memory."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from trackmania_rl.games import in_process as games_module
+from trackmania_rl.games.in_process import InProcessGames
+from trackmania_rl.race.policy import BatchDecision, PolicyDecision
+from trackmania_rl.settings import MapEntry
+from trackmania_rl.simulator.physics.scripted_driver import drive
+from trackmania_rl.simulator.tracks.track_file import load_track
+from trackmania_rl.simulator.tracks.track_generator import TrackRecipe
+from trackmania_rl.tmi_interaction import game_instance_manager
+from trackmania_rl.track.generated_maps import GeneratedMaps
+
+N_ACTIONS = 12
+
+
+@pytest.fixture
+def entries(tmp_path: Path) -> list[MapEntry]:
+    """Seven generated tracks under one name."""
+    entry = MapEntry(
+        map_name="made",
+        generator={"difficulty": 0.4, "first_seed": 0, "last_seed": 9},
+        is_explo=True,
+        fill_buffer=True,
+    )
+    maps = GeneratedMaps(tmp_path / "tracks", np.random.default_rng(1))
+    return [maps.concrete(entry, TrackRecipe(seed, 0.4)) for seed in range(7)]
+
+
+def decide(actions: list[int]) -> BatchDecision:
+    n = len(actions)
+    return BatchDecision(np.array(actions), np.ones(n, dtype=bool), np.zeros((n, N_ACTIONS), dtype=np.float32))
+
+
+def test_both_kinds_of_games_drive_generated_tracks_alike(
+    entries: list[MapEntry], maps_folder: Path, make_settings, open_socket_game, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(game_instance_manager, "MOST_MAPS_KEPT", 2)
+    settings = make_settings(False)
+    action_of_keys = {
+        (keys.accelerate, keys.brake, keys.left, keys.right): action for action, keys in enumerate(settings.game.inputs)
+    }
+    plans = [
+        [action_of_keys[tuple(keys)] for keys in drive(load_track(Path(entry.map_path))).keys.tolist()]
+        for entry in entries[:3]
+    ]
+    games = InProcessGames(3, settings.game, settings.observation, maps_folder)
+    for game, entry in enumerate(entries[:3]):
+        games.begin(game, entry)
+    ours = {}
+    for step in range(max(map(len, plans))):
+        going_on = [game for game in range(3) if game not in ours]
+        if not going_on:
+            break
+        ends = games.step(np.array(going_on), decide([plans[game][step] for game in going_on]))
+        ours |= {game: games.results(game, end) for game, end in ends.items()}
+    with open_socket_game(settings) as manager:
+        for game, plan in enumerate(plans):
+            actions = iter(plan)
+            zeros = np.zeros(N_ACTIONS, dtype=np.float32)
+            results, stats = manager.rollout(
+                entries[game], lambda frame, floats, a=actions, z=zeros: PolicyDecision(next(a), True, z)
+            )
+            assert stats["race_finished"]
+            assert ours[game][1]["checkpoint_times_ms"] == stats["checkpoint_times_ms"]
+            np.testing.assert_array_equal(ours[game][0]["state_float"], results["state_float"])
+        assert list(manager._maps) == entries[1:3]
+
+
+def test_maps_in_memory_are_bounded_and_one_in_use_never_gives_way(
+    entries: list[MapEntry], maps_folder: Path, make_settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(games_module, "SPARE_MAPS", 1)
+    settings = make_settings(False)
+    games = InProcessGames(2, settings.game, settings.observation, maps_folder)
+    alone = InProcessGames(1, settings.game, settings.observation, maps_folder)
+    games.begin(0, entries[0])
+    alone.begin(0, entries[0])
+    for entry in (*entries[1:], entries[1], *entries):  # game 1 sees all maps while game 0 stays on its own
+        games.begin(1, entry)
+        games.step(np.arange(2), decide([0, 0]))
+        alone.step(np.arange(1), decide([0]))
+        assert len(games._maps) <= 3
+        for ours, expected in zip(games.observations(np.array([0])), alone.observations(np.array([0])), strict=True):
+            np.testing.assert_array_equal(ours, expected)
+    assert games._maps[games._map_of_game[1]].track.ribbon.station_m[-1] == pytest.approx(
+        load_track(Path(entries[-1].map_path)).ribbon.station_m[-1]
+    )

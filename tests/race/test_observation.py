@@ -1,0 +1,297 @@
+"""The floats of the observation, against the reference's table and `tminterface.structs` as the oracle."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tminterface.structs import SimStateData
+
+from trackmania_rl.protocol.state_blob import STATE_HEAD_DTYPE, StateBlobError, StateView, new_state_blob
+from trackmania_rl.race.observation import FeatureBuilder, ObservationLayout
+from trackmania_rl.race.observation_kernel import CAR_COLUMNS
+from trackmania_rl.race.zones import VirtualCheckpoints
+from trackmania_rl.settings import Settings, SettingsError, load_settings
+
+# Rows of reference/observation.md: block, first index, last index.
+REFERENCE_ROWS = (
+    ("mini_race_time_actions", 0, 0),
+    ("previous_actions", 1, 20),
+    ("wheel_is_sliding", 21, 24),
+    ("wheel_has_ground_contact", 25, 28),
+    ("wheel_damper_absorb_m", 29, 32),
+    ("gearbox_state", 33, 33),
+    ("gear", 34, 34),
+    ("engine_rpm", 35, 35),
+    ("actions_since_gear_change", 36, 36),
+    ("wheel_ground_group", 37, 52),
+    ("angular_velocity_rad_s", 53, 55),
+    ("velocity_m_s", 56, 58),
+    ("world_up", 59, 61),
+    ("zone_centers_m", 62, 181),
+    ("distance_to_finish_m", 182, 182),
+    ("is_freewheeling", 183, 183),
+)
+ASPHALT, GRASS, DIRT, TURBO = range(4)
+
+
+@pytest.fixture(scope="module")
+def settings(repository_root: Path) -> Settings:
+    return load_settings(repository_root / "config_files" / "config_tmnf.py")
+
+
+@pytest.fixture(scope="module")
+def layout(settings: Settings) -> ObservationLayout:
+    return ObservationLayout.from_settings(settings.observation)
+
+
+@pytest.fixture(scope="module")
+def zones(settings: Settings) -> VirtualCheckpoints:
+    angle = np.arange(3000) * 0.5 / 200  # a wide left-hand helix
+    line = np.stack((200 * np.cos(angle), angle, 200 * np.sin(angle)), axis=1)
+    return VirtualCheckpoints.from_reference_line(line, settings.observation)
+
+
+@pytest.fixture
+def builder(layout: ObservationLayout, settings: Settings, zones: VirtualCheckpoints) -> FeatureBuilder:
+    made = FeatureBuilder(layout, settings.game.inputs, settings.game.action_forward_idx)
+    made.reset(zones)
+    return made
+
+
+def _random_blob(rng: np.random.Generator, zones: VirtualCheckpoints, **changes: object) -> bytes:
+    blob = new_state_blob(2, 2)
+    head = np.frombuffer(blob, STATE_HEAD_DTYPE, count=1)[0]
+    head["rotation"] = np.linalg.qr(rng.normal(size=(3, 3)))[0]
+    head["position_m"] = zones.centers_m[zones.first_zone_idx] + rng.normal(0, 5, 3)
+    head["velocity_m_s"] = rng.normal(0, 40, 3)
+    head["angular_velocity_rad_s"] = rng.normal(0, 1, 3)
+    head["gearbox_state"] = rng.integers(0, 3)
+    head["engine_gear"] = rng.integers(0, 6)
+    head["engine_actual_rpm"] = rng.uniform(0, 11_000)
+    head["is_freewheeling"] = rng.integers(0, 2)
+    wheels = head["wheels"]
+    wheels["is_sliding"] = rng.integers(0, 2, 4)
+    wheels["has_ground_contact"] = rng.integers(0, 2, 4)
+    wheels["damper_absorb_m"] = rng.uniform(0.005, 0.15, 4)
+    wheels["contact_material_id"] = rng.integers(0, 31, 4) + 0x30000  # only the low 16 bits count
+    head["has_any_lateral_contact"] = rng.integers(0, 2)
+    for name, value in changes.items():
+        head[name] = value
+    return bytes(blob)
+
+
+def _oracle(blob: bytes, zones: VirtualCheckpoints, zone: int) -> dict[str, np.ndarray]:
+    """Blocks that a single state tells, read through the game's own Python package."""
+    state = SimStateData(blob)
+    dyna, car = state.dyna.current_state, state.scene_mobil
+    wheels = [wheel.real_time_state for wheel in state.simulation_wheels]
+    to_car = np.array(dyna.rotation.to_numpy(), dtype=np.float64).T
+    groups = {0: 0, 1: 0, 16: 0, 18: 0, 19: 0, 2: 1, 20: 1, 5: 2, 6: 2, 8: 2, 17: 2, 7: 3, 26: 3}
+    one_hot = np.zeros((4, 4))
+    for i, wheel in enumerate(wheels):
+        material = wheel.contact_material_id & 0xFFFF
+        if material in groups:
+            one_hot[i, groups[material]] = 1
+    ahead = zones.centers_m[zone : zone + 20 * 40 : 20]
+    return {
+        "wheel_is_sliding": np.array([wheel.is_sliding for wheel in wheels]),
+        "wheel_has_ground_contact": np.array([wheel.has_ground_contact for wheel in wheels]),
+        "wheel_damper_absorb_m": np.array([wheel.damper_absorb for wheel in wheels]),
+        "gearbox_state": np.array([car.gearbox_state]),
+        "gear": np.array([car.engine.gear]),
+        "engine_rpm": np.array([car.engine.actual_rpm]),
+        "wheel_ground_group": one_hot.ravel(),
+        "angular_velocity_rad_s": to_car @ np.array(dyna.angular_speed),
+        "velocity_m_s": to_car @ np.array(dyna.linear_speed),
+        "world_up": to_car @ np.array([0, 1, 0]),
+        "zone_centers_m": ((ahead - np.array(dyna.position)) @ to_car.T).ravel(),
+        "is_freewheeling": np.array([car.is_freewheeling]),
+    }
+
+
+def test_the_full_size_layout_is_the_reference_table(layout: ObservationLayout) -> None:
+    assert layout.float_input_dim == 184
+    assert tuple((block.name, block.start, block.stop - 1) for block in layout.blocks) == REFERENCE_ROWS
+    assert layout["gear"] == slice(34, 35)
+    assert layout.index("gear") == 34
+    with pytest.raises(ValueError, match="120 floats"):
+        layout.index("zone_centers_m")
+
+
+def test_normalization_is_the_published_one(layout: ObservationLayout, shared_data: Path) -> None:
+    import json
+
+    published = json.loads((shared_data / "linesight_state_normalization.json").read_text())
+    np.testing.assert_array_equal(layout.mean, np.array(published["mean"], dtype=np.float32))
+    np.testing.assert_array_equal(layout.std, np.array(published["std"], dtype=np.float32))
+    assert layout.mean.dtype == layout.std.dtype == np.float32
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_features_agree_with_the_oracle(
+    layout: ObservationLayout, zones: VirtualCheckpoints, builder: FeatureBuilder, seed: int
+) -> None:
+    blob = _random_blob(np.random.default_rng(seed), zones)
+    features = builder.build(StateView(blob))
+    assert features.floats.shape == (184,)
+    assert features.floats.dtype == np.float32
+    assert features.floats[0] == 0
+    for name, expected in _oracle(blob, zones, features.zone_idx).items():
+        np.testing.assert_allclose(features.floats[layout[name]], expected, atol=2e-4, rtol=1e-5, err_msg=name)
+
+
+def test_zone_centers_begin_with_the_current_zone(
+    layout: ObservationLayout, zones: VirtualCheckpoints, builder: FeatureBuilder
+) -> None:
+    at = zones.first_zone_idx + 3
+    blob = _random_blob(np.random.default_rng(0), zones, rotation=np.eye(3), position_m=zones.centers_m[at])
+    features = builder.build(StateView(blob))
+    centers = features.floats[layout["zone_centers_m"]].reshape(40, 3)
+    assert features.zone_idx == at
+    np.testing.assert_allclose(centers[0], 0, atol=1e-4)
+    np.testing.assert_allclose(centers[1], zones.centers_m[at + 20] - zones.centers_m[at], atol=1e-4)
+
+
+def test_a_left_turn_is_a_positive_angular_velocity_about_up(
+    layout: ObservationLayout, zones: VirtualCheckpoints, builder: FeatureBuilder
+) -> None:
+    # Heading along world x: the car's forward axis z is world x, up stays up, left is then world -z.
+    heading_x = np.array([[0, 0, 1], [0, 1, 0], [-1, 0, 0]], dtype=np.float32)
+    blob = _random_blob(
+        np.random.default_rng(0),
+        zones,
+        rotation=heading_x,
+        velocity_m_s=(30, 1, -2),
+        angular_velocity_rad_s=(0, 0.5, 0),
+    )
+    floats = builder.build(StateView(blob)).floats
+    np.testing.assert_allclose(floats[layout["velocity_m_s"]], (2, 1, 30))
+    np.testing.assert_allclose(floats[layout["angular_velocity_rad_s"]], (0, 0.5, 0))
+    np.testing.assert_allclose(floats[layout["world_up"]], (0, 1, 0))
+
+
+def test_previous_actions_are_oldest_first_and_begin_with_forward(
+    layout: ObservationLayout, zones: VirtualCheckpoints, builder: FeatureBuilder
+) -> None:
+    state = StateView(_random_blob(np.random.default_rng(0), zones))
+    forward, brake_left, right = [1, 0, 0, 0], [0, 1, 1, 0], [0, 0, 0, 1]
+    assert builder.build(state).floats[layout["previous_actions"]].reshape(5, 4).tolist() == [forward] * 5
+    builder.record_action(7)
+    builder.record_action(5)
+    seen = builder.build(state).floats[layout["previous_actions"]].reshape(5, 4).tolist()
+    assert seen == [forward, forward, forward, brake_left, right]
+    builder.reset(zones)
+    assert builder.build(state).floats[layout["previous_actions"]].reshape(5, 4).tolist() == [forward] * 5
+
+
+def test_actions_since_gear_change(
+    layout: ObservationLayout, zones: VirtualCheckpoints, builder: FeatureBuilder
+) -> None:
+    rng = np.random.default_rng(0)
+    counted = [
+        float(builder.build(StateView(_random_blob(rng, zones, gearbox_state=state))).floats[36])
+        for state in (2, 2, 0, 1, 1, 1, 0, 0, 1)
+    ]
+    assert counted == [0, 1, 0, 1, 2, 3, 0, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("material", "group"),
+    [(0, ASPHALT), (16, ASPHALT), (20, GRASS), (6, DIRT), (17, DIRT), (26, TURBO), (3, None), (12, None), (30, None)],
+)
+def test_ground_groups(
+    layout: ObservationLayout, zones: VirtualCheckpoints, builder: FeatureBuilder, material: int, group: int | None
+) -> None:
+    blob = bytearray(_random_blob(np.random.default_rng(0), zones))
+    np.frombuffer(blob, STATE_HEAD_DTYPE, count=1)[0]["wheels"]["contact_material_id"] = material
+    one_hot = builder.build(StateView(bytes(blob))).floats[layout["wheel_ground_group"]].reshape(4, 4)
+    assert one_hot.tolist() == [[float(choice == group) for choice in range(4)]] * 4
+
+
+def test_distance_to_the_finish_is_announced_from_700_m_on(
+    layout: ObservationLayout, zones: VirtualCheckpoints, builder: FeatureBuilder
+) -> None:
+    rng = np.random.default_rng(0)
+    assert builder.build(StateView(_random_blob(rng, zones))).floats[182] == 700
+    assert builder.tracker is not None
+    builder.tracker.zone_idx = zones.last_zone_idx - 100
+    here = zones.centers_m[zones.last_zone_idx - 100]
+    features = builder.build(StateView(_random_blob(rng, zones, position_m=here)))
+    assert features.floats[182] == pytest.approx(zones.finish_m - features.meters)
+    assert features.floats[182] == pytest.approx(50, abs=1)
+
+
+@pytest.mark.parametrize("has_wall_contact", [0, 1])
+def test_car_columns_repeat_the_floats(
+    layout: ObservationLayout, zones: VirtualCheckpoints, builder: FeatureBuilder, has_wall_contact: int
+) -> None:
+    blob = _random_blob(np.random.default_rng(3), zones, has_any_lateral_contact=has_wall_contact)
+    features = builder.build(StateView(blob))
+    car = dict(zip(CAR_COLUMNS, features.car.tolist(), strict=True))
+    assert len(CAR_COLUMNS) == 22
+    assert car["touches_wall"] == has_wall_contact
+    assert (SimStateData(blob).scene_mobil.has_any_lateral_contact != 0) == has_wall_contact
+    for name in ("gearbox_state", "gear", "engine_rpm", "actions_since_gear_change", "is_freewheeling"):
+        assert car[name] == features.floats[layout.index(name)]
+    for wheel in range(4):
+        assert car[f"wheel_{wheel}_damper_absorb_m"] == features.floats[29 + wheel]
+        assert (
+            car[f"wheel_{wheel}_material_id"]
+            == SimStateData(blob).simulation_wheels[wheel].real_time_state.contact_material_id & 0xFFFF
+        )
+
+
+def test_a_state_that_is_not_finite_is_refused_by_name(zones: VirtualCheckpoints, builder: FeatureBuilder) -> None:
+    blob = _random_blob(np.random.default_rng(0), zones, velocity_m_s=(np.nan, 0, 0))
+    with pytest.raises(StateBlobError, match="velocity_m_s"):
+        builder.build(StateView(blob))
+
+
+def test_building_before_a_race_is_an_error(layout: ObservationLayout, settings: Settings) -> None:
+    fresh = FeatureBuilder(layout, settings.game.inputs, settings.game.action_forward_idx)
+    with pytest.raises(RuntimeError, match="reset"):
+        fresh.build(StateView(bytes(new_state_blob(1, 1))))
+
+
+def _changed(settings: Settings, **changes: object) -> Settings:
+    return settings.model_copy(update={"observation": settings.observation.model_copy(update=changes)})
+
+
+def test_a_smaller_layout_needs_its_own_statistics(settings: Settings) -> None:
+    with pytest.raises(SettingsError, match=r'state_normalization\["previous_actions"\] has 20 means .* 8 floats'):
+        ObservationLayout.from_settings(_changed(settings, n_prev_actions_in_inputs=2).observation)
+    statistics = settings.observation.state_normalization | {"previous_actions": ((0.5,) * 8, (0.5,) * 8)}
+    smaller = _changed(settings, n_prev_actions_in_inputs=2, state_normalization=statistics)
+    assert ObservationLayout.from_settings(smaller.observation).float_input_dim == 184 - 12
+
+
+def test_unknown_and_missing_blocks_are_named(settings: Settings) -> None:
+    statistics = dict(settings.observation.state_normalization)
+    statistics["gears"] = statistics.pop("gear")
+    with pytest.raises(SettingsError, match=r"missing blocks \['gear'\], unknown blocks \['gears'\]"):
+        ObservationLayout.from_settings(_changed(settings, state_normalization=statistics).observation)
+
+
+def test_waves_stand_by_block_and_of_the_nearest_zone_centers_only(settings: Settings) -> None:
+    wavelengths = {"zone_centers_m": (16.0, 4.0), "velocity_m_s": (9.0,)}
+    changed = _changed(settings, fourier_wavelengths=wavelengths, fourier_zone_centers=2)
+    zone, speed = 62, 56
+    assert ObservationLayout.from_settings(changed.observation).waves == (
+        *((zone + number, wavelength) for number in range(6) for wavelength in (16.0, 4.0)),
+        *((speed + number, 9.0) for number in range(3)),
+    )
+
+
+def test_waves_of_an_unknown_block_are_refused(settings: Settings) -> None:
+    with pytest.raises(SettingsError, match=r"fourier_wavelengths: zone_centers is no block .* zone_centers_m,"):
+        ObservationLayout.from_settings(_changed(settings, fourier_wavelengths={"zone_centers": (4.0,)}).observation)
+
+
+def test_the_line_must_reach_beyond_what_is_seen_at_the_finish(settings: Settings) -> None:
+    with pytest.raises(SettingsError, match="780 zones ahead"):
+        ObservationLayout.from_settings(_changed(settings, n_zone_centers_extrapolate_after_end_of_map=700).observation)
+
+
+def test_the_docs_hold_the_current_table(layout: ObservationLayout, repository_root: Path) -> None:
+    page = (repository_root / "docs" / "observation.rst").read_text(encoding="utf-8")
+    assert layout.rst_table() in page, "put the output of ObservationLayout.rst_table() into docs/observation.rst"

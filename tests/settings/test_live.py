@@ -1,0 +1,190 @@
+"""Edits to a run's own configuration: applied, refused, or left for the next start."""
+
+import logging
+import os
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from trackmania_rl.errors import UserError
+from trackmania_rl.settings import Settings, SettingsError, load_settings
+from trackmania_rl.settings import live as live_settings
+from trackmania_rl.settings.live import LiveSettings, SnapshotKeeper, write_snapshot
+
+
+@pytest.fixture
+def snapshot(tmp_path: Path, repository_root: Path) -> Path:
+    return write_snapshot(repository_root / "config_files" / "config.py", tmp_path / "config", ["seed=3"])
+
+
+def _edit(snapshot: Path, line: str) -> None:
+    with snapshot.open("a") as file:
+        file.write(line + "\n")
+    os.utime(snapshot, ns=(snapshot.stat().st_mtime_ns + 1_000_000_000,) * 2)
+
+
+def test_command_line_overrides_stand_in_the_snapshot(snapshot: Path) -> None:
+    assert load_settings(snapshot).run.seed == 3
+    assert "seed = 3" in snapshot.read_text()
+
+
+def test_an_edit_is_applied_once_and_logged(snapshot: Path, caplog: pytest.LogCaptureFixture) -> None:
+    live = LiveSettings(snapshot, load_settings(snapshot), is_reporter=True)
+    assert not live.refresh()
+    _edit(snapshot, "n_collectors = 9\nadam_beta1 = 0.8")
+    with caplog.at_level(logging.INFO):
+        assert live.refresh()
+    assert live.current.agent.adam_beta1 == 0.8
+    assert live.current.game.n_collectors == 1
+    assert "adam_beta1 = 0.8 (was 0.9)" in caplog.text
+    assert "wait for the next start: n_collectors" in caplog.text
+    assert not live.refresh()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "adam_beta1 = 7",
+        "adam_bata1 = 0.8",
+        "def (",
+        "lr_schedule = ((0, 1e-3), (float('inf'), 1e-4))",
+        "schedule_stretch = 1e308",
+    ],
+)
+def test_a_wrong_edit_leaves_the_last_good_settings(
+    snapshot: Path, line: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    live = LiveSettings(snapshot, load_settings(snapshot), is_reporter=True)
+    _edit(snapshot, line)
+    assert not live.refresh()
+    assert live.current.agent.adam_beta1 == 0.9
+    assert "the last good one stays" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        "image_width_px = 84\nimage_height_px = 84\nimage_shift_px = 4",
+        "map_cycle = ({'map_name': 'hills', 'map_path': 'hills.toml', 'reference_line': 'hills_0.5m.npy',"
+        " 'is_explo': True, 'fill_buffer': True},)\ndemonstrations = ()",
+    ],
+)
+def test_an_edit_whose_parts_do_not_go_alone_waits_as_a_whole(
+    tmp_path: Path, repository_root: Path, edit: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    demonstrations = "demonstrations=({'map_name': 'valley', 'inputs': 'x.inputs'},)"
+    snapshot = write_snapshot(repository_root / "config_files" / "config.py", tmp_path / "config", [demonstrations])
+    live = LiveSettings(snapshot, load_settings(snapshot), is_reporter=True)
+    before = live.current
+    _edit(snapshot, edit)
+    load_settings(snapshot)  # there is nothing wrong with it
+    assert not live.refresh()
+    assert live.current is before
+    assert "the whole edit waits for the next start" in caplog.text
+
+
+def test_an_edit_that_cannot_be_used_is_refused(snapshot: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def check(settings: Settings) -> None:
+        if settings.game.running_speed == 7:
+            raise UserError("no such speed")
+
+    live = LiveSettings(snapshot, load_settings(snapshot), is_reporter=True, check=check)
+    _edit(snapshot, "running_speed = 7")
+    assert not live.refresh()
+    assert live.current.game.running_speed == 1000
+    assert "is not applied, the last good one stays: no such speed" in caplog.text
+    _edit(snapshot, "running_speed = 8")
+    assert live.refresh()
+
+
+def test_an_edit_made_since_the_settings_were_read_is_seen(snapshot: Path) -> None:
+    settings = load_settings(snapshot)
+    _edit(snapshot, "adam_beta1 = 0.8")
+    live = LiveSettings(snapshot, settings)
+    assert live.refresh()
+    assert live.current.agent.adam_beta1 == 0.8
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("temporal_mini_race_duration_actions", "iqn_k", "n_steps", "float_hidden_dim", "expected_reward_per_action"),
+        *("buffer_test_ratio", "cutoff_race_longer_than_ms", "rollout_slots_per_collector", "start_anywhere_spacing_m"),
+    ],
+)
+def test_what_networks_and_rows_are_made_with_waits(
+    snapshot: Path, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    live = LiveSettings(snapshot, load_settings(snapshot), is_reporter=True)
+    _edit(snapshot, f"{name} = 2 * {name}")
+    assert not live.refresh()
+    assert f"these settings wait for the next start: {name}" in caplog.text
+
+
+def test_a_command_that_fails_early_leaves_the_snapshot_as_it_was(snapshot: Path, repository_root: Path) -> None:
+    before = {file.name: file.read_bytes() for file in snapshot.parent.iterdir()}
+
+    def write_and_fail(*, is_too_late: bool) -> None:
+        with SnapshotKeeper(snapshot.parent) as keeper:
+            write_snapshot(repository_root / "config_files" / "config_tmnf.py", snapshot.parent, ["seed=5"])
+            (snapshot.parent / "more.py").write_text("n_steps = 7\n")
+            if is_too_late:
+                keeper.keep()
+            raise ValueError("of any kind")
+
+    with pytest.raises(ValueError, match="of any kind"):
+        write_and_fail(is_too_late=False)
+    assert {file.name: file.read_bytes() for file in snapshot.parent.iterdir()} == before
+    with pytest.raises(ValueError, match="of any kind"):
+        write_and_fail(is_too_late=True)
+    assert load_settings(snapshot).run.seed == 5
+
+
+def test_a_disk_that_fails_changes_nothing(snapshot: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    live = LiveSettings(snapshot, load_settings(snapshot), is_reporter=True)
+    assert not live.refresh()
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as failing:
+        failing.setattr(Path, "stat", fail)
+        assert not live.refresh()
+    _edit(snapshot, "adam_beta1 = 0.8")
+    assert live.refresh()
+
+
+def test_a_byte_order_mark_stays_outside_of_the_snapshot(tmp_path: Path, repository_root: Path) -> None:
+    shutil.copytree(repository_root / "config_files", tmp_path / "mine")
+    mine = tmp_path / "mine" / "mine.py"
+    mine.write_bytes(b"\xef\xbb\xbf# Mine.\nbased_on = 'config.py'\nseed = 7\n")
+    assert load_settings(write_snapshot(mine, tmp_path / "config")).run.seed == 7
+
+
+@pytest.mark.parametrize("is_wrapped", [False, True])
+def test_an_edit_that_cannot_be_read_for_a_moment_is_not_lost(
+    snapshot: Path, is_wrapped: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    live = LiveSettings(snapshot, load_settings(snapshot), is_reporter=True)
+    assert not live.refresh()
+    _edit(snapshot, "adam_beta1 = 0.8")
+
+    def refuse(_: Path) -> Settings:
+        held = PermissionError(13, "The process cannot access the file")
+        if is_wrapped:  # as for a file that is run
+            raise SettingsError(f"config.py: {held}") from held
+        raise held
+
+    monkeypatch.setattr(live_settings, "RETRY_AFTER_S", 0.05)
+    with monkeypatch.context() as while_held:
+        while_held.setattr(live_settings, "load_settings", refuse)
+        for _ in range(3):
+            assert not live.refresh()
+    assert caplog.text.count("is not applied, the last good one stays") == 1
+    assert not live.refresh(), "it is tried again a little later"
+    time.sleep(0.06)
+    assert live.refresh()
+    assert live.current.agent.adam_beta1 == 0.8
+    assert not live.refresh()

@@ -1,0 +1,115 @@
+"""The run's network and where it runs, for every process: nothing here imports torchrl, which takes seconds."""
+
+from __future__ import annotations
+
+import functools
+import logging
+
+import numpy as np
+import torch
+
+from trackmania_rl.agents.fourier_features import Wave
+from trackmania_rl.agents.inference import Inferer
+from trackmania_rl.agents.iqn import IQN_Network
+from trackmania_rl.agents.precision import arithmetic_dtype
+from trackmania_rl.errors import UserError
+from trackmania_rl.race.observation import ObservationLayout
+from trackmania_rl.seeds import SeedTree
+from trackmania_rl.settings import Settings
+
+log = logging.getLogger(__name__)
+
+
+def make_network(settings: Settings, layout: ObservationLayout, seeds: SeedTree) -> IQN_Network:
+    """The run's network with its initial weights, on the CPU.
+
+    Raises:
+        UserError: if the image is too small for the convolutions.
+    """
+    try:
+        return IQN_Network(
+            settings.agent,
+            float_mean=layout.mean.tolist(),
+            float_std=layout.std.tolist(),
+            n_actions=len(settings.game.inputs),
+            image_height_px=settings.game.image_height_px,
+            image_width_px=settings.game.image_width_px,
+            mini_race_duration_actions=settings.replay.temporal_mini_race_duration_actions,
+            generator=torch.Generator().manual_seed(seeds.integer("network")),
+            frames_per_state=settings.game.frames_per_state,
+            waves=[Wave(*wave) for wave in layout.waves],
+        )
+    except ValueError as error:
+        raise UserError(str(error)) from error
+
+
+def make_inferer(network: IQN_Network, settings: Settings, device: torch.device, rng: np.random.Generator) -> Inferer:
+    """The policy of a network, which is moved to a device.
+
+    Args:
+        network: with weights of any kind.
+        settings: of its run.
+        device: where it decides.
+        rng: source of exploration.
+    """
+    return Inferer(
+        network.to(device).eval(),
+        n_quantiles=settings.agent.iqn_k,
+        inputs=settings.game.inputs,
+        exploration_settings=settings.exploration,
+        rng=rng,
+        dtype=arithmetic_dtype(device, settings.agent),
+    )
+
+
+def pick_device(torch_device: str) -> torch.device:
+    """The device that the setting names, made the current one; "auto" is a GPU where there is one that works.
+
+    Raises:
+        UserError: if torch cannot use the device that is named.
+    """
+    if torch_device == "auto":
+        if not torch.cuda.is_available():
+            return torch.device("cpu")
+        if (reason := why_unusable("cuda")) is not None:
+            _warn_once(f"the GPU cannot be used ({reason}); the network runs on the processor")
+            return torch.device("cpu")
+        return torch.device("cuda")
+    if (reason := why_unusable(torch_device)) is not None:
+        raise UserError(f'torch_device = "{torch_device}" cannot be used here: {reason}; try "auto" or "cpu"')
+    device = torch.device(torch_device)
+    if device.type == "cuda" and device.index is not None:  # else streams and questions are about another GPU
+        torch.cuda.set_device(device)
+    return device
+
+
+def pick_playing_device(settings: Settings) -> torch.device:
+    """Where collectors decide: on the processor, unless there is an image to look at.
+
+    A few states of floats pass the network in a fraction of a millisecond there. On a GPU, starting the pass's many
+    small operations takes longer than that, and they wait for the learner's.
+
+    Raises:
+        UserError: if torch cannot use the device that is named.
+    """
+    return pick_device(settings.run.torch_device) if settings.game.has_image else torch.device("cpu")
+
+
+@functools.cache
+def why_unusable(device: str) -> str | None:
+    """Why torch cannot compute on a device, in one line; None if it can.
+
+    torch finds GPUs that are older than its compiled kernels, or newer than the driver: only a computation tells.
+    """
+    try:
+        torch.ones(1, device=device).add_(1).item()
+    except torch.OutOfMemoryError:  # it works, but is full, which is told by what finds no room there
+        return None
+    except (RuntimeError, AssertionError) as error:  # torch built without CUDA fails an assertion
+        return str(error).splitlines()[0]
+    return None
+
+
+@functools.cache
+def _warn_once(text: str) -> None:
+    log.warning("%s", text)

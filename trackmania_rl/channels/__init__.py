@@ -1,0 +1,1 @@
+"""What travels between collectors and learner: races one way, the run's state the other."""

@@ -1,0 +1,154 @@
+"""Python, packages, GPU, memory and disk."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.version import Version
+
+from trackmania_rl.agents.run_network import pick_device, why_unusable
+from trackmania_rl.doctor.findings import Check, Context, Finding, System, ok, problem, warning
+from trackmania_rl.errors import UserError
+from trackmania_rl.experience_replay.row_ring import RowRing
+from trackmania_rl.race.observation import ObservationLayout
+from trackmania_rl.settings import Settings
+
+OLDEST_PYTHON: Final = (3, 11)
+NEWEST_TESTED_PYTHON: Final = (3, 12)
+MAY_BE_MISSING: Final = frozenset({"pywin32", "python-xlib"})
+"""Packages for the game's window only."""
+GAME_BYTES: Final = 1 << 30
+"""Of one instance of the real game."""
+PROCESS_BYTES: Final = 600 << 20
+"""Of one of our processes, most of it torch."""
+TRANSITION_BYTES: Final = 16
+"""Of one transition beside its row in the replay memory: the row's number, and a priority."""
+INSTALL: Final = "python -m pip install -r requirements.txt"
+
+
+def check_python(system: System) -> list[Finding]:
+    """The interpreter's version."""
+    version = ".".join(map(str, system.python))
+    if system.python[:2] < OLDEST_PYTHON:
+        return [problem(Check.PYTHON, f"Python {version} is too old: 3.11 or 3.12 is needed")]
+    if system.python[:2] > NEWEST_TESTED_PYTHON:
+        return [warning(Check.PYTHON, f"Python {version} is newer than what is tested, 3.11 and 3.12")]
+    return [ok(Check.PYTHON, f"Python {version}")]
+
+
+def check_packages(system: System, requirements: Path) -> list[Finding]:
+    """The installed packages against those that are tested together."""
+    findings, n_right = [], 0
+    for wanted in _pinned(requirements):
+        installed = system.installed_version(wanted.name)
+        pinned = next(iter(wanted.specifier)).version
+        if installed is None:
+            say = warning if wanted.name in MAY_BE_MISSING else problem
+            findings.append(say(Check.PACKAGES, f"{wanted.name} is not installed: {INSTALL}"))
+        elif Version(installed).public != Version(pinned).public:
+            findings.append(
+                warning(Check.PACKAGES, f"{wanted.name} is {installed}, and {pinned} is what is tested: {INSTALL}")
+            )
+        else:
+            n_right += 1
+    return [*findings, ok(Check.PACKAGES, f"{n_right} packages have the tested versions")]
+
+
+def check_gpu(settings: Settings, system: System) -> list[Finding]:
+    """Where the network would run."""
+    try:
+        device = pick_device(settings.run.torch_device)
+    except UserError as error:
+        return [problem(Check.GPU, error)]
+    if device.type != "cpu":
+        collectors = "" if settings.game.has_image else "; collectors, without an image, decide on the processor"
+        return [ok(Check.GPU, f"the network runs on {system.gpu_name() or device}{collectors}")]
+    if settings.run.torch_device == "auto" and system.gpu_name() is not None:
+        return [
+            warning(
+                Check.GPU,
+                f"the network runs on the processor, as {system.gpu_name()} cannot be used: {why_unusable('cuda')}",
+            )
+        ]
+    if settings.game.has_image:
+        return [
+            warning(
+                Check.GPU,
+                "the network, which sees images, would run on the processor, much slower than on a GPU: see "
+                'README.rst, "GPU or no GPU"',
+            )
+        ]
+    return [ok(Check.GPU, "the network runs on the processor, which suffices without images")]
+
+
+def check_memory(settings: Settings, system: System) -> list[Finding]:
+    """Whether the largest replay memory, the processes and the games fit."""
+    game, replay = settings.game, settings.replay
+    n_floats = ObservationLayout.from_settings(settings.observation).float_input_dim
+    row_bytes = RowRing.bytes_per_row(n_floats, (game.image_height_px, game.image_width_px))
+    # While it grows the old columns are there too, but host memory is used only as rows fill it: the larger one counts.
+    replay_bytes = (row_bytes + TRANSITION_BYTES) * max(size for _, size in replay.memory_size_schedule)
+    games_bytes = 0 if game.game == "simulated" else GAME_BYTES * game.n_collectors * game.games_per_collector
+    needed_bytes = replay_bytes + games_bytes + PROCESS_BYTES * (1 + game.n_collectors)
+    available_bytes = system.available_memory_bytes()
+    figures = f"about {_gib(needed_bytes)} needed, {_gib(replay_bytes)} of it for the replay memory; "
+    if needed_bytes > available_bytes:
+        return [
+            warning(
+                Check.MEMORY,
+                f"{figures}only {_gib(available_bytes)} available: lower memory_size_schedule or n_collectors, or end "
+                "other programs",
+            )
+        ]
+    return [ok(Check.MEMORY, f"{figures}{_gib(available_bytes)} available")]
+
+
+def check_folder(folder: Path) -> list[Finding]:
+    """Whether a run can write its files; a folder that is not there is made by the run."""
+    existing = _nearest_existing(folder)
+    if not existing.is_dir() or not os.access(existing, os.W_OK):
+        where = folder if existing == folder.absolute() else f"{folder}, below {existing},"
+        return [
+            problem(Check.FOLDER, f"the folder {where} cannot be written to; choose another one with --output-folder")
+        ]
+    return [ok(Check.FOLDER, f"{folder} {'can be written to' if folder.is_dir() else 'will be made'}")]
+
+
+def check_disk(context: Context) -> list[Finding]:
+    """Whether a checkpoint can be written."""
+    free_mb = context.system.free_disk_bytes(_nearest_existing(context.output_folder)) >> 20
+    least_mb = context.settings.run.minimum_free_disk_mb
+    if free_mb < least_mb:
+        return [
+            problem(
+                Check.DISK,
+                f"the disk of {context.output_folder} has {free_mb} MB free, less than minimum_free_disk_mb = "
+                f"{least_mb}: no checkpoint could be written; free some space",
+            )
+        ]
+    return [ok(Check.DISK, f"{free_mb:,} MB free")]
+
+
+def _nearest_existing(folder: Path) -> Path:
+    """The folder, or the nearest of those above it that is there."""
+    return next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+
+
+def _pinned(requirements: Path) -> list[Requirement]:
+    """The lines `name==version` that hold on this system."""
+    pinned = []
+    for line in requirements.read_text(encoding="utf-8").splitlines():
+        try:
+            requirement = Requirement(line.partition("#")[0].strip())
+        except InvalidRequirement:  # a comment, a folder or an option
+            continue
+        if len(requirement.specifier) == 1 and (requirement.marker is None or requirement.marker.evaluate()):
+            pinned.append(requirement)
+    return pinned
+
+
+def _gib(size_bytes: int) -> str:
+    return f"{size_bytes / (1 << 30):.1f} GiB"

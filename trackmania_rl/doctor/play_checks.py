@@ -1,0 +1,173 @@
+"""Playing for some seconds: a game is started, asked for a map, driven, photographed and ended."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from trackmania_rl.doctor.findings import Check, Context, Finding, Level, ok, problem, warning
+from trackmania_rl.doctor.run_checks import named_maps
+from trackmania_rl.errors import PlainError, UserError
+from trackmania_rl.files import write_png
+from trackmania_rl.race.observation import FeatureBuilder, ObservationLayout
+from trackmania_rl.race.types import Observation, RaceEnd
+from trackmania_rl.settings import GameSettings, MapEntry
+from trackmania_rl.tmi_interaction.launchers.choice import make_launcher
+from trackmania_rl.tmi_interaction.launchers.launcher import LISTENS_WITHIN_S, GameLauncher, find_free_port
+from trackmania_rl.tmi_interaction.launchers.plugin_files import PLUGIN_FILE, read_version
+from trackmania_rl.tmi_interaction.race_machine import RaceMachine, compile_ahead
+from trackmania_rl.tmi_interaction.tminterface2 import TMInterface
+from trackmania_rl.tmi_interaction.transport import GameError
+from trackmania_rl.track.game_map import GameMap, load_game_map
+
+DRIVE_MS: Final = 5_000
+PICTURE_SIZE_PX: Final = (320, 240)
+SILENT_FOR_S: Final = 120.0
+"""How long the game may be silent; a simulated game that is used for the first time compiles itself meanwhile."""
+MOVED_M: Final = 1.0
+SLOW_BELOW: Final = 1.0
+"""Race time by wall-clock; a training wants several times real time."""
+SHIPPED_MAP: Final = MapEntry(
+    map_name="valley", map_path="valley.toml", reference_line="valley_0.5m.npy", is_explo=False, fill_buffer=False
+)
+
+
+def check_play(context: Context, picture_file: Path) -> list[Finding]:
+    """Drive 5 s forward on the first map of the map cycle, or on a shipped track if it names none.
+
+    Args:
+        context: the configuration.
+        picture_file: where the last frame is written, as PNG.
+    """
+    game = context.settings.game
+    is_simulated = game.game == "simulated"
+    entry = next(iter(named_maps(context.settings)), SHIPPED_MAP)
+    port = find_free_port() if is_simulated else game.base_tmi_port
+    try:
+        launcher = make_launcher(game, context.settings.user, port, context.maps_folder, context.system.platform)
+        launcher.check_map(entry.map_path)
+        game_map = load_game_map(entry, context.maps_folder, context.settings.observation)
+        game_map = replace(game_map, path=launcher.map_argument(game_map.path))
+    except UserError as error:
+        return [problem(Check.PLAY_START, error)]
+    return play(context, launcher, game_map, picture_file)
+
+
+def play(context: Context, launcher: GameLauncher, game_map: GameMap, picture_file: Path) -> list[Finding]:
+    """Start a launcher's game, drive it, and end it whatever happens."""
+    game = _game_for_driving(context.settings.game)
+    try:
+        layout = ObservationLayout.from_settings(context.settings.observation)
+        features = FeatureBuilder(layout, game.inputs, game.action_forward_idx)
+        compile_ahead(features, game, game_map.zones)
+        launcher.start()
+        launcher.wait_until_connectable(LISTENS_WITHIN_S)
+        with contextlib.closing(TMInterface(launcher.port, SILENT_FOR_S, launcher.show_window)) as transport:
+            findings = [ok(Check.PLAY_START, f"it listens at port {launcher.port}, and is connected")]
+            machine = RaceMachine(transport, game, features, launcher.commands_on_connect)
+            return findings + _drive(launcher, transport, machine, game_map, picture_file)
+    except PlainError as error:
+        return [problem(Check.PLAY_START, error)]
+    finally:
+        launcher.kill()
+
+
+def _drive(
+    launcher: GameLauncher, transport: TMInterface, machine: RaceMachine, game_map: GameMap, picture_file: Path
+) -> list[Finding]:
+    game = machine.settings
+    launcher.show_window()
+    try:
+        seen: Observation | RaceEnd = machine.reset(game_map)
+        launcher.focus_window()
+        findings = [ok(Check.PLAY_MAP, f"{game_map.path} is loaded, and a race has begun")]
+        findings += _check_plugin_version(transport, is_simulated=game.game == "simulated")
+    except GameError as error:
+        return [problem(Check.PLAY_MAP, error)]
+    assert isinstance(seen, Observation)
+    first, last, before_s = seen, seen, machine.timings.wait_game_s
+    try:
+        while not isinstance(seen, RaceEnd) and seen.race_time_ms < DRIVE_MS:
+            last = seen
+            seen = machine.step(game.action_forward_idx)
+    except GameError as error:
+        return [*findings, problem(Check.PLAY_DRIVE, error)]
+    last = seen if isinstance(seen, Observation) else last
+    waited_s = machine.timings.wait_game_s - before_s
+    return [
+        *findings,
+        _check_way(first, last, seen.race_time_ms),
+        _check_picture(last, picture_file),
+        _check_speed(seen.race_time_ms / 1000 / max(waited_s, 1e-9)),
+    ]
+
+
+def _game_for_driving(game: GameSettings) -> GameSettings:
+    width_px, height_px = PICTURE_SIZE_PX
+    return game.model_copy(
+        update={
+            "image_width_px": width_px,
+            "image_height_px": height_px,
+            "frames_per_state": 1,
+            "cutoff_no_progress_within_ms": 10 * DRIVE_MS,
+            "cutoff_race_longer_than_ms": 10 * DRIVE_MS,
+        }
+    )
+
+
+def _check_plugin_version(transport: TMInterface, is_simulated: bool) -> list[Finding]:
+    """What the game says of its plugin; a running game has loaded the file of its own start."""
+    if is_simulated:
+        return []
+    version, wanted = transport.plugin_version(), read_version(PLUGIN_FILE)
+    if version == wanted:
+        return [ok(Check.PLUGIN, f"the game runs version {version}")]
+    runs = f"version {version}" if version else "another plugin than this project's"
+    return [
+        warning(
+            Check.PLUGIN,
+            f"the game runs {runs}, not version {wanted}: remove other plugins that listen, and start the game again",
+        )
+    ]
+
+
+def _check_way(first: Observation, last: Observation, race_time_ms: int) -> Finding:
+    way_m = float(np.linalg.norm(last.position_m - first.position_m))
+    text = f"{race_time_ms / 1000:g} s forward took the car {way_m:.0f} m from its start, at {last.speed_m_s:.0f} m/s"
+    if way_m < MOVED_M:
+        return problem(
+            Check.PLAY_DRIVE, f"{text}: it does not drive; is action_forward_idx an action that accelerates?"
+        )
+    return ok(Check.PLAY_DRIVE, text)
+
+
+def _check_picture(seen: Observation, file: Path) -> Finding:
+    picture = seen.frame[0]  # (H, W) uint8
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_png(file, picture)
+    except OSError as error:
+        return problem(Check.PLAY_FRAME, f"cannot write {file}: {error.strerror}; choose another one with --picture")
+    if picture.min() == picture.max():
+        return warning(
+            Check.PLAY_FRAME, f"the picture {file} has one shade all over: is the window minimised, or the screen off?"
+        )
+    return ok(Check.PLAY_FRAME, f"the game's picture is in {file}")
+
+
+def _check_speed(ratio: float) -> Finding:
+    text = f"{ratio:.1f} s of race for each second of waiting for the game, with a picture for each action"
+    if ratio < SLOW_BELOW:
+        return warning(
+            Check.PLAY_SPEED, f"{text}: slower than real time; lower the game's graphics settings and resolution"
+        )
+    return ok(Check.PLAY_SPEED, text)
+
+
+def can_play(findings: list[Finding]) -> bool:
+    """Whether nothing was found that would keep the game from starting."""
+    return not any(finding.level is Level.PROBLEM for finding in findings)

@@ -1,0 +1,152 @@
+"""Environments from a configuration and names of tracks: what `gymnasium.make` calls."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gymnasium.vector import AutoresetMode
+
+from trackmania_rl.errors import UserError
+from trackmania_rl.games.envs.race_env import RaceEnv
+from trackmania_rl.games.envs.race_games import GameInProcess, GameOfManager, RaceGame
+from trackmania_rl.games.envs.race_vector_env import RaceVectorEnv
+from trackmania_rl.games.envs.temporary_folder import TemporaryFolder
+from trackmania_rl.settings import MapEntry, Settings, load_settings
+from trackmania_rl.tmi_interaction.game_instance_manager import PROJECT_FOLDER, GameInstanceManager
+from trackmania_rl.tmi_interaction.launchers.choice import make_launcher
+from trackmania_rl.tmi_interaction.launchers.launcher import find_free_port
+from trackmania_rl.track.named_maps import explored_maps, map_entries
+
+DEFAULT_CONFIG = PROJECT_FOLDER / "config_files" / "config.py"
+
+PathText = str | os.PathLike[str]
+
+
+def make_race_env(
+    maps: PathText | Sequence[PathText] = (),
+    *,
+    config: PathText = DEFAULT_CONFIG,
+    overrides: Mapping[str, Any] | None = None,
+    normalize: bool = True,
+    render_mode: str | None = None,
+) -> RaceEnv:
+    """One game: in this process, or, as the configuration says, an instance reached through its socket.
+
+    Args:
+        maps: each race is on one of them: names of the configuration's map cycle or of `maps/`, track files, or
+            generated tracks as `generated:DIFFICULTY:FIRST_SEED-LAST_SEED`. None for the maps of the map cycle that are
+            explored, as often as there (`explored_maps`); a generator stands for its first ten seeds.
+        config: a configuration file; a relative path begins at the working directory, or else at the project's folder.
+        overrides: settings that win over the file, as values: numpy's numbers, paths and `MapEntry` are fine.
+        normalize: whether floats are normalized as the network does it.
+        render_mode: see `RaceEnv`.
+
+    Raises:
+        UserError: if configuration or maps can't be used.
+    """
+    with ExitStack() as opened:
+        tracks_folder = TemporaryFolder()
+        opened.callback(tracks_folder.close)
+        settings = _load(config, overrides)
+        maps_folder = PROJECT_FOLDER / settings.game.maps_folder
+        entries, weights = _maps(maps, settings, maps_folder, tracks_folder)
+        game: RaceGame
+        if settings.game.is_in_process:
+            game = GameInProcess(settings, maps_folder)
+        else:
+            launcher = make_launcher(settings.game, settings.user, find_free_port(), maps_folder)
+            game = GameOfManager(GameInstanceManager(settings.game, settings.observation, launcher))
+        opened.callback(game.close)
+        env = RaceEnv(
+            settings,
+            entries,
+            game,
+            map_weights=weights,
+            normalize=normalize,
+            render_mode=render_mode,
+            tracks_folder=tracks_folder,
+        )
+        opened.pop_all()  # the environment closes them from now on
+        return env
+
+
+def make_race_vector_env(
+    num_envs: int,
+    maps: PathText | Sequence[PathText] = (),
+    *,
+    config: PathText = DEFAULT_CONFIG,
+    overrides: Mapping[str, Any] | None = None,
+    normalize: bool = True,
+    autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
+) -> RaceVectorEnv:
+    """Many simulated games in this process. Arguments as of `make_race_env`, `autoreset_mode` as of `RaceVectorEnv`.
+
+    Raises:
+        UserError: if configuration or maps can't be used, or it is not the simulated game's.
+    """
+    with ExitStack() as opened:
+        tracks_folder = TemporaryFolder()
+        opened.callback(tracks_folder.close)
+        settings = _load(config, overrides)
+        if not settings.game.is_in_process:
+            raise UserError(
+                'many games are stepped together in this process only: game = "simulated", game_transport = '
+                '"in_process"; for others, gymnasium.make_vec(..., vectorization_mode="async") starts one game for '
+                "each environment"
+            )
+        maps_folder = PROJECT_FOLDER / settings.game.maps_folder
+        entries, weights = _maps(maps, settings, maps_folder, tracks_folder)
+        envs = RaceVectorEnv(
+            num_envs,
+            settings,
+            entries,
+            maps_folder,
+            map_weights=weights,
+            normalize=normalize,
+            autoreset_mode=autoreset_mode,
+            tracks_folder=tracks_folder,
+        )
+        opened.pop_all()  # the environment closes it from now on
+        return envs
+
+
+# Where gymnasium.make looks for what `render_mode` may be.
+vars(make_race_env)["metadata"] = RaceEnv.metadata
+
+
+def _load(config: PathText, overrides: Mapping[str, Any] | None) -> Settings:
+    """The settings of a configuration file and what wins over it."""
+    file = next((file for file in (Path(config), PROJECT_FOLDER / config) if file.is_file()), None)
+    if file is None:
+        raise UserError(f"config = {os.fspath(config)!r}: there is no such file here, nor in {PROJECT_FOLDER}")
+    return load_settings(file, _plain(overrides or {}))
+
+
+def _maps(
+    maps: PathText | Sequence[PathText], settings: Settings, maps_folder: Path, tracks_folder: TemporaryFolder
+) -> tuple[list[MapEntry], list[float] | None]:
+    """The maps that somebody named, or those that the configuration trains on, and how often each is driven."""
+    names = [os.fspath(name) for name in ([maps] if isinstance(maps, str | os.PathLike) else maps)]
+    if not names:
+        return explored_maps(settings, tracks_folder)
+    return map_entries(settings, maps_folder, names, tracks_folder), None
+
+
+def _plain(value: Any) -> Any:
+    """A value as a configuration file would have it: Python's own numbers and containers, paths as texts."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, Mapping):
+        return {name: _plain(entry) for name, entry in value.items()}
+    if isinstance(value, tuple | list):
+        return [_plain(entry) for entry in value]
+    return value

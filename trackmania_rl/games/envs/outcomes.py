@@ -1,0 +1,64 @@
+"""What environments say of a race's course and end, one game's or many games', and what they are told to do."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from trackmania_rl.errors import UserError
+from trackmania_rl.race.rewards import progress_reward
+from trackmania_rl.race.types import RaceEnd
+from trackmania_rl.settings import RewardSettings
+
+GAME_LOST: Final = "game_lost"
+"""The `cutoff_reason` of a race whose game died, hung or spoke nonsense."""
+
+
+def indices_of_actions(actions: npt.ArrayLike, shape: tuple[int, ...], n_actions: int) -> npt.NDArray[np.int64]:
+    """Actions as one of the environments takes them.
+
+    Args:
+        actions: whole numbers of any kind: a number, a list, an array.
+        shape: what they must have: () for one game, (K,) for K games.
+        n_actions: how many actions there are.
+
+    Returns:
+        `shape` int64, from 0 to `n_actions` - 1.
+
+    Raises:
+        UserError: if they are something else.
+    """
+    given = np.asarray(actions)
+    if given.shape != shape or given.dtype.kind not in "iu" or (given < 0).any() or (given >= n_actions).any():
+        wanted = "one whole number" if shape == () else f"an array of whole numbers with the shape {shape}"
+        raise UserError(f"step({actions!r}): an action is {wanted}, 0 to {n_actions - 1}")
+    return given.astype(np.int64)
+
+
+def reward_of_end(end: RaceEnd, meters: float, race_time_ms: int, settings: RewardSettings) -> float:
+    """Reward of the action that ended a race.
+
+    Args:
+        end: how it ended.
+        meters: along the line, where the action was taken.
+        race_time_ms: when it was taken.
+        settings: coefficients.
+
+    Returns:
+        Progress and time until the finish; 0 where the race was cut off: that action leads nowhere known.
+    """
+    if not end.is_finished:
+        return 0.0
+    return float(progress_reward(end.furthest_m - meters, end.race_time_ms - race_time_ms, settings))
+
+
+def info_of_end(end: RaceEnd, began_m: float) -> dict[str, Any]:
+    """An ended race in `info`, which began at `began_m` along the line."""
+    return {
+        "meters": end.furthest_m - began_m,
+        "race_time_ms": end.race_time_ms,
+        "race_finished": end.is_finished,
+        "cutoff_reason": end.cutoff_reason,
+    }

@@ -1,0 +1,224 @@
+"""One race after the other on one game, as a Gymnasium environment."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any, Final
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+from gymnasium import spaces
+from gymnasium.error import ClosedEnvironmentError, ResetNeeded
+
+from trackmania_rl.errors import UserError
+from trackmania_rl.games.envs.map_draw import MAP_OPTION, MapDraw, check_options
+from trackmania_rl.games.envs.observation_form import ObservationForm, Shown
+from trackmania_rl.games.envs.outcomes import GAME_LOST, indices_of_actions, info_of_end, reward_of_end
+from trackmania_rl.games.envs.race_games import RaceGame
+from trackmania_rl.games.envs.temporary_folder import TemporaryFolder
+from trackmania_rl.race.frame_stack import FrameStack
+from trackmania_rl.race.observation import ObservationLayout
+from trackmania_rl.race.rewards import EngineeredRewards, action_rewards
+from trackmania_rl.race.types import Observation, RaceEnd
+from trackmania_rl.settings import MapEntry, Settings
+from trackmania_rl.tmi_interaction.transport import GameError
+
+log = logging.getLogger(__name__)
+
+PICTURE_SIZE_PX: Final = (320, 240)
+"""(width, height) of what `RaceEnv.render` draws."""
+
+
+class RaceEnv(gymnasium.Env[Shown, np.int64]):
+    """Races on one game.
+
+    * Observation: the floats (F,) float32, or with an image `{"image": (S, H, W) uint8, "floats": (F,)}`.
+    * Action: an index into the configured `inputs`, held for `ms_per_action` of game time.
+    * Reward: as in training (`rewards.action_rewards`), without shaping potentials; the schedules of optional terms
+      count this environment's actions.
+    * `terminated`: the finish was reached.
+    * `truncated`: the race was cut off (`cutoff_reason`), or the game was lost; the next `reset` starts another one.
+
+    Neither the finish nor a cut-off has a state of its own: the last observation comes again there. The action that led
+    to a cut-off has no reward, as in training: it leads nowhere known.
+
+    `info` holds `map`, `meters` (made along the line since the race began), `race_time_ms`, and of the car `position_m`
+    (3,) float32 in world axes and `speed_m_s` (float32). At a race's end `race_time_ms` is its result, and
+    `race_finished` and `cutoff_reason` (None, a reason or "game_lost") are there too.
+
+    `copy.deepcopy` of an environment whose game is in this process goes on from the same state by itself. It reads the
+    original's generated tracks, which go when the original is closed.
+
+    Args:
+        settings: observation, rewards and rules.
+        maps: each race is on one of them: drawn, or named by `reset(options={"map": name})`.
+        game: what it is played on; closed with the environment.
+        map_weights: how often each map is drawn, in proportion; None: all alike.
+        normalize: whether floats are normalized as the network does it.
+        render_mode: "rgb_array" to have `render` show the race.
+        tracks_folder: where the maps' generated tracks lie; closed with the environment.
+
+    Attributes:
+        settings: as they were given.
+        layout: names and places of the floats.
+        map_names: what `reset(options={"map": name})` can name.
+
+    Raises:
+        UserError: if it is to render in another way, or two maps have the same name.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"]}  # noqa: RUF012
+
+    def __init__(
+        self,
+        settings: Settings,
+        maps: Sequence[MapEntry],
+        game: RaceGame,
+        *,
+        map_weights: Sequence[float] | None = None,
+        normalize: bool = True,
+        render_mode: str | None = None,
+        tracks_folder: TemporaryFolder | None = None,
+    ) -> None:
+        if render_mode not in (None, *self.metadata["render_modes"]):
+            raise UserError(f'render_mode = "{render_mode}": choose one of {", ".join(self.metadata["render_modes"])}')
+        self.metadata = self.metadata | {"render_fps": 1000 / settings.game.ms_per_action}
+        self.render_mode = render_mode
+        self.settings = settings
+        self.layout = ObservationLayout.from_settings(settings.observation)
+        self._map_draw = MapDraw(maps, map_weights)
+        self.map_names = self._map_draw.names
+        self._game = game
+        self._tracks_folder = tracks_folder or TemporaryFolder()
+        self._form = ObservationForm(self.layout, settings.game, normalize=normalize)
+        self._n_actions_made = 0
+        self._began_m = 0.0
+        self._seen: Observation | None = None  # of the race under way
+        self._has_begun = False
+        self._is_closed = False
+        self.observation_space = self._form.space
+        self.action_space = spaces.Discrete(len(settings.game.inputs))
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Shown, dict[str, Any]]:
+        """Begin a race at the start line; if it can't begin, the one before is over, too.
+
+        Args:
+            seed: of the draws among maps; a race itself knows no chance.
+            options: `{"map": name}` to choose the map.
+
+        Raises:
+            UserError: if map or line can't be used, there is no map of this name, or an option is unknown.
+            GameError: if no game can be kept alive.
+            gymnasium.error.ClosedEnvironmentError: after `close`.
+        """
+        self._check_open()
+        super().reset(seed=seed)
+        check_options(options, (MAP_OPTION,))
+        self._seen = None
+        map_entry = self._map_draw.draw(self.np_random, options)
+        first = self._game.begin(map_entry)
+        self._map, self._began_m = map_entry, first.meters
+        self._stack = FrameStack(self.settings.game.frames_per_state)
+        self._see(first)
+        self._has_begun = True
+        return self._show(), self._info(first)
+
+    def step(self, action: np.int64 | int) -> tuple[Shown, float, bool, bool, dict[str, Any]]:
+        """Hold an action's keys until the next decision.
+
+        Raises:
+            UserError: if there is no such action.
+            gymnasium.error.ResetNeeded: if no race is under way.
+            gymnasium.error.ClosedEnvironmentError: after `close`.
+        """
+        self._check_open()
+        before = self._seen
+        if before is None:
+            raise ResetNeeded("no race is under way: call reset first")
+        index = int(indices_of_actions(action, (), len(self.settings.game.inputs)))
+        self._n_actions_made += 1
+        try:
+            reached = self._game.step(index)
+        except GameError as error:
+            log.warning("race on %s lost: %s", self._map.map_name, error)
+            self._game.close()
+            self._seen = None
+            lost = {"race_finished": False, "cutoff_reason": GAME_LOST}
+            return self._show(), 0.0, False, True, self._info(before) | lost
+        if isinstance(reached, RaceEnd):
+            self._seen = None
+            reward = reward_of_end(reached, before.meters, before.race_time_ms, self.settings.reward)
+            info = self._info(before) | info_of_end(reached, self._began_m)
+            return self._show(), reward, reached.is_finished, not reached.is_finished, info
+        self._see(reached)
+        return self._show(), self._reward(before, reached), False, False, self._info(reached)
+
+    def render(self) -> npt.NDArray[np.uint8] | None:  # type: ignore[override]  # gymnasium leaves the type open
+        """The race as it is now, red, green and blue; None without a render mode.
+
+        Returns:
+            (240, 320, 3) uint8, the view from behind the car, of a game in this process; (H, W, 3), the observation's
+            newest frame, of a game behind a socket.
+
+        Raises:
+            UserError: if the game is behind a socket and the observation has no image.
+            gymnasium.error.ResetNeeded: before the first `reset`.
+            gymnasium.error.ClosedEnvironmentError: after `close`.
+        """
+        if self.render_mode is None:
+            return None
+        self._check_open()
+        if not self._has_begun:
+            raise ResetNeeded("there is no race to show: call reset first")
+        picture = self._game.picture(*PICTURE_SIZE_PX)
+        if picture is not None:
+            return picture
+        if not self.settings.game.has_image:
+            raise UserError(
+                f'render_mode = "{self.render_mode}": of a game behind a socket the observation\'s image is shown, and '
+                'there is none; make the environment with overrides={"image_width_px": 160, "image_height_px": 120}'
+            )
+        return np.repeat(self._image[-1, :, :, np.newaxis], 3, axis=2)
+
+    def close(self) -> None:
+        """End the game."""
+        self._is_closed = True
+        self._seen = None
+        self._game.close()
+        self._tracks_folder.close()
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise ClosedEnvironmentError("this environment was closed: make another one")
+
+    def _see(self, seen: Observation) -> None:
+        self._seen = seen
+        self._image, self._floats = self._stack.with_frame(seen.frame), seen.floats
+
+    def _show(self) -> Shown:
+        return self._form.show(self._image, self._floats)
+
+    def _info(self, seen: Observation) -> dict[str, Any]:
+        return {
+            "map": self._map.map_name,
+            "meters": float(seen.meters - self._began_m),
+            "race_time_ms": seen.race_time_ms,
+            "position_m": seen.position_m.copy(),
+            "speed_m_s": np.float32(seen.speed_m_s),  # in double precision, transports differ in the last bit
+        }
+
+    def _reward(self, before: Observation, reached: Observation) -> float:
+        settings = self.settings
+        rewards = action_rewards(
+            before.floats[np.newaxis],
+            reached.floats[np.newaxis],
+            np.array([reached.meters - before.meters]),
+            places=self.layout,
+            settings=settings.reward,
+            engineered=EngineeredRewards.at_frame(settings.reward, self._n_actions_made),
+            ms_per_action=settings.game.ms_per_action,
+            reached_car=reached.car[np.newaxis],
+        )
+        return float(rewards[0])

@@ -1,0 +1,245 @@
+"""Many simulated games in this process as a Gymnasium vector environment.
+
+K: number of games. All of them make one action in each step, by compiled code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+from gymnasium import spaces
+from gymnasium.error import ClosedEnvironmentError, ResetNeeded
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+
+from trackmania_rl.errors import UserError
+from trackmania_rl.games.envs.map_draw import MAP_OPTION, MapDraw, check_options
+from trackmania_rl.games.envs.observation_form import ObservationForm, Shown
+from trackmania_rl.games.envs.outcomes import indices_of_actions, info_of_end, reward_of_end
+from trackmania_rl.games.envs.race_games import decided_elsewhere
+from trackmania_rl.games.envs.temporary_folder import TemporaryFolder
+from trackmania_rl.games.in_process import Games, InProcessGames
+from trackmania_rl.race.rewards import EngineeredRewards, action_rewards
+from trackmania_rl.race.types import RaceEnd
+from trackmania_rl.settings import MapEntry, Settings
+
+Array = npt.NDArray[Any]
+
+AUTORESET_MODES: Final = (AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED)
+MASK_OPTION: Final = "reset_mask"
+"""Of `reset(options=...)`: the games, (K,) bool, in which a race begins."""
+
+
+class RaceVectorEnv(VectorEnv[Shown, Array, Array]):
+    """K games; observation, reward and the ends of a race are those of `RaceEnv`, and so is what a copy is.
+
+    What follows a race that ended is said by `autoreset_mode`:
+
+    * `NEXT_STEP`: the next race, in the step after. There the game's action is not looked at, its reward is 0 and its
+      observation the start of the new race.
+    * `DISABLED`: nothing, until `reset(options={"reset_mask": mask})` begins a race in the games of `mask` (K,) bool;
+      `step` is refused before that.
+
+    `infos` holds what the `info` of `RaceEnv` does, an array (K, ...) each, and in a step in which races end
+    `race_finished` and `cutoff_reason`; each with a mask `_name` (K,) as is Gymnasium's custom.
+
+    Args:
+        num_envs: K.
+        settings: observation, rewards and rules; the simulated game's.
+        maps: each race is on one of them: drawn, or named by `reset(options={"map": name})` for the races begun there.
+        maps_folder: where relative paths of `maps` begin.
+        map_weights: how often each map is drawn, in proportion; None: all alike.
+        normalize: whether floats are normalized as the network does it.
+        autoreset_mode: one of `AUTORESET_MODES`, or its name or value.
+        tracks_folder: where the maps' generated tracks lie; closed with the environment.
+
+    Attributes:
+        settings: as they were given.
+        layout: names and places of the floats.
+        map_names: what `reset(options={"map": name})` can name.
+        autoreset_mode: what follows a race that ended.
+
+    Raises:
+        UserError: if there is no such `autoreset_mode`, or two maps have the same name.
+    """
+
+    def __init__(
+        self,
+        num_envs: int,
+        settings: Settings,
+        maps: Sequence[MapEntry],
+        maps_folder: Path,
+        *,
+        map_weights: Sequence[float] | None = None,
+        normalize: bool = True,
+        autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
+        tracks_folder: TemporaryFolder | None = None,
+    ) -> None:
+        self.autoreset_mode = _autoreset_mode(autoreset_mode)
+        self.metadata = {"render_modes": [], "autoreset_mode": self.autoreset_mode}
+        self.num_envs = num_envs
+        self.settings = settings
+        self._games = InProcessGames(num_envs, settings.game, settings.observation, maps_folder)
+        self.layout = self._games.layout
+        self._map_draw = MapDraw(maps, map_weights)
+        self.map_names = self._map_draw.names
+        self._form = ObservationForm(self.layout, settings.game, normalize=normalize)
+        self._tracks_folder = tracks_folder or TemporaryFolder()
+        self._has_race = np.zeros(num_envs, dtype=np.bool_)  # under way or ended
+        self._has_ended = np.zeros(num_envs, dtype=np.bool_)
+        self._n_actions_made = 0
+        image_size = (settings.game.frames_per_state, settings.game.image_height_px, settings.game.image_width_px)
+        self._images = np.empty((num_envs, *image_size), dtype=np.uint8)
+        self._floats = np.empty((num_envs, self.layout.float_input_dim), dtype=np.float32)
+        self._meters, self._began_m = np.empty((2, num_envs))
+        self._race_time_ms = np.empty(num_envs, dtype=np.int64)
+        self._position_m = np.empty((num_envs, 3), dtype=np.float32)
+        self._speed_m_s = np.empty(num_envs, dtype=np.float32)
+        self._map_of_game = np.full(num_envs, None, dtype=object)
+        self.single_observation_space = self._form.space
+        self.single_action_space = spaces.Discrete(len(settings.game.inputs))
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.action_space = batch_space(self.single_action_space, num_envs)
+
+    def reset(
+        self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Shown, dict[str, Any]]:
+        """Begin a race at the start line in every game, or in some; where it can't begin, the one before is over, too.
+
+        Args:
+            seed: of the draws among maps; of a list, the first one.
+            options: `{"map": name}` to choose the map of all these races, `{"reset_mask": mask}` for those games only.
+
+        Raises:
+            UserError: if map or line can't be used, there is no map of this name, an option is unknown, or the mask is
+                none.
+            gymnasium.error.ResetNeeded: if a game outside the mask has no race yet.
+            gymnasium.error.ClosedEnvironmentError: after `close`.
+        """
+        self._check_open()
+        super().reset(seed=seed[0] if isinstance(seed, list) else seed)
+        check_options(options, (MAP_OPTION, MASK_OPTION))
+        mask = self._reset_mask(options)
+        if not (mask | self._has_race).all():
+            raise ResetNeeded(f"games {np.flatnonzero(~mask & ~self._has_race).tolist()} have no race: reset them, too")
+        self._begin(np.flatnonzero(mask), options)
+        return self._form.show(self._images, self._floats), self._infos({})
+
+    def step(self, actions: npt.ArrayLike) -> tuple[Shown, Array, Array, Array, dict[str, Any]]:
+        """Make an action (K,) in every game; those whose race had ended begin the next one instead.
+
+        Raises:
+            UserError: if these are no actions for K games.
+            gymnasium.error.ResetNeeded: if a game has no race, or, where nothing begins the next one, it has ended.
+            gymnasium.error.ClosedEnvironmentError: after `close`.
+        """
+        self._check_open()
+        self._check_races()
+        indices = indices_of_actions(actions, (self.num_envs,), len(self.settings.game.inputs))
+        begun, driven = np.flatnonzero(self._has_ended), np.flatnonzero(~self._has_ended)
+        rewards, terminated, truncated = np.zeros(self.num_envs), *np.zeros((2, self.num_envs), dtype=np.bool_)
+        ends = self._drive(driven, indices[driven]) if len(driven) > 0 else {}
+        for game, end in ends.items():
+            meters, race_time_ms = float(self._meters[game]), int(self._race_time_ms[game])
+            rewards[game] = reward_of_end(end, meters, race_time_ms, self.settings.reward)
+            terminated[game], truncated[game] = end.is_finished, not end.is_finished
+        self._has_ended = terminated | truncated
+        going_on = driven[~self._has_ended[driven]]
+        rewards[going_on] = self._look_on(going_on)
+        self._begin(begun, None)
+        return self._form.show(self._images, self._floats), rewards, terminated, truncated, self._infos(ends)
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """Give back what was made for the environment."""
+        self._tracks_folder.close()
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise ClosedEnvironmentError("this environment was closed: make another one")
+
+    def _check_races(self) -> None:
+        """Whether a step can be made."""
+        if not self._has_race.all():
+            raise ResetNeeded("no race is under way: call reset first")
+        if self.autoreset_mode is AutoresetMode.DISABLED and self._has_ended.any():
+            raise ResetNeeded(
+                f"the races of games {np.flatnonzero(self._has_ended).tolist()} have ended: call "
+                f'reset(options={{"{MASK_OPTION}": terminated | truncated}}) first'
+            )
+
+    def _reset_mask(self, options: Mapping[str, Any] | None) -> npt.NDArray[np.bool_]:
+        """In which games (K,) a race begins."""
+        given = (options or {}).get(MASK_OPTION)
+        if given is None:
+            return np.ones(self.num_envs, dtype=np.bool_)
+        mask = np.asarray(given)
+        if mask.shape != (self.num_envs,) or mask.dtype != np.bool_ or not mask.any():
+            raise UserError(
+                f'reset(options={{"{MASK_OPTION}": {given!r}}}): a mask is an array of bool with the shape '
+                f"({self.num_envs},), and True at least once"
+            )
+        return mask
+
+    def _begin(self, games: Games, options: Mapping[str, Any] | None) -> None:
+        """Begin a race in each of some games, and look at its start."""
+        self._has_race[games] = False  # also where one of them can't begin
+        for game in games.tolist():
+            entry = self._map_draw.draw(self.np_random, options)
+            self._games.begin(game, entry)
+            self._map_of_game[game] = entry.map_name
+        self._look(games)
+        self._began_m[games] = self._meters[games]
+        self._has_race[games], self._has_ended[games] = True, False
+
+    def _drive(self, games: Games, actions: Array) -> dict[int, RaceEnd]:
+        """Make an action in each of some games."""
+        self._n_actions_made += len(games)
+        return self._games.step(games, decided_elsewhere(actions, len(self.settings.game.inputs)))
+
+    def _look_on(self, games: Games) -> Array:
+        """Look at the new states of some games whose races go on; returns the rewards (n,) of having come there."""
+        before, before_m = self._floats[games], self._meters[games]
+        self._look(games)
+        return action_rewards(
+            before,
+            self._floats[games],
+            self._meters[games] - before_m,
+            places=self.layout,
+            settings=self.settings.reward,
+            engineered=EngineeredRewards.at_frame(self.settings.reward, self._n_actions_made),
+            ms_per_action=self.settings.game.ms_per_action,
+            reached_car=self._games.cars(games),
+        )
+
+    def _look(self, games: Games) -> None:
+        """Take over what there is to see in some games."""
+        if len(games) > 0:
+            self._images[games], self._floats[games] = self._games.observations(games)
+            self._meters[games], self._race_time_ms[games] = self._games.progress(games)
+            self._position_m[games], self._speed_m_s[games] = self._games.motion(games)
+
+    def _infos(self, ends: Mapping[int, RaceEnd]) -> dict[str, Any]:
+        everywhere: dict[str, Array] = {
+            "map": self._map_of_game.copy(),
+            "meters": self._meters - self._began_m,
+            "race_time_ms": self._race_time_ms.copy(),
+            "position_m": self._position_m.copy(),
+            "speed_m_s": self._speed_m_s.copy(),
+        }
+        masks = {f"_{name}": np.ones(self.num_envs, dtype=np.bool_) for name in everywhere}
+        infos: dict[str, Any] = everywhere | masks
+        for game, end in ends.items():
+            infos = self._add_info(infos, info_of_end(end, float(self._began_m[game])), game)
+        return infos
+
+
+def _autoreset_mode(asked: AutoresetMode | str) -> AutoresetMode:
+    for mode in AUTORESET_MODES:
+        if asked in (mode, mode.name, mode.value):
+            return mode
+    names = ", ".join(mode.name for mode in AUTORESET_MODES)
+    raise UserError(f"autoreset_mode = {asked!r}: choose one of {names}")

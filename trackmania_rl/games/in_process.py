@@ -1,0 +1,406 @@
+"""K simulated games in this process, each in a race of its own, all stepped by one action at a time.
+
+What comes out of a race is, byte for byte, what the race machine makes of the same actions through the socket.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections import OrderedDict
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from trackmania_rl.games.observing import NOT_FINITE, RaceMemory, observe
+from trackmania_rl.protocol.messages import key_states
+from trackmania_rl.race.cutoffs import GOING_ON, REASON_OF_VERDICT, CutoffReason, CutoffRules
+from trackmania_rl.race.observation import ObservationLayout, keys_of_actions
+from trackmania_rl.race.observation_kernel import CAR_COLUMNS
+from trackmania_rl.race.policy import BatchDecision, Policy
+from trackmania_rl.race.results import RaceColumns, end_race_stats, rollout_results
+from trackmania_rl.race.types import GameTimings, Observation, RaceEnd, times_since
+from trackmania_rl.settings import GameSettings, MapEntry, ObservationSettings
+from trackmania_rl.simulator.inputs import controls_of_keys
+from trackmania_rl.simulator.physics.vehicle_parameters import STADIUM_CAR
+from trackmania_rl.simulator.race_batch import RaceBatch, RaceState, TrackForBatch
+from trackmania_rl.simulator.tracks.track_file import load_track
+from trackmania_rl.tmi_interaction.saved_states import SavedState, StatesOfRace
+from trackmania_rl.track.game_map import GameMap, load_game_map
+
+SPARE_MAPS: Final = 16
+"""So many maps stay in memory beside those that are driven; the one driven longest ago gives way."""
+
+Games = npt.NDArray[np.int64]
+"""(n,) numbers of games, each once."""
+
+
+class _Map(NamedTuple):
+    """A map with the track that the simulator makes of it."""
+
+    map: GameMap
+    track: TrackForBatch
+
+
+class InProcessGames:
+    """K games.
+
+    Args:
+        n_games: K.
+        game: how races are played. May be replaced at any time: see `game`.
+        observation: what the agent sees of them.
+        maps_folder: where tracks and reference lines lie.
+
+    Attributes:
+        game: settings of the races begun from now on; actions, image and longest race must stay the same.
+        layout: every float of the observation.
+        n_games: K.
+        game_starts: 1, since no game in this process is ever lost; see `StartsGames`.
+
+    Raises:
+        SettingsError: if the observation's settings contradict each other.
+    """
+
+    def __init__(self, n_games: int, game: GameSettings, observation: ObservationSettings, maps_folder: Path) -> None:
+        self.game = game
+        self.layout = ObservationLayout.from_settings(observation)
+        self.n_games = n_games
+        self.game_starts = 1
+        self._observation = observation
+        self._maps_folder = maps_folder
+        self._kernel_layout = self.layout.for_kernel()
+        self._keys = keys_of_actions(game.inputs)
+        self._controls = np.array([controls_of_keys(keys) for keys in key_states(game.inputs)])
+        n_states = game.cutoff_race_longer_than_ms // game.ms_per_action + 2
+        self._races = RaceBatch(n_games)
+        self._memory = RaceMemory.of_games(n_games, n_states, self.layout.n_previous_actions, self._keys.shape[1])
+        self._columns = _columns(n_games, n_states, game, self.layout)
+        self._rows = np.zeros(n_games, dtype=np.int64)
+        self._verdicts = np.zeros(n_games, dtype=np.int64)
+        self._maps: list[_Map] = []
+        self._map_numbers: OrderedDict[tuple[str, str], int] = OrderedDict()  # the map begun last is last
+        self._map_of_game = np.full(n_games, -1, dtype=np.int64)
+        self._began_ms = np.zeros(n_games, dtype=np.int64)  # the game's race time when the race began
+        self._states: list[StatesOfRace[RaceState] | None] = [None] * n_games
+        self._next_state_m = np.full(n_games, np.inf)
+        self._clock = _Clock()
+        self._clock_at_begin = [_Clock()] * n_games
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> InProcessGames:
+        """Games in the same states, which go on by themselves; what never changes is shared, maps above all."""
+        for shared in (STADIUM_CAR, self.layout, *self._maps):
+            memo[id(shared)] = shared
+        n_rows = int(self._rows.max()) + 1
+        memo[id(self._columns)] = RaceColumns._make(_copy_of_first_rows(column, n_rows) for column in self._columns)
+        copied = object.__new__(type(self))
+        memo[id(self)] = copied
+        vars(copied).update(copy.deepcopy(vars(self), memo))
+        return copied
+
+    def begin(self, game: int, map_entry: MapEntry, states: StatesOfRace[RaceState] | None = None) -> None:
+        """Begin a race in a game; what its last race left behind is overwritten.
+
+        Args:
+            game: which game.
+            map_entry: the map.
+            states: where the race starts, and what it saves for later ones; None: it starts at the start line
+                and saves nothing.
+
+        Raises:
+            UserError: if track or reference line can't be used.
+        """
+        number = self._map_number(map_entry)
+        self._map_of_game[game] = number
+        self._rows[game] = 0
+        self._columns.race_time_ms[game, 0] = 0
+        self._races.begin(game, self._maps[number].track)
+        forward_keys = self._keys[self.game.action_forward_idx]
+        self._memory.begin(game, self._maps[number].map.zones, forward_keys, CutoffRules.from_settings(self.game))
+        self._began_ms[game] = 0
+        if states is not None and states.begin is not None:
+            self._began_ms[game] = states.begin.race_time_ms
+            self._races.restore_state(game, states.begin.game_state)
+            self._memory.begin_at(game, states.begin.memory)
+        self._clock_at_begin[game] = self._clock.copy()
+        self._look_at(np.array([game]), number)
+        self._states[game] = states
+        if states is not None:
+            states.start(float(self._columns.meters[game, 0]))
+        self._next_state_m[game] = np.inf if states is None else states.next_m
+        if self.game.has_image:
+            self._take_pictures([game])
+
+    def rollout(
+        self,
+        map_entry: MapEntry,
+        policy: Policy,
+        frames: npt.NDArray[np.uint8] | None = None,
+        *,
+        states: StatesOfRace[RaceState] | None = None,
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Play one race in the first game alone, as `GameInstanceManager.rollout` does; `frames` is not needed here.
+
+        Raises:
+            UserError: if track or reference line can't be used.
+        """
+        alone = np.zeros(1, dtype=np.int64)
+        self.begin(0, map_entry, states)
+        end: RaceEnd | None = None
+        while end is None:
+            images, floats = self.observations(alone)
+            decision = policy(images[0], floats[0])
+            batch = BatchDecision(
+                np.array([decision.action]), np.array([decision.is_greedy]), decision.q_values[np.newaxis]
+            )
+            end = self.step(alone, batch).get(0)
+        return self.results(0, end)
+
+    def observations(self, games: Games) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32]]:
+        """What there is to decide upon in some games.
+
+        Returns:
+            Images (n, S, H, W) uint8, the last S frames of each race, in its first states the first one over and over,
+            and floats (n, F) float32.
+        """
+        rows = self._rows[games]
+        rows_back = np.arange(1 - self.game.frames_per_state, 1)
+        seen_rows = np.maximum(rows[:, np.newaxis] + rows_back, 0)  # (n, S)
+        return self._columns.frames[games[:, np.newaxis], seen_rows, 0], self._columns.floats[games, rows]
+
+    def cars(self, games: Games) -> npt.NDArray[np.float32]:
+        """`feature_kernel.CAR_COLUMNS` (n, columns) of some games' cars now."""
+        return self._columns.car[games, self._rows[games]]
+
+    def observation(self, game: int) -> Observation:
+        """What there is to decide upon in one game, as the race machine tells it; arrays as in `results`."""
+        at = (game, self._rows[game])
+        seen = self._columns
+        return Observation(
+            frame=seen.frames[at],
+            floats=seen.floats[at],
+            car=seen.car[at],
+            zone_idx=int(seen.zone_idx[at]),
+            meters=float(seen.meters[at]),
+            race_time_ms=int(seen.race_time_ms[at]),
+            position_m=seen.position_m[at],
+            speed_m_s=float(seen.speed_m_s[at]),
+        )
+
+    def progress(self, games: Games) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+        """Metres along the line and race time in ms (n,) of the newest states of some games."""
+        rows = self._rows[games]
+        return self._columns.meters[games, rows], self._columns.race_time_ms[games, rows]
+
+    def motion(self, games: Games) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float64]]:
+        """Positions (n, 3) in world metres and speeds (n,) in m/s of the newest states of some games."""
+        rows = self._rows[games]
+        return self._columns.position_m[games, rows], self._columns.speed_m_s[games, rows]
+
+    def picture(self, game: int, width_px: int, height_px: int) -> npt.NDArray[np.uint8]:
+        """The view from behind a game's car now, in colour, whatever the observation holds.
+
+        Returns:
+            (height_px, width_px, 3) uint8, red, green, blue; a new array.
+
+        Raises:
+            ValueError: if a side is not 1 to 4096 pixels.
+        """
+        car, passed_count = self._races.cars[game], int(self._races.passed_count[game])
+        renderer = self._maps[self._map_of_game[game]].track.renderer
+        blue_green_red_alpha = renderer.render(
+            car["position_m"], car["rotation"], car["ribbon_index"], width_px, height_px, passed_count
+        )
+        return np.ascontiguousarray(blue_green_red_alpha[:, :, 2::-1])
+
+    def step(self, games: Games, decision: BatchDecision, policy_s: float = 0.0) -> dict[int, RaceEnd]:
+        """Make one action in some games, all of which are in a race.
+
+        Args:
+            games: which ones.
+            decision: what is done in each.
+            policy_s: wall-clock time that the decision took.
+
+        Returns:
+            The games whose race ended now, and how. Their `results` stay until the next `begin`.
+        """
+        began_s = time.perf_counter()
+        rows = self._rows[games]
+        self._columns.actions[games, rows] = decision.actions
+        self._columns.is_greedy[games, rows] = decision.is_greedy
+        self._columns.q_values[games, rows] = decision.q_values
+        self._memory.record_actions(games, self._keys[decision.actions])
+        by_map = self._by_map(games)
+        controls = self._controls[decision.actions]
+        n_ticks = self.game.engine_ticks_per_action
+        for number, places in by_map:
+            self._races.advance(games[places], self._maps[number].track, controls[places], n_ticks)
+        self._races.write_heads()
+        driven_s = time.perf_counter()
+        self._rows[games] = rows + 1
+        self._columns.race_time_ms[games, rows + 1] = (rows + 1) * self.game.ms_per_action
+        is_due = self._races.ticks[games] == n_ticks  # else the finish came before the next decision
+        for number, places in by_map:
+            self._look_at(games[places][is_due[places]], number)
+        looked_s = time.perf_counter()
+        ends = self._ends(games, is_due)
+        self._save_states(games, ends)
+        if self.game.has_image:
+            self._take_pictures([game for game in games.tolist() if game not in ends])
+        drawn_s = time.perf_counter()
+        self._clock.add(driven_s - began_s + drawn_s - looked_s, looked_s - driven_s, policy_s, len(games))
+        return ends
+
+    def results(self, game: int, end: RaceEnd) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The race that has just ended in a game.
+
+        Returns:
+            `(rollout_results, end_race_stats)`: see the functions of these names in `race_results`. Arrays are views
+            that the game's next race overwrites.
+        """
+        columns = self._columns.rows((game, slice(self._rows[game]))).without_decision_at_finish(end)
+        zones = self._maps[self._map_of_game[game]].map.zones
+        timings, policy_s = self._clock.since(self._clock_at_begin[game])
+        states = self._states[game]
+        began_m = None if states is None or states.begin is None else states.begin.meters
+        stats = end_race_stats(columns, end, zones, self.game, timings, policy_s, began_m)
+        return rollout_results(columns, end, zones, self.game), stats
+
+    def _by_map(self, games: Games) -> list[tuple[int, Any]]:
+        """The maps that some games are on, and at which places in `games` those on each stand."""
+        numbers = self._map_of_game[games]
+        if (numbers == numbers[0]).all():
+            return [(int(numbers[0]), slice(None))]
+        return [(number, np.flatnonzero(numbers == number)) for number in np.unique(numbers).tolist()]
+
+    def _look_at(self, games: Games, map_number: int) -> None:
+        heads = self._races.heads
+        observe(
+            games,
+            self._rows,
+            heads.view(np.float32),
+            heads.view(np.int32),
+            self._maps[map_number].map.zones,
+            self._kernel_layout,
+            self._memory,
+            self._columns,
+            self._verdicts,
+        )
+
+    def _save_states(self, games: Games, ends: Mapping[int, RaceEnd]) -> None:
+        """Keep the newest states of the games whose races go on and have come to another place."""
+        for game in games[self._columns.meters[games, self._rows[games]] >= self._next_state_m[games]].tolist():
+            states = self._states[game]
+            if game in ends or states is None:
+                continue
+            row = self._rows[game]
+            time_ms = int(self._began_ms[game] + self._columns.race_time_ms[game, row])
+            meters = float(self._columns.meters[game, row])
+            states.keep(SavedState(self._races.save_state(game), time_ms, meters, self._memory.of_game(game)))
+            self._next_state_m[game] = states.next_m
+
+    def _ends(self, games: Games, is_due: npt.NDArray[np.bool_]) -> dict[int, RaceEnd]:
+        """Find the races that ended; a cut-off at a decision comes before a finish in that very moment."""
+        verdicts = np.where(is_due, self._verdicts[games], GOING_ON)
+        is_finished = self._races.passed_count[games] == self._n_gates[self._map_of_game[games]]
+        ends = {}
+        for place in np.flatnonzero((verdicts != GOING_ON) | is_finished).tolist():
+            verdict, game = int(verdicts[place]), int(games[place])
+            if verdict == NOT_FINITE:
+                name = self._maps[self._map_of_game[game]].map.name
+                raise FloatingPointError(f"the simulated car on {name} left the world of finite numbers")
+            ends[game] = self._end(game, REASON_OF_VERDICT.get(verdict))
+        return ends
+
+    def _end(self, game: int, reason: CutoffReason | None) -> RaceEnd:
+        zones = self._maps[self._map_of_game[game]].map.zones
+        times_ms = times_since(self._races.checkpoint_times_ms(game), int(self._began_ms[game]))
+        row = self._rows[game]
+        is_finished = reason is None
+        return RaceEnd(
+            cutoff_reason=reason,
+            race_time_ms=times_ms[-1] if is_finished else int(self._columns.race_time_ms[game, row]),
+            furthest_zone_idx=zones.finish_zone_idx if is_finished else int(self._memory.furthest_zone_idx[game]),
+            furthest_m=zones.finish_m if is_finished else float(self._memory.furthest_m[game, row]),
+            checkpoint_times_ms=times_ms,
+        )
+
+    def _take_pictures(self, games: list[int]) -> None:
+        if games:
+            numbers, frames = np.array(games, dtype=np.int64), self._columns.frames[:, :, 0]
+            for number, places in self._by_map(numbers):
+                self._races.render_gray(numbers[places], self._maps[number].track, frames, self._rows)
+
+    def _map_number(self, entry: MapEntry) -> int:
+        key = (entry.map_path, entry.reference_line)
+        if key not in self._map_numbers:
+            track = TrackForBatch(load_track(self._maps_folder / entry.map_path))
+            map_ = _Map(load_game_map(entry, self._maps_folder, self._observation), track)
+            if len(self._maps) < self.n_games + SPARE_MAPS:
+                self._map_numbers[key] = len(self._maps)
+                self._maps.append(map_)
+            else:  # there are more maps than games, so one is not driven
+                in_use = set(self._map_of_game.tolist())
+                oldest = next(old for old, number in self._map_numbers.items() if number not in in_use)
+                self._map_numbers[key] = self._map_numbers.pop(oldest)
+                self._maps[self._map_numbers[key]] = map_
+            self._n_gates = np.array([map_.track.n_gates for map_ in self._maps])
+        self._map_numbers.move_to_end(key)
+        return self._map_numbers[key]
+
+
+class _Clock:
+    """Wall-clock time of all games together, counted as one game's share of each step."""
+
+    def __init__(self, game_s: float = 0.0, features_s: float = 0.0, policy_s: float = 0.0) -> None:
+        self._game_s = game_s
+        self._features_s = features_s
+        self._policy_s = policy_s
+
+    def add(self, game_s: float, features_s: float, policy_s: float, n_games: int) -> None:
+        """A step of so many games took so long."""
+        self._game_s += game_s / n_games
+        self._features_s += features_s / n_games
+        self._policy_s += policy_s / n_games
+
+    def copy(self) -> _Clock:
+        """What it shows now."""
+        return _Clock(self._game_s, self._features_s, self._policy_s)
+
+    def since(self, earlier: _Clock) -> tuple[GameTimings, float]:
+        """A race's share of the time since an earlier reading: for the game, and for deciding."""
+        timings = GameTimings(
+            wait_game_s=self._game_s - earlier._game_s, features_s=self._features_s - earlier._features_s
+        )
+        return timings, self._policy_s - earlier._policy_s
+
+
+def _columns(n_games: int, n_states: int, game: GameSettings, layout: ObservationLayout) -> RaceColumns:
+    """Room for the longest race of every game; the operating system provides a page when it is first written."""
+    n_actions = len(game.inputs)
+
+    def room(dtype: type[np.generic], *shape: int) -> npt.NDArray[Any]:
+        return np.empty((n_games, n_states, *shape), dtype=dtype)
+
+    return RaceColumns(
+        frames=room(np.uint8, 1, game.image_height_px, game.image_width_px),
+        floats=room(np.float32, layout.float_input_dim),
+        car=room(np.float32, len(CAR_COLUMNS)),
+        zone_idx=room(np.int64),
+        meters=room(np.float64),
+        race_time_ms=room(np.int64),
+        position_m=room(np.float32, 3),
+        speed_m_s=room(np.float64),
+        actions=room(np.int64),
+        is_greedy=room(np.bool_),
+        q_values=room(np.float32, n_actions),
+    )
+
+
+def _copy_of_first_rows(column: npt.NDArray[Any], n_rows: int) -> npt.NDArray[Any]:
+    """A column with its first rows: those beyond them, mostly memory never touched, hold no state yet."""
+    copied = np.empty_like(column)
+    copied[:, :n_rows] = column[:, :n_rows]
+    return copied

@@ -1,0 +1,351 @@
+"""The float part of the observation: which floats there are, and how they are made from a state of the game.
+
+`ObservationLayout` owns every float by name: its place, unit, meaning, mean and standard deviation. Networks, rewards
+and the table in docs/observation.rst all derive from it. `FeatureBuilder` fills the vector. The full-size layout has
+184 floats (reference/observation.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from trackmania_rl.protocol.state_blob import HEAD_BYTES, StateBlobError, StateView
+from trackmania_rl.race.observation_kernel import (
+    BEFORE_FIRST_STATE,
+    CAR_COLUMNS,
+    GROUND_GROUPS,
+    KEYS_OF_AN_ACTION,
+    N_WHEELS,
+    FeatureOffsets,
+    KernelLayout,
+    count_gear_change,
+    fill_features,
+)
+from trackmania_rl.race.zones import VirtualCheckpoints, ZoneTracker
+from trackmania_rl.settings import ActionKeys, ObservationSettings, SettingsError
+
+
+@dataclass(frozen=True)
+class ObservationBlock:
+    """Neighbouring floats of one kind.
+
+    Attributes:
+        name: also the key in `state_normalization`.
+        start: index of the block's first float.
+        stop: one more than the index of its last.
+        unit: unit and range.
+        description: what it is, in one sentence.
+        mean: subtracted by the network, one number for each float.
+        std: then divided by, one number for each float.
+    """
+
+    name: str
+    start: int
+    stop: int
+    unit: str
+    description: str
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    @property
+    def slice(self) -> slice:
+        """Where the block lies in the vector."""
+        return slice(self.start, self.stop)
+
+
+class ObservationLayout:
+    """All floats of the observation in their order.
+
+    Attributes:
+        blocks: in the vector's order, without gaps.
+        float_input_dim: F, the vector's length.
+        mean: (F,) float32, read-only.
+        std: (F,) float32, read-only, positive.
+        n_previous_actions: how many actions the vector remembers.
+        n_zone_centers: how many zone centres it holds.
+        zone_stride: how many zones lie from one of them to the next.
+        margin_to_announce_finish_m: largest distance to the finish that it shows.
+        waves: (float's index, wavelength in its unit) pairs: what the network sees at finer scales as well.
+    """
+
+    def __init__(self, blocks: Sequence[ObservationBlock], settings: ObservationSettings) -> None:
+        self.blocks = tuple(blocks)
+        self.float_input_dim = self.blocks[-1].stop
+        self.mean = _read_only(np.array([x for block in blocks for x in block.mean], dtype=np.float32))
+        self.std = _read_only(np.array([x for block in blocks for x in block.std], dtype=np.float32))
+        self.n_previous_actions = settings.n_prev_actions_in_inputs
+        self.n_zone_centers = settings.n_zone_centers_in_inputs
+        self.zone_stride = settings.one_every_n_zone_centers_in_inputs
+        self.margin_to_announce_finish_m = settings.margin_to_announce_finish_m
+        self._by_name = {block.name: block for block in blocks}
+        self.waves = self._waves(settings)
+
+    @classmethod
+    def from_settings(cls, settings: ObservationSettings) -> ObservationLayout:
+        """Lay out the blocks for these settings.
+
+        Raises:
+            SettingsError: if `state_normalization` lacks a block, has an unknown one, or has another number of entries
+                than a block has floats; if `fourier_wavelengths` has an unknown block; or if the line is extended too
+                little for the zones ahead at the finish.
+        """
+        rows = _block_rows(settings)
+        statistics = settings.state_normalization
+        names = {name for name, *_ in rows}
+        if names != statistics.keys():
+            missing, unknown = sorted(names - statistics.keys()), sorted(statistics.keys() - names)
+            raise SettingsError(f"state_normalization: missing blocks {missing}, unknown blocks {unknown}")
+        blocks = []
+        start = 0
+        for name, length, unit, description in rows:
+            mean, std = statistics[name]
+            if (len(mean), len(std)) != (length, length):
+                raise SettingsError(
+                    f'state_normalization["{name}"] has {len(mean)} means and {len(std)} standard deviations; '
+                    f"the block has {length} floats with these settings of the observation"
+                )
+            blocks.append(ObservationBlock(name, start, start + length, unit, description, mean, std))
+            start += length
+        needed = (settings.n_zone_centers_in_inputs - 1) * settings.one_every_n_zone_centers_in_inputs
+        there_are = settings.n_zone_centers_extrapolate_after_end_of_map
+        if there_are < needed:
+            raise SettingsError(
+                f"n_zone_centers_extrapolate_after_end_of_map = {there_are}: at the finish the observation looks "
+                f"{needed} zones ahead (n_zone_centers_in_inputs, one_every_n_zone_centers_in_inputs); at least as "
+                "many are needed"
+            )
+        return cls(blocks, settings)
+
+    def __getitem__(self, name: str) -> slice:
+        """The place of a block in the vector: `floats[..., layout["velocity_m_s"]]`."""
+        return self._by_name[name].slice
+
+    def index(self, name: str) -> int:
+        """The place of a block of one float.
+
+        Raises:
+            ValueError: if the block has more than one.
+        """
+        block = self._by_name[name]
+        if block.stop - block.start != 1:
+            raise ValueError(f"block {name} has {block.stop - block.start} floats; use its slice")
+        return block.start
+
+    def for_kernel(self) -> KernelLayout:
+        """What the compiled functions need to know of it."""
+        return KernelLayout(
+            at=FeatureOffsets(**{block.name: block.start for block in self.blocks}),
+            n_zone_centers=self.n_zone_centers,
+            zone_stride=self.zone_stride,
+            margin_to_announce_finish_m=self.margin_to_announce_finish_m,
+        )
+
+    def _waves(self, settings: ObservationSettings) -> tuple[tuple[int, float], ...]:
+        waves = []
+        for name, wavelengths in settings.fourier_wavelengths.items():
+            if name not in self._by_name:
+                raise SettingsError(
+                    f"fourier_wavelengths: {name} is no block of the observation; {', '.join(self._by_name)} are"
+                )
+            block = self[name]
+            stop = block.stop
+            if name == "zone_centers_m":
+                stop = min(stop, block.start + 3 * settings.fourier_zone_centers)
+            waves += [(index, wavelength) for index in range(block.start, stop) for wavelength in wavelengths]
+        return tuple(waves)
+
+    def rst_table(self) -> str:
+        """The blocks as a reStructuredText table, for docs/observation.rst."""
+        lines = [".. list-table::", "   :header-rows: 1", "", "   * - index", "     - name", "     - what"]
+        lines += ["     - unit, range", "     - mean", "     - standard deviation"]
+        for block in self.blocks:
+            index = str(block.start) if block.stop == block.start + 1 else f"{block.start}-{block.stop - 1}"
+            cells = (
+                f"``{block.name}``",
+                block.description,
+                block.unit,
+                _range_text(block.mean),
+                _range_text(block.std),
+            )
+            lines += [f"   * - {index}", *(f"     - {cell}" for cell in cells)]
+        return "\n".join(lines) + "\n"
+
+
+class Features(NamedTuple):
+    """What one state of the game looks like to agent, rewards and statistics.
+
+    Attributes:
+        floats: (F,) float32, a fresh array.
+        car: (len(CAR_COLUMNS),) float32, a fresh array.
+        zone_idx: the current zone.
+        meters: metres along the line, see `ZoneTracker.update`.
+    """
+
+    floats: npt.NDArray[np.float32]
+    car: npt.NDArray[np.float32]
+    zone_idx: int
+    meters: float
+
+
+class FeatureMemory(NamedTuple):
+    """What the observation remembers of a race at one of its states, beside that state itself.
+
+    Attributes:
+        zone_idx: the current zone.
+        actions_since_gear_change: as the block says.
+        previous_actions: (n, 4) float32, as the vector says them, oldest first.
+    """
+
+    zone_idx: int
+    actions_since_gear_change: float
+    previous_actions: npt.NDArray[np.float32]
+
+    @property
+    def gear_change_count_before(self) -> float:
+        """What `count_gear_change` said of the state before, where this race begins with this state."""
+        return self.actions_since_gear_change - 1 if self.actions_since_gear_change > 0 else BEFORE_FIRST_STATE
+
+
+class FeatureBuilder:
+    """Makes the floats of one race's states, remembering what a single state does not tell.
+
+    The memory is the last actions, how long the gear has been changing, and the current zone. One builder serves one
+    game; it costs some ten microseconds a state.
+
+    Args:
+        layout: the floats to make.
+        inputs: the keys of every action.
+        forward_action: stands for every action before the first one.
+    """
+
+    def __init__(self, layout: ObservationLayout, inputs: Sequence[ActionKeys], forward_action: int) -> None:
+        self._layout = layout
+        self._kernel_layout = layout.for_kernel()
+        self._keys_of_action = keys_of_actions(inputs)
+        self._forward_action = forward_action
+        self._previous_actions = np.empty((layout.n_previous_actions, len(KEYS_OF_AN_ACTION)), dtype=np.float32)
+        self.tracker: ZoneTracker | None = None
+
+    def reset(self, zones: VirtualCheckpoints, memory: FeatureMemory | None = None) -> None:
+        """Begin a race on a map with these zones.
+
+        Args:
+            zones: of the map.
+            memory: of the state in which the race begins, where it is not the start; that state is built next.
+        """
+        self.tracker = ZoneTracker(zones, zones.first_zone_idx if memory is None else memory.zone_idx)
+        if memory is None:
+            self._previous_actions[:] = self._keys_of_action[self._forward_action]
+        else:
+            self._previous_actions[:] = memory.previous_actions
+        self._actions_since_gear_change = BEFORE_FIRST_STATE if memory is None else memory.gear_change_count_before
+
+    def memory(self) -> FeatureMemory:
+        """What is remembered at the state built last.
+
+        Raises:
+            RuntimeError: before the first `reset`.
+        """
+        if self.tracker is None:
+            raise RuntimeError("FeatureBuilder.memory needs a reset first")
+        return FeatureMemory(self.tracker.zone_idx, self._actions_since_gear_change, self._previous_actions.copy())
+
+    def record_action(self, action: int) -> None:
+        """Remember the action that leads from the last state to the next."""
+        self._previous_actions[:-1] = self._previous_actions[1:]
+        self._previous_actions[-1] = self._keys_of_action[action]
+
+    def build(self, state: StateView) -> Features:
+        """Make the floats of the race's next state.
+
+        Raises:
+            StateBlobError: if the state holds numbers that are not finite.
+            RuntimeError: before the first `reset`.
+        """
+        if self.tracker is None:
+            raise RuntimeError("FeatureBuilder.build needs a reset first: no map's zones are known")
+        meters = self.tracker.update(state.position_m)
+        words = np.frombuffer(state.blob, dtype="<i4", count=HEAD_BYTES // 4)
+        floats = np.empty(self._layout.float_input_dim, dtype=np.float32)
+        car = np.empty(len(CAR_COLUMNS), dtype=np.float32)
+        self._actions_since_gear_change = count_gear_change(state.gearbox_state, self._actions_since_gear_change)
+        zones = self.tracker.checkpoints
+        are_finite = fill_features(
+            floats,
+            car,
+            words.view("<f4"),
+            words,
+            self._previous_actions.reshape(-1),
+            self._actions_since_gear_change,
+            self.tracker.zone_idx,
+            zones.finish_m - meters,
+            zones.centers_m,
+            self._kernel_layout,
+        )
+        if not are_finite:
+            broken = [b.name for b in self._layout.blocks if not np.isfinite(floats[b.slice]).all()]
+            raise StateBlobError(f"the game sent a state with numbers that are not finite, in {', '.join(broken)}")
+        return Features(floats, car, self.tracker.zone_idx, meters)
+
+
+def keys_of_actions(inputs: Sequence[ActionKeys]) -> npt.NDArray[np.float32]:
+    """(A, 4) float32, what the vector says of each action: 0 or 1 for each of `KEYS_OF_AN_ACTION`."""
+    return np.array([[getattr(keys, key) for key in KEYS_OF_AN_ACTION] for keys in inputs], dtype=np.float32)
+
+
+def _block_rows(settings: ObservationSettings) -> tuple[tuple[str, int, str, str], ...]:
+    """(name, number of floats, unit and range, description) of every block in the vector's order."""
+    n_actions, n_zones = settings.n_prev_actions_in_inputs, settings.n_zone_centers_in_inputs
+    zone_step_m = settings.one_every_n_zone_centers_in_inputs * settings.distance_between_zone_centers_m
+    margin_m = settings.margin_to_announce_finish_m
+    wheels = "front left, front right, rear right, rear left"
+    car_frame = "in the car's frame (x left, y up, z forward)"
+    return (
+        ("mini_race_time_actions", 1, "actions", "time elapsed in the mini-race; 0 while playing, set when sampled"),
+        (
+            "previous_actions",
+            n_actions * len(KEYS_OF_AN_ACTION),
+            "0/1",
+            f"the {n_actions} previous actions, oldest first: {', '.join(KEYS_OF_AN_ACTION)} each; forward before the "
+            "first action",
+        ),
+        ("wheel_is_sliding", N_WHEELS, "0/1", f"wheel is sliding: {wheels}"),
+        ("wheel_has_ground_contact", N_WHEELS, "0/1", "wheel touches the ground"),
+        ("wheel_damper_absorb_m", N_WHEELS, "m, about 0.005 to 0.15", "how far the wheel's damper is pressed in"),
+        ("gearbox_state", 1, "0/1, 2 at the start", "the gear is changing"),
+        ("gear", 1, "0 to 5", "gear, 0 is reverse"),
+        ("engine_rpm", 1, "1/min, 0 to about 11000", "engine speed"),
+        ("actions_since_gear_change", 1, "actions, up to about 28", "actions since the gear change began, 0 when none"),
+        (
+            "wheel_ground_group",
+            N_WHEELS * len(GROUND_GROUPS),
+            "0/1",
+            f"for each wheel, one-hot, the ground below it: {', '.join(GROUND_GROUPS)}",
+        ),
+        ("angular_velocity_rad_s", 3, "rad/s", f"angular velocity {car_frame}"),
+        ("velocity_m_s", 3, "m/s", f"linear velocity {car_frame}"),
+        ("world_up", 3, "1", f"the world's upward direction {car_frame}"),
+        (
+            "zone_centers_m",
+            3 * n_zones,
+            "m",
+            f"{n_zones} virtual checkpoints, one every {zone_step_m:g} m from the current one on: position {car_frame}",
+        ),
+        ("distance_to_finish_m", 1, f"m, at most {margin_m:g}", "distance left to the finish along the line"),
+        ("is_freewheeling", 1, "0/1", "the engine is cut off until the next checkpoint"),
+    )
+
+
+def _read_only(array: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    array.setflags(write=False)
+    return array
+
+
+def _range_text(numbers: tuple[float, ...]) -> str:
+    low, high = min(numbers), max(numbers)
+    return f"{low:g}" if low == high else f"{low:g} to {high:g}"

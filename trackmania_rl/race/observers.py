@@ -1,0 +1,89 @@
+"""Observers of a race: anybody who wants to watch, and the recorder that keeps it for the learner."""
+
+from __future__ import annotations
+
+from typing import Any, Final, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from trackmania_rl.race.policy import PolicyDecision
+from trackmania_rl.race.results import RaceColumns, end_race_stats, rollout_results
+from trackmania_rl.race.types import GameTimings, Observation, RaceEnd
+from trackmania_rl.race.zones import VirtualCheckpoints
+from trackmania_rl.settings import GameSettings
+
+FIRST_FRAMES: Final = 256
+"""Frames that there is room for at first, where no room was given."""
+
+
+class RaceObserver(Protocol):
+    """Sees every decision of a race, then its end."""
+
+    def on_decision(self, observation: Observation, decision: PolicyDecision) -> None:
+        """A decision was made; the game does not know of it yet."""
+        ...
+
+    def on_end(self, end: RaceEnd) -> None:
+        """The race is over."""
+        ...
+
+
+class RolloutRecorder:
+    """Keeps the whole race.
+
+    Args:
+        settings: the actions.
+        zones: the map's zones.
+        frames: (n, 1, H, W) uint8 room for the frames, for example shared memory; a race that is longer, or has none,
+            is kept in memory of its own.
+    """
+
+    def __init__(
+        self, settings: GameSettings, zones: VirtualCheckpoints, frames: npt.NDArray[np.uint8] | None = None
+    ) -> None:
+        self._settings = settings
+        self._zones = zones
+        if frames is None:
+            frames = np.empty((FIRST_FRAMES, 1, settings.image_height_px, settings.image_width_px), dtype=np.uint8)
+        self._frames = frames
+        self._observations: list[Observation] = []
+        self._decisions: list[PolicyDecision] = []
+        self._race: tuple[RaceColumns, RaceEnd] | None = None
+
+    def on_decision(self, observation: Observation, decision: PolicyDecision) -> None:
+        """Keep one decision."""
+        count = len(self._decisions)
+        if count == len(self._frames):
+            self._frames = np.concatenate((self._frames, np.empty_like(self._frames)))
+        self._frames[count] = observation.frame
+        self._observations.append(observation._replace(frame=self._frames[:0]))  # the picture is kept once
+        self._decisions.append(decision)
+
+    def on_end(self, end: RaceEnd) -> None:
+        """Make columns of the race."""
+        seen, decisions = self._observations, self._decisions
+        columns = RaceColumns(
+            frames=self._frames[: len(decisions)],
+            floats=np.stack([observation.floats for observation in seen]),
+            car=np.stack([observation.car for observation in seen]),
+            zone_idx=np.array([observation.zone_idx for observation in seen], dtype=np.int64),
+            meters=np.array([observation.meters for observation in seen], dtype=np.float64),
+            race_time_ms=np.array([observation.race_time_ms for observation in seen], dtype=np.int64),
+            position_m=np.stack([observation.position_m for observation in seen]),
+            speed_m_s=np.array([observation.speed_m_s for observation in seen], dtype=np.float64),
+            actions=np.array([decision.action for decision in decisions], dtype=np.int64),
+            is_greedy=np.array([decision.is_greedy for decision in decisions], dtype=np.bool_),
+            q_values=np.stack([decision.q_values for decision in decisions]).astype(np.float32, copy=False),
+        )
+        self._race = columns.without_decision_at_finish(end), end
+
+    def rollout_results(self) -> dict[str, Any]:
+        """See `race_results.rollout_results`."""
+        assert self._race is not None, "the race is not over"
+        return rollout_results(*self._race, self._zones, self._settings)
+
+    def end_race_stats(self, timings: GameTimings, policy_s: float, began_m: float | None = None) -> dict[str, Any]:
+        """See `race_results.end_race_stats`."""
+        assert self._race is not None, "the race is not over"
+        return end_race_stats(*self._race, self._zones, self._settings, timings, policy_s, began_m)

@@ -1,0 +1,145 @@
+"""What is kept of a race, in columns, and what is made of them when it is over."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from trackmania_rl.protocol.input_script import events_of_keys, write_input_script
+from trackmania_rl.protocol.messages import key_states
+from trackmania_rl.race.types import GameTimings, RaceEnd
+from trackmania_rl.race.zones import VirtualCheckpoints
+from trackmania_rl.settings import GameSettings
+
+
+class RaceColumns(NamedTuple):
+    """The decisions of one race, one row each, T in all; those that several games share have the games in front.
+
+    Attributes:
+        frames: (T, 1, H, W) uint8; (T, 1, 0, 0) without an image.
+        floats: (T, F) float32, see `ObservationLayout`.
+        car: (T, 22) float32, see `feature_kernel.CAR_COLUMNS`.
+        zone_idx: (T,) int64, the current zone.
+        meters: (T,) float64, metres along the line.
+        race_time_ms: (T,) int64, since the race's beginning, a multiple of the action's duration.
+        position_m: (T, 3) float32, the car in world axes.
+        speed_m_s: (T,) float64, the car's speed.
+        actions: (T,) int64, index into `settings.inputs`.
+        is_greedy: (T,) bool, whether the action is the one of the highest value.
+        q_values: (T, A) float32, the values that the action was chosen by.
+    """
+
+    frames: npt.NDArray[np.uint8]
+    floats: npt.NDArray[np.float32]
+    car: npt.NDArray[np.float32]
+    zone_idx: npt.NDArray[np.int64]
+    meters: npt.NDArray[np.float64]
+    race_time_ms: npt.NDArray[np.int64]
+    position_m: npt.NDArray[np.float32]
+    speed_m_s: npt.NDArray[np.float64]
+    actions: npt.NDArray[np.int64]
+    is_greedy: npt.NDArray[np.bool_]
+    q_values: npt.NDArray[np.float32]
+
+    def without_decision_at_finish(self, end: RaceEnd) -> RaceColumns:
+        """The same without a decision that was made at the very moment of the finish: it led nowhere."""
+        if end.is_finished and self.race_time_ms[-1] >= end.race_time_ms:
+            return self.rows(slice(-1))
+        return self
+
+    def rows(self, which: Any) -> RaceColumns:
+        """These rows of every column; `which` is what a numpy array may be indexed with."""
+        return RaceColumns._make(column[which] for column in self)
+
+
+def rollout_results(
+    columns: RaceColumns, end: RaceEnd, zones: VirtualCheckpoints, settings: GameSettings
+) -> dict[str, Any]:
+    """The race as the learner takes it, with T decisions.
+
+    Returns:
+        `frames` (T, 1, H, W) uint8, `state_float` (T, F) float32, `actions` (T,) int64, `action_was_greedy` (T,)
+        bool, `input_w` (T,) bool (accelerating), `q_values` (T, A) float32, `car_gear_and_wheels` (T, 22) float32,
+        `position_m` (T, 3) float32;
+        `current_zone_idx` (T,) int64 and `meters_advanced_along_centerline` (T,) float64, both with one more entry
+        for the finish if it was reached; `furthest_zone_idx`; and `race_time` in ms if it was finished.
+    """
+    zone_idx, meters = columns.zone_idx, columns.meters
+    if end.is_finished:
+        zone_idx = np.append(zone_idx, zones.finish_zone_idx)
+        meters = np.append(meters, zones.finish_m)
+    accelerates = np.array([keys.accelerate for keys in settings.inputs])
+    results = {
+        "frames": columns.frames,
+        "state_float": columns.floats,
+        "actions": columns.actions,
+        "action_was_greedy": columns.is_greedy,
+        "input_w": accelerates[columns.actions],
+        "q_values": columns.q_values,
+        "car_gear_and_wheels": columns.car,
+        "position_m": columns.position_m,
+        "current_zone_idx": zone_idx,
+        "meters_advanced_along_centerline": meters,
+        "furthest_zone_idx": end.furthest_zone_idx,
+    }
+    if end.is_finished:
+        results["race_time"] = end.race_time_ms
+    return results
+
+
+def end_race_stats(
+    columns: RaceColumns,
+    end: RaceEnd,
+    zones: VirtualCheckpoints,
+    settings: GameSettings,
+    timings: GameTimings,
+    policy_s: float,
+    began_m: float | None = None,
+) -> dict[str, Any]:
+    """The race in figures.
+
+    Args:
+        columns: its decisions.
+        end: how it ended.
+        zones: the map's zones.
+        settings: the actions.
+        timings: where the machine's time went.
+        policy_s: wall-clock time spent deciding.
+        began_m: metres along the line of the saved state at which the race began; None at the start line.
+
+    Returns:
+        `race_finished`, `race_time_ms`, `cutoff_reason`, `checkpoint_times_ms`, `started_at_m` (metres from the start
+        of the line to where the race began, 0 for a full race), `meters` (from the start of the line to the furthest
+        point), `mean_speed_m_s`, `fraction_greedy`, `first_value` (highest Q value of the first state), `timings_ms`
+        (per action, by part) and `inputs` (the script).
+    """
+    ms_per_action = 1000.0 / len(columns.actions)
+    return {
+        "race_finished": end.is_finished,
+        "race_time_ms": end.race_time_ms,
+        "cutoff_reason": end.cutoff_reason,
+        "checkpoint_times_ms": list(end.checkpoint_times_ms),
+        "started_at_m": 0.0 if began_m is None else began_m - zones.start_m,
+        "meters": max(end.furthest_m - zones.start_m, 0.0),
+        "mean_speed_m_s": float(columns.speed_m_s.mean()),
+        "fraction_greedy": float(columns.is_greedy.mean()),
+        "first_value": float(columns.q_values[0].max()),
+        "timings_ms": {
+            "answer_game": timings.answer_game_s * ms_per_action,
+            "wait_game": timings.wait_game_s * ms_per_action,
+            "features": timings.features_s * ms_per_action,
+            "policy": policy_s * ms_per_action,
+        },
+        "inputs": input_script(columns, settings),
+    }
+
+
+def input_script(columns: RaceColumns, settings: GameSettings) -> str:
+    """The race as a script that TMInterface's `load` command plays; it begins at the race's beginning."""
+    keys_of_action = key_states(settings.inputs)
+    changes = np.flatnonzero(np.diff(columns.actions, prepend=-1))
+    times_ms, actions = columns.race_time_ms[changes].tolist(), columns.actions[changes].tolist()
+    keys_from = ((int(time_ms), keys_of_action[action]) for time_ms, action in zip(times_ms, actions, strict=True))
+    return write_input_script(events_of_keys(keys_from))

@@ -1,0 +1,276 @@
+"""Reward of every action of a race, and the shaping potential of every state: numpy over whole races."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from trackmania_rl.race.observation_kernel import KEYS_OF_AN_ACTION, N_WHEELS, TOUCHES_WALL_COLUMN
+from trackmania_rl.schedules import linear
+from trackmania_rl.settings import RewardSettings
+
+Array = npt.NDArray[Any]
+
+LEFT, FORWARD = 0, 2
+"""Axes of a vector in the car's frame: x points left, y up, z forward."""
+CURRENT_CENTER, NEXT_CENTER = slice(0, 3), slice(3, 6)
+"""The first zone centres of the observation, x, y, z each."""
+
+NEOSLIDE_SIDEWAYS_SPEED_M_S = 2.0
+"""Sideways speed from which on the car counts as sliding."""
+
+SPEEDSLIDE_FORWARD_SPEEDS_M_S = np.array([0, 100, 200, 300, 400, 500]) / 3.6
+SPEEDSLIDE_SIDEWAYS_SPEEDS_M_S = np.array([8.0, 8.0, 7.5, 6.7, 6.0, 5.5])
+"""Sideways speed at which the slide drives the car hardest, by forward speed. In the game's handling, a wheel's grip
+gives way at S / 20 (S its side friction limit: 80 m/s^2, falling to 55 at 500 km/h), and from there to twice that
+sideways speed the engine's drive, which fades with speed, is blended into a constant 10 m/s^2."""
+
+
+class FeaturePlaces(Protocol):
+    """Where the named blocks of the observation lie: an `ObservationLayout`, or a dictionary of slices."""
+
+    def __getitem__(self, name: str, /) -> slice:
+        """The place of a block."""
+
+
+@dataclass(frozen=True)
+class EngineeredRewards:
+    """Optional terms for a style of driving, added for each action by the state it leads to. All are off by default.
+
+    Attributes:
+        speedslide: times max(0, 1 - |q - 1|), where q is `speedslide_quality`; only with all four wheels on the ground.
+        neoslide: where the sideways speed is at least `NEOSLIDE_SIDEWAYS_SPEED_M_S`.
+        kamikaze: for full throttle without braking, or where at most one wheel touches the ground; once where both.
+        close_to_vcp: times the clipped distance to the current zone centre; negative to draw the car to the line.
+    """
+
+    speedslide: float = 0.0
+    neoslide: float = 0.0
+    kamikaze: float = 0.0
+    close_to_vcp: float = 0.0
+
+    @staticmethod
+    def at_frame(settings: RewardSettings, frame_count: int) -> EngineeredRewards:
+        """The values that the schedules give, linearly between entries, after so many frames of a run."""
+        return EngineeredRewards(
+            speedslide=linear(settings.engineered_speedslide_reward_schedule, frame_count),
+            neoslide=linear(settings.engineered_neoslide_reward_schedule, frame_count),
+            kamikaze=linear(settings.engineered_kamikaze_reward_schedule, frame_count),
+            close_to_vcp=linear(settings.engineered_close_to_vcp_reward_schedule, frame_count),
+        )
+
+
+NO_ENGINEERED_REWARDS = EngineeredRewards()
+
+
+def race_rewards(
+    state_float: npt.NDArray[np.float32],
+    meters_advanced: npt.NDArray[np.float64],
+    race_time_ms: int | None,
+    *,
+    places: FeaturePlaces,
+    settings: RewardSettings,
+    engineered: EngineeredRewards,
+    ms_per_action: int,
+    car: npt.NDArray[np.float32] | None = None,
+) -> npt.NDArray[np.float32]:
+    """Reward of each action of a race.
+
+    An action's reward is the time it took, the metres it advanced along the line, and the optional terms. The last
+    action of a finished race is charged for its true duration: the finish lies between two decisions. It has no
+    optional terms, as no state follows it.
+
+    Args:
+        state_float: (T, F) states as they were driven, not normalized.
+        meters_advanced: (T,) progress along the line at each state; (T + 1,) with the finish, if it was reached.
+        race_time_ms: finish time; None if the race was cut off.
+        places: the blocks of the observation.
+        settings: coefficients.
+        engineered: coefficients of the optional terms, at this moment of the run.
+        ms_per_action: game time between two decisions; state t is at t times this.
+        car: (T, columns) `feature_kernel.CAR_COLUMNS` at each state, needed for `wall_contact_reward`.
+
+    Returns:
+        (T,) float32; the last is 0 if the race was cut off, as that action leads nowhere known.
+
+    Raises:
+        ValueError: if the race time lies before the last state, or there is not a progress for every state.
+    """
+    n_states = len(state_float)
+    n_expected = n_states + (race_time_ms is not None)
+    if len(meters_advanced) != n_expected:
+        raise ValueError(
+            f"meters_advanced_along_centerline has {len(meters_advanced)} values for {n_states} states of a race that "
+            f"was {'not ' if race_time_ms is None else ''}finished; it takes {n_expected}"
+        )
+    rewards = np.zeros(n_states)
+    rewards[:-1] = action_rewards(
+        state_float[:-1],
+        state_float[1:],
+        meters_advanced[1:n_states] - meters_advanced[: n_states - 1],
+        places=places,
+        settings=settings,
+        engineered=engineered,
+        ms_per_action=ms_per_action,
+        reached_car=None if car is None else car[1:],
+    )
+    if race_time_ms is not None:
+        last_duration_ms = race_time_ms - (n_states - 1) * ms_per_action
+        if last_duration_ms < 0:
+            raise ValueError(
+                f"race_time = {race_time_ms} ms, but the race has {n_states} states, {ms_per_action} ms apart: "
+                "the last one was after the finish"
+            )
+        rewards[-1] = progress_reward(meters_advanced[-1] - meters_advanced[-2], last_duration_ms, settings)
+    return rewards.astype(np.float32)
+
+
+def action_rewards(
+    before: npt.NDArray[np.float32],
+    reached: npt.NDArray[np.float32],
+    advanced_m: Array,
+    *,
+    places: FeaturePlaces,
+    settings: RewardSettings,
+    engineered: EngineeredRewards,
+    ms_per_action: int,
+    reached_car: npt.NDArray[np.float32] | None = None,
+) -> Array:
+    """Reward of n actions that each led from one state to another, not to the finish; of any races.
+
+    Args:
+        before: (n, F) states in which the actions were taken, not normalized.
+        reached: (n, F) states that they led to.
+        advanced_m: (n,) progress along the line.
+        places: the blocks of the observation.
+        settings: coefficients.
+        engineered: coefficients of the optional terms.
+        ms_per_action: duration of an action.
+        reached_car: (n, columns) `feature_kernel.CAR_COLUMNS` of the states reached, needed for `wall_contact_reward`.
+
+    Returns:
+        (n,) float64.
+
+    Raises:
+        ValueError: if `wall_contact_reward` is on and `reached_car` is missing.
+    """
+    rewards = progress_reward(advanced_m, ms_per_action, settings)
+    if settings.final_speed_reward_per_m_per_s != 0 or engineered != NO_ENGINEERED_REWARDS:
+        rewards += _optional_terms(before, reached, places, settings, engineered)
+    if settings.wall_contact_reward != 0:
+        if reached_car is None:
+            raise ValueError(f"wall_contact_reward = {settings.wall_contact_reward} needs the columns of the car")
+        rewards += settings.wall_contact_reward * reached_car[:, TOUCHES_WALL_COLUMN]
+    return rewards
+
+
+def progress_reward(advanced_m: Any, duration_ms: Any, settings: RewardSettings) -> Any:
+    """Reward of time and metres alone: all that the action to the finish earns. Numbers, or arrays of one shape."""
+    return advanced_m * settings.reward_per_m_advanced_along_centerline + settings.constant_reward_per_ms * duration_ms
+
+
+def state_potentials(
+    state_float: npt.NDArray[np.float32], *, places: FeaturePlaces, settings: RewardSettings
+) -> npt.NDArray[np.float32]:
+    """Shaping potential of each state (Ng, Harada and Russell 1999): near the line and pointing along it is better.
+
+    `shaped_reward_dist_to_cur_vcp` times the clipped distance to the current zone centre, plus
+    `shaped_reward_point_to_vcp_ahead` times (c - 1), where c is the cosine between the car's forward axis and the way
+    from the current zone centre to the next one of the observation.
+
+    Args:
+        state_float: (T, F) states, not normalized.
+        places: the blocks of the observation.
+        settings: coefficients.
+
+    Returns:
+        (T,) float32.
+
+    Raises:
+        ValueError: if the pointing term is on and the observation has a single zone centre.
+    """
+    centers_m = state_float[:, places["zone_centers_m"]]
+    distance_m = _distance_to_zone_center_m(
+        centers_m, settings.shaped_reward_min_dist_to_cur_vcp_m, settings.shaped_reward_max_dist_to_cur_vcp_m
+    )
+    potentials = settings.shaped_reward_dist_to_cur_vcp * distance_m
+    if settings.shaped_reward_point_to_vcp_ahead != 0:
+        if centers_m.shape[1] < NEXT_CENTER.stop:
+            raise ValueError(
+                f"shaped_reward_point_to_vcp_ahead = {settings.shaped_reward_point_to_vcp_ahead} needs the direction "
+                "of the line: set n_zone_centers_in_inputs to 2 or more"
+            )
+        way_ahead_m = centers_m[:, NEXT_CENTER] - centers_m[:, CURRENT_CENTER]
+        cosine = way_ahead_m[:, FORWARD] / np.linalg.norm(way_ahead_m, axis=1)
+        potentials = potentials + settings.shaped_reward_point_to_vcp_ahead * (cosine - 1)
+    return potentials.astype(np.float32)
+
+
+def speedslide_quality(forward_speed_m_s: Array, sideways_speed_m_s: Array) -> Array:
+    """How far a slide is on the way to the one that drives hardest: 0 straight on, 1 best, above 1 too far sideways.
+
+    Args:
+        forward_speed_m_s: any shape.
+        sideways_speed_m_s: the same shape; the side does not matter.
+    """
+    best_m_s = np.interp(forward_speed_m_s, SPEEDSLIDE_FORWARD_SPEEDS_M_S, SPEEDSLIDE_SIDEWAYS_SPEEDS_M_S)
+    return np.abs(sideways_speed_m_s) / best_m_s
+
+
+def _optional_terms(
+    before: npt.NDArray[np.float32],
+    reached: npt.NDArray[np.float32],
+    places: FeaturePlaces,
+    settings: RewardSettings,
+    engineered: EngineeredRewards,
+) -> Array:
+    """(n,): what each action earns by the state (n, F) that it leads to. Terms that are off cost no time."""
+    terms = np.zeros(len(reached))
+    if settings.final_speed_reward_per_m_per_s != 0:
+        gain_m_s = _speed_m_s(reached, places) - _speed_m_s(before, places)
+        drives_forwards = reached[:, places["velocity_m_s"]][:, FORWARD] > 0  # reversing faster shall not pay
+        # Of a race driven forwards it adds up to last speed - first speed.
+        terms += settings.final_speed_reward_per_m_per_s * drives_forwards * gain_m_s
+    if engineered.speedslide != 0 or engineered.neoslide != 0:
+        velocity_m_s = reached[:, places["velocity_m_s"]].astype(np.float64)
+        sideways_m_s = velocity_m_s[:, LEFT]
+        quality = speedslide_quality(velocity_m_s[:, FORWARD], sideways_m_s)
+        has_grip = _wheels_down(reached, places) == N_WHEELS
+        terms += engineered.speedslide * has_grip * np.maximum(0, 1 - np.abs(quality - 1))
+        terms += engineered.neoslide * (np.abs(sideways_m_s) >= NEOSLIDE_SIDEWAYS_SPEED_M_S)
+    if engineered.kamikaze != 0:
+        # The block's last floats are the keys of the action that led here.
+        last_keys = reached[:, places["previous_actions"]][:, -len(KEYS_OF_AN_ACTION) :].astype(bool)
+        accelerate, brake = (last_keys[:, KEYS_OF_AN_ACTION.index(key)] for key in ("accelerate", "brake"))
+        terms += engineered.kamikaze * ((accelerate & ~brake) | (_wheels_down(reached, places) <= 1))
+    if engineered.close_to_vcp != 0:
+        centers_m = reached[:, places["zone_centers_m"]]
+        terms += engineered.close_to_vcp * _distance_to_zone_center_m(
+            centers_m,
+            settings.engineered_reward_min_dist_to_cur_vcp_m,
+            settings.engineered_reward_max_dist_to_cur_vcp_m,
+        )
+    return terms
+
+
+def _speed_m_s(states: npt.NDArray[np.float32], places: FeaturePlaces) -> Array:
+    """The car's speed in each state."""
+    speed_m_s: Array = np.linalg.norm(states[:, places["velocity_m_s"]].astype(np.float64), axis=1)
+    return speed_m_s
+
+
+def _wheels_down(states: npt.NDArray[np.float32], places: FeaturePlaces) -> Array:
+    """How many wheels touch the ground in each state."""
+    wheels_down: Array = states[:, places["wheel_has_ground_contact"]].sum(axis=1)
+    return wheels_down
+
+
+def _distance_to_zone_center_m(centers_m: Array, least_m: float, most_m: float) -> Array:
+    """(T,) clipped, from (T, 3 n) coordinates of zone centres in the car's frame, the current one first."""
+    center_m = centers_m[:, CURRENT_CENTER]
+    distance_m: Array = np.sqrt(np.einsum("ti,ti->t", center_m, center_m))  # a third of the time of numpy's own norm
+    np.maximum(distance_m, least_m, out=distance_m)
+    return np.minimum(distance_m, most_m, out=distance_m)

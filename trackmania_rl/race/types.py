@@ -1,0 +1,74 @@
+"""What whoever plays a race is told of it: a state in which a decision is due, and the race's end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from trackmania_rl.race.cutoffs import CutoffReason
+
+
+class Observation(NamedTuple):
+    """What the policy sees at one decision.
+
+    Attributes:
+        frame: (1, H, W) uint8 gray; (1, 0, 0) without an image.
+        floats: (F,) float32, see `ObservationLayout`.
+        car: (22,) float32, see `feature_kernel.CAR_COLUMNS`.
+        zone_idx: the current zone.
+        meters: metres along the line.
+        race_time_ms: since the race's beginning, a multiple of the action's duration.
+        position_m: (3,) float32, the car in world axes.
+        speed_m_s: the car's speed.
+    """
+
+    frame: npt.NDArray[np.uint8]
+    floats: npt.NDArray[np.float32]
+    car: npt.NDArray[np.float32]
+    zone_idx: int
+    meters: float
+    race_time_ms: int
+    position_m: npt.NDArray[np.float32]
+    speed_m_s: float
+
+
+@dataclass(frozen=True)
+class RaceEnd:
+    """How a race ended.
+
+    Attributes:
+        cutoff_reason: why it was cut off; None if it was finished.
+        race_time_ms: from the race's beginning to the finish, or the time driven.
+        furthest_zone_idx: the highest zone reached; the finish's own index if it was finished.
+        furthest_m: metres along the line at the furthest point reached.
+        checkpoint_times_ms: times of the checkpoints passed since the race's beginning, the finish included.
+    """
+
+    cutoff_reason: CutoffReason | None
+    race_time_ms: int
+    furthest_zone_idx: int
+    furthest_m: float
+    checkpoint_times_ms: tuple[int, ...]
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the finish was reached."""
+        return self.cutoff_reason is None
+
+
+def times_since(times_ms: Iterable[int], began_ms: int) -> tuple[int, ...]:
+    """Times of the game's clock, counted from a race's beginning; those before it, and NOT_PASSED, are left out."""
+    return tuple(time_ms - began_ms for time_ms in times_ms if time_ms >= began_ms)
+
+
+@dataclass
+class GameTimings:
+    """Wall-clock time of one race in seconds, by what it was spent on."""
+
+    wait_game_s: float = 0.0
+    answer_game_s: float = 0.0
+    features_s: float = 0.0

@@ -1,0 +1,1 @@
+"""The car and the world it touches, one tick after the other."""

@@ -1,0 +1,167 @@
+"""Springs, steering, lateral grip, yaw and the air: what the wheels and the wind do to the body."""
+
+from __future__ import annotations
+
+import math
+
+from trackmania_rl.simulator.compiled import compiled
+from trackmania_rl.simulator.physics.curves import linear_value, step_value
+from trackmania_rl.simulator.physics.engine import GRIP_FACTOR, KMH_PER_M_S, adherence
+from trackmania_rl.simulator.physics.rigid_body import add_force, add_torque, to_car, to_world
+from trackmania_rl.simulator.physics.vehicle_state import FRONT_WHEELS, WHEELS, CarRecord, ParametersRecord
+
+_LEAST_NORMAL_ACROSS = 1e-3
+"""A contact this nearly straight ahead or behind (a car on its nose) leaves no sideways direction to grip in."""
+
+
+@compiled
+def update_steering(car: CarRecord, parameters: ParametersRecord, dt: float) -> None:
+    """The ramp between the steering input and the front wheels."""
+    step = parameters.steer_ramp_per_s * dt
+    car.turning_rate += min(max(car.steer - car.turning_rate, -step), step)
+
+
+@compiled
+def add_gravity_and_drag(car: CarRecord, parameters: ParametersRecord) -> None:
+    """Gravity, and drag in flight; which of the two regimes was chosen in the substep before."""
+    velocity = car.velocity_m_s
+    drag = 0.0 if car.was_grounded else parameters.air_drag_per_s
+    scale = parameters.gravity_scale_ground if car.was_grounded else parameters.gravity_scale_air
+    weight = parameters.gravity_m_s2 * scale
+    x, y, z = to_car(car, -drag * velocity[0], -drag * velocity[1] - weight, -drag * velocity[2])
+    add_force(car, x, y, z)
+
+
+@compiled
+def add_wall_slow_down(car: CarRecord, parameters: ParametersRecord) -> None:
+    """The lasting cost of touching a wall with a wheel."""
+    if car.clock_ms - car.last_lateral_contact_time_ms >= 1000.0 * parameters.side_contact_slow_down_s:
+        return
+    velocity = car.local_speed_m_s
+    speed_m_s = math.sqrt(velocity[0] * velocity[0] + velocity[1] * velocity[1] + velocity[2] * velocity[2])
+    if speed_m_s > 0.0:
+        share = step_value(parameters.side_contact_curve_kmh, KMH_PER_M_S * speed_m_s) / speed_m_s
+        add_force(car, -share * velocity[0], -share * velocity[1], -share * velocity[2])
+
+
+@compiled
+def add_springs(car: CarRecord, parameters: ParametersRecord, dt: float) -> None:
+    """Relaxes the dampers, adds the grounded wheels' springs and the small lever of the last substep's forces."""
+    center, lever = parameters.center_of_mass_m, parameters.force_lever
+    last_x, last_y, last_z = car.force_m_s2[0], car.force_m_s2[1], car.force_m_s2[2]
+    spring_sum = 0.0
+    for wheel in range(WHEELS):
+        point = parameters.wheel_points_m[wheel]
+        before_m = car.wheel_damper_absorb_m[wheel]
+        pushed_m = before_m - car.wheel_push_m[wheel]
+        car.wheel_push_m[wheel] = 0.0
+        share = parameters.damper_relaxation_per_s * dt
+        absorb_m = pushed_m + (parameters.damper_travel_m - pushed_m) * share
+        car.wheel_damper_absorb_m[wheel] = absorb_m
+        if not car.wheel_has_ground_contact[wheel]:
+            continue
+        arm_x, arm_z = point[0] - center[0], point[2] - center[2]
+        spring = parameters.spring_per_s2 * (parameters.damper_travel_m - absorb_m)
+        spring -= parameters.damping_per_s * (absorb_m - before_m) / dt
+        spring_sum += spring
+        add_torque(car, -arm_z * spring, 0.0, arm_x * spring)
+        arm_y = point[1] - absorb_m - parameters.wheel_radii_m[1] - center[1]
+        add_torque(
+            car,
+            lever[0] * (arm_y * last_z - arm_z * last_y),
+            lever[1] * (arm_z * last_x - arm_x * last_z),
+            lever[2] * (arm_x * last_y - arm_y * last_x),
+        )
+    for i in range(3):
+        car.force_m_s2[i] = 0.0
+    add_force(car, 0.0, spring_sum, 0.0)
+
+
+@compiled
+def add_lateral_grip(car: CarRecord, parameters: ParametersRecord) -> None:
+    """Each wheel resists slipping sideways up to its limit; the force acts at the centre of mass."""
+    velocity = car.local_speed_m_s
+    limit_curve = linear_value(parameters.side_friction_limit_curve_kmh, KMH_PER_M_S * velocity[2])
+    slope_share = adherence(car, parameters.adherence_none, parameters.adherence_full)
+    braking = car.brake > parameters.key_threshold
+    angle = -car.turning_rate * math.asin(
+        1.0 / (parameters.wheel_angle_base + parameters.wheel_angle_slope_s_m * abs(velocity[2]))
+    )
+    sine, cosine = math.sin(angle), math.cos(angle)
+    reference_m = parameters.grip_damper_reference_m
+    car.any_wheel_over_limit = 0
+    for wheel in range(WHEELS):
+        if not car.wheel_has_ground_contact[wheel]:
+            continue
+        normal = car.wheel_contact_normal[wheel]
+        across = math.sqrt(normal[0] * normal[0] + normal[1] * normal[1])
+        if across < _LEAST_NORMAL_ACROSS:
+            continue
+        scale = 1.0 / across
+        axis_x, axis_y, axis_z = normal[1] * scale, -normal[0] * scale, 0.0
+        if wheel < FRONT_WHEELS:
+            axis_x, axis_y, axis_z = cosine * axis_x, cosine * axis_y, -sine
+        slip_m_s = velocity[0] * axis_x + velocity[1] * axis_y + velocity[2] * axis_z
+        requested = parameters.side_friction_per_s * abs(slip_m_s)
+        modulation = (reference_m - car.wheel_damper_absorb_m[wheel]) / reference_m
+        limit = limit_curve * slope_share * linear_value(parameters.grip_damper_curve, modulation)
+        limit *= parameters.material_factors[car.wheel_material[wheel], GRIP_FACTOR]
+        if car.wheel_is_sliding[wheel]:
+            limit *= parameters.sliding_grip_factor
+            if braking:
+                limit *= parameters.sliding_brake_grip_factor
+        force = requested
+        car.wheel_is_sliding[wheel] = 0
+        if requested > limit:
+            car.wheel_is_sliding[wheel] = 1
+            car.any_wheel_over_limit = 1
+            excess = parameters.sliding_excess_share
+            force = (1.0 - excess) * limit + excess * requested
+        force = -math.copysign(force, slip_m_s)
+        add_force(car, force * axis_x, force * axis_y, force * axis_z)
+
+
+@compiled
+def add_yaw_and_roll(car: CarRecord, parameters: ParametersRecord) -> None:
+    """The steering's torque against the wheels' yaw friction, lifted wheels included, and the body's lean."""
+    side_m_s, forward_m_s = car.local_speed_m_s[0], car.local_speed_m_s[2]
+    speed_m_s = math.sqrt(side_m_s * side_m_s + car.local_speed_m_s[1] ** 2 + forward_m_s * forward_m_s)
+    if speed_m_s < parameters.steer_torque_min_speed_m_s:
+        growth = 0.0
+    else:
+        growth = math.sin(0.5 * math.pi * min(speed_m_s / parameters.steer_torque_full_speed_m_s, 1.0))
+    torque = linear_value(parameters.steer_torque_curve_kmh, KMH_PER_M_S * forward_m_s) * growth * car.turning_rate
+    if car.is_reversing:
+        torque = -torque
+    # The wheels' sideways speeds cancel between the axles; what is left damps the yaw rate.
+    lever_m = parameters.half_wheel_base_m
+    damping = WHEELS * lever_m * lever_m * parameters.yaw_friction
+    add_torque(car, 0.0, -damping * car.spin_rad_s[1] - FRONT_WHEELS * lever_m * torque, 0.0)
+    lean = linear_value(parameters.roll_torque_curve, KMH_PER_M_S * side_m_s * side_m_s / (abs(forward_m_s) + 1.0))
+    add_torque(car, 0.0, 0.0, -math.copysign(lean, side_m_s))
+
+
+@compiled
+def add_air_control(car: CarRecord, parameters: ParametersRecord) -> None:
+    """In flight the spin dies away; steering with a turn keeps it, against it stops it, and braking stops a dive."""
+    spin, stored = car.spin_rad_s, car.stored_angular_velocity_rad_s
+    argument_factor = 1.0
+    if car.steer != 0.0:
+        with_the_turn = car.steer * spin[1] < 0.0
+        if with_the_turn and abs(spin[1]) <= parameters.air_yaw_hold_limit_rad_s:
+            spin[1] = stored[1]
+        else:
+            argument_factor = parameters.air_counter_steer_factor
+            stored[1] = spin[1]
+    if car.brake > parameters.key_threshold and spin[0] > 0.0:
+        spin[0] = 0.0
+        stored[0] = 0.0
+    world_x, world_y, world_z = to_world(car, spin[0], spin[1], spin[2])
+    car.angular_velocity_rad_s[0] = world_x
+    car.angular_velocity_rad_s[1] = world_y
+    car.angular_velocity_rad_s[2] = world_z
+    rate = math.sqrt(spin[0] * spin[0] + spin[1] * spin[1] + spin[2] * spin[2])
+    per_rate = argument_factor * (
+        parameters.air_spin_drag + parameters.air_spin_drag_quadratic * argument_factor * rate
+    )
+    add_torque(car, -per_rate * spin[0], -per_rate * spin[1], -per_rate * spin[2])

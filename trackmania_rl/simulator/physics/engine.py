@@ -1,0 +1,262 @@
+"""Engine, gearbox, drive, brakes and coasting: everything that acts along the road because of the pedals.
+
+The gearbox is felt through its gaps: while it changes gear the car has no drive, and that takes as long as the engine
+needs to reach the new gear's speed.
+"""
+
+from __future__ import annotations
+
+import math
+from enum import IntEnum
+
+from trackmania_rl.simulator.compiled import compiled
+from trackmania_rl.simulator.physics.curves import linear_value, step_value
+from trackmania_rl.simulator.physics.rigid_body import add_force
+from trackmania_rl.simulator.physics.vehicle_state import FRONT_WHEELS, WHEELS, CarRecord, ParametersRecord
+from trackmania_rl.simulator.tracks.world import Surface
+
+KMH_PER_M_S = 3.6
+MAX_SPEED_FACTOR, DRIVE_FACTOR, BRAKE_FACTOR, GRIP_FACTOR = range(4)
+"""Columns of `VehicleParameters.material_factors`."""
+
+
+class GearboxState(IntEnum):
+    """What the gearbox does."""
+
+    DRIVING = 0
+    CHANGING = 1
+    TAKING_OFF = 2
+    TAKING_OFF_BACKWARDS = 3
+
+
+REVERSE_GEAR, FIRST_GEAR, LAST_GEAR = 0, 1, 5
+# Plain numbers for compiled code.
+_DRIVING, _CHANGING = int(GearboxState.DRIVING), int(GearboxState.CHANGING)
+_TAKING_OFF, _TAKING_OFF_BACKWARDS = int(GearboxState.TAKING_OFF), int(GearboxState.TAKING_OFF_BACKWARDS)
+_DIRT = int(Surface.DIRT)
+
+
+@compiled
+def driving_input(car: CarRecord) -> float:
+    """The pedal that drives: the throttle, or the brake while reversing."""
+    return car.brake if car.is_reversing else car.gas
+
+
+@compiled
+def adherence(car: CarRecord, none: float, full: float) -> float:
+    """Share of the tyre forces that is left where the car's up leans away from the world's."""
+    uprightness = abs(car.rotation[1, 1])
+    if uprightness >= full:
+        return 1.0
+    if uprightness <= none:
+        return 0.0
+    return 1.0 - math.cos(0.5 * math.pi * (uprightness - none) / (full - none))
+
+
+@compiled
+def _approach(value: float, target: float, step_up: float, step_down: float) -> float:
+    """Moves a value towards a target without overshoot."""
+    return min(value + step_up, target) if value < target else max(value - step_down, target)
+
+
+@compiled
+def _change_gear(car: CarRecord, parameters: ParametersRecord, gear: int) -> None:
+    car.gear = gear
+    car.gearbox_state = _CHANGING
+    car.gear_timer_s = parameters.gear_timer_s
+
+
+@compiled
+def _select_gear(car: CarRecord, parameters: ParametersRecord, speed_m_s: float) -> None:
+    """Starts a gear change or a take-off where the wheels' speed asks for one."""
+    pressed = driving_input(car) > 0.0
+    if car.is_reversing:
+        if car.gear != REVERSE_GEAR:
+            car.gear = REVERSE_GEAR
+        elif pressed and -parameters.take_off_below_m_s < speed_m_s < -parameters.take_off_above_m_s:
+            car.gearbox_state = _TAKING_OFF_BACKWARDS
+    elif car.gear == REVERSE_GEAR:
+        car.gear = FIRST_GEAR
+    elif car.actual_rpm > parameters.shift_up_share[car.gear] * parameters.max_rpm:
+        _change_gear(car, parameters, car.gear + 1)
+    elif car.actual_rpm < parameters.shift_down_share[car.gear] * parameters.max_rpm:
+        _change_gear(car, parameters, car.gear - 1)
+    elif pressed and parameters.take_off_above_m_s < speed_m_s < parameters.take_off_below_m_s:
+        car.gearbox_state = _TAKING_OFF
+
+
+@compiled
+def update_engine(car: CarRecord, parameters: ParametersRecord, grounded: bool, dt: float) -> None:
+    """Moves the engine's speed and the gearbox one substep on; reads the forward speed of the substep before."""
+    pressed = driving_input(car) > 0.0
+    if car.is_freewheeling:
+        car.actual_rpm = 0.0
+        car.clamped_rpm = 0.0
+        return
+    if car.gear_timer_s > 0.0 or not grounded:
+        free = parameters.free_rpm_up_per_s if pressed else -parameters.free_rpm_down_per_s
+        car.clamped_rpm = min(max(car.clamped_rpm + free * dt, 0.0), parameters.max_rpm)
+        car.gear_timer_s = max(car.gear_timer_s - dt, 0.0)
+        return
+    if car.is_sliding and pressed:
+        car.slide_factor += parameters.slide_factor_per_s * (parameters.slide_factor_max - car.slide_factor) * dt
+    else:
+        car.slide_factor = 1.0
+    speed_m_s = car.local_speed_m_s[2]
+    car.actual_rpm = abs(speed_m_s * car.slide_factor) * parameters.rpm_per_m_s[car.gear]
+    wanted_rpm = min(car.actual_rpm, parameters.max_rpm)
+    if car.gearbox_state == _CHANGING:
+        if not pressed:
+            falling = parameters.change_rpm_down_coasting_per_s
+        elif car.is_sliding:
+            falling = parameters.change_rpm_down_sliding_per_s
+        else:
+            falling = parameters.change_rpm_down_per_s
+        car.clamped_rpm = _approach(car.clamped_rpm, wanted_rpm, parameters.change_rpm_up_per_s * dt, falling * dt)
+        if car.clamped_rpm == wanted_rpm:
+            car.gearbox_state = _DRIVING
+    elif car.gearbox_state == _DRIVING:
+        car.clamped_rpm = wanted_rpm
+        _select_gear(car, parameters, speed_m_s)
+    else:
+        along_m_s = speed_m_s if car.gearbox_state == _TAKING_OFF else -speed_m_s
+        if pressed and parameters.take_off_above_m_s < along_m_s < parameters.take_off_below_m_s:
+            car.clamped_rpm = min(car.clamped_rpm + parameters.take_off_rpm_up_per_s * dt, parameters.max_rpm)
+        else:
+            car.clamped_rpm -= parameters.take_off_rpm_down_per_s * dt
+            if car.clamped_rpm <= wanted_rpm:
+                car.clamped_rpm = wanted_rpm
+                car.gearbox_state = _DRIVING
+
+
+@compiled
+def update_reversing(car: CarRecord, parameters: ParametersRecord) -> None:
+    """Decides whether the brake key drives backwards."""
+    forward_m_s, sideways_m_s = car.local_speed_m_s[2], abs(car.local_speed_m_s[0])
+    gas, brake = car.gas > parameters.key_threshold, car.brake > parameters.key_threshold
+    if car.turbo_remaining_s > 0.0 and forward_m_s > 0.0:
+        car.is_reversing = 0
+    elif gas:
+        if forward_m_s > 0.0 or sideways_m_s > parameters.reverse_max_sideways_m_s:
+            car.is_reversing = 0
+    elif brake:
+        if forward_m_s < parameters.reverse_below_m_s and sideways_m_s < parameters.reverse_max_sideways_m_s:
+            car.is_reversing = 1
+    else:
+        car.is_reversing = 1 if forward_m_s < parameters.take_off_above_m_s else 0
+
+
+@compiled
+def add_coast(car: CarRecord, parameters: ParametersRecord) -> None:
+    """Friction while the driving pedal is released, on the ground and in the air."""
+    velocity = car.local_speed_m_s
+    speed_m_s = math.sqrt(velocity[0] * velocity[0] + velocity[1] * velocity[1] + velocity[2] * velocity[2])
+    if speed_m_s < 1e-6:
+        return
+    if car.is_freewheeling:
+        per_s = parameters.coast_constant_m_s2 / speed_m_s
+    elif driving_input(car) == 0.0:
+        per_s = parameters.coast_constant_m_s2 / speed_m_s + parameters.coast_linear_per_s
+    else:
+        return
+    add_force(car, -per_s * velocity[0], -per_s * velocity[1], -per_s * velocity[2])
+
+
+@compiled
+def _traction(car: CarRecord, parameters: ParametersRecord) -> float:
+    """1 while the wheels grip, down to 0 in a full slide; sets the car's `is_sliding`."""
+    limit_curve = linear_value(parameters.side_friction_limit_curve_kmh, KMH_PER_M_S * car.local_speed_m_s[2])
+    requested, limits = 0.0, 0.0
+    for wheel in range(WHEELS):
+        if not car.wheel_has_ground_contact[wheel]:
+            continue
+        lever = parameters.half_wheel_base_m if wheel < FRONT_WHEELS else -parameters.half_wheel_base_m
+        side_m_s = car.local_speed_m_s[0] + lever * car.spin_rad_s[1]
+        side_force = parameters.side_friction_per_s * abs(side_m_s)
+        limit = limit_curve * parameters.material_factors[car.wheel_material[wheel], GRIP_FACTOR]
+        if side_force > limit:
+            requested += side_force
+            limits += limit
+    car.is_sliding = 1 if requested > 0.0 else 0
+    if requested == 0.0:
+        return 1.0
+    return max(0.0, 1.0 - (requested - limits) / limits) if limits > 0.0 else 0.0
+
+
+@compiled
+def _brake_force(
+    car: CarRecord,
+    pedal: float,
+    rolling_m_s: float,
+    surface_cap: float,
+    surface_cap_sliding: float,
+    parameters: ParametersRecord,
+) -> float:
+    """Deceleration of one pedal used as a brake; reaching its cap makes all wheels slide."""
+    sliding = 0
+    for wheel in range(WHEELS):
+        sliding += car.wheel_is_sliding[wheel]
+    wanted = (parameters.brake_constant_m_s2 + parameters.brake_linear_per_s * rolling_m_s) * pedal
+    wanted *= parameters.brake_sliding_factor**sliding
+    cap = surface_cap_sliding if car.any_wheel_over_limit else surface_cap
+    if wanted < cap:
+        return wanted
+    car.wheel_is_sliding[:] = 1
+    car.is_sliding = 1
+    return cap
+
+
+@compiled
+def add_drive_and_brakes(car: CarRecord, parameters: ParametersRecord) -> None:
+    """Adds the pedals' force along the car; call with a wheel on the ground only.
+
+    The surface's factors are those under the front-left wheel (those of asphalt while it is lifted), as in the game.
+    """
+    forward_m_s = car.local_speed_m_s[2]
+    forward_kmh = KMH_PER_M_S * forward_m_s
+    factors = parameters.material_factors[car.wheel_material[0]]
+    traction = _traction(car, parameters)
+    drive_curve = step_value(parameters.drive_curve_kmh, forward_kmh)
+    net = 0.0
+    if not car.is_freewheeling:
+        if car.is_reversing:
+            net = -car.brake * factors[DRIVE_FACTOR] * linear_value(parameters.reverse_drive_curve_kmh, forward_kmh)
+        elif car.gearbox_state != _CHANGING:
+            pull = (1.0 - traction) * parameters.slipping_drive_m_s2 + traction * drive_curve
+            net = car.gas * factors[DRIVE_FACTOR] * pull
+    if car.turbo_remaining_s > 0.0:
+        net += car.turbo_boost_factor * drive_curve
+    if forward_m_s > 0.0 and car.brake > 0.0 and not car.is_reversing:
+        cap, cap_sliding = parameters.brake_cap_m_s2, parameters.brake_cap_sliding_m_s2
+        brake = factors[BRAKE_FACTOR]
+        net -= _brake_force(car, car.brake, forward_m_s, brake * cap, brake * cap_sliding, parameters)
+    elif forward_m_s < 0.0 and car.gas > 0.0:
+        cap, cap_sliding = parameters.gas_brake_cap_m_s2, parameters.gas_brake_cap_sliding_m_s2
+        net += _brake_force(car, car.gas, -forward_m_s, cap, cap_sliding, parameters)
+    if forward_m_s > parameters.max_speed_m_s * factors[MAX_SPEED_FACTOR]:
+        net = min(net, 0.0) - parameters.overspeed_brake_m_s2
+    elif forward_m_s < -parameters.max_speed_backwards_m_s * factors[MAX_SPEED_FACTOR]:
+        net = max(net, 0.0) + parameters.overspeed_brake_m_s2
+    grip = adherence(car, parameters.adherence_none_longitudinal, parameters.adherence_full)
+    add_force(car, 0.0, 0.0, net * grip)
+
+
+@compiled
+def add_dirt_extra(car: CarRecord, parameters: ParametersRecord) -> None:
+    """With all wheels on dirt a braked car drags more, and a sliding one is driven forwards a little."""
+    velocity = car.local_speed_m_s
+    if velocity[2] <= parameters.dirt_min_speed_m_s:
+        return
+    for wheel in range(WHEELS):
+        if not car.wheel_has_ground_contact[wheel] or car.wheel_material[wheel] != _DIRT:
+            return
+    if car.brake > parameters.key_threshold:
+        drag = parameters.dirt_brake_per_s
+        add_force(car, -drag * velocity[0], -drag * velocity[1], -drag * velocity[2])
+    elif car.gas > 0.0:
+        speed_m_s = math.sqrt(velocity[0] * velocity[0] + velocity[1] * velocity[1] + velocity[2] * velocity[2])
+        sideways = abs(velocity[0]) / speed_m_s
+        pull = car.gas * sideways * (20.0 * sideways + 1.0) * parameters.dirt_slide_drive / (velocity[2] + 1.0) ** 2
+        for wheel in range(WHEELS):
+            if car.wheel_is_sliding[wheel]:
+                add_force(car, 0.0, 0.0, pull * (parameters.dirt_slide_front_factor if wheel < FRONT_WHEELS else 1.0))

@@ -1,0 +1,186 @@
+"""The StadiumCar at 100 Hz: how it is put on a track, and one tick.
+
+The order within a substep is the game's. Forces follow from the contacts that the substep before found, so drive, grip
+and gravity lag a contact by one substep.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from trackmania_rl.simulator.compiled import compiled
+from trackmania_rl.simulator.physics.chassis import (
+    add_air_control,
+    add_gravity_and_drag,
+    add_lateral_grip,
+    add_springs,
+    add_wall_slow_down,
+    add_yaw_and_roll,
+    update_steering,
+)
+from trackmania_rl.simulator.physics.collision import collide
+from trackmania_rl.simulator.physics.engine import (
+    add_coast,
+    add_dirt_extra,
+    add_drive_and_brakes,
+    update_engine,
+    update_reversing,
+)
+from trackmania_rl.simulator.physics.rigid_body import integrate, set_rotation_from_quaternion, to_car
+from trackmania_rl.simulator.physics.vehicle_parameters import STADIUM_CAR
+from trackmania_rl.simulator.physics.vehicle_state import (
+    NEVER_MS,
+    VEHICLE_DTYPE,
+    WHEELS,
+    WORK_DTYPE,
+    CarRecord,
+    ParametersRecord,
+    copy_state,
+    is_grounded,
+    new_vehicle,
+)
+from trackmania_rl.simulator.tracks.world import Ribbon, Surface, Track, locate
+
+__all__ = ["NEVER_MS", "TICK_MS", "VEHICLE_DTYPE", "spawn_vehicle", "tick"]
+
+TICK_MS = 10
+"""Length of one tick of the game."""
+
+_TURBO, _TURBO2, _ROULETTE = int(Surface.TURBO), int(Surface.TURBO2), int(Surface.TURBO_ROULETTE)
+_FREE_WHEEL = int(Surface.FREE_WHEEL)
+
+
+def spawn_vehicle(track: Track, station_m: float = 0.0) -> npt.NDArray[np.void]:
+    """A car at rest on the road's centre line, hanging 0.21 m above it as the game places it.
+
+    Args:
+        track: where to drive.
+        station_m: where on it; the start line by default, a checkpoint's station for a respawn.
+
+    Returns:
+        (1,) array of `VEHICLE_DTYPE`.
+
+    Raises:
+        ValueError: if the station is not on the ribbon.
+    """
+    ribbon = track.ribbon
+    if not ribbon.station_m[0] <= station_m <= ribbon.station_m[-1]:
+        first_m, last_m = ribbon.station_m[0], ribbon.station_m[-1]
+        raise ValueError(f"station {station_m} m is not on {track.name}: give {first_m:.0f}..{last_m:.0f} m")
+    section = int(np.argmin(np.abs(ribbon.station_m - station_m)))
+    car = new_vehicle()
+    rotation = np.stack([ribbon.left[section], ribbon.up[section], ribbon.forward[section]], axis=1)
+    car["position_m"] = ribbon.center_m[section] + float(STADIUM_CAR["spawn_height_m"][0]) * ribbon.up[section]
+    car["rotation"] = rotation
+    car["quaternion"] = quaternion_from_rotation(rotation)
+    car["wheel_damper_absorb_m"] = STADIUM_CAR["damper_travel_m"]
+    place = locate(ribbon.sections, section, *(float(x) for x in car["position_m"][0]))
+    car["ribbon_index"], car["station_m"] = place.section, place.station_m
+    return car
+
+
+def quaternion_from_rotation(rotation: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """The (w, x, y, z) unit quaternion, w >= 0, of a (3, 3) rotation matrix.
+
+    Each component's square is a combination of the diagonal; the largest gives the others without loss of precision.
+    """
+    m = rotation
+    squares = 0.25 * np.array(
+        [
+            1.0 + m[0, 0] + m[1, 1] + m[2, 2],
+            1.0 + m[0, 0] - m[1, 1] - m[2, 2],
+            1.0 - m[0, 0] + m[1, 1] - m[2, 2],
+            1.0 - m[0, 0] - m[1, 1] + m[2, 2],
+        ]
+    )
+    w_x, w_y, w_z = m[2, 1] - m[1, 2], m[0, 2] - m[2, 0], m[1, 0] - m[0, 1]
+    x_y, x_z, y_z = m[1, 0] + m[0, 1], m[0, 2] + m[2, 0], m[2, 1] + m[1, 2]
+    products = 0.25 * np.array([[0, w_x, w_y, w_z], [w_x, 0, x_y, x_z], [w_y, x_y, 0, y_z], [w_z, x_z, y_z, 0]])
+    largest = int(np.argmax(squares))
+    products[largest, largest] = squares[largest]
+    quaternion = products[largest] / math.sqrt(squares[largest])
+    return quaternion if quaternion[0] >= 0.0 else -quaternion
+
+
+@compiled
+def tick(
+    car: npt.NDArray[np.void], gas: float, brake: float, steer: float, ribbon: Ribbon, parameters: npt.NDArray[np.void]
+) -> None:
+    """Drives the car 10 ms on.
+
+    Args:
+        car: (1,) array of `VEHICLE_DTYPE`, changed in place.
+        gas: throttle, 0..1.
+        brake: brake, 0..1.
+        steer: -1 left .. 1 right.
+        ribbon: the road.
+        parameters: the car's constants, `vehicle_parameters.STADIUM_CAR`.
+    """
+    work = np.zeros(1, WORK_DTYPE)[0]
+    constants = parameters[0]
+    copy_state(car[0], work)
+    set_rotation_from_quaternion(work)
+    work.gas, work.brake, work.steer = gas, brake, steer
+    tick_s = 0.001 * TICK_MS
+    v, w = work.velocity_m_s, work.angular_velocity_rad_s
+    rates = math.sqrt(v[0] * v[0] + v[1] * v[1] + v[2] * v[2]) + math.sqrt(w[0] * w[0] + w[1] * w[1] + w[2] * w[2])
+    substeps = int(tick_s * rates / constants.substep_length_m) + 1
+    for _ in range(substeps):
+        _substep(work, constants, ribbon.sections, tick_s / substeps)
+    work.clock_ms += TICK_MS
+    copy_state(work, car[0])
+
+
+@compiled
+def _substep(car: CarRecord, parameters: ParametersRecord, sections: npt.NDArray[np.void], dt: float) -> None:
+    grounded = is_grounded(car)
+    update_engine(car, parameters, grounded, dt)
+    update_steering(car, parameters, dt)
+    velocity, spin = car.velocity_m_s, car.angular_velocity_rad_s
+    local, local_spin = car.local_speed_m_s, car.spin_rad_s
+    local[0], local[1], local[2] = to_car(car, velocity[0], velocity[1], velocity[2])
+    local_spin[0], local_spin[1], local_spin[2] = to_car(car, spin[0], spin[1], spin[2])
+    car.torque_rad_s2[:] = 0.0
+    add_springs(car, parameters, dt)
+    add_gravity_and_drag(car, parameters)
+    car.was_grounded = 1 if grounded else 0
+    update_reversing(car, parameters)
+    add_coast(car, parameters)
+    add_wall_slow_down(car, parameters)
+    if grounded:
+        add_lateral_grip(car, parameters)
+        add_yaw_and_roll(car, parameters)
+        add_drive_and_brakes(car, parameters)
+        add_dirt_extra(car, parameters)
+        for i in range(3):
+            car.stored_angular_velocity_rad_s[i] = local_spin[i]
+    else:
+        add_air_control(car, parameters)
+    _apply_surface_effects(car, parameters, sections, dt)
+    integrate(car, parameters, dt)
+    collide(car, parameters, sections)
+
+
+@compiled
+def _apply_surface_effects(
+    car: CarRecord, parameters: ParametersRecord, sections: npt.NDArray[np.void], dt: float
+) -> None:
+    """Turbo pads push for a while after they were left; free-wheel pads cut the engine."""
+    car.turbo_remaining_s = max(car.turbo_remaining_s - dt, 0.0)
+    for wheel in range(WHEELS):
+        material = car.wheel_material[wheel]
+        if not car.wheel_has_ground_contact[wheel]:
+            continue
+        if material == _FREE_WHEEL:
+            car.is_freewheeling = 1
+        elif material in (_TURBO, _ROULETTE, _TURBO2):
+            pad, rotation = sections[car.ribbon_index].forward, car.rotation
+            along = pad[0] * rotation[0, 2] + pad[1] * rotation[1, 2] + pad[2] * rotation[2, 2]
+            factor, duration_s = parameters.turbo_factor, parameters.turbo_duration_s
+            if material == _TURBO2:
+                factor, duration_s = parameters.turbo2_factor, parameters.turbo2_duration_s
+            car.turbo_boost_factor = factor * along
+            car.turbo_remaining_s = duration_s

@@ -1,0 +1,315 @@
+"""Drawing a mesh: projection, near-plane clipping, scanlines, depth test; and what is seen where no mesh is.
+
+Depth is kept as its inverse, which is linear on the picture: 0 is infinitely far, and larger is nearer. Of surfaces
+that lie in each other, the one that was added first is seen; so a mark on the road is added before the road.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from trackmania_rl.simulator.compiled import compiled
+from trackmania_rl.simulator.picture.camera import Camera, focal_length_px, to_camera_axes
+from trackmania_rl.simulator.picture.mesh import Mesh
+from trackmania_rl.simulator.picture.palette import HAZE_LEVELS, HAZE_LEVELS_PER_M, SKY_LEVELS, Colors
+
+# What makes the loops fast: numba counts references to arrays that a function takes from a tuple or hands on, so the
+# inner functions are inlined and get plain arrays. Unsigned indices spare the test for negative ones, which would keep
+# a loop from being compiled to vector instructions; so would a branch, hence `a if b else c`, and a load from a table
+# that might overlap what is written, hence the background's tints first and their colours second.
+
+NEAR_M = 0.2
+"""Nearer than this to the camera's plane, nothing is drawn."""
+_MOST_CORNERS = 6
+"""Of a quadrilateral that a plane cut: five when it is convex, six when it is crossed."""
+_COPLANAR = np.float32(1.002)
+"""By this factor a surface must be nearer than what is drawn already."""
+
+_SKY_LEVELS_PER_SLOPE = np.float32(SKY_LEVELS / 0.8)
+_TILES_PER_M = np.float32(1.0 / 32.0)
+"""The stadium's ground is laid in squares of 32 m, as in the game."""
+_LEAST_HEIGHT_OVER_GROUND_M = 1.0
+"""The ground gives way to a camera that would dive into it."""
+_FARTHEST_GROUND_M = np.float32(1e5)
+_LEAST_SLOPE = np.float32(1e-9)
+_NO_TINT = np.int32(-1)
+_HAZE_LEVELS_PER_M = np.float32(HAZE_LEVELS_PER_M)
+
+
+class Canvas(NamedTuple):
+    """A picture being drawn, with the scratch memory for it.
+
+    Attributes:
+        pixels: (H, W) uint32.
+        inverse_depth_1_m: (H, W) float32, 0 where no mesh is drawn yet.
+        spans: (H, 4) float64, scratch: left end of a polygon's row in pixels, its inverse depth, right end, its inverse
+            depth.
+        polygon: (6, 4) float64, scratch: a polygon's corners; x and y in pixels, inverse depth, and the first row whose
+            centre is at or below it, held to 0..H.
+        columns: (W,) float32, 0, 1, 2, ...
+        tints: (W,) int32, scratch: which of the background's colours the pixels of a row get.
+        focal_px: focal length.
+    """
+
+    pixels: npt.NDArray[np.uint32]
+    inverse_depth_1_m: npt.NDArray[np.float32]
+    spans: npt.NDArray[np.float64]
+    polygon: npt.NDArray[np.float64]
+    columns: npt.NDArray[np.float32]
+    tints: npt.NDArray[np.int32]
+    focal_px: float
+
+
+def new_canvas(width_px: int, height_px: int) -> Canvas:
+    """A canvas whose pixels and depths are still to be set."""
+    return Canvas(
+        pixels=np.empty((height_px, width_px), dtype=np.uint32),
+        inverse_depth_1_m=np.empty((height_px, width_px), dtype=np.float32),
+        spans=np.empty((height_px, 4)),
+        polygon=np.empty((_MOST_CORNERS, 4)),
+        columns=np.arange(width_px, dtype=np.float32),
+        tints=np.empty(width_px, dtype=np.int32),
+        focal_px=focal_length_px(height_px),
+    )
+
+
+@compiled(inline="always")
+def _first_center_after(edge_px: float, size_px: int) -> int:
+    """Number of the first pixel whose centre is at or after a place, held to 0..size_px."""
+    first = edge_px - 0.5 if edge_px > 0.5 else 0.0
+    return int(np.ceil(first if first < size_px else float(size_px)))
+
+
+@compiled
+def _project_points(canvas: Canvas, mesh: Mesh, camera: Camera) -> None:
+    """Finds the places on the picture of a mesh's points; those of points before the near plane mean nothing."""
+    count, seen, on_picture, first_row = mesh.counts[0], mesh.seen_m, mesh.on_picture, mesh.first_row
+    to_camera_axes(camera, mesh.points_m, count, seen)
+    height_px, width_px = canvas.pixels.shape
+    middle_x, middle_y, focal_px = 0.5 * width_px, 0.5 * height_px, canvas.focal_px
+    for column in range(count):
+        z = seen[2, column]
+        w = 1.0 / (z if z > NEAR_M else NEAR_M)
+        on_picture[0, column] = middle_x + focal_px * seen[0, column] * w
+        y = middle_y + focal_px * seen[1, column] * w
+        on_picture[1, column] = y
+        on_picture[2, column] = w
+        first_row[column] = _first_center_after(y, height_px)
+
+
+@compiled
+def _clip_quad(canvas: Canvas, mesh: Mesh, quad: int) -> int:
+    """Projects the part of a quadrilateral beyond the near plane to canvas.polygon; returns its number of corners."""
+    height_px, width_px = canvas.pixels.shape
+    seen, on_picture, polygon = mesh.seen_m, mesh.on_picture, canvas.polygon
+    count, w = 0, 1.0 / NEAR_M
+    for position in range(4):
+        start, end = mesh.corners[quad, position], mesh.corners[quad, (position + 1) & 3]
+        z, end_z = seen[2, start], seen[2, end]
+        if z >= NEAR_M:
+            for axis in range(3):
+                polygon[count, axis] = on_picture[axis, start]
+            polygon[count, 3] = mesh.first_row[start]
+            count += 1
+        if (z >= NEAR_M) != (end_z >= NEAR_M):
+            fraction = (NEAR_M - z) / (end_z - z)
+            cut_x = seen[0, start] + fraction * (seen[0, end] - seen[0, start])
+            cut_y = seen[1, start] + fraction * (seen[1, end] - seen[1, start])
+            polygon[count, 0] = 0.5 * width_px + canvas.focal_px * cut_x * w
+            polygon[count, 1] = 0.5 * height_px + canvas.focal_px * cut_y * w
+            polygon[count, 2] = w
+            polygon[count, 3] = _first_center_after(polygon[count, 1], height_px)
+            count += 1
+    return count
+
+
+@compiled(inline="always")
+def _trace_edge(spans: npt.NDArray, polygon: npt.NDArray, a: int, b: int) -> None:
+    """Widens the spans of the rows that an edge crosses; always from its upper end, so that neighbours share it."""
+    if polygon[a, 1] > polygon[b, 1]:
+        a, b = b, a
+    first, end = int(polygon[a, 3]), int(polygon[b, 3])
+    if first < end:
+        x, y, w = polygon[a, 0], polygon[a, 1], polygon[a, 2]
+        per_row = 1.0 / (polygon[b, 1] - y)
+        x_step = (polygon[b, 0] - x) * per_row
+        w_step = (polygon[b, 2] - w) * per_row
+        for row in range(first, end):
+            below = row + 0.5 - y
+            row_x = x + below * x_step
+            row_w = w + below * w_step
+            span = np.uint64(row)
+            if row_x < spans[span, 0]:
+                spans[span, 0] = row_x
+                spans[span, 1] = row_w
+            if row_x > spans[span, 2]:
+                spans[span, 2] = row_x
+                spans[span, 3] = row_w
+
+
+@compiled(inline="always")
+def _fill_row(
+    pixels: npt.NDArray, inverse_depth_1_m: npt.NDArray, spans: npt.NDArray, row: int, color: np.uint32
+) -> None:
+    """Paints the pixels of a polygon's row that are nearer than what is there."""
+    on_row = np.uint64(row)
+    x, w, end_x, end_w = spans[on_row, 0], spans[on_row, 1], spans[on_row, 2], spans[on_row, 3]
+    first = _first_center_after(x, pixels.shape[1])
+    end = _first_center_after(end_x, pixels.shape[1])
+    if first < end:
+        step = (end_w - w) / (end_x - x)
+        first_w = np.float32(w + (first + 0.5 - x) * step)
+        step_w = np.float32(step)
+        for steps in range(end - first):
+            column = np.uint64(first) + np.uint64(steps)
+            column_w = first_w + np.float32(np.int32(steps)) * step_w
+            seen_w = inverse_depth_1_m[on_row, column]
+            is_nearer = column_w > seen_w * _COPLANAR
+            inverse_depth_1_m[on_row, column] = column_w if is_nearer else seen_w
+            pixels[on_row, column] = color if is_nearer else pixels[on_row, column]
+
+
+@compiled(inline="always")
+def _draw_polygon(
+    pixels: npt.NDArray,
+    inverse_depth_1_m: npt.NDArray,
+    spans: npt.NDArray,
+    polygon: npt.NDArray,
+    n_corners: int,
+    color: np.uint32,
+) -> None:
+    """Draws the polygon whose corners are the first rows of `polygon`."""
+    left, right, top, bottom = polygon[0, 0], polygon[0, 0], polygon[0, 3], polygon[0, 3]
+    for corner in range(1, n_corners):
+        x, row_below = polygon[corner, 0], polygon[corner, 3]
+        left, right = x if x < left else left, x if x > right else right
+        top, bottom = row_below if row_below < top else top, row_below if row_below > bottom else bottom
+    if right > 0.0 and left < pixels.shape[1]:
+        first_row, end_row = int(top), int(bottom)
+        for row in range(first_row, end_row):
+            spans[np.uint64(row), 0] = math.inf
+            spans[np.uint64(row), 2] = -math.inf
+        previous = n_corners - 1
+        for corner in range(n_corners):
+            _trace_edge(spans, polygon, previous, corner)
+            previous = corner
+        for row in range(first_row, end_row):
+            _fill_row(pixels, inverse_depth_1_m, spans, row, color)
+
+
+@compiled
+def draw_mesh(canvas: Canvas, mesh: Mesh, camera: Camera) -> None:
+    """Draws the quadrilaterals of a mesh as the camera sees them, each in its one colour.
+
+    One may be bent or crossed: every row of the picture is filled from its leftmost to its rightmost point.
+    """
+    _project_points(canvas, mesh, camera)
+    pixels, inverse_depth_1_m, spans, polygon = canvas.pixels, canvas.inverse_depth_1_m, canvas.spans, canvas.polygon
+    seen, on_picture, first_row, corners, colors = (
+        mesh.seen_m,
+        mesh.on_picture,
+        mesh.first_row,
+        mesh.corners,
+        mesh.colors,
+    )
+    for quad in range(mesh.counts[1]):
+        a, b, c, d = corners[quad, 0], corners[quad, 1], corners[quad, 2], corners[quad, 3]
+        in_front = 0
+        for corner in range(4):
+            in_front += seen[2, corners[quad, corner]] >= NEAR_M
+        n_corners = in_front
+        if in_front == 4:
+            row = first_row[a]
+            if row == first_row[b] and row == first_row[c] and row == first_row[d]:
+                continue  # between the centres of two rows, or above or below the picture
+            for corner in range(4):
+                point = corners[quad, corner]
+                for axis in range(3):
+                    polygon[corner, axis] = on_picture[axis, point]
+                polygon[corner, 3] = first_row[point]
+        elif in_front > 0:
+            n_corners = _clip_quad(canvas, mesh, quad)
+        if n_corners >= 3:
+            _draw_polygon(pixels, inverse_depth_1_m, spans, polygon, n_corners, colors[quad])
+
+
+@compiled(inline="always")
+def _tint_sky(tints: npt.NDArray, columns: npt.NDArray, row_y: np.float32, step_y: np.float32) -> None:
+    """Writes a row's levels of the sky, as if it went on below the horizon."""
+    top = np.float32(SKY_LEVELS - 1)
+    for column in range(tints.shape[0]):
+        level = (row_y + columns[column] * step_y) * _SKY_LEVELS_PER_SLOPE
+        level = level if level > 0.0 else np.float32(0.0)
+        tints[column] = np.int32(level if level < top else top)
+
+
+@compiled(inline="always")
+def _tint_ground(
+    tints: npt.NDArray,
+    columns: npt.NDArray,
+    ray: tuple[np.float32, np.float32, np.float32],
+    step: tuple[np.float32, np.float32, np.float32],
+    camera: tuple[np.float32, np.float32, np.float32],
+) -> None:
+    """Writes a row's tiles and hazes of the ground, as one number, or -1 where the sky is.
+
+    Args:
+        tints: (W,) int32, written.
+        columns: (W,) float32, 0, 1, 2, ...
+        ray: world direction seen in the row's first pixel.
+        step: its change from pixel to pixel.
+        camera: its world x, its height above the ground and its world z.
+    """
+    last_haze = np.float32(HAZE_LEVELS - 1)
+    for column in range(tints.shape[0]):
+        steps = columns[column]
+        ray_y = ray[1] + steps * step[1]
+        depth_m = camera[1] / (-ray_y if ray_y < -_LEAST_SLOPE else _LEAST_SLOPE)
+        depth_m = depth_m if depth_m < _FARTHEST_GROUND_M else _FARTHEST_GROUND_M
+        tile_x = np.int32(np.floor((camera[0] + depth_m * (ray[0] + steps * step[0])) * _TILES_PER_M))
+        tile_z = np.int32(np.floor((camera[2] + depth_m * (ray[2] + steps * step[2])) * _TILES_PER_M))
+        level = depth_m * _HAZE_LEVELS_PER_M
+        haze = np.int32(level if level < last_haze else last_haze)
+        tint = ((tile_x + tile_z) & np.int32(1)) * np.int32(HAZE_LEVELS) + haze
+        tints[column] = tint if ray_y < 0.0 else _NO_TINT
+
+
+@compiled(inline="always")
+def _color_row(pixels: npt.NDArray, row: int, tints: npt.NDArray, colors: npt.NDArray) -> None:
+    for column in range(tints.shape[0]):
+        tint = tints[column]
+        if tint >= 0:
+            pixels[row, column] = colors[np.uint32(tint)]
+
+
+@compiled
+def draw_background(canvas: Canvas, camera: Camera, palette: Colors, ground_height_m: float) -> None:
+    """Fills the whole picture with sky and the stadium's ground, infinitely far away."""
+    pixels, columns, tints = canvas.pixels, canvas.columns, canvas.tints
+    sky, ground = palette.sky, palette.ground.ravel()
+    height_px, width_px = pixels.shape
+    axes, position = camera.axes, camera.position_m
+    over_ground_m = max(position[1] - ground_height_m, _LEAST_HEIGHT_OVER_GROUND_M)
+    seen_from = (np.float32(position[0]), np.float32(over_ground_m), np.float32(position[2]))
+    per_px = 1.0 / canvas.focal_px
+    # A ray's world direction changes by the same amount from pixel to pixel.
+    step = (np.float32(axes[0, 0] * per_px), np.float32(axes[0, 1] * per_px), np.float32(axes[0, 2] * per_px))
+    canvas.inverse_depth_1_m[:] = 0.0
+    for row in range(height_px):
+        across, below = 0.5 * (1 - width_px) * per_px, (row + 0.5 - 0.5 * height_px) * per_px
+        ray = (
+            np.float32(axes[2, 0] + below * axes[1, 0] + across * axes[0, 0]),
+            np.float32(axes[2, 1] + below * axes[1, 1] + across * axes[0, 1]),
+            np.float32(axes[2, 2] + below * axes[1, 2] + across * axes[0, 2]),
+        )
+        last_y = ray[1] + np.float32(width_px - 1) * step[1]
+        if ray[1] >= 0.0 or last_y >= 0.0:
+            _tint_sky(tints, columns, ray[1], step[1])
+            _color_row(pixels, row, tints, sky)
+        if ray[1] < 0.0 or last_y < 0.0:
+            _tint_ground(tints, columns, ray, step, seen_from)
+            _color_row(pixels, row, tints, ground)

@@ -1,0 +1,239 @@
+"""The simulated game's picture: a small software renderer in numba.
+
+It shows the road from behind the car as the game's default camera does. A picture is a pure function of track, pose and
+size; on one machine equal poses give equal bytes, and the gray picture is the coloured one's gray.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from trackmania_rl.simulator.compiled import compiled
+from trackmania_rl.simulator.picture.camera import chase_camera
+from trackmania_rl.simulator.picture.mesh import Mesh, new_mesh
+from trackmania_rl.simulator.picture.object_mesh import (
+    MOST_CAR_POINTS,
+    MOST_CAR_QUADS,
+    MOST_GATE_POINTS,
+    MOST_GATE_QUADS,
+    add_car,
+    add_gates,
+    add_shadow,
+)
+from trackmania_rl.simulator.picture.palette import COLORS, GRAYS, Colors
+from trackmania_rl.simulator.picture.rasterizer import Canvas, draw_background, draw_mesh, new_canvas
+from trackmania_rl.simulator.picture.road_mesh import MOST_ROAD_POINTS, MOST_ROAD_QUADS, add_road
+from trackmania_rl.simulator.picture.scenery import Scenery, make_scenery
+from trackmania_rl.simulator.tracks.world import Track
+
+MAX_SIDE_PX = 4096
+"""Longest side of a picture (the protocol's bound)."""
+_FARTHEST_POSITION_M = 1e6
+"""Beyond this distance from the world's origin, centimetres are lost and no game ever is."""
+_LARGEST_ROTATION_ELEMENT = 1.001
+
+
+class _Sprite(NamedTuple):
+    """The car as every picture of a size shows it, since the camera is bolted to it.
+
+    Attributes:
+        top: the picture's row of its first one.
+        left: the picture's column of its first one.
+        pixels: (h, w) uint32.
+        inverse_depth_1_m: (h, w) float32, 0 where the car is not.
+    """
+
+    top: int
+    left: int
+    pixels: npt.NDArray[np.uint32]
+    inverse_depth_1_m: npt.NDArray[np.float32]
+
+
+class _Easel(NamedTuple):
+    """What pictures of a size and kind are drawn with."""
+
+    canvas: Canvas
+    mesh: Mesh
+    car: _Sprite
+
+
+def _new_easel(width_px: int, height_px: int, n_gates: int, palette: Colors) -> _Easel:
+    canvas = new_canvas(width_px, height_px)
+    n_points = MOST_CAR_POINTS + n_gates * MOST_GATE_POINTS + MOST_ROAD_POINTS
+    mesh = new_mesh(n_points, MOST_CAR_QUADS + n_gates * MOST_GATE_QUADS + MOST_ROAD_QUADS, palette)
+    position_m, rotation = np.zeros(3), np.eye(3)
+    canvas.inverse_depth_1_m[:] = 0.0
+    add_car(mesh, position_m, rotation)
+    draw_mesh(canvas, mesh, chase_camera(position_m, rotation))
+    is_car = canvas.inverse_depth_1_m > 0.0
+    rows, columns = (np.flatnonzero(is_car.any(axis=axis)) for axis in (1, 0))
+    if len(rows) == 0:
+        rows = columns = np.zeros(1, dtype=np.int64)
+    box = (slice(rows[0], rows[-1] + 1), slice(columns[0], columns[-1] + 1))
+    car = _Sprite(int(rows[0]), int(columns[0]), canvas.pixels[box].copy(), canvas.inverse_depth_1_m[box].copy())
+    return _Easel(canvas, mesh, car)
+
+
+@compiled
+def _paste(canvas: Canvas, sprite: _Sprite) -> None:
+    for row in range(sprite.pixels.shape[0]):
+        for column in range(sprite.pixels.shape[1]):
+            if sprite.inverse_depth_1_m[row, column] > 0.0:
+                canvas.pixels[sprite.top + row, sprite.left + column] = sprite.pixels[row, column]
+                canvas.inverse_depth_1_m[sprite.top + row, sprite.left + column] = sprite.inverse_depth_1_m[row, column]
+
+
+@compiled
+def _draw_picture(
+    easel: _Easel,
+    scenery: Scenery,
+    position_m: npt.NDArray[np.float64],
+    rotation: npt.NDArray[np.float64],
+    ribbon_index: int,
+    passed_checkpoints: int,
+) -> bool:
+    """Draws a picture to the easel's canvas; returns whether the pose is one that a car can have."""
+    for axis in range(3):
+        if not abs(position_m[axis]) <= _FARTHEST_POSITION_M:
+            return False
+        for other in range(3):
+            if not abs(rotation[axis, other]) <= _LARGEST_ROTATION_ELEMENT:
+                return False
+    canvas, mesh = easel.canvas, easel.mesh
+    car_section = min(max(ribbon_index, 0), scenery.ribbon.station_m.shape[0] - 1)
+    camera = chase_camera(position_m, rotation)
+    mesh.counts[:] = 0
+    add_shadow(mesh, scenery.ribbon, car_section, position_m, rotation)
+    add_gates(mesh, scenery, camera, car_section, passed_checkpoints)
+    half_width_per_m = 0.5 * canvas.pixels.shape[1] / canvas.focal_px
+    add_road(mesh, scenery, camera, canvas.focal_px, half_width_per_m, car_section)
+    draw_background(canvas, camera, mesh.palette, scenery.ground_height_m)
+    _paste(canvas, easel.car)
+    draw_mesh(canvas, mesh, camera)
+    return True
+
+
+@compiled
+def _draw_gray_pictures(
+    easel: _Easel,
+    scenery: Scenery,
+    races: npt.NDArray[np.int64],
+    cars: npt.NDArray[np.void],
+    passed_checkpoints: npt.NDArray[np.int64],
+    frames: npt.NDArray[np.uint8],
+    rows: npt.NDArray[np.int64],
+) -> int:
+    """Draws one picture per race; returns the race whose pose is none of a car, or -1."""
+    position, rotation = np.empty(3), np.empty((3, 3))
+    pixels = easel.canvas.pixels
+    height_px, width_px = pixels.shape
+    for i in range(races.shape[0]):
+        race = races[i]
+        car = cars[race]
+        for axis in range(3):
+            position[axis] = car.position_m[axis]
+            for other in range(3):
+                rotation[axis, other] = car.rotation[axis, other]
+        if not _draw_picture(easel, scenery, position, rotation, car.ribbon_index, passed_checkpoints[race]):
+            return race
+        frame = frames[race, rows[race]]
+        for row in range(height_px):
+            for column in range(width_px):
+                frame[row, column] = np.uint8(pixels[row, column])
+    return -1
+
+
+class Renderer:
+    """Draws pictures of one track. It keeps scratch memory, so threads need a renderer each."""
+
+    def __init__(self, track: Track) -> None:
+        """Prepares the track.
+
+        Args:
+            track: what to draw.
+
+        Raises:
+            ValueError: if the road has a surface without a colour.
+        """
+        self._scenery = make_scenery(track)
+        self._color_easel: _Easel | None = None
+        self._gray_easel: _Easel | None = None
+
+    def render(
+        self,
+        position_m: npt.ArrayLike,
+        rotation: npt.ArrayLike,
+        ribbon_index: int,
+        width_px: int,
+        height_px: int,
+        passed_checkpoints: int = 0,
+    ) -> npt.NDArray[np.uint8]:
+        """Draws the view from behind a car.
+
+        Args:
+            position_m: (3,), the car's origin in the world.
+            rotation: (3, 3), car to world; columns are the car's left, up and forward.
+            ribbon_index: number of the cross-section at the car; out of range counts as the nearest end.
+            width_px: 1..4096.
+            height_px: 1..4096.
+            passed_checkpoints: so many checkpoints, counted from the start, are drawn as passed.
+
+        Returns:
+            (height_px, width_px, 4) uint8, blue, green, red, 255; top row first. A new array.
+
+        Raises:
+            ValueError: if the size is out of range, or the pose is none: not of the shapes above, not finite, farther
+                than 1,000 km away, or a matrix with elements beyond -1..1.
+        """
+        self._color_easel = self._easel_of_size(self._color_easel, width_px, height_px, COLORS)
+        position = np.ascontiguousarray(position_m, dtype=np.float64)
+        turn = np.ascontiguousarray(rotation, dtype=np.float64)
+        if position.shape != (3,) or turn.shape != (3, 3):
+            raise ValueError(f"the pose has the shapes {position.shape} and {turn.shape}: give (3,) and (3, 3)")
+        frame = np.empty((height_px, width_px), dtype=np.uint32)
+        easel = self._color_easel._replace(canvas=self._color_easel.canvas._replace(pixels=frame))
+        if not _draw_picture(easel, self._scenery, position, turn, int(ribbon_index), passed_checkpoints):
+            raise _no_pose(position, turn)
+        return frame.view(np.uint8).reshape(height_px, width_px, 4)
+
+    def render_gray(
+        self,
+        races: npt.NDArray[np.int64],
+        cars: npt.NDArray[np.void],
+        passed_checkpoints: npt.NDArray[np.int64],
+        frames: npt.NDArray[np.uint8],
+        rows: npt.NDArray[np.int64],
+    ) -> None:
+        """Draws the gray pictures of several races on this track: of what `render` gives, OpenCV's COLOR_BGRA2GRAY.
+
+        Args:
+            races: (n,) int64, numbers of races.
+            cars: (K,) VEHICLE_DTYPE, the car of every race.
+            passed_checkpoints: (K,) int64, as `render` takes it.
+            frames: (K, R, height_px, width_px) uint8, C order. A race's picture is written to its row.
+            rows: (K,) int64, 0..R-1.
+
+        Raises:
+            ValueError: as `render`.
+        """
+        height_px, width_px = frames.shape[2:]
+        self._gray_easel = self._easel_of_size(self._gray_easel, width_px, height_px, GRAYS)
+        wrong = _draw_gray_pictures(self._gray_easel, self._scenery, races, cars, passed_checkpoints, frames, rows)
+        if wrong >= 0:
+            raise _no_pose(cars[wrong]["position_m"], cars[wrong]["rotation"])
+
+    def _easel_of_size(self, easel: _Easel | None, width_px: int, height_px: int, palette: Colors) -> _Easel:
+        """The easel itself if it has the size, else a new one."""
+        for name, side_px in (("width_px", width_px), ("height_px", height_px)):
+            if not 1 <= side_px <= MAX_SIDE_PX:
+                raise ValueError(f"{name} is {side_px}: a picture's side is 1..{MAX_SIDE_PX} pixels")
+        if easel is not None and easel.canvas.pixels.shape == (height_px, width_px):
+            return easel
+        return _new_easel(width_px, height_px, len(self._scenery.gate_section), palette)
+
+
+def _no_pose(position_m: npt.NDArray[np.floating], rotation: npt.NDArray[np.floating]) -> ValueError:
+    return ValueError(f"no pose of a car: position {position_m.tolist()} m, rotation {rotation.tolist()}")

@@ -1,0 +1,1 @@
+"""The simulated game as a program that speaks the plugin's protocol."""

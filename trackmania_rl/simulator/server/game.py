@@ -1,0 +1,121 @@
+"""One simulated game without a socket: the map that is being driven, and the console."""
+
+from __future__ import annotations
+
+import logging
+import math
+import shlex
+from pathlib import Path
+from typing import Final
+
+from trackmania_rl.protocol.input_script import read_input_script
+from trackmania_rl.simulator.race import SimulatedRace
+from trackmania_rl.simulator.tracks.track_file import TrackFileError, load_track
+
+logger = logging.getLogger(__name__)
+
+_MAPS_KEPT: Final = 16
+"""So many maps stay in memory, so that changing between them takes no time."""
+
+
+class SimulatedGame:
+    """What one instance of the game is: in the menus, or in a race on a map.
+
+    Args:
+        maps_folder: Where the `map` command looks for track files.
+        scripts_folder: Where the `load` command looks for input scripts.
+
+    Attributes:
+        race: The running race; None in the menus.
+        countdown_speed: Least game speed while the race time is negative.
+    """
+
+    def __init__(self, maps_folder: Path, scripts_folder: Path = Path()) -> None:
+        self.race: SimulatedRace | None = None
+        self.countdown_speed = 1.0
+        self._maps_folder = maps_folder
+        self._scripts_folder = scripts_folder
+        self._races: dict[tuple[Path, int], SimulatedRace] = {}
+
+    def load_map(self, name: str) -> SimulatedRace:
+        """Begin a race on a map.
+
+        Args:
+            name: A track file (.toml) or reference line (.npy): a path relative to the maps folder, or an absolute one.
+
+        Raises:
+            TrackFileError: If there is no such file or it cannot be driven; the running race goes on.
+        """
+        path = self._maps_folder / name
+        try:
+            key = (path.resolve(), path.stat().st_mtime_ns)
+        except (OSError, ValueError) as error:
+            raise TrackFileError(f"{path}: cannot be read: {error}") from error
+        race = self._races.pop(key, None) or SimulatedRace(load_track(path))
+        race.give_up()
+        race.play_script(())
+        self._races[key] = race  # the newest last
+        if len(self._races) > _MAPS_KEPT:
+            del self._races[next(iter(self._races))]
+        self.race = race
+        return race
+
+    def load_script(self, name: str) -> None:
+        """Make the inputs of a script in this race and in the later ones on this map.
+
+        Args:
+            name: The script file: a path relative to the scripts folder, or an absolute one.
+
+        Raises:
+            InputScriptError: If the file cannot be read, or is not an input script.
+        """
+        events = read_input_script(self._scripts_folder / name)
+        if self.race is not None:
+            self.race.play_script(events)
+
+    def run_command(self, text: str) -> None:
+        """Do what a console command says; one that is unknown or fails is logged, and the game goes on.
+
+        Known are `map NAME`, `load SCRIPT`, `unload` and `set countdown_speed FACTOR`; others (`cam`, `set ...`,
+        `toggle_console`) belong to the real game and mean nothing here.
+        """
+        words = _split(text)
+        match words:
+            case ["map", name]:
+                try:
+                    self.load_map(name)
+                except TrackFileError as error:
+                    logger.error("command %r: %s", text, error)
+            case ["load", name]:
+                try:
+                    self.load_script(name)
+                except ValueError as error:  # an InputScriptError, or a name that no file can have
+                    logger.error("command %r: %s", text, error)
+            case ["unload"]:
+                if self.race is not None:
+                    self.race.play_script(())
+            case ["set", "countdown_speed", factor]:
+                self._set_countdown_speed(factor)
+            case _:
+                logger.debug("command %r means nothing to the simulated game", text)
+
+    def _set_countdown_speed(self, factor: str) -> None:
+        try:
+            speed = float(factor)
+        except ValueError:
+            speed = math.nan
+        if math.isfinite(speed) and speed > 0:
+            self.countdown_speed = speed
+        else:
+            logger.error("countdown_speed %r is not a number above 0", factor)
+
+
+def _split(text: str) -> list[str]:
+    """Split a command into words; quotes hold words together, and a backslash is a backslash."""
+    lexer = shlex.shlex(text, posix=True, punctuation_chars=False)
+    lexer.whitespace_split = True
+    lexer.commenters = lexer.escape = ""
+    try:
+        return list(lexer)
+    except ValueError:  # a quote that is not closed
+        return text.split()

@@ -1,0 +1,1 @@
+"""Tracks: their geometry, their files, and how new ones are made."""

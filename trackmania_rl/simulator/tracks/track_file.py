@@ -1,0 +1,361 @@
+"""Reading tracks from disk: ``*.toml`` track files and bare ``*.npy`` reference lines.
+
+A track file names a reference line (a ``.npy`` of one point every 0.5 m) and says what road lies over it; the format
+is described in ``docs/track_files.rst``. A bare reference line, such as one recorded in the real game, becomes a wide
+walled asphalt road, so that any line can be driven at once.
+"""
+
+import contextlib
+import difflib
+import io
+import math
+import tomllib
+from pathlib import Path
+from tokenize import TokenError
+from typing import Annotated, Literal, Self, get_args
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import ErrorDetails
+
+from trackmania_rl.errors import UserError
+from trackmania_rl.simulator.tracks.track_design import moving_average, resample
+from trackmania_rl.simulator.tracks.track_geometry import (
+    MAX_LAP_MISMATCH_M,
+    find_crossing,
+    lap_mismatch_m,
+    turn_radius_m,
+)
+from trackmania_rl.simulator.tracks.world import RIBBON_SPACING_M, Edge, Surface, Track, build_ribbon
+
+SHORTEST_LINE_M = 20.0
+SPACING_TOLERANCE_M = 0.2
+"""Lines recorded in the game are rounded to 0.1 m, which moves neighbouring points by this much at most."""
+MAX_LINE_BYTES = 16 << 20
+"""Largest reference line read: 16 MiB hold some 350 km."""
+
+BARE_LINE_WIDTH_M = 24.0
+BARE_LINE_SMOOTHING_M = 10.0
+BARE_LINE_CHECKPOINT_EVERY_M = 300.0
+
+_TAPER_M = 12.0
+"""Changes of width and banking are spread over twice this length: a step in a wall would stop a car."""
+
+FloatArray = npt.NDArray[np.float64]
+SurfaceName = Literal["asphalt", "concrete", "dirt", "grass", "ice", "turbo"]
+EdgeName = Literal["wall", "grass", "drop"]
+Metres = Annotated[float, Field(allow_inf_nan=False)]
+WidthMetres = Annotated[float, Field(ge=4.0, le=200.0, allow_inf_nan=False)]
+RaceTimeMs = Annotated[int, Field(ge=10, le=86_400_000)]
+Degrees = Annotated[float, Field(ge=-60.0, le=60.0, allow_inf_nan=False)]
+
+
+class TrackFileError(UserError, ValueError):
+    """A track file or reference line cannot be used; the text names the file, the value and what is allowed."""
+
+
+class SectionSettings(BaseModel):
+    """One ``[[section]]``: a stretch of every lap that differs from the track's defaults; None keeps the default."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    from_m: Metres
+    to_m: Metres
+    width_m: WidthMetres | None = None
+    banking_deg: Degrees | None = None
+    surface: SurfaceName | None = None
+    edge: EdgeName | None = None
+    gap: bool = False
+
+    @model_validator(mode="after")
+    def _ends_after_its_start(self) -> Self:
+        if self.to_m <= self.from_m:
+            raise ValueError(f"to_m = {self.to_m} must be greater than from_m = {self.from_m}")
+        return self
+
+
+class TimesSettings(BaseModel):
+    """``[times]``: times to beat, as the game's maps have them; None where there is none. Only dashboards use them."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    author_ms: RaceTimeMs | None = None
+    gold_ms: RaceTimeMs | None = None
+    silver_ms: RaceTimeMs | None = None
+    bronze_ms: RaceTimeMs | None = None
+
+
+class TrackSettings(BaseModel):
+    """A whole track file. Distances are metres from the start line along the road; a lap's, when there are several."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    line: str
+    description: str = ""
+    laps: Annotated[int, Field(ge=1, le=100)] = 1
+    width_m: WidthMetres = 20.0
+    surface: SurfaceName = "asphalt"
+    edge: EdgeName = "wall"
+    smoothing_m: Annotated[float, Field(ge=0.0, le=50.0)] = 0.0
+    allow_crossing: bool = False
+    checkpoints_m: tuple[Metres, ...] = ()
+    section: tuple[SectionSettings, ...] = ()
+    times: TimesSettings = TimesSettings()
+
+
+def load_track(path: Path) -> Track:
+    """Return the track that a ``.toml`` track file or a bare ``.npy`` reference line describes.
+
+    Raises:
+        TrackFileError: the file is missing, damaged or says something that cannot be built.
+    """
+    if path.suffix == ".npy":
+        return _track_from_bare_line(path)
+    if path.suffix == ".toml":
+        settings = read_track_settings(path)
+        try:
+            return _build_track(settings, read_line(path.parent / settings.line))
+        except TrackFileError as error:
+            raise TrackFileError(f"{path}: {error}") from error
+    raise TrackFileError(f"{path}: a track is a .toml track file or a .npy reference line, not {path.suffix!r}")
+
+
+def find_track_file(name: str, maps_folder: Path) -> Path:
+    """Return the file that a user means by `name`: a path, or a track of the maps folder with or without its ending.
+
+    Raises:
+        TrackFileError: there is none; the text lists the tracks of the maps folder.
+    """
+    for path in (Path(name), maps_folder / name, maps_folder / f"{name}.toml"):
+        with contextlib.suppress(OSError):  # a folder that may not be looked into, a name that is too long
+            if path.is_file() and path.suffix in (".toml", ".npy"):
+                return path.resolve()
+    known = ", ".join(sorted(path.name for path in maps_folder.glob("*.toml"))) or "none"
+    raise TrackFileError(f"{name}: no such track file; the tracks of {maps_folder} are {known}")
+
+
+def reference_line_file(track_file: Path) -> Path:
+    """Return the ``.npy`` line along which a track file's road lies; a bare line is its own.
+
+    Raises:
+        TrackFileError: the track file cannot be read.
+    """
+    if track_file.suffix == ".npy":
+        return track_file
+    return track_file.parent / read_track_settings(track_file).line
+
+
+def read_track_settings(path: Path) -> TrackSettings:
+    """Return what a ``.toml`` track file says, checked key by key; its line is not read.
+
+    Raises:
+        TrackFileError: the file cannot be read, is not TOML, or has unknown or impossible entries (all are listed).
+    """
+    try:
+        entries = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        raise TrackFileError(f"{path}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise TrackFileError(f"{path}: is not UTF-8 text ({error})") from error
+    except tomllib.TOMLDecodeError as error:
+        raise TrackFileError(f"{path}: is not valid TOML: {error}") from error
+    try:
+        return TrackSettings.model_validate(entries)
+    except ValidationError as error:
+        complaints = "; ".join(_complaint(details) for details in error.errors())
+        raise TrackFileError(f"{path}: {complaints}") from error
+
+
+def read_line(path: Path) -> FloatArray:
+    """Return a reference line (N,3) in metres as float64, checked: finite, about 0.5 m from point to point.
+
+    Raises:
+        TrackFileError: the file is missing or damaged, or holds something else than such a line.
+    """
+    try:
+        if path.stat().st_size > MAX_LINE_BYTES:
+            raise TrackFileError(f"{path}: is larger than {MAX_LINE_BYTES} bytes, too large for a reference line")
+        content = path.read_bytes()
+    except OSError as error:
+        raise TrackFileError(f"{path}: cannot be read: {error.strerror}") from error
+    try:
+        # Not np.load, which would also open zip archives.
+        line_m = np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)
+    except (ValueError, EOFError, TokenError, MemoryError) as error:  # a damaged header may ask for terabytes
+        raise TrackFileError(f"{path}: is damaged or no .npy array: {error}") from error
+    if not np.issubdtype(line_m.dtype, np.number):
+        raise TrackFileError(f"{path}: holds no array of numbers")
+    if line_m.ndim != 2 or line_m.shape[1] != 3 or np.iscomplexobj(line_m):
+        raise TrackFileError(f"{path}: has shape {line_m.shape} of {line_m.dtype}, expected (N, 3) real x, y, z")
+    line_m = line_m.astype(np.float64)
+    if not np.isfinite(line_m).all():
+        raise TrackFileError(f"{path}: point {int(np.argmin(np.isfinite(line_m).all(axis=1)))} is not finite")
+    if len(line_m) < SHORTEST_LINE_M / RIBBON_SPACING_M:
+        raise TrackFileError(f"{path}: has {len(line_m)} points; a line is at least {SHORTEST_LINE_M} m long")
+    steps_m = np.linalg.norm(np.diff(line_m, axis=0), axis=1)
+    worst = int(np.argmax(np.abs(steps_m - RIBBON_SPACING_M)))
+    if abs(steps_m[worst] - RIBBON_SPACING_M) > SPACING_TOLERANCE_M:
+        raise TrackFileError(
+            f"{path}: points {worst} and {worst + 1} are {steps_m[worst]:.3f} m apart, expected about "
+            f"{RIBBON_SPACING_M} m: resample the line at equal distances"
+        )
+    return line_m
+
+
+def _track_from_bare_line(path: Path) -> Track:
+    """Lay a wide walled road over a line that says nothing about its road; narrower where the line turns tightly.
+
+    The line may be one that was driven: it is smoothed (recordings are rounded to 0.1 m), and it may cross itself.
+    """
+    line_m = _smoothed(read_line(path), BARE_LINE_SMOOTHING_M)
+    radius_m = turn_radius_m(line_m)
+    half_width_m = _tapered(np.clip(0.8 * radius_m, 2.0, BARE_LINE_WIDTH_M / 2.0))
+    length_m = RIBBON_SPACING_M * (len(line_m) - 1)
+    stretches = math.ceil(length_m / BARE_LINE_CHECKPOINT_EVERY_M)
+    try:
+        ribbon = build_ribbon(line_m, half_width_m=half_width_m)
+    except ValueError as error:
+        raise TrackFileError(f"{path}: {error}") from error
+    return Track(
+        name=path.stem,
+        ribbon=ribbon,
+        checkpoint_stations_m=tuple(length_m * k / stretches for k in range(1, stretches)),
+        finish_station_m=length_m,
+    )
+
+
+def _build_track(settings: TrackSettings, line_m: FloatArray) -> Track:
+    """Check the settings against the line and lay the road."""
+    line_m = _smoothed(line_m, settings.smoothing_m)
+    finish_m = RIBBON_SPACING_M * (len(line_m) - 1)
+    lap_m = finish_m / settings.laps
+    _check_distances(settings, lap_m)
+
+    distance_in_lap_m = RIBBON_SPACING_M * np.arange(len(line_m))
+    if settings.laps > 1:  # whose last point is the start again; of one lap it is the finish
+        distance_in_lap_m %= lap_m
+    half_width_m = np.full(len(line_m), settings.width_m / 2.0)
+    banking_rad = np.zeros(len(line_m))
+    surface = np.full(len(line_m), Surface[settings.surface.upper()])
+    edge = np.full(len(line_m), Edge[settings.edge.upper()])
+    has_road = np.ones(len(line_m), dtype=np.bool_)
+    for section in settings.section:
+        inside = (distance_in_lap_m >= section.from_m) & (distance_in_lap_m < section.to_m)
+        inside |= (distance_in_lap_m == lap_m) & (section.to_m >= lap_m)
+        if section.width_m is not None:
+            half_width_m[inside] = section.width_m / 2.0
+        if section.banking_deg is not None:
+            banking_rad[inside] = math.radians(section.banking_deg)
+        if section.surface is not None:
+            surface[inside] = Surface[section.surface.upper()]
+        if section.edge is not None:
+            edge[inside] = Edge[section.edge.upper()]
+        if section.gap:
+            has_road[inside] = False
+    half_width_m, banking_rad = _tapered(half_width_m), _tapered(banking_rad)
+
+    _check_shape(settings, line_m, half_width_m, lap_m)
+    try:
+        ribbon = build_ribbon(line_m, half_width_m, banking_rad, surface, edge, has_road)
+    except ValueError as error:
+        raise TrackFileError(str(error)) from error
+    lap_lines_m = [lap_m * lap for lap in range(1, settings.laps)]
+    stations_m = [lap_m * lap + mark_m for lap in range(settings.laps) for mark_m in settings.checkpoints_m]
+    return Track(
+        name=settings.name,
+        ribbon=ribbon,
+        checkpoint_stations_m=tuple(sorted(lap_lines_m + stations_m)),
+        finish_station_m=finish_m,
+        n_laps=settings.laps,
+    )
+
+
+def _check_distances(settings: TrackSettings, lap_m: float) -> None:
+    """Raise where a section or checkpoint lies outside the lap, or the checkpoints are out of order."""
+    extent = f"{'a lap' if settings.laps > 1 else 'the line'}, which is {lap_m:.1f} m long"
+    for section in settings.section:
+        if section.from_m < 0.0 or section.to_m > lap_m + RIBBON_SPACING_M:
+            raise TrackFileError(f"the section from {section.from_m} m to {section.to_m} m lies outside {extent}")
+        if section.gap and (section.from_m < RIBBON_SPACING_M or section.to_m > lap_m - RIBBON_SPACING_M):
+            raise TrackFileError(f"the gap from {section.from_m} m to {section.to_m} m touches the start or the finish")
+    previous_m = 0.0
+    for mark_m in settings.checkpoints_m:
+        if not previous_m < mark_m < lap_m:
+            raise TrackFileError(
+                f"checkpoints_m has {mark_m} m after {previous_m} m: "
+                f"checkpoints come in driving order and lie inside {extent}"
+            )
+        previous_m = mark_m
+
+
+def _check_shape(settings: TrackSettings, line_m: FloatArray, half_width_m: FloatArray, lap_m: float) -> None:
+    """Raise where the laps do not repeat, the road folds over itself in a turn, or it runs into itself."""
+    mismatch_m = lap_mismatch_m(line_m, settings.laps)
+    if mismatch_m > MAX_LAP_MISMATCH_M:
+        raise TrackFileError(
+            f"laps = {settings.laps}, but the line's laps lie up to {mismatch_m:.1f} m apart: "
+            "the line must hold all laps, each of the same length over the same ground"
+        )
+    radius_m = turn_radius_m(line_m)
+    tightest = int(np.argmin(radius_m - half_width_m))
+    if radius_m[tightest] < half_width_m[tightest]:
+        raise TrackFileError(
+            f"the line turns with a radius of {radius_m[tightest]:.1f} m at {RIBBON_SPACING_M * tightest:.0f} m, where "
+            f"the road is {2 * half_width_m[tightest]:.1f} m wide: its inner border would fold over; make it narrower"
+        )
+    lap_points = round(lap_m / RIBBON_SPACING_M) + 1
+    if settings.allow_crossing:
+        return
+    crossing = find_crossing(line_m[:lap_points], half_width_m[:lap_points], is_closed=settings.laps > 1)
+    if crossing is not None:
+        raise TrackFileError(
+            f"the road runs into itself: at {crossing[0]:.0f} m and {crossing[1]:.0f} m it is closer than its width "
+            "at the same height; move it apart, or set allow_crossing = true if it is meant so"
+        )
+
+
+def _smoothed(line_m: FloatArray, smoothing_m: float) -> FloatArray:
+    """Return the line smoothed by a moving average of ``smoothing_m`` metres and 0.5 m from point to point.
+
+    A line that is as long as its points tell, to a step, stays as it is where nothing is to be smoothed, and with it
+    the states and times of tracks that were driven before.
+    """
+    if smoothing_m > 0.0:
+        window_points = 2 * round(smoothing_m / (2.0 * RIBBON_SPACING_M)) + 1
+        line_m = np.stack([moving_average(line_m[:, axis], window_points) for axis in range(3)], axis=1)
+        return resample(line_m, RIBBON_SPACING_M)
+    length_m = float(np.linalg.norm(np.diff(line_m, axis=0), axis=1).sum())
+    is_even = abs(length_m - RIBBON_SPACING_M * (len(line_m) - 1)) <= RIBBON_SPACING_M
+    return line_m if is_even else resample(line_m, RIBBON_SPACING_M)
+
+
+def _tapered(values: FloatArray) -> FloatArray:
+    """Return per-point values whose steps are spread over twice `_TAPER_M` metres."""
+    return moving_average(values, 2 * round(_TAPER_M / (2.0 * RIBBON_SPACING_M)) + 1)
+
+
+def _complaint(details: ErrorDetails) -> str:
+    """Return one of pydantic's findings as a sentence in the file's own terms."""
+    where = ".".join(str(part + 1) if isinstance(part, int) else part for part in details["loc"])
+    key = str(details["loc"][-1]) if details["loc"] else ""
+    table = details["loc"][0] if len(details["loc"]) > 1 else None
+    if details["type"] == "extra_forbidden":
+        model = SectionSettings if table == "section" else TimesSettings if table == "times" else TrackSettings
+        known = list(model.model_fields)
+        return f"{where}: unknown key{_nearest(key, known)}; known keys are {', '.join(known)}"
+    if details["type"] == "literal_error":
+        known = list(get_args({"surface": SurfaceName, "edge": EdgeName}[key]))
+        given = details["input"]
+        return f"{where} = {given!r} is unknown{_nearest(str(given), known)}; known are {', '.join(known)}"
+    if details["type"] == "missing":
+        return f"the key {where} is missing"
+    given = "" if isinstance(details["input"], dict) else f" (given: {details['input']!r})"
+    message = details["msg"].removeprefix("Value error, ")
+    return f"{where}: {message[0].lower()}{message[1:]}{given}" if where else message
+
+
+def _nearest(name: str, known: list[str]) -> str:
+    matches = difflib.get_close_matches(name, known, n=1)
+    return f" (did you mean {matches[0]!r}?)" if matches else ""

@@ -1,0 +1,1 @@
+"""Starting, finding and ending game instances, simulated or real."""

@@ -1,0 +1,123 @@
+"""What all processes of this user know of each other's games: one starts at a time, and each is on record.
+
+The real game does not end with the process that started it: Wine and TMLoader hand it over. A record for each port says
+which game runs there and for whom, so that a game whose owner was killed is ended before its port is used again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import psutil
+from filelock import FileLock, Timeout
+
+from trackmania_rl.tmi_interaction.launchers.game_processes import (
+    GAME_NAME,
+    ProcessIdentity,
+    end_processes,
+    identity_of,
+    open_process,
+)
+from trackmania_rl.tmi_interaction.transport import GameConnectionError
+
+LOCK_WITHIN_S: Final = 300.0
+"""How long others may be starting games: each takes up to a minute."""
+END_WITHIN_S: Final = 10.0
+
+
+def records_folder() -> Path:
+    """Where this user's records and lock are, for all checkouts of the project: ports belong to the machine."""
+    user = getpass.getuser() if sys.platform == "win32" else os.getuid()
+    return Path(tempfile.gettempdir()) / f"trackmania_rl_games_{user}"
+
+
+class GameRecords:
+    """The games on record, by port.
+
+    Args:
+        folder: where they are kept.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = folder or records_folder()
+
+    @contextlib.contextmanager
+    def starting(self, within_s: float = LOCK_WITHIN_S) -> Iterator[None]:
+        """Be the only one who starts a game, so that a new process is told from those that were there before.
+
+        The operating system takes the lock back when its holder ends, however it ends.
+
+        Raises:
+            GameConnectionError: if others have kept it for so long.
+        """
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = FileLock(self._folder / "starting.lock")
+        try:
+            lock.acquire(timeout=within_s)
+        except Timeout as error:
+            raise GameConnectionError(
+                f"another process has been starting a game for {within_s:g} s ({lock.lock_file} is locked): end it"
+            ) from error
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def add(self, port: int, game: ProcessIdentity) -> None:
+        """Put on record that this process owns a game."""
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        unfinished = self._folder / f"{port}.unfinished"
+        unfinished.write_text(json.dumps({"game": game, "owner": identity_of(psutil.Process())}))
+        os.replace(unfinished, self._file(port))
+
+    def remove(self, port: int) -> None:
+        """Forget the game at a port."""
+        self._file(port).unlink(missing_ok=True)
+
+    def left_behind(self, port: int) -> psutil.Process | None:
+        """The game at a port, if it still runs while the process that started it has ended."""
+        game, owner = self._read(self._file(port))
+        return game if owner is None else None
+
+    def end_left_behind(self, port: int) -> int | None:
+        """End such a game; its process number, or None if there was none."""
+        game = self.left_behind(port)
+        if game is None:
+            return None
+        end_processes([game], END_WITHIN_S)
+        self.remove(port)
+        return game.pid
+
+    def end_own(self) -> None:
+        """End every game of this process, which is about to end itself."""
+        own = []
+        for file in self._folder.glob("*.json"):
+            game, owner = self._read(file)
+            if game is not None and owner is not None and owner.pid == os.getpid():
+                own.append(game)
+                file.unlink(missing_ok=True)
+        end_processes(own, END_WITHIN_S)
+
+    def _file(self, port: int) -> Path:
+        return self._folder / f"{port}.json"
+
+    def _read(self, file: Path) -> tuple[psutil.Process | None, psutil.Process | None]:
+        """(game, owner) of a record, each None if it no longer runs."""
+        try:
+            record = json.loads(file.read_text())
+            game, owner = ProcessIdentity(*record["game"]), ProcessIdentity(*record["owner"])
+        except (OSError, ValueError, KeyError, TypeError):  # none, or none that can be trusted
+            return None, None
+        with contextlib.suppress(psutil.Error):
+            process = open_process(game)
+            if process is not None and process.name().lower() == GAME_NAME.lower():
+                return process, open_process(owner)
+        return None, None

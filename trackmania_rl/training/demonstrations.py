@@ -1,0 +1,198 @@
+"""Learning from people: somebody's inputs are driven with the agent's actions, once, before a new run's own races.
+
+The transitions are those of the race as it was driven here, so they are true whatever the inputs were recorded in; the
+agent learns from them as from any exploration race (Hester et al. 2018, "Deep Q-learning from Demonstrations", without
+its supervised loss). Inputs files of this project are made of the agent's actions and are driven exactly. Others are
+approximated, and a race may then depart from its model: the log says how far it came.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from trackmania_rl.errors import UserError
+from trackmania_rl.games.decision_desk import StopCollecting
+from trackmania_rl.gbx.replay import is_replay_file, read_replay
+from trackmania_rl.gbx.replay_inputs import ghost_of_driver, script_of_ghost
+from trackmania_rl.protocol.input_script import InputEvent, read_input_script
+from trackmania_rl.protocol.messages import key_states
+from trackmania_rl.protocol.state_blob import InputSlot
+from trackmania_rl.race.policy import Policy, PolicyDecision, StartsGames, afresh_with_each_game
+from trackmania_rl.settings import GameSettings, MapEntry
+from trackmania_rl.simulator.inputs import RaceInputs, controls_of_keys
+from trackmania_rl.tmi_interaction.saved_states import StatesOfRace
+from trackmania_rl.training.collector import CollectorParts, states_of_race, stats_of_entry
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Demonstration:
+    """A race to drive.
+
+    Attributes:
+        name: of its file, for the log.
+        entry: the map, explored and learned from.
+        actions: indices into the configured `inputs`, one for each decision; the last one goes on.
+        n_exact: how many of them are the file's very inputs.
+    """
+
+    name: str
+    entry: MapEntry
+    actions: tuple[int, ...]
+    n_exact: int
+
+
+class RacePlayer(StartsGames, Protocol):
+    """What plays demonstrations: `GameInstanceManager` and `InProcessGames` are such."""
+
+    def rollout(
+        self,
+        map_entry: MapEntry,
+        policy: Policy,
+        frames: npt.NDArray[np.uint8] | None,
+        *,
+        states: StatesOfRace[Any] | None,
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Play one race and return `(rollout_results, end_race_stats)`."""
+        ...
+
+
+def load_demonstrations(game: GameSettings, folder: Path) -> tuple[Demonstration, ...]:
+    """Read the demonstrations of a configuration.
+
+    Args:
+        game: names them, and has the actions.
+        folder: where relative paths begin.
+
+    Raises:
+        UserError: if a file is missing or damaged, or holds no inputs.
+    """
+    entries = {entry.map_name: entry for entry in game.map_cycle}
+    demonstrations = []
+    for demonstration in game.demonstrations:
+        try:
+            events = _read_events(folder / demonstration.inputs)
+        except UserError as error:
+            raise UserError(f"demonstrations: {error}") from error
+        actions, n_exact = actions_of_inputs(events, game)
+        entry = entries[demonstration.map_name].model_copy(update={"is_explo": True, "fill_buffer": True, "repeat": 1})
+        demonstrations.append(Demonstration(Path(demonstration.inputs).name, entry, actions, n_exact))
+    return tuple(demonstrations)
+
+
+def actions_of_inputs(events: Sequence[InputEvent], game: GameSettings) -> tuple[tuple[int, ...], int]:
+    """Approximate inputs by the agent's actions.
+
+    Each decision takes the action that is nearest to what the inputs do during it. What it does too much or too little
+    of is made up for by the next ones (error diffusion), so that a short tap or a half turned wheel is not lost.
+
+    Args:
+        events: in order of time, times in ms.
+        game: the actions and their duration.
+
+    Returns:
+        Indices into `game.inputs`, one for each decision until the last event, and how many are exactly the inputs.
+    """
+    controls = _controls_of_ticks(events, game)  # (T, ticks per action, 3)
+    of_action = np.array([controls_of_keys(keys) for keys in key_states(game.inputs)])  # (A, 3)
+    actions, n_exact = [], 0
+    missing = np.zeros(3)  # of gas, brake and steer, in actions
+    for of_decision in controls:
+        wanted = of_decision.mean(axis=0) + missing
+        action = int(np.abs(of_action - wanted).sum(axis=1).argmin())
+        # Half an action at most: what no action can do must not pile up.
+        missing = (wanted - of_action[action]).clip(-0.5, 0.5)
+        actions.append(action)
+        n_exact += bool((of_decision == of_action[action]).all())
+    return tuple(actions), n_exact
+
+
+def drive_demonstrations(demonstrations: Sequence[Demonstration], player: RacePlayer, parts: CollectorParts) -> None:
+    """Drive demonstrations one after the other, and send each race to the learner.
+
+    Args:
+        demonstrations: what to drive.
+        player: where they are driven; nobody else uses it meanwhile.
+        parts: where races go. If the run ends, this returns.
+
+    Raises:
+        UserError: if a map can't be used.
+        GameError: if the game keeps failing.
+    """
+    for demonstration in demonstrations:
+        frames = parts.outbox.acquire_frames(0)
+        if frames is None:
+            return
+        n_actions = len(parts.live.current.game.inputs)
+        make_policy = functools.partial(_policy_of, demonstration, n_actions, parts.stop_requested)
+        policy = afresh_with_each_game(player, make_policy)
+        states = states_of_race(parts, demonstration.entry, is_generated=False, may_begin_anywhere=False)
+        try:
+            results, stats = player.rollout(demonstration.entry, policy, frames, states=states)
+        except StopCollecting:
+            return
+        _tell(demonstration, stats)
+        parts.outbox.send(0, results, {**stats, **stats_of_entry(demonstration.entry), "is_demonstration": True})
+
+
+def _policy_of(demonstration: Demonstration, n_actions: int, stop_requested: Callable[[], bool]) -> Policy:
+    """What makes a demonstration's actions, and the last one on and on."""
+    index = -1
+    q_values = np.zeros(n_actions, dtype=np.float32)
+
+    def policy(image: npt.NDArray[np.uint8], floats: npt.NDArray[np.float32]) -> PolicyDecision:
+        nonlocal index
+        if stop_requested():
+            raise StopCollecting
+        index = min(index + 1, len(demonstration.actions) - 1)
+        return PolicyDecision(demonstration.actions[index], False, q_values)
+
+    return policy
+
+
+def _tell(demonstration: Demonstration, stats: Mapping[str, Any]) -> None:
+    seconds, meters = stats["race_time_ms"] / 1000, stats["meters"]
+    exactness = f"{demonstration.n_exact} of its {len(demonstration.actions)} actions are exactly its inputs"
+    race = f"demonstration {demonstration.name} on {demonstration.entry.map_name}"
+    if stats["race_finished"]:
+        log.info("%s: finished in %.2f s; %s", race, seconds, exactness)
+    else:
+        end = f"cut off ({stats['cutoff_reason']}) after {seconds:.2f} s and {meters:.0f} m"
+        log.warning("%s: %s; %s", race, end, exactness)
+
+
+def _read_events(path: Path) -> Sequence[InputEvent]:
+    events: Sequence[InputEvent]
+    if is_replay_file(path):
+        events = script_of_ghost(ghost_of_driver(read_replay(path)), path).events
+    else:
+        events = read_input_script(path)
+    if not events:
+        raise UserError(f"{path} holds no inputs")
+    return events
+
+
+def _controls_of_ticks(events: Sequence[InputEvent], game: GameSettings) -> npt.NDArray[np.float64]:
+    """(T, ticks per action, 3) gas, brake and steer in each tick, until the last event or the longest race's end."""
+    last_ms = min(events[-1].time_ms, game.cutoff_race_longer_than_ms)
+    n_decisions = last_ms // game.ms_per_action + 1
+    controls = np.empty((n_decisions * game.engine_ticks_per_action, 3))
+    inputs = RaceInputs(np.zeros((len(InputSlot), 2), dtype=np.uint32))
+    index = 0
+    for tick in range(len(controls)):
+        first = index
+        while index < len(events) and events[index].time_ms <= tick * game.ms_per_engine_tick:
+            index += 1
+        if index > first:
+            inputs.apply(events[first:index])
+        controls[tick] = inputs.controls
+    return controls.reshape(n_decisions, game.engine_ticks_per_action, 3)

@@ -1,0 +1,293 @@
+"""Greedy races of a trained driver: a run's checkpoint is loaded, drives maps, and its races are summed up.
+
+A greedy race is a function of its start: the simulated game and the network's values (see `Inferer`) know no chance, so
+the same race twice gives the same time. Several races on one map therefore differ in how they begin: race 1 is greedy
+throughout, and each further one begins with a few forced actions, drawn from the run's seed tree among those that
+accelerate. What it does to the car is small; what the driver then makes of it tells how sturdy its driving is.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import statistics
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from trackmania_rl.agents.inference import Inferer
+from trackmania_rl.agents.run_network import make_inferer, make_network, pick_device, pick_playing_device
+from trackmania_rl.checkpoints import CHECKPOINT_FILE, CheckpointError, load_checkpoint, read_checkpoint
+from trackmania_rl.errors import UserError, one_line
+from trackmania_rl.race.observation import ObservationLayout
+from trackmania_rl.race.policy import ELAPSED_ACTIONS_FLOAT, Policy, PolicyDecision, afresh_with_each_game
+from trackmania_rl.seeds import SeedTree
+from trackmania_rl.settings import MapEntry, Settings, load_settings
+from trackmania_rl.settings.live import SNAPSHOT_FILE
+from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager
+
+FORCED_START_ACTIONS: Final = 10
+"""How many actions of race 2 and later ones are forced by default: half a second."""
+_NO_IMAGE: Final = np.empty((1, 0, 0), dtype=np.uint8)
+
+
+@dataclass(frozen=True)
+class TrainedDriver:
+    """What a run has learned, ready to drive greedily: `act` decides, `evaluate_map` drives whole maps.
+
+    Attributes:
+        settings: the run's own.
+        seeds: the run's seed tree.
+        inferer: decides with the run's evaluation network.
+        frames_total: actions that the run had collected when the checkpoint was written.
+        training_s: seconds that it had trained by then.
+    """
+
+    settings: Settings
+    seeds: SeedTree
+    inferer: Inferer
+    frames_total: int
+    training_s: float
+
+    def act(self, observation: npt.NDArray[np.float32] | Mapping[str, npt.NDArray[Any]]) -> int:
+        """The greedy action in a state, as an environment of the run's configuration shows it.
+
+        Args:
+            observation: the floats (F,), or with an image `{"image": (S, H, W) uint8, "floats": (F,)}`. The floats may
+                be normalized or not. The first one, the time in the mini-race, tells which: as it is, it is 0 in every
+                race. (Where its configured mean is 0 as well, they must not be normalized.) Undoing the normalization
+                rounds the floats, which may turn the choice between two actions of equal worth.
+
+        Raises:
+            UserError: if it is an observation of another configuration.
+        """
+        image: npt.NDArray[np.uint8] | None = None
+        if isinstance(observation, np.ndarray):
+            floats = observation
+        else:
+            image, floats = observation["image"], observation["floats"]
+        has_image, shape = self.settings.game.has_image, self._layout.mean.shape
+        if floats.shape != shape or (image is not None) != has_image:
+            raise UserError(
+                f"act: the driver takes floats of the shape {shape} and {'an' if has_image else 'no'} image; make the "
+                "environment with the configuration of its run"
+            )
+        if floats[ELAPSED_ACTIONS_FLOAT] != 0:
+            floats = floats * self._layout.std + self._layout.mean
+        frame = _NO_IMAGE if image is None else image
+        return int(self.inferer.act_batch(frame[np.newaxis], floats[np.newaxis]).actions[0])
+
+    @functools.cached_property
+    def _layout(self) -> ObservationLayout:
+        return ObservationLayout.from_settings(self.settings.observation)
+
+
+@dataclass(frozen=True)
+class EvaluatedRace:
+    """One race.
+
+    Attributes:
+        n_forced_actions: how many actions at its start were not the driver's own.
+        race_finished: whether the finish was reached.
+        race_time_ms: the finish time, or the time driven until the race was cut off.
+        cutoff_reason: why an unfinished race ended; None for a finished one.
+        meters: distance reached along the reference line.
+        mean_speed_m_s: over the race.
+        checkpoint_times_ms: of the checkpoints passed, the finish included.
+        inputs: the race as an input script.
+    """
+
+    n_forced_actions: int
+    race_finished: bool
+    race_time_ms: int
+    cutoff_reason: str | None
+    meters: float
+    mean_speed_m_s: float
+    checkpoint_times_ms: tuple[int, ...]
+    inputs: str
+
+
+@dataclass(frozen=True)
+class MapEvaluation:
+    """The races on one map.
+
+    Attributes:
+        map_entry: the map.
+        races: at least one.
+    """
+
+    map_entry: MapEntry
+    races: tuple[EvaluatedRace, ...]
+
+    @property
+    def finish_times_ms(self) -> tuple[int, ...]:
+        """Of the finished races."""
+        return tuple(race.race_time_ms for race in self.races if race.race_finished)
+
+    @property
+    def finish_rate(self) -> float:
+        """Share of the races that were finished, 0 to 1."""
+        return len(self.finish_times_ms) / len(self.races)
+
+    @property
+    def median_ms(self) -> float | None:
+        """Median finish time; None without a finish."""
+        return statistics.median(self.finish_times_ms) if self.finish_times_ms else None
+
+    @property
+    def mean_ms(self) -> float | None:
+        """Mean finish time; None without a finish."""
+        return statistics.fmean(self.finish_times_ms) if self.finish_times_ms else None
+
+    @property
+    def best_race(self) -> EvaluatedRace:
+        """The fastest finished race; without a finish the one that came furthest."""
+        finished = [race for race in self.races if race.race_finished]
+        if finished:
+            return min(finished, key=lambda race: race.race_time_ms)
+        return max(self.races, key=lambda race: race.meters)
+
+    @property
+    def best_race_name(self) -> str:
+        """The best race as a file's name without ending: `{map}_{time}` as in `best_runs/`, or how far it came."""
+        best = self.best_race
+        result = str(best.race_time_ms) if best.race_finished else f"unfinished_{best.meters:.0f}m"
+        return f"{self.map_entry.map_name}_{result}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """All figures as plain values for JSON; times in ms, null where there is none."""
+        return {
+            "map": self.map_entry.map_name,
+            "n_races": len(self.races),
+            "finish_rate": self.finish_rate,
+            "best_ms": min(self.finish_times_ms, default=None),
+            "median_ms": self.median_ms,
+            "mean_ms": self.mean_ms,
+            "best_meters": max(race.meters for race in self.races),
+            "mean_meters": statistics.fmean(race.meters for race in self.races),
+            "races": [{name: value for name, value in vars(race).items() if name != "inputs"} for race in self.races],
+        }
+
+
+def load_driver(
+    run_folder: str | os.PathLike[str],
+    checkpoint: str | os.PathLike[str] | None = None,
+    torch_device: str | None = None,
+) -> TrainedDriver:
+    """Load a run's evaluation network: the averaged weights, or the online ones if the run keeps no average.
+
+    Args:
+        run_folder: save/{run_name}.
+        checkpoint: another checkpoint file of this run; None for its newest one.
+        torch_device: where to compute, as the setting of that name; None: where the run's collectors decide.
+
+    Raises:
+        UserError: if folder, configuration or checkpoint are missing, damaged or don't fit each other, or if there is
+            no such device.
+    """
+    folder = Path(run_folder)
+    settings = load_run_settings(folder)
+    file = folder / CHECKPOINT_FILE if checkpoint is None else Path(checkpoint)
+    if checkpoint is not None and not file.is_file():
+        raise CheckpointError(f"{file}: there is no such checkpoint file")
+    state = load_checkpoint(folder) if checkpoint is None else read_checkpoint(file)
+    if state is None:
+        raise CheckpointError(
+            f"{folder} holds no checkpoint yet: the training writes {CHECKPOINT_FILE} every "
+            f"{settings.run.checkpoint_interval_s:g} s and at its end"
+        )
+    device = pick_playing_device(settings) if torch_device is None else pick_device(torch_device)
+    seeds = SeedTree(settings.run.seed)
+    network = make_network(settings, ObservationLayout.from_settings(settings.observation), seeds)
+    kind = "averaged" if settings.agent.evaluation_weights_decay > 0 else "online"
+    try:
+        network.load_state_dict(state["trainer"]["loss_module"][kind])
+        frames_total = int(state["statistics"]["frames_total"])
+        training_s = float(state["statistics"]["training_s"])
+    except (KeyError, TypeError) as error:
+        raise CheckpointError(f"{file} is no checkpoint of a training: it holds no {error}") from error
+    except RuntimeError as error:
+        raise CheckpointError(f"{file} does not fit the configuration in {folder}: {one_line(error)}") from error
+    inferer = make_inferer(network, settings, device, seeds.rng("evaluate/inferer"))
+    return TrainedDriver(settings, seeds, inferer, frames_total, training_s)
+
+
+def load_run_settings(run_folder: Path) -> Settings:
+    """The configuration in a run's own folder.
+
+    Raises:
+        UserError: if there is no such run, or its configuration can't be used.
+    """
+    snapshot = run_folder / "config" / SNAPSHOT_FILE
+    if not run_folder.is_dir():
+        raise UserError(f"{run_folder}: there is no such run folder; scripts/train.py makes save/{{run_name}}")
+    if not snapshot.is_file():
+        raise UserError(f"{run_folder} is no run folder: {snapshot} is missing")
+    return load_settings(snapshot)
+
+
+def evaluate_map(
+    driver: TrainedDriver,
+    manager: GameInstanceManager,
+    map_entry: MapEntry,
+    n_races: int,
+    n_forced_actions: int = FORCED_START_ACTIONS,
+    on_race: Callable[[EvaluatedRace], None] = lambda _: None,
+) -> MapEvaluation:
+    """Drive a map greedily.
+
+    Args:
+        driver: who drives.
+        manager: the game it is driven on.
+        map_entry: the map.
+        n_races: 1 or more; see the head of this module for how they differ.
+        n_forced_actions: how many actions are forced at the start of race 2 and later ones.
+        on_race: sees each race when it is over.
+
+    Raises:
+        UserError: if the map can't be used.
+        GameKeepsFailingError: if the game can't be kept alive.
+    """
+    driver.inferer.begin_race(is_explo=False, frame_count=driver.frames_total)
+    races = []
+    for number in range(1, n_races + 1):
+        forced = forced_actions(driver, map_entry, number, n_forced_actions if number > 1 else 0)
+        make_policy = functools.partial(greedy_after, forced, driver.inferer)
+        _, stats = manager.rollout(map_entry, afresh_with_each_game(manager, make_policy))
+        race = EvaluatedRace(
+            n_forced_actions=len(forced),
+            race_finished=stats["race_finished"],
+            race_time_ms=stats["race_time_ms"],
+            cutoff_reason=stats["cutoff_reason"],
+            meters=stats["meters"],
+            mean_speed_m_s=stats["mean_speed_m_s"],
+            checkpoint_times_ms=tuple(stats["checkpoint_times_ms"]),
+            inputs=stats["inputs"],
+        )
+        races.append(race)
+        on_race(race)
+    return MapEvaluation(map_entry, tuple(races))
+
+
+def forced_actions(driver: TrainedDriver, map_entry: MapEntry, number: int, n_actions: int) -> npt.NDArray[np.int64]:
+    """How a race begins: (n_actions,) actions that accelerate and do not brake, the same ones for the same number."""
+    keys = driver.settings.game.inputs
+    accelerating = [index for index, held in enumerate(keys) if held.accelerate and not held.brake]
+    rng = driver.seeds.rng(f"evaluate/{map_entry.map_name}/race-{number}")
+    return rng.choice(accelerating or len(keys), size=n_actions)
+
+
+def greedy_after(forced: npt.NDArray[np.int64], inferer: Inferer) -> Policy:
+    """The greedy policy of one race, but for the race's first actions."""
+    waiting = iter(forced.tolist())
+
+    def act(frame: npt.NDArray[np.uint8], floats: npt.NDArray[np.float32]) -> PolicyDecision:
+        decision = inferer.act(frame, floats)
+        action = next(waiting, decision.action)
+        return PolicyDecision(action, action == decision.action, decision.q_values)
+
+    return act
