@@ -115,7 +115,7 @@ def parse_arguments() -> argparse.Namespace:
         action="append",
         default=[],
         metavar="FILE",
-        help="variants from a file, such as benchmarks/driving/ablation.txt",
+        help="variants from a file, such as research/options/variants.txt",
     )
     add("--jobs", type=whole_number(1, 64), default=1, help="trainings at a time; more than one share the machine")
     add(

@@ -121,7 +121,7 @@ def read_yardsticks(file: Path, tracks: Sequence[str]) -> dict[str, Yardstick]:
     """The yardsticks of some tracks.
 
     Args:
-        file: `yardsticks.json`, which `python -m benchmarks.driving.plan` writes.
+        file: `yardsticks.json`, which `python -m research.planner.plan` writes.
         tracks: names of its entries.
 
     Raises:
@@ -135,7 +135,7 @@ def read_yardsticks(file: Path, tracks: Sequence[str]) -> dict[str, Yardstick]:
     if missing:
         raise UserError(
             f"{file} has no times for {', '.join(missing)} (it has {', '.join(sorted(entries)) or 'none'}); make them "
-            f"with: python -m benchmarks.driving.plan --tracks {' '.join(map(_as_asked_for, missing))} "
+            f"with: python -m research.planner.plan --tracks {' '.join(map(_as_asked_for, missing))} "
             "(a track file by its path)"
         )
     try:
@@ -145,7 +145,7 @@ def read_yardsticks(file: Path, tracks: Sequence[str]) -> dict[str, Yardstick]:
         where = ".".join(map(str, first["loc"]))
         raise UserError(
             f"{file}: {where} = {first['input']!r}: {first['msg']}; write the entry again with: "
-            f"python -m benchmarks.driving.plan --tracks {_as_asked_for(str(first['loc'][0]))}"
+            f"python -m research.planner.plan --tracks {_as_asked_for(str(first['loc'][0]))}"
         ) from error
 
 

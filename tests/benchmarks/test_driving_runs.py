@@ -94,11 +94,11 @@ def test_variants_of_a_file_stand_one_a_line(tmp_path):
         read_variants(tmp_path / "absent.txt")
 
 
-def test_each_variant_of_the_ablation_differs_from_the_default(repository_root, config_file):
+def test_each_variant_of_the_options_differs_from_the_default(repository_root, config_file):
     from benchmarks.driving.runs import plain_settings
     from benchmarks.driving.variants import Variant, read_variants
 
-    texts = read_variants(repository_root / "benchmarks" / "driving" / "ablation.txt")
+    texts = read_variants(repository_root / "research" / "options" / "variants.txt")
     variants = [Variant.read(text, config_file, ()) for text in texts]
     settings = [plain_settings(load_settings(one.config_file, one.overrides)) for one in variants]
     assert variants[0].name == "default"
@@ -273,7 +273,7 @@ def command(repository_root, *words):
     ("words", "message"),
     [
         (["--tracks", "nowhere"], "nowhere: no such track file"),
-        (["--tracks", "kart"], "benchmarks.driving.plan --tracks kart"),
+        (["--tracks", "kart"], "research.planner.plan --tracks kart"),
         (["--set", "batch_sise=3"], "did you mean batch_size?"),
         (["--variant", "a:", "--variant", "a: use_ddqn=True"], "each needs a name of its own"),
         (["--variant", "a:", "--against", "b"], "--against b: there is no such variant, only a"),

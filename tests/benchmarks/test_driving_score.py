@@ -122,11 +122,11 @@ def test_yardsticks_are_read_or_their_making_is_told(tmp_path, yardstick):
     from trackmania_rl.errors import UserError
 
     file = tmp_path / "yardsticks.json"
-    with pytest.raises(UserError, match=r"python -m benchmarks\.driving\.plan --tracks ring"):
+    with pytest.raises(UserError, match=r"python -m research\.planner\.plan --tracks ring"):
         read_yardsticks(file, ["ring"])
     with pytest.raises(UserError, match=r"--tracks kart generated:0\.25:7 \(a track file by its path\)"):
         read_yardsticks(file, ["kart", "generated_0.250_7"])
-    entry = yardstick.model_dump() | {"planner_inputs": "plans/valley.inputs"}
+    entry = yardstick.model_dump() | {"scripted_tuned_settings": {}}
     file.write_text(json.dumps({"valley": entry, "kart": entry | {"planner_ms": -5}}))
     assert read_yardsticks(file, ["valley"]) == {"valley": yardstick}
     with pytest.raises(UserError, match=r"kart\.planner_ms = -5"):

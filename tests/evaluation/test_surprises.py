@@ -1,4 +1,4 @@
-"""`benchmarks/driving/surprises.py`: expectations along a race, and what becomes of them."""
+"""`research/surprises.py`: expectations along a race, and what becomes of them."""
 
 import subprocess
 import sys
@@ -15,12 +15,12 @@ from trackmania_rl.training.evaluation import load_driver
 
 @pytest.fixture(autouse=True)
 def _import_from_the_repository(monkeypatch, repository_root):
-    monkeypatch.syspath_prepend(repository_root)  # benchmarks/ is no installed package
+    monkeypatch.syspath_prepend(repository_root)  # research/ is no installed package
 
 
 def test_what_a_driver_gains_who_expects_the_same_of_every_action(run_folder, run_settings, maps_folder):
     """Weights of zero leave the value baseline: each action is expected to bring -0.045, wherever the car is."""
-    from benchmarks.driving.surprises import watch_race
+    from research.surprises import watch_race
 
     driver = load_driver(run_folder)
     with torch.no_grad():
@@ -40,7 +40,7 @@ def test_what_a_driver_gains_who_expects_the_same_of_every_action(run_folder, ru
 
 
 def test_forced_actions_are_no_surprise(run_folder, run_settings, maps_folder):
-    from benchmarks.driving.surprises import watch_race
+    from research.surprises import watch_race
 
     driver = load_driver(run_folder)
     games = InProcessGames(1, run_settings.game, run_settings.observation, maps_folder)
@@ -50,20 +50,20 @@ def test_forced_actions_are_no_surprise(run_folder, run_settings, maps_folder):
 
 
 def test_only_falls_beyond_the_threshold_count():
-    from benchmarks.driving.surprises import WatchedRace
+    from research.surprises import WatchedRace
 
     race = WatchedRace(20_000, True, np.arange(5.0), np.array([0.5, -0.04, -0.07, 0.0, -0.3]))
     assert race.surprises_s(0.05).tolist() == [0, 0, 0.07, 0, 0.3]
 
 
 def test_the_command(run_folder: Path, repository_root: Path):
-    command = [sys.executable, repository_root / "benchmarks/driving/surprises.py", run_folder, "--races", "2"]
+    command = [sys.executable, repository_root / "research/surprises.py", run_folder, "--races", "2"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "bend after 1,234 frames: 2 of 2 races finished" in " ".join(done.stdout.split())
 
 
 def test_a_folder_without_a_run_is_refused_in_one_line(tmp_path: Path, repository_root: Path):
-    command = [sys.executable, repository_root / "benchmarks/driving/surprises.py", tmp_path / "none"]
+    command = [sys.executable, repository_root / "research/surprises.py", tmp_path / "none"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr.startswith("error: ")

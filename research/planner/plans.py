@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.driving.racing import ACTION_MS, KEYS
+from research.planner.racing import ACTION_MS, KEYS
 from trackmania_rl.errors import UserError
 from trackmania_rl.protocol.input_script import Input, events_from_actions, parse_input_script, write_input_script
 from trackmania_rl.protocol.messages import KeyState
@@ -21,8 +21,6 @@ from trackmania_rl.simulator.physics.gates import gates_of_track
 from trackmania_rl.simulator.race import SimulatedRace
 from trackmania_rl.simulator.tracks.world import Track
 from trackmania_rl.tmi_interaction.script_player import LONGEST_RACE_MS, PATIENCE_MS
-
-FOLDER: Final = Path(__file__).resolve().parent
 
 Actions = npt.NDArray[np.int8]
 Entry = dict[str, Any]

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.driving.racing import (
+from research.planner.racing import (
     ACTION_MS,
     TICKS_PER_ACTION,
     Course,

@@ -1,12 +1,13 @@
 """Make or improve the yardsticks of tracks: the scripted driver's times, and a near-optimal plan of the planner.
 
-    python -m benchmarks.driving.plan --tracks valley kart --minutes 5
-    python -m benchmarks.driving.plan --tracks generated:0.5:7 my_tracks/mine.toml --output-folder my_tracks/yardsticks
-    python -m benchmarks.driving.plan --tracks valley --begin-with save/simulated/best_runs/*/*.inputs --keys-only
+    python -m research.planner.plan --tracks valley kart --minutes 5
+    python -m research.planner.plan --tracks generated:0.5:7 my_tracks/mine.toml --output-folder my_tracks/yardsticks
+    python -m research.planner.plan --tracks valley --begin-with save/simulated/best_runs/*/*.inputs --keys-only
 
-Writes `plans/{track}.inputs` and `yardsticks.json`. What is stored already is where the search begins; it is never
-replaced by a worse plan, so that running this again and again makes the yardsticks better. Every plan is replayed from
-its file before its time is written down. The same stored plan, seed and number of rounds give the same result.
+Writes `research/planner/plans/{track}.inputs` and `benchmarks/driving/yardsticks.json`. What is stored already is where
+the search begins; it is never replaced by a worse plan, so that running this again and again makes the yardsticks
+better. Every plan is replayed from its file before its time is written down. The same stored plan, seed and number of
+rounds give the same result.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ from typing import Final
 
 import numpy as np
 
-from benchmarks.driving import climbing, line_search
-from benchmarks.driving.driver_tuning import scripted_race, tune
-from benchmarks.driving.plans import (
-    FOLDER,
+from benchmarks.driving.tracks import find_tracks
+from research.planner import climbing, line_search
+from research.planner.driver_tuning import scripted_race, tune
+from research.planner.plans import (
     Actions,
     Entry,
     actions_of_script,
@@ -40,14 +41,15 @@ from benchmarks.driving.plans import (
     write_entry,
     write_whole,
 )
-from benchmarks.driving.racing import ACTION_MS, course_of, drive_actions
-from benchmarks.driving.tracks import find_tracks
+from research.planner.racing import ACTION_MS, course_of, drive_actions
 from trackmania_rl.argument_types import whole_number
 from trackmania_rl.command_line import command, end_in_order_when_terminated
 from trackmania_rl.errors import UserError
 from trackmania_rl.simulator.physics.scripted_driver import CAREFUL_DRIVER, FAST_DRIVER, DriverSettings
 from trackmania_rl.simulator.tracks.track_file import load_track
 
+FOLDER: Final = Path(__file__).resolve().parent
+YARDSTICKS_FOLDER: Final = FOLDER.parents[1] / "benchmarks" / "driving"
 SHIPPED_TRACKS: Final = ("valley", "speedway", "hills", "kart", "rally", "jump", "ring")
 
 DRIVES_OF_TUNING: Final = 1200
@@ -69,7 +71,8 @@ class TrackPlanner:
 
     Args:
         track_file: the track.
-        output_folder: where `yardsticks.json` and `plans/` lie.
+        yardsticks: the file of all tracks' times.
+        plans: the folder of plans.
         seed: of everything that is drawn.
         drives_of_tuning: how many settings of the scripted driver are tried where none are stored.
         begin_with: inputs files of this track; the search begins with the fastest of these and the stored plan.
@@ -81,7 +84,8 @@ class TrackPlanner:
     def __init__(
         self,
         track_file: Path,
-        output_folder: Path,
+        yardsticks: Path,
+        plans: Path,
         seed: int,
         drives_of_tuning: int,
         begin_with: Sequence[Path] = (),
@@ -89,9 +93,9 @@ class TrackPlanner:
         self.name = track_file.stem
         self.track = load_track(track_file)
         self._seed = seed
-        self._yardsticks = output_folder / "yardsticks.json"
-        self._script = output_folder / "plans" / f"{self.name}.inputs"
-        self._line = output_folder / "plans" / f"{self.name}.line.npz"
+        self._yardsticks = yardsticks
+        self.script = plans / f"{self.name}.inputs"
+        self._line = plans / f"{self.name}.line.npz"
         self._rounds = 0
         self._elites: list[line_search.LineDriver] = []  # the best first
         stored = read_entries(self._yardsticks).get(self.name)
@@ -188,11 +192,11 @@ class TrackPlanner:
 
     def _stored_plan(self) -> Actions | None:
         """The stored plan, if it finishes."""
-        if not self._script.is_file():
+        if not self.script.is_file():
             return None
-        plan = self._actions_of(self._script.read_text(encoding="utf-8"))
+        plan = self._actions_of(self.script.read_text(encoding="utf-8"))
         if plan is None:
-            print(f"{self.name}: {self._script} does not finish, so this track has changed; beginning again")
+            print(f"{self.name}: {self.script} does not finish, so this track has changed; beginning again")
         return plan
 
     def _race_of(self, file: Path) -> Actions:
@@ -224,8 +228,7 @@ class TrackPlanner:
         finish_ms = replay_ms(self.track, script)
         assert finish_ms == drive_actions(self.track, self.plan).finish_ms, "the replay differs from the search"
         self.entry["planner_ms"] = finish_ms
-        self.entry["planner_inputs"] = f"plans/{self.name}.inputs"
-        write_whole(self._script, script.encode())
+        write_whole(self.script, script.encode())
         write_whole(self._line, line_search.written_driver(self._elites[0]))
         write_entry(self._yardsticks, self.name, self.entry)
 
@@ -264,7 +267,11 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         help="races of one track, an agent's for example, to improve on where one is faster than the stored plan",
     )
     add("--keys-only", action="store_true", help="improve the plan itself, and look for no other lines")
-    add("--output-folder", type=Path, default=FOLDER, help="for yardsticks.json and plans/ (default: this folder)")
+    add(
+        "--output-folder",
+        type=Path,
+        help="for yardsticks.json and plans/ (default: benchmarks/driving/ and this script's folder)",
+    )
     return parser.parse_args(arguments)
 
 
@@ -282,7 +289,12 @@ def main(command_line: list[str] | None = None) -> None:
 def plan_track(track_file: Path, arguments: argparse.Namespace) -> None:
     """Make or improve one track's yardsticks, and say how it goes."""
     planner = TrackPlanner(
-        track_file, arguments.output_folder, arguments.seed, arguments.tuning_drives, arguments.begin_with
+        track_file,
+        (arguments.output_folder or YARDSTICKS_FOLDER) / "yardsticks.json",
+        (arguments.output_folder or FOLDER) / "plans",
+        arguments.seed,
+        arguments.tuning_drives,
+        arguments.begin_with,
     )
     entry = planner.entry
     print(
@@ -293,7 +305,7 @@ def plan_track(track_file: Path, arguments: argparse.Namespace) -> None:
     for number in rounds(arguments.minutes, arguments.rounds):
         if planner.play_round(arguments.trials, is_keys_only=arguments.keys_only):
             print(f"{planner.name}: round {number}: {planner.entry['planner_ms']} ms", flush=True)
-    print(f"{planner.name}: {planner.entry['planner_ms']} ms in {planner.entry['planner_inputs']}", flush=True)
+    print(f"{planner.name}: {planner.entry['planner_ms']} ms in {planner.script}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Where a trained driver is surprised: greedy races of a run, and where along the track their values suddenly fall.
 
-    python benchmarks/driving/surprises.py save/simulated --races 8
+    python research/surprises.py save/simulated --races 8
 
 A value is the return that the driver expects, so along a greedy race in a game without chance value = reward + next
 value. Where the right side is lower, the driver learns of something that it had not foreseen: as a rule the car has
@@ -30,7 +30,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-PROJECT = Path(__file__).resolve().parents[2]
+PROJECT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not installed, and from anywhere
 
 from trackmania_rl.argument_types import whole_number  # noqa: E402

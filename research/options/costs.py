@@ -1,6 +1,6 @@
 """What each option of the agent costs: time of an update and of a decision, relative to the default configuration.
 
-    python benchmarks/agent_option_costs.py [--eager]
+    python research/options/costs.py [--eager]
 
 Updates are compiled, as in a training where there is a compiler. Options take turns within one process, so that a
 machine that is busy for a while slows all of them.
@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-PROJECT_FOLDER = Path(__file__).resolve().parent.parent
+PROJECT_FOLDER = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(PROJECT_FOLDER))
 
 from trackmania_rl.agents.exploration import Exploration  # noqa: E402
@@ -36,19 +36,13 @@ IMAGE = ("image_width_px=64", "image_height_px=48")
 FLOATS_ONLY = {
     "default": (),
     "use_ddqn": ("use_ddqn=True",),
-    "use_minimum_of_online_and_target": ("use_minimum_of_online_and_target=True",),
-    "munchausen_alpha": ("munchausen_alpha=0.9",),
-    "noisy_heads_sigma": ("noisy_heads_sigma=0.5",),
-    "use_spectral_norm_on_heads": ("use_spectral_norm_on_heads=True",),
     "use_layer_norm = False": ("use_layer_norm=False",),
     "quantile_factors_multiply = features": ("quantile_factors_multiply=features",),
     "the same, iqn_n = 4": ("quantile_factors_multiply=features", "iqn_n=4"),
 }
 WITH_IMAGE = {
     "64 x 48 image": IMAGE,
-    "image_head = impala": (*IMAGE, "image_head=impala"),
     "frames_per_state = 4": (*IMAGE, "frames_per_state=4"),
-    "image_shift_px = 4": (*IMAGE, "image_shift_px=4"),
 }
 
 

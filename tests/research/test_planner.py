@@ -18,13 +18,14 @@ GENERATED = ("generated_0.300_5", "generated_0.600_7")
 
 
 @pytest.fixture(scope="module")
-def folder(repository_root) -> Path:
-    return repository_root / "benchmarks" / "driving"
+def plans(repository_root) -> Path:
+    return repository_root / "research" / "planner" / "plans"
 
 
 @pytest.fixture(scope="module")
-def entries(folder) -> dict:
-    return json.loads((folder / "yardsticks.json").read_text(encoding="utf-8"))
+def entries(repository_root) -> dict:
+    file = repository_root / "benchmarks" / "driving" / "yardsticks.json"
+    return json.loads(file.read_text(encoding="utf-8"))
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +39,7 @@ def bend() -> Track:
 
 
 def scripted_plan(track: Track, settings: DriverSettings = CAREFUL_DRIVER) -> np.ndarray:
-    from benchmarks.driving.driver_tuning import scripted_race
+    from research.planner.driver_tuning import scripted_race
 
     race = scripted_race(track, settings)
     assert race is not None
@@ -59,13 +60,13 @@ def stored_track(name: str, repository_root: Path) -> Track:
 
 
 @pytest.mark.parametrize("name", [*SHIPPED, *GENERATED])
-def test_a_stored_plan_replays_to_its_time_exactly(name, entries, folder, repository_root):
-    from benchmarks.driving.plans import actions_of_script, replay_ms, script_of_actions
-    from benchmarks.driving.racing import ACTION_MS, drive_actions
+def test_a_stored_plan_replays_to_its_time_exactly(name, entries, plans, repository_root):
+    from research.planner.plans import actions_of_script, replay_ms, script_of_actions
+    from research.planner.racing import ACTION_MS, drive_actions
 
     entry = entries[name]
     track = stored_track(name, repository_root)
-    script = (folder / entry["planner_inputs"]).read_text(encoding="utf-8")
+    script = (plans / f"{name}.inputs").read_text(encoding="utf-8")
     assert replay_ms(track, script) == entry["planner_ms"]
     actions = actions_of_script(script, entry["planner_ms"] // ACTION_MS + 1)  # an agent's keys at an agent's times
     assert drive_actions(track, actions).finish_ms == entry["planner_ms"]
@@ -74,10 +75,10 @@ def test_a_stored_plan_replays_to_its_time_exactly(name, entries, folder, reposi
     assert entry["length_m"] == pytest.approx(track.finish_station_m, abs=0.1)
 
 
-def test_every_record_replays_to_the_time_in_its_name_and_beats_the_plan(entries, folder, repository_root):
-    from benchmarks.driving.plans import replay_ms
+def test_every_record_replays_to_the_time_in_its_name_and_beats_the_plan(entries, plans, repository_root):
+    from research.planner.plans import replay_ms
 
-    files = sorted((folder / "records").glob("*.inputs"))
+    files = sorted((plans.parent / "records").glob("*.inputs"))
     assert files
     for file in files:
         name, time_ms = file.stem.split("_")
@@ -87,7 +88,7 @@ def test_every_record_replays_to_the_time_in_its_name_and_beats_the_plan(entries
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_the_scripted_drivers_take_their_stored_times(name, entries, repository_root):
-    from benchmarks.driving.driver_tuning import scripted_race
+    from research.planner.driver_tuning import scripted_race
 
     track = load_track(repository_root / "maps" / f"{name}.toml")
     drivers = {
@@ -102,7 +103,7 @@ def test_the_scripted_drivers_take_their_stored_times(name, entries, repository_
 
 
 def test_a_script_gives_back_its_actions():
-    from benchmarks.driving.plans import actions_of_script, script_of_actions
+    from research.planner.plans import actions_of_script, script_of_actions
 
     actions = np.random.default_rng(3).integers(0, 12, 77).astype(np.int8)
     np.testing.assert_array_equal(actions_of_script(script_of_actions(actions), 77), actions)
@@ -110,15 +111,15 @@ def test_a_script_gives_back_its_actions():
 
 @pytest.mark.parametrize("script", ["0.01 press up", "0.00 steer 65536", "0.00 press left; 0.00 press right"])
 def test_a_script_of_other_inputs_than_actions_is_refused(script):
-    from benchmarks.driving.plans import actions_of_script
+    from research.planner.plans import actions_of_script
 
     with pytest.raises(UserError, match="none of an agent's actions"):
         actions_of_script(script, 5)
 
 
 def test_an_action_sequence_gives_the_same_race_as_its_script(bend):
-    from benchmarks.driving.plans import replay_ms, script_of_actions
-    from benchmarks.driving.racing import drive_actions
+    from research.planner.plans import replay_ms, script_of_actions
+    from research.planner.racing import drive_actions
 
     plan = scripted_plan(bend)
     drive = drive_actions(bend, plan)
@@ -128,19 +129,19 @@ def test_an_action_sequence_gives_the_same_race_as_its_script(bend):
 
 
 def test_an_unfinished_race_has_no_time(bend):
-    from benchmarks.driving.racing import drive_actions
+    from research.planner.racing import drive_actions
 
     assert drive_actions(bend, np.zeros(11, dtype=np.int8)).finish_ms == -1
 
 
 def test_a_script_that_goes_on_for_days_is_given_up(bend):
-    from benchmarks.driving.plans import replay_ms
+    from research.planner.plans import replay_ms
 
     assert replay_ms(bend, "25:00:00.00 press up\n") is None
 
 
 def test_the_line_driver_begins_as_the_scripted_driver(bend):
-    from benchmarks.driving.line_search import drive_line, line_driver
+    from research.planner.line_search import drive_line, line_driver
 
     actions = drive_line(bend, line_driver(bend, FAST_DRIVER), 300)
     np.testing.assert_array_equal(actions, scripted_plan(bend, FAST_DRIVER))
@@ -150,8 +151,8 @@ def test_the_line_driver_begins_as_the_scripted_driver(bend):
 @pytest.mark.parametrize("tolerance_ms", [0.0, 60.0])
 @pytest.mark.parametrize("n_donors", [0, 3])
 def test_searching_the_line_is_repeatable_and_never_for_the_worse(bend, tolerance_ms, n_donors):
-    from benchmarks.driving.line_search import N_DRAWS, drive_line, improve_line, line_driver
-    from benchmarks.driving.racing import drive_actions
+    from research.planner.line_search import N_DRAWS, drive_line, improve_line, line_driver
+    from research.planner.racing import drive_actions
 
     driver = line_driver(bend, CAREFUL_DRIVER)
     donors = [line_driver(bend, FAST_DRIVER)] * n_donors
@@ -168,8 +169,8 @@ def test_searching_the_line_is_repeatable_and_never_for_the_worse(bend, toleranc
 
 @pytest.mark.parametrize("tolerance_ms", [0.0, 60.0])
 def test_changing_keys_is_repeatable_and_never_for_the_worse(bend, tolerance_ms):
-    from benchmarks.driving import climbing
-    from benchmarks.driving.racing import course_of, drive_actions
+    from research.planner import climbing
+    from research.planner.racing import course_of, drive_actions
 
     plan = scripted_plan(bend)
     incumbent = drive_actions(bend, plan)
@@ -184,7 +185,7 @@ def test_changing_keys_is_repeatable_and_never_for_the_worse(bend, tolerance_ms)
 
 
 def test_a_driver_is_read_as_it_was_written(bend, tmp_path):
-    from benchmarks.driving import line_search
+    from research.planner import line_search
 
     driver = line_search.line_driver(bend, FAST_DRIVER)
     driver.aside_m[:] = np.linspace(-1.0, 1.0, len(driver.aside_m))
@@ -208,8 +209,8 @@ def jump_copy(repository_root, tmp_path) -> Path:
 
 
 def test_the_command_makes_yardsticks_keeps_them_and_repeats_itself(jump_copy, tmp_path, capsys):
-    from benchmarks.driving.plan import main
     from benchmarks.driving.score import read_yardsticks
+    from research.planner.plan import main
 
     def run(folder: str, rounds: int) -> bytes:
         options = ["--trials", "30", "--tuning-drives", "9", "--output-folder", str(tmp_path / folder)]
@@ -226,7 +227,7 @@ def test_the_command_makes_yardsticks_keeps_them_and_repeats_itself(jump_copy, t
 
 
 def test_a_plan_of_another_track_is_not_kept(jump_copy, tmp_path, capsys):
-    from benchmarks.driving.plan import main
+    from research.planner.plan import main
 
     plan = tmp_path / "out" / "plans" / "mine.inputs"
     plan.parent.mkdir(parents=True)
@@ -246,22 +247,22 @@ def test_tracks_are_shipped_ones_files_and_generated_ones(jump_copy, tmp_path):
 
 
 def test_an_unknown_track_is_named(capsys):
-    from benchmarks.driving.plan import main
+    from research.planner.plan import main
 
     assert main(["--tracks", "nowhere", "--rounds", "0"]) == 1
     assert "nowhere: no such track file" in capsys.readouterr().err
 
 
-def test_the_search_begins_with_another_race(jump_copy, folder, entries, tmp_path, capsys):
-    from benchmarks.driving.plan import main
+def test_the_search_begins_with_another_race(jump_copy, plans, entries, tmp_path, capsys):
     from benchmarks.driving.score import read_yardsticks
+    from research.planner.plan import main
 
     def planner_ms() -> int:
         return read_yardsticks(tmp_path / "out" / "yardsticks.json", ["mine"])["mine"].planner_ms
 
     options = ["--trials", "30", "--tuning-drives", "9", "--output-folder", str(tmp_path / "out"), "--keys-only"]
     command = ["--tracks", str(jump_copy), *options]
-    assert main([*command, "--rounds", "0", "--begin-with", str(folder / "plans" / "jump.inputs")]) == 0
+    assert main([*command, "--rounds", "0", "--begin-with", str(plans / "jump.inputs")]) == 0
     assert planner_ms() == entries["jump"]["planner_ms"]
     assert main([*command, "--rounds", "1"]) == 0
     assert planner_ms() <= entries["jump"]["planner_ms"]

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.driving.racing import (
+from research.planner.racing import (
     ACTION_MS,
     TICKS_PER_ACTION,
     Course,

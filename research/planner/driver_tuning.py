@@ -6,8 +6,8 @@ from typing import Final
 
 import numpy as np
 
-from benchmarks.driving.plans import Actions, actions_of_keys
-from benchmarks.driving.racing import drive_actions
+from research.planner.plans import Actions, actions_of_keys
+from research.planner.racing import drive_actions
 from trackmania_rl.simulator.physics.scripted_driver import CAREFUL_DRIVER, FAST_DRIVER, DriverSettings, drive
 from trackmania_rl.simulator.tracks.world import Track
 

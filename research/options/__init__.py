@@ -1,0 +1,1 @@
+"""What the options of the agent cost, and what they did to the driving."""

@@ -1,0 +1,1 @@
+"""The planner: a search for the fastest race of a track, which is what drivers are measured against."""
