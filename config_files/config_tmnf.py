@@ -93,7 +93,7 @@ map_cycle = (
 
 # Races to learn from at the beginning: {"map_name": "valley", "inputs": "save/human.inputs"} for each, with a map of
 # the cycle above and an inputs file or a .Replay.Gbx; a relative path starts at the project's folder. A new run drives
-# these inputs once, before its own races: docs/starts_and_demonstrations.rst. Restart.
+# these inputs once, before its own races: docs/demonstrations.rst. Restart.
 demonstrations = ()
 
 # Game speed during a race: 1 is real time; as fast as possible is 1000 (in the simulated game 50). Range: > 0.
@@ -388,14 +388,6 @@ random_action_throttle_probability = None
 
 # Noisy heads only: an exploring collector drives with the same noise for so many actions. Range: > 0.
 noise_redraw_every_n_actions = 20
-
-# Probability that an exploration race begins at a saved state of an earlier race instead of the start line, so that
-# late sections are learned as often as early ones; 0: none, and none are saved. Statistics count such a race's frames,
-# not its result. Generated tracks have none: each is raced on a few times at most. Range: 0 to 1.
-start_anywhere_probability = 0.0
-
-# A race leaves one saved state for every so many metres of the line. Range: >= 1. Restart.
-start_anywhere_spacing_m = 20.0
 
 # ------------------------------------------------------------------------------------------------- between processes
 

@@ -60,8 +60,6 @@ def test_schedules_are_read_at_the_frame_count():
         tau_epsilon_boltzmann=0.5,
         random_action_throttle_probability=0.7,
         noise_redraw_every_n_actions=3,
-        start_anywhere_probability=0.0,
-        start_anywhere_spacing_m=20.0,
     )
     exploration = Exploration.scheduled(settings, 50)
     assert exploration.epsilon == pytest.approx(0.1)

@@ -266,8 +266,6 @@ def greedy_and_exploring(probability):
         tau_epsilon_boltzmann=0.01,
         random_action_throttle_probability=None,
         noise_redraw_every_n_actions=3,
-        start_anywhere_probability=0.0,
-        start_anywhere_spacing_m=20.0,
     )
     return settings, Exploration.scheduled(settings, 0)
 

@@ -13,8 +13,6 @@ ALWAYS_RANDOM = ExplorationSettings(
     tau_epsilon_boltzmann=0.01,
     random_action_throttle_probability=None,
     noise_redraw_every_n_actions=3,
-    start_anywhere_probability=0.0,
-    start_anywhere_spacing_m=20.0,
 )
 
 

@@ -13,7 +13,6 @@ from trackmania_rl.race.policy import BatchDecision, PolicyDecision
 from trackmania_rl.settings import MapEntry, Settings
 from trackmania_rl.simulator.physics.scripted_driver import drive
 from trackmania_rl.simulator.tracks.track_file import load_track
-from trackmania_rl.tmi_interaction.saved_states import SavedState, SavedStates, StatesOfRace
 
 FORWARD, COAST = 0, 3
 N_ACTIONS = 12
@@ -186,107 +185,6 @@ def test_each_game_shows_the_last_frames_of_its_own_race(maps_folder, make_setti
             np.testing.assert_array_equal(images[game], np.stack(expected))
         games.step(everyone, forward)
     assert not np.array_equal(seen[0], seen[3])
-
-
-class EveryState(SavedStates[Any]):
-    """Keeps all that a race leaves, in order."""
-
-    def __init__(self, spacing_m: float) -> None:
-        super().__init__(spacing_m, np.random.default_rng(0))
-        self.kept: list[SavedState[Any]] = []
-
-    def add(self, key: tuple[str, str], state: SavedState[Any]) -> None:
-        self.kept.append(state)
-
-    def race_from(self, state: SavedState[Any] | None) -> StatesOfRace[Any]:
-        return StatesOfRace(self, ("", ""), state)
-
-
-def drive_in_process(games: InProcessGames, entry: MapEntry, states: StatesOfRace[Any], plan: PlannedRace, first=0):
-    """One race in game 0, from a plan's decision `first` on."""
-    games.begin(0, entry, states)
-    end = None
-    while end is None:
-        decision = plan.decision(first)
-        batch = BatchDecision(
-            np.array([decision.action]), np.array([decision.is_greedy]), decision.q_values[np.newaxis]
-        )
-        end = games.step(np.array([0]), batch).get(0)
-        first += 1
-    results, stats = games.results(0, end)
-    return {k: v.copy() if isinstance(v, np.ndarray) else v for k, v in results.items()}, stats
-
-
-@pytest.mark.parametrize("has_image", [False, True], ids=["floats", "image"])
-def test_a_race_begun_at_a_saved_state_goes_on_as_the_race_it_is_from(
-    has_image: bool, maps_folder: Path, make_settings, entry_of, open_socket_game, three_laps: PlannedRace
-) -> None:
-    """In both kinds of games, and with the same bytes: states, rest of the race, and what it leaves in turn."""
-    settings = make_settings(has_image)
-    entry = entry_of("ring")
-    games = InProcessGames(2, settings.game, settings.observation, maps_folder)
-    ours, theirs = EveryState(37.0), EveryState(37.0)
-    full, full_stats = drive_in_process(games, entry, ours.race_from(None), three_laps)
-    assert full_stats["started_at_m"] == 0
-
-    def through_socket(manager, state: SavedState[bytes] | None, first: int) -> Rollout:
-        decisions = map(three_laps.decision, range(first, 100_000))
-        states = theirs.race_from(state)
-        return manager.rollout(entry, lambda frame, floats: next(decisions), states=states)
-
-    with open_socket_game(settings) as manager:
-        assert_same((full, full_stats), through_socket(manager, None, 0))
-    assert len(ours.kept) == len(theirs.kept) > 20
-    assert len({ours.place_of(state.meters) for state in ours.kept}) == len(ours.kept), "one for each place"
-    for state, expected in zip(ours.kept, theirs.kept, strict=True):
-        assert state[1:3] == expected[1:3]
-        np.testing.assert_array_equal(state.memory.previous_actions, expected.memory.previous_actions)
-        assert state.memory[:2] == expected.memory[:2]
-    n_full = len(ours.kept)
-    with open_socket_game(settings) as manager:  # a game that has not driven those races
-        for index in (0, n_full // 2, n_full - 1, 3):
-            state = ours.kept[index]
-            first = state.race_time_ms // settings.game.ms_per_action
-            rest, stats = drive_in_process(games, entry, ours.race_from(state), three_laps, first)
-            assert_same((rest, stats), through_socket(manager, theirs.kept[index], first))
-            assert stats["started_at_m"] > 0
-            assert stats["race_finished"]
-            assert stats["race_time_ms"] == full_stats["race_time_ms"] - state.race_time_ms
-            later_gates_ms = [ms - state.race_time_ms for ms in full_stats["checkpoint_times_ms"]]
-            assert stats["checkpoint_times_ms"] == [ms for ms in later_gates_ms if ms >= 0]
-            for name in ("state_float", "actions", "meters_advanced_along_centerline", "current_zone_idx", "frames"):
-                np.testing.assert_array_equal(rest[name], full[name][first:], err_msg=name)
-        standing = PlannedRace("ring", [COAST] * 100_000)  # cut-offs count from the race's beginning
-        stuck = drive_in_process(games, entry, ours.race_from(state), standing)
-        q_values = map(standing.decision, range(100_000))
-        expected = manager.rollout(entry, lambda frame, floats: next(q_values), states=theirs.race_from(theirs.kept[3]))
-        assert_same(stuck, expected)
-        assert stuck[1]["cutoff_reason"] == "no_progress"
-        assert_same(drive_in_process(games, entry, ours.race_from(None), three_laps), through_socket(manager, None, 0))
-    assert len(ours.kept) == len(theirs.kept) > n_full
-
-
-def test_a_saved_state_that_the_game_refuses_costs_a_game_and_no_more(
-    maps_folder: Path, make_settings, entry_of, open_socket_game
-) -> None:
-    """For example one of another track."""
-    settings = make_settings(False)
-    states = EveryState(5.0)
-    plan = PlannedRace("straight", [])
-    with open_socket_game(settings) as manager:
-        [(expected, _)] = play_through_socket(manager, entry_of, [plan])
-        manager.rollout(
-            entry_of("ring"), lambda frame, floats: PlannedRace("ring", []).decision(0), states=states.race_from(None)
-        )
-        decisions = map(plan.decision, range(100_000))
-        results, stats = manager.rollout(
-            entry_of("straight"),
-            lambda frame, floats: next(decisions),
-            states=states.race_from(states.kept[0]),
-        )
-        assert manager.game_starts == 2
-    assert stats["started_at_m"] == 0
-    np.testing.assert_array_equal(results["state_float"], expected["state_float"])
 
 
 def test_a_races_time_is_its_share_of_the_steps_since_it_began() -> None:

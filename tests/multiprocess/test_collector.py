@@ -44,7 +44,7 @@ class FakeDriver:
         self._n_floats = n_floats
 
     def rollout(
-        self, map_entry: MapEntry, policy: Policy, frames: npt.NDArray[np.uint8] | None, *, states: object
+        self, map_entry: MapEntry, policy: Policy, frames: npt.NDArray[np.uint8] | None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         self.before_race()
         self.entries.append(map_entry)

@@ -3,7 +3,6 @@
 import contextlib
 import logging
 import multiprocessing
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +25,9 @@ from trackmania_rl.settings.live import LiveSettings
 from trackmania_rl.simulator.physics.scripted_driver import drive
 from trackmania_rl.simulator.race import SimulatedRace
 from trackmania_rl.simulator.tracks.track_file import load_track
-from trackmania_rl.simulator.tracks.track_generator import TrackRecipe
 from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager
 from trackmania_rl.tmi_interaction.launchers.launcher import SimulatedGameLauncher, find_free_port
-from trackmania_rl.tmi_interaction.saved_states import GOES_ON_FOR_M, STATES_PER_PLACE, SavedStates
-from trackmania_rl.training.batch_collector import BatchCollector
-from trackmania_rl.training.collector import CollectorParts, WeightsFollower, states_of_race
+from trackmania_rl.training.collector import CollectorParts, WeightsFollower
 from trackmania_rl.training.demonstrations import actions_of_inputs, drive_demonstrations, load_demonstrations
 from trackmania_rl.training.learner import build_learning
 
@@ -77,12 +73,11 @@ def finish_ms(inputs_file: Path, repository_root: Path) -> int:
 
 @pytest.fixture
 def parts(live: LiveSettings, layout: ObservationLayout) -> CollectorParts:
-    """What surrounds a collector of a run with a small memory and starts from anywhere."""
+    """What surrounds a collector of a run with a small memory."""
     current = live.current
     live.current = current.model_copy(
         update={
             "replay": current.replay.model_copy(update={"memory_size_schedule": ((0, 5000),)}),
-            "exploration": current.exploration.model_copy(update={"start_anywhere_probability": 0.5}),
         }
     )
 
@@ -104,7 +99,6 @@ def parts(live: LiveSettings, layout: ObservationLayout) -> CollectorParts:
         lambda: 1000,
         lambda: False,
         Outbox(),
-        saved_states=SavedStates(20.0, SeedTree(1).rng("starts")),
     )
 
 
@@ -154,63 +148,6 @@ def test_a_demonstration_is_in_the_memory_before_learning_starts(
     ]
     assert 1 in to_finish
     assert max(to_finish) == n_transitions
-
-
-def test_races_begin_where_a_demonstration_came(
-    parts: CollectorParts, inputs_file: Path, repository_root: Path
-) -> None:
-    live, states = parts.live, parts.saved_states
-    assert states is not None
-    games = InProcessGames(6, live.current.game, live.current.observation, repository_root / "maps")
-    drive_demonstrations(demonstrations_of(live, inputs_file), games, parts)
-    valley = live.current.game.map_cycle[0]
-    meters = parts.outbox.sent[0].end_race_stats["meters"]
-    assert states.n_places(valley) == pytest.approx((meters - GOES_ON_FOR_M) / states.spacing_m, abs=2)
-    collector = BatchCollector(parts, games)
-    while len(parts.outbox.sent) < 81:
-        collector.play_one_action()
-    races = [race.end_race_stats for race in parts.outbox.sent[1:]]
-    assert all(race["started_at_m"] == 0 for race in races if not race["is_explo"])
-    explored = [race["started_at_m"] for race in races if race["is_explo"]]
-    later = [started_at_m for started_at_m in explored if started_at_m > 0]
-    assert 0.3 < len(later) / len(explored) < 0.7
-    assert np.quantile(later, 0.25) < 0.4 * meters < 0.6 * meters < np.quantile(later, 0.75)
-    assert any(race["meters"] > race["started_at_m"] + 5 for race in races if race["started_at_m"] > 0)
-
-
-def test_saved_states_are_the_newest_ones_of_each_place(
-    parts: CollectorParts, inputs_file: Path, repository_root: Path
-):
-    live = parts.live
-    states: SavedStates[Any] = SavedStates(20.0, np.random.default_rng(1))
-    games = InProcessGames(1, live.current.game, live.current.observation, repository_root / "maps")
-    [demonstration] = demonstrations_of(live, inputs_file)
-    valley = live.current.game.map_cycle[0]
-    key = (valley.map_path, valley.reference_line)
-    for _ in range(STATES_PER_PLACE + 3):
-        actions = iter(demonstration.actions)
-        games.rollout(valley, _policy(actions), states=states.of_race(valley, 0.0))
-    places = states._maps[key]
-    assert {len(kept) for kept in places.values()} == {STATES_PER_PLACE}
-    begins = {states.of_race(valley, 1.0).begin.meters // 20.0 for _ in range(2000)}
-    assert begins == set(places)
-    assert states.of_race(valley.model_copy(update={"map_path": "other.toml"}), 1.0).begin is None
-
-
-def _policy(actions: Any) -> Callable[..., Any]:
-    return lambda image, floats: PolicyDecision(next(actions, FORWARD), False, np.zeros(12, dtype=np.float32))
-
-
-def test_generated_tracks_have_no_saved_states(parts: CollectorParts) -> None:
-    game = parts.live.current.game
-    generator = {"difficulty": 0.4, "first_seed": 0, "last_seed": 9}
-    made = {"map_name": "made", "generator": generator, "is_explo": True, "fill_buffer": True}
-    cycle = (*game.map_cycle, type(game.map_cycle[0]).model_validate(made))
-    parts.live.current = parts.live.current.model_copy(update={"game": game.model_copy(update={"map_cycle": cycle})})
-    name = TrackRecipe(3, 0.4).name
-    drawn = cycle[-1].model_copy(update={"generator": None, "map_path": name, "reference_line": name})
-    assert states_of_race(parts, drawn, is_generated=True, may_begin_anywhere=True) is None
-    assert states_of_race(parts, cycle[0], is_generated=False, may_begin_anywhere=True) is not None
 
 
 def test_the_agents_own_actions_are_driven_exactly(live: LiveSettings) -> None:
@@ -272,7 +209,7 @@ def test_a_demonstration_lost_with_its_game_begins_again_with_its_first_action(
     manager = GameInstanceManager(current.game, current.observation, launcher)
     rollout = manager.rollout
 
-    def losing_a_game(map_entry: Any, policy: Any, frames: Any, *, states: Any) -> Any:
+    def losing_a_game(map_entry: Any, policy: Any, frames: Any) -> Any:
         decisions = iter(range(10_000))
 
         def act(image: Any, floats: Any) -> PolicyDecision:
@@ -280,7 +217,7 @@ def test_a_demonstration_lost_with_its_game_begins_again_with_its_first_action(
                 launcher.kill()
             return policy(image, floats)
 
-        return rollout(map_entry, act, frames, states=states)
+        return rollout(map_entry, act, frames)
 
     manager.rollout = losing_a_game  # type: ignore[method-assign]
     with contextlib.closing(manager):

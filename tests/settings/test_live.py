@@ -111,7 +111,7 @@ def test_an_edit_made_since_the_settings_were_read_is_seen(snapshot: Path) -> No
     "name",
     [
         *("temporal_mini_race_duration_actions", "iqn_k", "n_steps", "float_hidden_dim", "expected_reward_per_action"),
-        *("buffer_test_ratio", "cutoff_race_longer_than_ms", "rollout_slots_per_collector", "start_anywhere_spacing_m"),
+        *("buffer_test_ratio", "cutoff_race_longer_than_ms", "rollout_slots_per_collector"),
     ],
 )
 def test_what_networks_and_rows_are_made_with_waits(

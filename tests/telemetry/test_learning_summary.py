@@ -98,13 +98,3 @@ def test_races_are_read_one_by_one(tmp_path: Path) -> None:
     assert [next(races)["wall_s"], next(races)["wall_s"]] == [5.0, 7.0], "before the rest of the file is looked at"
     with pytest.raises(UserError, match="damaged"):
         next(races)
-
-
-def test_only_full_races_count(tmp_path: Path) -> None:
-    file = _write(tmp_path / "races.jsonl", [(5.0, False, 9_000), (7.0, False, 20_000)])
-    first, *others = (json.loads(line) for line in file.read_text().splitlines())
-    races = [first | {"started_at_m": 400.0}, *others]
-    file.write_text("".join(json.dumps(race) + "\n" for race in races))
-    summary = summarize_learning(file, [6, 8])["valley"]
-    assert (summary.first_finish_s, summary.best_time_s) == (7.0, 20.0)
-    assert summary.driving == {6: Driving(0, 0, None), 8: Driving(1, 1, 20.0)}

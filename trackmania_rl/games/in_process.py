@@ -8,7 +8,6 @@ from __future__ import annotations
 import copy
 import time
 from collections import OrderedDict
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -22,13 +21,12 @@ from trackmania_rl.race.observation import ObservationLayout, keys_of_actions
 from trackmania_rl.race.observation_kernel import CAR_COLUMNS
 from trackmania_rl.race.policy import BatchDecision, Policy
 from trackmania_rl.race.results import RaceColumns, end_race_stats, rollout_results
-from trackmania_rl.race.types import GameTimings, Observation, RaceEnd, times_since
+from trackmania_rl.race.types import GameTimings, Observation, RaceEnd
 from trackmania_rl.settings import GameSettings, MapEntry, ObservationSettings
 from trackmania_rl.simulator.inputs import controls_of_keys
 from trackmania_rl.simulator.physics.vehicle_parameters import STADIUM_CAR
-from trackmania_rl.simulator.race_batch import RaceBatch, RaceState, TrackForBatch
+from trackmania_rl.simulator.race_batch import RaceBatch, TrackForBatch
 from trackmania_rl.simulator.tracks.track_file import load_track
-from trackmania_rl.tmi_interaction.saved_states import SavedState, StatesOfRace
 from trackmania_rl.track.game_map import GameMap, load_game_map
 
 SPARE_MAPS: Final = 16
@@ -83,9 +81,6 @@ class InProcessGames:
         self._maps: list[_Map] = []
         self._map_numbers: OrderedDict[tuple[str, str], int] = OrderedDict()  # the map begun last is last
         self._map_of_game = np.full(n_games, -1, dtype=np.int64)
-        self._began_ms = np.zeros(n_games, dtype=np.int64)  # the game's race time when the race began
-        self._states: list[StatesOfRace[RaceState] | None] = [None] * n_games
-        self._next_state_m = np.full(n_games, np.inf)
         self._clock = _Clock()
         self._clock_at_begin = [_Clock()] * n_games
 
@@ -100,14 +95,12 @@ class InProcessGames:
         vars(copied).update(copy.deepcopy(vars(self), memo))
         return copied
 
-    def begin(self, game: int, map_entry: MapEntry, states: StatesOfRace[RaceState] | None = None) -> None:
+    def begin(self, game: int, map_entry: MapEntry) -> None:
         """Begin a race in a game; what its last race left behind is overwritten.
 
         Args:
             game: which game.
             map_entry: the map.
-            states: where the race starts, and what it saves for later ones; None: it starts at the start line
-                and saves nothing.
 
         Raises:
             UserError: if track or reference line can't be used.
@@ -119,27 +112,13 @@ class InProcessGames:
         self._races.begin(game, self._maps[number].track)
         forward_keys = self._keys[self.game.action_forward_idx]
         self._memory.begin(game, self._maps[number].map.zones, forward_keys, CutoffRules.from_settings(self.game))
-        self._began_ms[game] = 0
-        if states is not None and states.begin is not None:
-            self._began_ms[game] = states.begin.race_time_ms
-            self._races.restore_state(game, states.begin.game_state)
-            self._memory.begin_at(game, states.begin.memory)
         self._clock_at_begin[game] = self._clock.copy()
         self._look_at(np.array([game]), number)
-        self._states[game] = states
-        if states is not None:
-            states.start(float(self._columns.meters[game, 0]))
-        self._next_state_m[game] = np.inf if states is None else states.next_m
         if self.game.has_image:
             self._take_pictures([game])
 
     def rollout(
-        self,
-        map_entry: MapEntry,
-        policy: Policy,
-        frames: npt.NDArray[np.uint8] | None = None,
-        *,
-        states: StatesOfRace[RaceState] | None = None,
+        self, map_entry: MapEntry, policy: Policy, frames: npt.NDArray[np.uint8] | None = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Play one race in the first game alone, as `GameInstanceManager.rollout` does; `frames` is not needed here.
 
@@ -147,7 +126,7 @@ class InProcessGames:
             UserError: if track or reference line can't be used.
         """
         alone = np.zeros(1, dtype=np.int64)
-        self.begin(0, map_entry, states)
+        self.begin(0, map_entry)
         end: RaceEnd | None = None
         while end is None:
             images, floats = self.observations(alone)
@@ -246,7 +225,6 @@ class InProcessGames:
             self._look_at(games[places][is_due[places]], number)
         looked_s = time.perf_counter()
         ends = self._ends(games, is_due)
-        self._save_states(games, ends)
         if self.game.has_image:
             self._take_pictures([game for game in games.tolist() if game not in ends])
         drawn_s = time.perf_counter()
@@ -263,9 +241,7 @@ class InProcessGames:
         columns = self._columns.rows((game, slice(self._rows[game]))).without_decision_at_finish(end)
         zones = self._maps[self._map_of_game[game]].map.zones
         timings, policy_s = self._clock.since(self._clock_at_begin[game])
-        states = self._states[game]
-        began_m = None if states is None or states.begin is None else states.begin.meters
-        stats = end_race_stats(columns, end, zones, self.game, timings, policy_s, began_m)
+        stats = end_race_stats(columns, end, zones, self.game, timings, policy_s)
         return rollout_results(columns, end, zones, self.game), stats
 
     def _by_map(self, games: Games) -> list[tuple[int, Any]]:
@@ -289,18 +265,6 @@ class InProcessGames:
             self._verdicts,
         )
 
-    def _save_states(self, games: Games, ends: Mapping[int, RaceEnd]) -> None:
-        """Keep the newest states of the games whose races go on and have come to another place."""
-        for game in games[self._columns.meters[games, self._rows[games]] >= self._next_state_m[games]].tolist():
-            states = self._states[game]
-            if game in ends or states is None:
-                continue
-            row = self._rows[game]
-            time_ms = int(self._began_ms[game] + self._columns.race_time_ms[game, row])
-            meters = float(self._columns.meters[game, row])
-            states.keep(SavedState(self._races.save_state(game), time_ms, meters, self._memory.of_game(game)))
-            self._next_state_m[game] = states.next_m
-
     def _ends(self, games: Games, is_due: npt.NDArray[np.bool_]) -> dict[int, RaceEnd]:
         """Find the races that ended; a cut-off at a decision comes before a finish in that very moment."""
         verdicts = np.where(is_due, self._verdicts[games], GOING_ON)
@@ -316,7 +280,7 @@ class InProcessGames:
 
     def _end(self, game: int, reason: CutoffReason | None) -> RaceEnd:
         zones = self._maps[self._map_of_game[game]].map.zones
-        times_ms = times_since(self._races.checkpoint_times_ms(game), int(self._began_ms[game]))
+        times_ms = self._races.checkpoint_times_ms(game)
         row = self._rows[game]
         is_finished = reason is None
         return RaceEnd(

@@ -16,7 +16,6 @@ from trackmania_rl.compiled import compiler_for
 from trackmania_rl.protocol import state_blob
 from trackmania_rl.race import cutoffs, observation_kernel, zones
 from trackmania_rl.race.cutoffs import CutoffRules, judge
-from trackmania_rl.race.observation import FeatureMemory
 from trackmania_rl.race.observation_kernel import (
     BEFORE_FIRST_STATE,
     GEARBOX_STATE_WORD,
@@ -96,18 +95,6 @@ class RaceMemory(NamedTuple):
         self.longer_than_ms[game] = rules.longer_than_ms
         self.no_progress_within_ms[game] = rules.no_progress_within_ms
         self.progress_m[game] = rules.progress_m
-
-    def of_game(self, game: int) -> FeatureMemory:
-        """What the observation remembers at a game's newest state."""
-        return FeatureMemory(
-            int(self.zone_idx[game]), float(self.actions_since_gear_change[game]), self.previous_actions[game].copy()
-        )
-
-    def begin_at(self, game: int, memory: FeatureMemory) -> None:
-        """After `begin`: let a race begin in a state with this memory; that state is observed next."""
-        self.zone_idx[game] = self.furthest_zone_idx[game] = memory.zone_idx
-        self.actions_since_gear_change[game] = memory.gear_change_count_before
-        self.previous_actions[game] = memory.previous_actions
 
     def record_actions(self, games: npt.NDArray[np.int64], keys: npt.NDArray[np.float32]) -> None:
         """Remember the actions that lead from the last states of some games, (n,), to the next: (n, 4) keys."""

@@ -33,7 +33,6 @@ from trackmania_rl.settings.live import LiveSettings
 from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager
 from trackmania_rl.tmi_interaction.launchers.choice import make_launcher
 from trackmania_rl.tmi_interaction.launchers.game_records import GameRecords
-from trackmania_rl.tmi_interaction.saved_states import SavedStates
 from trackmania_rl.track.generated_maps import GeneratedMaps
 from trackmania_rl.training.batch_collector import BatchCollector
 from trackmania_rl.training.collector import Collector, CollectorParts, WeightsFollower
@@ -94,10 +93,6 @@ def make_parts(task: CollectorTask, shared: SharedRun) -> CollectorParts:
         generated_maps=GeneratedMaps(
             shared.snapshot_file.parent.parent / "generated_tracks" / f"collector-{task.index}",
             seeds.rng(f"{task.name}/tracks"),
-        ),
-        saved_states=SavedStates(
-            settings.exploration.start_anywhere_spacing_m,
-            seeds.rng(f"{task.name}/starts"),
         ),
         first_entry=task.n_starts_before,
     )

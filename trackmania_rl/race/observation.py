@@ -192,25 +192,6 @@ class Features(NamedTuple):
     meters: float
 
 
-class FeatureMemory(NamedTuple):
-    """What the observation remembers of a race at one of its states, beside that state itself.
-
-    Attributes:
-        zone_idx: the current zone.
-        actions_since_gear_change: as the block says.
-        previous_actions: (n, 4) float32, as the vector says them, oldest first.
-    """
-
-    zone_idx: int
-    actions_since_gear_change: float
-    previous_actions: npt.NDArray[np.float32]
-
-    @property
-    def gear_change_count_before(self) -> float:
-        """What `count_gear_change` said of the state before, where this race begins with this state."""
-        return self.actions_since_gear_change - 1 if self.actions_since_gear_change > 0 else BEFORE_FIRST_STATE
-
-
 class FeatureBuilder:
     """Makes the floats of one race's states, remembering what a single state does not tell.
 
@@ -231,29 +212,11 @@ class FeatureBuilder:
         self._previous_actions = np.empty((layout.n_previous_actions, len(KEYS_OF_AN_ACTION)), dtype=np.float32)
         self.tracker: ZoneTracker | None = None
 
-    def reset(self, zones: VirtualCheckpoints, memory: FeatureMemory | None = None) -> None:
-        """Begin a race on a map with these zones.
-
-        Args:
-            zones: of the map.
-            memory: of the state in which the race begins, where it is not the start; that state is built next.
-        """
-        self.tracker = ZoneTracker(zones, zones.first_zone_idx if memory is None else memory.zone_idx)
-        if memory is None:
-            self._previous_actions[:] = self._keys_of_action[self._forward_action]
-        else:
-            self._previous_actions[:] = memory.previous_actions
-        self._actions_since_gear_change = BEFORE_FIRST_STATE if memory is None else memory.gear_change_count_before
-
-    def memory(self) -> FeatureMemory:
-        """What is remembered at the state built last.
-
-        Raises:
-            RuntimeError: before the first `reset`.
-        """
-        if self.tracker is None:
-            raise RuntimeError("FeatureBuilder.memory needs a reset first")
-        return FeatureMemory(self.tracker.zone_idx, self._actions_since_gear_change, self._previous_actions.copy())
+    def reset(self, zones: VirtualCheckpoints) -> None:
+        """Begin a race on a map with these zones."""
+        self.tracker = ZoneTracker(zones)
+        self._previous_actions[:] = self._keys_of_action[self._forward_action]
+        self._actions_since_gear_change = BEFORE_FIRST_STATE
 
     def record_action(self, action: int) -> None:
         """Remember the action that leads from the last state to the next."""

@@ -83,7 +83,7 @@ class RolloutRecorder:
         assert self._race is not None, "the race is not over"
         return rollout_results(*self._race, self._zones, self._settings)
 
-    def end_race_stats(self, timings: GameTimings, policy_s: float, began_m: float | None = None) -> dict[str, Any]:
+    def end_race_stats(self, timings: GameTimings, policy_s: float) -> dict[str, Any]:
         """See `race_results.end_race_stats`."""
         assert self._race is not None, "the race is not over"
-        return end_race_stats(*self._race, self._zones, self._settings, timings, policy_s, began_m)
+        return end_race_stats(*self._race, self._zones, self._settings, timings, policy_s)

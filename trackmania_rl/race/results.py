@@ -96,7 +96,6 @@ def end_race_stats(
     settings: GameSettings,
     timings: GameTimings,
     policy_s: float,
-    began_m: float | None = None,
 ) -> dict[str, Any]:
     """The race in figures.
 
@@ -107,13 +106,11 @@ def end_race_stats(
         settings: the actions.
         timings: where the machine's time went.
         policy_s: wall-clock time spent deciding.
-        began_m: metres along the line of the saved state at which the race began; None at the start line.
 
     Returns:
-        `race_finished`, `race_time_ms`, `cutoff_reason`, `checkpoint_times_ms`, `started_at_m` (metres from the start
-        of the line to where the race began, 0 for a full race), `meters` (from the start of the line to the furthest
-        point), `mean_speed_m_s`, `fraction_greedy`, `first_value` (highest Q value of the first state), `timings_ms`
-        (per action, by part) and `inputs` (the script).
+        `race_finished`, `race_time_ms`, `cutoff_reason`, `checkpoint_times_ms`, `meters` (from the start of the
+        line to the furthest point), `mean_speed_m_s`, `fraction_greedy`, `first_value` (highest Q value of the first
+        state), `timings_ms` (per action, by part) and `inputs` (the script).
     """
     ms_per_action = 1000.0 / len(columns.actions)
     return {
@@ -121,7 +118,6 @@ def end_race_stats(
         "race_time_ms": end.race_time_ms,
         "cutoff_reason": end.cutoff_reason,
         "checkpoint_times_ms": list(end.checkpoint_times_ms),
-        "started_at_m": 0.0 if began_m is None else began_m - zones.start_m,
         "meters": max(end.furthest_m - zones.start_m, 0.0),
         "mean_speed_m_s": float(columns.speed_m_s.mean()),
         "fraction_greedy": float(columns.is_greedy.mean()),

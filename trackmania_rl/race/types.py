@@ -60,9 +60,9 @@ class RaceEnd:
         return self.cutoff_reason is None
 
 
-def times_since(times_ms: Iterable[int], began_ms: int) -> tuple[int, ...]:
-    """Times of the game's clock, counted from a race's beginning; those before it, and NOT_PASSED, are left out."""
-    return tuple(time_ms - began_ms for time_ms in times_ms if time_ms >= began_ms)
+def times_passed(times_ms: Iterable[int]) -> tuple[int, ...]:
+    """Checkpoint times without NOT_PASSED."""
+    return tuple(time_ms for time_ms in times_ms if time_ms >= 0)
 
 
 @dataclass

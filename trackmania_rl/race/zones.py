@@ -111,7 +111,6 @@ class ZoneTracker:
 
     Args:
         checkpoints: the map's zones.
-        zone_idx: where the race begins; by default at the start of the line.
 
     Attributes:
         checkpoints: the map's zones.
@@ -119,9 +118,9 @@ class ZoneTracker:
         furthest_zone_idx: the highest zone reached in this race.
     """
 
-    def __init__(self, checkpoints: VirtualCheckpoints, zone_idx: int | None = None) -> None:
+    def __init__(self, checkpoints: VirtualCheckpoints) -> None:
         self.checkpoints = checkpoints
-        self.zone_idx = self.furthest_zone_idx = checkpoints.first_zone_idx if zone_idx is None else zone_idx
+        self.reset()
 
     def reset(self) -> None:
         """Begin a new race at the start of the line."""

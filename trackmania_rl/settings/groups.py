@@ -204,8 +204,6 @@ class ExplorationSettings(Group):
     tau_epsilon_boltzmann: NonNegativeFloat
     random_action_throttle_probability: Annotated[float, Field(ge=0, le=1)] | None
     noise_redraw_every_n_actions: PositiveInt
-    start_anywhere_probability: Fraction
-    start_anywhere_spacing_m: Annotated[float, Field(ge=1, allow_inf_nan=False)]
 
     @field_validator("epsilon_schedule", "epsilon_boltzmann_schedule")
     @classmethod
@@ -347,7 +345,7 @@ NEEDS_RESTART = frozenset(
             "temporal_mini_race_duration_actions",
             "iqn_k",
         ),
-        *("demonstrations", "start_anywhere_spacing_m"),
+        "demonstrations",
         *("rollout_slots_per_collector", "cutoff_race_longer_than_ms", "buffer_test_ratio", "terminal_view"),
     }
 ) - {

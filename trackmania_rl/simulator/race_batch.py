@@ -7,7 +7,7 @@ the same keys give the same car and the same times, bit for bit.
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -52,22 +52,6 @@ class TrackForBatch:
         return Renderer(self._track)
 
 
-class RaceState(NamedTuple):
-    """A moment of one race: all that the rest of it follows from.
-
-    Attributes:
-        car: (1,) VEHICLE_DTYPE; the clock is a part of it.
-        passed_count: gates passed.
-        gate_is_passed: (gates,) int32, 0/1, those of the current lap.
-        times_ms: (gates,) int32, official times of the passed gates in order, then NOT_PASSED.
-    """
-
-    car: npt.NDArray[np.void]
-    passed_count: int
-    gate_is_passed: npt.NDArray[np.int32]
-    times_ms: npt.NDArray[np.int32]
-
-
 class RaceBatch:
     """K races, each on a track of its own.
 
@@ -102,23 +86,6 @@ class RaceBatch:
         self.passed_count[race] = 0
         self.times_ms[race] = NOT_PASSED
         self._gate_is_passed[race] = 0
-        write_car(self.cars[race : race + 1], self.heads[race])
-
-    def save_state(self, race: int) -> RaceState:
-        """A race as it is now."""
-        return RaceState(
-            self.cars[race : race + 1].copy(),
-            int(self.passed_count[race]),
-            self._gate_is_passed[race].copy(),
-            self.times_ms[race].copy(),
-        )
-
-    def restore_state(self, race: int, state: RaceState) -> None:
-        """Put a race that has begun on a track to a state that a race of this batch had on this track."""
-        self.cars[race] = state.car[0]
-        self.passed_count[race] = state.passed_count
-        self._gate_is_passed[race, : len(state.gate_is_passed)] = state.gate_is_passed
-        self.times_ms[race, : len(state.times_ms)] = state.times_ms
         write_car(self.cars[race : race + 1], self.heads[race])
 
     def advance(

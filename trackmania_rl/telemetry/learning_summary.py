@@ -75,13 +75,13 @@ def summarize_learning(races_file: Path, moments_s: Sequence[int]) -> dict[str, 
     end_s = 0.0
     for race in _on_one_clock(iterate_races(races_file)):
         end_s = race["wall_s"]
-        if not race["is_explo"] and is_full_race(race):
+        if not race["is_explo"]:
             greedy.setdefault(race["map"], _GreedyRaces(moments_s)).add(race)
     return {name: races.summary(end_s) for name, races in greedy.items()}
 
 
 class _GreedyRaces:
-    """One map's full greedy races in their order, of which only what a summary needs is kept.
+    """One map's greedy races in their order, of which only what a summary needs is kept.
 
     Args:
         moments_s: seconds since the command at which to judge the driving.
@@ -122,11 +122,6 @@ class _GreedyRaces:
             },
             best_time_s=None if self._best_time_ms is None else self._best_time_ms / 1000,
         )
-
-
-def is_full_race(race: Race) -> bool:
-    """Whether a race began at the start line; runs of earlier versions have no others."""
-    return race.get("started_at_m", 0.0) == 0
 
 
 def first_race_with(greedy: Sequence[Race], holds: Callable[[Sequence[Race]], bool]) -> Race | None:

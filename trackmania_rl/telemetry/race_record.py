@@ -44,7 +44,6 @@ class RaceRecord:
         furthest_zone: index of the furthest virtual checkpoint reached.
         n_actions: decisions taken.
         cutoff_reason: why an unfinished race ended; None for a finished one.
-        started_at_m: metres from the start line to where the race began: 0 for a full race.
         is_demonstration: whether somebody else's inputs were driven.
         track: name of the file that was driven, without its ending; a generated track's is `TrackRecipe.name`.
         figures: every other number of `end_race_stats` (a flag is none); those in a dict are called `{name}/{key}`.
@@ -59,7 +58,6 @@ class RaceRecord:
     furthest_zone: int
     n_actions: int
     cutoff_reason: str | None
-    started_at_m: float = 0.0
     is_demonstration: bool = False
     track: str = ""
     is_generated: bool = False
@@ -75,7 +73,7 @@ class RaceRecord:
         end_race_stats: Mapping[str, Any],
     ) -> RaceRecord:
         """The record of what `GameInstanceManager.rollout()` returned."""
-        named = {"race_finished", "race_time_ms", "meters", "cutoff_reason", "n_actions", "started_at_m"}
+        named = {"race_finished", "race_time_ms", "meters", "cutoff_reason", "n_actions"}
         others = {name: value for name, value in end_race_stats.items() if name not in named}
         return cls(
             map_name=map_name,
@@ -87,7 +85,6 @@ class RaceRecord:
             furthest_zone=int(rollout_results["furthest_zone_idx"]),
             n_actions=len(rollout_results["actions"]),
             cutoff_reason=end_race_stats["cutoff_reason"],
-            started_at_m=float(end_race_stats.get("started_at_m", 0.0)),
             is_demonstration=bool(end_race_stats.get("is_demonstration", False)),
             track=end_race_stats.get("track", ""),
             is_generated=bool(end_race_stats.get("is_generated", False)),
@@ -96,8 +93,8 @@ class RaceRecord:
 
     @property
     def counts(self) -> bool:
-        """Whether it is a result of the agent: a full race, driven by the agent. Frames are frames in any race."""
-        return self.started_at_m == 0 and not self.is_demonstration
+        """Whether it is a result of the agent. Frames are frames in any race."""
+        return not self.is_demonstration
 
     @property
     def kind(self) -> str:
@@ -110,9 +107,8 @@ class RaceLog:
 
     Keys: `session` (counts the starts of the run), `wall_s` (since the start of the command), `frames_total` (actions
     of the whole run, this race included), `map`, `is_explo`, `race_finished`, `race_time_ms`, `meters`, `collector`,
-    `cutoff_reason`, `started_at_m`, `is_demonstration`; on a generated track also `track`, its name, which says its
-    recipe. Of races that began at a saved state, or are demonstrations, the results are none of the agent's. A resumed
-    run adds to the file; its `wall_s` begins at 0 again.
+    `cutoff_reason`, `is_demonstration` (the result is none of the agent's); on a generated track also `track`, its
+    name, which says its recipe. A resumed run adds to the file; its `wall_s` begins at 0 again.
     """
 
     def __init__(self, path: Path, clock: CommandClock, session: int) -> None:
@@ -141,7 +137,6 @@ class RaceLog:
             "meters": round(race.meters, 3),
             "collector": race.collector,
             "cutoff_reason": race.cutoff_reason,
-            "started_at_m": round(race.started_at_m, 3),
             "is_demonstration": race.is_demonstration,
         }
         if race.is_generated:

@@ -25,7 +25,6 @@ from trackmania_rl.race.types import Observation, RaceEnd
 from trackmania_rl.settings import GameSettings, MapEntry, ObservationSettings
 from trackmania_rl.tmi_interaction.launchers.launcher import LISTENS_WITHIN_S, GameLauncher, PortInUseError
 from trackmania_rl.tmi_interaction.race_machine import RaceMachine, compile_ahead
-from trackmania_rl.tmi_interaction.saved_states import SavedState, StatesOfRace
 from trackmania_rl.tmi_interaction.speed_watch import SpeedWatch
 from trackmania_rl.tmi_interaction.tminterface2 import TMInterface
 from trackmania_rl.tmi_interaction.transport import GameError, GameTransport
@@ -107,7 +106,6 @@ class GameInstanceManager:
         policy: Policy,
         frames: npt.NDArray[np.uint8] | None = None,
         observers: Sequence[RaceObserver] = (),
-        states: StatesOfRace[bytes] | None = None,
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Play one race.
 
@@ -116,8 +114,6 @@ class GameInstanceManager:
             policy: chooses each action; what it raises ends the race and passes through.
             frames: (n, 1, H, W) uint8 room for the race's frames, see `RolloutRecorder`.
             observers: more who watch the race. They see the decisions of a lost race too, but no end of it.
-            states: where the race starts, and what it saves for later ones; None: it starts at the start line
-                and saves nothing. A race that is played once more starts at the start line.
 
         Returns:
             `(rollout_results, end_race_stats)`: see the functions of these names in `race_results`.
@@ -129,12 +125,7 @@ class GameInstanceManager:
         game_map = self._map(map_entry)
 
         def play(machine: RaceMachine) -> tuple[dict[str, Any], dict[str, Any]]:
-            try:
-                return self._play(game_map, machine, policy, frames, observers, states)
-            except GameError:
-                if states is not None:
-                    states.begin = None  # it may be to blame: the start line always works
-                raise
+            return self._play(game_map, machine, policy, frames, observers)
 
         return self._on_a_game_that_lives(game_map, play)
 
@@ -150,7 +141,7 @@ class GameInstanceManager:
         game_map = self._map(map_entry)
 
         def begin(machine: RaceMachine) -> tuple[RaceMachine, Observation]:
-            return machine, self._reset(machine, game_map, None)
+            return machine, self._reset(machine, game_map)
 
         return self._on_a_game_that_lives(game_map, begin)
 
@@ -227,20 +218,13 @@ class GameInstanceManager:
         policy: Policy,
         frames: npt.NDArray[np.uint8] | None,
         observers: Sequence[RaceObserver],
-        states: StatesOfRace[bytes] | None,
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         recorder = RolloutRecorder(self._game, game_map.zones, frames)
         watching: list[RaceObserver] = [recorder, *observers]
         stack = FrameStack(self._game.frames_per_state)
         policy_s = 0.0
-        begin = None if states is None else states.begin
-        first = self._reset(machine, game_map, begin)
-        if states is not None:
-            states.start(first.meters)
-        seen: Observation | RaceEnd = first
+        seen: Observation | RaceEnd = self._reset(machine, game_map)
         while not isinstance(seen, RaceEnd):
-            if states is not None and seen.meters >= states.next_m:
-                states.keep(machine.save_state())
             began_s = time.perf_counter()
             decision = policy(stack.with_frame(seen.frame), seen.floats)
             policy_s += time.perf_counter() - began_s
@@ -250,14 +234,12 @@ class GameInstanceManager:
         self._speed.add_race(seen.race_time_ms / 1000, machine.timings.wait_game_s)
         for observer in watching:
             observer.on_end(seen)
-        return recorder.rollout_results(), recorder.end_race_stats(
-            machine.timings, policy_s, None if begin is None else begin.meters
-        )
+        return recorder.rollout_results(), recorder.end_race_stats(machine.timings, policy_s)
 
-    def _reset(self, machine: RaceMachine, game_map: GameMap, begin: SavedState[bytes] | None) -> Observation:
+    def _reset(self, machine: RaceMachine, game_map: GameMap) -> Observation:
         """Begin a race, in a window that is shown, and focused once the game's first race has begun."""
         self._launcher.show_window()
-        first = machine.reset(game_map, begin)
+        first = machine.reset(game_map)
         self._launcher.focus_window()
         return first
 

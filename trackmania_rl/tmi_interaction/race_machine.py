@@ -32,11 +32,10 @@ from trackmania_rl.protocol.state_blob import (
 )
 from trackmania_rl.race.cutoffs import CutoffReason, CutoffWatch
 from trackmania_rl.race.observation import FeatureBuilder
-from trackmania_rl.race.types import GameTimings, Observation, RaceEnd, times_since
+from trackmania_rl.race.types import GameTimings, Observation, RaceEnd, times_passed
 from trackmania_rl.race.zones import VirtualCheckpoints
 from trackmania_rl.settings import GameSettings
 from trackmania_rl.tmi_interaction.race_start import RaceStart
-from trackmania_rl.tmi_interaction.saved_states import SavedState
 from trackmania_rl.tmi_interaction.transport import GameEvent, GameProtocolError, GameTransport
 from trackmania_rl.track.game_map import GameMap
 
@@ -71,32 +70,23 @@ def compile_ahead(features: FeatureBuilder, settings: GameSettings, zones: Virtu
 
 @dataclass
 class _RaceUnderWay:
-    """What the machine remembers of the race that it plays. Times are of the game's clock.
+    """What the machine remembers of the race that it plays.
 
     Attributes:
         zones: of the map.
         cutoffs: when to give the race up.
-        began_ms: 0, or the time of the saved state in which it began.
-        clock_ms: when the last decision was due.
-        state: the game's state then.
-        meters: metres along the line then.
-        furthest_m: the most of them so far.
+        clock_ms: race time when the last decision was due.
+        furthest_m: the most metres along the line so far.
     """
 
     zones: VirtualCheckpoints
     cutoffs: CutoffWatch
-    began_ms: int
-    clock_ms: int
-    state: StateView
-    meters: float = -math.inf
+    clock_ms: int = 0
     furthest_m: float = -math.inf
 
 
 class RaceMachine:
     """Plays races on one connected game, one action at a time.
-
-    A race may begin at a saved state of an earlier one. The game's own clock then goes on from there; the times that
-    the machine tells count from the race's beginning.
 
     An exception out of `reset` or `step` that is a `GameError` means that this connection is lost.
 
@@ -128,12 +118,8 @@ class RaceMachine:
         self._held: GameEvent | None = None
         self._under_way: _RaceUnderWay | None = None
 
-    def reset(self, game_map: GameMap, begin: SavedState[bytes] | None = None) -> Observation:
-        """Bring the car to the start of a map at race time 0, or to a saved state; also in the middle of a race.
-
-        Args:
-            game_map: the map.
-            begin: a state of this map, which may come from another game instance.
+    def reset(self, game_map: GameMap) -> Observation:
+        """Bring the car to the start of a map at race time 0; also in the middle of a race.
 
         Raises:
             GameError: if the game is gone, silent or speaks nonsense.
@@ -141,22 +127,13 @@ class RaceMachine:
         self.timings = GameTimings()
         with _state_errors_as_protocol_errors():
             held, blob = self._start.reach(game_map.path, self._held, self.settings)
-            if begin is not None:
-                blob = begin.game_state
-                self._rewind_to(blob)
             self._held = held
-            began_ms, state = 0 if begin is None else begin.race_time_ms, StateView(blob)
-            self._under_way = _RaceUnderWay(game_map.zones, CutoffWatch(self.settings), began_ms, began_ms, state)
-            self._features.reset(game_map.zones, None if begin is None else begin.memory)
-            observation = self._arrive(held, began_ms, state)
+            self._under_way = _RaceUnderWay(game_map.zones, CutoffWatch(self.settings))
+            self._features.reset(game_map.zones)
+            observation = self._arrive(held, 0, StateView(blob))
         if isinstance(observation, RaceEnd):
             raise GameProtocolError("the race was over at its start")
         return observation
-
-    def save_state(self) -> SavedState[bytes]:
-        """The state in which a decision is due now, for another race to begin in."""
-        race = self._race
-        return SavedState(bytes(race.state.blob), race.clock_ms, race.meters, self._features.memory())
 
     def step(self, action: int) -> Observation | RaceEnd:
         """Hold an action's keys until the next decision, or the end of the race.
@@ -192,13 +169,6 @@ class RaceMachine:
         assert self._under_way is not None, "call reset first"
         return self._under_way
 
-    def _rewind_to(self, blob: bytes) -> None:
-        """Restore a saved state; a game that refuses one says nothing, and would drive on from where it is."""
-        self._transport.rewind_to_state(blob)
-        now = StateView(self._transport.get_state())
-        if not np.array_equal(now.position_m, StateView(blob).position_m):
-            raise GameProtocolError("the game did not go to the saved state that the race was to begin in")
-
     def _is_next_decision(self, clock_ms: int) -> bool:
         late_ms = clock_ms - self._race.clock_ms - self.settings.ms_per_action
         if late_ms > 0 and clock_ms % self.settings.ms_per_action == 0:
@@ -209,7 +179,7 @@ class RaceMachine:
 
     def _ends_the_race(self, event: GameEvent) -> bool:
         if event.is_finish:
-            if self._race.clock_ms > self._race.began_ms:
+            if self._race.clock_ms > 0:
                 return True
             self._transport.prevent_finish()  # nobody finishes in a race's first action: it is the last race's echo
         # An unexpected step may be one of a race that is over without a word.
@@ -219,13 +189,12 @@ class RaceMachine:
         """Look at a state in which a decision is due, while its step is held."""
         race = self._race
         self._held = event
-        race.clock_ms, race.state = clock_ms, state
+        race.clock_ms = clock_ms
         began_s = time.perf_counter()
         features = self._features.build(state)
         self.timings.features_s += time.perf_counter() - began_s
-        race.meters = features.meters
         race.furthest_m = max(race.furthest_m, features.meters)
-        reason = race.cutoffs.check(clock_ms - race.began_ms, race.furthest_m)
+        reason = race.cutoffs.check(clock_ms, race.furthest_m)
         if reason is not None:
             return self._end(event, reason, clock_ms, state)
         frame = self._take_frame(event) if self.settings.has_image else self._no_frame
@@ -238,7 +207,7 @@ class RaceMachine:
             car=features.car,
             zone_idx=features.zone_idx,
             meters=features.meters,
-            race_time_ms=clock_ms - race.began_ms,
+            race_time_ms=clock_ms,
             position_m=state.position_m.copy(),
             speed_m_s=speed_m_s,
         )
@@ -285,10 +254,10 @@ class RaceMachine:
         is_finished = reason is None
         return RaceEnd(
             cutoff_reason=reason,
-            race_time_ms=clock_ms - race.began_ms,
+            race_time_ms=clock_ms,
             furthest_zone_idx=race.zones.finish_zone_idx if is_finished else self._features.tracker.furthest_zone_idx,
             furthest_m=race.zones.finish_m if is_finished else race.furthest_m,
-            checkpoint_times_ms=times_since(state.checkpoint_times_ms.tolist(), race.began_ms),
+            checkpoint_times_ms=times_passed(state.checkpoint_times_ms.tolist()),
         )
 
     def _next_event(self) -> GameEvent:

@@ -69,5 +69,5 @@ class BatchCollector:
     def _begin_race(self, game: int) -> Race:
         """Begin the map cycle's next race in a game."""
         race, self._games.game = self._cycle.next()
-        self._games.begin(game, race.entry, race.states)
+        self._games.begin(game, race.entry)
         return race

@@ -30,7 +30,6 @@ from trackmania_rl.race.policy import Policy
 from trackmania_rl.settings import GameSettings, MapEntry
 from trackmania_rl.settings.live import LiveSettings
 from trackmania_rl.tmi_interaction.game_instance_manager import GameKeepsFailingError
-from trackmania_rl.tmi_interaction.saved_states import SavedStates, StatesOfRace
 from trackmania_rl.track.generated_maps import GeneratedMaps
 
 log = logging.getLogger(__name__)
@@ -51,17 +50,9 @@ class RaceDriver(Protocol):
     game: GameSettings
 
     def rollout(
-        self,
-        map_entry: MapEntry,
-        policy: Policy,
-        frames: npt.NDArray[np.uint8] | None,
-        *,
-        states: StatesOfRace[Any] | None,
+        self, map_entry: MapEntry, policy: Policy, frames: npt.NDArray[np.uint8] | None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Play one race, its frames written to `frames`, and return `(rollout_results, end_race_stats)`.
-
-        `states` says where it begins, and takes what it leaves for others.
-        """
+        """Play one race, its frames written to `frames`, and return `(rollout_results, end_race_stats)`."""
         ...
 
     def close(self) -> None:
@@ -117,7 +108,6 @@ class CollectorParts:
         stop_requested: whether the run is to end.
         outbox: where finished races go.
         generated_maps: where tracks for the map cycle's generators come from; not needed where it has none.
-        saved_states: where exploration races may begin beside the start line; None for only there.
         first_entry: of the map cycle: a collector that is started again begins further on, since it may be the first
             map that no game can play.
     """
@@ -129,18 +119,16 @@ class CollectorParts:
     stop_requested: Callable[[], bool]
     outbox: RaceOutbox
     generated_maps: GeneratedMaps | None = None
-    saved_states: SavedStates[Any] | None = None
     first_entry: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Race:
-    """A race of the map cycle: its map, the network that drives it, how much it explores, and where it starts."""
+    """A race of the map cycle: its map, the network that drives it, and how much it explores."""
 
     entry: MapEntry
     follower: WeightsFollower
     exploration: Exploration
-    states: StatesOfRace[Any] | None
     is_generated: bool
 
     def stats(self, end_race_stats: Mapping[str, Any]) -> dict[str, Any]:
@@ -190,16 +178,6 @@ def map_cycle(
                     raise ValueError(f"the map cycle's {entry.map_name} is a generator: generated_maps is needed")
 
 
-def states_of_race(
-    parts: CollectorParts, entry: MapEntry, *, is_generated: bool, may_begin_anywhere: bool
-) -> StatesOfRace[Any] | None:
-    """Where a race begins; None where no states are saved: if the setting is off, and for generated tracks."""
-    probability = parts.live.current.exploration.start_anywhere_probability
-    if parts.saved_states is None or probability == 0 or is_generated:
-        return None
-    return parts.saved_states.of_race(entry, probability if may_begin_anywhere else 0.0)
-
-
 class Races:
     """The map cycle as races, each by the settings in force when it begins; for any thread."""
 
@@ -224,8 +202,7 @@ class Races:
             exploration = follower.inferer.exploration_of_race(
                 is_explo=entry.is_explo, frame_count=parts.frames_total()
             )
-            states = states_of_race(parts, entry, is_generated=is_generated, may_begin_anywhere=entry.is_explo)
-            return Race(entry, follower, exploration, states, is_generated), parts.live.current.game
+            return Race(entry, follower, exploration, is_generated), parts.live.current.game
 
 
 class Collector:
@@ -319,9 +296,7 @@ class Collector:
             # After a failure another race: it may be this one that the game cannot play.
             race, self._drivers[game].game = self._races.next()
             try:
-                results, stats = self._drivers[game].rollout(
-                    race.entry, self._policy_of(game, race), frames, states=race.states
-                )
+                results, stats = self._drivers[game].rollout(race.entry, self._policy_of(game, race), frames)
                 break
             except GameKeepsFailingError as error:
                 self._failing.add(game)

@@ -28,8 +28,7 @@ from trackmania_rl.protocol.state_blob import InputSlot
 from trackmania_rl.race.policy import Policy, PolicyDecision, StartsGames, afresh_with_each_game
 from trackmania_rl.settings import GameSettings, MapEntry
 from trackmania_rl.simulator.inputs import RaceInputs, controls_of_keys
-from trackmania_rl.tmi_interaction.saved_states import StatesOfRace
-from trackmania_rl.training.collector import CollectorParts, states_of_race, stats_of_entry
+from trackmania_rl.training.collector import CollectorParts, stats_of_entry
 
 log = logging.getLogger(__name__)
 
@@ -55,12 +54,7 @@ class RacePlayer(StartsGames, Protocol):
     """What plays demonstrations: `GameInstanceManager` and `InProcessGames` are such."""
 
     def rollout(
-        self,
-        map_entry: MapEntry,
-        policy: Policy,
-        frames: npt.NDArray[np.uint8] | None,
-        *,
-        states: StatesOfRace[Any] | None,
+        self, map_entry: MapEntry, policy: Policy, frames: npt.NDArray[np.uint8] | None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Play one race and return `(rollout_results, end_race_stats)`."""
         ...
@@ -135,9 +129,8 @@ def drive_demonstrations(demonstrations: Sequence[Demonstration], player: RacePl
         n_actions = len(parts.live.current.game.inputs)
         make_policy = functools.partial(_policy_of, demonstration, n_actions, parts.stop_requested)
         policy = afresh_with_each_game(player, make_policy)
-        states = states_of_race(parts, demonstration.entry, is_generated=False, may_begin_anywhere=False)
         try:
-            results, stats = player.rollout(demonstration.entry, policy, frames, states=states)
+            results, stats = player.rollout(demonstration.entry, policy, frames)
         except StopCollecting:
             return
         _tell(demonstration, stats)
