@@ -190,10 +190,6 @@ reward_per_m_advanced_along_centerline = 5 / 500
 # none. Range: any; 0 for none.
 final_speed_reward_per_m_per_s = 0.0
 
-# Reward for each action after which the car touches a wall, or anything else sideways: negative to keep off walls.
-# Lower the first of return_bounds_per_action by as much. Range: any; 0 for none.
-wall_contact_reward = 0.0
-
 # Rewards per action for driving styles, by frame count (linear between entries). Range: any; 0 for none.
 engineered_speedslide_reward_schedule = ((0, 0.0),)
 engineered_neoslide_reward_schedule = ((0, 0.0),)
@@ -267,15 +263,6 @@ conv_channels = (16, 32, 64, 32)
 conv_kernel_sizes = (4, 4, 3, 3)
 conv_strides = (2, 2, 2, 1)
 
-# What reads the image: "classic", the convolutions above, or "impala": residual blocks, slower and stronger, with these
-# channels for each halving of the image, pooled to a square of this size in the end. Range: > 0. Restart.
-image_head = "classic"
-impala_channels = (16, 32, 32)
-impala_pooled_size = 6
-
-# Train on images shifted at random by up to so many pixels (4 at 84 pixels in the paper); 0 for none. Range: >= 0.
-image_shift_px = 0
-
 # Width of the two layers that read the floats, and of the two dueling heads together. Range: > 0. Restart.
 float_hidden_dim = 256
 dense_hidden_dimension = 512
@@ -283,13 +270,6 @@ dense_hidden_dimension = 512
 # Layer normalization in the layers that read the floats: values stay sane in states unlike any that were learned from.
 # The published network has none. Restart.
 use_layer_norm = True
-
-# Noisy heads: weights with learned noise explore in place of random actions (then set the exploring section's
-# probabilities to 0). The share of noise in fresh weights: 0 for none, 0.5 in the paper. Range: >= 0. Restart.
-noisy_heads_sigma = 0.0
-
-# Limit the heads' first layers to a spectral norm of 1, which steadies the optimizer's steps. Restart.
-use_spectral_norm_on_heads = False
 
 # Number of cosines that embed a quantile. Range: > 0. Restart.
 iqn_embedding_dimension = 32
@@ -315,17 +295,6 @@ use_ddqn = False
 # How the target chooses the next action without double DQN: "max_of_each_quantile", or "argmax_of_mean", which
 # overestimates less.
 target_action = "argmax_of_mean"
-
-# Value the next state by the smaller of the online and the target network's returns (clipped double learning).
-use_minimum_of_online_and_target = False
-
-# Munchausen: reward + this x temperature x log of the policy's probability of the action taken (clipped below at clip),
-# and a soft value of the next state; the policy is the softmax of Q / temperature. 0 switches it off. Published for
-# rewards of about 1: 0.9, 0.03 and -1; temperature and clip go with the size of the rewards.
-# Range: 0 to 1; > 0; <= 0.
-munchausen_alpha = 0.0
-munchausen_temperature = 1e-3
-munchausen_clip = -0.03
 
 # Divide each transition's loss by the square root of its target's own quantile loss: noisy states weigh less. The
 # divisor is clamped below at the running mean / clamp_ratio; the mean moves by average_rate a batch.
@@ -394,9 +363,6 @@ tau_epsilon_boltzmann = 0.01
 
 # Probability that a random action is one that accelerates and does not brake; None draws evenly. Range: 0 to 1 or None.
 random_action_throttle_probability = 0.7
-
-# Noisy heads only: an exploring collector drives with the same noise for so many actions. Range: > 0.
-noise_redraw_every_n_actions = 20
 
 # ------------------------------------------------------------------------------------------------- between processes
 

@@ -93,7 +93,6 @@ def watch_race(driver: TrainedDriver, games: InProcessGames, entry: MapEntry, nu
         settings=settings.reward,
         engineered=NO_ENGINEERED_REWARDS,
         ms_per_action=settings.game.ms_per_action,
-        car=results["car_gear_and_wheels"],
     )
     gamma = linear(settings.agent.gamma_schedule, driver.frames_total)
     later = results["state_float"].copy()

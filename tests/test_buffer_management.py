@@ -14,7 +14,6 @@ from trackmania_rl.buffer_management import (
 from trackmania_rl.buffer_utilities import make_buffers
 from trackmania_rl.experience_replay.experience import Experience
 from trackmania_rl.race.observation import ObservationLayout
-from trackmania_rl.race.observation_kernel import CAR_COLUMNS
 from trackmania_rl.race.policy import ELAPSED_ACTIONS_FLOAT
 from trackmania_rl.race.rewards import NO_ENGINEERED_REWARDS, EngineeredRewards, race_rewards, state_potentials
 from trackmania_rl.settings import ReplaySettings, RewardSettings, load_settings
@@ -237,11 +236,10 @@ def test_the_default_configuration_fills_its_buffers(repository_root):
 
 
 def test_optional_rewards_are_stored():
-    reward = REWARD.model_copy(update={"wall_contact_reward": -0.3})
+    reward = REWARD.model_copy(update={"final_speed_reward_per_m_per_s": 0.3})
     engineered = EngineeredRewards(neoslide=0.7)
     n_states = 20
     rollout = random_rollout(n_states, 30, seed=0)
-    rollout["car_gear_and_wheels"] = np.random.default_rng(1).random((n_states, len(CAR_COLUMNS)), dtype=np.float32)
 
     def rewards_of(reward_settings, engineered):
         return race_rewards(
@@ -252,7 +250,6 @@ def test_optional_rewards_are_stored():
             settings=reward_settings,
             engineered=engineered,
             ms_per_action=MS_PER_ACTION,
-            car=rollout["car_gear_and_wheels"],
         )
 
     settings = replay_settings()

@@ -74,7 +74,6 @@ def fill_buffer_from_rollout_with_n_steps_rule(
         settings=reward_settings,
         engineered=engineered or NO_ENGINEERED_REWARDS,
         ms_per_action=ms_per_action,
-        car=rollout_results.get("car_gear_and_wheels"),
     )
     n_steps = n_steps_of_transitions(
         np.asarray(rollout_results["action_was_greedy"], dtype=bool),

@@ -59,7 +59,6 @@ def test_schedules_are_read_at_the_frame_count():
         epsilon_boltzmann_schedule=((0, 0.16), (100, 0.01)),
         tau_epsilon_boltzmann=0.5,
         random_action_throttle_probability=0.7,
-        noise_redraw_every_n_actions=3,
     )
     exploration = Exploration.scheduled(settings, 50)
     assert exploration.epsilon == pytest.approx(0.1)

@@ -12,7 +12,6 @@ ALWAYS_RANDOM = ExplorationSettings(
     epsilon_boltzmann_schedule=((0, 0.0),),
     tau_epsilon_boltzmann=0.01,
     random_action_throttle_probability=None,
-    noise_redraw_every_n_actions=3,
 )
 
 

@@ -13,7 +13,6 @@ from trackmania_rl.agents.iqn import (
     iqn_loss,
     of_action,
     quantile_huber_loss,
-    reachable_bounds,
     target_returns,
     within_bounds,
 )
@@ -168,7 +167,32 @@ def test_returns_are_held_to_what_the_actions_left_can_bring() -> None:
     assert bounded.tolist() == [[[-2.5, 0.5, 1.25]], [[-0.25, 0.125, 0.125]]]
 
 
-def test_nothing_is_always_within_reach_since_a_race_may_end_and_a_discount_shrinks(agent_settings):
-    settings = agent_settings()
+def test_nothing_is_always_within_reach_since_a_race_may_end_and_a_discount_shrinks():
+    returns, left = torch.tensor([[[-9.0, 0.0, 9.0]]]), torch.tensor([1.0])
     for rewards, reachable in (((-0.5, -0.1), (-0.5, 0.0)), ((0.1, 0.5), (0.0, 0.5)), ((-0.5, 0.1), (-0.5, 0.1))):
-        assert reachable_bounds(rewards, settings, n_actions=3) == reachable
+        bounded = within_bounds(returns, left, rewards)
+        torch.testing.assert_close(bounded, torch.tensor([[[reachable[0], 0.0, reachable[1]]]]))
+
+
+def test_bounds_of_rewards_hold_targets(agent_settings, make_network, make_batch):
+    settings = agent_settings(return_bounds_per_action=(-0.5, 0.25), target_action="max_of_each_quantile")
+    network, batch = make_network(settings), make_batch()
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.mul_(100)
+    taus = draw_taus(5, settings, torch.Generator().manual_seed(5))
+    targets = target_returns(network, network, batch, settings, taus)
+    reach = (batch.gamma_n * network.actions_left(batch.next_state_float))[:, None]
+    of_next_state = targets - batch.reward[:, None]
+    assert (of_next_state >= -0.5 * reach - 1e-4).all()
+    assert (of_next_state <= 0.25 * reach + 1e-4).all()
+    assert torch.isclose(of_next_state, 0.25 * reach, atol=1e-4)[reach[:, 0] > 0].any()
+
+
+def test_quantiles_that_multiply_hidden_layers_are_drawn_once_for_all_transitions(agent_settings):
+    settings = agent_settings(quantile_factors_multiply="hidden_layers", use_ddqn=True)
+    taus = draw_taus(5, settings, torch.Generator().manual_seed(5))
+    assert [tau.shape for tau in taus] == [(1, 8)] * 3
+    portion = taus.portion(slice(3, 5))
+    assert torch.equal(portion.prediction, taus.prediction)
+    assert not torch.equal(taus.prediction, taus.target)

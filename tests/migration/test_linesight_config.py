@@ -172,8 +172,6 @@ def test_settings_that_go_only_together_are_taken_together(full_size_config, tmp
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("apply_randomcrop_augmentation = True\nn_pixels_to_crop_on_each_side = 3", {"image_shift_px": 3}),
-        ("apply_randomcrop_augmentation = True", {"image_shift_px": 2}),
         ("n_pixels_to_crop_on_each_side = 3", {}),
         (
             "engineered_reward_min_dist_to_cur_vcp = 6\nengineered_reward_max_dist_to_cur_vcp = 21",
@@ -188,11 +186,6 @@ def test_settings_that_go_only_together_are_taken_together(full_size_config, tmp
 )
 def test_settings_of_other_names_or_forms_are_taken_over(full_size_config, tmp_path, text, expected):
     assert taken_over(text, full_size_config, tmp_path) == (expected, [])
-
-
-def test_a_crop_that_is_switched_off_switches_our_shift_off(full_size_config, tmp_path):
-    text = "apply_randomcrop_augmentation = False\nn_pixels_to_crop_on_each_side = 3"
-    assert taken_over(text, full_size_config, tmp_path, ["image_shift_px=4"]) == ({"image_shift_px": 0}, [])
 
 
 @pytest.mark.parametrize("name", [*NO_COUNTERPART, "a_setting_of_theirs"])

@@ -27,33 +27,13 @@ from trackmania_rl.training.learner import Learning, build_learning
 from .conftest import TINY, FakeReceived
 
 CONTEXT = multiprocessing.get_context("spawn")
-IMPALA = ("image_head=impala", "impala_channels=(3, 5)", "impala_pooled_size=2")
-ONLY_NOISE = (
-    "noisy_heads_sigma=0.5",
-    "epsilon_schedule=((0, 0.0),)",
-    "epsilon_boltzmann_schedule=((0, 0.0),)",
-    "noise_redraw_every_n_actions=7",
-)
 OPTIONS = {
     "none": (),
     "double DQN": ("use_ddqn=True",),
-    "Munchausen": ("munchausen_alpha=0.9",),
-    "smaller of both": ("use_minimum_of_online_and_target=True",),
-    "noisy heads": ONLY_NOISE,
-    "spectral norm": ("use_spectral_norm_on_heads=True",),
-    "residual head": IMPALA,
     "three frames": ("frames_per_state=3",),
-    "shifted images": ("image_shift_px=2",),
     "prioritized replay": ("prio_alpha=0.6", "prio_beta=0.4"),
     "resets": ("reset_every_n_frames_generated=60", "additional_transitions_after_reset=26"),
-    "many at once": (
-        *("munchausen_alpha=0.9", "use_minimum_of_online_and_target=True", "prio_alpha=0.6"),
-        *("frames_per_state=2", "image_shift_px=2", *IMPALA, *ONLY_NOISE),
-    ),
-    "many at once, with spectral norm": (
-        *("use_ddqn=True", "use_minimum_of_online_and_target=True", "use_spectral_norm_on_heads=True"),
-        *("frames_per_state=2", "image_shift_px=2", *IMPALA),
-    ),
+    "many at once": ("use_ddqn=True", "prio_alpha=0.6", "frames_per_state=2"),
 }
 
 

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trackmania_rl.race.observation_kernel import CAR_COLUMNS
 from trackmania_rl.race.rewards import EngineeredRewards, race_rewards, speedslide_quality, state_potentials
 from trackmania_rl.settings import RewardSettings
 
@@ -26,7 +25,6 @@ def settings(**changes) -> RewardSettings:
         "constant_reward_per_ms": -6 / 5000,
         "reward_per_m_advanced_along_centerline": 5 / 500,
         "final_speed_reward_per_m_per_s": 0.0,
-        "wall_contact_reward": 0.0,
         "engineered_speedslide_reward_schedule": ((0, 0.0),),
         "engineered_neoslide_reward_schedule": ((0, 0.0),),
         "engineered_kamikaze_reward_schedule": ((0, 0.0),),
@@ -51,7 +49,7 @@ def random_states(n_states: int, seed: int) -> np.ndarray:
     return state_float
 
 
-def naive_reward(states, touches_wall, meters, race_time_ms, action, *, reward: RewardSettings, engineered):
+def naive_reward(states, meters, race_time_ms, action, *, reward: RewardSettings, engineered):
     """The reward of one action, as the documentation says it."""
     n_states = len(states)
     finishes = action == n_states - 1
@@ -65,8 +63,6 @@ def naive_reward(states, touches_wall, meters, race_time_ms, action, *, reward: 
     speeds = [math.sqrt(sum(x**2 for x in state[13:16])) for state in (before, after)]
     if forward > 0:
         total += reward.final_speed_reward_per_m_per_s * (speeds[1] - speeds[0])
-    if touches_wall[action + 1]:
-        total += reward.wall_contact_reward
     wheels = after[9:13].sum()
     if wheels == 4:
         total += engineered.speedslide * max(0, 1 - abs(float(speedslide_quality(forward, left)) - 1))
@@ -86,10 +82,7 @@ def test_rewards_equal_those_of_single_actions(n_states, finish_after_ms, seed):
     is_finished = finish_after_ms is not None
     race_time_ms = (n_states - 1) * MS_PER_ACTION + finish_after_ms if is_finished else None
     meters = rng.normal(0, 2, n_states + is_finished).cumsum()
-    reward = settings(final_speed_reward_per_m_per_s=0.3, wall_contact_reward=-0.19)
-    car = rng.normal(0, 3, (n_states, len(CAR_COLUMNS))).astype(np.float32)
-    touches_wall = rng.random(n_states) < 0.5
-    car[:, CAR_COLUMNS.index("touches_wall")] = touches_wall
+    reward = settings(final_speed_reward_per_m_per_s=0.3)
     engineered = EngineeredRewards(speedslide=0.7, neoslide=0.11, kamikaze=-0.13, close_to_vcp=-0.017)
 
     rewards = race_rewards(
@@ -100,24 +93,14 @@ def test_rewards_equal_those_of_single_actions(n_states, finish_after_ms, seed):
         settings=reward,
         engineered=engineered,
         ms_per_action=MS_PER_ACTION,
-        car=car,
     )
 
     n_actions = n_states if is_finished else n_states - 1
     expected = [
-        naive_reward(states, touches_wall, meters, race_time_ms, i, reward=reward, engineered=engineered)
-        for i in range(n_actions)
+        naive_reward(states, meters, race_time_ms, i, reward=reward, engineered=engineered) for i in range(n_actions)
     ]
     assert rewards.dtype == np.float32
     np.testing.assert_allclose(rewards, expected + [0.0] * (n_states - n_actions), rtol=1e-5, atol=1e-5)
-
-
-def test_walls_cost_nothing_without_the_cars_columns_only_where_they_are_free():
-    arguments = {"places": PLACES, "engineered": EngineeredRewards(), "ms_per_action": MS_PER_ACTION}
-    states, meters = random_states(3, seed=0), np.zeros(3)
-    race_rewards(states, meters, None, settings=settings(), **arguments)
-    with pytest.raises(ValueError, match=r"wall_contact_reward = -0\.1 needs the columns of the car"):
-        race_rewards(states, meters, None, settings=settings(wall_contact_reward=-0.1), **arguments)
 
 
 def test_the_rewards_of_a_finished_race_add_up_to_its_time_and_length():

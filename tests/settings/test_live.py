@@ -66,7 +66,7 @@ def test_a_wrong_edit_leaves_the_last_good_settings(
 @pytest.mark.parametrize(
     "edit",
     [
-        "image_width_px = 84\nimage_height_px = 84\nimage_shift_px = 4",
+        "temporal_mini_race_duration_actions = 140\noversample_long_term_steps = 120",
         "map_cycle = ({'map_name': 'hills', 'map_path': 'hills.toml', 'reference_line': 'hills_0.5m.npy',"
         " 'is_explo': True, 'fill_buffer': True},)\ndemonstrations = ()",
     ],

@@ -11,9 +11,6 @@ import torch
 from trackmania_rl.agents.exploration import GREEDY, ActionChooser, Exploration
 from trackmania_rl.agents.iqn import IQN_Network
 from trackmania_rl.agents.mean_values import MeanValues
-from trackmania_rl.agents.network_layers import has_noise
-from trackmania_rl.agents.noisy_values import NoisyValues
-from trackmania_rl.agents.plain_twin import PlainTwin
 from trackmania_rl.race.policy import BatchDecision, PolicyDecision
 from trackmania_rl.settings import ActionKeys, ExplorationSettings
 
@@ -31,7 +28,7 @@ class Inferer:
         n_quantiles: K (`iqn_k`).
         inputs: the keys of each action.
         exploration_settings: schedules of exploration; may be replaced (`inferer.exploration_settings = ...`).
-        rng: source of exploration, noise of noisy heads included.
+        rng: source of exploration.
         dtype: precision of the network's large products.
     """
 
@@ -50,19 +47,11 @@ class Inferer:
         self._exploration = GREEDY
         self._chooser = ActionChooser(inputs, rng)
         self._device = network.float_mean.device
-        self._twin = PlainTwin(network, with_noise=False)
-        self._mean_values = MeanValues(self._twin.network, n_quantiles, dtype)
-        self._noisy_values: NoisyValues | None = None
-        if has_noise(network):
-            generator = torch.Generator(self._device).manual_seed(int(rng.integers(2**63)))
-            self._noisy_values = NoisyValues(network, n_quantiles, dtype, generator)
+        self._mean_values = MeanValues(network, n_quantiles, dtype)
 
     def weights_changed(self) -> None:
         """Decide by the network's weights as they are now."""
-        self._twin.refresh()
         self._mean_values.prepare()
-        if self._noisy_values is not None:
-            self._noisy_values.weights_changed()
 
     def begin_race(self, *, is_explo: bool, frame_count: int) -> None:
         """Fix how `act` explores in the race that begins; see `exploration_of_race`."""
@@ -101,25 +90,7 @@ class Inferer:
             explorations: how to explore in each; greedily by default.
         """
         explorations = explorations or [GREEDY] * len(floats)
-        q_values = self._q_values(frames, floats, explorations)
+        img, states = torch.from_numpy(frames).to(self._device), torch.from_numpy(floats).to(self._device)
+        q_values = self._mean_values(img, states).cpu().numpy()
         actions = self._chooser.choose(q_values, explorations)
         return BatchDecision(actions=actions, is_greedy=actions == q_values.argmax(axis=1), q_values=q_values)
-
-    def _q_values(
-        self,
-        frames: npt.NDArray[np.uint8],
-        floats: npt.NDArray[np.float32],
-        explorations: Sequence[Exploration],
-    ) -> npt.NDArray[np.float32]:  # (B, A)
-        """Without noise where the race is greedy; with it in exploration races, if the heads are noisy."""
-        img, states = torch.from_numpy(frames).to(self._device), torch.from_numpy(floats).to(self._device)
-        if self._noisy_values is None:
-            return self._mean_values(img, states).cpu().numpy()
-        explores = np.array([exploration is not GREEDY for exploration in explorations])
-        if not explores.any():
-            return self._mean_values(img, states).cpu().numpy()
-        calls_per_draw = self.exploration_settings.noise_redraw_every_n_actions
-        noisy = self._noisy_values(img, states, calls_per_draw).cpu().numpy()
-        if explores.all():
-            return noisy
-        return np.where(explores[:, np.newaxis], noisy, self._mean_values(img, states).cpu().numpy())

@@ -20,19 +20,11 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from trackmania_rl.agents.fourier_features import FourierFeatures, Wave
-from trackmania_rl.agents.image_heads import image_head
-from trackmania_rl.agents.network_layers import (
-    LEAKY_RELU_SLOPE,
-    NoisyLinear,
-    SpectralLinear,
-    float_layer,
-    head,
-    head_width,
-)
+from trackmania_rl.agents.image_heads import convolutions
+from trackmania_rl.agents.network_layers import LEAKY_RELU_SLOPE, float_layer, head, head_width
 from trackmania_rl.agents.quantile_loss import SelfLossScaling, quantile_huber_loss
 from trackmania_rl.race.policy import ELAPSED_ACTIONS_FLOAT
 from trackmania_rl.settings import AgentSettings
@@ -105,7 +97,6 @@ class Taus(NamedTuple):
     target: Tensor  # (B, M)
     choice: Tensor | None  # (B, M), where the online network chooses the target's action (double DQN)
     prediction: Tensor  # (B, N)
-    policy: Tensor | None = None  # (B, M), where the target network says how likely the action taken was (Munchausen)
 
     def portion(self, states: slice) -> Taus:
         """Those of a slice of the batch."""
@@ -124,7 +115,6 @@ def draw_taus(batch_size: int, settings: AgentSettings, generator: torch.Generat
         target=draw_symmetric_taus(batch_size, n, generator),
         choice=draw_symmetric_taus(batch_size, n, generator) if settings.use_ddqn else None,
         prediction=draw_symmetric_taus(batch_size, n, generator),
-        policy=draw_symmetric_taus(batch_size, n, generator) if settings.munchausen_alpha > 0 else None,
     )
 
 
@@ -183,7 +173,7 @@ class IQN_Network(nn.Module):
         feature_dim = settings.float_hidden_dim
         self.img_head: nn.Sequential | None = None
         if image_height_px > 0:
-            self.img_head, n_features = image_head(settings, frames_per_state, image_height_px, image_width_px)
+            self.img_head, n_features = convolutions(settings, frames_per_state, image_height_px, image_width_px)
             feature_dim += n_features
         self.fourier_features = FourierFeatures(waves)
         self.float_feature_extractor = nn.Sequential(
@@ -230,10 +220,6 @@ class IQN_Network(nn.Module):
                 nn.init.zeros_(layer.bias)  # type: ignore[arg-type]  # every layer here has a bias
             if isinstance(layer, nn.LayerNorm):
                 layer.reset_parameters()
-            if isinstance(layer, NoisyLinear):
-                layer.initialize_noise(gains.get(layer, gain))
-            if isinstance(layer, SpectralLinear):
-                layer.initialize_singular_vector(generator)
 
     def forward(self, img: Tensor, floats: Tensor, tau: Tensor) -> Tensor:
         """The returns at the taus.
@@ -325,8 +311,10 @@ def target_returns(
     Three ways to choose it: `max_of_each_quantile` takes the best action for each tau by itself (as published with
     Linesight's hyperparameters; it overestimates as long as actions differ by noise), `argmax_of_mean` one action for
     all taus, by the target network's own mean (as in the IQN paper, which draws further taus for the choice), and
-    double DQN (van Hasselt et al. 2016, arXiv:1509.06461) one action by the online network's mean. Munchausen chooses
-    none: see `munchausen_targets`.
+    double DQN (van Hasselt et al. 2016, arXiv:1509.06461) one action by the online network's mean.
+
+    An overestimate would feed on itself through the target network, so the next state's returns are held to what the
+    rest of the mini-race can bring (`within_bounds`), where the bounds are known.
 
     Returns:
         (B, M) without gradient.
@@ -334,11 +322,10 @@ def target_returns(
     assert batch.reward.shape == batch.gamma_n.shape == batch.action.shape
     next_state = (batch.next_state_img, batch.next_state_float)
     with torch.no_grad():
-        next_returns = cautious_returns(online, target, batch, settings, taus.target)  # (B, M, A)
-        if settings.munchausen_alpha > 0:
-            assert taus.policy is not None, "taus are drawn for the same settings"
-            values = target(batch.state_img, batch.state_float, taus.policy).mean(dim=1)  # (B, A)
-            return munchausen_targets(next_returns, values, batch, settings)
+        next_returns = target(*next_state, taus.target)  # (B, M, A)
+        if settings.return_bounds_per_action is not None:
+            actions_left = target.actions_left(batch.next_state_float)
+            next_returns = within_bounds(next_returns, actions_left, settings.return_bounds_per_action)
         if settings.use_ddqn:
             assert taus.choice is not None, "taus are drawn for the same settings"
             chosen = of_action(next_returns, online(*next_state, taus.choice).mean(dim=1).argmax(dim=1))
@@ -349,74 +336,12 @@ def target_returns(
         return batch.reward.unsqueeze(1) + batch.gamma_n.unsqueeze(1) * chosen  # (B, M)
 
 
-def cautious_returns(
-    online: ReturnsNetwork, target: ReturnsNetwork, batch: Transitions, settings: AgentSettings, tau: Tensor
-) -> Tensor:
-    """The returns (B, M, A) of the next states at taus (B, M), without what is too good to be believed.
+def within_bounds(returns: Tensor, actions_left: Tensor, reward_bounds: tuple[float, float]) -> Tensor:
+    """Clip returns (B, M, A) to what the actions left (B,) can bring at worst and at best.
 
-    Two ways to keep an overestimate from feeding on itself through the target network: a return within a mini-race is
-    held between the worst and the best reward x the actions left, and of online and target network the one that
-    promises less is believed, tau by tau (clipped double learning, Fujimoto et al. 2018, arXiv:1802.09477, section 4.2;
-    the slow copy is the second opinion).
-    """
-    next_state = (batch.next_state_img, batch.next_state_float)
-    returns = target(*next_state, tau)
-    if settings.use_minimum_of_online_and_target:
-        returns = torch.minimum(returns, online(*next_state, tau))
-    if settings.return_bounds_per_action is not None:
-        bounds = reachable_bounds(settings.return_bounds_per_action, settings, n_actions=returns.shape[2])
-        returns = within_bounds(returns, target.actions_left(batch.next_state_float), bounds)
-    return returns
-
-
-def munchausen_targets(next_returns: Tensor, values: Tensor, batch: Transitions, settings: AgentSettings) -> Tensor:
-    """The targets of Munchausen-IQN (Vieillard et al. 2020, arXiv:2007.14430, section 2).
-
-    The policy is soft: pi = softmax(q / temperature). The reward grows by alpha x temperature x log pi(action taken),
-    clipped to [clip, 0]: what the agent is sure of, it is paid for, and the gap between actions widens. The next state
-    is valued by the policy's mean over actions, its entropy included:
-
-        r + alpha [temperature log pi(a|s)]_clip^0 + gamma^n sum_a' pi(a'|s') (z(s', a') - temperature log pi(a'|s'))
-
-    Of an n-step transition, the first action's term counts; the actions between have no values at hand.
-
-    Args:
-        next_returns: (B, M, A), z of the next states.
-        values: (B, A), q of the states, by the target network.
-        batch: B transitions.
-        settings: alpha, temperature and clip.
-
-    Returns:
-        (B, M).
-    """
-    temperature = settings.munchausen_temperature
-    log_policy = F.log_softmax(values / temperature, dim=1)  # (B, A)
-    bonus = (temperature * log_policy.gather(1, batch.action.unsqueeze(1))).clamp(settings.munchausen_clip, 0)  # (B, 1)
-    reward = batch.reward.unsqueeze(1) + settings.munchausen_alpha * bonus
-
-    next_log_policy = F.log_softmax(next_returns.mean(dim=1) / temperature, dim=1).unsqueeze(1)  # (B, 1, A)
-    soft_returns = (next_log_policy.exp() * (next_returns - temperature * next_log_policy)).sum(dim=2)  # (B, M)
-    return reward + batch.gamma_n.unsqueeze(1) * soft_returns
-
-
-def reachable_bounds(
-    reward_bounds: tuple[float, float], settings: AgentSettings, n_actions: int
-) -> tuple[float, float]:
-    """The worst and the best that one action can add to a return: its reward, and what Munchausen adds to that.
-
-    Munchausen's part is a penalty of alpha x clip at most, and an entropy bonus of temperature x log A at most. A race
-    may end before the mini-race does, and a discount shrinks what is far, so 0 is always within the bounds.
+    A race may end before the mini-race does, and a discount shrinks what is far, so 0 is always within the bounds.
     """
     worst, best = min(reward_bounds[0], 0.0), max(reward_bounds[1], 0.0)
-    if settings.munchausen_alpha > 0:
-        worst += settings.munchausen_alpha * settings.munchausen_clip
-        best += settings.munchausen_temperature * math.log(n_actions)
-    return worst, best
-
-
-def within_bounds(returns: Tensor, actions_left: Tensor, bounds_per_action: tuple[float, float]) -> Tensor:
-    """Clip returns (B, M, A) to what the actions left (B,) can bring at worst and at best."""
-    worst, best = bounds_per_action
     left = actions_left[:, None, None]
     return returns.clamp(worst * left, best * left)
 

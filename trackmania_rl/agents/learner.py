@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from trackmania_rl.agents.augmentation import with_shifted_images
 from trackmania_rl.agents.compilation import Compiler
 from trackmania_rl.agents.flat_parameters import flatten_gradients, flatten_parameters
 from trackmania_rl.agents.iqn import (
@@ -22,8 +21,6 @@ from trackmania_rl.agents.iqn import (
     target_returns,
 )
 from trackmania_rl.agents.loss_scale import LossScale
-from trackmania_rl.agents.network_layers import draw_noise, follow_singular_vectors, silence_noise
-from trackmania_rl.agents.plain_twin import PlainTwin
 from trackmania_rl.agents.precision import arithmetic_dtype
 from trackmania_rl.agents.quantile_loss import SelfLossScaling, quantile_huber_gradient
 from trackmania_rl.agents.quantile_part import Workspace, portions, quantile_part
@@ -117,9 +114,8 @@ class IQNLearner:
         self._averaged_weights = flatten_parameters(self._averaged)
         self._optimizer = FlatRAdam(self._weights)
         workspace = Workspace(device, self._dtype)
-        self._online_twin, self._target_twin = PlainTwin(self.online), PlainTwin(self.target)
         self._online_part, self._target_part = (
-            quantile_part(twin.network, workspace) for twin in (self._online_twin, self._target_twin)
+            quantile_part(network, workspace) for network in (self.online, self.target)
         )
 
         self._portion_functions = plain = _PortionFunctions(
@@ -156,9 +152,6 @@ class IQNLearner:
             learning_rate: of this step.
         """
         batch = Transitions.from_batch(batch, self._device)
-        if self.settings.image_shift_px > 0:
-            batch = with_shifted_images(batch, self.settings.image_shift_px, self._generator)
-        self._renew_heads()
         taus = draw_taus(len(batch.action), self.settings, self._generator)
         self._optimizer.begin_step(
             learning_rate,
@@ -189,8 +182,6 @@ class IQNLearner:
         """The loss (), summed over the batch as in `update`, without learning from it."""
         batch = Transitions.from_batch(batch, self._device)
         taus = draw_taus(len(batch.action), self.settings, self._generator)
-        for network in (self.online, self.target):
-            silence_noise(network)
         with torch.autocast(self._device.type, dtype=self._dtype, enabled=self._dtype != torch.float32):
             return iqn_loss(self.online, self.target, batch, self.settings, self._scaling, taus, learning=False).total
 
@@ -283,8 +274,8 @@ class IQNLearner:
         return self.settings.adam_beta1, self.settings.adam_beta2
 
     def _is_one_piece(self, batch: Transitions) -> bool:
-        """Whether the batch is worked on in one go, without steps between that draw random numbers or use autograd."""
-        return len(self._portions(batch)) == 1 and self._online_twin.is_source
+        """Whether the batch is worked on in one go."""
+        return len(self._portions(batch)) == 1
 
     def _portions(self, batch: Transitions) -> list[slice]:
         """The parts of a batch that are worked on one after the other."""
@@ -299,7 +290,6 @@ class IQNLearner:
             loss = self._differentiate_whole_batch(batch, taus)
         else:
             loss = self._differentiate(batch, taus, self._portion_functions)
-            self._online_twin.return_gradient()
         grad_norm = self._maybe_compiled_move_weights()
         return UpdateMetrics(loss.total, grad_norm, loss.mean_q, loss.td_error)
 
@@ -328,15 +318,6 @@ class IQNLearner:
             td_error=(targets.mean(dim=1) - mean_prediction).abs_(),
             mean_q=mean_prediction.mean(),
         )
-
-    def _renew_heads(self) -> None:
-        """New noise, one for all transitions of a batch, and effective weights of heads that are not plain."""
-        if self._online_twin.is_source:
-            return
-        follow_singular_vectors(self.online)
-        for network, twin in ((self.online, self._online_twin), (self.target, self._target_twin)):
-            draw_noise(network, self._generator)
-            twin.refresh()
 
     def _targets_of(self, portion: Transitions, taus: Taus) -> Tensor:
         """What to learn (B, M)."""

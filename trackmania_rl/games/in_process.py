@@ -149,10 +149,6 @@ class InProcessGames:
         seen_rows = np.maximum(rows[:, np.newaxis] + rows_back, 0)  # (n, S)
         return self._columns.frames[games[:, np.newaxis], seen_rows, 0], self._columns.floats[games, rows]
 
-    def cars(self, games: Games) -> npt.NDArray[np.float32]:
-        """`feature_kernel.CAR_COLUMNS` (n, columns) of some games' cars now."""
-        return self._columns.car[games, self._rows[games]]
-
     def observation(self, game: int) -> Observation:
         """What there is to decide upon in one game, as the race machine tells it; arrays as in `results`."""
         at = (game, self._rows[game])

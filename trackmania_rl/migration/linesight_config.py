@@ -47,7 +47,7 @@ INGREDIENTS: Final = frozenset(
     {
         *("ms_per_action", "temporal_mini_race_duration_ms", "global_schedule_speed"),
         *("final_speed_reward_as_if_duration_s", "float_input_dim", "conv_head_output_dim"),
-        *("apply_randomcrop_augmentation", "n_pixels_to_crop_on_each_side", "nadeo_maps_to_train_and_test"),
+        *("n_pixels_to_crop_on_each_side", "nadeo_maps_to_train_and_test"),
     }
 )
 """Names that are contained in other settings, or follow from them."""
@@ -70,15 +70,13 @@ NO_COUNTERPART: Final[Mapping[str, tuple[Any, str]]] = {
         ),
         "here a run's figures stay in one folder",
     ),
+    "apply_randomcrop_augmentation": (False, "images are learned from as they are"),
     "linux_launch_game_path": ("path_to_be_filled_only_if_on_linux", "set game_command in user_config.py"),
 }
 """Names that are no settings here: the published value, of which nothing is said, and what there is instead."""
 
 NEVER_RESETS_FRAMES: Final = 10**9
 """Linesight switches periodic resets off by a number of frames that is never reached; here 0 does."""
-
-PUBLISHED_CROP_PX: Final = 2
-"""`n_pixels_to_crop_on_each_side`, where it is not set."""
 
 NOT_WORKED_OUT: Final = object()
 """In place of a value that is not made of what is worked out here."""
@@ -153,7 +151,7 @@ def settings_from_linesight(values: Mapping[str, Any], base: Settings) -> tuple[
     wanted = {NAMES_HERE.get(name, name): value for name, value in plain.items()}
     wanted |= _memory_schedules(plain.get("memory_size_schedule"))
     maps, n_maps_left_out = _map_cycle(plain.get("map_cycle"))
-    wanted |= maps | _image_shift(plain)
+    wanted |= maps
     if wanted.get("reset_every_n_frames_generated", 0) > NEVER_RESETS_FRAMES:
         wanted["reset_every_n_frames_generated"] = 0
     wanted = {name: value for name, value in wanted.items() if name in known and name not in OURS_ALONE}
@@ -284,11 +282,3 @@ def _map_cycle(cycle: object) -> tuple[dict[str, Any], int]:
             case _:
                 n_left_out += 1
     return ({"map_cycle": tuple(entries)} if entries else {}), n_left_out
-
-
-def _image_shift(plain: Mapping[str, Any]) -> dict[str, Any]:
-    """Linesight's padding and cropping of images, which shifts them by up to so many pixels, as our shift."""
-    if "apply_randomcrop_augmentation" not in plain:
-        return {}
-    crop_px = plain.get("n_pixels_to_crop_on_each_side", PUBLISHED_CROP_PX)
-    return {"image_shift_px": crop_px if plain["apply_randomcrop_augmentation"] else 0}

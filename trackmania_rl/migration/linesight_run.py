@@ -256,9 +256,6 @@ def _network_for(settings: Settings) -> IQN_Network:
     unknown_there = {
         "use_layer_norm = True": agent.use_layer_norm,
         "fourier_wavelengths": bool(settings.observation.fourier_wavelengths),
-        f"noisy_heads_sigma = {agent.noisy_heads_sigma}": agent.noisy_heads_sigma > 0,
-        "use_spectral_norm_on_heads = True": agent.use_spectral_norm_on_heads,
-        f"image_head = {agent.image_head!r}": agent.image_head != "classic",
         f"quantile_factors_multiply = {multiplied!r}": multiplied != "features",
         f"frames_per_state = {settings.game.frames_per_state}": settings.game.frames_per_state != 1,
         f"expected_reward_per_action = {agent.expected_reward_per_action}": agent.expected_reward_per_action != 0,

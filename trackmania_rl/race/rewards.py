@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from trackmania_rl.race.observation_kernel import KEYS_OF_AN_ACTION, N_WHEELS, TOUCHES_WALL_COLUMN
+from trackmania_rl.race.observation_kernel import KEYS_OF_AN_ACTION, N_WHEELS
 from trackmania_rl.schedules import linear
 from trackmania_rl.settings import RewardSettings
 
@@ -75,7 +75,6 @@ def race_rewards(
     settings: RewardSettings,
     engineered: EngineeredRewards,
     ms_per_action: int,
-    car: npt.NDArray[np.float32] | None = None,
 ) -> npt.NDArray[np.float32]:
     """Reward of each action of a race.
 
@@ -91,7 +90,6 @@ def race_rewards(
         settings: coefficients.
         engineered: coefficients of the optional terms, at this moment of the run.
         ms_per_action: game time between two decisions; state t is at t times this.
-        car: (T, columns) `feature_kernel.CAR_COLUMNS` at each state, needed for `wall_contact_reward`.
 
     Returns:
         (T,) float32; the last is 0 if the race was cut off, as that action leads nowhere known.
@@ -115,7 +113,6 @@ def race_rewards(
         settings=settings,
         engineered=engineered,
         ms_per_action=ms_per_action,
-        reached_car=None if car is None else car[1:],
     )
     if race_time_ms is not None:
         last_duration_ms = race_time_ms - (n_states - 1) * ms_per_action
@@ -137,7 +134,6 @@ def action_rewards(
     settings: RewardSettings,
     engineered: EngineeredRewards,
     ms_per_action: int,
-    reached_car: npt.NDArray[np.float32] | None = None,
 ) -> Array:
     """Reward of n actions that each led from one state to another, not to the finish; of any races.
 
@@ -149,21 +145,13 @@ def action_rewards(
         settings: coefficients.
         engineered: coefficients of the optional terms.
         ms_per_action: duration of an action.
-        reached_car: (n, columns) `feature_kernel.CAR_COLUMNS` of the states reached, needed for `wall_contact_reward`.
 
     Returns:
         (n,) float64.
-
-    Raises:
-        ValueError: if `wall_contact_reward` is on and `reached_car` is missing.
     """
     rewards = progress_reward(advanced_m, ms_per_action, settings)
     if settings.final_speed_reward_per_m_per_s != 0 or engineered != NO_ENGINEERED_REWARDS:
         rewards += _optional_terms(before, reached, places, settings, engineered)
-    if settings.wall_contact_reward != 0:
-        if reached_car is None:
-            raise ValueError(f"wall_contact_reward = {settings.wall_contact_reward} needs the columns of the car")
-        rewards += settings.wall_contact_reward * reached_car[:, TOUCHES_WALL_COLUMN]
     return rewards
 
 

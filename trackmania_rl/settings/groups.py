@@ -64,7 +64,6 @@ class RewardSettings(Group):
     constant_reward_per_ms: Finite
     reward_per_m_advanced_along_centerline: Finite
     final_speed_reward_per_m_per_s: Finite
-    wall_contact_reward: Finite = 0.0  # with a default, as runs begun before it have none
     engineered_speedslide_reward_schedule: Schedule
     engineered_neoslide_reward_schedule: Schedule
     engineered_kamikaze_reward_schedule: Schedule
@@ -120,15 +119,9 @@ class AgentSettings(Group):
     conv_channels: tuple[PositiveInt, ...]
     conv_kernel_sizes: tuple[PositiveInt, ...]
     conv_strides: tuple[PositiveInt, ...]
-    image_head: Literal["classic", "impala"]
-    impala_channels: Annotated[tuple[PositiveInt, ...], Field(min_length=1)]
-    impala_pooled_size: PositiveInt
-    image_shift_px: NonNegativeInt
     float_hidden_dim: PositiveInt
     use_layer_norm: bool
     dense_hidden_dimension: PositiveInt
-    noisy_heads_sigma: NonNegativeFloat
-    use_spectral_norm_on_heads: bool
     iqn_embedding_dimension: PositiveInt
     quantile_factors_multiply: Literal["features", "hidden_layers"]
     output_layer_init_gain: PositiveFloat
@@ -137,10 +130,6 @@ class AgentSettings(Group):
     iqn_kappa: PositiveFloat
     use_ddqn: bool
     target_action: Literal["max_of_each_quantile", "argmax_of_mean"]
-    use_minimum_of_online_and_target: bool
-    munchausen_alpha: Fraction
-    munchausen_temperature: PositiveFloat
-    munchausen_clip: Annotated[float, Field(le=0, allow_inf_nan=False)]
     use_target_self_loss_scaling: bool
     target_self_loss_clamp_ratio: PositiveFloat
     target_self_loss_average_rate: Annotated[float, Field(gt=0, le=1)]
@@ -170,24 +159,6 @@ class AgentSettings(Group):
             raise ValueError("conv_channels, conv_kernel_sizes and conv_strides have one entry for each convolution")
         return self
 
-    @model_validator(mode="after")
-    def _one_kind_of_heads(self) -> AgentSettings:
-        if self.noisy_heads_sigma > 0 and self.use_spectral_norm_on_heads:
-            raise ValueError(
-                f"noisy_heads_sigma = {self.noisy_heads_sigma} and use_spectral_norm_on_heads = True both replace the "
-                "heads' layers: set noisy_heads_sigma = 0, or use_spectral_norm_on_heads = False"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _one_way_to_value_the_next_state(self) -> AgentSettings:
-        if self.munchausen_alpha > 0 and self.use_ddqn:
-            raise ValueError(
-                f"munchausen_alpha = {self.munchausen_alpha} values the next state by a soft policy over all actions, "
-                "so there is no action for double DQN to choose: set use_ddqn = False, or munchausen_alpha = 0"
-            )
-        return self
-
     @field_validator("return_bounds_per_action")
     @classmethod
     def _bounds_ascend(cls, bounds: tuple[float, float] | None) -> tuple[float, float] | None:
@@ -203,7 +174,6 @@ class ExplorationSettings(Group):
     epsilon_boltzmann_schedule: Schedule
     tau_epsilon_boltzmann: NonNegativeFloat
     random_action_throttle_probability: Annotated[float, Field(ge=0, le=1)] | None
-    noise_redraw_every_n_actions: PositiveInt
 
     @field_validator("epsilon_schedule", "epsilon_boltzmann_schedule")
     @classmethod
@@ -277,23 +247,11 @@ class Settings(Group):
         return self
 
     @model_validator(mode="after")
-    def _options_of_the_image_have_one(self) -> Settings:
-        options = {
-            "frames_per_state": self.game.frames_per_state > 1,
-            "image_head": self.agent.image_head != "classic",
-            "image_shift_px": self.agent.image_shift_px > 0,
-        }
-        asked_for = [f"{name} = {self.flat()[name]!r}" for name, is_on in options.items() if is_on]
-        if asked_for and not self.game.has_image:
+    def _several_frames_have_an_image(self) -> Settings:
+        if self.game.frames_per_state > 1 and not self.game.has_image:
             raise ValueError(
-                f"{' and '.join(asked_for)} need an image, but image_width_px and image_height_px are 0: set them, "
-                'or leave frames_per_state = 1, image_head = "classic" and image_shift_px = 0'
-            )
-        smaller_side_px = min(self.game.image_width_px, self.game.image_height_px)
-        if 0 < smaller_side_px <= self.agent.image_shift_px:
-            raise ValueError(
-                f"image_shift_px = {self.agent.image_shift_px} shifts an image of {self.game.image_width_px} x "
-                f"{self.game.image_height_px} pixels out of sight; it must be below its smaller side"
+                f"frames_per_state = {self.game.frames_per_state} needs an image, but image_width_px and "
+                "image_height_px are 0: set them, or leave frames_per_state = 1"
             )
         return self
 
@@ -326,13 +284,8 @@ NEEDS_RESTART = frozenset(
             "conv_channels",
             "conv_kernel_sizes",
             "conv_strides",
-            "image_head",
-            "impala_channels",
-            "impala_pooled_size",
             "float_hidden_dim",
             "use_layer_norm",
-            "noisy_heads_sigma",
-            "use_spectral_norm_on_heads",
             "dense_hidden_dimension",
         ),
         *(

@@ -24,7 +24,6 @@ BRAKE = 6
 SOCKET = {"game_transport": "socket"}
 OPTIONAL_REWARDS = {
     "final_speed_reward_per_m_per_s": 0.013,
-    "wall_contact_reward": -0.17,
     "engineered_kamikaze_reward_schedule": ((0, 0.1), (200, 0.1)),
     "engineered_close_to_vcp_reward_schedule": ((0, -0.02), (200, -0.02)),
 }
@@ -84,7 +83,6 @@ def test_a_race_is_the_trainers_race(
         settings=settings.reward,
         engineered=EngineeredRewards.at_frame(settings.reward, 0),
         ms_per_action=settings.game.ms_per_action,
-        car=race["car_gear_and_wheels"],
     )
     assert race["race_time"] % settings.game.ms_per_action != 0, "else the socket's game asks once more at the finish"
     np.testing.assert_allclose(rewards, expected, rtol=1e-5)

@@ -219,6 +219,5 @@ class RaceEnv(gymnasium.Env[Shown, np.int64]):
             settings=settings.reward,
             engineered=EngineeredRewards.at_frame(settings.reward, self._n_actions_made),
             ms_per_action=settings.game.ms_per_action,
-            reached_car=reached.car[np.newaxis],
         )
         return float(rewards[0])

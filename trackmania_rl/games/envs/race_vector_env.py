@@ -212,7 +212,6 @@ class RaceVectorEnv(VectorEnv[Shown, Array, Array]):
             settings=self.settings.reward,
             engineered=EngineeredRewards.at_frame(self.settings.reward, self._n_actions_made),
             ms_per_action=self.settings.game.ms_per_action,
-            reached_car=self._games.cars(games),
         )
 
     def _look(self, games: Games) -> None:
