@@ -74,7 +74,7 @@ def _messages(root: Path) -> Iterator[Message]:
     for folder in ("trackmania_rl", "scripts"):
         for file in sorted((root / folder).rglob("*.py")):
             place = file.relative_to(root)
-            is_of_training = "multiprocess" in place.parts or place.name == "train.py"
+            is_of_training = {"multiprocess", "training"} & set(place.parts) or place.name == "train.py"
             names = LOGS | (ERRORS_OF_TRAINING if is_of_training else ERRORS)
             for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
                 if isinstance(node, ast.Call) and node.args and _name(node.func) in names:
