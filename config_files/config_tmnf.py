@@ -45,6 +45,10 @@ keep_driver_every_s = 0.0
 # Range: >= 0.
 minimum_free_disk_mb = 200
 
+# Your own hooks of the training, each as "module:attribute" of a module beside this file: ("my_hooks:LogSpeed",).
+# Restart.
+hooks = ()
+
 # --------------------------------------------------------------------------------------------------------- the game
 
 # "simulated" (ships with this project) or "tmnf" (TrackMania Nations Forever with TMInterface). Restart.
@@ -242,12 +246,18 @@ prio_alpha = 0.0
 prio_beta = 1.0
 prio_epsilon = 2e-3
 
+# torchrl transforms of sampled batches, each as "module:attribute". Restart.
+transforms = ()
+
 # Prioritized replay: only a transition that was drawn with fewer actions of its mini-race elapsed than this gets a new
 # priority. Near the end all errors are small, and what is drawn there would hardly be drawn again.
 # Range: > 0, or None for all.
 min_horizon_to_update_priority_actions = max(1, temporal_mini_race_duration_actions - 40)
 
 # -------------------------------------------------------------------------------------------------------- the agent
+
+# What makes the network, as "module:attribute"; your own module may lie beside this file. Restart.
+network = "trackmania_rl.agents.iqn:IQN_Network"
 
 # Convolutions of the image head: channels, kernel sizes and strides, one entry each. Range: > 0. Restart.
 conv_channels = (16, 32, 64, 32)

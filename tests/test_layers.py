@@ -8,7 +8,7 @@ import pytest
 PACKAGE = "trackmania_rl"
 
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("settings", "seeds", "errors", "files", "argument_types", "command_line", "compiled"),
+    ("settings", "seeds", "errors", "files", "argument_types", "command_line", "compiled", "parts"),
     ("schedules", "gbx", "protocol"),
     ("race", "track", "simulator.*"),
     ("agents", "experience_replay", "buffer_management", "buffer_utilities", "tmi_interaction", "simulator.server"),

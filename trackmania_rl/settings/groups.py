@@ -19,6 +19,8 @@ from trackmania_rl.settings.values import (
     LearningRateSchedule,
     NonNegativeFloat,
     NonNegativeInt,
+    Part,
+    Parts,
     PositiveFloat,
     PositiveInt,
     Schedule,
@@ -39,6 +41,7 @@ class RunSettings(Group):
     checkpoint_holds_replay: bool
     keep_driver_every_s: NonNegativeFloat = 0.0  # with a default, as runs begun before it have none
     minimum_free_disk_mb: NonNegativeInt
+    hooks: Parts
 
 
 class ObservationSettings(Group):
@@ -94,6 +97,7 @@ class ReplaySettings(Group):
     prio_alpha: Fraction
     prio_beta: Fraction
     prio_epsilon: PositiveFloat
+    transforms: Parts
     min_horizon_to_update_priority_actions: PositiveInt | None = None  # runs begun before it update all priorities
 
     @model_validator(mode="after")
@@ -116,6 +120,7 @@ class ReplaySettings(Group):
 class AgentSettings(Group):
     """Network, IQN loss, optimizer, target network."""
 
+    network: Part
     conv_channels: tuple[PositiveInt, ...]
     conv_kernel_sizes: tuple[PositiveInt, ...]
     conv_strides: tuple[PositiveInt, ...]
@@ -281,6 +286,8 @@ NEEDS_RESTART = frozenset(
             "action_backward_idx",
         ),
         *(
+            "network",
+            "transforms",
             "conv_channels",
             "conv_kernel_sizes",
             "conv_strides",

@@ -7,6 +7,7 @@ import contextlib
 import difflib
 import math
 import runpy
+import sys
 import types
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -30,6 +31,8 @@ class SettingsError(UserError, ValueError):
 def load_settings(config_file: Path, overrides: Iterable[str] | Mapping[str, Any] = ()) -> Settings:
     """Read a configuration file with its companions and return the validated settings.
 
+    Modules in its folder can be imported from then on, so that a user's parts may lie beside it.
+
     Args:
         config_file: a Python file; `COMPANION_FILES` are read from its folder, and what it is based on.
         overrides: what wins over the files: values by name, or `name=value` texts, each value a Python literal or a
@@ -38,6 +41,7 @@ def load_settings(config_file: Path, overrides: Iterable[str] | Mapping[str, Any
     Raises:
         SettingsError: if a file is missing or fails to run, or a setting is missing, unknown or out of range.
     """
+    make_importable(config_file.parent)
     values: dict[str, Any] = {}
     for file in (*(config_file.parent / name for name in COMPANION_FILES), *_with_bases(config_file)):
         values |= _names_set_by(file)
@@ -49,6 +53,13 @@ def load_settings(config_file: Path, overrides: Iterable[str] | Mapping[str, Any
     else:
         values |= dict(parse_override(text) for text in overrides)
     return settings_from_flat(_with_stretched_schedules(values), source)
+
+
+def make_importable(*folders: Path) -> None:
+    """Let modules be found in these folders, after all others; processes that are started later find them too."""
+    for folder in folders:
+        if str(folder.resolve()) not in sys.path:
+            sys.path.append(str(folder.resolve()))
 
 
 def whole_text(config_file: Path) -> str:

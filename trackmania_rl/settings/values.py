@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
 # What a value may be. The ranges are here once; the errors and `--list-settings` quote them.
 PositiveInt = Annotated[int, Field(gt=0)]
@@ -21,6 +21,10 @@ Schedule = Annotated[tuple[tuple[NonNegativeInt, Finite], ...], Field(min_length
 Discount = Annotated[float, Field(gt=0, le=1)]
 DiscountSchedule = Annotated[tuple[tuple[NonNegativeInt, Discount], ...], Field(min_length=1)]
 LearningRateSchedule = Annotated[tuple[tuple[NonNegativeInt, NonNegativeFloat], ...], Field(min_length=1)]
+Part = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
+"""What a user wrote, as "module:attribute"; `trackmania_rl.parts` imports it."""
+Parts = Annotated[tuple[Part, ...], BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)]
+"""Any number of them; one may stand by itself."""
 BlockStatistics = tuple[tuple[Finite, ...], tuple[PositiveFloat, ...]]
 """(means, standard deviations) of one block of the observation."""
 
