@@ -22,7 +22,7 @@ sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not 
 
 from trackmania_rl.command_line import command, end_in_order_when_terminated  # noqa: E402
 from trackmania_rl.errors import UserError, one_line  # noqa: E402
-from trackmania_rl.settings import Settings, changed_settings, describe_range, load_settings  # noqa: E402
+from trackmania_rl.settings import Settings, changed_settings, load_settings, settings_table  # noqa: E402
 
 if TYPE_CHECKING:
     from trackmania_rl.checkpoints import RunFolder
@@ -60,20 +60,15 @@ def parse_arguments() -> argparse.Namespace:
     )
     add("--max-wall-s", type=float, default=float("inf"), metavar="S", help="end after S seconds")
     add("--max-frames", type=int, default=sys.maxsize, metavar="N", help="end when the run has N frames in all")
-    add("--list-settings", action="store_true", help="print every setting with its value and range, and end")
+    add("--list-settings", action="store_true", help="print every setting with value, unit and range, and end")
     return parser.parse_args()
 
 
 def list_settings(settings: Settings) -> None:
-    """Print every setting with its value and what is allowed."""
+    """Print every setting with its value, unit and range."""
     from rich.console import Console
-    from rich.table import Table
 
-    table = Table("setting", "value", "allowed")
-    for name, value in settings.flat().items():
-        text = str(value)
-        table.add_row(name, text if len(text) <= 60 else text[:57] + "...", describe_range(name))
-    Console().print(table)
+    Console().print(settings_table(settings))
 
 
 def train(arguments: argparse.Namespace) -> None:

@@ -36,6 +36,8 @@ REWARD = RewardSettings(
     engineered_neoslide_reward_schedule=((0, 0.0),),
     engineered_kamikaze_reward_schedule=((0, 0.0),),
     engineered_close_to_vcp_reward_schedule=((0, 0.0),),
+    engineered_reward_min_dist_to_cur_vcp_m=5.0,
+    engineered_reward_max_dist_to_cur_vcp_m=25.0,
     shaped_reward_dist_to_cur_vcp=-0.1,
     shaped_reward_min_dist_to_cur_vcp_m=1.0,
     shaped_reward_max_dist_to_cur_vcp_m=5.0,
@@ -66,6 +68,7 @@ def replay_settings(**changes) -> ReplaySettings:
         "prio_alpha": 0.0,
         "prio_beta": 1.0,
         "prio_epsilon": 1e-3,
+        "min_horizon_to_update_priority_actions": None,
         "transforms": (),
     }
     return ReplaySettings(**values | changes)

@@ -51,6 +51,7 @@ def replay_settings(**changes) -> ReplaySettings:
         "prio_alpha": 0.0,
         "prio_beta": 1.0,
         "prio_epsilon": 1e-3,
+        "min_horizon_to_update_priority_actions": None,
         "transforms": (),
     }
     return ReplaySettings(**values | changes)

@@ -1,21 +1,25 @@
 """Settings: what users write is read, checked and explained."""
 
 import ast
+import io
 import pickle
 import shutil
 import tokenize
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from trackmania_rl.settings import (
     NEEDS_RESTART,
     SettingsError,
     changed_settings,
     describe_range,
+    describe_unit,
     load_settings,
     parse_override,
     settings_from_flat,
+    settings_table,
     whole_text,
 )
 
@@ -179,17 +183,6 @@ def test_missing_setting_is_named(config_file: Path) -> None:
         settings_from_flat(values)
 
 
-def test_what_came_later_than_a_run_has_a_default(config_file: Path) -> None:
-    settings = load_settings(config_file)
-    later = (
-        *("schedule_stretch", "keep_driver_every_s", "game_camera_number"),
-        *("engineered_reward_min_dist_to_cur_vcp_m", "engineered_reward_max_dist_to_cur_vcp_m"),
-    )
-    otherwise_before = {"min_horizon_to_update_priority_actions": None}
-    older = {name: value for name, value in settings.flat().items() if name not in (*later, *otherwise_before)}
-    assert settings_from_flat(older).flat() == settings.flat() | otherwise_before
-
-
 def test_missing_and_broken_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"inputs_list\.py: no such configuration file"):
         load_settings(tmp_path / "config.py")
@@ -225,10 +218,32 @@ def test_schedules_are_stretched_once(config_file: Path) -> None:
             load_settings(config_file, [override])
 
 
-def test_settings_that_need_a_restart_exist_and_ranges_are_described(config_file: Path) -> None:
-    names = load_settings(config_file).flat()
-    assert names.keys() >= NEEDS_RESTART
-    assert all(describe_range(name) for name in names)
+UNITS = {"_ms": "ms", "_s": "s", "_m": "m", "_px": "px", "_mb": "MB", "_actions": "actions"}
+
+
+def test_each_setting_carries_its_range_and_the_unit_that_its_name_ends_with(config_file: Path) -> None:
+    for name in load_settings(config_file).flat():
+        assert describe_range(name)
+        unit = next((unit for ending, unit in UNITS.items() if name.endswith(ending)), None)
+        if unit is not None and "_per_" not in name:
+            assert describe_unit(name) == unit, name
+
+
+def test_settings_that_shape_networks_buffers_or_processes_need_a_restart() -> None:
+    assert {"seed", "n_collectors", "network", "hooks", "iqn_k", "n_steps", "username"} <= NEEDS_RESTART
+    assert NEEDS_RESTART.isdisjoint({"batch_size", "lr_schedule", "map_cycle", "schedule_stretch", "running_speed"})
+
+
+def test_settings_are_listed_with_value_unit_range_and_restart(config_file: Path) -> None:
+    settings = load_settings(config_file)
+    console = Console(width=400, record=True, file=io.StringIO())
+    console.print(settings_table(settings))
+    lines = [[cell.strip() for cell in line.split("│")[1:-1]] for line in console.export_text().splitlines()]
+    rows = {cells[0]: cells[1:] for cells in lines if cells}
+    assert rows.keys() == settings.flat().keys()
+    assert rows["n_steps"] == ["3", "actions", "whole number > 0", "yes"]
+    assert rows["checkpoint_interval_s"] == ["300.0", "s", "number > 0", ""]
+    assert rows["game"][2:] == ["'simulated' or 'tmnf'", "yes"]
 
 
 @pytest.mark.parametrize(

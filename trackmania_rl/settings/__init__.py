@@ -34,7 +34,7 @@ from trackmania_rl.settings.loading import (
     settings_from_flat,
     whole_text,
 )
-from trackmania_rl.settings.ranges import describe_range
+from trackmania_rl.settings.ranges import describe_range, describe_unit, settings_table
 
 __all__ = [
     "COMPANION_FILES",
@@ -57,9 +57,11 @@ __all__ = [
     "UserSettings",
     "changed_settings",
     "describe_range",
+    "describe_unit",
     "load_settings",
     "make_importable",
     "parse_override",
     "settings_from_flat",
+    "settings_table",
     "whole_text",
 ]

@@ -6,9 +6,21 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from trackmania_rl.settings.values import LAST_PORT, Fraction, Group, NonNegativeInt, Port, PositiveFloat, PositiveInt
+from trackmania_rl.settings.values import (
+    LAST_PORT,
+    Fraction,
+    Group,
+    Meters,
+    Milliseconds,
+    NonNegativeInt,
+    Port,
+    PositiveInt,
+    Restart,
+    Seconds,
+    Unit,
+)
 
-WireMilliseconds = Annotated[int, Field(gt=0, lt=2**32)]
+WireMilliseconds = Annotated[int, Field(gt=0, lt=2**32), Unit("ms")]
 """What a message to the game has room for."""
 
 
@@ -75,32 +87,32 @@ class DemonstrationEntry(Group):
 class GameSettings(Group):
     """Game instances and the rules under which a race is played and cut off."""
 
-    game: Literal["simulated", "tmnf"]
-    game_transport: Literal["in_process", "socket"]
-    n_collectors: PositiveInt
-    games_per_collector: Annotated[int, Field(ge=1, le=1024)]
-    base_tmi_port: Port
-    maps_folder: str
+    game: Restart[Literal["simulated", "tmnf"]]
+    game_transport: Restart[Literal["in_process", "socket"]]
+    n_collectors: Restart[PositiveInt]
+    games_per_collector: Restart[Annotated[int, Field(ge=1, le=1024)]]
+    base_tmi_port: Restart[Port]
+    maps_folder: Restart[str]
     map_cycle: Annotated[tuple[MapEntry, ...], Field(min_length=1)]
-    demonstrations: tuple[DemonstrationEntry, ...]
-    running_speed: Annotated[float, Field(gt=0, le=1e6)]
-    ms_per_engine_tick: Literal[10]
-    engine_ticks_per_action: PositiveInt
-    image_width_px: Annotated[int, Field(ge=0, le=4096)]
-    image_height_px: Annotated[int, Field(ge=0, le=4096)]
-    game_camera_number: Annotated[int, Field(ge=1, le=3)] = 2  # with a default, as runs begun before it have none
-    frames_per_state: Annotated[int, Field(ge=1, le=16)]
-    cutoff_race_longer_than_ms: PositiveInt
-    cutoff_no_progress_within_ms: PositiveInt
-    cutoff_progress_m: PositiveFloat
-    tmi_protection_timeout_s: PositiveFloat
+    demonstrations: Restart[tuple[DemonstrationEntry, ...]]
+    running_speed: Annotated[float, Field(gt=0, le=1e6), Unit("x real time")]
+    ms_per_engine_tick: Restart[Annotated[Literal[10], Unit("ms")]]
+    engine_ticks_per_action: Restart[Annotated[PositiveInt, Unit("ticks")]]
+    image_width_px: Restart[Annotated[int, Field(ge=0, le=4096), Unit("px")]]
+    image_height_px: Restart[Annotated[int, Field(ge=0, le=4096), Unit("px")]]
+    game_camera_number: Restart[Annotated[int, Field(ge=1, le=3)]]
+    frames_per_state: Restart[Annotated[int, Field(ge=1, le=16), Unit("frames")]]
+    cutoff_race_longer_than_ms: Restart[Milliseconds]
+    cutoff_no_progress_within_ms: Milliseconds
+    cutoff_progress_m: Meters
+    tmi_protection_timeout_s: Seconds
     timeout_during_race_ms: WireMilliseconds
     timeout_between_races_ms: WireMilliseconds
-    game_reboot_interval_s: PositiveFloat
+    game_reboot_interval_s: Seconds
     game_reboot_below_speed_share: Annotated[float, Field(ge=0, lt=1)]
-    inputs: Annotated[tuple[ActionKeys, ...], Field(min_length=2)]
-    action_forward_idx: NonNegativeInt
-    action_backward_idx: NonNegativeInt
+    inputs: Restart[Annotated[tuple[ActionKeys, ...], Field(min_length=2)]]
+    action_forward_idx: Restart[NonNegativeInt]
+    action_backward_idx: Restart[NonNegativeInt]
 
     @property
     def ms_per_action(self) -> int:

@@ -1,6 +1,7 @@
-"""The settings by group: names, types, ranges, and what must fit together.
+"""The settings by group: name, range, unit, whether a change waits for a restart, and what must fit together.
 
-What each setting does is said where users set it, in `config_files/config.py`.
+All that checks or lists settings takes it from here. What each one does is said where users set it, in
+`config_files/config.py`.
 """
 
 from __future__ import annotations
@@ -11,94 +12,99 @@ from pydantic import Field, field_validator, model_validator
 
 from trackmania_rl.settings.game import GameSettings
 from trackmania_rl.settings.values import (
+    RESTART,
+    Actions,
     BlockStatistics,
     DiscountSchedule,
     Finite,
     Fraction,
     Group,
     LearningRateSchedule,
+    Meters,
     NonNegativeFloat,
     NonNegativeInt,
     Part,
     Parts,
     PositiveFloat,
     PositiveInt,
+    Restart,
     Schedule,
+    Seconds,
+    Unit,
 )
 
 
 class RunSettings(Group):
     """The run as a whole: its name, its seed, the machine's arithmetic."""
 
-    run_name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]
-    seed: NonNegativeInt
-    schedule_stretch: Annotated[float, Field(gt=0, le=1000)] = 1.0  # with a default, as runs begun before it have none
-    torch_device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")]
-    learner_threads: PositiveInt | Literal["auto"]
-    collector_threads: PositiveInt
-    use_torch_compile: bool
-    checkpoint_interval_s: PositiveFloat
+    run_name: Restart[Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]]
+    seed: Restart[NonNegativeInt]
+    schedule_stretch: Annotated[float, Field(gt=0, le=1000)]
+    torch_device: Restart[Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")]]
+    learner_threads: Restart[PositiveInt | Literal["auto"]]
+    collector_threads: Restart[PositiveInt]
+    use_torch_compile: Restart[bool]
+    checkpoint_interval_s: Seconds
     checkpoint_holds_replay: bool
-    keep_driver_every_s: NonNegativeFloat = 0.0  # with a default, as runs begun before it have none
-    minimum_free_disk_mb: NonNegativeInt
-    hooks: Parts
+    keep_driver_every_s: Annotated[NonNegativeFloat, Unit("s")]
+    minimum_free_disk_mb: Annotated[NonNegativeInt, Unit("MB")]
+    hooks: Restart[Parts]
 
 
 class ObservationSettings(Group):
     """What the float part of the observation holds (reference: 184 floats with the published values)."""
 
-    n_prev_actions_in_inputs: PositiveInt
-    n_zone_centers_in_inputs: PositiveInt
-    one_every_n_zone_centers_in_inputs: PositiveInt
-    n_zone_centers_extrapolate_before_start_of_map: PositiveInt
-    n_zone_centers_extrapolate_after_end_of_map: PositiveInt
-    distance_between_zone_centers_m: PositiveFloat
-    road_width_m: PositiveFloat
-    real_checkpoint_radius_m: PositiveFloat
-    margin_to_announce_finish_m: PositiveFloat
-    fourier_wavelengths: dict[str, tuple[PositiveFloat, ...]]
-    fourier_zone_centers: NonNegativeInt
-    state_normalization: dict[str, BlockStatistics]
+    n_prev_actions_in_inputs: Restart[PositiveInt]
+    n_zone_centers_in_inputs: Restart[PositiveInt]
+    one_every_n_zone_centers_in_inputs: Restart[PositiveInt]
+    n_zone_centers_extrapolate_before_start_of_map: Restart[PositiveInt]
+    n_zone_centers_extrapolate_after_end_of_map: Restart[PositiveInt]
+    distance_between_zone_centers_m: Restart[Meters]
+    road_width_m: Restart[Meters]
+    real_checkpoint_radius_m: Restart[Meters]
+    margin_to_announce_finish_m: Restart[Meters]
+    fourier_wavelengths: Restart[dict[str, tuple[PositiveFloat, ...]]]
+    fourier_zone_centers: Restart[NonNegativeInt]
+    state_normalization: Restart[dict[str, BlockStatistics]]
 
 
 class RewardSettings(Group):
     """Reward of one action and the shaping potential of one state."""
 
-    constant_reward_per_ms: Finite
-    reward_per_m_advanced_along_centerline: Finite
-    final_speed_reward_per_m_per_s: Finite
+    constant_reward_per_ms: Annotated[Finite, Unit("1/ms")]
+    reward_per_m_advanced_along_centerline: Annotated[Finite, Unit("1/m")]
+    final_speed_reward_per_m_per_s: Annotated[Finite, Unit("1/(m/s)")]
     engineered_speedslide_reward_schedule: Schedule
     engineered_neoslide_reward_schedule: Schedule
     engineered_kamikaze_reward_schedule: Schedule
     engineered_close_to_vcp_reward_schedule: Schedule
-    # With defaults, as runs begun before these have none.
-    engineered_reward_min_dist_to_cur_vcp_m: NonNegativeFloat = 5.0
-    engineered_reward_max_dist_to_cur_vcp_m: PositiveFloat = 25.0
-    shaped_reward_dist_to_cur_vcp: Finite
-    shaped_reward_min_dist_to_cur_vcp_m: NonNegativeFloat
-    shaped_reward_max_dist_to_cur_vcp_m: PositiveFloat
+    engineered_reward_min_dist_to_cur_vcp_m: Annotated[NonNegativeFloat, Unit("m")]
+    engineered_reward_max_dist_to_cur_vcp_m: Meters
+    shaped_reward_dist_to_cur_vcp: Annotated[Finite, Unit("1/m")]
+    shaped_reward_min_dist_to_cur_vcp_m: Annotated[NonNegativeFloat, Unit("m")]
+    shaped_reward_max_dist_to_cur_vcp_m: Meters
     shaped_reward_point_to_vcp_ahead: Finite
 
 
 class ReplaySettings(Group):
     """What is remembered, and how a batch of mini-races is drawn from it."""
 
-    batch_size: PositiveInt
+    batch_size: Annotated[PositiveInt, Unit("transitions")]
     memory_size_schedule: Annotated[tuple[tuple[NonNegativeInt, PositiveInt], ...], Field(min_length=1)]
     memory_size_start_learn_schedule: Annotated[tuple[tuple[NonNegativeInt, PositiveInt], ...], Field(min_length=1)]
     number_times_single_memory_is_used_before_discard: PositiveFloat
-    buffer_test_ratio: Annotated[float, Field(ge=0, lt=1)]
+    buffer_test_ratio: Restart[Annotated[float, Field(ge=0, lt=1)]]
     buffer_test_side_redraw_probability: Annotated[float, Field(gt=0, le=1)]
-    n_steps: PositiveInt
+    n_steps: Restart[Actions]
     discard_non_greedy_actions_in_nsteps: bool
-    temporal_mini_race_duration_actions: PositiveInt
-    oversample_long_term_steps: NonNegativeInt
-    oversample_maximum_term_steps: NonNegativeInt
+    temporal_mini_race_duration_actions: Restart[Actions]
+    oversample_long_term_steps: Annotated[NonNegativeInt, Unit("actions")]
+    oversample_maximum_term_steps: Annotated[NonNegativeInt, Unit("actions")]
     prio_alpha: Fraction
     prio_beta: Fraction
     prio_epsilon: PositiveFloat
-    transforms: Parts
-    min_horizon_to_update_priority_actions: PositiveInt | None = None  # runs begun before it update all priorities
+    min_horizon_to_update_priority_actions: Annotated[PositiveInt | None, Unit("actions")]
+    transforms: Restart[Parts]
 
     @model_validator(mode="after")
     def _learning_can_start(self) -> ReplaySettings:
@@ -120,25 +126,25 @@ class ReplaySettings(Group):
 class AgentSettings(Group):
     """Network, IQN loss, optimizer, target network."""
 
-    network: Part
-    conv_channels: tuple[PositiveInt, ...]
-    conv_kernel_sizes: tuple[PositiveInt, ...]
-    conv_strides: tuple[PositiveInt, ...]
-    float_hidden_dim: PositiveInt
-    use_layer_norm: bool
-    dense_hidden_dimension: PositiveInt
-    iqn_embedding_dimension: PositiveInt
-    quantile_factors_multiply: Literal["features", "hidden_layers"]
-    output_layer_init_gain: PositiveFloat
+    network: Restart[Part]
+    conv_channels: Restart[tuple[PositiveInt, ...]]
+    conv_kernel_sizes: Restart[tuple[PositiveInt, ...]]
+    conv_strides: Restart[tuple[PositiveInt, ...]]
+    float_hidden_dim: Restart[PositiveInt]
+    use_layer_norm: Restart[bool]
+    dense_hidden_dimension: Restart[PositiveInt]
+    iqn_embedding_dimension: Restart[PositiveInt]
+    quantile_factors_multiply: Restart[Literal["features", "hidden_layers"]]
+    output_layer_init_gain: Restart[PositiveFloat]
     iqn_n: Annotated[int, Field(ge=2, multiple_of=2)]
-    iqn_k: Annotated[int, Field(ge=2, multiple_of=2)]
+    iqn_k: Restart[Annotated[int, Field(ge=2, multiple_of=2)]]
     iqn_kappa: PositiveFloat
     use_ddqn: bool
     target_action: Literal["max_of_each_quantile", "argmax_of_mean"]
     use_target_self_loss_scaling: bool
     target_self_loss_clamp_ratio: PositiveFloat
     target_self_loss_average_rate: Annotated[float, Field(gt=0, le=1)]
-    expected_reward_per_action: Finite
+    expected_reward_per_action: Restart[Finite]
     return_bounds_per_action: tuple[Finite, Finite] | None
     gamma_schedule: DiscountSchedule
     lr_schedule: LearningRateSchedule
@@ -148,14 +154,14 @@ class AgentSettings(Group):
     weight_decay_lr_ratio: NonNegativeFloat
     clip_grad_value: PositiveFloat
     clip_grad_norm: PositiveFloat
-    autocast_dtype: Literal["float32", "float16", "bfloat16"]
+    autocast_dtype: Restart[Literal["float32", "float16", "bfloat16"]]
     soft_update_tau: Annotated[float, Field(gt=0, le=1)]
-    number_memories_trained_on_between_target_network_updates: PositiveInt
+    number_memories_trained_on_between_target_network_updates: Annotated[PositiveInt, Unit("transitions")]
     evaluation_weights_decay: Annotated[float, Field(ge=0, lt=1)]
-    reset_every_n_frames_generated: NonNegativeInt
+    reset_every_n_frames_generated: Annotated[NonNegativeInt, Unit("frames")]
     overall_reset_mul_factor: Fraction
     last_layer_reset_mul_factor: Fraction
-    additional_transitions_after_reset: NonNegativeInt
+    additional_transitions_after_reset: Annotated[NonNegativeInt, Unit("transitions")]
 
     @model_validator(mode="after")
     def _convolutions_fit(self) -> AgentSettings:
@@ -191,28 +197,28 @@ class ExplorationSettings(Group):
 class SyncSettings(Group):
     """How weights travel from the learner to the collectors, and rollouts back."""
 
-    send_shared_network_every_n_batches: PositiveInt
-    update_inference_network_every_n_actions: PositiveInt
-    rollout_slots_per_collector: Annotated[int, Field(ge=1, le=64)]
+    send_shared_network_every_n_batches: Annotated[PositiveInt, Unit("batches")]
+    update_inference_network_every_n_actions: Actions
+    rollout_slots_per_collector: Restart[Annotated[int, Field(ge=1, le=64), Unit("races")]]
 
 
 class TelemetrySettings(Group):
     """What is shown and written while a run is on."""
 
-    tensorboard_interval_s: PositiveFloat
-    histogram_interval_s: PositiveFloat
-    test_loss_every_n_batches: PositiveInt
-    terminal_view: Literal["auto", "live", "plain", "off"]
+    tensorboard_interval_s: Seconds
+    histogram_interval_s: Seconds
+    test_loss_every_n_batches: Annotated[PositiveInt, Unit("batches")]
+    terminal_view: Restart[Literal["auto", "live", "plain", "off"]]
 
 
 class UserSettings(Group):
     """This machine's own paths and names, from user_config.py."""
 
-    game_command: str
-    trackmania_base_path: str
-    tmloader_path: str
-    tmloader_profile_name: str
-    username: str
+    game_command: Restart[str]
+    trackmania_base_path: Restart[str]
+    tmloader_path: Restart[str]
+    tmloader_profile_name: Restart[str]
+    username: Restart[str]
 
 
 class Settings(Group):
@@ -269,55 +275,12 @@ class Settings(Group):
         }
 
 
-NEEDS_RESTART = frozenset(
-    {
-        *RunSettings.model_fields,
-        *ObservationSettings.model_fields,
-        *UserSettings.model_fields,
-        *("game", "game_transport", "n_collectors", "games_per_collector", "base_tmi_port", "maps_folder"),
-        *("ms_per_engine_tick", "engine_ticks_per_action"),
-        *(
-            "image_width_px",
-            "image_height_px",
-            "game_camera_number",
-            "frames_per_state",
-            "inputs",
-            "action_forward_idx",
-            "action_backward_idx",
-        ),
-        *(
-            "network",
-            "transforms",
-            "conv_channels",
-            "conv_kernel_sizes",
-            "conv_strides",
-            "float_hidden_dim",
-            "use_layer_norm",
-            "dense_hidden_dimension",
-        ),
-        *(
-            "iqn_embedding_dimension",
-            "quantile_factors_multiply",
-            "output_layer_init_gain",
-            "autocast_dtype",
-            "expected_reward_per_action",
-            "n_steps",
-            "temporal_mini_race_duration_actions",
-            "iqn_k",
-        ),
-        "demonstrations",
-        *("rollout_slots_per_collector", "cutoff_race_longer_than_ms", "buffer_test_ratio", "terminal_view"),
-    }
-) - {
-    "schedule_stretch",
-    "checkpoint_interval_s",
-    "minimum_free_disk_mb",
-    "checkpoint_holds_replay",
-    "keep_driver_every_s",
-}
-"""Settings that shape networks, buffers or processes: editing them in a run's snapshot waits for the next start."""
-
-
 def groups() -> dict[str, type[Group]]:
     """Each group's model by its name in `Settings`."""
     return {name: field.annotation for name, field in Settings.model_fields.items()}  # type: ignore[misc]
+
+
+NEEDS_RESTART = frozenset(
+    name for model in groups().values() for name, field in model.model_fields.items() if RESTART in field.metadata
+)
+"""Settings that shape networks, buffers or processes: editing them in a run's snapshot waits for the next start."""

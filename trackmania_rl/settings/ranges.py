@@ -1,11 +1,20 @@
-"""What values a setting accepts, in words."""
+"""What a setting accepts, in words, and all settings as a table."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from trackmania_rl.settings.groups import groups
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from trackmania_rl.settings.groups import NEEDS_RESTART, Settings, groups
+from trackmania_rl.settings.values import Unit
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+LONGEST_VALUE = 60
 
 _WORDS = {"integer": "whole number", "number": "number", "string": "text", "boolean": "True or False", "null": "None"}
 _LIMITS = {
@@ -19,12 +28,33 @@ _LIMITS = {
 }
 
 
+def settings_table(settings: Settings) -> Table:
+    """Lay out every setting: its value, unit, range, and whether a change waits for a restart."""
+    from rich.table import Table
+
+    table = Table("setting", "value", "unit", "allowed", "restart")
+    for name, value in settings.flat().items():
+        text = str(value)
+        shown = text if len(text) <= LONGEST_VALUE else text[: LONGEST_VALUE - 3] + "..."
+        restart = "yes" if name in NEEDS_RESTART else ""
+        table.add_row(name, shown, describe_unit(name), describe_range(name), restart)
+    return table
+
+
 def describe_range(name: str) -> str:
-    """What values a setting accepts, in words; for `train.py --list-settings`."""
-    for model in groups().values():
-        if name in model.model_fields:
-            return _in_words(model.model_json_schema(mode="validation")["properties"][name])
-    raise KeyError(name)
+    """Say in words what values a setting accepts."""
+    model, _ = _field(name)
+    return _in_words(model.model_json_schema(mode="validation")["properties"][name])
+
+
+def describe_unit(name: str) -> str:
+    """Give the symbol of a setting's unit, "" without one."""
+    _, field = _field(name)
+    return next((mark.symbol for mark in field.metadata if isinstance(mark, Unit)), "")
+
+
+def _field(name: str) -> tuple[type[BaseModel], FieldInfo]:
+    return next((model, model.model_fields[name]) for model in groups().values() if name in model.model_fields)
 
 
 def _in_words(schema: Mapping[str, Any]) -> str:

@@ -3,9 +3,27 @@
 from __future__ import annotations
 
 import itertools
-from typing import Annotated, Any
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Mark a setting with the unit of its value."""
+
+    symbol: str
+
+
+@dataclass(frozen=True)
+class RestartMark:
+    """Mark a setting that shapes networks, buffers or processes: a change waits for the run's next start."""
+
+
+RESTART: Final = RestartMark()
+T = TypeVar("T")
+Restart = Annotated[T, RESTART]
 
 # What a value may be. The ranges are here once; the errors and `--list-settings` quote them.
 PositiveInt = Annotated[int, Field(gt=0)]
@@ -13,6 +31,10 @@ NonNegativeInt = Annotated[int, Field(ge=0)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
+Seconds = Annotated[PositiveFloat, Unit("s")]
+Milliseconds = Annotated[PositiveInt, Unit("ms")]
+Meters = Annotated[PositiveFloat, Unit("m")]
+Actions = Annotated[PositiveInt, Unit("actions")]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 LAST_PORT = 65535
 Port = Annotated[int, Field(ge=1024, le=LAST_PORT)]
