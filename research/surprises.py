@@ -99,10 +99,10 @@ def watch_race(driver: TrainedDriver, games: InProcessGames, entry: MapEntry, nu
     later[:, ELAPSED_ACTIONS_FLOAT] = 1  # the next state within the mini-race that began with this one
     values = results["q_values"].max(axis=1)  # (T,)
     images = as_seen(results["frames"], settings.game.frames_per_state)
-    later_values = driver.inferer.act_batch(images, later).q_values.max(axis=1)  # (T,)
+    later_values = driver.inferer.act_batch(images, later).q_values.max(axis=1)  # (T + 1,)
     potentials = state_potentials(results["state_float"], places=games.layout, settings=settings.reward)
-    shaped = rewards[:-1] + gamma * potentials[1:] - potentials[:-1]  # what values were learned of
-    gains = shaped + gamma * later_values[1:] - values[:-1]
+    shaped = rewards[:-1] + gamma * potentials[1:-1] - potentials[:-2]  # what values were learned of
+    gains = shaped + gamma * later_values[1:-1] - values[:-1]
     gains[: len(forced)] = 0  # what is forced may well be a mistake, but it is no surprise
     start_m = results["meters_advanced_along_centerline"][0]
     return WatchedRace(
@@ -114,7 +114,7 @@ def watch_race(driver: TrainedDriver, games: InProcessGames, entry: MapEntry, nu
 
 
 def as_seen(frames: npt.NDArray[np.uint8], frames_per_state: int) -> npt.NDArray[np.uint8]:
-    """Frames (T, 1, H, W) of a race as images (T, S, H, W): the last S of them; the first one stands in early on."""
+    """Frames (n, 1, H, W) of a race as images (n, S, H, W): the last S of them; the first one stands in early on."""
     ages = np.arange(frames_per_state - 1, -1, -1)
     return frames[np.maximum(np.arange(len(frames))[:, np.newaxis] - ages, 0), 0]
 

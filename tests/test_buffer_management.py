@@ -74,20 +74,22 @@ def replay_settings(**changes) -> ReplaySettings:
     return ReplaySettings(**values | changes)
 
 
-def random_rollout(n_states: int, finish_after_ms: int | None, seed: int, greedy_share: float = 0.7) -> dict:
+def random_rollout(n_actions: int, finish_after_ms: int | None, seed: int, greedy_share: float = 0.7) -> dict:
     """The part of `rollout_results` that replay reads, its arrays read-only as the shared memory's are."""
+    n_states = n_actions + 1
     rng = np.random.default_rng(seed)
-    is_finished = finish_after_ms is not None
     rollout = {
         "frames": rng.integers(0, 256, (n_states, 1, *IMAGE_SIZE_PX), dtype=np.uint8),
         "state_float": rng.normal(0, 2, (n_states, N_FLOATS)).astype(np.float32),
-        "actions": rng.integers(0, 12, n_states),
-        "action_was_greedy": rng.random(n_states) < greedy_share,
-        "meters_advanced_along_centerline": rng.normal(1, 1, n_states + is_finished).cumsum(),
+        "actions": rng.integers(0, 12, n_actions),
+        "action_was_greedy": rng.random(n_actions) < greedy_share,
+        "meters_advanced_along_centerline": rng.normal(1, 1, n_states).cumsum(),
     }
     for array in rollout.values():
         array.flags.writeable = False
-    return rollout | ({"race_time": (n_states - 1) * MS_PER_ACTION + finish_after_ms} if is_finished else {})
+    if finish_after_ms is None:
+        return rollout
+    return rollout | {"race_time": (n_actions - 1) * MS_PER_ACTION + finish_after_ms}
 
 
 def fill(buffer, buffer_test, rollout, settings, reward=REWARD, engineered=None) -> int:
@@ -117,10 +119,8 @@ def make(settings, seed=0):
 def naive_experiences(rollout: dict, settings: ReplaySettings) -> list[Experience]:
     """One transition after the other."""
     states = rollout["state_float"]
-    n_states = len(states)
+    n_actions = len(rollout["actions"])
     is_finished = "race_time" in rollout
-    if n_states == 0 or (n_states == 1 and not is_finished):
-        return []
     rewards = race_rewards(
         states,
         rollout["meters_advanced_along_centerline"],
@@ -132,15 +132,15 @@ def naive_experiences(rollout: dict, settings: ReplaySettings) -> list[Experienc
     )
     potentials = state_potentials(states, places=PLACES, settings=REWARD)
     experiences = []
-    for i in range(n_states if is_finished else n_states - 1):
+    for i in range(n_actions):
         n_steps = 0
-        while n_steps < settings.n_steps and (i + n_steps < n_states if is_finished else i + n_steps < n_states - 1):
+        while n_steps < settings.n_steps and i + n_steps < n_actions:
             explores = not rollout["action_was_greedy"][i + n_steps]
             if n_steps > 0 and explores and settings.discard_non_greedy_actions_in_nsteps:
                 break
             n_steps += 1
-        reaches_finish = is_finished and i + n_steps == n_states
-        next_state = i + n_steps - 1 if reaches_finish else i + n_steps
+        next_state = i + n_steps
+        reaches_finish = is_finished and next_state == n_actions
         sums, total = [], 0.0
         for k in range(settings.n_steps):
             if k < n_steps:
@@ -158,7 +158,7 @@ def naive_experiences(rollout: dict, settings: ReplaySettings) -> list[Experienc
                 next_state_img=rollout["frames"][next_state],
                 next_state_float=states[next_state],
                 next_state_potential=0.0 if reaches_finish else potentials[next_state],
-                terminal_actions=n_states - i if is_finished else 2**31 - 1,
+                terminal_actions=n_actions - i if is_finished else 2**31 - 1,
             )
         )
     return experiences
@@ -170,7 +170,7 @@ def assert_same(actual: Experience, expected: Experience) -> None:
 
 
 races = st.lists(
-    st.tuples(st.integers(0, 13), st.none() | st.integers(1, 50), st.integers(0, 10_000)), min_size=1, max_size=7
+    st.tuples(st.integers(1, 13), st.none() | st.integers(1, 50), st.integers(0, 10_000)), min_size=1, max_size=7
 )
 
 
@@ -200,7 +200,7 @@ def test_the_buffers_hold_the_newest_transitions(races, n_steps, discard, memory
         ever |= {n_rows + t: experience for t, experience in enumerate(experiences)}
         race_rows = range(n_rows, n_rows + len(experiences))
         assert n_added == sum(row >= buffer.ring.first_row for row in race_rows)
-        n_rows += race[0] if experiences else 0
+        n_rows += race[0] + 1
         assert buffer.ring.end_row == n_rows
 
     train, test = buffer.storage.row_ids.tolist(), buffer_test.storage.row_ids.tolist()
@@ -222,8 +222,8 @@ def test_the_default_configuration_fills_its_buffers(repository_root):
         generator=torch.Generator(),
     )
     rollout = random_rollout(9, 30, seed=0)
-    rollout["frames"] = np.empty((9, 1, 0, 0), dtype=np.uint8)
-    rollout["state_float"] = np.ones((9, layout.float_input_dim), dtype=np.float32)
+    rollout["frames"] = np.empty((10, 1, 0, 0), dtype=np.uint8)
+    rollout["state_float"] = np.ones((10, layout.float_input_dim), dtype=np.float32)
     engineered = EngineeredRewards(kamikaze=1.0, neoslide=1.0, speedslide=1.0, close_to_vcp=1.0)
     n_added = fill_buffer_from_rollout_with_n_steps_rule(
         buffer,
@@ -242,8 +242,8 @@ def test_the_default_configuration_fills_its_buffers(repository_root):
 def test_optional_rewards_are_stored():
     reward = REWARD.model_copy(update={"final_speed_reward_per_m_per_s": 0.3})
     engineered = EngineeredRewards(neoslide=0.7)
-    n_states = 20
-    rollout = random_rollout(n_states, 30, seed=0)
+    n_actions = 20
+    rollout = random_rollout(n_actions, 30, seed=0)
 
     def rewards_of(reward_settings, engineered):
         return race_rewards(
@@ -259,25 +259,35 @@ def test_optional_rewards_are_stored():
     settings = replay_settings()
     buffer, buffer_test = make(settings)
     fill(buffer, buffer_test, rollout, settings, reward, engineered)
-    stored = buffer.ring.columns.rewards[:n_states].numpy()
+    stored = buffer.ring.columns.rewards[:n_actions].numpy()
     np.testing.assert_array_equal(stored, rewards_of(reward, engineered))
     assert not np.array_equal(stored, rewards_of(REWARD, engineered))
     assert not np.array_equal(stored, rewards_of(reward, NO_ENGINEERED_REWARDS))
 
 
-def test_a_race_without_transitions_adds_nothing():
-    settings = replay_settings()
-    buffer, buffer_test = make(settings)
-    assert fill(buffer, buffer_test, random_rollout(1, None, seed=0), settings) == 0
-    assert len(buffer) == len(buffer_test) == buffer.ring.end_row == 0
-
-
-def test_the_finish_may_be_the_first_action():
+def test_a_race_may_be_over_after_its_first_action():
     settings = replay_settings(buffer_test_ratio=0.0)
     buffer, buffer_test = make(settings)
     assert fill(buffer, buffer_test, random_rollout(1, 20, seed=0), settings) == 1
-    experience = buffer[0]
-    assert (experience.n_steps, experience.terminal_actions, experience.next_state_potential) == (1, 1, 0.0)
+    assert fill(buffer, buffer_test, random_rollout(1, None, seed=1), settings) == 1
+    finish, cut_off = buffer[0], buffer[1]
+    assert (finish.n_steps, finish.terminal_actions, finish.next_state_potential) == (1, 1, 0.0)
+    assert (cut_off.n_steps, cut_off.terminal_actions) == (1, 2**31 - 1)
+
+
+def test_the_last_action_of_a_cut_off_race_leads_to_the_state_of_the_cut_off():
+    settings = replay_settings(buffer_test_ratio=0.0, batch_size=256)
+    buffer, buffer_test = make(settings)
+    rollout = random_rollout(8, None, seed=0)
+    fill(buffer, buffer_test, rollout, settings)
+    batch = buffer.sample()
+    last = batch[batch.row_id == 7]
+    np.testing.assert_array_equal(last.next_state_float[0, 1:], rollout["state_float"][8, 1:])
+    np.testing.assert_array_equal(last.next_state_img[0], rollout["frames"][8])
+    going_on = last.state_float[:, ELAPSED_ACTIONS_FLOAT] < settings.temporal_mini_race_duration_actions - 1
+    assert going_on.any()
+    assert (last.gamma_n[going_on] == np.float32(GAMMA)).all(), "bootstrapped: a race that was cut off was not over"
+    assert (last.gamma_n[~going_on] == 0).all()
 
 
 def test_the_same_seed_fills_the_same_sides():
@@ -298,19 +308,18 @@ def test_there_is_no_experience_in_an_empty_buffer():
 
 
 @pytest.mark.parametrize(
-    ("greedy", "is_finished", "n_max", "discard", "expected"),
+    ("greedy", "n_max", "discard", "expected"),
     [
-        ("11111", True, 3, True, [3, 3, 3, 2, 1]),
-        ("11111", False, 3, True, [3, 3, 2, 1, 0]),
-        ("01011", True, 3, True, [2, 1, 3, 2, 1]),
-        ("00000", True, 3, True, [1, 1, 1, 1, 1]),
-        ("00000", False, 3, False, [3, 3, 2, 1, 0]),
-        ("", False, 3, True, []),
+        ("11111", 3, True, [3, 3, 3, 2, 1]),
+        ("01011", 3, True, [2, 1, 3, 2, 1]),
+        ("00000", 3, True, [1, 1, 1, 1, 1]),
+        ("00000", 3, False, [3, 3, 3, 2, 1]),
+        ("", 3, True, []),
     ],
 )
-def test_number_of_steps(greedy, is_finished, n_max, discard, expected):
+def test_number_of_steps(greedy, n_max, discard, expected):
     was_greedy = np.array([flag == "1" for flag in greedy], dtype=bool)
-    assert n_steps_of_transitions(was_greedy, is_finished, n_max, discard).tolist() == expected
+    assert n_steps_of_transitions(was_greedy, n_max, discard).tolist() == expected
 
 
 def test_test_sides_come_in_runs_of_the_right_share():

@@ -67,7 +67,7 @@ def make(settings, *, gamma=0.9, seed=0, image_size_px=IMAGE_SIZE_PX):
 def add_race(buffer, buffer_test, n_states, is_finished, seed, n_steps_max=3) -> RowColumns:
     """Add a race of random rows, each transition spanning a random number of the steps it may."""
     rng = np.random.default_rng(seed)
-    last = n_states if is_finished else n_states - 1
+    last = n_states - 1
     race = RowColumns.empty(n_states, N_FLOATS, tuple(buffer.ring.columns.frames.shape[2:]), torch.device("cpu"))
     race.frames.copy_(torch.from_numpy(rng.integers(0, 256, race.frames.shape)))
     race.state_floats.copy_(torch.from_numpy(rng.normal(size=race.state_floats.shape)))
@@ -76,7 +76,7 @@ def add_race(buffer, buffer_test, n_states, is_finished, seed, n_steps_max=3) ->
     race.potentials.copy_(torch.from_numpy(rng.normal(size=n_states)))
     possible = [min(n_steps_max, last - t) for t in range(n_states)]
     race.n_steps.copy_(torch.tensor([rng.integers(1, n + 1) if n else 0 for n in possible]))
-    race.steps_to_finish.copy_(torch.tensor([n_states - t if is_finished else NEVER_FINISHES for t in range(n_states)]))
+    race.steps_to_finish.copy_(torch.tensor([last - t if is_finished else NEVER_FINISHES for t in range(n_states)]))
     rows = torch.tensor(list(buffer.ring.append(race))[:last])
     is_test = torch.from_numpy(rng.random(last) < 0.3)
     buffer.extend(rows[~is_test])
@@ -93,8 +93,8 @@ def naive_mini_race(race: RowColumns, t: int, elapsed: int, rules) -> dict:
         reward += discount * float(race.rewards[t + n])
         discount *= rules.gamma
         n += 1
-        is_over = elapsed + n == rules.duration_actions or (is_finished and t + n == n_states)
-    next_t = min(t + n, n_states - 1)
+        is_over = elapsed + n == rules.duration_actions or (is_finished and t + n == n_states - 1)
+    next_t = t + n
     next_float = race.state_floats[next_t].clone()
     next_float[0] = elapsed + n
     state_float = race.state_floats[t].clone()
@@ -198,11 +198,11 @@ def test_both_sides_are_torchrl_buffers_over_the_same_rows():
     assert isinstance(buffer_test, ReplayBuffer)
     assert buffer.ring is buffer_test.ring
     assert buffer.rules is buffer_test.rules
-    assert len(buffer) + len(buffer_test) == 20
+    assert len(buffer) + len(buffer_test) == 19
     assert not set(buffer.storage.row_ids.tolist()) & set(buffer_test.storage.row_ids.tolist())
     assert buffer.write_count == len(buffer)
     assert len(buffer[torch.tensor([0, 2])]) == 2
-    assert buffer[-1].terminal_actions == 20 - buffer.storage.row_ids[-1]
+    assert buffer[-1].terminal_actions == 19 - buffer.storage.row_ids[-1]
 
 
 @pytest.mark.parametrize("image_size_px", [(0, 0), IMAGE_SIZE_PX])
@@ -349,11 +349,11 @@ def test_a_memory_of_longer_transitions_gives_shorter_ones():
     shorter = make(replay_settings(n_steps=1, buffer_test_ratio=0.0))
     load_replay_state_dict(*shorter, replay_state_dict(buffer, buffer_test))
     ring, rules = shorter[0].ring, shorter[0].rules
-    row_ids, elapsed = torch.arange(20), torch.zeros(20, dtype=torch.int64)
+    row_ids, elapsed = torch.arange(19), torch.zeros(19, dtype=torch.int64)
     on_host = cut_on_host(row_ids, elapsed, ring, rules)
     on_device = cut_on_device(row_ids, elapsed, ring, rules, shorter[0].n_steps_max)
     for batch in (on_host, on_device):
-        expected = ring.columns.rewards[:20] - ring.columns.potentials[:20]
-        expected[:19] += rules.gamma * ring.columns.potentials[1:20]
+        expected = ring.columns.rewards[:19] - ring.columns.potentials[:19]
+        expected[:18] += rules.gamma * ring.columns.potentials[1:19]
         torch.testing.assert_close(batch.reward, expected)
     assert shorter[0][3].n_steps == 1

@@ -36,10 +36,12 @@ def fill_buffer_from_rollout_with_n_steps_rule(
     ms_per_action: int,
     engineered: EngineeredRewards | None = None,
 ) -> int:
-    """Store a race's rows and add its transitions to the train or the test side.
+    """Store a race's T + 1 rows and add its T transitions to the train or the test side.
 
-    From every state starts a transition of `n_steps` actions, fewer at the race's end and, if so configured, before the
-    first exploratory action after its own: rewards earned by exploring are not credited to the policy.
+    From every state but the last starts a transition of `n_steps` actions, fewer at the race's end and, if so
+    configured, before the first exploratory action after its own: rewards earned by exploring are not credited to the
+    policy. The race's last state is the next state of its last action: terminal at the finish, while the value of the
+    state in which a race was cut off is bootstrapped.
 
     Args:
         buffer: train side.
@@ -52,19 +54,14 @@ def fill_buffer_from_rollout_with_n_steps_rule(
         engineered: optional rewards at this moment of the run (`EngineeredRewards.at_frame`); none by default.
 
     Returns:
-        The number of transitions added to both sides together: all, unless the race is longer than the whole memory;
-        0 for an unfinished race of a single state.
+        The number of transitions added to both sides together: all, unless the race is longer than the whole memory.
 
     Raises:
         ValueError: if the arrays of the race do not fit together or not the buffers.
     """
     race_time_ms = rollout_results.get("race_time")
-    is_finished = race_time_ms is not None
     actions = np.asarray(rollout_results["actions"], dtype=np.int64)
-    n_states = len(actions)
-    n_transitions = n_states if is_finished else n_states - 1
-    if n_transitions < 1:
-        return 0
+    n_transitions = len(actions)
     state_float = np.asarray(rollout_results["state_float"], dtype=np.float32)
     rewards = race_rewards(
         state_float,
@@ -77,18 +74,18 @@ def fill_buffer_from_rollout_with_n_steps_rule(
     )
     n_steps = n_steps_of_transitions(
         np.asarray(rollout_results["action_was_greedy"], dtype=bool),
-        is_finished,
         replay_settings.n_steps,
         replay_settings.discard_non_greedy_actions_in_nsteps,
     )
-    to_finish = np.arange(n_states, 0, -1) if is_finished else np.full(n_states, NEVER_FINISHES)
+    is_finished = race_time_ms is not None
+    to_finish = np.arange(n_transitions, -1, -1) if is_finished else np.full(n_transitions + 1, NEVER_FINISHES)
     race = RowColumns(
         frames=np.asarray(rollout_results["frames"]),
         state_floats=state_float,
-        actions=actions,
-        rewards=rewards,
+        actions=np.append(actions, 0),
+        rewards=np.append(rewards, np.float32(0)),
         potentials=state_potentials(state_float, places=places, settings=reward_settings),
-        n_steps=n_steps,
+        n_steps=np.append(n_steps, 0),
         steps_to_finish=to_finish,
     )
     is_test = draw_test_side(
@@ -106,21 +103,19 @@ def fill_buffer_from_rollout_with_n_steps_rule(
 
 
 def n_steps_of_transitions(
-    action_was_greedy: npt.NDArray[np.bool_], is_finished: bool, n_steps_max: int, discard_non_greedy: bool
+    action_was_greedy: npt.NDArray[np.bool_], n_steps_max: int, discard_non_greedy: bool
 ) -> npt.NDArray[np.int64]:
-    """How many actions the transition from each state of a race spans.
+    """Count the actions that the transition from each state of a race spans.
 
     Args:
         action_was_greedy: (T,) of the action taken in each state.
-        is_finished: whether the last action led to the finish; otherwise it leads nowhere known.
         n_steps_max: configured n.
         discard_non_greedy: whether a transition ends before the first exploratory action after its own.
 
     Returns:
-        (T,) int64, from 1 to n_steps_max, but 0 in the last state of a race that was not finished.
+        (T,) int64, from 1 to n_steps_max.
     """
-    end = len(action_was_greedy) if is_finished else len(action_was_greedy) - 1
-    n_steps: npt.NDArray[np.int64] = _n_steps(action_was_greedy, end, n_steps_max, discard_non_greedy)
+    n_steps: npt.NDArray[np.int64] = _n_steps(action_was_greedy, n_steps_max, discard_non_greedy)
     return n_steps
 
 
@@ -142,13 +137,13 @@ def draw_test_side(
 
 @_compiled
 def _n_steps(
-    action_was_greedy: npt.NDArray[np.bool_], end: int, n_steps_max: int, discard_non_greedy: bool
+    action_was_greedy: npt.NDArray[np.bool_], n_steps_max: int, discard_non_greedy: bool
 ) -> npt.NDArray[np.int64]:
-    n_states = len(action_was_greedy)
-    n_steps = np.empty(n_states, dtype=np.int64)
-    next_exploratory = n_states  # the first later state whose action was not greedy
-    for state in range(n_states - 1, -1, -1):
-        n_steps[state] = min(n_steps_max, end - state)
+    n_actions = len(action_was_greedy)
+    n_steps = np.empty(n_actions, dtype=np.int64)
+    next_exploratory = n_actions  # the first later state whose action was not greedy
+    for state in range(n_actions - 1, -1, -1):
+        n_steps[state] = min(n_steps_max, n_actions - state)
         if discard_non_greedy:
             n_steps[state] = min(n_steps[state], next_exploratory - state)
         if not action_was_greedy[state]:

@@ -58,7 +58,7 @@ class ClassicReplay:
 
     def fill(self, race: Mapping[str, list[Any]], ms_per_action: int, zone_centers: slice) -> None:
         """Store a race that was cut off."""
-        n_states = len(race["actions"])
+        n_states = len(race["frames"])
         rewards = [0.0]  # of the action that led to each state
         for i in range(1, n_states):
             advanced_m = race["meters_advanced_along_centerline"][i] - race["meters_advanced_along_centerline"][i - 1]

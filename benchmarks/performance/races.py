@@ -12,13 +12,13 @@ N_ACTIONS = 12
 
 
 def random_race(n_frames: int, image_size_px: tuple[int, ...], seed: int) -> dict[str, Any]:
-    """The part of `rollout_results` that replay reads, of a race that was cut off."""
+    """The part of `rollout_results` that replay reads, of a race that was cut off, its last frame included."""
     rng = np.random.default_rng(seed)
     return {
         "frames": rng.integers(0, 256, (n_frames, 1, *image_size_px), dtype=np.uint8),
         "state_float": rng.normal(size=(n_frames, N_FLOATS)).astype(np.float32),
-        "actions": rng.integers(0, N_ACTIONS, n_frames),
-        "action_was_greedy": rng.random(n_frames) < 0.9,
+        "actions": rng.integers(0, N_ACTIONS, n_frames - 1),
+        "action_was_greedy": rng.random(n_frames - 1) < 0.9,
         "meters_advanced_along_centerline": rng.random(n_frames).cumsum(),
     }
 

@@ -118,6 +118,7 @@ def test_the_same_bytes_as_through_the_socket(
     assert [len(expected[index][1]["checkpoint_times_ms"]) for index in (1, 5)] == [9, 21]
     finishes_ms = {results["race_time"] % 50 for results, _ in expected if "race_time" in results}
     assert len(finishes_ms) >= 3, "finishes at several places between two decisions"
+    assert 0 in finishes_ms, "one with a decision at the very finish"
 
 
 def test_races_that_take_too_long_are_cut_off_alike(

@@ -95,29 +95,29 @@ def make_learning(live: LiveSettings, layout: ObservationLayout) -> Callable[...
 
 @pytest.fixture
 def make_race(live: LiveSettings, layout: ObservationLayout) -> Callable[[int, bool], FakeReceived]:
-    """`make_race(n_states, race_finished)` gives a race of random observations."""
+    """`make_race(n_actions, race_finished)` gives a race of random observations."""
     rng = np.random.default_rng(5)
     game = live.current.game
 
-    def make(n_states: int, race_finished: bool) -> FakeReceived:
-        n_progress = n_states + race_finished
+    def make(n_actions: int, race_finished: bool) -> FakeReceived:
+        n_states = n_actions + 1
         floats = (layout.mean + layout.std * rng.standard_normal((n_states, layout.float_input_dim))).astype(np.float32)
         floats[:, layout["mini_race_time_actions"]] = 0
         rollout = {
             "frames": rng.integers(0, 256, (n_states, 1, game.image_height_px, game.image_width_px), dtype=np.uint8),
             "state_float": floats,
-            "actions": rng.integers(0, len(game.inputs), n_states),
-            "action_was_greedy": rng.random(n_states) < 0.8,
-            "input_w": np.ones(n_states, dtype=bool),
-            "q_values": rng.standard_normal((n_states, len(game.inputs))).astype(np.float32),
+            "actions": rng.integers(0, len(game.inputs), n_actions),
+            "action_was_greedy": rng.random(n_actions) < 0.8,
+            "input_w": np.ones(n_actions, dtype=bool),
+            "q_values": rng.standard_normal((n_actions, len(game.inputs))).astype(np.float32),
             "car_gear_and_wheels": np.zeros((n_states, len(CAR_COLUMNS)), dtype=np.float32),
-            "current_zone_idx": np.arange(n_progress),
-            "meters_advanced_along_centerline": np.cumsum(rng.random(n_progress)),
-            "furthest_zone_idx": n_progress,
+            "current_zone_idx": np.arange(n_states),
+            "meters_advanced_along_centerline": np.cumsum(rng.random(n_states)),
+            "furthest_zone_idx": n_states,
         }
         if race_finished:
-            rollout["race_time"] = n_states * game.ms_per_action - 20
-        stats = {"race_finished": race_finished, "race_time_ms": n_states * game.ms_per_action, "fill_buffer": True}
+            rollout["race_time"] = n_actions * game.ms_per_action - 20
+        stats = {"race_finished": race_finished, "race_time_ms": n_actions * game.ms_per_action, "fill_buffer": True}
         return FakeReceived(rollout, stats)
 
     return make

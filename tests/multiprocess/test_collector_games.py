@@ -41,7 +41,7 @@ class RacesOfGames:
         return np.empty((500, *self._frames_shape), dtype=np.uint8)
 
     def send(self, game: int, rollout_results: Mapping[str, Any], end_race_stats: Mapping[str, Any]) -> None:
-        assert len(rollout_results["actions"]) == len(rollout_results["frames"])
+        assert len(rollout_results["actions"]) + 1 == len(rollout_results["frames"])
         assert rollout_results["frames"].any(axis=(1, 2, 3)).all()
         self.sent[game] += 1
 

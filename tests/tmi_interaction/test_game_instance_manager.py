@@ -124,9 +124,9 @@ def test_rollout_results_of_a_finished_race(make_manager, straight, image, setti
     results, _ = manager.rollout(straight, policy)
     T = 45  # 3 actions standing, then 41.1 m at 20 m/s: the finish at 150 + 2060 ms
     assert results["race_time"] == 2210
-    assert results["frames"].shape == ((T, 1, 8, 16) if image else (T, 1, 0, 0))
+    assert results["frames"].shape == ((T + 1, 1, 8, 16) if image else (T + 1, 1, 0, 0))
     assert results["frames"].dtype == np.uint8
-    assert results["state_float"].shape == (T, 184)
+    assert results["state_float"].shape == (T + 1, 184)
     assert results["state_float"].dtype == np.float32
     np.testing.assert_array_equal(results["actions"], [NOTHING] * 3 + [LEFT] * 2 + [FORWARD] * (T - 5))
     assert results["actions"].dtype == np.int64
@@ -134,8 +134,9 @@ def test_rollout_results_of_a_finished_race(make_manager, straight, image, setti
     np.testing.assert_array_equal(results["input_w"], np.arange(T) >= 3)
     assert results["q_values"].shape == (T, N_ACTIONS)
     assert results["q_values"].dtype == np.float32
-    assert results["car_gear_and_wheels"].shape == (T, 22)
-    assert results["position_m"].shape == (T, 3)
+    assert results["car_gear_and_wheels"].shape == (T + 1, 22)
+    assert results["position_m"].shape == (T + 1, 3)
+    assert results["position_m"][-1, 2] == pytest.approx(41.1, abs=0.2)
     assert results["position_m"].dtype == np.float32
     for name, dtype in (("current_zone_idx", np.int64), ("meters_advanced_along_centerline", np.float64)):
         assert results[name].shape == (T + 1,)
@@ -145,6 +146,7 @@ def test_rollout_results_of_a_finished_race(make_manager, straight, image, setti
     for t, (frame, floats) in enumerate(policy.seen):
         np.testing.assert_array_equal(results["frames"][t], frame)
         np.testing.assert_array_equal(results["state_float"][t], floats)
+    np.testing.assert_array_equal(results["frames"][-1], results["frames"][-2], err_msg="none of the finish")
 
 
 def test_statistics_of_a_finished_race(make_manager, straight):
@@ -172,7 +174,9 @@ def test_a_race_that_is_cut_off(make_manager, straight):
     assert stats["race_time_ms"] == 2000
     T = len(results["actions"])
     assert T == 40
-    assert len(results["current_zone_idx"]) == len(results["meters_advanced_along_centerline"]) == T
+    for name in ("current_zone_idx", "meters_advanced_along_centerline", "state_float", "frames", "position_m"):
+        assert len(results[name]) == T + 1
+    assert (results["frames"][-1] == 2000 // 50).all()
     assert results["furthest_zone_idx"] == 20
 
 
@@ -404,7 +408,7 @@ def test_the_policy_sees_the_last_frames_of_its_own_race(make_manager, straight)
         results, _ = manager.rollout(straight, policy)
         kept = results["frames"]
         assert kept.shape[1:] == (1, 8, 16)
-        for t in range(len(kept)):
+        for t in range(len(policy.seen)):
             image, _ = policy.seen[t]
             expected = np.concatenate([kept[max(t - back, 0)] for back in (2, 1, 0)])
             np.testing.assert_array_equal(image, expected)

@@ -26,8 +26,8 @@ class Experience:
         rewards: (n_steps_max,) float32; `rewards[k]` is the discounted sum of the first k + 1 rewards. Beyond `n_steps`
             it stays at its last value.
         gammas: (n_steps_max,) float32; `gammas[k]` = gamma^(k + 1), the discount of what follows `rewards[k]`.
-        next_state_img: like `state_img`. The finish has no state of its own: there, the last state before it.
-        next_state_float: like `state_float`, the same remark.
+        next_state_img: like `state_img`.
+        next_state_float: like `state_float`.
         next_state_potential: 0 at the finish.
         terminal_actions: actions from the state to the finish, `NEVER_FINISHES` where the race was not finished.
     """
@@ -64,7 +64,7 @@ def read_experience(ring: RowRing, row_id: int, n_steps_max: int, gamma: float) 
     n_steps = int(columns.n_steps[position])
     terminal_actions = int(columns.steps_to_finish[position])
     reaches_finish = n_steps == terminal_actions
-    next_position = (position + n_steps - int(reaches_finish)) % ring.capacity
+    next_position = (position + n_steps) % ring.capacity
 
     exponents = torch.arange(n_steps_max)
     step_rewards = torch.zeros(n_steps_max)

@@ -29,13 +29,11 @@ def add_older_frames(
     columns, capacity = ring.columns, ring.capacity
     position = batch.row_id % capacity
     n_steps = torch.minimum(columns.n_steps.take(position), rules.duration_actions - elapsed)
-    next_row = batch.row_id + torch.minimum(n_steps, columns.steps_to_finish.take(position) - 1)
-
-    row = torch.cat((batch.row_id, next_row))  # (2B,), goes back by one row in each round
+    row = torch.cat((batch.row_id, batch.row_id + n_steps))  # (2B,), goes back by one row in each round
     images = [torch.cat((batch.state_img, batch.next_state_img))]
     for _ in range(frames_per_state - 1):
         before = (row - 1) % capacity
-        ends_a_race = (columns.n_steps.take(before) == 0) | (columns.steps_to_finish.take(before) == 1)
+        ends_a_race = columns.n_steps.take(before) == 0
         row = torch.where(ends_a_race | (row == ring.first_row), row, row - 1)
         images.append(columns.frames.index_select(0, row % capacity))
     batch.state_img, batch.next_state_img = torch.cat(images[::-1], dim=1).chunk(2)

@@ -82,8 +82,7 @@ def cut_on_device(
     terminal = n_steps >= torch.minimum(to_finish, actions_left)  # (B,)
     gamma_n = torch.where(terminal, 0.0, torch.pow(rules.gamma, n_steps))
 
-    # The finish has no row: its predecessor stands in, so that no row of another race is ever shown as a next state.
-    next_position = (position + torch.minimum(n_steps, to_finish - 1)) % capacity
+    next_position = (position + n_steps) % capacity
     both = torch.cat((position, next_position))  # (2B,) states, then next states
     frames = columns.frames.index_select(0, both)
     floats = columns.state_floats.index_select(0, both)
@@ -141,8 +140,7 @@ def _cut(
         row = position[i]
         actions_left = duration_actions - elapsed[i]
         n = min(n_steps[row], actions_left)
-        # The finish has no row: its predecessor stands in, so that no row of another race is shown as a next state.
-        next_row = (row + min(n, steps_to_finish[row] - 1)) % capacity
+        next_row = (row + n) % capacity
         total, discount = 0.0, 1.0
         for k in range(n):
             total += discount * rewards[(row + k) % capacity]

@@ -1,4 +1,4 @@
-"""The rows of the replay memory: every decision of every remembered race, once, in preallocated columns."""
+"""The rows of the replay memory: every state of every remembered race, once, in preallocated columns."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ Column = TypeVar("Column", torch.Tensor, npt.NDArray[Any])
 class RowColumns(Generic[Column]):
     """R consecutive rows, column by column. Row t of a race is its state t and the action taken there.
 
+    A race of T actions has T + 1 rows; in the last one, the state at its end, action and reward mean nothing.
+
     Tensors in the ring; arrays, or tensors on any device, in a race that is to be appended. The types are those of the
     ring; a race may have wider ones.
 
@@ -32,11 +34,11 @@ class RowColumns(Generic[Column]):
         frames: (R, 1, H, W) uint8; (R, 1, 0, 0) without an image.
         state_floats: (R, F) float32, not normalized.
         actions: (R,) int16.
-        rewards: (R,) float32, of the single action from this row to the next (or to the finish).
+        rewards: (R,) float32, of the single action from this row to the next.
         potentials: (R,) float32, shaping potential of the state.
-        n_steps: (R,) int16, how many actions the transition from this row spans; 0 where none starts (the last state of
-            a race that was cut off).
-        steps_to_finish: (R,) int32, or `NEVER_FINISHES`.
+        n_steps: (R,) int16, how many actions the transition from this row spans; 0 in a race's last row, where none
+            starts.
+        steps_to_finish: (R,) int32, actions to the finish, or `NEVER_FINISHES`.
     """
 
     frames: Column

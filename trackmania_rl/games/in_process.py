@@ -20,7 +20,7 @@ from trackmania_rl.race.cutoffs import GOING_ON, REASON_OF_VERDICT, CutoffReason
 from trackmania_rl.race.observation import ObservationLayout, keys_of_actions
 from trackmania_rl.race.observation_kernel import CAR_COLUMNS
 from trackmania_rl.race.policy import BatchDecision, Policy
-from trackmania_rl.race.results import RaceColumns, end_race_stats, rollout_results
+from trackmania_rl.race.results import DECISION_COLUMNS, RaceColumns, end_race_stats, rollout_results
 from trackmania_rl.race.types import GameTimings, Observation, RaceEnd
 from trackmania_rl.settings import GameSettings, MapEntry, ObservationSettings
 from trackmania_rl.simulator.inputs import controls_of_keys
@@ -199,7 +199,8 @@ class InProcessGames:
             policy_s: wall-clock time that the decision took.
 
         Returns:
-            The games whose race ended now, and how. Their `results` stay until the next `begin`.
+            The games whose race ended now, and how. Their `results` stay until the next `begin`, and so do their last
+            states as `observations`.
         """
         began_s = time.perf_counter()
         rows = self._rows[games]
@@ -216,13 +217,12 @@ class InProcessGames:
         driven_s = time.perf_counter()
         self._rows[games] = rows + 1
         self._columns.race_time_ms[games, rows + 1] = (rows + 1) * self.game.ms_per_action
-        is_due = self._races.ticks[games] == n_ticks  # else the finish came before the next decision
         for number, places in by_map:
-            self._look_at(games[places][is_due[places]], number)
+            self._look_at(games[places], number)
         looked_s = time.perf_counter()
-        ends = self._ends(games, is_due)
+        ends = self._ends(games, is_due=self._races.ticks[games] == n_ticks)
         if self.game.has_image:
-            self._take_pictures([game for game in games.tolist() if game not in ends])
+            self._take_pictures([game for game in games.tolist() if game not in ends or not ends[game].is_finished])
         drawn_s = time.perf_counter()
         self._clock.add(driven_s - began_s + drawn_s - looked_s, looked_s - driven_s, policy_s, len(games))
         return ends
@@ -234,7 +234,7 @@ class InProcessGames:
             `(rollout_results, end_race_stats)`: see the functions of these names in `race_results`. Arrays are views
             that the game's next race overwrites.
         """
-        columns = self._columns.rows((game, slice(self._rows[game]))).without_decision_at_finish(end)
+        columns = self._columns.of_race(game, int(self._rows[game]))
         zones = self._maps[self._map_of_game[game]].map.zones
         timings, policy_s = self._clock.since(self._clock_at_begin[game])
         stats = end_race_stats(columns, end, zones, self.game, timings, policy_s)
@@ -262,8 +262,12 @@ class InProcessGames:
         )
 
     def _ends(self, games: Games, is_due: npt.NDArray[np.bool_]) -> dict[int, RaceEnd]:
-        """Find the races that ended; a cut-off at a decision comes before a finish in that very moment."""
-        verdicts = np.where(is_due, self._verdicts[games], GOING_ON)
+        """Find the races that ended; a cut-off at a decision comes before a finish in that very moment.
+
+        Where no decision `is_due` (n,), the finish came before the next one.
+        """
+        verdicts = self._verdicts[games]
+        verdicts = np.where(is_due | (verdicts == NOT_FINITE), verdicts, GOING_ON)
         is_finished = self._races.passed_count[games] == self._n_gates[self._map_of_game[games]]
         ends = {}
         for place in np.flatnonzero((verdicts != GOING_ON) | is_finished).tolist():
@@ -277,15 +281,30 @@ class InProcessGames:
     def _end(self, game: int, reason: CutoffReason | None) -> RaceEnd:
         zones = self._maps[self._map_of_game[game]].map.zones
         times_ms = self._races.checkpoint_times_ms(game)
-        row = self._rows[game]
         is_finished = reason is None
+        if is_finished:
+            self._arrive_at_finish(game, times_ms[-1])
+        row = self._rows[game]
         return RaceEnd(
             cutoff_reason=reason,
-            race_time_ms=times_ms[-1] if is_finished else int(self._columns.race_time_ms[game, row]),
+            race_time_ms=int(self._columns.race_time_ms[game, row]),
             furthest_zone_idx=zones.finish_zone_idx if is_finished else int(self._memory.furthest_zone_idx[game]),
             furthest_m=zones.finish_m if is_finished else float(self._memory.furthest_m[game, row]),
             checkpoint_times_ms=times_ms,
+            last=self.observation(game),
         )
+
+    def _arrive_at_finish(self, game: int, race_time_ms: int) -> None:
+        """Keep a finish's state as the race's last; a decision made at that very moment led nowhere, and goes."""
+        columns, row = self._columns, self._rows[game]
+        columns.race_time_ms[game, row] = race_time_ms
+        if columns.race_time_ms[game, row - 1] < race_time_ms:
+            columns.frames[game, row] = columns.frames[game, row - 1]  # see `RaceEnd.last`
+            return
+        for name, column in columns._asdict().items():
+            if name not in (*DECISION_COLUMNS, "frames"):
+                column[game, row - 1] = column[game, row]
+        self._rows[game] -= 1
 
     def _take_pictures(self, games: list[int]) -> None:
         if games:

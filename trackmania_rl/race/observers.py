@@ -32,6 +32,8 @@ class RaceObserver(Protocol):
 class RolloutRecorder:
     """Keeps the whole race.
 
+    A decision made at the very moment of the finish is left out: it led nowhere.
+
     Args:
         settings: the actions.
         zones: the map's zones.
@@ -53,18 +55,18 @@ class RolloutRecorder:
 
     def on_decision(self, observation: Observation, decision: PolicyDecision) -> None:
         """Keep one decision."""
-        count = len(self._decisions)
-        if count == len(self._frames):
-            self._frames = np.concatenate((self._frames, np.empty_like(self._frames)))
-        self._frames[count] = observation.frame
-        self._observations.append(observation._replace(frame=self._frames[:0]))  # the picture is kept once
+        self._see(observation)
         self._decisions.append(decision)
 
     def on_end(self, end: RaceEnd) -> None:
         """Make columns of the race."""
         seen, decisions = self._observations, self._decisions
+        if end.is_finished and seen[-1].race_time_ms >= end.race_time_ms:
+            seen.pop()
+            decisions.pop()
+        self._see(end.last)
         columns = RaceColumns(
-            frames=self._frames[: len(decisions)],
+            frames=self._frames[: len(seen)],
             floats=np.stack([observation.floats for observation in seen]),
             car=np.stack([observation.car for observation in seen]),
             zone_idx=np.array([observation.zone_idx for observation in seen], dtype=np.int64),
@@ -76,7 +78,14 @@ class RolloutRecorder:
             is_greedy=np.array([decision.is_greedy for decision in decisions], dtype=np.bool_),
             q_values=np.stack([decision.q_values for decision in decisions]).astype(np.float32, copy=False),
         )
-        self._race = columns.without_decision_at_finish(end), end
+        self._race = columns, end
+
+    def _see(self, observation: Observation) -> None:
+        count = len(self._observations)
+        if count == len(self._frames):
+            self._frames = np.concatenate((self._frames, np.empty_like(self._frames)))
+        self._frames[count] = observation.frame
+        self._observations.append(observation._replace(frame=self._frames[:0]))  # the picture is kept once
 
     def rollout_results(self) -> dict[str, Any]:
         """See `race_results.rollout_results`."""

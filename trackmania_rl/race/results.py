@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -13,19 +13,24 @@ from trackmania_rl.race.types import GameTimings, RaceEnd
 from trackmania_rl.race.zones import VirtualCheckpoints
 from trackmania_rl.settings import GameSettings
 
+DECISION_COLUMNS: Final = ("actions", "is_greedy", "q_values")
+"""Of `RaceColumns`, those without a row for the race's last state."""
+
 
 class RaceColumns(NamedTuple):
-    """The decisions of one race, one row each, T in all; those that several games share have the games in front.
+    """A race of T actions: its T + 1 states, the last one at its end, and the decision in each but the last.
+
+    Those that several games share have the games in front.
 
     Attributes:
-        frames: (T, 1, H, W) uint8; (T, 1, 0, 0) without an image.
-        floats: (T, F) float32, see `ObservationLayout`.
-        car: (T, 22) float32, see `feature_kernel.CAR_COLUMNS`.
-        zone_idx: (T,) int64, the current zone.
-        meters: (T,) float64, metres along the line.
-        race_time_ms: (T,) int64, since the race's beginning, a multiple of the action's duration.
-        position_m: (T, 3) float32, the car in world axes.
-        speed_m_s: (T,) float64, the car's speed.
+        frames: (T + 1, 1, H, W) uint8; (T + 1, 1, 0, 0) without an image. See `RaceEnd.last` of the last one.
+        floats: (T + 1, F) float32, see `ObservationLayout`.
+        car: (T + 1, 22) float32, see `feature_kernel.CAR_COLUMNS`.
+        zone_idx: (T + 1,) int64, the current zone.
+        meters: (T + 1,) float64, metres along the line.
+        race_time_ms: (T + 1,) int64, since the race's beginning, a multiple of the action's duration but at the finish.
+        position_m: (T + 1, 3) float32, the car in world axes.
+        speed_m_s: (T + 1,) float64, the car's speed.
         actions: (T,) int64, index into `settings.inputs`.
         is_greedy: (T,) bool, whether the action is the one of the highest value.
         q_values: (T, A) float32, the values that the action was chosen by.
@@ -43,33 +48,33 @@ class RaceColumns(NamedTuple):
     is_greedy: npt.NDArray[np.bool_]
     q_values: npt.NDArray[np.float32]
 
-    def without_decision_at_finish(self, end: RaceEnd) -> RaceColumns:
-        """The same without a decision that was made at the very moment of the finish: it led nowhere."""
-        if end.is_finished and self.race_time_ms[-1] >= end.race_time_ms:
-            return self.rows(slice(-1))
-        return self
-
-    def rows(self, which: Any) -> RaceColumns:
-        """These rows of every column; `which` is what a numpy array may be indexed with."""
-        return RaceColumns._make(column[which] for column in self)
+    def of_race(self, game: int, n_actions: int) -> RaceColumns:
+        """The race of so many actions in one of the games that share these columns; views."""
+        return RaceColumns(
+            **{
+                name: column[game, : n_actions if name in DECISION_COLUMNS else n_actions + 1]
+                for name, column in self._asdict().items()
+            }
+        )
 
 
 def rollout_results(
     columns: RaceColumns, end: RaceEnd, zones: VirtualCheckpoints, settings: GameSettings
 ) -> dict[str, Any]:
-    """The race as the learner takes it, with T decisions.
+    """The race as the learner takes it, with T actions.
 
     Returns:
-        `frames` (T, 1, H, W) uint8, `state_float` (T, F) float32, `actions` (T,) int64, `action_was_greedy` (T,)
-        bool, `input_w` (T,) bool (accelerating), `q_values` (T, A) float32, `car_gear_and_wheels` (T, 22) float32,
-        `position_m` (T, 3) float32;
-        `current_zone_idx` (T,) int64 and `meters_advanced_along_centerline` (T,) float64, both with one more entry
-        for the finish if it was reached; `furthest_zone_idx`; and `race_time` in ms if it was finished.
+        Of the T + 1 states, the last one at the race's end: `frames` (T + 1, 1, H, W) uint8, `state_float`
+        (T + 1, F) float32, `car_gear_and_wheels` (T + 1, 22) float32, `position_m` (T + 1, 3) float32,
+        `current_zone_idx` (T + 1,) int64 and `meters_advanced_along_centerline` (T + 1,) float64, both at the finish
+        those of the finish line. Of the actions: `actions` (T,) int64, `action_was_greedy` (T,) bool, `input_w` (T,)
+        bool (accelerating), `q_values` (T, A) float32. Of the race: `furthest_zone_idx`; and `race_time` in ms if it
+        was finished. At the finish the last frame is the one before, see `RaceEnd.last`.
     """
     zone_idx, meters = columns.zone_idx, columns.meters
     if end.is_finished:
-        zone_idx = np.append(zone_idx, zones.finish_zone_idx)
-        meters = np.append(meters, zones.finish_m)
+        zone_idx = np.append(zone_idx[:-1], zones.finish_zone_idx)
+        meters = np.append(meters[:-1], zones.finish_m)
     accelerates = np.array([keys.accelerate for keys in settings.inputs])
     results = {
         "frames": columns.frames,
@@ -119,7 +124,7 @@ def end_race_stats(
         "cutoff_reason": end.cutoff_reason,
         "checkpoint_times_ms": list(end.checkpoint_times_ms),
         "meters": max(end.furthest_m - zones.start_m, 0.0),
-        "mean_speed_m_s": float(columns.speed_m_s.mean()),
+        "mean_speed_m_s": float(columns.speed_m_s[:-1].mean()),
         "fraction_greedy": float(columns.is_greedy.mean()),
         "first_value": float(columns.q_values[0].max()),
         "timings_ms": {

@@ -80,11 +80,11 @@ def race_rewards(
 
     An action's reward is the time it took, the metres it advanced along the line, and the optional terms. The last
     action of a finished race is charged for its true duration: the finish lies between two decisions. It has no
-    optional terms, as no state follows it.
+    optional terms: what state it leads to does not matter any more.
 
     Args:
-        state_float: (T, F) states as they were driven, not normalized.
-        meters_advanced: (T,) progress along the line at each state; (T + 1,) with the finish, if it was reached.
+        state_float: (T + 1, F) states as they were driven, the race's last one included, not normalized.
+        meters_advanced: (T + 1,) progress along the line at each of them.
         race_time_ms: finish time; None if the race was cut off.
         places: the blocks of the observation.
         settings: coefficients.
@@ -92,36 +92,33 @@ def race_rewards(
         ms_per_action: game time between two decisions; state t is at t times this.
 
     Returns:
-        (T,) float32; the last is 0 if the race was cut off, as that action leads nowhere known.
+        (T,) float32.
 
     Raises:
-        ValueError: if the race time lies before the last state, or there is not a progress for every state.
+        ValueError: if the race time lies before the last decision, or there is not a progress for every state.
     """
-    n_states = len(state_float)
-    n_expected = n_states + (race_time_ms is not None)
-    if len(meters_advanced) != n_expected:
+    if len(meters_advanced) != len(state_float):
         raise ValueError(
-            f"meters_advanced_along_centerline has {len(meters_advanced)} values for {n_states} states of a race that "
-            f"was {'not ' if race_time_ms is None else ''}finished; it takes {n_expected}"
+            f"meters_advanced_along_centerline has {len(meters_advanced)} values for {len(state_float)} states"
         )
-    rewards = np.zeros(n_states)
-    rewards[:-1] = action_rewards(
+    advanced_m = np.diff(meters_advanced)
+    rewards = action_rewards(
         state_float[:-1],
         state_float[1:],
-        meters_advanced[1:n_states] - meters_advanced[: n_states - 1],
+        advanced_m,
         places=places,
         settings=settings,
         engineered=engineered,
         ms_per_action=ms_per_action,
     )
     if race_time_ms is not None:
-        last_duration_ms = race_time_ms - (n_states - 1) * ms_per_action
+        last_duration_ms = race_time_ms - (len(rewards) - 1) * ms_per_action
         if last_duration_ms < 0:
             raise ValueError(
-                f"race_time = {race_time_ms} ms, but the race has {n_states} states, {ms_per_action} ms apart: "
-                "the last one was after the finish"
+                f"race_time = {race_time_ms} ms, but the race has {len(rewards)} actions of {ms_per_action} ms: "
+                "the last one began after the finish"
             )
-        rewards[-1] = progress_reward(meters_advanced[-1] - meters_advanced[-2], last_duration_ms, settings)
+        rewards[-1] = progress_reward(advanced_m[-1], last_duration_ms, settings)
     return rewards.astype(np.float32)
 
 

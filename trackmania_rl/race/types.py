@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -13,7 +13,7 @@ from trackmania_rl.race.cutoffs import CutoffReason
 
 
 class Observation(NamedTuple):
-    """What the policy sees at one decision.
+    """What is seen of one state: by the policy at a decision, or at the race's end.
 
     Attributes:
         frame: (1, H, W) uint8 gray; (1, 0, 0) without an image.
@@ -21,7 +21,7 @@ class Observation(NamedTuple):
         car: (22,) float32, see `feature_kernel.CAR_COLUMNS`.
         zone_idx: the current zone.
         meters: metres along the line.
-        race_time_ms: since the race's beginning, a multiple of the action's duration.
+        race_time_ms: since the race's beginning, a multiple of the action's duration but at the finish.
         position_m: (3,) float32, the car in world axes.
         speed_m_s: the car's speed.
     """
@@ -46,6 +46,8 @@ class RaceEnd:
         furthest_zone_idx: the highest zone reached; the finish's own index if it was finished.
         furthest_m: metres along the line at the furthest point reached.
         checkpoint_times_ms: times of the checkpoints passed since the race's beginning, the finish included.
+        last: the state that the last action led to: that of the cut-off, or the one at the finish. Its picture is
+            its own at a cut-off; at the finish, of which a game behind a socket gives none, the one before.
     """
 
     cutoff_reason: CutoffReason | None
@@ -53,6 +55,7 @@ class RaceEnd:
     furthest_zone_idx: int
     furthest_m: float
     checkpoint_times_ms: tuple[int, ...]
+    last: Observation = field(compare=False, repr=False)
 
     @property
     def is_finished(self) -> bool:

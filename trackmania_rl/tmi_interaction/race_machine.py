@@ -77,12 +77,14 @@ class _RaceUnderWay:
         cutoffs: when to give the race up.
         clock_ms: race time when the last decision was due.
         furthest_m: the most metres along the line so far.
+        seen: what there was to see then; with the picture before until its own is there.
     """
 
     zones: VirtualCheckpoints
     cutoffs: CutoffWatch
     clock_ms: int = 0
     furthest_m: float = -math.inf
+    seen: Observation | None = None
 
 
 class RaceMachine:
@@ -190,30 +192,41 @@ class RaceMachine:
         race = self._race
         self._held = event
         race.clock_ms = clock_ms
+        seen = self._look(clock_ms, state)
+        race.furthest_m = max(race.furthest_m, seen.meters)
+        reason = race.cutoffs.check(clock_ms, race.furthest_m)
+        if self.settings.has_image:
+            frame = self._take_frame(event, is_cut_off=reason is not None)
+            if isinstance(frame, GameEvent):
+                return self._finish(frame)
+            race.seen = seen = seen._replace(frame=frame)
+        return seen if reason is None else self._end(reason, clock_ms, state, seen)
+
+    def _look(self, clock_ms: int, state: StateView) -> Observation:
+        """See the race's next state, with the last picture there is."""
+        race = self._race
         began_s = time.perf_counter()
         features = self._features.build(state)
         self.timings.features_s += time.perf_counter() - began_s
-        race.furthest_m = max(race.furthest_m, features.meters)
-        reason = race.cutoffs.check(clock_ms, race.furthest_m)
-        if reason is not None:
-            return self._end(event, reason, clock_ms, state)
-        frame = self._take_frame(event) if self.settings.has_image else self._no_frame
-        if isinstance(frame, RaceEnd):
-            return frame
-        speed_m_s = math.hypot(*state.velocity_m_s.tolist())
-        return Observation(
-            frame=frame,
+        race.seen = Observation(
+            frame=self._no_frame if race.seen is None else race.seen.frame,
             floats=features.floats,
             car=features.car,
             zone_idx=features.zone_idx,
             meters=features.meters,
             race_time_ms=clock_ms,
             position_m=state.position_m.copy(),
-            speed_m_s=speed_m_s,
+            speed_m_s=math.hypot(*state.velocity_m_s.tolist()),
         )
+        return race.seen
 
-    def _take_frame(self, step: GameEvent) -> npt.NDArray[np.uint8] | RaceEnd:
-        """Freeze the game in a step and wait for its picture; the finish may still come in between."""
+    def _take_frame(self, step: GameEvent, is_cut_off: bool) -> npt.NDArray[np.uint8] | GameEvent:
+        """Freeze the game in a step and wait for its picture; or for the report of a finish that comes in between.
+
+        Args:
+            step: in which a decision is due.
+            is_cut_off: whether the race ends there, so that no finish counts any more.
+        """
         self._transport.rewind_to_current_state()
         self._transport.set_speed(0.0)
         self._transport.request_frame(self.settings.image_width_px, self.settings.image_height_px)
@@ -225,29 +238,37 @@ class RaceMachine:
                 gray = np.empty((1, *event.frame.shape[:2]), dtype=np.uint8)
                 cv2.cvtColor(event.frame, cv2.COLOR_BGRA2GRAY, dst=gray[0])
                 return gray
-            if self._ends_the_race(event):
+            if is_cut_off:
+                if event.is_finish:
+                    self._transport.prevent_finish()
+            elif self._ends_the_race(event):
                 self._transport.unrequest_frame()
-                return self._finish(event)
+                return event
             self._answer(event)
         raise GameProtocolError(f"{MAX_IGNORED_REPORTS} reports at race time {self._race.clock_ms} ms, but no frame")
 
     def _finish(self, event: GameEvent) -> RaceEnd:
         """End a finished race: undo the finish in the game, so that it stays in the race."""
+        race = self._race
+        self._held = event
         blob = event.state or self._transport.get_state()
         state = StateView(blob)
         clock_ms = finish_time_ms(state)
-        since_decision_ms = clock_ms - self._race.clock_ms
+        since_decision_ms = clock_ms - race.clock_ms
         if not -1 < since_decision_ms / self.settings.ms_per_action <= LATEST_FINISH_ACTIONS:
             raise GameProtocolError(
-                f"a finish at {clock_ms} ms, but the last decision was at {self._race.clock_ms} ms of the race"
+                f"a finish at {clock_ms} ms, but the last decision was at {race.clock_ms} ms of the race"
             )
         self._transport.rewind_to_state(with_last_checkpoint_time_cleared(blob))
-        return self._end(event, None, clock_ms, state)
+        last = race.seen
+        is_where_last_decided = last is not None and np.array_equal(state.position_m, last.position_m)
+        if last is None or not is_where_last_decided:
+            last = self._look(clock_ms, state)
+        return self._end(None, clock_ms, state, last._replace(race_time_ms=clock_ms))
 
-    def _end(self, event: GameEvent, reason: CutoffReason | None, clock_ms: int, state: StateView) -> RaceEnd:
-        """Leave the game waiting on `event` for as long as it takes until the next race."""
+    def _end(self, reason: CutoffReason | None, clock_ms: int, state: StateView, last: Observation) -> RaceEnd:
+        """Leave the game waiting on the report that is held for as long as it takes until the next race."""
         race = self._race
-        self._held = event
         self._transport.set_timeout(self.settings.timeout_between_races_ms)
         self._transport.flush()
         assert self._features.tracker is not None
@@ -258,6 +279,7 @@ class RaceMachine:
             furthest_zone_idx=race.zones.finish_zone_idx if is_finished else self._features.tracker.furthest_zone_idx,
             furthest_m=race.zones.finish_m if is_finished else race.furthest_m,
             checkpoint_times_ms=times_passed(state.checkpoint_times_ms.tolist()),
+            last=last,
         )
 
     def _next_event(self) -> GameEvent:

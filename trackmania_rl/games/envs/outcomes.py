@@ -37,20 +37,15 @@ def indices_of_actions(actions: npt.ArrayLike, shape: tuple[int, ...], n_actions
     return given.astype(np.int64)
 
 
-def reward_of_end(end: RaceEnd, meters: float, race_time_ms: int, settings: RewardSettings) -> float:
-    """Reward of the action that ended a race.
+def reward_of_finish(end: RaceEnd, meters: float, race_time_ms: int, settings: RewardSettings) -> float:
+    """Reward of the action that led to the finish: progress and time until then.
 
     Args:
-        end: how it ended.
+        end: the finish.
         meters: along the line, where the action was taken.
         race_time_ms: when it was taken.
         settings: coefficients.
-
-    Returns:
-        Progress and time until the finish; 0 where the race was cut off: that action leads nowhere known.
     """
-    if not end.is_finished:
-        return 0.0
     return float(progress_reward(end.furthest_m - meters, end.race_time_ms - race_time_ms, settings))
 
 

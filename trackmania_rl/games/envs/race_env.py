@@ -15,7 +15,7 @@ from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 from trackmania_rl.errors import UserError
 from trackmania_rl.games.envs.map_draw import MAP_OPTION, MapDraw, check_options
 from trackmania_rl.games.envs.observation_form import ObservationForm, Shown
-from trackmania_rl.games.envs.outcomes import GAME_LOST, indices_of_actions, info_of_end, reward_of_end
+from trackmania_rl.games.envs.outcomes import GAME_LOST, indices_of_actions, info_of_end, reward_of_finish
 from trackmania_rl.games.envs.race_games import RaceGame
 from trackmania_rl.games.envs.temporary_folder import TemporaryFolder
 from trackmania_rl.race.frame_stack import FrameStack
@@ -41,8 +41,8 @@ class RaceEnv(gymnasium.Env[Shown, np.int64]):
     * `terminated`: the finish was reached.
     * `truncated`: the race was cut off (`cutoff_reason`), or the game was lost; the next `reset` starts another one.
 
-    Neither the finish nor a cut-off has a state of its own: the last observation comes again there. The action that led
-    to a cut-off has no reward, as in training: it leads nowhere known.
+    The last observation is the state at the finish or the cut-off, as in training; of the finish alone there is no
+    picture, and the one before comes again.
 
     `info` holds `map`, `meters` (made along the line since the race began), `race_time_ms`, and of the car `position_m`
     (3,) float32 in world axes and `speed_m_s` (float32). At a race's end `race_time_ms` is its result, and
@@ -148,9 +148,13 @@ class RaceEnv(gymnasium.Env[Shown, np.int64]):
             lost = {"race_finished": False, "cutoff_reason": GAME_LOST}
             return self._show(), 0.0, False, True, self._info(before) | lost
         if isinstance(reached, RaceEnd):
+            self._see(reached.last)
             self._seen = None
-            reward = reward_of_end(reached, before.meters, before.race_time_ms, self.settings.reward)
-            info = self._info(before) | info_of_end(reached, self._began_m)
+            if reached.is_finished:
+                reward = reward_of_finish(reached, before.meters, before.race_time_ms, self.settings.reward)
+            else:
+                reward = self._reward(before, reached.last)
+            info = self._info(reached.last) | info_of_end(reached, self._began_m)
             return self._show(), reward, reached.is_finished, not reached.is_finished, info
         self._see(reached)
         return self._show(), self._reward(before, reached), False, False, self._info(reached)

@@ -19,7 +19,7 @@ from gymnasium.vector.utils import batch_space
 from trackmania_rl.errors import UserError
 from trackmania_rl.games.envs.map_draw import MAP_OPTION, MapDraw, check_options
 from trackmania_rl.games.envs.observation_form import ObservationForm, Shown
-from trackmania_rl.games.envs.outcomes import indices_of_actions, info_of_end, reward_of_end
+from trackmania_rl.games.envs.outcomes import indices_of_actions, info_of_end, reward_of_finish
 from trackmania_rl.games.envs.race_games import decided_elsewhere
 from trackmania_rl.games.envs.temporary_folder import TemporaryFolder
 from trackmania_rl.games.in_process import Games, InProcessGames
@@ -143,13 +143,14 @@ class RaceVectorEnv(VectorEnv[Shown, Array, Array]):
         begun, driven = np.flatnonzero(self._has_ended), np.flatnonzero(~self._has_ended)
         rewards, terminated, truncated = np.zeros(self.num_envs), *np.zeros((2, self.num_envs), dtype=np.bool_)
         ends = self._drive(driven, indices[driven]) if len(driven) > 0 else {}
+        meters, race_time_ms = self._meters.copy(), self._race_time_ms.copy()
+        rewards[driven] = self._look_on(driven)
         for game, end in ends.items():
-            meters, race_time_ms = float(self._meters[game]), int(self._race_time_ms[game])
-            rewards[game] = reward_of_end(end, meters, race_time_ms, self.settings.reward)
             terminated[game], truncated[game] = end.is_finished, not end.is_finished
+            if end.is_finished:
+                settings = self.settings.reward
+                rewards[game] = reward_of_finish(end, float(meters[game]), int(race_time_ms[game]), settings)
         self._has_ended = terminated | truncated
-        going_on = driven[~self._has_ended[driven]]
-        rewards[going_on] = self._look_on(going_on)
         self._begin(begun, None)
         return self._form.show(self._images, self._floats), rewards, terminated, truncated, self._infos(ends)
 
@@ -201,7 +202,7 @@ class RaceVectorEnv(VectorEnv[Shown, Array, Array]):
         return self._games.step(games, decided_elsewhere(actions, len(self.settings.game.inputs)))
 
     def _look_on(self, games: Games) -> Array:
-        """Look at the new states of some games whose races go on; returns the rewards (n,) of having come there."""
+        """Look at the new states of some games; returns the rewards (n,) of having come there, not to the finish."""
         before, before_m = self._floats[games], self._meters[games]
         self._look(games)
         return action_rewards(
