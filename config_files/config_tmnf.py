@@ -1,81 +1,19 @@
 """The full-size configuration for the real game: Linesight's published hyperparameters, exactly.
 
-Use it with `scripts/train.py --config config_files/config_tmnf.py`, after setting the paths in user_config.py. The
-comments are those of config.py; its first lines say how configurations work.
+Use it with `scripts/train.py --config config_files/config_tmnf.py`, after setting the paths in user_config.py. It sets
+what differs from config.py, which says what each setting does.
 """
 
-# ---------------------------------------------------------------------------------------------------------- the run
+# The file beside this one whose settings hold where this one sets none.
+based_on = "config.py"
 
-# Name of the run: results go to save/{run_name}/ and tensorboard/{run_name}/; the same name resumes. Restart.
+# ------------------------------------------------------------------------------------------------- the run and the game
+
+# A run of its own, in save/tmnf/.
 run_name = "tmnf"
 
-# Seed of every random draw of the run: collectors, learner and network each derive their own from it. Restart.
-seed = 0
-
-# The frame counts of all schedules below are multiplied by this: 0.5 for an easy or short map, 2 for a long or hard
-# one. Range: > 0, <= 1000.
-schedule_stretch = 1.0
-
-# Where the learner runs, and with an image the collectors' networks (without one they decide on the processor): "auto"
-# (a GPU if there is one), "cpu", "cuda" or "cuda:0". Restart.
-torch_device = "auto"
-
-# Processor threads of the learner and of each collector. More is often slower on a busy machine; the learner's "auto"
-# tries what is faster when a run starts, one thread or all cores that collectors leave. Range: > 0. Restart.
-learner_threads = "auto"
-collector_threads = 1
-
-# Compile the learner's update with torch.compile: 1.4 to 1.7 times as fast. That takes a quarter of a minute, while the
-# collectors start. A processor needs a C++ compiler for it; without one a line says so and the update runs as it is.
-# Restart.
-use_torch_compile = True
-
-# Time between two checkpoints, in seconds of wall-clock. With the replay memory one
-# takes 150 MB without images, gigabytes with them. Range: > 0.
-checkpoint_interval_s = 300.0
-
-# Whether checkpoints hold the replay buffer: larger files, but a resumed run goes on as if never stopped.
-checkpoint_holds_replay = False
-
-# After so many seconds each, the networks are kept for good in drivers/, a few MB to 50 MB a time: what the driver was
-# like on the way can be seen later (scripts/evaluate.py --checkpoint FILE). 0 keeps none. Range: >= 0.
-keep_driver_every_s = 0.0
-
-# A checkpoint is not begun with less free disk than this, in MB; tensorboard's file and races.jsonl pause earlier.
-# Range: >= 0.
-minimum_free_disk_mb = 200
-
-# Your own hooks of the training, each as "module:attribute" of a module beside this file: ("my_hooks:LogSpeed",).
-# Restart.
-hooks = ()
-
-# --------------------------------------------------------------------------------------------------------- the game
-
-# "simulated" (ships with this project) or "tmnf" (TrackMania Nations Forever with TMInterface). Restart.
+# Maps lie in the game's own folders, and beside their reference lines in maps/.
 game = "tmnf"
-
-# How the simulated game is played: "in_process" (stepped by the collectors themselves) or "socket" (as a program of its
-# own, spoken to as the real game is, with the very same races). The real game is always reached by its socket. Restart.
-game_transport = "socket"
-
-# Number of collector processes. Range: > 0. Restart.
-n_collectors = 2
-
-# Games that one collector plays at the same time, with one pass through the network for all that wait for a decision.
-# Through sockets each is a program of its own, with its own memory and port, and all must fit the machine: 1 is a safe
-# choice for the real game. See docs/collectors.rst. Range: 1 to 1024. Restart.
-games_per_collector = 1
-
-# Folder of tracks (.toml) and reference lines (.npy); a relative path starts at the project's folder. Restart.
-maps_folder = "maps"
-
-# The races in order, over and over. map_name is yours to choose and names the statistics; map_path is what the game
-# loads; reference_line is the .npy of virtual checkpoints; is_explo says whether the agent explores or drives greedily
-# (an evaluation race); fill_buffer whether the race is learned from; repeat how many such races follow one another.
-# In place of the two files an entry may have "generator": {"difficulty": 0.5, "first_seed": 0, "last_seed": 9999}: a
-# track is made for each race (with "races_per_track": 4, for four), its seed drawn from that range, its difficulty 0 to
-# 1 or drawn from a range (0.2, 0.6). Of the real game, map_path (.Challenge.Gbx) must also lie in maps_folder, where
-# training reads its checkpoints.
 map_cycle = (
     {
         "map_name": "hock",
@@ -95,297 +33,61 @@ map_cycle = (
     },
 )
 
-# Races to learn from at the beginning: {"map_name": "valley", "inputs": "save/human.inputs"} for each, with a map of
-# the cycle above and an inputs file or a .Replay.Gbx; a relative path starts at the project's folder. A new run drives
-# these inputs once, before its own races: docs/demonstrations.rst. Restart.
-demonstrations = ()
-
-# Game speed during a race: 1 is real time; as fast as possible is 1000 (in the simulated game 50). Range: > 0.
+# Each game is a program of its own, with its own window and memory.
+game_transport = "socket"
+n_collectors = 2
+games_per_collector = 1
 running_speed = 80.0
 
-# The game's tick in ms, and ticks per action: 10 x 5 = one decision every 50 ms. Range: > 0. Restart.
-ms_per_engine_tick = 10
-engine_ticks_per_action = 5
-
-# Size in pixels of the image in the observation; 0 and 0 for none, which learns faster on a processor where the floats
-# describe the track. Range: 0 to 4096. Restart.
-image_width_px = 160
-image_height_px = 120
-
-# The camera that the real game's keys 1 to 3 choose; published weights have seen 2. The simulated game has one camera.
-# Range: 1 to 3. Restart.
-game_camera_number = 2
-
-# Frames that make one image, one per action, the newest last: several show movement. Range: 1 to 16. Restart.
-frames_per_state = 1
-
-# A race that lasts longer than this, in ms, is cut off. Range: > 0. Restart.
-cutoff_race_longer_than_ms = 300_000
-
-# A race is cut off when its furthest point advanced by less than cutoff_progress_m metres within this time in ms.
-# Range: > 0 both. Too patient, and "full throttle along the wall" is a livelihood.
-cutoff_no_progress_within_ms = 2_000
-cutoff_progress_m = 0.5
-
-# Timeout of a connection to a game instance, in seconds. Range: > 0.
+# It may take long to start, and slows down over hours.
 tmi_protection_timeout_s = 500.0
-
-# How long a game instance waits for an answer within a race, and between two races, in ms. Range: > 0.
-timeout_during_race_ms = 10_100
-timeout_between_races_ms = 600_000_000
-
-# A game instance is restarted after this time, in seconds: the real game slows down over hours. Range: > 0.
-game_reboot_interval_s = 43_200.0
-
-# It is restarted as well when it plays at less than this share of its own best speed (race time over the time that the
-# client waits for it, five races at a time); 0 switches this off. Range: 0 to below 1.
 game_reboot_below_speed_share = 0.3
 
-# -------------------------------------------------------------------------------------------------- the observation
+# Real maps are longer, and have places where it takes a while to get on.
+cutoff_race_longer_than_ms = 300_000
+cutoff_progress_m = 0.5
 
-# Number of previous actions in the observation. Range: > 0. Restart (as all settings of this section).
-n_prev_actions_in_inputs = 5
+# The published network looks at the screen; with images the replay buffer takes gigabytes.
+image_width_px = 160
+image_height_px = 120
+checkpoint_holds_replay = False
 
-# Number of virtual checkpoints (zones) ahead in the observation, and how many zones lie from one to the next: 40 and
-# 20 at 0.5 m look 400 m ahead, one point every 10 m. Range: > 0.
-n_zone_centers_in_inputs = 40
-one_every_n_zone_centers_in_inputs = 20
+# ---------------------------------------------------------------------------------- the published network and algorithm
 
-# Zones that extend the reference line straight on before its start and beyond its end. Range: > 0.
-n_zone_centers_extrapolate_before_start_of_map = 20
-n_zone_centers_extrapolate_after_end_of_map = 1000
-
-# Distance between two zones on the reference line, in metres. Range: > 0.
-distance_between_zone_centers_m = 0.5
-
-# A zone further than about half of this from the car, in metres, is not entered. Range: > 0.
-road_width_m = 90.0
-
-# A zone that holds a real checkpoint of the map is left only within this distance of it, in metres. Range: > 0.
-real_checkpoint_radius_m = 12.0
-
-# The distance to the finish is shown to the agent up to this many metres. Range: > 0.
-margin_to_announce_finish_m = 700.0
-
-# Floats that the network sees at finer scales as well, as sine and cosine of these wavelengths: for each block of the
-# observation (docs/observation.rst) wavelengths in its unit; of the zone centres only the nearest so many. A car that
-# misses a wall by 20 cm is then told from one that hits it. {} for none. Range: > 0; >= 0.
+# Weights trained with Linesight load into this network.
+dense_hidden_dimension = 1024
+iqn_embedding_dimension = 64
+use_layer_norm = False
+quantile_factors_multiply = "features"
+output_layer_init_gain = 1.0
 fourier_wavelengths = {}
-fourier_zone_centers = 4
 
-# ------------------------------------------------------------------------------------------------------- the reward
-
-# Reward for every ms that passes: negative, so that faster is better. Range: any.
-constant_reward_per_ms = -6 / 5000
-
-# Reward for every metre of progress along the reference line. Range: any.
-reward_per_m_advanced_along_centerline = 5 / 500
-
-# Reward for every m/s of speed gained while the car moves forwards, taken back for speed lost; the last action earns
-# none. Range: any; 0 for none.
-final_speed_reward_per_m_per_s = 0.0
-
-# Rewards per action for driving styles, by frame count (linear between entries). Range: any; 0 for none.
-engineered_speedslide_reward_schedule = ((0, 0.0),)
-engineered_neoslide_reward_schedule = ((0, 0.0),)
-engineered_kamikaze_reward_schedule = ((0, 0.0),)
-engineered_close_to_vcp_reward_schedule = ((0, 0.0),)
-
-# The last of them multiplies the distance in metres to the current zone's centre, clipped to [min, max].
-# Range: min >= 0, max > 0.
-engineered_reward_min_dist_to_cur_vcp_m = 5.0
-engineered_reward_max_dist_to_cur_vcp_m = 25.0
-
-# Potential-based shaping: this factor x the distance in metres to the current zone's centre, clipped to [min, max].
-# Range: any factor (negative draws the car to the line; 0 for none), min >= 0, max > 0.
+# Values start at nothing, and are not bounded, as shaping moves them.
+expected_reward_per_action = 0.0
+return_bounds_per_action = None
 shaped_reward_dist_to_cur_vcp = -0.1
-shaped_reward_min_dist_to_cur_vcp_m = 2.0
-shaped_reward_max_dist_to_cur_vcp_m = 25.0
+target_action = "max_of_each_quantile"
 
-# Potential-based shaping: this factor x how well the car points along the line ahead. Range: any; 0 for none.
-shaped_reward_point_to_vcp_ahead = 0.0
+# 7 s ahead.
+temporal_mini_race_duration_actions = 140
+min_horizon_to_update_priority_actions = temporal_mini_race_duration_actions - 40
+discard_non_greedy_actions_in_nsteps = True
 
-# ------------------------------------------------------------------------------------------------------- the replay
-
-# Transitions in one batch. Range: > 0.
+# Frames of the real game are dear: each is learned from often, in large batches, from a memory that grows.
 batch_size = 512
-
-# Transitions remembered (both buffers together), and how many there must be before learning starts, by frame count;
-# the last entry reached holds. Range: > 0.
+number_times_single_memory_is_used_before_discard = 32.0
 memory_size_schedule = ((0, 50_000), (5_000_000, 100_000), (7_000_000, 200_000))
 memory_size_start_learn_schedule = ((0, 20_000), (5_000_000, 75_000), (7_000_000, 150_000))
 
-# How often each transition is trained on, on average, before it is discarded: the replay ratio. Those kept apart for
-# the test loss count too, so the others are trained on 1 / (1 - buffer_test_ratio) times as often. Range: > 0.
-number_times_single_memory_is_used_before_discard = 32.0
-
-# Share of transitions kept apart for the test loss, never trained on. Range: 0 to below 1. Restart.
-buffer_test_ratio = 0.05
-
-# Probability, at each step of a race, of drawing again whether what follows goes to training or test. Range: > 0, <= 1.
-buffer_test_side_redraw_probability = 0.1
-
-# Actions that one transition spans. Range: > 0. Restart.
-n_steps = 3
-
-# Cut a transition short at the first exploratory action after its own.
-discard_non_greedy_actions_in_nsteps = True
-
-# Length of a mini-race in actions: Q is the sum of rewards within it. 100 x 50 ms = 5 s; 140, or 7 s, are published.
-# Range: > 0. Restart.
-temporal_mini_race_duration_actions = 140
-
-# The elapsed time of a sampled state is abs(uniform integer in [max - long, duration + max)) - max, not below 0: long
-# horizons, and the full one, are drawn more often. Range: >= 0; long at most the duration.
-oversample_long_term_steps = 40
-oversample_maximum_term_steps = 5
-
-# Prioritized replay (proportional): exponent of the priority (0 switches it off), exponent of the importance weights,
-# and what is added to each priority. Range: 0 to 1, 0 to 1, > 0.
-prio_alpha = 0.0
-prio_beta = 1.0
-prio_epsilon = 2e-3
-
-# torchrl transforms of sampled batches, each as "module:attribute". Restart.
-transforms = ()
-
-# Prioritized replay: only a transition that was drawn with fewer actions of its mini-race elapsed than this gets a new
-# priority. Near the end all errors are small, and what is drawn there would hardly be drawn again.
-# Range: > 0, or None for all.
-min_horizon_to_update_priority_actions = max(1, temporal_mini_race_duration_actions - 40)
-
-# -------------------------------------------------------------------------------------------------------- the agent
-
-# What makes the network, as "module:attribute"; your own module may lie beside this file. Restart.
-network = "trackmania_rl.agents.iqn:IQN_Network"
-
-# Convolutions of the image head: channels, kernel sizes and strides, one entry each. Range: > 0. Restart.
-conv_channels = (16, 32, 64, 32)
-conv_kernel_sizes = (4, 4, 3, 3)
-conv_strides = (2, 2, 2, 1)
-
-# Width of the two layers that read the floats, and of the two dueling heads together. Range: > 0. Restart.
-float_hidden_dim = 256
-dense_hidden_dimension = 1024
-
-# Layer normalization in the layers that read the floats: values stay sane in states unlike any that were learned from.
-# The published network has none. Restart.
-use_layer_norm = False
-
-# Number of cosines that embed a quantile. Range: > 0. Restart.
-iqn_embedding_dimension = 64
-
-# What a quantile multiplies: "features", in front of the heads, as published, or "hidden_layers" of the heads: a state
-# then passes through the network once, not once for each quantile, and all states of a batch have the same. Restart.
-quantile_factors_multiply = "features"
-
-# Gain of the heads' last layers when they are drawn. Small, a fresh network is nearly nothing but the value baseline
-# below, and its noise is not taken for value. Range: > 0. Restart.
-output_layer_init_gain = 1.0
-
-# Quantiles per state in training and in play (symmetric around 0.5, hence even). Range: even, >= 2. iqn_k: Restart.
-iqn_n = 8
-iqn_k = 32
-
-# Threshold of the quantile Huber loss between square and linear. Range: > 0.
-iqn_kappa = 5e-3
-
-# Double DQN: the online network chooses the next action, the target network values it.
-use_ddqn = False
-
-# How the target chooses the next action without double DQN: "max_of_each_quantile", or "argmax_of_mean", which
-# overestimates less.
-target_action = "max_of_each_quantile"
-
-# Divide each transition's loss by the square root of its target's own quantile loss: noisy states weigh less. The
-# divisor is clamped below at the running mean / clamp_ratio; the mean moves by average_rate a batch.
-# Range: > 0; above 0 to 1.
-use_target_self_loss_scaling = True
-target_self_loss_clamp_ratio = 4.0
-target_self_loss_average_rate = 0.01
-
-# Value baseline: Q = network + this x the actions left in the mini-race, so that a fresh network starts near the truth.
-# About the reward of one action at the speed expected early on. Range: any; 0 for none. Restart.
-expected_reward_per_action = 0.0
-
-# Worst and best reward that one action can bring; targets are held to that x the actions left in the mini-race, so that
-# an overestimate cannot feed on itself. Change it with the rewards: here, 50 ms in reverse, and 50 ms at 580 km/h.
-# Not with shaped rewards. Range: worst below best, or None for no bounds.
-return_bounds_per_action = None
-
-# Discount of the next action, by frame count (linear between entries). Range: above 0, at most 1 (mini-races allow it).
+# All schedules are longer, too.
 gamma_schedule = ((0, 0.999), (1_500_000, 0.999), (2_500_000, 1.0))
-
-# Learning rate, by frame count (exponential between entries). Range: >= 0.
 lr_schedule = ((0, 1e-3), (3_000_000, 5e-5), (12_000_000, 5e-5), (15_000_000, 1e-5))
-
-# RAdam's epsilon and betas. Range: > 0; 0 to below 1.
-adam_epsilon = 1e-4
-adam_beta1 = 0.9
-adam_beta2 = 0.999
-
-# After each step every weight is multiplied by 1 - learning rate x this. Range: >= 0.
-weight_decay_lr_ratio = 1 / 50
-
-# Gradients are clipped to this value, and together to this norm. Range: > 0.
-clip_grad_value = 1000.0
-clip_grad_norm = 30.0
-
-# Arithmetic of the networks: "float32", "float16" or "bfloat16". A GPU follows it (in float16 if it has no bfloat16); a
-# processor only for bfloat16 and where it has matrix instructions for it (Intel's AMX), which make a large network more
-# than twice as fast; else it uses float32. Restart.
-autocast_dtype = "float16"
-
-# The target network moves by this share towards the online one, each time so many transitions were trained on.
-# Range: above 0 to 1; > 0.
-soft_update_tau = 0.02
-number_memories_trained_on_between_target_network_updates = 2048
-
-# Evaluation races and evaluate.py use averaged weights, which keep this share of themselves at each publication of
-# weights (less of it early in a run); 0 switches it off. Range: 0 to below 1.
-evaluation_weights_decay = 0.0
-
-# Every so many frames mix the network with a fresh one (0: never), by these shares for all layers and the last ones,
-# and train on so many more transitions afterwards. Range: >= 0; 0 to 1; 0 to 1; >= 0.
-reset_every_n_frames_generated = 0
-overall_reset_mul_factor = 0.01
-last_layer_reset_mul_factor = 0.8
-additional_transitions_after_reset = 1_600_000
-
-# --------------------------------------------------------------------------------------------------------- exploring
-
-# Probability of a random action in an exploration race, by frame count (exponential between entries). Range: 0 to 1.
 epsilon_schedule = ((0, 1.0), (50_000, 1.0), (300_000, 0.1), (3_000_000, 0.03))
-
-# Probability, beside epsilon, of the best action after noise was added to Q; and that noise's standard deviation.
-# Range: 0 to 1; >= 0.
 epsilon_boltzmann_schedule = ((0, 0.15), (3_000_000, 0.03))
-tau_epsilon_boltzmann = 0.01
-
-# Probability that a random action is one that accelerates and does not brake; None draws evenly. Range: 0 to 1 or None.
 random_action_throttle_probability = None
 
-# ------------------------------------------------------------------------------------------------- between processes
-
-# The learner publishes its weights every so many batches; a collector looks for new ones every so many actions.
-# Range: > 0.
+# The target network and the collectors' follow in steps that fit the larger batches.
+soft_update_tau = 0.02
+number_memories_trained_on_between_target_network_updates = 2048
 send_shared_network_every_n_batches = 10
-update_inference_network_every_n_actions = 20
-
-# Races of one collector that shared memory has room for; without free room the collector waits for the learner. Through
-# sockets a race is driven into its room, and every game beyond the first has one in addition. Range: 1 to 64. Restart.
-rollout_slots_per_collector = 4
-
-# --------------------------------------------------------------------------------------------------------- telemetry
-
-# Time between two rows of tensorboard scalars (one explored and one evaluated race of a map; records at once),
-# and between two sets of histograms and pictures, in seconds. Range: > 0.
-tensorboard_interval_s = 10.0
-histogram_interval_s = 120.0
-
-# The loss on the test buffer is measured every so many batches. Range: > 0.
-test_loss_every_n_batches = 50
-
-# What the terminal shows: "live" (a table that updates), "plain" (a line now and then), "off", or "auto": live in a
-# terminal, plain otherwise. Restart.
-terminal_view = "auto"
+evaluation_weights_decay = 0.0

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from trackmania_rl.settings import SettingsError, load_settings
+from trackmania_rl.settings.live import write_snapshot
 from trackmania_rl.settings.map_cycle import MapCycleError, add_to_map_cycle
 
 ENTRY: dict[str, Any] = {
@@ -106,6 +107,18 @@ def test_a_cycle_that_is_changed_behind_ones_back_is_left_alone(config: Path) ->
     with pytest.raises(MapCycleError, match="by hand"):
         add_to_map_cycle(config, [ENTRY])
     assert config.read_bytes() == before
+
+
+@pytest.mark.parametrize("name", ["config_tmnf.py", "config_many_tracks.py"])
+def test_a_runs_own_copy_of_a_configuration_based_on_another_can_be_changed(
+    config: Path, tmp_path: Path, name: str
+) -> None:
+    snapshot = write_snapshot(config.with_name(name), tmp_path / "run", ["game=simulated"])
+    before = load_settings(snapshot)
+    add_to_map_cycle(snapshot, [ENTRY])
+    cycle = load_settings(snapshot).game.map_cycle
+    assert cycle[:-1] == before.game.map_cycle
+    assert cycle[-1].map_name == "mine"
 
 
 def test_a_name_is_added_once(config: Path) -> None:

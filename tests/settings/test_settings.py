@@ -11,6 +11,7 @@ import pytest
 from rich.console import Console
 
 from trackmania_rl.settings import (
+    COMPANION_FILES,
     NEEDS_RESTART,
     SettingsError,
     changed_settings,
@@ -53,12 +54,24 @@ def test_every_setting_has_a_comment_above_it(config_file: Path) -> None:
             previous_end, previous_documented = node.end_lineno or node.lineno, documented
 
 
-def test_both_configurations_explain_settings_in_the_same_words(repository_root: Path) -> None:
-    def comments(name: str) -> list[str]:
-        text = (repository_root / "config_files" / name).read_text(encoding="utf-8")
-        return [line for line in text.splitlines() if line.startswith("#")]
+def stated_in(config_file: Path) -> list[str]:
+    tree = ast.parse(config_file.read_text(encoding="utf-8"))
+    return [ast.unparse(node.targets[0]) for node in tree.body if isinstance(node, ast.Assign)]
 
-    assert comments("config.py") == comments("config_tmnf.py")
+
+def test_the_default_configuration_sets_everything_once(repository_root: Path) -> None:
+    folder = repository_root / "config_files"
+    stated = [name for file in (*COMPANION_FILES, "config.py") for name in stated_in(folder / file)]
+    assert sorted(stated) == sorted(load_settings(folder / "config.py").flat())
+
+
+@pytest.mark.parametrize("name", ["config_tmnf.py", "config_many_tracks.py"])
+def test_a_configuration_based_on_the_default_one_states_what_differs_and_only_that(
+    repository_root: Path, name: str
+) -> None:
+    default, other = (load_settings(repository_root / "config_files" / file) for file in ("config.py", name))
+    stated = stated_in(repository_root / "config_files" / name)
+    assert sorted(stated) == sorted(["based_on", *changed_settings(default, other)])
 
 
 def test_the_configuration_for_many_tracks_is_the_default_one_on_generated_tracks(repository_root: Path) -> None:
@@ -66,9 +79,6 @@ def test_the_configuration_for_many_tracks_is_the_default_one_on_generated_track
         load_settings(repository_root / "config_files" / name) for name in ("config.py", "config_many_tracks.py")
     ]
     assert changed_settings(*settings).keys() == {"run_name", "map_cycle", "memory_size_schedule"}
-    text = (repository_root / "config_files" / "config_many_tracks.py").read_text(encoding="utf-8")
-    stated = {ast.unparse(node.targets[0]) for node in ast.parse(text).body if isinstance(node, ast.Assign)}
-    assert stated == changed_settings(*settings).keys() | {"based_on"}, "it states what differs, and only that"
     explored, evaluated = (entry.generator for entry in settings[1].game.map_cycle)
     assert explored is not None
     assert evaluated is not None
@@ -132,21 +142,6 @@ def test_generators_have_names_of_their_own_and_the_simulated_game(repository_ro
         load_settings(config / "config.py", [f"map_cycle=({generator!r}, {flags | _FILES!r})"])
     with pytest.raises(SettingsError, match="generated tracks can only be driven in the simulated game"):
         load_settings(config / "config_tmnf.py", [f"map_cycle=({generator!r},)"])
-
-
-def test_full_size_configuration_holds_the_published_figures(repository_root: Path) -> None:
-    settings = load_settings(repository_root / "config_files" / "config_tmnf.py")
-    assert settings.game.ms_per_action == 50
-    assert settings.reward.constant_reward_per_ms == -6 / 5000
-    assert settings.reward.reward_per_m_advanced_along_centerline == 5 / 500
-    assert settings.reward.engineered_reward_min_dist_to_cur_vcp_m == 5
-    assert settings.reward.engineered_reward_max_dist_to_cur_vcp_m == 25
-    assert settings.replay.temporal_mini_race_duration_actions == 140
-    assert settings.replay.min_horizon_to_update_priority_actions == 100
-    assert settings.replay.memory_size_schedule[-1] == (7_000_000, 200_000)
-    assert settings.agent.lr_schedule == ((0, 1e-3), (3_000_000, 5e-5), (12_000_000, 5e-5), (15_000_000, 1e-5))
-    assert settings.exploration.epsilon_schedule[-1] == (3_000_000, 0.03)
-    assert [entry.repeat for entry in settings.game.map_cycle] == [4, 1]
 
 
 def test_unknown_setting_names_the_nearest(config_file: Path) -> None:

@@ -2,8 +2,8 @@
 
 A configuration is a folder of plain Python files that users edit:
 
-* the configuration file itself (`config.py`, `config_tmnf.py`, or a copy of either), which sets every setting once and
-  says beside it what it does; or a short one that begins with `based_on = "config.py"` and sets what differs;
+* the configuration file itself: `config.py`, which sets every setting once and says beside it what it does, or one
+  that begins with `based_on = "config.py"` and sets what differs, such as `config_tmnf.py`;
 * `inputs_list.py`, `state_normalization.py` and `user_config.py` beside it.
 
 Names are flat in the files and grouped here, so that each layer is handed only the group it needs. A wrong setting

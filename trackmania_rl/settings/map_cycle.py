@@ -82,7 +82,7 @@ def with_entries(text: bytes, entries: Sequence[Mapping[str, Any]], replace: boo
     """The text of a configuration file with entries added to its map cycle, or in place of it.
 
     Raises:
-        MapCycleError: if it does not set `map_cycle` exactly once, to entries written out one by one.
+        MapCycleError: if it does not set `map_cycle`, the last time that it does, to entries written out one by one.
     """
     cycle = _map_cycle_node(text, config_file)
     newline = b"\r\n" if b"\r\n" in text else b"\n"
@@ -111,11 +111,16 @@ def _map_cycle_node(text: bytes, config_file: Path) -> ast.Tuple | ast.List:
         if isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign)
         and any(isinstance(target, ast.Name) and target.id == NAME for target in _targets(node))
     ]
-    if len(values) != 1 or not isinstance(values[0], ast.Tuple | ast.List) or not values[0].elts:
+    last = max((value for value in values if value is not None), key=lambda value: value.lineno, default=None)
+    if not isinstance(last, ast.Tuple | ast.List) or not last.elts or NAME in _names_in(last):
         raise MapCycleError(
             f"{config_file}: its map_cycle is not one tuple of entries written out in it; add the entry by hand"
         )
-    return values[0]
+    return last
+
+
+def _names_in(node: ast.expr) -> set[str]:
+    return {name.id for name in ast.walk(node) if isinstance(name, ast.Name)}
 
 
 def _targets(node: ast.Assign | ast.AnnAssign | ast.AugAssign) -> list[ast.expr]:

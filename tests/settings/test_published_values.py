@@ -1,0 +1,124 @@
+"""The full-size configuration holds Linesight's published values, whatever becomes of the one it is based on."""
+
+from pathlib import Path
+
+import pytest
+
+from trackmania_rl.settings import load_settings
+
+PUBLISHED = {
+    # the game
+    "image_width_px": 160,
+    "image_height_px": 120,
+    "frames_per_state": 1,
+    "game_camera_number": 2,
+    "ms_per_engine_tick": 10,
+    "engine_ticks_per_action": 5,
+    "running_speed": 80.0,
+    "cutoff_race_longer_than_ms": 300_000,
+    "cutoff_no_progress_within_ms": 2_000,
+    "cutoff_progress_m": 0.5,
+    "tmi_protection_timeout_s": 500.0,
+    "timeout_during_race_ms": 10_100,
+    "timeout_between_races_ms": 600_000_000,
+    "game_reboot_interval_s": 43_200.0,
+    # the observation
+    "n_prev_actions_in_inputs": 5,
+    "n_zone_centers_in_inputs": 40,
+    "one_every_n_zone_centers_in_inputs": 20,
+    "n_zone_centers_extrapolate_before_start_of_map": 20,
+    "n_zone_centers_extrapolate_after_end_of_map": 1000,
+    "distance_between_zone_centers_m": 0.5,
+    "road_width_m": 90.0,
+    "margin_to_announce_finish_m": 700.0,
+    # the reward
+    "constant_reward_per_ms": -6 / 5000,
+    "reward_per_m_advanced_along_centerline": 5 / 500,
+    "final_speed_reward_per_m_per_s": 0.0,
+    "engineered_speedslide_reward_schedule": ((0, 0.0),),
+    "engineered_neoslide_reward_schedule": ((0, 0.0),),
+    "engineered_kamikaze_reward_schedule": ((0, 0.0),),
+    "engineered_close_to_vcp_reward_schedule": ((0, 0.0),),
+    "engineered_reward_min_dist_to_cur_vcp_m": 5.0,
+    "engineered_reward_max_dist_to_cur_vcp_m": 25.0,
+    "shaped_reward_dist_to_cur_vcp": -0.1,
+    "shaped_reward_min_dist_to_cur_vcp_m": 2.0,
+    "shaped_reward_max_dist_to_cur_vcp_m": 25.0,
+    "shaped_reward_point_to_vcp_ahead": 0.0,
+    # the replay buffer
+    "batch_size": 512,
+    "memory_size_schedule": ((0, 50_000), (5_000_000, 100_000), (7_000_000, 200_000)),
+    "memory_size_start_learn_schedule": ((0, 20_000), (5_000_000, 75_000), (7_000_000, 150_000)),
+    "number_times_single_memory_is_used_before_discard": 32.0,
+    "buffer_test_ratio": 0.05,
+    "n_steps": 3,
+    "discard_non_greedy_actions_in_nsteps": True,
+    "temporal_mini_race_duration_actions": 140,
+    "oversample_long_term_steps": 40,
+    "oversample_maximum_term_steps": 5,
+    "prio_alpha": 0.0,
+    "prio_beta": 1.0,
+    "prio_epsilon": 2e-3,
+    "min_horizon_to_update_priority_actions": 100,
+    # the network
+    "conv_channels": (16, 32, 64, 32),
+    "conv_kernel_sizes": (4, 4, 3, 3),
+    "conv_strides": (2, 2, 2, 1),
+    "float_hidden_dim": 256,
+    "dense_hidden_dimension": 1024,
+    "iqn_embedding_dimension": 64,
+    "iqn_n": 8,
+    "iqn_k": 32,
+    # learning
+    "gamma_schedule": ((0, 0.999), (1_500_000, 0.999), (2_500_000, 1.0)),
+    "lr_schedule": ((0, 1e-3), (3_000_000, 5e-5), (12_000_000, 5e-5), (15_000_000, 1e-5)),
+    "iqn_kappa": 5e-3,
+    "use_ddqn": False,
+    "use_target_self_loss_scaling": True,
+    "target_self_loss_clamp_ratio": 4.0,
+    "target_self_loss_average_rate": 0.01,
+    "adam_epsilon": 1e-4,
+    "adam_beta1": 0.9,
+    "adam_beta2": 0.999,
+    "weight_decay_lr_ratio": 1 / 50,
+    "clip_grad_value": 1000.0,
+    "clip_grad_norm": 30.0,
+    "soft_update_tau": 0.02,
+    "number_memories_trained_on_between_target_network_updates": 2048,
+    "overall_reset_mul_factor": 0.01,
+    "last_layer_reset_mul_factor": 0.8,
+    "additional_transitions_after_reset": 1_600_000,
+    # exploring, and between processes
+    "epsilon_schedule": ((0, 1.0), (50_000, 1.0), (300_000, 0.1), (3_000_000, 0.03)),
+    "epsilon_boltzmann_schedule": ((0, 0.15), (3_000_000, 0.03)),
+    "tau_epsilon_boltzmann": 0.01,
+    "send_shared_network_every_n_batches": 10,
+    "update_inference_network_every_n_actions": 20,
+}
+
+LIKE_LINESIGHT = {
+    "network": "trackmania_rl.agents.iqn:IQN_Network",
+    "hooks": (),
+    "transforms": (),
+    "schedule_stretch": 1.0,
+    "fourier_wavelengths": {},
+    "use_layer_norm": False,
+    "quantile_factors_multiply": "features",
+    "output_layer_init_gain": 1.0,
+    "expected_reward_per_action": 0.0,
+    "return_bounds_per_action": None,
+    "target_action": "max_of_each_quantile",
+    "evaluation_weights_decay": 0.0,
+    "random_action_throttle_probability": None,
+    "reset_every_n_frames_generated": 0,
+    "demonstrations": (),
+}
+"""Options that Linesight does not have, so that what runs is its algorithm."""
+
+
+@pytest.mark.parametrize("values", [PUBLISHED, LIKE_LINESIGHT], ids=["published", "like Linesight"])
+def test_the_full_size_configuration_is_linesights(repository_root: Path, values: dict[str, object]) -> None:
+    settings = load_settings(repository_root / "config_files" / "config_tmnf.py")
+    assert {name: settings.flat()[name] for name in values} == values
+    assert settings.game.ms_per_action == 50
+    assert [entry.repeat for entry in settings.game.map_cycle] == [4, 1]
