@@ -1,6 +1,7 @@
 """The direction of imports: a module imports only from layers below its own."""
 
 import ast
+import fnmatch
 from pathlib import Path
 
 import pytest
@@ -50,7 +51,7 @@ def _layer(module: str) -> int:
     best = (-1, -1)
     for index, patterns in enumerate(LAYERS):
         for pattern in patterns:
-            if Path(module.replace(".", "/")).match(pattern.replace(".", "/")):
+            if fnmatch.fnmatchcase(module, pattern):
                 best = max(best, (len(pattern.removesuffix("*")), index))
             elif module == pattern or module.startswith(pattern.removesuffix(".*") + "."):
                 best = max(best, (len(pattern.removesuffix(".*")), index))

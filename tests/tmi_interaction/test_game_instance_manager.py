@@ -335,12 +335,11 @@ def test_the_window_is_shown_also_while_the_game_is_silent(settings, make_fake_g
     assert given == [launcher.show_window]
 
 
-@pytest.mark.parametrize("begin", ["rollout", "begin_race"])
-def test_the_game_is_focused_when_its_race_has_begun(make_manager, make_fake_game, straight, begin):
+def test_the_game_is_focused_when_its_race_has_begun(make_manager, make_fake_game, straight):
     game, seen = make_fake_game(), []
     manager, launcher = make_manager(game)
     launcher.focus_window = lambda: seen.append((game.map, game.time_ms, game.held is not None))
-    manager.begin_race(straight) if begin == "begin_race" else manager.rollout(straight, ScriptedPolicy())
+    manager.rollout(straight, ScriptedPolicy())
     assert seen == [("straight.toml", 0, True)]
 
 

@@ -15,12 +15,13 @@ import numpy as np
 import numpy.typing as npt
 
 from trackmania_rl.games.observing import NOT_FINITE, RaceMemory, observe
+from trackmania_rl.games.protocol import FramesRoom, GameIds, Motion, Received, rollout
 from trackmania_rl.protocol.messages import key_states
 from trackmania_rl.race.cutoffs import GOING_ON, REASON_OF_VERDICT, CutoffReason, CutoffRules
 from trackmania_rl.race.observation import ObservationLayout, keys_of_actions
 from trackmania_rl.race.observation_kernel import CAR_COLUMNS
 from trackmania_rl.race.policy import BatchDecision, Policy
-from trackmania_rl.race.results import DECISION_COLUMNS, RaceColumns, end_race_stats, rollout_results
+from trackmania_rl.race.results import DECISION_COLUMNS, EndedRace, RaceColumns, end_race_stats, rollout_results
 from trackmania_rl.race.types import GameTimings, Observation, RaceEnd
 from trackmania_rl.settings import GameSettings, MapEntry, ObservationSettings
 from trackmania_rl.simulator.inputs import controls_of_keys
@@ -31,9 +32,6 @@ from trackmania_rl.track.game_map import GameMap, load_game_map
 
 SPARE_MAPS: Final = 16
 """So many maps stay in memory beside those that are driven; the one driven longest ago gives way."""
-
-Games = npt.NDArray[np.int64]
-"""(n,) numbers of games, each once."""
 
 
 class _Map(NamedTuple):
@@ -77,6 +75,8 @@ class InProcessGames:
         self._memory = RaceMemory.of_games(n_games, n_states, self.layout.n_previous_actions, self._keys.shape[1])
         self._columns = _columns(n_games, n_states, game, self.layout)
         self._rows = np.zeros(n_games, dtype=np.int64)
+        self._waits = np.zeros(n_games, dtype=np.bool_)  # for a decision
+        self._ended: dict[int, EndedRace] = {}  # since the last `recv`
         self._verdicts = np.zeros(n_games, dtype=np.int64)
         self._maps: list[_Map] = []
         self._map_numbers: OrderedDict[tuple[str, str], int] = OrderedDict()  # the map begun last is last
@@ -95,16 +95,10 @@ class InProcessGames:
         vars(copied).update(copy.deepcopy(vars(self), memo))
         return copied
 
-    def begin(self, game: int, map_entry: MapEntry) -> None:
-        """Begin a race in a game; what its last race left behind is overwritten.
-
-        Args:
-            game: which game.
-            map_entry: the map.
-
-        Raises:
-            UserError: if track or reference line can't be used.
-        """
+    def begin(self, game: int, map_entry: MapEntry, frames: FramesRoom | None = None) -> None:
+        """See `Games.begin`; what the game's last race left behind is overwritten, and `frames` is not needed here."""
+        self._waits[game] = False  # also where the race can't begin
+        self._ended.pop(game, None)
         number = self._map_number(map_entry)
         self._map_of_game[game] = number
         self._rows[game] = 0
@@ -116,6 +110,29 @@ class InProcessGames:
         self._look_at(np.array([game]), number)
         if self.game.has_image:
             self._take_pictures([game])
+        self._waits[game] = True
+
+    def recv(self) -> Received:
+        """See `Games.recv`: all games that are in a race, at once."""
+        ids = np.flatnonzero(self._waits)
+        ended, self._ended = self._ended, {}
+        return Received(ids, *self.observations(ids), self._rows[ids] == 0, ended)
+
+    def send(self, ids: GameIds, decision: BatchDecision, policy_s: float = 0.0) -> None:
+        """See `Games.send`: the games drive on until their next decision, or the race's end."""
+        ends = self.step(ids, decision, policy_s)
+        self._ended |= {game: EndedRace(end, *self.results(game, end)) for game, end in ends.items()}
+        self._waits[list(ends)] = False
+
+    def motion(self, ids: GameIds) -> Motion:
+        """See `Games.motion`."""
+        seen, rows = self._columns, self._rows[ids]
+        return Motion._make(
+            column[ids, rows] for column in (seen.meters, seen.race_time_ms, seen.position_m, seen.speed_m_s)
+        )
+
+    def close(self) -> None:
+        """See `Games.close`; there is nothing to end."""
 
     def rollout(
         self, map_entry: MapEntry, policy: Policy, frames: npt.NDArray[np.uint8] | None = None
@@ -125,19 +142,10 @@ class InProcessGames:
         Raises:
             UserError: if track or reference line can't be used.
         """
-        alone = np.zeros(1, dtype=np.int64)
-        self.begin(0, map_entry)
-        end: RaceEnd | None = None
-        while end is None:
-            images, floats = self.observations(alone)
-            decision = policy(images[0], floats[0])
-            batch = BatchDecision(
-                np.array([decision.action]), np.array([decision.is_greedy]), decision.q_values[np.newaxis]
-            )
-            end = self.step(alone, batch).get(0)
-        return self.results(0, end)
+        race = rollout(self, map_entry, lambda: policy)
+        return race.rollout_results, race.end_race_stats
 
-    def observations(self, games: Games) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32]]:
+    def observations(self, games: GameIds) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32]]:
         """What there is to decide upon in some games.
 
         Returns:
@@ -164,16 +172,6 @@ class InProcessGames:
             speed_m_s=float(seen.speed_m_s[at]),
         )
 
-    def progress(self, games: Games) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
-        """Metres along the line and race time in ms (n,) of the newest states of some games."""
-        rows = self._rows[games]
-        return self._columns.meters[games, rows], self._columns.race_time_ms[games, rows]
-
-    def motion(self, games: Games) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float64]]:
-        """Positions (n, 3) in world metres and speeds (n,) in m/s of the newest states of some games."""
-        rows = self._rows[games]
-        return self._columns.position_m[games, rows], self._columns.speed_m_s[games, rows]
-
     def picture(self, game: int, width_px: int, height_px: int) -> npt.NDArray[np.uint8]:
         """The view from behind a game's car now, in colour, whatever the observation holds.
 
@@ -190,7 +188,7 @@ class InProcessGames:
         )
         return np.ascontiguousarray(blue_green_red_alpha[:, :, 2::-1])
 
-    def step(self, games: Games, decision: BatchDecision, policy_s: float = 0.0) -> dict[int, RaceEnd]:
+    def step(self, games: GameIds, decision: BatchDecision, policy_s: float = 0.0) -> dict[int, RaceEnd]:
         """Make one action in some games, all of which are in a race.
 
         Args:
@@ -240,14 +238,14 @@ class InProcessGames:
         stats = end_race_stats(columns, end, zones, self.game, timings, policy_s)
         return rollout_results(columns, end, zones, self.game), stats
 
-    def _by_map(self, games: Games) -> list[tuple[int, Any]]:
+    def _by_map(self, games: GameIds) -> list[tuple[int, Any]]:
         """The maps that some games are on, and at which places in `games` those on each stand."""
         numbers = self._map_of_game[games]
         if (numbers == numbers[0]).all():
             return [(int(numbers[0]), slice(None))]
         return [(number, np.flatnonzero(numbers == number)) for number in np.unique(numbers).tolist()]
 
-    def _look_at(self, games: Games, map_number: int) -> None:
+    def _look_at(self, games: GameIds, map_number: int) -> None:
         heads = self._races.heads
         observe(
             games,
@@ -261,7 +259,7 @@ class InProcessGames:
             self._verdicts,
         )
 
-    def _ends(self, games: Games, is_due: npt.NDArray[np.bool_]) -> dict[int, RaceEnd]:
+    def _ends(self, games: GameIds, is_due: npt.NDArray[np.bool_]) -> dict[int, RaceEnd]:
         """Find the races that ended; a cut-off at a decision comes before a finish in that very moment.
 
         Where no decision `is_due` (n,), the finish came before the next one.

@@ -46,6 +46,11 @@ class BatchDecision:
     is_greedy: npt.NDArray[np.bool_]
     q_values: npt.NDArray[np.float32]
 
+    @classmethod
+    def of_one(cls, decision: PolicyDecision) -> BatchDecision:
+        """A decision in one state."""
+        return cls(np.array([decision.action]), np.array([decision.is_greedy]), decision.q_values[np.newaxis])
+
 
 class StartsGames(Protocol):
     """What plays races and, when it loses its game, starts another one: `GameInstanceManager` does."""

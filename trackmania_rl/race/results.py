@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -56,6 +57,21 @@ class RaceColumns(NamedTuple):
                 for name, column in self._asdict().items()
             }
         )
+
+
+@dataclass(frozen=True, slots=True)
+class EndedRace:
+    """A race that is over.
+
+    Attributes:
+        end: how it ended.
+        rollout_results: see the function of this name.
+        end_race_stats: likewise.
+    """
+
+    end: RaceEnd
+    rollout_results: dict[str, Any]
+    end_race_stats: dict[str, Any]
 
 
 def rollout_results(

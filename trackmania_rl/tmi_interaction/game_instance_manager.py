@@ -9,18 +9,19 @@ from __future__ import annotations
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from trackmania_rl.race.frame_stack import FrameStack
 from trackmania_rl.race.observation import FeatureBuilder, ObservationLayout
-from trackmania_rl.race.observers import RaceObserver, RolloutRecorder
-from trackmania_rl.race.policy import Policy
+from trackmania_rl.race.observers import RolloutRecorder
+from trackmania_rl.race.policy import Policy, PolicyDecision
+from trackmania_rl.race.results import EndedRace
 from trackmania_rl.race.types import Observation, RaceEnd
 from trackmania_rl.settings import GameSettings, MapEntry, ObservationSettings
 from trackmania_rl.tmi_interaction.launchers.launcher import LISTENS_WITHIN_S, GameLauncher, PortInUseError
@@ -45,7 +46,8 @@ MOST_MAPS_KEPT: Final = 16
 
 Connect = Callable[[int, float, Callable[[], None]], GameTransport]
 """(port, timeout in seconds, what helps a game that is silent) -> a connected game."""
-Result = TypeVar("Result")
+Decide = Callable[[npt.NDArray[np.uint8], Observation], PolicyDecision]
+"""What decides, told all that there is to know of a state: (its image (S, H, W), the observation)."""
 
 
 class GameKeepsFailingError(GameError):
@@ -105,45 +107,40 @@ class GameInstanceManager:
         map_entry: MapEntry,
         policy: Policy,
         frames: npt.NDArray[np.uint8] | None = None,
-        observers: Sequence[RaceObserver] = (),
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Play one race.
+        """Play one race with a policy; arguments and errors otherwise as of `play`.
+
+        Returns:
+            `(rollout_results, end_race_stats)`: see the functions of these names in `race.results`.
+        """
+        race = self.play(map_entry, lambda image, seen: policy(image, seen.floats), frames)
+        return race.rollout_results, race.end_race_stats
+
+    def play(self, map_entry: MapEntry, decide: Decide, frames: npt.NDArray[np.uint8] | None = None) -> EndedRace:
+        """Play one race; if its game is lost, start another game and play it once more.
 
         Args:
             map_entry: the map.
-            policy: chooses each action; what it raises ends the race and passes through.
+            decide: chooses each action; what it raises ends the race and passes through.
             frames: (n, 1, H, W) uint8 room for the race's frames, see `RolloutRecorder`.
-            observers: more who watch the race. They see the decisions of a lost race too, but no end of it.
-
-        Returns:
-            `(rollout_results, end_race_stats)`: see the functions of these names in `race_results`.
 
         Raises:
             UserError: if map, line or port can't be used.
             GameKeepsFailingError: if `MAX_ATTEMPTS` game instances failed.
         """
         game_map = self._map(map_entry)
-
-        def play(machine: RaceMachine) -> tuple[dict[str, Any], dict[str, Any]]:
-            return self._play(game_map, machine, policy, frames, observers)
-
-        return self._on_a_game_that_lives(game_map, play)
-
-    def begin_race(self, map_entry: MapEntry) -> tuple[RaceMachine, Observation]:
-        """Begin a race that the caller plays, one `RaceMachine.step` after the other.
-
-        A `GameError` out of a step means that the game is lost: `close` it, and begin another race.
-
-        Raises:
-            UserError: if map, line or port can't be used.
-            GameKeepsFailingError: if `MAX_ATTEMPTS` game instances failed.
-        """
-        game_map = self._map(map_entry)
-
-        def begin(machine: RaceMachine) -> tuple[RaceMachine, Observation]:
-            return machine, self._reset(machine, game_map)
-
-        return self._on_a_game_that_lives(game_map, begin)
+        if self._machine is None:
+            compile_ahead(self._features, self._game, game_map.zones)
+        for attempt in range(1, MAX_ATTEMPTS + 1):
+            try:
+                return self._play(game_map, self.ensure_running(), decide, frames)
+            except GameError as error:
+                log.warning("race on %s lost (attempt %d of %d): %s", game_map.name, attempt, MAX_ATTEMPTS, error)
+                self.close()
+                last_error = error
+        raise GameKeepsFailingError(
+            f"{MAX_ATTEMPTS} game instances in a row failed on map {game_map.name}: {last_error}"
+        ) from last_error
 
     def ensure_running(self) -> RaceMachine:
         """Connect to a game that runs; start one if there is none, or if it has become old or slow.
@@ -178,21 +175,6 @@ class GameInstanceManager:
         self._speed = SpeedWatch()
         self._launcher.kill()
 
-    def _on_a_game_that_lives(self, game_map: GameMap, do: Callable[[RaceMachine], Result]) -> Result:
-        """Run `do` on a live game; if the game fails, start another one and try again."""
-        if self._machine is None:
-            compile_ahead(self._features, self._game, game_map.zones)
-        for attempt in range(1, MAX_ATTEMPTS + 1):
-            try:
-                return do(self.ensure_running())
-            except GameError as error:
-                log.warning("race on %s lost (attempt %d of %d): %s", game_map.name, attempt, MAX_ATTEMPTS, error)
-                self.close()
-                last_error = error
-        raise GameKeepsFailingError(
-            f"{MAX_ATTEMPTS} game instances in a row failed on map {game_map.name}: {last_error}"
-        ) from last_error
-
     def _start_game(self) -> None:
         """Start the launcher's game; the port of the one before may be in use for a moment longer."""
         deadline_s = time.monotonic() + (PORT_FREE_WITHIN_S if self.game_starts else 0.0)
@@ -212,36 +194,23 @@ class GameInstanceManager:
         return True
 
     def _play(
-        self,
-        game_map: GameMap,
-        machine: RaceMachine,
-        policy: Policy,
-        frames: npt.NDArray[np.uint8] | None,
-        observers: Sequence[RaceObserver],
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        self, game_map: GameMap, machine: RaceMachine, decide: Decide, frames: npt.NDArray[np.uint8] | None
+    ) -> EndedRace:
         recorder = RolloutRecorder(self._game, game_map.zones, frames)
-        watching: list[RaceObserver] = [recorder, *observers]
         stack = FrameStack(self._game.frames_per_state)
         policy_s = 0.0
-        seen: Observation | RaceEnd = self._reset(machine, game_map)
+        self._launcher.show_window()
+        seen: Observation | RaceEnd = machine.reset(game_map)
+        self._launcher.focus_window()
         while not isinstance(seen, RaceEnd):
             began_s = time.perf_counter()
-            decision = policy(stack.with_frame(seen.frame), seen.floats)
+            decision = decide(stack.with_frame(seen.frame), seen)
             policy_s += time.perf_counter() - began_s
-            for observer in watching:
-                observer.on_decision(seen, decision)
+            recorder.on_decision(seen, decision)
             seen = machine.step(decision.action)
         self._speed.add_race(seen.race_time_ms / 1000, machine.timings.wait_game_s)
-        for observer in watching:
-            observer.on_end(seen)
-        return recorder.rollout_results(), recorder.end_race_stats(machine.timings, policy_s)
-
-    def _reset(self, machine: RaceMachine, game_map: GameMap) -> Observation:
-        """Begin a race, in a window that is shown, and focused once the game's first race has begun."""
-        self._launcher.show_window()
-        first = machine.reset(game_map)
-        self._launcher.focus_window()
-        return first
+        recorder.on_end(seen)
+        return EndedRace(seen, recorder.rollout_results(), recorder.end_race_stats(machine.timings, policy_s))
 
     def _map(self, entry: MapEntry) -> GameMap:
         if entry not in self._maps:

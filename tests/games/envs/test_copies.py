@@ -75,7 +75,7 @@ def test_a_game_behind_a_socket_is_not_copied(make_env: Callable[..., RaceEnv]) 
     env = make_env("straight", overrides={"game_transport": "socket"})
     for copying in (copy.copy, copy.deepcopy, pickle.dumps):
         with pytest.raises(UserError, match="can't be copied"):
-            copying(env._game)
+            copying(env._games)
     with pytest.raises(UserError, match="can't be copied"):
         copy.deepcopy(env)
 

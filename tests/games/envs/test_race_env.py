@@ -145,7 +145,7 @@ def test_a_lost_game_ends_the_race_and_the_next_one_has_another_game(make_env: M
     env.reset()
     for _ in range(5):
         seen = env.step(0)[0]
-    env._game._manager._launcher.kill()
+    env._games._drivers[0]._launcher.kill()
     observation, reward, terminated, truncated, info = env.step(0)
     np.testing.assert_array_equal(observation, seen)
     assert (reward, terminated, truncated) == (0.0, False, True)
@@ -153,7 +153,7 @@ def test_a_lost_game_ends_the_race_and_the_next_one_has_another_game(make_env: M
     with pytest.raises(ResetNeeded):
         env.step(0)
     assert play(env, [])[2]["race_finished"]
-    assert env._game._manager.game_starts == 2
+    assert env._games._drivers[0].game_starts == 2
 
 
 def test_a_step_needs_a_race(make_env: MakeEnv) -> None:

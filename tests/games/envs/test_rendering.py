@@ -31,7 +31,7 @@ def test_a_game_in_this_process_draws_the_view_from_behind_the_car(make_env: Mak
     assert shown.shape == first.shape == (240, 320, 3)
     assert shown.dtype == np.uint8
     assert (shown != first).any()
-    car = env._game._games._races.cars[0]
+    car = env._games._races.cars[0]
     drawn = Renderer(load_track(Path(tracks["straight"]))).render(
         car["position_m"], car["rotation"], car["ribbon_index"], 320, 240
     )
@@ -61,7 +61,7 @@ def test_nothing_is_prepared_for_drawing_before_something_is_drawn(make_env: Mak
     env = make_env("straight", render_mode="rgb_array")
     env.reset()
     env.step(0)
-    track = env._game._games._maps[0].track
+    track = env._games._maps[0].track
     assert "renderer" not in vars(track)
     env.render()
     assert "renderer" in vars(track)

@@ -13,9 +13,11 @@ from gymnasium.vector import AutoresetMode
 
 from trackmania_rl.errors import UserError
 from trackmania_rl.games.envs.race_env import RaceEnv
-from trackmania_rl.games.envs.race_games import GameInProcess, GameOfManager, RaceGame
 from trackmania_rl.games.envs.race_vector_env import RaceVectorEnv
 from trackmania_rl.games.envs.temporary_folder import TemporaryFolder
+from trackmania_rl.games.in_process import InProcessGames
+from trackmania_rl.games.protocol import Games
+from trackmania_rl.games.socket_games import SocketGames
 from trackmania_rl.settings import MapEntry, Settings, load_settings
 from trackmania_rl.tmi_interaction.game_instance_manager import PROJECT_FOLDER, GameInstanceManager
 from trackmania_rl.tmi_interaction.launchers.choice import make_launcher
@@ -55,17 +57,17 @@ def make_race_env(
         settings = _load(config, overrides)
         maps_folder = PROJECT_FOLDER / settings.game.maps_folder
         entries, weights = _maps(maps, settings, maps_folder, tracks_folder)
-        game: RaceGame
+        games: Games
         if settings.game.is_in_process:
-            game = GameInProcess(settings, maps_folder)
+            games = InProcessGames(1, settings.game, settings.observation, maps_folder)
         else:
             launcher = make_launcher(settings.game, settings.user, find_free_port(), maps_folder)
-            game = GameOfManager(GameInstanceManager(settings.game, settings.observation, launcher))
-        opened.callback(game.close)
+            games = SocketGames([GameInstanceManager(settings.game, settings.observation, launcher)])
+        opened.callback(games.close)
         env = RaceEnv(
             settings,
             entries,
-            game,
+            games,
             map_weights=weights,
             normalize=normalize,
             render_mode=render_mode,
@@ -102,10 +104,9 @@ def make_race_vector_env(
         maps_folder = PROJECT_FOLDER / settings.game.maps_folder
         entries, weights = _maps(maps, settings, maps_folder, tracks_folder)
         envs = RaceVectorEnv(
-            num_envs,
             settings,
             entries,
-            maps_folder,
+            InProcessGames(num_envs, settings.game, settings.observation, maps_folder),
             map_weights=weights,
             normalize=normalize,
             autoreset_mode=autoreset_mode,

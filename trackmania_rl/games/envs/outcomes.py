@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trackmania_rl.errors import UserError
+from trackmania_rl.race.policy import BatchDecision
 from trackmania_rl.race.rewards import progress_reward
 from trackmania_rl.race.types import RaceEnd
 from trackmania_rl.settings import RewardSettings
@@ -35,6 +36,12 @@ def indices_of_actions(actions: npt.ArrayLike, shape: tuple[int, ...], n_actions
         wanted = "one whole number" if shape == () else f"an array of whole numbers with the shape {shape}"
         raise UserError(f"step({actions!r}): an action is {wanted}, 0 to {n_actions - 1}")
     return given.astype(np.int64)
+
+
+def decided_elsewhere(actions: npt.NDArray[np.int64], n_actions: int) -> BatchDecision:
+    """Actions (n,) of somebody who has no values to tell, out of `n_actions`."""
+    n = len(actions)
+    return BatchDecision(actions, np.ones(n, dtype=np.bool_), np.zeros((n, n_actions), dtype=np.float32))
 
 
 def reward_of_finish(end: RaceEnd, meters: float, race_time_ms: int, settings: RewardSettings) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -15,17 +14,20 @@ from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 from trackmania_rl.errors import UserError
 from trackmania_rl.games.envs.map_draw import MAP_OPTION, MapDraw, check_options
 from trackmania_rl.games.envs.observation_form import ObservationForm, Shown
-from trackmania_rl.games.envs.outcomes import GAME_LOST, indices_of_actions, info_of_end, reward_of_finish
-from trackmania_rl.games.envs.race_games import RaceGame
+from trackmania_rl.games.envs.outcomes import (
+    GAME_LOST,
+    decided_elsewhere,
+    indices_of_actions,
+    info_of_end,
+    reward_of_finish,
+)
+from trackmania_rl.games.envs.race_states import RaceStates
 from trackmania_rl.games.envs.temporary_folder import TemporaryFolder
-from trackmania_rl.race.frame_stack import FrameStack
+from trackmania_rl.games.protocol import Games, Received
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.rewards import EngineeredRewards, action_rewards
-from trackmania_rl.race.types import Observation, RaceEnd
 from trackmania_rl.settings import MapEntry, Settings
 from trackmania_rl.tmi_interaction.transport import GameError
-
-log = logging.getLogger(__name__)
 
 PICTURE_SIZE_PX: Final = (320, 240)
 """(width, height) of what `RaceEnv.render` draws."""
@@ -54,7 +56,7 @@ class RaceEnv(gymnasium.Env[Shown, np.int64]):
     Args:
         settings: observation, rewards and rules.
         maps: each race is on one of them: drawn, or named by `reset(options={"map": name})`.
-        game: what it is played on; closed with the environment.
+        games: what it is played on, the first of them; closed with the environment.
         map_weights: how often each map is drawn, in proportion; None: all alike.
         normalize: whether floats are normalized as the network does it.
         render_mode: "rgb_array" to have `render` show the race.
@@ -75,7 +77,7 @@ class RaceEnv(gymnasium.Env[Shown, np.int64]):
         self,
         settings: Settings,
         maps: Sequence[MapEntry],
-        game: RaceGame,
+        games: Games,
         *,
         map_weights: Sequence[float] | None = None,
         normalize: bool = True,
@@ -90,12 +92,14 @@ class RaceEnv(gymnasium.Env[Shown, np.int64]):
         self.layout = ObservationLayout.from_settings(settings.observation)
         self._map_draw = MapDraw(maps, map_weights)
         self.map_names = self._map_draw.names
-        self._game = game
+        self._games = games
         self._tracks_folder = tracks_folder or TemporaryFolder()
         self._form = ObservationForm(self.layout, settings.game, normalize=normalize)
+        self._alone = np.zeros(1, dtype=np.int64)
+        self._states = RaceStates(1, self.layout, settings.game)
         self._n_actions_made = 0
         self._began_m = 0.0
-        self._seen: Observation | None = None  # of the race under way
+        self._is_under_way = False
         self._has_begun = False
         self._is_closed = False
         self.observation_space = self._form.space
@@ -116,14 +120,13 @@ class RaceEnv(gymnasium.Env[Shown, np.int64]):
         self._check_open()
         super().reset(seed=seed)
         check_options(options, (MAP_OPTION,))
-        self._seen = None
+        self._is_under_way = False
         map_entry = self._map_draw.draw(self.np_random, options)
-        first = self._game.begin(map_entry)
-        self._map, self._began_m = map_entry, first.meters
-        self._stack = FrameStack(self.settings.game.frames_per_state)
-        self._see(first)
-        self._has_begun = True
-        return self._show(), self._info(first)
+        self._games.begin(0, map_entry)
+        self._states.take(self._games, self._receive())
+        self._map, self._began_m = map_entry, float(self._states.meters[0])
+        self._is_under_way = self._has_begun = True
+        return self._show(), self._info()
 
     def step(self, action: np.int64 | int) -> tuple[Shown, float, bool, bool, dict[str, Any]]:
         """Hold an action's keys until the next decision.
@@ -134,30 +137,33 @@ class RaceEnv(gymnasium.Env[Shown, np.int64]):
             gymnasium.error.ClosedEnvironmentError: after `close`.
         """
         self._check_open()
-        before = self._seen
-        if before is None:
+        if not self._is_under_way:
             raise ResetNeeded("no race is under way: call reset first")
-        index = int(indices_of_actions(action, (), len(self.settings.game.inputs)))
+        actions = np.atleast_1d(indices_of_actions(action, (), len(self.settings.game.inputs)))
         self._n_actions_made += 1
+        states = self._states
+        before, before_m, before_ms = states.floats.copy(), float(states.meters[0]), int(states.race_time_ms[0])
+        self._games.send(self._alone, decided_elsewhere(actions, len(self.settings.game.inputs)))
         try:
-            reached = self._game.step(index)
-        except GameError as error:
-            log.warning("race on %s lost: %s", self._map.map_name, error)
-            self._game.close()
-            self._seen = None
+            received = self._receive()
+            is_lost = 0 not in received.ended and bool(received.is_first[0])
+        except GameError:
+            is_lost = True
+        if is_lost:
+            self._is_under_way = False
             lost = {"race_finished": False, "cutoff_reason": GAME_LOST}
-            return self._show(), 0.0, False, True, self._info(before) | lost
-        if isinstance(reached, RaceEnd):
-            self._see(reached.last)
-            self._seen = None
-            if reached.is_finished:
-                reward = reward_of_finish(reached, before.meters, before.race_time_ms, self.settings.reward)
-            else:
-                reward = self._reward(before, reached.last)
-            info = self._info(reached.last) | info_of_end(reached, self._began_m)
-            return self._show(), reward, reached.is_finished, not reached.is_finished, info
-        self._see(reached)
-        return self._show(), self._reward(before, reached), False, False, self._info(reached)
+            return self._show(), 0.0, False, True, self._info() | lost
+        states.take(self._games, received)
+        if 0 not in received.ended:
+            return self._show(), self._reward(before, before_m), False, False, self._info()
+        self._is_under_way = False
+        end = received.ended[0].end
+        if end.is_finished:
+            reward = reward_of_finish(end, before_m, before_ms, self.settings.reward)
+        else:
+            reward = self._reward(before, before_m)
+        info = self._info() | info_of_end(end, self._began_m)
+        return self._show(), reward, end.is_finished, not end.is_finished, info
 
     def render(self) -> npt.NDArray[np.uint8] | None:  # type: ignore[override]  # gymnasium leaves the type open
         """The race as it is now, red, green and blue; None without a render mode.
@@ -176,7 +182,7 @@ class RaceEnv(gymnasium.Env[Shown, np.int64]):
         self._check_open()
         if not self._has_begun:
             raise ResetNeeded("there is no race to show: call reset first")
-        picture = self._game.picture(*PICTURE_SIZE_PX)
+        picture = self._games.picture(0, *PICTURE_SIZE_PX)
         if picture is not None:
             return picture
         if not self.settings.game.has_image:
@@ -184,41 +190,44 @@ class RaceEnv(gymnasium.Env[Shown, np.int64]):
                 f'render_mode = "{self.render_mode}": of a game behind a socket the observation\'s image is shown, and '
                 'there is none; make the environment with overrides={"image_width_px": 160, "image_height_px": 120}'
             )
-        return np.repeat(self._image[-1, :, :, np.newaxis], 3, axis=2)
+        return np.repeat(self._states.images[0, -1, :, :, np.newaxis], 3, axis=2)
 
     def close(self) -> None:
         """End the game."""
         self._is_closed = True
-        self._seen = None
-        self._game.close()
+        self._is_under_way = False
+        self._games.close()
         self._tracks_folder.close()
 
     def _check_open(self) -> None:
         if self._is_closed:
             raise ClosedEnvironmentError("this environment was closed: make another one")
 
-    def _see(self, seen: Observation) -> None:
-        self._seen = seen
-        self._image, self._floats = self._stack.with_frame(seen.frame), seen.floats
+    def _receive(self) -> Received:
+        """What follows: a state, or the race's end."""
+        while True:
+            received = self._games.recv()
+            if len(received.ids) > 0 or received.ended:
+                return received
 
     def _show(self) -> Shown:
-        return self._form.show(self._image, self._floats)
+        return self._form.show(self._states.images[0], self._states.floats[0])
 
-    def _info(self, seen: Observation) -> dict[str, Any]:
+    def _info(self) -> dict[str, Any]:
         return {
             "map": self._map.map_name,
-            "meters": float(seen.meters - self._began_m),
-            "race_time_ms": seen.race_time_ms,
-            "position_m": seen.position_m.copy(),
-            "speed_m_s": np.float32(seen.speed_m_s),  # in double precision, transports differ in the last bit
+            "meters": float(self._states.meters[0] - self._began_m),
+            "race_time_ms": int(self._states.race_time_ms[0]),
+            "position_m": self._states.position_m[0].copy(),
+            "speed_m_s": self._states.speed_m_s[0],
         }
 
-    def _reward(self, before: Observation, reached: Observation) -> float:
+    def _reward(self, before: npt.NDArray[np.float32], before_m: float) -> float:
         settings = self.settings
         rewards = action_rewards(
-            before.floats[np.newaxis],
-            reached.floats[np.newaxis],
-            np.array([reached.meters - before.meters]),
+            before,
+            self._states.floats,
+            self._states.meters - before_m,
             places=self.layout,
             settings=settings.reward,
             engineered=EngineeredRewards.at_frame(settings.reward, self._n_actions_made),

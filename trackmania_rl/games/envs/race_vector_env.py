@@ -6,7 +6,6 @@ K: number of games. All of them make one action in each step, by compiled code.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -19,10 +18,11 @@ from gymnasium.vector.utils import batch_space
 from trackmania_rl.errors import UserError
 from trackmania_rl.games.envs.map_draw import MAP_OPTION, MapDraw, check_options
 from trackmania_rl.games.envs.observation_form import ObservationForm, Shown
-from trackmania_rl.games.envs.outcomes import indices_of_actions, info_of_end, reward_of_finish
-from trackmania_rl.games.envs.race_games import decided_elsewhere
+from trackmania_rl.games.envs.outcomes import decided_elsewhere, indices_of_actions, info_of_end, reward_of_finish
+from trackmania_rl.games.envs.race_states import RaceStates
 from trackmania_rl.games.envs.temporary_folder import TemporaryFolder
-from trackmania_rl.games.in_process import Games, InProcessGames
+from trackmania_rl.games.protocol import GameIds, Games
+from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.rewards import EngineeredRewards, action_rewards
 from trackmania_rl.race.types import RaceEnd
 from trackmania_rl.settings import MapEntry, Settings
@@ -48,10 +48,9 @@ class RaceVectorEnv(VectorEnv[Shown, Array, Array]):
     `race_finished` and `cutoff_reason`; each with a mask `_name` (K,) as is Gymnasium's custom.
 
     Args:
-        num_envs: K.
         settings: observation, rewards and rules; the simulated game's.
         maps: each race is on one of them: drawn, or named by `reset(options={"map": name})` for the races begun there.
-        maps_folder: where relative paths of `maps` begin.
+        games: the K games, all of which answer at once; closed with the environment.
         map_weights: how often each map is drawn, in proportion; None: all alike.
         normalize: whether floats are normalized as the network does it.
         autoreset_mode: one of `AUTORESET_MODES`, or its name or value.
@@ -69,10 +68,9 @@ class RaceVectorEnv(VectorEnv[Shown, Array, Array]):
 
     def __init__(
         self,
-        num_envs: int,
         settings: Settings,
         maps: Sequence[MapEntry],
-        maps_folder: Path,
+        games: Games,
         *,
         map_weights: Sequence[float] | None = None,
         normalize: bool = True,
@@ -81,10 +79,10 @@ class RaceVectorEnv(VectorEnv[Shown, Array, Array]):
     ) -> None:
         self.autoreset_mode = _autoreset_mode(autoreset_mode)
         self.metadata = {"render_modes": [], "autoreset_mode": self.autoreset_mode}
-        self.num_envs = num_envs
+        self.num_envs = num_envs = games.n_games
         self.settings = settings
-        self._games = InProcessGames(num_envs, settings.game, settings.observation, maps_folder)
-        self.layout = self._games.layout
+        self.layout = ObservationLayout.from_settings(settings.observation)
+        self._games = games
         self._map_draw = MapDraw(maps, map_weights)
         self.map_names = self._map_draw.names
         self._form = ObservationForm(self.layout, settings.game, normalize=normalize)
@@ -92,13 +90,8 @@ class RaceVectorEnv(VectorEnv[Shown, Array, Array]):
         self._has_race = np.zeros(num_envs, dtype=np.bool_)  # under way or ended
         self._has_ended = np.zeros(num_envs, dtype=np.bool_)
         self._n_actions_made = 0
-        image_size = (settings.game.frames_per_state, settings.game.image_height_px, settings.game.image_width_px)
-        self._images = np.empty((num_envs, *image_size), dtype=np.uint8)
-        self._floats = np.empty((num_envs, self.layout.float_input_dim), dtype=np.float32)
-        self._meters, self._began_m = np.empty((2, num_envs))
-        self._race_time_ms = np.empty(num_envs, dtype=np.int64)
-        self._position_m = np.empty((num_envs, 3), dtype=np.float32)
-        self._speed_m_s = np.empty(num_envs, dtype=np.float32)
+        self._states = RaceStates(num_envs, self.layout, settings.game)
+        self._began_m = np.empty(num_envs)
         self._map_of_game = np.full(num_envs, None, dtype=object)
         self.single_observation_space = self._form.space
         self.single_action_space = spaces.Discrete(len(settings.game.inputs))
@@ -126,8 +119,11 @@ class RaceVectorEnv(VectorEnv[Shown, Array, Array]):
         mask = self._reset_mask(options)
         if not (mask | self._has_race).all():
             raise ResetNeeded(f"games {np.flatnonzero(~mask & ~self._has_race).tolist()} have no race: reset them, too")
-        self._begin(np.flatnonzero(mask), options)
-        return self._form.show(self._images, self._floats), self._infos({})
+        begun = np.flatnonzero(mask)
+        self._begin(begun, options)
+        self._states.take(self._games, self._games.recv())
+        self._began_m[begun] = self._states.meters[begun]
+        return self._form.show(self._states.images, self._states.floats), self._infos({})
 
     def step(self, actions: npt.ArrayLike) -> tuple[Shown, Array, Array, Array, dict[str, Any]]:
         """Make an action (K,) in every game; those whose race had ended begin the next one instead.
@@ -141,21 +137,29 @@ class RaceVectorEnv(VectorEnv[Shown, Array, Array]):
         self._check_races()
         indices = indices_of_actions(actions, (self.num_envs,), len(self.settings.game.inputs))
         begun, driven = np.flatnonzero(self._has_ended), np.flatnonzero(~self._has_ended)
+        self._begin(begun, None)
+        states = self._states
+        before, before_m, before_ms = states.floats.copy(), states.meters.copy(), states.race_time_ms.copy()
+        if len(driven) > 0:
+            self._n_actions_made += len(driven)
+            self._games.send(driven, decided_elsewhere(indices[driven], len(self.settings.game.inputs)))
+        received = self._games.recv()
+        states.take(self._games, received)
+        self._began_m[begun] = states.meters[begun]
+        ends = {game: race.end for game, race in received.ended.items()}
         rewards, terminated, truncated = np.zeros(self.num_envs), *np.zeros((2, self.num_envs), dtype=np.bool_)
-        ends = self._drive(driven, indices[driven]) if len(driven) > 0 else {}
-        meters, race_time_ms = self._meters.copy(), self._race_time_ms.copy()
-        rewards[driven] = self._look_on(driven)
+        rewards[driven] = self._rewards(driven, before[driven], before_m[driven])
         for game, end in ends.items():
             terminated[game], truncated[game] = end.is_finished, not end.is_finished
             if end.is_finished:
                 settings = self.settings.reward
-                rewards[game] = reward_of_finish(end, float(meters[game]), int(race_time_ms[game]), settings)
+                rewards[game] = reward_of_finish(end, float(before_m[game]), int(before_ms[game]), settings)
         self._has_ended = terminated | truncated
-        self._begin(begun, None)
-        return self._form.show(self._images, self._floats), rewards, terminated, truncated, self._infos(ends)
+        return self._form.show(states.images, states.floats), rewards, terminated, truncated, self._infos(ends)
 
     def close_extras(self, **kwargs: Any) -> None:
         """Give back what was made for the environment."""
+        self._games.close()
         self._tracks_folder.close()
 
     def _check_open(self) -> None:
@@ -185,50 +189,34 @@ class RaceVectorEnv(VectorEnv[Shown, Array, Array]):
             )
         return mask
 
-    def _begin(self, games: Games, options: Mapping[str, Any] | None) -> None:
-        """Begin a race in each of some games, and look at its start."""
+    def _begin(self, games: GameIds, options: Mapping[str, Any] | None) -> None:
+        """Begin a race in each of some games."""
         self._has_race[games] = False  # also where one of them can't begin
         for game in games.tolist():
             entry = self._map_draw.draw(self.np_random, options)
             self._games.begin(game, entry)
             self._map_of_game[game] = entry.map_name
-        self._look(games)
-        self._began_m[games] = self._meters[games]
         self._has_race[games], self._has_ended[games] = True, False
 
-    def _drive(self, games: Games, actions: Array) -> dict[int, RaceEnd]:
-        """Make an action in each of some games."""
-        self._n_actions_made += len(games)
-        return self._games.step(games, decided_elsewhere(actions, len(self.settings.game.inputs)))
-
-    def _look_on(self, games: Games) -> Array:
-        """Look at the new states of some games; returns the rewards (n,) of having come there, not to the finish."""
-        before, before_m = self._floats[games], self._meters[games]
-        self._look(games)
+    def _rewards(self, games: GameIds, before: Array, before_m: Array) -> Array:
+        """Rewards (n,) of having come to the newest states of some games, not to the finish."""
         return action_rewards(
             before,
-            self._floats[games],
-            self._meters[games] - before_m,
+            self._states.floats[games],
+            self._states.meters[games] - before_m,
             places=self.layout,
             settings=self.settings.reward,
             engineered=EngineeredRewards.at_frame(self.settings.reward, self._n_actions_made),
             ms_per_action=self.settings.game.ms_per_action,
         )
 
-    def _look(self, games: Games) -> None:
-        """Take over what there is to see in some games."""
-        if len(games) > 0:
-            self._images[games], self._floats[games] = self._games.observations(games)
-            self._meters[games], self._race_time_ms[games] = self._games.progress(games)
-            self._position_m[games], self._speed_m_s[games] = self._games.motion(games)
-
     def _infos(self, ends: Mapping[int, RaceEnd]) -> dict[str, Any]:
         everywhere: dict[str, Array] = {
             "map": self._map_of_game.copy(),
-            "meters": self._meters - self._began_m,
-            "race_time_ms": self._race_time_ms.copy(),
-            "position_m": self._position_m.copy(),
-            "speed_m_s": self._speed_m_s.copy(),
+            "meters": self._states.meters - self._began_m,
+            "race_time_ms": self._states.race_time_ms.copy(),
+            "position_m": self._states.position_m.copy(),
+            "speed_m_s": self._states.speed_m_s.copy(),
         }
         masks = {f"_{name}": np.ones(self.num_envs, dtype=np.bool_) for name in everywhere}
         infos: dict[str, Any] = everywhere | masks

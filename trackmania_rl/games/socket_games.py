@@ -1,0 +1,281 @@
+"""Games behind sockets: each is played by a thread of its own, with all the waiting, failing and restarting it takes.
+
+A game waits for its own decision only. `SocketGames.recv` waits a little for games that are about to ask, because one
+pass through the network costs nearly the same for one state as for many; for a game that is slow, restarts or hangs it
+waits once, and then no more until that game asks again.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, NoReturn, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from trackmania_rl.errors import UserError
+from trackmania_rl.games.protocol import FramesRoom, GameIds, Motion, Received
+from trackmania_rl.race.policy import BatchDecision, PolicyDecision
+from trackmania_rl.race.results import EndedRace
+from trackmania_rl.race.types import Observation
+from trackmania_rl.settings import GameSettings, MapEntry
+from trackmania_rl.tmi_interaction.game_instance_manager import Decide, GameKeepsFailingError
+
+log = logging.getLogger(__name__)
+
+RECEIVE_WITHIN_S: Final = 0.1
+FIRST_GAME_WITHIN_S: Final = 60.0
+"""How long the other games wait for the first one, which may have to compile what all of them use."""
+RETRY_FAILING_GAME_AFTER_S: Final = 30.0
+GAMES_END_WITHIN_S: Final = 1.0
+PATIENCE_PASSES: Final = 2.0
+"""How long games that were on time before are waited for, in durations of the last decision. With 8 games on a busy
+machine 0, 1 and 2 gave batches of 2.0, 4.6 and 6.7 states, and 2 took a fifth less processor time for an action than
+0."""
+
+
+class RaceDriver(Protocol):
+    """What plays the races of one game: `GameInstanceManager` does."""
+
+    game: GameSettings
+
+    def play(self, map_entry: MapEntry, decide: Decide, frames: npt.NDArray[np.uint8] | None) -> EndedRace:
+        """Play one race, its frames written to `frames`; what `decide` raises ends it and passes through."""
+        ...
+
+    def close(self) -> None:
+        """End the game."""
+        ...
+
+
+class _Interrupted(Exception):  # noqa: N818  # not an error: nobody wants the race any more
+    """Raised out of a race that is given up."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Race:
+    """A race for one game; `number` counts those of the game."""
+
+    number: int
+    map_entry: MapEntry
+    settings: GameSettings
+    frames: FramesRoom | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Message:
+    """What a game's thread says of race number `race`: it waits in the state `seen`; without one, the race is over.
+
+    `ended` is None then if it could not be played.
+    """
+
+    game: int
+    race: int
+    seen: tuple[npt.NDArray[np.uint8], Observation] | None = None
+    ended: EndedRace | None = None
+
+
+class SocketGames:
+    """K games behind sockets.
+
+    A game that has to be started again costs nobody else anything. One that fails again and again is left alone for
+    half a minute while others play, and is then `Received.lost`; when none plays any more, its error is raised.
+
+    Args:
+        drivers: one for each game; closed by the game's own thread.
+
+    Attributes:
+        n_games: K.
+        game: settings of the races begun from now on.
+    """
+
+    def __init__(self, drivers: Sequence[RaceDriver]) -> None:
+        self.n_games = len(drivers)
+        self.game = drivers[0].game
+        self._drivers = drivers
+        self._inbox: queue.SimpleQueue[_Message | Exception] = queue.SimpleQueue()
+        self._orders: list[queue.SimpleQueue[_Race | PolicyDecision | None]] = [queue.SimpleQueue() for _ in drivers]
+        self._threads = [
+            threading.Thread(target=self._play_races, args=(game,), name=f"game {game}", daemon=True)
+            for game in range(len(drivers))
+        ]
+        self._unstarted = list(self._threads)
+        self._began_s = 0.0
+        self._race_numbers = [0] * len(drivers)
+        self._playing: set[int] = set()
+        self._failing: set[int] = set()
+        self._on_time: set[int] = set()  # games that asked within the patience last time
+        self._patience_s = 0.0
+        self._seen: list[Observation | None] = [None] * len(drivers)
+        self._is_closed = threading.Event()
+
+    def __reduce__(self) -> NoReturn:
+        raise UserError(
+            "an environment whose game is a program of its own can't be copied: make another one, or take the "
+            'simulated game in this process, overrides={"game": "simulated", "game_transport": "in_process"}'
+        )
+
+    def begin(self, game: int, map_entry: MapEntry, frames: FramesRoom | None = None) -> None:
+        """See `Games.begin`."""
+        self._race_numbers[game] += 1
+        self._playing.add(game)
+        self._on_time.discard(game)
+        self._orders[game].put(_Race(self._race_numbers[game], map_entry, self.game, frames))
+        if len(self._unstarted) == self.n_games:
+            self._began_s = time.monotonic()
+            self._start(self._threads[game])
+
+    def recv(self) -> Received:
+        """See `Games.recv`."""
+        messages = self._gather()
+        if self._unstarted and (messages or time.monotonic() - self._began_s > FIRST_GAME_WITHIN_S):
+            for thread in tuple(self._unstarted):
+                self._start(thread)
+        waiting = [(message.game, *message.seen) for message in messages if message.seen is not None]
+        over = [message for message in messages if message.seen is None]
+        for game, _, seen in waiting:
+            self._seen[game] = seen
+        image_shape = (self.game.frames_per_state, self.game.image_height_px, self.game.image_width_px)
+        return Received(
+            ids=np.array([game for game, _, _ in waiting], dtype=np.int64),
+            images=np.array([image for _, image, _ in waiting], dtype=np.uint8).reshape(len(waiting), *image_shape),
+            floats=np.array([seen.floats for _, _, seen in waiting], dtype=np.float32),
+            is_first=np.array([seen.race_time_ms == 0 for _, _, seen in waiting], dtype=np.bool_),
+            ended={message.game: message.ended for message in over if message.ended is not None},
+            lost=tuple(message.game for message in over if message.ended is None),
+        )
+
+    def send(self, ids: GameIds, decision: BatchDecision, policy_s: float = 0.0) -> None:
+        """See `Games.send`."""
+        self._patience_s = PATIENCE_PASSES * policy_s
+        rows = zip(ids.tolist(), decision.actions.tolist(), decision.is_greedy.tolist(), decision.q_values, strict=True)
+        for game, action, is_greedy, q_values in rows:
+            self._orders[game].put(PolicyDecision(action, is_greedy, q_values))
+
+    def motion(self, ids: GameIds) -> Motion:
+        """See `Games.motion`."""
+        states = [seen for game in ids.tolist() if (seen := self._seen[game]) is not None]
+        return Motion(
+            meters=np.array([seen.meters for seen in states]),
+            race_time_ms=np.array([seen.race_time_ms for seen in states], dtype=np.int64),
+            position_m=np.stack([seen.position_m for seen in states]),
+            speed_m_s=np.array([seen.speed_m_s for seen in states]),
+        )
+
+    def picture(self, game: int, width_px: int, height_px: int) -> None:
+        """None: the game's own picture is asked for with the observation only."""
+
+    @property
+    def have_ended(self) -> bool:
+        """Whether no game is under way any more; one that hangs is not ended by `close`."""
+        return not any(thread.is_alive() for thread in self._threads)
+
+    def close(self) -> None:
+        """Give up all races; the games are given `GAMES_END_WITHIN_S` seconds to end."""
+        self._is_closed.set()
+        for orders in self._orders:
+            orders.put(None)
+        deadline_s = time.monotonic() + GAMES_END_WITHIN_S
+        for thread, driver in zip(self._threads, self._drivers, strict=True):
+            if thread in self._unstarted:
+                driver.close()
+            else:
+                thread.join(max(deadline_s - time.monotonic(), 0.0))
+
+    def _start(self, thread: threading.Thread) -> None:
+        self._unstarted.remove(thread)
+        thread.start()
+
+    def _gather(self) -> list[_Message]:
+        """What has come, at most one message of each game.
+
+        Waits `RECEIVE_WITHIN_S` for the first one, and then as long as the patience for games that came promptly so
+        far.
+
+        Raises:
+            Exception: what ended a game's thread's race.
+        """
+        first = self._take(RECEIVE_WITHIN_S)
+        if first is None:
+            return []
+        gathered = [first]
+        deadline_s = time.perf_counter() + self._patience_s
+        missing = self._on_time - {first.game}
+        while missing:
+            message = self._take(max(deadline_s - time.perf_counter(), 0.0))
+            if message is None:
+                break
+            gathered.append(message)
+            missing.discard(message.game)
+        while (message := self._take(0.0)) is not None:
+            gathered.append(message)
+        self._on_time = (self._on_time - missing) | {message.game for message in gathered}
+        return gathered
+
+    def _take(self, timeout_s: float) -> _Message | None:
+        """The next message that is not of a race given up."""
+        while True:
+            try:
+                item = self._inbox.get(timeout=timeout_s) if timeout_s > 0 else self._inbox.get_nowait()
+            except queue.Empty:
+                return None
+            if isinstance(item, Exception):
+                raise item
+            if item.race == self._race_numbers[item.game]:
+                return item
+
+    def _play_races(self, game: int) -> None:
+        """Play what is ordered, in the game's thread."""
+        # The kernel ends a game with the thread that started it, so that must be a thread that lives as long.
+        try:
+            while not self._is_closed.is_set():
+                order = self._orders[game].get()
+                while isinstance(order, _Race):
+                    order = self._play_race(game, order)
+        finally:
+            self._drivers[game].close()
+
+    def _play_race(self, game: int, race: _Race) -> _Race | None:
+        """Play a race; returns the one to go on with, if this one was given up for it."""
+        next_race: _Race | None = None
+
+        def decide(image: npt.NDArray[np.uint8], seen: Observation) -> PolicyDecision:
+            nonlocal next_race
+            self._inbox.put(_Message(game, race.number, seen=(image, seen)))
+            order = self._orders[game].get()
+            if isinstance(order, PolicyDecision):
+                return order
+            next_race = order
+            raise _Interrupted
+
+        frames = None if race.frames is None else race.frames()
+        if race.frames is not None and frames is None:
+            return None
+        self._drivers[game].game = race.settings
+        try:
+            ended = self._drivers[game].play(race.map_entry, decide, frames)
+        except _Interrupted:
+            return next_race
+        except GameKeepsFailingError as error:
+            self._fail(game, race, error)
+        except Exception as error:  # whatever it is, `recv` raises it
+            self._inbox.put(error)
+        else:
+            self._failing.discard(game)
+            self._inbox.put(_Message(game, race.number, ended=ended))
+        return None
+
+    def _fail(self, game: int, race: _Race, error: GameKeepsFailingError) -> None:
+        """Leave a failing game alone for a while; if no other plays, there is nothing to wait for."""
+        self._failing.add(game)
+        if self._failing >= self._playing:
+            self._inbox.put(error)
+            return
+        log.warning("game %d is tried again in %g s: %s", game, RETRY_FAILING_GAME_AFTER_S, error)
+        if not self._is_closed.wait(RETRY_FAILING_GAME_AFTER_S):
+            self._inbox.put(_Message(game, race.number))
