@@ -88,9 +88,9 @@ def test_races_of_the_map_cycle_come_out_whole(make_rig, layout: ObservationLayo
     assert 2 <= is_explo.count(False) <= 6, "every fifth race evaluates"
     for results, stats in rig.outbox.sent:
         n = len(results["actions"])
-        assert results["frames"].shape == (n, 1, 15, 17)
+        assert results["frames"].shape == (n + 1, 1, 15, 17)
         assert results["frames"].any(axis=(1, 2, 3)).all()
-        assert results["state_float"].shape == (n, layout.float_input_dim)
+        assert results["state_float"].shape == (n + 1, layout.float_input_dim)
         assert stats["map_name"] == "valley"
         assert stats["fill_buffer"]
         assert stats["timings_ms"]["policy"] > 0
