@@ -25,7 +25,7 @@ def test_links_within_the_guide_lead_somewhere(repository_root: Path) -> None:
 def test_what_the_launchers_say_is_explained(repository_root: Path) -> None:
     guide = " ".join(_guide(repository_root).split())
     folder = repository_root / "trackmania_rl" / "tmi_interaction" / "launchers"
-    said = "\n".join((folder / f"{name}.py").read_text(encoding="utf-8") for name in ("tmnf_launcher", "game_records"))
+    said = "\n".join((folder / f"{name}.py").read_text(encoding="utf-8") for name in ("tmnf", "game_records"))
     messages = (
         "does not listen at port",
         "appeared within",

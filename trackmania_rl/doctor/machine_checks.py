@@ -78,7 +78,7 @@ def check_gpu(settings: Settings, system: System) -> list[Finding]:
             warning(
                 Check.GPU,
                 "the network, which sees images, would run on the processor, much slower than on a GPU: see "
-                'README.rst, "GPU or no GPU"',
+                'docs/gpu.rst, "GPU or no GPU"',
             )
         ]
     return [ok(Check.GPU, "the network runs on the processor, which suffices without images")]

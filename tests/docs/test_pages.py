@@ -1,0 +1,126 @@
+"""What the pages name exists: files, links, pictures, commands with their options, and settings."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from trackmania_rl.settings import load_settings
+
+PAGES = ("README.rst", "docs/*.rst", "research/**/*.rst")
+ROOMS = ("trackmania_rl", "scripts", "examples", "config_files", "benchmarks", "research", "docs", "tests", "drivers")
+FILE = re.compile(rf"(?<![\w./-])(?:{'|'.join(ROOMS)})/[\w./*{{}}-]*\w")
+"""A path from the project's folder."""
+MODULE_FILE = re.compile(r"``((?:\w+/)*\w+\.py)``")
+"""A Python file by its name alone, or by the end of its path."""
+COMMAND = re.compile(r"python (?:-m )?(?:scripts/|benchmarks[./]|research[./]).*")
+LINK = re.compile(r"<([^<>:]+)>`_")
+PICTURE = re.compile(r"^\.\. image:: (\S+)$", re.MULTILINE)
+SET = re.compile(r"--set [\"']?([a-z_]+)=")
+VARIANT = re.compile(r"--variant \"[\w-]+:([^\"]*)\"")
+OF_USERS = {"config/config.py", "my_hooks.py", "my_parts.py", "other.py"}
+OF_LINESIGHT = "migration.rst"
+"""Names files of that project as well."""
+
+
+def pages(root: Path) -> dict[Path, str]:
+    """Every page's text by its path."""
+    return {file: file.read_text(encoding="utf-8") for pattern in PAGES for file in sorted(root.glob(pattern))}
+
+
+def commands(text: str) -> list[str]:
+    """The commands of a page's blocks and lines, those of several lines joined."""
+    return [match.group().split("``")[0].split("#")[0] for match in COMMAND.finditer(text.replace("\\\n", " "))]
+
+
+@pytest.fixture(scope="module")
+def texts(repository_root: Path) -> dict[Path, str]:
+    return pages(repository_root)
+
+
+def test_paths_exist(texts: dict[Path, str], repository_root: Path) -> None:
+    missing = {
+        f"{page.name}: {path}"
+        for page, text in texts.items()
+        for path in FILE.findall(re.sub(r"\n +", " ", text))
+        if not any(repository_root.glob(re.sub(r"\{\w+\}", "*", path.rstrip("."))))
+    }
+    assert not missing
+
+
+def test_python_files_that_are_named_without_a_path_exist(texts: dict[Path, str], repository_root: Path) -> None:
+    files = [
+        f"/{file.relative_to(repository_root).as_posix()}"
+        for room in ROOMS
+        for file in (repository_root / room).rglob("*.py")
+    ]
+    named = {
+        (page.name, name)
+        for page, text in texts.items()
+        for name in MODULE_FILE.findall(text)
+        if page.name != OF_LINESIGHT
+    }
+    missing = {
+        f"{page}: {name}"
+        for page, name in named
+        if name not in OF_USERS and not any(file.endswith(f"/{name}") for file in files)
+    }
+    assert not missing
+
+
+def test_links_and_pictures_lead_to_files(texts: dict[Path, str]) -> None:
+    missing = {
+        f"{page.name}: {target}"
+        for page, text in texts.items()
+        for target in [*LINK.findall(text), *PICTURE.findall(text)]
+        if not (page.parent / target.split("#")[0]).is_file()
+    }
+    assert not missing
+
+
+def test_settings_that_commands_set_are_known(texts: dict[Path, str], repository_root: Path) -> None:
+    known = load_settings(repository_root / "config_files" / "config.py").flat()
+    named = {(page.name, name) for page, text in texts.items() for name in SET.findall(text)}
+    named |= {
+        (page.name, name)
+        for page, text in texts.items()
+        for variant in VARIANT.findall(text)
+        for name in re.findall(r"\b([a-z_]+)=", variant)
+    }
+    assert named
+    assert not {f"{page}: {name}" for page, name in named if name not in {*known, "config"}}
+
+
+def test_commands_name_programs_and_options_that_exist(texts: dict[Path, str], repository_root: Path) -> None:
+    library = "\n".join(file.read_text("utf-8") for file in (repository_root / "trackmania_rl").rglob("*.py"))
+    wrong = []
+    n_commands = 0
+    for page, text in texts.items():
+        for command in commands(text):
+            n_commands += 1
+            program, *options = _words(command)
+            file = repository_root / program
+            if not file.is_file():
+                wrong.append(f"{page.name}: {command}")
+                continue
+            known = library + "\n".join(module.read_text("utf-8") for module in file.parent.rglob("*.py"))
+            wrong += [
+                f"{page.name}: {program} has no {option}"
+                for option in options
+                if option.startswith("--")
+                and option != "--help"
+                and f'"{option.split("=")[0]}"' not in known  # as argparse is told
+            ]
+    assert n_commands > 50
+    assert not wrong
+
+
+def _words(command: str) -> list[str]:
+    """The program's file and what follows it."""
+    words = shlex.split(command.rstrip(".,;:`)").replace("'", "").replace('"', ""))[1:]
+    if words[0] != "-m":
+        return words
+    module = words[1].replace(".", "/")
+    package = Path(__file__).parents[2] / module
+    return [f"{module}/__main__.py" if package.is_dir() else f"{module}.py", *words[2:]]
