@@ -131,7 +131,7 @@ class GameSettings(Group):
         return range(self.base_tmi_port, self.base_tmi_port + n_games)
 
     def tmi_ports_of(self, collector: int) -> range:
-        """The ports of one collector's games, in their order."""
+        """List the ports of one collector's games, in their order."""
         first = collector * self.games_per_collector
         return self.tmi_ports[first : first + self.games_per_collector]
 

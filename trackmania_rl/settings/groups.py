@@ -267,7 +267,7 @@ class Settings(Group):
         return self
 
     def flat(self) -> dict[str, Any]:
-        """Every setting by its flat name, as in the configuration files."""
+        """Give every setting by its flat name, as in the configuration files."""
         return {
             name: getattr(getattr(self, group), name)
             for group, model in groups().items()
@@ -276,7 +276,7 @@ class Settings(Group):
 
 
 def groups() -> dict[str, type[Group]]:
-    """Each group's model by its name in `Settings`."""
+    """Give each group's model by its name in `Settings`."""
     return {name: field.annotation for name, field in Settings.model_fields.items()}  # type: ignore[misc]
 
 

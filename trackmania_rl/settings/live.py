@@ -71,7 +71,7 @@ class SnapshotKeeper:
         self._is_kept = False
 
     def keep(self) -> None:
-        """What the command wrote is the run's configuration from now on, whatever happens."""
+        """Let what the command wrote be the run's configuration from now on, whatever happens."""
         self._is_kept = True
 
     def __enter__(self) -> SnapshotKeeper:
@@ -155,7 +155,7 @@ class LiveSettings:
         return True
 
     def _stamp(self) -> tuple[tuple[int, int], ...]:
-        """When each file was last written and its size; a file caught between two writes counts as absent."""
+        """Tell when each file was last written, and its size; one caught between two writes counts as absent."""
         stamps = []
         for name in (SNAPSHOT_FILE, *COMPANION_FILES):
             try:
@@ -169,6 +169,6 @@ class LiveSettings:
 
 
 def _may_pass(error: Exception) -> bool:
-    """Whether not the edit is to blame, but the disk, or a program that holds a file for a moment (Windows)."""
+    """Tell whether not the edit is to blame, but the disk, or a program that holds a file for a moment (Windows)."""
     cause = error if isinstance(error, OSError) else error.__cause__
     return isinstance(cause, OSError) and not isinstance(cause, FileNotFoundError)

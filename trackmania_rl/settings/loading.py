@@ -63,7 +63,7 @@ def make_importable(*folders: Path) -> None:
 
 
 def whole_text(config_file: Path) -> str:
-    """A configuration file's text; if it is based on another one, after that one's text, so that it needs no other.
+    """Join a configuration file's text with those that it is based on, so that it needs no other file.
 
     Raises:
         SettingsError: if a file that one is based on is not there.
@@ -119,13 +119,13 @@ def settings_from_flat(values: Mapping[str, Any], source: str = "these settings"
 
 
 def changed_settings(old: Settings, new: Settings) -> dict[str, tuple[Any, Any]]:
-    """The settings that differ, as `name: (old value, new value)`."""
+    """Find the settings that differ, as `name: (old value, new value)`."""
     before, after = old.flat(), new.flat()
     return {name: (before[name], after[name]) for name in before if before[name] != after[name]}
 
 
 def _with_bases(config_file: Path) -> list[Path]:
-    """A configuration file after those that it is based on, directly or not."""
+    """List a configuration file after those that it is based on, directly or not."""
     files = [config_file]
     while (line := _based_on(files[0])) is not None:
         base = (files[0].parent / ast.literal_eval(line.value)).resolve()
@@ -138,7 +138,7 @@ def _with_bases(config_file: Path) -> list[Path]:
 
 
 def _based_on(file: Path) -> ast.Assign | None:
-    """Where a file says what it is based on. A file that cannot be read or parsed is complained of when it is run."""
+    """Find where a file says what it is based on. One that cannot be read or parsed is complained of when it is run."""
     try:
         tree = ast.parse(file.read_bytes())
     except (OSError, SyntaxError, ValueError):
@@ -185,7 +185,7 @@ def _unknown_name(name: str, known: Iterable[str]) -> str:
 
 
 def _one_line(error: Any) -> str:
-    """One pydantic error as `name = value: what is allowed`."""
+    """Write one pydantic error as `name = value: what is allowed`."""
     location = [part for part in error["loc"] if part not in groups()]
     name = ".".join(str(part) for part in location)
     message = error["msg"].removeprefix("Value error, ")

@@ -28,13 +28,13 @@ class MapCycleError(UserError):
 
 
 def entry_text(entry: Mapping[str, Any]) -> str:
-    """One entry as it is in a configuration file, without the comma after it."""
+    """Write one entry as it is in a configuration file, without the comma after it."""
     lines = [f"{INDENT * 2}{literal_text(name)}: {literal_text(value)}," for name, value in entry.items()]
     return "\n".join((f"{INDENT}{{", *lines, f"{INDENT}}}"))
 
 
 def literal_text(value: Any) -> str:
-    """A literal with double quotes, as the configuration files have them."""
+    """Write a literal with double quotes, as the configuration files have them."""
     if not isinstance(value, str):
         return repr(value)
     return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
@@ -79,7 +79,7 @@ def add_to_map_cycle(config_file: Path, entries: Sequence[Mapping[str, Any]], re
 
 
 def with_entries(text: bytes, entries: Sequence[Mapping[str, Any]], replace: bool, config_file: Path) -> bytes:
-    """The text of a configuration file with entries added to its map cycle, or in place of it.
+    """Add entries to the map cycle in a configuration file's text, or put them in its place.
 
     Raises:
         MapCycleError: if it does not set `map_cycle`, the last time that it does, to entries written out one by one.
@@ -128,7 +128,7 @@ def _targets(node: ast.Assign | ast.AnnAssign | ast.AugAssign) -> list[ast.expr]
 
 
 def _line_starts(text: bytes) -> list[int]:
-    """Where each line begins, in bytes, as `ast` counts them."""
+    """Find where each line begins, in bytes, as `ast` counts them."""
     starts = [0]
     for line in text.splitlines(keepends=True):
         starts.append(starts[-1] + len(line))
@@ -142,7 +142,7 @@ def _compare(before: Settings, after: Settings, cycle: tuple[MapEntry, ...], con
 
 
 def _free_name(config_file: Path) -> Path:
-    """A name for a backup that no file has yet."""
+    """Find a name for a backup that no file has yet."""
     backup, number = config_file.with_name(f"{config_file.name}.bak"), 1
     while backup.exists():
         number += 1

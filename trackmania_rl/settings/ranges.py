@@ -58,7 +58,7 @@ def _field(name: str) -> tuple[type[BaseModel], FieldInfo]:
 
 
 def _in_words(schema: Mapping[str, Any]) -> str:
-    """A JSON schema, as pydantic makes it of a setting, in a few words."""
+    """Say a JSON schema, as pydantic makes it of a setting, in a few words."""
     if "anyOf" in schema:
         return " or ".join(_in_words(choice) for choice in schema["anyOf"])
     if "enum" in schema or "const" in schema:
