@@ -30,6 +30,25 @@ def test_command_line_overrides_stand_in_the_snapshot(snapshot: Path) -> None:
     assert "seed = 3" in snapshot.read_text()
 
 
+def test_what_is_set_again_below_is_marked_in_the_snapshot(tmp_path: Path, repository_root: Path) -> None:
+    overrides = ["seed=3", "run_name=again"]
+    snapshot = write_snapshot(repository_root / "config_files" / "config_tmnf.py", tmp_path, overrides)
+    lines = snapshot.read_text().splitlines()
+    assert [line for line in lines if line.startswith("batch_size")] == [
+        "batch_size = 64  # is set again below",
+        "batch_size = 512",
+    ]
+    assert [line for line in lines if line.startswith("run_name")] == [
+        'run_name = "simulated"  # is set again below',
+        'run_name = "tmnf"  # is set again below',
+        "run_name = 'again'",
+    ]
+    assert ")  # is set again below" in lines  # of the map cycle
+    assert "n_steps = 3" in lines
+    expected = load_settings(repository_root / "config_files" / "config_tmnf.py", overrides)
+    assert load_settings(snapshot) == expected
+
+
 def test_an_edit_is_applied_once_and_logged(snapshot: Path, caplog: pytest.LogCaptureFixture) -> None:
     live = LiveSettings(snapshot, load_settings(snapshot), is_reporter=True)
     assert not live.refresh()

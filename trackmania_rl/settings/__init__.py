@@ -33,6 +33,7 @@ from trackmania_rl.settings.loading import (
     parse_override,
     settings_from_flat,
     whole_text,
+    with_marks,
 )
 from trackmania_rl.settings.ranges import describe_range, describe_unit, settings_table
 
@@ -64,4 +65,5 @@ __all__ = [
     "settings_from_flat",
     "settings_table",
     "whole_text",
+    "with_marks",
 ]

@@ -24,6 +24,7 @@ from trackmania_rl.settings import (
     parse_override,
     settings_from_flat,
     whole_text,
+    with_marks,
 )
 
 SNAPSHOT_FILE = "config.py"
@@ -45,7 +46,9 @@ def write_snapshot(config_file: Path, snapshot_folder: Path, overrides: Iterable
     for name in COMPANION_FILES:
         shutil.copyfile(config_file.parent / name, snapshot_folder / name)
     snapshot_file = snapshot_folder / SNAPSHOT_FILE
-    snapshot_file.write_text(whole_text(config_file), encoding="utf-8")
+    overrides = list(overrides)
+    set_below = dict(map(parse_override, overrides))
+    snapshot_file.write_text(with_marks(whole_text(config_file), set_below), encoding="utf-8")
     append_overrides(snapshot_file, overrides)
     return snapshot_file
 

@@ -9,7 +9,7 @@ import math
 import runpy
 import sys
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,8 @@ COMPANION_FILES = ("inputs_list.py", "state_normalization.py", "user_config.py")
 """Files read from the folder of the configuration file, in this order, before it."""
 BASED_ON = "based_on"
 """No setting, but a name that a configuration file may set: the file beside it whose settings it starts from."""
+
+SET_AGAIN = "  # is set again below"
 
 
 class SettingsError(UserError, ValueError):
@@ -68,14 +70,34 @@ def whole_text(config_file: Path) -> str:
     Raises:
         SettingsError: if a file that one is based on is not there.
     """
-    texts = []
+    whole = ""
     for file in _with_bases(config_file):
         text, line = file.read_text(encoding="utf-8-sig"), _based_on(file)
         if line is not None:
             lines = text.splitlines(keepends=True)
             text = f"\n# From {file.name}.\n" + "".join(lines[: line.lineno - 1] + lines[line.end_lineno :])
-        texts.append(text)
-    return "".join(texts)
+        whole = with_marks(whole, _assignments(text)) + text
+    return whole
+
+
+def with_marks(text: str, names: Container[str]) -> str:
+    """Write beside each assignment to one of these names that it is set again below, where it can be edited."""
+    lines = text.splitlines()
+    for name, node in _assignments(text).items():
+        last = (node.end_lineno or node.lineno) - 1
+        ends_its_line = not lines[last].encode()[node.end_col_offset :].strip()
+        if name in names and ends_its_line:
+            lines[last] += SET_AGAIN
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _assignments(text: str) -> dict[str, ast.Assign]:
+    """Find where each name is set last; nowhere in a text that cannot be parsed, of which loading complains."""
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError):
+        return {}
+    return {ast.unparse(node.targets[0]): node for node in tree.body if isinstance(node, ast.Assign)}
 
 
 def parse_override(text: str) -> tuple[str, Any]:
