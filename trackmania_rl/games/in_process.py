@@ -131,8 +131,9 @@ class InProcessGames:
             column[ids, rows] for column in (seen.meters, seen.race_time_ms, seen.position_m, seen.speed_m_s)
         )
 
-    def close(self) -> None:
+    def close(self) -> bool:
         """See `Games.close`; there is nothing to end."""
+        return True
 
     def rollout(
         self, map_entry: MapEntry, policy: Policy, frames: npt.NDArray[np.uint8] | None = None

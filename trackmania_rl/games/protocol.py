@@ -122,8 +122,8 @@ class Games(Protocol):
         """The view from behind a game's car now, (height_px, width_px, 3) uint8, red, green, blue; None without one."""
         ...
 
-    def close(self) -> None:
-        """End the games."""
+    def close(self) -> bool:
+        """End the games; returns whether they have ended: one that hangs may not."""
         ...
 
 

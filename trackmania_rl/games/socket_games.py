@@ -69,15 +69,19 @@ class _Race:
 
 @dataclass(frozen=True, slots=True)
 class _Message:
-    """What a game's thread says of race number `race`: it waits in the state `seen`; without one, the race is over.
+    """What a game's thread says of race number `race`; one of the three, or none: the game may try another race.
 
-    `ended` is None then if it could not be played.
+    Attributes:
+        seen: the state in which it waits, and the state's image.
+        ended: the race that is over.
+        failed: why it could not be played; the game is left alone now.
     """
 
     game: int
     race: int
     seen: tuple[npt.NDArray[np.uint8], Observation] | None = None
     ended: EndedRace | None = None
+    failed: GameKeepsFailingError | None = None
 
 
 class SocketGames:
@@ -140,6 +144,7 @@ class SocketGames:
         over = [message for message in messages if message.seen is None]
         for game, _, seen in waiting:
             self._seen[game] = seen
+        self._failing -= {message.game for message in over if message.ended is not None}
         image_shape = (self.game.frames_per_state, self.game.image_height_px, self.game.image_width_px)
         return Received(
             ids=np.array([game for game, _, _ in waiting], dtype=np.int64),
@@ -170,13 +175,8 @@ class SocketGames:
     def picture(self, game: int, width_px: int, height_px: int) -> None:
         """None: the game's own picture is asked for with the observation only."""
 
-    @property
-    def have_ended(self) -> bool:
-        """Whether no game is under way any more; one that hangs is not ended by `close`."""
-        return not any(thread.is_alive() for thread in self._threads)
-
-    def close(self) -> None:
-        """Give up all races; the games are given `GAMES_END_WITHIN_S` seconds to end."""
+    def close(self) -> bool:
+        """See `Games.close`; the games are given `GAMES_END_WITHIN_S` seconds."""
         self._is_closed.set()
         for orders in self._orders:
             orders.put(None)
@@ -186,6 +186,7 @@ class SocketGames:
                 driver.close()
             else:
                 thread.join(max(deadline_s - time.monotonic(), 0.0))
+        return not any(thread.is_alive() for thread in self._threads)
 
     def _start(self, thread: threading.Thread) -> None:
         self._unstarted.remove(thread)
@@ -194,11 +195,10 @@ class SocketGames:
     def _gather(self) -> list[_Message]:
         """What has come, at most one message of each game.
 
-        Waits `RECEIVE_WITHIN_S` for the first one, and then as long as the patience for games that came promptly so
-        far.
+        Waits `RECEIVE_WITHIN_S` for the first one, then with patience for games that came promptly so far.
 
         Raises:
-            Exception: what ended a game's thread's race.
+            Exception: what a race ended with in its game's thread.
         """
         first = self._take(RECEIVE_WITHIN_S)
         if first is None:
@@ -226,8 +226,14 @@ class SocketGames:
                 return None
             if isinstance(item, Exception):
                 raise item
-            if item.race == self._race_numbers[item.game]:
+            if item.race != self._race_numbers[item.game]:
+                continue
+            if item.failed is None:
                 return item
+            self._failing.add(item.game)
+            if self._failing >= self._playing:
+                raise item.failed
+            log.warning("game %d is tried again in %g s: %s", item.game, RETRY_FAILING_GAME_AFTER_S, item.failed)
 
     def _play_races(self, game: int) -> None:
         """Play what is ordered, in the game's thread."""
@@ -262,20 +268,15 @@ class SocketGames:
         except _Interrupted:
             return next_race
         except GameKeepsFailingError as error:
-            self._fail(game, race, error)
+            self._inbox.put(_Message(game, race.number, failed=error))
+            try:
+                order = self._orders[game].get(timeout=RETRY_FAILING_GAME_AFTER_S)
+            except queue.Empty:
+                self._inbox.put(_Message(game, race.number))
+            else:
+                return order if isinstance(order, _Race) else None
         except Exception as error:  # whatever it is, `recv` raises it
             self._inbox.put(error)
         else:
-            self._failing.discard(game)
             self._inbox.put(_Message(game, race.number, ended=ended))
         return None
-
-    def _fail(self, game: int, race: _Race, error: GameKeepsFailingError) -> None:
-        """Leave a failing game alone for a while; if no other plays, there is nothing to wait for."""
-        self._failing.add(game)
-        if self._failing >= self._playing:
-            self._inbox.put(error)
-            return
-        log.warning("game %d is tried again in %g s: %s", game, RETRY_FAILING_GAME_AFTER_S, error)
-        if not self._is_closed.wait(RETRY_FAILING_GAME_AFTER_S):
-            self._inbox.put(_Message(game, race.number))

@@ -1,0 +1,301 @@
+"""Games behind sockets, without sockets: who is waited for, who fails, hangs or comes back, and the end."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from trackmania_rl.errors import UserError
+from trackmania_rl.games import socket_games
+from trackmania_rl.games.protocol import Received, rollout
+from trackmania_rl.games.socket_games import SocketGames
+from trackmania_rl.race.policy import BatchDecision, PolicyDecision
+from trackmania_rl.race.results import EndedRace
+from trackmania_rl.race.types import Observation, RaceEnd
+from trackmania_rl.settings import GameSettings, MapEntry
+from trackmania_rl.tmi_interaction.game_instance_manager import Decide, GameKeepsFailingError
+
+N_ACTIONS_IN_RACE = 5
+N_FLOATS = 3
+
+
+class FakeDriver:
+    """Asks for as many decisions as a short race has, and remembers what it was told."""
+
+    def __init__(self, game: GameSettings) -> None:
+        self.game = game
+        self.settings_of_races: list[GameSettings] = []
+        self.entries: list[MapEntry] = []
+        self.frames: list[npt.NDArray[np.uint8] | None] = []
+        self.actions: list[list[int]] = []
+        self.before_race: Callable[[], None] = lambda: None
+        self.loses_at: int | None = None
+        self.is_closed = False
+        self.closed_by = ""
+
+    def play(self, map_entry: MapEntry, decide: Decide, frames: npt.NDArray[np.uint8] | None) -> EndedRace:
+        self.before_race()
+        self.settings_of_races.append(self.game)
+        self.entries.append(map_entry)
+        self.frames.append(frames)
+        self.actions.append([])
+        action = 0
+        while action < N_ACTIONS_IN_RACE:
+            seen = self._observation(action)
+            image = np.full((1, self.game.image_height_px, self.game.image_width_px), action, dtype=np.uint8)
+            self.actions[-1].append(decide(image, seen).action)
+            action += 1
+            if action == self.loses_at:
+                self.loses_at, action = None, 0
+        end = RaceEnd("too_long", 50 * action, 1, 1.0, (), last=self._observation(action))
+        return EndedRace(end, {"actions": np.array(self.actions[-1])}, {"race_finished": False})
+
+    def close(self) -> None:
+        self.is_closed, self.closed_by = True, threading.current_thread().name
+
+    def _observation(self, action: int) -> Observation:
+        frame = np.zeros((1, self.game.image_height_px, self.game.image_width_px), dtype=np.uint8)
+        floats = np.full(N_FLOATS, action, dtype=np.float32)
+        return Observation(frame, floats, floats, 0, float(action), 50 * action, floats, 2.0 * action)
+
+
+class Rig:
+    """Games, and a loop that begins race after race in each of them and answers every state with its own number."""
+
+    def __init__(self, settings: GameSettings, entry: MapEntry, n_games: int = 3) -> None:
+        self.drivers = [FakeDriver(settings) for _ in range(n_games)]
+        self.games = SocketGames(self.drivers)
+        self.entry = entry
+        self.batches: list[Received] = []
+        self.ended: list[int] = []
+        self.lost: list[int] = []
+
+    def begin_all(self) -> None:
+        for game in range(self.games.n_games):
+            self.games.begin(game, self.entry)
+
+    def play_once(self, begins: bool = True) -> Received:
+        received = self.games.recv()
+        n = len(received.ids)
+        if n > 0:
+            self.batches.append(received)
+            actions = received.floats[:, 0].astype(np.int64)
+            decision = BatchDecision(actions, np.ones(n, dtype=bool), np.zeros((n, 12), dtype=np.float32))
+            self.games.send(received.ids, decision, policy_s=0.001)
+        self.ended += received.ended
+        self.lost += received.lost
+        for game in (*received.ended, *received.lost):
+            if begins:
+                self.games.begin(game, self.entry)
+        return received
+
+    def play_until(self, is_over: Callable[[], bool], within_s: float = 20.0) -> None:
+        deadline_s = time.monotonic() + within_s
+        while not is_over():
+            assert time.monotonic() < deadline_s, f"races ended: {self.ended}, lost: {self.lost}"
+            self.play_once()
+
+
+@pytest.fixture
+def make_rig(make_settings: Any, entry_of: Any) -> Iterator[Callable[..., Rig]]:
+    """`make_rig(n_games=3)`; races are under way in all games, and are closed after the test."""
+    rigs: list[Rig] = []
+
+    def make(n_games: int = 3, begins: bool = True) -> Rig:
+        rigs.append(Rig(make_settings(True).game, entry_of("straight"), n_games))
+        if begins:
+            rigs[-1].begin_all()
+        return rigs[-1]
+
+    yield make
+    for rig in rigs:
+        rig.games.close()
+
+
+def fail() -> None:
+    raise GameKeepsFailingError("3 game instances in a row failed")
+
+
+def test_each_game_gets_its_own_answers_and_every_race_comes_out(make_rig: Callable[..., Rig]) -> None:
+    rig = make_rig()
+    rig.play_until(lambda: min(map(rig.ended.count, range(3))) >= 4)
+    for driver in rig.drivers:
+        assert all(actions == [0, 1, 2, 3, 4] for actions in driver.actions[:4])
+    for received in rig.batches:
+        n = len(received.ids)
+        assert len(set(received.ids.tolist())) == n
+        assert received.images.shape == (n, 1, 30, 40)
+        assert (received.images[:, 0, 0, 0] == received.floats[:, 0]).all()
+        assert (received.is_first == (received.floats[:, 0] == 0)).all()
+    assert max(len(received.ids) for received in rig.batches) == 3, "decided together"
+
+
+def test_motion_is_that_of_the_state_that_waits(make_rig: Callable[..., Rig]) -> None:
+    rig = make_rig(1)
+    rig.play_once()
+    received = rig.games.recv()
+    motion = rig.games.motion(received.ids)
+    assert [column.shape for column in motion] == [(1,), (1,), (1, 3), (1,)]
+    assert (motion.meters[0], motion.race_time_ms[0], motion.speed_m_s[0]) == (1.0, 50, 2.0)
+
+
+def test_a_race_begins_with_the_settings_and_the_room_it_was_given(make_rig: Callable[..., Rig]) -> None:
+    rig = make_rig(1, begins=False)
+    room = np.zeros((9, 1, 30, 40), dtype=np.uint8)
+    rig.games.begin(0, rig.entry, lambda: room)
+    rig.games.game = rig.games.game.model_copy(update={"running_speed": 7})
+    rig.play_until(lambda: len(rig.ended) >= 2)
+    driver = rig.drivers[0]
+    assert driver.frames[:2] == [room, None]
+    assert [settings.running_speed for settings in driver.settings_of_races[:2]] == [1000, 7]
+
+
+def test_without_room_a_game_stands_still(make_rig: Callable[..., Rig]) -> None:
+    rig = make_rig(2, begins=False)
+    rig.games.begin(0, rig.entry)
+    rig.games.begin(1, rig.entry, lambda: None)
+    rig.play_until(lambda: len(rig.ended) >= 3)
+    assert set(rig.ended) == {0}
+    rig.games.begin(1, rig.entry)
+    rig.play_until(lambda: 1 in rig.ended)
+
+
+def test_a_race_that_is_given_up_leaves_nothing_behind(make_rig: Callable[..., Rig]) -> None:
+    rig = make_rig(1)
+    for _ in range(2):
+        rig.play_once()
+    rig.games.begin(0, rig.entry)
+    rig.play_until(lambda: len(rig.ended) == 1)
+    assert rig.drivers[0].actions[0] == [0, 1]
+    assert rig.drivers[0].actions[1] == [0, 1, 2, 3, 4]
+
+
+def test_a_race_begun_again_in_another_game_says_so(make_rig: Callable[..., Rig]) -> None:
+    rig = make_rig(1)
+    rig.drivers[0].loses_at = 3
+    rig.play_until(lambda: len(rig.ended) == 1)
+    assert [bool(received.is_first[0]) for received in rig.batches] == [True, False, False, True] + [False] * 4
+
+
+def test_a_rollouts_policy_is_made_afresh_with_each_game(make_rig: Callable[..., Rig]) -> None:
+    rig = make_rig(1, begins=False)
+    rig.drivers[0].loses_at = 3
+
+    def make_policy() -> Any:
+        actions = iter(range(7, 20))
+        return lambda image, floats: PolicyDecision(next(actions), True, np.zeros(12, dtype=np.float32))
+
+    race = rollout(rig.games, rig.entry, make_policy)
+    assert race.rollout_results["actions"].tolist() == [7, 8, 9, 7, 8, 9, 10, 11]
+
+
+def test_a_game_that_hangs_holds_up_nobody_and_not_the_end(make_rig: Callable[..., Rig]) -> None:
+    rig = make_rig(begins=False)
+    hangs = threading.Event()
+    rig.drivers[1].before_race = hangs.wait
+    rig.begin_all()
+    rig.play_until(lambda: len(rig.ended) >= 12)
+    assert set(rig.ended) == {0, 2}
+    began_s = time.monotonic()
+    assert not rig.games.close()
+    assert time.monotonic() - began_s < 2
+    hangs.set()
+
+
+def test_a_game_that_comes_back_plays_on(make_rig: Callable[..., Rig]) -> None:
+    rig = make_rig(begins=False)
+    starts_anew = threading.Event()
+    rig.drivers[2].before_race = starts_anew.wait
+    rig.begin_all()
+    rig.play_until(lambda: len(rig.ended) >= 6)
+    starts_anew.set()
+    rig.play_until(lambda: 2 in rig.ended)
+    assert rig.ended.index(2) >= 6
+
+
+def test_the_first_game_compiles_before_the_others_begin(make_rig: Callable[..., Rig]) -> None:
+    rig = make_rig(begins=False)
+    compiles = threading.Event()
+    rig.drivers[0].before_race = compiles.wait
+    rig.begin_all()
+    for _ in range(3):
+        rig.play_once()
+    assert not any(driver.entries for driver in rig.drivers)
+    compiles.set()
+    rig.play_until(lambda: set(rig.ended) == {0, 1, 2})
+
+
+def test_others_do_not_wait_for_the_first_game_for_ever(
+    make_rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(socket_games, "FIRST_GAME_WITHIN_S", 0.2)
+    rig = make_rig(begins=False)
+    hangs = threading.Event()
+    rig.drivers[0].before_race = hangs.wait
+    rig.begin_all()
+    rig.play_until(lambda: set(rig.ended) == {1, 2})
+    hangs.set()
+
+
+def test_a_game_that_keeps_failing_is_lost_after_a_while_and_may_try_another_race(
+    make_rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(socket_games, "RETRY_FAILING_GAME_AFTER_S", 0.05)
+    rig = make_rig(begins=False)
+    failures = iter([fail, fail])
+    rig.drivers[0].before_race = lambda: next(failures, lambda: None)()
+    rig.begin_all()
+    with caplog.at_level(logging.WARNING):
+        rig.play_until(lambda: set(rig.ended) == {0, 1, 2})
+    assert rig.lost == [0, 0]
+    assert caplog.text.count("game 0 is tried again in 0.05 s: 3 game instances in a row failed") == 2
+
+
+@pytest.mark.parametrize("n_games", [1, 3])
+def test_when_no_game_plays_any_more_its_error_is_raised(
+    make_rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch, n_games: int
+) -> None:
+    monkeypatch.setattr(socket_games, "FIRST_GAME_WITHIN_S", 0.2)
+    rig = make_rig(n_games, begins=False)
+    for driver in rig.drivers:
+        driver.before_race = fail
+    rig.begin_all()
+    with pytest.raises(GameKeepsFailingError):
+        rig.play_until(lambda: False)
+    assert rig.games.close()
+    assert all(driver.is_closed for driver in rig.drivers)
+
+
+def test_one_game_of_many_that_plays_alone_and_fails_is_told_at_once(make_rig: Callable[..., Rig]) -> None:
+    rig = make_rig(begins=False)
+    rig.drivers[0].before_race = fail
+    with pytest.raises(GameKeepsFailingError):
+        rollout(rig.games, rig.entry, lambda: pytest.fail("nothing to decide"))
+
+
+def test_a_mistake_of_the_user_is_raised_and_another_race_may_begin(make_rig: Callable[..., Rig]) -> None:
+    rig = make_rig(begins=False)
+    refusals = iter([UserError("port 8480 is in use")])
+
+    def refuse_once() -> None:
+        for error in refusals:
+            raise error
+
+    rig.drivers[2].before_race = refuse_once
+    rig.begin_all()
+    with pytest.raises(UserError, match="port 8480"):
+        rig.play_until(lambda: False)
+    rig.games.begin(2, rig.entry)
+    rig.play_until(lambda: 2 in rig.ended)
+
+
+def test_a_game_ends_in_the_thread_that_played_it(make_rig: Callable[..., Rig]) -> None:
+    rig = make_rig(2)
+    rig.play_until(lambda: len(rig.ended) >= 4)
+    assert rig.games.close()
+    assert [driver.closed_by for driver in rig.drivers] == ["game 0", "game 1"]
