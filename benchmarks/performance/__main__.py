@@ -61,7 +61,14 @@ PARTS: dict[str, Callable[[Options, Machine], list[Figure]]] = {
     "scaling": scaling.measure,
 }
 ONLY_WHEN_ASKED_FOR = ("scaling",)
-QUICK = Options(repetitions=10, seconds_per_figure=1.0, client_actions=500, training_s=30.0, compiled=False)
+QUICK = Options(
+    repetitions=10,
+    seconds_per_figure=1.0,
+    learner_batch_size=64,
+    client_actions=500,
+    training_s=30.0,
+    compiled=False,
+)
 
 
 @command
@@ -100,7 +107,9 @@ def parse_arguments() -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--only", nargs="+", choices=PARTS, metavar="PART", help=f"some of: {', '.join(PARTS)}")
-    parser.add_argument("--quick", action="store_true", help="fewer repetitions, shorter training, no torch.compile")
+    parser.add_argument(
+        "--quick", action="store_true", help="fewer repetitions, smaller batches, shorter training, no torch.compile"
+    )
     parser.add_argument("--device", default="cpu", help="where replay memory and networks live (default %(default)s)")
     parser.add_argument("--threads", type=int, default=1, help="of torch (default %(default)s)")
     parser.add_argument("--games", type=int, nargs="+", default=Options.in_process_games, help="of the part in_process")

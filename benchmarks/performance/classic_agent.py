@@ -1,7 +1,8 @@
 """The yardstick of network, update and weights: the same algorithm, tensor by tensor, the way it is first written down.
 
-Features are repeated for each quantile before they are multiplied, images are contiguous, and clipping, optimizer,
-decay, soft update and publishing go through the parameter tensors one by one.
+Features are repeated for each quantile before they are multiplied, and clipping, optimizer, decay, soft update and
+publishing are torch's own, over the list of parameter tensors. As in Linesight's published code, images and
+convolutions are channels-last, and the networks and the loss may be compiled.
 """
 
 from __future__ import annotations
@@ -50,13 +51,15 @@ class ClassicNetwork(nn.Module):
         self.multiplies_features = agent.quantile_factors_multiply == "features"
         n_factors = feature_dim if self.multiplies_features else 2 * hidden
         self.iqn_fc = nn.Sequential(nn.Linear(self.n_cosines, n_factors), nn.LeakyReLU(inplace=True))
+        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # of four dimensions alone
 
     def forward(self, img: Tensor, floats: Tensor, tau: Tensor) -> Tensor:
         """Returns (B, N, A) at quantiles (B, N); floats are taken as normalized (mean 0, deviation 1)."""
         batch_size, n = tau.shape
         features = self.float_feature_extractor(floats)
         if self.img_head is not None:
-            features = torch.cat((self.img_head((img.float() - 128) / 128), features), dim=1)
+            images = img.contiguous(memory_format=torch.channels_last)
+            features = torch.cat((self.img_head((images.float() - 128) / 128), features), dim=1)
         frequencies = math.pi * torch.arange(1, self.n_cosines + 1, device=tau.device)
         factors = self.iqn_fc(torch.cos(tau.reshape(-1, 1) * frequencies))
         heads = (self.A_head, self.V_head)
@@ -72,20 +75,52 @@ class ClassicNetwork(nn.Module):
 
 
 class ClassicUpdate:
-    """One update of the online network and one soft update of the target network."""
+    """One update of the online network and one soft update of the target network.
 
-    def __init__(self, network: ClassicNetwork, settings: AgentSettings) -> None:
+    Args:
+        network: the online network, on its device.
+        settings: of the loss and the optimizer.
+        dtype: of the networks' large products, by autocast.
+        use_torch_compile: compile networks and loss, and their derivatives with them.
+    """
+
+    def __init__(
+        self,
+        network: ClassicNetwork,
+        settings: AgentSettings,
+        dtype: torch.dtype = torch.float32,
+        *,
+        use_torch_compile: bool = False,
+    ) -> None:
         self.settings = settings
         self.online = network
         self.target = copy.deepcopy(network)
-        self.optimizer = torch.optim.RAdam(network.parameters(), eps=settings.adam_epsilon, foreach=False)
-        self.mean_self_loss = torch.ones((), device=next(network.parameters()).device)
+        self.optimizer = torch.optim.RAdam(network.parameters(), eps=settings.adam_epsilon)
+        self.device = next(network.parameters()).device
+        self.mean_self_loss = torch.ones((), device=self.device)
+        self.dtype = dtype
+        self.objective = torch.compile(self._objective, dynamic=False) if use_torch_compile else self._objective
 
     def update(self, batch: SimpleNamespace, learning_rate: float) -> None:
         """Train on one batch and move the target network."""
         settings = self.settings
+        with torch.autocast(self.device.type, dtype=self.dtype, enabled=self.dtype != torch.float32):
+            loss = self.objective(batch, self._draw_tau(batch.reward), self._draw_tau(batch.reward))
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        nn.utils.clip_grad_value_(self.online.parameters(), settings.clip_grad_value)
+        nn.utils.clip_grad_norm_(self.online.parameters(), settings.clip_grad_norm)
+        self.optimizer.param_groups[0]["lr"] = learning_rate
+        self.optimizer.step()
         with torch.no_grad():
-            next_tau = self._draw_tau(batch.reward)
+            for parameter, slow in zip(self.online.parameters(), self.target.parameters(), strict=True):
+                parameter.mul_(1 - learning_rate * settings.weight_decay_lr_ratio)
+                slow.mul_(1 - settings.soft_update_tau).add_(settings.soft_update_tau * parameter)
+
+    def _objective(self, batch: SimpleNamespace, tau: Tensor, next_tau: Tensor) -> Tensor:
+        """The loss of a batch, summed, at quantiles (B, N) of both networks."""
+        settings = self.settings
+        with torch.no_grad():
             next_returns = self.target(batch.next_state_img, batch.next_state_float, next_tau)
             if settings.return_bounds_per_action is not None:
                 left = (self.target.duration_actions - batch.next_state_float[:, 0])[:, None, None]
@@ -94,7 +129,6 @@ class ClassicUpdate:
             action = next_returns.mean(dim=1).argmax(dim=1)
             chosen = next_returns.gather(2, action[:, None, None].expand(-1, settings.iqn_n, 1))[:, :, 0]
             targets = batch.reward[:, None] + batch.gamma_n[:, None] * chosen
-        tau = self._draw_tau(batch.reward)
         returns = self.online(batch.state_img, batch.state_float, tau)
         predictions = returns.gather(2, batch.action[:, None, None].expand(-1, settings.iqn_n, 1))[:, :, 0]
         loss = self._loss(targets, predictions, tau)
@@ -105,16 +139,7 @@ class ClassicUpdate:
                 )
                 self.mean_self_loss.lerp_(own.mean(), settings.target_self_loss_average_rate)
             loss = loss * (self.mean_self_loss / own).sqrt()
-        self.optimizer.zero_grad(set_to_none=True)
-        loss.sum().backward()
-        nn.utils.clip_grad_value_(self.online.parameters(), settings.clip_grad_value)
-        nn.utils.clip_grad_norm_(self.online.parameters(), settings.clip_grad_norm)
-        self.optimizer.param_groups[0]["lr"] = learning_rate
-        self.optimizer.step()
-        with torch.no_grad():
-            for parameter, slow in zip(self.online.parameters(), self.target.parameters(), strict=True):
-                parameter.mul_(1 - learning_rate * settings.weight_decay_lr_ratio)
-                slow.mul_(1 - settings.soft_update_tau).add_(settings.soft_update_tau * parameter)
+        return loss.sum()
 
     def _draw_tau(self, like: Tensor) -> Tensor:
         n, batch_size = self.settings.iqn_n, len(like)

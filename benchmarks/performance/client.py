@@ -97,11 +97,12 @@ def _measure_socket(options: Options, width_px: int, height_px: int) -> Figure:
         "actions/s",
         processor_ms=timing.processor_ms,
         classic=PUBLISHED_ACTIONS_PER_S if width_px else None,
+        ratio_to="published, another client",
         required_ratio=SOCKET_RATIO if width_px else None,
         floor=1e3 / game_ms_per_action(width_px, height_px),
         floor_is=f"the game alone, {TICKS_PER_ACTION} ticks" + (" and a picture" if width_px else ""),
         note=f"processor time of client and game together: {1e3 / timing.processor_ms:,.0f} actions for each second of "
-        "one core" + ("; the yardstick is a published measurement of another client, not of this run" * bool(width_px)),
+        "one core",
     )
 
 

@@ -9,7 +9,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.performance.classic_agent import ClassicNetwork
-from benchmarks.performance.learner_step import has_compiler, make_network
+from benchmarks.performance.learner_step import make_network
 from benchmarks.performance.machine import Machine
 from benchmarks.performance.measuring import (
     DEFAULT_SIZE,
@@ -21,7 +21,6 @@ from benchmarks.performance.measuring import (
 )
 from benchmarks.performance.races import N_FLOATS
 from trackmania_rl.agents.inference import Inferer
-from trackmania_rl.agents.mean_values import MeanValues
 from trackmania_rl.agents.precision import arithmetic_dtype
 from trackmania_rl.settings import Settings
 
@@ -40,34 +39,6 @@ def measure(options: Options, machine: Machine) -> list[Figure]:
         dtype = arithmetic_dtype(torch.device(options.device), in_bfloat16.agent)
         if dtype != torch.float32:
             figures += _measure(options, machine, settings, f"{name}, {str(dtype).removeprefix('torch.')}", None, dtype)
-        if options.compiled and has_compiler(options.device):
-            figures += _measure_compiled(options, settings, name)
-    return figures
-
-
-def _measure_compiled(options: Options, settings: Settings, name: str) -> list[Figure]:
-    """The network's plain form compiled, beside the values as they are computed for playing (not the classic way)."""
-    device = torch.device(options.device)
-    network = make_network(settings).to(device).eval()
-    k = settings.agent.iqn_k
-    midpoints = (torch.arange(k, device=device) + 0.5) / k
-    compiled = torch.compile(lambda image, floats, tau: network(image, floats, tau).mean(dim=1))
-    values = MeanValues(network, k)
-    image_size_px = (settings.game.image_height_px, settings.game.image_width_px)
-    figures = []
-    for title, n in (("one state", 1), (f"{BATCH} states", BATCH)):
-        image = torch.zeros((n, 1, *image_size_px), dtype=torch.uint8, device=device)
-        floats = torch.randn((n, N_FLOATS), device=device)
-        tau = midpoints.expand(n, k)
-        with torch.no_grad():
-            compiled(image, floats, tau)  # compiles
-            times = times_in_turns(
-                options,
-                ours=partial(compiled, image, floats, tau),
-                classic=partial(values, image, floats),
-            )
-        name_of_figure = f"{name}, {title}: the plain form compiled, beside ours"
-        figures.append(Figure.of_times(PART, name_of_figure, times["ours"], times["classic"]))
     return figures
 
 
@@ -120,6 +91,7 @@ def _measure(
                 f"{name}, {title}",
                 times["ours"],
                 times["classic"],
+                ratio_to="classic, float32",
                 floor=max(arithmetic_ms, reading_ms) if is_rate_known else reading_ms,
                 floor_is="the larger of its arithmetic and reading the weights once"
                 if is_rate_known

@@ -1,10 +1,11 @@
-"""One update of the learner, full-size and default network, the target's soft update included."""
+"""One update of the learner, default-size and full-size network, the target's soft update included."""
 
 from __future__ import annotations
 
 import copy
 import os
 import shutil
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import torch
@@ -23,26 +24,30 @@ from benchmarks.performance.measuring import (
 from benchmarks.performance.races import N_FLOATS
 from trackmania_rl.agents.iqn import IQN_Network
 from trackmania_rl.agents.learner import IQNLearner
+from trackmania_rl.agents.precision import arithmetic_dtype
 from trackmania_rl.settings import Settings
 
 PART = "learner step"
 LEARNING_RATE = 1e-4
-FULL_SIZE_RATIO = 1.4
 BYTES_PER_WEIGHT_AND_UPDATE = 4 * 12
 """Of each weight, an update must read gradient, weight, two moments, target, and write all but the gradient's reading;
 with zeroing and decay about twelve passes of four bytes. A floor for networks too small to be bound by arithmetic."""
 
 
 def measure(options: Options, machine: Machine) -> list[Figure]:
-    """Measure the update eagerly, and compiled where a compiler is there and time allows."""
+    """Measure the update beside the classic one, like with like: both eager, and both compiled where time allows."""
+    is_compiled = options.compiled and has_compiler(options.device)
     figures = []
-    for name, config, ratio in (("full size", FULL_SIZE, FULL_SIZE_RATIO), ("default", DEFAULT_SIZE, None)):
-        settings = settings_for(config, options)
-        batch_size = options.learner_batch_size or settings.replay.batch_size
-        figures.append(_measure(options, machine, settings, f"{name}, batch {batch_size}", batch_size, ratio, False))
-        if options.compiled and has_compiler(options.device):
-            title = f"{name}, batch {batch_size}, compiled"
-            figures.append(_measure(options, machine, settings, title, batch_size, ratio, True))
+    for name, config, overrides in (
+        ("default size", DEFAULT_SIZE, ()),
+        ("full size", FULL_SIZE, ("autocast_dtype=float32",)),
+        ("full size", FULL_SIZE, ("autocast_dtype=bfloat16",)),
+    ):
+        settings = settings_for(config, options, *overrides)
+        dtype = arithmetic_dtype(torch.device(options.device), settings.agent)
+        if overrides == ("autocast_dtype=bfloat16",) and dtype == torch.float32:
+            continue  # a processor without matrix instructions: it would be the same again
+        figures += _measure(options, machine, settings, name, dtype, is_compiled)
     return figures
 
 
@@ -52,57 +57,74 @@ def has_compiler(device: str) -> bool:
 
 
 def _measure(
-    options: Options,
-    machine: Machine,
-    settings: Settings,
-    name: str,
-    batch_size: int,
-    required_ratio: float | None,
-    compiled: bool,
-) -> Figure:
+    options: Options, machine: Machine, settings: Settings, size: str, dtype: torch.dtype, is_compiled: bool
+) -> list[Figure]:
     device = torch.device(options.device)
+    batch_size = options.learner_batch_size or settings.replay.batch_size
     batch = random_batch(settings, batch_size, device)
     network = make_network(settings)
-    classic_network = ClassicNetwork(settings, N_FLOATS)
-    classic_network.load_state_dict(network.state_dict())
-    classic = ClassicUpdate(classic_network.to(device), settings.agent)
-    learner = IQNLearner(network, settings.agent, device=device, seed=0, use_torch_compile=compiled)
-    n_weights = sum(parameter.numel() for parameter in network.parameters())
-    # Counted on a copy: the classic way spells the algorithm's arithmetic out.
+    updates = {}
+    for form in ("eager", "compiled")[: 1 + is_compiled]:
+        updates[f"ours {form}"] = _ours(settings, network, batch, device, form == "compiled")
+        updates[f"classic {form}"] = _classic(settings, network, batch, device, dtype, form == "compiled")
+        for update in updates.values():
+            update()  # compiles
+    # Counted on a network of its own: the classic way spells the algorithm's arithmetic out.
     with FlopCounterMode(display=False) as counter:
-        copy.deepcopy(classic).update(batch, LEARNING_RATE)
+        _classic(settings, network, batch, device, torch.float32, False)()
+    # The product's rate in turns with the update: a processor that others use too is not always equally fast.
+    times = times_in_turns(options, **updates, product=matrix_product(device))
+    flop = counter.get_total_flops()
+    arithmetic_ms = times["product"].processor_ms * flop / (2 * GEMM_SIDE**3)
+    if device.type == "cuda":
+        arithmetic_ms = machine.compute_ms(flop)
+    passes_ms = machine.copy_ms(sum(p.numel() for p in network.parameters()) * BYTES_PER_WEIGHT_AND_UPDATE / 2)
+    is_rate_known = dtype == torch.float32 or device.type == "cuda"  # the machine's, of large products
+    return [
+        Figure.of_times(
+            PART,
+            f"{size}, {str(dtype).removeprefix('torch.')}, batch {batch_size}, {form}",
+            times[f"ours {form}"],
+            times[f"classic {form}"],
+            ratio_to=f"classic, {form}",
+            floor=arithmetic_ms + passes_ms if is_rate_known else passes_ms,
+            floor_is=(f"{flop / 1e9:.3g} GFLOP as the algorithm is written, and " if is_rate_known else "")
+            + "the weights' passes",
+        )
+        for form in ("eager", "compiled")[: 1 + is_compiled]
+    ]
+
+
+def _ours(
+    settings: Settings, network: IQN_Network, batch: SimpleNamespace, device: torch.device, is_compiled: bool
+) -> Callable[[], None]:
+    """An update as a training makes it, of a copy of the network."""
+    learner = IQNLearner(copy.deepcopy(network), settings.agent, device=device, seed=0, use_torch_compile=is_compiled)
 
     def update() -> None:
         learner.update(batch, LEARNING_RATE)
         learner.soft_update_target()
 
-    update()  # compiles
-    times = times_in_turns(
-        options,
-        ours=update,
-        classic=lambda: classic.update(batch, LEARNING_RATE),
-        product=matrix_product(device),
-    )
-    # The product's rate in turns with the update: a processor that others use too is not always equally fast.
-    flop = counter.get_total_flops()
-    arithmetic_ms = times["product"].processor_ms * flop / (2 * GEMM_SIDE**3)
-    measured_ms = times["ours"].processor_ms
-    if device.type == "cuda":
-        arithmetic_ms, measured_ms = machine.compute_ms(flop), times["ours"].wall_ms
-    return Figure.of_times(
-        PART,
-        name,
-        times["ours"],
-        times["classic"],
-        floor=arithmetic_ms + machine.copy_ms(n_weights * BYTES_PER_WEIGHT_AND_UPDATE / 2),
-        floor_is=f"{flop / 1e9:.3g} GFLOP as the algorithm is written, and the weights' passes; "
-        f"{100 * arithmetic_ms / measured_ms:.0f} % of the matrix product's rate is reached",
-        required_ratio=required_ratio,
-    )
+    return update
+
+
+def _classic(
+    settings: Settings,
+    network: IQN_Network,
+    batch: SimpleNamespace,
+    device: torch.device,
+    dtype: torch.dtype,
+    is_compiled: bool,
+) -> Callable[[], None]:
+    """The classic update, with the network's weights."""
+    classic = ClassicNetwork(settings, N_FLOATS)
+    classic.load_state_dict(network.state_dict())
+    update = ClassicUpdate(classic.to(device), settings.agent, dtype, use_torch_compile=is_compiled)
+    return lambda: update.update(batch, LEARNING_RATE)
 
 
 def make_network(settings: Settings) -> IQN_Network:
-    """A network that sees the floats as they are, as the classic one does: neither normalized nor as waves."""
+    """A network that sees the floats as they are, as the classic one does: not normalized, no Fourier features."""
     return IQN_Network(
         settings.agent,
         float_mean=[0.0] * N_FLOATS,

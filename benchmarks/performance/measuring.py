@@ -94,6 +94,7 @@ class Figure:
         processor_ms: processor time of one call or one action; None where it says nothing.
         classic: the yardstick's value, measured in the same run; None where there is none.
         classic_processor_ms: the yardstick's processor time.
+        ratio_to: what the yardstick is.
         floor: the best this machine could do, for the reason that `floor_is` gives.
         floor_is: what the floor is made of.
         required_ratio: how many times better than the classic way it is meant to be.
@@ -107,6 +108,7 @@ class Figure:
     processor_ms: float | None = None
     classic: float | None = None
     classic_processor_ms: float | None = None
+    ratio_to: str = "classic"
     floor: float | None = None
     floor_is: str = ""
     required_ratio: float | None = None

@@ -23,9 +23,10 @@ def print_report(figures: Sequence[Figure], machine: Machine, console: Console) 
         f"{machine.flop_per_s / 1e9:,.0f} GFLOP/s in a matrix product, {machine.copied_bytes_per_s / 1e9:.1f} GB/s "
         f"copied; load per core at the start {machine.load:.1f}"
     )
-    table = Table("part", "figure", title="medians; ratios to the classic way, measured in this run")
-    for heading in ("here", "processor ms", "classic", "ratio", "by processor", "asked for", "floor"):
+    table = Table("part", "figure", title="medians; how many times better than the yardstick")
+    for heading in ("here", "processor ms", "yardstick", "ratio", "by processor", "asked for", "floor"):
         table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("ratio to")
     for figure in figures:
         table.add_row(
             figure.part,
@@ -37,6 +38,7 @@ def print_report(figures: Sequence[Figure], machine: Machine, console: Console) 
             _number(figure.processor_ratio),
             _number(figure.required_ratio),
             _number(figure.floor),
+            "" if figure.ratio is None else figure.ratio_to,
         )
     console.print(table)
     for figure in figures:
