@@ -161,16 +161,14 @@ class ObservationLayout:
 
     def rst_table(self) -> str:
         """The blocks as a reStructuredText table, for docs/observation.rst."""
-        lines = [".. list-table::", "   :header-rows: 1", "", "   * - index", "     - name", "     - what"]
-        lines += ["     - unit, range", "     - mean", "     - standard deviation"]
+        lines = [".. list-table::", "   :header-rows: 1", "", "   * - index", "     - name", "     - what; unit, range"]
+        lines += ["     - mean; standard deviation"]
         for block in self.blocks:
             index = str(block.start) if block.stop == block.start + 1 else f"{block.start}-{block.stop - 1}"
             cells = (
                 f"``{block.name}``",
-                block.description,
-                block.unit,
-                _range_text(block.mean),
-                _range_text(block.std),
+                f"{block.description}; {block.unit}",
+                f"{_range_text(block.mean)}; {_range_text(block.std)}",
             )
             lines += [f"   * - {index}", *(f"     - {cell}" for cell in cells)]
         return "\n".join(lines) + "\n"

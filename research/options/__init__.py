@@ -1,1 +1,0 @@
-"""What the options of the agent cost, and what they did to the driving."""
