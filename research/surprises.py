@@ -37,6 +37,7 @@ from trackmania_rl.argument_types import whole_number  # noqa: E402
 from trackmania_rl.command_line import command  # noqa: E402
 from trackmania_rl.errors import UserError  # noqa: E402
 from trackmania_rl.games.in_process import InProcessGames  # noqa: E402
+from trackmania_rl.games.protocol import rollout  # noqa: E402
 from trackmania_rl.race.policy import ELAPSED_ACTIONS_FLOAT  # noqa: E402
 from trackmania_rl.race.rewards import NO_ENGINEERED_REWARDS, race_rewards, state_potentials  # noqa: E402
 from trackmania_rl.schedules import linear  # noqa: E402
@@ -84,7 +85,8 @@ def watch_race(driver: TrainedDriver, games: InProcessGames, entry: MapEntry, nu
     """Drive race `number` (1 is greedy throughout) and compare each value with what came of it."""
     settings = driver.settings
     forced = forced_actions(driver, entry, number, FORCED_START_ACTIONS if number > 1 else 0)
-    results, stats = games.rollout(entry, greedy_after(forced, driver.inferer))
+    race = rollout(games, entry, lambda: greedy_after(forced, driver.inferer))
+    results, stats = race.rollout_results, race.end_race_stats
     rewards = race_rewards(
         results["state_float"],
         results["meters_advanced_along_centerline"],

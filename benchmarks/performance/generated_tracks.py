@@ -44,7 +44,7 @@ def _measure(settings: Settings, n_games: int, races_per_track: int, rounds: int
     rng = np.random.default_rng(0)
     forward = [index for index, keys in enumerate(settings.game.inputs) if keys.accelerate and not keys.brake]
     q_values = np.zeros((n_games, len(settings.game.inputs)), dtype=np.float32)
-    all_games, is_greedy = np.arange(n_games), np.ones(n_games, dtype=bool)
+    is_greedy = np.ones(n_games, dtype=bool)
     driven: dict[int, MapEntry] = {}
     begin_s: list[float] = []
 
@@ -57,13 +57,15 @@ def _measure(settings: Settings, n_games: int, races_per_track: int, rounds: int
     def play(n_rounds: int) -> None:
         actions_left = rng.integers(1, RACE_ACTIONS, n_games)
         for _ in range(n_rounds):
-            ends = games.step(all_games, BatchDecision(rng.choice(forward, n_games), is_greedy, q_values))
+            received = games.recv()
+            n = len(received.ids)
+            games.send(received.ids, BatchDecision(rng.choice(forward, n), is_greedy[:n], q_values[:n]))
             actions_left -= 1
             for game in range(n_games):
                 if actions_left[game] == 0:
                     begin(game)
                     actions_left[game] = RACE_ACTIONS
-                elif game in ends:
+                elif game in received.ended:
                     games.begin(game, driven[game])
 
     with tempfile.TemporaryDirectory() as folder:

@@ -31,7 +31,6 @@ def _measure(options: Options, n_games: int, width_px: int, height_px: int) -> F
     drawn = np.where(rng.random((1 << 12, n_games)) < 0.5, 0, rng.integers(0, n_actions, (1 << 12, n_games)))
     q_values = np.zeros((n_games, n_actions), dtype=np.float32)
     is_greedy = np.ones(n_games, dtype=bool)
-    all_games = np.arange(n_games)
     for game in range(n_games):
         games.begin(game, MAP)
     # In-process games are many times as fast as those behind a socket.
@@ -39,11 +38,12 @@ def _measure(options: Options, n_games: int, width_px: int, height_px: int) -> F
 
     def play() -> None:
         for i in range(rounds):
-            games.observations(all_games)
-            ends = games.step(all_games, BatchDecision(drawn[i % len(drawn)], is_greedy, q_values))
-            for game, end in ends.items():
-                games.results(game, end)
+            received = games.recv()
+            for game in received.ended:
                 games.begin(game, MAP)
+            n = len(received.ids)
+            decision = BatchDecision(drawn[i % len(drawn), :n], is_greedy[:n], q_values[:n])
+            games.send(received.ids, decision)
 
     play()  # compiles, or loads what was compiled
     timing = times_in_turns(options, play=play)["play"]

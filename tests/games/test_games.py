@@ -57,18 +57,22 @@ def play_in_process(games: InProcessGames, entry_of: Callable[[str], MapEntry], 
     rollouts: dict[int, Rollout] = {}
     index = 0
     while len(rollouts) < len(plans):
-        going_on = np.array([game for game in range(len(plans)) if game not in rollouts])
-        decisions = [plans[game].decision(index) for game in going_on]
+        received = games.recv()
+        rollouts |= {game: (race.rollout_results, race.end_race_stats) for game, race in received.ended.items()}
+        going_on = received.ids
+        assert going_on.tolist() == [game for game in range(len(plans)) if game not in rollouts]
+        if len(going_on) == 0:
+            break
+        assert (received.is_first == (index == 0)).all()
+        decisions = [plans[game].decision(index) for game in going_on.tolist()]
         batch = BatchDecision(
             np.array([d.action for d in decisions]),
             np.array([d.is_greedy for d in decisions]),
             np.stack([d.q_values for d in decisions]),
         )
-        frames, floats = games.observations(going_on)
-        assert frames.shape[:2] == (len(going_on), 1)
-        assert len(floats) == len(going_on)
-        for game, end in games.step(going_on, batch).items():
-            rollouts[game] = games.results(game, end)
+        assert received.images.shape[:2] == (len(going_on), 1)
+        assert len(received.floats) == len(going_on)
+        games.send(going_on, batch)
         index += 1
     return [rollouts[game] for game in range(len(plans))]
 
@@ -156,11 +160,13 @@ def test_edited_settings_hold_from_the_next_race_on(maps_folder: Path, make_sett
     games.game = patient.game.model_copy(update={"cutoff_no_progress_within_ms": 500})
     games.begin(1, entry_of("straight"))
     standing = BatchDecision(np.full(2, COAST), np.ones(2, dtype=bool), np.zeros((2, N_ACTIONS), dtype=np.float32))
-    ends = {}
+    ended = {}
     for _ in range(12):
-        ends |= games.step(np.array([game for game in (0, 1) if game not in ends]), _first(standing, 2 - len(ends)))
-    assert list(ends) == [1]
-    assert ends[1].race_time_ms == 500
+        received = games.recv()
+        ended |= received.ended
+        games.send(received.ids, _first(standing, len(received.ids)))
+    assert list(ended) == [1]
+    assert ended[1].end.race_time_ms == 500
 
 
 def _first(decision: BatchDecision, n: int) -> BatchDecision:
@@ -177,14 +183,14 @@ def test_each_game_shows_the_last_frames_of_its_own_race(maps_folder, make_setti
     for step in range(7):
         if step == 4:
             games.begin(1, entry_of("straight"))
-        images, _ = games.observations(everyone)
+        images = games.recv().images
         assert images.shape == (3, 3, 30, 40)
         seen.append(images[:, -1])
         for game in range(3):
             start = 4 if game == 1 and step >= 4 else 0
             expected = [seen[max(step - back, start)][game] for back in (2, 1, 0)]
             np.testing.assert_array_equal(images[game], np.stack(expected))
-        games.step(everyone, forward)
+        games.send(everyone, forward)
     assert not np.array_equal(seen[0], seen[3])
 
 

@@ -52,12 +52,11 @@ def test_both_kinds_of_games_drive_generated_tracks_alike(
     for game, entry in enumerate(entries[:3]):
         games.begin(game, entry)
     ours = {}
-    for step in range(max(map(len, plans))):
-        going_on = [game for game in range(3) if game not in ours]
-        if not going_on:
-            break
-        ends = games.step(np.array(going_on), decide([plans[game][step] for game in going_on]))
-        ours |= {game: games.results(game, end) for game, end in ends.items()}
+    for step in range(max(map(len, plans)) + 1):
+        received = games.recv()
+        ours |= {game: (race.rollout_results, race.end_race_stats) for game, race in received.ended.items()}
+        if len(received.ids) > 0:
+            games.send(received.ids, decide([plans[game][step] for game in received.ids.tolist()]))
     with open_socket_game(settings) as manager:
         for game, plan in enumerate(plans):
             actions = iter(plan)
@@ -82,11 +81,12 @@ def test_maps_in_memory_are_bounded_and_one_in_use_never_gives_way(
     alone.begin(0, entries[0])
     for entry in (*entries[1:], entries[1], *entries):  # game 1 sees all maps while game 0 stays on its own
         games.begin(1, entry)
-        games.step(np.arange(2), decide([0, 0]))
-        alone.step(np.arange(1), decide([0]))
+        games.send(np.arange(2), decide([0, 0]))
+        alone.send(np.arange(1), decide([0]))
         assert len(games._maps) <= 3
-        for ours, expected in zip(games.observations(np.array([0])), alone.observations(np.array([0])), strict=True):
-            np.testing.assert_array_equal(ours, expected)
+        ours, expected = games.recv(), alone.recv()
+        np.testing.assert_array_equal(ours.images[:1], expected.images)
+        np.testing.assert_array_equal(ours.floats[:1], expected.floats)
     assert games._maps[games._map_of_game[1]].track.ribbon.station_m[-1] == pytest.approx(
         load_track(Path(entries[-1].map_path)).ribbon.station_m[-1]
     )

@@ -13,6 +13,7 @@ from gymnasium.utils.env_checker import check_env, data_equivalence
 from trackmania_rl.errors import UserError
 from trackmania_rl.games.envs import RACE_ID, RaceEnv
 from trackmania_rl.games.in_process import InProcessGames
+from trackmania_rl.games.protocol import rollout
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.policy import PolicyDecision
 from trackmania_rl.race.rewards import EngineeredRewards, race_rewards
@@ -74,7 +75,8 @@ def test_a_race_is_the_trainers_race(
     upcoming = iter(wandering + [0] * 1000)
     no_values = np.zeros(len(settings.game.inputs), dtype=np.float32)
     entry = map_entries(settings, repository_root / "maps", [tracks["straight"]])[0]
-    race, stats = games.rollout(entry, lambda frame, floats: PolicyDecision(next(upcoming), True, no_values))
+    ended = rollout(games, entry, lambda: lambda frame, floats: PolicyDecision(next(upcoming), True, no_values))
+    race, stats = ended.rollout_results, ended.end_race_stats
     expected = race_rewards(
         race["state_float"],
         race["meters_advanced_along_centerline"],
