@@ -14,11 +14,15 @@ FILE = re.compile(rf"(?<![\w./-])(?:{'|'.join(ROOMS)})/[\w./*{{}}-]*\w")
 """A path from the project's folder."""
 MODULE_FILE = re.compile(r"``((?:\w+/)*\w+\.py)``")
 """A Python file by its name alone, or by the end of its path."""
+NAME = re.compile(r"``((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:_|[a-z][A-Z])\w*)(?:\(\))?``")
+"""A name of the code: words joined by underscores or capitals, with or without the modules that hold it."""
 COMMAND = re.compile(r"python (?:-m )?(?:scripts/|benchmarks[./]|research[./]).*")
 LINK = re.compile(r"<([^<>:]+)>`_")
 PICTURE = re.compile(r"^\.\. image:: (\S+)$", re.MULTILINE)
 SET = re.compile(r"--set [\"']?([a-z_]+)=")
 VARIANT = re.compile(r"--variant \"[\w-]+:([^\"]*)\"")
+OF_OTHERS = {"STEAM_COMPAT_CLIENT_INSTALL_PATH", "STEAM_COMPAT_DATA_PATH", "StadiumPlatformToRoad"}
+SOURCES = {".py", ".as", ".cpp", ".h"}
 OF_USERS = {"config/config.py", "my_hooks.py", "my_parts.py", "other.py"}
 OF_LINESIGHT = "migration.rst"
 """Names files of that project as well."""
@@ -67,6 +71,25 @@ def test_python_files_that_are_named_without_a_path_exist(texts: dict[Path, str]
         if name not in OF_USERS and not any(file.endswith(f"/{name}") for file in files)
     }
     assert not missing
+
+
+def test_names_of_the_code_are_in_the_code(texts: dict[Path, str], repository_root: Path) -> None:
+    sources = (
+        file
+        for room in ROOMS
+        if room != "tests"
+        for file in (repository_root / room).rglob("*")
+        if file.suffix in SOURCES
+    )
+    words = {word for file in sources for word in re.findall(r"\w+", file.read_text("utf-8"))}
+    named = {
+        (page.name, name)
+        for page, text in texts.items()
+        for name in NAME.findall(text)
+        if page.name != OF_LINESIGHT and page.parent.name == "docs"
+    }
+    assert len(named) > 200
+    assert not {f"{page}: {name}" for page, name in named if not {*name.split(".")} <= words | OF_OTHERS}
 
 
 def test_links_and_pictures_lead_to_files(texts: dict[Path, str]) -> None:
