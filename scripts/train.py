@@ -88,11 +88,10 @@ def learn(arguments: argparse.Namespace, folder: RunFolder) -> None:
     import torch
 
     from trackmania_rl.agents.run_network import make_network, pick_device
-    from trackmania_rl.channels.rollout_slot import RolloutBounds
-    from trackmania_rl.channels.rollout_transport import RolloutReceiver
     from trackmania_rl.doctor.run_checks import check_edited_maps, load_reference_lines
     from trackmania_rl.multiprocess.learner_process import learner_process_fn
-    from trackmania_rl.multiprocess.run_setup import check_machine, count_session, make_supervisor, share_run
+    from trackmania_rl.multiprocess.run_setup import check_machine, count_session, make_supervisor, open_run_channels
+    from trackmania_rl.multiprocess.shared_run import spawn_context
     from trackmania_rl.multiprocess.stop_conditions import StopConditions
     from trackmania_rl.race.observation import ObservationLayout
     from trackmania_rl.seeds import SeedTree
@@ -128,7 +127,6 @@ def learn(arguments: argparse.Namespace, folder: RunFolder) -> None:
             live = LiveSettings(
                 snapshot_file,
                 settings,
-                is_reporter=True,
                 check=functools.partial(check_edited_maps, maps_folder=maps_folder),
             )
 
@@ -138,13 +136,8 @@ def learn(arguments: argparse.Namespace, folder: RunFolder) -> None:
                     seeds.write_json(folder.seeds)  # by now the learner's parts have drawn theirs
 
             session = count_session(folder)
-            shared = share_run(settings, layout, seeds, snapshot_file)
-            receiver = RolloutReceiver(
-                RolloutBounds.of_game(settings.game, layout.float_input_dim),
-                settings.sync.rollout_slots_per_collector,
-                # Games inside the collector are stepped together, and their races leave it one by one.
-                games_per_collector=1 if settings.game.is_in_process else settings.game.games_per_collector,
-            )
+            channels = open_run_channels(settings, layout, seeds)
+            log_queue = spawn_context().Queue()
             log.info(
                 "%s: seed %d, a network of %s parameters on %s, maps %s",
                 folder.path,
@@ -158,9 +151,9 @@ def learn(arguments: argparse.Namespace, folder: RunFolder) -> None:
                 network,
                 layout,
                 seeds,
-                shared,
-                receiver,
-                supervisor=make_supervisor(live, shared, receiver, maps_folder, session, demonstrations),
+                channels,
+                log_queue,
+                supervisor=make_supervisor(channels, log_queue, folder, maps_folder, session, demonstrations),
                 monitor=RunMonitor(
                     live,
                     folder,
@@ -168,7 +161,7 @@ def learn(arguments: argparse.Namespace, folder: RunFolder) -> None:
                     clock,
                     session,
                     reference_lines_m,
-                    learner_waited_s=lambda: receiver.waited_s,
+                    learner_waited_s=lambda: channels.rollouts.waited_s,
                     weights_from=arguments.weights_from,
                     on_attached=begin_the_run,
                 ),

@@ -6,11 +6,8 @@ a collector does: protocol, physics, pictures, features, decisions by the defaul
 
 from __future__ import annotations
 
-import multiprocessing
-import tempfile
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,14 +17,14 @@ from benchmarks.performance.machine import Machine
 from benchmarks.performance.measuring import DEFAULT_SIZE, PROJECT, Figure, Options, Timing, settings_for
 from trackmania_rl.agents.inference import Inferer
 from trackmania_rl.agents.run_network import make_network
-from trackmania_rl.channels.shared_weights import SharedWeights
+from trackmania_rl.channels.local import LocalRunState
+from trackmania_rl.channels.protocols import WAIT_FOREVER_S, WeightsKind
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import Settings
-from trackmania_rl.settings.live import LiveSettings, write_snapshot
 from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager
 from trackmania_rl.tmi_interaction.launchers.launcher import SimulatedGameLauncher, find_free_port
-from trackmania_rl.training.collector import Collector, CollectorParts, Races, WeightsFollower
+from trackmania_rl.training.collector import Collector, CollectorParts, Races, WeightPuller
 
 PART = "collector"
 NUMBERS_OF_GAMES = (1, 2, 4, 8)
@@ -66,24 +63,45 @@ def _measure(options: Options, width_px: int, height_px: int) -> list[Figure]:
     return figures
 
 
-class _Outbox:
+class _Sink:
     """Counts actions and tells when enough were made."""
 
     def __init__(self, settings: Settings) -> None:
+        self.waited_s = 0.0
         self.actions = 0
         self.games: set[int] = set()
         self._frames_shape = (1, settings.game.image_height_px, settings.game.image_width_px)
         self._max_actions = settings.game.cutoff_race_longer_than_ms // settings.game.ms_per_action + 2
         self._rooms: dict[int, Any] = {}
 
-    def acquire_frames(self, game: int) -> Any:
+    def acquire_frames(self, game: int, timeout_s: float = WAIT_FOREVER_S) -> Any:
         if game not in self._rooms:
             self._rooms[game] = np.empty((self._max_actions, *self._frames_shape), dtype=np.uint8)
         return self._rooms[game]
 
-    def send(self, game: int, rollout_results: Mapping[str, Any], end_race_stats: Mapping[str, Any]) -> None:
+    def put(self, game: int, rollout_results: Mapping[str, Any], end_race_stats: Mapping[str, Any]) -> None:
         self.actions += len(rollout_results["actions"])
         self.games.add(game)
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+
+class _TimedRunState(LocalRunState):
+    """A run that ends when `is_over()`."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.is_over: Callable[[], bool] = lambda: False
+        super().__init__(settings)
+
+    @property
+    def stop_requested(self) -> bool:
+        """Asked after every action."""
+        return self.is_over()
+
+    @stop_requested.setter
+    def stop_requested(self, _: bool) -> None:
+        """It ends by `is_over` only."""
 
 
 class _Surroundings:
@@ -92,13 +110,9 @@ class _Surroundings:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._managers: list[GameInstanceManager] = []
-        self._folder = tempfile.TemporaryDirectory()
-        flat = settings.flat()
-        size = [f"{name}={flat[name]!r}" for name in ("image_width_px", "image_height_px", "running_speed")]
-        snapshot = write_snapshot(DEFAULT_SIZE, Path(self._folder.name) / "config", size)
         seeds, layout = SeedTree(0), ObservationLayout.from_settings(settings.observation)
 
-        def follow(name: str) -> WeightsFollower:
+        def puller(name: str, kind: WeightsKind) -> WeightPuller:
             network = make_network(settings, layout, seeds).eval()
             inferer = Inferer(
                 network,
@@ -107,18 +121,12 @@ class _Surroundings:
                 exploration_settings=settings.exploration,
                 rng=seeds.rng(name),
             )
-            shared = SharedWeights(make_network(settings, layout, seeds), multiprocessing.get_context("spawn"))
-            return WeightsFollower(inferer, shared)
+            return WeightPuller(inferer, self._run_state, kind)
 
-        self.outbox = _Outbox(settings)
-        self._is_over: Callable[[], bool] = lambda: False
+        self.sink = _Sink(settings)
+        self._run_state = _TimedRunState(settings)
         self.parts = CollectorParts(
-            live=LiveSettings(snapshot, settings),
-            explorer=follow("explorer"),
-            evaluator=follow("evaluator"),
-            frames_total=lambda: 0,
-            stop_requested=lambda: self._is_over(),
-            outbox=self.outbox,
+            self._run_state, self.sink, puller("explorer", "exploration"), puller("evaluator", "evaluation")
         )
 
     def __enter__(self) -> _Surroundings:
@@ -127,25 +135,24 @@ class _Surroundings:
     def __exit__(self, *_: object) -> None:
         for manager in self._managers:
             manager.close()
-        self._folder.cleanup()
 
     def time_collector(self, n_games: int, n_actions: int) -> Timing:
         """Per action, by a collector."""
-        clock = _Clock(self.outbox, n_games, n_actions)
-        self._is_over = clock.is_over
+        clock = _Clock(self.sink, n_games, n_actions)
+        self._run_state.is_over = clock.is_over
         Collector(self.parts, [self._manager() for _ in range(n_games)]).run()
         return clock.timing
 
     def time_directly(self, n_actions: int) -> Timing:
         """Per action, by one game that calls its policy itself."""
         manager, races = self._manager(), Races(self.parts)
-        clock = _Clock(self.outbox, 1, n_actions)
+        clock = _Clock(self.sink, 1, n_actions)
         while not clock.is_over():
             race, _ = races.next()
-            inferer = race.follower.inferer
+            inferer = race.puller.inferer
             inferer.begin_race(is_explo=race.entry.is_explo, frame_count=0)
-            results, stats = manager.rollout(race.entry, inferer.act, self.outbox.acquire_frames(0))
-            self.outbox.send(0, results, stats)
+            results, stats = manager.rollout(race.entry, inferer.act, self.sink.acquire_frames(0))
+            self.sink.put(0, results, stats)
         return clock.timing
 
     def _manager(self) -> GameInstanceManager:
@@ -158,8 +165,8 @@ class _Surroundings:
 class _Clock:
     """Asked after every action, it times spans of `n_actions` once each game has finished a race."""
 
-    def __init__(self, outbox: _Outbox, n_games: int, n_actions: int) -> None:
-        self._outbox = outbox
+    def __init__(self, sink: _Sink, n_games: int, n_actions: int) -> None:
+        self._sink = sink
         self._n_games = n_games
         self._n_actions = n_actions
         self._marks: list[tuple[int, float, float]] = []
@@ -167,12 +174,12 @@ class _Clock:
 
     def is_over(self) -> bool:
         """Whether all repetitions are timed."""
-        if not self._marks and len(self._outbox.games) < self._n_games:
+        if not self._marks and len(self._sink.games) < self._n_games:
             return False
         if not self._marks:
             self._processes = [psutil.Process(), *psutil.Process().children()]
-        if not self._marks or self._outbox.actions >= self._marks[-1][0] + self._n_actions:
-            self._marks.append((self._outbox.actions, time.perf_counter(), self._processor_s()))
+        if not self._marks or self._sink.actions >= self._marks[-1][0] + self._n_actions:
+            self._marks.append((self._sink.actions, time.perf_counter(), self._processor_s()))
         return len(self._marks) > REPETITIONS
 
     @property

@@ -7,25 +7,25 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from benchmarks.performance.races import as_lists, random_race
-from trackmania_rl.channels.rollout_transport import RolloutSender
+from trackmania_rl.channels.protocols import RolloutSink
 
 
-def send_through_slots(connection: Connection, sender: RolloutSender, n_frames: int) -> None:
+def send_through_slots(connection: Connection, sink: RolloutSink, n_frames: int) -> None:
     """The collector's process of this project's way: a race is in its slot before it is asked for."""
     seed = 0
     while True:
-        slot = sender.acquire()
-        assert slot is not None
-        race = random_race(n_frames, slot.frames.shape[2:], seed)
-        slot.frames[:n_frames] = race["frames"]
-        race["frames"] = slot.frames[:n_frames]
+        frames = sink.acquire_frames(0)
+        assert frames is not None
+        race = random_race(n_frames, frames.shape[2:], seed)
+        frames[:n_frames] = race["frames"]
+        race["frames"] = frames[:n_frames]
         connection.send("ready")
         if not connection.recv():
             break
-        sender.send(slot, race | {"sent_at_s": time.perf_counter()}, {})
+        sink.put(0, race | {"sent_at_s": time.perf_counter()}, {})
         seed += 1
-    del race, slot  # views of the slot
-    sender.close()
+    del race, frames  # views of the slot
+    sink.close()
 
 
 def send_through_queue(connection: Connection, queue: Any, n_frames: int, image_size_px: tuple[int, int]) -> None:

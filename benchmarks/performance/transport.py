@@ -14,13 +14,14 @@ from benchmarks.performance.measuring import Figure, Options, Timing
 from benchmarks.performance.races import N_ACTIONS, N_FLOATS
 from benchmarks.performance.replay import Replays, replay_settings
 from benchmarks.performance.senders import send_through_queue, send_through_slots
-from trackmania_rl.channels.rollout_slot import RolloutBounds
-from trackmania_rl.channels.rollout_transport import RolloutReceiver
+from trackmania_rl.channels.shared_memory.rollouts import SharedRolloutSource
+from trackmania_rl.channels.shared_memory.slots import RolloutBounds
+from trackmania_rl.channels.shared_memory.stop_flag import StopFlag
 
 PART = "transport"
 BLOCKED_RATIO = 10.0
 SURELY_ANNOUNCED_S = 0.15
-"""A race that was sent so long ago waits for the learner: what `receive` then takes is the learner's own time."""
+"""A race that was sent so long ago waits for the learner: what `get` then takes is the learner's own time."""
 TIMEOUT_S = 60.0
 MOST_ROUNDS = 15
 
@@ -98,15 +99,16 @@ def _one_race_each(
 def _slots(options: Options) -> Iterator[Callable[[Replays], tuple[Callable[[], None], _Receive, Callable[..., None]]]]:
     """This project's way: frames lie in shared memory from the start, a header follows."""
     height_px, width_px = options.image_size_px
-    receiver = RolloutReceiver(RolloutBounds(options.n_frames + 2, height_px, width_px, N_FLOATS, N_ACTIONS), 2)
     context = multiprocessing.get_context("spawn")
+    bounds = RolloutBounds(options.n_frames + 2, height_px, width_px, N_FLOATS, N_ACTIONS)
+    source = SharedRolloutSource(bounds, slots_per_collector=2, stop=StopFlag(context))
     here, there = context.Pipe()
     child = context.Process(
-        target=send_through_slots, args=(there, receiver.open_collector(0), options.n_frames), daemon=True
+        target=send_through_slots, args=(there, source.open_collector(0), options.n_frames), daemon=True
     )
 
     def receive() -> tuple[Any, float]:
-        rollout = receiver.receive(TIMEOUT_S)
+        rollout = source.get(TIMEOUT_S)
         assert rollout is not None, f"no race arrived within {TIMEOUT_S} s"
         return rollout, rollout.rollout_results["sent_at_s"]
 
@@ -119,7 +121,7 @@ def _slots(options: Options) -> Iterator[Callable[[Replays], tuple[Callable[[], 
 
     with _running(child, here):
         yield of
-    receiver.close()
+    source.close()
 
 
 @contextmanager

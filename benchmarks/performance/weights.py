@@ -14,7 +14,7 @@ from benchmarks.performance.machine import Machine
 from benchmarks.performance.measuring import FULL_SIZE, Figure, Options, settings_for, times_in_turns
 from benchmarks.performance.races import N_FLOATS
 from trackmania_rl.agents.flat_parameters import flatten_parameters
-from trackmania_rl.channels.shared_weights import SharedWeights
+from trackmania_rl.channels.shared_memory.weights import SharedWeights
 
 PART = "weights"
 MOST_COPIES = 1.1

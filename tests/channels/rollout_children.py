@@ -1,4 +1,4 @@
-"""What test_rollout_transport's spawned collectors do; a module of its own, so that they import little."""
+"""What test_shared_rollouts' spawned collectors do; a module of its own, so that they import little."""
 
 import sys
 import time
@@ -26,17 +26,19 @@ def make_rollout(seed, n_actions, frames=None):
     return results, stats
 
 
-def send_races(sender, seeds, n_actions):
+def send_races(sink, seeds, n_actions):
     """Sends one race for each seed and reports by its exit code whether torch stayed out."""
     for seed in seeds:
-        slot = sender.acquire()
-        sender.send(slot, *make_rollout(seed, n_actions, slot.frames if seed % 2 else None))
-    sender.close()
+        frames = sink.acquire_frames(0)
+        sink.put(0, *make_rollout(seed, n_actions, frames if seed % 2 else None))
+    del frames
+    sink.close()
     sys.exit(3 if "torch" in sys.modules else 0)
 
 
-def send_then_hang(sender, seed):
+def send_then_hang(sink, seed):
     """Sends one race, takes the next slot and never ends by itself."""
-    sender.send(sender.acquire(), *make_rollout(seed, 4))
-    sender.acquire()
+    sink.acquire_frames(0)
+    sink.put(0, *make_rollout(seed, 4))
+    sink.acquire_frames(0)
     time.sleep(600)

@@ -1,6 +1,5 @@
 """A run folder as training leaves it, whose driver holds the throttle down, and a short curve for it to drive."""
 
-import multiprocessing
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +9,7 @@ import pytest
 import torch
 
 from trackmania_rl.agents.run_network import make_network
-from trackmania_rl.channels.shared_weights import SharedWeights
+from trackmania_rl.channels.local import LocalRunState
 from trackmania_rl.checkpoints import save_checkpoint
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.seeds import SeedTree
@@ -69,14 +68,12 @@ def _checkpoint_state(live: LiveSettings) -> dict:
     network = make_network(live.current, layout, seeds)
     with torch.no_grad():
         network.A_head[-1].bias[FORWARD] = 10.0
-    context = multiprocessing.get_context("spawn")
     learning = build_learning(
         live,
         network,
         layout,
         seeds,
-        exploration_weights=SharedWeights(make_network(live.current, layout, seeds), context),
-        evaluation_weights=SharedWeights(make_network(live.current, layout, seeds), context),
+        run_state=LocalRunState(live.current),
         receive=lambda: None,
         should_stop=lambda: True,
         on_race=lambda race: None,

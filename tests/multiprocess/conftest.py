@@ -1,20 +1,20 @@
 """A tiny configuration with distinct sizes (so that a swapped axis fails), and made-up races that fit it."""
 
-import multiprocessing
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from trackmania_rl.agents.run_network import make_network
-from trackmania_rl.channels.shared_weights import SharedWeights
+from trackmania_rl.channels.local import LocalRunState
+from trackmania_rl.channels.protocols import ReceivedRollout
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.observation_kernel import CAR_COLUMNS
 from trackmania_rl.seeds import SeedTree
-from trackmania_rl.settings import load_settings
+from trackmania_rl.settings import Settings, load_settings
 from trackmania_rl.settings.live import LiveSettings, write_snapshot
 from trackmania_rl.training.learner import Learning, build_learning
 
@@ -39,22 +39,39 @@ TINY = (
 )
 
 
-@dataclass
-class FakeReceived:
-    """A race as the learner receives it, without shared memory."""
+class WatchedRunState(LocalRunState):
+    """A run that ends when `is_over()`."""
 
-    rollout_results: dict[str, Any]
-    end_race_stats: dict[str, Any]
-    collector: int = 0
-    waited_s: float = 0.0
-    elapsed_s: float = 1.0
-    is_released: bool = field(default=False, init=False)
+    def __init__(self, settings: Settings) -> None:
+        self.is_over: Callable[[], bool] = lambda: False
+        super().__init__(settings)
 
-    def __enter__(self) -> "FakeReceived":
-        return self
+    @property
+    def stop_requested(self) -> bool:
+        return self.is_over()
 
-    def __exit__(self, *_: object) -> None:
-        self.is_released = True
+    @stop_requested.setter
+    def stop_requested(self, _: bool) -> None:
+        """It ends by `is_over` only."""
+
+
+class KeepingSink:
+    """Copies what is put, and has room only while `has_room`."""
+
+    def __init__(self) -> None:
+        self.has_room = True
+        self.waited_s = 0.0
+        self.races: list[ReceivedRollout] = []
+
+    def acquire_frames(self, game: int, timeout_s: float = 0.0) -> npt.NDArray[np.uint8] | None:
+        return np.zeros((1, 1, 15, 17), dtype=np.uint8) if self.has_room else None
+
+    def put(self, game: int, rollout_results: Mapping[str, Any], end_race_stats: Mapping[str, Any]) -> None:
+        copies = {k: v.copy() if isinstance(v, np.ndarray) else v for k, v in rollout_results.items()}
+        self.races.append(ReceivedRollout(0, copies, dict(end_race_stats)))
+
+    def close(self) -> None:
+        """Nothing to let go of."""
 
 
 @pytest.fixture
@@ -77,12 +94,10 @@ def make_learning(live: LiveSettings, layout: ObservationLayout) -> Callable[...
     """`make_learning(seed=1, part=..., ...)` gives a learner that no race reaches, with some of its parts replaced."""
 
     def make(seed: int = 1, **parts: Any) -> Learning:
-        seeds, context = SeedTree(seed), multiprocessing.get_context("spawn")
-        network, *others = (make_network(live.current, layout, seeds) for _ in range(3))
-        explorer, evaluator = (SharedWeights(other, context) for other in others)
+        seeds = SeedTree(seed)
+        network = make_network(live.current, layout, seeds)
         all_parts: dict[str, Any] = {
-            "exploration_weights": explorer,
-            "evaluation_weights": evaluator,
+            "run_state": LocalRunState(live.current),
             "receive": lambda: None,
             "should_stop": lambda: True,
             "on_race": lambda race: None,
@@ -94,12 +109,12 @@ def make_learning(live: LiveSettings, layout: ObservationLayout) -> Callable[...
 
 
 @pytest.fixture
-def make_race(live: LiveSettings, layout: ObservationLayout) -> Callable[[int, bool], FakeReceived]:
+def make_race(live: LiveSettings, layout: ObservationLayout) -> Callable[[int, bool], ReceivedRollout]:
     """`make_race(n_actions, race_finished)` gives a race of random observations."""
     rng = np.random.default_rng(5)
     game = live.current.game
 
-    def make(n_actions: int, race_finished: bool) -> FakeReceived:
+    def make(n_actions: int, race_finished: bool) -> ReceivedRollout:
         n_states = n_actions + 1
         floats = (layout.mean + layout.std * rng.standard_normal((n_states, layout.float_input_dim))).astype(np.float32)
         floats[:, layout["mini_race_time_actions"]] = 0
@@ -118,6 +133,6 @@ def make_race(live: LiveSettings, layout: ObservationLayout) -> Callable[[int, b
         if race_finished:
             rollout["race_time"] = n_actions * game.ms_per_action - 20
         stats = {"race_finished": race_finished, "race_time_ms": n_actions * game.ms_per_action, "fill_buffer": True}
-        return FakeReceived(rollout, stats)
+        return ReceivedRollout(0, rollout, stats, elapsed_s=1.0)
 
     return make

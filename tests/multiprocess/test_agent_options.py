@@ -1,32 +1,29 @@
 """Each option of the agent in a small run within one process: it drives, learns, hands weights on, and resumes."""
 
 import io
-import multiprocessing
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 import torch
 
 from trackmania_rl.agents.flat_parameters import flatten_parameters
 from trackmania_rl.agents.inference import Inferer
 from trackmania_rl.agents.run_network import make_network
-from trackmania_rl.channels.shared_weights import SharedWeights
+from trackmania_rl.channels.local import LocalRunState
+from trackmania_rl.channels.protocols import ReceivedRollout, WeightsKind
 from trackmania_rl.games.in_process import InProcessGames
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import load_settings
 from trackmania_rl.settings.live import LiveSettings, write_snapshot
 from trackmania_rl.training.batch_collector import BatchCollector
-from trackmania_rl.training.collector import CollectorParts, WeightsFollower
+from trackmania_rl.training.collector import CollectorParts, WeightPuller
 from trackmania_rl.training.learner import Learning, build_learning
 
-from .conftest import TINY, FakeReceived
+from .conftest import TINY, KeepingSink
 
-CONTEXT = multiprocessing.get_context("spawn")
+KINDS: dict[str, WeightsKind] = {"explorer": "exploration", "evaluator": "evaluation"}
 OPTIONS = {
     "none": (),
     "double DQN": ("use_ddqn=True",),
@@ -37,41 +34,27 @@ OPTIONS = {
 }
 
 
-class RaceQueue:
-    """Where the collector's races go, and the learner's come from."""
-
-    def __init__(self) -> None:
-        self.races: list[FakeReceived] = []
-
-    def acquire_frames(self, game: int) -> npt.NDArray[np.uint8]:
-        return np.zeros((1, 1, 15, 17), dtype=np.uint8)
-
-    def send(self, game: int, rollout_results: Mapping[str, Any], end_race_stats: Mapping[str, Any]) -> None:
-        copies = {k: v.copy() if isinstance(v, np.ndarray) else v for k, v in rollout_results.items()}
-        self.races.append(FakeReceived(copies, dict(end_race_stats)))
-
-
 class SmallRun:
     """A learner and a collector of two games, joined without processes."""
 
     def __init__(self, live: LiveSettings, maps_folder: Path) -> None:
         settings, seeds = live.current, SeedTree(1)
         layout = ObservationLayout.from_settings(settings.observation)
-        self.shared = [SharedWeights(make_network(settings, layout, seeds), CONTEXT) for _ in range(2)]
+        self.run_state = LocalRunState(settings)
+        self.run_state.publish(frames_total=1000)
         self.learning: Learning = build_learning(
             live,
             make_network(settings, layout, seeds),
             layout,
             seeds,
-            exploration_weights=self.shared[0],
-            evaluation_weights=self.shared[1],
+            run_state=self.run_state,
             receive=lambda: None,
             should_stop=lambda: False,
             on_race=lambda race: None,
             housekeeping=lambda: None,
         )
-        self.followers = [
-            WeightsFollower(
+        self.pullers = [
+            WeightPuller(
                 Inferer(
                     make_network(settings, layout, seeds),
                     n_quantiles=settings.agent.iqn_k,
@@ -79,23 +62,24 @@ class SmallRun:
                     exploration_settings=settings.exploration,
                     rng=seeds.rng(name),
                 ),
-                shared,
+                self.run_state,
+                kind,
             )
-            for name, shared in zip(("explorer", "evaluator"), self.shared, strict=True)
+            for name, kind in KINDS.items()
         ]
-        self.queue = RaceQueue()
+        self.sink = KeepingSink()
         games = InProcessGames(2, settings.game, settings.observation, maps_folder)
-        parts = CollectorParts(live, *self.followers, lambda: 1000, lambda: False, self.queue)
+        parts = CollectorParts(self.run_state, self.sink, *self.pullers)
         self.collector = BatchCollector(parts, games)
 
-    def drive(self, n_races: int) -> list[FakeReceived]:
+    def drive(self, n_races: int) -> list[ReceivedRollout]:
         """The next races."""
-        while len(self.queue.races) < n_races:
+        while len(self.sink.races) < n_races:
             self.collector.play_one_action()
-        races, self.queue.races = self.queue.races, []
+        races, self.sink.races = self.sink.races, []
         return races
 
-    def learn(self, races: list[FakeReceived]) -> None:
+    def learn(self, races: list[ReceivedRollout]) -> None:
         """One round of the Trainer's loop for each race."""
         trainer = self.learning.trainer
         for race in races:
@@ -128,10 +112,10 @@ def test_a_small_run_with_each_option(option: str, tmp_path: Path, repository_ro
     assert np.isfinite(run.learning.test_loss.test_loss)
 
     run.drive(1)  # pulls the weights that were published last
-    for follower, shared in zip(run.followers, run.shared, strict=True):
+    for puller in run.pullers:
         fresh = make_network(live.current, ObservationLayout.from_settings(live.current.observation), SeedTree(2))
-        assert follower.version == shared.pull_if_newer(fresh, 0) > 1
-        assert torch.equal(flatten_parameters(follower.inferer.network), flatten_parameters(fresh))
+        assert puller.version == run.run_state.pull_weights(puller.kind, fresh, 0) > 1
+        assert torch.equal(flatten_parameters(puller.inferer.network), flatten_parameters(fresh))
 
     races = run.drive(4)
     resumed.learning.load_state_dict(torch.load(run.state(), weights_only=True))

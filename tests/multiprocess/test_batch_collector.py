@@ -1,42 +1,24 @@
 """The collector of many in-process games: map cycle, weights, exploration, backpressure and the end of the run."""
 
-import multiprocessing
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
 from trackmania_rl.agents.inference import Inferer
 from trackmania_rl.agents.run_network import make_network
-from trackmania_rl.channels.shared_weights import SharedWeights
+from trackmania_rl.channels.local import LocalRunState
 from trackmania_rl.games.decision_desk import StopCollecting
 from trackmania_rl.games.in_process import InProcessGames
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings.live import LiveSettings
 from trackmania_rl.training.batch_collector import BatchCollector
-from trackmania_rl.training.collector import CollectorParts, WeightsFollower
+from trackmania_rl.training.collector import CollectorParts, WeightPuller
 
-CONTEXT = multiprocessing.get_context("spawn")
+from .conftest import KeepingSink
+
 N_GAMES = 6
-
-
-class CopyingOutbox:
-    """Keeps what is sent, and has room only while `has_room`."""
-
-    def __init__(self) -> None:
-        self.has_room = True
-        self.sent: list[tuple[dict[str, Any], Mapping[str, Any]]] = []
-
-    def acquire_frames(self, game: int) -> npt.NDArray[np.uint8] | None:
-        return np.zeros((1, 1, 15, 17), dtype=np.uint8) if self.has_room else None
-
-    def send(self, game: int, rollout_results: Mapping[str, Any], end_race_stats: Mapping[str, Any]) -> None:
-        copies = {k: v.copy() if isinstance(v, np.ndarray) else v for k, v in rollout_results.items()}
-        self.sent.append((copies, end_race_stats))
 
 
 class Rig:
@@ -45,10 +27,11 @@ class Rig:
     def __init__(self, live: LiveSettings, layout: ObservationLayout, maps_folder: Path, seed: int = 1) -> None:
         seeds = SeedTree(seed)
         settings = live.current
-        self.outbox = CopyingOutbox()
-        self.shared = SharedWeights(make_network(settings, layout, SeedTree(1)), CONTEXT)
-        self.followers = [
-            WeightsFollower(
+        self.sink = KeepingSink()
+        self.run_state = LocalRunState(settings)
+        self.run_state.publish(frames_total=1000)
+        self.pullers = [
+            WeightPuller(
                 Inferer(
                     make_network(settings, layout, SeedTree(1)),
                     n_quantiles=settings.agent.iqn_k,
@@ -56,21 +39,21 @@ class Rig:
                     exploration_settings=settings.exploration,
                     rng=seeds.rng(name),
                 ),
-                self.shared,
+                self.run_state,
+                kind,
             )
-            for name in ("explorer", "evaluator")
+            for name, kind in (("explorer", "exploration"), ("evaluator", "evaluation"))
         ]
-        self.stopped = False
         games = InProcessGames(N_GAMES, settings.game, settings.observation, maps_folder)
-        parts = CollectorParts(live, *self.followers, lambda: 1000, lambda: self.stopped, self.outbox)
+        parts = CollectorParts(self.run_state, self.sink, *self.pullers)
         self.collector = BatchCollector(parts, games)
 
     def play_until_sent(self, n_races: int) -> None:
         for _ in range(5000):
-            if len(self.outbox.sent) >= n_races:
+            if len(self.sink.races) >= n_races:
                 return
             self.collector.play_one_action()
-        raise AssertionError(f"only {len(self.outbox.sent)} races ended")
+        raise AssertionError(f"only {len(self.sink.races)} races ended")
 
 
 @pytest.fixture
@@ -84,9 +67,10 @@ def make_rig(live: LiveSettings, layout: ObservationLayout, repository_root: Pat
 def test_races_of_the_map_cycle_come_out_whole(make_rig, layout: ObservationLayout) -> None:
     rig = make_rig()
     rig.play_until_sent(3 * N_GAMES)
-    is_explo = [stats["is_explo"] for _, stats in rig.outbox.sent]
+    is_explo = [race.end_race_stats["is_explo"] for race in rig.sink.races]
     assert 2 <= is_explo.count(False) <= 6, "every fifth race evaluates"
-    for results, stats in rig.outbox.sent:
+    for race in rig.sink.races:
+        results, stats = race.rollout_results, race.end_race_stats
         n = len(results["actions"])
         assert results["frames"].shape == (n + 1, 1, 15, 17)
         assert results["frames"].any(axis=(1, 2, 3)).all()
@@ -97,7 +81,8 @@ def test_races_of_the_map_cycle_come_out_whole(make_rig, layout: ObservationLayo
         if not stats["is_explo"]:
             assert results["action_was_greedy"].all()
             np.testing.assert_array_equal(results["actions"], results["q_values"].argmax(axis=1))
-    assert not all(results["action_was_greedy"].all() for results, stats in rig.outbox.sent if stats["is_explo"])
+    explored = [race.rollout_results for race in rig.sink.races if race.end_race_stats["is_explo"]]
+    assert not all(results["action_was_greedy"].all() for results in explored)
 
 
 def test_the_same_seed_gives_the_same_races(make_rig) -> None:
@@ -105,23 +90,26 @@ def test_the_same_seed_gives_the_same_races(make_rig) -> None:
     for seed in (1, 1, 2):
         rig = make_rig(seed)
         rig.play_until_sent(N_GAMES)
-        actions.append([results["actions"].tolist() for results, _ in rig.outbox.sent])
+        actions.append([race.rollout_results["actions"].tolist() for race in rig.sink.races])
     assert actions[0] == actions[1] != actions[2]
 
 
 def test_new_weights_arrive_while_races_are_driven(make_rig, live: LiveSettings, layout: ObservationLayout) -> None:
     rig = make_rig()
     rig.collector.play_one_action()
-    version = rig.shared.publish(make_network(live.current, layout, SeedTree(2)))
+    network = make_network(live.current, layout, SeedTree(2))
+    for _ in range(3):
+        rig.run_state.publish(weights={"exploration": network})
+    rig.run_state.publish(weights={"evaluation": network})
     for _ in range(live.current.sync.update_inference_network_every_n_actions):
         rig.collector.play_one_action()
-    assert [follower.version for follower in rig.followers] == [version, version]
+    assert [puller.version for puller in rig.pullers] == [3, 1]
 
 
 def test_the_end_of_the_run_ends_the_wait_for_the_learner(make_rig) -> None:
     rig = make_rig()
-    rig.outbox.has_room = False
+    rig.sink.has_room = False
     with pytest.raises(StopCollecting):
         rig.play_until_sent(1)
     rig.collector.run()
-    assert rig.outbox.sent == []
+    assert rig.sink.races == []

@@ -1,6 +1,5 @@
 """A collector with real game instances behind real sockets: what happens to one is no matter for the others."""
 
-import multiprocessing
 import os
 import signal
 import time
@@ -15,14 +14,15 @@ import pytest
 
 from trackmania_rl.agents.inference import Inferer
 from trackmania_rl.agents.run_network import make_network
-from trackmania_rl.channels.shared_weights import SharedWeights
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.policy import PolicyDecision
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings.live import LiveSettings
 from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager
 from trackmania_rl.tmi_interaction.launchers.launcher import SimulatedGameLauncher, find_free_port
-from trackmania_rl.training.collector import Collector, CollectorParts, WeightsFollower
+from trackmania_rl.training.collector import Collector, CollectorParts, WeightPuller
+
+from .conftest import WatchedRunState
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -34,16 +34,20 @@ class RacesOfGames:
     """Who sent how many races."""
 
     def __init__(self, frames_shape: tuple[int, ...]) -> None:
+        self.waited_s = 0.0
         self.sent = [0] * N_GAMES
         self._frames_shape = frames_shape
 
-    def acquire_frames(self, game: int) -> npt.NDArray[np.uint8] | None:
+    def acquire_frames(self, game: int, timeout_s: float = 0.0) -> npt.NDArray[np.uint8] | None:
         return np.empty((500, *self._frames_shape), dtype=np.uint8)
 
-    def send(self, game: int, rollout_results: Mapping[str, Any], end_race_stats: Mapping[str, Any]) -> None:
+    def put(self, game: int, rollout_results: Mapping[str, Any], end_race_stats: Mapping[str, Any]) -> None:
         assert len(rollout_results["actions"]) + 1 == len(rollout_results["frames"])
         assert rollout_results["frames"].any(axis=(1, 2, 3)).all()
         self.sent[game] += 1
+
+    def close(self) -> None:
+        """Nothing to let go of."""
 
 
 @pytest.fixture
@@ -73,9 +77,10 @@ def managers(live: LiveSettings, repository_root: Path) -> Iterator[list[GameIns
 
 def make_parts(live: LiveSettings, layout: ObservationLayout, is_over: Callable[[], bool]) -> CollectorParts:
     settings, seeds = live.current, SeedTree(1)
-    shared = SharedWeights(make_network(settings, layout, seeds), multiprocessing.get_context("spawn"))
-    followers = [
-        WeightsFollower(
+    run_state = WatchedRunState(settings)
+    run_state.is_over = is_over
+    pullers = [
+        WeightPuller(
             Inferer(
                 make_network(settings, layout, seeds),
                 n_quantiles=settings.agent.iqn_k,
@@ -83,12 +88,13 @@ def make_parts(live: LiveSettings, layout: ObservationLayout, is_over: Callable[
                 exploration_settings=settings.exploration,
                 rng=seeds.rng(name),
             ),
-            shared,
+            run_state,
+            kind,
         )
-        for name in ("explorer", "evaluator")
+        for name, kind in (("explorer", "exploration"), ("evaluator", "evaluation"))
     ]
     frame_shape = (1, settings.game.image_height_px, settings.game.image_width_px)
-    return CollectorParts(live, *followers, lambda: 0, is_over, RacesOfGames(frame_shape))
+    return CollectorParts(run_state, RacesOfGames(frame_shape), *pullers)
 
 
 def test_killed_and_hung_games_come_back_while_others_play(
@@ -96,16 +102,16 @@ def test_killed_and_hung_games_come_back_while_others_play(
 ) -> None:
     def script() -> Iterator[None]:
         """What happens between two decisions; one step of it each time the collector looks for the end."""
-        while min(outbox.sent) < 1:
+        while min(sink.sent) < 1:
             yield
         os.kill(managers[KILLED]._launcher.pid, signal.SIGKILL)
         os.kill(managers[HUNG]._launcher.pid, signal.SIGSTOP)
-        before = list(outbox.sent)
-        while outbox.sent[UNDISTURBED] < before[UNDISTURBED] + 4:
+        before = list(sink.sent)
+        while sink.sent[UNDISTURBED] < before[UNDISTURBED] + 4:
             yield
-        assert outbox.sent[KILLED] <= before[KILLED] + 1
-        assert outbox.sent[HUNG] <= before[HUNG] + 1
-        while min(outbox.sent[KILLED] - before[KILLED], outbox.sent[HUNG] - before[HUNG]) < 2:
+        assert sink.sent[KILLED] <= before[KILLED] + 1
+        assert sink.sent[HUNG] <= before[HUNG] + 1
+        while min(sink.sent[KILLED] - before[KILLED], sink.sent[HUNG] - before[HUNG]) < 2:
             yield
         os.kill(managers[UNDISTURBED]._launcher.pid, signal.SIGSTOP)
         began_to_end_s.append(time.monotonic())
@@ -113,8 +119,8 @@ def test_killed_and_hung_games_come_back_while_others_play(
     began_to_end_s: list[float] = []
     steps = script()
     parts = make_parts(live, layout, lambda: next(steps, "over") == "over")
-    assert isinstance(parts.outbox, RacesOfGames)
-    outbox = parts.outbox
+    assert isinstance(parts.rollouts, RacesOfGames)
+    sink = parts.rollouts
     collector = Collector(parts, managers)
     collector.run()
     assert time.monotonic() - began_to_end_s[0] < 3

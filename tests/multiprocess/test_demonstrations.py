@@ -2,7 +2,6 @@
 
 import contextlib
 import logging
-import multiprocessing
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,8 @@ import pytest
 
 from trackmania_rl.agents.inference import Inferer
 from trackmania_rl.agents.run_network import make_network
-from trackmania_rl.channels.shared_weights import SharedWeights
+from trackmania_rl.channels.local import LocalRunState
+from trackmania_rl.channels.protocols import WeightsKind
 from trackmania_rl.errors import UserError
 from trackmania_rl.experience_replay.experience import read_experience
 from trackmania_rl.games.in_process import InProcessGames
@@ -27,28 +27,13 @@ from trackmania_rl.simulator.race import SimulatedRace
 from trackmania_rl.simulator.tracks.track_file import load_track
 from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager
 from trackmania_rl.tmi_interaction.launchers.launcher import SimulatedGameLauncher, find_free_port
-from trackmania_rl.training.collector import CollectorParts, WeightsFollower
+from trackmania_rl.training.collector import CollectorParts, WeightPuller
 from trackmania_rl.training.demonstrations import actions_of_inputs, drive_demonstrations, load_demonstrations
 from trackmania_rl.training.learner import build_learning
 
-from .conftest import FakeReceived
+from .conftest import KeepingSink
 
-CONTEXT = multiprocessing.get_context("spawn")
 FORWARD, FORWARD_RIGHT = 0, 2
-
-
-class Outbox:
-    """Copies what is sent."""
-
-    def __init__(self) -> None:
-        self.sent: list[FakeReceived] = []
-
-    def acquire_frames(self, game: int) -> Any:
-        return np.zeros((1, 1, 15, 17), dtype=np.uint8)
-
-    def send(self, game: int, rollout_results: Any, end_race_stats: Any) -> None:
-        copies = {k: v.copy() if isinstance(v, np.ndarray) else v for k, v in rollout_results.items()}
-        self.sent.append(FakeReceived(copies, dict(end_race_stats)))
 
 
 @pytest.fixture
@@ -81,7 +66,7 @@ def parts(live: LiveSettings, layout: ObservationLayout) -> CollectorParts:
         }
     )
 
-    def follow(name: str) -> WeightsFollower:
+    def puller(name: str, kind: WeightsKind) -> WeightPuller:
         network = make_network(live.current, layout, SeedTree(1))
         inferer = Inferer(
             network,
@@ -90,15 +75,15 @@ def parts(live: LiveSettings, layout: ObservationLayout) -> CollectorParts:
             exploration_settings=live.current.exploration,
             rng=SeedTree(1).rng(name),
         )
-        return WeightsFollower(inferer, SharedWeights(network, CONTEXT))
+        return WeightPuller(inferer, run_state, kind)
 
+    run_state = LocalRunState(live.current)
+    run_state.publish(frames_total=1000)
     return CollectorParts(
-        live,
-        follow("explorer"),
-        follow("evaluator"),
-        lambda: 1000,
-        lambda: False,
-        Outbox(),
+        run_state,
+        KeepingSink(),
+        puller("explorer", "exploration"),
+        puller("evaluator", "evaluation"),
     )
 
 
@@ -108,6 +93,7 @@ def demonstrations_of(live: LiveSettings, *files: Path) -> Any:
 
 
 def test_a_demonstration_is_in_the_memory_before_learning_starts(
+    live: LiveSettings,
     parts: CollectorParts,
     layout: ObservationLayout,
     inputs_file: Path,
@@ -115,11 +101,11 @@ def test_a_demonstration_is_in_the_memory_before_learning_starts(
     repository_root: Path,
     caplog: Any,
 ) -> None:
-    live, outbox = parts.live, parts.outbox
+    assert isinstance(parts.rollouts, KeepingSink)
     games = InProcessGames(5, live.current.game, live.current.observation, repository_root / "maps")
     with caplog.at_level(logging.INFO):
         drive_demonstrations(demonstrations_of(live, inputs_file), games, parts)
-    [race] = outbox.sent
+    [race] = parts.rollouts.races
     assert race.end_race_stats["race_finished"]
     assert race.rollout_results["race_time"] == finish_ms
     assert race.end_race_stats["is_demonstration"]
@@ -130,8 +116,7 @@ def test_a_demonstration_is_in_the_memory_before_learning_starts(
         make_network(live.current, layout, seeds),
         layout,
         seeds,
-        exploration_weights=parts.explorer.shared,
-        evaluation_weights=parts.evaluator.shared,
+        run_state=LocalRunState(live.current),
         receive=lambda: None,
         should_stop=lambda: True,
         on_race=lambda race: None,
@@ -187,24 +172,24 @@ def test_inputs_long_after_the_longest_race_cost_nothing(live: LiveSettings) -> 
 
 
 def test_a_race_that_departs_from_its_model_says_how_far_it_came(
-    parts: CollectorParts, tmp_path: Path, repository_root: Path, caplog: Any
+    live: LiveSettings, parts: CollectorParts, tmp_path: Path, repository_root: Path, caplog: Any
 ) -> None:
     file = tmp_path / "asleep.inputs"
     file.write_text("0.00 press up\n0.40 rel up")
-    games = InProcessGames(1, parts.live.current.game, parts.live.current.observation, repository_root / "maps")
+    games = InProcessGames(1, live.current.game, live.current.observation, repository_root / "maps")
     with caplog.at_level(logging.WARNING):
-        drive_demonstrations(demonstrations_of(parts.live, file), games, parts)
+        drive_demonstrations(demonstrations_of(live, file), games, parts)
     assert "asleep.inputs on valley: cut off (no_progress) after" in caplog.text
 
 
 def test_a_demonstration_lost_with_its_game_begins_again_with_its_first_action(
-    parts: CollectorParts, tmp_path: Path, repository_root: Path
+    live: LiveSettings, parts: CollectorParts, tmp_path: Path, repository_root: Path
 ) -> None:
     file = tmp_path / "right.inputs"
     file.write_text("0.00 press up\n0.20 press right\n0.60 rel right\n0.90 rel up")
-    [demonstration] = demonstrations_of(parts.live, file)
+    [demonstration] = demonstrations_of(live, file)
     assert demonstration.actions[:12] == (FORWARD,) * 4 + (FORWARD_RIGHT,) * 8
-    current = parts.live.current
+    current = live.current
     launcher = SimulatedGameLauncher(find_free_port(), repository_root / "maps")
     manager = GameInstanceManager(current.game, current.observation, launcher)
     rollout = manager.rollout
@@ -223,7 +208,8 @@ def test_a_demonstration_lost_with_its_game_begins_again_with_its_first_action(
     with contextlib.closing(manager):
         drive_demonstrations([demonstration], manager, parts)
     assert manager.game_starts == 2
-    [race] = parts.outbox.sent
+    assert isinstance(parts.rollouts, KeepingSink)
+    [race] = parts.rollouts.races
     driven = race.rollout_results["actions"].tolist()
     assert driven[: len(demonstration.actions)] == list(demonstration.actions)
 

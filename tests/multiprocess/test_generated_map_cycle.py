@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from trackmania_rl.channels.local import LocalRunState
 from trackmania_rl.doctor.run_checks import load_reference_lines
 from trackmania_rl.settings import MapEntry, load_settings
 from trackmania_rl.settings.live import LiveSettings, write_snapshot
@@ -25,7 +26,9 @@ def live(tmp_path: Path, repository_root: Path) -> LiveSettings:
 
 def test_each_race_has_a_track_of_its_own_under_the_generators_name(live: LiveSettings, tmp_path: Path) -> None:
     def races(seed: int) -> list[tuple[str, bool, TrackRecipe]]:
-        cycle = map_cycle(live, GeneratedMaps(tmp_path / f"tracks-{seed}", np.random.default_rng(seed)))
+        cycle = map_cycle(
+            LocalRunState(live.current), GeneratedMaps(tmp_path / f"tracks-{seed}", np.random.default_rng(seed))
+        )
         drawn = []
         for _ in range(20):
             entry, is_generated = next(cycle)
@@ -48,17 +51,21 @@ def test_generators_need_a_source_of_tracks_and_have_no_lines_before_the_run(
     live: LiveSettings, repository_root: Path
 ) -> None:
     with pytest.raises(ValueError, match="generated is a generator"):
-        next(map_cycle(live))
+        next(map_cycle(LocalRunState(live.current)))
     assert load_reference_lines(live.current, repository_root / "maps") == {}
 
 
 def test_tracks_of_a_generator_that_was_edited_away_stay_a_generators(live: LiveSettings, tmp_path: Path) -> None:
-    cycle = map_cycle(live, GeneratedMaps(tmp_path / "tracks", np.random.default_rng(1)))
+    run_state = LocalRunState(live.current)
+    cycle = map_cycle(run_state, GeneratedMaps(tmp_path / "tracks", np.random.default_rng(1)))
     next(cycle)
     game = live.current.game
     entry = {"map_name": "valley", "map_path": "valley.toml", "reference_line": "valley_0.5m.npy"}
     valley = MapEntry.model_validate(entry | {"is_explo": True, "fill_buffer": True})
-    live.current = live.current.model_copy(update={"game": game.model_copy(update={"map_cycle": (valley,)})})
+    run_state.publish(
+        settings=live.current.model_copy(update={"game": game.model_copy(update={"map_cycle": (valley,)})})
+    )
+    run_state.pull()
     races = [next(cycle) for _ in range(10)]
     assert [entry.map_name for entry, _ in races] == ["generated"] * 7 + ["unseen"] + ["valley"] * 2
     assert [is_generated for _, is_generated in races] == [True] * 8 + [False] * 2
@@ -72,6 +79,6 @@ def test_the_cycle_may_begin_further_on(live: LiveSettings, first: int, expected
         for number in (1, 2, 3)
     )
     game = live.current.game
-    live.current = live.current.model_copy(update={"game": game.model_copy(update={"map_cycle": entries})})
-    cycle = map_cycle(live, first=first)
+    settings = live.current.model_copy(update={"game": game.model_copy(update={"map_cycle": entries})})
+    cycle = map_cycle(LocalRunState(settings), first=first)
     assert [int(next(cycle)[0].map_name[-1]) for _ in range(5)] == expected

@@ -1,6 +1,6 @@
 """The learner in one process: races in, updates and weights out, and resuming to the same bytes."""
 
-import multiprocessing
+import functools
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,8 @@ import torch
 from trackmania_rl.agents import run_network
 from trackmania_rl.agents.flat_parameters import flatten_parameters
 from trackmania_rl.agents.run_network import make_network, pick_device, pick_playing_device
-from trackmania_rl.channels.shared_weights import SharedWeights
+from trackmania_rl.channels.local import LocalRunState
+from trackmania_rl.channels.protocols import WEIGHTS_KINDS
 from trackmania_rl.errors import UserError
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.rewards import EngineeredRewards, race_rewards
@@ -21,30 +22,26 @@ from trackmania_rl.settings import load_settings, settings_from_flat
 from trackmania_rl.settings.live import LiveSettings
 from trackmania_rl.training.learner import Learning, build_learning
 
-CONTEXT = multiprocessing.get_context("spawn")
 MakeRace = Callable[[int, bool], Any]
 
 
-def _learning(
-    live: LiveSettings, layout: ObservationLayout, races: Iterable[Any]
-) -> tuple[Learning, list[SharedWeights]]:
-    """A learner that is fed `races` and then stops, and the weights that it shares: to explore, and to evaluate."""
+def _learning(live: LiveSettings, layout: ObservationLayout, races: Iterable[Any]) -> tuple[Learning, LocalRunState]:
+    """A learner that is fed `races` and then stops, and what it publishes."""
     pending = list(races)
     seeds = SeedTree(live.current.run.seed)
-    shared = [SharedWeights(make_network(live.current, layout, seeds), CONTEXT) for _ in range(2)]
+    run_state = LocalRunState(live.current)
     learning = build_learning(
         live,
         make_network(live.current, layout, seeds),
         layout,
         seeds,
-        exploration_weights=shared[0],
-        evaluation_weights=shared[1],
+        run_state=run_state,
         receive=lambda: pending.pop(0),
         should_stop=lambda: not pending,
         on_race=lambda race: None,
         housekeeping=lambda: None,
     )
-    return learning, shared
+    return learning, run_state
 
 
 def _train_on(learning: Learning, races: Iterable[Any]) -> None:
@@ -97,13 +94,17 @@ def test_the_trainers_own_loop_runs_until_the_stream_ends(
     live: LiveSettings, layout: ObservationLayout, make_race: MakeRace
 ) -> None:
     races = [make_race(60, True), make_race(41, False), make_race(5, False)]
-    learning, (shared, _) = _learning(live, layout, races)
+    released: list[int] = []
+    for number, race in enumerate(races):
+        race.give_back = functools.partial(released.append, number)
+    learning, run_state = _learning(live, layout, races)
+    run_state.publish(weights={"exploration": learning.learner.online})
     network = make_network(live.current, layout, SeedTree(99))
-    before = shared.pull_if_newer(network, 0)
+    before = run_state.pull_weights("exploration", network, 0)
     learning.trainer.train()
-    assert all(race.is_released for race in races)
+    assert released == [0, 1, 2]
     assert learning.learner.updates > 2
-    assert shared.pull_if_newer(network, before) > before
+    assert run_state.pull_weights("exploration", network, before) > before
     means = learning.stepper.take_means()
     assert set(means) == {"loss", "grad_norm", "mean_q"}
     assert all(np.isfinite(value) for value in means.values())
@@ -355,14 +356,14 @@ def test_the_target_network_moves_as_often_as_configured_whatever_the_batch(
 def test_collectors_explore_with_the_online_weights_and_evaluate_with_averaged_ones(
     live: LiveSettings, layout: ObservationLayout, make_race: MakeRace
 ) -> None:
-    learning, shared = _learning(live, layout, [object()])
+    learning, run_state = _learning(live, layout, [object()])
     learner = learning.learner
     _train_on(learning, [make_race(60, True), make_race(35, True)])
     assert learner.updates == 14
     assert learner._n_averaged == 7, "at every second update, the last one among them"
     pulled = [make_network(live.current, layout, SeedTree(seed)) for seed in (98, 99)]
-    for weights, network in zip(shared, pulled, strict=True):
-        weights.pull_if_newer(network, 0)
+    for kind, network in zip(WEIGHTS_KINDS, pulled, strict=True):
+        run_state.pull_weights(kind, network, 0)
     exploring, evaluating = (flatten_parameters(network) for network in pulled)
     assert torch.equal(exploring, flatten_parameters(learner.online))
     assert torch.equal(evaluating, flatten_parameters(learner.evaluation_network))

@@ -11,9 +11,11 @@ from unittest.mock import Mock, call
 import pytest
 import torch
 
+from trackmania_rl.channels.local import LocalRunState
+from trackmania_rl.channels.protocols import Channels
 from trackmania_rl.multiprocess import learner_process
 from trackmania_rl.multiprocess.learner_process import learner_process_fn
-from trackmania_rl.settings import settings_from_flat
+from trackmania_rl.settings import Settings, settings_from_flat
 from trackmania_rl.settings.live import LiveSettings
 from trackmania_rl.telemetry.terminal_view import TerminalView
 
@@ -32,22 +34,29 @@ class NotedView(TerminalView):
         self._note.close()
 
 
+class NotedRunState(LocalRunState):
+    """Notes when the end is published."""
+
+    def __init__(self, settings: Settings, note: Mock) -> None:
+        super().__init__(settings)
+        self._note = note
+
+    def publish(self, **news: Any) -> None:
+        super().publish(**news)
+        if news.get("stop"):
+            self._note()
+
+
 class Rig:
     """A learner's process whose surroundings note, in one list, what is asked of them; nothing is really learned."""
 
     def __init__(self, live: LiveSettings) -> None:
         self.asked = Mock()
         self.asked.should_stop.return_value = False
-        self.asked.receiver.receive.return_value = None
+        self.asked.rollouts.get.return_value = None
         self.monitor = self.asked.monitor
         self.monitor.statistics.frames_total = 0
-        self.shared = SimpleNamespace(
-            exploration_weights=object(),
-            evaluation_weights=object(),
-            frames_total=SimpleNamespace(value=0),
-            stop_requested=self.asked.stop_requested,
-            log_queue=queue.Queue(),
-        )
+        self.run_state = NotedRunState(live.current, self.asked.request_stop)
         self.learning = SimpleNamespace(trainer=self.asked.trainer, rehearse=self.asked.rehearse)
         self.handed_over: dict[str, Any] = {}
         self.live = live
@@ -67,8 +76,8 @@ class Rig:
         surroundings: dict[str, Any] = {
             "live": self.live,
             **dict.fromkeys(("network", "layout", "seeds"), object()),
-            "shared": self.shared,
-            "receiver": self.asked.receiver,
+            "channels": Channels(self.asked.rollouts, self.run_state),
+            "log_queue": queue.Queue(),
             "supervisor": self.asked.supervisor,
             "monitor": self.monitor,
             "view": NotedView(self.asked.view),
@@ -99,13 +108,25 @@ def test_collectors_are_told_the_frame_count_before_they_start_and_while_the_run
     def train() -> None:
         rig.monitor.statistics.frames_total = 1700
         rig.handed_over["housekeeping"]()
-        told.append(rig.shared.frames_total.value)
+        told.append(rig.run_state.frames_total)
 
     rig.monitor.attach.side_effect = resume
-    rig.asked.supervisor.start.side_effect = lambda: told.append(rig.shared.frames_total.value)
+    rig.asked.supervisor.start.side_effect = lambda: told.append(rig.run_state.frames_total)
     rig.while_training(train)
     rig.run()
     assert told == [1000, 1700]
+
+
+def test_collectors_are_told_of_edited_settings(rig: Rig) -> None:
+    def train() -> None:
+        rig.run_state.pull()
+        rig.edit(running_speed=7.0)
+        rig.handed_over["housekeeping"]()
+
+    rig.while_training(train)
+    rig.run()
+    assert rig.run_state.pull()
+    assert rig.run_state.settings.game.running_speed == 7
 
 
 @pytest.mark.parametrize(("poll_s", "n_looks"), [(0.0, 2), (1000.0, 0)])
@@ -127,7 +148,7 @@ def test_the_run_is_looked_after_now_and_then(
 
 def test_the_supervisor_hears_whose_race_came_in(rig: Rig) -> None:
     race = SimpleNamespace(collector=3)
-    rig.asked.receiver.receive.side_effect = [None, race]
+    rig.asked.rollouts.get.side_effect = [None, race]
 
     def train() -> None:
         receive = rig.handed_over["receive"]
@@ -141,10 +162,9 @@ def test_the_supervisor_hears_whose_race_came_in(rig: Rig) -> None:
     rig.asked.trainer.train.assert_called_once_with()
 
 
-def test_learning_publishes_each_kind_of_weights_where_collectors_look_for_it(rig: Rig) -> None:
+def test_learning_publishes_where_collectors_look_for_it(rig: Rig) -> None:
     rig.run()
-    assert rig.handed_over["exploration_weights"] is rig.shared.exploration_weights
-    assert rig.handed_over["evaluation_weights"] is rig.shared.evaluation_weights
+    assert rig.handed_over["run_state"] is rig.run_state
     assert rig.handed_over["on_race"] is rig.monitor.on_race
     assert rig.handed_over["should_stop"] is rig.asked.should_stop
 
@@ -159,10 +179,10 @@ def test_however_training_ends_everything_is_closed_in_order(rig: Rig, failing: 
         "monitor.attach",
         "supervisor.start",
         "trainer.train",
-        "stop_requested.set",  # collectors end while the checkpoint is written
+        "request_stop",  # collectors end while the checkpoint is written
         "monitor.try_to_save",
         "supervisor.stop",
-        "receiver.close",
+        "rollouts.close",
         "monitor.close",
         "view.close",
     ]

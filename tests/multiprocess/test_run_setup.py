@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from trackmania_rl.channels.local import LocalRunState
+from trackmania_rl.channels.protocols import Channels
 from trackmania_rl.checkpoints import RunFolder
 from trackmania_rl.doctor.run_checks import check_edited_maps, load_reference_lines
 from trackmania_rl.errors import UserError
@@ -132,18 +134,18 @@ class Collectors:
     def __init__(self, live: LiveSettings) -> None:
         game = live.current.game.model_copy(update={"n_collectors": 2})
         live.current = live.current.model_copy(update={"game": game})
-        self.live = live
-        self.shared: Any = SimpleNamespace(frames_total=SimpleNamespace(value=0), stop_requested=None)
+        self.run_state = LocalRunState(live.current)
         self.tasks: list[CollectorTask] = []
 
     def process(self, *, target: Any, args: Any, name: str, daemon: bool) -> Any:
-        task, shared = args
-        assert (target, shared) == (collector_process_fn, self.shared)
+        [task] = args
+        assert target is collector_process_fn
         return SimpleNamespace(start=lambda: self.tasks.append(task), is_alive=lambda: False, exitcode=1)
 
     def start(self, session: int, n_starts: int, demonstrations: Any = ()) -> None:
-        receiver: Any = SimpleNamespace(open_collector=lambda index: f"way of {index}", close_collector=lambda _: None)
-        started = make_supervisor(self.live, self.shared, receiver, Path("/maps"), session, demonstrations)
+        rollouts: Any = SimpleNamespace(open_collector=lambda index: f"way of {index}", close_collector=lambda _: None)
+        channels, folder = Channels(rollouts, self.run_state), RunFolder(Path("/run"), Path("/tensorboard"))
+        started = make_supervisor(channels, "log queue", folder, Path("/maps"), session, demonstrations)
         started.start()
         for _ in range(n_starts - 1):
             started.check()  # finds them dead
@@ -168,19 +170,21 @@ def test_each_collector_draws_other_random_numbers_in_each_session_and_after_eac
     assert len({task.name for task in collectors.tasks}) == 12
 
 
-def test_a_collector_is_started_with_the_settings_in_force_and_its_own_way_to_the_learner(
+def test_a_collector_is_started_with_the_state_of_the_run_and_its_own_way_to_the_learner(
     collectors: Collectors,
 ) -> None:
     collectors.start(session=1, n_starts=1)
-    assert [task.sender for task in collectors.tasks] == ["way of 0", "way of 1"]
-    assert all(task.settings is collectors.live.current for task in collectors.tasks)
-    assert all(task.maps_folder == Path("/maps") for task in collectors.tasks)
+    assert [task.rollouts for task in collectors.tasks] == ["way of 0", "way of 1"]
+    assert [task.tracks_folder.name for task in collectors.tasks] == ["collector-0", "collector-1"]
+    for task in collectors.tasks:
+        assert task.run_state is collectors.run_state.view()
+        assert (task.maps_folder, task.log_queue) == (Path("/maps"), "log queue")
 
 
 @pytest.mark.parametrize(("frames_total", "expected"), [(0, [("a", "c"), ("b",)]), (1, [(), ()])])
 def test_collectors_share_the_demonstrations_of_a_run_without_races(
     collectors: Collectors, frames_total: int, expected: list[tuple[str, ...]]
 ) -> None:
-    collectors.shared.frames_total.value = frames_total
+    collectors.run_state.publish(frames_total=frames_total)
     collectors.start(session=1, n_starts=1, demonstrations=("a", "b", "c"))
     assert [task.demonstrations for task in collectors.tasks] == expected

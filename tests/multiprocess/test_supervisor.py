@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from trackmania_rl.channels.shared_memory.stop_flag import StopFlag
 from trackmania_rl.multiprocess import supervisor as supervisor_module
-from trackmania_rl.multiprocess.shared_run import StopFlag
 from trackmania_rl.multiprocess.supervisor import CollectorsKeepDyingError, CollectorSupervisor
 
 CONTEXT = multiprocessing.get_context("fork")
@@ -37,7 +37,7 @@ def _start(target: object, *args: object) -> BaseProcess:
 
 def test_all_end_when_asked() -> None:
     stop = StopFlag(CONTEXT)
-    supervisor = CollectorSupervisor(lambda _: _start(_obedient, stop), lambda _: None, 3, stop)
+    supervisor = CollectorSupervisor(lambda _: _start(_obedient, stop), lambda _: None, 3, stop.set)
     supervisor.start()
     assert supervisor.n_alive == 3
     supervisor.stop(within_s=5)
@@ -46,7 +46,7 @@ def test_all_end_when_asked() -> None:
 
 def test_a_deaf_collector_is_killed_in_time() -> None:
     stop = StopFlag(CONTEXT)
-    supervisor = CollectorSupervisor(lambda _: _start(_deaf), lambda _: None, 1, stop)
+    supervisor = CollectorSupervisor(lambda _: _start(_deaf), lambda _: None, 1, stop.set)
     supervisor.start()
     began_s = time.monotonic()
     supervisor.stop(within_s=0.2)
@@ -58,7 +58,7 @@ def test_the_dead_are_reported_and_started_again(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(supervisor_module, "FIRST_RESTART_DELAY_S", 0.0)
     stop, dead = StopFlag(CONTEXT), []
     targets = iter([lambda: _start(_dies), lambda: _start(_obedient, stop)])
-    supervisor = CollectorSupervisor(lambda _: next(targets)(), dead.append, 1, stop)
+    supervisor = CollectorSupervisor(lambda _: next(targets)(), dead.append, 1, stop.set)
     supervisor.start()
     deadline_s = time.monotonic() + 10
     while supervisor.restarts == 0 and time.monotonic() < deadline_s:
@@ -72,7 +72,7 @@ def test_the_dead_are_reported_and_started_again(monkeypatch: pytest.MonkeyPatch
 def test_it_gives_up_on_a_collector_that_always_dies(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervisor_module, "FIRST_RESTART_DELAY_S", 0.0)
     stop = StopFlag(CONTEXT)
-    supervisor = CollectorSupervisor(lambda _: _start(_dies), lambda _: None, 1, stop)
+    supervisor = CollectorSupervisor(lambda _: _start(_dies), lambda _: None, 1, stop.set)
     supervisor.start()
 
     def check_for_a_while() -> None:
@@ -99,7 +99,7 @@ def test_each_restart_waits_twice_as_long_as_the_one_before_up_to_half_a_minute(
         started_s.append(clock.now_s)
         return dead  # type: ignore[return-value]
 
-    supervisor = CollectorSupervisor(spawn, lambda _: None, 2, StopFlag(CONTEXT))
+    supervisor = CollectorSupervisor(spawn, lambda _: None, 2, StopFlag(CONTEXT).set)
     supervisor.start()
     check_every_s = 0.5
     for _ in range(200):
@@ -113,7 +113,7 @@ def test_a_collector_that_lives_long_without_a_race_keeps_failing(monkeypatch: p
     monkeypatch.setattr(supervisor_module, "FIRST_RESTART_DELAY_S", 0.0)
     monkeypatch.setattr(supervisor_module, "SETTLED_AFTER_S", 0.0)
     stop = StopFlag(CONTEXT)
-    supervisor = CollectorSupervisor(lambda _: _start(_dies), lambda _: None, 1, stop)
+    supervisor = CollectorSupervisor(lambda _: _start(_dies), lambda _: None, 1, stop.set)
     supervisor.start()
 
     def check_until(restarts: int, delivers: bool) -> None:
@@ -134,7 +134,7 @@ def test_as_long_as_one_collector_works_the_run_goes_on(monkeypatch: pytest.Monk
     monkeypatch.setattr(supervisor_module, "FIRST_RESTART_DELAY_S", 0.0)
     stop = StopFlag(CONTEXT)
     supervisor = CollectorSupervisor(
-        lambda index: _start(_dies) if index == 0 else _start(_obedient, stop), lambda _: None, 2, stop
+        lambda index: _start(_dies) if index == 0 else _start(_obedient, stop), lambda _: None, 2, stop.set
     )
     supervisor.start()
     deadline_s = time.monotonic() + 20

@@ -50,7 +50,7 @@ def test_what_is_set_again_below_is_marked_in_the_snapshot(tmp_path: Path, repos
 
 
 def test_an_edit_is_applied_once_and_logged(snapshot: Path, caplog: pytest.LogCaptureFixture) -> None:
-    live = LiveSettings(snapshot, load_settings(snapshot), is_reporter=True)
+    live = LiveSettings(snapshot, load_settings(snapshot))
     assert not live.refresh()
     _edit(snapshot, "n_collectors = 9\nadam_beta1 = 0.8")
     with caplog.at_level(logging.INFO):
@@ -75,7 +75,7 @@ def test_an_edit_is_applied_once_and_logged(snapshot: Path, caplog: pytest.LogCa
 def test_a_wrong_edit_leaves_the_last_good_settings(
     snapshot: Path, line: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    live = LiveSettings(snapshot, load_settings(snapshot), is_reporter=True)
+    live = LiveSettings(snapshot, load_settings(snapshot))
     _edit(snapshot, line)
     assert not live.refresh()
     assert live.current.agent.adam_beta1 == 0.9
@@ -95,7 +95,7 @@ def test_an_edit_whose_parts_do_not_go_alone_waits_as_a_whole(
 ) -> None:
     demonstrations = "demonstrations=({'map_name': 'valley', 'inputs': 'x.inputs'},)"
     snapshot = write_snapshot(repository_root / "config_files" / "config.py", tmp_path / "config", [demonstrations])
-    live = LiveSettings(snapshot, load_settings(snapshot), is_reporter=True)
+    live = LiveSettings(snapshot, load_settings(snapshot))
     before = live.current
     _edit(snapshot, edit)
     load_settings(snapshot)  # there is nothing wrong with it
@@ -109,7 +109,7 @@ def test_an_edit_that_cannot_be_used_is_refused(snapshot: Path, caplog: pytest.L
         if settings.game.running_speed == 7:
             raise UserError("no such speed")
 
-    live = LiveSettings(snapshot, load_settings(snapshot), is_reporter=True, check=check)
+    live = LiveSettings(snapshot, load_settings(snapshot), check=check)
     _edit(snapshot, "running_speed = 7")
     assert not live.refresh()
     assert live.current.game.running_speed == 1000
@@ -136,7 +136,7 @@ def test_an_edit_made_since_the_settings_were_read_is_seen(snapshot: Path) -> No
 def test_what_networks_and_rows_are_made_with_waits(
     snapshot: Path, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    live = LiveSettings(snapshot, load_settings(snapshot), is_reporter=True)
+    live = LiveSettings(snapshot, load_settings(snapshot))
     _edit(snapshot, f"{name} = 2 * {name}")
     assert not live.refresh()
     assert f"these settings wait for the next start: {name}" in caplog.text
@@ -162,7 +162,7 @@ def test_a_command_that_fails_early_leaves_the_snapshot_as_it_was(snapshot: Path
 
 
 def test_a_disk_that_fails_changes_nothing(snapshot: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    live = LiveSettings(snapshot, load_settings(snapshot), is_reporter=True)
+    live = LiveSettings(snapshot, load_settings(snapshot))
     assert not live.refresh()
 
     def fail(*_: object, **__: object) -> None:
@@ -186,7 +186,7 @@ def test_a_byte_order_mark_stays_outside_of_the_snapshot(tmp_path: Path, reposit
 def test_an_edit_that_cannot_be_read_for_a_moment_is_not_lost(
     snapshot: Path, is_wrapped: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    live = LiveSettings(snapshot, load_settings(snapshot), is_reporter=True)
+    live = LiveSettings(snapshot, load_settings(snapshot))
     assert not live.refresh()
     _edit(snapshot, "adam_beta1 = 0.8")
 

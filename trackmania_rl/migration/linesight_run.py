@@ -18,7 +18,7 @@ from torch import Tensor
 from trackmania_rl.agents.flat_parameters import in_memory_order
 from trackmania_rl.agents.iqn import IQN_Network
 from trackmania_rl.agents.run_network import make_network
-from trackmania_rl.channels.shared_weights import SharedWeights
+from trackmania_rl.channels.local import LocalRunState
 from trackmania_rl.checkpoints import (
     CHECKPOINT_FILE,
     PREVIOUS_CHECKPOINT_FILE,
@@ -29,7 +29,6 @@ from trackmania_rl.checkpoints import (
 from trackmania_rl.errors import UserError
 from trackmania_rl.migration import linesight_files as files
 from trackmania_rl.migration.linesight_config import read_linesight_config, settings_from_linesight
-from trackmania_rl.multiprocess.shared_run import spawn_context
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.schedules import exponential
 from trackmania_rl.seeds import SeedTree
@@ -278,14 +277,12 @@ def _trainer_state(run: LinesightRun, settings: Settings, snapshot_file: Path) -
     }
     live = LiveSettings(snapshot_file, settings_from_flat(small))
     layout, seeds = ObservationLayout.from_settings(settings.observation), SeedTree(settings.run.seed)
-    networks = [make_network(settings, layout, seeds) for _ in range(3)]
     learning = build_learning(
         live,
-        networks[0],
+        make_network(settings, layout, seeds),
         layout,
         seeds,
-        exploration_weights=SharedWeights(networks[1], spawn_context()),
-        evaluation_weights=SharedWeights(networks[2], spawn_context()),
+        run_state=LocalRunState(settings),
         receive=lambda: None,
         should_stop=lambda: True,
         on_race=lambda race: None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from typing import Any
 
 import torch
 
@@ -11,8 +12,8 @@ from trackmania_rl.agents.iqn import IQN_Network
 from trackmania_rl.agents.learner import CarryOut
 from trackmania_rl.agents.run_network import pick_device
 from trackmania_rl.agents.threads import pick_learner_threads
-from trackmania_rl.channels.rollout_transport import ReceivedRollout, RolloutReceiver
-from trackmania_rl.multiprocess.shared_run import SharedRun, logs_of_collectors
+from trackmania_rl.channels.protocols import Channels, ReceivedRollout
+from trackmania_rl.multiprocess.shared_run import logs_of_collectors
 from trackmania_rl.multiprocess.supervisor import CollectorSupervisor
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.seeds import SeedTree
@@ -30,8 +31,8 @@ def learner_process_fn(
     network: IQN_Network,
     layout: ObservationLayout,
     seeds: SeedTree,
-    shared: SharedRun,
-    receiver: RolloutReceiver,
+    channels: Channels,
+    log_queue: Any,
     supervisor: CollectorSupervisor,
     monitor: RunMonitor,
     view: TerminalView,
@@ -51,15 +52,18 @@ def learner_process_fn(
     torch.set_num_threads(pick_learner_threads(settings, network, pick_device(settings.run.torch_device)))
     looks = Interval()
 
+    def publish() -> None:
+        channels.run_state.publish(settings=live.current, frames_total=monitor.statistics.frames_total)
+
     def housekeeping() -> None:
-        shared.frames_total.value = monitor.statistics.frames_total
+        publish()
         if looks.is_due(POLL_S):
             monitor.observe()
             supervisor.check()
             view.update(monitor.statistics)
 
     def receive() -> ReceivedRollout | None:
-        race = receiver.receive(POLL_S)
+        race = channels.rollouts.get(POLL_S)
         if race is not None:
             supervisor.delivered(race.collector)
         return race
@@ -69,23 +73,22 @@ def learner_process_fn(
         network,
         layout,
         seeds,
-        exploration_weights=shared.exploration_weights,
-        evaluation_weights=shared.evaluation_weights,
+        run_state=channels.run_state,
         receive=receive,
         should_stop=should_stop,
         on_race=monitor.on_race,
         housekeeping=housekeeping,
     )
     monitor.attach(learning)
-    shared.frames_total.value = monitor.statistics.frames_total
+    publish()
     with ExitStack() as at_end:  # what is entered last is done first, and everything is done whatever fails
         at_end.enter_context(view)
-        at_end.enter_context(logs_of_collectors(shared.log_queue))  # inside the view, which shows the messages
+        at_end.enter_context(logs_of_collectors(log_queue))  # inside the view, which shows the messages
         at_end.callback(monitor.close)
-        at_end.callback(receiver.close)
+        at_end.callback(channels.rollouts.close)
         at_end.callback(supervisor.stop)
         at_end.callback(monitor.try_to_save)
-        at_end.callback(shared.stop_requested.set)  # so that collectors end while the checkpoint is written
+        at_end.callback(channels.run_state.publish, stop=True)  # so that collectors end while the checkpoint is written
         supervisor.start()
         if settings.run.use_torch_compile and not should_stop():
             learning.rehearse(interruptibly)  # the collectors start and compile meanwhile

@@ -5,30 +5,27 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
-import signal
 from collections.abc import Iterator
-from multiprocessing import resource_tracker
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock, Timeout
 
 from trackmania_rl.agents.run_network import make_network
-from trackmania_rl.channels.rollout_transport import RolloutReceiver
-from trackmania_rl.channels.shared_weights import SharedWeights
+from trackmania_rl.channels.protocols import Channels
+from trackmania_rl.channels.shared_memory.opening import open_channels
 from trackmania_rl.checkpoints import RunFolder
 from trackmania_rl.doctor.examination import check_start
 from trackmania_rl.doctor.findings import Context
 from trackmania_rl.errors import UserError
 from trackmania_rl.files import replace_patiently
 from trackmania_rl.multiprocess.collector_process import collector_process_fn
-from trackmania_rl.multiprocess.shared_run import CollectorTask, SharedRun, StopFlag, hold_back_ctrl_c, spawn_context
-from trackmania_rl.multiprocess.stop_conditions import HANG_UP
+from trackmania_rl.multiprocess.shared_run import CollectorTask, hold_back_ctrl_c, spawn_context
 from trackmania_rl.multiprocess.supervisor import CollectorSupervisor
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import Settings
-from trackmania_rl.settings.live import LiveSettings
 from trackmania_rl.tmi_interaction.game_instance_manager import PROJECT_FOLDER
 from trackmania_rl.training.demonstrations import Demonstration
 
@@ -72,40 +69,21 @@ def check_machine(settings: Settings, folder: Path) -> None:
     check_start(Context(settings, folder, PROJECT_FOLDER))
 
 
-def share_run(settings: Settings, layout: ObservationLayout, seeds: SeedTree, snapshot_file: Path) -> SharedRun:
-    """Make what the processes of a run share; the `uncompiled_shared_network`s hold the weights."""
-    _start_resource_tracker()
-    context = spawn_context()
+def open_run_channels(settings: Settings, layout: ObservationLayout, seeds: SeedTree) -> Channels:
+    """Open the channels between the learner and its collectors; `uncompiled_shared_network` holds the first weights."""
     uncompiled_shared_network = make_network(settings, layout, seeds)
     uncompiled_shared_evaluation_network = make_network(settings, layout, seeds)
-    return SharedRun(
-        snapshot_file=snapshot_file,
-        exploration_weights=SharedWeights(uncompiled_shared_network, context),
-        evaluation_weights=SharedWeights(uncompiled_shared_evaluation_network, context),
-        frames_total=context.Value("q", 0, lock=False),  # one writer; a lock could die with a killed reader
-        stop_requested=StopFlag(context),
-        log_queue=context.Queue(),
+    return open_channels(
+        settings,
+        layout.float_input_dim,
+        {"exploration": uncompiled_shared_network, "evaluation": uncompiled_shared_evaluation_network},
     )
 
 
-def _start_resource_tracker() -> None:
-    """Start Python's own cleaner of shared memory where the end of the terminal does not end it.
-
-    By itself it ignores Ctrl-C and SIGTERM only, and without it nobody knows any more what is to be cleaned up.
-    """
-    if HANG_UP is None:
-        return
-    before = signal.signal(HANG_UP, signal.SIG_IGN)  # which is inherited
-    try:
-        resource_tracker.ensure_running()
-    finally:
-        signal.signal(HANG_UP, before)
-
-
 def make_supervisor(
-    live: LiveSettings,
-    shared: SharedRun,
-    receiver: RolloutReceiver,
+    channels: Channels,
+    log_queue: Any,
+    folder: RunFolder,
     maps_folder: Path,
     session: int,
     demonstrations: tuple[Demonstration, ...] = (),
@@ -115,29 +93,33 @@ def make_supervisor(
     In a run that has no race yet, the collectors share the demonstrations among themselves. The names of their random
     numbers say which `session` of the run it is: a run that goes on must not draw its old ones again.
     """
-    context = spawn_context()
+    context, run_state = spawn_context(), channels.run_state.view()
+    n_collectors = run_state.settings.game.n_collectors
     n_starts: dict[int, int] = {}
 
     def spawn(index: int) -> BaseProcess:
         n_starts[index] = n_starts.get(index, 0) + 1
-        is_new = shared.frames_total.value == 0
+        is_new = run_state.frames_total == 0
         task = CollectorTask(
             index=index,
             name=f"collector-{index}/session-{session}/start-{n_starts[index]}",
-            settings=live.current,
             maps_folder=maps_folder,
-            sender=receiver.open_collector(index),
-            demonstrations=demonstrations[index :: live.current.game.n_collectors] if is_new else (),
+            tracks_folder=folder.path / "generated_tracks" / f"collector-{index}",
+            rollouts=channels.rollouts.open_collector(index),
+            run_state=run_state,
+            log_queue=log_queue,
+            demonstrations=demonstrations[index::n_collectors] if is_new else (),
             n_starts_before=n_starts[index] - 1,
         )
-        process = context.Process(
-            target=collector_process_fn, args=(task, shared), name=f"collector {index}", daemon=False
-        )
+        process = context.Process(target=collector_process_fn, args=(task,), name=f"collector {index}", daemon=False)
         with hold_back_ctrl_c():
             process.start()
         return process
 
-    return CollectorSupervisor(spawn, receiver.close_collector, live.current.game.n_collectors, shared.stop_requested)
+    def request_stop() -> None:
+        channels.run_state.publish(stop=True)
+
+    return CollectorSupervisor(spawn, channels.rollouts.close_collector, n_collectors, request_stop)
 
 
 def count_session(folder: RunFolder) -> int:

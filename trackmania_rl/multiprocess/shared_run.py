@@ -1,4 +1,4 @@
-"""What the processes of one run share: a few objects made once, handed to each process when it is spawned."""
+"""What a collector's process is handed when it is spawned, and how signals and log records are shared."""
 
 from __future__ import annotations
 
@@ -10,14 +10,12 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing.context import BaseContext, SpawnContext
+from multiprocessing.context import SpawnContext
 from pathlib import Path
 from typing import Any, Final
 
-from trackmania_rl.channels.rollout_transport import RolloutSender
-from trackmania_rl.channels.shared_weights import SharedWeights
+from trackmania_rl.channels.protocols import RolloutSink, RunStateView
 from trackmania_rl.multiprocess.stop_conditions import OF_THE_TERMINAL
-from trackmania_rl.settings import Settings
 from trackmania_rl.training.demonstrations import Demonstration
 
 LAST_RECORDS_WITHIN_S: Final = 3.0
@@ -29,45 +27,6 @@ def spawn_context() -> SpawnContext:
     return multiprocessing.get_context("spawn")
 
 
-class StopFlag:
-    """Set once, seen by all processes; without a lock, which a killed process could leave locked for all others.
-
-    It is handed to a process when that is spawned. (`multiprocessing.Event` takes a lock also to be looked at.)
-    """
-
-    def __init__(self, context: BaseContext) -> None:
-        self._value = context.Value("b", 0, lock=False)
-
-    def set(self) -> None:
-        """Set it, for good."""
-        self._value.value = 1
-
-    def is_set(self) -> bool:
-        """Whether it was set."""
-        return bool(self._value.value)
-
-
-@dataclass(frozen=True)
-class SharedRun:
-    """Shared by the learner and all collectors.
-
-    Attributes:
-        snapshot_file: the run's own configuration.
-        exploration_weights: the online network's weights.
-        evaluation_weights: the averaged network's weights.
-        frames_total: the run's frame count, written by the learner.
-        stop_requested: set when the run ends.
-        log_queue: where collectors send their log records.
-    """
-
-    snapshot_file: Path
-    exploration_weights: SharedWeights
-    evaluation_weights: SharedWeights
-    frames_total: Any  # multiprocessing.Value of a 64-bit integer
-    stop_requested: StopFlag
-    log_queue: Any  # multiprocessing.Queue of logging.LogRecord
-
-
 @dataclass(frozen=True)
 class CollectorTask:
     """Everything one collector process is told.
@@ -75,18 +34,22 @@ class CollectorTask:
     Attributes:
         index: its number, from 0.
         name: its name in the seed tree, a new one each time it is started; its games share its streams.
-        settings: in force when it is started.
         maps_folder: where tracks and reference lines lie.
-        sender: its way to the learner.
+        tracks_folder: where it may write the tracks that it generates.
+        rollouts: where its races go.
+        run_state: what the learner publishes.
+        log_queue: where its log records go.
         demonstrations: races to drive before its own.
         n_starts_before: how often this session has started it already.
     """
 
     index: int
     name: str
-    settings: Settings
     maps_folder: Path
-    sender: RolloutSender
+    tracks_folder: Path
+    rollouts: RolloutSink
+    run_state: RunStateView
+    log_queue: Any  # multiprocessing.Queue of logging.LogRecord
     demonstrations: tuple[Demonstration, ...] = ()
     n_starts_before: int = 0
 

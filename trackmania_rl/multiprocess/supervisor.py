@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.multiprocess.shared_run import StopFlag
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +43,7 @@ class CollectorSupervisor:
         spawn: starts collector number `index` and returns its process.
         on_death: called with the index of a collector that died, before it is started again; frees what it held.
         n_collectors: how many there are.
-        stop_requested: what every collector watches.
+        request_stop: tells every collector that the run ends.
     """
 
     def __init__(
@@ -52,11 +51,11 @@ class CollectorSupervisor:
         spawn: Callable[[int], BaseProcess],
         on_death: Callable[[int], None],
         n_collectors: int,
-        stop_requested: StopFlag,
+        request_stop: Callable[[], None],
     ) -> None:
         self._spawn = spawn
         self._on_death = on_death
-        self._stop_requested = stop_requested
+        self._request_stop = request_stop
         self._posts = [_Post() for _ in range(n_collectors)]
         self.restarts = 0
 
@@ -98,7 +97,7 @@ class CollectorSupervisor:
         One that has not done so within `within_s` seconds waits for something, such as a game that starts up: it is
         interrupted by SIGTERM, and killed if that does not help either.
         """
-        self._stop_requested.set()
+        self._request_stop()
         processes = [post.process for post in self._posts if post.process is not None]
         for process in _not_ended_within(within_s, processes):
             process.terminate()

@@ -1,7 +1,7 @@
 """The run's own copy of its configuration, and edits to it while the run goes on.
 
 `save/{run_name}/config/` holds the configuration file under the name `config.py`, and its companions. That folder *is*
-the run's configuration: resuming reads it, and every process looks at it between two races.
+the run's configuration: resuming reads it, and the learner looks at it several times a second and publishes it.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class SnapshotKeeper:
 
 
 class LiveSettings:
-    """The settings in force, renewed from the snapshot at race boundaries.
+    """The settings in force, renewed from the snapshot; the one reader of it.
 
     A snapshot that does not load leaves the last good settings in force. A changed setting that shapes networks,
     buffers or processes waits for the next start; if the rest of the edit is invalid without it, the whole edit waits.
@@ -103,7 +103,6 @@ class LiveSettings:
         self,
         snapshot_file: Path,
         current: Settings,
-        is_reporter: bool = False,
         check: Callable[[Settings], object] = lambda _: None,
     ) -> None:
         """Begin with settings that are in force.
@@ -111,14 +110,11 @@ class LiveSettings:
         Args:
             snapshot_file: the run's own configuration; it may have been edited since `current` was read.
             current: the settings.
-            is_reporter: marks the one process that logs what changed, so that each change is told once.
             check: raises `UserError` for edited settings that cannot be used, such as a map that is not there.
         """
         self.current = current
         self._snapshot_file = snapshot_file
         self._check = check
-        self._log = log.info if is_reporter else log.debug
-        self._log_warning = log.warning if is_reporter else log.debug
         self._seen: tuple[tuple[int, int], ...] = ()
         self._refused: tuple[tuple[int, int], ...] = ()
         self._retry_at_s = 0.0
@@ -133,7 +129,7 @@ class LiveSettings:
             self._check(edited)
         except (UserError, OSError) as error:  # the latter where the disk fails
             if stamp != self._refused:
-                self._log_warning("the edited configuration is not applied, the last good one stays: %s", error)
+                log.warning("the edited configuration is not applied, the last good one stays: %s", error)
             self._refused, self._retry_at_s = stamp, time.monotonic() + RETRY_AFTER_S
             if not _may_pass(error):
                 self._seen = stamp
@@ -142,7 +138,7 @@ class LiveSettings:
         changes = changed_settings(self.current, edited)
         waiting = sorted(changes.keys() & NEEDS_RESTART)
         if waiting:
-            self._log_warning("these settings wait for the next start: %s", ", ".join(waiting))
+            log.warning("these settings wait for the next start: %s", ", ".join(waiting))
         applied = {name: change for name, change in changes.items() if name not in NEEDS_RESTART}
         if not applied:
             return False
@@ -150,11 +146,11 @@ class LiveSettings:
             merged = settings_from_flat(self.current.flat() | {name: new for name, (_, new) in applied.items()})
             self._check(merged)
         except UserError as error:
-            self._log_warning("the whole edit waits for the next start, as its parts do not go alone: %s", error)
+            log.warning("the whole edit waits for the next start, as its parts do not go alone: %s", error)
             return False
         self.current = merged
         for name, (old, new) in applied.items():
-            self._log("configuration: %s = %r (was %r)", name, new, old)
+            log.info("configuration: %s = %r (was %r)", name, new, old)
         return True
 
     def _stamp(self) -> tuple[tuple[int, int], ...]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from trackmania_rl.games.decision_desk import StopCollecting
 from trackmania_rl.games.in_process import InProcessGames
-from trackmania_rl.training.collector import CollectorParts, Race, Races, WeightsFollower
+from trackmania_rl.training.collector import CollectorParts, Race, Races, WeightPuller
 
 
 class BatchCollector:
@@ -35,7 +35,7 @@ class BatchCollector:
     def run(self) -> None:
         """Play until the run ends."""
         try:
-            while not self._parts.stop_requested():
+            while not self._parts.run_state.stop_requested:
                 self.play_one_action()
         except StopCollecting:
             return
@@ -46,24 +46,24 @@ class BatchCollector:
         Raises:
             StopCollecting: if the run ends while the learner is waited for.
         """
-        for follower in (self._parts.explorer, self._parts.evaluator):
-            games = [game for game, race in enumerate(self._races) if race.follower is follower]
+        for puller in (self._parts.explorer, self._parts.evaluator):
+            games = [game for game, race in enumerate(self._races) if race.puller is puller]
             if games:
-                self._play_one_action_in(games, follower)
+                self._play_one_action_in(games, puller)
 
-    def _play_one_action_in(self, numbers: list[int], follower: WeightsFollower) -> None:
-        follower.pull_if_due(self._parts.live.current.sync.update_inference_network_every_n_actions)
+    def _play_one_action_in(self, numbers: list[int], puller: WeightPuller) -> None:
+        puller.pull_if_due(self._parts.run_state.settings.sync.update_inference_network_every_n_actions)
         games = np.array(numbers)
         began_s = time.perf_counter()
         explorations = [self._races[game].exploration for game in numbers]
-        decision = follower.inferer.act_batch(*self._games.observations(games), explorations)
+        decision = puller.inferer.act_batch(*self._games.observations(games), explorations)
         ends = self._games.step(games, decision, policy_s=time.perf_counter() - began_s)
         for game, end in ends.items():
             # Waits for a free slot; the frames are copied into it when the race is sent.
-            if self._parts.outbox.acquire_frames(game) is None:
+            if self._parts.rollouts.acquire_frames(game) is None:
                 raise StopCollecting
             rollout_results, end_race_stats = self._games.results(game, end)
-            self._parts.outbox.send(game, rollout_results, self._races[game].stats(end_race_stats))
+            self._parts.rollouts.put(game, rollout_results, self._races[game].stats(end_race_stats))
             self._races[game] = self._begin_race(game)
 
     def _begin_race(self, game: int) -> Race:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -24,11 +24,10 @@ import numpy.typing as npt
 
 from trackmania_rl.agents.exploration import Exploration
 from trackmania_rl.agents.inference import Inferer
-from trackmania_rl.channels.shared_weights import SharedWeights
+from trackmania_rl.channels.protocols import NO_WEIGHTS, RolloutSink, RunStateView, WeightsKind
 from trackmania_rl.games.decision_desk import DecisionDesk, Question, StopCollecting
 from trackmania_rl.race.policy import Policy
 from trackmania_rl.settings import GameSettings, MapEntry
-from trackmania_rl.settings.live import LiveSettings
 from trackmania_rl.tmi_interaction.game_instance_manager import GameKeepsFailingError
 from trackmania_rl.track.generated_maps import GeneratedMaps
 
@@ -60,25 +59,14 @@ class RaceDriver(Protocol):
         ...
 
 
-class RaceOutbox(Protocol):
-    """Where finished races go. Each game may be driven by a thread of its own."""
-
-    def acquire_frames(self, game: int) -> npt.NDArray[np.uint8] | None:
-        """Room for the frames of a game's next race; waits while the learner is behind. None if the run ends."""
-        ...
-
-    def send(self, game: int, rollout_results: Mapping[str, Any], end_race_stats: Mapping[str, Any]) -> None:
-        """Hand a finished race on, whose frames lie in the room that this game was given last."""
-        ...
-
-
 @dataclass
-class WeightsFollower:
-    """One inference network and the shared weights that it follows."""
+class WeightPuller:
+    """Keeps one inference network at the newest weights of its kind."""
 
     inferer: Inferer
-    shared: SharedWeights
-    version: int = 0
+    run_state: RunStateView
+    kind: WeightsKind
+    version: int = NO_WEIGHTS
     passes_until_pull: int = 0
 
     def pull_at_next_pass(self) -> None:
@@ -86,10 +74,10 @@ class WeightsFollower:
         self.passes_until_pull = 0
 
     def pull_if_due(self, every_n_passes: int) -> None:
-        """Before a pass through the network: copy the shared weights, if it is time and they are newer."""
+        """Before a pass through the network: pull the weights, if it is time and there are newer ones."""
         if self.passes_until_pull <= 0:
             self.passes_until_pull = every_n_passes
-            version = self.shared.pull_if_newer(self.inferer.network, self.version)
+            version = self.run_state.pull_weights(self.kind, self.inferer.network, self.version)
             if version != self.version:
                 self.version = version
                 self.inferer.weights_changed()
@@ -101,23 +89,19 @@ class CollectorParts:
     """What a collector needs besides its games.
 
     Attributes:
-        live: the settings in force; a race is played by those at its beginning.
-        explorer: network and shared weights of exploration races.
-        evaluator: the same for evaluation races (averaged weights).
-        frames_total: how many frames the whole run has collected, for the exploration schedules.
-        stop_requested: whether the run is to end.
-        outbox: where finished races go.
+        run_state: what the learner publishes; a race is played by the settings at its beginning.
+        rollouts: where finished races go.
+        explorer: drives exploration races.
+        evaluator: drives evaluation races, by averaged weights.
         generated_maps: where tracks for the map cycle's generators come from; not needed where it has none.
         first_entry: of the map cycle: a collector that is started again begins further on, since it may be the first
             map that no game can play.
     """
 
-    live: LiveSettings
-    explorer: WeightsFollower
-    evaluator: WeightsFollower
-    frames_total: Callable[[], int]
-    stop_requested: Callable[[], bool]
-    outbox: RaceOutbox
+    run_state: RunStateView
+    rollouts: RolloutSink
+    explorer: WeightPuller
+    evaluator: WeightPuller
     generated_maps: GeneratedMaps | None = None
     first_entry: int = 0
 
@@ -127,7 +111,7 @@ class Race:
     """A race of the map cycle: its map, the network that drives it, and how much it explores."""
 
     entry: MapEntry
-    follower: WeightsFollower
+    puller: WeightPuller
     exploration: Exploration
     is_generated: bool
 
@@ -147,14 +131,14 @@ def stats_of_entry(entry: MapEntry) -> dict[str, Any]:
 
 
 def map_cycle(
-    live: LiveSettings, generated_maps: GeneratedMaps | None = None, first: int = 0
+    run_state: RunStateView, generated_maps: GeneratedMaps | None = None, first: int = 0
 ) -> Iterator[tuple[MapEntry, bool]]:
     """The races in order; an edited map cycle starts afresh when the old one has come round.
 
     A generator gives each of its races a track of its own, under the generator's name.
 
     Args:
-        live: the settings in force.
+        run_state: has the settings in force.
         generated_maps: makes the tracks of generators.
         first: the entry to begin with; beyond the last one it counts on from the first.
 
@@ -166,7 +150,7 @@ def map_cycle(
         ValueError: if there is a generator, but no `generated_maps`.
     """
     while True:
-        cycle = live.current.game.map_cycle
+        cycle = run_state.settings.game.map_cycle
         entries, first = cycle[first % len(cycle) :], 0
         for entry in entries:
             for _ in range(entry.repeat):
@@ -183,7 +167,7 @@ class Races:
 
     def __init__(self, parts: CollectorParts) -> None:
         self._parts = parts
-        self._entries = map_cycle(parts.live, parts.generated_maps, parts.first_entry)
+        self._entries = map_cycle(parts.run_state, parts.generated_maps, parts.first_entry)
         self._lock = threading.Lock()
 
     def next(self) -> tuple[Race, GameSettings]:
@@ -194,15 +178,16 @@ class Races:
         """
         parts = self._parts
         with self._lock:
-            parts.live.refresh()
+            parts.run_state.pull()
+            settings = parts.run_state.settings
             entry, is_generated = next(self._entries)
-            follower = parts.explorer if entry.is_explo else parts.evaluator
-            follower.inferer.exploration_settings = parts.live.current.exploration
-            follower.pull_at_next_pass()
-            exploration = follower.inferer.exploration_of_race(
-                is_explo=entry.is_explo, frame_count=parts.frames_total()
+            puller = parts.explorer if entry.is_explo else parts.evaluator
+            puller.inferer.exploration_settings = settings.exploration
+            puller.pull_at_next_pass()
+            exploration = puller.inferer.exploration_of_race(
+                is_explo=entry.is_explo, frame_count=parts.run_state.frames_total
             )
-            return Race(entry, follower, exploration, is_generated), parts.live.current.game
+            return Race(entry, puller, exploration, is_generated), settings.game
 
 
 class Collector:
@@ -239,17 +224,17 @@ class Collector:
         waiting = self._threads[1:]
         self._threads[0].start()
         try:
-            while not self._parts.stop_requested():
+            while not self._parts.run_state.stop_requested:
                 patience_s = PATIENCE_PASSES * self._last_pass_s
                 questions = self._desk.gather(LOOK_FOR_THE_END_EVERY_S, patience_s)
                 if waiting and (questions or time.monotonic() - began_s > FIRST_GAME_WITHIN_S):
                     for thread in waiting:
                         thread.start()
                     waiting = []
-                for follower in (self._parts.explorer, self._parts.evaluator):
-                    asked = [question for question in questions if question.race.follower is follower]
+                for puller in (self._parts.explorer, self._parts.evaluator):
+                    asked = [question for question in questions if question.race.puller is puller]
                     if asked:
-                        self._decide(follower, asked)
+                        self._decide(puller, asked)
         finally:
             self._desk.close()
             deadline_s = time.monotonic() + GAMES_END_WITHIN_S
@@ -262,11 +247,11 @@ class Collector:
         """Whether no game is under way any more; one that hangs is not ended by `run`."""
         return not any(thread.is_alive() for thread in self._threads)
 
-    def _decide(self, follower: WeightsFollower, questions: Sequence[Question[Race]]) -> None:
+    def _decide(self, puller: WeightPuller, questions: Sequence[Question[Race]]) -> None:
         """Answer questions by one pass through one network."""
         began_s = time.perf_counter()
-        follower.pull_if_due(self._parts.live.current.sync.update_inference_network_every_n_actions)
-        decision = follower.inferer.act_batch(
+        puller.pull_if_due(self._parts.run_state.settings.sync.update_inference_network_every_n_actions)
+        decision = puller.inferer.act_batch(
             np.stack([question.image for question in questions]),  # (B, S, H, W)
             np.stack([question.floats for question in questions]),  # (B, F)
             [question.race.exploration for question in questions],
@@ -289,7 +274,7 @@ class Collector:
 
     def _play_race(self, game: int) -> None:
         """Play the map cycle's next race and send it off."""
-        frames = self._parts.outbox.acquire_frames(game)
+        frames = self._parts.rollouts.acquire_frames(game)
         if frames is None:
             raise StopCollecting
         while True:
@@ -305,7 +290,7 @@ class Collector:
                 log.warning("game %d is tried again in %g s: %s", game, RETRY_FAILING_GAME_AFTER_S, error)
                 self._desk.pause(RETRY_FAILING_GAME_AFTER_S)
         self._failing.discard(game)
-        self._parts.outbox.send(game, results, race.stats(stats))
+        self._parts.rollouts.put(game, results, race.stats(stats))
 
     def _policy_of(self, game: int, race: Race) -> Policy:
         """What a game asks for its decisions: the desk, where the collector's own thread answers."""

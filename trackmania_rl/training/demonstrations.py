@@ -123,18 +123,18 @@ def drive_demonstrations(demonstrations: Sequence[Demonstration], player: RacePl
         GameError: if the game keeps failing.
     """
     for demonstration in demonstrations:
-        frames = parts.outbox.acquire_frames(0)
+        frames = parts.rollouts.acquire_frames(0)
         if frames is None:
             return
-        n_actions = len(parts.live.current.game.inputs)
-        make_policy = functools.partial(_policy_of, demonstration, n_actions, parts.stop_requested)
+        n_actions = len(parts.run_state.settings.game.inputs)
+        make_policy = functools.partial(_policy_of, demonstration, n_actions, lambda: parts.run_state.stop_requested)
         policy = afresh_with_each_game(player, make_policy)
         try:
             results, stats = player.rollout(demonstration.entry, policy, frames)
         except StopCollecting:
             return
         _tell(demonstration, stats)
-        parts.outbox.send(0, results, {**stats, **stats_of_entry(demonstration.entry), "is_demonstration": True})
+        parts.rollouts.put(0, results, {**stats, **stats_of_entry(demonstration.entry), "is_demonstration": True})
 
 
 def _policy_of(demonstration: Demonstration, n_actions: int, stop_requested: Callable[[], bool]) -> Policy:

@@ -18,8 +18,7 @@ from trackmania_rl.agents.iqn import IQN_Network
 from trackmania_rl.agents.learner import CarryOut, IQNLearner
 from trackmania_rl.agents.run_network import pick_device
 from trackmania_rl.buffer_utilities import MiniRaceReplayBuffer, make_buffers
-from trackmania_rl.channels.rollout_transport import ReceivedRollout
-from trackmania_rl.channels.shared_weights import SharedWeights
+from trackmania_rl.channels.protocols import ReceivedRollout, RunStatePublisher
 from trackmania_rl.experience_replay.placement import pick_replay_device
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.seeds import SeedTree
@@ -87,8 +86,7 @@ def build_learning(
     layout: ObservationLayout,
     seeds: SeedTree,
     *,
-    exploration_weights: SharedWeights,
-    evaluation_weights: SharedWeights,
+    run_state: RunStatePublisher,
     receive: Callable[[], ReceivedRollout | None],
     should_stop: Callable[[], bool],
     on_race: Callable[[ReceivedRollout], None],
@@ -101,8 +99,7 @@ def build_learning(
         network: becomes the online network; moved to the configured device.
         layout: names of the observation's floats.
         seeds: the run's seed tree.
-        exploration_weights: where online weights are published.
-        evaluation_weights: where averaged weights are published.
+        run_state: where weights are published.
         receive: the next race, or None after waiting a moment.
         should_stop: whether the run ends.
         on_race: sees each race while its arrays are valid.
@@ -143,7 +140,7 @@ def build_learning(
     )
     store = StoreRaces(buffer, buffer_test, layout, live, on_race)
     sampling = SampleAtReplayRatio(store, buffer, live, should_stop)
-    publish = PublishWeights(learner, exploration_weights, evaluation_weights, live)
+    publish = PublishWeights(learner, run_state, live)
     test_loss = MeasureTestLoss(learner, buffer_test, live)
     # The order within one point of the loop: schedules before sampling, target and weights after the update.
     hooks = (store, schedules, sampling, ResetPeriodically(learner, sampling, live))

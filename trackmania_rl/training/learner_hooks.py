@@ -36,8 +36,7 @@ from trackmania_rl.buffer_utilities import (
     replay_state_dict,
     resize_buffers,
 )
-from trackmania_rl.channels.rollout_transport import ReceivedRollout
-from trackmania_rl.channels.shared_weights import SharedWeights
+from trackmania_rl.channels.protocols import ReceivedRollout, RunStatePublisher
 from trackmania_rl.experience_replay.mini_race import MiniRaceBatch
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.policy import ELAPSED_ACTIONS_FLOAT
@@ -364,12 +363,9 @@ class PublishWeights(_Hook):
     They explore with the online ones, and evaluate with averaged ones.
     """
 
-    def __init__(
-        self, learner: IQNLearner, exploration: SharedWeights, evaluation: SharedWeights, live: LiveSettings
-    ) -> None:
+    def __init__(self, learner: IQNLearner, run_state: RunStatePublisher, live: LiveSettings) -> None:
         self._learner = learner
-        self._exploration = exploration
-        self._evaluation = evaluation
+        self._run_state = run_state
         self._live = live
 
     def __call__(self) -> None:
@@ -380,8 +376,8 @@ class PublishWeights(_Hook):
 
     def publish(self) -> None:
         """Publish now."""
-        self._exploration.publish(self._learner.online)
-        self._evaluation.publish(self._learner.evaluation_network)
+        online, averaged = self._learner.online, self._learner.evaluation_network
+        self._run_state.publish(weights={"exploration": online, "evaluation": averaged})
 
     def register(self, trainer: Trainer, name: str = "publish_weights") -> None:
         """Register after each update."""

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from trackmania_rl.channels.rollout_transport import ReceivedRollout
+from trackmania_rl.channels.protocols import ReceivedRollout
 from trackmania_rl.checkpoints import (
     CheckpointError,
     DiskTooFullError,

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from trackmania_rl.agents.flat_parameters import flatten_parameters
-from trackmania_rl.channels import shared_weights
-from trackmania_rl.channels.shared_weights import SharedWeights
+from trackmania_rl.channels.shared_memory import weights as shared_weights
+from trackmania_rl.channels.shared_memory.weights import SharedWeights
 
 SPAWN = multiprocessing.get_context("spawn")
 

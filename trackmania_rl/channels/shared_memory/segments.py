@@ -15,7 +15,7 @@ import sys
 from multiprocessing.shared_memory import SharedMemory
 from typing import Final
 
-from trackmania_rl.channels.rollout_slot import SHARED_MEMORY_FOLDER
+from trackmania_rl.channels.shared_memory.slots import SHARED_MEMORY_FOLDER
 
 PREFIX: Final = "trackmania_rl"
 NAME: Final = re.compile(rf"{PREFIX}_(?P<pid>\d{{1,7}})_(?P<pid_namespace>[0-9a-f]*)[0-9a-f]{{8}}")

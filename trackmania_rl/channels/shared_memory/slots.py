@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from trackmania_rl.errors import UserError
+from trackmania_rl.channels.protocols import ChannelError
 from trackmania_rl.settings import GameSettings
 
 ALIGNMENT_BYTES = 64
@@ -24,10 +24,6 @@ OTHER_BYTES_PER_RACE = 1 << 16
 """Room for what does not grow with the race, and for alignment."""
 SHARED_MEMORY_FOLDER = Path("/dev/shm")
 """Where Linux keeps shared memory; containers often give it 64 MB."""
-
-
-class RolloutTransportError(UserError):
-    """A rollout that cannot travel, or shared memory that cannot be had; the text says what to change."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +96,7 @@ class RolloutSlot:
     """
 
     def __init__(self, index: int, memory: SharedMemory, bounds: RolloutBounds) -> None:
-        """Wraps a slot's memory; `RolloutSender.acquire` does this."""
+        """Wrap a slot's memory; `SharedRolloutSink` does this."""
         self.index = index
         self._memory = memory
         self._bounds = bounds
@@ -115,7 +111,7 @@ class RolloutSlot:
         """Copies an array into the slot, unless it is a leading part of `frames` already.
 
         Raises:
-            RolloutTransportError: if the slot is full.
+            ChannelError: if the slot is full.
         """
         is_in_place = (
             array.size > 0
@@ -129,7 +125,7 @@ class RolloutSlot:
         if name == "frames" and array.nbytes <= self._bounds.frames_bytes:
             entry = ArrayInSlot(name, 0, array.shape, array.dtype.str)
         elif entry.offset_bytes + array.nbytes > self._bounds.slot_bytes:
-            raise RolloutTransportError(
+            raise ChannelError(
                 f"a rollout does not fit its shared-memory slot: {name} has shape {array.shape}, and the slot is made "
                 f"for races of at most {self._bounds.max_actions} actions ({self._bounds.slot_bytes} bytes). "
                 "Was cutoff_race_longer_than_ms raised while the run was on? That takes effect at the next start"

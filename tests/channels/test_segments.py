@@ -1,5 +1,6 @@
 """Shared memory that a killed run left behind is told from that of a living one, and removed."""
 
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -10,15 +11,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from trackmania_rl.channels import shared_segments
-from trackmania_rl.channels.rollout_slot import SHARED_MEMORY_FOLDER, RolloutBounds
-from trackmania_rl.channels.rollout_transport import RolloutReceiver
-from trackmania_rl.channels.shared_segments import (
+from trackmania_rl.channels.shared_memory import segments
+from trackmania_rl.channels.shared_memory.rollouts import SharedRolloutSource
+from trackmania_rl.channels.shared_memory.segments import (
     NAME,
     create_segment,
     describe_segments_of_others,
     remove_leftover_segments,
 )
+from trackmania_rl.channels.shared_memory.slots import SHARED_MEMORY_FOLDER, RolloutBounds
+from trackmania_rl.channels.shared_memory.stop_flag import StopFlag
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere segments are no files")
 
@@ -26,7 +28,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere segme
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Stands for /dev/shm."""
-    monkeypatch.setattr(shared_segments, "SHARED_MEMORY_FOLDER", tmp_path)
+    monkeypatch.setattr(segments, "SHARED_MEMORY_FOLDER", tmp_path)
     return tmp_path
 
 
@@ -47,7 +49,7 @@ def ended_pid() -> int:
 
 
 def _name(pid: int, pid_namespace: str | None = None) -> str:
-    pid_namespace = shared_segments._pid_namespace() if pid_namespace is None else pid_namespace
+    pid_namespace = segments._pid_namespace() if pid_namespace is None else pid_namespace
     return f"trackmania_rl_{pid}_{pid_namespace}0123abcd"
 
 
@@ -55,14 +57,14 @@ def test_a_segment_says_whose_it_is(segment: SharedMemory) -> None:
     named = NAME.fullmatch(segment.name)
     assert named is not None
     assert named["pid"] == str(os.getpid())
-    assert named["pid_namespace"] == shared_segments._pid_namespace()
+    assert named["pid_namespace"] == segments._pid_namespace()
     assert segment.size >= 10_000
     assert (SHARED_MEMORY_FOLDER / segment.name).exists()
 
 
 def test_a_name_that_exists_is_drawn_again(segment: SharedMemory, monkeypatch: pytest.MonkeyPatch) -> None:
     tokens = iter((segment.name[-8:], "0123abcd"))
-    monkeypatch.setattr(shared_segments, "secrets", SimpleNamespace(token_hex=lambda _: next(tokens)))
+    monkeypatch.setattr(segments, "secrets", SimpleNamespace(token_hex=lambda _: next(tokens)))
     other = create_segment(10)
     assert other.name == segment.name[:-8] + "0123abcd"
     other.unlink()
@@ -87,7 +89,8 @@ def test_only_segments_of_processes_that_are_no_more_are_removed(folder: Path, e
 
 def test_a_run_that_starts_removes_what_a_killed_one_left(folder: Path, ended_pid: int) -> None:
     (folder / _name(ended_pid)).touch()
-    RolloutReceiver(RolloutBounds(20, 6, 8, 5, 3), slots_per_collector=2).close()
+    stop = StopFlag(multiprocessing.get_context("spawn"))
+    SharedRolloutSource(RolloutBounds(20, 6, 8, 5, 3), slots_per_collector=2, stop=stop).close()
     assert not list(folder.iterdir())
 
 

@@ -1,0 +1,81 @@
+"""Small races, and a run's channels in each implementation."""
+
+import multiprocessing
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from trackmania_rl.channels.local import LocalRollouts, LocalRunState
+from trackmania_rl.channels.protocols import Channels, ReceivedRollout, WeightsKind
+from trackmania_rl.channels.shared_memory.rollouts import SharedRolloutSource
+from trackmania_rl.channels.shared_memory.run_state import SharedRunState
+from trackmania_rl.channels.shared_memory.slots import RolloutBounds
+from trackmania_rl.settings import Settings, load_settings
+
+SPAWN = multiprocessing.get_context("spawn")
+BOUNDS = RolloutBounds(max_actions=20, image_height_px=6, image_width_px=8, n_floats=5, n_actions=3)
+
+
+def network_of(value: float) -> nn.Module:
+    """Two layers whose parameters are all the same."""
+    network = nn.Sequential(nn.Linear(5, 7), nn.Linear(7, 3))
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.fill_(value)
+    return network
+
+
+def assert_is_race(rollout: ReceivedRollout, expected_results: Any, expected_stats: Any) -> None:
+    assert rollout.rollout_results.keys() == expected_results.keys()
+    for name, expected in expected_results.items():
+        np.testing.assert_array_equal(rollout.rollout_results[name], expected)
+        assert np.asarray(rollout.rollout_results[name]).dtype == np.asarray(expected).dtype
+    assert rollout.end_race_stats == expected_stats
+
+
+@pytest.fixture
+def children(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The module of the spawned functions, importable in the children too (they inherit sys.path)."""
+    monkeypatch.syspath_prepend(Path(__file__).parent)
+    import rollout_children
+
+    return rollout_children
+
+
+@pytest.fixture(scope="session")
+def settings(repository_root: Path) -> Settings:
+    return load_settings(repository_root / "config_files" / "config.py")
+
+
+def _open_shared(settings: Settings, slots: int, games: int) -> Channels:
+    networks: dict[WeightsKind, nn.Module] = {"exploration": network_of(0.5), "evaluation": network_of(0.5)}
+    run_state = SharedRunState(settings, networks, SPAWN)
+    return Channels(SharedRolloutSource(BOUNDS, slots, games, stop=run_state.stop_flag), run_state)
+
+
+def _open_local(settings: Settings, slots: int, games: int) -> Channels:
+    run_state = LocalRunState(settings)
+    return Channels(LocalRollouts(BOUNDS.frames_shape, run_state, slots, games), run_state)
+
+
+OpenChannels = Callable[..., Channels]
+IMPLEMENTATIONS = {"shared memory": _open_shared, "local": _open_local}
+
+
+@pytest.fixture(params=IMPLEMENTATIONS)
+def open_channels(request: pytest.FixtureRequest, settings: Settings) -> Any:
+    """`open_channels(slots_per_collector=2, games_per_collector=1)` opens them in each implementation in turn."""
+    opened: list[Channels] = []
+
+    def open_them(slots_per_collector: int = 2, games_per_collector: int = 1) -> Channels:
+        opened.append(IMPLEMENTATIONS[request.param](settings, slots_per_collector, games_per_collector))
+        return opened[-1]
+
+    yield open_them
+    for channels in opened:
+        channels.rollouts.close()

@@ -1,0 +1,216 @@
+"""What every implementation of the channels does, whoever carries them."""
+
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from torch import nn
+
+from trackmania_rl.agents.flat_parameters import flatten_parameters
+from trackmania_rl.channels.protocols import (
+    NO_WEIGHTS,
+    WEIGHTS_KINDS,
+    ReceivedRollout,
+    RolloutSink,
+    RolloutSource,
+    WeightsKind,
+)
+from trackmania_rl.settings import Settings, settings_from_flat
+
+from .conftest import BOUNDS, OpenChannels, assert_is_race, network_of
+
+
+def acquired(sink: RolloutSink, game: int = 0, timeout_s: float = 1.0) -> np.ndarray:
+    frames = sink.acquire_frames(game, timeout_s)
+    assert frames is not None
+    return frames
+
+
+def got(source: RolloutSource) -> ReceivedRollout:
+    rollout = source.get(timeout_s=1.0)
+    assert rollout is not None
+    return rollout
+
+
+def test_races_arrive_whole_in_order_and_every_collector_has_its_turn(
+    open_channels: OpenChannels, children: Any
+) -> None:
+    source = open_channels(slots_per_collector=3).rollouts
+    seeds = {0: [1, 2, 3], 1: [11, 12]}
+    for collector, sink in {collector: source.open_collector(collector) for collector in seeds}.items():
+        for seed in seeds[collector]:
+            frames = acquired(sink)
+            assert frames.shape == BOUNDS.frames_shape
+            sink.put(0, *children.make_rollout(seed, 7 + collector, frames if seed % 2 else None))
+    order = []
+    for _ in range(5):
+        with got(source) as rollout:
+            order.append(rollout.collector)
+            assert_is_race(rollout, *children.make_rollout(seeds[rollout.collector].pop(0), 7 + rollout.collector))
+    assert order == [0, 1, 0, 1, 0]
+    assert source.get(timeout_s=0) is None
+
+
+def test_the_collector_waits_without_room_and_both_waits_are_measured(
+    open_channels: OpenChannels, children: Any
+) -> None:
+    source = open_channels().rollouts
+    sink = source.open_collector(0)
+    for seed in (0, 1):
+        acquired(sink)
+        sink.put(0, *children.make_rollout(seed, 4))
+    assert sink.acquire_frames(0, timeout_s=0.05) is None
+    assert sink.waited_s >= 0.05
+    first, kept_while_overwriting = got(source), got(source)
+    assert source.get(timeout_s=0.05) is None
+    assert source.waited_s >= 0.05
+    first.release()
+    acquired(sink)
+    sink.put(0, *children.make_rollout(2, 4))
+    assert_is_race(kept_while_overwriting, *children.make_rollout(1, 4))
+    third = got(source)
+    assert_is_race(third, *children.make_rollout(2, 4))
+    assert 0.05 <= third.waited_s <= third.elapsed_s
+    for rollout in (kept_while_overwriting, third):
+        rollout.release()
+        rollout.release()  # a second release must not free room twice
+    assert [sink.acquire_frames(game, timeout_s=0) is not None for game in range(3)] == [True, True, False]
+
+
+def test_frames_written_during_the_race_are_not_copied(open_channels: OpenChannels, children: Any) -> None:
+    source = open_channels().rollouts
+    sink = source.open_collector(0)
+    results, stats = children.make_rollout(5, 6, acquired(sink))
+    sink.put(0, results, stats)
+    results["frames"][3, 0, 2, 1] ^= 255  # still the very memory that the learner sees
+    with got(source) as rollout:
+        np.testing.assert_array_equal(rollout.rollout_results["frames"], results["frames"])
+        for array in (rollout.rollout_results["frames"], rollout.rollout_results["actions"]):
+            with pytest.raises(ValueError, match="read-only"):
+                array[0] = 0
+
+
+def test_a_lost_race_leaves_its_room_to_the_game(open_channels: OpenChannels, children: Any) -> None:
+    sink = open_channels(slots_per_collector=1).rollouts.open_collector(0)
+    lost = acquired(sink)
+    assert np.shares_memory(acquired(sink), lost)
+    sink.put(0, *children.make_rollout(1, 4))
+    with pytest.raises(ValueError, match="game 0 holds no room"):
+        sink.put(0, *children.make_rollout(1, 4))
+
+
+def test_games_of_one_collector_have_rooms_of_their_own(open_channels: OpenChannels, children: Any) -> None:
+    source = open_channels(slots_per_collector=1, games_per_collector=3).rollouts
+    sink = source.open_collector(0)
+    rooms = [acquired(sink, game) for game in range(3)]
+    assert not np.shares_memory(rooms[0], rooms[1])
+    sink.put(2, *children.make_rollout(7, 4, rooms[2]))
+    assert sink.acquire_frames(2, timeout_s=0.3) is None, "the learner has it"
+    assert 0.1 <= sink.waited_s < 0.3, "one game of three waited"
+    with got(source) as rollout:
+        assert_is_race(rollout, *children.make_rollout(7, 4))
+    assert np.shares_memory(acquired(sink, 2), rooms[2])
+
+
+def test_games_put_from_threads_of_their_own(open_channels: OpenChannels, children: Any) -> None:
+    source = open_channels(games_per_collector=5).rollouts
+    sink = source.open_collector(0)
+
+    def play(game: int) -> None:
+        for race in range(8):
+            frames = acquired(sink, game, timeout_s=30)
+            sink.put(game, *children.make_rollout(100 * game + race, 4, frames))
+
+    threads = [threading.Thread(target=play, args=(game,)) for game in range(5)]
+    for thread in threads:
+        thread.start()
+    seeds = [100 * game + race for game in range(5) for race in range(8)]
+    expected = {seed: children.make_rollout(seed, 4) for seed in seeds}
+    by_floats = {results["state_float"].tobytes(): seed for seed, (results, _) in expected.items()}
+    for _ in range(len(expected)):
+        rollout = source.get(timeout_s=30)
+        assert rollout is not None
+        with rollout:
+            seed = by_floats[rollout.rollout_results["state_float"].tobytes()]
+            assert_is_race(rollout, *expected.pop(seed))
+    assert not expected
+    for thread in threads:
+        thread.join()
+
+
+def test_a_collector_that_is_opened_again_begins_with_all_its_room(open_channels: OpenChannels, children: Any) -> None:
+    source = open_channels().rollouts
+    for _ in range(3):
+        sink = source.open_collector(0)
+        acquired(sink)
+        sink.put(0, *children.make_rollout(1, 4))
+        acquired(sink)
+        sink.close()
+    source.close_collector(0)
+    source.close_collector(0)
+    assert source.get(timeout_s=0) is None, "what was not received is dropped"
+
+
+def test_the_end_of_the_run_ends_the_wait_for_room(open_channels: OpenChannels) -> None:
+    channels = open_channels(slots_per_collector=1)
+    sink, view = channels.rollouts.open_collector(0), channels.run_state.view()
+    acquired(sink)
+    stopping = threading.Timer(0.1, lambda: channels.run_state.publish(stop=True))
+    stopping.start()
+    began_s = time.monotonic()
+    assert sink.acquire_frames(game=1) is None
+    assert time.monotonic() - began_s < 5
+    assert view.stop_requested
+    assert sink.acquire_frames(game=2) is None
+
+
+def test_the_frame_count_and_the_end_are_seen_as_they_are_published(open_channels: OpenChannels) -> None:
+    run_state = open_channels().run_state
+    view = run_state.view()
+    assert (view.frames_total, view.stop_requested) == (0, False)
+    run_state.publish(frames_total=7_000_000_000)
+    run_state.publish(frames_total=8_000_000_000, stop=True)
+    run_state.publish()
+    view.pull()
+    assert (view.frames_total, view.stop_requested) == (8_000_000_000, True)
+
+
+def test_settings_arrive_at_the_next_pull_exactly_as_they_are(open_channels: OpenChannels, settings: Settings) -> None:
+    run_state = open_channels().run_state
+    view = run_state.view()
+    view.pull()
+    assert view.settings == settings
+    assert not view.pull()
+    for epsilon in (0.1 + 0.2, 1e-300, 1 / 3):
+        edited = settings_from_flat(settings.flat() | {"epsilon_schedule": ((0, epsilon), (10**15, 0.0))})
+        before = view.settings
+        run_state.publish(settings=edited)
+        assert view.settings is before, "a race is played by the settings at its beginning"
+        assert view.pull()
+        assert repr(view.settings) == repr(edited)
+        run_state.publish(settings=edited)
+        assert not view.pull()
+    assert repr(run_state.view().settings) == repr(edited), "what a collector begins with that is started later"
+
+
+def test_weights_of_each_kind_are_pulled_when_they_are_newer(open_channels: OpenChannels) -> None:
+    def values(network: nn.Module) -> set[float]:
+        return set(flatten_parameters(network).tolist())
+
+    run_state = open_channels().run_state
+    view = run_state.view()
+    weights: dict[WeightsKind, nn.Module] = {"exploration": network_of(1.0), "evaluation": network_of(2.0)}
+    run_state.publish(weights=weights)
+    for kind, value in zip(WEIGHTS_KINDS, (1.0, 2.0), strict=True):
+        network = network_of(0.0)
+        version = view.pull_weights(kind, network, NO_WEIGHTS)
+        assert version > NO_WEIGHTS
+        assert values(network) == {value}
+        network = network_of(-1.0)
+        assert view.pull_weights(kind, network, version) == version
+        assert values(network) == {-1.0}
+        run_state.publish(weights={kind: network_of(value + 5)})
+        assert view.pull_weights(kind, network, version) > version
+        assert values(network) == {value + 5}

@@ -1,0 +1,211 @@
+"""Both channels within one process: for training without collector processes, notebooks and tests."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from trackmania_rl.channels.protocols import (
+    WAIT_FOREVER_S,
+    ChannelError,
+    ReceivedRollout,
+    RolloutSink,
+    WeightsKind,
+)
+from trackmania_rl.settings import Settings
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+LOOK_FOR_THE_END_EVERY_S = 0.5
+
+
+class LocalRunState:
+    """Publisher and view in one object.
+
+    Args:
+        settings: those in force.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._published_settings = self.settings = settings
+        self.frames_total = 0
+        self.stop_requested = False
+        self._weights: dict[WeightsKind, tuple[int, Tensor]] = {}  # version and vector
+
+    def publish(
+        self,
+        *,
+        weights: Mapping[WeightsKind, nn.Module] | None = None,
+        settings: Settings | None = None,
+        frames_total: int | None = None,
+        stop: bool = False,
+    ) -> None:
+        """Publish what is given; see `RunStatePublisher`."""
+        from trackmania_rl.agents.flat_parameters import flatten_parameters
+
+        for kind, network in (weights or {}).items():
+            version, _ = self._weights.get(kind, (0, None))
+            self._weights[kind] = version + 1, flatten_parameters(network).clone()
+        if settings is not None:
+            self._published_settings = settings
+        if frames_total is not None:
+            self.frames_total = frames_total
+        self.stop_requested |= stop
+
+    def view(self) -> LocalRunState:
+        """This object."""
+        return self
+
+    def pull(self) -> bool:
+        """Take over published settings; see `RunStateView`."""
+        is_new = self.settings is not self._published_settings
+        self.settings = self._published_settings
+        return is_new
+
+    def pull_weights(self, kind: WeightsKind, network: nn.Module, known_version: int) -> int:
+        """Copy newer weights; see `RunStateView`."""
+        from trackmania_rl.agents.flat_parameters import flatten_parameters
+
+        if kind not in self._weights or self._weights[kind][0] == known_version:
+            return known_version
+        version, vector = self._weights[kind]
+        flatten_parameters(network).copy_(vector)
+        return version
+
+
+class LocalRollouts:
+    """The learner's end of races that stay in this process; collectors may be threads.
+
+    Args:
+        frames_shape: of a collector's room for one race, (actions of the longest race, 1, H, W).
+        run_state: tells the collectors that the run ends.
+        slots_per_collector: races that a collector may have under way and put before it waits.
+        games_per_collector: races that it drives at the same time; those beyond the first have rooms in addition.
+    """
+
+    def __init__(
+        self,
+        frames_shape: tuple[int, int, int, int],
+        run_state: LocalRunState,
+        slots_per_collector: int = 2,
+        games_per_collector: int = 1,
+    ) -> None:
+        self.waited_s = 0.0
+        self._run_state = run_state
+        self._frames_shape = frames_shape
+        self._n_rooms = slots_per_collector + games_per_collector - 1
+        self._n_games = games_per_collector
+        self._changed = threading.Condition()
+        self._waiting: dict[int, list[ReceivedRollout]] = {}
+
+    def open_collector(self, collector: int) -> RolloutSink:
+        """A new sink; see `RolloutSource`."""
+        waiting: list[ReceivedRollout] = []
+        self._waiting[collector] = waiting
+        rooms = [np.empty(self._frames_shape, dtype=np.uint8) for _ in range(self._n_rooms)]
+        return _LocalSink(collector, self._run_state, self._changed, rooms, waiting, self._n_games)
+
+    def close_collector(self, collector: int) -> None:
+        """Drop what a collector put; see `RolloutSource`."""
+        self._waiting.pop(collector, None)
+
+    def get(self, timeout_s: float) -> ReceivedRollout | None:
+        """The next rollout; see `RolloutSource`."""
+        began_s = time.monotonic()
+        with self._changed:
+            self._changed.wait_for(lambda: any(self._waiting.values()), timeout_s)
+            self.waited_s += time.monotonic() - began_s
+            for collector, waiting in self._waiting.items():
+                if waiting:
+                    self._waiting[collector] = self._waiting.pop(collector)  # to the end of the row
+                    return waiting.pop(0)
+        return None
+
+    def close(self) -> None:
+        """Drop everything; see `RolloutSource`."""
+        self._waiting.clear()
+
+
+class _LocalSink:
+    """One collector's end of `LocalRollouts`."""
+
+    def __init__(
+        self,
+        collector: int,
+        run_state: LocalRunState,
+        changed: threading.Condition,
+        rooms: list[npt.NDArray[np.uint8]],
+        waiting: list[ReceivedRollout],
+        n_games: int,
+    ) -> None:
+        self.waited_s = 0.0
+        self._collector = collector
+        self._run_state = run_state
+        self._changed = changed
+        self._free = rooms
+        self._waiting = waiting
+        self._n_games = n_games
+        self._held: dict[int, npt.NDArray[np.uint8]] = {}
+        self._last_put_s: float | None = None
+        self._waited_until_last_put_s = 0.0
+
+    def acquire_frames(self, game: int, timeout_s: float = WAIT_FOREVER_S) -> npt.NDArray[np.uint8] | None:
+        """Room for a race's frames; see `RolloutSink`."""
+        began_s = time.monotonic()
+        self._last_put_s = self._last_put_s or began_s
+        with self._changed:
+            if game not in self._held:
+                while not self._free and not self._run_state.stop_requested:
+                    left_s = began_s + timeout_s - time.monotonic()
+                    if left_s <= 0:
+                        break
+                    self._changed.wait(min(left_s, LOOK_FOR_THE_END_EVERY_S))
+                self.waited_s += (time.monotonic() - began_s) / self._n_games
+                if not self._free or self._run_state.stop_requested:
+                    return None
+                self._held[game] = self._free.pop()
+            return self._held[game]
+
+    def put(self, game: int, rollout_results: Mapping[str, Any], end_race_stats: Mapping[str, Any]) -> None:
+        """Copy a race, but for frames in the room; see `RolloutSink`."""
+        if game not in self._held:
+            raise ValueError(f"game {game} holds no room: acquire_frames comes before each put")
+        room = self._held[game]
+        results = {}
+        for name, value in rollout_results.items():
+            if isinstance(value, np.ndarray):
+                if name == "frames" and len(value) > len(room):
+                    raise ChannelError(f"a race of {len(value)} actions is too long: room is for {len(room)}")
+                value = value[...] if value.base is room else value.copy()
+                value.flags.writeable = False
+            results[name] = value
+        with self._changed:
+            now_s = time.monotonic()
+            self._waiting.append(
+                ReceivedRollout(
+                    self._collector,
+                    results,
+                    dict(end_race_stats),
+                    waited_s=self.waited_s - self._waited_until_last_put_s,
+                    elapsed_s=now_s - (self._last_put_s or now_s),
+                    give_back=lambda: self._give_back(room),
+                )
+            )
+            del self._held[game]
+            self._last_put_s, self._waited_until_last_put_s = now_s, self.waited_s
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Let go of the rooms; see `RolloutSink`."""
+        self._held.clear()
+
+    def _give_back(self, room: npt.NDArray[np.uint8]) -> None:
+        with self._changed:
+            self._free.append(room)
+            self._changed.notify_all()

@@ -1,0 +1,54 @@
+"""Opens both channels of a run in shared memory."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+from collections.abc import Mapping
+from multiprocessing import resource_tracker
+
+from torch import nn
+
+from trackmania_rl.channels.protocols import Channels, WeightsKind
+from trackmania_rl.channels.shared_memory.rollouts import SharedRolloutSource
+from trackmania_rl.channels.shared_memory.run_state import SharedRunState
+from trackmania_rl.channels.shared_memory.slots import RolloutBounds
+from trackmania_rl.settings import Settings
+
+
+def open_channels(
+    settings: Settings, n_floats: int, uncompiled_shared_networks: Mapping[WeightsKind, nn.Module]
+) -> Channels:
+    """Open the channels of a run whose processes are spawned on this machine.
+
+    Args:
+        settings: in force at the beginning; they bound how large a race can be.
+        n_floats: floats in one observation.
+        uncompiled_shared_networks: their parameters are moved into shared memory; what they hold is pulled until
+            something is published.
+    """
+    _start_resource_tracker()
+    context = multiprocessing.get_context("spawn")
+    run_state = SharedRunState(settings, uncompiled_shared_networks, context)
+    rollouts = SharedRolloutSource(
+        RolloutBounds.of_game(settings.game, n_floats),
+        settings.sync.rollout_slots_per_collector,
+        # Games inside the collector are stepped together, and their races leave it one by one.
+        games_per_collector=1 if settings.game.is_in_process else settings.game.games_per_collector,
+        stop=run_state.stop_flag,
+    )
+    return Channels(rollouts, run_state)
+
+
+def _start_resource_tracker() -> None:
+    """Start Python's own cleaner of shared memory where the end of the terminal does not end it.
+
+    By itself it ignores Ctrl-C and SIGTERM only, and without it nobody knows any more what is to be cleaned up.
+    """
+    if not hasattr(signal, "SIGHUP"):
+        return
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # which is inherited
+    try:
+        resource_tracker.ensure_running()
+    finally:
+        signal.signal(signal.SIGHUP, before)
