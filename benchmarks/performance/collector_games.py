@@ -19,12 +19,13 @@ from trackmania_rl.agents.inference import Inferer
 from trackmania_rl.agents.run_network import make_network
 from trackmania_rl.channels.local import LocalRunState
 from trackmania_rl.channels.protocols import WAIT_FOREVER_S, WeightsKind
+from trackmania_rl.games.socket_games import SocketGames
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import Settings
 from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager
 from trackmania_rl.tmi_interaction.launchers.launcher import SimulatedGameLauncher, find_free_port
-from trackmania_rl.training.collector import Collector, CollectorParts, Races, WeightPuller
+from trackmania_rl.training.collector import Collector, CollectorParts, WeightPuller, map_cycle
 
 PART = "collector"
 NUMBERS_OF_GAMES = (1, 2, 4, 8)
@@ -140,18 +141,20 @@ class _Surroundings:
         """Per action, by a collector."""
         clock = _Clock(self.sink, n_games, n_actions)
         self._run_state.is_over = clock.is_over
-        Collector(self.parts, [self._manager() for _ in range(n_games)]).run()
+        games = SocketGames([self._manager() for _ in range(n_games)])
+        Collector(self.parts, games).run()
+        games.close()
         return clock.timing
 
     def time_directly(self, n_actions: int) -> Timing:
         """Per action, by one game that calls its policy itself."""
-        manager, races = self._manager(), Races(self.parts)
+        manager, entries = self._manager(), map_cycle(self._run_state)
         clock = _Clock(self.sink, 1, n_actions)
         while not clock.is_over():
-            race, _ = races.next()
-            inferer = race.puller.inferer
-            inferer.begin_race(is_explo=race.entry.is_explo, frame_count=0)
-            results, stats = manager.rollout(race.entry, inferer.act, self.sink.acquire_frames(0))
+            entry, _ = next(entries)
+            inferer = (self.parts.explorer if entry.is_explo else self.parts.evaluator).inferer
+            inferer.begin_race(is_explo=entry.is_explo, frame_count=0)
+            results, stats = manager.rollout(entry, inferer.act, self.sink.acquire_frames(0))
             self.sink.put(0, results, stats)
         return clock.timing
 

@@ -17,8 +17,7 @@ from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import load_settings
 from trackmania_rl.settings.live import LiveSettings, write_snapshot
-from trackmania_rl.training.batch_collector import BatchCollector
-from trackmania_rl.training.collector import CollectorParts, WeightPuller
+from trackmania_rl.training.collector import Collector, CollectorParts, WeightPuller
 from trackmania_rl.training.learner import Learning, build_learning
 
 from .conftest import TINY, KeepingSink
@@ -70,12 +69,12 @@ class SmallRun:
         self.sink = KeepingSink()
         games = InProcessGames(2, settings.game, settings.observation, maps_folder)
         parts = CollectorParts(self.run_state, self.sink, *self.pullers)
-        self.collector = BatchCollector(parts, games)
+        self.collector = Collector(parts, games)
 
     def drive(self, n_races: int) -> list[ReceivedRollout]:
         """The next races."""
         while len(self.sink.races) < n_races:
-            self.collector.play_one_action()
+            assert self.collector.play_once()
         races, self.sink.races = self.sink.races, []
         return races
 
@@ -111,7 +110,7 @@ def test_a_small_run_with_each_option(option: str, tmp_path: Path, repository_ro
     assert all(np.isfinite(value) for value in run.learning.stepper.take_means().values())
     assert np.isfinite(run.learning.test_loss.test_loss)
 
-    run.drive(1)  # pulls the weights that were published last
+    run.drive(5)  # a round of the map cycle: both pull the weights that were published last
     for puller in run.pullers:
         fresh = make_network(live.current, ObservationLayout.from_settings(live.current.observation), SeedTree(2))
         assert puller.version == run.run_state.pull_weights(puller.kind, fresh, 0) > 1

@@ -1,9 +1,9 @@
-"""The collector in one process: the map cycle, weights, schedules, games that fail or hang, and the end of the run."""
+"""The collector in one process: map cycle, weights, schedules, settings, room, games of both kinds, and the end."""
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,89 +11,98 @@ import numpy.typing as npt
 import pytest
 
 from trackmania_rl.agents.inference import Inferer
-from trackmania_rl.agents.iqn import IQN_Network
 from trackmania_rl.agents.run_network import make_network
 from trackmania_rl.channels.local import LocalRunState
-from trackmania_rl.errors import UserError
+from trackmania_rl.games.in_process import InProcessGames
+from trackmania_rl.games.protocol import FramesRoom, GameIds, Motion, Received
+from trackmania_rl.games.socket_games import SocketGames
 from trackmania_rl.race.observation import ObservationLayout
-from trackmania_rl.race.policy import Policy, PolicyDecision
+from trackmania_rl.race.policy import BatchDecision
+from trackmania_rl.race.results import EndedRace
+from trackmania_rl.race.types import Observation, RaceEnd
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import GameSettings, MapEntry, settings_from_flat
 from trackmania_rl.settings.live import LiveSettings
-from trackmania_rl.tmi_interaction.game_instance_manager import GameKeepsFailingError
-from trackmania_rl.training import collector as collector_module
+from trackmania_rl.tmi_interaction.game_instance_manager import Decide
 from trackmania_rl.training.collector import Collector, CollectorParts, WeightPuller
 
-from .conftest import WatchedRunState
+from .conftest import KeepingSink, WatchedRunState
 
 N_ACTIONS_IN_RACE = 43
+N_GAMES = 6
 
 
-class FakeDriver:
-    """Asks the policy for as many actions as a short race has, and remembers what it saw and was told."""
+class FakeGames:
+    """Short races of random observations; it remembers what it showed and was told, race by race."""
 
-    def __init__(self, game: GameSettings, n_floats: int, seed: int) -> None:
+    def __init__(self, n_games: int, game: GameSettings, n_floats: int) -> None:
+        self.n_games = n_games
         self.game = game
-        self.entries: list[MapEntry] = []
-        self.decisions: list[list[PolicyDecision]] = []
-        self.observations: list[list[tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32]]]] = []
-        self.before_race: Callable[[], None] = lambda: None
-        self.is_closed = False
-        self._rng = np.random.default_rng(seed)
+        self.begun: list[tuple[int, MapEntry, GameSettings]] = []
+        self.seen: list[list[tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32]]]] = []
+        self.decisions: list[list[tuple[int, bool, npt.NDArray[np.float32]]]] = []
+        self.loses: set[int] = set()  # numbers of races that the game can't play
         self._n_floats = n_floats
+        self._rng = np.random.default_rng(1)
+        self._race_of: dict[int, int] = {}
+        self._waiting: set[int] = set()
 
-    def rollout(
-        self, map_entry: MapEntry, policy: Policy, frames: npt.NDArray[np.uint8] | None
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
-        self.before_race()
-        self.entries.append(map_entry)
+    def begin(self, game: int, map_entry: MapEntry, frames: FramesRoom | None = None) -> None:
+        assert frames is not None
+        self._race_of[game] = len(self.begun)
+        self._waiting.add(game)
+        self.begun.append((game, map_entry, self.game))
+        self.seen.append([])
         self.decisions.append([])
-        self.observations.append([])
-        for _ in range(N_ACTIONS_IN_RACE):
-            frame = self._rng.integers(0, 256, (1, self.game.image_height_px, self.game.image_width_px), dtype=np.uint8)
-            floats = self._rng.standard_normal(self._n_floats, dtype=np.float32)
-            self.observations[-1].append((frame, floats))
-            self.decisions[-1].append(policy(frame, floats))
-        return {"actions": np.array([d.action for d in self.decisions[-1]])}, {"race_finished": False}
 
-    def close(self) -> None:
-        self.is_closed = True
+    def recv(self) -> Received:
+        over = {game: race for game, race in self._race_of.items() if len(self.decisions[race]) == N_ACTIONS_IN_RACE}
+        lost = tuple(game for game, race in self._race_of.items() if race in self.loses)
+        for game in (*over, *lost):
+            del self._race_of[game]
+            self._waiting.discard(game)
+        ids = np.array(sorted(self._waiting), dtype=np.int64)
+        images = self._rng.integers(0, 256, (len(ids), 1, 15, 17), dtype=np.uint8)
+        floats = self._rng.standard_normal((len(ids), self._n_floats), dtype=np.float32)
+        for row, game in enumerate(ids.tolist()):
+            self.seen[self._race_of[game]].append((images[row], floats[row]))
+        ended = {game: self._ended(race) for game, race in over.items()}
+        return Received(ids, images, floats, np.zeros(len(ids), dtype=bool), ended, lost)
 
+    def send(self, ids: GameIds, decision: BatchDecision, policy_s: float = 0.0) -> None:
+        assert policy_s > 0
+        for row, game in enumerate(ids.tolist()):
+            decided = int(decision.actions[row]), bool(decision.is_greedy[row]), decision.q_values[row]
+            self.decisions[self._race_of[game]].append(decided)
 
-class ListSink:
-    """Remembers who put which figures."""
+    def motion(self, ids: GameIds) -> Motion:
+        raise NotImplementedError
 
-    def __init__(self) -> None:
-        self.waited_s = 0.0
-        self.sent: list[Mapping[str, Any]] = []
-        self.games: list[int] = []
-        self.on_put: Callable[[], None] = lambda: None
+    def picture(self, game: int, width_px: int, height_px: int) -> None:
+        raise NotImplementedError
 
-    def acquire_frames(self, game: int, timeout_s: float = 0.0) -> npt.NDArray[np.uint8] | None:
-        return np.zeros((100, 1, 15, 17), dtype=np.uint8)
+    def close(self) -> bool:
+        return True
 
-    def put(self, game: int, rollout_results: Mapping[str, Any], end_race_stats: Mapping[str, Any]) -> None:
-        self.games.append(game)
-        self.sent.append(end_race_stats)
-        self.on_put()
-
-    def close(self) -> None:
-        """Nothing to let go of."""
+    def _ended(self, race: int) -> EndedRace:
+        end: Any = None
+        return EndedRace(end, {"actions": np.array([action for action, _, _ in self.decisions[race]])}, {"race": race})
 
 
 class Rig:
     """A collector with everything around it in reach."""
 
-    def __init__(self, live: LiveSettings, layout: ObservationLayout, n_games: int = 1) -> None:
-        seeds = SeedTree(1)
-        n_floats = layout.float_input_dim
-        self.drivers = [FakeDriver(live.current.game, n_floats, seed) for seed in range(n_games)]
-        self.sink = ListSink()
+    def __init__(
+        self, live: LiveSettings, layout: ObservationLayout, make_games: Callable[[], Any], seed: int = 1
+    ) -> None:
+        seeds = SeedTree(seed)
+        self.sink = KeepingSink()
         self.run_state = WatchedRunState(live.current)
+        self.run_state.publish(frames_total=1000)
         self.pullers = [
             WeightPuller(
                 Inferer(
-                    make_network(live.current, layout, seeds),
+                    make_network(live.current, layout, SeedTree(1)),
                     n_quantiles=10,
                     inputs=live.current.game.inputs,
                     exploration_settings=live.current.exploration,
@@ -105,16 +114,10 @@ class Rig:
             for name, kind in (("explorer", "exploration"), ("evaluator", "evaluation"))
         ]
         self.batch_sizes: list[int] = []
-        self.n_published = 0
         for puller in self.pullers:
             self._watch(puller.inferer)
-        self.collector = Collector(CollectorParts(self.run_state, self.sink, *self.pullers), self.drivers)
-
-    def publish_weights(self, network: IQN_Network) -> int:
-        """Publish to explore with; return how often that was done."""
-        self.run_state.publish(weights={"exploration": network})
-        self.n_published += 1
-        return self.n_published
+        self.games = make_games()
+        self.collector = Collector(CollectorParts(self.run_state, self.sink, *self.pullers), self.games)
 
     def _watch(self, inferer: Inferer) -> None:
         act_batch = inferer.act_batch
@@ -125,103 +128,96 @@ class Rig:
 
         inferer.act_batch = watched  # type: ignore[method-assign]
 
-    def run_until(self, is_over: Callable[[], bool], within_s: float = 30.0) -> float:
-        """Run until then; return the seconds that the end took."""
-        deadline_s = time.monotonic() + within_s
-        ended_at_s = []
+    @property
+    def sent(self) -> list[Mapping[str, Any]]:
+        return [race.end_race_stats for race in self.sink.races]
 
-        def watch() -> bool:
-            assert time.monotonic() < deadline_s, f"races sent: {self.sink.games}"
-            if is_over():
-                ended_at_s.append(time.monotonic())
-            return bool(ended_at_s)
-
-        self.run_state.is_over = watch
-        self.collector.run()
-        return time.monotonic() - ended_at_s[0]
-
-    def run_until_sent(self, n_races: int) -> None:
-        self.run_until(lambda: len(self.sink.sent) >= n_races)
+    def play_until_sent(self, n_races: int) -> None:
+        deadline_s = time.monotonic() + 30.0
+        while len(self.sink.races) < n_races:
+            assert time.monotonic() < deadline_s, f"only {len(self.sink.races)} races ended"
+            assert self.collector.play_once()
 
 
 @pytest.fixture
-def rig(live: LiveSettings, layout: ObservationLayout) -> Rig:
-    return Rig(live, layout)
+def make_rig(live: LiveSettings, layout: ObservationLayout) -> Callable[..., Rig]:
+    """`make_rig(n_games=1)`: on `FakeGames`."""
+    return lambda n_games=1: Rig(live, layout, lambda: FakeGames(n_games, live.current.game, layout.float_input_dim))
 
 
 @pytest.fixture
-def rig_of_three(live: LiveSettings, layout: ObservationLayout) -> Rig:
-    return Rig(live, layout, n_games=3)
+def make_driving_rig(live: LiveSettings, layout: ObservationLayout, repository_root: Path) -> Callable[..., Rig]:
+    """`make_driving_rig(seed=1)`: on simulated games in this process."""
+    game = live.current.game.model_copy(update={"cutoff_no_progress_within_ms": 600})
+    live.current = live.current.model_copy(update={"game": game})
+    return lambda seed=1: Rig(
+        live,
+        layout,
+        lambda: InProcessGames(N_GAMES, game, live.current.observation, repository_root / "maps"),
+        seed,
+    )
 
 
-def test_it_follows_the_map_cycle_over_and_over(rig: Rig) -> None:
-    rig.run_until_sent(7)
-    driver = rig.drivers[0]
-    assert [entry.is_explo for entry in driver.entries[:7]] == [True] * 4 + [False] + [True] * 2
-    assert [stats["is_explo"] for stats in rig.sink.sent[:7]] == [True] * 4 + [False] + [True] * 2
-    assert all(stats["fill_buffer"] and stats["map_name"] == "valley" for stats in rig.sink.sent)
-    assert driver.is_closed
-    assert rig.collector.games_have_ended
+def test_it_follows_the_map_cycle_over_and_over(make_rig: Callable[..., Rig]) -> None:
+    rig = make_rig()
+    rig.play_until_sent(7)
+    assert [entry.is_explo for _, entry, _ in rig.games.begun[:7]] == [True] * 4 + [False] + [True] * 2
+    assert [stats["is_explo"] for stats in rig.sent] == [True] * 4 + [False] + [True] * 2
+    assert all(stats["fill_buffer"] and stats["map_name"] == "valley" for stats in rig.sent)
 
 
-def test_several_games_share_one_map_cycle(rig_of_three: Rig) -> None:
-    rig = rig_of_three
-    rig.run_until_sent(30)
-    begun = [entry.is_explo for driver in rig.drivers for entry in driver.entries]
+def test_several_games_share_one_map_cycle(make_rig: Callable[..., Rig]) -> None:
+    rig = make_rig(3)
+    rig.play_until_sent(30)
+    begun = [entry.is_explo for _, entry, _ in rig.games.begun]
     assert begun.count(False) == pytest.approx(len(begun) / 5, abs=1)
-    assert set(rig.sink.games) == {0, 1, 2}
-    assert all(driver.is_closed for driver in rig.drivers)
+    assert {game for game, _, _ in rig.games.begun} == {0, 1, 2}
 
 
-def test_decisions_made_together_are_those_made_alone(live: LiveSettings, layout: ObservationLayout) -> None:
-    rig = Rig(live, layout, n_games=5)
-    rig.run_until_sent(25)
+def test_decisions_made_together_are_those_made_alone(make_rig: Callable[..., Rig]) -> None:
+    rig = make_rig(5)
+    rig.play_until_sent(25)
     assert max(rig.batch_sizes) > 1
-    alone = Rig(live, layout).pullers[1].inferer
-    rig.pullers[1].inferer.network.load_state_dict(alone.network.state_dict())
+    alone = make_rig().pullers[1].inferer
     n_compared = 0
-    for driver in rig.drivers:
-        for entry, seen, decided in zip(driver.entries, driver.observations, driver.decisions, strict=True):
-            for (frame, floats), decision in zip(seen, decided, strict=False):
-                single = alone.act(frame, floats)
-                np.testing.assert_allclose(decision.q_values, single.q_values, rtol=1e-4, atol=1e-5)
-                assert decision.is_greedy == (decision.action == decision.q_values.argmax())
-                if not entry.is_explo:
-                    assert decision.action == single.action
-                    n_compared += 1
+    for (_, entry, _), seen, decided in zip(rig.games.begun, rig.games.seen, rig.games.decisions, strict=True):
+        for (image, floats), (action, is_greedy, q_values) in zip(seen, decided, strict=False):
+            single = alone.act(image, floats)
+            np.testing.assert_allclose(q_values, single.q_values, rtol=1e-4, atol=1e-5)
+            assert is_greedy == (action == q_values.argmax())
+            if not entry.is_explo:
+                assert action == single.action
+                n_compared += 1
     assert n_compared >= 3 * N_ACTIONS_IN_RACE
 
 
-def test_evaluation_races_are_greedy_and_exploration_follows_the_frame_count(rig: Rig) -> None:
-    def count_frames() -> None:
-        rig.run_state.publish(frames_total=10_000_000)
-
-    rig.sink.on_put = count_frames
-    rig.run_until_sent(5)
-    n_greedy = [sum(d.is_greedy for d in decisions) for decisions in rig.drivers[0].decisions[:5]]
-    assert n_greedy[0] < min(n_greedy[1:4])
+def test_evaluation_races_are_greedy_and_exploration_follows_the_frame_count(make_rig: Callable[..., Rig]) -> None:
+    rig = make_rig()
+    rig.run_state.publish(frames_total=0)
+    rig.play_until_sent(1)
+    rig.run_state.publish(frames_total=10_000_000)
+    rig.play_until_sent(6)
+    n_greedy = [sum(is_greedy for _, is_greedy, _ in decisions) for decisions in rig.games.decisions[:5]]
+    assert n_greedy[0] < min(n_greedy[2:4])
     assert n_greedy[4] == N_ACTIONS_IN_RACE
 
 
-def test_new_weights_arrive_within_the_race(rig: Rig, live: LiveSettings, layout: ObservationLayout) -> None:
-    versions = [rig.publish_weights(make_network(live.current, layout, SeedTree(2)))]
+def test_new_weights_arrive_at_a_races_beginning_and_within_it(
+    make_rig: Callable[..., Rig], live: LiveSettings, layout: ObservationLayout
+) -> None:
+    rig = make_rig()
     explorer, evaluator = rig.pullers
 
-    def publish_during_the_second_race() -> None:
-        decide_at_first = explorer.inferer.act_batch
+    def publish(seed: int) -> None:
+        rig.run_state.publish(weights={"exploration": make_network(live.current, layout, SeedTree(seed))})
 
-        def publish(*arguments: Any) -> Any:
-            versions.append(rig.publish_weights(make_network(live.current, layout, SeedTree(3))))
-            explorer.inferer.act_batch = decide_at_first  # type: ignore[method-assign]
-            return decide_at_first(*arguments)
-
-        explorer.inferer.act_batch = publish  # type: ignore[method-assign]
-        rig.sink.on_put = lambda: seen.append(explorer.version)
-
-    seen: list[int] = []
-    rig.sink.on_put = lambda: (seen.append(explorer.version), publish_during_the_second_race())
-    rig.run_until_sent(2)
-    assert seen[:2] == versions, "what is there at the beginning, and what comes during the race"
+    publish(2)
+    assert rig.collector.play_once()
+    assert explorer.version == 1
+    publish(3)
+    for _ in range(live.current.sync.update_inference_network_every_n_actions):
+        assert rig.collector.play_once()
+    assert explorer.version == 2
     assert evaluator.version == 0, "it drove no race yet"
 
 
@@ -249,108 +245,100 @@ def test_decisions_are_made_by_the_weights_that_were_pulled(live: LiveSettings, 
     assert np.abs(before - expected).max() > 1e-3
 
 
-def test_published_settings_hold_from_the_next_race_on(rig: Rig, live: LiveSettings) -> None:
-    greedy = {"epsilon_schedule": ((0, 0.0),), "epsilon_boltzmann_schedule": ((0, 0.0),)}
-
-    def edit_once() -> None:
-        rig.sink.on_put = lambda: None
-        rig.run_state.publish(settings=settings_from_flat(live.current.flat() | greedy | {"running_speed": 7.0}))
-
-    rig.sink.on_put = edit_once
-    assert rig.drivers[0].game.running_speed == 1000
-    rig.run_until_sent(3)
-    assert rig.drivers[0].game.running_speed == 7
-    first, *later = rig.drivers[0].decisions[:3]
-    assert not all(decision.is_greedy for decision in first)
-    assert all(decision.is_greedy for decisions in later for decision in decisions)
+def test_published_settings_hold_from_the_next_race_on(make_rig: Callable[..., Rig], live: LiveSettings) -> None:
+    rig = make_rig()
+    assert rig.collector.play_once()
+    greedy = {"epsilon_schedule": ((0, 0.0),), "epsilon_boltzmann_schedule": ((0, 0.0),), "running_speed": 7.0}
+    rig.run_state.publish(settings=settings_from_flat(live.current.flat() | greedy))
+    rig.play_until_sent(3)
+    assert [settings.running_speed for _, _, settings in rig.games.begun[:3]] == [1000, 7, 7]
+    first, *later = rig.games.decisions[:3]
+    assert not all(is_greedy for _, is_greedy, _ in first)
+    assert all(is_greedy for decisions in later for _, is_greedy, _ in decisions)
 
 
-def test_the_end_of_the_run_interrupts_races(rig_of_three: Rig) -> None:
-    rig = rig_of_three
-    seconds = rig.run_until(lambda: len(rig.batch_sizes) >= 5)
-    assert rig.sink.sent == []
-    assert rig.collector.games_have_ended
-    assert seconds < 0.5
+def test_a_game_that_cannot_play_its_race_is_given_another(make_rig: Callable[..., Rig]) -> None:
+    rig = make_rig(2)
+    rig.games.loses = {0, 2, 3, 4, 5}
+    rig.play_until_sent(6)
+    driven = [entry.is_explo for game, entry, _ in rig.games.begun if game == 0][:6]
+    assert set(driven) == {True, False}, "a round of the map cycle, its evaluation race included"
+    assert {stats["race"] for stats in rig.sent}.isdisjoint(rig.games.loses)
 
 
-def test_a_game_that_hangs_holds_up_nobody_and_not_the_end(rig_of_three: Rig) -> None:
-    rig = rig_of_three
-    hangs = threading.Event()
-    rig.drivers[1].before_race = hangs.wait
-    seconds = rig.run_until(lambda: len(rig.sink.sent) >= 12)
-    assert set(rig.sink.games) == {0, 2}
-    assert seconds < 2
-    assert not rig.collector.games_have_ended
-    hangs.set()
-    rig.drivers[1].before_race = lambda: None
+def test_the_end_of_the_run_interrupts_races(make_rig: Callable[..., Rig]) -> None:
+    rig = make_rig(3)
+    rig.run_state.is_over = lambda: len(rig.batch_sizes) >= 5
+    rig.collector.run()
+    assert len(rig.batch_sizes) == 5
+    assert rig.sent == []
 
 
-def test_a_game_that_comes_back_plays_on(rig_of_three: Rig) -> None:
-    rig = rig_of_three
-    starts_anew = threading.Event()
-    rig.drivers[2].before_race = starts_anew.wait
-
-    def others_have_played_and_then_all() -> bool:
-        if len(rig.sink.sent) >= 6:
-            starts_anew.set()
-        return 2 in rig.sink.games
-
-    rig.run_until(others_have_played_and_then_all)
-    assert rig.sink.games.index(2) >= 6
+def test_the_end_of_the_run_ends_the_wait_for_the_learner(make_rig: Callable[..., Rig]) -> None:
+    rig = make_rig(3)
+    rig.sink.has_room = False
+    rig.collector.run()
+    assert len(rig.batch_sizes) == N_ACTIONS_IN_RACE
+    assert rig.sent == []
 
 
-def fail() -> None:
-    raise GameKeepsFailingError("3 game instances in a row failed")
+class AskingDriver:
+    """Plays races behind a socket, as far as `SocketGames` can tell; fills the room that it is given."""
+
+    def __init__(self, game: GameSettings, n_floats: int) -> None:
+        self.game = game
+        self._n_floats = n_floats
+
+    def play(self, map_entry: MapEntry, decide: Decide, frames: npt.NDArray[np.uint8] | None) -> EndedRace:
+        assert frames is not None
+        frames[:] = 7
+        image = np.zeros((1, self.game.image_height_px, self.game.image_width_px), dtype=np.uint8)
+        floats = np.zeros(self._n_floats, dtype=np.float32)
+        for action in range(N_ACTIONS_IN_RACE):
+            seen = Observation(image, floats, floats, 0, 0.0, 50 * action, floats[:3], 0.0)
+            decision = decide(image, seen)
+        end = RaceEnd("too_long", 50, 1, 1.0, (), last=seen)
+        return EndedRace(end, {"frames": frames[:1], "actions": np.array([decision.action])}, {})
+
+    def close(self) -> None:
+        """Nothing to end."""
 
 
-def test_a_game_that_keeps_failing_is_tried_again_later(
-    rig_of_three: Rig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    rig = rig_of_three
-    monkeypatch.setattr(collector_module, "RETRY_FAILING_GAME_AFTER_S", 0.05)
-    failures = iter([fail, fail])
-    rig.drivers[0].before_race = lambda: next(failures, lambda: None)()
-    with caplog.at_level(logging.WARNING):
-        rig.run_until(lambda: set(rig.sink.games) == {0, 1, 2})
-    assert caplog.text.count("game 0 is tried again in 0.05 s: 3 game instances in a row failed") == 2
+def test_games_behind_sockets_write_into_the_sinks_room(live: LiveSettings, layout: ObservationLayout) -> None:
+    drivers = [AskingDriver(live.current.game, layout.float_input_dim) for _ in range(3)]
+    rig = Rig(live, layout, lambda: SocketGames(drivers))
+    rig.play_until_sent(12)
+    assert rig.games.close()
+    assert all((race.rollout_results["frames"] == 7).all() for race in rig.sink.races)
+    assert max(rig.batch_sizes) > 1
+    assert threading.active_count() < 3 + 3
 
 
-def test_a_game_that_fails_tries_another_race(rig_of_three: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    rig = rig_of_three
-    monkeypatch.setattr(collector_module, "RETRY_FAILING_GAME_AFTER_S", 0.0)
-    driven: list[MapEntry] = []
-    rollout = rig.drivers[0].rollout
-
-    def fails_at_first(map_entry: MapEntry, *arguments: Any, **named: Any) -> Any:
-        driven.append(map_entry)
-        if len(driven) <= 4:
-            fail()
-        return rollout(map_entry, *arguments, **named)
-
-    rig.drivers[0].rollout = fails_at_first  # type: ignore[method-assign]
-    rig.run_until(lambda: 0 in rig.sink.games)
-    assert len({entry.is_explo for entry in driven[:5]}) == 2, "a round of the map cycle, its evaluation race included"
-
-
-@pytest.mark.parametrize("n_games", [1, 3])
-def test_when_no_game_plays_any_more_the_collector_ends(
-    live: LiveSettings, layout: ObservationLayout, monkeypatch: pytest.MonkeyPatch, n_games: int
-) -> None:
-    monkeypatch.setattr(collector_module, "FIRST_GAME_WITHIN_S", 0.2)
-    rig = Rig(live, layout, n_games)
-    for driver in rig.drivers:
-        driver.before_race = fail
-    with pytest.raises(GameKeepsFailingError):
-        rig.run_until(lambda: False)
-    assert rig.collector.games_have_ended
-    assert all(driver.is_closed for driver in rig.drivers)
+def test_races_of_the_map_cycle_come_out_whole(make_driving_rig: Callable[..., Rig], layout: ObservationLayout) -> None:
+    rig = make_driving_rig()
+    rig.play_until_sent(3 * N_GAMES)
+    is_explo = [stats["is_explo"] for stats in rig.sent]
+    assert 2 <= is_explo.count(False) <= 6, "every fifth race evaluates"
+    for race in rig.sink.races:
+        results, stats = race.rollout_results, race.end_race_stats
+        n = len(results["actions"])
+        assert results["frames"].shape == (n + 1, 1, 15, 17)
+        assert results["frames"].any(axis=(1, 2, 3)).all()
+        assert results["state_float"].shape == (n + 1, layout.float_input_dim)
+        assert stats["map_name"] == "valley"
+        assert stats["fill_buffer"]
+        assert stats["timings_ms"]["policy"] > 0
+        if not stats["is_explo"]:
+            assert results["action_was_greedy"].all()
+            np.testing.assert_array_equal(results["actions"], results["q_values"].argmax(axis=1))
+    explored = [race.rollout_results for race in rig.sink.races if race.end_race_stats["is_explo"]]
+    assert not all(results["action_was_greedy"].all() for results in explored)
 
 
-def test_a_mistake_of_the_user_ends_the_collector(rig_of_three: Rig) -> None:
-    def refuse() -> None:
-        raise UserError("port 8480 is in use")
-
-    rig_of_three.drivers[2].before_race = refuse
-    with pytest.raises(UserError, match="port 8480"):
-        rig_of_three.run_until(lambda: False)
-    assert rig_of_three.collector.games_have_ended
+def test_the_same_seed_gives_the_same_races(make_driving_rig: Callable[..., Rig]) -> None:
+    actions = []
+    for seed in (1, 1, 2):
+        rig = make_driving_rig(seed)
+        rig.play_until_sent(N_GAMES)
+        actions.append([race.rollout_results["actions"].tolist() for race in rig.sink.races])
+    assert actions[0] == actions[1] != actions[2]

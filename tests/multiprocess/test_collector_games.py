@@ -14,6 +14,7 @@ import pytest
 
 from trackmania_rl.agents.inference import Inferer
 from trackmania_rl.agents.run_network import make_network
+from trackmania_rl.games.socket_games import SocketGames
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.policy import PolicyDecision
 from trackmania_rl.seeds import SeedTree
@@ -121,8 +122,9 @@ def test_killed_and_hung_games_come_back_while_others_play(
     parts = make_parts(live, layout, lambda: next(steps, "over") == "over")
     assert isinstance(parts.rollouts, RacesOfGames)
     sink = parts.rollouts
-    collector = Collector(parts, managers)
-    collector.run()
+    games = SocketGames(managers)
+    Collector(parts, games).run()
+    assert not games.close(), "one hangs"
     assert time.monotonic() - began_to_end_s[0] < 3
     assert [manager.game_starts for manager in managers] == [2, 2, 1]
     for child in psutil.Process().children():

@@ -15,6 +15,7 @@ from trackmania_rl.channels.protocols import WeightsKind
 from trackmania_rl.errors import UserError
 from trackmania_rl.experience_replay.experience import read_experience
 from trackmania_rl.games.in_process import InProcessGames
+from trackmania_rl.games.socket_games import SocketGames
 from trackmania_rl.protocol.input_script import events_from_actions, parse_input_script, write_input_script
 from trackmania_rl.protocol.messages import KeyState
 from trackmania_rl.race.observation import ObservationLayout
@@ -192,21 +193,21 @@ def test_a_demonstration_lost_with_its_game_begins_again_with_its_first_action(
     current = live.current
     launcher = SimulatedGameLauncher(find_free_port(), repository_root / "maps")
     manager = GameInstanceManager(current.game, current.observation, launcher)
-    rollout = manager.rollout
+    play = manager.play
 
-    def losing_a_game(map_entry: Any, policy: Any, frames: Any) -> Any:
+    def losing_a_game(map_entry: Any, decide: Any, frames: Any) -> Any:
         decisions = iter(range(10_000))
 
-        def act(image: Any, floats: Any) -> PolicyDecision:
+        def act(image: Any, seen: Any) -> PolicyDecision:
             if next(decisions) == 7:
                 launcher.kill()
-            return policy(image, floats)
+            return decide(image, seen)
 
-        return rollout(map_entry, act, frames)
+        return play(map_entry, act, frames)
 
-    manager.rollout = losing_a_game  # type: ignore[method-assign]
-    with contextlib.closing(manager):
-        drive_demonstrations([demonstration], manager, parts)
+    manager.play = losing_a_game  # type: ignore[method-assign]
+    with contextlib.closing(SocketGames([manager])) as games:
+        drive_demonstrations([demonstration], games, parts)
     assert manager.game_starts == 2
     assert isinstance(parts.rollouts, KeepingSink)
     [race] = parts.rollouts.races

@@ -15,12 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from trackmania_rl.games.observing import NOT_FINITE, RaceMemory, observe
-from trackmania_rl.games.protocol import FramesRoom, GameIds, Motion, Received, rollout
+from trackmania_rl.games.protocol import FramesRoom, GameIds, Motion, Received
 from trackmania_rl.protocol.messages import key_states
 from trackmania_rl.race.cutoffs import GOING_ON, REASON_OF_VERDICT, CutoffReason, CutoffRules
 from trackmania_rl.race.observation import ObservationLayout, keys_of_actions
 from trackmania_rl.race.observation_kernel import CAR_COLUMNS
-from trackmania_rl.race.policy import BatchDecision, Policy
+from trackmania_rl.race.policy import BatchDecision
 from trackmania_rl.race.results import DECISION_COLUMNS, EndedRace, RaceColumns, end_race_stats, rollout_results
 from trackmania_rl.race.types import GameTimings, Observation, RaceEnd
 from trackmania_rl.settings import GameSettings, MapEntry, ObservationSettings
@@ -54,7 +54,6 @@ class InProcessGames:
         game: settings of the races begun from now on; actions, image and longest race must stay the same.
         layout: every float of the observation.
         n_games: K.
-        game_starts: 1, since no game in this process is ever lost; see `StartsGames`.
 
     Raises:
         SettingsError: if the observation's settings contradict each other.
@@ -64,7 +63,6 @@ class InProcessGames:
         self.game = game
         self.layout = ObservationLayout.from_settings(observation)
         self.n_games = n_games
-        self.game_starts = 1
         self._observation = observation
         self._maps_folder = maps_folder
         self._kernel_layout = self.layout.for_kernel()
@@ -116,12 +114,12 @@ class InProcessGames:
         """See `Games.recv`: all games that are in a race, at once."""
         ids = np.flatnonzero(self._waits)
         ended, self._ended = self._ended, {}
-        return Received(ids, *self.observations(ids), self._rows[ids] == 0, ended)
+        return Received(ids, *self._observations(ids), self._rows[ids] == 0, ended)
 
     def send(self, ids: GameIds, decision: BatchDecision, policy_s: float = 0.0) -> None:
         """See `Games.send`: the games drive on until their next decision, or the race's end."""
-        ends = self.step(ids, decision, policy_s)
-        self._ended |= {game: EndedRace(end, *self.results(game, end)) for game, end in ends.items()}
+        ends = self._step(ids, decision, policy_s)
+        self._ended |= {game: EndedRace(end, *self._results(game, end)) for game, end in ends.items()}
         self._waits[list(ends)] = False
 
     def motion(self, ids: GameIds) -> Motion:
@@ -135,18 +133,7 @@ class InProcessGames:
         """See `Games.close`; there is nothing to end."""
         return True
 
-    def rollout(
-        self, map_entry: MapEntry, policy: Policy, frames: npt.NDArray[np.uint8] | None = None
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Play one race in the first game alone, as `GameInstanceManager.rollout` does; `frames` is not needed here.
-
-        Raises:
-            UserError: if track or reference line can't be used.
-        """
-        race = rollout(self, map_entry, lambda: policy)
-        return race.rollout_results, race.end_race_stats
-
-    def observations(self, games: GameIds) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32]]:
+    def _observations(self, games: GameIds) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32]]:
         """What there is to decide upon in some games.
 
         Returns:
@@ -158,7 +145,7 @@ class InProcessGames:
         seen_rows = np.maximum(rows[:, np.newaxis] + rows_back, 0)  # (n, S)
         return self._columns.frames[games[:, np.newaxis], seen_rows, 0], self._columns.floats[games, rows]
 
-    def observation(self, game: int) -> Observation:
+    def _newest_state(self, game: int) -> Observation:
         """What there is to decide upon in one game, as the race machine tells it; arrays as in `results`."""
         at = (game, self._rows[game])
         seen = self._columns
@@ -189,7 +176,7 @@ class InProcessGames:
         )
         return np.ascontiguousarray(blue_green_red_alpha[:, :, 2::-1])
 
-    def step(self, games: GameIds, decision: BatchDecision, policy_s: float = 0.0) -> dict[int, RaceEnd]:
+    def _step(self, games: GameIds, decision: BatchDecision, policy_s: float = 0.0) -> dict[int, RaceEnd]:
         """Make one action in some games, all of which are in a race.
 
         Args:
@@ -226,7 +213,7 @@ class InProcessGames:
         self._clock.add(driven_s - began_s + drawn_s - looked_s, looked_s - driven_s, policy_s, len(games))
         return ends
 
-    def results(self, game: int, end: RaceEnd) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _results(self, game: int, end: RaceEnd) -> tuple[dict[str, Any], dict[str, Any]]:
         """The race that has just ended in a game.
 
         Returns:
@@ -290,7 +277,7 @@ class InProcessGames:
             furthest_zone_idx=zones.finish_zone_idx if is_finished else int(self._memory.furthest_zone_idx[game]),
             furthest_m=zones.finish_m if is_finished else float(self._memory.furthest_m[game, row]),
             checkpoint_times_ms=times_ms,
-            last=self.observation(game),
+            last=self._newest_state(game),
         )
 
     def _arrive_at_finish(self, game: int, race_time_ms: int) -> None:

@@ -17,6 +17,8 @@ from trackmania_rl.agents.run_network import make_inferer, make_network, pick_pl
 from trackmania_rl.channels.protocols import WeightsKind
 from trackmania_rl.errors import PlainError
 from trackmania_rl.games.in_process import InProcessGames
+from trackmania_rl.games.protocol import Games
+from trackmania_rl.games.socket_games import SocketGames
 from trackmania_rl.multiprocess.shared_run import CollectorTask, release_ctrl_c, send_logs_to
 from trackmania_rl.multiprocess.stop_conditions import OF_THE_TERMINAL
 from trackmania_rl.race.observation import ObservationLayout
@@ -25,7 +27,6 @@ from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceMana
 from trackmania_rl.tmi_interaction.launchers.choice import make_launcher
 from trackmania_rl.tmi_interaction.launchers.game_records import GameRecords
 from trackmania_rl.track.generated_maps import GeneratedMaps
-from trackmania_rl.training.batch_collector import BatchCollector
 from trackmania_rl.training.collector import Collector, CollectorParts, WeightPuller
 from trackmania_rl.training.demonstrations import drive_demonstrations
 
@@ -44,13 +45,7 @@ def collector_process_fn(task: CollectorTask) -> None:
     settings = task.run_state.settings
     torch.set_num_threads(settings.run.collector_threads)
     try:
-        if settings.game.is_in_process:
-            log.info("collector %d prepares its games; the first time, compiling takes half a minute", task.index)
-            parts, games = make_parts(task), make_games(task)
-            drive_demonstrations(task.demonstrations, games, parts)
-            BatchCollector(parts, games).run()
-        else:
-            _play_on_game_instances(task)
+        _play(task)
     except PlainError as error:
         log.error("collector %d: %s", task.index, error)
         raise SystemExit(1) from None
@@ -80,31 +75,23 @@ def make_parts(task: CollectorTask) -> CollectorParts:
     )
 
 
-def make_games(task: CollectorTask) -> InProcessGames:
-    """The games that this collector plays in its own process."""
-    settings = task.run_state.settings
-    return InProcessGames(settings.game.games_per_collector, settings.game, settings.observation, task.maps_folder)
+def make_games(task: CollectorTask) -> Games:
+    """The games that this collector plays: in its own process, or instances behind sockets."""
+    settings, game = task.run_state.settings, task.run_state.settings.game
+    if game.is_in_process:
+        log.info("collector %d prepares its games; the first time, compiling takes half a minute", task.index)
+        return InProcessGames(game.games_per_collector, game, settings.observation, task.maps_folder)
+    launchers = (make_launcher(game, settings.user, port, task.maps_folder) for port in game.tmi_ports_of(task.index))
+    return SocketGames([GameInstanceManager(game, settings.observation, launcher) for launcher in launchers])
 
 
-def make_managers(task: CollectorTask) -> list[GameInstanceManager]:
-    """The managers of this collector's game instances."""
-    settings = task.run_state.settings
-    return [
-        GameInstanceManager(
-            settings.game, settings.observation, make_launcher(settings.game, settings.user, port, task.maps_folder)
-        )
-        for port in settings.game.tmi_ports_of(task.index)
-    ]
-
-
-def _play_on_game_instances(task: CollectorTask) -> None:
-    parts, managers = make_parts(task), make_managers(task)
-    collector = Collector(parts, managers)
+def _play(task: CollectorTask) -> None:
+    parts, games = make_parts(task), make_games(task)
     try:
-        drive_demonstrations(task.demonstrations, managers[0], parts)
-        collector.run()
+        drive_demonstrations(task.demonstrations, games, parts)
+        Collector(parts, games).run()
     finally:
-        if not collector.games_have_ended:  # such as one that hangs, and whose thread waits for it
+        if not games.close():  # such as one that hangs, and whose thread waits for it
             _kill_children()
 
 

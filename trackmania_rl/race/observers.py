@@ -1,8 +1,8 @@
-"""Observers of a race: anybody who wants to watch, and the recorder that keeps it for the learner."""
+"""The recorder that keeps a race for the learner."""
 
 from __future__ import annotations
 
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -15,18 +15,6 @@ from trackmania_rl.settings import GameSettings
 
 FIRST_FRAMES: Final = 256
 """Frames that there is room for at first, where no room was given."""
-
-
-class RaceObserver(Protocol):
-    """Sees every decision of a race, then its end."""
-
-    def on_decision(self, observation: Observation, decision: PolicyDecision) -> None:
-        """A decision was made; the game does not know of it yet."""
-        ...
-
-    def on_end(self, end: RaceEnd) -> None:
-        """The race is over."""
-        ...
 
 
 class RolloutRecorder:

@@ -1,62 +1,28 @@
-"""A collector without processes: it plays the map cycle on several games at once, with the newest weights.
+"""The collector: it plays the map cycle on games of any kind, with the newest weights.
 
-`Collector` is handed everything it touches (game managers, inferers, where finished races go), so that a test drives it
-in one process. `collector_process.py` is the shell around it. `batch_collector.py` holds the one that steps many games
-in its own process in lockstep.
-
-Each game is played by a thread of its own, with all the waiting, failing and starting again that this may take; while a
-thread waits for its game, others run. The policy that a thread asks is a `DecisionDesk`, where the collector's own
-thread decides for all games that have asked.
+One thread, one loop: receive what waits, decide with one pass through the network, send; a race that is over goes into
+the rollout sink, and the next one of the map cycle begins in its place. Nothing here knows of processes; a test drives
+it in one, and `multiprocess/collector_process.py` is the shell around it.
 """
 
 from __future__ import annotations
 
-import logging
-import threading
+import functools
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from trackmania_rl.agents.exploration import Exploration
 from trackmania_rl.agents.inference import Inferer
 from trackmania_rl.channels.protocols import NO_WEIGHTS, RolloutSink, RunStateView, WeightsKind
-from trackmania_rl.games.decision_desk import DecisionDesk, Question, StopCollecting
-from trackmania_rl.race.policy import Policy
-from trackmania_rl.settings import GameSettings, MapEntry
-from trackmania_rl.tmi_interaction.game_instance_manager import GameKeepsFailingError
+from trackmania_rl.games.protocol import GameIds, Games, Received
+from trackmania_rl.race.results import EndedRace
+from trackmania_rl.settings import MapEntry
 from trackmania_rl.track.generated_maps import GeneratedMaps
-
-log = logging.getLogger(__name__)
-
-LOOK_FOR_THE_END_EVERY_S: Final = 0.1
-FIRST_GAME_WITHIN_S: Final = 60.0
-"""How long the other games wait for the first one, which may have to compile what all of them use."""
-RETRY_FAILING_GAME_AFTER_S: Final = 30.0
-GAMES_END_WITHIN_S: Final = 1.0
-PATIENCE_PASSES: Final = 2.0
-"""How long games that were on time before are waited for, in durations of the last pass. With 8 games on a busy machine
-0, 1 and 2 gave batches of 2.0, 4.6 and 6.7 states, and 2 took a fifth less processor time for an action than 0."""
-
-
-class RaceDriver(Protocol):
-    """What a collector needs of a game: `GameInstanceManager` is one."""
-
-    game: GameSettings
-
-    def rollout(
-        self, map_entry: MapEntry, policy: Policy, frames: npt.NDArray[np.uint8] | None
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Play one race, its frames written to `frames`, and return `(rollout_results, end_race_stats)`."""
-        ...
-
-    def close(self) -> None:
-        """End the game."""
-        ...
 
 
 @dataclass
@@ -162,136 +128,78 @@ def map_cycle(
                     raise ValueError(f"the map cycle's {entry.map_name} is a generator: generated_maps is needed")
 
 
-class Races:
-    """The map cycle as races, each by the settings in force when it begins; for any thread."""
-
-    def __init__(self, parts: CollectorParts) -> None:
-        self._parts = parts
-        self._entries = map_cycle(parts.run_state, parts.generated_maps, parts.first_entry)
-        self._lock = threading.Lock()
-
-    def next(self) -> tuple[Race, GameSettings]:
-        """The race that comes next and how it is played; whoever drives it looks for newer weights first.
-
-        Raises:
-            UserError: if a generated track cannot be written.
-        """
-        parts = self._parts
-        with self._lock:
-            parts.run_state.pull()
-            settings = parts.run_state.settings
-            entry, is_generated = next(self._entries)
-            puller = parts.explorer if entry.is_explo else parts.evaluator
-            puller.inferer.exploration_settings = settings.exploration
-            puller.pull_at_next_pass()
-            exploration = puller.inferer.exploration_of_race(
-                is_explo=entry.is_explo, frame_count=parts.run_state.frames_total
-            )
-            return Race(entry, puller, exploration, is_generated), settings.game
-
-
 class Collector:
-    """Plays the map cycle on games that run each by itself: exploration races with noise, evaluation races greedily.
+    """Plays the map cycle in all games: exploration races with noise, evaluation races greedily.
 
-    A game that has to be started again costs nobody else anything. One that fails again and again is left alone for
-    half a minute while others play; when none plays any more, its error ends the collector.
+    A race is played by the settings in force when it begins. While the learner is behind, games wait for room: races
+    begun later would only be driven by older weights.
 
     Args:
         parts: what surrounds the collector.
-        drivers: one for each game; closed by the game's own thread.
+        games: what is played; a race begins in each of them.
+
+    Raises:
+        UserError: if a map of the cycle can't be used.
     """
 
-    def __init__(self, parts: CollectorParts, drivers: Sequence[RaceDriver]) -> None:
+    def __init__(self, parts: CollectorParts, games: Games) -> None:
         self._parts = parts
-        self._drivers = drivers
-        self._races = Races(parts)
-        self._desk: DecisionDesk[Race] = DecisionDesk(len(drivers))
-        self._threads = [
-            threading.Thread(target=self._play_races, args=(game,), name=f"game {game}", daemon=True)
-            for game in range(len(drivers))
-        ]
-        self._failing: set[int] = set()
-        self._last_pass_s = 0.0
+        self._games = games
+        self._entries = map_cycle(parts.run_state, parts.generated_maps, parts.first_entry)
+        self._races: dict[int, Race] = {}
+        for game in range(games.n_games):
+            self._begin_race(game)
 
     def run(self) -> None:
-        """Play races until the run ends; then the games are given `GAMES_END_WITHIN_S` seconds to end.
+        """Play until the run ends.
 
         Raises:
             UserError: if a map or port can't be used.
-            GameKeepsFailingError: if no game plays any more.
+            GameError: if no game plays any more.
         """
-        began_s = time.monotonic()
-        waiting = self._threads[1:]
-        self._threads[0].start()
-        try:
-            while not self._parts.run_state.stop_requested:
-                patience_s = PATIENCE_PASSES * self._last_pass_s
-                questions = self._desk.gather(LOOK_FOR_THE_END_EVERY_S, patience_s)
-                if waiting and (questions or time.monotonic() - began_s > FIRST_GAME_WITHIN_S):
-                    for thread in waiting:
-                        thread.start()
-                    waiting = []
-                for puller in (self._parts.explorer, self._parts.evaluator):
-                    asked = [question for question in questions if question.race.puller is puller]
-                    if asked:
-                        self._decide(puller, asked)
-        finally:
-            self._desk.close()
-            deadline_s = time.monotonic() + GAMES_END_WITHIN_S
-            for thread in self._threads:
-                if thread.is_alive():
-                    thread.join(max(deadline_s - time.monotonic(), 0.0))
-
-    @property
-    def games_have_ended(self) -> bool:
-        """Whether no game is under way any more; one that hangs is not ended by `run`."""
-        return not any(thread.is_alive() for thread in self._threads)
-
-    def _decide(self, puller: WeightPuller, questions: Sequence[Question[Race]]) -> None:
-        """Answer questions by one pass through one network."""
-        began_s = time.perf_counter()
-        puller.pull_if_due(self._parts.run_state.settings.sync.update_inference_network_every_n_actions)
-        decision = puller.inferer.act_batch(
-            np.stack([question.image for question in questions]),  # (B, S, H, W)
-            np.stack([question.floats for question in questions]),  # (B, F)
-            [question.race.exploration for question in questions],
-        )
-        self._last_pass_s = time.perf_counter() - began_s
-        self._desk.answer(questions, decision)
-
-    def _play_races(self, game: int) -> None:
-        """Play on and on, in the game's thread."""
-        # The kernel ends a game with the thread that started it, so that must be a thread that lives as long.
-        try:
-            while True:
-                self._play_race(game)
-        except StopCollecting:
+        while not self._parts.run_state.stop_requested and self.play_once():
             pass
-        except Exception as error:  # whatever it is, the collector's own thread raises it from `gather`
-            self._desk.give_up(error)
-        finally:
-            self._drivers[game].close()
 
-    def _play_race(self, game: int) -> None:
-        """Play the map cycle's next race and send it off."""
-        frames = self._parts.rollouts.acquire_frames(game)
-        if frames is None:
-            raise StopCollecting
-        while True:
-            # After a failure another race: it may be this one that the game cannot play.
-            race, self._drivers[game].game = self._races.next()
-            try:
-                results, stats = self._drivers[game].rollout(race.entry, self._policy_of(game, race), frames)
-                break
-            except GameKeepsFailingError as error:
-                self._failing.add(game)
-                if len(self._failing) == len(self._drivers):
-                    raise
-                log.warning("game %d is tried again in %g s: %s", game, RETRY_FAILING_GAME_AFTER_S, error)
-                self._desk.pause(RETRY_FAILING_GAME_AFTER_S)
-        self._failing.discard(game)
-        self._parts.rollouts.put(game, results, race.stats(stats))
+    def play_once(self) -> bool:
+        """Answer the games that wait, and begin the next race where one has ended; False if the run ends meanwhile."""
+        received = self._games.recv()
+        for puller in (self._parts.explorer, self._parts.evaluator):
+            asked = [self._races[game].puller is puller for game in received.ids.tolist()]
+            if any(asked):
+                self._decide(puller, received, np.flatnonzero(asked))
+        for game, race in received.ended.items():
+            if not self._hand_on(game, race):
+                return False
+            self._begin_race(game)
+        for game in received.lost:  # with another race: it may be this one that the game cannot play
+            self._begin_race(game)
+        return True
 
-    def _policy_of(self, game: int, race: Race) -> Policy:
-        """What a game asks for its decisions: the desk, where the collector's own thread answers."""
-        return lambda image, floats: self._desk.ask(Question(game, race, image, floats))
+    def _decide(self, puller: WeightPuller, received: Received, rows: GameIds) -> None:
+        """Answer some of the games by one pass through one network."""
+        puller.pull_if_due(self._parts.run_state.settings.sync.update_inference_network_every_n_actions)
+        began_s = time.perf_counter()
+        ids = received.ids[rows]
+        explorations = [self._races[game].exploration for game in ids.tolist()]
+        decision = puller.inferer.act_batch(received.images[rows], received.floats[rows], explorations)
+        self._games.send(ids, decision, policy_s=time.perf_counter() - began_s)
+
+    def _hand_on(self, game: int, race: EndedRace) -> bool:
+        """Put a race into the sink, whose frames may lie in its room already; False if the run ends meanwhile."""
+        if self._parts.rollouts.acquire_frames(game) is None:
+            return False
+        self._parts.rollouts.put(game, race.rollout_results, self._races[game].stats(race.end_race_stats))
+        return True
+
+    def _begin_race(self, game: int) -> None:
+        """Begin the map cycle's next race in a game; whoever drives it looks for newer weights first."""
+        run_state = self._parts.run_state
+        run_state.pull()
+        entry, is_generated = next(self._entries)
+        puller = self._parts.explorer if entry.is_explo else self._parts.evaluator
+        puller.inferer.exploration_settings = run_state.settings.exploration
+        puller.pull_at_next_pass()
+        exploration = puller.inferer.exploration_of_race(is_explo=entry.is_explo, frame_count=run_state.frames_total)
+        self._races[game] = Race(entry, puller, exploration, is_generated)
+        self._games.game = run_state.settings.game
+        self._games.begin(game, entry, functools.partial(self._parts.rollouts.acquire_frames, game))

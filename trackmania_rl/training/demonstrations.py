@@ -10,22 +10,23 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from trackmania_rl.channels.protocols import RunStateView
 from trackmania_rl.errors import UserError
-from trackmania_rl.games.decision_desk import StopCollecting
+from trackmania_rl.games.protocol import Games, rollout
 from trackmania_rl.gbx.replay import is_replay_file, read_replay
 from trackmania_rl.gbx.replay_inputs import ghost_of_driver, script_of_ghost
 from trackmania_rl.protocol.input_script import InputEvent, read_input_script
 from trackmania_rl.protocol.messages import key_states
 from trackmania_rl.protocol.state_blob import InputSlot
-from trackmania_rl.race.policy import Policy, PolicyDecision, StartsGames, afresh_with_each_game
+from trackmania_rl.race.policy import Policy, PolicyDecision
 from trackmania_rl.settings import GameSettings, MapEntry
 from trackmania_rl.simulator.inputs import RaceInputs, controls_of_keys
 from trackmania_rl.training.collector import CollectorParts, stats_of_entry
@@ -50,14 +51,8 @@ class Demonstration:
     n_exact: int
 
 
-class RacePlayer(StartsGames, Protocol):
-    """What plays demonstrations: `GameInstanceManager` and `InProcessGames` are such."""
-
-    def rollout(
-        self, map_entry: MapEntry, policy: Policy, frames: npt.NDArray[np.uint8] | None
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Play one race and return `(rollout_results, end_race_stats)`."""
-        ...
+class _RunEnds(Exception):  # noqa: N818  # not an error
+    """Raised out of a race when the run ends while it is driven."""
 
 
 def load_demonstrations(game: GameSettings, folder: Path) -> tuple[Demonstration, ...]:
@@ -110,12 +105,12 @@ def actions_of_inputs(events: Sequence[InputEvent], game: GameSettings) -> tuple
     return tuple(actions), n_exact
 
 
-def drive_demonstrations(demonstrations: Sequence[Demonstration], player: RacePlayer, parts: CollectorParts) -> None:
+def drive_demonstrations(demonstrations: Sequence[Demonstration], games: Games, parts: CollectorParts) -> None:
     """Drive demonstrations one after the other, and send each race to the learner.
 
     Args:
         demonstrations: what to drive.
-        player: where they are driven; nobody else uses it meanwhile.
+        games: the first of them is driven; no race is under way in any.
         parts: where races go. If the run ends, this returns.
 
     Raises:
@@ -123,29 +118,28 @@ def drive_demonstrations(demonstrations: Sequence[Demonstration], player: RacePl
         GameError: if the game keeps failing.
     """
     for demonstration in demonstrations:
-        frames = parts.rollouts.acquire_frames(0)
-        if frames is None:
+        room = functools.partial(parts.rollouts.acquire_frames, 0)
+        if room() is None:
             return
-        n_actions = len(parts.run_state.settings.game.inputs)
-        make_policy = functools.partial(_policy_of, demonstration, n_actions, lambda: parts.run_state.stop_requested)
-        policy = afresh_with_each_game(player, make_policy)
+        make_policy = functools.partial(_policy_of, demonstration, parts.run_state)
         try:
-            results, stats = player.rollout(demonstration.entry, policy, frames)
-        except StopCollecting:
+            race = rollout(games, demonstration.entry, make_policy, room)
+        except _RunEnds:
             return
-        _tell(demonstration, stats)
-        parts.rollouts.put(0, results, {**stats, **stats_of_entry(demonstration.entry), "is_demonstration": True})
+        _tell(demonstration, race.end_race_stats)
+        stats = {**race.end_race_stats, **stats_of_entry(demonstration.entry), "is_demonstration": True}
+        parts.rollouts.put(0, race.rollout_results, stats)
 
 
-def _policy_of(demonstration: Demonstration, n_actions: int, stop_requested: Callable[[], bool]) -> Policy:
+def _policy_of(demonstration: Demonstration, run_state: RunStateView) -> Policy:
     """What makes a demonstration's actions, and the last one on and on."""
     index = -1
-    q_values = np.zeros(n_actions, dtype=np.float32)
+    q_values = np.zeros(len(run_state.settings.game.inputs), dtype=np.float32)
 
     def policy(image: npt.NDArray[np.uint8], floats: npt.NDArray[np.float32]) -> PolicyDecision:
         nonlocal index
-        if stop_requested():
-            raise StopCollecting
+        if run_state.stop_requested:
+            raise _RunEnds
         index = min(index + 1, len(demonstration.actions) - 1)
         return PolicyDecision(demonstration.actions[index], False, q_values)
 
