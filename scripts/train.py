@@ -89,9 +89,9 @@ def learn(arguments: argparse.Namespace, folder: RunFolder) -> None:
 
     from trackmania_rl.agents.run_network import make_network, pick_device
     from trackmania_rl.doctor.run_checks import check_edited_maps, load_reference_lines
+    from trackmania_rl.multiprocess.collector_logs import CollectorLogs
     from trackmania_rl.multiprocess.learner_process import learner_process_fn
     from trackmania_rl.multiprocess.run_setup import check_machine, count_session, make_supervisor, open_run_channels
-    from trackmania_rl.multiprocess.shared_run import spawn_context
     from trackmania_rl.multiprocess.stop_conditions import StopConditions
     from trackmania_rl.race.observation import ObservationLayout
     from trackmania_rl.seeds import SeedTree
@@ -137,7 +137,7 @@ def learn(arguments: argparse.Namespace, folder: RunFolder) -> None:
 
             session = count_session(folder)
             channels = open_run_channels(settings, layout, seeds)
-            log_queue = spawn_context().Queue()
+            logs = CollectorLogs()
             log.info(
                 "%s: seed %d, a network of %s parameters on %s, maps %s",
                 folder.path,
@@ -152,8 +152,8 @@ def learn(arguments: argparse.Namespace, folder: RunFolder) -> None:
                 layout,
                 seeds,
                 channels,
-                log_queue,
-                supervisor=make_supervisor(channels, log_queue, folder, maps_folder, session, demonstrations),
+                logs,
+                supervisor=make_supervisor(channels, logs.queue, folder, maps_folder, session, demonstrations),
                 monitor=RunMonitor(
                     live,
                     folder,

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from trackmania_rl.channels.protocols import ChannelError
 from trackmania_rl.channels.shared_memory.run_state import SharedRunState, SharedRunStateView
 from trackmania_rl.channels.shared_memory.settings_board import SettingsBoard
 from trackmania_rl.settings import Settings, load_settings, settings_from_flat
@@ -92,9 +91,15 @@ def test_a_writer_that_was_killed_half_way_is_not_believed(settings: Settings) -
     assert board.read() is None
 
 
-def test_settings_that_are_too_long_leave_the_last_ones(settings: Settings) -> None:
-    board = SettingsBoard(settings, SPAWN)
+def test_settings_that_are_too_long_leave_the_last_ones(settings: Settings, caplog: pytest.LogCaptureFixture) -> None:
+    run_state = SharedRunState(settings, {}, SPAWN)
+    view = run_state.view()
     entry = settings.game.map_cycle[0].model_dump() | {"map_name": "x" * 3_000_000}
-    with pytest.raises(ChannelError, match=r"too long .* start the run again"):
-        board.write(settings_from_flat(settings.flat() | {"map_cycle": (entry,), "demonstrations": ()}))
-    assert board.read() == (1, settings)
+    too_long = settings_from_flat(settings.flat() | {"map_cycle": (entry,), "demonstrations": ()})
+    for _ in range(2):
+        run_state.publish(settings=too_long)
+        assert not view.pull()
+    assert caplog.text.count("the edited settings are too long") == 1
+    run_state.publish(settings=edited(settings, 5.0))
+    assert view.pull()
+    assert view.settings == edited(settings, 5.0)

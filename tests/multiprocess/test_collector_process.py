@@ -12,8 +12,8 @@ import pytest
 from trackmania_rl.channels.local import LocalRunState
 from trackmania_rl.multiprocess import collector_process
 from trackmania_rl.multiprocess.collector_process import collector_process_fn, make_parts
-from trackmania_rl.multiprocess.shared_run import CollectorTask
-from trackmania_rl.multiprocess.stop_conditions import OF_THE_TERMINAL
+from trackmania_rl.multiprocess.collector_task import CollectorTask
+from trackmania_rl.multiprocess.signals import OF_THE_TERMINAL
 from trackmania_rl.settings.live import LiveSettings
 from trackmania_rl.training.collector import CollectorParts
 

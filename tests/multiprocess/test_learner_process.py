@@ -2,7 +2,6 @@
 
 import contextlib
 import operator
-import queue
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -77,7 +76,7 @@ class Rig:
             "live": self.live,
             **dict.fromkeys(("network", "layout", "seeds"), object()),
             "channels": Channels(self.asked.rollouts, self.run_state),
-            "log_queue": queue.Queue(),
+            "logs": contextlib.nullcontext(),
             "supervisor": self.asked.supervisor,
             "monitor": self.monitor,
             "view": NotedView(self.asked.view),

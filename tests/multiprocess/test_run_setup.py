@@ -17,8 +17,8 @@ from trackmania_rl.doctor.run_checks import check_edited_maps, load_reference_li
 from trackmania_rl.errors import UserError
 from trackmania_rl.multiprocess import run_setup, supervisor
 from trackmania_rl.multiprocess.collector_process import collector_process_fn
+from trackmania_rl.multiprocess.collector_task import CollectorTask
 from trackmania_rl.multiprocess.run_setup import check_machine, count_session, make_supervisor, training_alone
-from trackmania_rl.multiprocess.shared_run import CollectorTask
 from trackmania_rl.settings import load_settings
 from trackmania_rl.settings.live import LiveSettings
 
@@ -155,7 +155,8 @@ class Collectors:
 @pytest.fixture
 def collectors(live: LiveSettings, monkeypatch: pytest.MonkeyPatch) -> Collectors:
     collectors = Collectors(live)
-    monkeypatch.setattr(run_setup, "spawn_context", lambda: SimpleNamespace(Process=collectors.process))
+    context = SimpleNamespace(Process=collectors.process)
+    monkeypatch.setattr(run_setup, "multiprocessing", SimpleNamespace(get_context=lambda _: context))
     monkeypatch.setattr(supervisor, "FIRST_RESTART_DELAY_S", 0.0)
     return collectors
 

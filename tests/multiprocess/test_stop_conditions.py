@@ -5,7 +5,8 @@ import signal
 
 import pytest
 
-from trackmania_rl.multiprocess.stop_conditions import HANG_UP, OF_THE_TERMINAL, StopConditions
+from trackmania_rl.multiprocess.signals import HANG_UP, OF_THE_TERMINAL
+from trackmania_rl.multiprocess.stop_conditions import StopConditions
 
 ENDING = (*OF_THE_TERMINAL, signal.SIGTERM)
 

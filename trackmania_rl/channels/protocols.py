@@ -231,11 +231,9 @@ class RunStatePublisher(Protocol):
         Args:
             weights: networks by kind, of the sizes of the first ones. Costs a copy of each.
             settings: those in force. The very object that was published last costs nothing, so it may be given always.
+                Settings larger than the channel was made for are refused, which is logged; the last ones stay.
             frames_total: how many frames the whole run has collected. Costs nothing worth mentioning.
             stop: whether the run is to end; there is no way back.
-
-        Raises:
-            ChannelError: if the settings are larger than the channel was made for.
         """
         ...
 

@@ -19,8 +19,9 @@ from trackmania_rl.errors import PlainError
 from trackmania_rl.games.in_process import InProcessGames
 from trackmania_rl.games.protocol import Games
 from trackmania_rl.games.socket_games import SocketGames
-from trackmania_rl.multiprocess.shared_run import CollectorTask, release_ctrl_c, send_logs_to
-from trackmania_rl.multiprocess.stop_conditions import OF_THE_TERMINAL
+from trackmania_rl.multiprocess.collector_logs import send_logs_to
+from trackmania_rl.multiprocess.collector_task import CollectorTask
+from trackmania_rl.multiprocess.signals import OF_THE_TERMINAL, release_ctrl_c
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any
 
 import torch
 
@@ -13,7 +12,7 @@ from trackmania_rl.agents.learner import CarryOut
 from trackmania_rl.agents.run_network import pick_device
 from trackmania_rl.agents.threads import pick_learner_threads
 from trackmania_rl.channels.protocols import Channels, ReceivedRollout
-from trackmania_rl.multiprocess.shared_run import logs_of_collectors
+from trackmania_rl.multiprocess.collector_logs import CollectorLogs
 from trackmania_rl.multiprocess.supervisor import CollectorSupervisor
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.seeds import SeedTree
@@ -32,7 +31,7 @@ def learner_process_fn(
     layout: ObservationLayout,
     seeds: SeedTree,
     channels: Channels,
-    log_queue: Any,
+    logs: CollectorLogs,
     supervisor: CollectorSupervisor,
     monitor: RunMonitor,
     view: TerminalView,
@@ -83,7 +82,7 @@ def learner_process_fn(
     publish()
     with ExitStack() as at_end:  # what is entered last is done first, and everything is done whatever fails
         at_end.enter_context(view)
-        at_end.enter_context(logs_of_collectors(log_queue))  # inside the view, which shows the messages
+        at_end.enter_context(logs)  # inside the view, which shows the messages
         at_end.callback(monitor.close)
         at_end.callback(channels.rollouts.close)
         at_end.callback(supervisor.stop)

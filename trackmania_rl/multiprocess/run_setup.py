@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
+import multiprocessing
 from collections.abc import Iterator
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -21,7 +22,8 @@ from trackmania_rl.doctor.findings import Context
 from trackmania_rl.errors import UserError
 from trackmania_rl.files import replace_patiently
 from trackmania_rl.multiprocess.collector_process import collector_process_fn
-from trackmania_rl.multiprocess.shared_run import CollectorTask, hold_back_ctrl_c, spawn_context
+from trackmania_rl.multiprocess.collector_task import CollectorTask
+from trackmania_rl.multiprocess.signals import hold_back_ctrl_c
 from trackmania_rl.multiprocess.supervisor import CollectorSupervisor
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.seeds import SeedTree
@@ -93,7 +95,8 @@ def make_supervisor(
     In a run that has no race yet, the collectors share the demonstrations among themselves. The names of their random
     numbers say which `session` of the run it is: a run that goes on must not draw its old ones again.
     """
-    context, run_state = spawn_context(), channels.run_state.view()
+    context = multiprocessing.get_context("spawn")  # safe beside threads and accelerators
+    run_state = channels.run_state.view()
     n_collectors = run_state.settings.game.n_collectors
     n_starts: dict[int, int] = {}
 

@@ -5,13 +5,8 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable
 from types import FrameType
-from typing import Final
 
-HANG_UP: Final = getattr(signal, "SIGHUP", None)
-OF_THE_TERMINAL: Final = tuple(
-    number for number in (signal.SIGINT, getattr(signal, "SIGBREAK", None), HANG_UP) if number is not None
-)
-"""What every process of a terminal is sent: by Ctrl-C, by Ctrl-Break (Windows), and when it is closed (elsewhere)."""
+from trackmania_rl.multiprocess.signals import HANG_UP, OF_THE_TERMINAL
 
 
 class StopRequested(KeyboardInterrupt):

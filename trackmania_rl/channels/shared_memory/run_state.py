@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from multiprocessing.context import BaseContext
 from typing import Any
 
 from torch import nn
 
-from trackmania_rl.channels.protocols import WeightsKind
+from trackmania_rl.channels.protocols import ChannelError, WeightsKind
 from trackmania_rl.channels.shared_memory.settings_board import SettingsBoard
 from trackmania_rl.channels.shared_memory.stop_flag import StopFlag
 from trackmania_rl.channels.shared_memory.weights import SharedWeights
 from trackmania_rl.settings import Settings
+
+log = logging.getLogger(__name__)
 
 
 class SharedRunState:
@@ -50,7 +53,10 @@ class SharedRunState:
             self.stop_flag.set()
         if settings is not None and settings is not self._settings:
             self._settings = settings
-            self._board.write(settings)
+            try:
+                self._board.write(settings)
+            except ChannelError as error:  # an edit never ends a run
+                log.error("%s", error)
 
     def view(self) -> SharedRunStateView:
         """What a collector is handed when it is spawned."""
