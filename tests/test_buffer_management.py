@@ -203,11 +203,11 @@ def test_the_buffers_hold_the_newest_transitions(races, n_steps, discard, memory
         n_rows += race[0] + 1
         assert buffer.ring.end_row == n_rows
 
-    train, test = buffer.storage.row_ids.tolist(), buffer_test.storage.row_ids.tolist()
+    train, test = buffer.storage.index.tolist(), buffer_test.storage.index.tolist()
     assert sorted(train + test) == [row for row in ever if row >= buffer.ring.first_row]
-    for side, row_ids in ((buffer, train), (buffer_test, test)):
-        assert len(side) == len(row_ids)
-        for place, row in enumerate(row_ids):
+    for side, index in ((buffer, train), (buffer_test, test)):
+        assert len(side) == len(index)
+        for place, row in enumerate(index):
             assert_same(side[place], ever[row])
 
 
@@ -281,13 +281,13 @@ def test_the_last_action_of_a_cut_off_race_leads_to_the_state_of_the_cut_off():
     rollout = random_rollout(8, None, seed=0)
     fill(buffer, buffer_test, rollout, settings)
     batch = buffer.sample()
-    last = batch[batch.row_id == 7]
-    np.testing.assert_array_equal(last.next_state_float[0, 1:], rollout["state_float"][8, 1:])
-    np.testing.assert_array_equal(last.next_state_img[0], rollout["frames"][8])
-    going_on = last.state_float[:, ELAPSED_ACTIONS_FLOAT] < settings.temporal_mini_race_duration_actions - 1
+    last = batch[batch["index"] == 7]
+    np.testing.assert_array_equal(last["next_state_float"][0, 1:], rollout["state_float"][8, 1:])
+    np.testing.assert_array_equal(last["next_state_img"][0], rollout["frames"][8])
+    going_on = last["state_float"][:, ELAPSED_ACTIONS_FLOAT] < settings.temporal_mini_race_duration_actions - 1
     assert going_on.any()
-    assert (last.gamma_n[going_on] == np.float32(GAMMA)).all(), "bootstrapped: a race that was cut off was not over"
-    assert (last.gamma_n[~going_on] == 0).all()
+    assert (last["gamma_n"][going_on] == np.float32(GAMMA)).all(), "bootstrapped: a race that was cut off was not over"
+    assert (last["gamma_n"][~going_on] == 0).all()
 
 
 def test_the_same_seed_fills_the_same_sides():
@@ -296,7 +296,7 @@ def test_the_same_seed_fills_the_same_sides():
     for seed in (1, 1, 2):
         buffer, buffer_test = make(settings, seed)
         fill(buffer, buffer_test, random_rollout(150, None, seed=0), settings)
-        sides.append(buffer_test.storage.row_ids.tolist())
+        sides.append(buffer_test.storage.index.tolist())
     assert sides[0] == sides[1] != sides[2]
 
 

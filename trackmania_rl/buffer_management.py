@@ -12,7 +12,7 @@ import torch
 
 from trackmania_rl.buffer_utilities import MiniRaceReplayBuffer
 from trackmania_rl.compiled import compiler_for
-from trackmania_rl.experience_replay.row_ring import NEVER_FINISHES, RowColumns
+from trackmania_rl.experience_replay.ring_buffer import NEVER_FINISHES, RowColumns
 from trackmania_rl.race.rewards import (
     NO_ENGINEERED_REWARDS,
     EngineeredRewards,
@@ -82,10 +82,10 @@ def fill_buffer_from_rollout_with_n_steps_rule(
     race = RowColumns(
         frames=np.asarray(rollout_results["frames"]),
         state_floats=state_float,
-        actions=np.append(actions, 0),
-        rewards=np.append(rewards, np.float32(0)),
+        actions=_with_last(actions),
+        rewards=_with_last(rewards),
         potentials=state_potentials(state_float, places=places, settings=reward_settings),
-        n_steps=np.append(n_steps, 0),
+        n_steps=_with_last(n_steps),
         steps_to_finish=to_finish,
     )
     is_test = draw_test_side(
@@ -97,7 +97,7 @@ def fill_buffer_from_rollout_with_n_steps_rule(
     with buffer.ring.lock:
         rows = buffer.ring.append(race)
         return sum(
-            side.append_rows(rows.start + is_of_side.nonzero()[0])
+            side.append_index(rows.start + is_of_side.nonzero()[0])
             for side, is_of_side in ((buffer, ~is_test), (buffer_test, is_test))
         )
 
@@ -133,6 +133,13 @@ def draw_test_side(
     uniform = torch.rand(n_transitions, generator=generator, device=generator.device).numpy(force=True)
     is_test: npt.NDArray[np.bool_] = _test_side(uniform, redraw_probability, test_ratio)
     return is_test
+
+
+def _with_last(of_actions: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Add a zero for the race's last state, in which there is no action: (T,) becomes (T + 1,)."""
+    of_states = np.zeros(len(of_actions) + 1, dtype=of_actions.dtype)
+    of_states[:-1] = of_actions
+    return of_states
 
 
 @_compiled

@@ -2,109 +2,169 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from tensordict import TensorDict, TensorDictBase
 from torchrl.data.replay_buffers import ReplayBuffer
 
-from trackmania_rl.experience_replay.experience import read_experience
-from trackmania_rl.experience_replay.frame_history import add_older_frames
-from trackmania_rl.experience_replay.mini_race import MiniRaceBatch, MiniRaceRules
-from trackmania_rl.experience_replay.mini_race_cut import cut_on_device, cut_on_host
+from trackmania_rl.experience_replay.experience import Experience
+from trackmania_rl.experience_replay.mini_race import MiniRaceRules, cut_to_mini_races
 from trackmania_rl.experience_replay.proportional_sampler import IMPORTANCE_WEIGHT, ProportionalSampler
-from trackmania_rl.experience_replay.row_ring import RowRing
-from trackmania_rl.experience_replay.transition_storage import TransitionStorage, TransitionWriter
+from trackmania_rl.experience_replay.ring_buffer import RingBuffer, RowColumns
+from trackmania_rl.experience_replay.transition_storage import Transitions, TransitionStorage, TransitionWriter
 from trackmania_rl.settings import ReplaySettings
+
+SAVED_AS: Final = "replay_buffer.pt"
+"""The file that `MiniRaceReplayBuffer.dumps` writes."""
 
 
 class MiniRaceReplayBuffer(ReplayBuffer):
-    """A torchrl `ReplayBuffer` of transitions over a shared `RowRing`, which samples `MiniRaceBatch`es.
+    """A torchrl `ReplayBuffer` of transitions over a shared `RingBuffer`, which samples mini-races.
 
     `buffer[i]` is the i-th oldest `Experience`; `buffer.sample()` draws a batch with `buffer_collate_function`;
-    `buffer.update_priority(batch.row_id, errors)` is torchrl's, with row numbers.
+    `buffer.update_priority(batch["index"], errors)` is torchrl's. An index stays a transition's for ever.
+    `append_transform` takes torchrl's transforms of sampled batches; what is written goes through none.
 
     Args:
-        ring: the rows, shared with the buffer of the other side.
+        storage: the transitions; its rows are shared with the buffer of the other side.
         rules: the mini-races, likewise shared.
         sampler: which transitions are drawn.
-        n_steps_max: the configured number of steps.
         batch_size: of `sample()` without an argument.
-        generator: the source of all randomness, on the ring's device.
-        frames_per_state: how many frames make one image.
+        generator: the source of all randomness, on the ring buffer's device.
     """
 
     def __init__(
         self,
-        ring: RowRing,
+        storage: TransitionStorage,
         rules: MiniRaceRules,
         sampler: ProportionalSampler,
-        n_steps_max: int,
         batch_size: int,
         generator: torch.Generator,
-        frames_per_state: int = 1,
     ) -> None:
-        self._cut = partial(
-            buffer_collate_function, rules=rules, n_steps_max=n_steps_max, frames_per_state=frames_per_state
-        )
         super().__init__(
-            storage=TransitionStorage(ring),
+            storage=storage,
             sampler=sampler,
             writer=TransitionWriter(),
-            collate_fn=partial(self._cut, ring=ring, generator=generator),
+            collate_fn=partial(buffer_collate_function, rules=rules, generator=generator),
             batch_size=batch_size,
             generator=generator,
         )
-        self.ring = ring
+        self.ring = storage.ring
         self.rules = rules
-        self.n_steps_max = n_steps_max
         self.generator = generator
 
     def __getitem__(self, index: Any) -> Any:
-        """The `Experience` at a place (whole number), or the `MiniRaceBatch` of several (slice, tensor)."""
-        if isinstance(index, int):
-            with self.ring.lock:
-                row_id = int(self.storage.get(index))
-                return read_experience(self.ring, row_id, self.n_steps_max, self.rules.gamma)
-        return super().__getitem__(index)
+        """Read the `Experience` at a place (whole number), or the mini-races of several (slice, tensor)."""
+        with self.ring.lock:
+            if not isinstance(index, int):
+                return super().__getitem__(index)
+            place = range(len(self))[index]
+            return _experience(self.storage[place : place + 1], self.rules.gamma)
 
-    def append_rows(self, row_ids: npt.NDArray[np.int64]) -> int:
-        """`extend` for a whole race, without torchrl's detours by transforms and places in the list.
+    def add(self, data: Experience) -> int:
+        """Write one transition; returns its index."""
+        return int(self.extend([data])[0])
+
+    def extend(
+        self, data: RowColumns[Any] | TensorDictBase | Sequence[Experience], *, update_priority: bool | None = None
+    ) -> torch.Tensor:
+        """Write a race or transitions after all that is there, see `TransitionWriter.extend`; returns their index."""
+        with self.ring.lock:
+            return self._extend(data)
+
+    def append_index(self, index: npt.NDArray[np.int64]) -> int:
+        """Add transitions whose rows are in the ring buffer already, for this side of the train/test split.
 
         Args:
-            row_ids: (n,) rows at which the transitions start, ascending and above all that are there.
+            index: (n,) ascending and above all that are there.
 
         Returns:
-            How many were added: all whose rows are in the ring.
+            How many were added: all whose rows are still there.
         """
         with self._replay_lock, self._write_lock:
-            n_added: int = self._writer.append(row_ids)
+            n_added: int = self._writer.append(index)
         return n_added
 
     def set_batch_size(self, batch_size: int) -> None:
         """Change what `sample()` draws without an argument."""
         self._batch_size = batch_size
 
-    def blank_batch(self) -> MiniRaceBatch:
-        """A batch of zeros in the form of `sample()`'s, to compile the update before the first race."""
+    def blank_batch(self) -> TensorDict:
+        """Make a batch of zeros in the form of `sample()`'s, to compile the update before the first race."""
         frame_size_px = self.ring.columns.frames.shape[-2:]
         n_floats = self.ring.columns.state_floats.shape[-1]
-        ring = RowRing(1, n_floats, (frame_size_px[0], frame_size_px[1]), self.ring.device)
+        ring = RingBuffer(1, n_floats, (frame_size_px[0], frame_size_px[1]), self.ring.device)
         for column in ring.columns.by_name().values():
             column.zero_()
-        row_ids = torch.zeros(self._batch_size, dtype=torch.int64, device=ring.device)
+        index = torch.zeros(self._batch_size, dtype=torch.int64, device=ring.device)
         generator = torch.Generator(ring.device).manual_seed(0)  # the buffer's own is for training
-        return self._cut(row_ids, ring=ring, generator=generator)
+        transitions = TransitionStorage(ring, self.storage.n_steps_max, self.storage.frames_per_state).get(index)
+        return buffer_collate_function(transitions, rules=self.rules, generator=generator)
 
-    def _sample(self, batch_size: int) -> tuple[MiniRaceBatch, dict[str, Any]]:
-        # torchrl lets go of its lock before it collates, but here that is when the rows are read.
-        with self.ring.lock:
-            batch, info = super()._sample(batch_size)
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that this side needs to go on exactly: the ring buffer, too, which the other side shares.
+
+        Only tensors in host memory, numbers, text and dictionaries, hence readable with `weights_only=True`.
+        """
+        return {"ring": self.ring.state_dict(), "generator": self.generator.get_state()} | self.side_state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over what `state_dict` returned, the ring buffer's capacity included; the other side comes next.
+
+        On another type of device all is the same but for the random numbers that are drawn from now on.
+
+        Raises:
+            ValueError: if it does not fit this run's observation, or is damaged.
+        """
+        self.load_shared_state_dict(state_dict)
+        self.load_side_state_dict(state_dict)
+
+    def side_state_dict(self) -> dict[str, Any]:
+        """Return what is this side's alone."""
+        return {
+            "storage": self.storage.state_dict(),
+            "writer": self.writer.state_dict(),
+            "transform": self.transform.state_dict(),
+        }
+
+    def load_side_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over what `side_state_dict` returned; the ring buffer must have been restored before."""
+        self.storage.load_state_dict(state_dict["storage"])
+        self.writer.load_state_dict(state_dict["writer"])
+        self.transform.load_state_dict(state_dict["transform"])
+
+    def load_shared_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over what both sides share."""
+        self.ring.load_state_dict(state_dict["ring"])
+        # Transitions may have been longer than they are configured to be now; those that are cut are as valid.
+        self.ring.columns.n_steps.clamp_(max=self.storage.n_steps_max)
+        if len(state_dict["generator"]) == len(self.generator.get_state()):  # else of another type of device
+            self.generator.set_state(state_dict["generator"])
+
+    def dumps(self, path: str | Path) -> None:
+        """Save `state_dict` in a folder, which is made where it is missing."""
+        Path(path).mkdir(parents=True, exist_ok=True)
+        torch.save(self.state_dict(), Path(path) / SAVED_AS)
+
+    def loads(self, path: str | Path) -> None:
+        """Load what `dumps` saved, see `load_state_dict`; nothing in the file is run."""
+        self.load_state_dict(torch.load(Path(path) / SAVED_AS, weights_only=True))
+
+    def _sample(self, batch_size: int) -> tuple[TensorDictBase, dict[str, Any]]:
+        # torchrl lets go of its lock before it collates; and weights must be there before any transform.
+        with self.ring.lock, self._replay_lock:
+            index, info = self._sampler.sample(self._storage, batch_size)
+            batch = self._collate_fn(self._storage.get(index))
+        info["index"] = index
         if IMPORTANCE_WEIGHT in info:
-            batch.weight = info[IMPORTANCE_WEIGHT]
-        return batch, info
+            batch["weight"] = info[IMPORTANCE_WEIGHT]
+        return (self._transform(batch) if len(self._transform) else batch), info
 
 
 def make_buffers(
@@ -117,9 +177,9 @@ def make_buffers(
     gamma: float = 1.0,
     frames_per_state: int = 1,
 ) -> tuple[MiniRaceReplayBuffer, MiniRaceReplayBuffer]:
-    """Make the train and the test buffer over one ring of rows.
+    """Make the train and the test buffer over one ring buffer.
 
-    The ring has as many rows as `memory_size_schedule` says for frame 0; `resize_buffers` follows the schedule.
+    It has as many rows as `memory_size_schedule` says for frame 0; `resize_buffers` follows the schedule.
 
     Args:
         settings: the replay group of the configuration.
@@ -133,10 +193,12 @@ def make_buffers(
     Returns:
         (buffer, buffer_test): nothing in the latter is ever to be trained on.
     """
-    ring = RowRing(settings.memory_size_schedule[0][1], n_floats, image_size_px, device)
+    ring = RingBuffer(settings.memory_size_schedule[0][1], n_floats, image_size_px, device)
     rules = MiniRaceRules.from_settings(settings, gamma)
     buffer, buffer_test = (
-        MiniRaceReplayBuffer(ring, rules, sampler, settings.n_steps, settings.batch_size, generator, frames_per_state)
+        MiniRaceReplayBuffer(
+            TransitionStorage(ring, settings.n_steps, frames_per_state), rules, sampler, settings.batch_size, generator
+        )
         for sampler in (
             ProportionalSampler(settings.prio_alpha, settings.prio_beta, settings.prio_epsilon),
             ProportionalSampler(alpha=0.0),  # the test loss is about all transitions alike
@@ -164,14 +226,8 @@ def resize_buffers(buffer: MiniRaceReplayBuffer, memory_size: int) -> None:
 
 
 def buffer_collate_function(
-    row_ids: torch.Tensor,
-    *,
-    ring: RowRing,
-    rules: MiniRaceRules,
-    n_steps_max: int,
-    generator: torch.Generator | None,
-    frames_per_state: int = 1,
-) -> MiniRaceBatch:
+    transitions: Transitions, *, rules: MiniRaceRules, generator: torch.Generator
+) -> TensorDict:
     """Put transitions at random points of mini-races.
 
     An elapsed time is drawn for each; only the next `actions_left` = duration - elapsed count. A transition of n steps
@@ -186,56 +242,51 @@ def buffer_collate_function(
     learning"). Counting phi(next) at the mini-race's end would instead pay for standing well then.
 
     Args:
-        row_ids: (B,) int64, rows at which transitions start.
-        ring: the rows.
+        transitions: B of them, as `TransitionStorage.get` gathers them; taken over.
         rules: discount and mini-races at this moment.
-        n_steps_max: the largest `n_steps` in the ring.
-        generator: draws the elapsed times.
-        frames_per_state: S, how many frames make one image.
+        generator: draws the elapsed times, on the transitions' device.
 
     Returns:
-        The batch, on the ring's device, with importance weights 1.
+        The batch (B,), on the transitions' device: `state_img` (B, S, H, W) uint8, S frames of which the newest is
+        last, H = W = 0 without an image; `state_float` (B, F) float32, of which `ELAPSED_ACTIONS_FLOAT` is the elapsed
+        time; `action` (B,) int64; `reward` (B,) float32, the discounted n-step sum, shaping included;
+        `next_state_img` and `next_state_float`, without meaning where `gamma_n` is 0; `gamma_n` (B,) float32, the
+        factor of the next state's value, 0 where the mini-race ends; `index` (B,) int64, for `update_priority`;
+        `weight` (B,) float32, the importance, a factor of the loss: 1, but where the sampler draws by priority.
     """
-    elapsed = rules.draw_elapsed_actions(len(row_ids), generator, ring.device)
-    if ring.device.type == "cpu":
-        batch = cut_on_host(row_ids, elapsed, ring, rules)
-    else:
-        batch = cut_on_device(row_ids, elapsed, ring, rules, n_steps_max)
-    if frames_per_state > 1:
-        add_older_frames(batch, elapsed, ring, rules, frames_per_state)
-    return batch
+    elapsed = rules.draw_elapsed_actions(len(transitions.index), generator)
+    return cut_to_mini_races(transitions, elapsed, rules)
 
 
 def replay_state_dict(buffer: MiniRaceReplayBuffer, buffer_test: MiniRaceReplayBuffer) -> dict[str, Any]:
-    """All that an exact resumption needs: filled rows, both sides, priorities, generator.
-
-    Only tensors in host memory, whole numbers and dictionaries, hence readable with `weights_only=True`.
-    """
-    sides = {"buffer": buffer, "buffer_test": buffer_test}
-    return {
-        "ring": buffer.ring.state_dict(),
-        "sides": {
-            name: {"storage": s.storage.state_dict(), "writer": s.writer.state_dict()} for name, s in sides.items()
-        },
-        "generator": buffer.generator.get_state(),
-    }
+    """Return the state of both sides, the ring buffer that they share once; see `MiniRaceReplayBuffer.state_dict`."""
+    return buffer.state_dict() | {"test": buffer_test.side_state_dict()}
 
 
 def load_replay_state_dict(
     buffer: MiniRaceReplayBuffer, buffer_test: MiniRaceReplayBuffer, state: dict[str, Any]
 ) -> None:
-    """Take over what `replay_state_dict` returned, its capacity included.
+    """Take over what `replay_state_dict` returned; see `MiniRaceReplayBuffer.load_state_dict`."""
+    buffer.load_state_dict(state)
+    buffer_test.load_side_state_dict(state["test"])
 
-    On another type of device all is the same but for the random numbers that are drawn from now on.
 
-    Raises:
-        ValueError: if it does not fit this run's observation, or is damaged.
-    """
-    buffer.ring.load_state_dict(state["ring"])
-    # Transitions may have been longer than they are configured to be now; those that are cut are as valid.
-    buffer.ring.columns.n_steps.clamp_(max=buffer.n_steps_max)
-    for name, side in (("buffer", buffer), ("buffer_test", buffer_test)):
-        side.storage.load_state_dict(state["sides"][name]["storage"])
-        side.writer.load_state_dict(state["sides"][name]["writer"])
-    if len(state["generator"]) == len(buffer.generator.get_state()):  # else of another type of device
-        buffer.generator.set_state(state["generator"])
+def _experience(transition: Transitions, gamma: float) -> Experience:
+    """Write a single transition out."""
+    columns = {name: torch.as_tensor(column)[0].numpy(force=True) for name, column in transition._asdict().items()}
+    n_steps, terminal_actions = int(columns["n_steps"]), int(columns["terminal_actions"])
+    exponents = np.arange(len(columns["rewards"]))
+    rewards = np.where(exponents < n_steps, columns["rewards"], np.float32(0))
+    return Experience(
+        state_img=columns["state_img"],
+        state_float=columns["state_float"],
+        state_potential=float(columns["state_potential"]),
+        action=int(columns["action"]),
+        n_steps=n_steps,
+        rewards=np.cumsum(gamma**exponents * rewards).astype(np.float32),
+        gammas=(gamma ** (exponents + 1)).astype(np.float32),
+        next_state_img=columns["next_state_img"],
+        next_state_float=columns["next_state_float"],
+        next_state_potential=0.0 if n_steps == terminal_actions else float(columns["next_state_potential"]),
+        terminal_actions=terminal_actions,
+    )

@@ -5,10 +5,9 @@ import pytest
 import torch
 
 from trackmania_rl.buffer_utilities import buffer_collate_function
-from trackmania_rl.experience_replay.frame_history import add_older_frames
 from trackmania_rl.experience_replay.mini_race import MiniRaceRules
-from trackmania_rl.experience_replay.mini_race_cut import cut_on_device, cut_on_host
-from trackmania_rl.experience_replay.row_ring import NEVER_FINISHES, RowColumns, RowRing
+from trackmania_rl.experience_replay.ring_buffer import NEVER_FINISHES, RingBuffer, RowColumns
+from trackmania_rl.experience_replay.transition_storage import TransitionStorage
 
 N_STEPS_MAX, HEIGHT, WIDTH = 3, 5, 7
 CAPACITY = 23
@@ -30,7 +29,7 @@ def race_of(n_states, is_finished, seed):
 @pytest.fixture
 def memory():
     """A ring that races have gone round, with each row's race and number in the race."""
-    ring, places = RowRing(CAPACITY, 2, (HEIGHT, WIDTH)), {}
+    ring, places = RingBuffer(CAPACITY, 2, (HEIGHT, WIDTH)), {}
     for seed, (n_states, is_finished) in enumerate([(9, False), (2, False), (2, True), (6, True), (13, False)]):
         race = race_of(n_states, is_finished, seed)
         for t, row in enumerate(ring.append(race)):
@@ -45,27 +44,21 @@ def image_at(ring, places, row, frames_per_state):
     return torch.cat([race.frames[max(t - back, first)] for back in reversed(range(frames_per_state))])
 
 
-@pytest.mark.parametrize("cut", ["host", "device"])
+@pytest.mark.parametrize("arrays", ["numpy", "torch"])
 @pytest.mark.parametrize("frames_per_state", [2, 4])
-def test_drawn_images_are_those_that_were_seen(memory, cut, frames_per_state):
+def test_images_are_those_that_were_seen(memory, arrays, frames_per_state):
     ring, places = memory
-    row_ids = torch.tensor(
-        [row for row in range(ring.first_row, ring.end_row) if places[row][0].n_steps[places[row][1]]]
-    )
-    for elapsed_actions in (0, 9, 10):
-        elapsed = torch.full_like(row_ids, elapsed_actions)
-        if cut == "host":
-            batch = cut_on_host(row_ids, elapsed, ring, RULES)
-        else:
-            batch = cut_on_device(row_ids, elapsed, ring, RULES, N_STEPS_MAX)
-        add_older_frames(batch, elapsed, ring, RULES, frames_per_state)
-        assert batch.state_img.shape == batch.next_state_img.shape == (len(row_ids), frames_per_state, HEIGHT, WIDTH)
-        assert batch.state_img.dtype == torch.uint8
-        for i, row in enumerate(row_ids.tolist()):
-            race, t = places[row]
-            n_steps = min(int(race.n_steps[t]), RULES.duration_actions - elapsed_actions)
-            assert torch.equal(batch.state_img[i], image_at(ring, places, row, frames_per_state))
-            assert torch.equal(batch.next_state_img[i], image_at(ring, places, row + n_steps, frames_per_state))
+    if arrays == "torch":
+        ring.arrays = ring.columns
+    index = torch.tensor([row for row in range(ring.first_row, ring.end_row) if places[row][0].n_steps[places[row][1]]])
+    read = TransitionStorage(ring, N_STEPS_MAX, frames_per_state).get(index)
+    state_img, next_state_img = map(torch.as_tensor, (read.state_img, read.next_state_img))
+    assert state_img.shape == next_state_img.shape == (len(index), frames_per_state, HEIGHT, WIDTH)
+    assert state_img.dtype == torch.uint8
+    for i, row in enumerate(index.tolist()):
+        race, t = places[row]
+        assert torch.equal(state_img[i], image_at(ring, places, row, frames_per_state))
+        assert torch.equal(next_state_img[i], image_at(ring, places, row + int(race.n_steps[t]), frames_per_state))
 
 
 def test_an_overwritten_frame_is_replaced_by_the_oldest_that_is_left(memory):
@@ -74,32 +67,27 @@ def test_an_overwritten_frame_is_replaced_by_the_oldest_that_is_left(memory):
     for t, row in enumerate(ring.append(race)):
         places[row] = (race, t)
     assert places[ring.first_row][1] == 2, "of the third"
-    row_ids = torch.arange(ring.first_row, ring.first_row + 2)
-    elapsed = torch.zeros_like(row_ids)
-    batch = cut_on_host(row_ids, elapsed, ring, RULES)
-    add_older_frames(batch, elapsed, ring, RULES, 3)
-    for i, row in enumerate(row_ids.tolist()):
-        assert torch.equal(batch.state_img[i], image_at(ring, places, row, 3))
+    index = torch.arange(ring.first_row, ring.first_row + 2)
+    read = TransitionStorage(ring, N_STEPS_MAX, 3).get(index)
+    for i, row in enumerate(index.tolist()):
+        np.testing.assert_array_equal(read.state_img[i], image_at(ring, places, row, 3))
 
 
 def test_batches_have_as_many_frames_as_the_configuration_says(memory):
     ring, places = memory
-    row_ids = torch.tensor([13, 14, 30])
+    index = torch.tensor([13, 14, 30])
 
     def draw(frames_per_state):
         return buffer_collate_function(
-            row_ids,
-            ring=ring,
+            TransitionStorage(ring, N_STEPS_MAX, frames_per_state).get(index),
             rules=RULES,
-            n_steps_max=N_STEPS_MAX,
             generator=torch.Generator().manual_seed(0),
-            frames_per_state=frames_per_state,
         )
 
     one, two = draw(1), draw(2)
-    assert one.state_img.shape == (3, 1, HEIGHT, WIDTH)
-    assert torch.equal(two.state_img[:, 1:], one.state_img)
-    assert torch.equal(two.next_state_img[:, 1:], one.next_state_img)
-    assert torch.equal(two.state_float, one.state_float)
-    for i, row in enumerate(row_ids.tolist()):
-        assert torch.equal(two.state_img[i], image_at(ring, places, row, 2))
+    assert one["state_img"].shape == (3, 1, HEIGHT, WIDTH)
+    assert torch.equal(two["state_img"][:, 1:], one["state_img"])
+    assert torch.equal(two["next_state_img"][:, 1:], one["next_state_img"])
+    assert torch.equal(two["state_float"], one["state_float"])
+    for i, row in enumerate(index.tolist()):
+        assert torch.equal(two["state_img"][i], image_at(ring, places, row, 2))

@@ -11,7 +11,7 @@ from trackmania_rl.experience_replay.mini_race import MiniRaceRules
 @pytest.mark.parametrize(("duration", "long", "maximum"), [(7, 0, 0), (7, 3, 0), (9, 6, 2), (9, 9, 9), (5, 1, 3)])
 def test_elapsed_times_are_drawn_as_documented(duration, long, maximum):
     rules = MiniRaceRules(1.0, duration, long, maximum)
-    draws = rules.draw_elapsed_actions(90_000, torch.Generator().manual_seed(3), torch.device("cpu"))
+    draws = rules.draw_elapsed_actions(90_000, torch.Generator().manual_seed(3))
     integers = range(maximum - long, maximum + duration)
     expected = Counter(max(0, abs(i) - maximum) for i in integers)
     frequencies = Counter(draws.tolist())

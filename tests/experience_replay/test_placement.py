@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from trackmania_rl.experience_replay.placement import most_replay_bytes, pick_replay_device
-from trackmania_rl.experience_replay.row_ring import RowRing
+from trackmania_rl.experience_replay.ring_buffer import RingBuffer
 
 GPU, CPU = torch.device("cuda"), torch.device("cpu")
 GROWING = ((0, 500), (7_000, 1_100), (9_000, 900))
-ROW_BYTES = RowRing.bytes_per_row(5, (7, 9))
+ROW_BYTES = RingBuffer.bytes_per_row(5, (7, 9))
 
 
 def test_while_it_grows_old_and_new_columns_are_there():

@@ -1,20 +1,21 @@
 """Drawing evenly and by priority: frequencies, importance weights, updates."""
 
+import numpy as np
 import pytest
 import torch
 
 from trackmania_rl.experience_replay.proportional_sampler import IMPORTANCE_WEIGHT, ProportionalSampler
-from trackmania_rl.experience_replay.row_ring import RowColumns, RowRing
+from trackmania_rl.experience_replay.ring_buffer import RingBuffer, RowColumns
 from trackmania_rl.experience_replay.transition_storage import TransitionStorage
 
 N_DRAWS = 60_000
 
 
-def storage_of(row_ids: list[int], capacity: int = 20) -> TransitionStorage:
-    ring = RowRing(capacity, 1)
-    ring.append(RowColumns.empty(row_ids[-1] + 1, 1, (0, 0), ring.device))
-    storage = TransitionStorage(ring)
-    storage.append(torch.tensor(row_ids))
+def storage_of(index: list[int], capacity: int = 20) -> TransitionStorage:
+    ring = RingBuffer(capacity, 1)
+    ring.append(RowColumns.empty(index[-1] + 1, 1, (0, 0), ring.device))
+    storage = TransitionStorage(ring, 1)
+    storage.append(np.array(index))
     return storage
 
 
@@ -24,15 +25,16 @@ def sampler_with(seed: int = 5, **exponents: float) -> ProportionalSampler:
     return sampler
 
 
-def frequencies(index: torch.Tensor, n: int) -> torch.Tensor:
-    return torch.bincount(index, minlength=n) / len(index)
+def frequencies(drawn: torch.Tensor, storage: TransitionStorage) -> torch.Tensor:
+    """Of each transition, in the storage's order."""
+    return (drawn[:, None] == storage.index).float().mean(0)
 
 
 def test_alpha_0_draws_evenly_and_ignores_priorities():
     storage = storage_of([0, 2, 3, 7])
     storage.priorities[0] = 1e6
     index, info = sampler_with(alpha=0.0).sample(storage, N_DRAWS)
-    torch.testing.assert_close(frequencies(index, 4), torch.full((4,), 0.25), atol=0.01, rtol=0)
+    torch.testing.assert_close(frequencies(index, storage), torch.full((4,), 0.25), atol=0.01, rtol=0)
     assert info == {}
 
 
@@ -42,8 +44,8 @@ def test_draws_in_proportion_to_the_priorities():
     storage.priorities.copy_(priorities)
     index, info = sampler_with(alpha=0.6, beta=0.4).sample(storage, N_DRAWS)
     probability = priorities / priorities.sum()
-    torch.testing.assert_close(frequencies(index, 5), probability, atol=0.01, rtol=0)
-    weight = (5 * probability[index]) ** -0.4
+    torch.testing.assert_close(frequencies(index, storage), probability, atol=0.01, rtol=0)
+    weight = (5 * probability[torch.searchsorted(storage.index, index)]) ** -0.4
     torch.testing.assert_close(info[IMPORTANCE_WEIGHT], weight / weight.max())
 
 
@@ -55,22 +57,22 @@ def test_the_same_seed_draws_the_same():
         assert not torch.equal(first, other)
 
 
-def test_priorities_follow_the_errors_of_rows():
+def test_priorities_follow_the_errors():
     storage = storage_of([0, 2, 3, 7])
     sampler = sampler_with(alpha=0.5, epsilon=1.0)
     sampler.update_priority(torch.tensor([3, 0, 3]), torch.tensor([-8.0, 0.0, 3.0]), storage=storage)
-    assert storage.priorities.tolist() == [1.0, 1.0, 3.0, 1.0]  # of row 3's two errors, the larger
-    storage.append(torch.tensor([9]))
+    assert storage.priorities.tolist() == [1.0, 1.0, 3.0, 1.0]  # of the two errors of 3, the larger
+    storage.append(np.array([9]))
     assert storage.priorities.tolist()[-1] == 3.0  # a new transition has the largest priority so far
 
 
-def test_rows_that_are_gone_are_passed_over():
+def test_transitions_that_are_gone_are_passed_over():
     storage = storage_of([0, 2, 3, 7], capacity=8)
     storage.ring.append(RowColumns.empty(3, 1, (0, 0), storage.device))  # overwrites rows 0 to 2
     sampler_with(alpha=1.0, epsilon=0.5).update_priority(
         torch.tensor([0, 2, 7, 9]), torch.tensor([5.0, 6.0, 1.0, 7.0]), storage=storage
     )
-    assert storage.row_ids.tolist() == [3, 7]
+    assert storage.index.tolist() == [3, 7]
     assert storage.priorities.tolist() == [1.0, 1.5]
 
 
@@ -82,7 +84,7 @@ def test_updates_change_nothing_while_switched_off():
 
 def test_an_empty_buffer_cannot_be_sampled():
     with pytest.raises(RuntimeError, match="empty"):
-        sampler_with().sample(TransitionStorage(RowRing(3, 1)), 2)
+        sampler_with().sample(TransitionStorage(RingBuffer(3, 1), 1), 2)
 
 
 def test_an_update_without_a_storage_is_refused():

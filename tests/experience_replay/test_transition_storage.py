@@ -1,108 +1,121 @@
 """One side's list of transitions against a plain Python list."""
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trackmania_rl.experience_replay.row_ring import RowColumns, RowRing
+from trackmania_rl.experience_replay.proportional_sampler import ProportionalSampler
+from trackmania_rl.experience_replay.ring_buffer import RingBuffer, RowColumns
 from trackmania_rl.experience_replay.transition_storage import TransitionStorage, TransitionWriter
 
 
-def append_rows(ring: RowRing, n: int) -> range:
+def append_rows(ring: RingBuffer, n: int) -> range:
     return ring.append(RowColumns.empty(n, 1, (0, 0), ring.device))
 
 
-def storage_with_writer(ring: RowRing) -> tuple[TransitionStorage, TransitionWriter]:
-    storage, writer = TransitionStorage(ring), TransitionWriter()
+def storage_with_writer(ring: RingBuffer) -> tuple[TransitionStorage, TransitionWriter]:
+    storage, writer = TransitionStorage(ring, 1), TransitionWriter()
     writer.register_storage(storage)
     return storage, writer
 
 
 @given(capacity=st.integers(1, 12), races=st.lists(st.tuples(st.integers(1, 9), st.integers(0, 2**9 - 1)), max_size=20))
 def test_the_list_holds_every_transition_whose_row_is_there(capacity, races):
-    ring = RowRing(capacity, 1)
+    ring = RingBuffer(capacity, 1)
     storage, writer = storage_with_writer(ring)
     ever_added: list[int] = []
     for n_rows, chosen_bits in races:
         chosen = [row for i, row in enumerate(append_rows(ring, n_rows)) if chosen_bits >> i & 1]
-        places = writer.extend(chosen)
+        n_added = writer.append(np.array(chosen, dtype=np.int64))
         ever_added += chosen
         expected = [row for row in ever_added if row >= ring.first_row]
-        assert storage.row_ids.tolist() == expected
+        assert storage.index.tolist() == expected
         assert len(storage) == len(storage.priorities) == len(expected)
-        n_added = sum(row >= ring.first_row for row in chosen)
-        assert places.tolist() == list(range(len(expected) - n_added, len(expected)))
+        assert n_added == sum(row >= ring.first_row for row in chosen)
 
 
 def test_overwritten_rows_are_gone_without_a_word_from_anybody():
-    ring = RowRing(4, 1)
+    ring = RingBuffer(4, 1)
     storage, writer = storage_with_writer(ring)
     append_rows(ring, 4)
-    writer.extend([0, 1, 3])
+    writer.append(np.array([0, 1, 3]))
     append_rows(ring, 2)
-    assert storage.row_ids.tolist() == [3]
+    assert storage.index.tolist() == [3]
     ring.resize(1)
     assert len(storage) == 0
 
 
 def test_growing_keeps_transitions_and_priorities():
-    ring = RowRing(3, 1)
+    ring = RingBuffer(3, 1)
     storage, writer = storage_with_writer(ring)
     append_rows(ring, 3)
-    writer.extend([0, 2])
+    writer.append(np.array([0, 2]))
     storage.priorities[:] = torch.tensor([0.5, 4.0])
     storage.new_priority.fill_(4.0)
     ring.resize(10)
     append_rows(ring, 7)
-    writer.extend(range(3, 10))
-    assert storage.row_ids.tolist() == [0, 2, *range(3, 10)]
+    writer.append(np.arange(3, 10))
+    assert storage.index.tolist() == [0, 2, *range(3, 10)]
     assert storage.priorities.tolist() == [0.5, *[4.0] * 8]
     assert storage.max_size == 10
 
 
-def test_one_transition_can_be_added():
-    ring = RowRing(3, 1)
+def test_transitions_are_read_by_place_or_by_index():
+    ring = RingBuffer(5, 1)
     storage, writer = storage_with_writer(ring)
-    append_rows(ring, 2)
-    assert (writer.add(0), writer.add(1)) == (0, 1)
-    assert storage.get(1) == 1
-    assert writer.state_dict() == {"write_count": 2}
+    append_rows(ring, 7)
+    ring.columns.n_steps.zero_()
+    ring.columns.potentials.copy_(torch.arange(5))
+    writer.append(np.array([3, 4, 6]))
+    assert storage.contains(4)
+    assert not storage.contains(5)
+    for read in (storage[1:], storage.get(torch.tensor([4, 6]))):
+        assert read.index.tolist() == [4, 6]
+        assert read.state_potential.tolist() == [4 % 5, 6 % 5]
+
+
+@pytest.mark.parametrize("part", [TransitionStorage(RingBuffer(3, 1), 1), TransitionWriter(), ProportionalSampler()])
+def test_parts_are_saved_with_the_buffer(part, tmp_path):
+    for way in (part.dumps, part.loads):
+        with pytest.raises(NotImplementedError, match="the buffer's"):
+            way(tmp_path)
 
 
 def test_content_is_added_only_at_the_end():
     with pytest.raises(TypeError, match="extend"):
-        TransitionStorage(RowRing(3, 1))[0] = 1
+        TransitionStorage(RingBuffer(3, 1), 1)[0] = 1
 
 
 def test_state_comes_back():
-    ring = RowRing(5, 1)
+    ring = RingBuffer(5, 1)
     storage, writer = storage_with_writer(ring)
     append_rows(ring, 7)
-    writer.extend([3, 4, 6])
+    writer.append(np.array([3, 4, 6]))
     storage.priorities[1] = 9.0
     storage.new_priority.fill_(9.0)
     other, _ = storage_with_writer(ring)
-    other.append(torch.tensor([5]))
+    other.append(np.array([5]))
     other.load_state_dict(storage.state_dict())
-    assert other.row_ids.tolist() == [3, 4, 6]
+    assert other.index.tolist() == [3, 4, 6]
     assert other.priorities.tolist() == [1.0, 9.0, 1.0]
     assert other.new_priority == 9.0
 
 
-@pytest.mark.parametrize("row_ids", [[1, 3], [3, 7], [4, 3]])
-def test_transitions_outside_the_ring_are_refused(row_ids):
-    ring = RowRing(5, 1)
+@pytest.mark.parametrize("index", [[1, 3], [3, 7], [4, 3]])
+def test_transitions_outside_the_ring_are_refused(index):
+    ring = RingBuffer(5, 1)
     append_rows(ring, 7)
-    storage = TransitionStorage(ring)
-    state = storage.state_dict() | {"row_ids": torch.tensor(row_ids), "priorities": torch.ones(2)}
+    storage = TransitionStorage(ring, 1)
+    state = storage.state_dict() | {"index": torch.tensor(index), "priorities": torch.ones(2)}
     with pytest.raises(ValueError, match="outside 2 to 6"):
         storage.load_state_dict(state)
 
 
 def test_priorities_that_do_not_belong_to_the_transitions_are_refused():
-    ring = RowRing(5, 1)
+    ring = RingBuffer(5, 1)
     append_rows(ring, 2)
-    storage = TransitionStorage(ring)
+    storage = TransitionStorage(ring, 1)
     with pytest.raises(ValueError, match="1 stored transitions with 2 priorities"):
-        storage.load_state_dict(storage.state_dict() | {"row_ids": torch.tensor([0]), "priorities": torch.ones(2)})
+        storage.load_state_dict(storage.state_dict() | {"index": torch.tensor([0]), "priorities": torch.ones(2)})

@@ -13,7 +13,6 @@ from trackmania_rl.agents.run_network import make_network
 from trackmania_rl.channels.local import LocalRunState
 from trackmania_rl.channels.protocols import WeightsKind
 from trackmania_rl.errors import UserError
-from trackmania_rl.experience_replay.experience import read_experience
 from trackmania_rl.games.in_process import InProcessGames
 from trackmania_rl.games.socket_games import SocketGames
 from trackmania_rl.protocol.input_script import events_from_actions, parse_input_script, write_input_script
@@ -128,12 +127,7 @@ def test_a_demonstration_is_in_the_memory_before_learning_starts(
     assert learning.learner.updates == 0
     assert len(learning.buffer) + len(learning.buffer_test) == n_transitions
     ring = learning.buffer.ring
-    to_finish = [
-        read_experience(ring, row, live.current.replay.n_steps, 1.0).terminal_actions
-        for row in range(ring.first_row, ring.end_row)
-    ]
-    assert 1 in to_finish
-    assert max(to_finish) == n_transitions
+    assert ring.columns.steps_to_finish[: len(ring)].tolist() == list(range(n_transitions, -1, -1))
 
 
 def test_the_agents_own_actions_are_driven_exactly(live: LiveSettings) -> None:

@@ -399,10 +399,10 @@ def test_the_test_loss_is_of_transitions_that_are_never_trained_on(
     measured_on: list[int] = []
 
     def note_and_evaluate(batch: Any) -> torch.Tensor:
-        measured_on.extend(batch.row_id.tolist())
+        measured_on.extend(batch["index"].tolist())
         return evaluate(batch)
 
     monkeypatch.setattr(learning.learner, "evaluate", note_and_evaluate)
     _train_on(learning, [make_race(60, True), make_race(41, False)])
     assert len(measured_on) == learning.learner.updates // 3 * 13 > 0
-    assert set(measured_on) <= set(learning.buffer_test.storage.row_ids.tolist())
+    assert set(measured_on) <= set(learning.buffer_test.storage.index.tolist())

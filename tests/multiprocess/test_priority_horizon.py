@@ -33,9 +33,9 @@ def learning(live: LiveSettings, make_learning: Any, make_race: Any, monkeypatch
 
 def _priorities_after_a_step(learning: Learning, elapsed_actions: torch.Tensor) -> torch.Tensor:
     batch = learning.buffer[torch.arange(len(ERRORS))]
-    batch.state_float[:, ELAPSED_ACTIONS_FLOAT] = elapsed_actions
+    batch["state_float"][:, ELAPSED_ACTIONS_FLOAT] = elapsed_actions
     learning.schedules()
-    learning.stepper.step(learning.trainer, batch.plain())
+    learning.stepper.step(learning.trainer, batch)
     return learning.buffer.storage.priorities[: len(ERRORS)]
 
 

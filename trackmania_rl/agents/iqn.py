@@ -17,9 +17,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import torch
+from tensordict import TensorDictBase
 from torch import Tensor, nn
 
 from trackmania_rl.agents.fourier_features import FourierFeatures, Wave
@@ -54,8 +56,9 @@ class Transitions(NamedTuple):
 
     @classmethod
     def from_batch(cls, batch: Any, device: torch.device) -> Transitions:
-        """The tensors of a batch that has them as attributes of these names, copied to `device` from anywhere else."""
-        return cls(*(_copied(getattr(batch, name), device) for name in cls._fields))
+        """Take the tensors of these names, entries or attributes, out of a batch; copied from any other device."""
+        take = batch.get if isinstance(batch, TensorDictBase) else partial(getattr, batch)
+        return cls(*(_copied(take(name), device) for name in cls._fields))
 
     def portion(self, states: slice) -> Transitions:
         """The transitions in a slice of the batch."""

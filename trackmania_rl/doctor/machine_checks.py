@@ -12,7 +12,7 @@ from packaging.version import Version
 from trackmania_rl.agents.run_network import pick_device, why_unusable
 from trackmania_rl.doctor.findings import Check, Context, Finding, System, ok, problem, warning
 from trackmania_rl.errors import UserError
-from trackmania_rl.experience_replay.row_ring import RowRing
+from trackmania_rl.experience_replay.ring_buffer import RingBuffer
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.settings import Settings
 
@@ -88,7 +88,7 @@ def check_memory(settings: Settings, system: System) -> list[Finding]:
     """Whether the largest replay memory, the processes and the games fit."""
     game, replay = settings.game, settings.replay
     n_floats = ObservationLayout.from_settings(settings.observation).float_input_dim
-    row_bytes = RowRing.bytes_per_row(n_floats, (game.image_height_px, game.image_width_px))
+    row_bytes = RingBuffer.bytes_per_row(n_floats, (game.image_height_px, game.image_width_px))
     # While it grows the old columns are there too, but host memory is used only as rows fill it: the larger one counts.
     replay_bytes = (row_bytes + TRANSITION_BYTES) * max(size for _, size in replay.memory_size_schedule)
     games_bytes = 0 if game.game == "simulated" else GAME_BYTES * game.n_collectors * game.games_per_collector

@@ -1,9 +1,9 @@
-"""Columnar replay: every race is stored once, and a transition is a row number.
+"""Columnar replay: every race is stored once, and a transition is the number of its first row, its index.
 
 * `placement` chooses the device that keeps the memory;
-* `row_ring` holds the rows (one per state of a race) in a ring of preallocated columns;
-* `transition_storage` is torchrl's view of one side (train or test): the row numbers that may be drawn from it;
-* `proportional_sampler` draws them, evenly or by priority;
-* `mini_race` says what a drawn batch is, `mini_race_cut` makes it, `frame_history` adds older frames to its images;
-* `experience` shows one transition in full, for people and tests.
+* `ring_buffer` holds the rows (one per state of a race) in preallocated columns;
+* `transition_storage` is torchrl's storage and writer of one side of the train/test split;
+* `proportional_sampler` is torchrl's sampler: it draws transitions evenly or by priority;
+* `mini_race` cuts what was drawn to mini-races, the batches that are trained on;
+* `experience` is one transition in full, for people and tests.
 """

@@ -1,24 +1,26 @@
-"""One transition written out in full: what a row of the replay memory stands for."""
+"""One transition written out in full: what the replay memory holds in columns."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
-from trackmania_rl.experience_replay.row_ring import RowRing
+from trackmania_rl.experience_replay.ring_buffer import RowColumns
 
 
 @dataclass(frozen=True)
 class Experience:
     """An n-step transition, before the mini-race logic of `buffer_collate_function`.
 
-    The memory never holds these objects: they are read from its columns on demand.
+    The memory holds no such objects: `buffer[i]` makes one of its columns, and `buffer.extend` writes some to them.
 
     Attributes:
-        state_img: (1, H, W) uint8; H = W = 0 where the observation has no image.
+        state_img: (1, H, W) uint8; H = W = 0 where the observation has no image. Read from a memory whose images have S
+            frames, (S, H, W).
         state_float: (float_input_dim,) float32.
         state_potential: shaping potential of the state.
         action: index into the inputs.
@@ -44,41 +46,40 @@ class Experience:
     next_state_potential: float
     terminal_actions: int
 
+    def single_rewards(self) -> npt.NDArray[np.float32]:
+        """(n_steps,) reward of each action, not discounted."""
+        sums = np.asarray(self.rewards[: self.n_steps], dtype=np.float64)
+        discounts = np.append(1.0, self.gammas[: self.n_steps - 1])
+        return (np.diff(sums, prepend=0.0) / discounts).astype(np.float32)
 
-def read_experience(ring: RowRing, row_id: int, n_steps_max: int, gamma: float) -> Experience:
-    """Write out the transition that starts at a row.
 
-    Args:
-        ring: where the row is.
-        row_id: the row's number, as `RowRing.append` gave it.
-        n_steps_max: the configured number of steps: the length of `rewards` and `gammas`.
-        gamma: discount of one action.
+def rows_of_experiences(experiences: Sequence[Experience]) -> RowColumns[npt.NDArray[Any]]:
+    """Write transitions out as rows, n_steps + 1 of each: its state, n_steps - 1 that fill up, its next state.
+
+    What fills up is never seen: a transition that ends there is cut by its mini-race's end, and has no next state.
 
     Raises:
-        KeyError: if the row was overwritten, or not yet written.
+        ValueError: if an image has several frames; the memory stores one, and puts images together when it is read.
     """
-    if not ring.first_row <= row_id < ring.end_row:
-        raise KeyError(f"row {row_id} is not in the replay memory, which holds {ring.first_row} to {ring.end_row - 1}")
-    columns = ring.columns
-    position = row_id % ring.capacity
-    n_steps = int(columns.n_steps[position])
-    terminal_actions = int(columns.steps_to_finish[position])
-    reaches_finish = n_steps == terminal_actions
-    next_position = (position + n_steps) % ring.capacity
+    if any(len(experience.state_img) != 1 for experience in experiences):
+        raise ValueError("an Experience to store has an image of one frame, (1, H, W)")
+    lengths = np.array([experience.n_steps + 1 for experience in experiences])
+    first, last = np.cumsum(lengths) - lengths, np.cumsum(lengths) - 1
 
-    exponents = torch.arange(n_steps_max)
-    step_rewards = torch.zeros(n_steps_max)
-    step_rewards[:n_steps] = columns.rewards[(position + exponents[:n_steps]) % ring.capacity].cpu()
-    return Experience(
-        state_img=columns.frames[position].numpy(force=True).copy(),
-        state_float=columns.state_floats[position].numpy(force=True).copy(),
-        state_potential=float(columns.potentials[position]),
-        action=int(columns.actions[position]),
+    def column(of_state: str, of_next_state: str | None = None) -> npt.NDArray[Any]:
+        rows = np.repeat(np.stack([getattr(e, of_state) for e in experiences]), lengths, axis=0)
+        if of_next_state is not None:
+            rows[last] = np.stack([getattr(e, of_next_state) for e in experiences])
+        return rows
+
+    n_steps = np.zeros(lengths.sum(), dtype=np.int64)
+    n_steps[first] = lengths - 1
+    return RowColumns(
+        frames=column("state_img", "next_state_img"),
+        state_floats=column("state_float", "next_state_float"),
+        actions=column("action"),
+        rewards=np.concatenate([np.append(e.single_rewards(), np.float32(0)) for e in experiences]),
+        potentials=column("state_potential", "next_state_potential"),
         n_steps=n_steps,
-        rewards=torch.cumsum(gamma**exponents * step_rewards, dim=0).numpy(),
-        gammas=(gamma ** (exponents + 1)).numpy().astype(np.float32),
-        next_state_img=columns.frames[next_position].numpy(force=True).copy(),
-        next_state_float=columns.state_floats[next_position].numpy(force=True).copy(),
-        next_state_potential=0.0 if reaches_finish else float(columns.potentials[next_position]),
-        terminal_actions=terminal_actions,
+        steps_to_finish=column("terminal_actions"),
     )

@@ -8,10 +8,14 @@ count, so that the sum is bounded and gamma may be 1.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
-from tensordict import TensorClass, TensorDict
+from tensordict import TensorDict
 
+from trackmania_rl.experience_replay.transition_storage import Transitions, count
+from trackmania_rl.race.policy import ELAPSED_ACTIONS_FLOAT
 from trackmania_rl.settings import ReplaySettings
 
 
@@ -61,50 +65,52 @@ class MiniRaceRules:
         self.oversample_long_term_steps = settings.oversample_long_term_steps
         self.oversample_maximum_term_steps = settings.oversample_maximum_term_steps
 
-    def draw_elapsed_actions(self, n: int, generator: torch.Generator | None, device: torch.device) -> torch.Tensor:
-        """(n,) int64: times already elapsed, from 0 to `duration_actions - 1`.
+    def draw_elapsed_actions(self, n: int, generator: torch.Generator) -> torch.Tensor:
+        """Draw times already elapsed, (n,) int64 on the generator's device, from 0 to `duration_actions - 1`.
 
         abs(uniform integer in [-long + maximum, duration + maximum)) - maximum, at least 0: the absolute value folds
         the negative draws over the short times, the subtraction gathers the shortest at 0.
         """
         low = self.oversample_maximum_term_steps - self.oversample_long_term_steps
         high = self.oversample_maximum_term_steps + self.duration_actions
-        draw = torch.randint(low, high, (n,), generator=generator, device=device)
+        draw = torch.randint(low, high, (n,), generator=generator, device=generator.device)
         return draw.abs_().sub_(self.oversample_maximum_term_steps).clamp_(min=0)
 
 
-class MiniRaceBatch(TensorClass):
-    """B transitions of mini-races, all on one device.
+def cut_to_mini_races(transitions: Transitions, elapsed: torch.Tensor, rules: MiniRaceRules) -> TensorDict:
+    """Cut transitions to mini-races, see `buffer_collate_function`.
 
-    Attributes:
-        state_img: (B, S, H, W) uint8, S frames of which the newest is last; H = W = 0 without an image.
-        state_float: (B, F) float32; the elapsed time is float `ELAPSED_ACTIONS_FLOAT`.
-        action: (B,) int64.
-        reward: (B,) float32: discounted n-step sum, shaping included.
-        next_state_img: like `state_img`. Without meaning where `gamma_n` is 0.
-        next_state_float: like `state_float`. Without meaning where `gamma_n` is 0.
-        gamma_n: (B,) float32: factor of the next state's value; 0 where the mini-race ends.
-        row_id: (B,) int64: rows of the transitions, for `update_priority`.
-        weight: (B,) float32: importance, a factor of the loss; 1 unless drawn by priority.
+    The same lines are for both kinds of arrays: on the host numpy takes half of torch's time for a small batch, and on
+    a device nothing waits for it.
+
+    Args:
+        transitions: B of them; taken over, and changed.
+        elapsed: (B,) int64, actions of the mini-race that are over at each state.
+        rules: discount and mini-races at this moment.
     """
-
-    state_img: torch.Tensor
-    state_float: torch.Tensor
-    action: torch.Tensor
-    reward: torch.Tensor
-    next_state_img: torch.Tensor
-    next_state_float: torch.Tensor
-    gamma_n: torch.Tensor
-    row_id: torch.Tensor
-    weight: torch.Tensor
-
-    @classmethod
-    def of(cls, **columns: torch.Tensor) -> MiniRaceBatch:
-        """A batch of these tensors; the constructor, which sets them one by one, takes three times as long."""
-        batch: MiniRaceBatch = cls.from_tensordict(TensorDict(columns, batch_size=columns["row_id"].shape))
-        return batch
-
-    def plain(self) -> TensorDict:
-        """The same tensors as a plain `TensorDict`; `to_tensordict()` would copy them."""
-        tensors: TensorDict = self._tensordict
-        return tensors
+    on_host = isinstance(transitions.index, np.ndarray)
+    xp: Any = np if on_host else torch
+    elapsed_actions: Any = elapsed.numpy() if on_host else elapsed
+    steps = count(transitions.rewards.shape[1] + 1, beside=transitions.index)  # (n + 1,) for n steps at most
+    discounts = xp.asarray(rules.gamma**steps, dtype=xp.float32)
+    actions_left = rules.duration_actions - elapsed_actions  # (B,)
+    n_steps = xp.minimum(transitions.n_steps, actions_left)  # (B,) after the cut
+    is_terminal = n_steps >= xp.minimum(transitions.terminal_actions, actions_left)  # (B,)
+    gamma_n = xp.where(is_terminal, 0.0, discounts[n_steps])  # (B,)
+    # where() rather than a product: what comes after a transition may be uninitialised, thus not even a number.
+    rewards = xp.where(steps[:-1] < n_steps[:, None], transitions.rewards * discounts[:-1], 0.0)  # (B, n)
+    shaping = gamma_n * transitions.next_state_potential - transitions.state_potential  # (B,)
+    transitions.state_float[:, ELAPSED_ACTIONS_FLOAT] = elapsed_actions
+    transitions.next_state_float[:, ELAPSED_ACTIONS_FLOAT] = elapsed_actions + n_steps
+    columns = {
+        "state_float": transitions.state_float,
+        "action": xp.asarray(transitions.action, dtype=xp.int64),
+        "reward": rewards.sum(1) + shaping,
+        "next_state_float": transitions.next_state_float,
+        "gamma_n": gamma_n,
+        "index": transitions.index,
+        "weight": xp.ones_like(gamma_n),
+    }
+    tensors = {name: torch.from_numpy(column) for name, column in columns.items()} if on_host else columns
+    images = {"state_img": transitions.state_img, "next_state_img": transitions.next_state_img}
+    return TensorDict(tensors | images, batch_size=elapsed.shape)

@@ -9,7 +9,7 @@ from typing import Final
 
 import torch
 
-from trackmania_rl.experience_replay.row_ring import RowRing
+from trackmania_rl.experience_replay.ring_buffer import RingBuffer
 
 SHARE_OF_FREE_MEMORY: Final = 0.7
 """How much of a GPU's free memory the replay may take: networks, batches and the collectors' networks come on top."""
@@ -27,7 +27,7 @@ def most_replay_bytes(schedule: Sequence[tuple[int, int]], n_floats: int, image_
     """
     sizes = [n_rows for _, n_rows in schedule]
     most_rows = max([sizes[0], *(old + new for old, new in itertools.pairwise(sizes))])
-    return most_rows * RowRing.bytes_per_row(n_floats, image_size_px)
+    return most_rows * RingBuffer.bytes_per_row(n_floats, image_size_px)
 
 
 def pick_replay_device(

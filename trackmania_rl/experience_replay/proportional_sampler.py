@@ -7,13 +7,13 @@ from typing import Any
 import torch
 from torchrl.data.replay_buffers.samplers import Sampler
 
-from trackmania_rl.experience_replay.transition_storage import TransitionStorage
+from trackmania_rl.experience_replay.transition_storage import SavedByBuffer, TransitionStorage
 
 IMPORTANCE_WEIGHT = "importance_weight"
 """Key of the weights in the info dictionary that `sample` returns; absent when all are 1."""
 
 
-class ProportionalSampler(Sampler):
+class ProportionalSampler(SavedByBuffer, Sampler):
     """Proportional prioritized replay (Schaul et al. 2016, https://arxiv.org/abs/1511.05952), sections 3.3 and 3.4.
 
     Transition i is drawn with probability p_i / sum(p), p_i = (|error_i| + epsilon)^alpha, and its loss is to be
@@ -36,10 +36,10 @@ class ProportionalSampler(Sampler):
         self.epsilon = epsilon
 
     def sample(self, storage: TransitionStorage, batch_size: int) -> tuple[torch.Tensor, dict[str, Any]]:
-        """Draw places in the storage's list.
+        """Draw transitions.
 
         Returns:
-            (batch_size,) int64 places, and `{IMPORTANCE_WEIGHT: (batch_size,) float32}` when drawing by priority.
+            (batch_size,) int64 their index, and `{IMPORTANCE_WEIGHT: (batch_size,) float32}` when drawing by priority.
 
         Raises:
             RuntimeError: if there is nothing to draw.
@@ -48,23 +48,23 @@ class ProportionalSampler(Sampler):
         if n_transitions == 0:
             raise RuntimeError("the replay buffer is empty: fill it with a race before sampling")
         if self.alpha == 0:
-            return torch.randint(n_transitions, (batch_size,), generator=self._rng, device=storage.device), {}
+            place = torch.randint(n_transitions, (batch_size,), generator=self._rng, device=storage.device)
+            return storage.index.take(place), {}
         # float64: in single precision a running sum over many transitions would lose the small priorities.
         cumulative = storage.priorities.cumsum(0, dtype=torch.float64)
         total = cumulative[-1]
         draw = torch.rand(batch_size, generator=self._rng, device=storage.device, dtype=torch.float64) * total
-        index = torch.searchsorted(cumulative, draw, right=True).clamp_(max=n_transitions - 1)
-        weight = (n_transitions * storage.priorities[index] / total).pow(-self.beta)
-        return index, {IMPORTANCE_WEIGHT: (weight / weight.max()).float()}
+        place = torch.searchsorted(cumulative, draw, right=True).clamp_(max=n_transitions - 1)
+        weight = (n_transitions * storage.priorities[place] / total).pow(-self.beta)
+        return storage.index[place], {IMPORTANCE_WEIGHT: (weight / weight.max()).float()}
 
     def update_priority(
         self, index: Any, priority: torch.Tensor, *, storage: TransitionStorage | None = None
     ) -> dict[str, Any] | None:
-        """Note how wrong the network was.
+        """Renew the priorities of transitions, by how wrong the network was about them.
 
         Args:
-            index: (B,) int64 **row numbers** (`MiniRaceBatch.row_id`), not places in the list: a race that arrived
-                since has moved those. Rows that are gone are passed over; of a row drawn twice the larger error counts.
+            index: (B,) int64. Transitions that are gone are passed over; of one drawn twice the larger error counts.
             priority: (B,) absolute errors.
             storage: handed in by the replay buffer.
 
@@ -75,27 +75,21 @@ class ProportionalSampler(Sampler):
             raise TypeError("update_priority of the sampler needs the storage; call the replay buffer's instead")
         if self.alpha == 0 or len(storage) == 0:
             return None
-        row_ids = torch.as_tensor(index, device=storage.device)
+        index = torch.as_tensor(index, device=storage.device)
         errors = priority.detach().to(storage.device, torch.float32).abs()
         priorities = (errors.nan_to_num(0.0, posinf=0.0) + self.epsilon).pow(self.alpha)
-        places = torch.searchsorted(storage.row_ids, row_ids).clamp_(max=len(storage) - 1)
-        still_there = storage.row_ids[places] == row_ids
+        places = torch.searchsorted(storage.index, index).clamp_(max=len(storage) - 1)
+        still_there = storage.index[places] == index
         storage.priorities.scatter_reduce_(0, places[still_there], priorities[still_there], "amax", include_self=False)
         torch.maximum(storage.new_priority, priorities.max(), out=storage.new_priority)
         return None
 
     def state_dict(self) -> dict[str, Any]:
-        """Nothing: the exponents belong to the configuration, the priorities to the storage."""
+        """Return nothing: the exponents belong to the configuration, the priorities to the storage."""
         return {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Nothing to take over."""
-
-    def dumps(self, path: Any) -> None:
-        """Nothing to write."""
-
-    def loads(self, path: Any) -> None:
-        """Nothing to read."""
+        """Take over nothing."""
 
     def _empty(self) -> None:
-        """Nothing is kept here."""
+        """Keep nothing."""

@@ -1,61 +1,121 @@
-"""One side of the replay memory (train or test) as torchrl sees it: the numbers of the rows it may draw."""
+"""One side of the train/test split as torchrl sees it: a storage of transitions, and the writer that fills it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from tensordict import TensorDictBase
 from torchrl.data.replay_buffers.storages import Storage
 from torchrl.data.replay_buffers.writers import Writer
 
-from trackmania_rl.experience_replay.row_ring import RowRing, writable
+from trackmania_rl.experience_replay.experience import Experience, rows_of_experiences
+from trackmania_rl.experience_replay.ring_buffer import COLUMN_NAMES, RingBuffer, RowColumns, array_of
 
 
-class TransitionStorage(Storage):
-    """First-in-first-out list of the rows of a `RowRing` at which a transition of this side starts.
+class Transitions(NamedTuple):
+    """B transitions in columns: numpy arrays out of host memory, tensors out of a device's, but for the images.
 
-    Two storages share one ring. Each looks at the ring's oldest row before it answers anything, so that a transition
+    Attributes:
+        index: (B,) int64, their numbers, see `TransitionStorage`.
+        state_img: (B, S, H, W) uint8 tensor, S frames of which the newest is last; H = W = 0 without an image.
+        state_float: (B, F) float32.
+        state_potential: (B,) float32.
+        action: (B,) int16.
+        n_steps: (B,) int16, actions between state and next state.
+        rewards: (B, n_steps_max) float32, of the single actions; meaningless beyond `n_steps`.
+        next_state_img: like `state_img`.
+        next_state_float: like `state_float`.
+        next_state_potential: (B,) float32; meaningless at the finish.
+        terminal_actions: (B,) int32, actions to the finish, or `NEVER_FINISHES`.
+    """
+
+    index: Any
+    state_img: torch.Tensor
+    state_float: Any
+    state_potential: Any
+    action: Any
+    n_steps: Any
+    rewards: Any
+    next_state_img: torch.Tensor
+    next_state_float: Any
+    next_state_potential: Any
+    terminal_actions: Any
+
+
+def count(n: int, beside: Any) -> Any:
+    """Count 0, 1, ..., n - 1, in an array beside an array, in a tensor on the device of a tensor."""
+    return np.arange(n) if isinstance(beside, np.ndarray) else torch.arange(n, device=beside.device)
+
+
+class SavedByBuffer:
+    """A part of a replay buffer that is saved with it."""
+
+    def dumps(self, path: Any) -> NoReturn:
+        """Refuse: `ReplayBuffer.dumps` saves the buffer as a whole."""
+        raise NotImplementedError("a part of a replay buffer is saved with it: call the buffer's dumps")
+
+    def loads(self, path: Any) -> NoReturn:
+        """Refuse: `ReplayBuffer.loads` loads the buffer as a whole."""
+        raise NotImplementedError("a part of a replay buffer is loaded with it: call the buffer's loads")
+
+
+class TransitionStorage(SavedByBuffer, Storage):
+    """First-in-first-out list of the rows of a `RingBuffer` at which a transition of this side starts.
+
+    A transition's *index* is the number of its first row, which never changes and never comes again: the sampler draws
+    it, `get` and `update_priority` take it. `storage[i]` takes places in the list, from the oldest transition on.
+
+    Two storages share one ring buffer. Each looks at its oldest row before it answers anything, so that a transition
     whose rows were overwritten is gone from both sides without anybody having to tell them.
 
     A priority is kept for each transition (see `ProportionalSampler`).
 
+    Args:
+        ring: the rows.
+        n_steps_max: the largest `n_steps` in the ring buffer.
+        frames_per_state: S, how many frames make one image.
+
     Attributes:
         ring: the rows.
-        new_priority: () float32 tensor on the ring's device: the priority a new transition gets.
+        n_steps_max: as given; so is `frames_per_state`.
+        new_priority: () float32 tensor on the ring buffer's device: the priority a new transition gets.
     """
 
-    def __init__(self, ring: RowRing) -> None:
+    def __init__(self, ring: RingBuffer, n_steps_max: int, frames_per_state: int = 1) -> None:
         super().__init__(max_size=ring.capacity)
         self.ring = ring
         self.device = ring.device
+        self.n_steps_max = n_steps_max
+        self.frames_per_state = frames_per_state
         self._empty()
 
     def _empty(self) -> None:
         # The live part of both lists is [_start, _end). Appending moves the end, dropping moves the start, and when the
         # end is reached the live part moves to the front of new lists, which are long enough to make that rare.
-        # Row numbers are kept in host memory, to be looked up, and on the device, to be drawn: the same memory if that
-        # is the host's.
-        self._row_ids = np.empty(0, dtype=np.int64)
-        self._row_ids_to_draw = torch.empty(0, dtype=torch.int64, device=self.device)
+        # The index is kept in host memory, to be looked up, and on the device, to be drawn: the same memory if that is
+        # the host's.
+        self._index = np.empty(0, dtype=np.int64)
+        self._index_to_draw = torch.empty(0, dtype=torch.int64, device=self.device)
         self._priorities = torch.empty(0, dtype=torch.float32, device=self.device)
-        self._writable_priorities = writable(self._priorities)
+        self._writable_priorities = array_of(self._priorities)
         self._start = 0
         self._end = 0
         self._first_row_seen = self.ring.first_row
         self.new_priority = torch.ones((), dtype=torch.float32, device=self.device)
 
     @property
-    def row_ids(self) -> torch.Tensor:
-        """(len(self),) int64, ascending: the rows at which this side's transitions start. A view."""
+    def index(self) -> torch.Tensor:
+        """(len(self),) int64, ascending: the index of every transition. A view."""
         self._drop_overwritten()
-        return self._row_ids_to_draw[self._start : self._end]
+        return self._index_to_draw[self._start : self._end]
 
     @property
     def priorities(self) -> torch.Tensor:
-        """(len(self),) float32, one for each of `row_ids`. A view: write to it to change them."""
+        """(len(self),) float32, one for each of `index`. A view: write to it to change them."""
         self._drop_overwritten()
         return self._priorities[self._start : self._end]
 
@@ -63,64 +123,106 @@ class TransitionStorage(Storage):
         self._drop_overwritten()
         return self._end - self._start
 
-    def get(self, index: Any) -> torch.Tensor:
-        """Row numbers at the given places (whole number, tensor or slice) of the list."""
-        return self.row_ids[index]
+    def __getitem__(self, place: Any) -> Transitions:
+        """Gather the transitions at places (slice, tensor) of the list."""
+        return self.get(self.index[place])
 
-    def set(self, cursor: Any, data: Any, *, set_cursor: bool = True) -> None:
-        """Refused: rows are only added after the others."""
+    def get(self, index: torch.Tensor) -> Transitions:
+        """Gather the transitions of an index (B,); copies."""
+        rows, capacity = self.ring.arrays, self.ring.capacity
+        on_host = isinstance(rows.actions, np.ndarray)
+        at: Any = index.numpy() if on_host else index  # as the rows are; the same lines are for both
+        position = at % capacity
+        n_steps = rows.n_steps[position]
+        next_position = (position + n_steps) % capacity
+        return Transitions(
+            index=at,
+            state_img=self._images(index),
+            state_float=rows.state_floats[position],
+            state_potential=rows.potentials[position],
+            action=rows.actions[position],
+            n_steps=n_steps,
+            rewards=rows.rewards[(position[:, None] + count(self.n_steps_max, beside=at)) % capacity],
+            next_state_img=self._images(index + (torch.from_numpy(n_steps) if on_host else n_steps)),
+            next_state_float=rows.state_floats[next_position],
+            next_state_potential=rows.potentials[next_position],
+            terminal_actions=rows.steps_to_finish[position],
+        )
+
+    def _images(self, row: torch.Tensor) -> torch.Tensor:
+        """Put the last S frames until each row (B,) together as images (B, S, H, W), the oldest first.
+
+        As while the race was driven, its first frame stands in for those before it; and so does the oldest frame that
+        the memory holds, where what came before was overwritten.
+        """
+        frames, n_steps, capacity = self.ring.columns.frames, self.ring.columns.n_steps, self.ring.capacity
+        if frames.numel() == 0:
+            return frames.new_empty((len(row), self.frames_per_state, *frames.shape[2:]))
+        images = [frames.index_select(0, row % capacity)]  # on the host, in half of numpy's time
+        for _ in range(self.frames_per_state - 1):
+            begins_a_race = n_steps.take((row - 1) % capacity) == 0
+            row = torch.where(begins_a_race | (row == self.ring.first_row), row, row - 1)
+            images.append(frames.index_select(0, row % capacity))
+        return torch.cat(images[::-1], dim=1) if len(images) > 1 else images[0]
+
+    def set(self, cursor: Any, data: Any, *, set_cursor: bool = True) -> NoReturn:
+        """Refuse: rows are only added after the others."""
         raise TypeError("transitions are added after the others: use extend()")
 
-    def append(self, row_ids: npt.NDArray[np.int64]) -> int:
+    def contains(self, index: int) -> bool:
+        """Whether the transition of this index is there."""
+        return bool((self.index == index).any())
+
+    def append(self, index: npt.NDArray[np.int64]) -> int:
         """Add transitions after the others, except those whose rows are already overwritten.
 
         Args:
-            row_ids: (n,) int64, ascending and above all that are there.
+            index: (n,) int64, ascending and above all that are there.
 
         Returns:
             How many were added.
         """
-        if len(row_ids) and row_ids[0] < self.ring.first_row:  # of a race longer than the ring, only the end is there
-            row_ids = row_ids[row_ids >= self.ring.first_row]
-        n_live, n_new = len(self), len(row_ids)
-        if self._end + n_new > len(self._row_ids):
+        if len(index) and index[0] < self.ring.first_row:  # of a race longer than the ring, only the end is there
+            index = index[index >= self.ring.first_row]
+        n_live, n_new = len(self), len(index)
+        if self._end + n_new > len(self._index):
             self._move_to_front(3 * (n_live + n_new) // 2)
         end = self._end + n_new
-        self._row_ids[self._end : end] = row_ids
+        self._index[self._end : end] = index
         if self.device.type != "cpu":
-            self._row_ids_to_draw[self._end : end] = torch.from_numpy(row_ids)
+            self._index_to_draw[self._end : end] = torch.from_numpy(index)
         self._writable_priorities[self._end : end] = self.new_priority
         self._end = end
         self.max_size = self.ring.capacity
         return n_new
 
     def state_dict(self) -> dict[str, Any]:
-        """This side's transitions and priorities, in host memory; the ring is not part of it."""
+        """This side's index and priorities, in host memory; the ring buffer is not part of it."""
         return {
-            "row_ids": self.row_ids.cpu().clone(),
+            "index": self.index.cpu().clone(),
             "priorities": self.priorities.cpu().clone(),
             "new_priority": self.new_priority.cpu().clone(),
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over what `state_dict` returned; the ring must have been restored before.
+        """Take over what `state_dict` returned; the ring buffer must have been restored before.
 
         Raises:
-            ValueError: if a transition starts at a row that the ring does not hold.
+            ValueError: if a transition starts at a row that the ring buffer does not hold.
         """
-        row_ids, priorities = state_dict["row_ids"], state_dict["priorities"]
-        ascends = bool((row_ids.diff() > 0).all())
-        if len(row_ids) and not (ascends and row_ids[0] >= self.ring.first_row and row_ids[-1] < self.ring.end_row):
+        index, priorities = state_dict["index"], state_dict["priorities"]
+        ascends = bool((index.diff() > 0).all())
+        if len(index) and not (ascends and index[0] >= self.ring.first_row and index[-1] < self.ring.end_row):
             raise ValueError(
                 f"stored transitions refer to rows outside {self.ring.first_row} to {self.ring.end_row - 1}, "
                 "which the replay memory holds; the checkpoint is damaged"
             )
-        if priorities.shape != row_ids.shape:
+        if priorities.shape != index.shape:
             raise ValueError(
-                f"{len(row_ids)} stored transitions with {len(priorities)} priorities; the checkpoint is damaged"
+                f"{len(index)} stored transitions with {len(priorities)} priorities; the checkpoint is damaged"
             )
         self._empty()
-        self.append(row_ids.numpy(force=True))
+        self.append(index.numpy(force=True))
         self.priorities.copy_(priorities)
         self.new_priority.copy_(state_dict["new_priority"])
 
@@ -128,25 +230,25 @@ class TransitionStorage(Storage):
         first_row = self.ring.first_row
         if first_row == self._first_row_seen:
             return
-        self._start += int(self._row_ids[self._start : self._end].searchsorted(first_row))
+        self._start += int(self._index[self._start : self._end].searchsorted(first_row))
         self._first_row_seen = first_row
 
     def _move_to_front(self, size: int) -> None:
         """Move the live part of all lists to the front of new ones with room for `size` transitions."""
         live = slice(self._start, self._end)
-        row_ids = np.empty(size, dtype=np.int64)
+        index = np.empty(size, dtype=np.int64)
         priorities = torch.empty(size, dtype=torch.float32, device=self.device)
         self._end -= self._start
-        row_ids[: self._end] = self._row_ids[live]
+        index[: self._end] = self._index[live]
         priorities[: self._end] = self._priorities[live]
-        self._row_ids, self._priorities = row_ids, priorities
-        self._row_ids_to_draw = torch.from_numpy(row_ids).to(self.device)
-        self._writable_priorities = writable(priorities)
+        self._index, self._priorities = index, priorities
+        self._index_to_draw = torch.from_numpy(index).to(self.device)
+        self._writable_priorities = array_of(priorities)
         self._start = 0
 
 
-class TransitionWriter(Writer):
-    """torchrl's way in: `buffer.extend(row_ids)` appends to the buffer's `TransitionStorage`."""
+class TransitionWriter(SavedByBuffer, Writer):
+    """Writes races and single transitions to the ring buffer, and their index to a `TransitionStorage`."""
 
     _storage: TransitionStorage
 
@@ -154,20 +256,35 @@ class TransitionWriter(Writer):
         super().__init__()
         self._write_count = 0
 
-    def add(self, data: int) -> int:
-        """Append one transition, given by its row; returns its place in the list."""
+    def add(self, data: Experience) -> int:
+        """Write one transition; returns its index."""
         return int(self.extend([data])[0])
 
-    def extend(self, data: torch.Tensor | npt.NDArray[np.int64] | Sequence[int]) -> torch.Tensor:
-        """Append transitions, given by their rows in ascending order; returns their places in the list."""
-        row_ids = data.numpy(force=True) if isinstance(data, torch.Tensor) else np.asarray(data, dtype=np.int64)
-        n_added = self.append(row_ids)
-        n_transitions = len(self._storage)
-        return torch.arange(n_transitions - n_added, n_transitions)
+    def extend(self, data: RowColumns[Any] | TensorDictBase | Sequence[Experience]) -> torch.Tensor:
+        """Write a race, or transitions, after all that is there.
 
-    def append(self, row_ids: npt.NDArray[np.int64]) -> int:
-        """Append transitions, given by their rows in ascending order; returns how many were added."""
-        n_added = self._storage.append(row_ids)
+        Args:
+            data: a race's rows, as `RowColumns` or a TensorDict with its columns; a transition starts at each row whose
+                `n_steps` is not 0. Or transitions.
+
+        Returns:
+            The index (n,) int64 of those that are there; of a race longer than the whole memory that is its end.
+
+        Raises:
+            ValueError: if the rows have another shape than the ring buffer's.
+        """
+        if isinstance(data, TensorDictBase):
+            data = RowColumns(**{name: data[name] for name in COLUMN_NAMES})
+        elif not isinstance(data, RowColumns):
+            data = rows_of_experiences(data)
+        rows = self._storage.ring.append(data)
+        n_steps = data.n_steps.numpy(force=True) if isinstance(data.n_steps, torch.Tensor) else data.n_steps
+        n_added = self.append(rows.start + n_steps.nonzero()[0])
+        return self._storage.index[len(self._storage) - n_added :].clone()
+
+    def append(self, index: npt.NDArray[np.int64]) -> int:
+        """Append transitions whose rows are in the ring buffer; returns how many were added."""
+        n_added = self._storage.append(index)
         self._write_count += n_added
         return n_added
 
@@ -182,11 +299,3 @@ class TransitionWriter(Writer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over what `state_dict` returned."""
         self._write_count = int(state_dict["write_count"])
-
-    def dumps(self, path: Any) -> None:
-        """Refused, see `replay_state_dict`."""
-        raise NotImplementedError("the replay memory is saved whole, with replay_state_dict()")
-
-    def loads(self, path: Any) -> None:
-        """Refused, see `load_replay_state_dict`."""
-        raise NotImplementedError("the replay memory is restored whole, with load_replay_state_dict()")

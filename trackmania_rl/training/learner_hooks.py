@@ -37,7 +37,6 @@ from trackmania_rl.buffer_utilities import (
     resize_buffers,
 )
 from trackmania_rl.channels.protocols import ReceivedRollout, RunStatePublisher
-from trackmania_rl.experience_replay.mini_race import MiniRaceBatch
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.policy import ELAPSED_ACTIONS_FLOAT
 from trackmania_rl.race.rewards import EngineeredRewards
@@ -265,7 +264,8 @@ class SampleAtReplayRatio(_Hook):
         if not has_enough or self.transitions_due < replay.batch_size or self._should_stop():
             raise StopIteration
         self.transitions_due -= replay.batch_size
-        return self._buffer.sample().plain()  # the Trainer passes on plain TensorDicts only
+        batch: TensorDict = self._buffer.sample()
+        return batch
 
     def register(self, trainer: Trainer, name: str = "replay_ratio") -> None:
         """Register where the Trainer asks for batches."""
@@ -297,23 +297,22 @@ class StepIQN(OptimizationStepper):
 
     def step(self, trainer: Trainer, sub_batch: TensorDictBase) -> TensorDict:
         """Train on one batch."""
-        batch = MiniRaceBatch.from_tensordict(sub_batch)
-        metrics = self._learner.update(batch, self._schedules.learning_rate)
+        metrics = self._learner.update(sub_batch, self._schedules.learning_rate)
         if self._buffer.sampler.alpha > 0:
-            self._update_priorities(batch, metrics.td_error)
+            self._update_priorities(sub_batch, metrics.td_error)
         self._sums = self._sums.to(metrics.loss.device)
-        self._sums += torch.stack((metrics.loss / len(batch), metrics.grad_norm, metrics.mean_q))
+        self._sums += torch.stack((metrics.loss / len(sub_batch), metrics.grad_norm, metrics.mean_q))
         self._n_updates += 1
         return self._nothing_to_log
 
-    def _update_priorities(self, batch: MiniRaceBatch, td_error: torch.Tensor) -> None:
+    def _update_priorities(self, batch: TensorDictBase, td_error: torch.Tensor) -> None:
         """Note the errors (B,), except near the end of a mini-race, where every network's are small."""
-        horizon, row_id = self._schedules.priority_horizon_actions, batch.row_id
+        horizon, index = self._schedules.priority_horizon_actions, batch["index"]
         if horizon is not None:
-            is_early = batch.state_float[:, ELAPSED_ACTIONS_FLOAT] < horizon
-            row_id, td_error = row_id[is_early], td_error[is_early.to(td_error.device)]
-        if len(row_id) > 0:
-            self._buffer.update_priority(row_id, td_error)
+            is_early = batch["state_float"][:, ELAPSED_ACTIONS_FLOAT] < horizon
+            index, td_error = index[is_early], td_error[is_early.to(td_error.device)]
+        if len(index) > 0:
+            self._buffer.update_priority(index, td_error)
 
     def take_means(self) -> dict[str, float]:
         """Mean loss per transition, gradient norm and Q since the last call; empty if there was no update."""

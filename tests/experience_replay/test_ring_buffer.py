@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trackmania_rl.experience_replay.row_ring import RowColumns, RowRing
+from trackmania_rl.experience_replay.ring_buffer import RingBuffer, RowColumns
 
 N_FLOATS = 5
 IMAGE_SIZE_PX = (2, 3)
@@ -23,7 +23,7 @@ def rows(first: int, n: int) -> RowColumns:
     return columns
 
 
-def assert_holds_the_newest(ring: RowRing, n_written: int, n_held: int) -> None:
+def assert_holds_the_newest(ring: RingBuffer, n_written: int, n_held: int) -> None:
     assert (ring.first_row, ring.end_row, len(ring)) == (n_written - n_held, n_written, n_held)
     positions = torch.arange(ring.first_row, ring.end_row) % ring.capacity
     expected = rows(ring.first_row, n_held).by_name()
@@ -36,7 +36,7 @@ def assert_holds_the_newest(ring: RowRing, n_written: int, n_held: int) -> None:
     operations=st.lists(st.tuples(st.sampled_from(["append", "resize", "restore"]), st.integers(1, 12)), max_size=8),
 )
 def test_the_ring_holds_the_newest_rows_whatever_happens(capacity, operations):
-    ring = RowRing(capacity, N_FLOATS, IMAGE_SIZE_PX)
+    ring = RingBuffer(capacity, N_FLOATS, IMAGE_SIZE_PX)
     n_written = n_held = 0
     for operation, size in operations:
         if operation == "append":
@@ -48,45 +48,45 @@ def test_the_ring_holds_the_newest_rows_whatever_happens(capacity, operations):
             n_held = min(n_held, size)
         else:
             state = ring.state_dict()
-            ring = RowRing(size, N_FLOATS, IMAGE_SIZE_PX)
+            ring = RingBuffer(size, N_FLOATS, IMAGE_SIZE_PX)
             ring.append(rows(1000, 1))  # what is there before is given up
             ring.load_state_dict(state)
         assert_holds_the_newest(ring, n_written, n_held)
 
 
 def test_the_state_holds_only_filled_rows_and_needs_no_pickle():
-    ring = RowRing(1000, N_FLOATS, IMAGE_SIZE_PX)
+    ring = RingBuffer(1000, N_FLOATS, IMAGE_SIZE_PX)
     ring.append(rows(0, 6))
     file = io.BytesIO()
     torch.save(ring.state_dict(), file)
-    assert file.tell() < 1000 * RowRing.bytes_per_row(N_FLOATS, IMAGE_SIZE_PX) / 4
+    assert file.tell() < 1000 * RingBuffer.bytes_per_row(N_FLOATS, IMAGE_SIZE_PX) / 4
     file.seek(0)
-    restored = RowRing(1, N_FLOATS, IMAGE_SIZE_PX)
+    restored = RingBuffer(1, N_FLOATS, IMAGE_SIZE_PX)
     restored.load_state_dict(torch.load(file, weights_only=True))
     assert restored.capacity == 1000
     assert_holds_the_newest(restored, 6, 6)
 
 
 def test_without_an_image_the_frames_take_no_memory():
-    ring = RowRing(4, N_FLOATS)
+    ring = RingBuffer(4, N_FLOATS)
     assert ring.columns.frames.shape == (4, 1, 0, 0)
-    assert RowRing.bytes_per_row(N_FLOATS, (0, 0)) == N_FLOATS * 4 + 2 * 2 + 3 * 4
-    assert RowRing.bytes_per_row(N_FLOATS, (2, 3)) == RowRing.bytes_per_row(N_FLOATS, (0, 0)) + 6
+    assert RingBuffer.bytes_per_row(N_FLOATS, (0, 0)) == N_FLOATS * 4 + 2 * 2 + 3 * 4
+    assert RingBuffer.bytes_per_row(N_FLOATS, (2, 3)) == RingBuffer.bytes_per_row(N_FLOATS, (0, 0)) + 6
 
 
 @pytest.mark.parametrize(("capacity", "n_floats", "message"), [(0, 5, "0 rows"), (5, 0, "0 floats")])
 def test_impossible_sizes_are_refused(capacity, n_floats, message):
     with pytest.raises(ValueError, match=message):
-        RowRing(capacity, n_floats)
+        RingBuffer(capacity, n_floats)
 
 
 def test_no_row_at_all_is_refused_as_a_new_size():
     with pytest.raises(ValueError, match="at least 1"):
-        RowRing(3, N_FLOATS).resize(0)
+        RingBuffer(3, N_FLOATS).resize(0)
 
 
 def test_rows_of_another_shape_are_refused_and_nothing_is_written():
-    ring = RowRing(4, N_FLOATS, (3, 2))
+    ring = RingBuffer(4, N_FLOATS, (3, 2))
     with pytest.raises(ValueError, match=r"frames of a race is \(2, 1, 2, 3\)"):
         ring.append(rows(0, 2))
     assert len(ring) == 0
@@ -102,13 +102,13 @@ def test_rows_of_another_shape_are_refused_and_nothing_is_written():
     ],
 )
 def test_a_damaged_state_is_refused(changes, message):
-    ring = RowRing(4, N_FLOATS, IMAGE_SIZE_PX)
+    ring = RingBuffer(4, N_FLOATS, IMAGE_SIZE_PX)
     ring.append(rows(0, 6))
     with pytest.raises(ValueError, match=message):
-        RowRing(4, N_FLOATS, IMAGE_SIZE_PX).load_state_dict(ring.state_dict() | changes)
+        RingBuffer(4, N_FLOATS, IMAGE_SIZE_PX).load_state_dict(ring.state_dict() | changes)
 
 
 def test_a_state_of_another_observation_is_refused():
-    ring = RowRing(4, N_FLOATS, IMAGE_SIZE_PX)
+    ring = RingBuffer(4, N_FLOATS, IMAGE_SIZE_PX)
     with pytest.raises(ValueError, match="was the observation changed"):
-        RowRing(4, N_FLOATS + 1, IMAGE_SIZE_PX).load_state_dict(ring.state_dict())
+        RingBuffer(4, N_FLOATS + 1, IMAGE_SIZE_PX).load_state_dict(ring.state_dict())

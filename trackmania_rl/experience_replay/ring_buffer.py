@@ -86,7 +86,7 @@ class RowColumns(Generic[Column]):
 COLUMN_NAMES = tuple(field.name for field in fields(RowColumns))
 
 
-class RowRing:
+class RingBuffer:
     """A ring of rows; the oldest are overwritten.
 
     Rows are numbered for ever, in the order in which they came: row `r` lies at position `r % capacity`, and is there
@@ -104,7 +104,7 @@ class RowRing:
 
     Attributes:
         columns: the rows, by position.
-        writable: the columns by their names, over the same memory; arrays where it is the host's, see `writable`.
+        arrays: the same memory; as arrays where it is the host's, since numpy is faster at small reads and writes.
         first_row: number of the oldest row.
         end_row: number of the next row to come.
         lock: held while rows are written or gathered: a prefetching thread may do the latter.
@@ -120,7 +120,7 @@ class RowRing:
         self.columns: RowColumns[torch.Tensor] = RowColumns.empty(
             capacity, n_floats, image_size_px, torch.device(device)
         )
-        self.writable = _writable_columns(self.columns)
+        self.arrays = _arrays(self.columns)
         self.first_row = 0
         self.end_row = 0
         self.lock = threading.RLock()
@@ -161,7 +161,7 @@ class RowRing:
         n_rows, capacity = len(race), self.capacity
         rows = range(self.end_row, self.end_row + n_rows)
         n_dropped = max(0, n_rows - capacity)
-        targets, sources = self.writable, race.by_name()
+        targets, sources = self.arrays.by_name(), race.by_name()
         for name, source in sources.items():
             if source.shape != (n_rows, *targets[name].shape[1:]):
                 raise ValueError(
@@ -197,7 +197,7 @@ class RowRing:
                 for row, piece in _pieces(old, self.first_row, self.end_row):
                     _write(new_columns[name], row, piece)
             self.columns = RowColumns(**new_columns)
-            self.writable = _writable_columns(self.columns)
+            self.arrays = _arrays(self.columns)
 
     def state_dict(self) -> dict[str, Any]:
         """The filled rows, oldest first, in host memory, and their numbers: tensors and whole numbers only."""
@@ -240,13 +240,13 @@ class RowRing:
                 _write(column, first_row, state["columns"][name])
 
 
-def writable(tensor: torch.Tensor) -> torch.Tensor | npt.NDArray[Any]:
-    """The same memory to write to: an array where it is the host's, since numpy is faster at small writes."""
+def array_of(tensor: torch.Tensor) -> torch.Tensor | npt.NDArray[Any]:
+    """Return the same memory, as an array where it is the host's."""
     return tensor.numpy() if tensor.device.type == "cpu" else tensor
 
 
-def _writable_columns(columns: RowColumns[torch.Tensor]) -> dict[str, torch.Tensor | npt.NDArray[Any]]:
-    return {name: writable(column) for name, column in columns.by_name().items()}
+def _arrays(columns: RowColumns[torch.Tensor]) -> RowColumns[Any]:
+    return RowColumns(**{name: array_of(column) for name, column in columns.by_name().items()})
 
 
 def _write(column: torch.Tensor | npt.NDArray[Any], first_row: int, values: torch.Tensor | npt.NDArray[Any]) -> None:
