@@ -101,6 +101,7 @@ def evaluate(arguments: argparse.Namespace) -> None:
     # Torch takes seconds to import: after the command line and its mistakes.
     import torch
 
+    from trackmania_rl.games.socket_games import SocketGames
     from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager
     from trackmania_rl.track.named_maps import map_entries
     from trackmania_rl.training.evaluation import evaluate_map, load_driver
@@ -115,13 +116,13 @@ def evaluate(arguments: argparse.Namespace) -> None:
     launcher = make_launcher(game, driver.settings.user, arguments.port or find_free_port(), maps_folder)
     if arguments.video and not isinstance(launcher, SimulatedGameLauncher):
         raise UserError("--video: the real game is not filmed; leave --video out")
-    manager = GameInstanceManager(game, driver.settings.observation, launcher)
-    with contextlib.closing(manager), console.status("starting the game") as status:
+    games = SocketGames([GameInstanceManager(game, driver.settings.observation, launcher)])
+    with contextlib.closing(games), console.status("starting the game") as status:
         evaluations = []
         for entry in entries:
             status.update(f"driving {entry.map_name}")
             evaluations.append(
-                evaluate_map(driver, manager, entry, arguments.races, n_forced_actions=arguments.forced_actions)
+                evaluate_map(driver, games, entry, arguments.races, n_forced_actions=arguments.forced_actions)
             )
     console.print(results_table(evaluations, f"{arguments.run} after {driver.frames_total:,} frames"))
 

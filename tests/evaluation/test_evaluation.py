@@ -11,6 +11,8 @@ import torch
 from trackmania_rl.checkpoints import CheckpointError, read_checkpoint, save_driver
 from trackmania_rl.errors import UserError
 from trackmania_rl.games.envs import make_race_env
+from trackmania_rl.games.protocol import Games
+from trackmania_rl.games.socket_games import SocketGames
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.policy import BatchDecision
 from trackmania_rl.seeds import SeedTree
@@ -34,10 +36,15 @@ def driver(run_folder: Path) -> TrainedDriver:
 
 
 @pytest.fixture(scope="module")
-def manager(run_settings: Settings, maps_folder: Path) -> Iterator[GameInstanceManager]:
+def manager(run_settings: Settings, maps_folder: Path) -> GameInstanceManager:
     launcher = SimulatedGameLauncher(find_free_port(), maps_folder)
-    with contextlib.closing(GameInstanceManager(run_settings.game, run_settings.observation, launcher)) as manager:
-        yield manager
+    return GameInstanceManager(run_settings.game, run_settings.observation, launcher)
+
+
+@pytest.fixture(scope="module")
+def games(manager: GameInstanceManager) -> Iterator[Games]:
+    with contextlib.closing(SocketGames([manager])) as games:
+        yield games
 
 
 class RecordingInferer:
@@ -68,22 +75,22 @@ def test_the_driver_has_the_checkpoints_averaged_weights(driver: TrainedDriver, 
 
 
 def test_a_driver_that_was_kept_on_the_way_drives(
-    driver: TrainedDriver, manager: GameInstanceManager, bend: MapEntry, run_folder: Path, tmp_path: Path
+    driver: TrainedDriver, games: Games, bend: MapEntry, run_folder: Path, tmp_path: Path
 ) -> None:
     networks = read_checkpoint(run_folder / "checkpoint.pt")["trainer"]["loss_module"]
     kept = {kind: networks[kind] for kind in ("online", "averaged")}
     file = save_driver(tmp_path / "drivers", kept, frames_total=432, training_s=98.5, minimum_free_disk_mb=0)
     earlier = load_driver(run_folder, file)
     assert (earlier.frames_total, earlier.training_s) == (432, 98.5)
-    races = [evaluate_map(one, manager, bend, n_races=1).races for one in (earlier, driver)]
+    races = [evaluate_map(one, games, bend, n_races=1).races for one in (earlier, driver)]
     assert races[0] == races[1]
 
 
 def test_races_differ_by_their_forced_start_only_and_repeat_exactly(
-    driver: TrainedDriver, manager: GameInstanceManager, bend: MapEntry
+    driver: TrainedDriver, games: Games, bend: MapEntry
 ) -> None:
-    evaluation = evaluate_map(driver, manager, bend, n_races=4, n_forced_actions=12)
-    again = evaluate_map(driver, manager, bend, n_races=4, n_forced_actions=12)
+    evaluation = evaluate_map(driver, games, bend, n_races=4, n_forced_actions=12)
+    again = evaluate_map(driver, games, bend, n_races=4, n_forced_actions=12)
     assert again == evaluation
     assert [one.n_forced_actions for one in evaluation.races] == [0, 12, 12, 12]
     assert evaluation.races[0].inputs == "0.00 press up\n"
@@ -93,26 +100,26 @@ def test_races_differ_by_their_forced_start_only_and_repeat_exactly(
 
 
 def test_a_race_lost_with_its_game_begins_again_with_the_forced_actions(
-    driver: TrainedDriver, manager: GameInstanceManager, bend: MapEntry
+    driver: TrainedDriver, manager: GameInstanceManager, games: Games, bend: MapEntry
 ) -> None:
-    expected = evaluate_map(driver, manager, bend, n_races=2)
-    rollout = manager.rollout
+    expected = evaluate_map(driver, games, bend, n_races=2)
+    play = manager.play
 
-    def losing_a_game(map_entry, policy):
+    def losing_a_game(map_entry, decide, frames):
         decisions = iter(range(10_000))
 
-        def act(frame, floats):
+        def act(image, seen):
             if next(decisions) == 15:
                 manager._launcher.kill()
-            return policy(frame, floats)
+            return decide(image, seen)
 
-        return rollout(map_entry, act)
+        return play(map_entry, act, frames)
 
-    manager.rollout = losing_a_game
+    manager.play = losing_a_game
     try:
-        assert evaluate_map(driver, manager, bend, n_races=2) == expected
+        assert evaluate_map(driver, games, bend, n_races=2) == expected
     finally:
-        manager.rollout = rollout
+        manager.play = play
 
 
 def test_a_driver_acts_on_what_an_environment_of_its_run_shows(run_folder: Path) -> None:

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from plugin_game import SCRIPT
 
-from trackmania_rl.race.policy import afresh_with_each_game
+from trackmania_rl.games.protocol import rollout
+from trackmania_rl.games.socket_games import SocketGames
 from trackmania_rl.settings import MapEntry, load_settings
 from trackmania_rl.simulator.server.chaos import parse_faults
 from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager
@@ -59,10 +60,10 @@ def straight():
 
 
 @pytest.fixture(params=["with an image", "without"])
-def make_managers(request, library, maps_folder, repository_root):
-    """`make_managers(argument of the first one's game, ..., setting of the first one=value, ...)` makes two managers.
+def make_games(request, library, maps_folder, repository_root):
+    """`make_games(argument of the first one's game, ..., setting of the first one=value, ...)` makes two.
 
-    They are that of the game with the plugin and that of the simulated game, which nothing disturbs.
+    They are the game with the plugin and the simulated game, which nothing disturbs.
     """
     sides_px = (16, 8) if request.param == "with an image" else (0, 0)
     settings = load_settings(
@@ -78,17 +79,17 @@ def make_managers(request, library, maps_folder, repository_root):
             SimulatedGameLauncher(find_free_port(), maps_folder),
         )
         for played, launcher in zip((game.model_copy(update=changes), game), launchers, strict=True):
-            made.append(GameInstanceManager(played, settings.observation, launcher))
+            made.append(SocketGames([GameInstanceManager(played, settings.observation, launcher)]))
         return made
 
     yield make
-    for manager in made:
-        manager.close()
+    for games in made:
+        games.close()
 
 
 @pytest.fixture
-def managers(make_managers):
-    return make_managers()
+def games(make_games):
+    return make_games()
 
 
 def actions_of_race(seed):
@@ -96,13 +97,13 @@ def actions_of_race(seed):
     return [COAST] * 1000 if seed % 7 == 6 else random_actions(seed)
 
 
-def assert_same_races(managers, straight, seeds, lost_races=()):
+def assert_same_races(games, straight, seeds, lost_races=()):
     for seed in seeds:
         make_policy = partial(playing, actions_of_race(seed))
         # The undisturbed game first: what is compiled for the first time ever must not meet a short timeout.
-        (theirs, their_stats), (ours, our_stats) = (
-            manager.rollout(straight, afresh_with_each_game(manager, make_policy)) for manager in reversed(managers)
-        )
+        undisturbed, disturbed = (rollout(one, straight, make_policy) for one in reversed(games))
+        theirs, their_stats = undisturbed.rollout_results, undisturbed.end_race_stats
+        ours, our_stats = disturbed.rollout_results, disturbed.end_race_stats
         assert ours.keys() == theirs.keys()
         assert ours.get("race_time") == theirs.get("race_time")
         for key in ("actions", "state_float", "frames", "car_gear_and_wheels"):
@@ -111,28 +112,28 @@ def assert_same_races(managers, straight, seeds, lost_races=()):
             assert our_stats[key] == their_stats[key], f"{key} of race {seed}"
         assert our_stats["race_finished"] == (seed % 7 != 6)
         n_lost = sum(race <= seed for race in lost_races)
-        assert [manager.game_starts for manager in managers] == [1 + n_lost, 1], f"games up to race {seed}"
+        assert [one._drivers[0].game_starts for one in games] == [1 + n_lost, 1], f"games up to race {seed}"
 
 
-def test_two_races_are_those_of_the_simulated_game(managers, straight):
-    assert_same_races(managers, straight, (0, 1))
-
-
-@pytest.mark.slow
-def test_twenty_races_are_those_of_the_simulated_game(managers, straight):
-    assert_same_races(managers, straight, range(20))
+def test_two_races_are_those_of_the_simulated_game(games, straight):
+    assert_same_races(games, straight, (0, 1))
 
 
 @pytest.mark.slow
-def test_twenty_races_are_the_same_though_the_game_dies_hangs_and_is_late(make_managers, straight, tmp_path, caplog):
+def test_twenty_races_are_those_of_the_simulated_game(games, straight):
+    assert_same_races(games, straight, range(20))
+
+
+@pytest.mark.slow
+def test_twenty_races_are_the_same_though_the_game_dies_hangs_and_is_late(make_games, straight, tmp_path, caplog):
     ledger = tmp_path / "ledger"
     faults = ("--chaos", FAULTS, "--chaos-ledger", str(ledger))
-    managers = make_managers("--try-out", straight.map_path, *faults, tmi_protection_timeout_s=TIMEOUT_S)
-    assert_same_races(managers, straight, range(LATE_RACE), LOST_RACES)
+    games = make_games("--try-out", straight.map_path, *faults, tmi_protection_timeout_s=TIMEOUT_S)
+    assert_same_races(games, straight, range(LATE_RACE), LOST_RACES)
     began_s = time.monotonic()
-    assert_same_races(managers, straight, [LATE_RACE], LOST_RACES)
+    assert_same_races(games, straight, [LATE_RACE], LOST_RACES)
     assert time.monotonic() - began_s >= LATE_S
-    assert_same_races(managers, straight, range(LATE_RACE + 1, 20), LOST_RACES)
+    assert_same_races(games, straight, range(LATE_RACE + 1, 20), LOST_RACES)
 
     lost = [record.getMessage() for record in caplog.records if " lost (attempt 1 of 3)" in record.getMessage()]
     for message, reason in zip(lost, (KILLED, SILENT, KILLED), strict=True):

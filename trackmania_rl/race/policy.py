@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -50,30 +50,3 @@ class BatchDecision:
     def of_one(cls, decision: PolicyDecision) -> BatchDecision:
         """A decision in one state."""
         return cls(np.array([decision.action]), np.array([decision.is_greedy]), decision.q_values[np.newaxis])
-
-
-class StartsGames(Protocol):
-    """What plays races and, when it loses its game, starts another one: `GameInstanceManager` does."""
-
-    @property
-    def game_starts(self) -> int:
-        """How often a game was started."""
-        ...
-
-
-def afresh_with_each_game(games: StartsGames, make_policy: Callable[[], Policy]) -> Policy:
-    """A race's policy that remembers what it did; if its game is lost, the race begins again, and the policy, too.
-
-    Args:
-        games: where the race is played.
-        make_policy: makes the policy as it is at the start line.
-    """
-    game_starts, policy = games.game_starts, make_policy()
-
-    def act(image: npt.NDArray[np.uint8], floats: npt.NDArray[np.float32]) -> PolicyDecision:
-        nonlocal game_starts, policy
-        if games.game_starts != game_starts:
-            game_starts, policy = games.game_starts, make_policy()
-        return policy(image, floats)
-
-    return act

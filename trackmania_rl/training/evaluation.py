@@ -23,12 +23,12 @@ from trackmania_rl.agents.inference import Inferer
 from trackmania_rl.agents.run_network import make_inferer, make_network, pick_device, pick_playing_device
 from trackmania_rl.checkpoints import CHECKPOINT_FILE, CheckpointError, load_checkpoint, read_checkpoint
 from trackmania_rl.errors import UserError, one_line
+from trackmania_rl.games.protocol import Games, rollout
 from trackmania_rl.race.observation import ObservationLayout
-from trackmania_rl.race.policy import ELAPSED_ACTIONS_FLOAT, Policy, PolicyDecision, afresh_with_each_game
+from trackmania_rl.race.policy import ELAPSED_ACTIONS_FLOAT, Policy, PolicyDecision
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import MapEntry, Settings, load_settings
 from trackmania_rl.settings.live import SNAPSHOT_FILE
-from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager
 
 FORCED_START_ACTIONS: Final = 10
 """How many actions of race 2 and later ones are forced by default: half a second."""
@@ -232,7 +232,7 @@ def load_run_settings(run_folder: Path) -> Settings:
 
 def evaluate_map(
     driver: TrainedDriver,
-    manager: GameInstanceManager,
+    games: Games,
     map_entry: MapEntry,
     n_races: int,
     n_forced_actions: int = FORCED_START_ACTIONS,
@@ -242,7 +242,7 @@ def evaluate_map(
 
     Args:
         driver: who drives.
-        manager: the game it is driven on.
+        games: the first of them is driven; no race is under way in any.
         map_entry: the map.
         n_races: 1 or more; see the head of this module for how they differ.
         n_forced_actions: how many actions are forced at the start of race 2 and later ones.
@@ -257,7 +257,7 @@ def evaluate_map(
     for number in range(1, n_races + 1):
         forced = forced_actions(driver, map_entry, number, n_forced_actions if number > 1 else 0)
         make_policy = functools.partial(greedy_after, forced, driver.inferer)
-        _, stats = manager.rollout(map_entry, afresh_with_each_game(manager, make_policy))
+        stats = rollout(games, map_entry, make_policy).end_race_stats
         race = EvaluatedRace(
             n_forced_actions=len(forced),
             race_finished=stats["race_finished"],
