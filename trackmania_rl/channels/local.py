@@ -59,7 +59,7 @@ class LocalRunState:
         self.stop_requested |= stop
 
     def view(self) -> LocalRunState:
-        """This object."""
+        """Return this object."""
         return self
 
     def pull(self) -> bool:
@@ -105,7 +105,7 @@ class LocalRollouts:
         self._waiting: dict[int, list[ReceivedRollout]] = {}
 
     def open_collector(self, collector: int) -> RolloutSink:
-        """A new sink; see `RolloutSource`."""
+        """Make a new sink; see `RolloutSource`."""
         waiting: list[ReceivedRollout] = []
         self._waiting[collector] = waiting
         rooms = [np.empty(self._frames_shape, dtype=np.uint8) for _ in range(self._n_rooms)]
@@ -116,7 +116,7 @@ class LocalRollouts:
         self._waiting.pop(collector, None)
 
     def get(self, timeout_s: float) -> ReceivedRollout | None:
-        """The next rollout; see `RolloutSource`."""
+        """Take the next rollout; see `RolloutSource`."""
         began_s = time.monotonic()
         with self._changed:
             self._changed.wait_for(lambda: any(self._waiting.values()), timeout_s)
@@ -156,7 +156,7 @@ class _LocalSink:
         self._waited_until_last_put_s = 0.0
 
     def acquire_frames(self, game: int, timeout_s: float = WAIT_FOREVER_S) -> npt.NDArray[np.uint8] | None:
-        """Room for a race's frames; see `RolloutSink`."""
+        """Wait for room for a race's frames; see `RolloutSink`."""
         began_s = time.monotonic()
         self._last_put_s = self._last_put_s or began_s
         with self._changed:

@@ -108,7 +108,7 @@ class RolloutSink(Protocol):
     waited_s: float
 
     def acquire_frames(self, game: int, timeout_s: float = WAIT_FOREVER_S) -> npt.NDArray[np.uint8] | None:
-        """Room for the frames of a game's next race, (longest race's actions, 1, H, W).
+        """Wait for room for the frames of a game's next race, (longest race's states, 1, H, W).
 
         Frames that are written there need no copy: hand `frames[:T]` to `put`. A game that acquired room and put no
         race (it was lost) is given the same room again. With little room this waits while the learner is behind, so
@@ -152,7 +152,7 @@ class RolloutSource(Protocol):
     waited_s: float
 
     def open_collector(self, collector: int) -> RolloutSink:
-        """A new sink for a collector; rollouts of a former one of this number that were not received are dropped.
+        """Make a new sink for a collector, and drop what a former one of this number put and nobody received.
 
         Call it only when the collector's former process has ended, however it ended.
 
@@ -166,7 +166,7 @@ class RolloutSource(Protocol):
         ...
 
     def get(self, timeout_s: float) -> ReceivedRollout | None:
-        """The next rollout of any collector, in turn; None if none arrives within the time.
+        """Take the next rollout, of each collector in turn; None if none arrives within the time.
 
         Args:
             timeout_s: 0 only looks.
@@ -203,6 +203,8 @@ class RunStateView(Protocol):
     def pull_weights(self, kind: WeightsKind, network: nn.Module, known_version: int) -> int:
         """Copy the newest weights of a kind into `network`, unless it has them.
 
+        Weights are parameters; buffers stay as they are.
+
         Args:
             kind: which weights.
             network: of the published one's sizes, on any device; nobody may use it meanwhile.
@@ -238,7 +240,7 @@ class RunStatePublisher(Protocol):
         ...
 
     def view(self) -> RunStateView:
-        """What a collector is handed."""
+        """Make what a collector is handed."""
         ...
 
 

@@ -56,7 +56,7 @@ def collector_process_fn(task: CollectorTask) -> None:
 
 
 def make_parts(task: CollectorTask) -> CollectorParts:
-    """What the collector needs besides its games: networks that are kept at the newest weights, and the channels."""
+    """Make what the collector needs besides its games: networks kept at the newest weights, and the channels."""
     settings = task.run_state.settings
     seeds, layout = SeedTree(settings.run.seed), ObservationLayout.from_settings(settings.observation)
     device = pick_playing_device(settings)
@@ -77,7 +77,7 @@ def make_parts(task: CollectorTask) -> CollectorParts:
 
 
 def make_games(task: CollectorTask) -> Games:
-    """The games that this collector plays: in its own process, or instances behind sockets."""
+    """Make the games that this collector plays: in its own process, or instances behind sockets."""
     settings, game = task.run_state.settings, task.run_state.settings.game
     if game.is_in_process:
         log.info("collector %d prepares its games; the first time, compiling takes half a minute", task.index)
@@ -111,7 +111,7 @@ def _kill_children() -> None:
 
 
 def _end_when_the_parent_is_gone() -> None:
-    """A killed main process cannot say goodbye; without it nobody reads races any more."""
+    """Watch the main process, which cannot say goodbye if it is killed; without it nobody reads races any more."""
     parent = parent_process()
 
     def watch() -> None:

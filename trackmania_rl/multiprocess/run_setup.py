@@ -90,7 +90,7 @@ def make_supervisor(
     session: int,
     demonstrations: tuple[Demonstration, ...] = (),
 ) -> CollectorSupervisor:
-    """The supervisor of this run's collectors, which spawns each as a process of its own.
+    """Make the supervisor of this run's collectors, which spawns each as a process of its own.
 
     In a run that has no race yet, the collectors share the demonstrations among themselves. The names of their random
     numbers say which `session` of the run it is: a run that goes on must not draw its old ones again.
@@ -126,7 +126,7 @@ def make_supervisor(
 
 
 def count_session(folder: RunFolder) -> int:
-    """How often this run was started, this time included; the run's folder counts.
+    """Count how often this run was started, this time included; the run's folder remembers.
 
     Raises:
         UserError: if the file that counts is damaged.

@@ -39,7 +39,7 @@ class StopConditions:
                 signal.signal(number, self._on_signal)
 
     def __call__(self) -> bool:
-        """Whether the run is to end."""
+        """Say whether the run is to end."""
         return self._is_requested or self._clock() > self._max_wall_s or self._frames_total() >= self._max_frames
 
     def interruptibly(self, work: Callable[[], object]) -> None:

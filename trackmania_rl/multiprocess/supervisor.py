@@ -65,7 +65,7 @@ class CollectorSupervisor:
             self._start(index)
 
     def delivered(self, index: int) -> None:
-        """A race of collector `index` has come in."""
+        """Note that a race of collector `index` has come in."""
         post = self._posts[index]
         if time.monotonic() - post.started_at_s > SETTLED_AFTER_S:
             post.failures = 0

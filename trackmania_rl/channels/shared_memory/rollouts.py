@@ -1,10 +1,11 @@
 """`Rollouts` without pickling a frame: arrays in shared memory, a small header in a queue.
 
 The learner owns one *set* for each collector: a few shared-memory slots, a queue of headers and a count of free slots.
-A collector takes a free slot, lets the race's frames be written straight into it, and sends; the learner is given numpy
-views of the slot, copies what it keeps into the replay memory, and releases the slot. With no free slot the collector
-waits, so memory stays bounded whatever the learner does, and both sides measure how long they wait. A collector that
-drives several games at once has one more slot for each further game, so that no game waits for another's.
+A collector takes a free slot, lets the race's frames be written straight into it, and puts the race; the learner is
+given numpy views of the slot, copies what it keeps into the replay memory, and releases the slot. With no free slot the
+collector waits, so memory stays bounded whatever the learner does, and both sides measure how long they wait. A
+collector that drives several games at once has one more slot for each further game, so that no game waits for
+another's.
 
 A collector may be killed at any moment. Nothing it can leave locked or half-written is shared with another one: each
 set has its own queue and semaphore, a header is small enough for a pipe to take it whole, and the set is thrown away
@@ -110,7 +111,7 @@ class SharedRolloutSink:
         return SharedRolloutSink, (self._shared,)  # on its way to the spawned process, it holds nothing yet
 
     def acquire_frames(self, game: int, timeout_s: float = WAIT_FOREVER_S) -> npt.NDArray[np.uint8] | None:
-        """The frames of a free slot for a game's next race; see `RolloutSink`."""
+        """Take a free slot for a game's next race; see `RolloutSink`."""
         began_s = time.monotonic()
         self._last_put_s = self._last_put_s or began_s
         if game not in self._held:
@@ -234,7 +235,7 @@ class SharedRolloutSource:
             unmap(memory)
 
     def get(self, timeout_s: float) -> ReceivedRollout | None:
-        """The next rollout; see `RolloutSource`."""
+        """Take the next rollout; see `RolloutSource`."""
         started_s = time.monotonic()
         try:
             # An announcement may outlive its header (the collector was closed): then look further.
@@ -276,7 +277,7 @@ class SharedRolloutSource:
 
 
 def _received(shared: _CollectorSet, memory: SharedMemory, header: RolloutHeader) -> ReceivedRollout:
-    """A rollout whose arrays are read-only views of its slot."""
+    """Make the rollout, its arrays read-only views of its slot."""
     arrays = {entry.name: entry.view(memory) for entry in header.arrays}
     for array in arrays.values():
         array.flags.writeable = False

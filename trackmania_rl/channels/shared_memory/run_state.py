@@ -59,7 +59,7 @@ class SharedRunState:
                 log.error("%s", error)
 
     def view(self) -> SharedRunStateView:
-        """What a collector is handed when it is spawned."""
+        """Make what a collector is handed when it is spawned."""
         return SharedRunStateView(self._settings, self._board, self._weights, self._frames_total, self.stop_flag)
 
 

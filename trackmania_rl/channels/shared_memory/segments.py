@@ -26,7 +26,7 @@ BYTES_OF_ST_BLOCKS: Final = 512
 
 
 def create_segment(size_bytes: int) -> SharedMemory:
-    """New shared memory of this process."""
+    """Create shared memory of this process."""
     while True:
         name = f"{PREFIX}_{os.getpid()}_{_pid_namespace()}{secrets.token_hex(4)}"
         with contextlib.suppress(FileExistsError):  # left by an earlier process of this number, and drawn again
@@ -49,7 +49,7 @@ def remove_leftover_segments() -> None:
 
 
 def describe_segments_of_others() -> str:
-    """What takes room in shared memory beside this process's own segments, as a sentence; empty if nothing does."""
+    """Say what takes room in shared memory beside this process's own segments; empty if nothing does."""
     if sys.platform != "linux":
         return ""
     own = f"{PREFIX}_{os.getpid()}_"
@@ -70,7 +70,7 @@ def describe_segments_of_others() -> str:
 
 
 def _pid_namespace() -> str:
-    """Tells the processes among which this one's number is its own from those of other containers; may be empty."""
+    """Name the processes among which this one's number is its own, unlike those of other containers; may be empty."""
     try:
         return f"{os.stat('/proc/self/ns/pid').st_ino:x}"
     except OSError:  # no Linux

@@ -60,7 +60,7 @@ class SettingsBoard:
         self._version.value = version
 
     def read(self) -> tuple[int, Settings] | None:
-        """The version and what stands there; None if each look met a writer, or one that was killed while it wrote."""
+        """Return the version and what stands there; None if each look met a writer, be it a killed one."""
         for _ in range(MOST_LOOKS):
             version = self.version
             length, checksum = self._lengths[version % 2], self._checksums[version % 2]

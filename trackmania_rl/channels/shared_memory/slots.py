@@ -46,7 +46,7 @@ class RolloutBounds:
 
     @classmethod
     def of_game(cls, game: GameSettings, n_floats: int) -> RolloutBounds:
-        """The bounds that follow from the longest race that is not cut off."""
+        """Derive the bounds from the longest race that is not cut off."""
         return cls(
             max_actions=game.cutoff_race_longer_than_ms // game.ms_per_action + 2,
             image_height_px=game.image_height_px,
@@ -82,7 +82,7 @@ class ArrayInSlot:
     dtype: str
 
     def view(self, memory: SharedMemory) -> npt.NDArray[Any]:
-        """The array, in place."""
+        """Return the array, in place."""
         return np.ndarray(self.shape, dtype=self.dtype, buffer=memory.buf, offset=self.offset_bytes)
 
 
@@ -104,11 +104,11 @@ class RolloutSlot:
         self.frames: npt.NDArray[np.uint8] = np.ndarray(bounds.frames_shape, dtype=np.uint8, buffer=memory.buf)
 
     def clear(self) -> None:
-        """Forgets what was written."""
+        """Forget what was written."""
         self._next_offset_bytes = self._bounds.frames_bytes
 
     def put(self, name: str, array: npt.NDArray[Any]) -> ArrayInSlot:
-        """Copies an array into the slot, unless it is a leading part of `frames` already.
+        """Copy an array into the slot, unless it is a leading part of `frames` already.
 
         Raises:
             ChannelError: if the slot is full.
@@ -141,11 +141,11 @@ def _aligned(n_bytes: int) -> int:
 
 
 def available_shared_memory_bytes() -> int | None:
-    """Free shared memory, or None where the system sets no separate limit (Windows, macOS)."""
+    """Look how much shared memory is free; None where the system sets no separate limit (Windows, macOS)."""
     return shutil.disk_usage(SHARED_MEMORY_FOLDER).free if SHARED_MEMORY_FOLDER.is_dir() else None
 
 
 def unmap(memory: SharedMemory) -> None:
-    """Lets go of a slot's memory. Where somebody still holds a view of it (a traceback's locals), its process does."""
+    """Let go of a slot's memory. Where somebody still holds a view of it (a traceback's locals), its process does."""
     with contextlib.suppress(BufferError):
         memory.close()

@@ -19,5 +19,5 @@ class StopFlag:
         self._value.value = 1
 
     def is_set(self) -> bool:
-        """Whether it was set."""
+        """Say whether it was set."""
         return bool(self._value.value)
