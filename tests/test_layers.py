@@ -84,6 +84,14 @@ def test_a_part_does_not_import_what_it_must_not_know(repository_root: Path, par
                 )
 
 
+def test_only_who_opens_channels_knows_how_they_are_carried(repository_root: Path) -> None:
+    carriers = (f"{PACKAGE}.channels.shared_memory", f"{PACKAGE}.channels.local")
+    openers = ("run", "multiprocess.run_setup", "migration.linesight_run")
+    for module, file in _modules(repository_root).items():
+        if not module.startswith("channels") and module not in openers:
+            assert not any(imported.startswith(carriers) for imported in _imports(file)), module
+
+
 def test_the_simulator_shares_only_the_protocol_with_the_client(repository_root: Path) -> None:
     for module, file in _modules(repository_root).items():
         if module.startswith("simulator"):

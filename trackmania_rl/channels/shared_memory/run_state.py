@@ -78,12 +78,13 @@ class SharedRunStateView:
         self._weights = weights
         self._frames_total = frames_total
         self._stop_flag = stop_flag
-        self._settings, self._version = settings, board.version
+        self._seen = 0, settings  # together, for any thread
+        self.pull()
 
     @property
     def settings(self) -> Settings:
         """Those in force; see `RunStateView`."""
-        return self._settings
+        return self._seen[1]
 
     @property
     def frames_total(self) -> int:
@@ -97,9 +98,9 @@ class SharedRunStateView:
 
     def pull(self) -> bool:
         """Take over settings that were published since the last look; see `RunStateView`."""
-        if self._board.version == self._version or (read := self._board.read()) is None:
+        if self._board.version == self._seen[0] or (read := self._board.read()) is None:
             return False
-        self._version, self._settings = read
+        self._seen = read
         return True
 
     def pull_weights(self, kind: WeightsKind, network: nn.Module, known_version: int) -> int:
