@@ -1,1 +1,1 @@
-"""Simulated games in the collector's own process: many races stepped together, without a socket. No torch in here."""
+"""Games of any kind behind one interface (`protocol`), and Gymnasium environments on it. No torch in here."""
