@@ -1,6 +1,7 @@
 """Rollouts in shared memory: between real processes, when one is killed, and when memory is short."""
 
 import multiprocessing
+import pickle
 import subprocess
 import sys
 import textwrap
@@ -63,6 +64,19 @@ def test_a_killed_collector_is_replaced_by_a_fresh_set(children, source):
             assert_is_race(rollout, *children.make_rollout(seed, 5))
     again.join(30)
     assert again.exitcode == 0
+
+
+def test_a_header_enters_its_pipe_whole_however_long_the_race(children, source, monkeypatch):
+    sink = source.open_collector(0)
+    headers = []
+    monkeypatch.setattr(sink._shared.headers, "put", headers.append)
+    for n_actions in (2, 19):
+        sink.acquire_frames(0)
+        results, stats = children.make_rollout(1, n_actions)
+        sink.put(0, results, stats | {"inputs": "0.00 press up\n" * 200 * n_actions})
+    sizes = [len(pickle.dumps(header)) for header in headers]
+    assert max(sizes) < 4096, "what POSIX systems write to a pipe at once"
+    assert abs(sizes[1] - sizes[0]) < 20
 
 
 def test_without_an_image(children):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from collections.abc import Mapping
@@ -10,13 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from trackmania_rl.channels.protocols import (
-    WAIT_FOREVER_S,
-    ChannelError,
-    ReceivedRollout,
-    RolloutSink,
-    WeightsKind,
-)
+from trackmania_rl.channels.protocols import WAIT_FOREVER_S, ReceivedRollout, RunStateView, WeightsKind
 from trackmania_rl.settings import Settings
 
 if TYPE_CHECKING:
@@ -83,7 +78,7 @@ class LocalRollouts:
     """The learner's end of races that stay in this process; collectors may be threads.
 
     Args:
-        frames_shape: of a collector's room for one race, (actions of the longest race, 1, H, W).
+        frames_shape: of a collector's room for one race, (states of the longest race, 1, H, W).
         run_state: tells the collectors that the run ends.
         slots_per_collector: races that a collector may have under way and put before it waits.
         games_per_collector: races that it drives at the same time; those beyond the first have rooms in addition.
@@ -92,65 +87,59 @@ class LocalRollouts:
     def __init__(
         self,
         frames_shape: tuple[int, int, int, int],
-        run_state: LocalRunState,
+        run_state: RunStateView,
         slots_per_collector: int = 2,
         games_per_collector: int = 1,
     ) -> None:
         self.waited_s = 0.0
-        self._run_state = run_state
+        self.run_state = run_state
+        self.n_games = games_per_collector
+        self.changed = threading.Condition()
         self._frames_shape = frames_shape
         self._n_rooms = slots_per_collector + games_per_collector - 1
-        self._n_games = games_per_collector
-        self._changed = threading.Condition()
-        self._waiting: dict[int, list[ReceivedRollout]] = {}
+        self._sinks: dict[int, LocalSink] = {}
 
-    def open_collector(self, collector: int) -> RolloutSink:
+    def open_collector(self, collector: int) -> LocalSink:
         """Make a new sink; see `RolloutSource`."""
-        waiting: list[ReceivedRollout] = []
-        self._waiting[collector] = waiting
         rooms = [np.empty(self._frames_shape, dtype=np.uint8) for _ in range(self._n_rooms)]
-        return _LocalSink(collector, self._run_state, self._changed, rooms, waiting, self._n_games)
+        self._sinks[collector] = LocalSink(collector, self, rooms)
+        return self._sinks[collector]
 
     def close_collector(self, collector: int) -> None:
         """Drop what a collector put; see `RolloutSource`."""
-        self._waiting.pop(collector, None)
+        self._sinks.pop(collector, None)
 
     def get(self, timeout_s: float) -> ReceivedRollout | None:
         """Take the next rollout; see `RolloutSource`."""
         began_s = time.monotonic()
-        with self._changed:
-            self._changed.wait_for(lambda: any(self._waiting.values()), timeout_s)
+        with self.changed:
+            self.changed.wait_for(lambda: any(sink.waiting for sink in self._sinks.values()), timeout_s)
             self.waited_s += time.monotonic() - began_s
-            for collector, waiting in self._waiting.items():
-                if waiting:
-                    self._waiting[collector] = self._waiting.pop(collector)  # to the end of the row
-                    return waiting.pop(0)
+            for collector, sink in self._sinks.items():
+                if sink.waiting:
+                    self._sinks[collector] = self._sinks.pop(collector)  # to the end of the row
+                    return sink.waiting.pop(0)
         return None
 
     def close(self) -> None:
         """Drop everything; see `RolloutSource`."""
-        self._waiting.clear()
+        self._sinks.clear()
 
 
-class _LocalSink:
-    """One collector's end of `LocalRollouts`."""
+class LocalSink:
+    """One collector's end of `LocalRollouts`, which makes it.
 
-    def __init__(
-        self,
-        collector: int,
-        run_state: LocalRunState,
-        changed: threading.Condition,
-        rooms: list[npt.NDArray[np.uint8]],
-        waiting: list[ReceivedRollout],
-        n_games: int,
-    ) -> None:
+    Attributes:
+        waited_s: see `RolloutSink`.
+        waiting: what was put and not yet received.
+    """
+
+    def __init__(self, collector: int, source: LocalRollouts, rooms: list[npt.NDArray[np.uint8]]) -> None:
         self.waited_s = 0.0
+        self.waiting: list[ReceivedRollout] = []
         self._collector = collector
-        self._run_state = run_state
-        self._changed = changed
+        self._source = source
         self._free = rooms
-        self._waiting = waiting
-        self._n_games = n_games
         self._held: dict[int, npt.NDArray[np.uint8]] = {}
         self._last_put_s: float | None = None
         self._waited_until_last_put_s = 0.0
@@ -159,15 +148,15 @@ class _LocalSink:
         """Wait for room for a race's frames; see `RolloutSink`."""
         began_s = time.monotonic()
         self._last_put_s = self._last_put_s or began_s
-        with self._changed:
+        with self._source.changed:
             if game not in self._held:
-                while not self._free and not self._run_state.stop_requested:
+                while not self._free and not self._source.run_state.stop_requested:
                     left_s = began_s + timeout_s - time.monotonic()
                     if left_s <= 0:
                         break
-                    self._changed.wait(min(left_s, LOOK_FOR_THE_END_EVERY_S))
-                self.waited_s += (time.monotonic() - began_s) / self._n_games
-                if not self._free or self._run_state.stop_requested:
+                    self._source.changed.wait(min(left_s, LOOK_FOR_THE_END_EVERY_S))
+                self.waited_s += (time.monotonic() - began_s) / self._source.n_games
+                if not self._free or self._source.run_state.stop_requested:
                     return None
                 self._held[game] = self._free.pop()
             return self._held[game]
@@ -177,35 +166,32 @@ class _LocalSink:
         if game not in self._held:
             raise ValueError(f"game {game} holds no room: acquire_frames comes before each put")
         room = self._held[game]
-        results = {}
+        results = dict(rollout_results)
         for name, value in rollout_results.items():
             if isinstance(value, np.ndarray):
-                if name == "frames" and len(value) > len(room):
-                    raise ChannelError(f"a race of {len(value)} actions is too long: room is for {len(room)}")
-                value = value[...] if value.base is room else value.copy()
-                value.flags.writeable = False
-            results[name] = value
-        with self._changed:
+                results[name] = value[...] if value.base is room else value.copy()
+                results[name].flags.writeable = False
+        with self._source.changed:
             now_s = time.monotonic()
-            self._waiting.append(
+            self.waiting.append(
                 ReceivedRollout(
                     self._collector,
                     results,
                     dict(end_race_stats),
                     waited_s=self.waited_s - self._waited_until_last_put_s,
                     elapsed_s=now_s - (self._last_put_s or now_s),
-                    give_back=lambda: self._give_back(room),
+                    give_back=functools.partial(self._give_back, room),
                 )
             )
             del self._held[game]
             self._last_put_s, self._waited_until_last_put_s = now_s, self.waited_s
-            self._changed.notify_all()
+            self._source.changed.notify_all()
 
     def close(self) -> None:
         """Let go of the rooms; see `RolloutSink`."""
         self._held.clear()
 
     def _give_back(self, room: npt.NDArray[np.uint8]) -> None:
-        with self._changed:
+        with self._source.changed:
             self._free.append(room)
-            self._changed.notify_all()
+            self._source.changed.notify_all()

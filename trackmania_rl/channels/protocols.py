@@ -32,6 +32,9 @@ The collector's side::
 
 Sinks and views are picklable while a process is being started with them as arguments. A collector may be killed at any
 moment: nothing that it leaves half done may hold up or mislead anybody else.
+
+Another implementation is a `RolloutSource` and a `RunStatePublisher` of its own, and what opens them as `Channels`.
+`tests/channels/test_protocols.py` holds each to what is said here: name yours in `conftest.py` beside it.
 """
 
 from __future__ import annotations
