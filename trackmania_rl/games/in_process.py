@@ -113,14 +113,19 @@ class InProcessGames:
     def recv(self) -> Received:
         """See `Games.recv`: all games that are in a race, at once."""
         ids = np.flatnonzero(self._waits)
+        rows = self._rows[ids]
+        seen_rows = np.maximum(rows[:, np.newaxis] + np.arange(1 - self.game.frames_per_state, 1), 0)  # (n, S)
+        images = self._columns.frames[ids[:, np.newaxis], seen_rows, 0]
         ended, self._ended = self._ended, {}
-        return Received(ids, *self._observations(ids), self._rows[ids] == 0, ended)
+        return Received(ids, images, self._columns.floats[ids, rows], rows == 0, ended)
 
     def send(self, ids: GameIds, decision: BatchDecision, policy_s: float = 0.0) -> None:
         """See `Games.send`: the games drive on until their next decision, or the race's end."""
-        ends = self._step(ids, decision, policy_s)
-        self._ended |= {game: EndedRace(end, *self._results(game, end)) for game, end in ends.items()}
-        self._waits[list(ends)] = False
+        if len(ids) == 0:
+            return
+        for game, end in self._step(ids, decision, policy_s).items():
+            self._waits[game] = False
+            self._ended[game] = self._ended_race(game, end)
 
     def motion(self, ids: GameIds) -> Motion:
         """See `Games.motion`."""
@@ -133,20 +138,8 @@ class InProcessGames:
         """See `Games.close`; there is nothing to end."""
         return True
 
-    def _observations(self, games: GameIds) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32]]:
-        """What there is to decide upon in some games.
-
-        Returns:
-            Images (n, S, H, W) uint8, the last S frames of each race, in its first states the first one over and over,
-            and floats (n, F) float32.
-        """
-        rows = self._rows[games]
-        rows_back = np.arange(1 - self.game.frames_per_state, 1)
-        seen_rows = np.maximum(rows[:, np.newaxis] + rows_back, 0)  # (n, S)
-        return self._columns.frames[games[:, np.newaxis], seen_rows, 0], self._columns.floats[games, rows]
-
     def _newest_state(self, game: int) -> Observation:
-        """What there is to decide upon in one game, as the race machine tells it; arrays as in `results`."""
+        """A game's newest state, as the race machine tells it; arrays are views that the next race overwrites."""
         at = (game, self._rows[game])
         seen = self._columns
         return Observation(
@@ -176,18 +169,8 @@ class InProcessGames:
         )
         return np.ascontiguousarray(blue_green_red_alpha[:, :, 2::-1])
 
-    def _step(self, games: GameIds, decision: BatchDecision, policy_s: float = 0.0) -> dict[int, RaceEnd]:
-        """Make one action in some games, all of which are in a race.
-
-        Args:
-            games: which ones.
-            decision: what is done in each.
-            policy_s: wall-clock time that the decision took.
-
-        Returns:
-            The games whose race ended now, and how. Their `results` stay until the next `begin`, and so do their last
-            states as `observations`.
-        """
+    def _step(self, games: GameIds, decision: BatchDecision, policy_s: float) -> dict[int, RaceEnd]:
+        """Make one action in some games, all of which are in a race; returns those whose race ended now, and how."""
         began_s = time.perf_counter()
         rows = self._rows[games]
         self._columns.actions[games, rows] = decision.actions
@@ -213,18 +196,13 @@ class InProcessGames:
         self._clock.add(driven_s - began_s + drawn_s - looked_s, looked_s - driven_s, policy_s, len(games))
         return ends
 
-    def _results(self, game: int, end: RaceEnd) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The race that has just ended in a game.
-
-        Returns:
-            `(rollout_results, end_race_stats)`: see the functions of these names in `race_results`. Arrays are views
-            that the game's next race overwrites.
-        """
+    def _ended_race(self, game: int, end: RaceEnd) -> EndedRace:
+        """The race that has just ended in a game; its arrays are views that the game's next race overwrites."""
         columns = self._columns.of_race(game, int(self._rows[game]))
         zones = self._maps[self._map_of_game[game]].map.zones
         timings, policy_s = self._clock.since(self._clock_at_begin[game])
         stats = end_race_stats(columns, end, zones, self.game, timings, policy_s)
-        return rollout_results(columns, end, zones, self.game), stats
+        return EndedRace(end, rollout_results(columns, end, zones, self.game), stats)
 
     def _by_map(self, games: GameIds) -> list[tuple[int, Any]]:
         """The maps that some games are on, and at which places in `games` those on each stand."""
