@@ -137,7 +137,7 @@ class MiniRaceReplayBuffer(ReplayBuffer):
         """Take over what `side_state_dict` returned; the ring buffer must have been restored before."""
         self.storage.load_state_dict(state_dict["storage"])
         self.writer.load_state_dict(state_dict["writer"])
-        self.transform.load_state_dict(state_dict["transform"])
+        self.transform.load_state_dict(state_dict["transform"], strict=False)  # others may be named by now
 
     def load_shared_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over what both sides share."""

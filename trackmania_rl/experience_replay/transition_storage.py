@@ -137,32 +137,34 @@ class TransitionStorage(SavedByBuffer, Storage):
         next_position = (position + n_steps) % capacity
         return Transitions(
             index=at,
-            state_img=self._images(index),
+            state_img=self._images(position),
             state_float=rows.state_floats[position],
             state_potential=rows.potentials[position],
             action=rows.actions[position],
             n_steps=n_steps,
             rewards=rows.rewards[(position[:, None] + count(self.n_steps_max, beside=at)) % capacity],
-            next_state_img=self._images(index + (torch.from_numpy(n_steps) if on_host else n_steps)),
+            next_state_img=self._images(next_position),
             next_state_float=rows.state_floats[next_position],
             next_state_potential=rows.potentials[next_position],
             terminal_actions=rows.steps_to_finish[position],
         )
 
-    def _images(self, row: torch.Tensor) -> torch.Tensor:
-        """Put the last S frames until each row (B,) together as images (B, S, H, W), the oldest first.
+    def _images(self, position: Any) -> torch.Tensor:
+        """Put the last S frames until each position (B,) together as images (B, S, H, W), the oldest first.
 
         As while the race was driven, its first frame stands in for those before it; and so does the oldest frame that
         the memory holds, where what came before was overwritten.
         """
         frames, n_steps, capacity = self.ring.columns.frames, self.ring.columns.n_steps, self.ring.capacity
         if frames.numel() == 0:
-            return frames.new_empty((len(row), self.frames_per_state, *frames.shape[2:]))
-        images = [frames.index_select(0, row % capacity)]  # on the host, in half of numpy's time
+            return frames.new_empty((len(position), self.frames_per_state, *frames.shape[2:]))
+        position = torch.as_tensor(position)  # torch copies frames in half of numpy's time
+        images = [frames.index_select(0, position)]
         for _ in range(self.frames_per_state - 1):
-            begins_a_race = n_steps.take((row - 1) % capacity) == 0
-            row = torch.where(begins_a_race | (row == self.ring.first_row), row, row - 1)
-            images.append(frames.index_select(0, row % capacity))
+            before = (position - 1) % capacity
+            is_first = (n_steps.take(before) == 0) | (position == self.ring.first_row % capacity)
+            position = torch.where(is_first, position, before)
+            images.append(frames.index_select(0, position))
         return torch.cat(images[::-1], dim=1) if len(images) > 1 else images[0]
 
     def set(self, cursor: Any, data: Any, *, set_cursor: bool = True) -> NoReturn:

@@ -101,7 +101,7 @@ def race_rewards(
         raise ValueError(
             f"meters_advanced_along_centerline has {len(meters_advanced)} values for {len(state_float)} states"
         )
-    advanced_m = np.diff(meters_advanced)
+    advanced_m = meters_advanced[1:] - meters_advanced[:-1]
     rewards = action_rewards(
         state_float[:-1],
         state_float[1:],
