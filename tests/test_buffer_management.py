@@ -10,6 +10,7 @@ from trackmania_rl.buffer_management import (
     draw_test_side,
     fill_buffer_from_rollout_with_n_steps_rule,
     n_steps_of_transitions,
+    rows_of_rollout,
 )
 from trackmania_rl.buffer_utilities import make_buffers
 from trackmania_rl.experience_replay.experience import Experience
@@ -288,6 +289,24 @@ def test_the_last_action_of_a_cut_off_race_leads_to_the_state_of_the_cut_off():
     assert going_on.any()
     assert (last["gamma_n"][going_on] == np.float32(GAMMA)).all(), "bootstrapped: a race that was cut off was not over"
     assert (last["gamma_n"][~going_on] == 0).all()
+
+
+@pytest.mark.parametrize("finish_after_ms", [None, 20])
+def test_a_rollout_can_be_written_to_one_side_alone(finish_after_ms):
+    settings = replay_settings(buffer_test_ratio=0.0)
+    (filled, filled_test), (extended, _) = make(settings), make(settings)
+    rollout = random_rollout(8, finish_after_ms, seed=0)
+    fill(filled, filled_test, rollout, settings)
+    rows = rows_of_rollout(
+        rollout,
+        places=PLACES,
+        reward_settings=REWARD,
+        replay_settings=settings,
+        ms_per_action=MS_PER_ACTION,
+    )
+    assert extended.extend(rows).tolist() == filled.storage.index.tolist() == list(range(8))
+    for place in range(8):
+        assert_same(extended[place], filled[place])
 
 
 def test_the_same_seed_fills_the_same_sides():

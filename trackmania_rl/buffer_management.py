@@ -59,9 +59,44 @@ def fill_buffer_from_rollout_with_n_steps_rule(
     Raises:
         ValueError: if the arrays of the race do not fit together or not the buffers.
     """
+    rows = rows_of_rollout(
+        rollout_results,
+        places=places,
+        reward_settings=reward_settings,
+        replay_settings=replay_settings,
+        ms_per_action=ms_per_action,
+        engineered=engineered,
+    )
+    is_test = draw_test_side(
+        len(rows) - 1,
+        replay_settings.buffer_test_ratio,
+        replay_settings.buffer_test_side_redraw_probability,
+        buffer.generator,
+    )
+    with buffer.ring.lock:
+        first_row = buffer.ring.append(rows).start
+        return sum(
+            side.append_index(first_row + is_of_side.nonzero()[0])
+            for side, is_of_side in ((buffer, ~is_test), (buffer_test, is_test))
+        )
+
+
+def rows_of_rollout(
+    rollout_results: Mapping[str, Any],
+    *,
+    places: FeaturePlaces,
+    reward_settings: RewardSettings,
+    replay_settings: ReplaySettings,
+    ms_per_action: int,
+    engineered: EngineeredRewards | None = None,
+) -> RowColumns[npt.NDArray[Any]]:
+    """Make a race's rows of a rollout, for `buffer.extend`; arguments and errors are those of the function above.
+
+    Returns:
+        T + 1 rows of T actions; frames and floats are the rollout's own memory.
+    """
     race_time_ms = rollout_results.get("race_time")
     actions = np.asarray(rollout_results["actions"], dtype=np.int64)
-    n_transitions = len(actions)
     state_float = np.asarray(rollout_results["state_float"], dtype=np.float32)
     rewards = race_rewards(
         state_float,
@@ -77,29 +112,16 @@ def fill_buffer_from_rollout_with_n_steps_rule(
         replay_settings.n_steps,
         replay_settings.discard_non_greedy_actions_in_nsteps,
     )
-    is_finished = race_time_ms is not None
-    to_finish = np.arange(n_transitions, -1, -1) if is_finished else np.full(n_transitions + 1, NEVER_FINISHES)
-    race = RowColumns(
+    n_states = len(actions) + 1
+    return RowColumns(
         frames=np.asarray(rollout_results["frames"]),
         state_floats=state_float,
         actions=_with_last(actions),
         rewards=_with_last(rewards),
         potentials=state_potentials(state_float, places=places, settings=reward_settings),
         n_steps=_with_last(n_steps),
-        steps_to_finish=to_finish,
+        steps_to_finish=np.full(n_states, NEVER_FINISHES) if race_time_ms is None else np.arange(n_states - 1, -1, -1),
     )
-    is_test = draw_test_side(
-        n_transitions,
-        replay_settings.buffer_test_ratio,
-        replay_settings.buffer_test_side_redraw_probability,
-        buffer.generator,
-    )
-    with buffer.ring.lock:
-        rows = buffer.ring.append(race)
-        return sum(
-            side.append_index(rows.start + is_of_side.nonzero()[0])
-            for side, is_of_side in ((buffer, ~is_test), (buffer_test, is_test))
-        )
 
 
 def n_steps_of_transitions(

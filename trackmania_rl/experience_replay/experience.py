@@ -47,7 +47,7 @@ class Experience:
     terminal_actions: int
 
     def single_rewards(self) -> npt.NDArray[np.float32]:
-        """(n_steps,) reward of each action, not discounted."""
+        """Undo the sums: (n_steps,) the reward of each action, not discounted."""
         sums = np.asarray(self.rewards[: self.n_steps], dtype=np.float64)
         discounts = np.append(1.0, self.gammas[: self.n_steps - 1])
         return (np.diff(sums, prepend=0.0) / discounts).astype(np.float32)

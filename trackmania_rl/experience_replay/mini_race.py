@@ -51,7 +51,7 @@ class MiniRaceRules:
 
     @staticmethod
     def from_settings(settings: ReplaySettings, gamma: float) -> MiniRaceRules:
-        """The rules that a configuration asks for."""
+        """Make the rules that a configuration asks for."""
         return MiniRaceRules(
             gamma=gamma,
             duration_actions=settings.temporal_mini_race_duration_actions,

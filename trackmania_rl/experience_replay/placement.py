@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 def most_replay_bytes(schedule: Sequence[tuple[int, int]], n_floats: int, image_size_px: tuple[int, int]) -> int:
-    """GPU memory that the rows need at the worst: while the memory grows, old columns are there beside new ones.
+    """Compute the GPU memory that rows need at the worst: as the memory grows, old columns are there beside new ones.
 
     Args:
         schedule: `memory_size_schedule`, (frame, rows) in ascending order.
@@ -33,7 +33,7 @@ def most_replay_bytes(schedule: Sequence[tuple[int, int]], n_floats: int, image_
 def pick_replay_device(
     training_device: torch.device, schedule: Sequence[tuple[int, int]], n_floats: int, image_size_px: tuple[int, int]
 ) -> torch.device:
-    """The device for the replay memory.
+    """Choose the device for the replay memory.
 
     Batches that are drawn in host memory are copied to the GPU for each update, which costs less than a training that
     ends with "out of memory" when the memory grows, days later.

@@ -53,14 +53,14 @@ class RowColumns(Generic[Column]):
         return int(self.actions.shape[0])  # of a tensor, several times as fast as its len()
 
     def by_name(self) -> dict[str, Column]:
-        """The columns by their names, without a copy."""
+        """Return the columns by their names, without a copy."""
         return {name: getattr(self, name) for name in COLUMN_NAMES}
 
     @staticmethod
     def empty(
         n_rows: int, n_floats: int, image_size_px: tuple[int, int], device: torch.device
     ) -> RowColumns[torch.Tensor]:
-        """Uninitialised columns.
+        """Make uninitialised columns.
 
         Args:
             n_rows: R.
@@ -140,7 +140,7 @@ class RingBuffer:
 
     @staticmethod
     def bytes_per_row(n_floats: int, image_size_px: tuple[int, int]) -> int:
-        """Memory that one row takes; times the capacity, what a device must have free."""
+        """Compute the memory that one row takes; times the capacity, it is what a device must have free."""
         row = RowColumns.empty(1, n_floats, image_size_px, torch.device("cpu"))
         return sum(column.nbytes for column in row.by_name().values())
 
@@ -200,7 +200,7 @@ class RingBuffer:
             self.arrays = _arrays(self.columns)
 
     def state_dict(self) -> dict[str, Any]:
-        """The filled rows, oldest first, in host memory, and their numbers: tensors and whole numbers only."""
+        """Return the filled rows, oldest first, in host memory, and their numbers: tensors and whole numbers only."""
         with self.lock:
             columns = {
                 name: torch.cat([piece.cpu() for _, piece in _pieces(column, self.first_row, self.end_row)])
@@ -266,7 +266,7 @@ def _write(column: torch.Tensor | npt.NDArray[Any], first_row: int, values: torc
 
 
 def _pieces(column: torch.Tensor, first_row: int, end_row: int) -> Iterator[tuple[int, torch.Tensor]]:
-    """Rows `first_row` to `end_row` in order, as (first row, view): up to the ring's end, then from its beginning."""
+    """Yield rows `first_row` to `end_row` as (first row, view): up to the ring's end, then from its beginning."""
     start = first_row % len(column)
     n_before_end = min(end_row - first_row, len(column) - start)
     yield first_row, column[start : start + n_before_end]

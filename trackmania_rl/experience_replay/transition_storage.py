@@ -172,7 +172,7 @@ class TransitionStorage(SavedByBuffer, Storage):
         raise TypeError("transitions are added after the others: use extend()")
 
     def contains(self, index: int) -> bool:
-        """Whether the transition of this index is there."""
+        """Say whether the transition of this index is there."""
         return bool((self.index == index).any())
 
     def append(self, index: npt.NDArray[np.int64]) -> int:
@@ -199,7 +199,7 @@ class TransitionStorage(SavedByBuffer, Storage):
         return n_new
 
     def state_dict(self) -> dict[str, Any]:
-        """This side's index and priorities, in host memory; the ring buffer is not part of it."""
+        """Return this side's index and priorities, in host memory; the ring buffer is not part of it."""
         return {
             "index": self.index.cpu().clone(),
             "priorities": self.priorities.cpu().clone(),
@@ -295,7 +295,7 @@ class TransitionWriter(SavedByBuffer, Writer):
             self._write_count = 0
 
     def state_dict(self) -> dict[str, Any]:
-        """How many transitions were ever added."""
+        """Return how many transitions were ever added."""
         return {"write_count": self._write_count}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

@@ -76,11 +76,11 @@ class RolloutRecorder:
         self._observations.append(observation._replace(frame=self._frames[:0]))  # the picture is kept once
 
     def rollout_results(self) -> dict[str, Any]:
-        """See `race_results.rollout_results`."""
+        """Return the race for the learner, see `results.rollout_results`."""
         assert self._race is not None, "the race is not over"
         return rollout_results(*self._race, self._zones, self._settings)
 
     def end_race_stats(self, timings: GameTimings, policy_s: float) -> dict[str, Any]:
-        """See `race_results.end_race_stats`."""
+        """Return the race in figures, see `results.end_race_stats`."""
         assert self._race is not None, "the race is not over"
         return end_race_stats(*self._race, self._zones, self._settings, timings, policy_s)

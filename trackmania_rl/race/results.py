@@ -50,7 +50,7 @@ class RaceColumns(NamedTuple):
     q_values: npt.NDArray[np.float32]
 
     def of_race(self, game: int, n_actions: int) -> RaceColumns:
-        """The race of so many actions in one of the games that share these columns; views."""
+        """Take the race of so many actions out of one of the games that share these columns; views."""
         return RaceColumns(
             **{
                 name: column[game, : n_actions if name in DECISION_COLUMNS else n_actions + 1]
@@ -77,7 +77,7 @@ class EndedRace:
 def rollout_results(
     columns: RaceColumns, end: RaceEnd, zones: VirtualCheckpoints, settings: GameSettings
 ) -> dict[str, Any]:
-    """The race as the learner takes it, with T actions.
+    """Make the race that the learner takes, of T actions.
 
     Returns:
         Of the T + 1 states, the last one at the race's end: `frames` (T + 1, 1, H, W) uint8, `state_float`
@@ -118,7 +118,7 @@ def end_race_stats(
     timings: GameTimings,
     policy_s: float,
 ) -> dict[str, Any]:
-    """The race in figures.
+    """Tell the race in figures.
 
     Args:
         columns: its decisions.
@@ -154,7 +154,7 @@ def end_race_stats(
 
 
 def input_script(columns: RaceColumns, settings: GameSettings) -> str:
-    """The race as a script that TMInterface's `load` command plays; it begins at the race's beginning."""
+    """Write the race as a script that TMInterface's `load` command plays; it begins at the race's beginning."""
     keys_of_action = key_states(settings.inputs)
     changes = np.flatnonzero(np.diff(columns.actions, prepend=-1))
     times_ms, actions = columns.race_time_ms[changes].tolist(), columns.actions[changes].tolist()

@@ -54,7 +54,7 @@ class EngineeredRewards:
 
     @staticmethod
     def at_frame(settings: RewardSettings, frame_count: int) -> EngineeredRewards:
-        """The values that the schedules give, linearly between entries, after so many frames of a run."""
+        """Read the schedules, linearly between entries, after so many frames of a run."""
         return EngineeredRewards(
             speedslide=linear(settings.engineered_speedslide_reward_schedule, frame_count),
             neoslide=linear(settings.engineered_neoslide_reward_schedule, frame_count),
@@ -76,7 +76,7 @@ def race_rewards(
     engineered: EngineeredRewards,
     ms_per_action: int,
 ) -> npt.NDArray[np.float32]:
-    """Reward of each action of a race.
+    """Compute the reward of each action of a race.
 
     An action's reward is the time it took, the metres it advanced along the line, and the optional terms. The last
     action of a finished race is charged for its true duration: the finish lies between two decisions. It has no
@@ -132,7 +132,7 @@ def action_rewards(
     engineered: EngineeredRewards,
     ms_per_action: int,
 ) -> Array:
-    """Reward of n actions that each led from one state to another, not to the finish; of any races.
+    """Compute the reward of n actions that each led from one state to another, not to the finish; of any races.
 
     Args:
         before: (n, F) states in which the actions were taken, not normalized.
@@ -153,14 +153,14 @@ def action_rewards(
 
 
 def progress_reward(advanced_m: Any, duration_ms: Any, settings: RewardSettings) -> Any:
-    """Reward of time and metres alone: all that the action to the finish earns. Numbers, or arrays of one shape."""
+    """Reward time and metres alone: all that the action to the finish earns. Numbers, or arrays of one shape."""
     return advanced_m * settings.reward_per_m_advanced_along_centerline + settings.constant_reward_per_ms * duration_ms
 
 
 def state_potentials(
     state_float: npt.NDArray[np.float32], *, places: FeaturePlaces, settings: RewardSettings
 ) -> npt.NDArray[np.float32]:
-    """Shaping potential of each state (Ng, Harada and Russell 1999): near the line and pointing along it is better.
+    """Compute each state's shaping potential (Ng, Harada and Russell 1999): near the line and along it is better.
 
     `shaped_reward_dist_to_cur_vcp` times the clipped distance to the current zone centre, plus
     `shaped_reward_point_to_vcp_ahead` times (c - 1), where c is the cosine between the car's forward axis and the way
@@ -195,7 +195,7 @@ def state_potentials(
 
 
 def speedslide_quality(forward_speed_m_s: Array, sideways_speed_m_s: Array) -> Array:
-    """How far a slide is on the way to the one that drives hardest: 0 straight on, 1 best, above 1 too far sideways.
+    """Measure how near a slide is to the one that drives hardest: 0 straight on, 1 best, above 1 too far sideways.
 
     Args:
         forward_speed_m_s: any shape.
@@ -212,7 +212,7 @@ def _optional_terms(
     settings: RewardSettings,
     engineered: EngineeredRewards,
 ) -> Array:
-    """(n,): what each action earns by the state (n, F) that it leads to. Terms that are off cost no time."""
+    """Compute what each action earns (n,) by the state (n, F) that it leads to. Terms that are off cost no time."""
     terms = np.zeros(len(reached))
     if settings.final_speed_reward_per_m_per_s != 0:
         gain_m_s = _speed_m_s(reached, places) - _speed_m_s(before, places)
@@ -242,19 +242,19 @@ def _optional_terms(
 
 
 def _speed_m_s(states: npt.NDArray[np.float32], places: FeaturePlaces) -> Array:
-    """The car's speed in each state."""
+    """Compute the car's speed in each state."""
     speed_m_s: Array = np.linalg.norm(states[:, places["velocity_m_s"]].astype(np.float64), axis=1)
     return speed_m_s
 
 
 def _wheels_down(states: npt.NDArray[np.float32], places: FeaturePlaces) -> Array:
-    """How many wheels touch the ground in each state."""
+    """Count the wheels that touch the ground in each state."""
     wheels_down: Array = states[:, places["wheel_has_ground_contact"]].sum(axis=1)
     return wheels_down
 
 
 def _distance_to_zone_center_m(centers_m: Array, least_m: float, most_m: float) -> Array:
-    """(T,) clipped, from (T, 3 n) coordinates of zone centres in the car's frame, the current one first."""
+    """Compute it (T,), clipped, from (T, 3 n) coordinates of zone centres in the car's frame, the current one first."""
     center_m = centers_m[:, CURRENT_CENTER]
     distance_m: Array = np.sqrt(np.einsum("ti,ti->t", center_m, center_m))  # a third of the time of numpy's own norm
     np.maximum(distance_m, least_m, out=distance_m)
