@@ -70,8 +70,9 @@ def test_readers_see_whole_settings_whatever_the_writer_does(settings: Settings)
 
     writer = threading.Thread(target=write_on_and_on, daemon=True)
     writer.start()
-    last_version = 0
-    for _ in range(100):
+    last_version, deadline_s = 0, time.monotonic() + 30
+    while last_version < 20:
+        assert time.monotonic() < deadline_s, f"only {last_version} versions were seen"
         read = board.read()
         assert read is not None
         version, seen = read
@@ -80,7 +81,6 @@ def test_readers_see_whole_settings_whatever_the_writer_does(settings: Settings)
         last_version = version
     is_over.set()
     writer.join()
-    assert last_version > 1
 
 
 def test_a_writer_that_was_killed_half_way_is_not_believed(settings: Settings) -> None:
