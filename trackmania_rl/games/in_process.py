@@ -83,7 +83,7 @@ class InProcessGames:
         self._clock_at_begin = [_Clock()] * n_games
 
     def __deepcopy__(self, memo: dict[int, Any]) -> InProcessGames:
-        """Games in the same states, which go on by themselves; what never changes is shared, maps above all."""
+        """Return games in the same states, which go on by themselves; what never changes is shared, maps above all."""
         for shared in (STADIUM_CAR, self.layout, *self._maps):
             memo[id(shared)] = shared
         n_rows = int(self._rows.max()) + 1
@@ -139,7 +139,7 @@ class InProcessGames:
         return True
 
     def _newest_state(self, game: int) -> Observation:
-        """A game's newest state, as the race machine tells it; arrays are views that the next race overwrites."""
+        """Return a game's newest state, as the race machine tells it; its arrays are views, as in `recv`."""
         at = (game, self._rows[game])
         seen = self._columns
         return Observation(
@@ -154,7 +154,7 @@ class InProcessGames:
         )
 
     def picture(self, game: int, width_px: int, height_px: int) -> npt.NDArray[np.uint8]:
-        """The view from behind a game's car now, in colour, whatever the observation holds.
+        """Draw the view from behind a game's car now, in colour, whatever the observation holds.
 
         Returns:
             (height_px, width_px, 3) uint8, red, green, blue; a new array.
@@ -170,7 +170,7 @@ class InProcessGames:
         return np.ascontiguousarray(blue_green_red_alpha[:, :, 2::-1])
 
     def _step(self, games: GameIds, decision: BatchDecision, policy_s: float) -> dict[int, RaceEnd]:
-        """Make one action in some games, all of which are in a race; returns those whose race ended now, and how."""
+        """Make one action in some games, all of which are in a race; return those whose race ended now, and how."""
         began_s = time.perf_counter()
         rows = self._rows[games]
         self._columns.actions[games, rows] = decision.actions
@@ -197,7 +197,7 @@ class InProcessGames:
         return ends
 
     def _ended_race(self, game: int, end: RaceEnd) -> EndedRace:
-        """The race that has just ended in a game; its arrays are views that the game's next race overwrites."""
+        """Return the race that has just ended in a game; its arrays are views that the game's next race overwrites."""
         columns = self._columns.of_race(game, int(self._rows[game]))
         zones = self._maps[self._map_of_game[game]].map.zones
         timings, policy_s = self._clock.since(self._clock_at_begin[game])
@@ -205,7 +205,7 @@ class InProcessGames:
         return EndedRace(end, rollout_results(columns, end, zones, self.game), stats)
 
     def _by_map(self, games: GameIds) -> list[tuple[int, Any]]:
-        """The maps that some games are on, and at which places in `games` those on each stand."""
+        """Return the maps that some games are on, and at which places in `games` those on each stand."""
         numbers = self._map_of_game[games]
         if (numbers == numbers[0]).all():
             return [(int(numbers[0]), slice(None))]
@@ -303,17 +303,17 @@ class _Clock:
         self._policy_s = policy_s
 
     def add(self, game_s: float, features_s: float, policy_s: float, n_games: int) -> None:
-        """A step of so many games took so long."""
+        """Count a step of so many games that took so long."""
         self._game_s += game_s / n_games
         self._features_s += features_s / n_games
         self._policy_s += policy_s / n_games
 
     def copy(self) -> _Clock:
-        """What it shows now."""
+        """Return what it shows now."""
         return _Clock(self._game_s, self._features_s, self._policy_s)
 
     def since(self, earlier: _Clock) -> tuple[GameTimings, float]:
-        """A race's share of the time since an earlier reading: for the game, and for deciding."""
+        """Return a race's share of the time since an earlier reading: for the game, and for deciding."""
         timings = GameTimings(
             wait_game_s=self._game_s - earlier._game_s, features_s=self._features_s - earlier._features_s
         )
@@ -321,7 +321,7 @@ class _Clock:
 
 
 def _columns(n_games: int, n_states: int, game: GameSettings, layout: ObservationLayout) -> RaceColumns:
-    """Room for the longest race of every game; the operating system provides a page when it is first written."""
+    """Return room for the longest race of every game; the operating system provides a page when it is first written."""
     n_actions = len(game.inputs)
 
     def room(dtype: type[np.generic], *shape: int) -> npt.NDArray[Any]:
@@ -343,7 +343,7 @@ def _columns(n_games: int, n_states: int, game: GameSettings, layout: Observatio
 
 
 def _copy_of_first_rows(column: npt.NDArray[Any], n_rows: int) -> npt.NDArray[Any]:
-    """A column with its first rows: those beyond them, mostly memory never touched, hold no state yet."""
+    """Return a column with its first rows: those beyond them, mostly memory never touched, hold no state yet."""
     copied = np.empty_like(column)
     copied[:, :n_rows] = column[:, :n_rows]
     return copied

@@ -64,7 +64,7 @@ class RaceMemory(NamedTuple):
 
     @classmethod
     def of_games(cls, n_games: int, n_states: int, n_previous_actions: int, n_keys: int) -> RaceMemory:
-        """Room for `n_games` games; `begin` fills it in."""
+        """Return room for `n_games` games; `begin` fills it in."""
         return cls(
             zone_idx=np.zeros(n_games, dtype=np.int64),
             furthest_zone_idx=np.zeros(n_games, dtype=np.int64),

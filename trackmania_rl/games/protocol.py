@@ -115,15 +115,15 @@ class Games(Protocol):
         ...
 
     def motion(self, ids: GameIds) -> Motion:
-        """What else there is to know of the states in which some games (n,) wait."""
+        """Return what else there is to know of the states in which some games (n,) wait."""
         ...
 
     def picture(self, game: int, width_px: int, height_px: int) -> npt.NDArray[np.uint8] | None:
-        """The view from behind a game's car now, (height_px, width_px, 3) uint8, red, green, blue; None without one."""
+        """Draw the view from behind a game's car now, (height_px, width_px, 3) uint8 RGB; None where it shows none."""
         ...
 
     def close(self) -> bool:
-        """End the games; returns whether they have ended: one that hangs may not."""
+        """End the games; return whether they have ended: one that hangs may not."""
         ...
 
 

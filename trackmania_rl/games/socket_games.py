@@ -173,7 +173,7 @@ class SocketGames:
         )
 
     def picture(self, game: int, width_px: int, height_px: int) -> None:
-        """None: the game's own picture is asked for with the observation only."""
+        """Draw nothing: the game's own picture is asked for with the observation only."""
 
     def close(self) -> bool:
         """See `Games.close`; the games are given `GAMES_END_WITHIN_S` seconds."""
@@ -193,7 +193,7 @@ class SocketGames:
         thread.start()
 
     def _gather(self) -> list[_Message]:
-        """What has come, at most one message of each game.
+        """Return what has come, at most one message of each game.
 
         Waits `RECEIVE_WITHIN_S` for the first one, then with patience for games that came promptly so far.
 
@@ -218,7 +218,7 @@ class SocketGames:
         return gathered
 
     def _take(self, timeout_s: float) -> _Message | None:
-        """The next message that is not of a race given up."""
+        """Return the next message that is not of a race given up."""
         while True:
             try:
                 item = self._inbox.get(timeout=timeout_s) if timeout_s > 0 else self._inbox.get_nowait()
@@ -247,7 +247,7 @@ class SocketGames:
             self._drivers[game].close()
 
     def _play_race(self, game: int, race: _Race) -> _Race | None:
-        """Play a race; returns the one to go on with, if this one was given up for it."""
+        """Play a race; return the one to go on with, if this one was given up for it."""
         next_race: _Race | None = None
 
         def decide(image: npt.NDArray[np.uint8], seen: Observation) -> PolicyDecision:

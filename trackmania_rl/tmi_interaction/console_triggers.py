@@ -23,7 +23,7 @@ ANSWER_WITHIN_S: Final = 10.0
 
 
 def trigger_commands(centers_m: npt.NDArray[np.float64], side_m: float) -> list[str]:
-    """The console commands that show a cube around each point.
+    """Return the console commands that show a cube around each point.
 
     Args:
         centers_m: (N, 3) metres, world axes.

@@ -33,7 +33,7 @@ class Moves:
 
 
 def autosaves_folder(trackmania_base_path: str) -> Path:
-    """The folder where the game saves personal records.
+    """Return the folder where the game saves personal records.
 
     Args:
         trackmania_base_path: the setting of this name, the game's folder in the user's documents.
@@ -56,7 +56,7 @@ def autosaves_folder(trackmania_base_path: str) -> Path:
 
 
 def replays_in(folder: Path, name_contains: str = "") -> list[Path]:
-    """Replays of a folder whose names contain a text, by name; upper and lower case are the same."""
+    """Return the replays of a folder whose names contain a text, by name; upper and lower case are the same."""
     wanted = name_contains.lower()
     files = folder.iterdir() if folder.is_dir() else ()
     return sorted(file for file in files if file.name.lower().endswith(REPLAY_SUFFIX) and wanted in file.name.lower())

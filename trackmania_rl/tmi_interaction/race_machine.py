@@ -48,7 +48,7 @@ LATEST_FINISH_ACTIONS: Final = 20
 
 
 def finish_time_ms(state: StateView) -> int:
-    """The time of a finish that has just been reached; that of the clock where the game has not written it yet."""
+    """Return the time of a finish just reached; that of the clock where the game has not written it yet."""
     times_ms = state.checkpoint_times_ms
     return int(times_ms[-1]) if len(times_ms) > 0 and times_ms[-1] >= 0 else state.race_time_ms
 
@@ -297,7 +297,7 @@ class RaceMachine:
 
 @contextmanager
 def _state_errors_as_protocol_errors() -> Iterator[None]:
-    """A state that cannot be read is a game that speaks nonsense."""
+    """Take a state that cannot be read for a game that speaks nonsense."""
     try:
         yield
     except StateBlobError as error:

@@ -216,12 +216,12 @@ def _result(transport: GameTransport, event: GameEvent, is_finished: bool) -> Sc
 
 
 def _passed_ms(state: StateView) -> tuple[int, ...]:
-    """The times of the checkpoints that are passed in a state."""
+    """Return the times of the checkpoints that are passed in a state."""
     return tuple(int(time_ms) for time_ms in state.checkpoint_times_ms if time_ms >= 0)
 
 
 def _state(transport: GameTransport) -> StateView:
-    """The game's state at its last event."""
+    """Return the game's state at its last event."""
     try:
         return StateView(transport.get_state())
     except StateBlobError as error:
@@ -229,7 +229,7 @@ def _state(transport: GameTransport) -> StateView:
 
 
 def _quoted(path: str | Path) -> str:
-    """A path as one word of a console command."""
+    """Return a path as one word of a console command."""
     if '"' in str(path):
         raise UserError(f"{path}: the game's console knows no names with a double quote; rename the file")
     return f'"{path}"'

@@ -23,7 +23,7 @@ class SpeedWatch:
         return race_s / waited_s if len(self._races) == RACES_AVERAGED and waited_s > 0 else None
 
     def share_of_best(self) -> float:
-        """The ratio now as a share of the best one since the game's start; 1 as long as there is none."""
+        """Return the ratio now as a share of the best one since the game's start; 1 as long as there is none."""
         ratio = self.ratio
         return 1.0 if ratio is None or self._best == 0 else ratio / self._best
 

@@ -140,12 +140,12 @@ class TMInterface:
         return bool(self._ask(MessageId.IS_IN_MENUS))
 
     def plugin_version(self) -> int:
-        """Which version of this project's plugin the game has; 0 for any other. A report must be held unanswered."""
+        """Return the version of this project's plugin in the game; 0 for any other. A report must be held."""
         self.command(messages.LINK_VERSION_COMMAND)
         return messages.link_version(self._ask(MessageId.IS_IN_MENUS))
 
     def get_inputs(self) -> str:
-        """The race's inputs so far, as a script that `load` reads; empty in the menus. A report must be held."""
+        """Return the race's inputs so far, as a script that `load` reads; empty in the menus. A report must be held."""
         self._outgoing += messages.pack_id(MessageId.GET_INPUTS)
         self.flush()
         return self._read_block().decode(errors="replace")
@@ -222,7 +222,7 @@ class TMInterface:
         return bytes(self._read(size))
 
     def _read(self, size: int) -> memoryview:
-        """The next `size` bytes; the view is valid until the next read."""
+        """Return the next `size` bytes; the view is valid until the next read."""
         if self._end - self._begin < size:
             self._receive(size)
         begin = self._begin

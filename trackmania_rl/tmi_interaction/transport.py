@@ -82,15 +82,15 @@ class GameTransport(Protocol):
         ...
 
     def get_state(self) -> bytes:
-        """The state blob of this moment; may be empty outside a race."""
+        """Return the state blob of this moment; may be empty outside a race."""
         ...
 
     def is_race_finished(self) -> bool:
-        """Whether the race is over."""
+        """Tell whether the race is over."""
         ...
 
     def is_in_menus(self) -> bool:
-        """Whether no map is loaded."""
+        """Tell whether no map is loaded."""
         ...
 
     def rewind_to_state(self, blob: bytes) -> None:
@@ -102,15 +102,15 @@ class GameTransport(Protocol):
         ...
 
     def set_speed(self, speed: float) -> None:
-        """Game speed as a factor of real time; 0 freezes the physics."""
+        """Set the game's speed, as a factor of real time; 0 freezes the physics."""
         ...
 
     def set_step_period(self, period_ms: int) -> None:
-        """Every how many ms of race time RUN_STEP is reported."""
+        """Set every how many ms of race time RUN_STEP is reported."""
         ...
 
     def set_timeout(self, timeout_ms: int) -> None:
-        """How long the game waits for an answer before it drops the client."""
+        """Set how long the game waits for an answer before it drops the client."""
         ...
 
     def set_input(self, keys: KeyState) -> None:

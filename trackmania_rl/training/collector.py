@@ -40,7 +40,7 @@ class WeightPuller:
         self.passes_until_pull = 0
 
     def pull_if_due(self, every_n_passes: int) -> None:
-        """Before a pass through the network: pull the weights, if it is time and there are newer ones."""
+        """Pull the weights before a pass through the network, if it is time and there are newer ones."""
         if self.passes_until_pull <= 0:
             self.passes_until_pull = every_n_passes
             version = self.run_state.pull_weights(self.kind, self.inferer.network, self.version)
@@ -82,12 +82,12 @@ class Race:
     is_generated: bool
 
     def stats(self, end_race_stats: Mapping[str, Any]) -> dict[str, Any]:
-        """What the learner is told of the race: its `end_race_stats` and where they belong."""
+        """Return what the learner is told of the race: its `end_race_stats` and where they belong."""
         return {**end_race_stats, **stats_of_entry(self.entry), "is_generated": self.is_generated}
 
 
 def stats_of_entry(entry: MapEntry) -> dict[str, Any]:
-    """Where a race belongs, for its `end_race_stats`."""
+    """Return where a race belongs, for its `end_race_stats`."""
     return {
         "map_name": entry.map_name,
         "track": Path(entry.map_path.replace("\\", "/")).stem,  # which may have been written on Windows
@@ -99,7 +99,7 @@ def stats_of_entry(entry: MapEntry) -> dict[str, Any]:
 def map_cycle(
     run_state: RunStateView, generated_maps: GeneratedMaps | None = None, first: int = 0
 ) -> Iterator[tuple[MapEntry, bool]]:
-    """The races in order; an edited map cycle starts afresh when the old one has come round.
+    """Go through the races in order; an edited map cycle starts afresh when the old one has come round.
 
     A generator gives each of its races a track of its own, under the generator's name.
 

@@ -132,7 +132,7 @@ def drive_demonstrations(demonstrations: Sequence[Demonstration], games: Games, 
 
 
 def _policy_of(demonstration: Demonstration, run_state: RunStateView) -> Policy:
-    """What makes a demonstration's actions, and the last one on and on."""
+    """Make the policy of a demonstration: its actions, then the last one on and on."""
     index = -1
     q_values = np.zeros(len(run_state.settings.game.inputs), dtype=np.float32)
 
@@ -169,7 +169,7 @@ def _read_events(path: Path) -> Sequence[InputEvent]:
 
 
 def _controls_of_ticks(events: Sequence[InputEvent], game: GameSettings) -> npt.NDArray[np.float64]:
-    """(T, ticks per action, 3) gas, brake and steer in each tick, until the last event or the longest race's end."""
+    """Return gas, brake and steer (T, ticks per action, 3) in each tick, to the last event or longest race's end."""
     last_ms = min(events[-1].time_ms, game.cutoff_race_longer_than_ms)
     n_decisions = last_ms // game.ms_per_action + 1
     controls = np.empty((n_decisions * game.engine_ticks_per_action, 3))

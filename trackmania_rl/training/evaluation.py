@@ -54,7 +54,7 @@ class TrainedDriver:
     training_s: float
 
     def act(self, observation: npt.NDArray[np.float32] | Mapping[str, npt.NDArray[Any]]) -> int:
-        """The greedy action in a state, as an environment of the run's configuration shows it.
+        """Return the greedy action in a state, as an environment of the run's configuration shows it.
 
         Args:
             observation: the floats (F,), or with an image `{"image": (S, H, W) uint8, "floats": (F,)}`. The floats may
@@ -159,7 +159,7 @@ class MapEvaluation:
         return f"{self.map_entry.map_name}_{result}"
 
     def as_dict(self) -> dict[str, Any]:
-        """All figures as plain values for JSON; times in ms, null where there is none."""
+        """Return all figures as plain values for JSON; times in ms, null where there is none."""
         return {
             "map": self.map_entry.map_name,
             "n_races": len(self.races),
@@ -217,7 +217,7 @@ def load_driver(
 
 
 def load_run_settings(run_folder: Path) -> Settings:
-    """The configuration in a run's own folder.
+    """Load the configuration in a run's own folder.
 
     Raises:
         UserError: if there is no such run, or its configuration can't be used.
@@ -274,7 +274,7 @@ def evaluate_map(
 
 
 def forced_actions(driver: TrainedDriver, map_entry: MapEntry, number: int, n_actions: int) -> npt.NDArray[np.int64]:
-    """How a race begins: (n_actions,) actions that accelerate and do not brake, the same ones for the same number."""
+    """Draw a race's first actions (n_actions,): they accelerate and do not brake, the same for the same number."""
     keys = driver.settings.game.inputs
     accelerating = [index for index, held in enumerate(keys) if held.accelerate and not held.brake]
     rng = driver.seeds.rng(f"evaluate/{map_entry.map_name}/race-{number}")
@@ -282,7 +282,7 @@ def forced_actions(driver: TrainedDriver, map_entry: MapEntry, number: int, n_ac
 
 
 def greedy_after(forced: npt.NDArray[np.int64], inferer: Inferer) -> Policy:
-    """The greedy policy of one race, but for the race's first actions."""
+    """Return the greedy policy of one race, but for the race's first actions."""
     waiting = iter(forced.tolist())
 
     def act(frame: npt.NDArray[np.uint8], floats: npt.NDArray[np.float32]) -> PolicyDecision:

@@ -37,7 +37,7 @@ def make_race_env(
     normalize: bool = True,
     render_mode: str | None = None,
 ) -> RaceEnv:
-    """One game: in this process, or, as the configuration says, an instance reached through its socket.
+    """Make one game: in this process, or, as the configuration says, an instance reached through its socket.
 
     Args:
         maps: each race is on one of them: names of the configuration's map cycle or of `maps/`, track files, or
@@ -86,7 +86,7 @@ def make_race_vector_env(
     normalize: bool = True,
     autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
 ) -> RaceVectorEnv:
-    """Many simulated games in this process. Arguments as of `make_race_env`, `autoreset_mode` as of `RaceVectorEnv`.
+    """Make many simulated games in this process. Arguments as of `make_race_env`, `autoreset_mode` of `RaceVectorEnv`.
 
     Raises:
         UserError: if configuration or maps can't be used, or it is not the simulated game's.
@@ -121,7 +121,7 @@ vars(make_race_env)["metadata"] = RaceEnv.metadata
 
 
 def _load(config: PathText, overrides: Mapping[str, Any] | None) -> Settings:
-    """The settings of a configuration file and what wins over it."""
+    """Load the settings of a configuration file and what wins over it."""
     file = next((file for file in (Path(config), PROJECT_FOLDER / config) if file.is_file()), None)
     if file is None:
         raise UserError(f"config = {os.fspath(config)!r}: there is no such file here, nor in {PROJECT_FOLDER}")
@@ -131,7 +131,7 @@ def _load(config: PathText, overrides: Mapping[str, Any] | None) -> Settings:
 def _maps(
     maps: PathText | Sequence[PathText], settings: Settings, maps_folder: Path, tracks_folder: TemporaryFolder
 ) -> tuple[list[MapEntry], list[float] | None]:
-    """The maps that somebody named, or those that the configuration trains on, and how often each is driven."""
+    """Return the maps that somebody named, or those that the configuration trains on, and how often each is driven."""
     names = [os.fspath(name) for name in ([maps] if isinstance(maps, str | os.PathLike) else maps)]
     if not names:
         return explored_maps(settings, tracks_folder)
@@ -139,7 +139,7 @@ def _maps(
 
 
 def _plain(value: Any) -> Any:
-    """A value as a configuration file would have it: Python's own numbers and containers, paths as texts."""
+    """Return a value as a configuration file would have it: Python's own numbers and containers, paths as texts."""
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, np.ndarray):

@@ -44,7 +44,7 @@ class MapDraw:
         self._shares = np.array(list(weight_of.values())) / sum(weight_of.values())
 
     def draw(self, rng: np.random.Generator, options: Mapping[str, Any] | None) -> MapEntry:
-        """The map of the next race: the one that `options["map"]` names, else one drawn by `rng`.
+        """Return the map of the next race: the one that `options["map"]` names, else one drawn by `rng`.
 
         Raises:
             UserError: if there is no map of this name.

@@ -38,7 +38,7 @@ class ObservationForm:
             self.space = spaces.Dict({"image": spaces.Box(0, 255, size, np.uint8), "floats": floats})
 
     def show(self, image: npt.NDArray[np.uint8], floats: npt.NDArray[np.float32]) -> Shown:
-        """An observation, or several at once; fresh arrays.
+        """Make an observation, or several at once; fresh arrays.
 
         Args:
             image: (..., S, H, W).

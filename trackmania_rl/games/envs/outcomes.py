@@ -18,7 +18,7 @@ GAME_LOST: Final = "game_lost"
 
 
 def indices_of_actions(actions: npt.ArrayLike, shape: tuple[int, ...], n_actions: int) -> npt.NDArray[np.int64]:
-    """Actions as one of the environments takes them.
+    """Check actions as one of the environments takes them.
 
     Args:
         actions: whole numbers of any kind: a number, a list, an array.
@@ -39,13 +39,13 @@ def indices_of_actions(actions: npt.ArrayLike, shape: tuple[int, ...], n_actions
 
 
 def decided_elsewhere(actions: npt.NDArray[np.int64], n_actions: int) -> BatchDecision:
-    """Actions (n,) of somebody who has no values to tell, out of `n_actions`."""
+    """Return actions (n,) of somebody who has no values to tell, out of `n_actions`."""
     n = len(actions)
     return BatchDecision(actions, np.ones(n, dtype=np.bool_), np.zeros((n, n_actions), dtype=np.float32))
 
 
 def reward_of_finish(end: RaceEnd, meters: float, race_time_ms: int, settings: RewardSettings) -> float:
-    """Reward of the action that led to the finish: progress and time until then.
+    """Return the reward of the action that led to the finish: progress and time until then.
 
     Args:
         end: the finish.
@@ -57,7 +57,7 @@ def reward_of_finish(end: RaceEnd, meters: float, race_time_ms: int, settings: R
 
 
 def info_of_end(end: RaceEnd, began_m: float) -> dict[str, Any]:
-    """An ended race in `info`, which began at `began_m` along the line."""
+    """Return an ended race in `info`, which began at `began_m` along the line."""
     return {
         "meters": end.furthest_m - began_m,
         "race_time_ms": end.race_time_ms,

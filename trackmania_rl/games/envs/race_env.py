@@ -166,7 +166,7 @@ class RaceEnv(gymnasium.Env[Shown, np.int64]):
         return self._show(), reward, end.is_finished, not end.is_finished, info
 
     def render(self) -> npt.NDArray[np.uint8] | None:  # type: ignore[override]  # gymnasium leaves the type open
-        """The race as it is now, red, green and blue; None without a render mode.
+        """Draw the race as it is now, red, green and blue; None without a render mode.
 
         Returns:
             (240, 320, 3) uint8, the view from behind the car, of a game in this process; (H, W, 3), the observation's
@@ -204,7 +204,7 @@ class RaceEnv(gymnasium.Env[Shown, np.int64]):
             raise ClosedEnvironmentError("this environment was closed: make another one")
 
     def _receive(self) -> Received:
-        """What follows: a state, or the race's end."""
+        """Wait for what follows: a state, or the race's end."""
         while True:
             received = self._games.recv()
             if len(received.ids) > 0 or received.ended:

@@ -167,7 +167,7 @@ class RaceVectorEnv(VectorEnv[Shown, Array, Array]):
             raise ClosedEnvironmentError("this environment was closed: make another one")
 
     def _check_races(self) -> None:
-        """Whether a step can be made."""
+        """Refuse a step that can't be made."""
         if not self._has_race.all():
             raise ResetNeeded("no race is under way: call reset first")
         if self.autoreset_mode is AutoresetMode.DISABLED and self._has_ended.any():
@@ -177,7 +177,7 @@ class RaceVectorEnv(VectorEnv[Shown, Array, Array]):
             )
 
     def _reset_mask(self, options: Mapping[str, Any] | None) -> npt.NDArray[np.bool_]:
-        """In which games (K,) a race begins."""
+        """Return in which games (K,) a race begins."""
         given = (options or {}).get(MASK_OPTION)
         if given is None:
             return np.ones(self.num_envs, dtype=np.bool_)
@@ -199,7 +199,7 @@ class RaceVectorEnv(VectorEnv[Shown, Array, Array]):
         self._has_race[games], self._has_ended[games] = True, False
 
     def _rewards(self, games: GameIds, before: Array, before_m: Array) -> Array:
-        """Rewards (n,) of having come to the newest states of some games, not to the finish."""
+        """Return the rewards (n,) of having come to the newest states of some games, not to the finish."""
         return action_rewards(
             before,
             self._states.floats[games],

@@ -15,7 +15,7 @@ from trackmania_rl.tmi_interaction.launchers.windows import windows_launcher
 def make_launcher(
     game: GameSettings, user: UserSettings, port: int, maps_folder: Path, platform: str = sys.platform
 ) -> GameLauncher:
-    """The launcher of one game instance.
+    """Return the launcher of one game instance.
 
     Args:
         game: which game.

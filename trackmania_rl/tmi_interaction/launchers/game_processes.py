@@ -81,7 +81,7 @@ class Launch:
 
 
 def find_started(launch: Launch, games: Iterable[GameProcess]) -> list[GameProcess]:
-    """The games that may be the one started, by the best evidence that any of them has.
+    """Return the games that may be the one started, by the best evidence that any of them has.
 
     The mark in the environment proves it, then the port in the command line, then descent from the starter. Without any
     of these it is whatever game is new; starts exclude each other by a lock, so only a game that somebody starts by
@@ -134,7 +134,7 @@ def _look_at(process: psutil.Process) -> GameProcess:
 
 
 def open_process(identity: ProcessIdentity) -> psutil.Process | None:
-    """That very process if it still runs; none that has its number now."""
+    """Return that very process if it still runs; none that has its number now."""
     try:
         process = psutil.Process(identity.pid)
         is_same = identity.is_same(identity_of(process))
@@ -159,5 +159,5 @@ def end_processes(processes: Collection[psutil.Process], within_s: float) -> Seq
 
 
 def identity_of(process: psutil.Process) -> ProcessIdentity:
-    """Number and start time of a running process."""
+    """Return number and start time of a running process."""
     return ProcessIdentity(process.pid, process.create_time())

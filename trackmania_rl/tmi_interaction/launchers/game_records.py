@@ -34,7 +34,7 @@ END_WITHIN_S: Final = 10.0
 
 
 def records_folder() -> Path:
-    """Where this user's records and lock are, for all checkouts of the project: ports belong to the machine."""
+    """Return where this user's records and lock are, for all checkouts of the project: ports belong to the machine."""
     user = getpass.getuser() if sys.platform == "win32" else os.getuid()
     return Path(tempfile.gettempdir()) / f"trackmania_rl_games_{user}"
 
@@ -83,7 +83,7 @@ class GameRecords:
         self._file(port).unlink(missing_ok=True)
 
     def left_behind(self, port: int) -> psutil.Process | None:
-        """The game at a port, if it still runs while the process that started it has ended."""
+        """Return the game at a port, if it still runs while the process that started it has ended."""
         game, owner = self._read(self._file(port))
         return game if owner is None else None
 

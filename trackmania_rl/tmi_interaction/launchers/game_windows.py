@@ -28,7 +28,7 @@ class WindowSystem(Protocol):
     """
 
     def find(self, pid: int) -> int | None:
-        """The game window of a process; None if there is none (yet)."""
+        """Return the game window of a process; None if there is none (yet)."""
         ...
 
     def is_minimised(self, window: int) -> bool:

@@ -61,7 +61,7 @@ class GameLauncher(Protocol):
         ...
 
     def map_argument(self, map_path: str) -> str:
-        """A map as the game's `map` command takes it."""
+        """Return a map as the game's `map` command takes it."""
         ...
 
     def start(self) -> None:
@@ -190,7 +190,7 @@ class SimulatedGameLauncher:
         raise GameConnectionError(f"the simulated game ended while starting up: {self._last_words()}")
 
     def _last_words(self) -> str:
-        """The end of what the game wrote to its standard error."""
+        """Return the end of what the game wrote to its standard error."""
         if self._errors is None:
             return "it was not started"
         size = self._errors.seek(0, os.SEEK_END)
@@ -200,7 +200,7 @@ class SimulatedGameLauncher:
 
 
 def find_free_port() -> int:
-    """A port that nobody listens at."""
+    """Return a port that nobody listens at."""
     with socket.create_server((LOOPBACK, 0)) as server:
         return server.getsockname()[1]
 
@@ -248,7 +248,7 @@ def _listens(pid: int, port: int) -> bool:
 
 
 def _die_with_parent() -> Callable[[], None] | None:
-    """What a child process does first, on Linux: ask the kernel for a SIGKILL when the thread that started it ends."""
+    """Do first in a child process, on Linux: ask the kernel for a SIGKILL when the thread that started it ends."""
     if not sys.platform.startswith("linux"):
         return None
     prctl = ctypes.CDLL(None).prctl  # looked up here: between fork and exec only the call itself is safe

@@ -18,7 +18,7 @@ EXAMPLE: Final = 'wine ~/TMLoader/TMLoader.exe run TmForever default /configstri
 
 
 def linux_launcher(port: int, user: UserSettings) -> TmnfLauncher:
-    """The launcher of one game instance.
+    """Return the launcher of one game instance.
 
     Args:
         port: where the game is to listen.
@@ -28,7 +28,7 @@ def linux_launcher(port: int, user: UserSettings) -> TmnfLauncher:
 
 
 def split_game_command(command: str, which: Callable[[str], str | None] = shutil.which) -> list[str]:
-    """The words of `game_command`, as a shell would split them; `~/` at a word's beginning is the home folder.
+    """Return the words of `game_command`, as a shell would split them; `~/` at a word's beginning is the home folder.
 
     No shell runs it: for pipes and variables, name a script of your own, such as "sh start_game.sh {port}".
 
@@ -62,7 +62,7 @@ def split_game_command(command: str, which: Callable[[str], str | None] = shutil
 
 
 def game_command(port: int, user: UserSettings) -> Callable[[], StartCommand]:
-    """What makes the command, once a game is to be started."""
+    """Return what makes the command, once a game is to be started."""
 
     def make() -> StartCommand:
         words = split_game_command(user.game_command)

@@ -77,7 +77,7 @@ def read_version(path: Path) -> int | None:
 
 
 def read_documents_from_registry() -> str | None:
-    """The user's documents as Windows' registry has them, perhaps with variables in it; None where nothing is said."""
+    """Read the user's documents folder in Windows' registry, perhaps with variables in it; None without an entry."""
     if sys.platform == "win32":
         import winreg
 
@@ -182,7 +182,7 @@ def _keep(path: Path) -> Path:
 
 
 def _read(path: Path) -> str | None:
-    """A file's text with plain line ends, however odd its bytes; None if there is none."""
+    """Return a file's text with plain line ends, however odd its bytes; None if there is none."""
     try:
         with path.open("rb") as file:
             data = file.read(_MOST_PLUGIN_BYTES + 1)
@@ -201,7 +201,7 @@ def _version_of(text: str | None) -> int | None:
 
 
 def _usual_documents_folders(home: Path) -> list[Path]:
-    """The user's documents on Windows, those inside Wine's default prefix, and those inside Steam's (Proton)."""
+    """Return the user's documents on Windows, those inside Wine's default prefix, and those inside Steam's (Proton)."""
     folders = [home / "Documents", home / "OneDrive" / "Documents"]
     if os.name == "posix":
         prefixes = [Path(os.environ.get("WINEPREFIX") or home / ".wine")]

@@ -227,13 +227,13 @@ class TmnfLauncher:
 
 
 def commands_on_connect(user: UserSettings) -> tuple[str, ...]:
-    """What a newly started game needs: its console, which the start leaves in front, closed; its account, logged in."""
+    """Return what a new game needs: its console, which the start leaves in front, closed; its account, logged in."""
     autologin = (f"set autologin {user.username}",) if user.username else ()
     return ("toggle_console", *autologin)
 
 
 def with_own_separators(map_path: str, platform: str = sys.platform) -> str:
-    r"""A map's path as the real game takes it, with whichever separators it was written: `\` on Windows, else `/`."""
+    r"""Return a map's path as the real game takes it, whatever separators it has: `\` on Windows, else `/`."""
     return map_path.replace("/", "\\") if platform == "win32" else map_path.replace("\\", "/")
 
 

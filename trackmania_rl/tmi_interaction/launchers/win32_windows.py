@@ -11,7 +11,7 @@ from trackmania_rl.tmi_interaction.launchers.game_windows import TITLE_BEGINS, N
 
 
 def open_win32_windows() -> WindowSystem:
-    """The desktop's windows, or `NoWindows` if pywin32 is missing."""
+    """Return the desktop's windows, or `NoWindows` if pywin32 is missing."""
     try:
         return Win32Windows()
     except ImportError as error:

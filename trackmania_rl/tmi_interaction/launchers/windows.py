@@ -17,7 +17,7 @@ USUAL_TMLOADER: Final = Path("AppData", "Local", "TMLoader", "TMLoader.exe")
 
 
 def windows_launcher(port: int, user: UserSettings) -> TmnfLauncher:
-    """The launcher of one game instance.
+    """Return the launcher of one game instance.
 
     Args:
         port: where the game is to listen.
@@ -63,7 +63,7 @@ def check_profile(profile: str) -> None:
 
 
 def tmloader_command(port: int, user: UserSettings, home: Path | None = None) -> Callable[[], StartCommand]:
-    """What makes the command, once a game is to be started."""
+    """Return what makes the command, once a game is to be started."""
 
     def make() -> StartCommand:
         program = find_tmloader(user, home)

@@ -18,7 +18,7 @@ ICONIC_STATE: Final = 3
 
 
 def open_x11_windows() -> WindowSystem:
-    """The display's windows, or `NoWindows` if python-xlib or a display is missing."""
+    """Return the display's windows, or `NoWindows` if python-xlib or a display is missing."""
     if not os.environ.get("DISPLAY"):
         return NoWindows("there is no X display (the variable DISPLAY is not set)")
     try:
