@@ -376,6 +376,7 @@ def test_experiences_can_be_written_and_are_read_as_they_were(gamma):
     index = other.extend(experiences[:-1])
     assert other.add(experiences[-1]) == other.storage.index[-1]
     assert torch.equal(index, other.storage.index[:-1])
+    assert len(other.extend([])) == 0
     assert other.write_count == len(experiences)
     assert_same_sides(buffer, other)
     for elapsed in range(6):

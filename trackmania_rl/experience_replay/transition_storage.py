@@ -278,6 +278,8 @@ class TransitionWriter(SavedByBuffer, Writer):
         if isinstance(data, TensorDictBase):
             data = RowColumns(**{name: data[name] for name in COLUMN_NAMES})
         elif not isinstance(data, RowColumns):
+            if len(data) == 0:
+                return self._storage.index[:0].clone()
             data = rows_of_experiences(data)
         rows = self._storage.ring.append(data)
         n_steps = data.n_steps.numpy(force=True) if isinstance(data.n_steps, torch.Tensor) else data.n_steps

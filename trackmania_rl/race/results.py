@@ -81,11 +81,11 @@ def rollout_results(
 
     Returns:
         Of the T + 1 states, the last one at the race's end: `frames` (T + 1, 1, H, W) uint8, `state_float`
-        (T + 1, F) float32, `car_gear_and_wheels` (T + 1, 22) float32, `position_m` (T + 1, 3) float32,
-        `current_zone_idx` (T + 1,) int64 and `meters_advanced_along_centerline` (T + 1,) float64, both at the finish
-        those of the finish line. Of the actions: `actions` (T,) int64, `action_was_greedy` (T,) bool, `input_w` (T,)
-        bool (accelerating), `q_values` (T, A) float32. Of the race: `furthest_zone_idx`; and `race_time` in ms if it
-        was finished. At the finish the last frame is the one before, see `RaceEnd.last`.
+        (T + 1, F) float32, `car_gear_and_wheels` (T + 1, 22) float32, `current_zone_idx` (T + 1,) int64 and
+        `meters_advanced_along_centerline` (T + 1,) float64, both at the finish those of the finish line. Of the
+        decisions, an action's duration apart: `actions` (T,) int64, `action_was_greedy` (T,) bool, `input_w` (T,) bool
+        (accelerating), `q_values` (T, A) float32, `position_m` (T, 3) float32. Of the race: `furthest_zone_idx`; and
+        `race_time` in ms if it was finished. At the finish the last frame is the one before, see `RaceEnd.last`.
     """
     zone_idx, meters = columns.zone_idx, columns.meters
     if end.is_finished:
@@ -100,7 +100,7 @@ def rollout_results(
         "input_w": accelerates[columns.actions],
         "q_values": columns.q_values,
         "car_gear_and_wheels": columns.car,
-        "position_m": columns.position_m,
+        "position_m": columns.position_m[:-1],
         "current_zone_idx": zone_idx,
         "meters_advanced_along_centerline": meters,
         "furthest_zone_idx": end.furthest_zone_idx,
