@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -103,6 +103,30 @@ class RaceMemory(NamedTuple):
 
 
 @_compiled
+def _progress(
+    game: int, row: int, head_f32: npt.NDArray[Any], zones: VirtualCheckpoints, memory: RaceMemory
+) -> tuple[int, float]:
+    """Follow a game's car to its zone, and along the line; return both."""
+    position_m = head_f32[POSITION_WORD : POSITION_WORD + 3]
+    zone_idx = move_zone(memory.zone_idx[game], position_m, zones)
+    meters = meters_along_line(zone_idx, position_m, zones)
+    memory.zone_idx[game] = zone_idx
+    memory.furthest_zone_idx[game] = max(memory.furthest_zone_idx[game], zone_idx)
+    furthest_m = memory.furthest_m[game]
+    furthest_m[row] = meters if row == 0 else max(furthest_m[row - 1], meters)
+    return zone_idx, meters
+
+
+@_compiled
+def _length(vector: npt.NDArray[np.float32]) -> float:
+    """Return a vector's length, in double precision."""
+    squared = 0.0
+    for axis in range(3):
+        squared += np.float64(vector[axis]) ** 2
+    return math.sqrt(squared)
+
+
+@_compiled
 def observe(
     games: npt.NDArray[np.int64],
     rows: npt.NDArray[np.int64],
@@ -131,13 +155,7 @@ def observe(
         game = games[i]
         row = rows[game]
         head_f32, head_i32 = heads_f32[game], heads_i32[game]
-        position_m = head_f32[POSITION_WORD : POSITION_WORD + 3]
-        zone_idx = move_zone(memory.zone_idx[game], position_m, zones)
-        meters = meters_along_line(zone_idx, position_m, zones)
-        memory.zone_idx[game] = zone_idx
-        memory.furthest_zone_idx[game] = max(memory.furthest_zone_idx[game], zone_idx)
-        furthest_m = memory.furthest_m[game]
-        furthest_m[row] = meters if row == 0 else max(furthest_m[row - 1], meters)
+        zone_idx, meters = _progress(game, row, head_f32, zones, memory)
         memory.actions_since_gear_change[game] = count_gear_change(
             head_i32[GEARBOX_STATE_WORD], memory.actions_since_gear_change[game]
         )
@@ -155,14 +173,11 @@ def observe(
         )
         columns.zone_idx[game, row] = zone_idx
         columns.meters[game, row] = meters
-        speed_squared = 0.0
-        for axis in range(3):
-            columns.position_m[game, row, axis] = position_m[axis]
-            speed_squared += np.float64(head_f32[VELOCITY_WORD + axis]) ** 2
-        columns.speed_m_s[game, row] = math.sqrt(speed_squared)
+        columns.position_m[game, row] = head_f32[POSITION_WORD : POSITION_WORD + 3]
+        columns.speed_m_s[game, row] = _length(head_f32[VELOCITY_WORD : VELOCITY_WORD + 3])
         verdict, memory.window_row[game] = judge(
             columns.race_time_ms[game],
-            furthest_m,
+            memory.furthest_m[game],
             row,
             memory.window_row[game],
             memory.longer_than_ms[game],
