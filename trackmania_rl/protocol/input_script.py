@@ -12,6 +12,7 @@ A time is the race time of the state in which the input changes; the next tick i
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
 from collections.abc import Iterable
@@ -130,7 +131,7 @@ def read_input_script(path: Path) -> list[InputEvent]:
 
 def write_input_script(events: Iterable[InputEvent]) -> str:
     """Write a script that `parse_input_script` reads back to the same events."""
-    return "".join(f"{_format_time(event.time_ms)} {_format_change(event)}\n" for event in events)
+    return "".join(f"{_format_time(event.time_ms)} {_format_change(event.input, event.value)}\n" for event in events)
 
 
 def events_from_actions(actions: Iterable[KeyState], ms_per_action: int) -> list[InputEvent]:
@@ -155,11 +156,17 @@ def events_of_keys(keys_from: Iterable[tuple[int, KeyState]]) -> list[InputEvent
 
 def key_changes(time_ms: int, before: KeyState, after: KeyState) -> list[InputEvent]:
     """The events that lead from one state of the keys to another one."""
-    return [
-        InputEvent(time_ms, input_, int(is_held))
+    return [InputEvent(time_ms, input_, value) for input_, value in _changed_keys(before, after)]
+
+
+@functools.lru_cache(maxsize=1024)  # every race is written as a script, and few changes make it up
+def _changed_keys(before: KeyState, after: KeyState) -> tuple[tuple[Input, int], ...]:
+    """Return the keys that one state holds otherwise than the other, with 1 for pressed and 0 for let go."""
+    return tuple(
+        (input_, int(is_held))
         for input_, was_held, is_held in zip(_KEY_STATE_INPUTS, before, after, strict=True)
         if bool(was_held) != bool(is_held)
-    ]
+    )
 
 
 def _parse_command(words: list[str]) -> list[InputEvent]:
@@ -216,10 +223,11 @@ def _format_time(time_ms: int) -> str:
     return f"{time_ms // 1000}.{time_ms % 1000 // 10:02d}"
 
 
-def _format_change(event: InputEvent) -> str:
-    if event.input in _ANALOG_INPUTS:
-        return f"{event.input.value} {event.value}"
-    return f"{'press' if event.value else 'rel'} {event.input.value}"
+@functools.lru_cache(maxsize=1024)
+def _format_change(changed: Input, value: int) -> str:
+    if changed in _ANALOG_INPUTS:
+        return f"{changed.value} {value}"
+    return f"{'press' if value else 'rel'} {changed.value}"
 
 
 def _quoted(text: str) -> str:
