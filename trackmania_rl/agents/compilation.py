@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import logging
 from collections.abc import Callable
-from typing import Final, ParamSpec, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar
 
 import torch
+from torch import Tensor
 from torch._dynamo.exc import FailOnRecompileLimitHit, TorchDynamoException
+
+from trackmania_rl.agents.fused_radam import FusedRAdamStep
+from trackmania_rl.agents.iqn import GradientStep, IQNLoss, Taus, Transitions
 
 log = logging.getLogger(__name__)
 
@@ -24,10 +29,14 @@ class Compiler:
     """Compiles functions when they are first called; once that has failed, all run as they are.
 
     It fails above all where there is no compiler: on a processor torch needs one for C++. One warning says so.
+
+    Args:
+        mode: of `torch.compile`; "reduce-overhead" records CUDA graphs.
     """
 
-    def __init__(self) -> None:
-        torch._dynamo.config.trace_autograd_ops = True  # lets a graph hold `backward()`
+    def __init__(self, mode: str | None = None) -> None:
+        self._mode = mode
+        torch._dynamo.config.trace_autograd_ops = True  # lets a graph hold gradients
         torch._dynamo.config.recompile_limit = MOST_COMPILATIONS
         self._works = True
         log.info("the update is compiled, which takes a quarter of a minute or more")
@@ -38,7 +47,7 @@ class Compiler:
         Args:
             function: works on tensors; what else it reads should seldom change, or it is compiled again.
         """
-        graph = torch.compile(function, fullgraph=True)
+        graph = torch.compile(function, fullgraph=True, mode=self._mode)
 
         @functools.wraps(function)
         def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
@@ -51,6 +60,58 @@ class Compiler:
             return function(*args, **kwargs)
 
         return call
+
+
+def compile_update(loss: IQNLoss, step: GradientStep) -> None:
+    """Have an update compiled when it is first made: losses with their gradient, clipping, and the optimizer's step.
+
+    Loss and gradient are one graph, in half of the time that a compiled loss and its backward take one after the other
+    at the default size. The loss then has its gradient at hand, and `backward` adds that to the weights' gradient.
+
+    Args:
+        loss: its `compute` is replaced.
+        step: its `clip` and its optimizer's `step` are replaced.
+    """
+    compiler = Compiler(mode="reduce-overhead" if loss.device.type == "cuda" else None)
+    parameters = list(loss.online.parameters())
+
+    def differentiate(batch: Transitions, taus: Taus) -> tuple[Tensor, ...]:
+        total, td_error, mean_q = loss.compute_losses(batch, taus)
+        gradients = torch.autograd.grad(total, parameters, materialize_grads=True)
+        return total.detach(), td_error, mean_q, torch.cat([gradient.reshape(-1) for gradient in gradients])
+
+    compiled = compiler.compiled(differentiate)
+
+    def compute(batch: Transitions, taus: Taus) -> tuple[Tensor, Tensor, Tensor]:
+        total, td_error, mean_q, gradient = compiled(batch, taus)
+        with_gradient = _WithGradient.apply(step.weights, total, gradient)  # type: ignore[no-untyped-call]
+        return with_gradient, td_error.clone(), mean_q.clone()  # the next CUDA graph writes where this one did
+
+    compiled_clip = compiler.compiled(step.clip_gradient)
+    loss.compute = compute
+    step.clip = lambda: compiled_clip().clone()
+    optimizer = step.optimizer
+    if loss.device.type == "cpu":
+        optimizer.step = FusedRAdamStep(optimizer, compiler.compiled)  # type: ignore[method-assign,assignment]
+    else:  # without the wrappers that every optimizer's step has: for profilers, and for steps that are differentiated
+        plain_step = functools.partial(inspect.unwrap(type(optimizer).step), optimizer)
+        optimizer.step = compiler.compiled(torch.no_grad()(plain_step))  # type: ignore[method-assign]
+
+
+class _WithGradient(torch.autograd.Function):
+    """A loss whose gradient is known already."""
+
+    @staticmethod
+    def forward(ctx: Any, weights: Tensor, total: Tensor, gradient: Tensor) -> Tensor:  # type: ignore[override]
+        """Take weights (P,), loss () and gradient (P,); return the loss, as one that depends on the weights."""
+        ctx.save_for_backward(gradient)
+        return total.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad_total: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+        """Give the gradient, times that of what was made of the loss."""
+        (gradient,) = ctx.saved_tensors
+        return gradient.mul_(grad_total), None, None
 
 
 def _reason(error: Exception) -> str:

@@ -8,22 +8,14 @@ its `state_dict` and autograd notice nothing.
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
 
-@runtime_checkable
-class SideBySide(Protocol):
-    """A module that wants some of its parameters one after another in memory, so that they can be read as one."""
-
-    def parameters_side_by_side(self) -> list[nn.Parameter]:
-        """These parameters, in their order."""
-
-
 def flatten_parameters(module: nn.Module) -> Tensor:
-    """The parameters of `module` as one vector that shares their memory: writing to it writes to the network.
+    """Lay the parameters of `module` into one vector that shares their memory: writing to it writes to the network.
 
     The first call moves the parameters; later calls find them in place and only return the vector. Moving the module
     (`module.to(...)`) takes the parameters apart again, so flatten after that.
@@ -32,9 +24,9 @@ def flatten_parameters(module: nn.Module) -> Tensor:
         module: its parameters must be of one dtype and on one device.
 
     Returns:
-        (P,) without gradient, in the order of `in_memory_order`.
+        (P,) without gradient, in the order of `module.parameters()`.
     """
-    parameters = in_memory_order(module)
+    parameters = list(module.parameters())
     if not _is_flat(parameters):
         vector = torch.cat([parameter.detach().reshape(-1) for parameter in parameters])
         for parameter, view in zip(parameters, _views(vector, parameters), strict=True):
@@ -43,54 +35,29 @@ def flatten_parameters(module: nn.Module) -> Tensor:
     return first.as_strided((sum(parameter.numel() for parameter in parameters),), (1,), first.storage_offset())
 
 
-def flatten_gradients(module: nn.Module) -> Tensor:
-    """Give every parameter a `grad` that is a view into one vector of zeros, and return that vector.
+def flat_leaf(module: nn.Module) -> nn.Parameter:
+    """Make the weights of `module` one parameter for an optimizer, whose gradient is one vector as well.
 
-    Autograd adds to an existing `grad` in place, so the whole gradient arrives in the vector. Clear it with `zero_()`;
-    `zero_grad()` would drop the views.
+    Every parameter gets a `grad` that is a view into that vector: autograd adds to an existing `grad` in place, so the
+    whole gradient arrives there. Clear it with `zero_()`; `zero_grad()` would drop the views.
 
     Returns:
-        (P,) in the order of `in_memory_order`.
+        (P,), in the order of `module.parameters()`; sharing the parameters' memory.
     """
-    parameters = in_memory_order(module)
-    vector = torch.zeros_like(torch.cat([parameter.detach().reshape(-1) for parameter in parameters]))
-    for parameter, view in zip(parameters, _views(vector, parameters), strict=True):
+    leaf = nn.Parameter(flatten_parameters(module))
+    leaf.grad = torch.zeros_like(leaf)
+    parameters = list(module.parameters())
+    for parameter, view in zip(parameters, _views(leaf.grad, parameters), strict=True):
         parameter.grad = view
-    return vector
+    return leaf
 
 
-def in_memory_order(module: nn.Module) -> list[nn.Parameter]:
-    """The parameters of `module` in the order in which they are laid into memory.
-
-    It is the order of `module.parameters()`, but that the parameters that a module wants `SideBySide` come first.
-    """
-    first = module.parameters_side_by_side() if isinstance(module, SideBySide) else []
-    taken = {id(parameter) for parameter in first}
-    return first + [parameter for parameter in module.parameters() if id(parameter) not in taken]
-
-
-def as_one(*tensors: Tensor) -> Tensor:
-    """Tensors that lie one after another in memory as one tensor, joined along their first dimension.
-
-    Args:
-        tensors: contiguous, of equal shapes but for the first dimension; views into one flat vector.
-
-    Raises:
-        ValueError: if one does not begin where the one before it ends.
-    """
-    if not _is_flat(tensors):
-        raise ValueError("the tensors do not lie one after another: flatten the module after it was moved")
-    first = tensors[0].detach()
-    length = sum(len(tensor) for tensor in tensors)
-    return first.as_strided((length, *first.shape[1:]), first.stride(), first.storage_offset())
-
-
-def _views(vector: Tensor, parameters: list[nn.Parameter]) -> list[Tensor]:
+def _views(vector: Tensor, parameters: Sequence[nn.Parameter]) -> list[Tensor]:
     pieces = vector.split([parameter.numel() for parameter in parameters])
     return [piece.view(parameter.shape) for piece, parameter in zip(pieces, parameters, strict=True)]
 
 
-def _is_flat(tensors: list[nn.Parameter] | tuple[Tensor, ...]) -> bool:
+def _is_flat(tensors: Sequence[nn.Parameter]) -> bool:
     storage = tensors[0].untyped_storage().data_ptr()
     expected_address = tensors[0].data_ptr()
     for tensor in tensors:

@@ -9,8 +9,8 @@ import numpy.typing as npt
 import torch
 
 from trackmania_rl.agents.exploration import GREEDY, ActionChooser, Exploration
-from trackmania_rl.agents.iqn import IQN_Network
-from trackmania_rl.agents.mean_values import MeanValues
+from trackmania_rl.agents.iqn import QuantileNetwork
+from trackmania_rl.agents.mean_values import mean_values
 from trackmania_rl.race.policy import BatchDecision, PolicyDecision
 from trackmania_rl.settings import ActionKeys, ExplorationSettings
 
@@ -34,7 +34,7 @@ class Inferer:
 
     def __init__(
         self,
-        network: IQN_Network,
+        network: QuantileNetwork,
         *,
         n_quantiles: int,
         inputs: Sequence[ActionKeys],
@@ -47,7 +47,7 @@ class Inferer:
         self._exploration = GREEDY
         self._chooser = ActionChooser(inputs, rng)
         self._device = network.float_mean.device
-        self._mean_values = MeanValues(network, n_quantiles, dtype)
+        self._mean_values = mean_values(network, n_quantiles, dtype)
 
     def weights_changed(self) -> None:
         """Decide by the network's weights as they are now."""

@@ -1,4 +1,4 @@
-"""Implicit quantile networks: the network, its loss, and the target it learns towards, in the order of the algorithm.
+"""Implicit quantile networks: network, targets, loss and update, in this order. What is read here is what runs.
 
 IQN (Dabney et al. 2018, "Implicit Quantile Networks for Distributional Reinforcement Learning", arXiv:1806.06923)
 learns, for each action, the whole distribution of the return instead of its mean. The network is asked for the return
@@ -9,37 +9,36 @@ The return is the sum of rewards until a *mini-race* of fixed duration ends; the
 of the mini-race has passed, so gamma may be 1.
 
 Shapes, in all comments: B batch, N taus of the prediction, M taus of the target, A actions, F floats, D features,
-E cosines, U units of one head's hidden layer, S frames of a state, H and W the image's height and width; R = B N rows,
-one for each state and tau.
+E cosines, U units of one head's hidden layer, S frames of a state, H and W the image's height and width, P weights.
 """
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Sequence
-from functools import partial
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
-from tensordict import TensorDictBase
+import torch.nn.functional as F
+from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
+from torchrl.objectives import LossModule
+from torchrl.objectives.utils import TargetNetUpdater
 
+from trackmania_rl.agents.flat_parameters import flat_leaf, flatten_parameters
 from trackmania_rl.agents.fourier_features import FourierFeatures, Wave
-from trackmania_rl.agents.image_heads import convolutions
-from trackmania_rl.agents.network_layers import LEAKY_RELU_SLOPE, float_layer, head, head_width
-from trackmania_rl.agents.quantile_loss import SelfLossScaling, quantile_huber_loss
+from trackmania_rl.agents.networks import LEAKY_RELU_SLOPE, convolutions, float_layer, head
 from trackmania_rl.race.policy import ELAPSED_ACTIONS_FLOAT
 from trackmania_rl.settings import AgentSettings
 
-
-class ReturnsNetwork(Protocol):
-    """What targets and loss need of a network: `IQN_Network` is one, and so is `QuantilePart`, which is faster."""
-
-    def __call__(self, img: Tensor, floats: Tensor, tau: Tensor) -> Tensor:
-        """The returns (B, N, A) at taus (B, N)."""
-
-    def actions_left(self, floats: Tensor) -> Tensor:
-        """How many actions (B,) of the mini-race are still to come."""
+IMAGES_AT_ONCE = 64
+"""A processor's convolutions go through a batch in microbatches of so many images, which stay in its caches."""
+NORM_EPSILON = 1e-6
+"""As in torch's `clip_grad_norm_`."""
+SMALLEST_DIVISOR = 1e-6
+"""Below this a divisor (the root of a target's own loss) counts as this: a terminal transition's is 0."""
 
 
 class Transitions(NamedTuple):
@@ -55,18 +54,13 @@ class Transitions(NamedTuple):
     weight: Tensor  # (B,) float32, importance weights of prioritized replay; 1 without
 
     @classmethod
-    def from_batch(cls, batch: Any, device: torch.device) -> Transitions:
-        """Take the tensors of these names, entries or attributes, out of a batch; copied from any other device."""
-        take = batch.get if isinstance(batch, TensorDictBase) else partial(getattr, batch)
-        return cls(*(_copied(take(name), device) for name in cls._fields))
-
-    def portion(self, states: slice) -> Transitions:
-        """The transitions in a slice of the batch."""
-        return Transitions(*(tensor[states] for tensor in self))
+    def from_batch(cls, batch: TensorDictBase, device: torch.device) -> Transitions:
+        """Take the tensors of these names out of a batch, copied to `device` from anywhere else."""
+        return cls(*(_copied(batch.get(name), device) for name in cls._fields))
 
 
 def _copied(tensor: Tensor, device: torch.device) -> Tensor:
-    """A tensor on `device`. From pageable memory a GPU's copy would wait for all that the GPU has still to compute."""
+    """Copy to `device`. From pageable memory a GPU's copy would wait for all that the GPU has still to compute."""
     if device.type == "cuda" and tensor.device.type == "cpu":
         tensor = tensor.pin_memory()
     return tensor.to(device, non_blocking=True)
@@ -76,7 +70,7 @@ def _copied(tensor: Tensor, device: torch.device) -> Tensor:
 
 
 def draw_symmetric_taus(batch_size: int, n_taus: int, generator: torch.Generator) -> Tensor:
-    """Random taus, stratified and mirrored: one in each of N/2 equal parts of [0, 0.5), and 1 - tau for each.
+    """Draw taus, stratified and mirrored: one in each of N/2 equal parts of [0, 0.5), and 1 - tau for each.
 
     Each is still uniform on [0, 1], but a mean over few of them is much quieter than over independent draws.
 
@@ -101,10 +95,6 @@ class Taus(NamedTuple):
     choice: Tensor | None  # (B, M), where the online network chooses the target's action (double DQN)
     prediction: Tensor  # (B, N)
 
-    def portion(self, states: slice) -> Taus:
-        """Those of a slice of the batch."""
-        return Taus(*(tau if tau is None or len(tau) == 1 else tau[states] for tau in self))  # type: ignore[arg-type]
-
 
 def draw_taus(batch_size: int, settings: AgentSettings, generator: torch.Generator) -> Taus:
     """Draw the taus of one update for B transitions.
@@ -124,7 +114,103 @@ def draw_taus(batch_size: int, settings: AgentSettings, generator: torch.Generat
 # --------------------------------------------------------------------------------------------------------- 2. network
 
 
-class IQN_Network(nn.Module):
+@dataclass(frozen=True)
+class Sizes:
+    """What a network reads and answers.
+
+    Attributes:
+        float_mean: F means of the state's floats.
+        float_std: F standard deviations.
+        n_actions: A.
+        image_shape: (S, H, W); H and W are 0 without an image.
+        mini_race_duration_actions: length of a mini-race.
+        waves: floats to be seen at finer scales as well (`fourier_features`).
+    """
+
+    float_mean: Sequence[float]
+    float_std: Sequence[float]
+    n_actions: int
+    image_shape: tuple[int, int, int]
+    mini_race_duration_actions: int
+    waves: Sequence[Wave] = ()
+
+
+class QuantileNetwork(nn.Module):
+    """What every network shares that answers with returns at taus; subclasses write `forward`.
+
+    A network of your own is made by `network = "module:Class"` in the configuration, which is called with the arguments
+    below and a generator for its initial weights. Constants are buffers outside of `state_dict()`.
+
+    Args:
+        settings: of the agent.
+        sizes: what it reads and answers.
+    """
+
+    float_mean: Tensor
+    float_std: Tensor
+
+    def __init__(self, settings: AgentSettings, sizes: Sizes) -> None:
+        super().__init__()
+        self.n_actions = sizes.n_actions
+        self.expected_reward_per_action = settings.expected_reward_per_action
+        self.mini_race_duration_actions = sizes.mini_race_duration_actions
+        self.register_buffer("float_mean", torch.tensor(sizes.float_mean, dtype=torch.float32), persistent=False)
+        self.register_buffer("float_std", torch.tensor(sizes.float_std, dtype=torch.float32), persistent=False)
+
+    def forward(self, img: Tensor, floats: Tensor, tau: Tensor) -> Tensor:
+        """Compute the returns of all actions at the taus.
+
+        Args:
+            img: (B, S, H, W) uint8; not looked at without an image.
+            floats: (B, F) float32, as observed (`normalized` normalizes them).
+            tau: (B, N) float32 in [0, 1]; or (1, N), the same for all states.
+
+        Returns:
+            (B, N, A) float32, the value `baseline` included.
+        """
+        raise NotImplementedError
+
+    def returns_of_action(self, img: Tensor, floats: Tensor, tau: Tensor, action: Tensor) -> Tensor:
+        """Compute the returns (B, N) of one action (B,) per state."""
+        return of_action(self(img, floats, tau), action)
+
+    def initialize(self, generator: torch.Generator) -> None:
+        """Draw all weights again: orthogonal, with the gain that undoes what the activation takes.
+
+        A layer with no more outputs than inputs then keeps the variance; a wider one lowers it by inputs / outputs.
+
+        Args:
+            generator: on the device of the parameters.
+        """
+        gain = nn.init.calculate_gain("leaky_relu", LEAKY_RELU_SLOPE)
+        for name, layer in self.named_modules():
+            if isinstance(layer, nn.Conv2d | nn.Linear):
+                nn.init.orthogonal_(layer.weight, gain * self.gain_of(name), generator)
+                nn.init.zeros_(layer.bias)  # type: ignore[arg-type]  # every layer here has a bias
+            if isinstance(layer, nn.LayerNorm):
+                layer.reset_parameters()
+
+    def gain_of(self, layer: str) -> float:
+        """Say how much larger than others the weights of a layer, given by its name, are drawn."""
+        return 1.0
+
+    def normalized(self, floats: Tensor) -> Tensor:
+        """Normalize floats (B, F)."""
+        return (floats - self.float_mean) / self.float_std
+
+    def baseline(self, floats: Tensor) -> Tensor:
+        """Guess the return (B,): the expected reward of an action x the actions left in the mini-race.
+
+        The network then learns only what is better or worse than that, and starts near the truth.
+        """
+        return self.expected_reward_per_action * self.actions_left(floats)
+
+    def actions_left(self, floats: Tensor) -> Tensor:
+        """Count the actions (B,) of the mini-race that are still to come in the states with these floats (B, F)."""
+        return self.mini_race_duration_actions - floats[:, ELAPSED_ACTIONS_FLOAT]
+
+
+class IQN_Network(QuantileNetwork):
     """The returns of all actions at given taus.
 
     Image and floats are read by `img_head` and `float_feature_extractor` into D features; `iqn_fc` turns each tau,
@@ -135,189 +221,133 @@ class IQN_Network(nn.Module):
     Everything in front of the last layers is then computed once for a state, not once for each of its taus.
 
     With the full-size configuration the keys and shapes of `state_dict()` are those of Linesight's published network:
-    6,578,333 parameters. What is constant (normalization, cosine frequencies) is in buffers outside of `state_dict()`.
+    6,578,333 parameters.
 
     Args:
         settings: sizes, and the value baseline.
-        float_mean: F means of the state's floats.
-        float_std: F standard deviations.
-        n_actions: A.
-        image_height_px: H; 0 for no image, and then there is no `img_head`.
-        image_width_px: W.
-        mini_race_duration_actions: length of a mini-race.
+        sizes: what it reads and answers.
         generator: source of the initial weights, on the CPU.
-        frames_per_state: S, how many frames make one image.
-        waves: floats to be seen at finer scales as well (`fourier_features`).
 
     Raises:
         ValueError: if the image is too small for the convolutions.
     """
 
-    def __init__(
-        self,
-        settings: AgentSettings,
-        *,
-        float_mean: Sequence[float],
-        float_std: Sequence[float],
-        n_actions: int,
-        image_height_px: int,
-        image_width_px: int,
-        mini_race_duration_actions: int,
-        generator: torch.Generator,
-        frames_per_state: int = 1,
-        waves: Sequence[Wave] = (),
-    ) -> None:
-        super().__init__()
-        self.n_actions = n_actions
-        self.expected_reward_per_action = settings.expected_reward_per_action
-        self.output_layer_init_gain = settings.output_layer_init_gain
-        self.mini_race_duration_actions = mini_race_duration_actions
+    cosine_frequencies: Tensor
 
+    def __init__(self, settings: AgentSettings, sizes: Sizes, generator: torch.Generator) -> None:
+        super().__init__(settings, sizes)
+        self.output_layer_init_gain = settings.output_layer_init_gain
+        self.quantiles_multiply_hidden_layers = settings.quantile_factors_multiply == "hidden_layers"
         feature_dim = settings.float_hidden_dim
-        self.img_head: nn.Sequential | None = None
-        if image_height_px > 0:
-            self.img_head, n_features = convolutions(settings, frames_per_state, image_height_px, image_width_px)
+        self.img_head: nn.Module | None = None
+        if sizes.image_shape[1] > 0:
+            self.img_head, n_features = self.make_image_head(settings, sizes.image_shape)
             feature_dim += n_features
-        self.fourier_features = FourierFeatures(waves)
+        self.fourier_features = FourierFeatures(sizes.waves)
         self.float_feature_extractor = nn.Sequential(
-            *float_layer(len(float_mean) + self.fourier_features.n_features, settings),
+            *float_layer(len(sizes.float_mean) + self.fourier_features.n_features, settings),
             *float_layer(settings.float_hidden_dim, settings),
         )
-        self.A_head = head(feature_dim, n_actions, settings)
+        self.A_head = head(feature_dim, sizes.n_actions, settings)
         self.V_head = head(feature_dim, 1, settings)
-        self.quantiles_multiply_hidden_layers = settings.quantile_factors_multiply == "hidden_layers"
-        n_factors = 2 * head_width(settings) if self.quantiles_multiply_hidden_layers else feature_dim
+        n_factors = settings.dense_hidden_dimension if self.quantiles_multiply_hidden_layers else feature_dim
         self.iqn_fc = nn.Sequential(
             nn.Linear(settings.iqn_embedding_dimension, n_factors), nn.LeakyReLU(LEAKY_RELU_SLOPE, inplace=True)
         )
         self.initialize(generator)
-
-        self.float_mean: Tensor
-        self.float_std: Tensor
-        self.cosine_frequencies: Tensor
         frequencies = math.pi * torch.arange(1, settings.iqn_embedding_dimension + 1, dtype=torch.float32)
-        self.register_buffer("float_mean", torch.tensor(float_mean, dtype=torch.float32), persistent=False)
-        self.register_buffer("float_std", torch.tensor(float_std, dtype=torch.float32), persistent=False)
         self.register_buffer("cosine_frequencies", frequencies, persistent=False)
 
-    def parameters_side_by_side(self) -> list[nn.Parameter]:
-        """Parameters to lay one after another in memory: both heads' first layers can then be read as one."""
-        names = ("A_head.0.weight", "V_head.0.weight", "A_head.0.bias", "V_head.0.bias")
-        return [self.get_parameter(name) for name in names]
+    def make_image_head(self, settings: AgentSettings, image_shape: tuple[int, int, int]) -> tuple[nn.Module, int]:
+        """Make what reads images of this shape (S, H, W), and say how many features it makes; for subclasses."""
+        return convolutions(settings, *image_shape)
 
-    def initialize(self, generator: torch.Generator) -> None:
-        """Draw all weights again: orthogonal, with the gain that undoes what the activation takes.
-
-        A layer with no more outputs than inputs then keeps the variance; a wider one lowers it by inputs / outputs.
-        `iqn_fc` reads cosines, whose variance is one half, so its weights are larger by the square root of two.
-
-        Args:
-            generator: on the device of the parameters.
-        """
-        gain = nn.init.calculate_gain("leaky_relu", LEAKY_RELU_SLOPE)
-        last = self.output_layer_init_gain
-        gains = {self.iqn_fc[0]: math.sqrt(2) * gain, self.A_head[-1]: last, self.V_head[-1]: last}
-        for layer in self.modules():
-            if isinstance(layer, nn.Conv2d | nn.Linear):
-                nn.init.orthogonal_(layer.weight, gains.get(layer, gain), generator)
-                nn.init.zeros_(layer.bias)  # type: ignore[arg-type]  # every layer here has a bias
-            if isinstance(layer, nn.LayerNorm):
-                layer.reset_parameters()
+    def gain_of(self, layer: str) -> float:
+        """Draw `iqn_fc` larger, as the variance of the cosines that it reads is one half; last layers as configured."""
+        if layer in ("A_head.2", "V_head.2"):
+            return self.output_layer_init_gain / nn.init.calculate_gain("leaky_relu", LEAKY_RELU_SLOPE)
+        return math.sqrt(2) if layer == "iqn_fc.0" else 1.0
 
     def forward(self, img: Tensor, floats: Tensor, tau: Tensor) -> Tensor:
-        """The returns at the taus.
+        """See `QuantileNetwork.forward`."""
+        weight, bias = self.last_layer()  # (A, 2U), (A,)
+        features = self.features(img, floats)  # (B, D)
+        factors = self.factors(tau)
+        if self.quantiles_multiply_hidden_layers:  # they may as well multiply the last layer: no state N times
+            hidden = self._hidden(features).float()  # (B, 2U)
+            weights = factors.transpose(0, 1) * weight  # (N, A, 2U)
+            returns = (hidden @ weights.flatten(0, 1).t()).unflatten(1, weights.shape[:2])  # (B, N, A)
+        else:
+            returns = F.linear(self._hidden(features.unsqueeze(1) * factors).float(), weight)  # (B, N, A)
+        return returns + (bias + self.baseline(floats)[:, None, None])
 
-        Args:
-            img: (B, S, H, W) uint8; not looked at without an image head.
-            floats: (B, F) float32, as observed (they are normalized here).
-            tau: (B, N) float32 in [0, 1]; or (1, N), the same for all states.
-
-        Returns:
-            (B, N, A) float32, the value baseline included.
-        """
-        factors = self.iqn_fc(self.cosines(tau.reshape(-1))).view(*tau.shape, -1)
-        advantage_hidden, value_hidden = self._hidden(self.features(img, floats), factors)  # (B, N, U) each
-        advantage = self.A_head[-1](advantage_hidden)  # (B, N, A)
-        value = self.V_head[-1](value_hidden)  # (B, N, 1)
-        returns = value + advantage - advantage.mean(dim=2, keepdim=True)  # equation 9 of the dueling paper
-        return returns.float() + self.baseline(floats)[:, None, None]
-
-    def _hidden(self, features: Tensor, factors: Tensor) -> tuple[Tensor, Tensor]:
-        """The hidden layers of advantage and value head at N taus, (B, N, U) each.
-
-        Args:
-            features: (B, D).
-            factors: of the taus, (B, N, D or 2U); or (1, N, ...), the same for all states.
-        """
-        advantage_layer, value_layer = self.A_head[:-1], self.V_head[:-1]  # with their activations
+    def returns_of_action(self, img: Tensor, floats: Tensor, tau: Tensor, action: Tensor) -> Tensor:
+        """Compute the returns (B, N) of one action (B,) per state: one row of the last layer's weights, not all."""
+        weight, bias = (of_all[action] for of_all in self.last_layer())  # (B, 2U), (B,)
+        features = self.features(img, floats)  # (B, D)
+        factors = self.factors(tau)
         if self.quantiles_multiply_hidden_layers:
-            advantage_factors, value_factors = factors.chunk(2, dim=-1)
-            advantage_hidden = advantage_layer(features).unsqueeze(1) * advantage_factors
-            return advantage_hidden, value_layer(features).unsqueeze(1) * value_factors
-        rows = features.unsqueeze(1) * factors  # (B, N, D)
-        return advantage_layer(rows), value_layer(rows)
+            returns = (weight * self._hidden(features).float()) @ factors.squeeze(0).t()  # (B, N)
+        else:
+            hidden = self._hidden(features.unsqueeze(1) * factors).float()  # (B, N, 2U)
+            returns = (hidden @ weight.unsqueeze(2)).squeeze(2)  # (B, N)
+        return returns + (bias + self.baseline(floats)).unsqueeze(1)
+
+    def last_layer(self) -> tuple[Tensor, Tensor]:
+        """Make the weight (A, 2U) and bias (A,) that turn both heads' hidden layers into returns.
+
+        Q = V + A - mean(A) (equation 9 of the dueling paper) is linear, so it goes into the weights.
+        """
+        of = self.get_parameter
+        advantage_weight, advantage_bias = of("A_head.2.weight"), of("A_head.2.bias")
+        centered = advantage_weight - advantage_weight.mean(dim=0)
+        weight = torch.cat((centered, of("V_head.2.weight").expand_as(centered)), dim=1)
+        return weight, advantage_bias - advantage_bias.mean() + of("V_head.2.bias")
+
+    def _hidden(self, features: Tensor) -> Tensor:
+        """Both heads' hidden layers (..., 2U) of features (..., D), the advantage head's first."""
+        return torch.cat((self.A_head[:-1](features), self.V_head[:-1](features)), dim=-1)
+
+    def factors(self, tau: Tensor) -> Tensor:
+        """Compute what taus (B, N) multiply features or hidden layers with: (B, N, D or 2U).
+
+        They are read as cosines: cos(pi i tau) for i = 1..E. (The paper counts from 0, whose cosine is 1: the bias is
+        that already.)
+        """
+        return self.iqn_fc(torch.cos(tau.unsqueeze(2) * self.cosine_frequencies))  # type: ignore[no-any-return]
 
     def features(self, img: Tensor, floats: Tensor) -> Tensor:
-        """What the network sees in a state: (B, D). Arguments as in `forward`."""
-        float_features = self.float_features(floats)
+        """Compute what the network sees in a state: (B, D). Arguments as in `forward`."""
+        inputs = torch.cat((self.normalized(floats), self.fourier_features(floats)), dim=1)
+        float_features: Tensor = self.float_feature_extractor(inputs)
         if self.img_head is None:
             return float_features
         return torch.cat((self.image_features(img), float_features), dim=1)
 
     def image_features(self, img: Tensor) -> Tensor:
-        """What the network sees in the image (B, S, H, W): (B, features of the image head)."""
+        """Compute what the network sees in the image (B, S, H, W): (B, features of the image head)."""
         assert self.img_head is not None
+        at_once = IMAGES_AT_ONCE if img.device.type == "cpu" else len(img)
         # Channels last is the order in which convolutions are fastest, on processors (a fifth) as on GPUs.
-        normalized_img = img.float().sub_(128).div_(128).to(memory_format=torch.channels_last)
-        return self.img_head(normalized_img)  # type: ignore[no-any-return]
-
-    def float_features(self, floats: Tensor) -> Tensor:
-        """What the network sees in the floats (B, F): (B, width of the float layers)."""
-        return self.float_feature_extractor(self.float_inputs(floats))  # type: ignore[no-any-return]
-
-    def float_inputs(self, floats: Tensor) -> Tensor:
-        """What the float layers read: the floats (B, F) normalized, and their waves."""
-        normalized = (floats - self.float_mean) / self.float_std
-        return torch.cat((normalized, self.fourier_features(floats)), dim=1)
-
-    def cosines(self, tau: Tensor) -> Tensor:
-        """Taus (R,) as the cosines (R, E) that `iqn_fc` reads: cos(pi i tau) for i = 1..E.
-
-        (The paper counts from 0, whose cosine is 1: the bias is that already.)
-        """
-        return torch.cos(tau.unsqueeze(1) * self.cosine_frequencies)
-
-    def baseline(self, floats: Tensor) -> Tensor:
-        """A fixed guess of the return (B,): the expected reward of an action x the actions left in the mini-race.
-
-        The network then learns only what is better or worse than that, and starts near the truth.
-        """
-        return self.expected_reward_per_action * self.actions_left(floats)
-
-    def actions_left(self, floats: Tensor) -> Tensor:
-        """How many actions (B,) of the mini-race are still to come in the states with these floats (B, F)."""
-        return self.mini_race_duration_actions - floats[:, ELAPSED_ACTIONS_FLOAT]
+        normalized = img.float().sub(128).div(128).to(memory_format=torch.channels_last)
+        return torch.cat([self.img_head(microbatch) for microbatch in normalized.split(at_once)])
 
 
 # --------------------------------------------------------------------------------------------------------- 3. targets
 
 
 def target_returns(
-    online: ReturnsNetwork,
-    target: ReturnsNetwork,
-    batch: Transitions,
-    settings: AgentSettings,
-    taus: Taus,
+    online: QuantileNetwork, target: QuantileNetwork, batch: Transitions, settings: AgentSettings, taus: Taus
 ) -> Tensor:
-    """What the prediction shall become: reward + gamma^n x return of the next state's chosen action.
+    """Compute what the prediction shall become: reward + gamma^n x return of the next state's chosen action.
 
     Three ways to choose it: `max_of_each_quantile` takes the best action for each tau by itself (as published with
     Linesight's hyperparameters; it overestimates as long as actions differ by noise), `argmax_of_mean` one action for
     all taus, by the target network's own mean (as in the IQN paper, which draws further taus for the choice), and
     double DQN (van Hasselt et al. 2016, arXiv:1509.06461) one action by the online network's mean.
 
-    An overestimate would feed on itself through the target network, so the next state's returns are held to what the
-    rest of the mini-race can bring (`within_bounds`), where the bounds are known.
+    So that an overestimate cannot feed on itself, returns can be held between the worst and the best reward x the
+    actions left in the mini-race.
 
     Returns:
         (B, M) without gradient.
@@ -327,8 +357,8 @@ def target_returns(
     with torch.no_grad():
         next_returns = target(*next_state, taus.target)  # (B, M, A)
         if settings.return_bounds_per_action is not None:
-            actions_left = target.actions_left(batch.next_state_float)
-            next_returns = within_bounds(next_returns, actions_left, settings.return_bounds_per_action)
+            left = target.actions_left(batch.next_state_float)
+            next_returns = within_bounds(next_returns, left, settings.return_bounds_per_action)
         if settings.use_ddqn:
             assert taus.choice is not None, "taus are drawn for the same settings"
             chosen = of_action(next_returns, online(*next_state, taus.choice).mean(dim=1).argmax(dim=1))
@@ -339,67 +369,275 @@ def target_returns(
         return batch.reward.unsqueeze(1) + batch.gamma_n.unsqueeze(1) * chosen  # (B, M)
 
 
-def within_bounds(returns: Tensor, actions_left: Tensor, reward_bounds: tuple[float, float]) -> Tensor:
+def within_bounds(returns: Tensor, actions_left: Tensor, bounds_per_action: tuple[float, float]) -> Tensor:
     """Clip returns (B, M, A) to what the actions left (B,) can bring at worst and at best.
 
     A race may end before the mini-race does, and a discount shrinks what is far, so 0 is always within the bounds.
     """
-    worst, best = min(reward_bounds[0], 0.0), max(reward_bounds[1], 0.0)
+    worst, best = bounds_per_action
     left = actions_left[:, None, None]
-    return returns.clamp(worst * left, best * left)
+    return returns.clamp(min(worst, 0.0) * left, max(best, 0.0) * left)
 
 
 def of_action(returns: Tensor, action: Tensor) -> Tensor:
-    """The returns (B, N) of one action (B,) per state, out of those (B, N, A) of all."""
+    """Pick the returns (B, N) of one action (B,) per state out of those (B, N, A) of all."""
     return returns.gather(2, action.view(-1, 1, 1).expand(-1, returns.shape[1], 1)).squeeze(2)
 
 
 # ------------------------------------------------------------------------------------------------------------ 4. loss
-# The quantile Huber loss itself is in `quantile_loss`.
 
 
-class IQNLoss(NamedTuple):
-    """What one batch costs, and figures that fall out on the way."""
+def quantile_huber_loss(targets: Tensor, predictions: Tensor, tau: Tensor, kappa: float) -> Tensor:
+    """Measure how far predicted quantiles are from those of the targets (equation 3 of the IQN paper).
 
-    total: Tensor  # (), the sum over the batch: the published learning rates, epsilon and clipping go with a sum
-    td_error: Tensor  # (B,) |mean of targets - mean of predictions|: the priority of prioritized replay; no gradient
-    mean_q: Tensor  # () mean predicted return of the actions taken; no gradient
-
-
-def iqn_loss(
-    online: ReturnsNetwork,
-    target: ReturnsNetwork,
-    batch: Transitions,
-    settings: AgentSettings,
-    scaling: SelfLossScaling,
-    taus: Taus,
-    *,
-    learning: bool,
-) -> IQNLoss:
-    """One step of the algorithm up to the gradient: targets, predictions, loss, its scaling and weighting.
-
-    This is the form to read. `IQNLearner.update` computes the same with the derivatives written out (`quantile_part`,
-    `feature_part`), which is faster; tests compare the two. `IQNLearner.evaluate` calls this one.
+    Every target is compared with every prediction. A prediction below the target costs tau, one above it 1 - tau, times
+    the error: least where a share tau of the targets lies below. Near zero (less than kappa) the error counts squared,
+    for smoothness.
 
     Args:
-        online: the network that learns, called as `IQN_Network.forward`.
-        target: its slow copy, which values the next states.
-        batch: B transitions.
-        settings: of the algorithm.
-        scaling: running means of the targets' own loss.
-        taus: random numbers, from `draw_taus`.
-        learning: False to measure only: running means stay.
+        targets: (B, M).
+        predictions: (B, N).
+        tau: (B, N), at which the predictions are; (1, N) where all states have the same.
+        kappa: where the Huber loss passes from square to linear, in units of reward.
+
+    Returns:
+        (B,): the sum over predictions of the mean over targets.
     """
-    targets = target_returns(online, target, batch, settings, taus)
-    tau = taus.prediction
-    predictions = of_action(online(batch.state_img, batch.state_float, tau), batch.action)
-    loss = quantile_huber_loss(targets, predictions, tau, settings.iqn_kappa)
-    if settings.use_target_self_loss_scaling:
-        loss = loss * scaling.loss_weights(targets, taus.target, settings, learning=learning)
-    assert loss.shape == batch.weight.shape == batch.action.shape
-    mean_prediction = predictions.detach().mean(dim=1)
-    return IQNLoss(
-        total=(batch.weight * loss).sum(),
-        td_error=(targets.mean(dim=1) - mean_prediction).abs(),
-        mean_q=mean_prediction.mean(),
-    )
+    assert targets.ndim == predictions.ndim == tau.ndim == 2
+    assert len(targets) == len(predictions)
+    assert tau.shape in (predictions.shape, (1, predictions.shape[1]))
+    error = targets.unsqueeze(2) - predictions.unsqueeze(1)  # (B, M, N)
+    clipped = error.clamp(-kappa, kappa)
+    huber = clipped * (error - clipped / 2) / kappa  # error^2 / (2 kappa), or |error| - kappa / 2 beyond kappa
+    share = (tau.unsqueeze(1) - (error.detach() < 0).float()).abs()  # tau below the target, 1 - tau above
+    return (share * huber).mean(dim=1).sum(dim=1)
+
+
+class SelfLossScaling(nn.Module):
+    """Weights of the loss, smaller for transitions with noisy targets.
+
+    The quantile loss of a target's returns against themselves measures their spread: it is what even a perfect
+    prediction would pay. A transition's loss is divided by its square root, so that states with an uncertain future do
+    not drown the others. The divisor is clamped below at its running mean / `target_self_loss_clamp_ratio`, and the
+    running mean of the clamped divisors multiplies, so that the scale of the loss stays. (A scheme of Linesight.)
+
+    Attributes:
+        mean, clamped_mean: () running means of the divisors before and after clamping. They are plain means at first,
+            until `target_self_loss_average_rate` is the larger weight.
+        batches: () how many batches went in.
+    """
+
+    mean: Tensor
+    clamped_mean: Tensor
+    batches: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name in ("mean", "clamped_mean", "batches"):
+            self.register_buffer(name, torch.zeros(()))
+
+    def forward(self, targets: Tensor, tau: Tensor, settings: AgentSettings) -> Tensor:
+        """Compute the weights (B,) of the transitions' losses; the running means move in training mode only.
+
+        Args:
+            targets: (B, M).
+            tau: (B, M), at which they are; (1, M) where all states have the same.
+            settings: kappa, clamp ratio and rate.
+        """
+        divisors = quantile_huber_loss(targets, targets, tau, settings.iqn_kappa).sqrt()
+        rate = (1 / (self.batches + 1)).clamp_min(settings.target_self_loss_average_rate)
+        if not self.training:
+            rate = rate * (self.batches == 0)  # the first batch sets the means, also where it is only looked at
+        batch_mean = divisors.mean()
+        is_finite = torch.isfinite(batch_mean)  # one target that is not would stay in the means for ever
+        mean = torch.where(is_finite, torch.lerp(self.mean, batch_mean, rate), self.mean)
+        clamped = torch.maximum(divisors, mean / settings.target_self_loss_clamp_ratio).clamp_min(SMALLEST_DIVISOR)
+        clamped_mean = torch.where(is_finite, torch.lerp(self.clamped_mean, clamped.mean(), rate), self.clamped_mean)
+        if self.training:
+            self.mean.copy_(mean)
+            self.clamped_mean.copy_(clamped_mean)
+            self.batches.add_(is_finite)
+        return clamped_mean / clamped
+
+
+class IQNLoss(LossModule):
+    """The loss of a batch of transitions, as torchrl's trainers take it: a TensorDict in, a TensorDict of losses out.
+
+    Args:
+        network: becomes the online network; moved to `device`.
+        settings: of the algorithm; may be replaced while training (`loss.settings = ...`), sizes excepted.
+        device: where to compute.
+        seed: of the taus.
+        dtype: precision of the large products (`precision.arithmetic_dtype`).
+
+    Attributes:
+        online: the network that learns.
+        target: its slow copy, which values the next states; `SoftUpdate` moves it.
+        scaling: running means of the targets' own loss.
+        generator: source of the taus.
+        compute: `compute_losses`, or its compiled form (`compilation.compile_losses`).
+    """
+
+    online: QuantileNetwork
+    target: QuantileNetwork
+
+    def __init__(
+        self,
+        network: QuantileNetwork,
+        settings: AgentSettings,
+        *,
+        device: torch.device,
+        seed: int,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        super().__init__()
+        self.settings = settings
+        self.device = device
+        self.dtype = dtype
+        self.generator = torch.Generator(device).manual_seed(seed)
+        self.online = network
+        self.target = copy.deepcopy(network).requires_grad_(False)
+        self.scaling = SelfLossScaling()
+        self.to(device)
+        self.compute = self.compute_losses
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDict:
+        """Compute the loss of B transitions with the entries of `Transitions`.
+
+        Returns:
+            `loss` (): the sum over the batch, with which the published learning rates, epsilon and clipping go;
+            `mean_q` (): the mean predicted return of the actions taken, without gradient. The batch gets `td_error`
+            (B,), |mean of targets - mean of predictions|: the priority of prioritized replay.
+        """
+        batch = Transitions.from_batch(tensordict, self.device)
+        taus = draw_taus(len(batch.action), self.settings, self.generator)
+        compute = self.compute if self.training else self.compute_losses
+        loss, td_error, mean_q = compute(batch, taus)
+        tensordict.set("td_error", td_error)
+        return TensorDict({"loss": loss, "mean_q": mean_q})
+
+    def compute_losses(self, batch: Transitions, taus: Taus) -> tuple[Tensor, Tensor, Tensor]:
+        """Compute targets, predictions, loss, its scaling and weighting; returns what `forward` does: (), (B,), ()."""
+        with torch.autocast(self.device.type, dtype=self.dtype, enabled=self.dtype != torch.float32):
+            targets = target_returns(self.online, self.target, batch, self.settings, taus)  # (B, M)
+            state = (batch.state_img, batch.state_float)
+            predictions = self.online.returns_of_action(*state, taus.prediction, batch.action)  # (B, N)
+        losses = quantile_huber_loss(targets, predictions, taus.prediction, self.settings.iqn_kappa)  # (B,)
+        weights = batch.weight
+        if self.settings.use_target_self_loss_scaling:
+            weights = weights * self.scaling(targets, taus.target, self.settings)
+        assert losses.shape == weights.shape == batch.action.shape
+        mean_prediction = predictions.detach().mean(dim=1)
+        return (weights * losses).sum(), (targets.mean(dim=1) - mean_prediction).abs(), mean_prediction.mean()
+
+
+# ---------------------------------------------------------------------------------------------------------- 5. update
+
+
+class GradientStep:
+    """The optimizer's part of an update: backward, clipping, RAdam (Liu et al. 2020, arXiv:1908.03265), weight decay.
+
+    All weights of the online network are one vector (`flat_parameters`), so each of these is one operation.
+
+    Args:
+        loss: whose online network learns.
+
+    Attributes:
+        weights: (P,), the leaf that the optimizer steps; its `grad` is the whole gradient.
+        optimizer: torch's own.
+        scaler: lets gradients pass through float16, whose smallest number is too large for many of them.
+        clip: `clip_gradient`, or its compiled form.
+    """
+
+    def __init__(self, loss: IQNLoss) -> None:
+        self._loss = loss
+        self.weights = flat_leaf(loss.online)
+        self.optimizer = torch.optim.RAdam(
+            [self.weights],
+            lr=torch.zeros((), device=loss.device),  # a tensor: a compiled step reads it again each time
+            decoupled_weight_decay=True,
+            foreach=False,
+            capturable=loss.device.type == "cuda",
+        )
+        # Made here rather than at the first step, so that loading a state can write to these very tensors.
+        self.optimizer.state[self.weights] = {
+            "step": torch.zeros((), device=loss.device if loss.device.type == "cuda" else "cpu"),
+            "exp_avg": torch.zeros_like(self.weights),
+            "exp_avg_sq": torch.zeros_like(self.weights),
+        }
+        self.scaler = torch.amp.GradScaler(loss.device.type, enabled=loss.dtype == torch.float16)
+        self.clip = self.clip_gradient
+
+    def __call__(self, losses: TensorDictBase, *_: object) -> TensorDictBase:
+        """Step against the gradient of all entries named `loss...`; adds `grad_norm` (), from before it was clipped.
+
+        The rest of what torchrl's Trainer hands over, its own settings of clipping, is not used.
+        """
+        assert self.weights.grad is not None
+        total = sum(value for name, value in losses.items() if name.startswith("loss"))
+        self.weights.grad.zero_()
+        self.scaler.scale(total).backward()
+        self.scaler.unscale_(self.optimizer)
+        losses.set("grad_norm", self.clip())
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        return losses
+
+    def follow(self, settings: AgentSettings, learning_rate: float) -> None:
+        """Take over the settings of the next steps.
+
+        Weights lose the share `learning_rate * weight_decay_lr_ratio` at each step (decoupled weight decay, Loshchilov
+        & Hutter 2019, arXiv:1711.05101).
+        """
+        group = self.optimizer.param_groups[0]
+        group["lr"].fill_(learning_rate)
+        group["betas"] = (settings.adam_beta1, settings.adam_beta2)
+        group["eps"] = settings.adam_epsilon
+        group["weight_decay"] = settings.weight_decay_lr_ratio
+
+    def clip_gradient(self) -> Tensor:
+        """Clip every entry to `clip_grad_value`, then the whole to `clip_grad_norm`; returns the norm () in between.
+
+        The same as torch's `clip_grad_value_` and `clip_grad_norm_`. (Linesight clips the norm first.) Infinite entries
+        are clipped like any other. A gradient with a NaN counts as 0: once in the weights, it would stay for ever.
+        """
+        settings, gradient = self._loss.settings, self.weights.grad
+        assert gradient is not None
+        norm = torch.linalg.vector_norm(gradient.clamp_(-settings.clip_grad_value, settings.clip_grad_value))
+        gradient.mul_((settings.clip_grad_norm / (norm + NORM_EPSILON)).clamp_max(1))
+        gradient.masked_fill_(torch.isnan(norm), 0.0)
+        return norm
+
+    def state_dict(self) -> dict[str, Any]:
+        """The optimizer's running means, and the scale of gradients."""
+        return {"optimizer": dict(self.optimizer.state[self.weights]), "scaler": self.scaler.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from there.
+
+        Raises:
+            KeyError: if an entry is missing.
+            RuntimeError: if it is of another number of weights.
+        """
+        for name, tensor in self.optimizer.state[self.weights].items():
+            tensor.copy_(state["optimizer"][name])
+        if state["scaler"] and self.scaler.is_enabled():  # empty where gradients are not scaled
+            self.scaler.load_state_dict(state["scaler"])
+
+
+class SoftUpdate(TargetNetUpdater):
+    """Moves the target network towards the online one: target += tau (online - target).
+
+    torchrl's own one goes over parameters one by one; here they are one vector.
+
+    Args:
+        loss: whose target network is moved, by the share `soft_update_tau` of its settings.
+    """
+
+    def __init__(self, loss: IQNLoss) -> None:  # the base class looks for parameters that are kept another way
+        self._loss = loss
+        self._online, self._target = flatten_parameters(loss.online), flatten_parameters(loss.target)
+
+    def step(self, n_steps: int = 1) -> None:
+        """Move it `n_steps` times over."""
+        self._target.lerp_(self._online, 1 - (1 - self._loss.settings.soft_update_tau) ** n_steps)

@@ -1,4 +1,4 @@
-"""The run's network and where it runs, for every process: nothing here imports torchrl, which takes seconds."""
+"""The run's network and where it runs, for every process."""
 
 from __future__ import annotations
 
@@ -10,40 +10,58 @@ import torch
 
 from trackmania_rl.agents.fourier_features import Wave
 from trackmania_rl.agents.inference import Inferer
-from trackmania_rl.agents.iqn import IQN_Network
+from trackmania_rl.agents.iqn import QuantileNetwork, Sizes
 from trackmania_rl.agents.precision import arithmetic_dtype
 from trackmania_rl.errors import UserError
+from trackmania_rl.parts import load_part
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.seeds import SeedTree
-from trackmania_rl.settings import Settings
+from trackmania_rl.settings import Settings, SettingsError
 
 log = logging.getLogger(__name__)
 
 
-def make_network(settings: Settings, layout: ObservationLayout, seeds: SeedTree) -> IQN_Network:
-    """The run's network with its initial weights, on the CPU.
+def sizes_of(settings: Settings, layout: ObservationLayout) -> Sizes:
+    """Say what the run's network reads and answers."""
+    game = settings.game
+    return Sizes(
+        float_mean=layout.mean.tolist(),
+        float_std=layout.std.tolist(),
+        n_actions=len(game.inputs),
+        image_shape=(game.frames_per_state, game.image_height_px, game.image_width_px),
+        mini_race_duration_actions=settings.replay.temporal_mini_race_duration_actions,
+        waves=[Wave(*wave) for wave in layout.waves],
+    )
+
+
+def make_network(settings: Settings, layout: ObservationLayout, seeds: SeedTree) -> QuantileNetwork:
+    """Make the run's network with its initial weights, on the CPU: what the setting `network` names.
 
     Raises:
+        SettingsError: if the setting names no network.
         UserError: if the image is too small for the convolutions.
     """
+    make = load_part(settings.agent.network, "network")
+    generator = torch.Generator().manual_seed(seeds.integer("network"))
     try:
-        return IQN_Network(
-            settings.agent,
-            float_mean=layout.mean.tolist(),
-            float_std=layout.std.tolist(),
-            n_actions=len(settings.game.inputs),
-            image_height_px=settings.game.image_height_px,
-            image_width_px=settings.game.image_width_px,
-            mini_race_duration_actions=settings.replay.temporal_mini_race_duration_actions,
-            generator=torch.Generator().manual_seed(seeds.integer("network")),
-            frames_per_state=settings.game.frames_per_state,
-            waves=[Wave(*wave) for wave in layout.waves],
-        )
+        network = make(settings.agent, sizes_of(settings, layout), generator)
     except ValueError as error:
         raise UserError(str(error)) from error
+    except TypeError as error:
+        raise SettingsError(
+            f"network = {settings.agent.network!r} cannot be called with (settings, sizes, generator): {error}"
+        ) from error
+    if not isinstance(network, QuantileNetwork):
+        raise SettingsError(
+            f"network = {settings.agent.network!r} made a {type(network).__name__}; derive it from QuantileNetwork "
+            "(trackmania_rl/agents/iqn.py)"
+        )
+    return network
 
 
-def make_inferer(network: IQN_Network, settings: Settings, device: torch.device, rng: np.random.Generator) -> Inferer:
+def make_inferer(
+    network: QuantileNetwork, settings: Settings, device: torch.device, rng: np.random.Generator
+) -> Inferer:
     """The policy of a network, which is moved to a device.
 
     Args:

@@ -1,0 +1,227 @@
+"""What a learner needs of an agent, and the one that ships: IQN with everything that training changes. No queues."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor, nn
+from torchrl.objectives import LossModule
+
+from trackmania_rl.agents.compilation import compile_update
+from trackmania_rl.agents.flat_parameters import flatten_parameters
+from trackmania_rl.agents.iqn import GradientStep, IQNLoss, QuantileNetwork, SoftUpdate
+from trackmania_rl.agents.precision import arithmetic_dtype
+from trackmania_rl.settings import AgentSettings
+
+CarryOut = Callable[[Callable[[], object]], object]
+"""Calls the function that it is given."""
+
+AVERAGE_SPANS_ONE_IN = 10
+"""Early in a run averaged weights span about the last tenth of all publications."""
+LAST_LAYERS = ("A_head.2.", "V_head.2.")
+"""Beginnings of the names of the parameters that make the heads' outputs."""
+
+
+class TargetUpdater(Protocol):
+    """Moves target networks: torchrl's target updaters are such."""
+
+    def step(self, n_steps: int = 1) -> None:
+        """Move them `n_steps` times over."""
+
+
+class Agent(Protocol):
+    """What the learner's Trainer and hooks need.
+
+    Attributes:
+        loss_module: from a batch to losses, a torchrl `LossModule`.
+        optimizer_step: from losses to moved weights, called as an `optimizer` op of torchrl's Trainer.
+        target_updater: moves target networks.
+        updates: number of updates made; the learner counts.
+    """
+
+    loss_module: LossModule
+    optimizer_step: Callable[..., TensorDictBase]
+    target_updater: TargetUpdater
+    updates: int
+
+    @property
+    def exploration_network(self) -> nn.Module:
+        """The network that explores."""
+
+    @property
+    def evaluation_network(self) -> nn.Module:
+        """The network to drive with where only the result counts."""
+
+    def follow(self, settings: AgentSettings, learning_rate: float) -> None:
+        """Take over the settings of the next updates."""
+
+    def average_weights(self) -> None:
+        """Take the weights into the evaluation network's average; called at each publication of weights."""
+
+    def rehearse_update(self, batch: TensorDictBase, carry_out: CarryOut) -> None:
+        """Make an update and take it back, so that what the first one compiles or records is ready."""
+
+    def reset_partially(self) -> None:
+        """Mix the network with a fresh one."""
+
+    def load_weights(self, weights: Mapping[str, Tensor]) -> None:
+        """Start from the weights of a trained network."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that the next update depends on, apart from the settings; loads with `weights_only=True`."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where `state_dict()` was taken."""
+
+
+class IQNAgent:
+    """Online, target and averaged network, optimizer, and the random state they draw from.
+
+    An update is `losses = loss_module(batch)`, then `optimizer_step(losses)`; now and then `target_updater.step()`.
+
+    Args:
+        network: becomes the online network; moved to `device`.
+        settings: of the algorithm.
+        device: where to compute.
+        seed: of the taus drawn and of the fresh networks at resets.
+        use_torch_compile: compile the update, where there is a compiler (half a minute at first, faster afterwards).
+
+    Attributes: see `Agent`.
+    """
+
+    def __init__(
+        self,
+        network: QuantileNetwork,
+        settings: AgentSettings,
+        *,
+        device: torch.device,
+        seed: int,
+        use_torch_compile: bool = False,
+    ) -> None:
+        self.updates = 0
+        self.loss_module = IQNLoss(
+            network, settings, device=device, seed=seed, dtype=arithmetic_dtype(device, settings)
+        )
+        self._averaged = copy.deepcopy(self.loss_module.target)
+        self._averaged_weights = flatten_parameters(self._averaged)
+        self._n_averaged = 0
+        self.optimizer_step = GradientStep(self.loss_module)
+        self.target_updater = SoftUpdate(self.loss_module)
+        if use_torch_compile:
+            compile_update(self.loss_module, self.optimizer_step)
+
+    @property
+    def exploration_network(self) -> QuantileNetwork:
+        """The online network."""
+        return self.loss_module.online
+
+    @property
+    def evaluation_network(self) -> QuantileNetwork:
+        """The averaged network, or the online one where weights are not averaged."""
+        is_averaged = self.loss_module.settings.evaluation_weights_decay > 0
+        return self._averaged if is_averaged else self.loss_module.online
+
+    def follow(self, settings: AgentSettings, learning_rate: float) -> None:
+        """Take over the settings of the next updates, sizes excepted."""
+        self.loss_module.settings = settings
+        self.optimizer_step.follow(settings, learning_rate)
+
+    def update(self, batch: TensorDictBase) -> TensorDictBase:
+        """Train on one batch, as torchrl's Trainer does it; returns the losses, see `IQNLoss.forward`."""
+        losses = self.optimizer_step(self.loss_module(batch))
+        self.updates += 1
+        return losses.detach()
+
+    def rehearse_update(self, batch: TensorDictBase, carry_out: CarryOut = lambda work: work()) -> None:
+        """Make an update and take it back, so that what the first one compiles or records is ready.
+
+        Args:
+            batch: what the loss will be given, with any content.
+            carry_out: is given the update as a function to call, and may interrupt it.
+        """
+        before = copy.deepcopy(self.state_dict())
+        try:
+            carry_out(lambda: self.update(batch))
+        finally:  # also if it was interrupted: a checkpoint is written after that
+            self.load_state_dict(before)
+
+    def average_weights(self) -> None:
+        """Take the online weights into the exponential average; call at each publication of weights.
+
+        It spans about the last tenth of all publications, until that is 1 / (1 - `evaluation_weights_decay`) of them:
+        early on, while the weights improve fast, it follows closely. (That beginning is polynomial-decay averaging,
+        Shamir & Zhang 2013, arXiv:1212.1824.)
+        """
+        self._n_averaged += 1
+        share_early_on = AVERAGE_SPANS_ONE_IN / (AVERAGE_SPANS_ONE_IN + self._n_averaged)
+        share = max(1 - self.loss_module.settings.evaluation_weights_decay, share_early_on)
+        self._averaged_weights.lerp_(self.optimizer_step.weights.detach(), share)
+
+    @torch.no_grad()
+    def reset_partially(self) -> None:
+        """Mix the online network with a fresh one, which restores its ability to learn late in a run.
+
+        The shares of the fresh network are `overall_reset_mul_factor`, and `last_layer_reset_mul_factor` for the heads'
+        last layers. (Shrink and perturb, Ash & Adams 2020, arXiv:1910.08475; resets, Nikishin et al. 2022,
+        arXiv:2205.07802.)
+        """
+        loss, settings = self.loss_module, self.loss_module.settings
+        seed = torch.randint(2**63 - 1, (), generator=loss.generator, device=loss.device).item()
+        fresh = copy.deepcopy(loss.online).cpu()
+        fresh.initialize(torch.Generator().manual_seed(int(seed)))
+        for (name, parameter), fresh_parameter in zip(loss.online.named_parameters(), fresh.parameters(), strict=True):
+            is_last = name.startswith(LAST_LAYERS)
+            share = settings.last_layer_reset_mul_factor if is_last else settings.overall_reset_mul_factor
+            parameter.lerp_(fresh_parameter.to(loss.device), share)
+
+    def load_weights(self, weights: Mapping[str, Tensor]) -> None:
+        """Start from the weights of a trained network, for example Linesight's published ones.
+
+        Args:
+            weights: a `state_dict` of the network.
+
+        Raises:
+            RuntimeError: if names or shapes differ; torch's text lists them.
+        """
+        for network in (self.loss_module.online, self.loss_module.target, self._averaged):
+            network.load_state_dict(weights)
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that the next update depends on, apart from the settings; loads with `weights_only=True`."""
+        loss, step = self.loss_module, self.optimizer_step
+        return {
+            "online": loss.online.state_dict(),
+            "target": loss.target.state_dict(),
+            "averaged": self._averaged.state_dict(),
+            "n_averaged": self._n_averaged,
+            "step": step.state_dict(),
+            "scaling": loss.scaling.state_dict(),
+            "generator": loss.generator.get_state(),
+            "device_type": loss.device.type,
+            "updates": self.updates,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where `state_dict()` was taken: the same batches then give the same bytes.
+
+        On another type of device or in another precision it goes on from the same weights, but not to the byte: random
+        states do not carry over from one type to another, and gradient scales belong to float16.
+
+        Raises:
+            KeyError: if an entry is missing.
+            RuntimeError: if the networks' names or shapes differ; torch's text lists them.
+        """
+        loss, step = self.loss_module, self.optimizer_step
+        loss.online.load_state_dict(state["online"])
+        loss.target.load_state_dict(state["target"])
+        self._averaged.load_state_dict(state["averaged"])
+        self._n_averaged = state["n_averaged"]
+        step.load_state_dict(state["step"])
+        loss.scaling.load_state_dict(state["scaling"])
+        if state["device_type"] == loss.device.type:
+            loss.generator.set_state(state["generator"].cpu())
+        self.updates = state["updates"]

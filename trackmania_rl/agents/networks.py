@@ -1,0 +1,62 @@
+"""The layers that the networks are made of."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from trackmania_rl.settings import AgentSettings
+
+LEAKY_RELU_SLOPE = 0.01
+
+
+def float_layer(input_dim: int, settings: AgentSettings) -> list[nn.Module]:
+    """Make one layer of the float head.
+
+    Normalized (Ba et al. 2016, arXiv:1607.06450), features keep their size in states unlike any that were learned from,
+    so that values there stay sane (Ball et al. 2023, arXiv:2302.02948).
+    """
+    normalization = [nn.LayerNorm(settings.float_hidden_dim)] if settings.use_layer_norm else []
+    return [
+        nn.Linear(input_dim, settings.float_hidden_dim),
+        *normalization,
+        nn.LeakyReLU(LEAKY_RELU_SLOPE, inplace=True),
+    ]
+
+
+def head(input_dim: int, output_dim: int, settings: AgentSettings) -> nn.Sequential:
+    """Make one of the two dueling heads: a hidden layer of half the dense width, and a linear one."""
+    hidden_dim = settings.dense_hidden_dimension // 2
+    return nn.Sequential(
+        nn.Linear(input_dim, hidden_dim),
+        nn.LeakyReLU(LEAKY_RELU_SLOPE, inplace=True),
+        nn.Linear(hidden_dim, output_dim),
+    )
+
+
+def convolutions(settings: AgentSettings, n_frames: int, height_px: int, width_px: int) -> tuple[nn.Sequential, int]:
+    """Make the image head published with Linesight; the frames of a state are its input's channels.
+
+    Returns:
+        The head, and how many features it makes of an image.
+
+    Raises:
+        ValueError: if the image is too small for the convolutions.
+    """
+    layers: list[nn.Module] = []
+    channels, height, width = n_frames, height_px, width_px
+    for out_channels, kernel_size, stride in zip(
+        settings.conv_channels, settings.conv_kernel_sizes, settings.conv_strides, strict=True
+    ):
+        layers += [nn.Conv2d(channels, out_channels, kernel_size, stride), nn.LeakyReLU(LEAKY_RELU_SLOPE, inplace=True)]
+        channels, height, width = (
+            out_channels,
+            (height - kernel_size) // stride + 1,
+            (width - kernel_size) // stride + 1,
+        )
+        if height < 1 or width < 1:
+            raise ValueError(
+                f"an image of {width_px} x {height_px} pixels is too small for conv_kernel_sizes = "
+                f"{settings.conv_kernel_sizes} with conv_strides = {settings.conv_strides}; enlarge image_width_px and "
+                "image_height_px, or use fewer or smaller convolutions"
+            )
+    return nn.Sequential(*layers, nn.Flatten()), channels * height * width
