@@ -37,16 +37,22 @@ class Agent(Protocol):
     """What the learner's Trainer and hooks need.
 
     Attributes:
-        loss_module: from a batch to losses, a torchrl `LossModule`.
-        optimizer_step: from losses to moved weights, called as an `optimizer` op of torchrl's Trainer.
-        target_updater: moves target networks.
         updates: number of updates made; the learner counts.
     """
 
-    loss_module: LossModule
-    optimizer_step: Callable[..., TensorDictBase]
-    target_updater: TargetUpdater
     updates: int
+
+    @property
+    def loss_module(self) -> LossModule:
+        """From a batch to losses."""
+
+    @property
+    def optimizer_step(self) -> Callable[..., TensorDictBase]:
+        """From losses to moved weights, called as an `optimizer` op of torchrl's Trainer."""
+
+    @property
+    def target_updater(self) -> TargetUpdater:
+        """Moves target networks."""
 
     @property
     def exploration_network(self) -> nn.Module:

@@ -87,7 +87,7 @@ def make_games(task: CollectorTask) -> Games:
 
 
 def _play(task: CollectorTask) -> None:
-    parts, games = make_parts(task), make_games(task)
+    parts, games = make_parts(task), task.make_games(task)
     try:
         drive_demonstrations(task.demonstrations, games, parts)
         Collector(parts, games).run()

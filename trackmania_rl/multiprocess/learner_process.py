@@ -2,93 +2,74 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import ExitStack
 
-import torch
+from tensordict import TensorDictBase
 
-from trackmania_rl.agents.iqn import IQN_Network
-from trackmania_rl.agents.learner import CarryOut
-from trackmania_rl.agents.run_network import pick_device
-from trackmania_rl.agents.threads import pick_learner_threads
-from trackmania_rl.channels.protocols import Channels, ReceivedRollout
+from trackmania_rl.agents.agent import CarryOut
 from trackmania_rl.multiprocess.collector_logs import CollectorLogs
 from trackmania_rl.multiprocess.supervisor import CollectorSupervisor
-from trackmania_rl.race.observation import ObservationLayout
-from trackmania_rl.seeds import SeedTree
-from trackmania_rl.settings.live import LiveSettings
 from trackmania_rl.telemetry.terminal_view import TerminalView
-from trackmania_rl.training.learner import build_learning
-from trackmania_rl.training.monitor import Interval, RunMonitor
+from trackmania_rl.training.hooks.hook import Hook
+from trackmania_rl.training.trainer import RunTrainer
 
-POLL_S = 0.1
-"""How long the learner waits for a race before it looks after the run."""
+
+class WatchCollectors(Hook):
+    """Keeps the collectors alive.
+
+    Args:
+        supervisor: of the collectors.
+    """
+
+    def __init__(self, supervisor: CollectorSupervisor) -> None:
+        self._supervisor = supervisor
+
+    def batch_process(self, _: TensorDictBase) -> None:
+        """Tell the supervisor who has delivered."""
+        assert self.run.race is not None
+        self._supervisor.delivered(self.run.race.collector)
+
+    def tick(self) -> None:
+        """Start again the collectors that died.
+
+        Raises:
+            CollectorsKeepDyingError: if no collector can be kept alive.
+        """
+        self._supervisor.check()
 
 
 def learner_process_fn(
-    live: LiveSettings,
-    network: IQN_Network,
-    layout: ObservationLayout,
-    seeds: SeedTree,
-    channels: Channels,
-    logs: CollectorLogs,
+    trainer: RunTrainer,
     supervisor: CollectorSupervisor,
-    monitor: RunMonitor,
+    logs: CollectorLogs,
     view: TerminalView,
-    should_stop: Callable[[], bool],
     interruptibly: CarryOut = lambda work: work(),
 ) -> None:
-    """Learn until `should_stop()`; then end the collectors and write a last checkpoint.
+    """Learn until the run ends; then end the collectors and write a last checkpoint.
 
-    The update is compiled by `interruptibly`, since it would let a stop wait.
+    Args:
+        trainer: with all its hooks, see `make_trainer`.
+        supervisor: of the collectors, not started yet.
+        logs: the collectors' log records.
+        view: what the terminal shows.
+        interruptibly: compiles the update, which would let a stop wait.
 
     Raises:
-        CheckpointError: if the run's checkpoint cannot be read, does not fit, or has weights that are not finite.
         CollectorsKeepDyingError: if no collector can be kept alive; what was learned is saved first.
         UserError: if the weights are no longer finite numbers; the checkpoints written before stay as they are.
     """
-    settings = live.current
-    torch.set_num_threads(pick_learner_threads(settings, network, pick_device(settings.run.torch_device)))
-    looks = Interval()
-
-    def publish() -> None:
-        channels.run_state.publish(settings=live.current, frames_total=monitor.statistics.frames_total)
-
-    def housekeeping() -> None:
-        publish()
-        if looks.is_due(POLL_S):
-            monitor.observe()
-            supervisor.check()
-            view.update(monitor.statistics)
-
-    def receive() -> ReceivedRollout | None:
-        race = channels.rollouts.get(POLL_S)
-        if race is not None:
-            supervisor.delivered(race.collector)
-        return race
-
-    learning = build_learning(
-        live,
-        network,
-        layout,
-        seeds,
-        run_state=channels.run_state,
-        receive=receive,
-        should_stop=should_stop,
-        on_race=monitor.on_race,
-        housekeeping=housekeeping,
-    )
-    monitor.attach(learning)
-    publish()
+    run = trainer.run
     with ExitStack() as at_end:  # what is entered last is done first, and everything is done whatever fails
         at_end.enter_context(view)
         at_end.enter_context(logs)  # inside the view, which shows the messages
-        at_end.callback(monitor.close)
-        at_end.callback(channels.rollouts.close)
+        at_end.callback(run.channels.rollouts.close)
         at_end.callback(supervisor.stop)
-        at_end.callback(monitor.try_to_save)
-        at_end.callback(channels.run_state.publish, stop=True)  # so that collectors end while the checkpoint is written
+        for hook in trainer.hooks:
+            at_end.callback(hook.end)
+        at_end.callback(run.channels.run_state.publish, stop=True)  # so that collectors end meanwhile
+        WatchCollectors(supervisor).register(trainer)
         supervisor.start()
-        if settings.run.use_torch_compile and not should_stop():
-            learning.rehearse(interruptibly)  # the collectors start and compile meanwhile
-        learning.trainer.train()
+        if run.settings.run.use_torch_compile:
+            batch = run.memory.buffer.blank_batch()
+            run.agent.rehearse_update(batch, interruptibly)  # the collectors start and compile meanwhile
+        trainer.train()

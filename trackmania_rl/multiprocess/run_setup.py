@@ -21,8 +21,8 @@ from trackmania_rl.doctor.examination import check_start
 from trackmania_rl.doctor.findings import Context
 from trackmania_rl.errors import UserError
 from trackmania_rl.files import replace_patiently
-from trackmania_rl.multiprocess.collector_process import collector_process_fn
-from trackmania_rl.multiprocess.collector_task import CollectorTask
+from trackmania_rl.multiprocess.collector_process import collector_process_fn, make_games
+from trackmania_rl.multiprocess.collector_task import CollectorTask, MakeGames
 from trackmania_rl.multiprocess.signals import hold_back_ctrl_c
 from trackmania_rl.multiprocess.supervisor import CollectorSupervisor
 from trackmania_rl.race.observation import ObservationLayout
@@ -89,6 +89,7 @@ def make_supervisor(
     maps_folder: Path,
     session: int,
     demonstrations: tuple[Demonstration, ...] = (),
+    games: MakeGames = make_games,
 ) -> CollectorSupervisor:
     """Make the supervisor of this run's collectors, which spawns each as a process of its own.
 
@@ -111,6 +112,7 @@ def make_supervisor(
             rollouts=channels.rollouts.open_collector(index),
             run_state=run_state,
             log_queue=log_queue,
+            make_games=games,
             demonstrations=demonstrations[index::n_collectors] if is_new else (),
             n_starts_before=n_starts[index] - 1,
         )

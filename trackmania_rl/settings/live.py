@@ -53,6 +53,22 @@ def write_snapshot(config_file: Path, snapshot_folder: Path, overrides: Iterable
     return snapshot_file
 
 
+def write_values(settings: Settings, snapshot_folder: Path) -> Path:
+    """Write settings that come from no file as a snapshot: one assignment each, and empty companions.
+
+    Returns:
+        The snapshot's configuration file.
+    """
+    snapshot_folder.mkdir(parents=True, exist_ok=True)
+    for name in COMPANION_FILES:
+        (snapshot_folder / name).write_text("", encoding="utf-8")
+    values = {name: value for group in settings.model_dump().values() for name, value in group.items()}
+    values["schedule_stretch"] = 1.0  # the schedules are stretched already
+    snapshot_file = snapshot_folder / SNAPSHOT_FILE
+    snapshot_file.write_text("".join(f"{name} = {value!r}\n" for name, value in values.items()), encoding="utf-8")
+    return snapshot_file
+
+
 def append_overrides(snapshot_file: Path, overrides: Iterable[str]) -> None:
     """Write `name=value` overrides after the snapshot's own lines, where they win and can be edited."""
     assignments = [f"{name} = {value!r}\n" for name, value in map(parse_override, overrides)]

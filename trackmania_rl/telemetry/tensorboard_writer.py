@@ -132,6 +132,10 @@ class TensorboardWriter:
         for name, value in values.items():
             self._writer.add_scalar(f"{name}/{of_this}", value, frames_total)
 
+    def write_scalar(self, name: str, value: float, frames_total: int) -> None:
+        """Writes one figure."""
+        self._writer.add_scalar(name, value, frames_total)
+
     def write_progress(self, figures: TrainingStatistics, learner_means: Mapping[str, float]) -> None:
         """Writes what is measured at intervals.
 

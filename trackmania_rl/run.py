@@ -1,0 +1,171 @@
+"""Training, as a call: everything that scripts/train.py does, with parts of your own where you hand them in.
+
+from pathlib import Path
+from trackmania_rl.run import train
+
+if __name__ == "__main__":  # collectors are processes of their own, which import this file again
+train(Path("config_files/config.py"), hooks=[LogSpeed()], max_wall_s=600)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import math
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torchrl.trainers.trainers import TrainerHookBase
+
+from trackmania_rl.agents.run_network import make_network, pick_device
+from trackmania_rl.agents.threads import pick_learner_threads
+from trackmania_rl.checkpoints import RunFolder
+from trackmania_rl.doctor.run_checks import check_edited_maps, load_reference_lines
+from trackmania_rl.errors import UserError, one_line
+from trackmania_rl.multiprocess.collector_process import make_games
+from trackmania_rl.multiprocess.learner_process import learner_process_fn
+from trackmania_rl.multiprocess.run_setup import (
+    check_machine,
+    count_session,
+    make_supervisor,
+    open_run_channels,
+    training_alone,
+)
+from trackmania_rl.multiprocess.collector_logs import CollectorLogs
+from trackmania_rl.multiprocess.collector_task import MakeGames
+from trackmania_rl.multiprocess.stop_conditions import StopConditions
+from trackmania_rl.race.observation import ObservationLayout
+from trackmania_rl.seeds import SeedTree
+from trackmania_rl.settings import Settings
+from trackmania_rl.settings.live import LiveSettings, SnapshotKeeper
+from trackmania_rl.settings.of_run import AskedFor, RunConfiguration
+from trackmania_rl.telemetry.race_record import CommandClock
+from trackmania_rl.telemetry.statistics import TrainingStatistics
+from trackmania_rl.telemetry.terminal_view import open_terminal_view
+from trackmania_rl.tmi_interaction.game_instance_manager import PROJECT_FOLDER
+from trackmania_rl.track.reference_times import load_reference_times
+from trackmania_rl.training.building import MakeAgent, MakeMemory, make_agent, make_hooks, make_memory, make_trainer
+from trackmania_rl.training.context import RunContext
+from trackmania_rl.training.demonstrations import load_demonstrations
+
+log = logging.getLogger(__name__)
+
+
+def train(
+    settings: Settings | Path,
+    *,
+    overrides: Sequence[str] = (),
+    output_folder: Path = PROJECT_FOLDER,
+    update_config: bool = False,
+    weights_from: Path | None = None,
+    max_wall_s: float = math.inf,
+    max_frames: int = sys.maxsize,
+    agent: MakeAgent = make_agent,
+    games: MakeGames = make_games,
+    memory: MakeMemory = make_memory,
+    hooks: Sequence[TrainerHookBase] = (),
+) -> TrainingStatistics:
+    """Train a run until it is stopped (Ctrl-C, SIGTERM) or a limit is reached; the same call goes on from there.
+
+    Call it in the main thread of a program, below `if __name__ == "__main__"`.
+
+    Args:
+        settings: a configuration file, or settings. A run that exists goes on with its own copy in its folder.
+        overrides: `name=value` texts that win over it.
+        output_folder: holds save/ and tensorboard/.
+        update_config: whether a run that exists takes `settings` anew.
+        weights_from: a run folder or checkpoint whose networks a new run begins with.
+        max_wall_s: seconds after which it ends.
+        max_frames: actions of the run after which it ends.
+        agent: makes what learns.
+        games: makes what a collector plays, in the collector's process; a function that can be pickled.
+        memory: makes the replay memory.
+        hooks: act at points of the training loop, after those that ship and those that the setting `hooks` names.
+
+    Returns:
+        The run's figures.
+
+    Raises:
+        UserError: for anything that its caller can mend; the text says what.
+    """
+    clock = CommandClock()
+    statistics = TrainingStatistics(clock)
+    should_stop = StopConditions(max_wall_s, max_frames, clock, frames_total=lambda: statistics.frames_total)
+    asked_for = AskedFor(settings, overrides, update_config)
+    folder = RunFolder.create(output_folder, asked_for.settings().run.run_name)
+    with training_alone(folder), contextlib.ExitStack() as closing:
+        configuration = RunConfiguration(asked_for, folder.config)
+        with configuration.telling_which():
+            settings = configuration.read()
+            maps_folder = PROJECT_FOLDER / settings.game.maps_folder
+            reference_lines_m = load_reference_lines(settings, maps_folder)
+            statistics.reference_times = load_reference_times(settings.game.map_cycle, maps_folder)
+            demonstrations = load_demonstrations(settings.game, PROJECT_FOLDER)
+            seeds, layout = SeedTree(settings.run.seed), ObservationLayout.from_settings(settings.observation)
+            network = make_network(settings, layout, seeds)
+            own_hooks = [*make_hooks(settings), *hooks]
+            check_machine(settings, folder.path)
+        closing.enter_context(_logging_to(folder.log))
+        snapshot = closing.enter_context(SnapshotKeeper(folder.config))
+        settings = configuration.write()
+        check = functools.partial(check_edited_maps, maps_folder=maps_folder)
+        _tell(folder, settings, sum(parameter.numel() for parameter in network.parameters()))
+        channels, logs = open_run_channels(settings, layout, seeds), CollectorLogs()
+        torch.set_num_threads(pick_learner_threads(settings, network, pick_device(settings.run.torch_device)))
+        run = RunContext(
+            live=LiveSettings(configuration.snapshot_file, settings, check),
+            layout=layout,
+            agent=agent(network, settings, seeds),
+            memory=memory(settings, layout, seeds),
+            channels=channels,
+            folder=folder,
+            statistics=statistics,
+            session=count_session(folder),
+            reference_lines_m=reference_lines_m,
+        )
+        view = open_terminal_view(settings.telemetry.terminal_view, settings.run.run_name)
+        trainer = make_trainer(
+            run, own_hooks, should_stop=should_stop, clock=clock, view=view, weights_from=weights_from
+        )
+        supervisor = make_supervisor(channels, logs.queue, folder, maps_folder, run.session, demonstrations, games)
+        snapshot.keep()  # nothing stands in the way of learning any more
+        with contextlib.suppress(OSError):  # a disk that fails is told where it matters
+            seeds.write_json(folder.seeds)  # by now the learner's parts have drawn theirs
+        learner_process_fn(trainer, supervisor, logs, view, should_stop.interruptibly)
+    return statistics
+
+
+def _tell(folder: RunFolder, settings: Settings, n_weights: int) -> None:
+    log.info(
+        "%s: seed %d, a network of %s parameters on %s, maps %s",
+        folder.path,
+        settings.run.seed,
+        f"{n_weights:,}",
+        pick_device(settings.run.torch_device),
+        ", ".join(dict.fromkeys(entry.map_name for entry in settings.game.map_cycle)),
+    )
+
+
+@contextlib.contextmanager
+def _logging_to(file: Path):  # type: ignore[no-untyped-def]
+    """Log to the run's file as well, with the date: a run may take weeks; the end by an error is written there."""
+    handler = logging.FileHandler(file, encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%Y-%m-%d %H:%M:%S"))
+    root = logging.getLogger()
+    root.addHandler(handler)
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise UserError(
+            f"the GPU's memory is full: {one_line(error)}; end other programs that use it, or lower n_collectors, "
+            "batch_size or memory_size_schedule"
+        ) from error
+    except UserError as error:  # the terminal, where it is told, may be gone when somebody looks
+        handler.handle(log.makeRecord(log.name, logging.ERROR, __file__, 0, "the training ends: %s", (error,), None))
+        raise
+    finally:
+        root.removeHandler(handler)
+        handler.close()

@@ -1,0 +1,101 @@
+"""Which configuration a run has: that of the command that begins it, and its own copy from then on."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from trackmania_rl.errors import UserError
+from trackmania_rl.settings.groups import Settings
+from trackmania_rl.settings.live import SNAPSHOT_FILE, append_overrides, write_snapshot, write_values
+from trackmania_rl.settings.loading import changed_settings, load_settings, settings_from_flat
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class AskedFor:
+    """What a command asks for.
+
+    Attributes:
+        source: a configuration file, or settings.
+        overrides: `name=value` texts that win over it.
+        update: whether a run that exists takes it anew; else that run's own copy holds.
+    """
+
+    source: Path | Settings
+    overrides: Sequence[str] = ()
+    update: bool = False
+
+    def settings(self) -> Settings:
+        """The settings asked for.
+
+        Raises:
+            SettingsError: if they cannot be used.
+        """
+        if isinstance(self.source, Path):
+            return load_settings(self.source, self.overrides)
+        return settings_from_flat(self.source.flat())
+
+
+class RunConfiguration:
+    """The configuration in save/{run_name}/config/.
+
+    Args:
+        asked_for: by the command.
+        folder: where the copy lies, or will.
+
+    Attributes:
+        snapshot_file: the copy.
+        is_new: whether what is asked for is taken.
+    """
+
+    def __init__(self, asked_for: AskedFor, folder: Path) -> None:
+        self._asked_for = asked_for
+        self.snapshot_file = folder / SNAPSHOT_FILE
+        self.is_new = asked_for.update or not self.snapshot_file.is_file()
+
+    def read(self) -> Settings:
+        """Read the settings that will hold; nothing is written.
+
+        Raises:
+            SettingsError: if they cannot be used.
+        """
+        if self.is_new:
+            return self._asked_for.settings()
+        return load_settings(self.snapshot_file, self._asked_for.overrides)
+
+    def write(self) -> Settings:
+        """Write the run's copy once all is checked, so that no mistake outlives its command; read it."""
+        source, overrides = self._asked_for.source, self._asked_for.overrides
+        if not self.is_new:
+            if changed_settings(load_settings(self.snapshot_file), load_settings(self.snapshot_file, overrides)):
+                append_overrides(self.snapshot_file, overrides)
+            if remark := self.remark():
+                log.warning("going on with %s", remark)
+        elif isinstance(source, Path):
+            write_snapshot(source, self.snapshot_file.parent, overrides)
+        else:
+            write_values(source, self.snapshot_file.parent)
+        return load_settings(self.snapshot_file)
+
+    def remark(self) -> str:
+        """Say how the copy of a run that exists differs from what is asked for; empty if it does not."""
+        own = load_settings(self.snapshot_file, self._asked_for.overrides)
+        names = ", ".join(sorted(changed_settings(self._asked_for.settings(), own)))
+        source = self._asked_for.source
+        told = source if isinstance(source, Path) else "the settings given"
+        return names and f"{self.snapshot_file}, which differs from {told} in: {names} (--update-config takes that)"
+
+    @contextlib.contextmanager
+    def telling_which(self) -> Iterator[None]:
+        """Add to an error that a run which exists has a configuration of its own: to mend another one is no use."""
+        try:
+            yield
+        except UserError as error:
+            if self.is_new or not (remark := self.remark()):
+                raise
+            raise UserError(f"{error}; this run goes on with {remark}") from error

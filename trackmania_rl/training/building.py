@@ -1,0 +1,145 @@
+"""The parts of a run, made from its settings, and the Trainer with its hooks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+from torchrl.trainers.trainers import TrainerHookBase
+
+from trackmania_rl.agents.agent import Agent, IQNAgent
+from trackmania_rl.agents.iqn import QuantileNetwork
+from trackmania_rl.agents.run_network import pick_device
+from trackmania_rl.buffer_utilities import make_buffers
+from trackmania_rl.experience_replay.placement import pick_replay_device
+from trackmania_rl.parts import load_part
+from trackmania_rl.race.observation import ObservationLayout
+from trackmania_rl.seeds import SeedTree
+from trackmania_rl.settings import Settings, SettingsError
+from trackmania_rl.telemetry.race_record import CommandClock
+from trackmania_rl.telemetry.terminal_view import TerminalView
+from trackmania_rl.training.context import Memory, RunContext
+from trackmania_rl.training.disk_watch import DiskWatch
+from trackmania_rl.training.hooks.checkpoints import SaveCheckpoints
+from trackmania_rl.training.hooks.hook import Hook
+from trackmania_rl.training.hooks.learning_figures import LearningFigures, MeasureTestLoss
+from trackmania_rl.training.hooks.periodic_reset import ResetPeriodically
+from trackmania_rl.training.hooks.priorities import UpdatePriorities
+from trackmania_rl.training.hooks.publishing import PublishRunState
+from trackmania_rl.training.hooks.races import CountRaces, KeepRecords, WriteRaceLog
+from trackmania_rl.training.hooks.replay import SampleAtReplayRatio, StoreRaces
+from trackmania_rl.training.hooks.schedules import FollowSchedules
+from trackmania_rl.training.hooks.target_network import UpdateTargetNetwork
+from trackmania_rl.training.hooks.tensorboard import WriteTensorboard
+from trackmania_rl.training.hooks.terminal import ShowInTerminal
+from trackmania_rl.training.trainer import RunTrainer
+
+MakeAgent = Callable[[QuantileNetwork, Settings, SeedTree], Agent]
+"""From the network with its initial weights, the settings and the seeds to the agent."""
+MakeMemory = Callable[[Settings, ObservationLayout, SeedTree], Memory]
+"""From the settings, the observation and the seeds to the replay memory."""
+
+
+def make_agent(network: QuantileNetwork, settings: Settings, seeds: SeedTree) -> Agent:
+    """Make the agent that ships, on the configured device."""
+    return IQNAgent(
+        network,
+        settings.agent,
+        device=pick_device(settings.run.torch_device),
+        seed=seeds.integer("learner"),
+        use_torch_compile=settings.run.use_torch_compile,
+    )
+
+
+def make_memory(settings: Settings, layout: ObservationLayout, seeds: SeedTree) -> Memory:
+    """Make the replay memory, on the training device where it fits there, with the configured transforms.
+
+    Raises:
+        SettingsError: if the setting `transforms` names something that cannot be had.
+    """
+    image_size_px = (settings.game.image_height_px, settings.game.image_width_px)
+    device = pick_replay_device(
+        pick_device(settings.run.torch_device),
+        settings.replay.memory_size_schedule,
+        layout.float_input_dim,
+        image_size_px,
+    )
+    buffer, buffer_test = make_buffers(
+        settings.replay,
+        n_floats=layout.float_input_dim,
+        image_size_px=image_size_px,
+        device=device,
+        generator=torch.Generator(device).manual_seed(seeds.integer("replay")),
+        frames_per_state=settings.game.frames_per_state,
+    )
+    for name in settings.replay.transforms:
+        buffer.append_transform(_made(name, "transforms"))
+    return Memory(buffer, buffer_test)
+
+
+def make_hooks(settings: Settings) -> list[TrainerHookBase]:
+    """Make the hooks that the setting `hooks` names.
+
+    Raises:
+        SettingsError: if it names something that cannot be had, or that is no hook.
+    """
+    hooks = []
+    for name in settings.run.hooks:
+        hook = _made(name, "hooks")
+        if not isinstance(hook, TrainerHookBase):
+            raise SettingsError(
+                f"hooks = {name!r} makes a {type(hook).__name__}; derive it from Hook "
+                "(trackmania_rl/training/hooks/hook.py)"
+            )
+        hooks.append(hook)
+    return hooks
+
+
+def make_trainer(
+    run: RunContext,
+    hooks: Sequence[TrainerHookBase] = (),
+    *,
+    should_stop: Callable[[], bool] = lambda: False,
+    clock: CommandClock | None = None,
+    view: TerminalView | None = None,
+    weights_from: Path | None = None,
+) -> RunTrainer:
+    """Make the Trainer with its hooks, and take up the run from its checkpoint, if it has one.
+
+    Args:
+        run: what hooks share.
+        hooks: a user's, after those that ship.
+        should_stop: whether the run ends.
+        clock: seconds since the start of the command.
+        view: what the terminal shows.
+        weights_from: what a run without a checkpoint begins with, see `SaveCheckpoints`.
+
+    Raises:
+        CheckpointError: see `SaveCheckpoints.take_up`.
+    """
+    trainer = RunTrainer(run, should_stop)
+    disk = DiskWatch(run.folder, lambda: run.settings.run.minimum_free_disk_mb)
+    checkpoints, store, schedules = SaveCheckpoints(weights_from), StoreRaces(), FollowSchedules()
+    sampling, races = SampleAtReplayRatio(store, should_stop), CountRaces(schedules)
+    figures, test_loss = LearningFigures(), MeasureTestLoss()
+    tensorboard = WriteTensorboard(races, figures, test_loss, disk)
+    trainer.logger = tensorboard
+    # The order within one point of the loop: schedules before sampling, target and weights after the update.
+    shipped: list[Hook] = [store, races, WriteRaceLog(races, clock or CommandClock(), disk), KeepRecords(races)]
+    shipped += [schedules, ResetPeriodically(sampling), sampling, UpdatePriorities(), figures, UpdateTargetNetwork()]
+    shipped += [PublishRunState(), test_loss, tensorboard, checkpoints, ShowInTerminal(view or TerminalView())]
+    for hook in (*shipped, *hooks):
+        hook.register(trainer, type(hook).__name__)
+    checkpoints.take_up()
+    for hook in trainer.hooks:
+        hook.begin()
+    return trainer
+
+
+def _made(name: str, setting: str) -> object:
+    part = load_part(name, setting)
+    try:
+        return part()
+    except TypeError as error:
+        raise SettingsError(f"{setting} = {name!r} cannot be called without arguments: {error}") from error

@@ -1,0 +1,74 @@
+"""Lines and figures wait while the disk is short of space, which belongs to the checkpoints."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import shutil
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from trackmania_rl.checkpoints import RunFolder
+from trackmania_rl.training.hooks.hook import Interval
+
+log = logging.getLogger(__name__)
+
+DISK_IS_TRIED_EVERY_S: Final = 60.0
+"""Shortest time between two messages about a disk that fails, and between two new files of tensorboard."""
+
+
+class DiskWatch:
+    """Tells those that write whether there is space, and survives a disk that has none.
+
+    Args:
+        folder: of the run.
+        minimum_free_disk_mb: gives the setting in force.
+
+    Attributes:
+        is_short: whether lines and figures are to wait.
+    """
+
+    def __init__(self, folder: RunFolder, minimum_free_disk_mb: Callable[[], int]) -> None:
+        self._folder = folder
+        self._minimum_free_disk_mb = minimum_free_disk_mb
+        self._complaint_due = Interval(is_due_at_first=True)
+        self.is_short = False
+
+    def look(self) -> None:
+        """Look at the disk; it is told when it becomes short, and when that is over."""
+        was_short, self.is_short = self.is_short, not self.has_space()
+        if self.is_short and not was_short:
+            log.error(
+                "races.jsonl and tensorboard's file wait for space: the disk has less free than a checkpoint and "
+                "minimum_free_disk_mb = %d MB take; the run goes on without their lines",
+                self._minimum_free_disk_mb(),
+            )
+        if was_short and not self.is_short:
+            log.warning("races.jsonl and tensorboard's file are written again; the races in between are missing")
+
+    @contextlib.contextmanager
+    def surviving(self, then: Callable[[], object] = lambda: None) -> Iterator[None]:
+        """Go on without the lines or figures that cannot be written, which is told now and then.
+
+        Args:
+            then: called after such an error.
+        """
+        try:
+            yield
+        except OSError as error:
+            if self._complaint_due.is_due(DISK_IS_TRIED_EVERY_S):
+                log.error("races.jsonl or tensorboard's file cannot be written: %s; the run goes on", error.strerror)
+            then()
+
+    def has_space(self) -> bool:
+        """Tell whether another checkpoint, as large as the last one, would leave `minimum_free_disk_mb` free."""
+        needed_bytes = self._minimum_free_disk_mb() << 20
+        try:
+            free_bytes = shutil.disk_usage(self._folder.path).free
+            if self._folder.checkpoint.exists():
+                needed_bytes += self._folder.checkpoint.stat().st_size
+            if self._folder.previous_checkpoint.exists():  # it goes first, where there is no room for three
+                free_bytes += self._folder.previous_checkpoint.stat().st_size
+            return free_bytes >= needed_bytes
+        except OSError:  # the disk is gone
+            return False

@@ -1,0 +1,166 @@
+"""Checkpoints: what a run goes on from, and what it begins with."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from trackmania_rl.checkpoints import (
+    CheckpointError,
+    DiskTooFullError,
+    load_checkpoint,
+    read_checkpoint,
+    save_checkpoint,
+    save_driver,
+)
+from trackmania_rl.errors import UserError, one_line
+from trackmania_rl.training.hooks.hook import Hook, Interval
+
+log = logging.getLogger(__name__)
+
+DRIVING_NETWORKS: Final = ("online", "averaged")
+"""Those of the agent's state that drive: to explore, and to evaluate."""
+
+
+class SaveCheckpoints(Hook):
+    """Takes up the run's last checkpoint, and writes one every `checkpoint_interval_s` and at the end.
+
+    Args:
+        weights_from: a run that has no checkpoint yet begins with the networks of this run or checkpoint file; None
+            for random ones.
+    """
+
+    def __init__(self, weights_from: Path | None = None) -> None:
+        self._weights_from = weights_from
+        self._is_due = Interval()
+        self._driver_kept_s = 0.0  # training time of the last one
+        self._has_begun = False
+
+    def take_up(self) -> None:
+        """Go on from the run's last checkpoint, if it has one; call it before any hook's `begin`.
+
+        Raises:
+            CheckpointError: if there is a checkpoint that cannot be read, or that does not fit the configuration; of
+                the run itself, or of the one whose weights it is to begin with; or if its weights are not finite.
+        """
+        folder = self.run.folder
+        state = load_checkpoint(folder.path)
+        if state is not None:
+            self._resume(state)
+            if self._weights_from is not None:
+                log.warning("--weights-from is for new runs: this one goes on with the weights of its own checkpoint")
+        elif self._weights_from is not None:
+            self._begin_with_weights(self._weights_from)
+        if not self._weights_are_finite():
+            raise CheckpointError(
+                f"{folder.path}: the weights to begin with are not finite numbers; move checkpoint.pt away to go "
+                "on from checkpoint.previous.pt, if that one is sound, or begin a new run with other weights"
+            )
+        self._driver_kept_s = self.run.statistics.training_s
+        self._has_begun = True
+
+    def tick(self) -> None:
+        """Write a checkpoint, or keep a driver, if it is time.
+
+        Raises:
+            UserError: if it is, and the weights are no longer finite numbers.
+        """
+        if self._is_due.is_due(self.run.settings.run.checkpoint_interval_s):
+            self.try_to_save()
+        self._keep_driver()
+
+    def end(self) -> None:
+        """Write the last checkpoint.
+
+        Raises:
+            UserError: if the weights are no longer finite numbers; the checkpoints stay as they are.
+        """
+        if self._has_begun:
+            self.try_to_save()
+
+    def try_to_save(self) -> bool:
+        """Write a checkpoint; on a disk that is too full for the replay memory, without it. What fails is told.
+
+        Raises:
+            UserError: if the weights are no longer finite numbers; the checkpoints stay as they are.
+        """
+        self._require_finite_weights()
+        state = self.trainer.state_dict()
+        least_mb = self.run.settings.run.minimum_free_disk_mb
+        try:
+            try:
+                save_checkpoint(self.run.folder.path, state, least_mb)
+            except DiskTooFullError:
+                memory = state["hooks"]["StoreRaces"]
+                if memory["buffers"] is None:
+                    raise
+                memory["buffers"] = None
+                save_checkpoint(self.run.folder.path, state, least_mb)
+                log.warning("the disk is too full for the replay memory: the checkpoint is written without it")
+        except CheckpointError as error:
+            log.error("%s", error)
+            return False
+        self.run.statistics.checkpoint_written()
+        return True
+
+    def _resume(self, state: dict[str, Any]) -> None:
+        folder = self.run.folder
+        try:
+            self.trainer.load_state_dict(state)
+        except torch.OutOfMemoryError:  # a RuntimeError, too, but not the checkpoint's fault
+            raise
+        except (KeyError, RuntimeError, ValueError) as error:
+            raise CheckpointError(
+                f"{folder.checkpoint} does not fit this configuration: {one_line(error)}; undo the change in "
+                f"{folder.config} (what the command line asked for is not kept there), or begin a new run under "
+                "another run_name"
+            ) from error
+        log.info("resumed %s at frame %s", folder.path, f"{self.run.statistics.frames_total:,}")
+
+    def _begin_with_weights(self, source: Path) -> None:
+        """Take over networks only: the learning rate, exploration and the replay memory begin as in any new run."""
+        state = load_checkpoint(source) if source.is_dir() else read_checkpoint(source)
+        if state is None:
+            raise CheckpointError(f"--weights-from {source}: the folder holds no checkpoint")
+        try:
+            self.run.agent.load_weights(state["agent"]["online"])
+        except (KeyError, RuntimeError) as error:
+            raise CheckpointError(
+                f"--weights-from {source}: its network does not fit this configuration: {one_line(error)}; begin with "
+                "the configuration of that run (--config .../config/config.py), as sizes and inputs must be the same"
+            ) from error
+        log.info("the networks of %s are the beginning", source)
+
+    def _keep_driver(self) -> None:
+        """Keep the networks whenever another full `keep_driver_every_s` of training is over; a full disk is told."""
+        run, now_s = self.run.settings.run, self.run.statistics.training_s
+        every_s = run.keep_driver_every_s
+        if every_s == 0 or now_s // every_s == self._driver_kept_s // every_s:
+            return
+        self._driver_kept_s = now_s
+        self._require_finite_weights()
+        state = self.run.agent.state_dict()
+        networks = {kind: state[kind] for kind in DRIVING_NETWORKS}
+        frames = self.run.statistics.frames_total
+        try:
+            save_driver(self.run.folder.drivers, networks, frames, now_s, run.minimum_free_disk_mb)
+        except CheckpointError as error:
+            log.error("%s", error)
+
+    def _require_finite_weights(self) -> None:
+        """Refuse to keep a network that can neither drive nor learn any more: one update may spoil all weights."""
+        if not self._weights_are_finite():
+            raise UserError(
+                "the network's weights are no longer finite numbers, so the training ends without another checkpoint. "
+                "The last one is sound, and the same command goes on from there (or begins anew if there is none). "
+                "So that it does not come again, lower lr_schedule or clip_grad_value, or set autocast_dtype = "
+                f'"float32", in {self.run.folder.config}'
+            )
+
+    def _weights_are_finite(self) -> bool:
+        """Whether the networks that drive have no weight that is infinite or no number."""
+        state = self.run.agent.state_dict()
+        return all(bool(weight.isfinite().all()) for kind in DRIVING_NETWORKS for weight in state[kind].values())

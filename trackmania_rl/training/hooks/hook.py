@@ -1,0 +1,109 @@
+"""What a hook is: a piece of the learner that acts at points of torchrl's training loop."""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+from typing import TYPE_CHECKING, Any, Final
+
+from torchrl.trainers.trainers import TrainerHookBase
+
+if TYPE_CHECKING:
+    from trackmania_rl.training.context import RunContext
+    from trackmania_rl.training.trainer import RunTrainer
+
+POINTS: Final = (
+    "batch_process",
+    "pre_steps_log",
+    "pre_optim_steps",
+    "process_optim_batch",
+    "post_loss",
+    "process_loss",
+    "optimizer",
+    "post_optim",
+    "post_optim_log",
+    "post_optim_complete_log",
+    "post_steps",
+    "post_steps_log",
+)
+"""The points of torchrl's Trainer at which a hook may act, in the order of one race."""
+
+
+class Hook(TrainerHookBase):
+    """Acts at every point that it has a method of: a subclass writes those that it wants.
+
+    ===================================  ===============================================================================
+    method                               when it is called
+    ===================================  ===============================================================================
+    ``batch_process(race)``              a race has come in: its columns as a TensorDict (T,) of views, which are valid
+                                         in here; more of it in ``self.run.race``
+    ``pre_steps_log(race)``              then, with copies of its columns (without frames); returns figures to log
+    ``pre_optim_steps()``                before the race's updates
+    ``process_optim_batch(_)``           before each update; may return another batch
+    ``post_loss(batch)``                 after the loss, which has written ``td_error`` (B,) into the batch
+    ``process_loss(batch, losses)``      then; may return other losses, whose ``loss...`` entries are summed up
+    ``optimizer(losses, *_)``            after the step, which is at this point itself
+    ``post_optim()``                     after each update
+    ``post_optim_log(batch)``            then; returns figures to log, such as ``{"mine/name": 0.5}``
+    ``post_optim_complete_log(n, mean)`` after the race's updates, with how many the run has had and their mean losses,
+                                         None if the race had none; returns figures to log
+    ``post_steps()``                     after them
+    ``post_steps_log(race)``             then, as ``pre_steps_log``
+    ``begin()``                          once, when the run is taken up, from its checkpoint if it has one
+    ``tick()``                           several times a second, also while no race comes; be quick
+    ``end()``                            once, at the end, also after an error
+    ===================================  ===============================================================================
+
+    What ``state_dict`` returns (tensors, numbers, texts, lists, dicts) is in the run's checkpoints; a run whose
+    checkpoint has none for this hook goes on, and says so.
+
+    Attributes:
+        run: what the run's parts share.
+        trainer: torchrl's Trainer, with `collected_frames`.
+    """
+
+    run: RunContext
+    trainer: RunTrainer
+
+    def register(self, trainer: RunTrainer, name: str = "") -> None:
+        """Register every method that is a point's, under the class's name unless another one is given."""
+        self.trainer, self.run = trainer, trainer.run
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # torchrl may rename points; this version has them
+            for point in POINTS:
+                if hasattr(self, point):
+                    trainer.register_op(point, getattr(self, point))
+        trainer.register_module(name or type(self).__name__, self)
+        trainer.hooks.append(self)
+
+    def begin(self) -> None:
+        """Do nothing."""
+
+    def tick(self) -> None:
+        """Do nothing."""
+
+    def end(self) -> None:
+        """Do nothing."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing."""
+        return {}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over nothing."""
+
+
+class Interval:
+    """Says when something that is done every so often is due."""
+
+    def __init__(self, *, is_due_at_first: bool = False) -> None:
+        self._last_s = -math.inf if is_due_at_first else time.monotonic()
+
+    def is_due(self, every_s: float) -> bool:
+        """Tell whether `every_s` seconds have passed since it was due last, or since it was made."""
+        now_s = time.monotonic()
+        if now_s - self._last_s < every_s:
+            return False
+        self._last_s = now_s
+        return True

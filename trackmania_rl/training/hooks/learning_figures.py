@@ -1,0 +1,62 @@
+"""Figures of learning: the means of recent updates, and the loss on what is never trained on."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import torch
+from tensordict import TensorDictBase
+
+from trackmania_rl.training.hooks.hook import Hook
+
+FIGURES: Final = ("loss", "grad_norm", "mean_q")
+
+
+class LearningFigures(Hook):
+    """Sums the figures of updates on the device, and reads them only when somebody asks."""
+
+    def __init__(self) -> None:
+        self._sums = torch.zeros(len(FIGURES))
+        self._n_updates = 0
+
+    def optimizer(self, losses: TensorDictBase, *_: object) -> None:
+        """Add the figures of one update."""
+        batch_size = self.run.settings.replay.batch_size
+        figures = torch.stack([losses[name].detach() for name in FIGURES])
+        figures[0] /= batch_size
+        self._sums = self._sums.to(figures.device).add_(figures)
+        self._n_updates += 1
+
+    def take_means(self) -> dict[str, float]:
+        """Mean loss per transition, gradient norm and Q since the last call; empty if there was no update."""
+        if self._n_updates == 0:
+            return {}
+        means = (self._sums / self._n_updates).tolist()
+        self._sums.zero_()
+        self._n_updates = 0
+        return dict(zip(FIGURES, means, strict=True))
+
+
+class MeasureTestLoss(Hook):
+    """Measures the loss on transitions that are never trained on.
+
+    Attributes:
+        test_loss: the last one, per transition; None before the first.
+    """
+
+    def __init__(self) -> None:
+        self.test_loss: float | None = None
+
+    def post_optim(self) -> None:
+        """Measure, if this update is one of those."""
+        is_due = self.run.agent.updates % self.run.settings.telemetry.test_loss_every_n_batches == 0
+        buffer, loss_module = self.run.memory.buffer_test, self.run.agent.loss_module
+        if not is_due or len(buffer) == 0:
+            return
+        batch = buffer.sample()
+        loss_module.eval()
+        with torch.no_grad():
+            losses = loss_module(batch)
+        loss_module.train()
+        total = sum(value for name, value in losses.items() if name.startswith("loss"))
+        self.test_loss = float(total) / len(batch)

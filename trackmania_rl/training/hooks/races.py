@@ -1,0 +1,133 @@
+"""What is kept of each race: counts, a line in races.jsonl, and records."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from tensordict import TensorDictBase
+
+from trackmania_rl.checkpoints import CheckpointError, save_best_run
+from trackmania_rl.schedules import exponential
+from trackmania_rl.telemetry.race_record import CommandClock, RaceLog, RaceRecord
+from trackmania_rl.training.disk_watch import DiskWatch
+from trackmania_rl.training.hooks.hook import Hook
+from trackmania_rl.training.hooks.schedules import FollowSchedules
+
+log = logging.getLogger(__name__)
+
+
+class CountRaces(Hook):
+    """Keeps the run's statistics.
+
+    Args:
+        schedules: has the learning rate.
+
+    Attributes:
+        record: the race that has come in last.
+        is_best: whether it is its map's fastest finish.
+    """
+
+    record: RaceRecord
+
+    def __init__(self, schedules: FollowSchedules) -> None:
+        self._schedules = schedules
+        self.is_best = False
+
+    def batch_process(self, _: TensorDictBase) -> None:
+        """Count a race."""
+        race, statistics = self.run.race, self.run.statistics
+        assert race is not None
+        stats = race.end_race_stats
+        self.record = RaceRecord.of_rollout(
+            stats["map_name"], stats["is_explo"], race.collector, race.rollout_results, stats
+        )
+        self.is_best = statistics.add_race(self.record)
+        statistics.add_collector_time(race.collector, race.waited_s, race.elapsed_s)
+
+    def tick(self) -> None:
+        """Take over the counts that others keep."""
+        run, settings, memory = self.run, self.run.settings, self.run.memory
+        frames = self.trainer.collected_frames
+        run.statistics.observe(
+            batches_total=run.agent.updates,
+            learner_waited_s=run.channels.rollouts.waited_s,
+            replay_transitions=len(memory.buffer) + len(memory.buffer_test),
+            replay_capacity=memory.buffer.ring.capacity,
+        )
+        run.statistics.current_values = {
+            "epsilon": exponential(settings.exploration.epsilon_schedule, frames),
+            "epsilon_boltzmann": exponential(settings.exploration.epsilon_boltzmann_schedule, frames),
+            "learning_rate": self._schedules.learning_rate,
+            "gamma": memory.buffer.rules.gamma,
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """The statistics."""
+        return self.run.statistics.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over the statistics."""
+        self.run.statistics.load_state_dict(state_dict)
+
+
+class WriteRaceLog(Hook):
+    """Writes a line of races.jsonl for each race.
+
+    Args:
+        races: has the race.
+        clock: seconds since the start of the command.
+        disk: has space, or not.
+    """
+
+    def __init__(self, races: CountRaces, clock: CommandClock, disk: DiskWatch) -> None:
+        self._races = races
+        self._clock = clock
+        self._disk = disk
+        self._log: RaceLog | None = None
+
+    def begin(self) -> None:
+        """Open the file for more lines."""
+        self._log = RaceLog(self.run.folder.races, self._clock, self.run.session)
+
+    def batch_process(self, _: TensorDictBase) -> None:
+        """Write a race."""
+        assert self._log is not None
+        if not self._disk.is_short:
+            with self._disk.surviving():
+                self._log.write(self._races.record, self.run.statistics.frames_total)
+
+    def end(self) -> None:
+        """Close the file."""
+        if self._log is not None:
+            with self._disk.surviving():
+                self._log.close()
+
+
+class KeepRecords(Hook):
+    """Keeps the inputs and Q values of each map's best race in best_runs/.
+
+    Args:
+        races: says which race is the best.
+    """
+
+    def __init__(self, races: CountRaces) -> None:
+        self._races = races
+
+    def batch_process(self, _: TensorDictBase) -> None:
+        """Keep the race, if it is a record; a disk that fails is told."""
+        race, record, folder = self.run.race, self._races.record, self.run.folder
+        assert race is not None
+        if not (self._races.is_best and record.counts):
+            return
+        try:
+            save_best_run(
+                folder.best_runs,
+                record.map_name,
+                record.race_time_ms,
+                race.end_race_stats["inputs"],
+                race.rollout_results["q_values"],
+                folder.config,
+            )
+        except CheckpointError as error:
+            log.error("%s", error)

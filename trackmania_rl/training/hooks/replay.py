@@ -1,0 +1,109 @@
+"""Filling the replay memory with races, and drawing batches from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tensordict import TensorDict, TensorDictBase
+
+from trackmania_rl.buffer_management import fill_buffer_from_rollout_with_n_steps_rule
+from trackmania_rl.buffer_utilities import load_replay_state_dict, replay_state_dict
+from trackmania_rl.race.rewards import EngineeredRewards
+from trackmania_rl.schedules import staircase
+from trackmania_rl.training.hooks.hook import Hook
+
+
+class StoreRaces(Hook):
+    """Turns each race into transitions in the replay memory.
+
+    Attributes:
+        transitions_stored: how many in all.
+    """
+
+    def __init__(self) -> None:
+        self.transitions_stored = 0
+
+    def batch_process(self, _: TensorDictBase) -> None:
+        """Store the race, if it is one to learn from."""
+        race, settings, memory = self.run.race, self.run.settings, self.run.memory
+        assert race is not None
+        if race.end_race_stats["fill_buffer"]:
+            self.transitions_stored += fill_buffer_from_rollout_with_n_steps_rule(
+                memory.buffer,
+                memory.buffer_test,
+                race.rollout_results,
+                places=self.run.layout,
+                reward_settings=settings.reward,
+                replay_settings=settings.replay,
+                ms_per_action=settings.game.ms_per_action,
+                engineered=EngineeredRewards.at_frame(settings.reward, self.trainer.collected_frames),
+            )
+
+    def state_dict(self) -> dict[str, Any]:
+        """The replay memory, unless the configuration leaves it out of checkpoints."""
+        holds_replay = self.run.settings.run.checkpoint_holds_replay
+        memory = self.run.memory
+        return {
+            "transitions_stored": self.transitions_stored,
+            "buffers": replay_state_dict(memory.buffer, memory.buffer_test) if holds_replay else None,
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over the memory, if the checkpoint holds it."""
+        self.transitions_stored = state_dict["transitions_stored"]
+        if state_dict["buffers"] is not None:
+            load_replay_state_dict(self.run.memory.buffer, self.run.memory.buffer_test, state_dict["buffers"])
+
+
+class SampleAtReplayRatio(Hook):
+    """Draws batches until each stored transition has, on average, been drawn as often as the configuration says.
+
+    What is due counts every transition stored, those kept apart for the test loss as well, but batches are drawn from
+    the others only: each of these is drawn 1 / (1 - `buffer_test_ratio`) times as often as configured. Linesight counts
+    only what it trains on.
+
+    Args:
+        store: counts what is stored.
+        should_stop: whether the run ends.
+
+    Attributes:
+        transitions_due: transitions still to be trained on.
+    """
+
+    def __init__(self, store: StoreRaces, should_stop: Callable[[], bool]) -> None:
+        self._store = store
+        self._should_stop = should_stop
+        self._stored_before = 0
+        self.transitions_due = 0.0
+
+    def pre_optim_steps(self) -> None:
+        """Add what the transitions stored since the last round are owed."""
+        newly_stored = self._store.transitions_stored - self._stored_before
+        self._stored_before = self._store.transitions_stored
+        replay_ratio = self.run.settings.replay.number_times_single_memory_is_used_before_discard
+        self.transitions_due += newly_stored * replay_ratio
+
+    def process_optim_batch(self, _: TensorDictBase) -> TensorDict:
+        """Draw the next batch.
+
+        Raises:
+            StopIteration: which ends the round: nothing is due, too little is stored yet, or the run ends.
+        """
+        replay, buffer = self.run.settings.replay, self.run.memory.buffer
+        start_learning_at = staircase(replay.memory_size_start_learn_schedule, self.trainer.collected_frames)
+        has_enough = len(buffer.ring) >= min(start_learning_at, buffer.ring.capacity) and len(buffer) > 0
+        if not has_enough or self.transitions_due < replay.batch_size or self._should_stop():
+            raise StopIteration
+        self.transitions_due -= replay.batch_size
+        batch: TensorDict = buffer.sample()
+        return batch
+
+    def state_dict(self) -> dict[str, Any]:
+        """What is due."""
+        return {"stored_before": self._stored_before, "transitions_due": self.transitions_due}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over what is due."""
+        self._stored_before = state_dict["stored_before"]
+        self.transitions_due = state_dict["transitions_due"]

@@ -1,0 +1,149 @@
+"""What tensorboard shows of a run."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import defaultdict
+
+import numpy as np
+import numpy.typing as npt
+from tensordict import TensorDictBase
+
+from trackmania_rl.simulator.tracks.track_generator import TrackRecipe, generate_track
+from trackmania_rl.telemetry.race_record import RaceRecord
+from trackmania_rl.telemetry.racing_line import draw_racing_line
+from trackmania_rl.telemetry.tensorboard_writer import TensorboardWriter
+from trackmania_rl.training.disk_watch import DISK_IS_TRIED_EVERY_S, DiskWatch
+from trackmania_rl.training.hooks.hook import Hook, Interval
+from trackmania_rl.training.hooks.learning_figures import LearningFigures, MeasureTestLoss
+from trackmania_rl.training.hooks.races import CountRaces
+
+ROAD_WIDTH_M = 20.0
+"""How wide the road is drawn."""
+
+
+class WriteTensorboard(Hook):
+    """Writes scalars, histograms of weights and pictures of racing lines; the Trainer's logger as well.
+
+    Args:
+        races: has the race.
+        figures: the means of recent updates.
+        test_loss: the loss on what is never trained on.
+        disk: has space, or not.
+    """
+
+    def __init__(
+        self, races: CountRaces, figures: LearningFigures, test_loss: MeasureTestLoss, disk: DiskWatch
+    ) -> None:
+        self._races = races
+        self._figures = figures
+        self._test_loss = test_loss
+        self._disk = disk
+        self._writer: TensorboardWriter | None = None
+        self._new_file_due = Interval(is_due_at_first=True)
+        self._latest_line: dict[str, tuple[RaceRecord, str, npt.NDArray[np.float32]]] = {}
+        self._race_due: defaultdict[tuple[str, bool], Interval] = defaultdict(lambda: Interval(is_due_at_first=True))
+        self._best_written_ms: dict[tuple[str, bool], int | None] = {}
+        self._scalars_due = Interval()
+        self._pictures_due = Interval()
+
+    def begin(self) -> None:
+        """Open a file; what an earlier session wrote beyond its last checkpoint is taken back."""
+        self._open(resumed_at_frame=self.run.statistics.frames_total)
+
+    def batch_process(self, _: TensorDictBase) -> None:
+        """Write a race's figures if it is the fastest of its map and kind, or if none of them was written just before.
+
+        A run may drive several races a second, for weeks: all of them would fill the disk, and no chart shows as many.
+        """
+        race, record = self.run.race, self._races.record
+        assert race is not None
+        if not record.counts:
+            return
+        of_kind = record.map_name, record.is_explo
+        history = self.run.statistics.maps[record.map_name].history(record.is_explo)
+        is_due = self._race_due[of_kind].is_due(self.run.settings.telemetry.tensorboard_interval_s)
+        is_fastest = history.best_time_ms != self._best_written_ms.get(of_kind)
+        track, positions_m = race.end_race_stats["track"], race.rollout_results["position_m"]
+        self._latest_line[record.map_name] = (record, track, positions_m.copy())
+        if self._writer is None or self._disk.is_short or not (is_due or is_fastest):
+            return
+        self._best_written_ms[of_kind] = history.best_time_ms
+        with self._disk.surviving(self._open_another):
+            self._writer.write_race(record, history, self.run.statistics.frames_total)
+
+    def tick(self) -> None:
+        """Write whatever is due."""
+        telemetry = self.run.settings.telemetry
+        if self._scalars_due.is_due(telemetry.tensorboard_interval_s):
+            self._disk.look()
+            self._write_scalars()
+        if self._pictures_due.is_due(telemetry.histogram_interval_s):
+            self._write_pictures()
+
+    def end(self) -> None:
+        """Write what is left and close the file."""
+        if self._writer is not None:
+            self._write_scalars()
+            self._write_pictures()
+            with self._disk.surviving():
+                self._writer.close()
+
+    def log_scalar(self, name: str, value: float, step: int | None = None) -> None:
+        """Write a figure that a hook returned, as torchrl's loggers do."""
+        if self._writer is not None and not self._disk.is_short:
+            with self._disk.surviving(self._open_another):
+                self._writer.write_scalar(name, value, self.run.statistics.frames_total if step is None else step)
+
+    def _write_scalars(self) -> None:
+        means = self._figures.take_means()
+        if self._test_loss.test_loss is not None:
+            means["test_loss"] = self._test_loss.test_loss
+        self.run.statistics.last_metrics |= means
+        if self._writer is not None and not self._disk.is_short:
+            with self._disk.surviving(self._open_another):
+                self._writer.write_progress(self.run.statistics, means)
+                self._writer.flush()
+
+    def _write_pictures(self) -> None:
+        if self._writer is None or self._disk.is_short:
+            return
+        frames = self.run.statistics.frames_total
+        with self._disk.surviving(self._open_another):
+            self._writer.write_histograms(self.run.agent.exploration_network.named_parameters(), frames)
+            for map_name, (record, track, positions_m) in self._latest_line.items():
+                line_m = self._line_m(map_name, track)
+                if line_m is not None:
+                    picture = self._racing_line(record, track, line_m, positions_m)
+                    self._writer.write_racing_line(map_name, picture, frames)
+
+    def _racing_line(
+        self, record: RaceRecord, track: str, line_m: npt.NDArray[np.float64], positions_m: npt.NDArray[np.float32]
+    ) -> npt.NDArray[np.uint8]:
+        result = f"{record.race_time_ms / 1000:.2f} s" if record.race_finished else f"{record.meters:.0f} m"
+        return draw_racing_line(
+            line_m,
+            positions_m,
+            self.run.settings.game.ms_per_action,
+            title=f"{record.map_name}: {result} ({record.kind})",
+            subtitle=f"{track}, {self.run.statistics.frames_total:,} frames",
+            road_width_m=ROAD_WIDTH_M,
+        )
+
+    def _line_m(self, map_name: str, track: str) -> npt.NDArray[np.float64] | None:
+        """The reference line of a race's track; None for a map that was added to the cycle while the run went on."""
+        if map_name in self.run.reference_lines_m:
+            return self.run.reference_lines_m[map_name]
+        recipe = TrackRecipe.from_name(track)
+        return None if recipe is None else generate_track(recipe).laid_out.line_m.astype(np.float64)
+
+    def _open(self, resumed_at_frame: int = 0) -> None:
+        map_names = dict.fromkeys(entry.map_name for entry in self.run.settings.game.map_cycle)
+        times = self.run.statistics.reference_times
+        self._writer = TensorboardWriter(self.run.folder.tensorboard, map_names, resumed_at_frame, times)
+
+    def _open_another(self) -> None:
+        """Open another file: after an error tensorboard's writer never writes again."""
+        if self._disk.has_space() and self._new_file_due.is_due(DISK_IS_TRIED_EVERY_S):
+            with contextlib.suppress(OSError):  # the disk may have filled up again
+                self._open()
