@@ -25,7 +25,9 @@ from trackmania_rl.agents.threads import pick_learner_threads
 from trackmania_rl.checkpoints import RunFolder
 from trackmania_rl.doctor.run_checks import check_edited_maps, load_reference_lines
 from trackmania_rl.errors import UserError, one_line
+from trackmania_rl.multiprocess.collector_logs import CollectorLogs
 from trackmania_rl.multiprocess.collector_process import make_games
+from trackmania_rl.multiprocess.collector_task import MakeGames
 from trackmania_rl.multiprocess.learner_process import learner_process_fn
 from trackmania_rl.multiprocess.run_setup import (
     check_machine,
@@ -34,8 +36,6 @@ from trackmania_rl.multiprocess.run_setup import (
     open_run_channels,
     training_alone,
 )
-from trackmania_rl.multiprocess.collector_logs import CollectorLogs
-from trackmania_rl.multiprocess.collector_task import MakeGames
 from trackmania_rl.multiprocess.stop_conditions import StopConditions
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.seeds import SeedTree
