@@ -183,7 +183,7 @@ def save_driver(
         folder.mkdir(exist_ok=True)
     except OSError as error:
         raise CheckpointError(f"cannot make the folder {folder}: {error.strerror}") from error
-    _write_whole(file, {"trainer": {"loss_module": weights}, "statistics": statistics}, minimum_free_disk_mb)
+    _write_whole(file, {"agent": weights, "hooks": {"CountRaces": statistics}}, minimum_free_disk_mb)
     return file
 
 

@@ -349,7 +349,7 @@ def drop_replay(save_folder: Path) -> None:
     state = load_checkpoint(save_folder)
     if state is None:
         raise UserError(f"{save_folder} holds no checkpoint, although its training ended in order")
-    state["trainer"]["replay"]["buffers"] = None  # as with checkpoint_holds_replay = False
+    state["hooks"]["StoreRaces"]["buffers"] = None  # as with checkpoint_holds_replay = False
     save_checkpoint(save_folder, state, minimum_free_disk_mb=0)
     (save_folder / PREVIOUS_CHECKPOINT_FILE).unlink(missing_ok=True)
 

@@ -205,9 +205,9 @@ def load_driver(
     network = make_network(settings, ObservationLayout.from_settings(settings.observation), seeds)
     kind = "averaged" if settings.agent.evaluation_weights_decay > 0 else "online"
     try:
-        network.load_state_dict(state["trainer"]["loss_module"][kind])
-        frames_total = int(state["statistics"]["frames_total"])
-        training_s = float(state["statistics"]["training_s"])
+        network.load_state_dict(state["agent"][kind])
+        statistics = state["hooks"]["CountRaces"]
+        frames_total, training_s = int(statistics["frames_total"]), float(statistics["training_s"])
     except (KeyError, TypeError) as error:
         raise CheckpointError(f"{file} is no checkpoint of a training: it holds no {error}") from error
     except RuntimeError as error:
