@@ -40,7 +40,7 @@ import torch
 from trackmania_rl.errors import UserError
 from trackmania_rl.files import replace_patiently
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 CHECKPOINT_FILE = "checkpoint.pt"
 PREVIOUS_CHECKPOINT_FILE = "checkpoint.previous.pt"
 

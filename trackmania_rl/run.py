@@ -20,6 +20,7 @@ from pathlib import Path
 import torch
 from torchrl.trainers.trainers import TrainerHookBase
 
+from trackmania_rl.agents.freed_memory import keep_freed_memory
 from trackmania_rl.agents.run_network import make_network, pick_device
 from trackmania_rl.agents.threads import pick_learner_threads
 from trackmania_rl.checkpoints import RunFolder
@@ -91,6 +92,7 @@ def train(
     Raises:
         UserError: for anything that its caller can mend; the text says what.
     """
+    keep_freed_memory()
     clock = CommandClock()
     statistics = TrainingStatistics(clock)
     should_stop = StopConditions(max_wall_s, max_frames, clock, frames_total=lambda: statistics.frames_total)

@@ -70,7 +70,7 @@ def compile_update(loss: IQNLoss, step: GradientStep) -> None:
 
     Args:
         loss: its `compute` is replaced.
-        step: its `clip` and its optimizer's `step` are replaced.
+        step: its `move_weights` is replaced, or its optimizer's `step`.
     """
     compiler = Compiler(mode="reduce-overhead" if loss.device.type == "cuda" else None)
     parameters = list(loss.online.parameters())
@@ -87,15 +87,12 @@ def compile_update(loss: IQNLoss, step: GradientStep) -> None:
         with_gradient = _WithGradient.apply(step.weights, total, gradient)  # type: ignore[no-untyped-call]
         return with_gradient, td_error.clone(), mean_q.clone()  # the next CUDA graph writes where this one did
 
-    compiled_clip = compiler.compiled(step.clip_gradient)
     loss.compute = compute
-    step.clip = lambda: compiled_clip().clone()
-    optimizer = step.optimizer
     if loss.device.type == "cpu":
-        optimizer.step = FusedRAdamStep(optimizer, compiler.compiled)  # type: ignore[method-assign,assignment]
+        step.move_weights = FusedRAdamStep(step, compiler.compiled)
     else:  # without the wrappers that every optimizer's step has: for profilers, and for steps that are differentiated
-        plain_step = functools.partial(inspect.unwrap(type(optimizer).step), optimizer)
-        optimizer.step = compiler.compiled(torch.no_grad()(plain_step))  # type: ignore[method-assign]
+        plain_step = functools.partial(inspect.unwrap(type(step.optimizer).step), step.optimizer)
+        step.optimizer.step = compiler.compiled(torch.no_grad()(plain_step))  # type: ignore[method-assign]
 
 
 class _WithGradient(torch.autograd.Function):
@@ -111,7 +108,9 @@ class _WithGradient(torch.autograd.Function):
     def backward(ctx: Any, grad_total: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
         """Give the gradient, times that of what was made of the loss."""
         (gradient,) = ctx.saved_tensors
-        return gradient.mul_(grad_total), None, None
+        # Where nothing was made of the loss: to ask is cheaper than to multiply.
+        is_alone = grad_total.device.type == "cpu" and grad_total.item() == 1
+        return (gradient if is_alone else gradient * grad_total), None, None
 
 
 def _reason(error: Exception) -> str:

@@ -83,8 +83,8 @@ def draw_symmetric_taus(batch_size: int, n_taus: int, generator: torch.Generator
         (B, N) float32: the N/2 lower ones, then their mirror images.
     """
     n_pairs = n_taus // 2
-    strata = torch.arange(n_pairs, device=generator.device)
-    lower = (strata + torch.rand((batch_size, n_pairs), generator=generator, device=generator.device)) / n_taus
+    draws = torch.rand((batch_size, n_pairs), generator=generator, device=generator.device)
+    lower = draws.add_(torch.arange(n_pairs, device=generator.device)).div_(n_taus)
     return torch.cat((lower, 1 - lower), dim=1)
 
 
@@ -546,7 +546,7 @@ class GradientStep:
         weights: (P,), the leaf that the optimizer steps; its `grad` is the whole gradient.
         optimizer: torch's own.
         scaler: lets gradients pass through float16, whose smallest number is too large for many of them.
-        clip: `clip_gradient`, or its compiled form.
+        move_weights: `clip_and_step`, or a faster form of it (`compilation.compile_update`).
     """
 
     def __init__(self, loss: IQNLoss) -> None:
@@ -566,7 +566,7 @@ class GradientStep:
             "exp_avg_sq": torch.zeros_like(self.weights),
         }
         self.scaler = torch.amp.GradScaler(loss.device.type, enabled=loss.dtype == torch.float16)
-        self.clip = self.clip_gradient
+        self.move_weights = self.clip_and_step
 
     def __call__(self, losses: TensorDictBase, *_: object) -> TensorDictBase:
         """Step against the gradient of all entries named `loss...`; adds `grad_norm` (), from before it was clipped.
@@ -577,11 +577,16 @@ class GradientStep:
         total = sum(value for name, value in losses.items() if name.startswith("loss"))
         self.weights.grad.zero_()
         self.scaler.scale(total).backward()
+        losses.set("grad_norm", self.move_weights())
+        return losses
+
+    def clip_and_step(self) -> Tensor:
+        """Move the weights against the gradient; returns its norm (), from before that was clipped."""
         self.scaler.unscale_(self.optimizer)
-        losses.set("grad_norm", self.clip())
+        norm = self.clip_gradient()
         self.scaler.step(self.optimizer)
         self.scaler.update()
-        return losses
+        return norm
 
     def follow(self, settings: AgentSettings, learning_rate: float) -> None:
         """Take over the settings of the next steps.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from torch import nn
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from trackmania_rl.settings import AgentSettings
 
@@ -33,6 +35,23 @@ def head(input_dim: int, output_dim: int, settings: AgentSettings) -> nn.Sequent
     )
 
 
+class SpaceToDepthConv2d(nn.Conv2d):
+    """A convolution of few channels with a stride: the same as one without, over pixels that became channels.
+
+    Libraries have their fast paths for several channels: a gray image's own one is copied from one order in memory to
+    another, which costs a tenth of a full-size update.
+    """
+
+    def forward(self, img: Tensor) -> Tensor:
+        """Convolve (B, channels in, H, W) to (B, channels out, ...)."""
+        (stride, _), (kernel_size, _), (height, width) = self.stride, self.kernel_size, img.shape[2:]
+        if kernel_size % stride != 0:
+            return super().forward(img)
+        img = img[:, :, : height // stride * stride, : width // stride * stride]
+        by_depth = F.pixel_unshuffle(img, stride).contiguous(memory_format=torch.channels_last)
+        return F.conv2d(by_depth, F.pixel_unshuffle(self.weight, stride), self.bias)
+
+
 def convolutions(settings: AgentSettings, n_frames: int, height_px: int, width_px: int) -> tuple[nn.Sequential, int]:
     """Make the image head published with Linesight; the frames of a state are its input's channels.
 
@@ -47,7 +66,8 @@ def convolutions(settings: AgentSettings, n_frames: int, height_px: int, width_p
     for out_channels, kernel_size, stride in zip(
         settings.conv_channels, settings.conv_kernel_sizes, settings.conv_strides, strict=True
     ):
-        layers += [nn.Conv2d(channels, out_channels, kernel_size, stride), nn.LeakyReLU(LEAKY_RELU_SLOPE, inplace=True)]
+        kind = nn.Conv2d if layers else SpaceToDepthConv2d
+        layers += [kind(channels, out_channels, kernel_size, stride), nn.LeakyReLU(LEAKY_RELU_SLOPE, inplace=True)]
         channels, height, width = (
             out_channels,
             (height - kernel_size) // stride + 1,

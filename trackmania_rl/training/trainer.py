@@ -77,7 +77,9 @@ def race_columns(race: ReceivedRollout) -> TensorDict:
     following: dict[str, torch.Tensor] = {}
     for name, value in race.rollout_results.items():
         if isinstance(value, np.ndarray) and len(value) in (n_actions, n_actions + 1) and value.dtype != object:
-            tensor = torch.from_numpy(value)
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # nobody writes to a race
+                tensor = torch.from_numpy(value)
             columns[name] = tensor[:n_actions]
             if len(value) == n_actions + 1:
                 following[name] = tensor[1:]
