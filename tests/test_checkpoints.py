@@ -108,7 +108,7 @@ def test_without_an_older_good_one_it_says_so(tmp_path):
 
 def test_another_format_is_named(tmp_path):
     torch.save({"format_version": 99, "state": {}}, tmp_path / "checkpoint.pt")
-    with pytest.raises(CheckpointError, match="its format is 99, this program reads format 1"):
+    with pytest.raises(CheckpointError, match="its format is 99, this program reads format 2"):
         load_checkpoint(tmp_path)
 
 
@@ -173,14 +173,14 @@ def test_a_driver_is_kept_without_what_its_weights_lie_in(tmp_path):
     assert file == tmp_path / "drivers" / "000000001234.pt"
     assert file.stat().st_size < 20_000
     statistics = {"frames_total": 1234, "training_s": 56.5}
-    assert_same(read_checkpoint(file), {"trainer": {"loss_module": networks}, "statistics": statistics})
+    assert_same(read_checkpoint(file), {"agent": networks, "hooks": {"CountRaces": statistics}})
 
 
 def test_drivers_are_kept_beside_one_another(tmp_path):
     for frames_total, number in ((70, 1.0), (1234, 2.0), (1234, 3.0)):  # the last two at the same moment
         save_driver(tmp_path / "drivers", networks_within(torch.full((20,), number)), frames_total, 5.5, 0)
     assert files_of(tmp_path / "drivers") == ["000000000070.pt", "000000001234.pt"]
-    newest = read_checkpoint(tmp_path / "drivers" / "000000001234.pt")["trainer"]["loss_module"]
+    newest = read_checkpoint(tmp_path / "drivers" / "000000001234.pt")["agent"]
     assert newest["averaged"]["weight"].tolist() == [3.0] * 4
 
 

@@ -1,22 +1,25 @@
 """A run folder as training leaves it, whose driver holds the throttle down, and a short curve for it to drive."""
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from trackmania_rl.agents.run_network import make_network
-from trackmania_rl.channels.local import LocalRunState
-from trackmania_rl.checkpoints import save_checkpoint
+from trackmania_rl.channels.local import LocalRollouts, LocalRunState
+from trackmania_rl.channels.protocols import Channels
+from trackmania_rl.checkpoints import RunFolder, save_checkpoint
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import Settings, load_settings
 from trackmania_rl.settings.live import LiveSettings, write_snapshot
 from trackmania_rl.telemetry.statistics import TrainingStatistics
-from trackmania_rl.training.learner import build_learning
+from trackmania_rl.training.building import make_agent, make_memory, make_trainer
+from trackmania_rl.training.context import RunContext
 
 RADIUS_M, LENGTH_M = 80.0, 60.0
 FORWARD = 0
@@ -47,7 +50,11 @@ def run_folder(tmp_path_factory: pytest.TempPathFactory, repository_root: Path, 
         *(f"maps_folder={str(maps_folder)!r}", f"map_cycle={cycle!r}"),
     ]
     snapshot = write_snapshot(repository_root / "config_files" / "config.py", folder / "config", overrides)
-    save_checkpoint(folder, _checkpoint_state(LiveSettings(snapshot, load_settings(snapshot))), 0)
+    save_checkpoint(
+        folder,
+        _checkpoint_state(LiveSettings(snapshot, load_settings(snapshot)), tmp_path_factory.mktemp("scratch")),
+        0,
+    )
     return folder
 
 
@@ -62,26 +69,25 @@ def taken_port() -> Iterator[int]:
         yield server.getsockname()[1]
 
 
-def _checkpoint_state(live: LiveSettings) -> dict:
-    seeds = SeedTree(live.current.run.seed)
-    layout = ObservationLayout.from_settings(live.current.observation)
-    network = make_network(live.current, layout, seeds)
+def _checkpoint_state(live: LiveSettings, scratch: Path) -> Mapping[str, Any]:
+    """What the trainer saves, but for online and target weights: only the averaged ones are to drive."""
+    settings, seeds = live.current, SeedTree(live.current.run.seed)
+    layout = ObservationLayout.from_settings(settings.observation)
+    network = make_network(settings, layout, seeds)
     with torch.no_grad():
         network.A_head[-1].bias[FORWARD] = 10.0
-    learning = build_learning(
-        live,
-        network,
-        layout,
-        seeds,
-        run_state=LocalRunState(live.current),
-        receive=lambda: None,
-        should_stop=lambda: True,
-        on_race=lambda race: None,
-        housekeeping=lambda: None,
+    run_state = LocalRunState(settings)
+    run = RunContext(
+        live=live,
+        layout=layout,
+        agent=make_agent(network, settings, seeds),
+        memory=make_memory(settings, layout, seeds),
+        channels=Channels(LocalRollouts((1, 1, 0, 0), run_state), run_state),
+        folder=RunFolder.create(scratch, "scratch"),
+        statistics=TrainingStatistics(clock=lambda: TRAINING_S),
     )
-    state = learning.trainer.state_dict()
-    untrained = make_network(live.current, layout, SeedTree(99)).state_dict()
-    state["loss_module"] |= {"online": untrained, "target": untrained}  # only the averaged weights are to drive
-    statistics = TrainingStatistics(clock=lambda: TRAINING_S)
-    statistics.frames_total = FRAMES_TOTAL
-    return {"trainer": state, "statistics": statistics.state_dict()}
+    run.statistics.frames_total = FRAMES_TOTAL
+    state = make_trainer(run).state_dict()
+    untrained = make_network(settings, layout, SeedTree(99)).state_dict()
+    state["agent"] |= {"online": untrained, "target": untrained}
+    return state

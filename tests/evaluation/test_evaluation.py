@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from trackmania_rl.checkpoints import CheckpointError, read_checkpoint, save_driver
+from trackmania_rl.checkpoints import FORMAT_VERSION, CheckpointError, read_checkpoint, save_driver
 from trackmania_rl.errors import UserError
 from trackmania_rl.games.envs import make_race_env
 from trackmania_rl.games.protocol import Games
@@ -65,7 +65,7 @@ def race(finished: bool, time_ms: int, meters: float) -> EvaluatedRace:
 
 
 def test_the_driver_has_the_checkpoints_averaged_weights(driver: TrainedDriver, run_folder: Path) -> None:
-    state = torch.load(run_folder / "checkpoint.pt", weights_only=True)["state"]["trainer"]["loss_module"]
+    state = torch.load(run_folder / "checkpoint.pt", weights_only=True)["state"]["agent"]
     for name, weights in driver.inferer.network.state_dict().items():
         assert torch.equal(weights, state["averaged"][name])
     for other in ("online", "target"):
@@ -77,7 +77,7 @@ def test_the_driver_has_the_checkpoints_averaged_weights(driver: TrainedDriver, 
 def test_a_driver_that_was_kept_on_the_way_drives(
     driver: TrainedDriver, games: Games, bend: MapEntry, run_folder: Path, tmp_path: Path
 ) -> None:
-    networks = read_checkpoint(run_folder / "checkpoint.pt")["trainer"]["loss_module"]
+    networks = read_checkpoint(run_folder / "checkpoint.pt")["agent"]
     kept = {kind: networks[kind] for kind in ("online", "averaged")}
     file = save_driver(tmp_path / "drivers", kept, frames_total=432, training_s=98.5, minimum_free_disk_mb=0)
     earlier = load_driver(run_folder, file)
@@ -187,8 +187,8 @@ def test_a_checkpoint_of_another_network_is_told(run_folder: Path, tmp_path: Pat
 
 
 def test_a_file_that_is_no_trainings_checkpoint_is_told(run_folder: Path, tmp_path: Path) -> None:
-    torch.save({"format_version": 1, "state": {"trainer": {}}}, tmp_path / "other.pt")
-    with pytest.raises(CheckpointError, match="loss_module"):
+    torch.save({"format_version": FORMAT_VERSION, "state": {"hooks": {}}}, tmp_path / "other.pt")
+    with pytest.raises(CheckpointError, match="it holds no 'agent'"):
         load_driver(run_folder, tmp_path / "other.pt")
 
 

@@ -27,6 +27,7 @@ def task_of(live: LiveSettings, name: str, **changes: Any) -> CollectorTask:
         "rollouts": SimpleNamespace(close=lambda: None),
         "run_state": LocalRunState(live.current),
         "log_queue": queue.Queue(),
+        "make_games": collector_process.make_games,
     }
     return CollectorTask(**{**parts, **changes})
 

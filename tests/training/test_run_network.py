@@ -1,7 +1,5 @@
 """The run's network, and that what learns with it follows from the run's seed."""
 
-from collections.abc import Callable
-
 import torch
 
 from trackmania_rl.agents.flat_parameters import flatten_parameters
@@ -9,7 +7,8 @@ from trackmania_rl.agents.run_network import make_network
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings.live import LiveSettings
-from trackmania_rl.training.learner import Learning
+
+from .conftest import MakeRun
 
 
 def test_the_network_reads_the_floats_and_their_waves(live: LiveSettings, layout: ObservationLayout) -> None:
@@ -24,11 +23,11 @@ def test_the_seed_decides_on_the_networks_first_weights(live: LiveSettings, layo
     assert not torch.equal(one, other)
 
 
-def test_the_seed_decides_on_what_learner_and_replay_memory_draw(make_learning: Callable[..., Learning]) -> None:
-    def random_states(seed: int) -> list[bytes]:
-        learning = make_learning(seed)
-        generators = (learning.learner._generator, learning.buffer.generator)
+def test_the_seed_decides_on_what_agent_and_replay_memory_draw(make_run: MakeRun) -> None:
+    def random_states(name: str, seed: int) -> list[bytes]:
+        run = make_run(name=name, seed=seed)
+        generators = (run.agent.loss_module.generator, run.buffer.generator)
         return [generator.get_state().numpy().tobytes() for generator in generators]
 
-    assert random_states(1) == random_states(1)
-    assert len({*random_states(1), *random_states(2)}) == 4
+    assert random_states("one", 1) == random_states("again", 1)
+    assert len({*random_states("one", 1), *random_states("other", 2)}) == 4

@@ -29,9 +29,8 @@ from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceMana
 from trackmania_rl.tmi_interaction.launchers.launcher import SimulatedGameLauncher, find_free_port
 from trackmania_rl.training.collector import CollectorParts, WeightPuller
 from trackmania_rl.training.demonstrations import actions_of_inputs, drive_demonstrations, load_demonstrations
-from trackmania_rl.training.learner import build_learning
 
-from .conftest import KeepingSink
+from .conftest import KeepingSink, MakeRun
 
 FORWARD, FORWARD_RIGHT = 0, 2
 
@@ -95,7 +94,7 @@ def demonstrations_of(live: LiveSettings, *files: Path) -> Any:
 def test_a_demonstration_is_in_the_memory_before_learning_starts(
     live: LiveSettings,
     parts: CollectorParts,
-    layout: ObservationLayout,
+    make_run: MakeRun,
     inputs_file: Path,
     finish_ms: int,
     repository_root: Path,
@@ -110,23 +109,11 @@ def test_a_demonstration_is_in_the_memory_before_learning_starts(
     assert race.rollout_results["race_time"] == finish_ms
     assert race.end_race_stats["is_demonstration"]
     assert f"scripted.inputs on valley: finished in {finish_ms / 1000:.2f} s" in caplog.text
-    seeds = SeedTree(1)
-    learning = build_learning(
-        live,
-        make_network(live.current, layout, seeds),
-        layout,
-        seeds,
-        run_state=LocalRunState(live.current),
-        receive=lambda: None,
-        should_stop=lambda: True,
-        on_race=lambda race: None,
-        housekeeping=lambda: None,
-    )
-    learning.trainer._process_batch_hook(race)
+    run = make_run()
+    run.train_on([race])
     n_transitions = len(race.rollout_results["actions"])
-    assert learning.learner.updates == 0
-    assert len(learning.buffer) + len(learning.buffer_test) == n_transitions
-    ring = learning.buffer.ring
+    assert len(run.buffer) + len(run.buffer_test) == n_transitions
+    ring = run.buffer.ring
     assert ring.columns.steps_to_finish[: len(ring)].tolist() == list(range(n_transitions, -1, -1))
 
 

@@ -10,17 +10,17 @@ import torch
 from trackmania_rl.agents.flat_parameters import flatten_parameters
 from trackmania_rl.agents.inference import Inferer
 from trackmania_rl.agents.run_network import make_network
-from trackmania_rl.channels.local import LocalRunState
 from trackmania_rl.channels.protocols import ReceivedRollout, WeightsKind
+from trackmania_rl.checkpoints import RunFolder
 from trackmania_rl.games.in_process import InProcessGames
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import load_settings
 from trackmania_rl.settings.live import LiveSettings, write_snapshot
 from trackmania_rl.training.collector import Collector, CollectorParts, WeightPuller
-from trackmania_rl.training.learner import Learning, build_learning
+from trackmania_rl.training.hooks.learning_figures import LearningFigures, MeasureTestLoss
 
-from .conftest import TINY, KeepingSink
+from .conftest import TINY, KeepingSink, LocalRun
 
 KINDS: dict[str, WeightsKind] = {"explorer": "exploration", "evaluator": "evaluation"}
 OPTIONS = {
@@ -36,22 +36,11 @@ OPTIONS = {
 class SmallRun:
     """A learner and a collector of two games, joined without processes."""
 
-    def __init__(self, live: LiveSettings, maps_folder: Path) -> None:
+    def __init__(self, live: LiveSettings, folder: RunFolder, maps_folder: Path) -> None:
         settings, seeds = live.current, SeedTree(1)
         layout = ObservationLayout.from_settings(settings.observation)
-        self.run_state = LocalRunState(settings)
-        self.run_state.publish(frames_total=1000)
-        self.learning: Learning = build_learning(
-            live,
-            make_network(settings, layout, seeds),
-            layout,
-            seeds,
-            run_state=self.run_state,
-            receive=lambda: None,
-            should_stop=lambda: False,
-            on_race=lambda race: None,
-            housekeeping=lambda: None,
-        )
+        self.run = LocalRun(live, layout, folder)
+        self.run.run_state.publish(frames_total=1000)
         self.pullers = [
             WeightPuller(
                 Inferer(
@@ -61,14 +50,14 @@ class SmallRun:
                     exploration_settings=settings.exploration,
                     rng=seeds.rng(name),
                 ),
-                self.run_state,
+                self.run.run_state,
                 kind,
             )
             for name, kind in KINDS.items()
         ]
         self.sink = KeepingSink()
         games = InProcessGames(2, settings.game, settings.observation, maps_folder)
-        parts = CollectorParts(self.run_state, self.sink, *self.pullers)
+        parts = CollectorParts(self.run.run_state, self.sink, *self.pullers)
         self.collector = Collector(parts, games)
 
     def drive(self, n_races: int) -> list[ReceivedRollout]:
@@ -78,19 +67,10 @@ class SmallRun:
         races, self.sink.races = self.sink.races, []
         return races
 
-    def learn(self, races: list[ReceivedRollout]) -> None:
-        """One round of the Trainer's loop for each race."""
-        trainer = self.learning.trainer
-        for race in races:
-            batch = trainer._process_batch_hook(race)
-            trainer.collected_frames += batch.numel()
-            trainer.optim_steps(batch)
-            trainer._post_steps_hook()
-
     def state(self) -> io.BytesIO:
         """All that is resumable, as bytes."""
         file = io.BytesIO()
-        torch.save(self.learning.trainer.state_dict(), file)
+        torch.save(self.run.trainer.state_dict(), file)
         file.seek(0)
         return file
 
@@ -102,25 +82,28 @@ def test_a_small_run_with_each_option(option: str, tmp_path: Path, repository_ro
     overrides = (*TINY, "image_width_px=17", "image_height_px=15", "cutoff_no_progress_within_ms=600", *OPTIONS[option])
     snapshot = write_snapshot(repository_root / "config_files" / "config.py", tmp_path / "config", overrides)
     live = LiveSettings(snapshot, load_settings(snapshot))
-    run, resumed = (SmallRun(live, repository_root / "maps") for _ in range(2))
+    small, resumed = (
+        SmallRun(live, RunFolder.create(tmp_path, name), repository_root / "maps") for name in ("small", "resumed")
+    )
     for _ in range(3):
-        run.learn(run.drive(4))
-    learner = run.learning.learner
-    assert learner.updates > 10
-    assert all(np.isfinite(value) for value in run.learning.stepper.take_means().values())
-    assert np.isfinite(run.learning.test_loss.test_loss)
+        small.run.train_on(small.drive(4))
+    agent = small.run.agent
+    assert agent.updates > 10
+    assert all(np.isfinite(value) for value in small.run.hook(LearningFigures).take_means().values())
+    assert np.isfinite(small.run.hook(MeasureTestLoss).test_loss)
 
-    run.drive(5)  # a round of the map cycle: both pull the weights that were published last
-    for puller in run.pullers:
+    small.drive(5)  # a round of the map cycle: both pull the weights that were published last
+    for puller in small.pullers:
         fresh = make_network(live.current, ObservationLayout.from_settings(live.current.observation), SeedTree(2))
-        assert puller.version == run.run_state.pull_weights(puller.kind, fresh, 0) > 1
+        assert puller.version == small.run.run_state.pull_weights(puller.kind, fresh, 0) > 1
         assert torch.equal(flatten_parameters(puller.inferer.network), flatten_parameters(fresh))
 
-    races = run.drive(4)
-    resumed.learning.load_state_dict(torch.load(run.state(), weights_only=True))
-    for each in (run, resumed):
-        each.learn(races)
-    assert resumed.learning.learner.updates == learner.updates
-    other = resumed.learning.learner.online.state_dict()
-    for name, weights in learner.online.state_dict().items():
+    races = small.drive(4)
+    resumed.run.trainer.load_state_dict(torch.load(small.state(), weights_only=True))
+    for each in (small.run, resumed.run):
+        each.train_on(races)
+        each.close_files()
+    assert resumed.run.agent.updates == agent.updates
+    other = resumed.run.agent.loss_module.online.state_dict()
+    for name, weights in agent.loss_module.online.state_dict().items():
         assert torch.equal(weights, other[name]), name

@@ -1,0 +1,236 @@
+"""A tiny configuration with distinct sizes (so that a swapped axis fails), and made-up races that fit it."""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from torchrl.trainers.trainers import TrainerHookBase
+
+from trackmania_rl.agents.agent import IQNAgent
+from trackmania_rl.agents.run_network import make_network
+from trackmania_rl.channels.local import LocalRollouts, LocalRunState
+from trackmania_rl.channels.protocols import Channels, ReceivedRollout
+from trackmania_rl.checkpoints import RunFolder
+from trackmania_rl.race.observation import ObservationLayout
+from trackmania_rl.race.observation_kernel import CAR_COLUMNS
+from trackmania_rl.seeds import SeedTree
+from trackmania_rl.settings import Settings, load_settings, settings_from_flat
+from trackmania_rl.settings.live import LiveSettings, write_snapshot
+from trackmania_rl.telemetry.statistics import TrainingStatistics
+from trackmania_rl.training.building import make_agent, make_memory, make_trainer
+from trackmania_rl.training.context import RunContext
+from trackmania_rl.training.hooks.hook import Hook
+from trackmania_rl.training.hooks.races import WriteRaceLog
+from trackmania_rl.training.hooks.tensorboard import WriteTensorboard
+
+HookT = TypeVar("HookT", bound=Hook)
+MakeRace = Callable[..., ReceivedRollout]
+MakeRun = Callable[..., "LocalRun"]
+
+TINY = (
+    "float_hidden_dim=11",
+    "dense_hidden_dimension=14",
+    "iqn_embedding_dimension=9",
+    "iqn_n=6",
+    "iqn_k=10",
+    "conv_channels=(3, 5)",
+    "conv_kernel_sizes=(4, 3)",
+    "conv_strides=(2, 1)",
+    "batch_size=13",
+    "memory_size_schedule=((0, 300),)",
+    "memory_size_start_learn_schedule=((0, 50),)",
+    "number_times_single_memory_is_used_before_discard=2.0",
+    "send_shared_network_every_n_batches=2",
+    "test_loss_every_n_batches=3",
+    "number_memories_trained_on_between_target_network_updates=26",
+    "torch_device=cpu",
+    "use_torch_compile=False",
+    "minimum_free_disk_mb=0",
+)
+
+
+def edit(live: LiveSettings, **values: Any) -> None:
+    """Put settings in force, of whatever group."""
+    live.current = settings_from_flat(live.current.flat() | values)
+
+
+class WatchedRunState(LocalRunState):
+    """A run that ends when `is_over()`."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.is_over: Callable[[], bool] = lambda: False
+        super().__init__(settings)
+
+    @property
+    def stop_requested(self) -> bool:
+        return self.is_over()
+
+    @stop_requested.setter
+    def stop_requested(self, _: bool) -> None:
+        """It ends by `is_over` only."""
+
+
+class KeepingSink:
+    """Copies what is put, and has room only while `has_room`."""
+
+    def __init__(self) -> None:
+        self.has_room = True
+        self.waited_s = 0.0
+        self.races: list[ReceivedRollout] = []
+
+    def acquire_frames(self, game: int, timeout_s: float = 0.0) -> npt.NDArray[np.uint8] | None:
+        return np.zeros((1, 1, 15, 17), dtype=np.uint8) if self.has_room else None
+
+    def put(self, game: int, rollout_results: Mapping[str, Any], end_race_stats: Mapping[str, Any]) -> None:
+        copies = {k: v.copy() if isinstance(v, np.ndarray) else v for k, v in rollout_results.items()}
+        self.races.append(ReceivedRollout(0, copies, dict(end_race_stats)))
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+
+@pytest.fixture
+def live(tmp_path: Path, repository_root: Path) -> LiveSettings:
+    """The tiny configuration in a run folder of its own, with an image of 17 x 15 pixels."""
+    overrides = (*TINY, "image_width_px=17", "image_height_px=15")
+    snapshot = write_snapshot(repository_root / "config_files" / "config.py", tmp_path / "config", overrides)
+    live = LiveSettings(snapshot, load_settings(snapshot))
+    live.refresh()  # so that tests may replace `current`
+    return live
+
+
+@pytest.fixture
+def layout(live: LiveSettings) -> ObservationLayout:
+    return ObservationLayout.from_settings(live.current.observation)
+
+
+class FedRollouts(LocalRollouts):
+    """Is empty when the learner has asked in vain."""
+
+    is_empty = False
+
+    def get(self, timeout_s: float) -> ReceivedRollout | None:
+        race = super().get(0.0)
+        self.is_empty = race is None
+        return race
+
+
+class LocalRun:
+    """A run within this process, with all hooks that ship, which is fed with races.
+
+    Attributes:
+        context: what its hooks share.
+        trainer: torchrl's.
+        agent, buffer, buffer_test: of the context.
+    """
+
+    def __init__(
+        self,
+        live: LiveSettings,
+        layout: ObservationLayout,
+        folder: RunFolder,
+        hooks: Sequence[TrainerHookBase] = (),
+        seed: int = 1,
+        clock: Callable[[], float] = time.monotonic,
+        weights_from: Path | None = None,
+    ) -> None:
+        settings, seeds = live.current, SeedTree(seed)
+        self.run_state = LocalRunState(settings)
+        room = (1000, 1, settings.game.image_height_px, settings.game.image_width_px)
+        self.rollouts = FedRollouts(room, self.run_state, slots_per_collector=3)
+        self._sink = self.rollouts.open_collector(0)
+        self.context = RunContext(
+            live=live,
+            layout=layout,
+            agent=make_agent(make_network(settings, layout, seeds), settings, seeds),
+            memory=make_memory(settings, layout, seeds),
+            channels=Channels(self.rollouts, self.run_state),
+            folder=folder,
+            statistics=TrainingStatistics(clock),
+        )
+        assert isinstance(self.context.agent, IQNAgent)
+        self.agent = self.context.agent
+        self.buffer, self.buffer_test = self.context.memory.buffer, self.context.memory.buffer_test
+        self.trainer = make_trainer(
+            self.context, hooks, should_stop=lambda: self.rollouts.is_empty, weights_from=weights_from
+        )
+
+    def hook(self, kind: type[HookT]) -> HookT:
+        """The registered hook of a kind."""
+        (found,) = (hook for hook in self.trainer.hooks if isinstance(hook, kind))
+        return found
+
+    def put(self, race: ReceivedRollout) -> None:
+        """Hand in a race as a collector does."""
+        assert self._sink.acquire_frames(0, timeout_s=0.0) is not None, "races that came before were not released"
+        self._sink.put(0, race.rollout_results, race.end_race_stats)
+
+    def train(self) -> None:
+        """Let the Trainer's own loop go on until there is no race."""
+        self.rollouts.is_empty = False
+        self.trainer.train()
+
+    def train_on(self, races: Iterable[ReceivedRollout]) -> None:
+        """Learn from races, one after the other."""
+        for race in races:
+            self.put(race)
+            self.train()
+
+    def close_files(self) -> None:
+        """End what holds files open."""
+        self.hook(WriteTensorboard).end()
+        self.hook(WriteRaceLog).end()
+
+
+@pytest.fixture
+def make_run(live: LiveSettings, layout: ObservationLayout, tmp_path: Path) -> Iterator[MakeRun]:
+    """`make_run(hooks, name="run", seed=1, ...)` begins a run in the folder of this name, or goes on with it."""
+    runs: list[LocalRun] = []
+
+    def make(hooks: Sequence[TrainerHookBase] = (), name: str = "run", **how: Any) -> LocalRun:
+        runs.append(LocalRun(live, layout, RunFolder.create(tmp_path, name), hooks, **how))
+        return runs[-1]
+
+    yield make
+    for run in runs:
+        run.close_files()
+
+
+@pytest.fixture
+def make_race(live: LiveSettings, layout: ObservationLayout) -> MakeRace:
+    """`make_race(n_actions, race_finished, name=value, ...)` gives a race with random observations.
+
+    What is named is in `end_race_stats`.
+    """
+    rng = np.random.default_rng(5)
+    game = live.current.game
+
+    def make(n_actions: int, race_finished: bool, **others: Any) -> ReceivedRollout:
+        n_states = n_actions + 1
+        floats = (layout.mean + layout.std * rng.standard_normal((n_states, layout.float_input_dim))).astype(np.float32)
+        floats[:, layout["mini_race_time_actions"]] = 0
+        rollout = {
+            "frames": rng.integers(0, 256, (n_states, 1, game.image_height_px, game.image_width_px), dtype=np.uint8),
+            "state_float": floats,
+            "actions": rng.integers(0, len(game.inputs), n_actions),
+            "action_was_greedy": rng.random(n_actions) < 0.8,
+            "input_w": np.ones(n_actions, dtype=bool),
+            "q_values": rng.standard_normal((n_actions, len(game.inputs))).astype(np.float32),
+            "car_gear_and_wheels": np.zeros((n_states, len(CAR_COLUMNS)), dtype=np.float32),
+            "current_zone_idx": np.arange(n_states),
+            "meters_advanced_along_centerline": np.cumsum(rng.random(n_states)),
+            "furthest_zone_idx": n_states,
+            "position_m": floats[:, :3],
+        }
+        if race_finished:
+            rollout["race_time"] = n_actions * game.ms_per_action - 20
+        stats = {"race_finished": race_finished, "race_time_ms": n_actions * game.ms_per_action, "fill_buffer": True}
+        stats |= {"map_name": "valley", "track": "valley", "is_explo": True, "inputs": "", "meters": 978.0}
+        stats |= {"cutoff_reason": None if race_finished else "no_progress"}
+        return ReceivedRollout(0, rollout, stats | others)
+
+    return make

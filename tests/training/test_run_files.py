@@ -1,0 +1,372 @@
+"""A run's files: what a failing disk or spoilt weights cost, what is kept, and what a new run begins with."""
+
+import errno
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from trackmania_rl import checkpoints
+from trackmania_rl.agents.run_network import make_network
+from trackmania_rl.channels.protocols import ReceivedRollout
+from trackmania_rl.checkpoints import CheckpointError, RunFolder, load_checkpoint, read_checkpoint, save_checkpoint
+from trackmania_rl.errors import UserError
+from trackmania_rl.race.observation import ObservationLayout
+from trackmania_rl.seeds import SeedTree
+from trackmania_rl.settings.live import LiveSettings
+from trackmania_rl.training import disk_watch
+from trackmania_rl.training.hooks import hook as hook_module
+from trackmania_rl.training.hooks import tensorboard
+from trackmania_rl.training.hooks.checkpoints import SaveCheckpoints
+from trackmania_rl.training.hooks.races import WriteRaceLog
+from trackmania_rl.training.trainer import race_columns
+
+from .conftest import LocalRun, MakeRace, MakeRun, edit
+
+BeginRun = Callable[..., LocalRun]
+
+
+class Writer:
+    """Stands for tensorboard's, which never writes again once it failed."""
+
+    made: list["Writer"]
+
+    def __init__(self, *_: object) -> None:
+        self.made.append(self)
+        self.fails = False
+        self.n_races = 0
+        self.n_rows = 0
+
+    def write_race(self, *_: object) -> None:
+        if self.fails:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        self.n_races += 1
+
+    def write_progress(self, *_: object) -> None:
+        self.n_rows += 1
+
+    def write_histograms(self, *_: object) -> None:
+        """Nothing is drawn."""
+
+    def flush(self) -> None:
+        """Nothing is held back."""
+
+    def close(self) -> None:
+        if self.fails:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.fixture
+def writers(monkeypatch: pytest.MonkeyPatch) -> list[Writer]:
+    Writer.made = []
+    monkeypatch.setattr(tensorboard, "TensorboardWriter", Writer)
+    return Writer.made
+
+
+@pytest.fixture
+def begin_run(live: LiveSettings, make_run: MakeRun, writers: list[Writer]) -> BeginRun:
+    """`begin_run(began_s=65.0, name=value, ...)` takes a run up, which writes what the settings ask for only.
+
+    Its clock is set by `_tick`.
+    """
+    intervals = ("checkpoint_interval_s", "tensorboard_interval_s", "histogram_interval_s")
+    quiet = dict.fromkeys(intervals, 1e6) | {"minimum_free_disk_mb": 0}
+
+    def begin(began_s: float = 0.0, **settings: Any) -> LocalRun:
+        edit(live, **(quiet | settings))
+        now = SimpleNamespace(s=began_s)
+        run = make_run(clock=lambda: now.s)
+        run.now = now
+        return run
+
+    return begin
+
+
+def _tick(run: LocalRun, now_s: float) -> None:
+    """Let all hooks tick after `now_s` of training, which drives 100 frames a second."""
+    run.now.s = now_s
+    run.context.statistics.frames_total = run.trainer.collected_frames = int(100 * now_s)
+    for hook in run.trainer.hooks:
+        hook.tick()
+
+
+def _take(run: LocalRun, race: ReceivedRollout) -> None:
+    """Let a race come in."""
+    run.context.race = race
+    run.trainer._process_batch_hook(race_columns(race))
+
+
+def _drivers(run: LocalRun) -> list[str]:
+    return sorted(file.name for file in run.context.folder.drivers.glob("*"))
+
+
+def test_a_full_disk_costs_lines_but_not_the_run(
+    begin_run: BeginRun,
+    make_race: MakeRace,
+    writers: list[Writer],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    run = begin_run(tensorboard_interval_s=1e-9, minimum_free_disk_mb=1)  # each race is written
+    race_log = run.hook(WriteRaceLog)._log
+    _take(run, make_race(17, True))
+    writers[0].fails = True
+    with monkeypatch.context() as full, caplog.at_level(logging.ERROR):
+        full.setattr(race_log, "write", _no_space)
+        full.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=0))
+        for _ in range(3):
+            _take(run, make_race(17, True))
+    assert run.context.statistics.races_total == 4
+    assert caplog.text.count("cannot be written: No space left on device; the run goes on") == 1
+    for module in (disk_watch, tensorboard):
+        monkeypatch.setattr(module, "DISK_IS_TRIED_EVERY_S", 0.0)
+    _take(run, make_race(17, True))  # there is space again: tensorboard gets another writer
+    _take(run, make_race(17, True))
+    assert [writer.n_races for writer in writers] == [1, 1]
+    run.close_files()
+    assert len(run.context.folder.races.read_text().splitlines()) == 3
+
+
+def test_tensorboard_gets_a_race_in_each_interval_and_every_best_time(
+    begin_run: BeginRun, make_race: MakeRace, writers: list[Writer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = SimpleNamespace(s=0.0)
+    monkeypatch.setattr(hook_module, "time", SimpleNamespace(monotonic=lambda: now.s))
+    run = begin_run(tensorboard_interval_s=10.0)
+
+    def n_written_after(now_s: float, race_time_ms: int, is_explo: bool = True) -> int:
+        now.s = now_s
+        _take(run, make_race(17, True, race_time_ms=race_time_ms, is_explo=is_explo))
+        return writers[0].n_races
+
+    assert n_written_after(0.0, 3000) == 1
+    assert n_written_after(1.0, 3100) == 1
+    assert n_written_after(2.0, 3000) == 1, "only as fast as the best one"
+    assert n_written_after(3.0, 2900) == 2, "faster than all before"
+    assert n_written_after(4.0, 3500, is_explo=False) == 3, "the first of another kind"
+    assert n_written_after(5.0, 3400, is_explo=False) == 4, "the fastest of its kind"
+    assert n_written_after(9.9, 3200) == 4
+    assert n_written_after(10.0, 3200) == 5
+    run.close_files()
+    assert len(run.context.folder.races.read_text().splitlines()) == 8, "every race"
+
+
+def test_only_a_race_faster_than_all_before_is_kept(begin_run: BeginRun, make_race: MakeRace) -> None:
+    run = begin_run()
+    best_runs = run.context.folder.best_runs
+
+    def kept_after(race_finished: bool = True, **stats: Any) -> list[str]:
+        _take(run, make_race(17, race_finished, **stats))
+        return sorted(path.name for path in best_runs.iterdir())
+
+    assert kept_after(race_time_ms=900, race_finished=False) == []
+    assert kept_after(race_time_ms=3100) == ["valley_3100"]
+    assert kept_after(race_time_ms=3100) == ["valley_3100"]
+    assert kept_after(race_time_ms=3200, is_explo=False) == ["valley_3100"], "the first evaluation, but no record"
+    assert kept_after(race_time_ms=2000, is_demonstration=True) == ["valley_3100"], "not the agent's"
+    assert kept_after(race_time_ms=3000, inputs="0.00 press up\n") == ["valley_3000", "valley_3100"]
+    assert (best_runs / "valley_3000" / "valley_3000.inputs").read_text() == "0.00 press up\n"
+
+
+def test_a_checkpoint_is_written_whenever_its_interval_is_over(
+    begin_run: BeginRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = SimpleNamespace(now_s=0.0)
+    monkeypatch.setattr(hook_module, "time", SimpleNamespace(monotonic=lambda: clock.now_s))
+    run = begin_run(checkpoint_interval_s=30.0)
+    saved_frames = []
+    for now_s in (29.0, 31.0, 60.0, 62.0):
+        clock.now_s = now_s
+        _tick(run, now_s)
+        state = load_checkpoint(run.context.folder.path)
+        saved_frames.append(state and state["hooks"]["CountRaces"]["frames_total"])
+    assert saved_frames == [None, 3100, 3100, 6200]
+
+
+def test_races_and_figures_wait_while_a_checkpoint_needs_the_space(
+    make_race: MakeRace,
+    writers: list[Writer],
+    begin_run: BeginRun,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    run = begin_run(minimum_free_disk_mb=3, tensorboard_interval_s=1e-9)
+    assert run.hook(SaveCheckpoints).try_to_save()
+    enough_bytes = (3 << 20) + run.context.folder.checkpoint.stat().st_size
+    for free_bytes in (enough_bytes, enough_bytes - 1, enough_bytes - 1, enough_bytes):
+        monkeypatch.setattr("shutil.disk_usage", lambda _, free_bytes=free_bytes: SimpleNamespace(free=free_bytes))
+        _tick(run, 1.0)
+        _take(run, make_race(17, True))
+    assert run.context.statistics.maps["valley"].explored.n_races == 4
+    assert len(run.context.folder.races.read_text().splitlines()) == 2
+    assert (writers[-1].n_races, writers[-1].n_rows) == (2, 2)
+    assert caplog.text.count("wait for space") == caplog.text.count("are written again") == 1
+
+
+def test_the_previous_checkpoint_counts_as_space_since_it_would_make_room(
+    begin_run: BeginRun, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = begin_run(minimum_free_disk_mb=3, tensorboard_interval_s=1e-9)
+    assert run.hook(SaveCheckpoints).try_to_save()
+    assert run.hook(SaveCheckpoints).try_to_save()
+    newest_bytes, previous_bytes = (
+        file.stat().st_size for file in (run.context.folder.checkpoint, run.context.folder.previous_checkpoint)
+    )
+    free_bytes = (3 << 20) + newest_bytes - previous_bytes
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=free_bytes))
+    _tick(run, 1.0)
+    assert "wait for space" not in caplog.text
+
+
+def _spoil(run: LocalRun, network: str, value: float) -> None:
+    """Make all weights of a network's first layer a value."""
+    weights = run.agent.state_dict()[network]
+    next(iter(weights.values())).fill_(value)
+
+
+@pytest.mark.parametrize(("network", "value"), [("online", torch.nan), ("averaged", torch.inf)])
+def test_weights_that_are_no_numbers_end_the_run_and_its_checkpoint_stays(
+    live: LiveSettings, begin_run: BeginRun, network: str, value: float
+) -> None:
+    run = begin_run()
+    assert run.hook(SaveCheckpoints).try_to_save()
+    sound = run.context.folder.checkpoint.read_bytes()
+    _spoil(run, network, value)
+    with pytest.raises(UserError, match="weights are no longer finite numbers"):
+        run.hook(SaveCheckpoints).try_to_save()  # as at the end of a run
+    edit(live, checkpoint_interval_s=1e-9)
+    with pytest.raises(UserError, match="weights are no longer finite numbers"):
+        _tick(run, 1.0)
+    assert run.context.folder.checkpoint.read_bytes() == sound
+    assert not list(run.context.folder.path.glob("checkpoint.previous*"))
+
+
+def test_weights_that_are_no_numbers_are_not_kept_as_a_driver(begin_run: BeginRun) -> None:
+    run = begin_run(keep_driver_every_s=60.0)
+    _spoil(run, "online", torch.nan)
+    with pytest.raises(UserError, match="weights are no longer finite numbers"):
+        _tick(run, 75.0)
+    assert _drivers(run) == []
+
+
+def test_a_run_does_not_begin_with_weights_that_are_no_numbers(begin_run: BeginRun) -> None:
+    run = begin_run()
+    _spoil(run, "online", torch.nan)
+    save_checkpoint(run.context.folder.path, run.trainer.state_dict(), 0)  # as earlier versions did
+    with pytest.raises(CheckpointError, match="the weights to begin with are not finite numbers"):
+        begin_run()
+
+
+def test_on_a_disk_too_full_for_the_replay_memory_the_checkpoint_is_written_without_it(
+    begin_run: BeginRun, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = begin_run(checkpoint_holds_replay=True)
+    assert run.hook(SaveCheckpoints).try_to_save()
+    full, without = (run.trainer.state_dict() for _ in range(2))
+    without["hooks"]["StoreRaces"]["buffers"] = None
+    needed_bytes = [checkpoints._tensor_bytes(state) for state in (without, full)]
+    assert needed_bytes[0] < needed_bytes[1]
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=sum(needed_bytes) // 2))
+    assert run.hook(SaveCheckpoints).try_to_save()
+    state = load_checkpoint(run.context.folder.path)
+    assert state is not None
+    assert state["hooks"]["StoreRaces"]["buffers"] is None
+    assert "is written without it" in caplog.text
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=needed_bytes[0] // 2))
+    assert not run.hook(SaveCheckpoints).try_to_save()
+    assert "no checkpoint written" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("keep_driver_every_s", "began_s", "observed_s", "kept_s"),
+    [
+        (60.0, 0.0, (10, 59, 60, 61, 130), (60, 130)),
+        (60.0, 65.0, (66, 119, 120), (120,)),
+        (0.0, 0.0, (10, 60, 130), ()),
+    ],
+    ids=["new run", "resumed run", "none wanted"],
+)
+def test_a_driver_is_kept_whenever_its_time_of_training_is_over(
+    begin_run: BeginRun,
+    keep_driver_every_s: float,
+    began_s: float,
+    observed_s: tuple[int, ...],
+    kept_s: tuple[int, ...],
+) -> None:
+    run = begin_run(began_s, keep_driver_every_s=keep_driver_every_s)
+    for now_s in observed_s:
+        _tick(run, now_s)
+    assert _drivers(run) == [f"{100 * now_s:012d}.pt" for now_s in kept_s]
+
+
+def test_a_kept_driver_holds_both_networks_of_its_moment(
+    live: LiveSettings, layout: ObservationLayout, begin_run: BeginRun
+) -> None:
+    run = begin_run(keep_driver_every_s=60.0)
+    online, averaged = run.agent.exploration_network, run.agent.evaluation_network
+    online.load_state_dict(make_network(live.current, layout, SeedTree(2)).state_dict())
+    _tick(run, 75.0)
+    state = read_checkpoint(run.context.folder.drivers / "000000007500.pt")
+    assert state["hooks"]["CountRaces"] == {"frames_total": 7500, "training_s": 75.0}
+    kept = state["agent"]
+    assert kept.keys() == {"online", "averaged"}
+    for kind, network in (("online", online), ("averaged", averaged)):
+        for name, weight in network.state_dict().items():
+            assert torch.equal(kept[kind][name], weight), (kind, name)
+    assert any(not torch.equal(weight, kept["averaged"][name]) for name, weight in kept["online"].items())
+
+
+def test_a_disk_too_full_for_a_driver_is_told_once_when_one_is_due(
+    live: LiveSettings, begin_run: BeginRun, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = begin_run(keep_driver_every_s=60.0, minimum_free_disk_mb=10**9)
+    for now_s in (59, 60, 61, 119, 120, 121):
+        _tick(run, now_s)
+    assert [record.levelno for record in caplog.records].count(logging.ERROR) == 2
+    assert _drivers(run) == []
+    edit(live, minimum_free_disk_mb=0)
+    _tick(run, 180)
+    assert _drivers(run) == ["000000018000.pt"]
+
+
+@pytest.mark.usefixtures("writers")
+@pytest.mark.parametrize("is_folder", [True, False])
+def test_a_new_run_begins_with_the_networks_of_another(make_run: MakeRun, is_folder: bool) -> None:
+    trained = make_run(name="other", seed=1)
+    assert trained.hook(SaveCheckpoints).try_to_save()
+    other = trained.context.folder
+    fresh = make_run(name="new", seed=2, weights_from=other.path if is_folder else other.checkpoint)
+    loss = fresh.agent.loss_module
+    for network in (loss.online, loss.target, fresh.agent.evaluation_network):
+        for name, weight in trained.agent.loss_module.online.state_dict().items():
+            assert torch.equal(network.state_dict()[name], weight), name
+    assert fresh.agent.updates == 0
+
+
+@pytest.mark.usefixtures("writers")
+def test_a_run_that_exists_goes_on_with_its_own_networks(make_run: MakeRun, caplog: pytest.LogCaptureFixture) -> None:
+    for name, seed in (("other", 1), ("run", 2)):
+        assert make_run(name=name, seed=seed).hook(SaveCheckpoints).try_to_save()
+    original = make_run(name="original", seed=2).agent.exploration_network
+    resumed = make_run(name="run", seed=3, weights_from=Path("nowhere")).agent.exploration_network
+    assert "--weights-from is for new runs" in caplog.text
+    for one, other in zip(original.parameters(), resumed.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.usefixtures("writers")
+def test_weights_that_cannot_be_the_beginning_are_refused(make_run: MakeRun, tmp_path: Path) -> None:
+    other = RunFolder.create(tmp_path, "other")
+    with pytest.raises(CheckpointError, match="holds no checkpoint"):
+        make_run(name="new", weights_from=other.path)
+    save_checkpoint(other.path, {"agent": {"online": {"weight": torch.zeros(3)}}}, 0)
+    with pytest.raises(CheckpointError, match="does not fit this configuration"):
+        make_run(name="new", weights_from=other.path)
+
+
+def _no_space(*_: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
