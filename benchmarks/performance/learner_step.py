@@ -9,6 +9,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 
 import torch
+from tensordict import TensorDict
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.performance.classic_agent import ClassicNetwork, ClassicUpdate
@@ -22,8 +23,8 @@ from benchmarks.performance.measuring import (
     times_in_turns,
 )
 from benchmarks.performance.races import N_FLOATS
-from trackmania_rl.agents.iqn import IQN_Network
-from trackmania_rl.agents.learner import IQNLearner
+from trackmania_rl.agents.agent import IQNAgent
+from trackmania_rl.agents.iqn import IQN_Network, Sizes
 from trackmania_rl.agents.precision import arithmetic_dtype
 from trackmania_rl.settings import Settings
 
@@ -96,14 +97,15 @@ def _measure(
 
 
 def _ours(
-    settings: Settings, network: IQN_Network, batch: SimpleNamespace, device: torch.device, is_compiled: bool
+    settings: Settings, network: IQN_Network, batch: TensorDict, device: torch.device, is_compiled: bool
 ) -> Callable[[], None]:
     """An update as a training makes it, of a copy of the network."""
-    learner = IQNLearner(copy.deepcopy(network), settings.agent, device=device, seed=0, use_torch_compile=is_compiled)
+    agent = IQNAgent(copy.deepcopy(network), settings.agent, device=device, seed=0, use_torch_compile=is_compiled)
+    agent.follow(settings.agent, LEARNING_RATE)
 
     def update() -> None:
-        learner.update(batch, LEARNING_RATE)
-        learner.soft_update_target()
+        agent.update(batch)
+        agent.target_updater.step()
 
     return update
 
@@ -111,7 +113,7 @@ def _ours(
 def _classic(
     settings: Settings,
     network: IQN_Network,
-    batch: SimpleNamespace,
+    batch: TensorDict,
     device: torch.device,
     dtype: torch.dtype,
     is_compiled: bool,
@@ -120,24 +122,23 @@ def _classic(
     classic = ClassicNetwork(settings, N_FLOATS)
     classic.load_state_dict(network.state_dict())
     update = ClassicUpdate(classic.to(device), settings.agent, dtype, use_torch_compile=is_compiled)
-    return lambda: update.update(batch, LEARNING_RATE)
+    columns = SimpleNamespace(**dict(batch.items()))
+    return lambda: update.update(columns, LEARNING_RATE)
 
 
 def make_network(settings: Settings) -> IQN_Network:
     """A network that sees the floats as they are, as the classic one does: not normalized, no Fourier features."""
-    return IQN_Network(
-        settings.agent,
+    sizes = Sizes(
         float_mean=[0.0] * N_FLOATS,
         float_std=[1.0] * N_FLOATS,
         n_actions=len(settings.game.inputs),
-        image_height_px=settings.game.image_height_px,
-        image_width_px=settings.game.image_width_px,
+        image_shape=(1, settings.game.image_height_px, settings.game.image_width_px),
         mini_race_duration_actions=settings.replay.temporal_mini_race_duration_actions,
-        generator=torch.Generator().manual_seed(0),
     )
+    return IQN_Network(settings.agent, sizes, torch.Generator().manual_seed(0))
 
 
-def random_batch(settings: Settings, batch_size: int, device: torch.device) -> SimpleNamespace:
+def random_batch(settings: Settings, batch_size: int, device: torch.device) -> TensorDict:
     """A batch as the replay memory gives it."""
     generator = torch.Generator().manual_seed(0)
     image = (batch_size, 1, settings.game.image_height_px, settings.game.image_width_px)
@@ -151,4 +152,4 @@ def random_batch(settings: Settings, batch_size: int, device: torch.device) -> S
         "gamma_n": torch.full((batch_size,), 0.997),
         "weight": torch.ones(batch_size),
     }
-    return SimpleNamespace(**{name: column.to(device) for name, column in columns.items()})
+    return TensorDict({name: column.to(device) for name, column in columns.items()}, batch_size=[batch_size])

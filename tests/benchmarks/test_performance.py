@@ -136,8 +136,8 @@ def test_the_classic_network_is_the_same_function(options, size):
     network, batch = make_network(settings), random_batch(settings, 3, torch.device("cpu"))
     classic = ClassicNetwork(settings, N_FLOATS)
     classic.load_state_dict(network.state_dict())
-    inputs = (batch.state_img, batch.state_float, torch.rand(3, 8))
-    torch.testing.assert_close(classic(*inputs), network(*inputs))
+    state, tau = (batch["state_img"], batch["state_float"]), torch.rand(1, 8)
+    torch.testing.assert_close(classic(*state, tau.expand(3, -1)), network(*state, tau))
 
 
 def test_the_classic_replay_stores_the_same_transitions(options):
