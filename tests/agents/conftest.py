@@ -1,13 +1,12 @@
 """Networks, settings and batches of small sizes that all differ, so that a swapped axis cannot pass."""
 
 from collections.abc import Sequence
-from types import SimpleNamespace
 
 import pytest
 import torch
 
 from trackmania_rl.agents.fourier_features import Wave
-from trackmania_rl.agents.iqn import IQN_Network
+from trackmania_rl.agents.iqn import IQN_Network, Sizes, Transitions
 from trackmania_rl.settings import ActionKeys, AgentSettings, load_settings
 
 BATCH, FLOATS, ACTIONS, MINI_RACE = 5, 7, 3, 140
@@ -58,26 +57,24 @@ def make_network():
     def make(
         settings: AgentSettings, *, has_image: bool = False, seed: int = 1, waves: Sequence[Wave] = ()
     ) -> IQN_Network:
-        return IQN_Network(
-            settings,
+        sizes = Sizes(
             float_mean=[0.1 * i for i in range(FLOATS)],
             float_std=[1.0 + i for i in range(FLOATS)],
             n_actions=ACTIONS,
-            image_height_px=HEIGHT if has_image else 0,
-            image_width_px=WIDTH if has_image else 0,
+            image_shape=(1, HEIGHT, WIDTH) if has_image else (1, 0, 0),
             mini_race_duration_actions=MINI_RACE,
-            generator=torch.Generator().manual_seed(seed),
             waves=waves,
         )
+        return IQN_Network(settings, sizes, torch.Generator().manual_seed(seed))
 
     return make
 
 
 @pytest.fixture
 def make_batch():
-    """Makes a batch of random transitions; the second one is terminal."""
+    """Makes a batch of random transitions as a plain tuple; the second one is terminal."""
 
-    def make(*, has_image: bool = False, seed: int = 0, batch_size: int = BATCH, device: str = "cpu"):
+    def make(*, has_image: bool = False, seed: int = 0, batch_size: int = BATCH, device: str = "cpu") -> Transitions:
         generator = torch.Generator().manual_seed(seed)
         shape = (batch_size, 1, HEIGHT, WIDTH) if has_image else (batch_size, 1, 0, 0)
         gamma_n = torch.full((batch_size,), 0.97)
@@ -92,7 +89,7 @@ def make_batch():
             "gamma_n": gamma_n,
             "weight": 0.5 + torch.rand(batch_size, generator=generator),
         }
-        return SimpleNamespace(**{name: tensor.to(device) for name, tensor in batch.items()})
+        return Transitions(**{name: tensor.to(device) for name, tensor in batch.items()})
 
     return make
 

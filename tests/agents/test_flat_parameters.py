@@ -1,10 +1,9 @@
 """Parameters in one vector: same network, same names, same gradients."""
 
-import pytest
 import torch
 from torch import nn
 
-from trackmania_rl.agents.flat_parameters import as_one, flatten_gradients, flatten_parameters
+from trackmania_rl.agents.flat_parameters import flat_leaf, flatten_parameters
 
 
 def small_module():
@@ -47,8 +46,7 @@ def test_parameters_that_moved_are_flattened_anew():
 
 def test_autograd_writes_the_gradient_vector():
     module, plain = small_module(), small_module()
-    flatten_parameters(module)
-    gradient = flatten_gradients(module)
+    gradient = flat_leaf(module).grad
     inputs = torch.randn(4, 5)
     for _ in range(2):
         gradient.zero_()
@@ -56,35 +54,3 @@ def test_autograd_writes_the_gradient_vector():
     plain(inputs).square().sum().backward()
     expected = torch.cat([parameter.grad.reshape(-1) for parameter in plain.parameters()])
     assert torch.equal(gradient, expected)
-
-
-class TwoHeads(nn.Module):
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(0)
-        self.first, self.second = nn.Linear(5, 7), nn.Linear(5, 3)
-
-    def parameters_side_by_side(self):
-        return [self.first.weight, self.second.weight]
-
-
-def test_parameters_side_by_side_are_read_and_written_as_one():
-    module, plain = TwoHeads(), TwoHeads()
-    vector = flatten_parameters(module)
-    both = as_one(module.first.weight, module.second.weight)
-    assert torch.equal(both, torch.cat((plain.first.weight, plain.second.weight)))
-    both.mul_(2)
-    assert torch.equal(vector[: both.numel()].view(10, 5), both)
-    assert torch.equal(module.second.weight, 2 * plain.second.weight)
-    assert torch.equal(module.second.bias, plain.second.bias)
-    assert len(vector) == 5 * 10 + 10
-    assert list(module.state_dict()) == list(plain.state_dict())
-
-
-def test_parameters_apart_are_not_one():
-    module = TwoHeads()
-    with pytest.raises(ValueError, match="do not lie one after another"):
-        as_one(module.first.weight, module.second.weight)
-    flatten_parameters(module)
-    with pytest.raises(ValueError, match="do not lie one after another"):
-        as_one(module.second.weight, module.first.weight)

@@ -7,6 +7,7 @@ import torch
 
 from trackmania_rl.agents.fourier_features import FourierFeatures, Wave
 
+NO_IMAGE = torch.empty((1, 1, 0, 0), dtype=torch.uint8)
 WAVES = (Wave(3, 8.0), Wave(3, 0.5), Wave(6, 2.0))
 
 
@@ -27,7 +28,7 @@ def test_without_waves_the_network_is_as_it_was(agent_settings, make_network):
     floats = torch.randn((5, 7), generator=torch.Generator().manual_seed(0))
     normalized = (floats - network.float_mean) / network.float_std
     assert network.float_feature_extractor[0].in_features == 7
-    assert torch.equal(network.float_features(floats), network.float_feature_extractor(normalized))
+    assert torch.equal(network.features(NO_IMAGE, floats), network.float_feature_extractor(normalized))
 
 
 def test_waves_are_constants_not_weights(agent_settings, make_network):
@@ -44,6 +45,6 @@ def test_a_short_wave_tells_apart_what_normalization_hardly_does(agent_settings,
 
     def distance(waves):
         network = make_network(agent_settings(), waves=waves)
-        return (network.float_features(beside) - network.float_features(here)).norm().item()
+        return (network.features(NO_IMAGE, beside) - network.features(NO_IMAGE, here)).norm().item()
 
     assert distance(WAVES) > 10 * distance(())

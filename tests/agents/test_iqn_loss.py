@@ -5,12 +5,13 @@ import math
 import numpy as np
 import pytest
 import torch
+from tensordict import TensorDict
 
 from trackmania_rl.agents.iqn import (
+    IQNLoss,
     SelfLossScaling,
     draw_symmetric_taus,
     draw_taus,
-    iqn_loss,
     of_action,
     quantile_huber_loss,
     target_returns,
@@ -97,7 +98,7 @@ def test_of_action_picks_each_states_own_action():
 
 def test_self_loss_scaling_equals_plain_running_means(agent_settings):
     settings = agent_settings(target_self_loss_average_rate=0.25, target_self_loss_clamp_ratio=2.0)
-    scaling = SelfLossScaling(torch.device("cpu"))
+    scaling = SelfLossScaling()
     generator = torch.Generator().manual_seed(0)
     mean = clamped_mean = 0.0
     for batch in range(7):
@@ -105,9 +106,9 @@ def test_self_loss_scaling_equals_plain_running_means(agent_settings):
         targets[0] = targets[0, 0]  # like a terminal transition: no spread
         tau = draw_symmetric_taus(5, 8, generator)
         before = scaling.mean.item(), scaling.clamped_mean.item(), scaling.batches.item()
-        looked_at = scaling.loss_weights(targets, tau, settings, learning=False)
+        looked_at = scaling.eval()(targets, tau, settings)
         assert before == (scaling.mean.item(), scaling.clamped_mean.item(), scaling.batches.item())
-        factors = scaling.loss_weights(targets, tau, settings, learning=True)
+        factors = scaling.train()(targets, tau, settings)
 
         self_loss = naive_quantile_huber_loss(targets.tolist(), targets.tolist(), tau.tolist(), settings.iqn_kappa)
         divisors = [math.sqrt(loss) for loss in self_loss]
@@ -120,27 +121,27 @@ def test_self_loss_scaling_equals_plain_running_means(agent_settings):
 
 
 def test_targets_without_any_spread_leave_the_loss_alone(agent_settings):
-    scaling = SelfLossScaling(torch.device("cpu"))
-    factors = scaling.loss_weights(torch.ones(5, 8), torch.rand(5, 8), agent_settings(), learning=True)
+    scaling = SelfLossScaling()
+    factors = scaling(torch.ones(5, 8), torch.rand(5, 8), agent_settings())
     torch.testing.assert_close(factors, torch.ones(5))
 
 
-def test_iqn_loss_sums_weighted_losses_and_reports_errors_of_the_mean(agent_settings, make_batch):
+def test_the_loss_sums_weighted_losses_and_reports_errors_of_the_mean(agent_settings, make_network, make_batch):
     settings = agent_settings(use_target_self_loss_scaling=False)
-    batch = make_batch()
-    online, target = Scripted(11), Scripted(12)
-    scaling = SelfLossScaling(torch.device("cpu"))
-    taus = draw_taus(5, settings, torch.Generator().manual_seed(5))
-    loss = iqn_loss(online, target, batch, settings, scaling, taus, learning=True)
+    loss, batch = IQNLoss(make_network(settings), settings, device=torch.device("cpu"), seed=5), make_batch()
+    loss.target.load_state_dict(make_network(settings, seed=9).state_dict())
+    columns = TensorDict(batch._asdict(), batch_size=[5])
+    found = loss(columns)
 
-    targets = target_returns(online, target, batch, settings, taus)
+    taus = draw_taus(5, settings, torch.Generator().manual_seed(5))
+    targets = target_returns(loss.online, loss.target, batch, settings, taus)
     tau = taus.prediction
-    predictions = of_action(online(None, None, tau), batch.action)
+    predictions = of_action(loss.online(batch.state_img, batch.state_float, tau), batch.action).detach()
     each = naive_quantile_huber_loss(targets.tolist(), predictions.tolist(), tau.tolist(), settings.iqn_kappa)
-    assert loss.total.item() == pytest.approx(np.dot(batch.weight.numpy(), each), rel=1e-5)
-    torch.testing.assert_close(loss.td_error, (targets.mean(1) - predictions.mean(1)).abs())
-    assert loss.mean_q.item() == pytest.approx(predictions.mean().item(), rel=1e-5)
-    assert scaling.batches == 0
+    assert found["loss"].item() == pytest.approx(np.dot(batch.weight.numpy(), each), rel=1e-5)
+    torch.testing.assert_close(columns["td_error"], (targets.mean(1) - predictions.mean(1)).abs())
+    assert found["mean_q"].item() == pytest.approx(predictions.mean().item(), rel=1e-5)
+    assert loss.scaling.batches == 0
 
 
 def test_with_the_value_baseline_a_silent_network_is_right_about_constant_rewards(
@@ -156,9 +157,9 @@ def test_with_the_value_baseline_a_silent_network_is_right_about_constant_reward
     batch.next_state_float[:, 0] = batch.state_float[:, 0] + n_steps
     batch.reward[:] = n_steps * -0.0475
     batch.gamma_n[:] = torch.tensor([1.0, 0.0, 1.0, 1.0, 1.0])  # the second one ends the mini-race
-    taus = draw_taus(5, settings, torch.Generator())
-    loss = iqn_loss(network, network, batch, settings, SelfLossScaling(torch.device("cpu")), taus, learning=True)
-    torch.testing.assert_close(loss.td_error, torch.zeros(5), rtol=0, atol=1e-5)
+    columns = TensorDict(batch._asdict(), batch_size=[5])
+    IQNLoss(network, settings, device=torch.device("cpu"), seed=5)(columns)
+    torch.testing.assert_close(columns["td_error"], torch.zeros(5), rtol=0, atol=1e-5)
 
 
 def test_returns_are_held_to_what_the_actions_left_can_bring() -> None:
@@ -193,6 +194,4 @@ def test_quantiles_that_multiply_hidden_layers_are_drawn_once_for_all_transition
     settings = agent_settings(quantile_factors_multiply="hidden_layers", use_ddqn=True)
     taus = draw_taus(5, settings, torch.Generator().manual_seed(5))
     assert [tau.shape for tau in taus] == [(1, 8)] * 3
-    portion = taus.portion(slice(3, 5))
-    assert torch.equal(portion.prediction, taus.prediction)
     assert not torch.equal(taus.prediction, taus.target)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from trackmania_rl.agents.iqn import IQN_Network, draw_symmetric_taus
+from trackmania_rl.agents.iqn import IQN_Network, Sizes, draw_symmetric_taus, of_action
 
 PUBLISHED_SHAPES = {
     "img_head.0.weight": (16, 1, 4, 4),
@@ -36,16 +36,14 @@ PUBLISHED_SHAPES = {
 
 def test_full_size_network_has_the_published_shape(full_size_settings, make_network):
     settings = full_size_settings
-    network = IQN_Network(
-        settings.agent,
+    sizes = Sizes(
         float_mean=[0.0] * 184,
         float_std=[1.0] * 184,
         n_actions=len(settings.game.inputs),
-        image_height_px=settings.game.image_height_px,
-        image_width_px=settings.game.image_width_px,
+        image_shape=(1, settings.game.image_height_px, settings.game.image_width_px),
         mini_race_duration_actions=settings.replay.temporal_mini_race_duration_actions,
-        generator=torch.Generator().manual_seed(0),
     )
+    network = IQN_Network(settings.agent, sizes, torch.Generator().manual_seed(0))
     assert {name: tuple(value.shape) for name, value in network.state_dict().items()} == PUBLISHED_SHAPES
     assert sum(parameter.numel() for parameter in network.parameters()) == 6_578_333
 
@@ -75,8 +73,9 @@ def test_forward_equals_loops(agent_settings, make_network, make_batch, has_imag
     settings = agent_settings(expected_reward_per_action=-0.05, quantile_factors_multiply=multiplied)
     network = make_network(settings, has_image=has_image)
     batch = make_batch(has_image=has_image)
-    tau = torch.rand(5, 4)
+    tau = torch.rand(5 if multiplied == "features" else 1, 4)  # or the same for all states
     returns = network(batch.state_img, batch.state_float, tau)
+    tau = tau.expand(5, 4)
     assert returns.shape == (5, 4, 3)
     assert returns.dtype == torch.float32
 
@@ -100,6 +99,17 @@ def test_forward_equals_loops(agent_settings, make_network, make_batch, has_imag
             value = linear(network.V_head[2], of_value * leaky_relu(linear(network.V_head[0], mixed)))
             expected = value + advantage - advantage.mean() - 0.05 * (140 - floats[0])
             np.testing.assert_allclose(returns[b, n].detach().numpy(), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("has_image", [False, True])
+@pytest.mark.parametrize("multiplied", ["features", "hidden_layers"])
+def test_the_returns_of_one_action_are_those_of_all(agent_settings, make_network, make_batch, has_image, multiplied):
+    settings = agent_settings(expected_reward_per_action=-0.05, quantile_factors_multiply=multiplied)
+    network, batch = make_network(settings, has_image=has_image), make_batch(has_image=has_image)
+    tau = torch.rand(5 if multiplied == "features" else 1, 4)
+    state = (batch.state_img, batch.state_float)
+    of_one = network.returns_of_action(*state, tau, batch.action)
+    torch.testing.assert_close(of_one, of_action(network(*state, tau), batch.action))
 
 
 def test_initial_weights_are_orthogonal_and_come_from_the_generator(agent_settings, make_network):
