@@ -7,7 +7,7 @@ import shutil
 import pytest
 import torch
 
-from trackmania_rl.agents.learner import IQNLearner
+from trackmania_rl.agents.agent import IQNAgent
 from trackmania_rl.agents.run_network import make_network
 from trackmania_rl.checkpoints import load_checkpoint
 from trackmania_rl.migration.linesight_files import LossScaleState
@@ -18,15 +18,15 @@ from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import load_settings
 
 
-def resumed_learner(run_folder):
-    """The learner as `train.py` resumes it, apart from its loop."""
+def resumed_agent(run_folder):
+    """The agent as `train.py` resumes it, apart from its loop."""
     settings = load_settings(run_folder / "config" / "config.py")
     layout = ObservationLayout.from_settings(settings.observation)
     network = make_network(settings, layout, SeedTree(99))
-    learner = IQNLearner(network, settings.agent, device=torch.device("cpu"), seed=3)
+    agent = IQNAgent(network, settings.agent, device=torch.device("cpu"), seed=3)
     state = load_checkpoint(run_folder)
-    learner.load_state_dict(state["trainer"]["loss_module"])
-    return learner, state, settings
+    agent.load_state_dict(state["agent"])
+    return agent, state, settings
 
 
 def batch_of_states(settings, B, N, seed=0):
@@ -56,9 +56,9 @@ def test_full_size_runs_give_the_same_returns(write_linesight_run, full_size_con
     written = write_linesight_run(tmp_path / "linesight", settings, prefix="_orig_mod.", n_steps=1)
     assert sum(parameter.numel() for parameter in written.online.parameters()) == 6_578_333
     assert tool("import_linesight", written.folder, "--output", tmp_path / "save" / "big") == 0
-    learner, _, settings = resumed_learner(tmp_path / "save" / "big")
-    assert_same_returns(learner.online, written.online, settings)
-    assert_same_returns(learner.target, written.target, settings)
+    agent, _, settings = resumed_agent(tmp_path / "save" / "big")
+    assert_same_returns(agent.loss_module.online, written.online, settings)
+    assert_same_returns(agent.loss_module.target, written.target, settings)
     assert len(ObservationLayout.from_settings(settings.observation).mean) == 184
 
 
@@ -66,54 +66,58 @@ def test_weights_of_all_networks(small_run, small_words, tmp_path, tool, capsys)
     output = tmp_path / "save" / "mine"
     assert tool("import_linesight", small_run.folder, "--output", output, *small_words) == 0
     assert f"train.py --set run_name=mine --output-folder {tmp_path}" in capsys.readouterr().out
-    learner, _, settings = resumed_learner(output)
+    agent, _, settings = resumed_agent(output)
     assert settings.run.run_name == "mine"
-    assert_same_returns(learner.online, small_run.online, settings)
-    assert_same_returns(learner.target, small_run.target, settings)
-    assert_same_returns(learner.evaluation_network, small_run.online, settings)
+    assert_same_returns(agent.loss_module.online, small_run.online, settings)
+    assert_same_returns(agent.loss_module.target, small_run.target, settings)
+    assert_same_returns(agent.evaluation_network, small_run.online, settings)
 
 
 def test_the_optimizer_goes_on_with_the_same_steps(small_run, small_words, tmp_path, tool, gradients):
     assert tool("import_linesight", small_run.folder, "--output", tmp_path / "save" / "mine", *small_words) == 0
-    learner, _, _ = resumed_learner(tmp_path / "save" / "mine")
-    assert learner._optimizer.state_dict()["steps"] == 7
+    agent, _, _ = resumed_agent(tmp_path / "save" / "mine")
+    step = agent.optimizer_step
+    assert step.optimizer.state[step.weights]["step"] == 7
+    agent.follow(agent.loss_module.settings.model_copy(update={"weight_decay_lr_ratio": 0.0}), 1e-3)
     for seed in (100, 101, 102):
         gradients(small_run.online, seed)
-        for ours, theirs in zip(learner.online.parameters(), small_run.online.parameters(), strict=True):
+        for ours, theirs in zip(agent.loss_module.online.parameters(), small_run.online.parameters(), strict=True):
             ours.grad.copy_(theirs.grad)
         small_run.optimizer.step()
-        learner._optimizer.step(learner._gradient, 1e-3, betas=(0.9, 0.999), epsilon=1e-4, decay=0.0)
-    for (name, ours), theirs in zip(learner.online.named_parameters(), small_run.online.parameters(), strict=True):
+        step.optimizer.step()
+    for (name, ours), theirs in zip(
+        agent.loss_module.online.named_parameters(), small_run.online.parameters(), strict=True
+    ):
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6, msg=name)
 
 
 def test_counters_and_best_times(small_run, small_words, tmp_path, tool):
     assert tool("import_linesight", small_run.folder, "--output", tmp_path / "save" / "mine", *small_words) == 0
-    _, state, _ = resumed_learner(tmp_path / "save" / "mine")
-    statistics = state["statistics"]
+    _, state, _ = resumed_agent(tmp_path / "save" / "mine")
+    statistics = state["hooks"]["CountRaces"]
     assert statistics["frames_total"] == 1_234_567
-    assert state["trainer"]["loss_module"]["updates"] == 71_234
+    assert state["agent"]["updates"] == 71_234
     assert statistics["training_s"] == 7.5 * 3600
     assert {name: kinds["explored"]["best_time_ms"] for name, kinds in statistics["maps"].items()} == {
         "hock": 54_320,
         "map5": 118_450,
     }
-    scale = state["trainer"]["loss_module"]["loss_scale"]
-    assert (scale["factor"], scale["updates_since_growth"]) == (8192, 123)
+    scale = state["agent"]["step"]["scaler"]
+    assert (scale["scale"], scale["_growth_tracker"]) == (8192, 123)
 
 
 def assert_schedules_are_at(count, state):
     """Where the schedules go on, and no transition waits to be trained on."""
-    trainer = state["trainer"]
-    assert trainer["state"]["collected_frames"] == count
-    assert trainer["periodic_reset"]["last_reset_frames"] == count
-    assert trainer["replay"]["transitions_stored"] == count
-    assert trainer["replay_ratio"] == {"stored_before": count, "transitions_due": 0}
+    hooks = state["hooks"]
+    assert state["frames"] == count
+    assert hooks["ResetPeriodically"]["counted_from_frames"] == count
+    assert hooks["StoreRaces"]["transitions_stored"] == count
+    assert hooks["SampleAtReplayRatio"] == {"stored_before": count, "transitions_due": 0}
 
 
 def test_schedules_go_on_at_the_transitions_stored(small_run, small_words, tmp_path, tool):
     assert tool("import_linesight", small_run.folder, "--output", tmp_path / "save" / "mine", *small_words) == 0
-    assert_schedules_are_at(1_200_000, resumed_learner(tmp_path / "save" / "mine")[1])
+    assert_schedules_are_at(1_200_000, resumed_agent(tmp_path / "save" / "mine")[1])
 
 
 def test_there_and_back(small_run, small_words, tmp_path, tool):
@@ -144,11 +148,12 @@ def test_there_and_back(small_run, small_words, tmp_path, tool):
 
     again = tmp_path / "save" / "again"
     assert tool("import_linesight", back, "--output", again, *small_words) == 0
-    first, second = (resumed_learner(tmp_path / "save" / name)[1]["trainer"] for name in ("mine", "again"))
+    first, second = (resumed_agent(tmp_path / "save" / name)[1]["agent"] for name in ("mine", "again"))
     for name in ("online", "target"):
-        for key, value in first["loss_module"][name].items():
-            assert torch.equal(value, second["loss_module"][name][key])
-    assert torch.equal(first["loss_module"]["optimizer"]["mean"], second["loss_module"]["optimizer"]["mean"])
+        for key, value in first[name].items():
+            assert torch.equal(value, second[name][key])
+    moments = [state["step"]["optimizer"]["exp_avg"] for state in (first, second)]
+    assert torch.equal(*moments)
 
 
 @pytest.mark.parametrize("absent", ["weights2.torch", "optimizer1.torch", "scaler.torch", "accumulated_stats.joblib"])
@@ -161,22 +166,22 @@ def test_only_the_online_weights_must_be_there(small_run, small_words, tmp_path,
         file.write_bytes(content[: len(content) // 2] if damage == "cut short" else os.urandom(5000))
     assert tool("import_linesight", small_run.folder, "--output", tmp_path / "save" / "mine", *small_words) == 0
     assert absent in caplog.text
-    learner, state, settings = resumed_learner(tmp_path / "save" / "mine")
-    assert_same_returns(learner.online, small_run.online, settings)
+    agent, state, settings = resumed_agent(tmp_path / "save" / "mine")
+    assert_same_returns(agent.loss_module.online, small_run.online, settings)
     if absent == "weights2.torch":
-        assert_same_returns(learner.target, small_run.online, settings)
+        assert_same_returns(agent.loss_module.target, small_run.online, settings)
     if absent == "optimizer1.torch":
-        assert learner._optimizer.state_dict()["steps"] == 0
+        assert state["agent"]["step"]["optimizer"]["step"] == 0
     if absent == "accumulated_stats.joblib":
-        assert state["statistics"]["frames_total"] == 0
+        assert state["hooks"]["CountRaces"]["frames_total"] == 0
 
 
 def test_frames_may_be_given(small_run, small_words, tmp_path, tool):
     (small_run.folder / "accumulated_stats.joblib").unlink()
     words = (small_run.folder, "--output", tmp_path / "save" / "mine", "--frames", 777, *small_words)
     assert tool("import_linesight", *words) == 0
-    state = resumed_learner(tmp_path / "save" / "mine")[1]
-    assert state["statistics"]["frames_total"] == 777
+    state = resumed_agent(tmp_path / "save" / "mine")[1]
+    assert state["hooks"]["CountRaces"]["frames_total"] == 777
     assert_schedules_are_at(777, state)
 
 
@@ -221,10 +226,10 @@ def test_an_optimizer_of_another_network_is_refused(small_run, small_words, tmp_
 def test_frames_that_are_given_go_before_what_the_statistics_tell(small_run, small_words, tmp_path, tool):
     words = (small_run.folder, "--output", tmp_path / "save" / "mine", "--frames", 777, *small_words)
     assert tool("import_linesight", *words) == 0
-    state = resumed_learner(tmp_path / "save" / "mine")[1]
-    assert state["statistics"]["frames_total"] == 777
+    state = resumed_agent(tmp_path / "save" / "mine")[1]
+    assert state["hooks"]["CountRaces"]["frames_total"] == 777
     assert_schedules_are_at(777, state)
-    assert set(state["statistics"]["maps"]) == {"hock", "map5"}
+    assert set(state["hooks"]["CountRaces"]["maps"]) == {"hock", "map5"}
 
 
 def test_the_counters_go_back_as_they_came(small_run, small_words, tmp_path, tool):
@@ -241,10 +246,9 @@ def test_the_counters_go_back_as_they_came(small_run, small_words, tmp_path, too
     assert statistics["cumul_number_target_network_updates"] == used // every
 
 
-@pytest.mark.parametrize(("factor", "updates", "expected"), [(1.0, 7.0, (65_536.0, 0)), (8192.0, 123.0, (8192.0, 123))])
-def test_a_run_that_needed_no_loss_scale_goes_back_with_the_first_one(factor, updates, expected):
-    state = {"factor": torch.tensor(factor), "updates_since_growth": torch.tensor(updates)}
-    assert _loss_scale_of(state) == LossScaleState(*expected)
+def test_a_run_that_needed_no_loss_scale_goes_back_with_the_first_one():
+    assert _loss_scale_of({}) == LossScaleState(65_536.0, 0)
+    assert _loss_scale_of({"scale": 8192.0, "_growth_tracker": 123}) == LossScaleState(8192.0, 123)
 
 
 def test_stretched_schedules_are_refused_where_linesights_own_are_taken(small_run, small_words, tmp_path, tool, capsys):

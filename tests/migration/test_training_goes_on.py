@@ -46,6 +46,6 @@ def test_train_resumes_an_imported_run(write_linesight_run, repository_root, tmp
     assert "resumed" in said
     assert "at frame 1,234,567" in said
     state = load_checkpoint(output)
-    assert state["statistics"]["frames_total"] >= 1_234_567 + 3000
-    assert state["trainer"]["loss_module"]["updates"] > 71_234
-    assert state["trainer"]["loss_module"]["optimizer"]["steps"] > 7
+    assert state["hooks"]["CountRaces"]["frames_total"] >= 1_234_567 + 3000
+    assert state["agent"]["updates"] > 71_234
+    assert state["agent"]["step"]["optimizer"]["step"] > 7

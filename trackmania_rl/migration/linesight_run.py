@@ -15,10 +15,9 @@ from typing import Any, Final, TypeVar
 import torch
 from torch import Tensor
 
-from trackmania_rl.agents.flat_parameters import in_memory_order
-from trackmania_rl.agents.iqn import IQN_Network
+from trackmania_rl.agents.agent import IQNAgent
+from trackmania_rl.agents.iqn import QuantileNetwork
 from trackmania_rl.agents.run_network import make_network
-from trackmania_rl.channels.local import LocalRunState
 from trackmania_rl.checkpoints import (
     CHECKPOINT_FILE,
     PREVIOUS_CHECKPOINT_FILE,
@@ -32,13 +31,14 @@ from trackmania_rl.migration.linesight_config import read_linesight_config, sett
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.schedules import exponential
 from trackmania_rl.seeds import SeedTree
-from trackmania_rl.settings import Settings, load_settings, settings_from_flat
-from trackmania_rl.settings.live import SNAPSHOT_FILE, LiveSettings, write_snapshot
+from trackmania_rl.settings import Settings, load_settings
+from trackmania_rl.settings.live import SNAPSHOT_FILE, write_snapshot
 from trackmania_rl.telemetry.statistics import MapStatistics, TrainingStatistics
-from trackmania_rl.training.learner import build_learning
 
 CONFIG_FILES: Final = ("config_copy.py", "config.py", "config.bak.py", "misc_copy.py", "misc.py")
 """Names under which a Linesight configuration is looked for in a run's folder."""
+GROWTH: Final = "_growth_tracker"
+"""What torch's GradScaler calls the updates since its factor grew."""
 
 log = logging.getLogger(__name__)
 
@@ -121,10 +121,7 @@ def import_linesight_run(
     if run.moments is not None:
         _check_moments(run.moments, network)
 
-    state = {
-        "trainer": _trainer_state(run, settings, output / "config" / SNAPSHOT_FILE),
-        "statistics": _statistics(run.statistics, settings).state_dict(),
-    }
+    state = _trainer_state(run, settings, network)
     folder = RunFolder.create(output.parent.parent, output.name)
     write_snapshot(config_file, folder.config, overrides)
     save_checkpoint(folder.path, state, settings.run.minimum_free_disk_mb)
@@ -146,9 +143,9 @@ def export_linesight_run(run_folder: Path, output: Path) -> None:
     if state is None:
         raise UserError(f"{run_folder} holds no checkpoint")
     network = _network_for(settings)
-    learner, store = state["trainer"]["loss_module"], state["trainer"]["replay"]
+    agent, hooks = state["agent"], state["hooks"]
     try:
-        network.load_state_dict(learner["online"])
+        network.load_state_dict(agent["online"])
     except RuntimeError as error:
         raise UserError(
             f"{run_folder}: checkpoint and configuration do not fit: {' '.join(str(error).split())}"
@@ -160,31 +157,31 @@ def export_linesight_run(run_folder: Path, output: Path) -> None:
     except OSError as error:
         raise UserError(f"--output {output}: cannot be made: {error.strerror}") from error
 
-    files.write_weights(output / files.ONLINE_WEIGHTS, learner["online"])
-    files.write_weights(output / files.TARGET_WEIGHTS, learner["target"])
+    files.write_weights(output / files.ONLINE_WEIGHTS, agent["online"])
+    files.write_weights(output / files.TARGET_WEIGHTS, agent["target"])
     statistics = TrainingStatistics(clock=lambda: 0.0)  # nothing is trained here
-    statistics.load_state_dict(state["statistics"])
-    optimizer = learner["optimizer"]
-    if optimizer["steps"] > 0:
+    statistics.load_state_dict(hooks["CountRaces"])
+    optimizer = agent["step"]["optimizer"]
+    if optimizer["step"] > 0:
         moments = files.Moments(
-            _in_parameter_order(optimizer["mean"], network),
-            _in_parameter_order(optimizer["mean_square"], network),
-            optimizer["steps"],
+            _of_parameters(optimizer["exp_avg"], network),
+            _of_parameters(optimizer["exp_avg_sq"], network),
+            int(optimizer["step"]),
         )
         files.write_moments(
             output / files.OPTIMIZER,
             moments,
-            learning_rate=exponential(settings.agent.lr_schedule, state["trainer"]["state"]["collected_frames"]),
+            learning_rate=exponential(settings.agent.lr_schedule, state["frames"]),
             betas=(settings.agent.adam_beta1, settings.agent.adam_beta2),
             eps=settings.agent.adam_epsilon,
         )
-    files.write_loss_scale(output / files.SCALER, _loss_scale_of(learner["loss_scale"]))
+    files.write_loss_scale(output / files.SCALER, _loss_scale_of(agent["step"]["scaler"]))
     files.write_statistics(
         output / files.STATISTICS,
         files.LinesightStatistics(
             frames=statistics.frames_total,
-            transitions=store["transitions_stored"],
-            batches=learner["updates"],
+            transitions=hooks["StoreRaces"]["transitions_stored"],
+            batches=agent["updates"],
             training_hours=statistics.training_s / 3600,
             best_times_ms={
                 name: of_map.best_time_ms for name, of_map in statistics.maps.items() if of_map.best_time_ms is not None
@@ -220,7 +217,7 @@ def find_linesight_config(folder: Path) -> Path | None:
     return next((folder / name for name in CONFIG_FILES if (folder / name).is_file()), None)
 
 
-def check_weights(weights: Mapping[str, Tensor], network: IQN_Network, what: str) -> None:
+def check_weights(weights: Mapping[str, Tensor], network: QuantileNetwork, what: str) -> None:
     """Make sure that weights are those of a network of this size.
 
     Raises:
@@ -244,7 +241,7 @@ def check_weights(weights: Mapping[str, Tensor], network: IQN_Network, what: str
         raise UserError(f"{what} holds numbers that are not finite, in {', '.join(broken[:4])}")
 
 
-def _network_for(settings: Settings) -> IQN_Network:
+def _network_for(settings: Settings) -> QuantileNetwork:
     """A network of the configuration, of the kind that Linesight has.
 
     Raises:
@@ -266,51 +263,36 @@ def _network_for(settings: Settings) -> IQN_Network:
     return make_network(settings, ObservationLayout.from_settings(settings.observation), SeedTree(settings.run.seed))
 
 
-def _trainer_state(run: LinesightRun, settings: Settings, snapshot_file: Path) -> dict[str, Any]:
-    """What the learner's Trainer resumes from."""
-    small = settings.flat() | {
-        "torch_device": "cpu",
-        "use_torch_compile": False,
-        "checkpoint_holds_replay": False,
-        "memory_size_schedule": ((0, settings.replay.batch_size),),
-        "memory_size_start_learn_schedule": ((0, settings.replay.batch_size),),
-    }
-    live = LiveSettings(snapshot_file, settings_from_flat(small))
-    layout, seeds = ObservationLayout.from_settings(settings.observation), SeedTree(settings.run.seed)
-    learning = build_learning(
-        live,
-        make_network(settings, layout, seeds),
-        layout,
-        seeds,
-        run_state=LocalRunState(settings),
-        receive=lambda: None,
-        should_stop=lambda: True,
-        on_race=lambda race: None,
-        housekeeping=lambda: None,
-    )
-    learning.learner.load_weights(run.online)
-    learning.learner.target.load_state_dict(run.target)
-    learning.learner.updates = run.statistics.batches
-    state: dict[str, Any] = learning.trainer.state_dict()
-    learner = state["loss_module"]
+def _trainer_state(run: LinesightRun, settings: Settings, network: QuantileNetwork) -> dict[str, Any]:
+    """What the learner's Trainer resumes from: of its hooks, those that count."""
+    seed = SeedTree(settings.run.seed).integer("learner")
+    agent = IQNAgent(network, settings.agent, device=torch.device("cpu"), seed=seed)
+    agent.load_weights(run.online)
+    agent.loss_module.target.load_state_dict(run.target)
+    agent.updates = run.statistics.batches
+    state = agent.state_dict()
     if run.moments is not None:
-        online = learning.learner.online
-        learner["optimizer"] = {
-            "mean": _in_vector_order(run.moments.mean, online),
-            "mean_square": _in_vector_order(run.moments.mean_square, online),
-            "steps": run.moments.steps,
+        state["step"]["optimizer"] = {
+            "step": torch.tensor(float(run.moments.steps)),
+            "exp_avg": _as_vector(run.moments.mean),
+            "exp_avg_sq": _as_vector(run.moments.mean_square),
         }
-    learner["loss_scale"] = {
-        "factor": torch.tensor(run.loss_scale.factor),
-        "updates_since_growth": torch.tensor(float(run.loss_scale.updates_since_growth)),
-    }
+    scaler = torch.amp.GradScaler("cpu", init_scale=run.loss_scale.factor)
+    state["step"]["scaler"] = scaler.state_dict() | {GROWTH: run.loss_scale.updates_since_growth}
     reached = run.statistics.schedule_count
-    state["state"]["collected_frames"] = reached
-    state["state"]["_optim_count"] = run.statistics.batches
-    state["periodic_reset"]["last_reset_frames"] = reached
-    # Both, as updates are due for what one is above the other.
-    state["replay"]["transitions_stored"] = state["replay_ratio"]["stored_before"] = reached
-    return state
+    return {
+        "agent": state,
+        "frames": reached,
+        "optim_count": run.statistics.batches,
+        "hooks": {
+            "CountRaces": _statistics(run.statistics, settings).state_dict(),
+            "ResetPeriodically": {"counted_from_frames": reached},
+            # Both, as updates are due for what one is above the other.
+            "StoreRaces": {"transitions_stored": reached, "buffers": None},
+            "SampleAtReplayRatio": {"stored_before": reached, "transitions_due": 0},
+            "UpdateTargetNetwork": {"transitions_since_update": 0},
+        },
+    }
 
 
 def _statistics(counters: files.LinesightStatistics, settings: Settings) -> TrainingStatistics:
@@ -333,35 +315,28 @@ def _statistics(counters: files.LinesightStatistics, settings: Settings) -> Trai
     return statistics
 
 
-def _loss_scale_of(state: Mapping[str, Tensor]) -> files.LossScaleState:
-    """A factor of 1 says that the run was not in float16: there the scaler shall begin with its own first one."""
-    factor = float(state["factor"])
-    if factor == 1:
-        return files.LossScaleState()
-    return files.LossScaleState(factor, int(state["updates_since_growth"]))
+def _loss_scale_of(state: Mapping[str, Any]) -> files.LossScaleState:
+    """Nothing says that the run was not in float16: there the scaler shall begin with its own first one."""
+    return files.LossScaleState(state["scale"], state[GROWTH]) if state else files.LossScaleState()
 
 
-def _check_moments(moments: files.Moments, network: IQN_Network) -> None:
+def _check_moments(moments: files.Moments, network: QuantileNetwork) -> None:
     shapes = [parameter.shape for parameter in network.parameters()]
     for tensors in (moments.mean, moments.mean_square):
         if [tensor.shape for tensor in tensors] != shapes:
             raise UserError(f"{files.OPTIMIZER} does not fit the weights: it belongs to another network")
 
 
-def _in_vector_order(tensors: tuple[Tensor, ...], network: IQN_Network) -> Tensor:
-    """Tensors in the order of the parameters as one vector (P,), in the order in which those lie in memory."""
-    of_parameter = {id(parameter): tensor for parameter, tensor in zip(network.parameters(), tensors, strict=True)}
-    return torch.cat([of_parameter[id(parameter)].reshape(-1) for parameter in in_memory_order(network)])
+def _as_vector(tensors: tuple[Tensor, ...]) -> Tensor:
+    """The parameters' tensors as one vector (P,)."""
+    return torch.cat([tensor.reshape(-1) for tensor in tensors])
 
 
-def _in_parameter_order(vector: Tensor, network: IQN_Network) -> tuple[Tensor, ...]:
-    """The opposite of `_in_vector_order`."""
-    in_memory = in_memory_order(network)
-    pieces = vector.split([parameter.numel() for parameter in in_memory])
-    of_parameter = {
-        id(parameter): piece.view(parameter.shape) for parameter, piece in zip(in_memory, pieces, strict=True)
-    }
-    return tuple(of_parameter[id(parameter)] for parameter in network.parameters())
+def _of_parameters(vector: Tensor, network: QuantileNetwork) -> tuple[Tensor, ...]:
+    """The opposite of `_as_vector`."""
+    parameters = list(network.parameters())
+    pieces = vector.split([parameter.numel() for parameter in parameters])
+    return tuple(piece.view(parameter.shape) for piece, parameter in zip(pieces, parameters, strict=True))
 
 
 def _or_instead(read: Callable[[Path], Read], file: Path, instead: Read, consequence: str) -> Read:

@@ -145,7 +145,7 @@ class RunTrainer(Trainer):
         for name, hook in self._modules.items():
             if name in state_dict["hooks"]:
                 hook.load_state_dict(state_dict["hooks"][name])
-            else:
+            elif hook.state_dict():  # else it has nothing to begin with
                 log.warning("the checkpoint knows no hook %s: it begins afresh", name)
 
     def load_from_file(self, file: str | Path, **_: Any) -> RunTrainer:
