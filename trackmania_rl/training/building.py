@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -129,8 +130,11 @@ def make_trainer(
     shipped: list[Hook] = [store, races, WriteRaceLog(races, clock or CommandClock(), disk), KeepRecords(races)]
     shipped += [schedules, ResetPeriodically(sampling), sampling, UpdatePriorities(), figures, UpdateTargetNetwork()]
     shipped += [PublishRunState(), test_loss, tensorboard, checkpoints, ShowInTerminal(view or TerminalView())]
+    n_of_name: Counter[str] = Counter()
     for hook in (*shipped, *hooks):
-        hook.register(trainer, type(hook).__name__)
+        name = type(hook).__name__
+        n_of_name[name] += 1
+        hook.register(trainer, name if n_of_name[name] == 1 else f"{name} {n_of_name[name]}")
     checkpoints.take_up()
     for hook in trainer.hooks:
         hook.begin()

@@ -180,8 +180,9 @@ class RunTrainer(Trainer):
         self.tick()
 
     def _log(self, log_pbar: bool = False, **figures: Any) -> None:
-        """Hand figures to the logger, each at most every `tensorboard_interval_s`; nothing else is kept of them."""
+        """Hand figures to the logger, each at most every `tensorboard_interval_s`; the last of each is kept."""
         for name, value in figures.items():
+            self._log_dict[name] = [value]  # where torchrl's EarlyStopping looks; a list of all would grow for weeks
             interval = self._logs.setdefault(name, Interval(is_due_at_first=True))
             if self.logger is not None and interval.is_due(self.run.settings.telemetry.tensorboard_interval_s):
                 self.logger.log_scalar(name, float(value), step=self.collected_frames)
