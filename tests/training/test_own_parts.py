@@ -1,0 +1,310 @@
+"""Hooks, networks and transforms of a user, in a file beside the configuration."""
+
+import logging
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensordict import TensorDict
+
+from trackmania_rl.agents.flat_parameters import flatten_parameters
+from trackmania_rl.agents.run_network import make_inferer, make_network
+from trackmania_rl.errors import UserError
+from trackmania_rl.race.observation import ObservationLayout
+from trackmania_rl.seeds import SeedTree
+from trackmania_rl.settings import SettingsError
+from trackmania_rl.settings.live import LiveSettings
+from trackmania_rl.training.building import make_hooks
+from trackmania_rl.training.hooks.checkpoints import SaveCheckpoints
+from trackmania_rl.training.hooks.hook import Hook
+
+from .conftest import MakeRace, MakeRun, edit
+
+MY_HOOKS = """
+from trackmania_rl.training.hooks.hook import Hook
+
+class LogSpeed(Hook):
+    n_races = 0
+    def post_steps_log(self, race):
+        self.n_races += 1
+        return {"mine/speed": race["speed"].mean(), "mine/races": self.n_races}
+    def state_dict(self):
+        return {"n_races": self.n_races}
+    def load_state_dict(self, state):
+        self.n_races = state["n_races"]
+
+class NoHook:
+    pass
+
+class Greedy(Hook):
+    def __init__(self, wants_an_argument):
+        pass
+"""
+MY_NETWORK = """
+import torch
+from torch import nn
+from trackmania_rl.agents.iqn import QuantileNetwork
+
+class SmallNetwork(QuantileNetwork):
+    def __init__(self, settings, sizes, generator):
+        super().__init__(settings, sizes)
+        self.layers = nn.Sequential(
+            nn.Linear(len(sizes.float_mean) + 1, 8),
+            nn.LeakyReLU(),
+            nn.Linear(8, sizes.n_actions),
+        )
+        self.initialize(generator)
+
+    def forward(self, img, floats, tau):
+        n_states, n_taus = len(floats), tau.shape[1]
+        seen = self.normalized(floats).unsqueeze(1).expand(n_states, n_taus, -1)
+        at = tau.expand(n_states, n_taus).unsqueeze(2)
+        returns = self.layers(torch.cat((seen, at), dim=2))
+        return returns + self.baseline(floats)[:, None, None]
+
+class NoQuantileNetwork(nn.Linear):
+    def __init__(self, settings, sizes, generator):
+        super().__init__(3, 4)
+
+class Needy(QuantileNetwork):
+    def __init__(self, settings, sizes):
+        super().__init__(settings, sizes)
+
+def failing(settings, sizes, generator):
+    raise ValueError("these sizes do not fit")
+"""
+MY_TRANSFORMS = """
+from torchrl.envs.transforms import RewardScaling
+
+def ten_times():
+    return RewardScaling(loc=1.0, scale=10.0, in_keys=["reward"])
+"""
+
+
+@pytest.fixture
+def write_parts(tmp_path: Path, live: LiveSettings, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """`write_parts(text)` puts `my_parts.py` beside the configuration."""
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "config"), *sys.path])
+
+    def write(text: str) -> None:
+        (tmp_path / "config" / "my_parts.py").write_text(text)
+        monkeypatch.delitem(sys.modules, "my_parts", raising=False)
+
+    return write
+
+
+def test_a_hook_of_ten_lines_logs_and_is_resumed(
+    write_parts: Callable[[str], None], live: LiveSettings, make_run: MakeRun, make_race: MakeRace
+) -> None:
+    write_parts(MY_HOOKS)
+    edit(live, hooks=("my_parts:LogSpeed",), tensorboard_interval_s=1e-9)
+    races = [make_race(17, True), make_race(23, False), make_race(31, True)]
+    for race in races:
+        race.rollout_results["speed"] = np.full(len(race.rollout_results["actions"]), 40.0, dtype=np.float32)
+    run = make_run(make_hooks(live.current))
+    run.train_on(races[:2])
+    assert run.hook(SaveCheckpoints).try_to_save()
+    run.close_files()
+    resumed = make_run(make_hooks(live.current))
+    resumed.train_on(races[2:])
+    resumed.close_files()
+    events = EventAccumulator(str(run.context.folder.tensorboard)).Reload()
+    written = {
+        name: [(event.step, event.value) for event in events.Scalars(f"mine/{name}")] for name in ("speed", "races")
+    }
+    assert written == {"speed": [(17, 40), (40, 40), (71, 40)], "races": [(17, 1), (40, 2), (71, 3)]}
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("NoHook", r"hooks = 'my_parts:NoHook' makes a NoHook; derive it from Hook"),
+        ("Greedy", r"hooks = 'my_parts:Greedy' cannot be called without arguments: .*wants_an_argument"),
+    ],
+)
+def test_what_is_no_hook_is_refused(
+    write_parts: Callable[[str], None], live: LiveSettings, name: str, message: str
+) -> None:
+    write_parts(MY_HOOKS)
+    edit(live, hooks=(f"my_parts:{name}",))
+    with pytest.raises(SettingsError, match=message) as caught:
+        make_hooks(live.current)
+    assert "\n" not in str(caught.value)
+
+
+class AtEveryPoint(Hook):
+    """Counts its calls, and looks at what it is given."""
+
+    def __init__(self, floats: np.ndarray, frames: np.ndarray) -> None:
+        self.calls: Counter[str] = Counter()
+        self.floats, self.frames = floats, frames
+        self.batch_size = 13
+
+    def _check_race(self, point: str, race: TensorDict) -> None:
+        self.calls[point] += 1
+        assert race.batch_size == (len(self.floats) - 1,)
+        np.testing.assert_array_equal(race["state_float"].numpy(), self.floats[:-1])
+        np.testing.assert_array_equal(race["next", "state_float"].numpy(), self.floats[1:])
+        assert race["actions"].shape == race["action_was_greedy"].shape == race.batch_size
+
+    def _check_batch(self, point: str, batch: TensorDict) -> None:
+        self.calls[point] += 1
+        assert batch["state_float"].shape == (self.batch_size, self.floats.shape[1])
+        assert batch["action"].shape == batch["reward"].shape == (self.batch_size,)
+
+    def batch_process(self, race: TensorDict) -> None:
+        self._check_race("batch_process", race)
+        np.testing.assert_array_equal(race["frames"].numpy(), self.frames[:-1])
+        assert self.run.race is not None
+        assert self.run.race.end_race_stats["map_name"] == "valley"
+
+    def pre_steps_log(self, race: TensorDict) -> None:
+        self._check_race("pre_steps_log", race)
+        assert "frames" not in race
+        race["state_float"].zero_()  # a copy of its own
+        race["state_float"] = torch.from_numpy(self.floats[:-1])
+
+    def pre_optim_steps(self) -> None:
+        self.calls["pre_optim_steps"] += 1
+
+    def process_optim_batch(self, batch: TensorDict) -> None:
+        self._check_batch("process_optim_batch", batch)
+
+    def post_loss(self, batch: TensorDict) -> None:
+        self._check_batch("post_loss", batch)
+        assert batch["td_error"].shape == (self.batch_size,)
+        assert bool((batch["td_error"] > 0).any())
+
+    def optimizer(self, losses: TensorDict, *_: object) -> None:
+        self.calls["optimizer"] += 1
+        assert {"loss", "grad_norm"} <= set(losses.keys())
+        assert 0 < losses["loss"].detach().item() < np.inf
+        assert 0 < losses["grad_norm"].item() < np.inf
+
+    def post_optim(self) -> None:
+        self.calls["post_optim"] += 1
+
+    def post_optim_log(self, batch: TensorDict) -> dict[str, Any]:
+        self._check_batch("post_optim_log", batch)
+        return {"mine/error": batch["td_error"].mean()}
+
+    def post_steps(self) -> None:
+        self.calls["post_steps"] += 1
+
+    def post_steps_log(self, race: TensorDict) -> None:
+        self._check_race("post_steps_log", race)
+
+
+def test_a_hook_sees_what_there_is_at_each_point(make_run: MakeRun, make_race: MakeRace) -> None:
+    race = make_race(60, True)
+    hook = AtEveryPoint(race.rollout_results["state_float"], race.rollout_results["frames"])
+    run = make_run([hook])
+    run.train_on([race, race])
+    updates = run.agent.updates
+    assert updates > 5
+    of_races = ("batch_process", "pre_steps_log", "pre_optim_steps", "post_steps", "post_steps_log")
+    of_updates = ("process_optim_batch", "post_loss", "optimizer", "post_optim", "post_optim_log")
+    assert hook.calls == dict.fromkeys(of_races, 2) | dict.fromkeys(of_updates, updates)
+
+
+def test_the_transitions_of_a_race_are_in_the_memory_before_a_users_hook_sees_it(
+    make_run: MakeRun, make_race: MakeRace
+) -> None:
+    seen: list[int] = []
+
+    class LookAtMemory(Hook):
+        def batch_process(self, _: TensorDict) -> None:
+            memory = self.run.memory
+            seen.append(len(memory.buffer) + len(memory.buffer_test))
+
+    make_run([LookAtMemory()]).train_on([make_race(17, True), make_race(23, False)])
+    assert seen == [17, 40]
+
+
+def test_a_checkpoint_without_a_hooks_state_resumes_and_says_so(
+    make_run: MakeRun, make_race: MakeRace, write_parts: Callable[[str], None], live: LiveSettings, caplog: Any
+) -> None:
+    before = make_run()
+    before.train_on([make_race(60, True)])
+    assert before.hook(SaveCheckpoints).try_to_save()
+    write_parts(MY_HOOKS)
+    edit(live, hooks=("my_parts:LogSpeed",))
+    with caplog.at_level(logging.WARNING):
+        resumed = make_run(make_hooks(live.current))
+    assert [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING] == [
+        "the checkpoint knows no hook LogSpeed: it begins afresh"
+    ]
+    assert resumed.agent.updates == before.agent.updates > 0
+    assert resumed.trainer.collected_frames == 60
+
+
+def test_a_network_of_twenty_lines_drives_and_learns_by_one_line_of_configuration(
+    write_parts: Callable[[str], None],
+    live: LiveSettings,
+    layout: ObservationLayout,
+    make_run: MakeRun,
+    make_race: MakeRace,
+) -> None:
+    write_parts(MY_NETWORK)
+    edit(live, network="my_parts:SmallNetwork")
+    run = make_run()
+    assert type(run.agent.exploration_network).__name__ == "SmallNetwork"
+    before = flatten_parameters(run.agent.exploration_network).clone()
+    run.train_on([make_race(60, True), make_race(41, False)])
+    after = flatten_parameters(run.agent.exploration_network)
+    assert run.agent.updates > 10
+    assert after.isfinite().all()
+    assert not torch.equal(before, after)
+
+    network = make_network(live.current, layout, SeedTree(2))
+    inferer = make_inferer(network, live.current, torch.device("cpu"), np.random.default_rng(1))
+    run.run_state.pull_weights("exploration", inferer.network, 0)
+    inferer.weights_changed()
+    decision = inferer.act(np.zeros((1, 15, 17), dtype=np.uint8), layout.mean.astype(np.float32))
+    assert decision.q_values.shape == (12,)
+
+    assert run.hook(SaveCheckpoints).try_to_save()
+    resumed = make_run(seed=7)
+    assert torch.equal(flatten_parameters(resumed.agent.exploration_network), after)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("NoQuantileNetwork", r"network = 'my_parts:NoQuantileNetwork' made a NoQuantileNetwork; derive it from"),
+        ("Needy", r"network = 'my_parts:Needy' cannot be called with \(settings, sizes, generator\): "),
+        ("failing", "these sizes do not fit"),
+        ("Missing", r"my_parts\.py has no Missing"),
+    ],
+)
+def test_a_wrong_network_is_told_in_one_line(
+    write_parts: Callable[[str], None], live: LiveSettings, layout: ObservationLayout, name: str, message: str
+) -> None:
+    write_parts(MY_NETWORK)
+    edit(live, network=f"my_parts:{name}")
+    with pytest.raises(UserError, match=message) as caught:
+        make_network(live.current, layout, SeedTree(1))
+    assert "\n" not in str(caught.value)
+
+
+def test_transforms_act_on_batches(
+    write_parts: Callable[[str], None], live: LiveSettings, make_run: MakeRun, make_race: MakeRace
+) -> None:
+    write_parts(MY_TRANSFORMS)
+    race = make_race(60, True)
+    plain = make_run(name="plain")
+    edit(live, transforms=("my_parts:ten_times",))
+    transformed = make_run(name="transformed")
+    for run in (plain, transformed):
+        run.train_on([race])
+    one, other = plain.buffer.sample(), transformed.buffer.sample()
+    torch.testing.assert_close(other["reward"], one["reward"] * 10.0 + 1.0)
+    assert torch.equal(other["state_float"], one["state_float"])
+    assert plain.agent.updates == transformed.agent.updates > 0
+    assert not torch.equal(*(flatten_parameters(run.agent.exploration_network) for run in (plain, transformed)))

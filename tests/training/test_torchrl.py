@@ -1,0 +1,172 @@
+"""The learner is torchrl's Trainer: its hooks, its saving and its logging work on a run."""
+
+import io
+import warnings
+from types import SimpleNamespace
+
+import pytest
+import torch
+from tensordict import TensorDict
+from torchrl.trainers import CountFramesLog, EarlyStopping, LogScalar, Trainer
+from torchrl.trainers.trainers import TargetNetUpdaterHook, TrainerHookBase
+
+from trackmania_rl.agents.flat_parameters import flatten_parameters
+from trackmania_rl.agents.iqn import SoftUpdate
+from trackmania_rl.checkpoints import CheckpointError, load_checkpoint
+from trackmania_rl.settings.live import LiveSettings
+from trackmania_rl.training.hooks.hook import Hook
+from trackmania_rl.training.hooks.replay import SampleAtReplayRatio
+
+from .conftest import LocalRun, MakeRace, MakeRun, edit
+
+
+class KeepingLogger(SimpleNamespace):
+    """Keeps what is logged."""
+
+    def __init__(self) -> None:
+        super().__init__(written=[])
+
+    def log_scalar(self, name: str, value: float, step: int | None = None) -> None:
+        self.written.append((name, value, step))
+
+
+def _state(run: LocalRun) -> bytes:
+    file = io.BytesIO()
+    torch.save(run.trainer.state_dict(), file)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("goes_by", ["checkpoint.pt", "another name"])
+def test_torchrls_saving_writes_and_reads_the_runs_checkpoint(
+    make_run: MakeRun, make_race: MakeRace, goes_by: str
+) -> None:
+    run = make_run(name="saved", clock=lambda: 0.0)
+    run.train_on([make_race(60, True)])
+    assert isinstance(run.trainer, Trainer)
+    run.trainer.save_trainer(force_save=True)
+    state = load_checkpoint(run.context.folder.path)
+    assert state is not None
+    assert state.keys() == {"agent", "frames", "optim_count", "hooks"}
+    assert state["frames"] == 60
+    file = run.context.folder.checkpoint
+    if goes_by != file.name:
+        file = file.rename(file.with_name("moved.pt"))
+    loaded = make_run(name="loaded", seed=7, clock=lambda: 0.0)
+    assert loaded.trainer.load_from_file(file) is loaded.trainer
+    assert _state(loaded) == _state(run)
+
+
+def test_a_file_that_is_no_checkpoint_is_told(make_run: MakeRun) -> None:
+    run = make_run()
+    run.context.folder.checkpoint.write_bytes(b"nothing")
+    with pytest.raises(CheckpointError, match="cannot read the checkpoint"):
+        run.trainer.load_from_file(run.context.folder.checkpoint)
+
+
+def test_a_resumed_run_counts_on(make_run: MakeRun, make_race: MakeRace) -> None:
+    run = make_run()
+    run.train_on([make_race(60, True)])
+    run.trainer.save_trainer(force_save=True)
+    due = run.hook(SampleAtReplayRatio).transitions_due
+    resumed = make_run()
+    assert resumed.trainer.collected_frames == 60
+    assert resumed.trainer._optim_count == run.trainer._optim_count > 0
+    assert resumed.hook(SampleAtReplayRatio).transitions_due == due
+
+
+class LogMuch(Hook):
+    """Logs a figure at each update."""
+
+    def post_optim_log(self, batch: TensorDict) -> dict[str, float]:
+        return {"mine/error": float(batch["td_error"].mean())}
+
+
+def test_logged_figures_do_not_accumulate(live: LiveSettings, make_run: MakeRun, make_race: MakeRace) -> None:
+    edit(live, tensorboard_interval_s=1e-9)
+    run = make_run([LogMuch()])
+    run.trainer.logger = logger = KeepingLogger()
+    run.train_on([make_race(60, True), make_race(41, False)])
+    of_update = [value for name, value, _ in logger.written if name == "mine/error"]
+    assert len(of_update) == run.agent.updates > 5
+    assert run.trainer._log_dict == {"mine/error": of_update[-1:]}
+
+
+def test_a_figure_is_written_once_in_each_interval(live: LiveSettings, make_run: MakeRun, make_race: MakeRace) -> None:
+    edit(live, tensorboard_interval_s=1e6)
+    run = make_run([LogMuch()])
+    run.trainer.logger = logger = KeepingLogger()
+    run.train_on([make_race(60, True), make_race(41, False)])
+    assert [name for name, _, _ in logger.written] == ["mine/error"]
+
+
+def test_torchrls_own_hooks_work_on_a_run(live: LiveSettings, make_run: MakeRun, make_race: MakeRace) -> None:
+    edit(live, tensorboard_interval_s=1e-9)
+    floats = ("next", "state_float")
+    hooks: list[TrainerHookBase] = [
+        LogScalar(floats, "floats", include_std=False),
+        LogScalar("current_zone_idx", "zone", reduction="max", include_std=False),
+        CountFramesLog(frame_skip=1),
+    ]
+    run = make_run(hooks)
+    run.trainer.logger = logger = KeepingLogger()
+    races = [make_race(17, True), make_race(23, False)]
+    run.train_on(races)
+    assert [(name, step) for name, _, step in logger.written] == [
+        (name, frames) for frames in (17, 40) for name in ("floats", "zone", "n_frames")
+    ]
+    written = [value for _, value, _ in logger.written]
+    means = [race.rollout_results["state_float"][1:].mean() for race in races]
+    assert written == pytest.approx([means[0], 16, 17, means[1], 22, 40], rel=1e-4)
+
+    run.trainer.save_trainer(force_save=True)
+    resumed = make_run([CountFramesLog(frame_skip=1)])
+    resumed.trainer.logger = logger = KeepingLogger()
+    resumed.train_on(races[:1])
+    assert ("n_frames", 57, 57) in logger.written
+
+
+def test_torchrls_target_hook_moves_our_target_network(
+    live: LiveSettings, make_run: MakeRun, make_race: MakeRace
+) -> None:
+    edit(live, number_memories_trained_on_between_target_network_updates=10**9, soft_update_tau=1.0)
+    run = make_run()
+    loss = run.agent.loss_module
+    updater = run.agent.target_updater
+    assert isinstance(updater, SoftUpdate)
+    run.train_on([make_race(60, True)])
+    assert not torch.equal(flatten_parameters(loss.target), flatten_parameters(loss.online))
+    TargetNetUpdaterHook(updater).register(run.trainer, "target")
+    run.train_on([make_race(41, False)])
+    assert torch.equal(flatten_parameters(loss.target), flatten_parameters(loss.online))
+
+
+class LogOneTwoTwo(Hook):
+    """Logs a figure that stays the same from the second race on."""
+
+    n_races = 0
+
+    def pre_steps_log(self, _: TensorDict) -> dict[str, float]:
+        self.n_races += 1
+        return {"score": float(min(self.n_races, 2))}
+
+
+def test_torchrls_early_stopping_ends_a_run_with_a_checkpoint(make_run: MakeRun, make_race: MakeRace) -> None:
+    stopping = EarlyStopping(monitor="score", patience=20, wait_for=0)
+    run = make_run([LogOneTwoTwo(), stopping])
+    for _ in range(3):
+        run.put(make_race(17, False))
+    run.train()
+    assert run.trainer.collected_frames == 51, "the third race is less than 20 frames after the second"
+    assert stopping.stop_reason is None
+    for _ in range(2):
+        run.put(make_race(17, False))
+    run.train()
+    assert run.trainer.collected_frames == 68
+    assert "did not improve" in str(stopping.stop_reason)
+    assert run.context.folder.checkpoint.is_file()
+
+
+def test_registering_hooks_warns_of_nothing(make_run: MakeRun) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        make_run([LogMuch()])
