@@ -70,7 +70,7 @@ NO_COUNTERPART: Final[Mapping[str, tuple[Any, str]]] = {
         ),
         "here a run's figures stay in one folder",
     ),
-    "apply_randomcrop_augmentation": (False, "images are learned from as they are"),
+    "apply_randomcrop_augmentation": (False, "see examples/image_shifts.py"),
     "linux_launch_game_path": ("path_to_be_filled_only_if_on_linux", "set game_command in user_config.py"),
 }
 """Names that are no settings here: the published value, of which nothing is said, and what there is instead."""
