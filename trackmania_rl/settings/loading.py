@@ -54,7 +54,7 @@ def load_settings(config_file: Path, overrides: Iterable[str] | Mapping[str, Any
         source += " with overrides" if overrides else ""
     else:
         values |= dict(parse_override(text) for text in overrides)
-    return settings_from_flat(_with_stretched_schedules(values), source)
+    return settings_from_flat(with_stretched_schedules(values), source)
 
 
 def make_importable(*folders: Path) -> None:
@@ -187,7 +187,7 @@ def _names_set_by(file: Path) -> dict[str, Any]:
     return {name: value for name, value in names.items() if is_setting[name]}
 
 
-def _with_stretched_schedules(values: dict[str, Any]) -> dict[str, Any]:
+def with_stretched_schedules(values: dict[str, Any]) -> dict[str, Any]:
     """Multiply the frame counts of all schedules by `schedule_stretch`; what is no schedule is left to be refused."""
     stretch = values.get("schedule_stretch")
     if not isinstance(stretch, int | float) or not 0 < stretch < math.inf:

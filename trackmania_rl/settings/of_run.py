@@ -11,7 +11,13 @@ from pathlib import Path
 from trackmania_rl.errors import UserError
 from trackmania_rl.settings.groups import Settings
 from trackmania_rl.settings.live import SNAPSHOT_FILE, append_overrides, write_snapshot, write_values
-from trackmania_rl.settings.loading import changed_settings, load_settings, settings_from_flat
+from trackmania_rl.settings.loading import (
+    changed_settings,
+    load_settings,
+    parse_override,
+    settings_from_flat,
+    with_stretched_schedules,
+)
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +44,8 @@ class AskedFor:
         """
         if isinstance(self.source, Path):
             return load_settings(self.source, self.overrides)
-        return settings_from_flat(self.source.flat())
+        values = self.source.flat() | {"schedule_stretch": 1.0}  # its schedules are stretched already
+        return settings_from_flat(with_stretched_schedules(values | dict(map(parse_override, self.overrides))))
 
 
 class RunConfiguration:
@@ -79,7 +86,7 @@ class RunConfiguration:
         elif isinstance(source, Path):
             write_snapshot(source, self.snapshot_file.parent, overrides)
         else:
-            write_values(source, self.snapshot_file.parent)
+            append_overrides(write_values(source, self.snapshot_file.parent), overrides)
         return load_settings(self.snapshot_file)
 
     def remark(self) -> str:

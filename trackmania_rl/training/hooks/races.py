@@ -62,6 +62,10 @@ class CountRaces(Hook):
             "gamma": memory.buffer.rules.gamma,
         }
 
+    def end(self) -> None:
+        """Take them over a last time."""
+        self.tick()
+
     def state_dict(self) -> dict[str, Any]:
         """The statistics."""
         return self.run.statistics.state_dict()
