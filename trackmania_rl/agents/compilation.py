@@ -74,16 +74,17 @@ def compile_update(loss: IQNLoss, step: GradientStep) -> None:
     """
     compiler = Compiler(mode="reduce-overhead" if loss.device.type == "cuda" else None)
     parameters = list(loss.online.parameters())
+    one = torch.ones((), device=loss.device)
 
-    def differentiate(batch: Transitions, taus: Taus) -> tuple[Tensor, ...]:
+    def differentiate(batch: Transitions, taus: Taus, scale: Tensor) -> tuple[Tensor, ...]:
         total, td_error, mean_q = loss.compute_losses(batch, taus)
-        gradients = torch.autograd.grad(total, parameters, materialize_grads=True)
-        return total.detach(), td_error, mean_q, torch.cat([gradient.reshape(-1) for gradient in gradients])
+        gradients = torch.autograd.grad(total * scale, parameters, materialize_grads=True)  # of float32 weights
+        return total.detach(), td_error, mean_q, torch.cat([gradient.reshape(-1) for gradient in gradients]) / scale
 
     compiled = compiler.compiled(differentiate)
 
     def compute(batch: Transitions, taus: Taus) -> tuple[Tensor, Tensor, Tensor]:
-        total, td_error, mean_q, gradient = compiled(batch, taus)
+        total, td_error, mean_q, gradient = compiled(batch, taus, step.scaler.scale(one))
         with_gradient = _WithGradient.apply(step.weights, total, gradient)  # type: ignore[no-untyped-call]
         return with_gradient, td_error.clone(), mean_q.clone()  # the next CUDA graph writes where this one did
 

@@ -475,7 +475,7 @@ class IQNLoss(LossModule):
         target: its slow copy, which values the next states; `SoftUpdate` moves it.
         scaling: running means of the targets' own loss.
         generator: source of the taus.
-        compute: `compute_losses`, or its compiled form (`compilation.compile_losses`).
+        compute: `compute_losses`, or its compiled form (`compilation.compile_update`).
     """
 
     online: QuantileNetwork

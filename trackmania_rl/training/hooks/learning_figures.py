@@ -2,39 +2,40 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 import torch
 from tensordict import TensorDictBase
 
 from trackmania_rl.training.hooks.hook import Hook
-
-FIGURES: Final = ("loss", "grad_norm", "mean_q")
 
 
 class LearningFigures(Hook):
     """Sums the figures of updates on the device, and reads them only when somebody asks."""
 
     def __init__(self) -> None:
-        self._sums = torch.zeros(len(FIGURES))
+        self._names: tuple[str, ...] = ()
+        self._sums = torch.zeros(0)
         self._n_updates = 0
 
     def optimizer(self, losses: TensorDictBase, *_: object) -> None:
-        """Add the figures of one update."""
+        """Add the figures of one update: all of no dimension, the losses per transition."""
         batch_size = self.run.settings.replay.batch_size
-        figures = torch.stack([losses[name].detach() for name in FIGURES])
-        figures[0] /= batch_size
-        self._sums = self._sums.to(figures.device).add_(figures)
+        named = {name: value.detach() for name, value in losses.items() if value.ndim == 0}
+        figures = torch.stack(
+            [value / batch_size if name.startswith("loss") else value for name, value in named.items()]
+        )
+        if tuple(named) != self._names:
+            self._names, self._sums, self._n_updates = tuple(named), torch.zeros_like(figures), 0
+        self._sums += figures
         self._n_updates += 1
 
     def take_means(self) -> dict[str, float]:
-        """Mean loss per transition, gradient norm and Q since the last call; empty if there was no update."""
+        """Mean losses per transition, gradient norm, Q and the like since the last call; empty without an update."""
         if self._n_updates == 0:
             return {}
         means = (self._sums / self._n_updates).tolist()
         self._sums.zero_()
         self._n_updates = 0
-        return dict(zip(FIGURES, means, strict=True))
+        return dict(zip(self._names, means, strict=True))
 
 
 class MeasureTestLoss(Hook):
