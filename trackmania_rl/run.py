@@ -14,7 +14,7 @@ import functools
 import logging
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -152,7 +152,7 @@ def _tell(folder: RunFolder, settings: Settings, n_weights: int) -> None:
 
 
 @contextlib.contextmanager
-def _logging_to(file: Path):  # type: ignore[no-untyped-def]
+def _logging_to(file: Path) -> Iterator[None]:
     """Log to the run's file as well, with the date: a run may take weeks; the end by an error is written there."""
     handler = logging.FileHandler(file, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%Y-%m-%d %H:%M:%S"))

@@ -107,7 +107,7 @@ class RaceHistory:
         """Takes over what `state_dict` gave."""
         self.n_races = state["n_races"]
         self.n_finished = state["n_finished"]
-        self.is_one_track = state.get("is_one_track", True)  # checkpoints of earlier versions do not say
+        self.is_one_track = state["is_one_track"]
         self.best_time_ms = state["best_time_ms"]
         self.last_time_ms = state["last_time_ms"]
         self.furthest_m = state["furthest_m"]

@@ -16,7 +16,7 @@ The horizontal axis is the run's frame count. Tags end with their own map's name
     weights/{parameter}                             histograms
     racing_line/{map}                               pictures
 
-The monitor chooses which races are written; figures over recent races, and the best, know all of them.
+`WriteTensorboard` chooses which races are written; figures over recent races, and the best, know all of them.
 
 Importing this module imports tensorboard, which takes a moment: only the learner does.
 """
