@@ -2,6 +2,7 @@
 
 import ast
 import fnmatch
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,17 @@ def test_imports_only_point_to_the_same_layer_or_below(repository_root: Path) ->
             if imported.startswith(PACKAGE + ".") and target in modules and _layer(target) > _layer(module):
                 upward.append(f"{module} imports {target}, which lies above it")
     assert not upward
+
+
+def test_rooms_import_each_other_in_one_direction(repository_root: Path) -> None:
+    modules = _modules(repository_root)
+    neighbours: dict[str, set[str]] = {module.split(".")[0]: set() for module in modules}
+    for module, file in modules.items():
+        targets = {imported.removeprefix(PACKAGE + ".") for imported in _imports(file)} & modules.keys()
+        neighbours[module.split(".")[0]] |= {target.split(".")[0] for target in targets}
+    for room in neighbours:
+        neighbours[room].discard(room)
+    TopologicalSorter(neighbours).prepare()  # raises CycleError, which names the circle
 
 
 def test_every_module_has_a_layer(repository_root: Path) -> None:

@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trackmania_rl.track.reference_line import ReferenceLineError, extend_and_smooth, load_reference_line
+from trackmania_rl.race.zones import extend_and_smooth
+from trackmania_rl.track.reference_line import ReferenceLineError, load_reference_line
 
 SPACING_M = 0.5
 

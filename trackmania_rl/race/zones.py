@@ -15,11 +15,13 @@ import numpy.typing as npt
 from numba import njit
 
 from trackmania_rl.settings import ObservationSettings
-from trackmania_rl.track.reference_line import extend_and_smooth
 
 SAME_CHECKPOINT_REACH_M: Final = 50.0
 """Zones this near along the line to the one tied to a real checkpoint belong to the same passage of it; a passage
 further along is another lap's."""
+
+SMOOTHING_REACH_POINTS: Final = 5
+"""A smoothed point is the mean of the points this many places before and behind it (reference/observation.md)."""
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -139,6 +141,31 @@ class ZoneTracker:
         self.zone_idx = move_zone(self.zone_idx, position, self.checkpoints)
         self.furthest_zone_idx = max(self.furthest_zone_idx, self.zone_idx)
         return meters_along_line(self.zone_idx, position, self.checkpoints)
+
+
+def extend_and_smooth(
+    line: npt.NDArray[np.float64], n_points_before: int, n_points_after: int
+) -> npt.NDArray[np.float64]:
+    """Extend a line straight on at both ends, then smooth it.
+
+    The extension repeats the first and the last step of the line; smoothing replaces every point but the
+    outermost `SMOOTHING_REACH_POINTS` by the mean of its two neighbours at that reach (reference/observation.md).
+
+    Args:
+        line: (N, 3) points, N >= 2.
+        n_points_before: points added before the first one.
+        n_points_after: points added after the last one.
+
+    Returns:
+        (n_points_before + N + n_points_after, 3) points; point `n_points_before` stems from the line's first.
+    """
+    backwards = np.arange(n_points_before, 0, -1)[:, None] * (line[0] - line[1])
+    forwards = np.arange(1, n_points_after + 1)[:, None] * (line[-1] - line[-2])
+    extended = np.concatenate((line[0] + backwards, line, line[-1] + forwards))
+    smoothed = extended.copy()
+    reach = SMOOTHING_REACH_POINTS
+    smoothed[reach:-reach] = 0.5 * (extended[: -2 * reach] + extended[2 * reach :])
+    return smoothed
 
 
 @njit(cache=True)

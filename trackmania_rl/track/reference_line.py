@@ -16,9 +16,6 @@ import numpy.typing as npt
 
 from trackmania_rl.errors import UserError
 
-SMOOTHING_REACH_POINTS: Final = 5
-"""A smoothed point is the mean of the points this many places before and behind it (reference/observation.md)."""
-
 MAX_HEADER_BYTES: Final = 10_000
 """Of a `.npy` file; numpy's own bound."""
 
@@ -95,28 +92,3 @@ def _check_points(line: npt.NDArray[np.float64], spacing_m: float, path: Path) -
             f"reference line {path}: points {first} and {first + 1} are {steps_m[first]:.3f} m apart; {lowest_m:g} to "
             f"{highest_m:g} m are allowed for distance_between_zone_centers_m = {spacing_m:g}"
         )
-
-
-def extend_and_smooth(
-    line: npt.NDArray[np.float64], n_points_before: int, n_points_after: int
-) -> npt.NDArray[np.float64]:
-    """Extend a line straight on at both ends, then smooth it.
-
-    The extension repeats the first and the last step of the line; smoothing replaces every point but the
-    outermost `SMOOTHING_REACH_POINTS` by the mean of its two neighbours at that reach (reference/observation.md).
-
-    Args:
-        line: (N, 3) points, N >= 2.
-        n_points_before: points added before the first one.
-        n_points_after: points added after the last one.
-
-    Returns:
-        (n_points_before + N + n_points_after, 3) points; point `n_points_before` stems from the line's first.
-    """
-    backwards = np.arange(n_points_before, 0, -1)[:, None] * (line[0] - line[1])
-    forwards = np.arange(1, n_points_after + 1)[:, None] * (line[-1] - line[-2])
-    extended = np.concatenate((line[0] + backwards, line, line[-1] + forwards))
-    smoothed = extended.copy()
-    reach = SMOOTHING_REACH_POINTS
-    smoothed[reach:-reach] = 0.5 * (extended[: -2 * reach] + extended[2 * reach :])
-    return smoothed
