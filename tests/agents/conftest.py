@@ -4,9 +4,11 @@ from collections.abc import Sequence
 
 import pytest
 import torch
+from tensordict import TensorDict
 
+from trackmania_rl.agents.agent import IQNAgent
 from trackmania_rl.agents.fourier_features import Wave
-from trackmania_rl.agents.iqn import IQN_Network, Sizes, Transitions
+from trackmania_rl.agents.iqn import IQN_Network, Sizes
 from trackmania_rl.settings import ActionKeys, AgentSettings, load_settings
 
 BATCH, FLOATS, ACTIONS, MINI_RACE = 5, 7, 3, 140
@@ -55,26 +57,57 @@ def make_network():
     """Makes a network for `agent_settings`, with or without image head."""
 
     def make(
-        settings: AgentSettings, *, has_image: bool = False, seed: int = 1, waves: Sequence[Wave] = ()
+        settings: AgentSettings,
+        *,
+        has_image: bool = False,
+        seed: int = 1,
+        waves: Sequence[Wave] = (),
+        n_frames: int = 1,
+        network_class: type[IQN_Network] = IQN_Network,
     ) -> IQN_Network:
         sizes = Sizes(
             float_mean=[0.1 * i for i in range(FLOATS)],
             float_std=[1.0 + i for i in range(FLOATS)],
             n_actions=ACTIONS,
-            image_shape=(1, HEIGHT, WIDTH) if has_image else (1, 0, 0),
+            image_shape=(n_frames, HEIGHT, WIDTH) if has_image else (n_frames, 0, 0),
             mini_race_duration_actions=MINI_RACE,
             waves=waves,
         )
-        return IQN_Network(settings, sizes, torch.Generator().manual_seed(seed))
+        return network_class(settings, sizes, torch.Generator().manual_seed(seed))
 
     return make
 
 
 @pytest.fixture
-def make_batch():
-    """Makes a batch of random transitions as a plain tuple; the second one is terminal."""
+def make_agent(agent_settings, make_network):
+    """Makes an `IQNAgent` of small sizes: make_agent(use_ddqn=True)."""
 
-    def make(*, has_image: bool = False, seed: int = 0, batch_size: int = BATCH, device: str = "cpu") -> Transitions:
+    def make(
+        *, seed: int = 2, has_image: bool = False, device: str = "cpu", use_torch_compile: bool = False, **changes
+    ) -> IQNAgent:
+        settings = agent_settings(**changes)
+        network = make_network(settings, has_image=has_image)
+        return IQNAgent(network, settings, device=torch.device(device), seed=seed, use_torch_compile=use_torch_compile)
+
+    return make
+
+
+@pytest.fixture
+def update():
+    """Makes one update at a learning rate: update(agent, batch, 1e-3)."""
+
+    def make_update(agent: IQNAgent, batch: TensorDict, learning_rate: float) -> TensorDict:
+        agent.follow(agent.loss_module.settings, learning_rate)
+        return agent.update(batch)
+
+    return make_update
+
+
+@pytest.fixture
+def make_batch():
+    """Makes a batch of random transitions; the second one is terminal."""
+
+    def make(*, has_image: bool = False, seed: int = 0, batch_size: int = BATCH, device: str = "cpu") -> TensorDict:
         generator = torch.Generator().manual_seed(seed)
         shape = (batch_size, 1, HEIGHT, WIDTH) if has_image else (batch_size, 1, 0, 0)
         gamma_n = torch.full((batch_size,), 0.97)
@@ -89,7 +122,7 @@ def make_batch():
             "gamma_n": gamma_n,
             "weight": 0.5 + torch.rand(batch_size, generator=generator),
         }
-        return Transitions(**{name: tensor.to(device) for name, tensor in batch.items()})
+        return TensorDict(batch, batch_size=[batch_size]).to(device)
 
     return make
 

@@ -44,13 +44,23 @@ def test_parameters_that_moved_are_flattened_anew():
     assert all(not parameter.any() for parameter in module.parameters())
 
 
-def test_autograd_writes_the_gradient_vector():
+def test_autograd_writes_the_leafs_gradient():
     module, plain = small_module(), small_module()
-    gradient = flat_leaf(module).grad
+    leaf = flat_leaf(module)
     inputs = torch.randn(4, 5)
     for _ in range(2):
-        gradient.zero_()
+        leaf.grad.zero_()
         module(inputs).square().sum().backward()
     plain(inputs).square().sum().backward()
     expected = torch.cat([parameter.grad.reshape(-1) for parameter in plain.parameters()])
-    assert torch.equal(gradient, expected)
+    assert torch.equal(leaf.grad, expected)
+
+
+def test_a_step_on_the_leaf_moves_the_network():
+    module, plain = small_module(), small_module()
+    leaf, inputs = flat_leaf(module), torch.randn(4, 5)
+    for network, parameters in ((module, [leaf]), (plain, plain.parameters())):
+        network(inputs).square().sum().backward()
+        torch.optim.SGD(parameters, lr=0.1).step()
+    for name, value in plain.state_dict().items():
+        torch.testing.assert_close(module.state_dict()[name], value)

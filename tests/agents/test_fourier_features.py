@@ -7,8 +7,9 @@ import torch
 
 from trackmania_rl.agents.fourier_features import FourierFeatures, Wave
 
-NO_IMAGE = torch.empty((1, 1, 0, 0), dtype=torch.uint8)
 WAVES = (Wave(3, 8.0), Wave(3, 0.5), Wave(6, 2.0))
+
+NO_IMAGE = torch.empty(1, 1, 0, 0, dtype=torch.uint8)
 
 
 def test_waves_equal_loops():

@@ -42,7 +42,7 @@ def states(n, *, has_image=False):
 def test_values_are_means_over_the_midpoints(make_inferer, has_image, multiplied):
     inferer = make_inferer(has_image=has_image, multiplied=multiplied)
     frames, floats = states(11, has_image=has_image)
-    tau = ((torch.arange(6) + 0.5) / 6)[None]
+    tau = ((torch.arange(6) + 0.5) / 6).expand(11, 6)
     with torch.no_grad():
         expected = inferer.network(torch.from_numpy(frames), torch.from_numpy(floats), tau).mean(dim=1).numpy()
     for frame, state, values in zip(frames, floats, expected, strict=True):
@@ -100,7 +100,7 @@ def test_changed_weights_count_once_announced(make_inferer):
         for parameter in inferer.network.parameters():
             parameter.mul_(0.9)
         inferer.weights_changed()
-        tau = ((torch.arange(6) + 0.5) / 6)[None]
+        tau = ((torch.arange(6) + 0.5) / 6).expand(3, 6)
         expected = inferer.network(torch.from_numpy(frames), torch.from_numpy(floats), tau).mean(dim=1).numpy()
     np.testing.assert_allclose(inferer.act_batch(frames, floats).q_values, expected, rtol=1e-4, atol=1e-5)
 

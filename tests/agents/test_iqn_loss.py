@@ -5,11 +5,13 @@ import math
 import numpy as np
 import pytest
 import torch
-from tensordict import TensorDict
+import torch.nn.functional as F
+from torch import nn
 
 from trackmania_rl.agents.iqn import (
     IQNLoss,
     SelfLossScaling,
+    Transitions,
     draw_symmetric_taus,
     draw_taus,
     of_action,
@@ -43,6 +45,31 @@ def test_quantile_huber_loss_equals_loops(kappa):
     np.testing.assert_allclose(quantile_huber_loss(targets, predictions, tau, kappa).numpy(), expected, rtol=1e-5)
 
 
+@pytest.mark.parametrize("kappa", [5e-3, 1.0])
+@pytest.mark.parametrize("tau_rows", [5, 1])
+def test_quantile_huber_loss_and_its_gradient_equal_torchs_huber_loss(kappa, tau_rows):
+    generator = torch.Generator().manual_seed(0)
+    targets = torch.randn(5, 7, generator=generator)
+    predictions = torch.randn(5, 9, generator=generator)
+    predictions[:, 0] = targets[:, 0] + kappa * torch.tensor([-0.9, -0.1, 0.1, 0.5, 0.9])  # within the square part
+    predictions.requires_grad_()
+    tau = torch.rand(tau_rows, 9, generator=generator)
+    losses = quantile_huber_loss(targets, predictions, tau, kappa)
+    of_torch = torch_quantile_huber_loss(targets, predictions, tau, kappa)
+    torch.testing.assert_close(losses, of_torch)
+    weights = torch.rand(5, generator=generator)
+    gradients = [torch.autograd.grad((weights * loss).sum(), predictions)[0] for loss in (losses, of_torch)]
+    torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-6)
+
+
+def torch_quantile_huber_loss(targets, predictions, tau, kappa):
+    pairs = (len(targets), targets.shape[1], predictions.shape[1])
+    below, above = predictions[:, None, :].expand(pairs), targets[:, :, None].expand(pairs)
+    huber = F.huber_loss(below, above, delta=kappa, reduction="none") / kappa
+    shares = torch.where(above < below, 1 - tau[:, None, :], tau[:, None, :])
+    return (shares * huber).mean(dim=1).sum(dim=1)
+
+
 def test_the_loss_is_least_at_the_quantile():
     targets = torch.linspace(0, 1, 1001)[None]
     candidates = torch.linspace(0, 1, 101)
@@ -53,14 +80,26 @@ def test_the_loss_is_least_at_the_quantile():
         assert candidates[int(torch.stack(losses).argmin())].item() == pytest.approx(tau, abs=0.01)
 
 
-class Scripted:
+class Scripted(nn.Module):
     """Stands for a network: returns (B, N, A) drawn from a seed, the same at each call."""
 
     def __init__(self, seed):
+        super().__init__()
         self.seed = seed
+        self.shift = nn.Parameter(torch.zeros(()))
 
-    def __call__(self, img, floats, tau):
-        return torch.randn((*tau.shape, 3), generator=torch.Generator().manual_seed(self.seed))
+    def forward(self, img, floats, tau):
+        return torch.randn((*tau.shape, 3), generator=torch.Generator().manual_seed(self.seed)) + self.shift
+
+    def returns_of_action(self, img, floats, tau, action):
+        return of_action(self(img, floats, tau), action)
+
+
+CPU = torch.device("cpu")
+
+
+def taken_apart(batch):
+    return Transitions.from_batch(batch, CPU)
 
 
 @pytest.mark.parametrize("way", ["max_of_each_quantile", "argmax_of_mean", "ddqn"])
@@ -70,12 +109,12 @@ def test_targets_equal_loops(agent_settings, make_batch, way):
     batch = make_batch()
     online, target = Scripted(11), Scripted(12)
     taus = draw_taus(5, settings, torch.Generator().manual_seed(5))
-    targets, tau = target_returns(online, target, batch, settings, taus), taus.target
+    targets, tau = target_returns(online, target, taken_apart(batch), settings, taus), taus.target
     assert targets.shape == tau.shape == (5, 8)
     assert torch.equal(tau, draw_symmetric_taus(5, 8, torch.Generator().manual_seed(5)))
     assert (taus.choice is not None) == use_ddqn
 
-    by_target, by_online = target(None, None, tau).numpy(), online(None, None, tau).numpy()
+    by_target, by_online = (network(None, None, tau).detach().numpy() for network in (target, online))
     disagreements = 0
     for b in range(5):
         by_mean = by_target[b].mean(axis=0).argmax()
@@ -85,10 +124,11 @@ def test_targets_equal_loops(agent_settings, make_batch, way):
             action = {"max_of_each_quantile": by_target[b, m].argmax(), "argmax_of_mean": by_mean}.get(
                 way, best_by_online
             )
-            expected = batch.reward[b].item() + batch.gamma_n[b].item() * by_target[b, m, action]
+            expected = batch["reward"][b].item() + batch["gamma_n"][b].item() * by_target[b, m, action]
             assert targets[b, m].item() == pytest.approx(expected, rel=1e-6, abs=1e-6)
     assert disagreements > 0  # else double DQN was not told apart
-    assert torch.all(targets[1] == batch.reward[1])  # terminal: nothing after the reward counts
+    assert not targets.requires_grad
+    assert torch.all(targets[1] == batch["reward"][1])  # terminal: nothing after the reward counts
 
 
 def test_of_action_picks_each_states_own_action():
@@ -105,43 +145,95 @@ def test_self_loss_scaling_equals_plain_running_means(agent_settings):
         targets = torch.randn(5, 8, generator=generator) * torch.tensor([0.01, 0.5, 1, 2, 5])[:, None]
         targets[0] = targets[0, 0]  # like a terminal transition: no spread
         tau = draw_symmetric_taus(5, 8, generator)
-        before = scaling.mean.item(), scaling.clamped_mean.item(), scaling.batches.item()
+        before = [buffer.clone() for buffer in scaling.buffers()]
         looked_at = scaling.eval()(targets, tau, settings)
-        assert before == (scaling.mean.item(), scaling.clamped_mean.item(), scaling.batches.item())
-        factors = scaling.train()(targets, tau, settings)
+        assert all(map(torch.equal, before, scaling.buffers()))
+        weights = scaling.train()(targets, tau, settings)
 
         self_loss = naive_quantile_huber_loss(targets.tolist(), targets.tolist(), tau.tolist(), settings.iqn_kappa)
         divisors = [math.sqrt(loss) for loss in self_loss]
+        if batch > 0:
+            clamped_by_old_mean = np.maximum(divisors, mean / 2.0)
+            np.testing.assert_allclose(looked_at.numpy(), clamped_mean / clamped_by_old_mean, rtol=1e-4)
         rate = max(0.25, 1 / (batch + 1))
         mean += rate * (np.mean(divisors) - mean)
         clamped = np.maximum(divisors, mean / 2.0)
         clamped_mean += rate * (clamped.mean() - clamped_mean)
-        np.testing.assert_allclose(factors.numpy(), clamped_mean / clamped, rtol=1e-4)
-        assert torch.isfinite(looked_at).all()
+        np.testing.assert_allclose(weights.numpy(), clamped_mean / clamped, rtol=1e-4)
+        if batch == 0:
+            torch.testing.assert_close(looked_at, weights)
+        assert scaling.batches == batch + 1
 
 
 def test_targets_without_any_spread_leave_the_loss_alone(agent_settings):
-    scaling = SelfLossScaling()
-    factors = scaling(torch.ones(5, 8), torch.rand(5, 8), agent_settings())
-    torch.testing.assert_close(factors, torch.ones(5))
+    weights = SelfLossScaling()(torch.ones(5, 8), torch.rand(5, 8), agent_settings())
+    torch.testing.assert_close(weights, torch.ones(5))
 
 
-def test_the_loss_sums_weighted_losses_and_reports_errors_of_the_mean(agent_settings, make_network, make_batch):
-    settings = agent_settings(use_target_self_loss_scaling=False)
-    loss, batch = IQNLoss(make_network(settings), settings, device=torch.device("cpu"), seed=5), make_batch()
-    loss.target.load_state_dict(make_network(settings, seed=9).state_dict())
-    columns = TensorDict(batch._asdict(), batch_size=[5])
-    found = loss(columns)
+def test_targets_that_are_no_numbers_do_not_stay_in_the_running_means(agent_settings):
+    settings, scaling = agent_settings(), SelfLossScaling()
+    targets, tau = torch.randn(5, 8, generator=torch.Generator().manual_seed(0)), torch.rand(5, 8)
+    scaling(targets, tau, settings)
+    before = [buffer.clone() for buffer in scaling.buffers()]
+    for broken in (math.nan, math.inf):
+        scaling(targets.where(targets < 1, broken), tau, settings)
+        assert all(map(torch.equal, before, scaling.buffers()))
+
+
+@pytest.mark.parametrize("use_target_self_loss_scaling", [False, True])
+def test_the_loss_sums_weighted_losses_and_leaves_errors_of_the_mean_in_the_batch(
+    agent_settings, make_batch, use_target_self_loss_scaling
+):
+    settings = agent_settings(use_target_self_loss_scaling=use_target_self_loss_scaling)
+    batch = make_batch()
+    loss = IQNLoss(Scripted(11), settings, device=CPU, seed=5)
+    loss.target.seed = 12
+    losses = loss(batch)
 
     taus = draw_taus(5, settings, torch.Generator().manual_seed(5))
-    targets = target_returns(loss.online, loss.target, batch, settings, taus)
+    targets = target_returns(loss.online, loss.target, taken_apart(batch), settings, taus)
     tau = taus.prediction
-    predictions = of_action(loss.online(batch.state_img, batch.state_float, tau), batch.action).detach()
+    predictions = of_action(loss.online(None, None, tau), batch["action"]).detach()
     each = naive_quantile_huber_loss(targets.tolist(), predictions.tolist(), tau.tolist(), settings.iqn_kappa)
-    assert found["loss"].item() == pytest.approx(np.dot(batch.weight.numpy(), each), rel=1e-5)
-    torch.testing.assert_close(columns["td_error"], (targets.mean(1) - predictions.mean(1)).abs())
-    assert found["mean_q"].item() == pytest.approx(predictions.mean().item(), rel=1e-5)
-    assert loss.scaling.batches == 0
+    weights = batch["weight"]
+    if use_target_self_loss_scaling:
+        weights = weights * SelfLossScaling()(targets, taus.target, settings)
+    assert losses["loss"].item() == pytest.approx(np.dot(weights.numpy(), each), rel=1e-5)
+    assert losses["loss"].requires_grad
+    torch.testing.assert_close(batch["td_error"], (targets.mean(1) - predictions.mean(1)).abs())
+    assert losses["mean_q"].item() == pytest.approx(predictions.mean().item(), rel=1e-5)
+    assert not losses["mean_q"].requires_grad
+    assert loss.scaling.batches == use_target_self_loss_scaling
+
+
+def test_the_loss_has_the_gradient_of_its_formula(agent_settings, make_network, make_batch):
+    settings = agent_settings(use_target_self_loss_scaling=False)
+    batch, network = make_batch(has_image=True), make_network(settings, has_image=True)
+    loss = IQNLoss(network, settings, device=CPU, seed=5)
+    gradients = torch.autograd.grad(loss(batch)["loss"], list(loss.online.parameters()))
+
+    taus = draw_taus(5, settings, torch.Generator().manual_seed(5))
+    targets = target_returns(network, loss.target, taken_apart(batch), settings, taus)
+    returns = network(batch["state_img"], batch["state_float"], taus.prediction)
+    each = torch_quantile_huber_loss(targets, of_action(returns, batch["action"]), taus.prediction, settings.iqn_kappa)
+    expected = torch.autograd.grad((batch["weight"] * each).sum(), list(network.parameters()))
+    for ours, plain in zip(gradients, expected, strict=True):
+        torch.testing.assert_close(ours, plain, rtol=1e-4, atol=1e-5)
+    assert all(parameter.grad is None for parameter in loss.target.parameters())
+
+
+def test_in_evaluation_the_loss_moves_nothing(agent_settings, make_network, make_batch):
+    settings = agent_settings(use_target_self_loss_scaling=True)
+    loss = IQNLoss(make_network(settings), settings, device=CPU, seed=5)
+    loss(make_batch())
+    before = {name: value.clone() for name, value in loss.state_dict().items()}
+    assert any(name.startswith("scaling.") for name in before)
+    loss.eval()
+    with torch.no_grad():
+        losses = loss(make_batch(seed=1))
+    assert not losses["loss"].requires_grad
+    for name, value in loss.state_dict().items():
+        assert torch.equal(value, before[name]), name
 
 
 def test_with_the_value_baseline_a_silent_network_is_right_about_constant_rewards(
@@ -153,13 +245,12 @@ def test_with_the_value_baseline_a_silent_network_is_right_about_constant_reward
         torch.nn.init.zeros_(head[-1].weight)
     batch = make_batch()
     n_steps = 3
-    batch.state_float[:, 0] = torch.tensor([0.0, 137.0, 20.0, 136.0, 50.0])
-    batch.next_state_float[:, 0] = batch.state_float[:, 0] + n_steps
-    batch.reward[:] = n_steps * -0.0475
-    batch.gamma_n[:] = torch.tensor([1.0, 0.0, 1.0, 1.0, 1.0])  # the second one ends the mini-race
-    columns = TensorDict(batch._asdict(), batch_size=[5])
-    IQNLoss(network, settings, device=torch.device("cpu"), seed=5)(columns)
-    torch.testing.assert_close(columns["td_error"], torch.zeros(5), rtol=0, atol=1e-5)
+    batch["state_float"][:, 0] = torch.tensor([0.0, 137.0, 20.0, 136.0, 50.0])
+    batch["next_state_float"][:, 0] = batch["state_float"][:, 0] + n_steps
+    batch["reward"][:] = n_steps * -0.0475
+    batch["gamma_n"][:] = torch.tensor([1.0, 0.0, 1.0, 1.0, 1.0])  # the second one ends the mini-race
+    IQNLoss(network, settings, device=CPU, seed=5)(batch)
+    torch.testing.assert_close(batch["td_error"], torch.zeros(5), rtol=0, atol=1e-5)
 
 
 def test_returns_are_held_to_what_the_actions_left_can_bring() -> None:
@@ -182,9 +273,9 @@ def test_bounds_of_rewards_hold_targets(agent_settings, make_network, make_batch
         for parameter in network.parameters():
             parameter.mul_(100)
     taus = draw_taus(5, settings, torch.Generator().manual_seed(5))
-    targets = target_returns(network, network, batch, settings, taus)
-    reach = (batch.gamma_n * network.actions_left(batch.next_state_float))[:, None]
-    of_next_state = targets - batch.reward[:, None]
+    targets = target_returns(network, network, taken_apart(batch), settings, taus)
+    reach = (batch["gamma_n"] * network.actions_left(batch["next_state_float"]))[:, None]
+    of_next_state = targets - batch["reward"][:, None]
     assert (of_next_state >= -0.5 * reach - 1e-4).all()
     assert (of_next_state <= 0.25 * reach + 1e-4).all()
     assert torch.isclose(of_next_state, 0.25 * reach, atol=1e-4)[reach[:, 0] > 0].any()

@@ -5,8 +5,12 @@ import math
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
+from trackmania_rl.agents import iqn
+from trackmania_rl.agents.fourier_features import Wave
 from trackmania_rl.agents.iqn import IQN_Network, Sizes, draw_symmetric_taus, of_action
+from trackmania_rl.agents.networks import SpaceToDepthConv2d
 
 PUBLISHED_SHAPES = {
     "img_head.0.weight": (16, 1, 4, 4),
@@ -34,13 +38,14 @@ PUBLISHED_SHAPES = {
 }
 
 
-def test_full_size_network_has_the_published_shape(full_size_settings, make_network):
+def test_full_size_network_has_the_published_shape(full_size_settings):
     settings = full_size_settings
+    game = settings.game
     sizes = Sizes(
         float_mean=[0.0] * 184,
         float_std=[1.0] * 184,
-        n_actions=len(settings.game.inputs),
-        image_shape=(1, settings.game.image_height_px, settings.game.image_width_px),
+        n_actions=len(game.inputs),
+        image_shape=(game.frames_per_state, game.image_height_px, game.image_width_px),
         mini_race_duration_actions=settings.replay.temporal_mini_race_duration_actions,
     )
     network = IQN_Network(settings.agent, sizes, torch.Generator().manual_seed(0))
@@ -63,53 +68,165 @@ def leaky_relu(x):
     return np.where(x > 0, x, 0.01 * x)
 
 
+def double(tensor):
+    return tensor.detach().double().numpy()
+
+
 def linear(layer, x):
-    return layer.weight.detach().double().numpy() @ x + layer.bias.detach().double().numpy()
+    return double(layer.weight) @ x + double(layer.bias)
+
+
+def convolution(layer, image):
+    """An image (channels, H, W), as the textbook has it: one product for each output pixel."""
+    weight, bias, (stride, _) = double(layer.weight), double(layer.bias), layer.stride
+    size = weight.shape[2]
+    height, width = ((side - size) // stride + 1 for side in image.shape[1:])
+    output = np.empty((len(weight), height, width))
+    for channel in range(len(weight)):
+        for y in range(height):
+            for x in range(width):
+                seen = image[:, y * stride : y * stride + size, x * stride : x * stride + size]
+                output[channel, y, x] = (weight[channel] * seen).sum() + bias[channel]
+    return output
+
+
+def naive_features(network, image, floats):
+    """What the network sees in one state: image (S, H, W), floats (F,)."""
+    features = (floats - 0.1 * np.arange(7)) / (1.0 + np.arange(7))
+    for layer in (network.float_feature_extractor[0], network.float_feature_extractor[2]):
+        features = leaky_relu(linear(layer, features))
+    if network.img_head is None:
+        return features
+    seen = (image.astype(np.float64) - 128) / 128
+    for layer in (network.img_head[0], network.img_head[2]):
+        seen = leaky_relu(convolution(layer, seen))
+    return np.concatenate((seen.reshape(-1), features))
+
+
+def naive_returns(network, features, elapsed, tau, *, multiplied, expected_reward_per_action):
+    """The returns (A,) of one state at one tau."""
+    cosines = np.array([math.cos(math.pi * i * tau) for i in range(1, 14)])
+    factors = leaky_relu(linear(network.iqn_fc[0], cosines))
+    if multiplied == "features":
+        of_features, of_advantage, of_value = factors, 1.0, 1.0
+    else:
+        of_features, of_advantage, of_value = 1.0, factors[:11], factors[11:]
+    mixed = features * of_features
+    advantage = linear(network.A_head[2], of_advantage * leaky_relu(linear(network.A_head[0], mixed)))
+    value = linear(network.V_head[2], of_value * leaky_relu(linear(network.V_head[0], mixed)))
+    return value + advantage - advantage.mean() + expected_reward_per_action * (140 - elapsed)
+
+
+def draw_biases(network):
+    """They begin at 0, where one that is left out would not be missed."""
+    generator = torch.Generator().manual_seed(7)
+    with torch.no_grad():
+        for name, parameter in network.named_parameters():
+            if name.endswith("bias"):
+                parameter.copy_(torch.randn(parameter.shape, generator=generator))
 
 
 @pytest.mark.parametrize("has_image", [False, True])
 @pytest.mark.parametrize("multiplied", ["features", "hidden_layers"])
-def test_forward_equals_loops(agent_settings, make_network, make_batch, has_image, multiplied):
+@pytest.mark.parametrize("tau_rows", [5, 1])
+def test_returns_equal_loops(agent_settings, make_network, make_batch, has_image, multiplied, tau_rows):
     settings = agent_settings(expected_reward_per_action=-0.05, quantile_factors_multiply=multiplied)
     network = make_network(settings, has_image=has_image)
+    draw_biases(network)
     batch = make_batch(has_image=has_image)
-    tau = torch.rand(5 if multiplied == "features" else 1, 4)  # or the same for all states
-    returns = network(batch.state_img, batch.state_float, tau)
-    tau = tau.expand(5, 4)
+    tau = torch.rand(tau_rows, 4, generator=torch.Generator().manual_seed(0))
+    returns = network(batch["state_img"], batch["state_float"], tau)
     assert returns.shape == (5, 4, 3)
     assert returns.dtype == torch.float32
-
     for b in range(5):
-        floats = batch.state_float[b].double().numpy()
-        features = (floats - 0.1 * np.arange(7)) / (1.0 + np.arange(7))
-        for layer in (network.float_feature_extractor[0], network.float_feature_extractor[2]):
-            features = leaky_relu(linear(layer, features))
-        if has_image:
-            image = (batch.state_img[b : b + 1].float() - 128) / 128
-            features = np.concatenate((network.img_head(image)[0].detach().double().numpy(), features))
+        floats = double(batch["state_float"][b])
+        features = naive_features(network, batch["state_img"][b].numpy(), floats)
         for n in range(4):
-            cosines = np.array([math.cos(math.pi * i * tau[b, n].item()) for i in range(1, 14)])
-            factors = leaky_relu(linear(network.iqn_fc[0], cosines))
-            if multiplied == "features":
-                of_features, of_advantage, of_value = factors, 1.0, 1.0
-            else:
-                of_features, of_advantage, of_value = 1.0, factors[:11], factors[11:]
-            mixed = features * of_features
-            advantage = linear(network.A_head[2], of_advantage * leaky_relu(linear(network.A_head[0], mixed)))
-            value = linear(network.V_head[2], of_value * leaky_relu(linear(network.V_head[0], mixed)))
-            expected = value + advantage - advantage.mean() - 0.05 * (140 - floats[0])
-            np.testing.assert_allclose(returns[b, n].detach().numpy(), expected, rtol=1e-4, atol=1e-5)
+            expected = naive_returns(
+                network,
+                features,
+                floats[0],
+                tau[b % tau_rows, n].item(),
+                multiplied=multiplied,
+                expected_reward_per_action=-0.05,
+            )
+            np.testing.assert_allclose(returns[b, n].detach().numpy(), expected, rtol=1e-4, atol=1e-4)
+
+    taken = network.returns_of_action(batch["state_img"], batch["state_float"], tau, batch["action"])
+    torch.testing.assert_close(taken, of_action(returns, batch["action"]))
 
 
-@pytest.mark.parametrize("has_image", [False, True])
 @pytest.mark.parametrize("multiplied", ["features", "hidden_layers"])
-def test_the_returns_of_one_action_are_those_of_all(agent_settings, make_network, make_batch, has_image, multiplied):
-    settings = agent_settings(expected_reward_per_action=-0.05, quantile_factors_multiply=multiplied)
-    network, batch = make_network(settings, has_image=has_image), make_batch(has_image=has_image)
-    tau = torch.rand(5 if multiplied == "features" else 1, 4)
-    state = (batch.state_img, batch.state_float)
-    of_one = network.returns_of_action(*state, tau, batch.action)
-    torch.testing.assert_close(of_one, of_action(network(*state, tau), batch.action))
+def test_as_many_states_as_actions_have_each_their_own_taus(agent_settings, make_network, make_batch, multiplied):
+    network = make_network(agent_settings(quantile_factors_multiply=multiplied))
+    batch, tau = make_batch(batch_size=3), torch.rand(3, 4, generator=torch.Generator().manual_seed(0))
+    state = batch["state_img"], batch["state_float"], tau
+    together = network(*state)
+    for b in range(3):
+        torch.testing.assert_close(together[b : b + 1], network(*(part[b : b + 1] for part in state)))
+
+
+@pytest.mark.parametrize("multiplied", ["features", "hidden_layers"])
+def test_returns_of_an_action_have_the_gradient_of_all_returns(agent_settings, make_network, make_batch, multiplied):
+    network = make_network(agent_settings(quantile_factors_multiply=multiplied), has_image=True)
+    batch, tau = make_batch(has_image=True), torch.rand(1, 4)
+    state, action = (batch["state_img"], batch["state_float"], tau), batch["action"]
+    weights = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
+    taken, gathered = (
+        torch.autograd.grad((weights * returns).sum(), list(network.parameters()))
+        for returns in (network.returns_of_action(*state, action), of_action(network(*state), action))
+    )
+    for of_taken, of_gathered in zip(taken, gathered, strict=True):
+        torch.testing.assert_close(of_taken, of_gathered, rtol=1e-4, atol=1e-6)
+
+
+def test_microbatches_of_images_are_the_whole_batch(agent_settings, make_network, make_batch, monkeypatch):
+    network, batch = make_network(agent_settings(), has_image=True), make_batch(has_image=True)
+
+    def features_and_gradients():
+        features = network.image_features(batch["state_img"])
+        gradients = torch.autograd.grad(features.square().sum(), list(network.img_head.parameters()))
+        return features, *gradients
+
+    whole = features_and_gradients()
+    monkeypatch.setattr(iqn, "IMAGES_AT_ONCE", 2)
+    for of_parts, of_whole in zip(features_and_gradients(), whole, strict=True):
+        torch.testing.assert_close(of_parts, of_whole, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("kernel_size", "stride"), [(4, 2), (4, 4), (6, 3), (5, 2), (3, 1)])
+@pytest.mark.parametrize("size_px", [(17, 23), (16, 24), (18, 21)])
+def test_a_convolution_of_pixels_as_channels_is_the_plain_one(kernel_size, stride, size_px):
+    torch.manual_seed(0)
+    ours, plain = SpaceToDepthConv2d(2, 3, kernel_size, stride), nn.Conv2d(2, 3, kernel_size, stride)
+    ours.load_state_dict(plain.state_dict())
+    images = torch.randn(5, 2, *size_px)
+    of_both = []
+    for layer in (ours, plain):
+        output = layer(images)
+        of_both.append((output, *torch.autograd.grad(output.square().sum(), list(layer.parameters()))))
+    for of_ours, of_plain in zip(*of_both, strict=True):
+        torch.testing.assert_close(of_ours, of_plain, rtol=1e-4, atol=1e-4)
+
+
+def test_each_frame_of_a_state_counts(agent_settings, make_network):
+    network = make_network(agent_settings(), has_image=True, n_frames=3)
+    img = torch.randint(256, (2, 3, 17, 23), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+    features = network.features(img, torch.zeros(2, 7))
+    for frame in range(3):
+        changed = img.clone()
+        changed[:, frame] = 255 - changed[:, frame]
+        assert not torch.allclose(features, network.features(changed, torch.zeros(2, 7)))
+
+
+def test_waves_of_floats_are_read_beside_the_floats(agent_settings, make_network, make_batch):
+    network = make_network(agent_settings(), waves=[Wave(2, 4.0)])
+    batch = make_batch()
+    assert network.float_feature_extractor[0].in_features == 7 + 2
+    normalized = (batch["state_float"] - network.float_mean) / network.float_std
+    angle = 2 * math.pi * batch["state_float"][:, 2:3] / 4.0
+    expected = network.float_feature_extractor(torch.cat((normalized, angle.sin(), angle.cos()), dim=1))
+    torch.testing.assert_close(network.features(batch["state_img"], batch["state_float"]), expected)
 
 
 def test_initial_weights_are_orthogonal_and_come_from_the_generator(agent_settings, make_network):

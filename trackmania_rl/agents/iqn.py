@@ -273,12 +273,12 @@ class IQN_Network(QuantileNetwork):
         weight, bias = self.last_layer()  # (A, 2U), (A,)
         features = self.features(img, floats)  # (B, D)
         factors = self.factors(tau)
-        if self.quantiles_multiply_hidden_layers:  # they may as well multiply the last layer: no state N times
+        if self._multiplies_last_layer(tau):
             hidden = self._hidden(features).float()  # (B, 2U)
             weights = factors.transpose(0, 1) * weight  # (N, A, 2U)
             returns = (hidden @ weights.flatten(0, 1).t()).unflatten(1, weights.shape[:2])  # (B, N, A)
         else:
-            returns = F.linear(self._hidden(features.unsqueeze(1) * factors).float(), weight)  # (B, N, A)
+            returns = F.linear(self._hidden_at_taus(features, factors), weight)  # (B, N, A)
         return returns + (bias + self.baseline(floats)[:, None, None])
 
     def returns_of_action(self, img: Tensor, floats: Tensor, tau: Tensor, action: Tensor) -> Tensor:
@@ -286,12 +286,21 @@ class IQN_Network(QuantileNetwork):
         weight, bias = (of_all[action] for of_all in self.last_layer())  # (B, 2U), (B,)
         features = self.features(img, floats)  # (B, D)
         factors = self.factors(tau)
-        if self.quantiles_multiply_hidden_layers:
+        if self._multiplies_last_layer(tau):
             returns = (weight * self._hidden(features).float()) @ factors.squeeze(0).t()  # (B, N)
         else:
-            hidden = self._hidden(features.unsqueeze(1) * factors).float()  # (B, N, 2U)
-            returns = (hidden @ weight.unsqueeze(2)).squeeze(2)  # (B, N)
+            returns = (self._hidden_at_taus(features, factors) @ weight.unsqueeze(2)).squeeze(2)  # (B, N)
         return returns + (bias + self.baseline(floats)).unsqueeze(1)
+
+    def _multiplies_last_layer(self, tau: Tensor) -> bool:
+        """Whether factors, alike for all states, may as well multiply the last layer: no state is computed N times."""
+        return self.quantiles_multiply_hidden_layers and len(tau) == 1
+
+    def _hidden_at_taus(self, features: Tensor, factors: Tensor) -> Tensor:
+        """Both heads' hidden layers (B, N, 2U) of features (B, D), with the factors of N taus."""
+        if self.quantiles_multiply_hidden_layers:
+            return self._hidden(features).float().unsqueeze(1) * factors
+        return self._hidden(features.unsqueeze(1) * factors).float()
 
     def last_layer(self) -> tuple[Tensor, Tensor]:
         """Make the weight (A, 2U) and bias (A,) that turn both heads' hidden layers into returns.

@@ -1,0 +1,311 @@
+"""GradientStep, SoftUpdate and FusedRAdamStep, against torch's own parts on ordinary parameters."""
+
+import copy
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from tensordict import TensorDict
+from torch import nn
+
+from trackmania_rl.agents.flat_parameters import flatten_parameters
+from trackmania_rl.agents.fused_radam import FusedRAdamStep, rectification
+from trackmania_rl.agents.iqn import SelfLossScaling, draw_taus
+
+STEPS = 30
+"""RAdam goes by the mean square from its sixth step on, with the configured betas."""
+
+
+def plain_quantile_loss(targets, predictions, tau, kappa):
+    """(B,) of targets (B, M), predictions (B, N) and tau (B, N) or (1, N)."""
+    pairs = (len(targets), targets.shape[1], predictions.shape[1])
+    below, above = predictions[:, None, :].expand(pairs), targets[:, :, None].expand(pairs)
+    huber = F.huber_loss(below, above, delta=kappa, reduction="none") / kappa
+    return ((tau[:, None, :] - (above < below).float()).abs() * huber).mean(dim=1).sum(dim=1)
+
+
+class PlainTraining:
+    """The update as papers and torch's documentation have it: parameter by parameter, all returns of all actions."""
+
+    def __init__(self, agent, seed):
+        self.settings = agent.loss_module.settings
+        self.online = copy.deepcopy(agent.loss_module.online)
+        self.target = copy.deepcopy(agent.loss_module.target)
+        betas = (self.settings.adam_beta1, self.settings.adam_beta2)
+        self.optimizer = torch.optim.RAdam(self.online.parameters(), eps=self.settings.adam_epsilon, betas=betas)
+        self.scaling = SelfLossScaling()
+        self.generator = torch.Generator().manual_seed(seed)
+
+    def loss(self, batch):
+        settings, taus = self.settings, draw_taus(len(batch), self.settings, self.generator)
+        next_state = batch["next_state_img"], batch["next_state_float"]
+        with torch.no_grad():
+            next_returns = self.target(*next_state, taus.target)
+            if settings.use_ddqn:
+                best = self.online(*next_state, taus.choice).mean(dim=1).argmax(dim=1)
+            else:
+                assert settings.target_action == "argmax_of_mean"
+                best = next_returns.mean(dim=1).argmax(dim=1)
+            rows = torch.arange(len(batch))
+            targets = batch["reward"][:, None] + batch["gamma_n"][:, None] * next_returns[rows, :, best]
+        predictions = self.online(batch["state_img"], batch["state_float"], taus.prediction)[rows, :, batch["action"]]
+        losses = plain_quantile_loss(targets, predictions, taus.prediction, settings.iqn_kappa)
+        scale = self.scaling(targets, taus.target, settings) if settings.use_target_self_loss_scaling else 1.0
+        td_error = (targets.mean(dim=1) - predictions.mean(dim=1)).abs().detach()
+        return (batch["weight"] * scale * losses).sum(), td_error
+
+    def step(self, total, learning_rate):
+        settings, parameters = self.settings, list(self.online.parameters())
+        self.optimizer.zero_grad()
+        total.backward()
+        nn.utils.clip_grad_value_(parameters, settings.clip_grad_value)
+        norm = nn.utils.clip_grad_norm_(parameters, settings.clip_grad_norm)
+        with torch.no_grad():
+            for parameter in parameters:
+                parameter.mul_(1 - learning_rate * settings.weight_decay_lr_ratio)
+        self.optimizer.param_groups[0]["lr"] = learning_rate
+        self.optimizer.step()
+        return norm
+
+    def soft_update(self):
+        with torch.no_grad():
+            for slow, fast in zip(self.target.parameters(), self.online.parameters(), strict=True):
+                slow.mul_(1 - self.settings.soft_update_tau).add_(self.settings.soft_update_tau * fast)
+
+
+def assert_same_weights(ours, plain, **tolerance):
+    for (name, a), b in zip(ours.named_parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(
+            a, b, **({"rtol": 1e-4, "atol": 2e-6} | tolerance), msg=lambda text, n=name: n + text
+        )
+
+
+@pytest.mark.parametrize("has_image", [False, True])
+@pytest.mark.parametrize("use_ddqn", [False, True])
+@pytest.mark.parametrize("multiplied", ["features", "hidden_layers"])
+def test_updates_equal_the_plain_form(make_agent, make_batch, update, has_image, use_ddqn, multiplied):
+    agent = make_agent(
+        seed=2,
+        has_image=has_image,
+        use_ddqn=use_ddqn,
+        target_action="argmax_of_mean",
+        quantile_factors_multiply=multiplied,
+        use_target_self_loss_scaling=True,
+        clip_grad_value=2.0,
+        clip_grad_norm=3.0,
+        weight_decay_lr_ratio=0.5,
+    )
+    plain = PlainTraining(agent, seed=2)
+    was_clipped = False
+    for step in range(8):
+        batch = make_batch(seed=step, has_image=has_image)
+        learning_rate = 1e-2 / (step + 1)
+        losses = update(agent, batch, learning_rate)
+        agent.target_updater.step()
+
+        total, td_error = plain.loss(batch)
+        norm = plain.step(total, learning_rate)
+        plain.soft_update()
+        was_clipped |= norm.item() > 3.0
+        torch.testing.assert_close(losses["loss"], total.detach())
+        torch.testing.assert_close(losses["grad_norm"], norm)
+        torch.testing.assert_close(batch["td_error"], td_error)
+        assert_same_weights(agent.loss_module.online, plain.online)
+        assert_same_weights(agent.loss_module.target, plain.target)
+    assert was_clipped
+
+
+class Stepper:
+    """A GradientStep whose gradients come from a seed, and torch's own RAdam on ordinary parameters beside it."""
+
+    def __init__(self, agent, learning_rates):
+        self.agent, self.step = agent, agent.optimizer_step
+        self.plain = PlainTraining(agent, seed=0)
+        self.learning_rates = learning_rates
+
+    def __call__(self, number):
+        """Both steps; returns both norms."""
+        generator = torch.Generator().manual_seed(number)
+        gradient = torch.randn(self.step.weights.shape, generator=generator) * 10.0 ** (number % 4 - 2)
+        self.agent.follow(self.plain.settings, self.learning_rates[number])
+        self.step.weights.grad.copy_(gradient)
+        parameters = list(self.plain.online.parameters())
+        pieces = gradient.split([parameter.numel() for parameter in parameters])
+        total = sum((piece * parameter.view(-1)).sum() for piece, parameter in zip(pieces, parameters, strict=True))
+        return self.step.move_weights(), self.plain.step(total, self.learning_rates[number])
+
+
+def fuse(step):
+    step.move_weights = FusedRAdamStep(step, compiled=lambda function: function)
+
+
+LEARNING_RATES = [0.0, 1e-2, 1e-2, 0.0, 3e-3, 1e-3, 1e-2, 0.0] + [1e-3] * (STEPS - 8)
+
+
+@pytest.mark.parametrize("fused_at", [None, {0}, {0, 4, 9, 20}, {3, 11}], ids=str)
+@pytest.mark.parametrize("betas", [(0.9, 0.999), (0.8, 0.95)])
+def test_both_steps_are_torchs_radam_and_each_goes_on_where_the_other_stopped(make_agent, fused_at, betas):
+    """`fused_at`: the steps at which the forms change places, the plain one first."""
+    agent = make_agent(
+        clip_grad_value=1.5, clip_grad_norm=20.0, weight_decay_lr_ratio=0.5, adam_beta1=betas[0], adam_beta2=betas[1]
+    )
+    stepper, is_fused = Stepper(agent, LEARNING_RATES), False
+    for number in range(STEPS):
+        if fused_at and number in fused_at:
+            is_fused = not is_fused
+            if is_fused:
+                fuse(agent.optimizer_step)
+            else:
+                agent.optimizer_step.move_weights = agent.optimizer_step.clip_and_step
+        before = flatten_parameters(agent.loss_module.online).clone()
+        norms = stepper(number)
+        torch.testing.assert_close(*norms)
+        assert torch.equal(before, agent.optimizer_step.weights) == (LEARNING_RATES[number] == 0)
+        assert_same_weights(agent.loss_module.online, stepper.plain.online)
+    state = agent.optimizer_step.optimizer.state[agent.optimizer_step.weights]
+    assert state["step"] == STEPS
+    for name in ("exp_avg", "exp_avg_sq"):
+        of_plain = [stepper.plain.optimizer.state[p][name].reshape(-1) for p in stepper.plain.online.parameters()]
+        torch.testing.assert_close(state[name], torch.cat(of_plain), rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize("beta2", [0.9, 0.95, 0.999])
+def test_rectification_is_the_papers(beta2):
+    rho_inf = 2 / (1 - beta2) - 1
+    for t in range(1, 60):
+        rho = rho_inf - 2 * t * beta2**t / (1 - beta2**t)
+        if rho <= 5:
+            assert rectification(t, beta2) == 0
+            continue
+        r = math.sqrt((rho - 4) * (rho - 2) * rho_inf / ((rho_inf - 4) * (rho_inf - 2) * rho))
+        assert rectification(t, beta2) == pytest.approx(r * math.sqrt(1 - beta2**t), rel=1e-12)
+
+
+@pytest.fixture(params=["plain", "fused"])
+def make_either(request, make_agent):
+    """Makes agents of either form of the step."""
+
+    def make(**changes):
+        agent = make_agent(**changes)
+        if request.param == "fused":
+            fuse(agent.optimizer_step)
+        return agent
+
+    return make
+
+
+@pytest.mark.parametrize("use_target_self_loss_scaling", [False, True])
+def test_a_first_gradient_with_a_nan_moves_nothing_and_leaves_no_trace(
+    make_either, make_batch, update, use_target_self_loss_scaling
+):
+    agent = make_either(use_target_self_loss_scaling=use_target_self_loss_scaling, weight_decay_lr_ratio=0.0)
+    weights = agent.optimizer_step.weights
+    before = weights.detach().clone()
+    batch = make_batch(seed=1)
+    batch["reward"][3] = torch.nan
+    assert torch.isnan(update(agent, batch, 1e-3)["grad_norm"])
+    assert torch.equal(weights, before)
+    for step in range(2, 5):
+        assert torch.isfinite(update(agent, make_batch(seed=step), 1e-3)["loss"])
+    assert torch.isfinite(weights).all()
+    assert not torch.equal(weights, before)
+
+
+def test_later_on_a_gradient_with_a_nan_counts_as_zero(make_either, make_batch, update):
+    broken, other = make_either(), make_either()
+    for step in range(8):
+        for agent in (broken, other):
+            update(agent, make_batch(seed=step), 1e-3)
+    before = other.optimizer_step.weights.detach().clone()
+    for agent, gradient in ((broken, 1.0), (other, 0.0)):
+        agent.optimizer_step.weights.grad.fill_(gradient)
+    broken.optimizer_step.weights.grad[5] = torch.nan
+    for agent in (broken, other):
+        agent.optimizer_step.move_weights()
+    assert torch.equal(broken.optimizer_step.weights, other.optimizer_step.weights)
+    assert not torch.equal(before, other.optimizer_step.weights), "the running mean goes on"
+
+
+def test_infinite_entries_are_clipped_like_any_other(make_either):
+    agents = [make_either(clip_grad_value=2.0) for _ in range(2)]
+    for agent, entry in zip(agents, (math.inf, 2.0), strict=True):
+        agent.follow(agent.loss_module.settings, 1e-3)
+        agent.optimizer_step.weights.grad.fill_(0.1)
+        agent.optimizer_step.weights.grad[5] = entry
+        agent.optimizer_step.move_weights()
+    assert torch.equal(*(agent.optimizer_step.weights for agent in agents))
+
+
+def test_entries_that_a_hook_adds_to_the_losses_count(make_agent, make_batch):
+    weights = {}
+    for has_extra in (False, True):
+        agent = make_agent(clip_grad_value=1e9, clip_grad_norm=1e9)
+        agent.follow(agent.loss_module.settings, 1e-2)
+        losses = agent.loss_module(make_batch())
+        if has_extra:
+            losses["loss_of_weights"] = 3 * agent.loss_module.online.A_head[2].weight.square().sum()
+            losses["regret"] = torch.full((), 7.0, requires_grad=True)  # not named loss...: a figure
+        agent.optimizer_step(losses)
+        weights[has_extra] = agent.optimizer_step.weights.grad.clone()
+    agent = make_agent()
+    last_layer = dict(agent.loss_module.online.named_parameters())["A_head.2.weight"]
+    expected = [
+        (6 * parameter if parameter is last_layer else torch.zeros_like(parameter)).detach().reshape(-1)
+        for parameter in agent.loss_module.online.parameters()
+    ]
+    torch.testing.assert_close(weights[True] - weights[False], torch.cat(expected), rtol=1e-3, atol=1e-4)
+
+
+def test_gradients_are_scaled_for_float16_only(make_agent):
+    agent = make_agent()
+    assert not agent.optimizer_step.scaler.is_enabled()
+    assert agent.optimizer_step.state_dict()["scaler"] == {}
+
+
+def test_a_scaled_gradient_makes_the_same_step_and_an_overflow_makes_none(make_agent, make_batch, update):
+    scaled, plain = make_agent(), make_agent()
+    scaled.optimizer_step.scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    for step in range(3):
+        losses = [update(agent, make_batch(seed=step), 1e-3) for agent in (scaled, plain)]
+        torch.testing.assert_close(losses[0]["grad_norm"], losses[1]["grad_norm"])
+    torch.testing.assert_close(scaled.optimizer_step.weights, plain.optimizer_step.weights)
+    before = scaled.optimizer_step.weights.detach().clone()
+    batch = make_batch(seed=9)
+    batch["reward"][3] = torch.inf
+    update(scaled, batch, 1e-3)
+    assert torch.equal(scaled.optimizer_step.weights, before)
+    assert scaled.optimizer_step.scaler.get_scale() == 512.0
+    resumed = make_agent()
+    resumed.optimizer_step.scaler = torch.amp.GradScaler("cpu")
+    resumed.load_state_dict(scaled.state_dict())
+    assert resumed.optimizer_step.scaler.get_scale() == 512.0
+
+
+def test_the_step_takes_a_tensordict_and_gives_it_back_with_the_norm(make_agent, make_batch):
+    agent = make_agent()
+    losses = agent.loss_module(make_batch())
+    assert isinstance(losses, TensorDict)
+    assert agent.optimizer_step(losses, False, 1.0, 7) is losses
+    assert set(losses.keys()) == {"loss", "mean_q", "grad_norm"}
+    assert losses["grad_norm"].shape == ()
+
+
+def test_soft_update_moves_the_target_by_tau(make_agent, make_batch, update):
+    agent = make_agent(soft_update_tau=0.25)
+    update(agent, make_batch(), 1e-2)
+    online, target = (flatten_parameters(net) for net in (agent.loss_module.online, agent.loss_module.target))
+    expected = target + 0.25 * (online - target)
+    agent.target_updater.step()
+    torch.testing.assert_close(target, expected)
+    assert torch.equal(target, flatten_parameters(agent.loss_module.target))
+
+
+def test_several_moves_of_the_target_at_once_are_as_many_one_by_one(make_agent, make_batch, update):
+    agents = [make_agent(soft_update_tau=0.25) for _ in range(2)]
+    for agent in agents:
+        update(agent, make_batch(), 1e-2)
+    agents[0].target_updater.step(3)
+    for _ in range(3):
+        agents[1].target_updater.step()
+    torch.testing.assert_close(*(flatten_parameters(agent.loss_module.target) for agent in agents))
