@@ -214,6 +214,16 @@ def test_mistakes_are_named(small_run, small_words, tmp_path, tool, capsys):
     assert "no such configuration" in refused(tool, capsys, "export_linesight", output, "--output", tmp_path / "y")
 
 
+def test_a_network_of_ones_own_is_unknown_to_linesight(small_run, small_words, tmp_path, tool, capsys, monkeypatch):
+    (tmp_path / "my_network.py").write_text(
+        "from trackmania_rl.agents.iqn import IQN_Network\n\n\nclass Mine(IQN_Network):\n    pass\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    words = ("import_linesight", small_run.folder, "--output", tmp_path / "save" / "mine", *small_words)
+    error = refused(tool, capsys, *words, "--set", "network=my_network:Mine")
+    assert "no counterpart to this configuration (network = 'my_network:Mine')" in error
+
+
 def test_an_optimizer_of_another_network_is_refused(small_run, small_words, tmp_path, tool, capsys):
     other = torch.optim.RAdam([torch.nn.Parameter(torch.ones(3))])
     other.param_groups[0]["params"][0].grad = torch.ones(3)

@@ -11,6 +11,8 @@ from trackmania_rl.settings import load_settings
 SETTINGS = (
     "use_layer_norm=False",
     "expected_reward_per_action=0.0",
+    "quantile_factors_multiply=features",
+    "fourier_wavelengths={}",
     "image_width_px=32",
     "image_height_px=24",
     "conv_channels=(3, 5)",
@@ -45,6 +47,7 @@ def test_train_resumes_an_imported_run(write_linesight_run, repository_root, tmp
     assert ended.returncode == 0, said
     assert "resumed" in said
     assert "at frame 1,234,567" in said
+    assert "begins afresh" not in said
     state = load_checkpoint(output)
     assert state["hooks"]["CountRaces"]["frames_total"] >= 1_234_567 + 3000
     assert state["agent"]["updates"] > 71_234

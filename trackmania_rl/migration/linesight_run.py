@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from trackmania_rl.agents.agent import IQNAgent
-from trackmania_rl.agents.iqn import QuantileNetwork
+from trackmania_rl.agents.iqn import IQN_Network, QuantileNetwork
 from trackmania_rl.agents.run_network import make_network
 from trackmania_rl.checkpoints import (
     CHECKPOINT_FILE,
@@ -248,8 +248,11 @@ def _network_for(settings: Settings) -> QuantileNetwork:
         UserError: if Linesight has no such network.
     """
     agent = settings.agent
+    layout = ObservationLayout.from_settings(settings.observation)
+    network = make_network(settings, layout, SeedTree(settings.run.seed))
     multiplied = agent.quantile_factors_multiply
     unknown_there = {
+        f"network = {agent.network!r}": type(network) is not IQN_Network,
         "use_layer_norm = True": agent.use_layer_norm,
         "fourier_wavelengths": bool(settings.observation.fourier_wavelengths),
         f"quantile_factors_multiply = {multiplied!r}": multiplied != "features",
@@ -260,7 +263,7 @@ def _network_for(settings: Settings) -> QuantileNetwork:
     if any(unknown_there.values()):
         named = ", ".join(name for name, is_set in unknown_there.items() if is_set)
         raise UserError(f"Linesight's network has no counterpart to this configuration ({named}); see config_tmnf.py")
-    return make_network(settings, ObservationLayout.from_settings(settings.observation), SeedTree(settings.run.seed))
+    return network
 
 
 def _trainer_state(run: LinesightRun, settings: Settings, network: QuantileNetwork) -> dict[str, Any]:
