@@ -37,7 +37,7 @@ def main() -> None:
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", datefmt="%H:%M:%S")
         from trackmania_rl.run import train
 
-        figures = train(config, overrides=overrides, **arguments)
+        figures = train(config, overrides=overrides, project_folder=PROJECT, **arguments)
         with contextlib.suppress(OSError):  # nobody may be there to read it
             folder = arguments["output_folder"] / "save" / settings.run.run_name
             print(f"{figures.races_total:,} races, {figures.frames_total:,} frames; everything is in {folder}")

@@ -60,6 +60,7 @@ def train(
     *,
     overrides: Sequence[str] = (),
     output_folder: Path = PROJECT_FOLDER,
+    project_folder: Path = PROJECT_FOLDER,
     update_config: bool = False,
     weights_from: Path | None = None,
     max_wall_s: float = math.inf,
@@ -77,6 +78,7 @@ def train(
         settings: a configuration file, or settings. A run that exists goes on with its own copy in its folder.
         overrides: `name=value` texts that win over it.
         output_folder: holds save/ and tensorboard/.
+        project_folder: where a relative `maps_folder`, and the files of demonstrations, begin.
         update_config: whether a run that exists takes `settings` anew.
         weights_from: a run folder or checkpoint whose networks a new run begins with.
         max_wall_s: seconds after which it ends.
@@ -93,8 +95,7 @@ def train(
         UserError: for anything that its caller can mend; the text says what.
     """
     keep_freed_memory()
-    clock = CommandClock()
-    statistics = TrainingStatistics(clock)
+    statistics = TrainingStatistics(clock := CommandClock())
     should_stop = StopConditions(max_wall_s, max_frames, clock, frames_total=lambda: statistics.frames_total)
     asked_for = AskedFor(settings, overrides, update_config)
     folder = RunFolder.create(output_folder, asked_for.settings().run.run_name)
@@ -102,10 +103,10 @@ def train(
         configuration = RunConfiguration(asked_for, folder.config)
         with configuration.telling_which():
             settings = configuration.read()
-            maps_folder = PROJECT_FOLDER / settings.game.maps_folder
+            maps_folder = project_folder / settings.game.maps_folder
             reference_lines_m = load_reference_lines(settings, maps_folder)
             statistics.reference_times = load_reference_times(settings.game.map_cycle, maps_folder)
-            demonstrations = load_demonstrations(settings.game, PROJECT_FOLDER)
+            demonstrations = load_demonstrations(settings.game, project_folder)
             seeds, layout = SeedTree(settings.run.seed), ObservationLayout.from_settings(settings.observation)
             network = make_network(settings, layout, seeds)
             own_hooks = [*make_hooks(settings), *hooks]
