@@ -86,7 +86,9 @@ def compile_update(loss: IQNLoss, step: GradientStep) -> None:
     def compute(batch: Transitions, taus: Taus) -> tuple[Tensor, Tensor, Tensor]:
         total, td_error, mean_q, gradient = compiled(batch, taus, step.scaler.scale(one))
         with_gradient = _WithGradient.apply(step.weights, total, gradient)  # type: ignore[no-untyped-call]
-        return with_gradient, td_error.clone(), mean_q.clone()  # the next CUDA graph writes where this one did
+        if loss.device.type == "cuda":  # the next CUDA graph writes where this one did
+            td_error, mean_q = td_error.clone(), mean_q.clone()
+        return with_gradient, td_error, mean_q
 
     loss.compute = compute
     if loss.device.type == "cpu":

@@ -9,33 +9,40 @@ from trackmania_rl.training.hooks.hook import Hook
 
 
 class LearningFigures(Hook):
-    """Sums the figures of updates on the device, and reads them only when somebody asks."""
+    """Sums the Trainer's mean losses of each race's updates on the device, and reads them only when somebody asks."""
 
     def __init__(self) -> None:
         self._names: tuple[str, ...] = ()
         self._sums = torch.zeros(0)
         self._n_updates = 0
+        self._updates_before = 0
 
-    def optimizer(self, losses: TensorDictBase, *_: object) -> None:
-        """Add the figures of one update: all of no dimension, the losses per transition."""
-        batch_size = self.run.settings.replay.batch_size
-        named = {name: value.detach() for name, value in losses.items() if value.ndim == 0}
-        figures = torch.stack(
-            [value / batch_size if name.startswith("loss") else value for name, value in named.items()]
-        )
+    def begin(self) -> None:
+        """Count from the updates that the run has had already."""
+        self._updates_before = self.run.agent.updates
+
+    def post_optim_complete_log(self, _: int, mean_losses: TensorDictBase | None) -> None:
+        """Add the figures of a race's updates: all of no dimension."""
+        n_updates = self.run.agent.updates - self._updates_before
+        self._updates_before = self.run.agent.updates
+        if mean_losses is None:
+            return
+        named = {name: value for name, value in mean_losses.items() if value.ndim == 0}
+        figures = torch.stack(list(named.values()))
         if tuple(named) != self._names:
             self._names, self._sums, self._n_updates = tuple(named), torch.zeros_like(figures), 0
-        self._sums += figures
-        self._n_updates += 1
+        self._sums += n_updates * figures
+        self._n_updates += n_updates
 
     def take_means(self) -> dict[str, float]:
         """Mean losses per transition, gradient norm, Q and the like since the last call; empty without an update."""
         if self._n_updates == 0:
             return {}
-        means = (self._sums / self._n_updates).tolist()
+        means = dict(zip(self._names, (self._sums / self._n_updates).tolist(), strict=True))
         self._sums.zero_()
         self._n_updates = 0
-        return dict(zip(self._names, means, strict=True))
+        batch_size = self.run.settings.replay.batch_size
+        return {name: mean / batch_size if name.startswith("loss") else mean for name, mean in means.items()}
 
 
 class MeasureTestLoss(Hook):
