@@ -75,10 +75,20 @@ dense_hidden_dimension = 512
 schedule_stretch = 1.0
 
 # ------------------------------------------------------------------------------------------------------- your own parts
-# Each is "module:attribute", with the module beside this file, in the current folder or in the project's: examples/.
+# Each is "module:attribute", with the module beside this file, in the current folder or in the project's (examples/),
+# or a function or class that this file imports, or a functools.partial of one. docs/own_parts.rst says what each is
+# called with.
 
-# What makes the network.
+# What learns and decides, and the network of IQN.
+agent = "trackmania_rl.agents.builder:IQN"
 network = "trackmania_rl.agents.iqn:IQN_Network"
+
+# What is played: races on the map cycle's maps, or a Gymnasium environment (examples/).
+games = "trackmania_rl.games.race_games:RaceGames"
+
+# What an action is worth, and where races are remembered.
+reward = "trackmania_rl.race.rewards:RaceReward"
+memory = "trackmania_rl.training.building:make_memory"
 
 # Hooks of the training: ("my_hooks:LogSpeed",).
 hooks = ()
@@ -162,34 +172,6 @@ game_reboot_interval_s = 43_200.0
 game_reboot_below_speed_share = 0.0
 
 # ------------------------------------------------------------------------------------------------------ the observation
-
-# The blocks of floats that the agent sees (docs/observation.rst), in any order. Beside these there are speed_m_s, and
-# range_finder_m: the ways to the road's borders in 19 directions, as a LIDAR measures them (config_lidar.py has both).
-observation_blocks = (
-    "mini_race_time_actions",
-    "previous_actions",
-    "wheel_is_sliding",
-    "wheel_has_ground_contact",
-    "wheel_damper_absorb_m",
-    "gearbox_state",
-    "gear",
-    "engine_rpm",
-    "actions_since_gear_change",
-    "wheel_ground_group",
-    "angular_velocity_rad_s",
-    "velocity_m_s",
-    "world_up",
-    "zone_centers_m",
-    "distance_to_finish_m",
-    "is_freewheeling",
-)
-
-# Where the range finder measures: "track" (on the simulated game's track, in any transport) or "picture" (in the image,
-# which the real game needs); how far it sees; and, in pictures, the darkest and the brightest gray (0 to 255) of the
-# road's border, which is a bright line in the simulated game.
-range_finder_source = "track"
-range_finder_reach_m = 150.0
-range_finder_border_gray = (200, 255)
 
 # Number of previous actions in the observation.
 n_prev_actions_in_inputs = 5
@@ -276,7 +258,8 @@ n_steps = 3
 # Cut a transition short at the first exploratory action after its own.
 discard_non_greedy_actions_in_nsteps = False
 
-# Length of a mini-race: Q is the sum of rewards within it. 100 x 50 ms = 5 s; 140, or 7 s, are published.
+# Length of a mini-race: Q is the sum of rewards within it. 100 x 50 ms = 5 s; 140, or 7 s, are published. None for no
+# mini-races: Q is then discounted by gamma_schedule alone.
 temporal_mini_race_duration_actions = 100
 
 # The elapsed time of a sampled state is abs(uniform integer in [max - long, duration + max)) - max, not below 0: long

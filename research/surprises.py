@@ -85,7 +85,7 @@ def watch_race(driver: TrainedDriver, games: InProcessGames, entry: MapEntry, nu
     """Drive race `number` (1 is greedy throughout) and compare each value with what came of it."""
     settings = driver.settings
     forced = forced_actions(driver, entry, number, FORCED_START_ACTIONS if number > 1 else 0)
-    race = rollout(games, entry, lambda: greedy_after(forced, driver.inferer))
+    race = rollout(games, entry, lambda: greedy_after(forced, driver.actor))
     results, stats = race.rollout_results, race.end_race_stats
     rewards = race_rewards(
         results["state_float"],
@@ -101,7 +101,7 @@ def watch_race(driver: TrainedDriver, games: InProcessGames, entry: MapEntry, nu
     later[:, ELAPSED_ACTIONS_FLOAT] = 1  # the next state within the mini-race that began with this one
     values = results["q_values"].max(axis=1)  # (T,)
     images = as_seen(results["frames"], settings.game.frames_per_state)
-    later_values = driver.inferer.act_batch(images, later).q_values.max(axis=1)  # (T + 1,)
+    later_values = driver.actor.act_batch(images, later).q_values.max(axis=1)  # (T + 1,)
     potentials = state_potentials(results["state_float"], places=games.layout, settings=settings.reward)
     shaped = rewards[:-1] + gamma * potentials[1:-1] - potentials[:-2]  # what values were learned of
     gains = shaped + gamma * later_values[1:-1] - values[:-1]
@@ -130,7 +130,6 @@ def watch(driver: TrainedDriver, maps_folder: Path, entry: MapEntry, n_races: in
     if driver.settings.reward.constant_reward_per_ms >= 0:
         raise UserError("constant_reward_per_ms is not negative: values cannot be told as times")
     games = InProcessGames(1, driver.settings.game, driver.settings.observation, maps_folder)
-    driver.inferer.begin_race(is_explo=False, frame_count=driver.frames_total)
     for number in range(1, n_races + 1):
         yield watch_race(driver, games, entry, number)
 

@@ -16,7 +16,13 @@ from trackmania_rl.buffer_utilities import make_buffers
 from trackmania_rl.experience_replay.experience import Experience
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.policy import ELAPSED_ACTIONS_FLOAT
-from trackmania_rl.race.rewards import NO_ENGINEERED_REWARDS, EngineeredRewards, race_rewards, state_potentials
+from trackmania_rl.race.rewards import (
+    NO_ENGINEERED_REWARDS,
+    EngineeredRewards,
+    RewardedRace,
+    race_rewards,
+    state_potentials,
+)
 from trackmania_rl.settings import ReplaySettings, RewardSettings, load_settings
 
 MS_PER_ACTION = 50
@@ -30,6 +36,7 @@ PLACES = {
     "zone_centers_m": slice(12, 18),
 }
 REWARD = RewardSettings(
+    reward="trackmania_rl.race.rewards:RaceReward",
     constant_reward_per_ms=-0.02,
     reward_per_m_advanced_along_centerline=0.3,
     final_speed_reward_per_m_per_s=0.1,
@@ -55,6 +62,7 @@ def _compiled():
 
 def replay_settings(**changes) -> ReplaySettings:
     values = {
+        "memory": "trackmania_rl.training.building:make_memory",
         "batch_size": 4,
         "memory_size_schedule": ((0, 23),),
         "memory_size_start_learn_schedule": ((0, 2),),
@@ -93,17 +101,23 @@ def random_rollout(n_actions: int, finish_after_ms: int | None, seed: int, greed
     return rollout | {"race_time": (n_actions - 1) * MS_PER_ACTION + finish_after_ms}
 
 
-def fill(buffer, buffer_test, rollout, settings, reward=REWARD, engineered=None) -> int:
-    return fill_buffer_from_rollout_with_n_steps_rule(
-        buffer,
-        buffer_test,
-        rollout,
-        places=PLACES,
-        reward_settings=reward,
-        replay_settings=settings,
+def rewarded_race(rollout, places=PLACES, reward=REWARD, engineered=None) -> RewardedRace:
+    states = rollout["state_float"]
+    rewards = race_rewards(
+        states,
+        rollout["meters_advanced_along_centerline"],
+        rollout.get("race_time"),
+        places=places,
+        settings=reward,
+        engineered=engineered or NO_ENGINEERED_REWARDS,
         ms_per_action=MS_PER_ACTION,
-        engineered=engineered,
     )
+    return RewardedRace(rewards, state_potentials(states, places=places, settings=reward))
+
+
+def fill(buffer, buffer_test, rollout, settings, reward=REWARD, engineered=None) -> int:
+    rewarded = rewarded_race(rollout, PLACES, reward, engineered)
+    return fill_buffer_from_rollout_with_n_steps_rule(buffer, buffer_test, rollout, rewarded, settings)
 
 
 def make(settings, seed=0):
@@ -226,16 +240,8 @@ def test_the_default_configuration_fills_its_buffers(repository_root):
     rollout["frames"] = np.empty((10, 1, 0, 0), dtype=np.uint8)
     rollout["state_float"] = np.ones((10, layout.float_input_dim), dtype=np.float32)
     engineered = EngineeredRewards(kamikaze=1.0, neoslide=1.0, speedslide=1.0, close_to_vcp=1.0)
-    n_added = fill_buffer_from_rollout_with_n_steps_rule(
-        buffer,
-        buffer_test,
-        rollout,
-        places=layout,
-        reward_settings=settings.reward,
-        replay_settings=settings.replay,
-        ms_per_action=settings.game.ms_per_action,
-        engineered=engineered,
-    )
+    rewarded = rewarded_race(rollout, layout, settings.reward, engineered)
+    n_added = fill_buffer_from_rollout_with_n_steps_rule(buffer, buffer_test, rollout, rewarded, settings.replay)
     assert n_added == len(buffer) + len(buffer_test) == 9
     assert layout.index("mini_race_time_actions") == ELAPSED_ACTIONS_FLOAT
 
@@ -297,13 +303,7 @@ def test_a_rollout_can_be_written_to_one_side_alone(finish_after_ms):
     (filled, filled_test), (extended, _) = make(settings), make(settings)
     rollout = random_rollout(8, finish_after_ms, seed=0)
     fill(filled, filled_test, rollout, settings)
-    rows = rows_of_rollout(
-        rollout,
-        places=PLACES,
-        reward_settings=REWARD,
-        replay_settings=settings,
-        ms_per_action=MS_PER_ACTION,
-    )
+    rows = rows_of_rollout(rollout, rewarded_race(rollout), settings)
     assert extended.extend(rows).tolist() == filled.storage.index.tolist() == list(range(8))
     for place in range(8):
         assert_same(extended[place], filled[place])

@@ -39,6 +39,7 @@ def _compiled():
 
 def replay_settings(**changes) -> ReplaySettings:
     values = {
+        "memory": "trackmania_rl.training.building:make_memory",
         "batch_size": 50,
         "memory_size_schedule": ((0, 37),),
         "memory_size_start_learn_schedule": ((0, 2),),

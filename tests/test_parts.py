@@ -64,5 +64,5 @@ def test_what_is_missing_is_named(config_file: Path, text: str, message: str) ->
     "override", ["network=IQN_Network", "hooks=my hook:A", "transforms=('a:b', 'c')", "network=a:"]
 )
 def test_other_forms_are_refused(config_file: Path, override: str) -> None:
-    with pytest.raises(SettingsError, match=f"{override.partition('=')[0]}.* should match pattern"):
+    with pytest.raises(SettingsError, match=f"{override.partition('=')[0]}.*: write it as"):
         load_settings(config_file, [override])

@@ -13,14 +13,8 @@ import torch
 from trackmania_rl.buffer_utilities import MiniRaceReplayBuffer
 from trackmania_rl.compiled import compiler_for
 from trackmania_rl.experience_replay.ring_buffer import NEVER_FINISHES, RowColumns
-from trackmania_rl.race.rewards import (
-    NO_ENGINEERED_REWARDS,
-    EngineeredRewards,
-    FeaturePlaces,
-    race_rewards,
-    state_potentials,
-)
-from trackmania_rl.settings import ReplaySettings, RewardSettings
+from trackmania_rl.race.rewards import RewardedRace
+from trackmania_rl.settings import ReplaySettings
 
 _compiled = compiler_for("buffer_management", [Path(__file__)])
 
@@ -29,12 +23,8 @@ def fill_buffer_from_rollout_with_n_steps_rule(
     buffer: MiniRaceReplayBuffer,
     buffer_test: MiniRaceReplayBuffer,
     rollout_results: Mapping[str, Any],
-    *,
-    places: FeaturePlaces,
-    reward_settings: RewardSettings,
+    rewarded: RewardedRace,
     replay_settings: ReplaySettings,
-    ms_per_action: int,
-    engineered: EngineeredRewards | None = None,
 ) -> int:
     """Store a race's T + 1 rows and add its T transitions to the train or the test side.
 
@@ -46,12 +36,10 @@ def fill_buffer_from_rollout_with_n_steps_rule(
     Args:
         buffer: train side.
         buffer_test: test side, over the same rows.
-        rollout_results: what `GameInstanceManager.rollout()` returned; with `race_time` if the race was finished.
-        places: the blocks of the observation, an `ObservationLayout`.
-        reward_settings: rewards and potential.
+        rollout_results: what `GameInstanceManager.rollout()` returned; with `race_time` if the race was finished. An
+            episode of another environment says `terminated` instead.
+        rewarded: what its actions and states are worth.
         replay_settings: n-step rule and test share.
-        ms_per_action: game time between two decisions.
-        engineered: optional rewards at this moment of the run (`EngineeredRewards.at_frame`); none by default.
 
     Returns:
         The number of transitions added to both sides together: all, unless the race is longer than the whole memory.
@@ -59,14 +47,7 @@ def fill_buffer_from_rollout_with_n_steps_rule(
     Raises:
         ValueError: if the arrays of the race do not fit together or not the buffers.
     """
-    rows = rows_of_rollout(
-        rollout_results,
-        places=places,
-        reward_settings=reward_settings,
-        replay_settings=replay_settings,
-        ms_per_action=ms_per_action,
-        engineered=engineered,
-    )
+    rows = rows_of_rollout(rollout_results, rewarded, replay_settings)
     is_test = draw_test_side(
         len(rows) - 1,
         replay_settings.buffer_test_ratio,
@@ -82,45 +63,35 @@ def fill_buffer_from_rollout_with_n_steps_rule(
 
 
 def rows_of_rollout(
-    rollout_results: Mapping[str, Any],
-    *,
-    places: FeaturePlaces,
-    reward_settings: RewardSettings,
-    replay_settings: ReplaySettings,
-    ms_per_action: int,
-    engineered: EngineeredRewards | None = None,
+    rollout_results: Mapping[str, Any], rewarded: RewardedRace, replay_settings: ReplaySettings
 ) -> RowColumns[npt.NDArray[Any]]:
     """Make a race's rows of a rollout, for `buffer.extend`; arguments and errors are those of the function above.
 
     Returns:
         T + 1 rows of T actions; frames and floats are the rollout's own memory.
     """
-    race_time_ms = rollout_results.get("race_time")
-    actions = np.asarray(rollout_results["actions"], dtype=np.int64)
+    actions = np.asarray(rollout_results["actions"])
     state_float = np.asarray(rollout_results["state_float"], dtype=np.float32)
-    rewards = race_rewards(
-        state_float,
-        np.asarray(rollout_results["meters_advanced_along_centerline"], dtype=np.float64),
-        race_time_ms,
-        places=places,
-        settings=reward_settings,
-        engineered=engineered or NO_ENGINEERED_REWARDS,
-        ms_per_action=ms_per_action,
-    )
     n_steps = n_steps_of_transitions(
         np.asarray(rollout_results["action_was_greedy"], dtype=bool),
         replay_settings.n_steps,
         replay_settings.discard_non_greedy_actions_in_nsteps,
     )
     n_states = len(actions) + 1
+    if rewarded.rewards.shape != (n_states - 1,) or rewarded.potentials.shape != (n_states,):
+        raise ValueError(
+            f"the reward gave {rewarded.rewards.shape} rewards and {rewarded.potentials.shape} potentials for a race "
+            f"of {n_states - 1} actions: it takes ({n_states - 1},) and ({n_states},)"
+        )
+    is_finished = "race_time" in rollout_results or rollout_results.get("terminated", False)
     return RowColumns(
         frames=np.asarray(rollout_results["frames"]),
         state_floats=state_float,
         actions=_with_last(actions),
-        rewards=_with_last(rewards),
-        potentials=state_potentials(state_float, places=places, settings=reward_settings),
+        rewards=_with_last(rewarded.rewards),
+        potentials=rewarded.potentials,
         n_steps=_with_last(n_steps),
-        steps_to_finish=np.full(n_states, NEVER_FINISHES) if race_time_ms is None else np.arange(n_states - 1, -1, -1),
+        steps_to_finish=np.arange(n_states - 1, -1, -1) if is_finished else np.full(n_states, NEVER_FINISHES),
     )
 
 
@@ -158,8 +129,8 @@ def draw_test_side(
 
 
 def _with_last(of_actions: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Add a zero for the race's last state, in which there is no action: (T,) becomes (T + 1,)."""
-    of_states = np.zeros(len(of_actions) + 1, dtype=of_actions.dtype)
+    """Add a zero for the race's last state, in which there is no action: (T, ...) becomes (T + 1, ...)."""
+    of_states = np.zeros((len(of_actions) + 1, *of_actions.shape[1:]), dtype=of_actions.dtype)
     of_states[:-1] = of_actions
     return of_states
 

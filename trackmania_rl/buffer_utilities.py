@@ -99,7 +99,8 @@ class MiniRaceReplayBuffer(ReplayBuffer):
         """Make a batch of zeros in the form of `sample()`'s, to compile the update before the first race."""
         frame_size_px = self.ring.columns.frames.shape[-2:]
         n_floats = self.ring.columns.state_floats.shape[-1]
-        ring = RingBuffer(1, n_floats, (frame_size_px[0], frame_size_px[1]), self.ring.device)
+        action_shape = tuple(self.ring.columns.actions.shape[1:])
+        ring = RingBuffer(1, n_floats, (frame_size_px[0], frame_size_px[1]), self.ring.device, action_shape)
         for column in ring.columns.by_name().values():
             column.zero_()
         index = torch.zeros(self._batch_size, dtype=torch.int64, device=ring.device)
@@ -176,6 +177,7 @@ def make_buffers(
     generator: torch.Generator,
     gamma: float = 1.0,
     frames_per_state: int = 1,
+    action_shape: tuple[int, ...] = (),
 ) -> tuple[MiniRaceReplayBuffer, MiniRaceReplayBuffer]:
     """Make the train and the test buffer over one ring buffer.
 
@@ -189,11 +191,12 @@ def make_buffers(
         generator: the source of all randomness, on the same device.
         gamma: discount at first; set `buffer.rules.gamma` to follow the schedule.
         frames_per_state: how many frames make one image of a batch; one frame is stored for each row.
+        action_shape: () of an index, or (D,) of numbers.
 
     Returns:
         (buffer, buffer_test): nothing in the latter is ever to be trained on.
     """
-    ring = RingBuffer(settings.memory_size_schedule[0][1], n_floats, image_size_px, device)
+    ring = RingBuffer(settings.memory_size_schedule[0][1], n_floats, image_size_px, device, action_shape)
     rules = MiniRaceRules.from_settings(settings, gamma)
     buffer, buffer_test = (
         MiniRaceReplayBuffer(
@@ -249,9 +252,10 @@ def buffer_collate_function(
     Returns:
         The batch (B,), on the transitions' device: `state_img` (B, S, H, W) uint8, S frames of which the newest is
         last, H = W = 0 without an image; `state_float` (B, F) float32, of which `ELAPSED_ACTIONS_FLOAT` is the elapsed
-        time; `action` (B,) int64; `reward` (B,) float32, the discounted n-step sum, shaping included;
+        time; `action` (B,) int64, or (B, D) float32; `reward` (B,) float32, the discounted n-step sum with shaping;
         `next_state_img` and `next_state_float`, without meaning where `gamma_n` is 0; `gamma_n` (B,) float32, the
-        factor of the next state's value, 0 where the mini-race ends; `index` (B,) int64, for `update_priority`;
+        factor of the next state's value, 0 where the mini-race ends; `n_steps` (B,) the actions until then; `index`
+        (B,) int64, for `update_priority`;
         `weight` (B,) float32, the importance, a factor of the loss: 1, but where the sampler draws by priority.
     """
     elapsed = rules.draw_elapsed_actions(len(transitions.index), generator)
@@ -281,7 +285,7 @@ def _experience(transition: Transitions, gamma: float) -> Experience:
         state_img=columns["state_img"],
         state_float=columns["state_float"],
         state_potential=float(columns["state_potential"]),
-        action=int(columns["action"]),
+        action=columns["action"] if columns["action"].ndim else int(columns["action"]),
         n_steps=n_steps,
         rewards=np.cumsum(gamma**exponents * rewards).astype(np.float32),
         gammas=(gamma ** (exponents + 1)).astype(np.float32),

@@ -1,33 +1,40 @@
-"""Parts that users write: networks, hooks and transforms that the configuration names as "module:attribute"."""
+"""Parts that users write, which the configuration names as "module:attribute"."""
 
 from __future__ import annotations
 
 import difflib
+import functools
 import importlib
+import inspect
 from pathlib import Path
 from typing import Any, Final
 
-from trackmania_rl.settings import SettingsError, make_importable
+from trackmania_rl.settings import NamedPart, SettingsError, make_importable
 
 PROJECT_FOLDER: Final = Path(__file__).resolve().parents[1]
 
 
-def load_part(text: str, setting: str) -> Any:
-    """Import a part.
+def load_part(part: str | NamedPart, setting: str) -> Any:
+    """Import a part, with the arguments that are held ready for it.
 
     It is looked for where Python looks for modules, then in the folders of configurations that were loaded, the current
     folder, the project's folder and its config_files.
 
     Args:
-        text: "module:attribute", such as "my_parts:MyNetwork" or "examples.small_network:SmallNetwork".
+        part: "module:attribute", such as "my_parts:MyNetwork" or "examples.small_network:SmallNetwork".
         setting: the name of the setting that has this value, for errors.
 
     Raises:
         SettingsError: if the module is not found or fails, or has no such attribute.
     """
+    if isinstance(part, NamedPart):
+        args = [_resolved(argument, setting) for argument in part.args]
+        keywords = {name: _resolved(argument, setting) for name, argument in part.keywords.items()}
+        attribute = load_part(part.name, setting)
+        return functools.partial(attribute, *args, **keywords) if args or keywords else attribute
     make_importable(Path.cwd(), PROJECT_FOLDER, PROJECT_FOLDER / "config_files")
-    module_name, _, attribute = text.partition(":")
-    told = f"{setting} = {text!r}"
+    module_name, _, attribute = part.partition(":")
+    told = f"{setting} = {part!r}"
     try:
         module = importlib.import_module(module_name)
     except Exception as error:  # a user's own module can fail in any way; its error is what helps
@@ -45,3 +52,30 @@ def load_part(text: str, setting: str) -> Any:
         nearest = difflib.get_close_matches(attribute, vars(module), n=1, cutoff=0.5)
         hint = f"did you mean {nearest[0]}?" if nearest else "define it there, or name another one"
         raise SettingsError(f"{told}: {module.__file__ or module_name} has no {attribute}; {hint}") from None
+
+
+def make_part(part: str | NamedPart, setting: str, *arguments: Any, takes: str = "") -> Any:
+    """Import a part and call it.
+
+    Args:
+        part: as of `load_part`.
+        setting: its name.
+        arguments: what it is called with.
+        takes: their names, for errors.
+
+    Raises:
+        SettingsError: if it cannot be imported, or not be called so.
+    """
+    make = load_part(part, setting)
+    try:
+        inspect.signature(make).bind(*arguments)
+    except TypeError as error:
+        how = f"with ({takes})" if takes else "without arguments"
+        raise SettingsError(f"{setting} = {str(part)!r} cannot be called {how}: {error}") from error
+    except ValueError:  # something built in, without a signature
+        pass
+    return make(*arguments)
+
+
+def _resolved(argument: Any, setting: str) -> Any:
+    return load_part(argument, setting) if isinstance(argument, NamedPart) else argument

@@ -18,17 +18,18 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
+from torch import nn
 from torchrl.trainers.trainers import TrainerHookBase
 
+from trackmania_rl.agents.builder import AgentBuilder, MakeAgentBuilder, check_decision, make_agent_builder
 from trackmania_rl.agents.freed_memory import keep_freed_memory
-from trackmania_rl.agents.run_network import make_network, pick_device
+from trackmania_rl.agents.run_network import pick_device
 from trackmania_rl.agents.threads import pick_learner_threads
 from trackmania_rl.checkpoints import RunFolder
 from trackmania_rl.doctor.run_checks import check_edited_maps, load_reference_lines
 from trackmania_rl.errors import UserError, one_line
+from trackmania_rl.games.race_games import MakeGamesBuilder, make_games_builder
 from trackmania_rl.multiprocess.collector_logs import CollectorLogs
-from trackmania_rl.multiprocess.collector_process import make_games
-from trackmania_rl.multiprocess.collector_task import MakeGames
 from trackmania_rl.multiprocess.learner_process import learner_process_fn
 from trackmania_rl.multiprocess.run_setup import (
     check_machine,
@@ -38,7 +39,7 @@ from trackmania_rl.multiprocess.run_setup import (
     training_alone,
 )
 from trackmania_rl.multiprocess.stop_conditions import StopConditions
-from trackmania_rl.race.observation import ObservationLayout
+from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import Settings
 from trackmania_rl.settings.live import LiveSettings, SnapshotKeeper
@@ -48,7 +49,7 @@ from trackmania_rl.telemetry.statistics import TrainingStatistics
 from trackmania_rl.telemetry.terminal_view import open_terminal_view
 from trackmania_rl.tmi_interaction.game_instance_manager import PROJECT_FOLDER
 from trackmania_rl.track.reference_times import load_reference_times
-from trackmania_rl.training.building import MakeAgent, MakeMemory, make_agent, make_hooks, make_memory, make_trainer
+from trackmania_rl.training.building import MakeMemory, make_configured_memory, make_hooks, make_reward, make_trainer
 from trackmania_rl.training.context import RunContext
 from trackmania_rl.training.demonstrations import load_demonstrations
 
@@ -65,9 +66,9 @@ def train(
     weights_from: Path | None = None,
     max_wall_s: float = math.inf,
     max_frames: int = sys.maxsize,
-    agent: MakeAgent = make_agent,
-    games: MakeGames = make_games,
-    memory: MakeMemory = make_memory,
+    agent: MakeAgentBuilder = make_agent_builder,
+    games: MakeGamesBuilder = make_games_builder,
+    memory: MakeMemory = make_configured_memory,
     hooks: Sequence[TrainerHookBase] = (),
 ) -> TrainingStatistics:
     """Train a run until it is stopped (Ctrl-C, SIGTERM) or a limit is reached; the same call goes on from there.
@@ -83,9 +84,10 @@ def train(
         weights_from: a run folder or checkpoint whose networks a new run begins with.
         max_wall_s: seconds after which it ends.
         max_frames: actions of the run after which it ends.
-        agent: makes what learns.
-        games: makes what a collector plays, in the collector's process; a function that can be pickled.
-        memory: makes the replay memory.
+        agent: called with settings, spaces and seeds, makes what decides and learns; a function that can be pickled, as
+            collectors call it too. This and the next two win over the settings of their names.
+        games: called with the settings, makes what is played; likewise.
+        memory: called with settings, spaces and seeds, makes the replay memory.
         hooks: act at points of the training loop, after those that ship and those that the setting `hooks` names.
 
     Returns:
@@ -107,22 +109,23 @@ def train(
             reference_lines_m = load_reference_lines(settings, maps_folder)
             statistics.reference_times = load_reference_times(settings.game.map_cycle, maps_folder)
             demonstrations = load_demonstrations(settings.game, project_folder)
-            seeds, layout = SeedTree(settings.run.seed), ObservationLayout.from_settings(settings.observation)
-            network = make_network(settings, layout, seeds)
-            own_hooks = [*make_hooks(settings), *hooks]
+            seeds = SeedTree(settings.run.seed)
+            spaces, builder = _spaces_and_agent(settings, seeds, games, agent)
+            reward, own = make_reward(settings, spaces, seeds), [*make_hooks(settings), *hooks]
             check_machine(settings, folder.path)
         closing.enter_context(_logging_to(folder.log))
         snapshot = closing.enter_context(SnapshotKeeper(folder.config))
         settings = configuration.write()
         check = functools.partial(check_edited_maps, maps_folder=maps_folder)
-        _tell(folder, settings, sum(parameter.numel() for parameter in network.parameters()))
-        channels, logs = open_run_channels(settings, layout, seeds), CollectorLogs()
-        torch.set_num_threads(pick_learner_threads(settings, network, pick_device(settings.run.torch_device)))
+        _tell(folder, settings, network := builder.make_network())
+        channels, logs = open_run_channels(settings, spaces, builder), CollectorLogs()
+        torch.set_num_threads(pick_learner_threads(settings, spaces, seeds, agent))
         run = RunContext(
             live=LiveSettings(configuration.snapshot_file, settings, check),
-            layout=layout,
-            agent=agent(network, settings, seeds),
-            memory=memory(settings, layout, seeds),
+            spaces=spaces,
+            reward=reward,
+            agent=builder.make_learner(network),
+            memory=memory(settings, spaces, seeds),
             channels=channels,
             folder=folder,
             statistics=statistics,
@@ -130,10 +133,9 @@ def train(
             reference_lines_m=reference_lines_m,
         )
         view = open_terminal_view(settings.telemetry.terminal_view, settings.run.run_name)
-        trainer = make_trainer(
-            run, own_hooks, should_stop=should_stop, clock=clock, view=view, weights_from=weights_from
-        )
-        supervisor = make_supervisor(channels, logs.queue, folder, maps_folder, run.session, demonstrations, games)
+        trainer = make_trainer(run, own, should_stop=should_stop, clock=clock, view=view, weights_from=weights_from)
+        parts = demonstrations, games, agent
+        supervisor = make_supervisor(channels, logs.queue, folder, maps_folder, run.session, *parts)
         snapshot.keep()  # nothing stands in the way of learning any more
         with contextlib.suppress(OSError):  # a disk that fails is told where it matters
             seeds.write_json(folder.seeds)  # by now the learner's parts have drawn theirs
@@ -141,12 +143,22 @@ def train(
     return statistics
 
 
-def _tell(folder: RunFolder, settings: Settings, n_weights: int) -> None:
+def _spaces_and_agent(
+    settings: Settings, seeds: SeedTree, games: MakeGamesBuilder, agent: MakeAgentBuilder
+) -> tuple[Spaces, AgentBuilder]:
+    """Make both and see that they fit each other, before anything is spawned."""
+    spaces = games(settings).spaces
+    builder = agent(settings, spaces, seeds)
+    check_decision(builder.make_actor(builder.make_network(), torch.device("cpu"), seeds.rng("check")), spaces)
+    return spaces, builder
+
+
+def _tell(folder: RunFolder, settings: Settings, network: nn.Module) -> None:
     log.info(
         "%s: seed %d, a network of %s parameters on %s, maps %s",
         folder.path,
         settings.run.seed,
-        f"{n_weights:,}",
+        f"{sum(parameter.numel() for parameter in network.parameters()):,}",
         pick_device(settings.run.torch_device),
         ", ".join(dict.fromkeys(entry.map_name for entry in settings.game.map_cycle)),
     )

@@ -24,6 +24,7 @@ class ClassicNetwork(nn.Module):
         super().__init__()
         agent, game = settings.agent, settings.game
         self.baseline_per_action = agent.expected_reward_per_action
+        assert settings.replay.temporal_mini_race_duration_actions is not None
         self.duration_actions = settings.replay.temporal_mini_race_duration_actions
         self.n_cosines = agent.iqn_embedding_dimension
         self.img_head: nn.Sequential | None = None

@@ -107,6 +107,7 @@ class ClassicReplay:
         """Put the transitions drawn at random points of mini-races."""
         column = {name: np.array([getattr(e, name) for e in drawn]) for name in ClassicExperience.__annotations__}
         duration = self.replay.temporal_mini_race_duration_actions
+        assert duration is not None
         long, full = self.replay.oversample_long_term_steps, self.replay.oversample_maximum_term_steps
         elapsed = np.abs(self._rng.integers(full - long, duration + full, len(drawn)))
         elapsed = np.maximum(elapsed - full, 0)

@@ -20,7 +20,7 @@ from trackmania_rl.agents.run_network import make_network
 from trackmania_rl.channels.local import LocalRunState
 from trackmania_rl.channels.protocols import WAIT_FOREVER_S, WeightsKind
 from trackmania_rl.games.socket_games import SocketGames
-from trackmania_rl.race.observation import ObservationLayout
+from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import Settings
 from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager
@@ -111,14 +111,14 @@ class _Surroundings:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._managers: list[GameInstanceManager] = []
-        seeds, layout = SeedTree(0), ObservationLayout.from_settings(settings.observation)
+        seeds = SeedTree(0)
 
         def puller(name: str, kind: WeightsKind) -> WeightPuller:
-            network = make_network(settings, layout, seeds).eval()
+            network = make_network(settings, race_spaces(settings), seeds).eval()
             inferer = Inferer(
                 network,
                 n_quantiles=settings.agent.iqn_k,
-                inputs=settings.game.inputs,
+                throttle_actions=race_spaces(settings).throttle_actions,
                 exploration_settings=settings.exploration,
                 rng=seeds.rng(name),
             )
@@ -152,7 +152,8 @@ class _Surroundings:
         clock = _Clock(self.sink, 1, n_actions)
         while not clock.is_over():
             entry, _ = next(entries)
-            inferer = (self.parts.explorer if entry.is_explo else self.parts.evaluator).inferer
+            inferer = (self.parts.explorer if entry.is_explo else self.parts.evaluator).actor
+            assert isinstance(inferer, Inferer)
             inferer.begin_race(is_explo=entry.is_explo, frame_count=0)
             results, stats = manager.rollout(entry, inferer.act, self.sink.acquire_frames(0))
             self.sink.put(0, results, stats)

@@ -22,6 +22,7 @@ from benchmarks.performance.measuring import (
 from benchmarks.performance.races import N_FLOATS
 from trackmania_rl.agents.inference import Inferer
 from trackmania_rl.agents.precision import arithmetic_dtype
+from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.settings import Settings
 
 PART = "inference"
@@ -57,7 +58,7 @@ def _measure(
     inferer = Inferer(
         network,
         n_quantiles=settings.agent.iqn_k,
-        inputs=settings.game.inputs,
+        throttle_actions=race_spaces(settings).throttle_actions,
         exploration_settings=settings.exploration,
         rng=np.random.default_rng(0),
         dtype=dtype,

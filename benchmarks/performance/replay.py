@@ -22,6 +22,9 @@ from benchmarks.performance.races import N_FLOATS, as_lists, random_race
 from trackmania_rl.buffer_management import fill_buffer_from_rollout_with_n_steps_rule
 from trackmania_rl.buffer_utilities import make_buffers
 from trackmania_rl.race.observation import ObservationLayout
+from trackmania_rl.race.rewards import RaceReward
+from trackmania_rl.race.spaces import race_spaces
+from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import Settings
 
 PART = "replay"
@@ -54,19 +57,13 @@ class Replays:
             generator=torch.Generator(options.device).manual_seed(1),
             gamma=GAMMA,
         )
+        self.reward = RaceReward(settings, race_spaces(settings), SeedTree(0))
         self.classic = ClassicReplay(options.memory_rows, settings.replay, settings.reward, GAMMA)
 
     def fill(self, race: Mapping[str, Any]) -> None:
         """Store a race of arrays."""
-        fill_buffer_from_rollout_with_n_steps_rule(
-            self.buffer,
-            self.buffer_test,
-            race,
-            places=self.layout,
-            reward_settings=self.settings.reward,
-            replay_settings=self.settings.replay,
-            ms_per_action=MS_PER_ACTION,
-        )
+        rewarded = self.reward(race, self.settings, frames_total=0)
+        fill_buffer_from_rollout_with_n_steps_rule(self.buffer, self.buffer_test, race, rewarded, self.settings.replay)
 
     def fill_classic(self, race: Mapping[str, list[Any]]) -> None:
         """Store a race of lists."""

@@ -7,6 +7,7 @@ from trackmania_rl.agents.exploration import GREEDY, ActionChooser, Exploration
 from trackmania_rl.settings import ExplorationSettings
 
 Q_VALUES = np.array([0.1, 0.3, 0.2], np.float32)
+THROTTLE = (1,)
 
 
 def together(chooser, exploration, n):
@@ -18,34 +19,34 @@ def counts(chooser, exploration, n=6000):
     return np.bincount(together(chooser, exploration, n), minlength=3) / n
 
 
-def test_greedy_takes_the_best_action_and_draws_nothing(key_states):
+def test_greedy_takes_the_best_action_and_draws_nothing():
     rng = np.random.default_rng(0)
-    chooser = ActionChooser(key_states, rng)
+    chooser = ActionChooser(3, THROTTLE, rng)
     assert together(chooser, GREEDY, 20).tolist() == [1] * 20
     assert rng.bit_generator.state == np.random.default_rng(0).bit_generator.state
 
 
-def test_random_actions_are_even(key_states):
-    chooser = ActionChooser(key_states, np.random.default_rng(0))
+def test_random_actions_are_even():
+    chooser = ActionChooser(3, THROTTLE, np.random.default_rng(0))
     shares = counts(chooser, Exploration(0.6, 0.0, 0.0, throttle_probability=None))
     np.testing.assert_allclose(shares, [0.2, 0.6, 0.2], atol=0.02)
 
 
 @pytest.mark.parametrize("probability", [0.0, 0.7, 1.0])
-def test_random_actions_favour_throttle_by_its_probability(key_states, probability):
-    chooser = ActionChooser(key_states, np.random.default_rng(0))
+def test_random_actions_favour_throttle_by_its_probability(probability):
+    chooser = ActionChooser(3, THROTTLE, np.random.default_rng(0))
     shares = counts(chooser, Exploration(1.0, 0.0, 0.0, throttle_probability=probability))
     np.testing.assert_allclose(shares, [(1 - probability) / 2, probability, (1 - probability) / 2], atol=0.02)
 
 
-def test_without_both_kinds_of_actions_throttle_has_no_say(key_states):
-    chooser = ActionChooser((key_states[1],) * 3, np.random.default_rng(0))
+def test_without_both_kinds_of_actions_throttle_has_no_say():
+    chooser = ActionChooser(3, (0, 1, 2), np.random.default_rng(0))
     shares = counts(chooser, Exploration(1.0, 0.0, 0.0, throttle_probability=0.0))
     np.testing.assert_allclose(shares, [1 / 3] * 3, atol=0.02)
 
 
-def test_boltzmann_noise_swaps_close_actions_only(key_states):
-    chooser = ActionChooser(key_states, np.random.default_rng(0))
+def test_boltzmann_noise_swaps_close_actions_only():
+    chooser = ActionChooser(3, THROTTLE, np.random.default_rng(0))
     shares = counts(chooser, Exploration(0.0, 1.0, 0.04, throttle_probability=None))
     # 0.3 and 0.2 differ by 0.1 / (0.04 x sqrt 2) = 1.77 deviations: passed 3.9 % of the time; 0.1 hardly ever.
     np.testing.assert_allclose(shares, [0.0, 0.961, 0.039], atol=0.01)

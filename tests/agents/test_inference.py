@@ -22,7 +22,7 @@ def make_inferer(agent_settings, make_network, key_states):
         return Inferer(
             make_network(settings, has_image=has_image),
             n_quantiles=settings.iqn_k,
-            inputs=key_states,
+            throttle_actions=(),
             exploration_settings=ALWAYS_RANDOM,
             rng=np.random.default_rng(seed),
             dtype=dtype,

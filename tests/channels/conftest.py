@@ -18,7 +18,7 @@ from trackmania_rl.channels.shared_memory.slots import RolloutBounds
 from trackmania_rl.settings import Settings, load_settings
 
 SPAWN = multiprocessing.get_context("spawn")
-BOUNDS = RolloutBounds(max_actions=20, image_height_px=6, image_width_px=8, n_floats=5, n_actions=3)
+BOUNDS = RolloutBounds(max_actions=20, image_height_px=6, image_width_px=8, n_floats=5, n_values=3)
 
 
 def network_of(value: float) -> nn.Module:

@@ -21,29 +21,35 @@ import os
 import sys
 from pathlib import Path
 
-from trackmania_rl.multiprocess.collector_process import make_games
+from trackmania_rl.agents.builder import make_agent_builder
+from trackmania_rl.games.race_games import make_games_builder
 from trackmania_rl.run import train
 from trackmania_rl.settings import load_settings
-from trackmania_rl.training.building import make_agent, make_memory
+from trackmania_rl.training.building import make_memory
 from trackmania_rl.training.hooks.hook import Hook
 
 FOLDER, CONFIG, MAX_FRAMES = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
 called = []
 
 
-def my_games(task):
-    (FOLDER / f"games-{task.index}-{os.getpid()}").touch()
-    return make_games(task)
+class MyGames:
+    def __init__(self, settings):
+        self.builder = make_games_builder(settings)
+        self.spaces = self.builder.spaces
+
+    def make_games(self, collector, maps_folder, rng):
+        (FOLDER / f"games-{collector}-{os.getpid()}").touch()
+        return self.builder.make_games(collector, maps_folder, rng)
 
 
-def my_agent(network, settings, seeds):
+def my_agent(settings, spaces, seeds):
     called.append("agent")
-    return make_agent(network, settings, seeds)
+    return make_agent_builder(settings, spaces, seeds)
 
 
-def my_memory(settings, layout, seeds):
+def my_memory(settings, spaces, seeds):
     called.append("memory")
-    return make_memory(settings, layout, seeds)
+    return make_memory(settings, spaces, seeds)
 
 
 class CountUpdates(Hook):
@@ -70,7 +76,7 @@ if __name__ == "__main__":
         hooks=[hook],
         agent=my_agent,
         memory=my_memory,
-        games=my_games,
+        games=MyGames,
     )
     print(json.dumps({
         "pid": os.getpid(), "called": called, "updates": hook.n_updates, "batches": figures.batches_total,

@@ -9,16 +9,17 @@ import numpy as np
 import pytest
 import torch
 
+from trackmania_rl.agents.builder import make_agent_builder
 from trackmania_rl.agents.run_network import make_network
 from trackmania_rl.channels.local import LocalRollouts, LocalRunState
 from trackmania_rl.channels.protocols import Channels
 from trackmania_rl.checkpoints import RunFolder, save_checkpoint
-from trackmania_rl.race.observation import ObservationLayout
+from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import Settings, load_settings
 from trackmania_rl.settings.live import LiveSettings, write_snapshot
 from trackmania_rl.telemetry.statistics import TrainingStatistics
-from trackmania_rl.training.building import make_agent, make_memory, make_trainer
+from trackmania_rl.training.building import make_memory, make_reward, make_trainer
 from trackmania_rl.training.context import RunContext
 
 RADIUS_M, LENGTH_M = 80.0, 60.0
@@ -72,22 +73,23 @@ def taken_port() -> Iterator[int]:
 def _checkpoint_state(live: LiveSettings, scratch: Path) -> Mapping[str, Any]:
     """What the trainer saves, but for online and target weights: only the averaged ones are to drive."""
     settings, seeds = live.current, SeedTree(live.current.run.seed)
-    layout = ObservationLayout.from_settings(settings.observation)
-    network = make_network(settings, layout, seeds)
+    spaces = race_spaces(settings)
+    network = make_network(settings, spaces, seeds)
     with torch.no_grad():
         network.A_head[-1].bias[FORWARD] = 10.0
     run_state = LocalRunState(settings)
     run = RunContext(
         live=live,
-        layout=layout,
-        agent=make_agent(network, settings, seeds),
-        memory=make_memory(settings, layout, seeds),
+        spaces=spaces,
+        reward=make_reward(settings, spaces, seeds),
+        agent=make_agent_builder(settings, spaces, seeds).make_learner(network),
+        memory=make_memory(settings, spaces, seeds),
         channels=Channels(LocalRollouts((1, 1, 0, 0), run_state), run_state),
         folder=RunFolder.create(scratch, "scratch"),
         statistics=TrainingStatistics(clock=lambda: TRAINING_S),
     )
     run.statistics.frames_total = FRAMES_TOTAL
     state = make_trainer(run).state_dict()
-    untrained = make_network(settings, layout, SeedTree(99)).state_dict()
+    untrained = make_network(settings, spaces, SeedTree(99)).state_dict()
     state["agent"] |= {"online": untrained, "target": untrained}
     return state

@@ -15,6 +15,7 @@ from trackmania_rl.games.protocol import Games
 from trackmania_rl.games.socket_games import SocketGames
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.policy import BatchDecision
+from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import MapEntry, Settings, load_settings
 from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager
@@ -66,7 +67,7 @@ def race(finished: bool, time_ms: int, meters: float) -> EvaluatedRace:
 
 def test_the_driver_has_the_checkpoints_averaged_weights(driver: TrainedDriver, run_folder: Path) -> None:
     state = torch.load(run_folder / "checkpoint.pt", weights_only=True)["state"]["agent"]
-    for name, weights in driver.inferer.network.state_dict().items():
+    for name, weights in driver.actor.network.state_dict().items():
         assert torch.equal(weights, state["averaged"][name])
     for other in ("online", "target"):
         assert any(not torch.equal(weights, state[other][name]) for name, weights in state["averaged"].items())
@@ -124,7 +125,6 @@ def test_a_race_lost_with_its_game_begins_again_with_the_forced_actions(
 
 def test_a_driver_acts_on_what_an_environment_of_its_run_shows(run_folder: Path) -> None:
     driver = load_driver(str(run_folder), str(run_folder / "checkpoint.pt"))
-    driver.inferer.begin_race(is_explo=True, frame_count=0)  # is another's business
     with contextlib.closing(make_race_env(config=run_folder / "config" / "config.py")) as env:
         observation, info = env.reset()
         while "race_finished" not in info:
@@ -134,7 +134,7 @@ def test_a_driver_acts_on_what_an_environment_of_its_run_shows(run_folder: Path)
 
 def test_a_driver_sees_the_floats_as_they_are_whether_they_are_normalized_or_not(run_settings: Settings) -> None:
     inferer = RecordingInferer()
-    driver = TrainedDriver(run_settings, SeedTree(0), inferer, 0, 0.0)
+    driver = TrainedDriver(run_settings, SeedTree(0), race_spaces(run_settings), inferer, 0, 0.0)
     layout = ObservationLayout.from_settings(run_settings.observation)
     floats = np.random.default_rng(3).normal(layout.mean, layout.std).astype(np.float32)
     floats[0] = 0
@@ -152,7 +152,9 @@ def test_a_driver_takes_an_image_if_it_was_trained_with_one(repository_root: Pat
     floats = np.zeros(184, dtype=np.float32)
     observation = {"image": np.ones((3, 30, 40), dtype=np.uint8), "floats": floats}
     inferer = RecordingInferer()
-    with_image, without = (TrainedDriver(s, SeedTree(0), inferer, 0, 0.0) for s in (settings, run_settings))
+    with_image, without = (
+        TrainedDriver(s, SeedTree(0), race_spaces(s), inferer, 0, 0.0) for s in (settings, run_settings)
+    )
     assert with_image.act(observation) == 4
     assert inferer.frames.shape == (1, 3, 30, 40)
     for driver, wrong in ((with_image, floats), (without, observation), (without, floats[:-1])):

@@ -24,9 +24,9 @@ def test_what_a_driver_gains_who_expects_the_same_of_every_action(run_folder, ru
 
     driver = load_driver(run_folder)
     with torch.no_grad():
-        for parameter in driver.inferer.network.parameters():
+        for parameter in driver.actor.network.parameters():
             parameter.zero_()
-    driver.inferer.weights_changed()
+    driver.actor.weights_changed()
     games = InProcessGames(1, run_settings.game, run_settings.observation, maps_folder)
     entry = map_entries(run_settings, maps_folder)[0]
     race = watch_race(driver, games, entry, number=1)

@@ -10,9 +10,10 @@ from tensordict import TensorDict
 from torch import nn
 
 from trackmania_rl.agents.agent import IQNAgent
+from trackmania_rl.agents.builder import IQN
 from trackmania_rl.agents.iqn import QuantileNetwork
-from trackmania_rl.agents.run_network import make_inferer, make_network
-from trackmania_rl.race.observation import ObservationLayout
+from trackmania_rl.agents.run_network import make_network
+from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import Settings, load_settings
 
@@ -31,7 +32,7 @@ def settings(request: pytest.FixtureRequest, repository_root: Path) -> Settings:
 
 @pytest.fixture
 def network(settings: Settings) -> QuantileNetwork:
-    return make_network(settings, ObservationLayout.from_settings(settings.observation), SeedTree(0))
+    return make_network(settings, race_spaces(settings), SeedTree(0))
 
 
 def random_batch(settings: Settings, n_floats: int) -> TensorDict:
@@ -61,7 +62,7 @@ def test_it_learns(settings: Settings, network: QuantileNetwork) -> None:
 
 
 def test_it_decides(settings: Settings, network: QuantileNetwork) -> None:
-    inferer = make_inferer(network, settings, CPU, np.random.default_rng(0))
+    inferer = IQN(settings, race_spaces(settings), SeedTree(0)).make_actor(network, CPU, np.random.default_rng(0))
     batch = random_batch(settings, len(network.float_mean))
     decision = inferer.act_batch(batch["state_img"].numpy(), batch["state_float"].numpy())
     tau = (torch.arange(settings.agent.iqn_k) + 0.5).unsqueeze(0) / settings.agent.iqn_k
@@ -71,9 +72,7 @@ def test_it_decides(settings: Settings, network: QuantileNetwork) -> None:
 
 
 def test_weights_come_from_the_runs_seed(settings: Settings, network: QuantileNetwork) -> None:
-    same, other = (
-        make_network(settings, ObservationLayout.from_settings(settings.observation), SeedTree(seed)) for seed in (0, 1)
-    )
+    same, other = (make_network(settings, race_spaces(settings), SeedTree(seed)) for seed in (0, 1))
     equal = [
         [torch.equal(value, another.state_dict()[name]) for name, value in network.state_dict().items()]
         for another in (same, other)

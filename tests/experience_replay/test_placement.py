@@ -13,8 +13,8 @@ ROW_BYTES = RingBuffer.bytes_per_row(5, (7, 9))
 
 def test_while_it_grows_old_and_new_columns_are_there():
     assert ROW_BYTES == 7 * 9 + 5 * 4 + 2 + 4 + 4 + 2 + 4
-    assert most_replay_bytes(GROWING, 5, (7, 9)) == (1_100 + 900) * ROW_BYTES
-    assert most_replay_bytes(GROWING[:1], 5, (7, 9)) == 500 * ROW_BYTES
+    assert most_replay_bytes(GROWING, 5, (7, 9), ()) == (1_100 + 900) * ROW_BYTES
+    assert most_replay_bytes(GROWING[:1], 5, (7, 9), ()) == 500 * ROW_BYTES
 
 
 @pytest.mark.parametrize(("free_bytes", "device"), [(3_000 * ROW_BYTES, GPU), (2_800 * ROW_BYTES, CPU)])

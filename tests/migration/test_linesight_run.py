@@ -13,6 +13,7 @@ from trackmania_rl.checkpoints import load_checkpoint
 from trackmania_rl.migration.linesight_files import LossScaleState
 from trackmania_rl.migration.linesight_run import _loss_scale_of
 from trackmania_rl.race.observation import ObservationLayout
+from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.schedules import exponential
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import load_settings
@@ -21,8 +22,7 @@ from trackmania_rl.settings import load_settings
 def resumed_agent(run_folder):
     """The agent as `train.py` resumes it, apart from its loop."""
     settings = load_settings(run_folder / "config" / "config.py")
-    layout = ObservationLayout.from_settings(settings.observation)
-    network = make_network(settings, layout, SeedTree(99))
+    network = make_network(settings, race_spaces(settings), SeedTree(99))
     agent = IQNAgent(network, settings.agent, device=torch.device("cpu"), seed=3)
     state = load_checkpoint(run_folder)
     agent.load_state_dict(state["agent"])

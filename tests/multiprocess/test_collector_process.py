@@ -9,11 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from trackmania_rl.agents.builder import make_agent_builder
 from trackmania_rl.channels.local import LocalRunState
+from trackmania_rl.games.race_games import make_games_builder
 from trackmania_rl.multiprocess import collector_process
 from trackmania_rl.multiprocess.collector_process import collector_process_fn, make_parts
 from trackmania_rl.multiprocess.collector_task import CollectorTask
 from trackmania_rl.multiprocess.signals import OF_THE_TERMINAL
+from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.settings.live import LiveSettings
 from trackmania_rl.training.collector import CollectorParts
 
@@ -27,40 +30,45 @@ def task_of(live: LiveSettings, name: str, **changes: Any) -> CollectorTask:
         "rollouts": SimpleNamespace(close=lambda: None),
         "run_state": LocalRunState(live.current),
         "log_queue": queue.Queue(),
-        "make_games": collector_process.make_games,
+        "make_games_builder": make_games_builder,
+        "make_agent_builder": make_agent_builder,
     }
     return CollectorTask(**{**parts, **changes})
+
+
+def parts_of(task: CollectorTask) -> CollectorParts:
+    return make_parts(task, race_spaces(task.run_state.settings))
 
 
 def first_draws(parts: CollectorParts) -> list[float]:
     """The first number of every random stream of a collector."""
     assert parts.generated_maps is not None
-    choosers = [follower.inferer._chooser for follower in (parts.explorer, parts.evaluator)]
+    choosers = [follower.actor._chooser for follower in (parts.explorer, parts.evaluator)]
     streams: list[np.random.Generator] = [owner._rng for owner in (*choosers, parts.generated_maps)]
     return [stream.random() for stream in streams]
 
 
 def test_every_random_stream_of_every_collector_is_one_of_its_own(live: LiveSettings) -> None:
-    one, other, one_again = (first_draws(make_parts(task_of(live, name))) for name in ("one", "other", "one"))
+    one, other, one_again = (first_draws(parts_of(task_of(live, name))) for name in ("one", "other", "one"))
     assert len({*one, *other}) == 3 + 3
     assert one_again == one
 
 
 def test_another_seed_of_the_run_gives_other_random_numbers(live: LiveSettings) -> None:
-    one = first_draws(make_parts(task_of(live, "one")))
+    one = first_draws(parts_of(task_of(live, "one")))
     run = live.current.run.model_copy(update={"seed": live.current.run.seed + 1})
     reseeded = LocalRunState(live.current.model_copy(update={"run": run}))
-    assert not set(one) & set(first_draws(make_parts(task_of(live, "one", run_state=reseeded))))
+    assert not set(one) & set(first_draws(parts_of(task_of(live, "one", run_state=reseeded))))
 
 
 def test_explorer_and_evaluator_pull_the_weights_that_are_meant_for_them(live: LiveSettings) -> None:
-    parts = make_parts(task_of(live, "one"))
+    parts = parts_of(task_of(live, "one"))
     assert (parts.explorer.kind, parts.evaluator.kind) == ("exploration", "evaluation")
-    assert parts.explorer.inferer.network is not parts.evaluator.inferer.network
+    assert parts.explorer.actor.network is not parts.evaluator.actor.network
 
 
 def test_a_collector_is_told_where_to_begin_and_where_to_keep_its_tracks(live: LiveSettings) -> None:
-    parts = make_parts(task_of(live, "one", n_starts_before=3, tracks_folder=Path("/mine")))
+    parts = parts_of(task_of(live, "one", n_starts_before=3, tracks_folder=Path("/mine")))
     assert parts.first_entry == 3
     assert parts.generated_maps is not None
     assert parts.generated_maps._folder == Path("/mine").resolve()

@@ -22,6 +22,7 @@ N_FLOATS = 26
 
 def settings(**changes) -> RewardSettings:
     values = {
+        "reward": "trackmania_rl.race.rewards:RaceReward",
         "constant_reward_per_ms": -6 / 5000,
         "reward_per_m_advanced_along_centerline": 5 / 500,
         "final_speed_reward_per_m_per_s": 0.0,

@@ -11,17 +11,18 @@ import pytest
 from torchrl.trainers.trainers import TrainerHookBase
 
 from trackmania_rl.agents.agent import IQNAgent
-from trackmania_rl.agents.run_network import make_network
+from trackmania_rl.agents.builder import make_agent_builder
 from trackmania_rl.channels.local import LocalRollouts, LocalRunState
 from trackmania_rl.channels.protocols import Channels, ReceivedRollout
 from trackmania_rl.checkpoints import RunFolder
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.observation_kernel import CAR_COLUMNS
+from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import Settings, load_settings, settings_from_flat
 from trackmania_rl.settings.live import LiveSettings, write_snapshot
 from trackmania_rl.telemetry.statistics import TrainingStatistics
-from trackmania_rl.training.building import make_agent, make_memory, make_trainer
+from trackmania_rl.training.building import make_memory, make_reward, make_trainer
 from trackmania_rl.training.context import RunContext
 from trackmania_rl.training.hooks.hook import Hook
 from trackmania_rl.training.hooks.races import WriteRaceLog
@@ -138,16 +139,18 @@ class LocalRun:
         clock: Callable[[], float] = time.monotonic,
         weights_from: Path | None = None,
     ) -> None:
-        settings, seeds = live.current, SeedTree(seed)
+        settings, seeds, spaces = live.current, SeedTree(seed), race_spaces(live.current)
+        builder = make_agent_builder(settings, spaces, seeds)
         self.run_state = LocalRunState(settings)
         room = (1000, 1, settings.game.image_height_px, settings.game.image_width_px)
         self.rollouts = FedRollouts(room, self.run_state, slots_per_collector=3)
         self._sink = self.rollouts.open_collector(0)
         self.context = RunContext(
             live=live,
-            layout=layout,
-            agent=make_agent(make_network(settings, layout, seeds), settings, seeds),
-            memory=make_memory(settings, layout, seeds),
+            spaces=spaces,
+            reward=make_reward(settings, spaces, seeds),
+            agent=builder.make_learner(builder.make_network()),
+            memory=make_memory(settings, spaces, seeds),
             channels=Channels(self.rollouts, self.run_state),
             folder=folder,
             statistics=TrainingStatistics(clock),

@@ -14,6 +14,7 @@ from trackmania_rl.channels.protocols import ReceivedRollout, WeightsKind
 from trackmania_rl.checkpoints import RunFolder
 from trackmania_rl.games.in_process import InProcessGames
 from trackmania_rl.race.observation import ObservationLayout
+from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import load_settings
 from trackmania_rl.settings.live import LiveSettings, write_snapshot
@@ -44,9 +45,9 @@ class SmallRun:
         self.pullers = [
             WeightPuller(
                 Inferer(
-                    make_network(settings, layout, seeds),
+                    make_network(settings, race_spaces(settings), seeds),
                     n_quantiles=settings.agent.iqn_k,
-                    inputs=settings.game.inputs,
+                    throttle_actions=race_spaces(settings).throttle_actions,
                     exploration_settings=settings.exploration,
                     rng=seeds.rng(name),
                 ),
@@ -94,9 +95,9 @@ def test_a_small_run_with_each_option(option: str, tmp_path: Path, repository_ro
 
     small.drive(5)  # a round of the map cycle: both pull the weights that were published last
     for puller in small.pullers:
-        fresh = make_network(live.current, ObservationLayout.from_settings(live.current.observation), SeedTree(2))
+        fresh = make_network(live.current, race_spaces(live.current), SeedTree(2))
         assert puller.version == small.run.run_state.pull_weights(puller.kind, fresh, 0) > 1
-        assert torch.equal(flatten_parameters(puller.inferer.network), flatten_parameters(fresh))
+        assert torch.equal(flatten_parameters(puller.actor.network), flatten_parameters(fresh))
 
     races = small.drive(4)
     resumed.run.trainer.load_state_dict(torch.load(small.state(), weights_only=True))

@@ -19,6 +19,7 @@ from trackmania_rl.games.socket_games import SocketGames
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.policy import BatchDecision
 from trackmania_rl.race.results import EndedRace
+from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.race.types import Observation, RaceEnd
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import GameSettings, MapEntry, settings_from_flat
@@ -102,9 +103,9 @@ class Rig:
         self.pullers = [
             WeightPuller(
                 Inferer(
-                    make_network(live.current, layout, SeedTree(1)),
+                    make_network(live.current, race_spaces(live.current), SeedTree(1)),
                     n_quantiles=10,
-                    inputs=live.current.game.inputs,
+                    throttle_actions=race_spaces(live.current).throttle_actions,
                     exploration_settings=live.current.exploration,
                     rng=seeds.rng(name),
                 ),
@@ -115,7 +116,7 @@ class Rig:
         ]
         self.batch_sizes: list[int] = []
         for puller in self.pullers:
-            self._watch(puller.inferer)
+            self._watch(puller.actor)
         self.games = make_games()
         self.collector = Collector(CollectorParts(self.run_state, self.sink, *self.pullers), self.games)
 
@@ -178,7 +179,7 @@ def test_decisions_made_together_are_those_made_alone(make_rig: Callable[..., Ri
     rig = make_rig(5)
     rig.play_until_sent(25)
     assert max(rig.batch_sizes) > 1
-    alone = make_rig().pullers[1].inferer
+    alone = make_rig().pullers[1].actor
     n_compared = 0
     for (_, entry, _), seen, decided in zip(rig.games.begun, rig.games.seen, rig.games.decisions, strict=True):
         for (image, floats), (action, is_greedy, q_values) in zip(seen, decided, strict=False):
@@ -209,7 +210,9 @@ def test_new_weights_arrive_at_a_races_beginning_and_within_it(
     explorer, evaluator = rig.pullers
 
     def publish(seed: int) -> None:
-        rig.run_state.publish(weights={"exploration": make_network(live.current, layout, SeedTree(seed))})
+        rig.run_state.publish(
+            weights={"exploration": make_network(live.current, race_spaces(live.current), SeedTree(seed))}
+        )
 
     publish(2)
     assert rig.collector.play_once()
@@ -224,9 +227,9 @@ def test_new_weights_arrive_at_a_races_beginning_and_within_it(
 def test_decisions_are_made_by_the_weights_that_were_pulled(live: LiveSettings, layout: ObservationLayout) -> None:
     def inferer_of(seeds: SeedTree) -> Inferer:
         return Inferer(
-            make_network(live.current, layout, seeds),
+            make_network(live.current, race_spaces(live.current), seeds),
             n_quantiles=10,
-            inputs=live.current.game.inputs,
+            throttle_actions=race_spaces(live.current).throttle_actions,
             exploration_settings=live.current.exploration,
             rng=np.random.default_rng(1),
         )
@@ -235,11 +238,11 @@ def test_decisions_are_made_by_the_weights_that_were_pulled(live: LiveSettings, 
     frames = rng.integers(0, 256, (3, 1, 15, 17), dtype=np.uint8)
     floats = rng.standard_normal((3, layout.float_input_dim), dtype=np.float32)
     run_state = LocalRunState(live.current)
-    run_state.publish(weights={"exploration": make_network(live.current, layout, SeedTree(2))})
+    run_state.publish(weights={"exploration": make_network(live.current, race_spaces(live.current), SeedTree(2))})
     puller = WeightPuller(inferer_of(SeedTree(1)), run_state, "exploration")
-    before = puller.inferer.act_batch(frames, floats).q_values
+    before = puller.actor.act_batch(frames, floats).q_values
     puller.pull_if_due(every_n_passes=5)
-    now = puller.inferer.act_batch(frames, floats).q_values
+    now = puller.actor.act_batch(frames, floats).q_values
     expected = inferer_of(SeedTree(2)).act_batch(frames, floats).q_values
     np.testing.assert_allclose(now, expected, rtol=1e-5, atol=1e-6)
     assert np.abs(before - expected).max() > 1e-3

@@ -17,6 +17,7 @@ from trackmania_rl.agents.run_network import make_network
 from trackmania_rl.games.socket_games import SocketGames
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.policy import PolicyDecision
+from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings.live import LiveSettings
 from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager
@@ -83,9 +84,9 @@ def make_parts(live: LiveSettings, layout: ObservationLayout, is_over: Callable[
     pullers = [
         WeightPuller(
             Inferer(
-                make_network(settings, layout, seeds),
+                make_network(settings, race_spaces(settings), seeds),
                 n_quantiles=settings.agent.iqn_k,
-                inputs=settings.game.inputs,
+                throttle_actions=race_spaces(settings).throttle_actions,
                 exploration_settings=settings.exploration,
                 rng=seeds.rng(name),
             ),

@@ -19,6 +19,7 @@ from trackmania_rl.protocol.input_script import events_from_actions, parse_input
 from trackmania_rl.protocol.messages import KeyState
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.policy import PolicyDecision
+from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import DemonstrationEntry, SettingsError, load_settings
 from trackmania_rl.settings.live import LiveSettings
@@ -66,11 +67,11 @@ def parts(live: LiveSettings, layout: ObservationLayout) -> CollectorParts:
     )
 
     def puller(name: str, kind: WeightsKind) -> WeightPuller:
-        network = make_network(live.current, layout, SeedTree(1))
+        network = make_network(live.current, race_spaces(live.current), SeedTree(1))
         inferer = Inferer(
             network,
             n_quantiles=live.current.agent.iqn_k,
-            inputs=live.current.game.inputs,
+            throttle_actions=race_spaces(live.current).throttle_actions,
             exploration_settings=live.current.exploration,
             rng=SeedTree(1).rng(name),
         )

@@ -17,6 +17,7 @@ from trackmania_rl.channels.protocols import WEIGHTS_KINDS
 from trackmania_rl.errors import UserError
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.rewards import EngineeredRewards, race_rewards
+from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import load_settings
 from trackmania_rl.settings.live import LiveSettings
@@ -54,7 +55,7 @@ def test_the_trainers_own_loop_runs_until_the_stream_ends(
     live: LiveSettings, layout: ObservationLayout, make_run: MakeRun, make_race: MakeRace
 ) -> None:
     run = make_run()
-    network = make_network(live.current, layout, SeedTree(99))
+    network = make_network(live.current, race_spaces(live.current), SeedTree(99))
     before = run.run_state.pull_weights("exploration", network, 0)
     for race in (make_race(60, True), make_race(41, False), make_race(5, False)):
         run.put(race)
@@ -232,8 +233,8 @@ def test_without_an_image_collectors_decide_on_the_processor(
         load_settings(repository_root / "config_files" / name, ["torch_device=cuda"])
         for name in ("config.py", "config_tmnf.py")
     )
-    assert pick_playing_device(without_image) == torch.device("cpu")
-    assert pick_playing_device(with_image) == torch.device("cuda")
+    assert pick_playing_device(without_image, race_spaces(without_image)) == torch.device("cpu")
+    assert pick_playing_device(with_image, race_spaces(with_image)) == torch.device("cuda")
 
 
 def test_the_gpu_that_is_named_becomes_the_current_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -308,8 +309,8 @@ def test_collectors_explore_with_the_online_weights_and_evaluate_with_averaged_o
     run = make_run()
     run.train_on([make_race(60, True), make_race(35, True)])
     assert run.agent.updates == 14
-    assert run.agent._n_averaged == 7, "at every second update, the last one among them"
-    pulled = [make_network(live.current, layout, SeedTree(seed)) for seed in (98, 99)]
+    assert run.agent._averaged.n_averaged == 7, "at every second update, the last one among them"
+    pulled = [make_network(live.current, race_spaces(live.current), SeedTree(seed)) for seed in (98, 99)]
     for kind, network in zip(WEIGHTS_KINDS, pulled, strict=True):
         run.run_state.pull_weights(kind, network, 0)
     exploring, evaluating = (flatten_parameters(network) for network in pulled)

@@ -13,10 +13,12 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensordict import TensorDict
 
+from trackmania_rl.agents.builder import IQN
 from trackmania_rl.agents.flat_parameters import flatten_parameters
-from trackmania_rl.agents.run_network import make_inferer, make_network
+from trackmania_rl.agents.run_network import make_network
 from trackmania_rl.errors import UserError
 from trackmania_rl.race.observation import ObservationLayout
+from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import SettingsError
 from trackmania_rl.settings.live import LiveSettings
@@ -262,8 +264,10 @@ def test_a_network_of_twenty_lines_drives_and_learns_by_one_line_of_configuratio
     assert after.isfinite().all()
     assert not torch.equal(before, after)
 
-    network = make_network(live.current, layout, SeedTree(2))
-    inferer = make_inferer(network, live.current, torch.device("cpu"), np.random.default_rng(1))
+    network = make_network(live.current, race_spaces(live.current), SeedTree(2))
+    inferer = IQN(live.current, race_spaces(live.current), SeedTree(2)).make_actor(
+        network, torch.device("cpu"), np.random.default_rng(1)
+    )
     run.run_state.pull_weights("exploration", inferer.network, 0)
     inferer.weights_changed()
     decision = inferer.act(np.zeros((1, 15, 17), dtype=np.uint8), layout.mean.astype(np.float32))
@@ -289,7 +293,7 @@ def test_a_wrong_network_is_told_in_one_line(
     write_parts(MY_NETWORK)
     edit(live, network=f"my_parts:{name}")
     with pytest.raises(UserError, match=message) as caught:
-        make_network(live.current, layout, SeedTree(1))
+        make_network(live.current, race_spaces(live.current), SeedTree(1))
     assert "\n" not in str(caught.value)
 
 

@@ -6,6 +6,7 @@ import torch
 from trackmania_rl.agents.flat_parameters import flatten_parameters
 from trackmania_rl.agents.run_network import make_network
 from trackmania_rl.race.observation import ObservationLayout
+from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings.live import LiveSettings
 from trackmania_rl.training import trainer as trainer_module
@@ -33,7 +34,7 @@ def test_frame_count_and_weights_are_published_before_any_race_and_while_the_run
     assert before.hook(SaveCheckpoints).try_to_save()
     resumed = make_run()
     assert resumed.run_state.frames_total == 60
-    network = make_network(live.current, layout, SeedTree(99))
+    network = make_network(live.current, race_spaces(live.current), SeedTree(99))
     resumed.run_state.pull_weights("exploration", network, 0)
     assert torch.equal(flatten_parameters(network), flatten_parameters(before.agent.exploration_network))
     resumed.train_on([make_race(41, False)])

@@ -16,6 +16,7 @@ from trackmania_rl.channels.protocols import ReceivedRollout
 from trackmania_rl.checkpoints import CheckpointError, RunFolder, load_checkpoint, read_checkpoint, save_checkpoint
 from trackmania_rl.errors import UserError
 from trackmania_rl.race.observation import ObservationLayout
+from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings.live import LiveSettings
 from trackmania_rl.training import disk_watch
@@ -308,7 +309,7 @@ def test_a_kept_driver_holds_both_networks_of_its_moment(
 ) -> None:
     run = begin_run(keep_driver_every_s=60.0)
     online, averaged = run.agent.exploration_network, run.agent.evaluation_network
-    online.load_state_dict(make_network(live.current, layout, SeedTree(2)).state_dict())
+    online.load_state_dict(make_network(live.current, race_spaces(live.current), SeedTree(2)).state_dict())
     _tick(run, 75.0)
     state = read_checkpoint(run.context.folder.drivers / "000000007500.pt")
     assert state["hooks"]["CountRaces"] == {"frames_total": 7500, "training_s": 75.0}

@@ -5,6 +5,7 @@ import torch
 from trackmania_rl.agents.flat_parameters import flatten_parameters
 from trackmania_rl.agents.run_network import make_network
 from trackmania_rl.race.observation import ObservationLayout
+from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings.live import LiveSettings
 
@@ -12,13 +13,15 @@ from .conftest import MakeRun
 
 
 def test_the_network_reads_the_floats_and_their_waves(live: LiveSettings, layout: ObservationLayout) -> None:
-    network = make_network(live.current, layout, SeedTree(1))
+    network = make_network(live.current, race_spaces(live.current), SeedTree(1))
     n_read = next(network.float_feature_extractor.children()).in_features
     assert n_read == layout.float_input_dim + 2 * len(layout.waves) > layout.float_input_dim
 
 
 def test_the_seed_decides_on_the_networks_first_weights(live: LiveSettings, layout: ObservationLayout) -> None:
-    one, again, other = (flatten_parameters(make_network(live.current, layout, SeedTree(seed))) for seed in (1, 1, 2))
+    one, again, other = (
+        flatten_parameters(make_network(live.current, race_spaces(live.current), SeedTree(seed))) for seed in (1, 1, 2)
+    )
     assert torch.equal(one, again)
     assert not torch.equal(one, other)
 

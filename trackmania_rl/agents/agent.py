@@ -11,8 +11,8 @@ from tensordict import TensorDictBase
 from torch import Tensor, nn
 from torchrl.objectives import LossModule
 
+from trackmania_rl.agents.averaged_weights import AveragedWeights
 from trackmania_rl.agents.compilation import compile_update
-from trackmania_rl.agents.flat_parameters import flatten_parameters
 from trackmania_rl.agents.iqn import GradientStep, IQNLoss, QuantileNetwork, SoftUpdate
 from trackmania_rl.agents.precision import arithmetic_dtype
 from trackmania_rl.settings import AgentSettings
@@ -20,8 +20,6 @@ from trackmania_rl.settings import AgentSettings
 CarryOut = Callable[[Callable[[], object]], object]
 """Calls the function that it is given."""
 
-AVERAGE_SPANS_ONE_IN = 10
-"""Early in a run averaged weights span about the last tenth of all publications."""
 LAST_LAYERS = ("A_head.2.", "V_head.2.")
 """Beginnings of the names of the parameters that make the heads' outputs."""
 
@@ -78,7 +76,10 @@ class Agent(Protocol):
         """Start from the weights of a trained network."""
 
     def state_dict(self) -> dict[str, Any]:
-        """All that the next update depends on, apart from the settings; loads with `weights_only=True`."""
+        """All that the next update depends on, apart from the settings; loads with `weights_only=True`.
+
+        Its "online" and "averaged" are the states of the network that explores, and of its average.
+        """
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where `state_dict()` was taken."""
@@ -112,9 +113,7 @@ class IQNAgent:
         self.loss_module = IQNLoss(
             network, settings, device=device, seed=seed, dtype=arithmetic_dtype(device, settings)
         )
-        self._averaged = copy.deepcopy(self.loss_module.target)
-        self._averaged_weights = flatten_parameters(self._averaged)
-        self._n_averaged = 0
+        self._averaged = AveragedWeights(self.loss_module.online)
         self.optimizer_step = GradientStep(self.loss_module)
         self.target_updater = SoftUpdate(self.loss_module)
         if use_torch_compile:
@@ -129,7 +128,7 @@ class IQNAgent:
     def evaluation_network(self) -> QuantileNetwork:
         """The averaged network, or the online one where weights are not averaged."""
         is_averaged = self.loss_module.settings.evaluation_weights_decay > 0
-        return self._averaged if is_averaged else self.loss_module.online
+        return self._averaged.network if is_averaged else self.loss_module.online
 
     def follow(self, settings: AgentSettings, learning_rate: float) -> None:
         """Take over the settings of the next updates, sizes excepted."""
@@ -156,16 +155,8 @@ class IQNAgent:
             self.load_state_dict(before)
 
     def average_weights(self) -> None:
-        """Take the online weights into the exponential average; call at each publication of weights.
-
-        It spans about the last tenth of all publications, until that is 1 / (1 - `evaluation_weights_decay`) of them:
-        early on, while the weights improve fast, it follows closely. (That beginning is polynomial-decay averaging,
-        Shamir & Zhang 2013, arXiv:1212.1824.)
-        """
-        self._n_averaged += 1
-        share_early_on = AVERAGE_SPANS_ONE_IN / (AVERAGE_SPANS_ONE_IN + self._n_averaged)
-        share = max(1 - self.loss_module.settings.evaluation_weights_decay, share_early_on)
-        self._averaged_weights.lerp_(self.optimizer_step.weights.detach(), share)
+        """Take the online weights into the exponential average; call at each publication of weights."""
+        self._averaged.take(self.optimizer_step.weights, self.loss_module.settings.evaluation_weights_decay)
 
     @torch.no_grad()
     def reset_partially(self) -> None:
@@ -193,7 +184,7 @@ class IQNAgent:
         Raises:
             RuntimeError: if names or shapes differ; torch's text lists them.
         """
-        for network in (self.loss_module.online, self.loss_module.target, self._averaged):
+        for network in (self.loss_module.online, self.loss_module.target, self._averaged.network):
             network.load_state_dict(weights)
 
     def state_dict(self) -> dict[str, Any]:
@@ -202,8 +193,8 @@ class IQNAgent:
         return {
             "online": loss.online.state_dict(),
             "target": loss.target.state_dict(),
-            "averaged": self._averaged.state_dict(),
-            "n_averaged": self._n_averaged,
+            "averaged": self._averaged.network.state_dict(),
+            "n_averaged": self._averaged.n_averaged,
             "step": step.state_dict(),
             "scaling": loss.scaling.state_dict(),
             "generator": loss.generator.get_state(),
@@ -224,8 +215,8 @@ class IQNAgent:
         loss, step = self.loss_module, self.optimizer_step
         loss.online.load_state_dict(state["online"])
         loss.target.load_state_dict(state["target"])
-        self._averaged.load_state_dict(state["averaged"])
-        self._n_averaged = state["n_averaged"]
+        self._averaged.network.load_state_dict(state["averaged"])
+        self._averaged.n_averaged = state["n_averaged"]
         step.load_state_dict(state["step"])
         loss.scaling.load_state_dict(state["scaling"])
         if state["device_type"] == loss.device.type:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trackmania_rl import schedules
-from trackmania_rl.settings import ActionKeys, ExplorationSettings
+from trackmania_rl.settings import ExplorationSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +47,14 @@ class ActionChooser:
     """Draws actions for states of known value.
 
     Args:
-        inputs: the keys of each action.
+        n_actions: A.
+        throttle_actions: those that accelerate and do not brake.
         rng: source of randomness.
     """
 
-    def __init__(self, inputs: Sequence[ActionKeys], rng: np.random.Generator) -> None:
-        throttles = np.array([keys.accelerate and not keys.brake for keys in inputs])
-        self._throttle_actions = np.flatnonzero(throttles)
-        self._other_actions = np.flatnonzero(~throttles)
+    def __init__(self, n_actions: int, throttle_actions: Sequence[int], rng: np.random.Generator) -> None:
+        self._throttle_actions = np.array(throttle_actions, dtype=np.int64)
+        self._other_actions = np.setdiff1d(np.arange(n_actions), self._throttle_actions)
         self._rng = rng
 
     def choose(self, q_values: npt.NDArray[np.float32], explorations: Sequence[Exploration]) -> npt.NDArray[np.int64]:

@@ -12,7 +12,7 @@ from trackmania_rl.agents.exploration import GREEDY, ActionChooser, Exploration
 from trackmania_rl.agents.iqn import QuantileNetwork
 from trackmania_rl.agents.mean_values import mean_values
 from trackmania_rl.race.policy import BatchDecision, PolicyDecision
-from trackmania_rl.settings import ActionKeys, ExplorationSettings
+from trackmania_rl.settings import ExplorationSettings
 
 
 class Inferer:
@@ -26,7 +26,7 @@ class Inferer:
     Args:
         network: on the device where it shall compute.
         n_quantiles: K (`iqn_k`).
-        inputs: the keys of each action.
+        throttle_actions: those that accelerate and do not brake.
         exploration_settings: schedules of exploration; may be replaced (`inferer.exploration_settings = ...`).
         rng: source of exploration.
         dtype: precision of the network's large products.
@@ -37,7 +37,7 @@ class Inferer:
         network: QuantileNetwork,
         *,
         n_quantiles: int,
-        inputs: Sequence[ActionKeys],
+        throttle_actions: Sequence[int],
         exploration_settings: ExplorationSettings,
         rng: np.random.Generator,
         dtype: torch.dtype = torch.float32,
@@ -45,7 +45,7 @@ class Inferer:
         self.network = network
         self.exploration_settings = exploration_settings
         self._exploration = GREEDY
-        self._chooser = ActionChooser(inputs, rng)
+        self._chooser = ActionChooser(network.n_actions, throttle_actions, rng)
         self._device = network.float_mean.device
         self._mean_values = mean_values(network, n_quantiles, dtype)
 

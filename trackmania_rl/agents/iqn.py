@@ -123,7 +123,7 @@ class Sizes:
         float_std: F standard deviations.
         n_actions: A.
         image_shape: (S, H, W); H and W are 0 without an image.
-        mini_race_duration_actions: length of a mini-race.
+        mini_race_duration_actions: length of a mini-race; None for no mini-races.
         waves: floats to be seen at finer scales as well (`fourier_features`).
     """
 
@@ -131,7 +131,7 @@ class Sizes:
     float_std: Sequence[float]
     n_actions: int
     image_shape: tuple[int, int, int]
-    mini_race_duration_actions: int
+    mini_race_duration_actions: int | None
     waves: Sequence[Wave] = ()
 
 
@@ -203,10 +203,13 @@ class QuantileNetwork(nn.Module):
 
         The network then learns only what is better or worse than that, and starts near the truth.
         """
+        if self.mini_race_duration_actions is None:
+            return floats.new_zeros(len(floats))
         return self.expected_reward_per_action * self.actions_left(floats)
 
     def actions_left(self, floats: Tensor) -> Tensor:
         """Count the actions (B,) of the mini-race that are still to come in the states with these floats (B, F)."""
+        assert self.mini_race_duration_actions is not None, "the settings are checked for this"
         return self.mini_race_duration_actions - floats[:, ELAPSED_ACTIONS_FLOAT]
 
 
@@ -484,11 +487,13 @@ class IQNLoss(LossModule):
         target: its slow copy, which values the next states; `SoftUpdate` moves it.
         scaling: running means of the targets' own loss.
         generator: source of the taus.
+        reduction: what torchrl's losses call it: the loss is the sum over the batch.
         compute: `compute_losses`, or its compiled form (`compilation.compile_update`).
     """
 
     online: QuantileNetwork
     target: QuantileNetwork
+    reduction = "sum"
 
     def __init__(
         self,

@@ -5,79 +5,52 @@ from __future__ import annotations
 import functools
 import logging
 
-import numpy as np
 import torch
 
 from trackmania_rl.agents.fourier_features import Wave
-from trackmania_rl.agents.inference import Inferer
 from trackmania_rl.agents.iqn import QuantileNetwork, Sizes
-from trackmania_rl.agents.precision import arithmetic_dtype
 from trackmania_rl.errors import UserError
-from trackmania_rl.parts import load_part
-from trackmania_rl.race.observation import ObservationLayout
+from trackmania_rl.parts import make_part
+from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import Settings, SettingsError
 
 log = logging.getLogger(__name__)
 
 
-def sizes_of(settings: Settings, layout: ObservationLayout) -> Sizes:
+def sizes_of(settings: Settings, spaces: Spaces) -> Sizes:
     """Say what the run's network reads and answers."""
-    game = settings.game
     return Sizes(
-        float_mean=layout.mean.tolist(),
-        float_std=layout.std.tolist(),
-        n_actions=len(game.inputs),
-        image_shape=(game.frames_per_state, game.image_height_px, game.image_width_px),
+        float_mean=spaces.float_mean,
+        float_std=spaces.float_std,
+        n_actions=spaces.n_values,
+        image_shape=spaces.image_shape,
         mini_race_duration_actions=settings.replay.temporal_mini_race_duration_actions,
-        waves=[Wave(*wave) for wave in layout.waves],
+        waves=[Wave(*wave) for wave in spaces.waves],
     )
 
 
-def make_network(settings: Settings, layout: ObservationLayout, seeds: SeedTree) -> QuantileNetwork:
+def make_network(settings: Settings, spaces: Spaces, seeds: SeedTree) -> QuantileNetwork:
     """Make the run's network with its initial weights, on the CPU: what the setting `network` names.
 
     Raises:
         SettingsError: if the setting names no network.
         UserError: if the image is too small for the convolutions.
     """
-    make = load_part(settings.agent.network, "network")
     generator = torch.Generator().manual_seed(seeds.integer("network"))
+    arguments = (settings.agent, sizes_of(settings, spaces), generator)
     try:
-        network = make(settings.agent, sizes_of(settings, layout), generator)
+        network = make_part(settings.agent.network, "network", *arguments, takes="settings, sizes, generator")
+    except SettingsError:
+        raise
     except ValueError as error:
         raise UserError(str(error)) from error
-    except TypeError as error:
-        raise SettingsError(
-            f"network = {settings.agent.network!r} cannot be called with (settings, sizes, generator): {error}"
-        ) from error
     if not isinstance(network, QuantileNetwork):
         raise SettingsError(
-            f"network = {settings.agent.network!r} made a {type(network).__name__}; derive it from QuantileNetwork "
-            "(trackmania_rl/agents/iqn.py)"
+            f"network = {str(settings.agent.network)!r} made a {type(network).__name__}; derive it from "
+            "QuantileNetwork (trackmania_rl/agents/iqn.py)"
         )
     return network
-
-
-def make_inferer(
-    network: QuantileNetwork, settings: Settings, device: torch.device, rng: np.random.Generator
-) -> Inferer:
-    """The policy of a network, which is moved to a device.
-
-    Args:
-        network: with weights of any kind.
-        settings: of its run.
-        device: where it decides.
-        rng: source of exploration.
-    """
-    return Inferer(
-        network.to(device).eval(),
-        n_quantiles=settings.agent.iqn_k,
-        inputs=settings.game.inputs,
-        exploration_settings=settings.exploration,
-        rng=rng,
-        dtype=arithmetic_dtype(device, settings.agent),
-    )
 
 
 def pick_device(torch_device: str) -> torch.device:
@@ -101,7 +74,7 @@ def pick_device(torch_device: str) -> torch.device:
     return device
 
 
-def pick_playing_device(settings: Settings) -> torch.device:
+def pick_playing_device(settings: Settings, spaces: Spaces) -> torch.device:
     """Where collectors decide: on the processor, unless there is an image to look at.
 
     A few states of floats pass the network in a fraction of a millisecond there. On a GPU, starting the pass's many
@@ -110,7 +83,7 @@ def pick_playing_device(settings: Settings) -> torch.device:
     Raises:
         UserError: if torch cannot use the device that is named.
     """
-    return pick_device(settings.run.torch_device) if settings.game.has_image else torch.device("cpu")
+    return pick_device(settings.run.torch_device) if spaces.has_image else torch.device("cpu")
 
 
 @functools.cache

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import copy
 import os
 import time
 
 import torch
+from gymnasium.spaces import Discrete
 from tensordict import TensorDict
 
-from trackmania_rl.agents.agent import IQNAgent
-from trackmania_rl.agents.iqn import IMAGES_AT_ONCE, QuantileNetwork
+from trackmania_rl.agents.agent import Agent
+from trackmania_rl.agents.builder import MakeAgentBuilder
+from trackmania_rl.agents.iqn import IMAGES_AT_ONCE
+from trackmania_rl.agents.run_network import pick_device
+from trackmania_rl.race.spaces import Spaces
+from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import Settings
 
 TRIAL_S = 0.5
@@ -19,7 +23,7 @@ LEAST_GAIN = 1.1
 """Threads that make updates faster by less than this are better left to others."""
 
 
-def pick_learner_threads(settings: Settings, network: QuantileNetwork, device: torch.device) -> int:
+def pick_learner_threads(settings: Settings, spaces: Spaces, seeds: SeedTree, make_builder: MakeAgentBuilder) -> int:
     """The setting `learner_threads`; for "auto", the faster of one thread and all that collectors leave.
 
     Several threads wait for the slowest of them at each operation. On small networks, or where others use the
@@ -28,46 +32,49 @@ def pick_learner_threads(settings: Settings, network: QuantileNetwork, device: t
 
     Args:
         settings: of the run.
-        network: of the run; stays as it is.
-        device: of the learner; with a GPU there is little for the processor to do, so the answer is 1.
+        spaces: of its games.
+        seeds: of the run.
+        make_builder: makes the agent's builder.
     """
     configured = settings.run.learner_threads
     if configured != "auto":
         return configured
     free_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     most = free_cores - settings.game.n_collectors
-    if device.type != "cpu" or most <= 1:
+    if pick_device(settings.run.torch_device).type != "cpu" or most <= 1:  # with a GPU there is little to do here
         return 1
-    one_s, most_s = _seconds_per_update(settings, network, (1, most))
+    plain = settings.model_copy(update={"run": settings.run.model_copy(update={"use_torch_compile": False})})
+    builder = make_builder(plain, spaces, seeds)
+    agent = builder.make_learner(builder.make_network())
+    one_s, most_s = _seconds_per_update(agent, _random_batch(settings, spaces), (1, most))
     return most if one_s > LEAST_GAIN * most_s else 1
 
 
-def _seconds_per_update(settings: Settings, network: QuantileNetwork, thread_counts: tuple[int, ...]) -> list[float]:
-    device = torch.device("cpu")
-    agent = IQNAgent(copy.deepcopy(network), settings.agent, device=device, seed=0)
-    batch = _random_batch(settings, network)
+def _seconds_per_update(agent: Agent, batch: TensorDict, thread_counts: tuple[int, ...]) -> list[float]:
     threads_before = torch.get_num_threads()
     seconds = []
     for thread_count in thread_counts:
         torch.set_num_threads(thread_count)
-        agent.update(batch)  # starts the threads
+        agent.optimizer_step(agent.loss_module(batch))  # starts the threads
         n_updates, start = 0, time.perf_counter()
         while n_updates == 0 or time.perf_counter() - start < TRIAL_S:
-            agent.update(batch)
+            agent.optimizer_step(agent.loss_module(batch))
             n_updates += 1
         seconds.append((time.perf_counter() - start) / n_updates)
     torch.set_num_threads(threads_before)
     return seconds
 
 
-def _random_batch(settings: Settings, network: QuantileNetwork) -> TensorDict:
+def _random_batch(settings: Settings, spaces: Spaces) -> TensorDict:
     generator = torch.Generator().manual_seed(0)
-    n = min(settings.replay.batch_size, IMAGES_AT_ONCE) if settings.game.has_image else settings.replay.batch_size
-    image_shape = (n, settings.game.frames_per_state, settings.game.image_height_px, settings.game.image_width_px)
-    image = torch.randint(256, image_shape, generator=generator, dtype=torch.uint8)
-    noise = torch.randn((n, len(network.float_mean)), generator=generator)
-    floats = noise * network.float_std + network.float_mean
-    action = torch.randint(network.n_actions, (n,), generator=generator)
+    n = min(settings.replay.batch_size, IMAGES_AT_ONCE) if spaces.has_image else settings.replay.batch_size
+    image = torch.randint(256, (n, *spaces.image_shape), generator=generator, dtype=torch.uint8)
+    noise = torch.randn((n, spaces.n_floats), generator=generator)
+    floats = noise * torch.tensor(spaces.float_std) + torch.tensor(spaces.float_mean)
+    if isinstance(spaces.action, Discrete):
+        action = torch.randint(spaces.n_values, (n,), generator=generator)
+    else:
+        action = torch.rand((n, *spaces.action_shape), generator=generator)
     ones = torch.ones(n)
     batch = {"state_img": image, "state_float": floats, "action": action, "reward": -ones, "gamma_n": ones}
     return TensorDict(batch | {"next_state_img": image, "next_state_float": floats, "weight": ones}, batch_size=[n])

@@ -34,7 +34,7 @@ def load_map_files(settings: Settings, entry: MapEntry, maps_folder: Path) -> np
 
 def named_maps(settings: Settings) -> list[MapEntry]:
     """Each map of the map cycle once; generators have no files yet."""
-    entries = {entry.map_name: entry for entry in settings.game.map_cycle if entry.generator is None}
+    entries = {entry.map_name: entry for entry in settings.game.map_cycle if entry.has_files}
     return list(entries.values())
 
 

@@ -23,7 +23,7 @@ class Experience:
             frames, (S, H, W).
         state_float: (float_input_dim,) float32.
         state_potential: shaping potential of the state.
-        action: index into the inputs.
+        action: index into the inputs; or (D,) float32.
         n_steps: actions between the state and the next state; at most the configured number.
         rewards: (n_steps_max,) float32; `rewards[k]` is the discounted sum of the first k + 1 rewards. Beyond `n_steps`
             it stays at its last value.
@@ -37,7 +37,7 @@ class Experience:
     state_img: npt.NDArray[np.uint8]
     state_float: npt.NDArray[np.float32]
     state_potential: float
-    action: int
+    action: int | npt.NDArray[np.float32]
     n_steps: int
     rewards: npt.NDArray[np.float32]
     gammas: npt.NDArray[np.float32]

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from tensordict import TensorDict
 
+from trackmania_rl.experience_replay.ring_buffer import NEVER_FINISHES
 from trackmania_rl.experience_replay.transition_storage import Transitions, count
 from trackmania_rl.race.policy import ELAPSED_ACTIONS_FLOAT
 from trackmania_rl.settings import ReplaySettings
@@ -27,7 +28,7 @@ class MiniRaceRules:
 
     Attributes:
         gamma: discount of one action; follows a schedule, hence is not stored with the transitions.
-        duration_actions: length of a mini-race.
+        duration_actions: length of a mini-race; None for no mini-races: the time elapsed is 0, and nothing is cut.
         oversample_long_term_steps: elapsed times from 1 to this - 2 x `oversample_maximum_term_steps` (long horizons)
             are drawn twice as often as later ones.
         oversample_maximum_term_steps: elapsed time 0 (the full horizon) is drawn 2 x this + 1 times as often as later
@@ -38,12 +39,12 @@ class MiniRaceRules:
     """
 
     gamma: float
-    duration_actions: int
+    duration_actions: int | None
     oversample_long_term_steps: int = 0
     oversample_maximum_term_steps: int = 0
 
     def __post_init__(self) -> None:
-        if self.oversample_long_term_steps > self.duration_actions:
+        if self.duration_actions is not None and self.oversample_long_term_steps > self.duration_actions:
             raise ValueError(
                 f"oversample_long_term_steps = {self.oversample_long_term_steps} is more than the mini-race lasts "
                 f"(temporal_mini_race_duration_actions = {self.duration_actions})"
@@ -68,9 +69,13 @@ class MiniRaceRules:
     def draw_elapsed_actions(self, n: int, generator: torch.Generator) -> torch.Tensor:
         """Draw times already elapsed, (n,) int64 on the generator's device, from 0 to `duration_actions - 1`.
 
+        Without mini-races they are 0.
+
         abs(uniform integer in [-long + maximum, duration + maximum)) - maximum, at least 0: the absolute value folds
         the negative draws over the short times, the subtraction gathers the shortest at 0.
         """
+        if self.duration_actions is None:
+            return torch.zeros(n, dtype=torch.int64, device=generator.device)
         low = self.oversample_maximum_term_steps - self.oversample_long_term_steps
         high = self.oversample_maximum_term_steps + self.duration_actions
         draw = torch.randint(low, high, (n,), generator=generator, device=generator.device)
@@ -93,7 +98,8 @@ def cut_to_mini_races(transitions: Transitions, elapsed: torch.Tensor, rules: Mi
     elapsed_actions: Any = elapsed.numpy() if on_host else elapsed
     steps = count(transitions.rewards.shape[1] + 1, beside=transitions.index)  # (n + 1,) for n steps at most
     discounts = xp.asarray(rules.gamma**steps, dtype=xp.float32)
-    actions_left = rules.duration_actions - elapsed_actions  # (B,)
+    duration_actions = NEVER_FINISHES if rules.duration_actions is None else rules.duration_actions
+    actions_left = duration_actions - elapsed_actions  # (B,)
     n_steps = xp.minimum(transitions.n_steps, actions_left)  # (B,) after the cut
     is_terminal = n_steps >= xp.minimum(transitions.terminal_actions, actions_left)  # (B,)
     gamma_n = xp.where(is_terminal, 0.0, discounts[n_steps])  # (B,)
@@ -101,13 +107,16 @@ def cut_to_mini_races(transitions: Transitions, elapsed: torch.Tensor, rules: Mi
     rewards = xp.where(steps[:-1] < n_steps[:, None], transitions.rewards * discounts[:-1], 0.0)  # (B, n)
     shaping = gamma_n * transitions.next_state_potential - transitions.state_potential  # (B,)
     transitions.state_float[:, ELAPSED_ACTIONS_FLOAT] = elapsed_actions
-    transitions.next_state_float[:, ELAPSED_ACTIONS_FLOAT] = elapsed_actions + n_steps
+    is_timed = rules.duration_actions is not None
+    transitions.next_state_float[:, ELAPSED_ACTIONS_FLOAT] = elapsed_actions + n_steps if is_timed else 0
+    is_continuous = transitions.action.ndim > 1
     columns = {
         "state_float": transitions.state_float,
-        "action": xp.asarray(transitions.action, dtype=xp.int64),
+        "action": transitions.action if is_continuous else xp.asarray(transitions.action, dtype=xp.int64),
         "reward": rewards.sum(1) + shaping,
         "next_state_float": transitions.next_state_float,
         "gamma_n": gamma_n,
+        "n_steps": n_steps,
         "index": transitions.index,
         "weight": xp.ones_like(gamma_n),
     }

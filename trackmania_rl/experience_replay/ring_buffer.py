@@ -33,7 +33,7 @@ class RowColumns(Generic[Column]):
     Attributes:
         frames: (R, 1, H, W) uint8; (R, 1, 0, 0) without an image.
         state_floats: (R, F) float32, not normalized.
-        actions: (R,) int16.
+        actions: (R,) int16, or (R, D) float32.
         rewards: (R,) float32, of the single action from this row to the next.
         potentials: (R,) float32, shaping potential of the state.
         n_steps: (R,) int16, how many actions the transition from this row spans; 0 in a race's last row, where none
@@ -58,7 +58,11 @@ class RowColumns(Generic[Column]):
 
     @staticmethod
     def empty(
-        n_rows: int, n_floats: int, image_size_px: tuple[int, int], device: torch.device
+        n_rows: int,
+        n_floats: int,
+        image_size_px: tuple[int, int],
+        device: torch.device,
+        action_shape: tuple[int, ...] = (),
     ) -> RowColumns[torch.Tensor]:
         """Make uninitialised columns.
 
@@ -67,6 +71,7 @@ class RowColumns(Generic[Column]):
             n_floats: F.
             image_size_px: (H, W); (0, 0) for no image.
             device: where they live.
+            action_shape: () of an index, or (D,) of numbers.
         """
 
         def column(dtype: torch.dtype, *row_shape: int) -> torch.Tensor:
@@ -75,7 +80,7 @@ class RowColumns(Generic[Column]):
         return RowColumns(
             frames=column(torch.uint8, 1, *image_size_px),
             state_floats=column(torch.float32, n_floats),
-            actions=column(torch.int16),
+            actions=column(torch.float32, *action_shape) if action_shape else column(torch.int16),
             rewards=column(torch.float32),
             potentials=column(torch.float32),
             n_steps=column(torch.int16),
@@ -98,6 +103,7 @@ class RingBuffer:
         n_floats: floats of one state.
         image_size_px: (height, width) of a frame; (0, 0) for no image.
         device: where the columns live.
+        action_shape: () of an index, or (D,) of numbers.
 
     Raises:
         ValueError: if there is no room for a row, or states have no float.
@@ -111,14 +117,19 @@ class RingBuffer:
     """
 
     def __init__(
-        self, capacity: int, n_floats: int, image_size_px: tuple[int, int] = (0, 0), device: torch.device | str = "cpu"
+        self,
+        capacity: int,
+        n_floats: int,
+        image_size_px: tuple[int, int] = (0, 0),
+        device: torch.device | str = "cpu",
+        action_shape: tuple[int, ...] = (),
     ) -> None:
         if capacity < 1:
             raise ValueError(f"a replay memory of {capacity} rows; it needs at least 1")
         if n_floats < 1:
             raise ValueError(f"states of {n_floats} floats; the time elapsed in the mini-race alone is 1")
         self.columns: RowColumns[torch.Tensor] = RowColumns.empty(
-            capacity, n_floats, image_size_px, torch.device(device)
+            capacity, n_floats, image_size_px, torch.device(device), action_shape
         )
         self.arrays = _arrays(self.columns)
         self.first_row = 0
@@ -139,9 +150,9 @@ class RingBuffer:
         return self.end_row - self.first_row
 
     @staticmethod
-    def bytes_per_row(n_floats: int, image_size_px: tuple[int, int]) -> int:
+    def bytes_per_row(n_floats: int, image_size_px: tuple[int, int], action_shape: tuple[int, ...] = ()) -> int:
         """Compute the memory that one row takes; times the capacity, it is what a device must have free."""
-        row = RowColumns.empty(1, n_floats, image_size_px, torch.device("cpu"))
+        row = RowColumns.empty(1, n_floats, image_size_px, torch.device("cpu"), action_shape)
         return sum(column.nbytes for column in row.by_name().values())
 
     def append(self, race: RowColumns[torch.Tensor] | RowColumns[npt.NDArray[Any]]) -> range:

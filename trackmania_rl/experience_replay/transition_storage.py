@@ -24,7 +24,7 @@ class Transitions(NamedTuple):
         state_img: (B, S, H, W) uint8 tensor, S frames of which the newest is last; H = W = 0 without an image.
         state_float: (B, F) float32.
         state_potential: (B,) float32.
-        action: (B,) int16.
+        action: (B,) int16, or (B, D) float32.
         n_steps: (B,) int16, actions between state and next state.
         rewards: (B, n_steps_max) float32, of the single actions; meaningless beyond `n_steps`.
         next_state_img: like `state_img`.

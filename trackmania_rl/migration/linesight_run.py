@@ -28,7 +28,7 @@ from trackmania_rl.checkpoints import (
 from trackmania_rl.errors import UserError
 from trackmania_rl.migration import linesight_files as files
 from trackmania_rl.migration.linesight_config import read_linesight_config, settings_from_linesight
-from trackmania_rl.race.observation import ObservationLayout
+from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.schedules import exponential
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import Settings, load_settings
@@ -248,8 +248,7 @@ def _network_for(settings: Settings) -> QuantileNetwork:
         UserError: if Linesight has no such network.
     """
     agent = settings.agent
-    layout = ObservationLayout.from_settings(settings.observation)
-    network = make_network(settings, layout, SeedTree(settings.run.seed))
+    network = make_network(settings, race_spaces(settings), SeedTree(settings.run.seed))
     multiplied = agent.quantile_factors_multiply
     unknown_there = {
         f"network = {agent.network!r}": type(network) is not IQN_Network,

@@ -13,19 +13,14 @@ from multiprocessing import parent_process
 import psutil
 import torch
 
-from trackmania_rl.agents.run_network import make_inferer, make_network, pick_playing_device
+from trackmania_rl.agents.run_network import pick_playing_device
 from trackmania_rl.channels.protocols import WeightsKind
 from trackmania_rl.errors import PlainError
-from trackmania_rl.games.in_process import InProcessGames
-from trackmania_rl.games.protocol import Games
-from trackmania_rl.games.socket_games import SocketGames
 from trackmania_rl.multiprocess.collector_logs import send_logs_to
 from trackmania_rl.multiprocess.collector_task import CollectorTask
 from trackmania_rl.multiprocess.signals import OF_THE_TERMINAL, release_ctrl_c
-from trackmania_rl.race.observation import ObservationLayout
+from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.seeds import SeedTree
-from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager
-from trackmania_rl.tmi_interaction.launchers.choice import make_launcher
 from trackmania_rl.tmi_interaction.launchers.game_records import GameRecords
 from trackmania_rl.track.generated_maps import GeneratedMaps
 from trackmania_rl.training.collector import Collector, CollectorParts, WeightPuller
@@ -55,16 +50,15 @@ def collector_process_fn(task: CollectorTask) -> None:
         gc.freeze()  # skips the garbage collector's last pass over torch's objects, which takes seconds
 
 
-def make_parts(task: CollectorTask) -> CollectorParts:
+def make_parts(task: CollectorTask, spaces: Spaces) -> CollectorParts:
     """Make what the collector needs besides its games: networks kept at the newest weights, and the channels."""
     settings = task.run_state.settings
-    seeds, layout = SeedTree(settings.run.seed), ObservationLayout.from_settings(settings.observation)
-    device = pick_playing_device(settings)
+    seeds = SeedTree(settings.run.seed)
+    builder, device = task.make_agent_builder(settings, spaces, seeds), pick_playing_device(settings, spaces)
 
     def puller(kind: WeightsKind, name: str) -> WeightPuller:
-        network = make_network(settings, layout, seeds)
-        inferer = make_inferer(network, settings, device, seeds.rng(f"{task.name}/{name}"))
-        return WeightPuller(inferer, task.run_state, kind)
+        actor = builder.make_actor(builder.make_network(), device, seeds.rng(f"{task.name}/{name}"))
+        return WeightPuller(actor, task.run_state, kind)
 
     return CollectorParts(
         run_state=task.run_state,
@@ -76,18 +70,10 @@ def make_parts(task: CollectorTask) -> CollectorParts:
     )
 
 
-def make_games(task: CollectorTask) -> Games:
-    """Make the games that this collector plays: in its own process, or instances behind sockets."""
-    settings, game = task.run_state.settings, task.run_state.settings.game
-    if game.is_in_process:
-        log.info("collector %d prepares its games; the first time, compiling takes half a minute", task.index)
-        return InProcessGames(game.games_per_collector, game, settings.observation, task.maps_folder)
-    launchers = (make_launcher(game, settings.user, port, task.maps_folder) for port in game.tmi_ports_of(task.index))
-    return SocketGames([GameInstanceManager(game, settings.observation, launcher) for launcher in launchers])
-
-
 def _play(task: CollectorTask) -> None:
-    parts, games = make_parts(task), task.make_games(task)
+    builder = task.make_games_builder(task.run_state.settings)
+    rng = SeedTree(task.run_state.settings.run.seed).rng(f"{task.name}/games")
+    parts, games = make_parts(task, builder.spaces), builder.make_games(task.index, task.maps_folder, rng)
     try:
         drive_demonstrations(task.demonstrations, games, parts)
         Collector(parts, games).run()

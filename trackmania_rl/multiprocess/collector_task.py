@@ -4,18 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
+from trackmania_rl.agents.builder import MakeAgentBuilder
 from trackmania_rl.channels.protocols import RolloutSink, RunStateView
-from trackmania_rl.games.protocol import Games
+from trackmania_rl.games.race_games import MakeGamesBuilder
 from trackmania_rl.training.demonstrations import Demonstration
-
-
-class MakeGames(Protocol):
-    """Makes the games of one collector, in its process; picklable, such as a function of a module."""
-
-    def __call__(self, task: CollectorTask, /) -> Games:
-        """Make the games that this collector plays."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +24,8 @@ class CollectorTask:
         rollouts: where its races go.
         run_state: what the learner publishes.
         log_queue: where its log records go.
-        make_games: makes what it plays.
+        make_games_builder: called with the settings, makes what it plays; a function that can be pickled.
+        make_agent_builder: called with settings, spaces and seeds, makes what it decides by; likewise.
         demonstrations: races to drive before its own.
         n_starts_before: how often this session has started it already.
     """
@@ -42,6 +37,7 @@ class CollectorTask:
     rollouts: RolloutSink
     run_state: RunStateView
     log_queue: Any  # multiprocessing.Queue of logging.LogRecord
-    make_games: MakeGames
+    make_games_builder: MakeGamesBuilder
+    make_agent_builder: MakeAgentBuilder
     demonstrations: tuple[Demonstration, ...] = ()
     n_starts_before: int = 0

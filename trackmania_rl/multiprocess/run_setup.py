@@ -13,7 +13,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from trackmania_rl.agents.run_network import make_network
+from trackmania_rl.agents.builder import AgentBuilder, MakeAgentBuilder, make_agent_builder
 from trackmania_rl.channels.protocols import Channels
 from trackmania_rl.channels.shared_memory.opening import open_channels
 from trackmania_rl.checkpoints import RunFolder
@@ -21,12 +21,12 @@ from trackmania_rl.doctor.examination import check_start
 from trackmania_rl.doctor.findings import Context
 from trackmania_rl.errors import UserError
 from trackmania_rl.files import replace_patiently
-from trackmania_rl.multiprocess.collector_process import collector_process_fn, make_games
-from trackmania_rl.multiprocess.collector_task import CollectorTask, MakeGames
+from trackmania_rl.games.race_games import MakeGamesBuilder, make_games_builder
+from trackmania_rl.multiprocess.collector_process import collector_process_fn
+from trackmania_rl.multiprocess.collector_task import CollectorTask
 from trackmania_rl.multiprocess.signals import hold_back_ctrl_c
 from trackmania_rl.multiprocess.supervisor import CollectorSupervisor
-from trackmania_rl.race.observation import ObservationLayout
-from trackmania_rl.seeds import SeedTree
+from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.settings import Settings
 from trackmania_rl.tmi_interaction.game_instance_manager import PROJECT_FOLDER
 from trackmania_rl.training.demonstrations import Demonstration
@@ -71,13 +71,13 @@ def check_machine(settings: Settings, folder: Path) -> None:
     check_start(Context(settings, folder, PROJECT_FOLDER))
 
 
-def open_run_channels(settings: Settings, layout: ObservationLayout, seeds: SeedTree) -> Channels:
+def open_run_channels(settings: Settings, spaces: Spaces, builder: AgentBuilder) -> Channels:
     """Open the channels between the learner and its collectors; `uncompiled_shared_network` holds the first weights."""
-    uncompiled_shared_network = make_network(settings, layout, seeds)
-    uncompiled_shared_evaluation_network = make_network(settings, layout, seeds)
+    uncompiled_shared_network = builder.make_network()
+    uncompiled_shared_evaluation_network = builder.make_network()
     return open_channels(
         settings,
-        layout.float_input_dim,
+        spaces,
         {"exploration": uncompiled_shared_network, "evaluation": uncompiled_shared_evaluation_network},
     )
 
@@ -89,7 +89,8 @@ def make_supervisor(
     maps_folder: Path,
     session: int,
     demonstrations: tuple[Demonstration, ...] = (),
-    games: MakeGames = make_games,
+    games: MakeGamesBuilder = make_games_builder,
+    agent: MakeAgentBuilder = make_agent_builder,
 ) -> CollectorSupervisor:
     """Make the supervisor of this run's collectors, which spawns each as a process of its own.
 
@@ -112,7 +113,8 @@ def make_supervisor(
             rollouts=channels.rollouts.open_collector(index),
             run_state=run_state,
             log_queue=log_queue,
-            make_games=games,
+            make_games_builder=games,
+            make_agent_builder=agent,
             demonstrations=demonstrations[index::n_collectors] if is_new else (),
             n_starts_before=n_starts[index] - 1,
         )

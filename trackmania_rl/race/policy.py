@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -18,12 +18,12 @@ class PolicyDecision:
     """One decision.
 
     Attributes:
-        action: index into the configured `inputs`.
+        action: index into the configured `inputs`; (D,) float32 where actions are numbers.
         is_greedy: whether `action` is the one with the highest value; exploration may pick it by chance.
         q_values: (A,) float32, the value of each action: expected sum of rewards until the mini-race ends.
     """
 
-    action: int
+    action: Any
     is_greedy: bool
     q_values: npt.NDArray[np.float32]
 
@@ -37,12 +37,13 @@ class BatchDecision:
     """Decisions in n states.
 
     Attributes:
-        actions: (n,) int64, see `PolicyDecision.action`; the other two likewise.
+        actions: (n,) int64, see `PolicyDecision.action`; the other two likewise. (n, D) float32 where actions are
+            numbers.
         is_greedy: (n,) bool.
-        q_values: (n, A) float32.
+        q_values: (n, A) float32; (n, 1), the value of the action taken, where actions are numbers.
     """
 
-    actions: npt.NDArray[np.int64]
+    actions: npt.NDArray[np.int64] | npt.NDArray[np.float32]
     is_greedy: npt.NDArray[np.bool_]
     q_values: npt.NDArray[np.float32]
 

@@ -64,12 +64,12 @@ class EndedRace:
     """A race that is over.
 
     Attributes:
-        end: how it ended.
+        end: how it ended; None where no race is played, but somebody's own environment.
         rollout_results: see the function of this name.
         end_race_stats: likewise.
     """
 
-    end: RaceEnd
+    end: RaceEnd | None
     rollout_results: dict[str, Any]
     end_race_stats: dict[str, Any]
 

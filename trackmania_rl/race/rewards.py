@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.observation_kernel import KEYS_OF_AN_ACTION, N_WHEELS
+from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.schedules import linear
-from trackmania_rl.settings import RewardSettings
+from trackmania_rl.seeds import SeedTree
+from trackmania_rl.settings import RewardSettings, Settings
 
 Array = npt.NDArray[Any]
 
@@ -27,6 +31,63 @@ SPEEDSLIDE_SIDEWAYS_SPEEDS_M_S = np.array([8.0, 8.0, 7.5, 6.7, 6.0, 5.5])
 """Sideways speed at which the slide drives the car hardest, by forward speed. In the game's handling, a wheel's grip
 gives way at S / 20 (S its side friction limit: 80 m/s^2, falling to 55 at 500 km/h), and from there to twice that
 sideways speed the engine's drive, which fades with speed, is blended into a constant 10 m/s^2."""
+
+
+class RewardedRace(NamedTuple):
+    """What the actions and states of a race of T actions are worth.
+
+    Attributes:
+        rewards: (T,) float32, of each action.
+        potentials: (T + 1,) float32, shaping potential of each state, the last one included; 0 for no shaping.
+    """
+
+    rewards: npt.NDArray[np.float32]
+    potentials: npt.NDArray[np.float32]
+
+
+class Reward(Protocol):
+    """The part `reward`: a class or function called with (settings, spaces, seeds) that makes one of these."""
+
+    def __call__(self, rollout_results: Mapping[str, Any], settings: Settings, frames_total: int) -> RewardedRace:
+        """Reward a race.
+
+        Args:
+            rollout_results: its columns, see `race.results.rollout_results`.
+            settings: those in force.
+            frames_total: how many actions the run has collected, where schedules are read.
+        """
+
+
+class RaceReward:
+    """The reward that ships: time, metres and the optional terms of the settings; see `race_rewards`.
+
+    Games that bring `rewards` (T,) of their own in a race's columns keep them.
+
+    Args:
+        settings: of the run.
+        spaces: likewise.
+        seeds: of the run; there is nothing to draw.
+    """
+
+    def __init__(self, settings: Settings, spaces: Spaces, seeds: SeedTree) -> None:
+        self._places = ObservationLayout.from_settings(settings.observation)
+
+    def __call__(self, rollout_results: Mapping[str, Any], settings: Settings, frames_total: int) -> RewardedRace:
+        """See `Reward`."""
+        if "rewards" in rollout_results:
+            rewards = np.asarray(rollout_results["rewards"], dtype=np.float32)
+            return RewardedRace(rewards, np.zeros(len(rewards) + 1, dtype=np.float32))
+        state_float = np.asarray(rollout_results["state_float"], dtype=np.float32)
+        rewards = race_rewards(
+            state_float,
+            np.asarray(rollout_results["meters_advanced_along_centerline"], dtype=np.float64),
+            rollout_results.get("race_time"),
+            places=self._places,
+            settings=settings.reward,
+            engineered=EngineeredRewards.at_frame(settings.reward, frames_total),
+            ms_per_action=settings.game.ms_per_action,
+        )
+        return RewardedRace(rewards, state_potentials(state_float, places=self._places, settings=settings.reward))
 
 
 class FeaturePlaces(Protocol):
@@ -177,8 +238,6 @@ def state_potentials(
     Raises:
         ValueError: if the pointing term is on and the observation has a single zone centre.
     """
-    if settings.shaped_reward_dist_to_cur_vcp == 0 and settings.shaped_reward_point_to_vcp_ahead == 0:
-        return np.zeros(len(state_float), dtype=np.float32)
     centers_m = state_float[:, places["zone_centers_m"]]
     distance_m = _distance_to_zone_center_m(
         centers_m, settings.shaped_reward_min_dist_to_cur_vcp_m, settings.shaped_reward_max_dist_to_cur_vcp_m

@@ -13,7 +13,6 @@ raises `SettingsError`, whose text holds the name, the value, what is allowed an
 from trackmania_rl.settings.game import ActionKeys, DemonstrationEntry, GameSettings, GeneratorSettings, MapEntry
 from trackmania_rl.settings.groups import (
     NEEDS_RESTART,
-    RANGE_FINDER,
     AgentSettings,
     ExplorationSettings,
     ObservationSettings,
@@ -36,12 +35,12 @@ from trackmania_rl.settings.loading import (
     whole_text,
     with_marks,
 )
+from trackmania_rl.settings.named_part import NamedPart
 from trackmania_rl.settings.ranges import describe_range, describe_unit, settings_table
 
 __all__ = [
     "COMPANION_FILES",
     "NEEDS_RESTART",
-    "RANGE_FINDER",
     "ActionKeys",
     "AgentSettings",
     "DemonstrationEntry",
@@ -49,6 +48,7 @@ __all__ = [
     "GameSettings",
     "GeneratorSettings",
     "MapEntry",
+    "NamedPart",
     "ObservationSettings",
     "ReplaySettings",
     "RewardSettings",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import Field, model_validator
 
@@ -13,6 +13,7 @@ from trackmania_rl.settings.values import (
     Meters,
     Milliseconds,
     NonNegativeInt,
+    Part,
     Port,
     PositiveInt,
     Restart,
@@ -20,6 +21,8 @@ from trackmania_rl.settings.values import (
     Unit,
 )
 
+RACES: Final = "trackmania_rl.games.race_games:RaceGames"
+"""The part `games` that plays the map cycle's maps, simulated or real."""
 WireMilliseconds = Annotated[int, Field(gt=0, lt=2**32), Unit("ms")]
 """What a message to the game has room for."""
 
@@ -66,10 +69,15 @@ class MapEntry(Group):
     fill_buffer: bool
     repeat: PositiveInt = 1
 
+    @property
+    def has_files(self) -> bool:
+        """Whether it is a map with files of its own: neither a generator nor the name of somebody's environment."""
+        return self.reference_line != ""
+
     @model_validator(mode="after")
     def _names_a_map_or_a_generator(self) -> MapEntry:
         n_files = (self.map_path != "") + (self.reference_line != "")
-        if n_files != (2 if self.generator is None else 0):
+        if n_files == 1 or (n_files == 2 and self.generator is not None):
             raise ValueError(
                 f"map {self.map_name!r} has map_path = {self.map_path!r}, reference_line = {self.reference_line!r} and "
                 f"{'no' if self.generator is None else 'a'} generator: give map_path and reference_line, or a generator"
@@ -87,6 +95,7 @@ class DemonstrationEntry(Group):
 class GameSettings(Group):
     """Game instances and the rules under which a race is played and cut off."""
 
+    games: Restart[Part]
     game: Restart[Literal["simulated", "tmnf"]]
     game_transport: Restart[Literal["in_process", "socket"]]
     n_collectors: Restart[PositiveInt]

@@ -6,11 +6,11 @@ All that checks or lists settings takes it from here. What each one does is said
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from trackmania_rl.settings.game import GameSettings
+from trackmania_rl.settings.game import RACES, GameSettings
 from trackmania_rl.settings.values import (
     RESTART,
     Actions,
@@ -33,21 +33,6 @@ from trackmania_rl.settings.values import (
     Unit,
 )
 
-RANGE_FINDER: Final = "range_finder_m"
-"""The block of the observation that says how far the road's borders are."""
-GrayLevel = Annotated[int, Field(ge=0, le=255)]
-
-_BLOCKS_OF_REWARDS: Final[dict[str, tuple[str, ...]]] = {
-    "final_speed_reward_per_m_per_s": ("velocity_m_s",),
-    "engineered_speedslide_reward_schedule": ("velocity_m_s", "wheel_has_ground_contact"),
-    "engineered_neoslide_reward_schedule": ("velocity_m_s", "wheel_has_ground_contact"),
-    "engineered_kamikaze_reward_schedule": ("previous_actions", "wheel_has_ground_contact"),
-    "engineered_close_to_vcp_reward_schedule": ("zone_centers_m",),
-    "shaped_reward_dist_to_cur_vcp": ("zone_centers_m",),
-    "shaped_reward_point_to_vcp_ahead": ("zone_centers_m",),
-}
-"""Rewards that are computed from the observation, by the blocks that they need."""
-
 
 class RunSettings(Group):
     """The run as a whole: its name, its seed, the machine's arithmetic."""
@@ -69,10 +54,6 @@ class RunSettings(Group):
 class ObservationSettings(Group):
     """What the float part of the observation holds (reference: 184 floats with the published values)."""
 
-    observation_blocks: Restart[Annotated[tuple[str, ...], Field(min_length=1)]]
-    range_finder_source: Restart[Literal["track", "picture"]]
-    range_finder_reach_m: Restart[Annotated[float, Field(ge=1, le=1000), Unit("m")]]
-    range_finder_border_gray: Restart[tuple[GrayLevel, GrayLevel]]
     n_prev_actions_in_inputs: Restart[PositiveInt]
     n_zone_centers_in_inputs: Restart[PositiveInt]
     one_every_n_zone_centers_in_inputs: Restart[PositiveInt]
@@ -86,17 +67,11 @@ class ObservationSettings(Group):
     fourier_zone_centers: Restart[NonNegativeInt]
     state_normalization: Restart[dict[str, BlockStatistics]]
 
-    @field_validator("range_finder_border_gray")
-    @classmethod
-    def _grays_ascend(cls, grays: tuple[int, int]) -> tuple[int, int]:
-        if grays[0] > grays[1]:
-            raise ValueError("the darkest gray of the border comes first")
-        return grays
-
 
 class RewardSettings(Group):
     """Reward of one action and the shaping potential of one state."""
 
+    reward: Restart[Part]
     constant_reward_per_ms: Annotated[Finite, Unit("1/ms")]
     reward_per_m_advanced_along_centerline: Annotated[Finite, Unit("1/m")]
     final_speed_reward_per_m_per_s: Annotated[Finite, Unit("1/(m/s)")]
@@ -115,6 +90,7 @@ class RewardSettings(Group):
 class ReplaySettings(Group):
     """What is remembered, and how a batch of mini-races is drawn from it."""
 
+    memory: Restart[Part]
     batch_size: Annotated[PositiveInt, Unit("transitions")]
     memory_size_schedule: Annotated[tuple[tuple[NonNegativeInt, PositiveInt], ...], Field(min_length=1)]
     memory_size_start_learn_schedule: Annotated[tuple[tuple[NonNegativeInt, PositiveInt], ...], Field(min_length=1)]
@@ -123,7 +99,7 @@ class ReplaySettings(Group):
     buffer_test_side_redraw_probability: Annotated[float, Field(gt=0, le=1)]
     n_steps: Restart[Actions]
     discard_non_greedy_actions_in_nsteps: bool
-    temporal_mini_race_duration_actions: Restart[Actions]
+    temporal_mini_race_duration_actions: Restart[Annotated[PositiveInt | None, Unit("actions")]]
     oversample_long_term_steps: Annotated[NonNegativeInt, Unit("actions")]
     oversample_maximum_term_steps: Annotated[NonNegativeInt, Unit("actions")]
     prio_alpha: Fraction
@@ -141,10 +117,11 @@ class ReplaySettings(Group):
                 f"memory_size_start_learn_schedule begins with {start} transitions, more than the smallest memory "
                 f"({smallest} in memory_size_schedule): learning would never start"
             )
-        if self.oversample_long_term_steps > self.temporal_mini_race_duration_actions:
+        duration_actions = self.temporal_mini_race_duration_actions
+        if duration_actions is not None and self.oversample_long_term_steps > duration_actions:
             raise ValueError(
                 f"oversample_long_term_steps = {self.oversample_long_term_steps} is more than the mini-race lasts "
-                f"(temporal_mini_race_duration_actions = {self.temporal_mini_race_duration_actions})"
+                f"(temporal_mini_race_duration_actions = {duration_actions})"
             )
         return self
 
@@ -152,6 +129,7 @@ class ReplaySettings(Group):
 class AgentSettings(Group):
     """Network, IQN loss, optimizer, target network."""
 
+    agent: Restart[Part]
     network: Restart[Part]
     conv_channels: Restart[tuple[PositiveInt, ...]]
     conv_kernel_sizes: Restart[tuple[PositiveInt, ...]]
@@ -272,35 +250,6 @@ class Settings(Group):
         return self
 
     @model_validator(mode="after")
-    def _rewards_have_their_blocks(self) -> Settings:
-        for name, blocks in _BLOCKS_OF_REWARDS.items():
-            value = getattr(self.reward, name)
-            is_on = any(number != 0 for _, number in value) if isinstance(value, tuple) else value != 0
-            missing = [block for block in blocks if block not in self.observation.observation_blocks]
-            if is_on and missing:
-                raise ValueError(
-                    f"{name} = {value} is computed from {missing[0]}, which observation_blocks leaves out: name it "
-                    "there, or leave the reward at 0"
-                )
-        return self
-
-    @model_validator(mode="after")
-    def _range_finder_has_what_it_measures_in(self) -> Settings:
-        source = self.observation.range_finder_source
-        if RANGE_FINDER in self.observation.observation_blocks:
-            if source == "track" and self.game.game != "simulated":
-                raise ValueError(
-                    f'range_finder_source = "track" with game = "{self.game.game}": only the simulated game\'s tracks '
-                    'have borders that can be read; set range_finder_source = "picture"'
-                )
-            if source == "picture" and not self.game.has_image:
-                raise ValueError(
-                    'range_finder_source = "picture" needs an image, but image_width_px and image_height_px are 0: set '
-                    "them, such as to 160 and 120"
-                )
-        return self
-
-    @model_validator(mode="after")
     def _bounds_are_those_of_rewards_alone(self) -> Settings:
         shaping = ("shaped_reward_dist_to_cur_vcp", "shaped_reward_point_to_vcp_ahead")
         asked_for = [f"{name} = {self.flat()[name]!r}" for name in shaping if self.flat()[name] != 0]
@@ -310,6 +259,27 @@ class Settings(Group):
                 f"left, but {' and '.join(asked_for)} adds the potential of a state to its return, however few actions "
                 "are left: set return_bounds_per_action = None, or the shaping to 0"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _guesses_have_mini_races(self) -> Settings:
+        if self.replay.temporal_mini_race_duration_actions is None:
+            for name, off in (("expected_reward_per_action", 0.0), ("return_bounds_per_action", None)):
+                if (value := self.flat()[name]) != off:
+                    raise ValueError(
+                        f"{name} = {value} counts the actions left in a mini-race, but there are none "
+                        f"(temporal_mini_race_duration_actions = None): set {name} = {off}"
+                    )
+        return self
+
+    @model_validator(mode="after")
+    def _maps_have_files(self) -> Settings:
+        for entry in self.game.map_cycle:
+            if self.game.games == RACES and not entry.has_files and entry.generator is None:
+                raise ValueError(
+                    f"map {entry.map_name!r} has map_path = {entry.map_path!r}, reference_line = "
+                    f"{entry.reference_line!r} and no generator: give map_path and reference_line, or a generator"
+                )
         return self
 
     @model_validator(mode="after")

@@ -62,7 +62,7 @@ def write_values(settings: Settings, snapshot_folder: Path) -> Path:
     snapshot_folder.mkdir(parents=True, exist_ok=True)
     for name in COMPANION_FILES:
         (snapshot_folder / name).write_text("", encoding="utf-8")
-    values = {name: value for group in settings.model_dump().values() for name, value in group.items()}
+    values = {name: value for group in settings.model_dump(warnings=False).values() for name, value in group.items()}
     values["schedule_stretch"] = 1.0  # the schedules are stretched already
     snapshot_file = snapshot_folder / SNAPSHOT_FILE
     snapshot_file.write_text("".join(f"{name} = {value!r}\n" for name, value in values.items()), encoding="utf-8")

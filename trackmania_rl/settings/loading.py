@@ -180,8 +180,10 @@ def _names_set_by(file: Path) -> dict[str, Any]:
         names = runpy.run_path(str(file))
     except Exception as error:  # a user's own Python file can fail in any way; its line is what helps
         raise SettingsError(f"{file}: {type(error).__name__}: {error}") from error
+    known = {name for model in groups().values() for name in model.model_fields}
     is_setting = {
-        name: not name.startswith("_") and not isinstance(value, types.ModuleType | types.FunctionType | type)
+        name: name in known  # a part may be a function or a class
+        or (not name.startswith("_") and not isinstance(value, types.ModuleType | types.FunctionType | type))
         for name, value in names.items()
     }
     return {name: value for name, value in names.items() if is_setting[name]}
@@ -208,7 +210,7 @@ def _unknown_name(name: str, known: Iterable[str]) -> str:
 
 def _one_line(error: Any) -> str:
     """Write one pydantic error as `name = value: what is allowed`."""
-    location = [part for part in error["loc"] if part not in groups()]
+    location = error["loc"][1:] if error["loc"] and error["loc"][0] in groups() else error["loc"]
     name = ".".join(str(part) for part in location)
     message = error["msg"].removeprefix("Value error, ")
     if not name:

@@ -6,7 +6,9 @@ import itertools
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, WithJsonSchema, field_validator
+
+from trackmania_rl.settings.named_part import PART_NAME, NamedPart, as_part
 
 
 @dataclass(frozen=True)
@@ -43,9 +45,14 @@ Schedule = Annotated[tuple[tuple[NonNegativeInt, Finite], ...], Field(min_length
 Discount = Annotated[float, Field(gt=0, le=1)]
 DiscountSchedule = Annotated[tuple[tuple[NonNegativeInt, Discount], ...], Field(min_length=1)]
 LearningRateSchedule = Annotated[tuple[tuple[NonNegativeInt, NonNegativeFloat], ...], Field(min_length=1)]
-Part = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
-"""What a user wrote, as "module:attribute"; `trackmania_rl.parts` imports it."""
-Parts = Annotated[tuple[Part, ...], BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)]
+Part = Annotated[
+    str | NamedPart, PlainValidator(as_part), WithJsonSchema({"type": "string", "pattern": PART_NAME.pattern})
+]
+"""What a user wrote: "module:attribute", a function, a class or a `functools.partial` of one of these.
+`trackmania_rl.parts` imports it."""
+Parts = Annotated[
+    tuple[Part, ...], BeforeValidator(lambda parts: parts if isinstance(parts, tuple | list) else (parts,))
+]
 """Any number of them; one may stand by itself."""
 BlockStatistics = tuple[tuple[Finite, ...], tuple[PositiveFloat, ...]]
 """(means, standard deviations) of one block of the observation."""

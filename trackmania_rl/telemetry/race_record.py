@@ -40,12 +40,13 @@ class RaceRecord:
         collector: who drove it.
         race_finished: whether the finish was reached.
         race_time_ms: the finish time, or the time driven until the race was cut off.
-        meters: distance reached along the reference line.
+        meters: distance reached along the reference line; in somebody's own environment, the sum of its rewards.
         furthest_zone: index of the furthest virtual checkpoint reached.
         n_actions: decisions taken.
         cutoff_reason: why an unfinished race ended; None for a finished one.
         is_demonstration: whether somebody else's inputs were driven.
         track: name of the file that was driven, without its ending; a generated track's is `TrackRecipe.name`.
+        progress_unit: of `meters`: "m", or "points" of somebody's own environment.
         figures: every other number of `end_race_stats` (a flag is none); those in a dict are called `{name}/{key}`.
     """
 
@@ -61,6 +62,7 @@ class RaceRecord:
     is_demonstration: bool = False
     track: str = ""
     is_generated: bool = False
+    progress_unit: str = "m"
     figures: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
@@ -82,12 +84,13 @@ class RaceRecord:
             race_finished=bool(end_race_stats["race_finished"]),
             race_time_ms=int(end_race_stats["race_time_ms"]),
             meters=float(end_race_stats["meters"]),
-            furthest_zone=int(rollout_results["furthest_zone_idx"]),
+            furthest_zone=int(rollout_results.get("furthest_zone_idx", 0)),
             n_actions=len(rollout_results["actions"]),
             cutoff_reason=end_race_stats["cutoff_reason"],
             is_demonstration=bool(end_race_stats.get("is_demonstration", False)),
             track=end_race_stats.get("track", ""),
             is_generated=bool(end_race_stats.get("is_generated", False)),
+            progress_unit=end_race_stats.get("progress_unit", "m"),
             figures=dict(_numbers(others)),
         )
 

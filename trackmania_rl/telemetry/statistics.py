@@ -31,6 +31,7 @@ class RaceHistory:
         last_time_ms: the last race's time, None if it was not finished.
         furthest_m: the largest distance reached.
         last_m: the last race's distance.
+        progress_unit: of these two, see `RaceRecord`.
     """
 
     def __init__(self) -> None:
@@ -42,14 +43,16 @@ class RaceHistory:
         self.last_time_ms: int | None = None
         self.furthest_m = 0.0
         self.last_m = 0.0
+        self.progress_unit = "m"
         self._recent_times_ms: deque[int | None] = deque(maxlen=RECENT_RACES)
 
     def add(self, race: RaceRecord) -> bool:
         """Counts a race; returns whether it is the fastest finish so far."""
         self.n_races += 1
         self.is_one_track = not race.is_generated
+        self.progress_unit = race.progress_unit
         self.last_m = race.meters
-        self.furthest_m = max(self.furthest_m, race.meters)
+        self.furthest_m = race.meters if self.n_races == 1 else max(self.furthest_m, race.meters)
         self.last_time_ms = race.race_time_ms if race.race_finished else None
         self._recent_times_ms.append(self.last_time_ms)
         if self.last_time_ms is None:
@@ -100,6 +103,7 @@ class RaceHistory:
             "last_time_ms": self.last_time_ms,
             "furthest_m": self.furthest_m,
             "last_m": self.last_m,
+            "progress_unit": self.progress_unit,
             "recent_times_ms": list(self._recent_times_ms),
         }
 
@@ -112,6 +116,7 @@ class RaceHistory:
         self.last_time_ms = state["last_time_ms"]
         self.furthest_m = state["furthest_m"]
         self.last_m = state["last_m"]
+        self.progress_unit = state.get("progress_unit", "m")
         self._recent_times_ms = deque(state["recent_times_ms"], maxlen=RECENT_RACES)
 
 

@@ -276,7 +276,7 @@ def _history_cells(history: RaceHistory, times: MedalTimes | None) -> Iterator[R
     best = _best(history, style="bold green")
     medal = _medal(history, times)
     yield Text.assemble((f"{medal} ", MEDAL_STYLES[medal]), best) if medal else best
-    yield _time_or_distance(history.last_time_ms, history.last_m)
+    yield _time_or_distance(history.last_time_ms, history.last_m, history.progress_unit)
     yield format_time(history.median_time_ms)
 
 
@@ -289,13 +289,13 @@ def _best(history: RaceHistory, style: str = "") -> Text:
     """The best result; a dash where the races were on different tracks, among which the shortest one would win."""
     if not history.is_one_track:
         return Text(NOTHING)
-    return _time_or_distance(history.best_time_ms, history.furthest_m, style)
+    return _time_or_distance(history.best_time_ms, history.furthest_m, history.progress_unit, style)
 
 
-def _time_or_distance(race_time_ms: int | None, distance_m: float, style: str = "") -> Text:
+def _time_or_distance(race_time_ms: int | None, distance_m: float, unit: str, style: str = "") -> Text:
     """The time, or how far it went where the finish was not reached."""
     if race_time_ms is None:
-        return Text(f"{distance_m:,.0f} m", style="dim")
+        return Text(f"{distance_m:,.0f} {unit}", style="dim")
     return Text(format_time(race_time_ms), style=style)
 
 
@@ -336,7 +336,7 @@ def _plain_map(map_name: str, of_map: MapStatistics, times: MedalTimes | None) -
     kinds = []
     for kind, history in (("explored", of_map.explored), ("evaluated", of_map.evaluated)):
         if history.n_races > 0:
-            last = _time_or_distance(history.last_time_ms, history.last_m)
+            last = _time_or_distance(history.last_time_ms, history.last_m, history.progress_unit)
             finished = f"{history.n_recent_finished}/{history.n_recent} finished"
             medal = _medal(history, times)
             best = f", best {_best(history)}{f' ({medal})' if medal else ''}" if history.is_one_track else ""

@@ -9,13 +9,12 @@ from pathlib import Path
 import torch
 from torchrl.trainers.trainers import TrainerHookBase
 
-from trackmania_rl.agents.agent import Agent, IQNAgent
-from trackmania_rl.agents.iqn import QuantileNetwork
 from trackmania_rl.agents.run_network import pick_device
 from trackmania_rl.buffer_utilities import make_buffers
 from trackmania_rl.experience_replay.placement import pick_replay_device
-from trackmania_rl.parts import load_part
-from trackmania_rl.race.observation import ObservationLayout
+from trackmania_rl.parts import make_part
+from trackmania_rl.race.rewards import Reward
+from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import Settings, SettingsError
 from trackmania_rl.telemetry.race_record import CommandClock
@@ -36,47 +35,66 @@ from trackmania_rl.training.hooks.tensorboard import WriteTensorboard
 from trackmania_rl.training.hooks.terminal import ShowInTerminal
 from trackmania_rl.training.trainer import RunTrainer
 
-MakeAgent = Callable[[QuantileNetwork, Settings, SeedTree], Agent]
-"""From the network with its initial weights, the settings and the seeds to the agent."""
-MakeMemory = Callable[[Settings, ObservationLayout, SeedTree], Memory]
-"""From the settings, the observation and the seeds to the replay memory."""
+MakeMemory = Callable[[Settings, Spaces, SeedTree], Memory]
+"""The part `memory`: from the settings, the spaces and the seeds to the replay memory."""
 
 
-def make_agent(network: QuantileNetwork, settings: Settings, seeds: SeedTree) -> Agent:
-    """Make the agent that ships, on the configured device."""
-    return IQNAgent(
-        network,
-        settings.agent,
-        device=pick_device(settings.run.torch_device),
-        seed=seeds.integer("learner"),
-        use_torch_compile=settings.run.use_torch_compile,
-    )
-
-
-def make_memory(settings: Settings, layout: ObservationLayout, seeds: SeedTree) -> Memory:
+def make_memory(settings: Settings, spaces: Spaces, seeds: SeedTree) -> Memory:
     """Make the replay memory, on the training device where it fits there, with the configured transforms.
 
     Raises:
         SettingsError: if the setting `transforms` names something that cannot be had.
     """
-    image_size_px = (settings.game.image_height_px, settings.game.image_width_px)
     device = pick_replay_device(
         pick_device(settings.run.torch_device),
         settings.replay.memory_size_schedule,
-        layout.float_input_dim,
-        image_size_px,
+        spaces.n_floats,
+        spaces.image_size_px,
+        spaces.action_shape,
     )
     buffer, buffer_test = make_buffers(
         settings.replay,
-        n_floats=layout.float_input_dim,
-        image_size_px=image_size_px,
+        n_floats=spaces.n_floats,
+        image_size_px=spaces.image_size_px,
         device=device,
         generator=torch.Generator(device).manual_seed(seeds.integer("replay")),
-        frames_per_state=settings.game.frames_per_state,
+        frames_per_state=spaces.image_shape[0],
+        action_shape=spaces.action_shape,
     )
-    for name in settings.replay.transforms:
-        buffer.append_transform(_made(name, "transforms"))
+    for part in settings.replay.transforms:
+        buffer.append_transform(make_part(part, "transforms"))
     return Memory(buffer, buffer_test)
+
+
+def make_reward(settings: Settings, spaces: Spaces, seeds: SeedTree) -> Reward:
+    """Make what the setting `reward` names.
+
+    Raises:
+        SettingsError: if it names something that cannot be had.
+    """
+    part = settings.reward.reward
+    reward = make_part(part, "reward", settings, spaces, seeds, takes="settings, spaces, seeds")
+    if not callable(reward):
+        raise SettingsError(
+            f"reward = {str(part)!r} made a {type(reward).__name__}, which cannot be called: see Reward "
+            "(trackmania_rl/race/rewards.py)"
+        )
+    return reward  # type: ignore[no-any-return]
+
+
+def make_configured_memory(settings: Settings, spaces: Spaces, seeds: SeedTree) -> Memory:
+    """Make what the setting `memory` names.
+
+    Raises:
+        SettingsError: if it names something that makes no memory.
+    """
+    memory = make_part(settings.replay.memory, "memory", settings, spaces, seeds, takes="settings, spaces, seeds")
+    if not isinstance(memory, Memory):
+        raise SettingsError(
+            f"memory = {str(settings.replay.memory)!r} made a {type(memory).__name__}; it makes a Memory "
+            "(trackmania_rl/training/context.py)"
+        )
+    return memory
 
 
 def make_hooks(settings: Settings) -> list[TrainerHookBase]:
@@ -86,11 +104,11 @@ def make_hooks(settings: Settings) -> list[TrainerHookBase]:
         SettingsError: if it names something that cannot be had, or that is no hook.
     """
     hooks = []
-    for name in settings.run.hooks:
-        hook = _made(name, "hooks")
+    for part in settings.run.hooks:
+        hook = make_part(part, "hooks")
         if not isinstance(hook, TrainerHookBase):
             raise SettingsError(
-                f"hooks = {name!r} makes a {type(hook).__name__}; derive it from Hook "
+                f"hooks = {str(part)!r} makes a {type(hook).__name__}; derive it from Hook "
                 "(trackmania_rl/training/hooks/hook.py)"
             )
         hooks.append(hook)
@@ -139,11 +157,3 @@ def make_trainer(
     for hook in trainer.hooks:
         hook.begin()
     return trainer
-
-
-def _made(name: str, setting: str) -> object:
-    part = load_part(name, setting)
-    try:
-        return part()
-    except TypeError as error:
-        raise SettingsError(f"{setting} = {name!r} cannot be called without arguments: {error}") from error

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from trackmania_rl.agents.builder import Actor
 from trackmania_rl.agents.exploration import Exploration
-from trackmania_rl.agents.inference import Inferer
 from trackmania_rl.channels.protocols import NO_WEIGHTS, RolloutSink, RunStateView, WeightsKind
 from trackmania_rl.games.protocol import GameIds, Games, Received
 from trackmania_rl.race.results import EndedRace
@@ -27,9 +27,9 @@ from trackmania_rl.track.generated_maps import GeneratedMaps
 
 @dataclass
 class WeightPuller:
-    """Keeps one inference network at the newest weights of its kind."""
+    """Keeps one actor's network at the newest weights of its kind."""
 
-    inferer: Inferer
+    actor: Actor
     run_state: RunStateView
     kind: WeightsKind
     version: int = NO_WEIGHTS
@@ -43,10 +43,10 @@ class WeightPuller:
         """Pull the weights before a pass through the network, if it is time and there are newer ones."""
         if self.passes_until_pull <= 0:
             self.passes_until_pull = every_n_passes
-            version = self.run_state.pull_weights(self.kind, self.inferer.network, self.version)
+            version = self.run_state.pull_weights(self.kind, self.actor.network, self.version)
             if version != self.version:
                 self.version = version
-                self.inferer.weights_changed()
+                self.actor.weights_changed()
         self.passes_until_pull -= 1
 
 
@@ -181,7 +181,7 @@ class Collector:
         began_s = time.perf_counter()
         ids = received.ids[rows]
         explorations = [self._races[game].exploration for game in ids.tolist()]
-        decision = puller.inferer.act_batch(received.images[rows], received.floats[rows], explorations)
+        decision = puller.actor.act_batch(received.images[rows], received.floats[rows], explorations)
         self._games.send(ids, decision, policy_s=time.perf_counter() - began_s)
 
     def _hand_on(self, game: int, race: EndedRace) -> bool:
@@ -197,9 +197,9 @@ class Collector:
         run_state.pull()
         entry, is_generated = next(self._entries)
         puller = self._parts.explorer if entry.is_explo else self._parts.evaluator
-        puller.inferer.exploration_settings = run_state.settings.exploration
+        puller.actor.exploration_settings = run_state.settings.exploration
         puller.pull_at_next_pass()
-        exploration = puller.inferer.exploration_of_race(is_explo=entry.is_explo, frame_count=run_state.frames_total)
+        exploration = puller.actor.exploration_of_race(is_explo=entry.is_explo, frame_count=run_state.frames_total)
         self._races[game] = Race(entry, puller, exploration, is_generated)
         self._games.game = run_state.settings.game
         self._games.begin(game, entry, functools.partial(self._parts.rollouts.acquire_frames, game))

@@ -12,7 +12,8 @@ from trackmania_rl.agents.agent import Agent
 from trackmania_rl.buffer_utilities import MiniRaceReplayBuffer
 from trackmania_rl.channels.protocols import Channels, ReceivedRollout
 from trackmania_rl.checkpoints import RunFolder
-from trackmania_rl.race.observation import ObservationLayout
+from trackmania_rl.race.rewards import Reward
+from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.settings import Settings
 from trackmania_rl.settings.live import LiveSettings
 from trackmania_rl.telemetry.statistics import TrainingStatistics
@@ -37,7 +38,8 @@ class RunContext:
 
     Attributes:
         live: the settings in force, see `settings`.
-        layout: names and places of the observation's floats.
+        spaces: what states and actions are made of.
+        reward: what they are worth.
         agent: what learns.
         memory: what it learns from.
         channels: the learner's ends of what joins it with its collectors.
@@ -49,7 +51,8 @@ class RunContext:
     """
 
     live: LiveSettings
-    layout: ObservationLayout
+    spaces: Spaces
+    reward: Reward
     agent: Agent
     memory: Memory
     channels: Channels

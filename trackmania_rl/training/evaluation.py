@@ -19,13 +19,15 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from trackmania_rl.agents.inference import Inferer
-from trackmania_rl.agents.run_network import make_inferer, make_network, pick_device, pick_playing_device
+from trackmania_rl.agents.builder import Actor, make_agent_builder
+from trackmania_rl.agents.run_network import pick_device, pick_playing_device
 from trackmania_rl.checkpoints import CHECKPOINT_FILE, CheckpointError, load_checkpoint, read_checkpoint
 from trackmania_rl.errors import UserError, one_line
 from trackmania_rl.games.protocol import Games, rollout
+from trackmania_rl.games.race_games import make_games_builder
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.policy import ELAPSED_ACTIONS_FLOAT, Policy, PolicyDecision
+from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import MapEntry, Settings, load_settings
 from trackmania_rl.settings.live import SNAPSHOT_FILE
@@ -42,14 +44,16 @@ class TrainedDriver:
     Attributes:
         settings: the run's own.
         seeds: the run's seed tree.
-        inferer: decides with the run's evaluation network.
+        spaces: of its games.
+        actor: decides with the run's evaluation network.
         frames_total: actions that the run had collected when the checkpoint was written.
         training_s: seconds that it had trained by then.
     """
 
     settings: Settings
     seeds: SeedTree
-    inferer: Inferer
+    spaces: Spaces
+    actor: Actor
     frames_total: int
     training_s: float
 
@@ -79,7 +83,7 @@ class TrainedDriver:
         if floats[ELAPSED_ACTIONS_FLOAT] != 0:
             floats = floats * self._layout.std + self._layout.mean
         frame = _NO_IMAGE if image is None else image
-        return int(self.inferer.act_batch(frame[np.newaxis], floats[np.newaxis]).actions[0])
+        return int(self.actor.act_batch(frame[np.newaxis], floats[np.newaxis]).actions[0])
 
     @functools.cached_property
     def _layout(self) -> ObservationLayout:
@@ -200,9 +204,10 @@ def load_driver(
             f"{folder} holds no checkpoint yet: the training writes {CHECKPOINT_FILE} every "
             f"{settings.run.checkpoint_interval_s:g} s and at its end"
         )
-    device = pick_playing_device(settings) if torch_device is None else pick_device(torch_device)
-    seeds = SeedTree(settings.run.seed)
-    network = make_network(settings, ObservationLayout.from_settings(settings.observation), seeds)
+    seeds, spaces = SeedTree(settings.run.seed), make_games_builder(settings).spaces
+    device = pick_playing_device(settings, spaces) if torch_device is None else pick_device(torch_device)
+    builder = make_agent_builder(settings, spaces, seeds)
+    network = builder.make_network()
     kind = "averaged" if settings.agent.evaluation_weights_decay > 0 else "online"
     try:
         network.load_state_dict(state["agent"][kind])
@@ -212,8 +217,8 @@ def load_driver(
         raise CheckpointError(f"{file} is no checkpoint of a training: it holds no {error}") from error
     except RuntimeError as error:
         raise CheckpointError(f"{file} does not fit the configuration in {folder}: {one_line(error)}") from error
-    inferer = make_inferer(network, settings, device, seeds.rng("evaluate/inferer"))
-    return TrainedDriver(settings, seeds, inferer, frames_total, training_s)
+    actor = builder.make_actor(network, device, seeds.rng("evaluate/inferer"))
+    return TrainedDriver(settings, seeds, spaces, actor, frames_total, training_s)
 
 
 def load_run_settings(run_folder: Path) -> Settings:
@@ -252,11 +257,10 @@ def evaluate_map(
         UserError: if the map can't be used.
         GameKeepsFailingError: if the game can't be kept alive.
     """
-    driver.inferer.begin_race(is_explo=False, frame_count=driver.frames_total)
     races = []
     for number in range(1, n_races + 1):
         forced = forced_actions(driver, map_entry, number, n_forced_actions if number > 1 else 0)
-        make_policy = functools.partial(greedy_after, forced, driver.inferer)
+        make_policy = functools.partial(greedy_after, forced, driver.actor)
         stats = rollout(games, map_entry, make_policy).end_race_stats
         race = EvaluatedRace(
             n_forced_actions=len(forced),
@@ -275,19 +279,18 @@ def evaluate_map(
 
 def forced_actions(driver: TrainedDriver, map_entry: MapEntry, number: int, n_actions: int) -> npt.NDArray[np.int64]:
     """Draw a race's first actions (n_actions,): they accelerate and do not brake, the same for the same number."""
-    keys = driver.settings.game.inputs
-    accelerating = [index for index, held in enumerate(keys) if held.accelerate and not held.brake]
     rng = driver.seeds.rng(f"evaluate/{map_entry.map_name}/race-{number}")
-    return rng.choice(accelerating or len(keys), size=n_actions)
+    return rng.choice(driver.spaces.throttle_actions or driver.spaces.n_values, size=n_actions)
 
 
-def greedy_after(forced: npt.NDArray[np.int64], inferer: Inferer) -> Policy:
+def greedy_after(forced: npt.NDArray[np.int64], actor: Actor) -> Policy:
     """Return the greedy policy of one race, but for the race's first actions."""
     waiting = iter(forced.tolist())
 
     def act(frame: npt.NDArray[np.uint8], floats: npt.NDArray[np.float32]) -> PolicyDecision:
-        decision = inferer.act(frame, floats)
-        action = next(waiting, decision.action)
-        return PolicyDecision(action, action == decision.action, decision.q_values)
+        decision = actor.act_batch(frame[np.newaxis], floats[np.newaxis])
+        own = decision.actions[0]
+        action = next(waiting, own)
+        return PolicyDecision(action, bool(np.all(action == own)), decision.q_values[0])
 
     return act

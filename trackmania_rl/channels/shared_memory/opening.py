@@ -13,17 +13,18 @@ from trackmania_rl.channels.protocols import Channels, WeightsKind
 from trackmania_rl.channels.shared_memory.rollouts import SharedRolloutSource
 from trackmania_rl.channels.shared_memory.run_state import SharedRunState
 from trackmania_rl.channels.shared_memory.slots import RolloutBounds
+from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.settings import Settings
 
 
 def open_channels(
-    settings: Settings, n_floats: int, uncompiled_shared_networks: Mapping[WeightsKind, nn.Module]
+    settings: Settings, spaces: Spaces, uncompiled_shared_networks: Mapping[WeightsKind, nn.Module]
 ) -> Channels:
     """Open the channels of a run whose processes are spawned on this machine.
 
     Args:
         settings: in force at the beginning; they bound how large a race can be.
-        n_floats: floats in one observation.
+        spaces: of the games.
         uncompiled_shared_networks: their parameters are moved into shared memory; what they hold is pulled until
             something is published.
     """
@@ -31,7 +32,7 @@ def open_channels(
     context = multiprocessing.get_context("spawn")
     run_state = SharedRunState(settings, uncompiled_shared_networks, context)
     rollouts = SharedRolloutSource(
-        RolloutBounds.of_game(settings.game, n_floats),
+        RolloutBounds.of_game(settings.game, spaces),
         settings.sync.rollout_slots_per_collector,
         # Games inside the collector are stepped together, and their races leave it one by one.
         games_per_collector=1 if settings.game.is_in_process else settings.game.games_per_collector,

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trackmania_rl.channels.protocols import ChannelError
+from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.settings import GameSettings
 
 ALIGNMENT_BYTES = 64
@@ -35,24 +36,24 @@ class RolloutBounds:
         image_height_px: 0 where the observation has no image.
         image_width_px: 0 where the observation has no image.
         n_floats: floats in one observation.
-        n_actions: entries of one Q-value vector.
+        n_values: entries of one Q-value vector.
     """
 
     max_actions: int
     image_height_px: int
     image_width_px: int
     n_floats: int
-    n_actions: int
+    n_values: int
 
     @classmethod
-    def of_game(cls, game: GameSettings, n_floats: int) -> RolloutBounds:
+    def of_game(cls, game: GameSettings, spaces: Spaces) -> RolloutBounds:
         """Derive the bounds from the longest race that is not cut off."""
         return cls(
             max_actions=game.cutoff_race_longer_than_ms // game.ms_per_action + 2,
-            image_height_px=game.image_height_px,
-            image_width_px=game.image_width_px,
-            n_floats=n_floats,
-            n_actions=len(game.inputs),
+            image_height_px=spaces.image_size_px[0],
+            image_width_px=spaces.image_size_px[1],
+            n_floats=spaces.n_floats,
+            n_values=spaces.n_values,
         )
 
     @property
@@ -68,7 +69,7 @@ class RolloutBounds:
     @property
     def slot_bytes(self) -> int:
         """Size of one slot. The operating system provides a page when it is first written, so length costs nothing."""
-        bytes_per_action = 4 * (self.n_floats + self.n_actions) + OTHER_BYTES_PER_ACTION
+        bytes_per_action = 4 * (self.n_floats + self.n_values) + OTHER_BYTES_PER_ACTION
         return self.frames_bytes + (self.max_actions + 1) * bytes_per_action + OTHER_BYTES_PER_RACE
 
 

@@ -158,6 +158,7 @@ class RaceEnv(gymnasium.Env[Shown, np.int64]):
             return self._show(), self._reward(before, before_m), False, False, self._info()
         self._is_under_way = False
         end = received.ended[0].end
+        assert end is not None
         if end.is_finished:
             reward = reward_of_finish(end, before_m, before_ms, self.settings.reward)
         else:

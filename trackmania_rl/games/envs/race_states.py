@@ -42,6 +42,7 @@ class RaceStates:
             self.images[ids], self.floats[ids] = received.images, received.floats
             self.meters[ids], self.race_time_ms[ids], self.position_m[ids], self.speed_m_s[ids] = games.motion(ids)
         for game, race in received.ended.items():
+            assert race.end is not None
             last = race.end.last
             self.images[game] = np.concatenate((self.images[game, 1:], last.frame))
             self.floats[game], self.meters[game], self.race_time_ms[game] = last.floats, last.meters, last.race_time_ms

@@ -146,7 +146,7 @@ class RaceVectorEnv(VectorEnv[Shown, Array, Array]):
         received = self._games.recv()
         states.take(self._games, received)
         self._began_m[begun] = states.meters[begun]
-        ends = {game: race.end for game, race in received.ended.items()}
+        ends = {game: race.end for game, race in received.ended.items() if race.end is not None}
         rewards, terminated, truncated = np.zeros(self.num_envs), *np.zeros((2, self.num_envs), dtype=np.bool_)
         rewards[driven] = self._rewards(driven, before[driven], before_m[driven])
         for game, end in ends.items():

@@ -9,7 +9,6 @@ from tensordict import TensorDict, TensorDictBase
 
 from trackmania_rl.buffer_management import fill_buffer_from_rollout_with_n_steps_rule
 from trackmania_rl.buffer_utilities import load_replay_state_dict, replay_state_dict
-from trackmania_rl.race.rewards import EngineeredRewards
 from trackmania_rl.schedules import staircase
 from trackmania_rl.training.hooks.hook import Hook
 
@@ -29,15 +28,9 @@ class StoreRaces(Hook):
         race, settings, memory = self.run.race, self.run.settings, self.run.memory
         assert race is not None
         if race.end_race_stats["fill_buffer"]:
+            rewarded = self.run.reward(race.rollout_results, settings, self.trainer.collected_frames)
             self.transitions_stored += fill_buffer_from_rollout_with_n_steps_rule(
-                memory.buffer,
-                memory.buffer_test,
-                race.rollout_results,
-                places=self.run.layout,
-                reward_settings=settings.reward,
-                replay_settings=settings.replay,
-                ms_per_action=settings.game.ms_per_action,
-                engineered=EngineeredRewards.at_frame(settings.reward, self.trainer.collected_frames),
+                memory.buffer, memory.buffer_test, race.rollout_results, rewarded, settings.replay
             )
 
     def state_dict(self) -> dict[str, Any]:

@@ -64,8 +64,9 @@ class WriteTensorboard(Hook):
         history = self.run.statistics.maps[record.map_name].history(record.is_explo)
         is_due = self._race_due[of_kind].is_due(self.run.settings.telemetry.tensorboard_interval_s)
         is_fastest = history.best_time_ms != self._best_written_ms.get(of_kind)
-        track, positions_m = race.end_race_stats["track"], race.rollout_results["position_m"]
-        self._latest_line[record.map_name] = (record, track, positions_m.copy())
+        if "position_m" in race.rollout_results:
+            track, positions_m = race.end_race_stats["track"], race.rollout_results["position_m"]
+            self._latest_line[record.map_name] = (record, track, positions_m.copy())
         if self._writer is None or self._disk.is_short or not (is_due or is_fastest):
             return
         self._best_written_ms[of_kind] = history.best_time_ms

@@ -1,0 +1,164 @@
+"""Networks of actor-critic agents, as torchrl's losses take them: actors, Q networks and value networks.
+
+Each network reads a state with two hidden layers of its own; an image passes convolutions first.
+
+Shapes: B batch, S frames, H and W the image's size, F floats, A actions to choose among, D numbers of one action.
+"""
+
+from __future__ import annotations
+
+import torch
+from gymnasium.spaces import Box
+from tensordict.nn import NormalParamExtractor, TensorDictModule, TensorDictSequential
+from torch import Tensor, nn
+from torchrl.data import Bounded
+from torchrl.modules import MLP, ProbabilisticActor, QValueActor, TanhNormal, ValueOperator
+from torchrl.modules.models.batchrenorm import BatchRenorm1d
+
+from trackmania_rl.agents.networks import convolutions
+from trackmania_rl.race.spaces import Spaces
+from trackmania_rl.settings import AgentSettings
+
+RENORM_MOMENTUM = 0.01
+RENORM_WARM_UP_UPDATES = 10_000
+
+
+class StateNetwork(nn.Module):
+    """A perceptron on a state, and on an action where one is given.
+
+    Args:
+        settings: `float_hidden_dim` is the width of both hidden layers; the convolutions.
+        spaces: what a state is.
+        n_outputs: width of the last layer.
+        n_action_numbers: D, where it reads an action as well.
+        is_renormalized: whether hidden layers are normalized over the batch, as CrossQ has it (Bhatt et al. 2024,
+            arXiv:1902.05605).
+    """
+
+    float_mean: Tensor
+    float_std: Tensor
+
+    def __init__(
+        self,
+        settings: AgentSettings,
+        spaces: Spaces,
+        n_outputs: int,
+        *,
+        n_action_numbers: int = 0,
+        is_renormalized: bool = False,
+    ) -> None:
+        super().__init__()
+        self.register_buffer("float_mean", torch.tensor(spaces.float_mean), persistent=False)
+        self.register_buffer("float_std", torch.tensor(spaces.float_std), persistent=False)
+        self.img_head: nn.Module | None = None
+        n_features, width = spaces.n_floats + n_action_numbers, settings.float_hidden_dim
+        if spaces.has_image:
+            self.img_head, n_of_image = convolutions(settings, *spaces.image_shape)
+            n_features += n_of_image
+        renormalized = {"momentum": RENORM_MOMENTUM, "num_features": width, "warmup_steps": RENORM_WARM_UP_UPDATES}
+        self.mlp = MLP(
+            in_features=n_features,
+            out_features=n_outputs,
+            num_cells=[width, width],
+            activation_class=nn.ReLU,
+            norm_class=BatchRenorm1d if is_renormalized else None,
+            norm_kwargs=renormalized if is_renormalized else None,
+        )
+
+    def forward(self, floats: Tensor, *others: Tensor) -> Tensor:
+        """Compute the outputs (B, n_outputs).
+
+        Args:
+            floats: (B, F) float32, as observed.
+            others: with an image, (B, S, H, W) uint8; then, where the network reads one, an action (B, D) float32.
+        """
+        parts = [(floats - self.float_mean) / self.float_std]
+        if self.img_head is not None:
+            img, *others = others  # type: ignore[assignment]
+            parts.append(self.img_head(img.float().sub(128).div(128)))
+        return self.mlp(torch.cat((*parts, *others), dim=-1))  # type: ignore[no-any-return]
+
+
+class ToBounds(nn.Module):
+    """Squashes numbers (B, D) to the bounds of a space."""
+
+    low: Tensor
+    high: Tensor
+
+    def __init__(self, space: Box) -> None:
+        super().__init__()
+        self.register_buffer("low", torch.from_numpy(space.low), persistent=False)
+        self.register_buffer("high", torch.from_numpy(space.high), persistent=False)
+
+    def forward(self, numbers: Tensor) -> Tensor:
+        """Squash (B, D)."""
+        return self.low + (self.high - self.low) * (numbers.tanh() + 1) / 2
+
+
+def state_keys(spaces: Spaces) -> list[str]:
+    """Name the entries of a batch that networks read."""
+    return ["state_float", "state_img"] if spaces.has_image else ["state_float"]
+
+
+def action_spec(space: Box) -> Bounded:
+    """Describe actions (D,) as torchrl does."""
+    return Bounded(low=torch.from_numpy(space.low), high=torch.from_numpy(space.high), shape=space.shape)
+
+
+def gaussian_actor(settings: AgentSettings, spaces: Spaces) -> ProbabilisticActor:
+    """Make an actor that draws actions (B, D) from a Gaussian, squashed to the bounds (Haarnoja et al. 2018)."""
+    assert isinstance(spaces.action, Box)
+    network = StateNetwork(settings, spaces, 2 * spaces.action_shape[0])
+    module = TensorDictSequential(
+        TensorDictModule(network, in_keys=state_keys(spaces), out_keys=["numbers"]),
+        TensorDictModule(NormalParamExtractor(), in_keys=["numbers"], out_keys=["loc", "scale"]),
+    )
+    bounds = {"low": torch.from_numpy(spaces.action.low), "high": torch.from_numpy(spaces.action.high)}
+    return ProbabilisticActor(
+        module,
+        in_keys=["loc", "scale"],
+        spec=action_spec(spaces.action),
+        distribution_class=TanhNormal,
+        distribution_kwargs=bounds | {"tanh_loc": False},
+        return_log_prob=True,
+    )
+
+
+def deterministic_actor(settings: AgentSettings, spaces: Spaces) -> TensorDictModule:
+    """Make an actor of one action (D,) for each state."""
+    assert isinstance(spaces.action, Box)
+    network = nn.Sequential(StateNetwork(settings, spaces, spaces.action_shape[0]), ToBounds(spaces.action))
+    return TensorDictModule(network, in_keys=state_keys(spaces), out_keys=["action"])
+
+
+def categorical_actor(settings: AgentSettings, spaces: Spaces) -> ProbabilisticActor:
+    """Make an actor that draws one of A actions, (B,) int64."""
+    network = StateNetwork(settings, spaces, spaces.n_values)
+    module = TensorDictModule(network, in_keys=state_keys(spaces), out_keys=["logits"])
+    return ProbabilisticActor(
+        module, in_keys=["logits"], distribution_class=torch.distributions.Categorical, return_log_prob=True
+    )
+
+
+def greedy_actor(settings: AgentSettings, spaces: Spaces) -> QValueActor:
+    """Make an actor that takes the action of the highest value, of A."""
+    network = StateNetwork(settings, spaces, spaces.n_values)
+    return QValueActor(network, in_keys=state_keys(spaces), action_space="categorical")
+
+
+def value_of_action(settings: AgentSettings, spaces: Spaces, *, is_renormalized: bool = False) -> ValueOperator:
+    """Make a Q network (B, 1) of a state and an action (B, D)."""
+    n_numbers = spaces.action_shape[0]
+    network = StateNetwork(settings, spaces, 1, n_action_numbers=n_numbers, is_renormalized=is_renormalized)
+    return ValueOperator(network, in_keys=[*state_keys(spaces), "action"])
+
+
+def values_of_actions(settings: AgentSettings, spaces: Spaces, out_key: str) -> TensorDictModule:
+    """Make a Q network (B, A) of a state."""
+    network = StateNetwork(settings, spaces, spaces.n_values)
+    return TensorDictModule(network, in_keys=state_keys(spaces), out_keys=[out_key])
+
+
+def value_of_state(settings: AgentSettings, spaces: Spaces) -> ValueOperator:
+    """Make a value network (B, 1)."""
+    return ValueOperator(StateNetwork(settings, spaces, 1), in_keys=state_keys(spaces))

@@ -1,0 +1,429 @@
+"""Agents made of torchrl's losses: `agent = "trackmania_rl.agents.torchrl_agent:SAC"`.
+
+`SAC`, `DiscreteSAC`, `TD3`, `CrossQ`, `REDQ`, `DQN`, `IQL` and `DiscreteIQL` are here by these names; options of a loss
+are handed on: `agent = functools.partial(TorchRLAgent, loss=SACLoss, num_qvalue_nets=3)`.
+
+Shapes: B batch, F floats, A actions to choose among, D numbers of one action, P weights.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from gymnasium.spaces import Box
+from tensordict import TensorDict, TensorDictBase
+from tensordict.nn import TensorDictModuleBase, set_interaction_type
+from tensordict.nn.probabilistic import InteractionType
+from torch import Tensor, nn
+from torchrl.objectives import (
+    CrossQLoss,
+    DiscreteIQLLoss,
+    DiscreteSACLoss,
+    DQNLoss,
+    IQLLoss,
+    LossModule,
+    REDQLoss,
+    SACLoss,
+    SoftUpdate,
+    TD3Loss,
+    ValueEstimators,
+)
+
+from trackmania_rl.agents import actor_critic
+from trackmania_rl.agents.agent import CarryOut, TargetUpdater
+from trackmania_rl.agents.averaged_weights import AveragedWeights
+from trackmania_rl.agents.exploration import GREEDY, ActionChooser, Exploration
+from trackmania_rl.agents.flat_parameters import flatten_parameters
+from trackmania_rl.agents.random_state import OwnRandomState
+from trackmania_rl.agents.run_network import pick_device
+from trackmania_rl.race.policy import BatchDecision
+from trackmania_rl.race.spaces import Spaces
+from trackmania_rl.seeds import SeedTree
+from trackmania_rl.settings import AgentSettings, ExplorationSettings, Settings, SettingsError
+
+MakeNetwork = Callable[[AgentSettings, Spaces], TensorDictModuleBase]
+
+_q_of_actions: Final = functools.partial(actor_critic.values_of_actions, out_key="action_value")
+_q_of_actions_iql: Final = functools.partial(actor_critic.values_of_actions, out_key="state_action_value")
+NETWORKS: Final[Mapping[type[LossModule], Mapping[str, MakeNetwork]]] = {
+    SACLoss: {"actor_network": actor_critic.gaussian_actor, "qvalue_network": actor_critic.value_of_action},
+    REDQLoss: {"actor_network": actor_critic.gaussian_actor, "qvalue_network": actor_critic.value_of_action},
+    CrossQLoss: {
+        "actor_network": actor_critic.gaussian_actor,
+        "qvalue_network": functools.partial(actor_critic.value_of_action, is_renormalized=True),
+    },
+    TD3Loss: {"actor_network": actor_critic.deterministic_actor, "qvalue_network": actor_critic.value_of_action},
+    IQLLoss: {
+        "actor_network": actor_critic.gaussian_actor,
+        "qvalue_network": actor_critic.value_of_action,
+        "value_network": actor_critic.value_of_state,
+    },
+    DiscreteSACLoss: {"actor_network": actor_critic.categorical_actor, "qvalue_network": _q_of_actions},
+    DiscreteIQLLoss: {
+        "actor_network": actor_critic.categorical_actor,
+        "qvalue_network": _q_of_actions_iql,
+        "value_network": actor_critic.value_of_state,
+    },
+    DQNLoss: {"value_network": actor_critic.greedy_actor},
+}
+"""The networks of each loss, by the names of its arguments; the first one drives."""
+FOR_NUMBERS: Final = (SACLoss, REDQLoss, CrossQLoss, TD3Loss, IQLLoss)
+"""Losses for actions that are numbers; the others choose among a few actions."""
+EXPLORATION_NOISE: Final = 0.1
+"""Standard deviation of what TD3 adds to explored actions, in units of half their range (Fujimoto et al. 2018)."""
+
+
+class TorchRLAgent:
+    """The part `agent` for an off-policy loss of `torchrl.objectives`; see `AgentBuilder`.
+
+    Args:
+        settings: of the run. In use are `float_hidden_dim`, the convolutions, `gamma_schedule` (one entry),
+            `lr_schedule`, `adam_...`, `clip_grad_norm`, `soft_update_tau` and `evaluation_weights_decay`.
+        spaces: of its games.
+        seeds: of the run.
+        loss: a class of `NETWORKS`.
+        options: arguments of the loss.
+
+    Raises:
+        SettingsError: if the loss is none of these, does not fit the actions, or takes no such option.
+    """
+
+    def __init__(
+        self, settings: Settings, spaces: Spaces, seeds: SeedTree, *, loss: type[LossModule], **options: Any
+    ) -> None:
+        if loss not in NETWORKS:
+            names = ", ".join(known.__name__ for known in NETWORKS)
+            raise SettingsError(f"agent: TorchRLAgent(loss={loss.__name__}): choose one of {names}")
+        if isinstance(spaces.action, Box) != (loss in FOR_NUMBERS):
+            wanted = "numbers, Box(low, high, (D,))" if loss in FOR_NUMBERS else "a choice, Discrete(A)"
+            raise SettingsError(
+                f"agent: {loss.__name__} is for actions that are {wanted}, but the games take {spaces.action}: choose "
+                f'another agent, or set actions = "{"analog" if loss in FOR_NUMBERS else "keys"}"'
+            )
+        unknown = sorted(options.keys() - inspect.signature(loss.__init__).parameters.keys())
+        if unknown:
+            raise SettingsError(f"agent: {loss.__name__} has no option {', '.join(unknown)}")
+        if len(settings.agent.gamma_schedule) != 1:
+            raise SettingsError(
+                f"gamma_schedule = {settings.agent.gamma_schedule}: {loss.__name__} has one discount all the time; set "
+                f"gamma_schedule = ((0, {settings.agent.gamma_schedule[0][1]}),)"
+            )
+        self._settings, self._spaces, self._seeds = settings, spaces, seeds
+        self._loss, self._options = loss, options
+
+    def make_network(self) -> TensorDictModuleBase:
+        """Make the network that drives; see `AgentBuilder`."""
+        return self._make_networks()[0]
+
+    def make_actor(self, network: nn.Module, device: torch.device, rng: np.random.Generator) -> TorchRLActor:
+        """See `AgentBuilder`."""
+        assert isinstance(network, TensorDictModuleBase)
+        return TorchRLActor(network.to(device).eval(), self._spaces, self._settings.exploration, device, rng)
+
+    def make_learner(self, network: nn.Module) -> TorchRLLearner:
+        """See `AgentBuilder`."""
+        networks = [network, *self._make_networks()[1:]]
+        named = dict(zip(NETWORKS[self._loss], networks, strict=True))
+        device = pick_device(self._settings.run.torch_device)
+        loss = self._loss(**named, **self._fitting_options())
+        loss.make_value_estimator(ValueEstimators.TD0, gamma=self._settings.agent.gamma_schedule[0][1])
+        return TorchRLLearner(
+            OffPolicyLoss(loss, self._spaces, device, self._seeds.integer("learner")), network, self._settings.agent
+        )
+
+    def _make_networks(self) -> list[Any]:
+        """Make the loss's networks, always with the same weights; the driving one comes first."""
+        with OwnRandomState(self._seeds.integer("network"), torch.device("cpu"))():
+            return [make(self._settings.agent, self._spaces) for make in NETWORKS[self._loss].values()]
+
+    def _fitting_options(self) -> dict[str, Any]:
+        """Add to the options what a loss must be told of the actions."""
+        accepted, spaces = inspect.signature(self._loss.__init__).parameters, self._spaces
+        known: dict[str, Any] = {"action_space": "categorical", "num_actions": spaces.n_values}
+        if isinstance(spaces.action, Box):
+            known = {"action_spec": actor_critic.action_spec(spaces.action)}
+        return {name: value for name, value in known.items() if name in accepted} | self._options
+
+
+class TorchRLActor:
+    """Decides by an actor of torchrl; see `Actor`.
+
+    Explored actions are drawn from the actor's distribution, or from around its action; an actor of values explores by
+    the schedules of the settings. Values of actions are known to critics only: an actor of numbers gives none (NaN),
+    one of a choice its logits.
+
+    Args:
+        network: reads the entries of `actor_critic.state_keys`, on its device.
+        spaces: of the games.
+        exploration_settings: see `Actor`.
+        device: where it computes.
+        rng: source of exploration.
+    """
+
+    def __init__(
+        self,
+        network: TensorDictModuleBase,
+        spaces: Spaces,
+        exploration_settings: ExplorationSettings,
+        device: torch.device,
+        rng: np.random.Generator,
+    ) -> None:
+        self.network = network
+        self.exploration_settings = exploration_settings
+        self._spaces = spaces
+        self._device = device
+        self._random_state = OwnRandomState(int(rng.integers(2**63)), torch.device("cpu"))
+        self._rng = rng
+        self._chooser = ActionChooser(spaces.n_values, spaces.throttle_actions, rng)
+
+    def weights_changed(self) -> None:
+        """Nothing is kept that depends on the weights."""
+
+    def exploration_of_race(self, *, is_explo: bool, frame_count: int) -> Exploration:
+        """See `Actor`."""
+        return Exploration.scheduled(self.exploration_settings, frame_count) if is_explo else GREEDY
+
+    @torch.inference_mode()
+    def act_batch(
+        self,
+        frames: npt.NDArray[np.uint8],
+        floats: npt.NDArray[np.float32],
+        explorations: Sequence[Exploration] | None = None,
+    ) -> BatchDecision:
+        """See `Actor`."""
+        explorations = explorations or [GREEDY] * len(floats)
+        explores = np.array([exploration is not GREEDY for exploration in explorations])
+        state = {"state_float": floats, "state_img": frames}
+        entries = {
+            name: torch.from_numpy(state[name]).to(self._device) for name in actor_critic.state_keys(self._spaces)
+        }
+        batch = TensorDict(entries, batch_size=[len(floats)])
+        with self._random_state(), set_interaction_type(InteractionType.DETERMINISTIC):
+            best = self.network(batch.clone(False))
+        actions = self._of_space(best["action"])
+        q_values = self._values(best)
+        if explores.any():
+            is_explored = explores.reshape(-1, *[1] * (actions.ndim - 1))
+            actions = np.where(is_explored, self._explored(batch, best, explorations), actions)
+        return BatchDecision(actions=actions, is_greedy=~explores, q_values=q_values)
+
+    def _explored(
+        self, batch: TensorDict, best: TensorDictBase, explorations: Sequence[Exploration]
+    ) -> npt.NDArray[Any]:
+        if "chosen_action_value" in best:
+            return self._chooser.choose(self._values(best), explorations)
+        if "action_log_prob" not in best:  # one action for each state
+            space = self._spaces.action
+            assert isinstance(space, Box)
+            action = self._of_space(best["action"])
+            std = EXPLORATION_NOISE * (space.high - space.low) / 2
+            noisy = action + std * self._rng.standard_normal(action.shape, dtype=np.float32)
+            return np.clip(noisy, space.low, space.high)
+        with self._random_state(), set_interaction_type(InteractionType.RANDOM):
+            return self._of_space(self.network(batch.clone(False))["action"])
+
+    def _of_space(self, actions: Tensor) -> npt.NDArray[Any]:
+        return actions.cpu().numpy().astype(self._spaces.action_dtype).reshape(len(actions), *self._spaces.action_shape)
+
+    def _values(self, decided: TensorDictBase) -> npt.NDArray[np.float32]:
+        for name in ("action_value", "logits"):
+            if name in decided:
+                return decided[name].float().cpu().numpy()
+        return np.full((len(decided), self._spaces.n_values), np.nan, dtype=np.float32)
+
+
+class OffPolicyLoss(LossModule):
+    """A loss of torchrl on batches of this memory.
+
+    Args:
+        loss: of torchrl.
+        spaces: of the games.
+        device: where to compute.
+        seed: of what the loss draws.
+
+    Attributes:
+        loss: torchrl's.
+        device: where it computes.
+        reduction: how torchrl reduces it: to the mean over the batch.
+    """
+
+    reduction = "mean"
+
+    def __init__(self, loss: LossModule, spaces: Spaces, device: torch.device, seed: int) -> None:
+        super().__init__()
+        self.loss = loss
+        self.device = device
+        self.random_state = OwnRandomState(seed, device)
+        self._keys = actor_critic.state_keys(spaces)
+        self.to(device)
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDict:
+        """Compute the losses of B transitions; the batch gets `td_error` (B,), where the loss has one."""
+        batch = self._as_torchrl_has_it(tensordict)
+        with self.random_state():
+            losses = self.loss(batch)
+        if "td_error" in batch:
+            tensordict.set("td_error", batch["td_error"].detach().reshape(len(batch)))
+        return TensorDict({name: value for name, value in losses.items() if value.ndim == 0})
+
+    def _as_torchrl_has_it(self, batch: TensorDictBase) -> TensorDict:
+        """Name the entries of a batch as torchrl does; discounts are its value estimator's, n steps at once."""
+        on_device = batch.to(self.device)
+        terminated = (on_device["gamma_n"] == 0).unsqueeze(1)
+        after = {name: on_device[f"next_{name}"] for name in self._keys}
+        after |= {"reward": on_device["reward"].unsqueeze(1), "terminated": terminated, "done": terminated}
+        entries = {name: on_device[name] for name in (*self._keys, "action")}
+        entries |= {"next": after, "steps_to_next_obs": on_device["n_steps"].unsqueeze(1)}
+        return TensorDict(entries, batch_size=batch.batch_size)
+
+
+class AdamStep:
+    """The optimizer's part of an update: Adam on all that a loss learns, its gradient clipped to a norm.
+
+    Args:
+        loss: whose parameters learn.
+        settings: of Adam.
+
+    Attributes:
+        optimizer: torch's own.
+    """
+
+    def __init__(self, loss: OffPolicyLoss, settings: AgentSettings) -> None:
+        self._parameters = [parameter for parameter in loss.parameters() if parameter.requires_grad]
+        self._settings = settings
+        self.optimizer = torch.optim.Adam(self._parameters, lr=0.0)
+
+    def __call__(self, losses: TensorDictBase, *_: object) -> TensorDictBase:
+        """Step against the gradient of all entries named `loss...`; adds `grad_norm` ()."""
+        self.optimizer.zero_grad()
+        total = sum(value for name, value in losses.items() if name.startswith("loss"))
+        assert isinstance(total, Tensor)
+        total.backward()  # type: ignore[no-untyped-call]
+        losses.set("grad_norm", nn.utils.clip_grad_norm_(self._parameters, self._settings.clip_grad_norm))
+        self.optimizer.step()
+        return losses
+
+    def follow(self, settings: AgentSettings, learning_rate: float) -> None:
+        """Take over the settings of the next steps."""
+        self._settings = settings
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate
+            group["betas"] = (settings.adam_beta1, settings.adam_beta2)
+            group["eps"] = settings.adam_epsilon
+
+
+class NoTarget:
+    """For a loss without target networks."""
+
+    def step(self, n_steps: int = 1) -> None:
+        """Do nothing."""
+
+
+class TorchRLLearner:
+    """What trains: a loss with its networks, Adam, and torchrl's soft update; see `Agent`.
+
+    Args:
+        loss: on its device.
+        network: the one that drives, whose parameters the loss holds.
+        settings: of the agent.
+
+    Attributes: see `Agent`.
+    """
+
+    def __init__(self, loss: OffPolicyLoss, network: nn.Module, settings: AgentSettings) -> None:
+        self.updates = 0
+        self.loss_module = loss
+        self.exploration_network = network
+        self.optimizer_step = AdamStep(loss, settings)
+        has_target = any(name.startswith("target_") for name, _ in loss.loss.named_buffers())
+        self.target_updater: TargetUpdater = (
+            _SoftUpdates(loss.loss, settings.soft_update_tau) if has_target else NoTarget()
+        )
+        self._settings = settings
+        self._averaged = AveragedWeights(network)
+
+    @property
+    def evaluation_network(self) -> nn.Module:
+        """The averaged network, or the one that explores where weights are not averaged."""
+        is_averaged = self._settings.evaluation_weights_decay > 0
+        return self._averaged.network if is_averaged else self.exploration_network
+
+    def follow(self, settings: AgentSettings, learning_rate: float) -> None:
+        """Take over the settings of the next updates, sizes and discount excepted."""
+        self._settings = settings
+        self.optimizer_step.follow(settings, learning_rate)
+        if isinstance(self.target_updater, _SoftUpdates):
+            self.target_updater.eps = 1 - settings.soft_update_tau
+
+    def average_weights(self) -> None:
+        """Take the weights into the average; see `Agent`."""
+        self._averaged.take(flatten_parameters(self.exploration_network), self._settings.evaluation_weights_decay)
+
+    def rehearse_update(self, batch: TensorDictBase, carry_out: CarryOut = lambda work: work()) -> None:
+        """Do nothing: nothing is compiled."""
+
+    def reset_partially(self) -> None:
+        """Refuse.
+
+        Raises:
+            SettingsError: always: resets are of networks with heads that this knows nothing of.
+        """
+        raise SettingsError("reset_every_n_frames_generated: an agent of torchrl has no resets: set it to 0")
+
+    def load_weights(self, weights: Mapping[str, Tensor]) -> None:
+        """Start from the weights of a trained network that drives; critics begin anew."""
+        for network in (self.exploration_network, self._averaged.network):
+            network.load_state_dict(weights)
+
+    def state_dict(self) -> dict[str, Any]:
+        """See `Agent`."""
+        return {
+            "online": self.exploration_network.state_dict(),
+            "averaged": self._averaged.network.state_dict(),
+            "n_averaged": self._averaged.n_averaged,
+            "loss": {name: tensor for name, tensor in self.loss_module.state_dict().items() if torch.is_tensor(tensor)},
+            "optimizer": self.optimizer_step.optimizer.state_dict(),
+            "random_state": list(self.loss_module.random_state.state),
+            "updates": self.updates,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """See `Agent`."""
+        own = self.loss_module.state_dict()
+        own.update(state["loss"])
+        self.loss_module.load_state_dict(own)
+        self.exploration_network.load_state_dict(state["online"])
+        self._averaged.network.load_state_dict(state["averaged"])
+        self._averaged.n_averaged = state["n_averaged"]
+        self.optimizer_step.optimizer.load_state_dict(state["optimizer"])
+        if len(state["random_state"]) == len(self.loss_module.random_state.state):  # else of another type of device
+            self.loss_module.random_state.state = list(state["random_state"])
+        self.updates = state["updates"]
+
+
+class _SoftUpdates(SoftUpdate):
+    """torchrl's, several at once as `TargetUpdater` has it."""
+
+    def __init__(self, loss: LossModule, tau: float) -> None:
+        super().__init__(loss, tau=tau)
+
+    def step(self, n_steps: int = 1) -> None:
+        """Move the target networks `n_steps` times over."""
+        for _ in range(n_steps):
+            super().step()
+
+
+SAC: Final = functools.partial(TorchRLAgent, loss=SACLoss)
+DiscreteSAC: Final = functools.partial(TorchRLAgent, loss=DiscreteSACLoss)
+TD3: Final = functools.partial(TorchRLAgent, loss=TD3Loss)
+CrossQ: Final = functools.partial(TorchRLAgent, loss=CrossQLoss)
+REDQ: Final = functools.partial(TorchRLAgent, loss=REDQLoss)
+DQN: Final = functools.partial(TorchRLAgent, loss=DQNLoss)
+IQL: Final = functools.partial(TorchRLAgent, loss=IQLLoss)
+DiscreteIQL: Final = functools.partial(TorchRLAgent, loss=DiscreteIQLLoss)

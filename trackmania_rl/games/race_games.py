@@ -1,0 +1,82 @@
+"""The part `games`: what a run is played on. The one that ships: races on the map cycle's maps."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from trackmania_rl.games.in_process import InProcessGames
+from trackmania_rl.games.protocol import Games
+from trackmania_rl.games.socket_games import SocketGames
+from trackmania_rl.parts import make_part
+from trackmania_rl.race.spaces import Spaces, race_spaces
+from trackmania_rl.settings import Settings, SettingsError
+from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager
+from trackmania_rl.tmi_interaction.launchers.choice import make_launcher
+
+log = logging.getLogger(__name__)
+
+
+class GamesBuilder(Protocol):
+    """Makes a run's games; called with its settings, in every process.
+
+    Attributes:
+        spaces: of all of its games.
+    """
+
+    spaces: Spaces
+
+    def make_games(self, collector: int, maps_folder: Path, rng: np.random.Generator) -> Games:
+        """Make the games that a collector plays, in its process.
+
+        Args:
+            collector: its number, from 0.
+            maps_folder: where tracks and reference lines lie.
+            rng: for games that know chance; the simulated one does not.
+        """
+
+
+MakeGamesBuilder = Callable[[Settings], GamesBuilder]
+
+
+class RaceGames:
+    """Races in the simulated game, in this process or behind sockets, or in the real one.
+
+    Args:
+        settings: of the run.
+
+    Raises:
+        SettingsError: if the observation's settings contradict each other.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self.spaces = race_spaces(settings)
+
+    def make_games(self, collector: int, maps_folder: Path, rng: np.random.Generator) -> Games:
+        """See `GamesBuilder`."""
+        settings, game = self._settings, self._settings.game
+        if game.is_in_process:
+            log.info("collector %d prepares its games; the first time, compiling takes half a minute", collector)
+            return InProcessGames(game.games_per_collector, game, settings.observation, maps_folder)
+        launchers = (make_launcher(game, settings.user, port, maps_folder) for port in game.tmi_ports_of(collector))
+        return SocketGames([GameInstanceManager(game, settings.observation, launcher) for launcher in launchers])
+
+
+def make_games_builder(settings: Settings) -> GamesBuilder:
+    """Make what the setting `games` names.
+
+    Raises:
+        SettingsError: if it names something that makes no games.
+    """
+    builder = make_part(settings.game.games, "games", settings, takes="settings")
+    if not isinstance(getattr(builder, "spaces", None), Spaces) or not hasattr(builder, "make_games"):
+        raise SettingsError(
+            f"games = {str(settings.game.games)!r} made a {type(builder).__name__}; it needs spaces and make_games: "
+            "see GamesBuilder (trackmania_rl/games/race_games.py)"
+        )
+    return builder  # type: ignore[no-any-return]

@@ -1,0 +1,79 @@
+"""What states and actions are made of: what agents, memories and channels are sized by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+
+from trackmania_rl.race.observation import ObservationLayout
+from trackmania_rl.settings import Settings
+
+
+@dataclass(frozen=True)
+class Spaces:
+    """Of the games of one run.
+
+    Attributes:
+        float_mean: F means of a state's floats, of which `ELAPSED_ACTIONS_FLOAT` is the time in the mini-race.
+        float_std: F standard deviations.
+        action: `Discrete(A)`, or a `Box` (D,) of float32 with finite bounds.
+        image_shape: (S, H, W); H and W are 0 without an image.
+        waves: (float's index, wavelength in its unit) pairs: floats that a network may see at finer scales as well.
+        throttle_actions: of a `Discrete`, those that accelerate and do not brake; may be empty.
+    """
+
+    float_mean: tuple[float, ...]
+    float_std: tuple[float, ...]
+    action: Discrete | Box
+    image_shape: tuple[int, int, int] = (1, 0, 0)
+    waves: tuple[tuple[int, float], ...] = ()
+    throttle_actions: tuple[int, ...] = ()
+
+    @property
+    def n_floats(self) -> int:
+        """F."""
+        return len(self.float_mean)
+
+    @property
+    def image_size_px(self) -> tuple[int, int]:
+        """(H, W) of a frame; (0, 0) without an image."""
+        return self.image_shape[1:]
+
+    @property
+    def has_image(self) -> bool:
+        """Whether states have an image."""
+        return self.image_shape[1] > 0
+
+    @property
+    def n_values(self) -> int:
+        """How many values a decision comes with: one for each action, or that of the action taken."""
+        return int(self.action.n) if isinstance(self.action, Discrete) else 1
+
+    @property
+    def action_shape(self) -> tuple[int, ...]:
+        """Shape of one action: () for an index, (D,)."""
+        return () if isinstance(self.action, Discrete) else self.action.shape
+
+    @property
+    def action_dtype(self) -> type[np.generic]:
+        """What a decision's actions are: int64 or float32."""
+        return np.int64 if isinstance(self.action, Discrete) else np.float32
+
+
+def race_spaces(settings: Settings) -> Spaces:
+    """Return the spaces of races on the map cycle's maps.
+
+    Raises:
+        SettingsError: if the observation's settings contradict each other.
+    """
+    game, layout = settings.game, ObservationLayout.from_settings(settings.observation)
+    return Spaces(
+        float_mean=tuple(layout.mean.tolist()),
+        float_std=tuple(layout.std.tolist()),
+        action=Discrete(len(game.inputs)),
+        image_shape=(game.frames_per_state, game.image_height_px, game.image_width_px),
+        waves=layout.waves,
+        throttle_actions=tuple(i for i, keys in enumerate(game.inputs) if keys.accelerate and not keys.brake),
+    )

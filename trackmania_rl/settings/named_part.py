@@ -1,0 +1,76 @@
+"""How a configuration holds a part that somebody wrote: by name, so that it can be compared, pickled and written."""
+
+from __future__ import annotations
+
+import functools
+import re
+import types
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+PART_NAME: Final = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
+"""module:attribute"""
+FIELDS: Final = {"name", "args", "keywords"}
+
+
+@dataclass(frozen=True)
+class NamedPart:
+    """Something that can be imported, and the arguments that a `functools.partial` holds ready for it.
+
+    Attributes:
+        name: "module:attribute".
+        args: the first arguments.
+        keywords: those with a name. A function or class among all these is a `NamedPart` without arguments.
+    """
+
+    name: str
+    args: tuple[Any, ...] = ()
+    keywords: Mapping[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        given = [repr(value) for value in self.args] + [f"{name}={value!r}" for name, value in self.keywords.items()]
+        return f"{self.name}({', '.join(given)})" if given else self.name
+
+
+def as_part(value: Any) -> str | NamedPart:
+    """Name what a user wrote: a name, a function, a class or a `functools.partial`.
+
+    Raises:
+        ValueError: if it is something else, or other processes could not import it.
+    """
+    if isinstance(value, functools.partial):
+        keywords = {name: _named(argument) for name, argument in value.keywords.items()}
+        return NamedPart(_name_of(value.func), tuple(map(_named, value.args)), keywords)
+    if isinstance(value, types.FunctionType | type):
+        return _name_of(value)
+    part = _of_plain_values(value)
+    if isinstance(part, NamedPart) or (isinstance(part, str) and PART_NAME.match(part)):
+        return part
+    raise ValueError('write it as "module:attribute", or as a function, a class or a functools.partial of one of these')
+
+
+def _named(argument: Any) -> Any:
+    if isinstance(argument, types.FunctionType | type):
+        return NamedPart(_name_of(argument))
+    return as_part(argument) if isinstance(argument, functools.partial) else argument
+
+
+def _name_of(part: Any) -> str:
+    module, name = getattr(part, "__module__", ""), getattr(part, "__qualname__", "")
+    if module.startswith("<"):  # it stands in the configuration file itself
+        raise ValueError(
+            f"{name} is defined in the configuration file, where other processes cannot import it: move it to a module "
+            f'beside that file, my_parts.py, and write "my_parts:{name}"'
+        )
+    if not name.isidentifier():
+        raise ValueError(f"{name or part!r} has no name in its module, by which other processes could import it")
+    return f"{module}:{name}"
+
+
+def _of_plain_values(value: Any) -> Any:
+    """Make parts of what `Settings.model_dump` made of them."""
+    if not isinstance(value, Mapping) or value.keys() != FIELDS:
+        return value
+    keywords = {name: _of_plain_values(argument) for name, argument in value["keywords"].items()}
+    return NamedPart(value["name"], tuple(map(_of_plain_values, value["args"])), keywords)
