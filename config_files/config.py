@@ -173,6 +173,34 @@ game_reboot_below_speed_share = 0.0
 
 # ------------------------------------------------------------------------------------------------------ the observation
 
+# The blocks of floats that the agent sees (docs/observation.rst), in any order. Beside these there are speed_m_s, and
+# range_finder_m: the ways to the road's borders in 19 directions, as a LIDAR measures them (config_lidar.py has both).
+observation_blocks = (
+    "mini_race_time_actions",
+    "previous_actions",
+    "wheel_is_sliding",
+    "wheel_has_ground_contact",
+    "wheel_damper_absorb_m",
+    "gearbox_state",
+    "gear",
+    "engine_rpm",
+    "actions_since_gear_change",
+    "wheel_ground_group",
+    "angular_velocity_rad_s",
+    "velocity_m_s",
+    "world_up",
+    "zone_centers_m",
+    "distance_to_finish_m",
+    "is_freewheeling",
+)
+
+# Where the range finder measures: "track" (on the simulated game's track, in any transport) or "picture" (in the image,
+# which the real game needs); how far it sees; and, in pictures, the darkest and the brightest gray (0 to 255) of the
+# road's border, which is a bright line in the simulated game.
+range_finder_source = "track"
+range_finder_reach_m = 150.0
+range_finder_border_gray = (200, 255)
+
 # Number of previous actions in the observation.
 n_prev_actions_in_inputs = 5
 

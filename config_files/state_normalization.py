@@ -1,9 +1,9 @@
 """Mean and standard deviation of every float of the observation, by block, as the network sees them: (x - mean) / std.
 
 Each entry is block name -> (means, standard deviations), one number for each float of the block, in the block's order.
-A block's length follows from config.py (for example 4 x n_prev_actions_in_inputs); change both together. The numbers
-belong to a trained agent: changing them makes older checkpoints and published weights meaningless. A standard deviation
-is above 0. docs/observation.rst shows the whole table.
+A block that observation_blocks leaves out may stand here. A block's length follows from config.py (for example
+4 x n_prev_actions_in_inputs); change both together. The numbers belong to a trained agent: changing them makes older
+checkpoints and published weights meaningless. A standard deviation is above 0. docs/observation.rst shows the table.
 """
 
 # fmt: off
@@ -109,6 +109,22 @@ state_normalization = {
     "is_freewheeling": (
         (0.0,),
         (1.0,),
+    ),
+    # Speed, in m/s.
+    "speed_m_s": (
+        (55.0,),
+        (20.0,),
+    ),
+    # Ways to the road's borders, from the right over ahead to the left, in metres.
+    "range_finder_m": (
+        (
+            11.0, 11.0, 12.0, 13.0, 16.0, 21.0, 28.0, 38.0, 51.0, 59.0,
+            51.0, 38.0, 28.0, 21.0, 16.0, 13.0, 12.0, 11.0, 11.0,
+        ),
+        (
+            12.0, 12.0, 12.0, 14.0, 17.0, 22.0, 25.0, 31.0, 38.0, 41.0,
+            38.0, 31.0, 25.0, 22.0, 17.0, 14.0, 12.0, 12.0, 12.0,
+        ),
     ),
 }
 # fmt: on

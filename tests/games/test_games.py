@@ -125,6 +125,24 @@ def test_the_same_bytes_as_through_the_socket(
     assert 0 in finishes_ms, "one with a decision at the very finish"
 
 
+@pytest.mark.parametrize("source", ["track", "picture"])
+def test_the_range_finder_is_the_same_through_the_socket(
+    source: str, maps_folder: Path, make_settings, entry_of, open_socket_game, three_laps: PlannedRace
+) -> None:
+    blocks = ("mini_race_time_actions", "speed_m_s", "range_finder_m")
+    options = (f"observation_blocks={blocks}", "fourier_wavelengths={}", f"range_finder_source={source}")
+    settings = make_settings(source == "picture", *options, "cutoff_race_longer_than_ms=5000")
+    plans = [wandering(1), PlannedRace("ring", three_laps.actions), wandering(2)]
+    with open_socket_game(settings) as manager:
+        expected = play_through_socket(manager, entry_of, plans)
+    games = InProcessGames(len(plans), settings.game, settings.observation, maps_folder)
+    for ours, theirs in zip(play_in_process(games, entry_of, plans), expected, strict=True):
+        assert_same(ours, theirs)
+    ranges_m = expected[1][0]["state_float"][:, 2:]
+    assert ranges_m.shape[1] == 19
+    assert len(np.unique(ranges_m)) > 20
+
+
 def test_races_that_take_too_long_are_cut_off_alike(
     maps_folder: Path, make_settings, entry_of, open_socket_game
 ) -> None:

@@ -24,7 +24,7 @@ from trackmania_rl.settings import (
     whole_text,
 )
 
-CONFIG_FILES = ("config.py", "config_tmnf.py", "config_many_tracks.py")
+CONFIG_FILES = ("config.py", "config_tmnf.py", "config_many_tracks.py", "config_lidar.py")
 
 
 @pytest.fixture(params=CONFIG_FILES)
@@ -65,7 +65,7 @@ def test_the_default_configuration_sets_everything_once(repository_root: Path) -
     assert sorted(stated) == sorted(load_settings(folder / "config.py").flat())
 
 
-@pytest.mark.parametrize("name", ["config_tmnf.py", "config_many_tracks.py"])
+@pytest.mark.parametrize("name", ["config_tmnf.py", "config_many_tracks.py", "config_lidar.py"])
 def test_a_configuration_based_on_the_default_one_states_what_differs_and_only_that(
     repository_root: Path, name: str
 ) -> None:

@@ -357,7 +357,7 @@ def test_what_is_compiled_ahead_is_what_a_race_needs(settings, make_fake_game, s
         watch(module, name)
     layout = ObservationLayout.from_settings(settings.observation)
     features = FeatureBuilder(layout, settings.game.inputs, settings.game.action_forward_idx)
-    compile_ahead(features, settings.game, straight_map.zones)
+    compile_ahead(features, settings.game, straight_map)
     ahead = {name: set(types) for name, types in seen.items()}
     assert len(ahead) == 5
     drive(RaceMachine(make_fake_game(), settings.game, features), straight_map)

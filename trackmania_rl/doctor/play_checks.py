@@ -63,7 +63,7 @@ def play(context: Context, launcher: GameLauncher, game_map: GameMap, picture_fi
     try:
         layout = ObservationLayout.from_settings(context.settings.observation)
         features = FeatureBuilder(layout, game.inputs, game.action_forward_idx)
-        compile_ahead(features, game, game_map.zones)
+        compile_ahead(features, game, game_map)
         launcher.start()
         launcher.wait_until_connectable(LISTENS_WITHIN_S)
         with contextlib.closing(TMInterface(launcher.port, SILENT_FOR_S, launcher.show_window)) as transport:

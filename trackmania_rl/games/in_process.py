@@ -21,9 +21,10 @@ from trackmania_rl.race.cutoffs import GOING_ON, REASON_OF_VERDICT, CutoffReason
 from trackmania_rl.race.observation import ObservationLayout, keys_of_actions
 from trackmania_rl.race.observation_kernel import CAR_COLUMNS
 from trackmania_rl.race.policy import BatchDecision
+from trackmania_rl.race.range_finder import RoadBorders
 from trackmania_rl.race.results import DECISION_COLUMNS, EndedRace, RaceColumns, end_race_stats, rollout_results
 from trackmania_rl.race.types import GameTimings, Observation, RaceEnd
-from trackmania_rl.settings import GameSettings, MapEntry, ObservationSettings
+from trackmania_rl.settings import RANGE_FINDER, GameSettings, MapEntry, ObservationSettings
 from trackmania_rl.simulator.inputs import controls_of_keys
 from trackmania_rl.simulator.physics.vehicle_parameters import STADIUM_CAR
 from trackmania_rl.simulator.race_batch import RaceBatch, TrackForBatch
@@ -39,6 +40,7 @@ class _Map(NamedTuple):
 
     map: GameMap
     track: TrackForBatch
+    borders: RoadBorders
 
 
 class InProcessGames:
@@ -66,6 +68,7 @@ class InProcessGames:
         self._observation = observation
         self._maps_folder = maps_folder
         self._kernel_layout = self.layout.for_kernel()
+        self._picture_range_finder = self.layout.picture_range_finder(game.image_width_px, game.image_height_px)
         self._keys = keys_of_actions(game.inputs)
         self._controls = np.array([controls_of_keys(keys) for keys in key_states(game.inputs)])
         n_states = game.cutoff_race_longer_than_ms // game.ms_per_action + 2
@@ -219,6 +222,7 @@ class InProcessGames:
             heads.view(np.float32),
             heads.view(np.int32),
             self._maps[map_number].map.zones,
+            self._maps[map_number].borders,
             self._kernel_layout,
             self._memory,
             self._columns,
@@ -275,12 +279,18 @@ class InProcessGames:
             numbers, frames = np.array(games, dtype=np.int64), self._columns.frames[:, :, 0]
             for number, places in self._by_map(numbers):
                 self._races.render_gray(numbers[places], self._maps[number].track, frames, self._rows)
+        if self._picture_range_finder is not None:
+            for game in games:
+                at = (game, self._rows[game])
+                ranges_m = self._picture_range_finder.measure(self._columns.frames[at][0])
+                self._columns.floats[at][self.layout[RANGE_FINDER]] = ranges_m
 
     def _map_number(self, entry: MapEntry) -> int:
         key = (entry.map_path, entry.reference_line)
         if key not in self._map_numbers:
             track = TrackForBatch(load_track(self._maps_folder / entry.map_path))
-            map_ = _Map(load_game_map(entry, self._maps_folder, self._observation), track)
+            game_map = load_game_map(entry, self._maps_folder, self._observation)
+            map_ = _Map(game_map, track, game_map.borders or RoadBorders.nowhere())
             if len(self._maps) < self.n_games + SPARE_MAPS:
                 self._map_numbers[key] = len(self._maps)
                 self._maps.append(map_)

@@ -14,9 +14,10 @@ import numpy.typing as npt
 
 from trackmania_rl.compiled import compiler_for
 from trackmania_rl.protocol import state_blob
-from trackmania_rl.race import cutoffs, observation_kernel, zones
+from trackmania_rl.race import cutoffs, observation_kernel, range_finder, zones
 from trackmania_rl.race.cutoffs import CutoffRules, judge
 from trackmania_rl.race.observation_kernel import (
+    ABSENT,
     BEFORE_FIRST_STATE,
     GEARBOX_STATE_WORD,
     POSITION_WORD,
@@ -25,6 +26,7 @@ from trackmania_rl.race.observation_kernel import (
     count_gear_change,
     fill_features,
 )
+from trackmania_rl.race.range_finder import N_BEAMS, RoadBorders, measure_ranges
 from trackmania_rl.race.results import RaceColumns
 from trackmania_rl.race.zones import VirtualCheckpoints, meters_along_line, move_zone
 
@@ -33,7 +35,8 @@ NOT_FINITE: Final = -1
 
 _compiled = compiler_for(
     "in_process",
-    [Path(__file__)] + [Path(str(module.__file__)) for module in (observation_kernel, state_blob, cutoffs, zones)],
+    [Path(__file__)]
+    + [Path(str(module.__file__)) for module in (observation_kernel, state_blob, cutoffs, zones, range_finder)],
 )
 
 
@@ -118,6 +121,26 @@ def _progress(
 
 
 @_compiled
+def _find_ranges(
+    game: int,
+    row: int,
+    head_f32: npt.NDArray[Any],
+    zone_idx: int,
+    borders: RoadBorders,
+    layout: KernelLayout,
+    columns: RaceColumns,
+) -> None:
+    """Write the range finder's floats: measured on the track, or the state before's, until a picture is there."""
+    block = layout.at.range_finder_m
+    floats = columns.floats[game, row, block : block + N_BEAMS]
+    if layout.measures_on_track:
+        measure_ranges(floats, head_f32, zone_idx, borders, layout.range_finder_reach_m)
+    else:
+        for beam in range(N_BEAMS):
+            floats[beam] = columns.floats[game, row - 1, block + beam] if row > 0 else 0.0
+
+
+@_compiled
 def _length(vector: npt.NDArray[np.float32]) -> float:
     """Return a vector's length, in double precision."""
     squared = 0.0
@@ -133,6 +156,7 @@ def observe(
     heads_f32: npt.NDArray[np.float32],
     heads_i32: npt.NDArray[np.int32],
     zones: VirtualCheckpoints,
+    borders: RoadBorders,
     layout: KernelLayout,
     memory: RaceMemory,
     columns: RaceColumns,
@@ -146,6 +170,7 @@ def observe(
         heads_f32: (K, words) the heads of the state blobs.
         heads_i32: the same memory as integers.
         zones: of the map.
+        borders: likewise, where the range finder measures on them.
         layout: where the floats are.
         memory: of all games; brought up to date. Race times are read from the columns.
         columns: (K, N, ...) each; the states' own are written.
@@ -159,6 +184,8 @@ def observe(
         memory.actions_since_gear_change[game] = count_gear_change(
             head_i32[GEARBOX_STATE_WORD], memory.actions_since_gear_change[game]
         )
+        if layout.at.range_finder_m != ABSENT:
+            _find_ranges(game, row, head_f32, zone_idx, borders, layout, columns)
         are_finite = fill_features(
             columns.floats[game, row],
             columns.car[game, row],

@@ -2,60 +2,33 @@
 
 `ObservationLayout` owns every float by name: its place, unit, meaning, mean and standard deviation. Networks, rewards
 and the table in docs/observation.rst all derive from it. `FeatureBuilder` fills the vector. The full-size layout has
-184 floats (reference/observation.md).
+184 floats (reference/observation.md); a configuration may leave blocks out and add others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from trackmania_rl.protocol.state_blob import HEAD_BYTES, StateBlobError, StateView
+from trackmania_rl.race.observation_blocks import ObservationBlock, block_rows, rows_asked_for
 from trackmania_rl.race.observation_kernel import (
+    ABSENT,
     BEFORE_FIRST_STATE,
     CAR_COLUMNS,
-    GROUND_GROUPS,
     KEYS_OF_AN_ACTION,
-    N_WHEELS,
     FeatureOffsets,
     KernelLayout,
     count_gear_change,
     fill_features,
 )
+from trackmania_rl.race.picture_range_finder import PictureRangeFinder
+from trackmania_rl.race.range_finder import N_BEAMS, RoadBorders, measure_ranges
 from trackmania_rl.race.zones import VirtualCheckpoints, ZoneTracker
-from trackmania_rl.settings import ActionKeys, ObservationSettings, SettingsError
-
-
-@dataclass(frozen=True)
-class ObservationBlock:
-    """Neighbouring floats of one kind.
-
-    Attributes:
-        name: also the key in `state_normalization`.
-        start: index of the block's first float.
-        stop: one more than the index of its last.
-        unit: unit and range.
-        description: what it is, in one sentence.
-        mean: subtracted by the network, one number for each float.
-        std: then divided by, one number for each float.
-    """
-
-    name: str
-    start: int
-    stop: int
-    unit: str
-    description: str
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-
-    @property
-    def slice(self) -> slice:
-        """Where the block lies in the vector."""
-        return slice(self.start, self.stop)
+from trackmania_rl.settings import RANGE_FINDER, ActionKeys, ObservationSettings, SettingsError
 
 
 class ObservationLayout:
@@ -71,6 +44,8 @@ class ObservationLayout:
         zone_stride: how many zones lie from one of them to the next.
         margin_to_announce_finish_m: largest distance to the finish that it shows.
         waves: (float's index, wavelength in its unit) pairs: what the network sees at finer scales as well.
+        measures_on_track: whether there is a range finder that measures on the track's borders.
+        measures_in_picture: whether there is one that measures in the picture.
     """
 
     def __init__(self, blocks: Sequence[ObservationBlock], settings: ObservationSettings) -> None:
@@ -82,23 +57,30 @@ class ObservationLayout:
         self.n_zone_centers = settings.n_zone_centers_in_inputs
         self.zone_stride = settings.one_every_n_zone_centers_in_inputs
         self.margin_to_announce_finish_m = settings.margin_to_announce_finish_m
+        self._settings = settings
         self._by_name = {block.name: block for block in blocks}
         self.waves = self._waves(settings)
+        has_range_finder = RANGE_FINDER in self._by_name
+        self.measures_on_track = has_range_finder and settings.range_finder_source == "track"
+        self.measures_in_picture = has_range_finder and settings.range_finder_source == "picture"
 
     @classmethod
     def from_settings(cls, settings: ObservationSettings) -> ObservationLayout:
         """Lay out the blocks for these settings.
 
         Raises:
-            SettingsError: if `state_normalization` lacks a block, has an unknown one, or has another number of entries
-                than a block has floats; if `fourier_wavelengths` has an unknown block; or if the line is extended too
-                little for the zones ahead at the finish.
+            SettingsError: if `observation_blocks` has an unknown block or lacks the first one; if `state_normalization`
+                lacks a block, has an unknown one, or has another number of entries than a block has floats; if
+                `fourier_wavelengths` has an unknown block; or if the line is extended too little for the zones ahead at
+                the finish.
         """
-        rows = _block_rows(settings)
+        rows = block_rows(settings)
+        known = {name for name, *_ in rows}
+        rows = rows_asked_for(rows, settings.observation_blocks)
         statistics = settings.state_normalization
         names = {name for name, *_ in rows}
-        if names != statistics.keys():
-            missing, unknown = sorted(names - statistics.keys()), sorted(statistics.keys() - names)
+        missing, unknown = sorted(names - statistics.keys()), sorted(statistics.keys() - known)
+        if missing or unknown:
             raise SettingsError(f"state_normalization: missing blocks {missing}, unknown blocks {unknown}")
         blocks = []
         start = 0
@@ -138,12 +120,22 @@ class ObservationLayout:
 
     def for_kernel(self) -> KernelLayout:
         """What the compiled functions need to know of it."""
+        starts = {block.name: block.start for block in self.blocks}
         return KernelLayout(
-            at=FeatureOffsets(**{block.name: block.start for block in self.blocks}),
+            at=FeatureOffsets(*(starts.get(name, ABSENT) for name in FeatureOffsets._fields)),
             n_zone_centers=self.n_zone_centers,
             zone_stride=self.zone_stride,
             margin_to_announce_finish_m=self.margin_to_announce_finish_m,
+            measures_on_track=self.measures_on_track,
+            range_finder_reach_m=self._settings.range_finder_reach_m,
         )
+
+    def picture_range_finder(self, width_px: int, height_px: int) -> PictureRangeFinder | None:
+        """Make what measures the ranges in pictures of this size; None where nothing does."""
+        if not self.measures_in_picture:
+            return None
+        settings = self._settings
+        return PictureRangeFinder(width_px, height_px, settings.range_finder_reach_m, settings.range_finder_border_gray)
 
     def _waves(self, settings: ObservationSettings) -> tuple[tuple[int, float], ...]:
         waves = []
@@ -193,8 +185,8 @@ class Features(NamedTuple):
 class FeatureBuilder:
     """Makes the floats of one race's states, remembering what a single state does not tell.
 
-    The memory is the last actions, how long the gear has been changing, and the current zone. One builder serves one
-    game; it costs some ten microseconds a state.
+    The memory is the last actions, how long the gear has been changing, the current zone, and the ranges in the last
+    picture. One builder serves one game; it costs some ten microseconds a state.
 
     Args:
         layout: the floats to make.
@@ -208,13 +200,17 @@ class FeatureBuilder:
         self._keys_of_action = keys_of_actions(inputs)
         self._forward_action = forward_action
         self._previous_actions = np.empty((layout.n_previous_actions, len(KEYS_OF_AN_ACTION)), dtype=np.float32)
+        self._ranges_m = np.zeros(N_BEAMS, dtype=np.float32)
+        self._picture_range_finder: PictureRangeFinder | None = None
         self.tracker: ZoneTracker | None = None
 
-    def reset(self, zones: VirtualCheckpoints) -> None:
-        """Begin a race on a map with these zones."""
+    def reset(self, zones: VirtualCheckpoints, borders: RoadBorders | None = None) -> None:
+        """Begin a race on a map with these zones; a range finder that measures on the track needs its borders."""
         self.tracker = ZoneTracker(zones)
+        self._borders = borders
         self._previous_actions[:] = self._keys_of_action[self._forward_action]
         self._actions_since_gear_change = BEFORE_FIRST_STATE
+        self._ranges_m[:] = 0.0
 
     def record_action(self, action: int) -> None:
         """Remember the action that leads from the last state to the next."""
@@ -226,7 +222,7 @@ class FeatureBuilder:
 
         Raises:
             StateBlobError: if the state holds numbers that are not finite.
-            RuntimeError: before the first `reset`.
+            RuntimeError: before the first `reset`, or without borders that the range finder needs.
         """
         if self.tracker is None:
             raise RuntimeError("FeatureBuilder.build needs a reset first: no map's zones are known")
@@ -236,6 +232,13 @@ class FeatureBuilder:
         car = np.empty(len(CAR_COLUMNS), dtype=np.float32)
         self._actions_since_gear_change = count_gear_change(state.gearbox_state, self._actions_since_gear_change)
         zones = self.tracker.checkpoints
+        if self._layout.measures_on_track:
+            if self._borders is None:
+                raise RuntimeError("FeatureBuilder.build needs the map's borders for its range finder")
+            reach_m = self._kernel_layout.range_finder_reach_m
+            measure_ranges(self._ranges_m, words.view("<f4"), self.tracker.zone_idx, self._borders, reach_m)
+        if self._kernel_layout.at.range_finder_m != ABSENT:
+            floats[self._layout[RANGE_FINDER]] = self._ranges_m
         are_finite = fill_features(
             floats,
             car,
@@ -250,56 +253,27 @@ class FeatureBuilder:
         )
         if not are_finite:
             broken = [b.name for b in self._layout.blocks if not np.isfinite(floats[b.slice]).all()]
+            broken = broken or ["the car's place or motion"]
             raise StateBlobError(f"the game sent a state with numbers that are not finite, in {', '.join(broken)}")
         return Features(floats, car, self.tracker.zone_idx, meters)
+
+    def look(self, frame: npt.NDArray[np.uint8], floats: npt.NDArray[np.float32]) -> None:
+        """Measure the ranges in the picture (1, H, W) of the last state, into its floats, if that is how they are made.
+
+        A state without a picture of its own has the ranges of the one before, as it has its picture.
+        """
+        if not self._layout.measures_in_picture:
+            return
+        if self._picture_range_finder is None:
+            self._picture_range_finder = self._layout.picture_range_finder(frame.shape[2], frame.shape[1])
+            assert self._picture_range_finder is not None
+        self._ranges_m[:] = self._picture_range_finder.measure(frame[0])
+        floats[self._layout[RANGE_FINDER]] = self._ranges_m
 
 
 def keys_of_actions(inputs: Sequence[ActionKeys]) -> npt.NDArray[np.float32]:
     """(A, 4) float32, what the vector says of each action: 0 or 1 for each of `KEYS_OF_AN_ACTION`."""
     return np.array([[getattr(keys, key) for key in KEYS_OF_AN_ACTION] for keys in inputs], dtype=np.float32)
-
-
-def _block_rows(settings: ObservationSettings) -> tuple[tuple[str, int, str, str], ...]:
-    """(name, number of floats, unit and range, description) of every block in the vector's order."""
-    n_actions, n_zones = settings.n_prev_actions_in_inputs, settings.n_zone_centers_in_inputs
-    zone_step_m = settings.one_every_n_zone_centers_in_inputs * settings.distance_between_zone_centers_m
-    margin_m = settings.margin_to_announce_finish_m
-    wheels = "front left, front right, rear right, rear left"
-    car_frame = "in the car's frame (x left, y up, z forward)"
-    return (
-        ("mini_race_time_actions", 1, "actions", "time elapsed in the mini-race; 0 while playing, set when sampled"),
-        (
-            "previous_actions",
-            n_actions * len(KEYS_OF_AN_ACTION),
-            "0/1",
-            f"the {n_actions} previous actions, oldest first: {', '.join(KEYS_OF_AN_ACTION)} each; forward before the "
-            "first action",
-        ),
-        ("wheel_is_sliding", N_WHEELS, "0/1", f"wheel is sliding: {wheels}"),
-        ("wheel_has_ground_contact", N_WHEELS, "0/1", "wheel touches the ground"),
-        ("wheel_damper_absorb_m", N_WHEELS, "m, about 0.005 to 0.15", "how far the wheel's damper is pressed in"),
-        ("gearbox_state", 1, "0/1, 2 at the start", "the gear is changing"),
-        ("gear", 1, "0 to 5", "gear, 0 is reverse"),
-        ("engine_rpm", 1, "1/min, 0 to about 11000", "engine speed"),
-        ("actions_since_gear_change", 1, "actions, up to about 28", "actions since the gear change began, 0 when none"),
-        (
-            "wheel_ground_group",
-            N_WHEELS * len(GROUND_GROUPS),
-            "0/1",
-            f"for each wheel, one-hot, the ground below it: {', '.join(GROUND_GROUPS)}",
-        ),
-        ("angular_velocity_rad_s", 3, "rad/s", f"angular velocity {car_frame}"),
-        ("velocity_m_s", 3, "m/s", f"linear velocity {car_frame}"),
-        ("world_up", 3, "1", f"the world's upward direction {car_frame}"),
-        (
-            "zone_centers_m",
-            3 * n_zones,
-            "m",
-            f"{n_zones} virtual checkpoints, one every {zone_step_m:g} m from the current one on: position {car_frame}",
-        ),
-        ("distance_to_finish_m", 1, f"m, at most {margin_m:g}", "distance left to the finish along the line"),
-        ("is_freewheeling", 1, "0/1", "the engine is cut off until the next checkpoint"),
-    )
 
 
 def _read_only(array: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:

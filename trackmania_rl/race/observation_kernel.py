@@ -18,6 +18,9 @@ from trackmania_rl.protocol.state_blob import MATERIAL_COUNT, MATERIAL_ID_MASK, 
 
 _compiled = compiler_for("feature_kernel", [Path(__file__), Path(state_blob.__file__)])
 
+ABSENT: Final = -1
+"""Offset of a block that the configuration leaves out."""
+
 N_WHEELS: Final = 4
 KEYS_OF_AN_ACTION: Final = ("accelerate", "brake", "left", "right")
 """The order of one previous action's four floats."""
@@ -61,7 +64,7 @@ BEFORE_FIRST_STATE: Final = -1.0
 
 
 class FeatureOffsets(NamedTuple):
-    """Index of each block's first float; fields are the blocks' names in the vector's order."""
+    """Index of each block's first float, or `ABSENT`; fields are the blocks' names in the vector's order."""
 
     mini_race_time_actions: int
     previous_actions: int
@@ -79,6 +82,8 @@ class FeatureOffsets(NamedTuple):
     zone_centers_m: int
     distance_to_finish_m: int
     is_freewheeling: int
+    speed_m_s: int
+    range_finder_m: int
 
 
 class KernelLayout(NamedTuple):
@@ -89,12 +94,16 @@ class KernelLayout(NamedTuple):
         n_zone_centers: how many zone centres the vector holds.
         zone_stride: how many zones lie from one of them to the next.
         margin_to_announce_finish_m: largest distance to the finish that it shows.
+        measures_on_track: whether the range finder measures on the track; else pictures tell, if it is there at all.
+        range_finder_reach_m: how far it sees.
     """
 
     at: FeatureOffsets
     n_zone_centers: int
     zone_stride: int
     margin_to_announce_finish_m: float
+    measures_on_track: bool
+    range_finder_reach_m: float
 
 
 def _word(dtype: np.dtype[np.void], name: str) -> int:
@@ -137,6 +146,13 @@ def count_gear_change(gearbox_state: int, before: float) -> float:
 
 
 @_compiled
+def _put(floats: npt.NDArray[np.float32], block: int, place: int, value: float) -> None:
+    """Write one float of a block, if the vector has that block."""
+    if block >= 0:
+        floats[block + place] = value
+
+
+@_compiled
 def fill_features(
     floats: npt.NDArray[np.float32],
     car: npt.NDArray[np.float32],
@@ -149,7 +165,7 @@ def fill_features(
     centers_m: npt.NDArray[np.float64],
     layout: KernelLayout,
 ) -> bool:
-    """Write every block of one state.
+    """Write every block of one state but the range finder, whose floats must have been written.
 
     Args:
         floats: (F,) written.
@@ -164,45 +180,60 @@ def fill_features(
         layout: where the floats are.
 
     Returns:
-        Whether all floats are finite numbers.
+        Whether all floats are finite numbers, and the car's place and motion.
     """
     at = layout.at
     floats[at.mini_race_time_actions] = 0.0
     for key in range(len(previous_actions)):  # a slice assignment would take seconds to compile
-        floats[at.previous_actions + key] = previous_actions[key]
+        _put(floats, at.previous_actions, key, previous_actions[key])
     for wheel in range(N_WHEELS):
         word = _WHEELS + wheel * _WORDS_PER_WHEEL
         material = head_i32[word + _MATERIAL] & MATERIAL_ID_MASK
         is_sliding, has_contact = head_i32[word + _SLIDING] != 0, head_i32[word + _GROUND_CONTACT] != 0
-        car[_SLIDING_COLUMN + wheel] = floats[at.wheel_is_sliding + wheel] = is_sliding
-        car[_GROUND_CONTACT_COLUMN + wheel] = floats[at.wheel_has_ground_contact + wheel] = has_contact
-        car[_DAMPER_COLUMN + wheel] = floats[at.wheel_damper_absorb_m + wheel] = head_f32[word + _DAMPER]
+        car[_SLIDING_COLUMN + wheel] = is_sliding
+        car[_GROUND_CONTACT_COLUMN + wheel] = has_contact
+        car[_DAMPER_COLUMN + wheel] = head_f32[word + _DAMPER]
         car[_MATERIAL_COLUMN + wheel] = material
+        _put(floats, at.wheel_is_sliding, wheel, is_sliding)
+        _put(floats, at.wheel_has_ground_contact, wheel, has_contact)
+        _put(floats, at.wheel_damper_absorb_m, wheel, head_f32[word + _DAMPER])
         group = _GROUND_GROUP_OF_MATERIAL[material] if material < MATERIAL_COUNT else -1
         for choice in range(_N_GROUND_GROUPS):
-            floats[at.wheel_ground_group + wheel * _N_GROUND_GROUPS + choice] = choice == group
-    car[_GEARBOX_STATE_COLUMN] = floats[at.gearbox_state] = head_i32[GEARBOX_STATE_WORD]
-    car[_GEAR_COLUMN] = floats[at.gear] = head_i32[_GEAR]
-    car[_RPM_COLUMN] = floats[at.engine_rpm] = head_f32[_RPM]
-    car[_GEAR_CHANGE_COLUMN] = floats[at.actions_since_gear_change] = actions_since_gear_change
-    car[_FREEWHEELING_COLUMN] = floats[at.is_freewheeling] = head_i32[_FREEWHEELING] != 0
+            _put(floats, at.wheel_ground_group, wheel * _N_GROUND_GROUPS + choice, choice == group)
+    car[_GEARBOX_STATE_COLUMN] = head_i32[GEARBOX_STATE_WORD]
+    car[_GEAR_COLUMN] = head_i32[_GEAR]
+    car[_RPM_COLUMN] = head_f32[_RPM]
+    car[_GEAR_CHANGE_COLUMN] = actions_since_gear_change
+    car[_FREEWHEELING_COLUMN] = head_i32[_FREEWHEELING] != 0
     car[TOUCHES_WALL_COLUMN] = head_i32[_LATERAL_CONTACT] != 0
+    _put(floats, at.gearbox_state, 0, car[_GEARBOX_STATE_COLUMN])
+    _put(floats, at.gear, 0, car[_GEAR_COLUMN])
+    _put(floats, at.engine_rpm, 0, car[_RPM_COLUMN])
+    _put(floats, at.actions_since_gear_change, 0, car[_GEAR_CHANGE_COLUMN])
+    _put(floats, at.is_freewheeling, 0, car[_FREEWHEELING_COLUMN])
 
     rotation = head_f32[_ROTATION : _ROTATION + 9]  # car to world, row-major: column i is the car's axis i in the world
     position = head_f32[POSITION_WORD : POSITION_WORD + 3]
+    spin, velocity = _ANGULAR_VELOCITY, VELOCITY_WORD
+    speed_squared = 0.0
+    are_finite = True
     for axis in range(3):
         x, y, z = float(rotation[axis]), float(rotation[3 + axis]), float(rotation[6 + axis])
-        spin, speed = _ANGULAR_VELOCITY, VELOCITY_WORD
-        floats[at.angular_velocity_rad_s + axis] = x * head_f32[spin] + y * head_f32[spin + 1] + z * head_f32[spin + 2]
-        floats[at.velocity_m_s + axis] = x * head_f32[speed] + y * head_f32[speed + 1] + z * head_f32[speed + 2]
-        floats[at.world_up + axis] = y
-        for i in range(layout.n_zone_centers):
-            center = centers_m[zone_idx + i * layout.zone_stride]
-            floats[at.zone_centers_m + 3 * i + axis] = (
-                x * (center[0] - position[0]) + y * (center[1] - position[1]) + z * (center[2] - position[2])
-            )
-    floats[at.distance_to_finish_m] = min(distance_to_finish_m, layout.margin_to_announce_finish_m)
-    are_finite = True
+        speed_squared += float(head_f32[velocity + axis]) ** 2
+        turning = x * head_f32[spin] + y * head_f32[spin + 1] + z * head_f32[spin + 2]
+        moving = x * head_f32[velocity] + y * head_f32[velocity + 1] + z * head_f32[velocity + 2]
+        _put(floats, at.angular_velocity_rad_s, axis, turning)
+        _put(floats, at.velocity_m_s, axis, moving)
+        _put(floats, at.world_up, axis, y)
+        are_finite &= math.isfinite(turning + moving + position[axis])  # also where the vector does not show them
+        if at.zone_centers_m >= 0:
+            for i in range(layout.n_zone_centers):
+                center = centers_m[zone_idx + i * layout.zone_stride]
+                floats[at.zone_centers_m + 3 * i + axis] = (
+                    x * (center[0] - position[0]) + y * (center[1] - position[1]) + z * (center[2] - position[2])
+                )
+    _put(floats, at.distance_to_finish_m, 0, min(distance_to_finish_m, layout.margin_to_announce_finish_m))
+    _put(floats, at.speed_m_s, 0, math.sqrt(speed_squared))
     for i in range(len(floats)):
         are_finite &= math.isfinite(floats[i])
     return are_finite

@@ -238,6 +238,8 @@ def state_potentials(
     Raises:
         ValueError: if the pointing term is on and the observation has a single zone centre.
     """
+    if settings.shaped_reward_dist_to_cur_vcp == 0 and settings.shaped_reward_point_to_vcp_ahead == 0:
+        return np.zeros(len(state_float), dtype=np.float32)
     centers_m = state_float[:, places["zone_centers_m"]]
     distance_m = _distance_to_zone_center_m(
         centers_m, settings.shaped_reward_min_dist_to_cur_vcp_m, settings.shaped_reward_max_dist_to_cur_vcp_m

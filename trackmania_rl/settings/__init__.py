@@ -13,6 +13,7 @@ raises `SettingsError`, whose text holds the name, the value, what is allowed an
 from trackmania_rl.settings.game import ActionKeys, DemonstrationEntry, GameSettings, GeneratorSettings, MapEntry
 from trackmania_rl.settings.groups import (
     NEEDS_RESTART,
+    RANGE_FINDER,
     AgentSettings,
     ExplorationSettings,
     ObservationSettings,
@@ -41,6 +42,7 @@ from trackmania_rl.settings.ranges import describe_range, describe_unit, setting
 __all__ = [
     "COMPANION_FILES",
     "NEEDS_RESTART",
+    "RANGE_FINDER",
     "ActionKeys",
     "AgentSettings",
     "DemonstrationEntry",

@@ -6,7 +6,7 @@ All that checks or lists settings takes it from here. What each one does is said
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -33,6 +33,21 @@ from trackmania_rl.settings.values import (
     Unit,
 )
 
+RANGE_FINDER: Final = "range_finder_m"
+"""The block of the observation that says how far the road's borders are."""
+GrayLevel = Annotated[int, Field(ge=0, le=255)]
+
+_BLOCKS_OF_REWARDS: Final[dict[str, tuple[str, ...]]] = {
+    "final_speed_reward_per_m_per_s": ("velocity_m_s",),
+    "engineered_speedslide_reward_schedule": ("velocity_m_s", "wheel_has_ground_contact"),
+    "engineered_neoslide_reward_schedule": ("velocity_m_s", "wheel_has_ground_contact"),
+    "engineered_kamikaze_reward_schedule": ("previous_actions", "wheel_has_ground_contact"),
+    "engineered_close_to_vcp_reward_schedule": ("zone_centers_m",),
+    "shaped_reward_dist_to_cur_vcp": ("zone_centers_m",),
+    "shaped_reward_point_to_vcp_ahead": ("zone_centers_m",),
+}
+"""Rewards that are computed from the observation, by the blocks that they need."""
+
 
 class RunSettings(Group):
     """The run as a whole: its name, its seed, the machine's arithmetic."""
@@ -54,6 +69,10 @@ class RunSettings(Group):
 class ObservationSettings(Group):
     """What the float part of the observation holds (reference: 184 floats with the published values)."""
 
+    observation_blocks: Restart[Annotated[tuple[str, ...], Field(min_length=1)]]
+    range_finder_source: Restart[Literal["track", "picture"]]
+    range_finder_reach_m: Restart[Annotated[float, Field(ge=1, le=1000), Unit("m")]]
+    range_finder_border_gray: Restart[tuple[GrayLevel, GrayLevel]]
     n_prev_actions_in_inputs: Restart[PositiveInt]
     n_zone_centers_in_inputs: Restart[PositiveInt]
     one_every_n_zone_centers_in_inputs: Restart[PositiveInt]
@@ -66,6 +85,13 @@ class ObservationSettings(Group):
     fourier_wavelengths: Restart[dict[str, tuple[PositiveFloat, ...]]]
     fourier_zone_centers: Restart[NonNegativeInt]
     state_normalization: Restart[dict[str, BlockStatistics]]
+
+    @field_validator("range_finder_border_gray")
+    @classmethod
+    def _grays_ascend(cls, grays: tuple[int, int]) -> tuple[int, int]:
+        if grays[0] > grays[1]:
+            raise ValueError("the darkest gray of the border comes first")
+        return grays
 
 
 class RewardSettings(Group):
@@ -247,6 +273,35 @@ class Settings(Group):
                 f"shaped_reward_point_to_vcp_ahead = {pointing} needs the direction of the line: set "
                 f"n_zone_centers_in_inputs = {n_centers} to 2 or more, or leave the reward at 0"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _rewards_have_their_blocks(self) -> Settings:
+        for name, blocks in _BLOCKS_OF_REWARDS.items():
+            value = getattr(self.reward, name)
+            is_on = any(number != 0 for _, number in value) if isinstance(value, tuple) else value != 0
+            missing = [block for block in blocks if block not in self.observation.observation_blocks]
+            if is_on and missing:
+                raise ValueError(
+                    f"{name} = {value} is computed from {missing[0]}, which observation_blocks leaves out: name it "
+                    "there, or leave the reward at 0"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _range_finder_has_what_it_measures_in(self) -> Settings:
+        source = self.observation.range_finder_source
+        if RANGE_FINDER in self.observation.observation_blocks:
+            if source == "track" and self.game.game != "simulated":
+                raise ValueError(
+                    f'range_finder_source = "track" with game = "{self.game.game}": only the simulated game\'s tracks '
+                    'have borders that can be read; set range_finder_source = "picture"'
+                )
+            if source == "picture" and not self.game.has_image:
+                raise ValueError(
+                    'range_finder_source = "picture" needs an image, but image_width_px and image_height_px are 0: set '
+                    "them, such as to 160 and 120"
+                )
         return self
 
     @model_validator(mode="after")

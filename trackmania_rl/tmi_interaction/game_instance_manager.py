@@ -130,7 +130,7 @@ class GameInstanceManager:
         """
         game_map = self._map(map_entry)
         if self._machine is None:
-            compile_ahead(self._features, self._game, game_map.zones)
+            compile_ahead(self._features, self._game, game_map)
         for attempt in range(1, MAX_ATTEMPTS + 1):
             try:
                 return self._play(game_map, self.ensure_running(), decide, frames)

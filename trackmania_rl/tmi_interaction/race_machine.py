@@ -53,7 +53,7 @@ def finish_time_ms(state: StateView) -> int:
     return int(times_ms[-1]) if len(times_ms) > 0 and times_ms[-1] >= 0 else state.race_time_ms
 
 
-def compile_ahead(features: FeatureBuilder, settings: GameSettings, zones: VirtualCheckpoints) -> None:
+def compile_ahead(features: FeatureBuilder, settings: GameSettings, game_map: GameMap) -> None:
     """Have everything compiled that a decision goes through, which costs microseconds where that is done.
 
     Compiling takes seconds, while a game that waits for an answer drops its client after 10 s.
@@ -61,9 +61,9 @@ def compile_ahead(features: FeatureBuilder, settings: GameSettings, zones: Virtu
     Args:
         features: whose next race begins with a `reset` as any other.
         settings: the cut-offs.
-        zones: of any map.
+        game_map: any map.
     """
-    features.reset(zones)
+    features.reset(game_map.zones, game_map.borders)
     features.build(StateView(bytes(new_state_blob(1, 1))))  # read-only, as those of a game: numba tells the two apart
     CutoffWatch(settings).check(0, 0.0)
 
@@ -131,7 +131,7 @@ class RaceMachine:
             held, blob = self._start.reach(game_map.path, self._held, self.settings)
             self._held = held
             self._under_way = _RaceUnderWay(game_map.zones, CutoffWatch(self.settings))
-            self._features.reset(game_map.zones)
+            self._features.reset(game_map.zones, game_map.borders)
             observation = self._arrive(held, 0, StateView(blob))
         if isinstance(observation, RaceEnd):
             raise GameProtocolError("the race was over at its start")
@@ -199,6 +199,7 @@ class RaceMachine:
             frame = self._take_frame(event, is_cut_off=reason is not None)
             if isinstance(frame, GameEvent):
                 return self._finish(frame)
+            self._features.look(frame, seen.floats)
             race.seen = seen = seen._replace(frame=frame)
         return seen if reason is None else self._end(reason, clock_ms, state, seen)
 

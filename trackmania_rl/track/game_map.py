@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trackmania_rl.gbx.challenge import is_challenge_file, read_checkpoint_positions
+from trackmania_rl.race.observation import ObservationLayout
+from trackmania_rl.race.range_finder import RoadBorders
 from trackmania_rl.race.zones import VirtualCheckpoints
 from trackmania_rl.settings import MapEntry, ObservationSettings
 from trackmania_rl.track.reference_line import load_reference_line
+from trackmania_rl.track.road_borders import load_road_borders
 
 log = logging.getLogger(__name__)
 
@@ -22,11 +25,13 @@ class GameMap:
         name: its name in statistics.
         path: what the game's `map` command is given.
         zones: the virtual checkpoints.
+        borders: the road's borders, where a range finder measures on them.
     """
 
     name: str
     path: str
     zones: VirtualCheckpoints
+    borders: RoadBorders | None = None
 
 
 def map_file(entry: MapEntry, maps_folder: Path) -> Path:
@@ -56,6 +61,7 @@ def load_game_map(entry: MapEntry, maps_folder: Path, settings: ObservationSetti
     Raises:
         ReferenceLineError: if there is no usable line.
         GbxError: if the map's file is there, but can't be read.
+        TrackFileError: likewise of a track file, of which the borders are needed.
     """
     line = load_reference_line(maps_folder / entry.reference_line, settings.distance_between_zone_centers_m)
     challenge = map_file(entry, maps_folder)
@@ -64,6 +70,7 @@ def load_game_map(entry: MapEntry, maps_folder: Path, settings: ObservationSetti
         log.warning("map %s: %s", entry.map_name, lack)
     elif is_challenge_file(challenge):
         real_checkpoints_m = read_checkpoint_positions(challenge)
-    return GameMap(
-        entry.map_name, entry.map_path, VirtualCheckpoints.from_reference_line(line, settings, real_checkpoints_m)
-    )
+    zones = VirtualCheckpoints.from_reference_line(line, settings, real_checkpoints_m)
+    needs_borders = ObservationLayout.from_settings(settings).measures_on_track
+    borders = load_road_borders(map_file(entry, maps_folder), zones) if needs_borders else None
+    return GameMap(entry.map_name, entry.map_path, zones, borders)

@@ -1,0 +1,17 @@
+"""A driver that knows its speed, its last actions, and how far the road's borders are: TMRL's LIDAR observation.
+
+Use it with `scripts/train.py --config config_files/config_lidar.py`. Every setting that is not here is as in config.py,
+which also says what each one does. docs/observation.rst says how the range finder measures.
+"""
+
+# The file beside this one whose settings hold where this one sets none. A run's own copy holds both in one file.
+based_on = "config.py"
+
+# Name of the run: its files are in save/{run_name}/.
+run_name = "lidar"
+
+# What it sees. It does not know the way to the finish, nor the line ahead.
+observation_blocks = ("mini_race_time_actions", "previous_actions", "speed_m_s", "range_finder_m")
+
+# Finer scales of what it sees.
+fourier_wavelengths = {"speed_m_s": (64.0, 32.0, 16.0, 8.0), "range_finder_m": (64.0, 16.0)}

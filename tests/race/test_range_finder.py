@@ -1,0 +1,219 @@
+"""The range finder: against geometry on paper, a naive search, and pictures of the same places."""
+
+import math
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from trackmania_rl.protocol.state_blob import HEAD_BYTES, STATE_HEAD_DTYPE
+from trackmania_rl.race.observation import ObservationLayout
+from trackmania_rl.race.picture_range_finder import ChaseCamera, PictureRangeFinder
+from trackmania_rl.race.range_finder import BEAM_ANGLES_DEG, N_BEAMS, RoadBorders, measure_ranges
+from trackmania_rl.settings import MapEntry, Settings, SettingsError, load_settings
+from trackmania_rl.simulator.picture import camera
+from trackmania_rl.simulator.picture.renderer import Renderer
+from trackmania_rl.simulator.tracks.track_file import load_track
+from trackmania_rl.simulator.tracks.world import Ribbon
+from trackmania_rl.track.game_map import load_game_map
+
+REACH_M = 150.0
+RIGHT, AHEAD, LEFT = 0, N_BEAMS // 2, N_BEAMS - 1
+WITH_RANGE_FINDER = 'observation_blocks=("mini_race_time_actions", "speed_m_s", "range_finder_m")'
+
+
+@pytest.fixture(scope="module")
+def lidar(repository_root: Path) -> Settings:
+    return load_settings(repository_root / "config_files" / "config.py", [WITH_RANGE_FINDER, "fourier_wavelengths={}"])
+
+
+def head(position_m, forward) -> np.ndarray:
+    """The head of a state blob with a car that stands upright and looks along `forward` (world x, z)."""
+    made = np.zeros(HEAD_BYTES, dtype=np.uint8)
+    x, z = np.array(forward) / np.hypot(*forward)
+    state = made.view(STATE_HEAD_DTYPE)[0]
+    state["position_m"] = position_m
+    state["rotation"] = [[z, 0, x], [0, 1, 0], [-x, 0, z]]  # columns: left, up, forward
+    return made.view(np.float32)
+
+
+def straight_road(length_m=400.0, half_width_m=8.0, gap_m=(math.inf, math.inf)) -> RoadBorders:
+    """A road towards +z, its borders at x = 8 (left) and x = -8."""
+    z = np.arange(0.0, length_m, 0.5)
+    center = np.stack([np.zeros_like(z), np.zeros_like(z), z], axis=1)
+    has_road = (z < gap_m[0]) | (z >= gap_m[1])
+    return RoadBorders.along_road(center, np.full((len(z), 1), half_width_m) * (1, 0, 0), has_road, 0.5, center)
+
+
+def ranges(borders: RoadBorders, position_m, forward=(0, 1), zone=None, reach_m=REACH_M) -> np.ndarray:
+    measured = np.full(N_BEAMS, np.nan, dtype=np.float32)
+    zone = int(position_m[2] / 0.5) if zone is None else zone
+    measure_ranges(measured, head(position_m, forward), zone, borders, reach_m)
+    return measured
+
+
+def test_on_a_straight_road_it_is_trigonometry() -> None:
+    measured = ranges(straight_road(), (2.0, 5.0, 100.0))
+    expected = [
+        min(REACH_M, (10.0 if angle < 0 else 6.0) / abs(math.sin(math.radians(angle)))) if angle else REACH_M
+        for angle in BEAM_ANGLES_DEG
+    ]
+    np.testing.assert_allclose(measured, expected, rtol=1e-5)
+
+
+def test_it_turns_with_the_car() -> None:
+    borders = straight_road()
+    to_the_left = ranges(borders, (2.0, 0.0, 100.0), forward=(1, 0))
+    assert to_the_left[AHEAD] == pytest.approx(6.0, rel=1e-5)
+    assert to_the_left[[LEFT, RIGHT]].tolist() == [REACH_M] * 2
+    backwards = ranges(borders, (2.0, 0.0, 100.0), forward=(0, -1))
+    np.testing.assert_allclose(backwards, ranges(borders, (-2.0, 0.0, 100.0)), rtol=1e-5)
+
+
+def test_a_jump_leaves_a_gap_in_the_borders() -> None:
+    borders = straight_road(gap_m=(90.0, 110.0))
+    in_the_gap = ranges(borders, (0.0, 0.0, 100.0))
+    assert in_the_gap[[LEFT, RIGHT]].tolist() == [REACH_M] * 2
+    beyond = BEAM_ANGLES_DEG.index(30)  # meets the left border 8 / tan(30) = 13.9 m ahead
+    assert in_the_gap[beyond] == pytest.approx(16.0, rel=1e-5)
+    assert in_the_gap[BEAM_ANGLES_DEG.index(50)] == REACH_M
+
+
+def test_a_car_that_points_straight_up_has_numbers_all_the_same() -> None:
+    state = head((0.0, 0.0, 100.0), (0, 1))
+    state.view(np.uint8)[:HEAD_BYTES].view(STATE_HEAD_DTYPE)[0]["rotation"] = [[1, 0, 0], [0, 0, 1], [0, -1, 0]]
+    measured = np.empty(N_BEAMS, dtype=np.float32)
+    measure_ranges(measured, state, 200, straight_road(), REACH_M)
+    assert np.isfinite(measured).all()
+
+
+def naive_ranges(ribbon: Ribbon, position_m, forward, first: int, end: int) -> np.ndarray:
+    """Each beam against each piece of each border between two cross-sections, one by one."""
+    origin, ahead = np.array(position_m)[[0, 2]], np.array(forward) / np.hypot(*forward)
+    aside = np.array([ahead[1], -ahead[0]])
+    nearest = np.full(N_BEAMS, REACH_M)
+    for side in (1.0, -1.0):
+        chain = (ribbon.center_m + side * ribbon.half_width_m[:, None] * ribbon.left)[:, [0, 2]]
+        for section in range(first, end):
+            if not (ribbon.has_road[section] and ribbon.has_road[section + 1]):
+                continue
+            piece = chain[section + 1] - chain[section]
+            for beam, angle in enumerate(BEAM_ANGLES_DEG):
+                way = math.cos(math.radians(angle)) * ahead + math.sin(math.radians(angle)) * aside
+                matrix = np.stack([way, -piece], axis=1)
+                if abs(np.linalg.det(matrix)) > 1e-9:
+                    to_m, share = np.linalg.solve(matrix, chain[section] - origin)
+                    if to_m >= 0 and 0 <= share <= 1:
+                        nearest[beam] = min(nearest[beam], to_m)
+    return nearest
+
+
+def entry(name: str) -> MapEntry:
+    return MapEntry(
+        map_name=name, map_path=f"{name}.toml", reference_line=f"{name}_0.5m.npy", is_explo=True, fill_buffer=True
+    )
+
+
+@pytest.mark.parametrize("name", ["kart", "jump", "ring"])
+def test_it_finds_what_a_naive_search_finds(name: str, repository_root: Path, lidar: Settings) -> None:
+    maps, rng = repository_root / "maps", np.random.default_rng(3)
+    ribbon = load_track(maps / f"{name}.toml").ribbon
+    game_map = load_game_map(entry(name), maps, lidar.observation)
+    assert game_map.borders is not None
+    for _ in range(2):
+        section = int(rng.integers(200, len(ribbon.station_m) - 700))
+        zone = int(np.abs(game_map.zones.centers_m - ribbon.center_m[section]).sum(1).argmin())
+        if name == "ring":  # laps lie over each other: the zone as far along
+            zone = section - 80 + game_map.zones.first_zone_idx
+        position = ribbon.center_m[section] + rng.uniform(-5, 5) * ribbon.left[section]
+        forward = ribbon.forward[section, [0, 2]] + rng.uniform(-0.5, 0.5, 2)
+        expected = naive_ranges(ribbon, position, forward, max(section - 450, 0), section + 450)
+        measured = ranges(game_map.borders, position, forward, zone)
+        # Its borders have a point every metre, and its gaps end there.
+        assert np.mean(np.abs(measured - expected) < 0.02 * expected + 0.1) > 0.9
+
+
+def test_there_are_no_borders_where_nothing_measures_on_them(repository_root: Path) -> None:
+    settings = load_settings(repository_root / "config_files" / "config.py")
+    assert load_game_map(entry("valley"), repository_root / "maps", settings.observation).borders is None
+
+
+def test_the_camera_is_the_simulated_games() -> None:
+    assert ChaseCamera() == ChaseCamera(
+        camera.BEHIND_CAR_M, camera.ABOVE_CAR_M, camera.PITCH_DOWN_RAD, camera.VERTICAL_FIELD_OF_VIEW_RAD
+    )
+
+
+def test_pictures_tell_roughly_what_the_track_does(repository_root: Path, lidar: Settings) -> None:
+    """On a flat track, away from the white lines under its gates."""
+    maps, rng = repository_root / "maps", np.random.default_rng(1)
+    track = load_track(maps / "speedway.toml")
+    ribbon, renderer = track.ribbon, Renderer(track)
+    game_map = load_game_map(entry("speedway"), maps, lidar.observation)
+    assert game_map.borders is not None
+    finder = PictureRangeFinder(160, 120, REACH_M, (200, 255))
+    gates_m = np.array([*track.checkpoint_stations_m, track.finish_station_m])
+    errors = []
+    while len(errors) < 40:
+        section = int(rng.integers(100, len(ribbon.station_m) - 1000))
+        ahead_m = gates_m - ribbon.station_m[section]
+        if np.any((ahead_m > -10) & (ahead_m < REACH_M)):
+            continue
+        aside_m, turn = rng.uniform(-6, 6), rng.uniform(-0.2, 0.2)
+        left, up, forward = ribbon.left[section], ribbon.up[section], ribbon.forward[section]
+        rotation = np.stack(
+            [
+                math.cos(turn) * left - math.sin(turn) * forward,
+                up,
+                math.cos(turn) * forward + math.sin(turn) * left,
+            ],
+            axis=1,
+        )
+        position = ribbon.center_m[section] + aside_m * left
+        picture = cv2.cvtColor(renderer.render(position, rotation, section, 160, 120), cv2.COLOR_BGRA2GRAY)
+        zone = section - 80 + game_map.zones.first_zone_idx
+        on_track = np.minimum(ranges(game_map.borders, position, rotation[[0, 2], 2], zone), finder.limits_m)
+        errors.append(np.abs(finder.measure(picture) - on_track) / on_track)
+    assert np.median(errors) < 0.05
+    assert np.quantile(errors, 0.85) < 0.2
+
+
+def test_a_beam_that_meets_nothing_tells_where_it_leaves_the_picture() -> None:
+    finder = PictureRangeFinder(160, 120, REACH_M, (200, 255))
+    nothing = finder.measure(np.full((120, 160), 80, dtype=np.uint8))
+    np.testing.assert_array_equal(nothing, finder.limits_m)
+    assert nothing[AHEAD] == REACH_M
+    assert 5.0 < nothing[RIGHT] == nothing[LEFT] < 10.0
+    dark = PictureRangeFinder(160, 120, REACH_M, (0, 55))
+    assert (dark.measure(np.zeros((120, 160), dtype=np.uint8)) < 10.0).all()
+
+
+def test_other_floats_stay_as_they_were(repository_root: Path) -> None:
+    file = repository_root / "config_files" / "config_tmnf.py"
+    blocks = load_settings(file).observation.observation_blocks
+    more = load_settings(file, [f"observation_blocks={(*blocks, 'range_finder_m')}", "range_finder_source=picture"])
+    before, after = (ObservationLayout.from_settings(s.observation) for s in (load_settings(file), more))
+    assert after.blocks[:-1] == before.blocks
+    assert after["range_finder_m"] == slice(184, 184 + N_BEAMS)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (['observation_blocks=("gear",)'], "lacks 'mini_race_time_actions'"),
+        (['observation_blocks=("mini_race_time_actions", "geer")'], "'geer' is no block; mini_race_time_actions,"),
+        ([WITH_RANGE_FINDER, "game=tmnf"], 'set range_finder_source = "picture"'),
+        ([WITH_RANGE_FINDER, "range_finder_source=picture"], "image_width_px and image_height_px are 0"),
+        (["range_finder_border_gray=(9, 3)"], "the darkest gray"),
+        (
+            [WITH_RANGE_FINDER, "shaped_reward_dist_to_cur_vcp=-0.1", "return_bounds_per_action=None"],
+            "is computed from zone_centers_m, which observation_blocks leaves out",
+        ),
+        ([WITH_RANGE_FINDER], "fourier_wavelengths: zone_centers_m is no block of the observation"),
+    ],
+)
+def test_what_does_not_fit_is_told(overrides: list[str], message: str, repository_root: Path) -> None:
+    config = repository_root / "config_files" / "config.py"
+    with pytest.raises(SettingsError, match=message):
+        ObservationLayout.from_settings(load_settings(config, overrides).observation)

@@ -1,0 +1,111 @@
+"""The blocks that an observation may have: neighbouring floats of one kind, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from trackmania_rl.race.observation_kernel import GROUND_GROUPS, KEYS_OF_AN_ACTION, N_WHEELS
+from trackmania_rl.race.range_finder import BEAM_ANGLES_DEG, N_BEAMS
+from trackmania_rl.settings import RANGE_FINDER, ObservationSettings, SettingsError
+
+FIRST_BLOCK: Final = "mini_race_time_actions"
+"""The block that every vector begins with: the replay memory writes it."""
+
+Rows = tuple[tuple[str, int, str, str], ...]
+"""(name, number of floats, unit and range, description) of blocks."""
+
+
+@dataclass(frozen=True)
+class ObservationBlock:
+    """Neighbouring floats of one kind.
+
+    Attributes:
+        name: also the key in `state_normalization`.
+        start: index of the block's first float.
+        stop: one more than the index of its last.
+        unit: unit and range.
+        description: what it is, in one sentence.
+        mean: subtracted by the network, one number for each float.
+        std: then divided by, one number for each float.
+    """
+
+    name: str
+    start: int
+    stop: int
+    unit: str
+    description: str
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    @property
+    def slice(self) -> slice:
+        """Where the block lies in the vector."""
+        return slice(self.start, self.stop)
+
+
+def block_rows(settings: ObservationSettings) -> Rows:
+    """List every block that there is, in the vector's order."""
+    n_actions, n_zones = settings.n_prev_actions_in_inputs, settings.n_zone_centers_in_inputs
+    zone_step_m = settings.one_every_n_zone_centers_in_inputs * settings.distance_between_zone_centers_m
+    margin_m = settings.margin_to_announce_finish_m
+    wheels = "front left, front right, rear right, rear left"
+    car_frame = "in the car's frame (x left, y up, z forward)"
+    return (
+        ("mini_race_time_actions", 1, "actions", "time elapsed in the mini-race; 0 while playing, set when sampled"),
+        (
+            "previous_actions",
+            n_actions * len(KEYS_OF_AN_ACTION),
+            "0/1",
+            f"the {n_actions} previous actions, oldest first: {', '.join(KEYS_OF_AN_ACTION)} each; forward before the "
+            "first action",
+        ),
+        ("wheel_is_sliding", N_WHEELS, "0/1", f"wheel is sliding: {wheels}"),
+        ("wheel_has_ground_contact", N_WHEELS, "0/1", "wheel touches the ground"),
+        ("wheel_damper_absorb_m", N_WHEELS, "m, about 0.005 to 0.15", "how far the wheel's damper is pressed in"),
+        ("gearbox_state", 1, "0/1, 2 at the start", "the gear is changing"),
+        ("gear", 1, "0 to 5", "gear, 0 is reverse"),
+        ("engine_rpm", 1, "1/min, 0 to about 11000", "engine speed"),
+        ("actions_since_gear_change", 1, "actions, up to about 28", "actions since the gear change began, 0 when none"),
+        (
+            "wheel_ground_group",
+            N_WHEELS * len(GROUND_GROUPS),
+            "0/1",
+            f"for each wheel, one-hot, the ground below it: {', '.join(GROUND_GROUPS)}",
+        ),
+        ("angular_velocity_rad_s", 3, "rad/s", f"angular velocity {car_frame}"),
+        ("velocity_m_s", 3, "m/s", f"linear velocity {car_frame}"),
+        ("world_up", 3, "1", f"the world's upward direction {car_frame}"),
+        (
+            "zone_centers_m",
+            3 * n_zones,
+            "m",
+            f"{n_zones} virtual checkpoints, one every {zone_step_m:g} m from the current one on: position {car_frame}",
+        ),
+        ("distance_to_finish_m", 1, f"m, at most {margin_m:g}", "distance left to the finish along the line"),
+        ("is_freewheeling", 1, "0/1", "the engine is cut off until the next checkpoint"),
+        ("speed_m_s", 1, "m/s", "speed"),
+        (
+            RANGE_FINDER,
+            N_BEAMS,
+            f"m, at most {settings.range_finder_reach_m:g}",
+            f"way to the road's border in {N_BEAMS} directions, one every {BEAM_ANGLES_DEG[1] - BEAM_ANGLES_DEG[0]} "
+            "degrees: right, ahead, left",
+        ),
+    )
+
+
+def rows_asked_for(rows: Rows, names: Sequence[str]) -> Rows:
+    """Select the rows of some blocks, in the vector's order.
+
+    Raises:
+        SettingsError: if there is no such block, or the first one is not among them.
+    """
+    known = [name for name, *_ in rows]
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise SettingsError(f"observation_blocks: {unknown[0]!r} is no block; {', '.join(known)} are")
+    if FIRST_BLOCK not in names:
+        raise SettingsError(f"observation_blocks lacks {FIRST_BLOCK!r}, which the replay memory needs: add it")
+    return tuple(row for row in rows if row[0] in names)
