@@ -438,11 +438,17 @@ def test_the_log_follows_rewinds(straight_track):
     [
         ("0 steer -65536", (0.0, 0.0, -1.0)),
         ("0 steer 32768; 0 gas 65536", (1.0, 0.0, 0.5)),
-        ("0 gas -32768", (0.0, 0.5, 0.0)),
+        ("0 gas -32768", (0.0, 1.0, 0.0)),
+        ("0 gas 19661", (1.0, 0.0, 0.0)),
+        ("0 gas 19660", (0.0, 0.0, 0.0)),
+        ("0 gas -19660", (0.0, 0.0, 0.0)),
+        ("0 gas 65536; 0 press down", (1.0, 1.0, 0.0)),
         ("0 press left; 0 press right", (0.0, 0.0, -1.0)),
         ("0 press right; 0 press down", (0.0, 1.0, 1.0)),
         ("0 press right; 10 steer -65536", (0.0, 0.0, -1.0)),
         ("0 steer -65536; 10 press right", (0.0, 0.0, 1.0)),
+        ("0 steer -65536; 0 press right", (0.0, 0.0, -1.0)),
+        ("0 steer -600; 0 press right", (0.0, 0.0, 1.0)),
         ("0 press enter; 0 press horn", (0.0, 0.0, 0.0)),
     ],
 )

@@ -4,7 +4,8 @@ One command per line or between semicolons, ``#`` begins a comment::
 
     0.00 press up
     1.25-2.50 press left     # a range: pressed at the first time, released at the second
-    3.00 steer -65536        # full left; gas has the same range
+    3.00 steer -65536        # full left
+    3.00 gas 65536           # the pedals, of which the game sees only whether they are pressed
     1:02.50 rel up           # minutes; a time without a point is in milliseconds
 
 A time is the race time of the state in which the input changes; the next tick is the first one that feels it.
@@ -26,6 +27,9 @@ from trackmania_rl.protocol.messages import NO_KEYS, TICK_MS, KeyState
 
 ANALOG_FULL: Final = 65536
 """Value of a fully turned wheel (steer: to the right) or a fully pressed pedal."""
+
+PEDAL_PRESSED_FROM: Final = 19661
+"""The game knows no half pressed pedal: from 30 % of `gas` on the car accelerates, from -30 % down it brakes."""
 
 
 class Input(Enum):

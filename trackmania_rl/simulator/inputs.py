@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from trackmania_rl.protocol.input_script import ANALOG_FULL, Input, InputEvent, key_changes
+from trackmania_rl.protocol.input_script import ANALOG_FULL, PEDAL_PRESSED_FROM, Input, InputEvent, key_changes
 from trackmania_rl.protocol.messages import NO_KEYS, KeyState
 from trackmania_rl.protocol.state_blob import (
     EVENT_TIME_ORIGIN_MS,
@@ -30,10 +30,12 @@ _SLOTS: Final = {
 """The inputs that drive; the others of the script language (respawn, horn, give up) do nothing here."""
 
 _ANALOG: Final = (Input.STEER, Input.GAS)
+_LEAST_STEER_BESIDE_KEYS: Final = ANALOG_FULL // 100
+"""A wheel that is turned at the very time at which a key changes counts when it is turned further than this."""
 _NO_EVENT: Final = (0, 0)
 
 Controls = tuple[float, float, float]
-"""Gas 0..1, brake 0..1, steer -1 (left) .. 1 (right)."""
+"""Gas 0 or 1, brake 0 or 1, steer -1 (left) .. 1 (right)."""
 
 
 class RaceInputs:
@@ -104,16 +106,18 @@ class RaceInputs:
             accelerate=bool(values[Input.ACCELERATE]),
             brake=bool(values[Input.BRAKE]),
         )
-        pedal = values[Input.GAS] / ANALOG_FULL
-        gas = 1.0 if self._keys.accelerate else max(0.0, pedal)
-        brake = 1.0 if self._keys.brake else max(0.0, -pedal)
-        self.controls = (gas, brake, self._steer())
+        pedal = values[Input.GAS]
+        gas = self._keys.accelerate or pedal >= PEDAL_PRESSED_FROM
+        brake = self._keys.brake or pedal <= -PEDAL_PRESSED_FROM
+        self.controls = (float(gas), float(brake), self._steer())
 
     def _steer(self) -> float:
         """The newer one of keys and wheel; of both keys the left one wins (reference/tmnf_physics.md 1.6)."""
         times = self._slots[:, 0]
-        if times[InputSlot.STEER] > max(times[InputSlot.LEFT], times[InputSlot.RIGHT]):
-            return self._values[Input.STEER] / ANALOG_FULL
+        turned, pressed = times[InputSlot.STEER], max(times[InputSlot.LEFT], times[InputSlot.RIGHT])
+        steer = self._values[Input.STEER]
+        if turned > pressed or (turned == pressed and abs(steer) > _LEAST_STEER_BESIDE_KEYS):
+            return steer / ANALOG_FULL
         return -1.0 if self._keys.left else 1.0 if self._keys.right else 0.0
 
 
