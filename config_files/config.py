@@ -142,6 +142,11 @@ maps_folder = "maps"
 # these inputs once, before its own races: docs/demonstrations.rst.
 demonstrations = ()
 
+# What the agent does: "keys", one of the sets of keys in inputs_list.py, or "analog", three numbers from -1 to 1: steer
+# (-1 full left, 1 full right), gas and brake (pressed above 0; this game's car knows no half pressed pedal). Analog
+# needs an agent for such actions, and in the real game this project's plugin: docs/analog_actions.rst.
+actions = "keys"
+
 # Game speed during a race: 1 is real time; as fast as possible is 1000 (in the simulated game 50).
 running_speed = 1000.0
 

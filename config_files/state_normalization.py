@@ -1,9 +1,10 @@
 """Mean and standard deviation of every float of the observation, by block, as the network sees them: (x - mean) / std.
 
 Each entry is block name -> (means, standard deviations), one number for each float of the block, in the block's order.
-A block that observation_blocks leaves out may stand here. A block's length follows from config.py (for example
-4 x n_prev_actions_in_inputs); change both together. The numbers belong to a trained agent: changing them makes older
-checkpoints and published weights meaningless. A standard deviation is above 0. docs/observation.rst shows the table.
+A block that observation_blocks leaves out may stand here, and of the previous actions both entries: the setting
+`actions` chooses one. A block's length follows from config.py (for example 4 x n_prev_actions_in_inputs); change both
+together. The numbers belong to a trained agent: changing them makes older checkpoints and published weights
+meaningless. A standard deviation is above 0. docs/observation.rst shows the table.
 """
 
 # fmt: off
@@ -13,10 +14,15 @@ state_normalization = {
         (70.0,),
         (70.0,),
     ),
-    # The previous actions, oldest first: accelerate, brake, left, right each (0 or 1).
+    # The previous actions, oldest first, with actions = "keys": accelerate, brake, left, right each (0 or 1).
     "previous_actions": (
         (0.8, 0.2, 0.3, 0.3) * 5,
         (0.5,) * 20,
+    ),
+    # The same with actions = "analog": steer, gas, brake each (-1 to 1).
+    "previous_analog_actions": (
+        (0.0,) * 15,
+        (1.0,) * 15,
     ),
     # Wheel is sliding: front left, front right, rear right, rear left (0 or 1).
     "wheel_is_sliding": (

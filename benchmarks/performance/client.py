@@ -167,8 +167,8 @@ class StateReading:
             race.advance(TICKS_PER_ACTION)
         self.blob = race.save_state()
         zones = load_game_map(MAP, PROJECT / settings.game.maps_folder, settings.observation).zones
-        layout = self.layout = ObservationLayout.from_settings(settings.observation)
-        self.builder = FeatureBuilder(layout, settings.game.inputs, settings.game.action_forward_idx)
+        layout = self.layout = ObservationLayout.from_settings(settings.observation, settings.game.actions)
+        self.builder = FeatureBuilder(layout, settings.game)
         self.builder.reset(zones)
         self.builder.build(self.state)
         assert self.builder.tracker is not None

@@ -6,6 +6,7 @@ import os
 import shlex
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import cv2
 import numpy as np
@@ -15,6 +16,7 @@ import pytest
 from trackmania_rl.doctor import play_checks
 from trackmania_rl.doctor.findings import Check, Context, Level
 from trackmania_rl.doctor.play_checks import SHIPPED_MAP, _check_picture, _check_speed, check_play, play
+from trackmania_rl.protocol.messages import ANALOG_LINK_VERSION
 from trackmania_rl.race.types import Observation
 from trackmania_rl.settings import load_settings
 from trackmania_rl.tmi_interaction.launchers import launcher as launchers
@@ -61,10 +63,17 @@ def test_the_real_games_way_is_driven_with_the_simulated_game_in_its_place(conte
     )
     findings = check_play(real, tmp_path / "game.png")
     assert [finding.check for finding in findings] == [*PLAYED[:2], Check.PLUGIN, *PLAYED[2:]]
-    assert findings[2].level is Level.WARNING  # the simulated game has no plugin
-    assert "another plugin than this project's" in findings[2].text
+    assert f"the game runs version {ANALOG_LINK_VERSION}" in findings[2].text  # that of the simulated game
     assert {finding.level for finding in (*findings[:2], *findings[3:5])} == {Level.OK}, findings
     assert not [process for process in psutil.process_iter() if _is_of(process, tmp_path)]
+
+
+@pytest.mark.parametrize(("version", "runs"), [(0, "another plugin than this project's"), (1, "version 1")])
+def test_another_plugin_is_told(version, runs):
+    game = SimpleNamespace(plugin_version=lambda: version)
+    [finding] = play_checks._check_plugin_version(game, is_simulated=False)
+    assert finding.level is Level.WARNING
+    assert f"the game runs {runs}, not version" in finding.text
 
 
 def _is_of(process, folder):

@@ -2,7 +2,9 @@
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -202,3 +204,24 @@ def test_a_device_that_is_not_there_is_told(run_folder: Path) -> None:
 
 def test_forced_starts_accelerate_and_never_brake(driver: TrainedDriver, bend: MapEntry) -> None:
     assert set(forced_actions(driver, bend, 2, 300).tolist()) == {0, 1, 2}  # forward, forward left, forward right
+
+
+def test_forced_analog_starts_accelerate_steer_and_never_brake(driver: TrainedDriver, bend: MapEntry) -> None:
+    settings = driver.settings
+    analog = settings.model_copy(update={"game": settings.game.model_copy(update={"actions": "analog"})})
+    of_analog = replace(driver, settings=analog, spaces=race_spaces(analog))
+    drawn = forced_actions(of_analog, bend, 2, 300)
+    assert (drawn.shape, drawn.dtype) == ((300, 3), np.float32)
+    assert (drawn[:, 1] > 0).all()
+    assert (drawn[:, 2] < 0).all()
+    assert drawn[:, 0].min() < -0.9
+    assert drawn[:, 0].max() > 0.9
+    np.testing.assert_array_equal(drawn, forced_actions(of_analog, bend, 2, 300))
+
+
+def test_a_driver_of_analog_actions_gives_an_environment_what_it_takes(run_settings: Settings) -> None:
+    analog = run_settings.model_copy(update={"game": run_settings.game.model_copy(update={"actions": "analog"})})
+    action = np.array([[0.5, 1.0, -1.0]], dtype=np.float32)
+    actor = SimpleNamespace(act_batch=lambda frames, floats: BatchDecision(action, np.ones(1, bool), action[:, :1]))
+    driver = TrainedDriver(analog, SeedTree(0), race_spaces(analog), actor, 0, 0.0)
+    np.testing.assert_array_equal(driver.act(np.zeros(179, dtype=np.float32)), action[0])

@@ -76,7 +76,7 @@ def machine_of(settings):
     def make(transport, has_image):
         game_settings = settings.game.model_copy(update=image if has_image else {})
         layout = ObservationLayout.from_settings(settings.observation)
-        return RaceMachine(transport, game_settings, FeatureBuilder(layout, game_settings.inputs, 0))
+        return RaceMachine(transport, game_settings, FeatureBuilder(layout, game_settings))
 
     return make
 

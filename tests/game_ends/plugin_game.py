@@ -19,7 +19,7 @@ sys.path[:0] = [str(REPOSITORY_ROOT), str(Path(__file__).resolve().parent)]
 
 from plugin_host import PluginHost  # noqa: E402
 
-from trackmania_rl.protocol.messages import NO_KEYS  # noqa: E402
+from trackmania_rl.protocol.input_script import Input  # noqa: E402
 from trackmania_rl.protocol.state_blob import StateBlobError  # noqa: E402
 from trackmania_rl.simulator.race import SimulatedRace  # noqa: E402
 from trackmania_rl.simulator.server.chaos import (  # noqa: E402
@@ -35,7 +35,15 @@ logger = logging.getLogger("game")
 
 SCRIPT = REPOSITORY_ROOT / "trackmania_rl" / "tmi_interaction" / "Python_Link.as"
 STATE_STARTUP, STATE_MENUS, STATE_LOCAL_RACE = 16, 32, 512
-INPUT_NAMES = {0: "brake", 1: "accelerate", 2: "left", 3: "right"}
+INPUTS = {
+    0: Input.BRAKE,
+    1: Input.ACCELERATE,
+    2: Input.LEFT,
+    3: Input.RIGHT,
+    4: Input.STEER,
+    5: Input.GAS,
+}
+"""By TMInterface's `InputType`."""
 SEVERITIES = {0: logging.INFO, 1: logging.INFO, 2: logging.WARNING, 3: logging.ERROR}
 TICKS_PER_FRAME = 100
 """Most ticks between two frames: at speed 80 and 60 frames a second the real game makes 133."""
@@ -73,8 +81,7 @@ class PluginGame:
         self.interface_shown = True
         self._startup_frames = startup_frames
         self._commands_after_startup = commands_after_startup
-        self._keys = NO_KEYS
-        self._keys_changed = False
+        self._set_inputs: dict[Input, int] = {}
         self.host = PluginHost(library, SCRIPT, self)
         for name, value in (stored_variables or {}).items():
             self.host.store_variable(name, value)
@@ -129,11 +136,12 @@ class PluginGame:
 
     @property
     def _race(self) -> SimulatedRace | None:
-        """The race, with the keys that the script set one by one pressed together."""
-        if self._keys_changed and self.game.race is not None:
-            self.game.race.set_input(self._keys)
-        self._keys_changed = False
-        return self.game.race
+        """The race, with the inputs that the script set one by one made together."""
+        race = self.game.race
+        if self._set_inputs and race is not None:
+            race.inputs.change(race.tick_time_ms, self._set_inputs)
+        self._set_inputs = {}
+        return race
 
     # What the script calls.
 
@@ -163,8 +171,7 @@ class PluginGame:
 
     def set_input(self, input_type: int, value: int) -> None:
         assert self.game.race is not None, "the script may only drive in a race"
-        self._keys = self._keys._replace(**{INPUT_NAMES[input_type]: value != 0})
-        self._keys_changed = True
+        self._set_inputs[INPUTS[input_type]] = value
 
     def set_speed(self, speed: float) -> None:
         assert math.isfinite(speed), "the script must refuse impossible speeds"

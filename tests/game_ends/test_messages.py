@@ -9,7 +9,7 @@ from raw_client import FAST, GET_STATE, GIVE_UP, UP, int32s
 from tminterface.structs import SimStateData
 
 from trackmania_rl.protocol import messages
-from trackmania_rl.protocol.messages import KeyState, MessageId
+from trackmania_rl.protocol.messages import AnalogInput, KeyState, MessageId
 from trackmania_rl.protocol.state_blob import StateView, with_last_checkpoint_time_cleared
 
 # Messages of the game.
@@ -38,9 +38,9 @@ def test_steps_come_every_10_ms_by_default_and_at_multiples_of_the_period(served
 
 
 def test_a_wrong_answer_and_unknown_messages_are_swallowed_and_logged(client, caplog):
-    client.send(int32s(2), int32s(3), int32s(4), int32s(5), int32s(0), int32s(-1), int32s(24), int32s(1))
+    client.send(int32s(2), int32s(3), int32s(4), int32s(5), int32s(0), int32s(-1), int32s(25), int32s(1))
     assert client.next_step() == 50
-    assert "sent message 24 while" in caplog.text
+    assert "sent message 25 while" in caplog.text
     assert "is to be answered; skipped" in caplog.text
 
 
@@ -270,6 +270,55 @@ def test_inputs_are_recorded(client):
         b"0.00 press up\n0.05 press left\n0.10 rel left\n0.10 rel up\n0.10 press down\n"
         b"0.15 press right\n0.15 rel down\n"
     )
+
+
+def test_analog_inputs_are_driven_and_recorded(client, served):
+    for inputs in ((-32768, 65536, False), (-32768, 65536, True), (65536, 0, True), (0, -65536, False)):
+        client.send(messages.pack_set_input(AnalogInput(*inputs)), int32s(1))
+        client.next_step()
+        steer, gas, brake = inputs
+        assert served.race.inputs.controls == (gas > 0, brake or gas < 0, steer / 65536)
+    script = client.ask(int32s(23))
+    assert script == (
+        b"0.00 steer -32768\n0.00 gas 65536\n0.05 press down\n0.10 steer 65536\n0.10 gas 0\n"
+        b"0.15 steer 0\n0.15 gas -65536\n0.15 rel down\n"
+    )
+
+
+def test_a_wheel_takes_the_place_of_keys(client, served):
+    client.send(messages.pack_set_input(KeyState(True, False, True, True)), int32s(1))
+    client.next_step()
+    client.send(messages.pack_set_input(AnalogInput(30_000, 0, True)), int32s(1))
+    client.next_step()
+    assert served.race.inputs.controls == (0.0, 1.0, 30_000 / 65536)
+    assert client.ask(int32s(23)) == (
+        b"0.00 press left\n0.00 press up\n0.00 press down\n0.05 steer 30000\n0.05 rel left\n0.05 rel up\n"
+    )
+
+
+def test_analog_inputs_beyond_their_range_are_refused(client, served, caplog):
+    for steer, gas in ((65537, 0), (0, -65537), (2**31 - 1, -(2**31))):
+        client.send(messages.pack_set_input(AnalogInput(steer, gas, True)))
+    client.send(int32s(1))
+    assert client.next_step() == 50
+    assert served.race.inputs.controls == (0.0, 0.0, 0.0)
+    assert "steer 0, gas -65537 refused; -65536 to 65536 is allowed" in caplog.text
+
+
+def test_an_analog_input_in_pieces_is_put_together(client, served):
+    for byte in messages.pack_set_input(AnalogInput(1000, 65536, False)):
+        client.send(bytes([byte]))
+        time.sleep(0.003)
+    client.send(int32s(1))
+    client.next_step()
+    assert served.race.inputs.controls == (1.0, 0.0, 1000 / 65536)
+
+
+def test_the_version_is_said_to_who_asks(client):
+    client.send(messages.pack_command(messages.LINK_VERSION_COMMAND), int32s(22), int32s(22))
+    asked, after = client.ints(2)
+    assert messages.link_version(asked) >= messages.ANALOG_LINK_VERSION
+    assert (asked & 1, after) == (0, 0)
 
 
 @pytest.mark.parametrize("speed", [float("nan"), float("inf"), -1.0])

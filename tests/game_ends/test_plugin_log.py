@@ -41,6 +41,6 @@ def test_no_answer_in_time(plugin_client, caplog):
 
 
 def test_a_wrong_answer(plugin_client, caplog):
-    plugin_client.send(int32s(24), int32s(1))
+    plugin_client.send(int32s(25), int32s(1))
     assert plugin_client.next_step() == 50
-    assert "[Python Link] client sent message 24 while 1 is to be answered; skipped" in caplog.text
+    assert "[Python Link] client sent message 25 while 1 is to be answered; skipped" in caplog.text

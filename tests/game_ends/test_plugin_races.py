@@ -12,6 +12,7 @@ from plugin_game import SCRIPT
 
 from trackmania_rl.games.protocol import rollout
 from trackmania_rl.games.socket_games import SocketGames
+from trackmania_rl.race.policy import PolicyDecision
 from trackmania_rl.settings import MapEntry, load_settings
 from trackmania_rl.simulator.server.chaos import parse_faults
 from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager
@@ -117,6 +118,33 @@ def assert_same_races(games, straight, seeds, lost_races=()):
 
 def test_two_races_are_those_of_the_simulated_game(games, straight):
     assert_same_races(games, straight, (0, 1))
+
+
+def test_an_analog_race_is_that_of_the_simulated_game(library, maps_folder, straight, repository_root):
+    settings = load_settings(
+        repository_root / "config_files" / "config_tmnf.py",
+        ["image_width_px=0", "image_height_px=0", "actions=analog", *ON_A_BUSY_MACHINE],
+    )
+    game = settings.game.model_copy(update={"game": "simulated", "maps_folder": str(maps_folder)})
+    launchers = (
+        SimulatedGameLauncher(find_free_port(), maps_folder),
+        PluginGameLauncher(find_free_port(), maps_folder, library),
+    )
+    rng = np.random.default_rng(0)
+    actions = rng.uniform((-0.3, -0.1, -1), (0.3, 1, 0.05), (400, 3)).astype(np.float32)
+    races = []
+    for launcher in launchers:
+        manager = GameInstanceManager(game, settings.observation, launcher)
+        waiting = iter(actions)
+        races.append(
+            manager.rollout(straight, lambda *_, w=waiting: PolicyDecision(next(w), True, np.zeros(1, np.float32)))
+        )
+        manager.close()
+    (theirs, their_stats), (ours, our_stats) = races
+    assert ours["race_time"] == theirs["race_time"]
+    for key in ("actions", "state_float", "car_gear_and_wheels", "position_m"):
+        assert ours[key].tobytes() == theirs[key].tobytes(), key
+    assert our_stats["inputs"] == their_stats["inputs"]
 
 
 @pytest.mark.slow

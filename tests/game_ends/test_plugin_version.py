@@ -6,6 +6,7 @@ import pytest
 from raw_client import int32s
 
 from trackmania_rl.protocol import messages
+from trackmania_rl.protocol.messages import MessageId
 from trackmania_rl.tmi_interaction.launchers.plugin_files import PLUGIN_FILE, read_version
 from trackmania_rl.tmi_interaction.tminterface2 import TMInterface
 
@@ -26,7 +27,9 @@ def test_the_console_knows_the_version_too(plugin_client, played, caplog):
 
 
 def test_our_client_takes_a_game_without_our_plugin_for_version_0(make_server):
-    client = TMInterface(make_server().port, timeout_s=5)
+    served = make_server()
+    served.server._handlers[MessageId.COMMAND] = lambda connection: connection.read_payload()  # knows no such command
+    client = TMInterface(served.port, timeout_s=5)
     client.next_event()
     assert client.plugin_version() == 0
     assert client.is_in_menus()

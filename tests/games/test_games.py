@@ -143,6 +143,41 @@ def test_the_range_finder_is_the_same_through_the_socket(
     assert len(np.unique(ranges_m)) > 20
 
 
+@dataclass(frozen=True)
+class AnalogRace:
+    """The same with a wheel that wanders, full gas now and then, and seldom the brake."""
+
+    map_name: str
+    seed: int
+
+    def decision(self, index: int) -> PolicyDecision:
+        rng = np.random.default_rng((self.seed, index))
+        steer = 0.3 * np.sin(0.2 * index + self.seed) + rng.normal(0, 0.1)
+        action = np.array([steer, rng.random() - 0.1, rng.random() - 0.9], dtype=np.float32)
+        return PolicyDecision(action, index % 3 == 0, rng.standard_normal(1, dtype=np.float32))
+
+
+@pytest.mark.parametrize("has_image", [False, True], ids=["floats", "image"])
+def test_analog_races_are_the_same_bytes_as_through_the_socket(
+    has_image: bool, maps_folder: Path, make_settings, entry_of, open_socket_game
+) -> None:
+    settings = make_settings(has_image, "actions=analog", "cutoff_race_longer_than_ms=9000")
+    plans = [AnalogRace("straight", seed) for seed in range(5)] + [AnalogRace("ring", 5)]
+    with open_socket_game(settings) as manager:
+        expected = play_through_socket(manager, entry_of, plans)
+    games = InProcessGames(len(plans), settings.game, settings.observation, maps_folder)
+    for ours, theirs in zip(play_in_process(games, entry_of, plans), expected, strict=True):
+        assert_same(ours, theirs)
+    results, stats = expected[0]
+    assert stats["race_finished"]
+    actions = results["actions"]
+    assert (actions.dtype, actions.shape) == (np.float32, (len(results["input_w"]), 3))
+    np.testing.assert_array_equal(results["input_w"], actions[:, 1] > 0)
+    np.testing.assert_array_equal(results["state_float"][1:, games.layout["previous_actions"]][:, -3:], actions)
+    assert results["q_values"].shape == (len(actions), 1)
+    assert " steer " in stats["inputs"]
+
+
 def test_races_that_take_too_long_are_cut_off_alike(
     maps_folder: Path, make_settings, entry_of, open_socket_game
 ) -> None:

@@ -53,7 +53,7 @@ def zones(settings: Settings) -> VirtualCheckpoints:
 
 @pytest.fixture
 def builder(layout: ObservationLayout, settings: Settings, zones: VirtualCheckpoints) -> FeatureBuilder:
-    made = FeatureBuilder(layout, settings.game.inputs, settings.game.action_forward_idx)
+    made = FeatureBuilder(layout, settings.game)
     made.reset(zones)
     return made
 
@@ -248,7 +248,7 @@ def test_a_state_that_is_not_finite_is_refused_by_name(zones: VirtualCheckpoints
 
 
 def test_building_before_a_race_is_an_error(layout: ObservationLayout, settings: Settings) -> None:
-    fresh = FeatureBuilder(layout, settings.game.inputs, settings.game.action_forward_idx)
+    fresh = FeatureBuilder(layout, settings.game)
     with pytest.raises(RuntimeError, match="reset"):
         fresh.build(StateView(bytes(new_state_blob(1, 1))))
 
@@ -270,6 +270,39 @@ def test_unknown_and_missing_blocks_are_named(settings: Settings) -> None:
     statistics["gears"] = statistics.pop("gear")
     with pytest.raises(SettingsError, match=r"missing blocks \['gear'\], unknown blocks \['gears'\]"):
         ObservationLayout.from_settings(_changed(settings, state_normalization=statistics).observation)
+
+
+def test_with_analog_actions_the_previous_ones_are_wheel_and_pedals(
+    layout: ObservationLayout, settings: Settings, zones: VirtualCheckpoints
+) -> None:
+    analog = ObservationLayout.from_settings(settings.observation, "analog")
+    assert analog.float_input_dim == 184 - 5
+    assert analog["previous_actions"] == slice(1, 16)
+    assert (analog["last_gas"], analog["last_brake"]) == (slice(14, 15), slice(15, 16))
+    assert (layout["last_gas"], layout["last_brake"]) == (slice(17, 18), slice(18, 19))
+    after = [(block.name, block.start + 5, block.stop + 5) for block in analog.blocks[2:]]
+    assert after == [(block.name, block.start, block.stop) for block in layout.blocks[2:]]
+    np.testing.assert_array_equal(analog.mean[16:], layout.mean[21:])
+
+    with pytest.raises(ValueError, match="the layout is for actions of"):
+        FeatureBuilder(analog, settings.game)
+    made = FeatureBuilder(analog, settings.game.model_copy(update={"actions": "analog"}))
+    made.reset(zones)
+    blob = StateView(_random_blob(np.random.default_rng(0), zones))
+    forward = [0, 1, -1]
+    np.testing.assert_array_equal(made.build(blob).floats[1:16], forward * 5)
+    made.record_action(np.array([0.25, -0.5, 1.0], dtype=np.float32))
+    made.record_action(np.array([-2.0, 0.5, 0.0], dtype=np.float32))
+    np.testing.assert_array_equal(made.build(blob).floats[1:16], [*forward * 3, 0.25, -0.5, 1, -1, 0.5, 0])
+
+
+def test_statistics_for_the_other_kind_of_actions_are_not_needed(settings: Settings) -> None:
+    statistics = dict(settings.observation.state_normalization)
+    del statistics["previous_analog_actions"]
+    of_keys_alone = _changed(settings, state_normalization=statistics).observation
+    assert ObservationLayout.from_settings(of_keys_alone).float_input_dim == 184
+    with pytest.raises(SettingsError, match=r"missing blocks \['previous_analog_actions'\], unknown blocks \[\]"):
+        ObservationLayout.from_settings(of_keys_alone, "analog")
 
 
 def test_waves_stand_by_block_and_of_the_nearest_zone_centers_only(settings: Settings) -> None:

@@ -13,6 +13,8 @@ from trackmania_rl.settings import RewardSettings
 MS_PER_ACTION = 50
 PLACES = {
     "previous_actions": slice(1, 9),  # two actions
+    "last_gas": slice(5, 6),
+    "last_brake": slice(6, 7),
     "wheel_has_ground_contact": slice(9, 13),
     "velocity_m_s": slice(13, 16),
     "zone_centers_m": slice(16, 25),  # three centres

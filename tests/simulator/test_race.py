@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trackmania_rl.protocol.input_script import ANALOG_FULL, Input, InputEvent, parse_input_script
-from trackmania_rl.protocol.messages import COUNTDOWN_MS, NO_KEYS, KeyState
+from trackmania_rl.protocol.messages import COUNTDOWN_MS, NO_KEYS, AnalogInput, KeyState
 from trackmania_rl.protocol.state_blob import (
     StateBlobError,
     StateView,
@@ -460,6 +460,22 @@ def test_what_inputs_mean(straight_track, script, controls):
     assert race.inputs.controls == controls
     race.restore_state(race.save_state())
     assert race.inputs.controls == controls
+
+
+def test_a_wheel_is_held_until_the_next_inputs(straight_track):
+    race = at_start(straight_track, NO_KEYS)
+    race.set_input(AnalogInput(-32768, ANALOG_FULL, False))
+    race.advance(5)
+    assert race.inputs.controls == (1.0, 0.0, -0.5)
+    turned = race.save_state()
+    race.set_input(AnalogInput(0, 0, True))
+    race.advance(5)
+    assert race.inputs.controls == (0.0, 1.0, 0.0)
+    race.restore_state(turned)
+    assert race.inputs.controls == (1.0, 0.0, -0.5)
+    assert race.input_script() == "0.00 steer -32768\n0.00 gas 65536\n"
+    race.set_input(AnalogInput(-32768, ANALOG_FULL, False))
+    assert race.input_script() == "0.00 steer -32768\n0.00 gas 65536\n", "nothing changed"
 
 
 def test_analog_inputs_are_in_the_blob(straight_track):

@@ -9,7 +9,7 @@ import numpy as np
 import psutil
 import pytest
 
-from trackmania_rl.protocol.messages import NO_KEYS, KeyState, MessageId
+from trackmania_rl.protocol.messages import NO_KEYS, HeldInputs, KeyState, MessageId
 from trackmania_rl.protocol.state_blob import STATE_HEAD_DTYPE, StateView, new_state_blob
 from trackmania_rl.race.observation import FeatureBuilder, ObservationLayout
 from trackmania_rl.race.zones import VirtualCheckpoints
@@ -43,14 +43,15 @@ class FakeGame:
     steps_before_give_up_takes_effect: int = 0
     in_menus: bool = True
     late_step_at_ms: int | None = None
+    version: int = 0
 
     calls: list[str] = field(default_factory=list)
-    driven: list[tuple[int, KeyState]] = field(default_factory=list)  # (race time before the tick, keys held in it)
+    driven: list[tuple[int, HeldInputs]] = field(default_factory=list)  # (race time before the tick, held in it)
 
     def __post_init__(self) -> None:
         self.map: str | None = None if self.in_menus else "another"
         self.time_ms, self.x_cm, self.times_ms = 500, 0, [-1, -1]
-        self.keys = NO_KEYS
+        self.keys: HeldInputs = NO_KEYS
         self.speed, self.period_ms, self.timeout_ms = 1.0, 10, 2000
         self.frame_size: tuple[int, int] | None = None
         self.is_over = False
@@ -89,7 +90,7 @@ class FakeGame:
         if not self.is_over:
             if self.time_ms >= 0:
                 self.driven.append((self.time_ms, self.keys))
-                self.x_cm += CM_PER_TICK * self.keys.accelerate
+                self.x_cm += CM_PER_TICK * self.accelerates
             self.time_ms += TICK_MS
         if self.zero_step_missing_once and self.time_ms == 0:
             self.zero_step_missing_once = False
@@ -117,6 +118,10 @@ class FakeGame:
         return [GameEvent(MessageId.CHECKPOINT_COUNT_CHANGED, current=self.n_passed, target=2)] + (
             laps if self.laps_reported else []
         )
+
+    @property
+    def accelerates(self) -> bool:
+        return self.keys.accelerate if isinstance(self.keys, KeyState) else self.keys.gas > 0
 
     @property
     def n_passed(self) -> int:
@@ -150,7 +155,7 @@ class FakeGame:
         head["race_time_ms"] = self.time_ms
         head["position_m"] = (0, 0, self.x_cm / 100)
         head["rotation"] = np.eye(3)
-        head["velocity_m_s"] = (0, 0, SPEED_M_S * self.keys.accelerate)
+        head["velocity_m_s"] = (0, 0, SPEED_M_S * self.accelerates)
         times = StateView(blob).checkpoint_times_ms
         times[:] = self.times_ms
         return bytes(blob)
@@ -187,8 +192,12 @@ class FakeGame:
     def set_timeout(self, timeout_ms: int) -> None:
         self.timeout_ms = timeout_ms
 
-    def set_input(self, keys: KeyState) -> None:
-        self.keys = keys
+    def plugin_version(self) -> int:
+        self.calls.append("version")
+        return self.version
+
+    def set_input(self, held: HeldInputs) -> None:
+        self.keys = held
 
     def give_up(self) -> None:
         self.calls.append("give up")
@@ -243,8 +252,8 @@ def make_fake_game() -> Callable[..., FakeGame]:
 @pytest.fixture(scope="session")
 def make_machine() -> Callable[[FakeGame, Settings], RaceMachine]:
     def make(game: FakeGame, settings: Settings) -> RaceMachine:
-        layout = ObservationLayout.from_settings(settings.observation)
-        features = FeatureBuilder(layout, settings.game.inputs, settings.game.action_forward_idx)
+        layout = ObservationLayout.from_settings(settings.observation, settings.game.actions)
+        features = FeatureBuilder(layout, settings.game)
         return RaceMachine(game, settings.game, features)
 
     return make

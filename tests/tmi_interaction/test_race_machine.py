@@ -5,9 +5,11 @@ import math
 from dataclasses import replace
 
 import numba
+import numpy as np
 import pytest
 
-from trackmania_rl.protocol.messages import KeyState, MessageId
+from trackmania_rl.errors import UserError
+from trackmania_rl.protocol.messages import AnalogInput, KeyState, MessageId
 from trackmania_rl.race import cutoffs
 from trackmania_rl.race import observation as features_module
 from trackmania_rl.race import zones as zones_module
@@ -356,9 +358,36 @@ def test_what_is_compiled_ahead_is_what_a_race_needs(settings, make_fake_game, s
     ):
         watch(module, name)
     layout = ObservationLayout.from_settings(settings.observation)
-    features = FeatureBuilder(layout, settings.game.inputs, settings.game.action_forward_idx)
+    features = FeatureBuilder(layout, settings.game)
     compile_ahead(features, settings.game, straight_map)
     ahead = {name: set(types) for name, types in seen.items()}
     assert len(ahead) == 5
     drive(RaceMachine(make_fake_game(), settings.game, features), straight_map)
     assert seen == ahead
+
+
+def analog(settings):
+    return settings.model_copy(update={"game": settings.game.model_copy(update={"actions": "analog"})})
+
+
+@pytest.mark.parametrize(("version", "runs"), [(0, "another plugin than this"), (1, "version 1 of this")])
+def test_a_plugin_that_knows_keys_only_is_not_steered(
+    settings, make_fake_game, make_machine, straight_map, version, runs
+):
+    machine = make_machine(make_fake_game(version=version), analog(settings))
+    with pytest.raises(UserError, match=rf'actions = "analog": the game runs {runs} .* start the game again .*"keys"'):
+        machine.reset(straight_map)
+
+
+def test_analog_actions_are_sent_as_wheel_and_pedals(settings, make_fake_game, make_machine, straight_map):
+    game = make_fake_game(version=2)
+    machine = make_machine(game, analog(settings))
+    machine.reset(straight_map)
+    machine.step(np.array([-0.5, 0.2, 0.9], dtype=np.float32))
+    assert game.driven[-1] == (40, AnalogInput(-32768, 65536, True))
+
+
+def test_the_version_does_not_matter_for_keys(settings, make_fake_game, make_machine, straight_map):
+    game = make_fake_game(version=0)
+    make_machine(game, settings).reset(straight_map)
+    assert "version" not in game.calls

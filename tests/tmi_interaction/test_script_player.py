@@ -52,6 +52,33 @@ def random_races(settings_without_image, repository_root, tmp_path_factory):
     return races
 
 
+def test_an_analog_race_arrives_again_to_the_millisecond(player, settings_without_image, repository_root, tmp_path):
+    game = settings_without_image.game.model_copy(update={"actions": "analog"})
+    launcher = SimulatedGameLauncher(find_free_port(), repository_root / "maps")
+    manager = GameInstanceManager(game, settings_without_image.observation, launcher)
+    rng = np.random.default_rng(0)
+
+    def policy(frame, floats):
+        action = np.array([rng.normal(0, 0.2), 1.0, rng.random() - 0.95], dtype=np.float32)
+        return PolicyDecision(action, True, np.zeros(1, dtype=np.float32))
+
+    results, stats = manager.rollout(VALLEY, policy)
+    manager.close()
+    file = tmp_path / "analog.inputs"
+    file.write_text(stats["inputs"])
+    positions_m = []
+    race = player.play(
+        "valley.toml",
+        file,
+        until_ms=None if stats["race_finished"] else stats["race_time_ms"],
+        on_state=lambda state: positions_m.append(state.position_m.copy()),
+    )
+    assert race.checkpoint_times_ms == tuple(stats["checkpoint_times_ms"])
+    n = min(len(positions_m), len(results["position_m"]))
+    assert n > 20
+    np.testing.assert_array_equal(positions_m[:n], results["position_m"][:n])
+
+
 def test_random_races_arrive_again_to_the_millisecond(player, random_races):
     for file, stats in random_races:
         race = player.play("valley.toml", file, until_ms=None if stats["race_finished"] else stats["race_time_ms"])

@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from trackmania_rl.games.in_process import InProcessGames
 from trackmania_rl.games.socket_games import SocketGames
 from trackmania_rl.protocol.input_script import events_from_actions, parse_input_script, write_input_script
 from trackmania_rl.protocol.messages import KeyState
+from trackmania_rl.race.actions import actions_of_game
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.policy import PolicyDecision
 from trackmania_rl.race.spaces import race_spaces
@@ -149,6 +151,45 @@ def test_what_no_action_can_do_is_done_on_average(live: LiveSettings, script: st
     assert n_exact < len(actions)
 
 
+def test_analog_actions_are_driven_exactly_and_keys_with_them(live: LiveSettings) -> None:
+    game = live.current.game.model_copy(update={"actions": "analog"})
+    rng = np.random.default_rng(4)
+    wheel = rng.integers(-65536, 65537, 60) / 65536
+    actions = np.column_stack((wheel, rng.choice([-1, 1], (60, 2)))).astype(np.float32)
+    events = actions_of_game(game).events(np.arange(0, 3000, 50), actions)
+    found, n_exact = actions_of_inputs(events, game)
+    np.testing.assert_array_equal(found, actions[: len(found)])
+    assert n_exact == len(found)
+    of_keys, n_exact = actions_of_inputs(parse_input_script("0.00 press up\n0.50 press left\n0.70 press down"), game)
+    assert of_keys[[0, 10, 14]].tolist() == [[0, 1, -1], [-1, 1, -1], [-1, 1, 1]]
+    assert n_exact == len(of_keys) == 15
+
+
+def test_a_wheel_that_turns_within_an_action_is_taken_at_its_mean(live: LiveSettings) -> None:
+    game = live.current.game.model_copy(update={"actions": "analog"})
+    script = "".join(f"{tick / 100:.2f} steer {tick * 600}\n" for tick in range(100)) + "0.00 gas 40000\n"
+    actions, _ = actions_of_inputs(parse_input_script(script), game)
+    means = (np.arange(100) * 600 / 65536).reshape(20, 5).mean(axis=1)
+    np.testing.assert_allclose(actions[:, 0], means, atol=1e-5)
+    assert (actions[:, 1] == 1).all()
+    assert (actions[:, 2] == -1).all()
+
+
+def test_an_analog_demonstration_is_driven_to_the_same_time(
+    live: LiveSettings, parts: CollectorParts, inputs_file: Path, finish_ms: int, repository_root: Path
+) -> None:
+    assert isinstance(parts.rollouts, KeepingSink)
+    live.current = live.current.model_copy(update={"game": live.current.game.model_copy(update={"actions": "analog"})})
+    run_state = LocalRunState(live.current)
+    run_state.publish(frames_total=1000)
+    games = InProcessGames(1, live.current.game, live.current.observation, repository_root / "maps")
+    drive_demonstrations(demonstrations_of(live, inputs_file), games, replace(parts, run_state=run_state))
+    [race] = parts.rollouts.races
+    assert race.rollout_results["race_time"] == finish_ms
+    assert race.rollout_results["actions"].shape == (len(race.rollout_results["input_w"]), 3)
+    assert not race.rollout_results["action_was_greedy"].any()
+
+
 def test_inputs_long_after_the_longest_race_cost_nothing(live: LiveSettings) -> None:
     actions, _ = actions_of_inputs(parse_input_script("0.00 press up\n500:00:00.00 rel up"), live.current.game)
     assert len(actions) == live.current.game.cutoff_race_longer_than_ms // live.current.game.ms_per_action + 1
@@ -171,7 +212,7 @@ def test_a_demonstration_lost_with_its_game_begins_again_with_its_first_action(
     file = tmp_path / "right.inputs"
     file.write_text("0.00 press up\n0.20 press right\n0.60 rel right\n0.90 rel up")
     [demonstration] = demonstrations_of(live, file)
-    assert demonstration.actions[:12] == (FORWARD,) * 4 + (FORWARD_RIGHT,) * 8
+    assert demonstration.actions[:12].tolist() == [FORWARD] * 4 + [FORWARD_RIGHT] * 8
     current = live.current
     launcher = SimulatedGameLauncher(find_free_port(), repository_root / "maps")
     manager = GameInstanceManager(current.game, current.observation, launcher)

@@ -13,6 +13,7 @@ from trackmania_rl.doctor.findings import Check, Context, Finding, Level, ok, pr
 from trackmania_rl.doctor.run_checks import named_maps
 from trackmania_rl.errors import PlainError, UserError
 from trackmania_rl.files import write_png
+from trackmania_rl.race.actions import actions_of_game
 from trackmania_rl.race.observation import FeatureBuilder, ObservationLayout
 from trackmania_rl.race.types import Observation, RaceEnd
 from trackmania_rl.settings import GameSettings, MapEntry
@@ -61,8 +62,8 @@ def play(context: Context, launcher: GameLauncher, game_map: GameMap, picture_fi
     """Start a launcher's game, drive it, and end it whatever happens."""
     game = _game_for_driving(context.settings.game)
     try:
-        layout = ObservationLayout.from_settings(context.settings.observation)
-        features = FeatureBuilder(layout, game.inputs, game.action_forward_idx)
+        layout = ObservationLayout.from_settings(context.settings.observation, game.actions)
+        features = FeatureBuilder(layout, game)
         compile_ahead(features, game, game_map)
         launcher.start()
         launcher.wait_until_connectable(LISTENS_WITHIN_S)
@@ -90,10 +91,11 @@ def _drive(
         return [problem(Check.PLAY_MAP, error)]
     assert isinstance(seen, Observation)
     first, last, before_s = seen, seen, machine.timings.wait_game_s
+    forward = actions_of_game(game).forward
     try:
         while not isinstance(seen, RaceEnd) and seen.race_time_ms < DRIVE_MS:
             last = seen
-            seen = machine.step(game.action_forward_idx)
+            seen = machine.step(forward)
     except GameError as error:
         return [*findings, problem(Check.PLAY_DRIVE, error)]
     last = seen if isinstance(seen, Observation) else last

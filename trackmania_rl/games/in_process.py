@@ -16,16 +16,15 @@ import numpy.typing as npt
 
 from trackmania_rl.games.observing import NOT_FINITE, RaceMemory, observe
 from trackmania_rl.games.protocol import FramesRoom, GameIds, Motion, Received
-from trackmania_rl.protocol.messages import key_states
+from trackmania_rl.race.actions import actions_of_game
 from trackmania_rl.race.cutoffs import GOING_ON, REASON_OF_VERDICT, CutoffReason, CutoffRules
-from trackmania_rl.race.observation import ObservationLayout, keys_of_actions
+from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.observation_kernel import CAR_COLUMNS
 from trackmania_rl.race.policy import BatchDecision
 from trackmania_rl.race.range_finder import RoadBorders
 from trackmania_rl.race.results import DECISION_COLUMNS, EndedRace, RaceColumns, end_race_stats, rollout_results
 from trackmania_rl.race.types import GameTimings, Observation, RaceEnd
 from trackmania_rl.settings import RANGE_FINDER, GameSettings, MapEntry, ObservationSettings
-from trackmania_rl.simulator.inputs import controls_of_keys
 from trackmania_rl.simulator.physics.vehicle_parameters import STADIUM_CAR
 from trackmania_rl.simulator.race_batch import RaceBatch, TrackForBatch
 from trackmania_rl.simulator.tracks.track_file import load_track
@@ -63,17 +62,16 @@ class InProcessGames:
 
     def __init__(self, n_games: int, game: GameSettings, observation: ObservationSettings, maps_folder: Path) -> None:
         self.game = game
-        self.layout = ObservationLayout.from_settings(observation)
+        self.layout = ObservationLayout.from_settings(observation, game.actions)
         self.n_games = n_games
         self._observation = observation
         self._maps_folder = maps_folder
         self._kernel_layout = self.layout.for_kernel()
         self._picture_range_finder = self.layout.picture_range_finder(game.image_width_px, game.image_height_px)
-        self._keys = keys_of_actions(game.inputs)
-        self._controls = np.array([controls_of_keys(keys) for keys in key_states(game.inputs)])
+        self._actions = actions_of_game(game)
         n_states = game.cutoff_race_longer_than_ms // game.ms_per_action + 2
         self._races = RaceBatch(n_games)
-        self._memory = RaceMemory.of_games(n_games, n_states, self.layout.n_previous_actions, self._keys.shape[1])
+        self._memory = RaceMemory.of_games(n_games, n_states, self.layout.n_previous_actions, len(self._actions.parts))
         self._columns = _columns(n_games, n_states, game, self.layout)
         self._rows = np.zeros(n_games, dtype=np.int64)
         self._waits = np.zeros(n_games, dtype=np.bool_)  # for a decision
@@ -87,7 +85,7 @@ class InProcessGames:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> InProcessGames:
         """Return games in the same states, which go on by themselves; what never changes is shared, maps above all."""
-        for shared in (STADIUM_CAR, self.layout, *self._maps):
+        for shared in (STADIUM_CAR, self.layout, self._actions, *self._maps):
             memo[id(shared)] = shared
         n_rows = int(self._rows.max()) + 1
         memo[id(self._columns)] = RaceColumns._make(_copy_of_first_rows(column, n_rows) for column in self._columns)
@@ -105,8 +103,8 @@ class InProcessGames:
         self._rows[game] = 0
         self._columns.race_time_ms[game, 0] = 0
         self._races.begin(game, self._maps[number].track)
-        forward_keys = self._keys[self.game.action_forward_idx]
-        self._memory.begin(game, self._maps[number].map.zones, forward_keys, CutoffRules.from_settings(self.game))
+        forward = self._actions.shown(np.array([self._actions.forward]))[0]
+        self._memory.begin(game, self._maps[number].map.zones, forward, CutoffRules.from_settings(self.game))
         self._clock_at_begin[game] = self._clock.copy()
         self._look_at(np.array([game]), number)
         if self.game.has_image:
@@ -179,9 +177,9 @@ class InProcessGames:
         self._columns.actions[games, rows] = decision.actions
         self._columns.is_greedy[games, rows] = decision.is_greedy
         self._columns.q_values[games, rows] = decision.q_values
-        self._memory.record_actions(games, self._keys[decision.actions])
+        self._memory.record_actions(games, self._actions.shown(decision.actions))
         by_map = self._by_map(games)
-        controls = self._controls[decision.actions]
+        controls = self._actions.controls(decision.actions)
         n_ticks = self.game.engine_ticks_per_action
         for number, places in by_map:
             self._races.advance(games[places], self._maps[number].track, controls[places], n_ticks)
@@ -332,7 +330,7 @@ class _Clock:
 
 def _columns(n_games: int, n_states: int, game: GameSettings, layout: ObservationLayout) -> RaceColumns:
     """Return room for the longest race of every game; the operating system provides a page when it is first written."""
-    n_actions = len(game.inputs)
+    actions = actions_of_game(game)
 
     def room(dtype: type[np.generic], *shape: int) -> npt.NDArray[Any]:
         return np.empty((n_games, n_states, *shape), dtype=dtype)
@@ -346,9 +344,9 @@ def _columns(n_games: int, n_states: int, game: GameSettings, layout: Observatio
         race_time_ms=room(np.int64),
         position_m=room(np.float32, 3),
         speed_m_s=room(np.float64),
-        actions=room(np.int64),
+        actions=room(actions.dtype, *actions.shape),
         is_greedy=room(np.bool_),
-        q_values=room(np.float32, n_actions),
+        q_values=room(np.float32, actions.n_values),
     )
 
 

@@ -49,7 +49,7 @@ class RaceMemory(NamedTuple):
         furthest_m: (K, N) float64, metres along the line at the furthest point reached until each state.
         window_row: (K,) int64, how far `cutoffs.judge` has come.
         actions_since_gear_change: (K,) float64.
-        previous_actions: (K, n, 4) float32, as the vector says them, oldest first.
+        previous_actions: (K, n, W) float32, as the vector says them, oldest first.
         longer_than_ms: (K,) int64, with the two below the rules of each game's race, see `CutoffRules`.
         no_progress_within_ms: (K,) int64.
         progress_m: (K,) float64.
@@ -66,43 +66,41 @@ class RaceMemory(NamedTuple):
     progress_m: npt.NDArray[np.float64]
 
     @classmethod
-    def of_games(cls, n_games: int, n_states: int, n_previous_actions: int, n_keys: int) -> RaceMemory:
-        """Return room for `n_games` games; `begin` fills it in."""
+    def of_games(cls, n_games: int, n_states: int, n_previous_actions: int, n_parts: int) -> RaceMemory:
+        """Return room for `n_games` games, W = `n_parts` floats an action; `begin` fills it in."""
         return cls(
             zone_idx=np.zeros(n_games, dtype=np.int64),
             furthest_zone_idx=np.zeros(n_games, dtype=np.int64),
             furthest_m=np.empty((n_games, n_states)),
             window_row=np.zeros(n_games, dtype=np.int64),
             actions_since_gear_change=np.zeros(n_games),
-            previous_actions=np.zeros((n_games, n_previous_actions, n_keys), dtype=np.float32),
+            previous_actions=np.zeros((n_games, n_previous_actions, n_parts), dtype=np.float32),
             longer_than_ms=np.zeros(n_games, dtype=np.int64),
             no_progress_within_ms=np.zeros(n_games, dtype=np.int64),
             progress_m=np.zeros(n_games),
         )
 
-    def begin(
-        self, game: int, zones: VirtualCheckpoints, forward_keys: npt.NDArray[np.float32], rules: CutoffRules
-    ) -> None:
+    def begin(self, game: int, zones: VirtualCheckpoints, forward: npt.NDArray[np.float32], rules: CutoffRules) -> None:
         """Forget a game's last race.
 
         Args:
             game: which game.
             zones: of the new race's map.
-            forward_keys: (4,) what the vector says of every action before the first one.
+            forward: (W,) what the vector says of every action before the first one.
             rules: when the new race is cut off.
         """
         self.zone_idx[game] = self.furthest_zone_idx[game] = zones.first_zone_idx
         self.window_row[game] = 0
         self.actions_since_gear_change[game] = BEFORE_FIRST_STATE
-        self.previous_actions[game] = forward_keys
+        self.previous_actions[game] = forward
         self.longer_than_ms[game] = rules.longer_than_ms
         self.no_progress_within_ms[game] = rules.no_progress_within_ms
         self.progress_m[game] = rules.progress_m
 
-    def record_actions(self, games: npt.NDArray[np.int64], keys: npt.NDArray[np.float32]) -> None:
-        """Remember the actions that lead from the last states of some games, (n,), to the next: (n, 4) keys."""
+    def record_actions(self, games: npt.NDArray[np.int64], shown: npt.NDArray[np.float32]) -> None:
+        """Remember the actions that lead from the last states of some games, (n,), to the next: (n, W)."""
         self.previous_actions[games, :-1] = self.previous_actions[games, 1:]
-        self.previous_actions[games, -1] = keys
+        self.previous_actions[games, -1] = shown
 
 
 @_compiled

@@ -158,7 +158,8 @@ class SocketGames:
     def send(self, ids: GameIds, decision: BatchDecision, policy_s: float = 0.0) -> None:
         """See `Games.send`."""
         self._patience_s = PATIENCE_PASSES * policy_s
-        rows = zip(ids.tolist(), decision.actions.tolist(), decision.is_greedy.tolist(), decision.q_values, strict=True)
+        actions = decision.actions.tolist() if decision.actions.ndim == 1 else decision.actions
+        rows = zip(ids.tolist(), actions, decision.is_greedy.tolist(), decision.q_values, strict=True)
         for game, action, is_greedy, q_values in rows:
             self._orders[game].put(PolicyDecision(action, is_greedy, q_values))
 

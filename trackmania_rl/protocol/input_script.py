@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Final
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.protocol.messages import NO_KEYS, TICK_MS, KeyState
+from trackmania_rl.protocol.messages import NO_ANALOG_INPUT, NO_KEYS, TICK_MS, AnalogInput, KeyState
 
 ANALOG_FULL: Final = 65536
 """Value of a fully turned wheel (steer: to the right) or a fully pressed pedal."""
@@ -50,6 +50,8 @@ _ANALOG_INPUTS: Final[tuple[Input, ...]] = (Input.STEER, Input.GAS)
 _KEYS: Final[dict[str, Input]] = {input_.value: input_ for input_ in Input if input_ not in _ANALOG_INPUTS}
 _KEY_STATE_INPUTS: Final[tuple[Input, ...]] = (Input.LEFT, Input.RIGHT, Input.ACCELERATE, Input.BRAKE)
 """The inputs in the order of KeyState's fields."""
+ANALOG_STATE_INPUTS: Final[tuple[Input, ...]] = (Input.STEER, Input.GAS, Input.BRAKE)
+"""The inputs in the order of AnalogInput's fields."""
 
 _TIME: Final = re.compile(
     r"(?:(?:(?P<hours>\d{1,9}):)?(?P<minutes>\d{1,9}):)?(?P<seconds>\d{1,9})\.(?P<hundredths>\d{1,2})"
@@ -155,6 +157,17 @@ def events_of_keys(keys_from: Iterable[tuple[int, KeyState]]) -> list[InputEvent
     for time_ms, keys in keys_from:
         events += key_changes(time_ms, held, keys)
         held = keys
+    return events
+
+
+def events_of_analog(inputs_from: Iterable[tuple[int, AnalogInput]]) -> list[InputEvent]:
+    """The changes of wheel, gas and brake key that lead from nothing to each of some inputs, given with their times."""
+    events: list[InputEvent] = []
+    held = NO_ANALOG_INPUT
+    for time_ms, inputs in inputs_from:
+        changes = zip(ANALOG_STATE_INPUTS, held, inputs, strict=True)
+        events += [InputEvent(time_ms, input_, int(after)) for input_, before, after in changes if before != after]
+        held = inputs
     return events
 
 

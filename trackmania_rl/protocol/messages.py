@@ -32,6 +32,8 @@ FRAME_BYTES_PER_PIXEL: Final = 4
 LINK_VERSION_COMMAND: Final = "python_link_version"
 """Console command that asks our plugin for its version, see `link_version`; to other plugins it is an unknown one."""
 _FIRST_LINK_VERSION_BIT: Final = 8
+ANALOG_LINK_VERSION: Final = 2
+"""First version of our plugin that knows SET_ANALOG_INPUT; it is also the version that the simulated game gives."""
 
 
 class MessageId(IntEnum):
@@ -60,6 +62,7 @@ class MessageId(IntEnum):
     TOGGLE_INTERFACE = 21
     IS_IN_MENUS = 22
     GET_INPUTS = 23
+    SET_ANALOG_INPUT = 24  # of this project's plugin and simulated game alone
 
 
 class KeyState(NamedTuple):
@@ -69,6 +72,24 @@ class KeyState(NamedTuple):
     right: bool
     accelerate: bool
     brake: bool
+
+
+class AnalogInput(NamedTuple):
+    """Wheel, pedals and brake key, in the order message SET_ANALOG_INPUT sends them; no other key is held.
+
+    Attributes:
+        steer: -65536 (left) .. 65536 (right).
+        gas: -65536 .. 65536: from 30 % on the car accelerates, from -30 % down it brakes.
+        brake: whether the brake key is held.
+    """
+
+    steer: int
+    gas: int
+    brake: bool
+
+
+HeldInputs = KeyState | AnalogInput
+"""All that is held, said in one of two ways; a race is driven in one of them."""
 
 
 class HasKeys(Protocol):
@@ -86,18 +107,21 @@ def key_states(actions: Iterable[HasKeys]) -> list[KeyState]:
 
 
 NO_KEYS: Final = KeyState(left=False, right=False, accelerate=False, brake=False)
+NO_ANALOG_INPUT: Final = AnalogInput(steer=0, gas=0, brake=False)
 
 INT32: Final = struct.Struct("<i")
 UINT32: Final = struct.Struct("<I")
 FLOAT32: Final = struct.Struct("<f")
 INT32_PAIR: Final = struct.Struct("<ii")
 KEYS: Final = struct.Struct("<4B")
+ANALOG: Final = struct.Struct("<iiB")
 
 _ID_INT32: Final = struct.Struct("<ii")
 _ID_UINT32: Final = struct.Struct("<iI")
 _ID_FLOAT32: Final = struct.Struct("<if")
 _ID_INT32_PAIR: Final = struct.Struct("<iii")
 _ID_KEYS: Final = struct.Struct("<i4B")
+_ID_ANALOG: Final = struct.Struct("<iiiB")
 
 
 def pack_id(message_id: MessageId) -> bytes:
@@ -130,9 +154,11 @@ def pack_rewind_to_state(blob: bytes) -> bytes:
     return pack_bytes(MessageId.REWIND_TO_STATE, blob)
 
 
-def pack_set_input(keys: KeyState) -> bytes:
-    """Pack the keys that are held from the next tick on."""
-    return _ID_KEYS.pack(MessageId.SET_INPUT, keys.left, keys.right, keys.accelerate, keys.brake)
+def pack_set_input(held: HeldInputs) -> bytes:
+    """Pack what is held from the next tick on; analog inputs only for a game of `ANALOG_LINK_VERSION` or later."""
+    if isinstance(held, AnalogInput):
+        return _ID_ANALOG.pack(MessageId.SET_ANALOG_INPUT, *held)
+    return _ID_KEYS.pack(MessageId.SET_INPUT, *held)
 
 
 def pack_command(text: str) -> bytes:
@@ -177,6 +203,11 @@ def link_version(in_menus_answer: int) -> int:
     A command has no answer of its own, so that older plugins, which log it as unknown, keep in step.
     """
     return max(in_menus_answer, 0) >> _FIRST_LINK_VERSION_BIT
+
+
+def pack_in_menus_answer(is_in_menus: bool, version: int) -> bytes:
+    """Pack a game's answer to IS_IN_MENUS; `version` is 0 for a client that did not ask for it."""
+    return INT32.pack(is_in_menus | version << _FIRST_LINK_VERSION_BIT)
 
 
 def frame_bytes(width_px: int, height_px: int) -> int:

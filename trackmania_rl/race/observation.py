@@ -14,12 +14,24 @@ import numpy as np
 import numpy.typing as npt
 
 from trackmania_rl.protocol.state_blob import HEAD_BYTES, StateBlobError, StateView
-from trackmania_rl.race.observation_blocks import ObservationBlock, block_rows, rows_asked_for
+from trackmania_rl.race.actions import (
+    PARTS_OF_AN_ACTION,
+    PEDALS_OF_AN_ACTION,
+    Action,
+    ActionsSetting,
+    actions_of_game,
+)
+from trackmania_rl.race.observation_blocks import (
+    PREVIOUS_ACTIONS,
+    PREVIOUS_ANALOG_ACTIONS,
+    ObservationBlock,
+    block_rows,
+    rows_asked_for,
+)
 from trackmania_rl.race.observation_kernel import (
     ABSENT,
     BEFORE_FIRST_STATE,
     CAR_COLUMNS,
-    KEYS_OF_AN_ACTION,
     FeatureOffsets,
     KernelLayout,
     count_gear_change,
@@ -28,7 +40,7 @@ from trackmania_rl.race.observation_kernel import (
 from trackmania_rl.race.picture_range_finder import PictureRangeFinder
 from trackmania_rl.race.range_finder import N_BEAMS, RoadBorders, measure_ranges
 from trackmania_rl.race.zones import VirtualCheckpoints, ZoneTracker
-from trackmania_rl.settings import RANGE_FINDER, ActionKeys, ObservationSettings, SettingsError
+from trackmania_rl.settings import RANGE_FINDER, GameSettings, ObservationSettings, SettingsError
 
 
 class ObservationLayout:
@@ -40,6 +52,7 @@ class ObservationLayout:
         mean: (F,) float32, read-only.
         std: (F,) float32, read-only, positive.
         n_previous_actions: how many actions the vector remembers.
+        parts_of_an_action: names of the floats that each of them has.
         n_zone_centers: how many zone centres it holds.
         zone_stride: how many zones lie from one of them to the next.
         margin_to_announce_finish_m: largest distance to the finish that it shows.
@@ -48,25 +61,33 @@ class ObservationLayout:
         measures_in_picture: whether there is one that measures in the picture.
     """
 
-    def __init__(self, blocks: Sequence[ObservationBlock], settings: ObservationSettings) -> None:
+    def __init__(
+        self, blocks: Sequence[ObservationBlock], settings: ObservationSettings, actions: ActionsSetting
+    ) -> None:
         self.blocks = tuple(blocks)
         self.float_input_dim = self.blocks[-1].stop
         self.mean = _read_only(np.array([x for block in blocks for x in block.mean], dtype=np.float32))
         self.std = _read_only(np.array([x for block in blocks for x in block.std], dtype=np.float32))
         self.n_previous_actions = settings.n_prev_actions_in_inputs
+        self.parts_of_an_action = PARTS_OF_AN_ACTION[actions]
         self.n_zone_centers = settings.n_zone_centers_in_inputs
         self.zone_stride = settings.one_every_n_zone_centers_in_inputs
         self.margin_to_announce_finish_m = settings.margin_to_announce_finish_m
         self._settings = settings
         self._by_name = {block.name: block for block in blocks}
+        self._places = {block.name: block.slice for block in blocks} | self._places_of_pedals()
         self.waves = self._waves(settings)
         has_range_finder = RANGE_FINDER in self._by_name
         self.measures_on_track = has_range_finder and settings.range_finder_source == "track"
         self.measures_in_picture = has_range_finder and settings.range_finder_source == "picture"
 
     @classmethod
-    def from_settings(cls, settings: ObservationSettings) -> ObservationLayout:
+    def from_settings(cls, settings: ObservationSettings, actions: ActionsSetting = "keys") -> ObservationLayout:
         """Lay out the blocks for these settings.
+
+        Args:
+            settings: of the observation.
+            actions: the game's setting of this name, which says what a previous action looks like.
 
         Raises:
             SettingsError: if `observation_blocks` has an unknown block or lacks the first one; if `state_normalization`
@@ -74,24 +95,25 @@ class ObservationLayout:
                 `fourier_wavelengths` has an unknown block; or if the line is extended too little for the zones ahead at
                 the finish.
         """
-        rows = block_rows(settings)
-        known = {name for name, *_ in rows}
+        rows = block_rows(settings, actions)
+        known = {name for name, *_ in rows} | {PREVIOUS_ANALOG_ACTIONS}
         rows = rows_asked_for(rows, settings.observation_blocks)
         statistics = settings.state_normalization
-        names = {name for name, *_ in rows}
-        missing, unknown = sorted(names - statistics.keys()), sorted(statistics.keys() - known)
+        is_analog = actions == "analog"
+        keys = {name: PREVIOUS_ANALOG_ACTIONS if is_analog and name == PREVIOUS_ACTIONS else name for name, *_ in rows}
+        missing, unknown = sorted(set(keys.values()) - statistics.keys()), sorted(statistics.keys() - known)
         if missing or unknown:
             raise SettingsError(f"state_normalization: missing blocks {missing}, unknown blocks {unknown}")
         blocks = []
         start = 0
         for name, length, unit, description in rows:
-            mean, std = statistics[name]
+            mean, std = statistics[keys[name]]
             if (len(mean), len(std)) != (length, length):
                 raise SettingsError(
-                    f'state_normalization["{name}"] has {len(mean)} means and {len(std)} standard deviations; '
+                    f'state_normalization["{keys[name]}"] has {len(mean)} means and {len(std)} standard deviations; '
                     f"the block has {length} floats with these settings of the observation"
                 )
-            blocks.append(ObservationBlock(name, start, start + length, unit, description, mean, std))
+            blocks.append(ObservationBlock(name, start, start + length, unit, description, keys[name], mean, std))
             start += length
         needed = (settings.n_zone_centers_in_inputs - 1) * settings.one_every_n_zone_centers_in_inputs
         there_are = settings.n_zone_centers_extrapolate_after_end_of_map
@@ -101,11 +123,15 @@ class ObservationLayout:
                 f"{needed} zones ahead (n_zone_centers_in_inputs, one_every_n_zone_centers_in_inputs); at least as "
                 "many are needed"
             )
-        return cls(blocks, settings)
+        return cls(blocks, settings, actions)
 
     def __getitem__(self, name: str) -> slice:
-        """The place of a block in the vector: `floats[..., layout["velocity_m_s"]]`."""
-        return self._by_name[name].slice
+        """The place of a block in the vector: `floats[..., layout["velocity_m_s"]]`.
+
+        Where there are previous actions, "last_gas" and "last_brake" are the places of the last one's pedals: above 0
+        where they were pressed.
+        """
+        return self._places[name]
 
     def index(self, name: str) -> int:
         """The place of a block of one float.
@@ -136,6 +162,14 @@ class ObservationLayout:
             return None
         settings = self._settings
         return PictureRangeFinder(width_px, height_px, settings.range_finder_reach_m, settings.range_finder_border_gray)
+
+    def _places_of_pedals(self) -> dict[str, slice]:
+        if PREVIOUS_ACTIONS not in self._by_name:
+            return {}
+        parts = self.parts_of_an_action
+        begin = self._by_name[PREVIOUS_ACTIONS].stop - len(parts)  # the oldest action comes first
+        gas, brake = (begin + parts.index(pedal) for pedal in PEDALS_OF_AN_ACTION[parts])
+        return {"last_gas": slice(gas, gas + 1), "last_brake": slice(brake, brake + 1)}
 
     def _waves(self, settings: ObservationSettings) -> tuple[tuple[int, float], ...]:
         waves = []
@@ -190,16 +224,16 @@ class FeatureBuilder:
 
     Args:
         layout: the floats to make.
-        inputs: the keys of every action.
-        forward_action: stands for every action before the first one.
+        game: has the actions, for which the layout was made.
     """
 
-    def __init__(self, layout: ObservationLayout, inputs: Sequence[ActionKeys], forward_action: int) -> None:
+    def __init__(self, layout: ObservationLayout, game: GameSettings) -> None:
         self._layout = layout
         self._kernel_layout = layout.for_kernel()
-        self._keys_of_action = keys_of_actions(inputs)
-        self._forward_action = forward_action
-        self._previous_actions = np.empty((layout.n_previous_actions, len(KEYS_OF_AN_ACTION)), dtype=np.float32)
+        self._actions = actions_of_game(game)
+        if layout.parts_of_an_action != self._actions.parts:
+            raise ValueError(f"the layout is for actions of {layout.parts_of_an_action}, not {self._actions.parts}")
+        self._previous_actions = np.empty((layout.n_previous_actions, len(self._actions.parts)), dtype=np.float32)
         self._ranges_m = np.zeros(N_BEAMS, dtype=np.float32)
         self._picture_range_finder: PictureRangeFinder | None = None
         self.tracker: ZoneTracker | None = None
@@ -208,14 +242,14 @@ class FeatureBuilder:
         """Begin a race on a map with these zones; a range finder that measures on the track needs its borders."""
         self.tracker = ZoneTracker(zones)
         self._borders = borders
-        self._previous_actions[:] = self._keys_of_action[self._forward_action]
+        self._previous_actions[:] = self._actions.shown(np.array([self._actions.forward]))
         self._actions_since_gear_change = BEFORE_FIRST_STATE
         self._ranges_m[:] = 0.0
 
-    def record_action(self, action: int) -> None:
+    def record_action(self, action: Action) -> None:
         """Remember the action that leads from the last state to the next."""
         self._previous_actions[:-1] = self._previous_actions[1:]
-        self._previous_actions[-1] = self._keys_of_action[action]
+        self._previous_actions[-1] = self._actions.shown(np.asarray([action]))[0]
 
     def build(self, state: StateView) -> Features:
         """Make the floats of the race's next state.
@@ -269,11 +303,6 @@ class FeatureBuilder:
             assert self._picture_range_finder is not None
         self._ranges_m[:] = self._picture_range_finder.measure(frame[0])
         floats[self._layout[RANGE_FINDER]] = self._ranges_m
-
-
-def keys_of_actions(inputs: Sequence[ActionKeys]) -> npt.NDArray[np.float32]:
-    """(A, 4) float32, what the vector says of each action: 0 or 1 for each of `KEYS_OF_AN_ACTION`."""
-    return np.array([[getattr(keys, key) for key in KEYS_OF_AN_ACTION] for keys in inputs], dtype=np.float32)
 
 
 def _read_only(array: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:

@@ -6,12 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from trackmania_rl.race.observation_kernel import GROUND_GROUPS, KEYS_OF_AN_ACTION, N_WHEELS
+from trackmania_rl.race.actions import PARTS_OF_AN_ACTION, ActionsSetting
+from trackmania_rl.race.observation_kernel import GROUND_GROUPS, N_WHEELS
 from trackmania_rl.race.range_finder import BEAM_ANGLES_DEG, N_BEAMS
 from trackmania_rl.settings import RANGE_FINDER, ObservationSettings, SettingsError
 
 FIRST_BLOCK: Final = "mini_race_time_actions"
 """The block that every vector begins with: the replay memory writes it."""
+
+PREVIOUS_ACTIONS: Final = "previous_actions"
+PREVIOUS_ANALOG_ACTIONS: Final = "previous_analog_actions"
+"""What `state_normalization` calls that block with `actions = "analog"`."""
 
 Rows = tuple[tuple[str, int, str, str], ...]
 """(name, number of floats, unit and range, description) of blocks."""
@@ -22,7 +27,8 @@ class ObservationBlock:
     """Neighbouring floats of one kind.
 
     Attributes:
-        name: also the key in `state_normalization`.
+        name: mostly also the key in `state_normalization`.
+        normalized_as: that key.
         start: index of the block's first float.
         stop: one more than the index of its last.
         unit: unit and range.
@@ -36,6 +42,7 @@ class ObservationBlock:
     stop: int
     unit: str
     description: str
+    normalized_as: str
     mean: tuple[float, ...]
     std: tuple[float, ...]
 
@@ -45,21 +52,21 @@ class ObservationBlock:
         return slice(self.start, self.stop)
 
 
-def block_rows(settings: ObservationSettings) -> Rows:
+def block_rows(settings: ObservationSettings, actions: ActionsSetting) -> Rows:
     """List every block that there is, in the vector's order."""
     n_actions, n_zones = settings.n_prev_actions_in_inputs, settings.n_zone_centers_in_inputs
     zone_step_m = settings.one_every_n_zone_centers_in_inputs * settings.distance_between_zone_centers_m
     margin_m = settings.margin_to_announce_finish_m
     wheels = "front left, front right, rear right, rear left"
+    parts, unit = PARTS_OF_AN_ACTION[actions], "-1 to 1" if actions == "analog" else "0/1"
     car_frame = "in the car's frame (x left, y up, z forward)"
     return (
         ("mini_race_time_actions", 1, "actions", "time elapsed in the mini-race; 0 while playing, set when sampled"),
         (
-            "previous_actions",
-            n_actions * len(KEYS_OF_AN_ACTION),
-            "0/1",
-            f"the {n_actions} previous actions, oldest first: {', '.join(KEYS_OF_AN_ACTION)} each; forward before the "
-            "first action",
+            PREVIOUS_ACTIONS,
+            n_actions * len(parts),
+            unit,
+            f"the {n_actions} previous actions, oldest first: {', '.join(parts)} each; forward before the first action",
         ),
         ("wheel_is_sliding", N_WHEELS, "0/1", f"wheel is sliding: {wheels}"),
         ("wheel_has_ground_contact", N_WHEELS, "0/1", "wheel touches the ground"),

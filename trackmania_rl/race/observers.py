@@ -7,6 +7,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from trackmania_rl.race.actions import actions_of_game
 from trackmania_rl.race.policy import PolicyDecision
 from trackmania_rl.race.results import RaceColumns, end_race_stats, rollout_results
 from trackmania_rl.race.types import GameTimings, Observation, RaceEnd
@@ -62,7 +63,7 @@ class RolloutRecorder:
             race_time_ms=np.array([observation.race_time_ms for observation in seen], dtype=np.int64),
             position_m=np.stack([observation.position_m for observation in seen]),
             speed_m_s=np.array([observation.speed_m_s for observation in seen], dtype=np.float64),
-            actions=np.array([decision.action for decision in decisions], dtype=np.int64),
+            actions=np.array([decision.action for decision in decisions], dtype=actions_of_game(self._settings).dtype),
             is_greedy=np.array([decision.is_greedy for decision in decisions], dtype=np.bool_),
             q_values=np.stack([decision.q_values for decision in decisions]).astype(np.float32, copy=False),
         )

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+
+from trackmania_rl.race.actions import Action
 
 ELAPSED_ACTIONS_FLOAT: Final = 0
 """The first float of a state is the time elapsed in the mini-race, in actions: 0 while driving, set when sampled."""
@@ -20,10 +22,11 @@ class PolicyDecision:
     Attributes:
         action: index into the configured `inputs`; (D,) float32 where actions are numbers.
         is_greedy: whether `action` is the one with the highest value; exploration may pick it by chance.
-        q_values: (A,) float32, the value of each action: expected sum of rewards until the mini-race ends.
+        q_values: (A,) float32, the value of each action: expected sum of rewards until the mini-race ends; (1,), the
+            value of the action taken, where actions are numbers.
     """
 
-    action: Any
+    action: Action
     is_greedy: bool
     q_values: npt.NDArray[np.float32]
 

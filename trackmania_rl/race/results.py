@@ -8,8 +8,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from trackmania_rl.protocol.input_script import events_of_keys, write_input_script
-from trackmania_rl.protocol.messages import key_states
+from trackmania_rl.protocol.input_script import write_input_script
+from trackmania_rl.race.actions import actions_of_game
 from trackmania_rl.race.types import GameTimings, RaceEnd
 from trackmania_rl.race.zones import VirtualCheckpoints
 from trackmania_rl.settings import GameSettings
@@ -32,9 +32,9 @@ class RaceColumns(NamedTuple):
         race_time_ms: (T + 1,) int64, since the race's beginning, a multiple of the action's duration but at the finish.
         position_m: (T + 1, 3) float32, the car in world axes.
         speed_m_s: (T + 1,) float64, the car's speed.
-        actions: (T,) int64, index into `settings.inputs`.
+        actions: (T,) int64, index into `settings.inputs`; or (T, 3) float32, see `race.actions`.
         is_greedy: (T,) bool, whether the action is the one of the highest value.
-        q_values: (T, A) float32, the values that the action was chosen by.
+        q_values: (T, A) float32, the values that the action was chosen by; (T, 1) of an analog one.
     """
 
     frames: npt.NDArray[np.uint8]
@@ -83,21 +83,21 @@ def rollout_results(
         Of the T + 1 states, the last one at the race's end: `frames` (T + 1, 1, H, W) uint8, `state_float`
         (T + 1, F) float32, `car_gear_and_wheels` (T + 1, 22) float32, `current_zone_idx` (T + 1,) int64 and
         `meters_advanced_along_centerline` (T + 1,) float64, both at the finish those of the finish line. Of the
-        decisions, an action's duration apart: `actions` (T,) int64, `action_was_greedy` (T,) bool, `input_w` (T,) bool
-        (accelerating), `q_values` (T, A) float32, `position_m` (T, 3) float32. Of the race: `furthest_zone_idx`; and
-        `race_time` in ms if it was finished. At the finish the last frame is the one before, see `RaceEnd.last`.
+        decisions, an action's duration apart: `actions` (T,) int64 or (T, 3) float32, `action_was_greedy` (T,) bool,
+        `input_w` (T,) bool (accelerating), `q_values` (T, A) or (T, 1) float32, `position_m` (T, 3) float32. Of the
+        race: `furthest_zone_idx`; and `race_time` in ms if it was finished. At the finish the last frame is the one
+        before, see `RaceEnd.last`.
     """
     zone_idx, meters = columns.zone_idx, columns.meters
     if end.is_finished:
         zone_idx = np.append(zone_idx[:-1], zones.finish_zone_idx)
         meters = np.append(meters[:-1], zones.finish_m)
-    accelerates = np.array([keys.accelerate for keys in settings.inputs])
     results = {
         "frames": columns.frames,
         "state_float": columns.floats,
         "actions": columns.actions,
         "action_was_greedy": columns.is_greedy,
-        "input_w": accelerates[columns.actions],
+        "input_w": actions_of_game(settings).presses_gas(columns.actions),
         "q_values": columns.q_values,
         "car_gear_and_wheels": columns.car,
         "position_m": columns.position_m[:-1],
@@ -155,8 +155,5 @@ def end_race_stats(
 
 def input_script(columns: RaceColumns, settings: GameSettings) -> str:
     """Write the race as a script that TMInterface's `load` command plays; it begins at the race's beginning."""
-    keys_of_action = key_states(settings.inputs)
-    changes = np.flatnonzero(np.diff(columns.actions, prepend=-1))
-    times_ms, actions = columns.race_time_ms[changes].tolist(), columns.actions[changes].tolist()
-    keys_from = ((int(time_ms), keys_of_action[action]) for time_ms, action in zip(times_ms, actions, strict=True))
-    return write_input_script(events_of_keys(keys_from))
+    times_ms = columns.race_time_ms[: len(columns.actions)]
+    return write_input_script(actions_of_game(settings).events(times_ms, columns.actions))

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trackmania_rl.race.observation import ObservationLayout
-from trackmania_rl.race.observation_kernel import KEYS_OF_AN_ACTION, N_WHEELS
+from trackmania_rl.race.observation_kernel import N_WHEELS
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.schedules import linear
 from trackmania_rl.seeds import SeedTree
@@ -70,7 +70,7 @@ class RaceReward:
     """
 
     def __init__(self, settings: Settings, spaces: Spaces, seeds: SeedTree) -> None:
-        self._places = ObservationLayout.from_settings(settings.observation)
+        self._places = ObservationLayout.from_settings(settings.observation, settings.game.actions)
 
     def __call__(self, rollout_results: Mapping[str, Any], settings: Settings, frames_total: int) -> RewardedRace:
         """See `Reward`."""
@@ -290,9 +290,7 @@ def _optional_terms(
         terms += engineered.speedslide * has_grip * np.maximum(0, 1 - np.abs(quality - 1))
         terms += engineered.neoslide * (np.abs(sideways_m_s) >= NEOSLIDE_SIDEWAYS_SPEED_M_S)
     if engineered.kamikaze != 0:
-        # The block's last floats are the keys of the action that led here.
-        last_keys = reached[:, places["previous_actions"]][:, -len(KEYS_OF_AN_ACTION) :].astype(bool)
-        accelerate, brake = (last_keys[:, KEYS_OF_AN_ACTION.index(key)] for key in ("accelerate", "brake"))
+        accelerate, brake = (reached[:, places[pedal]][:, 0] > 0 for pedal in ("last_gas", "last_brake"))
         terms += engineered.kamikaze * ((accelerate & ~brake) | (_wheels_down(reached, places) <= 1))
     if engineered.close_to_vcp != 0:
         centers_m = reached[:, places["zone_centers_m"]]

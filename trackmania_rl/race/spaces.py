@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
+from trackmania_rl.race.actions import actions_of_game
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.settings import Settings
 
@@ -68,12 +69,14 @@ def race_spaces(settings: Settings) -> Spaces:
     Raises:
         SettingsError: if the observation's settings contradict each other.
     """
-    game, layout = settings.game, ObservationLayout.from_settings(settings.observation)
+    game = settings.game
+    layout = ObservationLayout.from_settings(settings.observation, game.actions)
+    accelerating = tuple(i for i, keys in enumerate(game.inputs) if keys.accelerate and not keys.brake)
     return Spaces(
         float_mean=tuple(layout.mean.tolist()),
         float_std=tuple(layout.std.tolist()),
-        action=Discrete(len(game.inputs)),
+        action=actions_of_game(game).space(),
         image_shape=(game.frames_per_state, game.image_height_px, game.image_width_px),
         waves=layout.waves,
-        throttle_actions=tuple(i for i, keys in enumerate(game.inputs) if keys.accelerate and not keys.brake),
+        throttle_actions=accelerating if game.actions == "keys" else (),
     )

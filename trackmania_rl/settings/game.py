@@ -119,6 +119,7 @@ class GameSettings(Group):
     timeout_between_races_ms: WireMilliseconds
     game_reboot_interval_s: Seconds
     game_reboot_below_speed_share: Annotated[float, Field(ge=0, lt=1)]
+    actions: Restart[Literal["keys", "analog"]]
     inputs: Restart[Annotated[tuple[ActionKeys, ...], Field(min_length=2)]]
     action_forward_idx: Restart[NonNegativeInt]
     action_backward_idx: Restart[NonNegativeInt]

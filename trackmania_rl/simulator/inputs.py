@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from trackmania_rl.protocol.input_script import ANALOG_FULL, PEDAL_PRESSED_FROM, Input, InputEvent, key_changes
-from trackmania_rl.protocol.messages import NO_KEYS, KeyState
+from trackmania_rl.protocol.input_script import (
+    ANALOG_FULL,
+    ANALOG_STATE_INPUTS,
+    PEDAL_PRESSED_FROM,
+    Input,
+    InputEvent,
+    key_changes,
+)
+from trackmania_rl.protocol.messages import NO_KEYS, AnalogInput, HeldInputs, KeyState
 from trackmania_rl.protocol.state_blob import (
     EVENT_TIME_ORIGIN_MS,
     InputSlot,
@@ -32,6 +39,8 @@ _SLOTS: Final = {
 _ANALOG: Final = (Input.STEER, Input.GAS)
 _LEAST_STEER_BESIDE_KEYS: Final = ANALOG_FULL // 100
 """A wheel that is turned at the very time at which a key changes counts when it is turned further than this."""
+_OTHER_KEYS_RELEASED: Final = dict.fromkeys((Input.LEFT, Input.RIGHT, Input.ACCELERATE), 0)
+"""The keys that an AnalogInput does not speak of."""
 _NO_EVENT: Final = (0, 0)
 
 Controls = tuple[float, float, float]
@@ -63,10 +72,21 @@ class RaceInputs:
         self._keys = NO_KEYS
         self.controls: Controls = (0.0, 0.0, 0.0)
 
-    def press(self, time_ms: int, keys: KeyState) -> None:
-        """Hold exactly these keys from race time `time_ms` on."""
-        if keys != self._keys:
-            self.apply(key_changes(time_ms, self._keys, keys))
+    def hold(self, time_ms: int, held: HeldInputs) -> None:
+        """Hold exactly these keys, or this wheel, gas and brake key and no other one, from race time `time_ms` on."""
+        if isinstance(held, AnalogInput):
+            values = dict(zip(ANALOG_STATE_INPUTS, map(int, held), strict=True)) | _OTHER_KEYS_RELEASED
+            self.change(time_ms, values)
+        elif held != self._keys:
+            self.apply(key_changes(time_ms, self._keys, held))
+
+    def change(self, time_ms: int, values: Mapping[Input, int]) -> None:
+        """Give some inputs these values from race time `time_ms` on."""
+        events = [
+            InputEvent(time_ms, input_, value) for input_, value in values.items() if self._values[input_] != value
+        ]
+        if events:
+            self.apply(events)
 
     def apply(self, events: Sequence[InputEvent]) -> None:
         """Make the changes of `events`, which are of one time."""
@@ -124,7 +144,7 @@ class RaceInputs:
 def controls_of_keys(keys: KeyState) -> Controls:
     """What a car feels while nothing but these keys is pressed."""
     inputs = RaceInputs(np.zeros((len(InputSlot), 2), dtype=np.uint32))
-    inputs.press(0, keys)
+    inputs.hold(0, keys)
     return inputs.controls
 
 

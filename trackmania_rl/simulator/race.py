@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trackmania_rl.protocol.input_script import InputEvent, write_input_script
-from trackmania_rl.protocol.messages import COUNTDOWN_MS, TICK_MS, KeyState
+from trackmania_rl.protocol.messages import COUNTDOWN_MS, TICK_MS, HeldInputs
 from trackmania_rl.protocol.state_blob import (
     NOT_PASSED,
     STATE_HEAD_DTYPE,
@@ -205,9 +205,9 @@ class SimulatedRace:
             self._times_ms[-1] = NOT_PASSED
             self._forget_finish()
 
-    def set_input(self, keys: KeyState) -> None:
-        """Hold exactly these keys from the next tick on."""
-        self.inputs.press(self._tick_time_ms, keys)
+    def set_input(self, held: HeldInputs) -> None:
+        """Hold exactly these inputs from the next tick on."""
+        self.inputs.hold(self._tick_time_ms, held)
 
     def play_script(self, events: Sequence[InputEvent]) -> None:
         """Make these inputs in this race, as far as it is not past them, and in all later ones; () ends that."""

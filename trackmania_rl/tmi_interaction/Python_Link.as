@@ -2,14 +2,14 @@
 //
 // A plugin for TMInterface 2.1 and later; it belongs into the folder TMInterface/Plugins. The messages are those of the
 // "Python link" protocol: an int32 id and its payload, little-endian, nothing in front and nothing behind. The game
-// reports 1 to 5 and stands still until the client answers with the same id; until then the client may send 6 to 23.
-// docs/plugin.rst says what this plugin promises beyond that.
+// reports 1 to 5 and stands still until the client answers with the same id; until then the client may send 6 to 23,
+// and 24, which is this plugin's own. docs/plugin.rst says what this plugin promises beyond that.
 //
 // TMInterface's sockets know no way to ask whether the other end hung up, and a read of bytes that have not come blocks
 // the game. So bytes are only read once `Available` has counted them, and a client that fell silent is let go when its
 // time is up, or when another client wants its place.
 
-const int LINK_VERSION = 1;  // read by plugin_files.py; raise it with every change of this file
+const int LINK_VERSION = 2;  // read by plugin_files.py; raise it with every change of this file
 
 const string PREFIX = "[Python Link] ";
 const string HOST = "127.0.0.1";
@@ -26,6 +26,7 @@ const uint SLEEP_MS = 1;
 const int MAX_PAYLOAD_BYTES = 1 << 20;
 const int MAX_FRAME_SIDE_PX = 4096;
 const int FRAME_BYTES_PER_PIXEL = 4;
+const int ANALOG_FULL = 65536;                // a wheel fully turned, a pedal fully pressed
 const int MOST_COMPLAINTS = 20;               // logged of one client; noise must not fill the log
 const int FIRST_VERSION_BIT = 8;              // of the answer to IsInMenus, once the client asked for the version
 const float GREATEST_FLOAT = 3.4e38f;
@@ -54,7 +55,8 @@ enum Message
     UnrequestFrame = 20,
     ToggleInterface = 21,
     IsInMenus = 22,
-    GetInputs = 23
+    GetInputs = 23,
+    SetAnalogInput = 24
 }
 
 // What belongs to one connection, so that nothing of it passes on to the next one.
@@ -67,6 +69,7 @@ class Client
     int frameHeightPx = 0;
     int complaints = 0;
     bool asksForVersion = false;
+    bool hasPressedKeys = false;
 }
 
 Net::Socket@ listener = null;
@@ -422,6 +425,7 @@ void Obey(int id, int awaited)
         break;
     case Message::GetState: ObeyGetState(game); break;
     case Message::SetInput: ObeySetInput(game); break;
+    case Message::SetAnalogInput: ObeySetAnalogInput(game); break;
     case Message::GiveUp:
         if (game.InRace)
             game.GiveUp();
@@ -500,6 +504,34 @@ void ObeySetInput(SimulationManager@ game)
     game.SetInputState(InputType::Right, right);
     game.SetInputState(InputType::Up, accelerate);
     game.SetInputState(InputType::Down, brake);
+    client.hasPressedKeys = true;
+}
+
+// A wheel that is turned while a key changes hardly counts, so the other keys are let go only where they were used.
+void ObeySetAnalogInput(SimulationManager@ game)
+{
+    int steer = 0;
+    int gas = 0;
+    if (!ReadInt(steer) || !ReadInt(gas) || !HasCome(1, PartDeadlineMs(), "sent half a message"))
+        return;
+    const int brake = client.socket.ReadUint8() > 0 ? 1 : 0;
+    if (steer < -ANALOG_FULL || steer > ANALOG_FULL || gas < -ANALOG_FULL || gas > ANALOG_FULL)
+    {
+        const string range = -ANALOG_FULL + " to " + ANALOG_FULL;
+        Complain("steer " + steer + ", gas " + gas + " refused; " + range + " is allowed");
+        return;
+    }
+    if (!game.InRace)
+        return;
+    game.SetInputState(InputType::Steer, steer);
+    game.SetInputState(InputType::Gas, gas);
+    game.SetInputState(InputType::Down, brake);
+    if (!client.hasPressedKeys)
+        return;
+    game.SetInputState(InputType::Left, 0);
+    game.SetInputState(InputType::Right, 0);
+    game.SetInputState(InputType::Up, 0);
+    client.hasPressedKeys = false;
 }
 
 // A client that knows this plugin sends the version's command and then IsInMenus, whose answer carries our version in

@@ -78,13 +78,13 @@ class GameInstanceManager:
         launcher: GameLauncher,
         connect: Connect = TMInterface,
     ) -> None:
-        self.layout = ObservationLayout.from_settings(observation)
+        self.layout = ObservationLayout.from_settings(observation, game.actions)
         self.game_starts = 0
         self._game = game
         self._observation = observation
         self._launcher = launcher
         self._connect = connect
-        self._features = FeatureBuilder(self.layout, game.inputs, game.action_forward_idx)
+        self._features = FeatureBuilder(self.layout, game)
         self._maps: OrderedDict[MapEntry, GameMap] = OrderedDict()  # the one raced on last is last
         self._transport: GameTransport | None = None
         self._machine: RaceMachine | None = None

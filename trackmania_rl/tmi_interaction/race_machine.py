@@ -23,13 +23,14 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from trackmania_rl.protocol.messages import MessageId, key_states
+from trackmania_rl.protocol.messages import MessageId
 from trackmania_rl.protocol.state_blob import (
     StateBlobError,
     StateView,
     new_state_blob,
     with_last_checkpoint_time_cleared,
 )
+from trackmania_rl.race.actions import Action, actions_of_game
 from trackmania_rl.race.cutoffs import CutoffReason, CutoffWatch
 from trackmania_rl.race.observation import FeatureBuilder
 from trackmania_rl.race.types import GameTimings, Observation, RaceEnd, times_passed
@@ -115,7 +116,7 @@ class RaceMachine:
         self._transport = transport
         self._features = features
         self._start = RaceStart(transport, commands_on_connect)
-        self._keys = key_states(settings.inputs)
+        self._actions = actions_of_game(settings)
         self._no_frame = np.empty((1, 0, 0), dtype=np.uint8)
         self._held: GameEvent | None = None
         self._under_way: _RaceUnderWay | None = None
@@ -125,6 +126,7 @@ class RaceMachine:
 
         Raises:
             GameError: if the game is gone, silent or speaks nonsense.
+            UserError: if it cannot be steered as the setting `actions` says.
         """
         self.timings = GameTimings()
         with _state_errors_as_protocol_errors():
@@ -137,19 +139,20 @@ class RaceMachine:
             raise GameProtocolError("the race was over at its start")
         return observation
 
-    def step(self, action: int) -> Observation | RaceEnd:
-        """Hold an action's keys until the next decision, or the end of the race.
+    def step(self, action: Action) -> Observation | RaceEnd:
+        """Hold an action until the next decision, or the end of the race.
 
         Args:
-            action: index into `settings.inputs`.
+            action: index into `settings.inputs`, or an analog action.
 
         Raises:
             GameError: if the game is gone, silent or speaks nonsense.
+            FloatingPointError: if an analog action is not finite.
             RuntimeError: if no race is under way.
         """
         if self._held is None:
             raise RuntimeError("step needs a race under way: call reset first")
-        self._transport.set_input(self._keys[action])
+        self._transport.set_input(self._actions.held(np.asarray([action]))[0])
         if self.settings.has_image:
             self._transport.set_speed(self.settings.running_speed)
         self._answer(self._held, then_get_state=True)

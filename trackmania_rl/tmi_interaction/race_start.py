@@ -10,7 +10,8 @@ import logging
 import time
 from typing import Final
 
-from trackmania_rl.protocol.messages import MessageId
+from trackmania_rl.errors import UserError
+from trackmania_rl.protocol.messages import ANALOG_LINK_VERSION, MessageId
 from trackmania_rl.settings import GameSettings
 from trackmania_rl.tmi_interaction.transport import GameEvent, GameTimeoutError, GameTransport
 
@@ -60,6 +61,7 @@ class RaceStart:
 
         Raises:
             GameError: if the game is gone, silent, or never comes to the start of this map.
+            UserError: if it cannot be steered as `settings.actions` says.
         """
         self._is_countdown_expected = self._is_countdown_seen = False
         self._last_time_ms: int | None = None
@@ -98,10 +100,23 @@ class RaceStart:
         """Say at the connection what holds for all races."""
         self._transport.set_speed(CONNECT_SPEED)
         self._transport.set_step_period(settings.ms_per_action)
+        if settings.actions == "analog":
+            self._check_that_it_steers()
         for command in self._commands:
             self._transport.command(command)
         if self._transport.is_in_menus():
             self._load(map_path)
+
+    def _check_that_it_steers(self) -> None:
+        """Refuse a game whose plugin knows keys only: it would take a wheel's numbers for other messages."""
+        version = self._transport.plugin_version()
+        if version < ANALOG_LINK_VERSION:
+            runs = f"version {version} of this project's plugin" if version else "another plugin than this project's"
+            raise UserError(
+                f'actions = "analog": the game runs {runs}, which knows keys only; version {ANALOG_LINK_VERSION} is '
+                "needed: remove other plugins that listen from TMInterface's folder Plugins, and start the game again "
+                '(scripts/doctor.py installs the plugin); or set actions = "keys"'
+            )
 
     def _settle_in(self, settings: GameSettings) -> None:
         """Say at the first step of all what needs a race to be said in."""

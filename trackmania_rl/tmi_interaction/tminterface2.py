@@ -140,7 +140,7 @@ class TMInterface:
         return bool(self._ask(MessageId.IS_IN_MENUS))
 
     def plugin_version(self) -> int:
-        """Return the version of this project's plugin in the game; 0 for any other. A report must be held."""
+        """See `GameTransport.plugin_version`."""
         self.command(messages.LINK_VERSION_COMMAND)
         return messages.link_version(self._ask(MessageId.IS_IN_MENUS))
 
@@ -170,9 +170,9 @@ class TMInterface:
         """See `GameTransport.set_timeout`."""
         self._outgoing += messages.pack_set_timeout(timeout_ms)
 
-    def set_input(self, keys: messages.KeyState) -> None:
+    def set_input(self, held: messages.HeldInputs) -> None:
         """See `GameTransport.set_input`."""
-        self._outgoing += messages.pack_set_input(keys)
+        self._outgoing += messages.pack_set_input(held)
 
     def give_up(self) -> None:
         """See `GameTransport.give_up`."""

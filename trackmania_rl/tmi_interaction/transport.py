@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trackmania_rl.errors import PlainError
-from trackmania_rl.protocol.messages import KeyState, MessageId
+from trackmania_rl.protocol.messages import HeldInputs, MessageId
 
 
 class GameError(PlainError):
@@ -113,8 +113,12 @@ class GameTransport(Protocol):
         """Set how long the game waits for an answer before it drops the client."""
         ...
 
-    def set_input(self, keys: KeyState) -> None:
-        """Hold these keys from the next tick on."""
+    def plugin_version(self) -> int:
+        """Tell the version of this project's plugin, or simulated game; 0 for any other. A report must be held."""
+        ...
+
+    def set_input(self, held: HeldInputs) -> None:
+        """Hold exactly these from the next tick on; analog inputs only from plugin version `ANALOG_LINK_VERSION` on."""
         ...
 
     def give_up(self) -> None:

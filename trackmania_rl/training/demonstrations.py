@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,11 +24,11 @@ from trackmania_rl.games.protocol import Games, rollout
 from trackmania_rl.gbx.replay import is_replay_file, read_replay
 from trackmania_rl.gbx.replay_inputs import ghost_of_driver, script_of_ghost
 from trackmania_rl.protocol.input_script import InputEvent, read_input_script
-from trackmania_rl.protocol.messages import key_states
 from trackmania_rl.protocol.state_blob import InputSlot
+from trackmania_rl.race.actions import Action, ActionKind, actions_of_game
 from trackmania_rl.race.policy import Policy, PolicyDecision
 from trackmania_rl.settings import GameSettings, MapEntry
-from trackmania_rl.simulator.inputs import RaceInputs, controls_of_keys
+from trackmania_rl.simulator.inputs import RaceInputs
 from trackmania_rl.training.collector import CollectorParts, stats_of_entry
 
 log = logging.getLogger(__name__)
@@ -41,13 +41,14 @@ class Demonstration:
     Attributes:
         name: of its file, for the log.
         entry: the map, explored and learned from.
-        actions: indices into the configured `inputs`, one for each decision; the last one goes on.
+        actions: indices into the configured `inputs`, (n,) int64, or analog actions, (n, 3) float32, one for each
+            decision; the last one goes on.
         n_exact: how many of them are the file's very inputs.
     """
 
     name: str
     entry: MapEntry
-    actions: tuple[int, ...]
+    actions: npt.NDArray[Any]
     n_exact: int
 
 
@@ -78,31 +79,47 @@ def load_demonstrations(game: GameSettings, folder: Path) -> tuple[Demonstration
     return tuple(demonstrations)
 
 
-def actions_of_inputs(events: Sequence[InputEvent], game: GameSettings) -> tuple[tuple[int, ...], int]:
+def actions_of_inputs(events: Sequence[InputEvent], game: GameSettings) -> tuple[npt.NDArray[Any], int]:
     """Approximate inputs by the agent's actions.
 
-    Each decision takes the action that is nearest to what the inputs do during it. What it does too much or too little
-    of is made up for by the next ones (error diffusion), so that a short tap or a half turned wheel is not lost.
+    Each decision takes the action that is nearest to what the inputs do during it: of analog actions the mean steer,
+    with each pedal pressed or not. What it does too much or too little of is made up for by the next ones (error
+    diffusion), so that a short tap or a half turned wheel is not lost.
 
     Args:
         events: in order of time, times in ms.
         game: the actions and their duration.
 
     Returns:
-        Indices into `game.inputs`, one for each decision until the last event, and how many are exactly the inputs.
+        The actions (n,) or (n, 3), one for each decision until the last event, and how many are exactly the inputs.
     """
     controls = _controls_of_ticks(events, game)  # (T, ticks per action, 3)
-    of_action = np.array([controls_of_keys(keys) for keys in key_states(game.inputs)])  # (A, 3)
+    kind = actions_of_game(game)
+    nearest = _nearest_analog_action if game.actions == "analog" else _nearest_index(kind)
     actions, n_exact = [], 0
     missing = np.zeros(3)  # of gas, brake and steer, in actions
     for of_decision in controls:
         wanted = of_decision.mean(axis=0) + missing
-        action = int(np.abs(of_action - wanted).sum(axis=1).argmin())
+        action = nearest(wanted)
+        done = kind.controls(np.asarray([action]))[0]
         # Half an action at most: what no action can do must not pile up.
-        missing = (wanted - of_action[action]).clip(-0.5, 0.5)
+        missing = (wanted - done).clip(-0.5, 0.5)
         actions.append(action)
-        n_exact += bool((of_decision == of_action[action]).all())
-    return tuple(actions), n_exact
+        n_exact += bool((of_decision == done).all())
+    return np.array(actions, dtype=kind.dtype), n_exact
+
+
+def _nearest_index(kind: ActionKind) -> Callable[[npt.NDArray[np.float64]], Action]:
+    """Return what finds the index of the action nearest to gas, brake and steer (3,)."""
+    of_action = kind.controls(np.arange(kind.n_values))  # (A, 3)
+    return lambda wanted: int(np.abs(of_action - wanted).sum(axis=1).argmin())
+
+
+def _nearest_analog_action(wanted: npt.NDArray[np.float64]) -> Action:
+    """Return the analog action nearest to gas, brake and steer (3,)."""
+    gas, brake, steer = wanted.tolist()
+    pressed = (1.0 if pedal > 0.5 else -1.0 for pedal in (gas, brake))
+    return np.array([np.clip(steer, -1.0, 1.0), *pressed], dtype=np.float32)
 
 
 def drive_demonstrations(demonstrations: Sequence[Demonstration], games: Games, parts: CollectorParts) -> None:
@@ -134,14 +151,15 @@ def drive_demonstrations(demonstrations: Sequence[Demonstration], games: Games, 
 def _policy_of(demonstration: Demonstration, run_state: RunStateView) -> Policy:
     """Make the policy of a demonstration: its actions, then the last one on and on."""
     index = -1
-    q_values = np.zeros(len(run_state.settings.game.inputs), dtype=np.float32)
+    q_values = np.zeros(actions_of_game(run_state.settings.game).n_values, dtype=np.float32)
+    actions = demonstration.actions if demonstration.actions.ndim > 1 else demonstration.actions.tolist()
 
     def policy(image: npt.NDArray[np.uint8], floats: npt.NDArray[np.float32]) -> PolicyDecision:
         nonlocal index
         if run_state.stop_requested:
             raise _RunEnds
-        index = min(index + 1, len(demonstration.actions) - 1)
-        return PolicyDecision(demonstration.actions[index], False, q_values)
+        index = min(index + 1, len(actions) - 1)
+        return PolicyDecision(actions[index], False, q_values)
 
     return policy
 

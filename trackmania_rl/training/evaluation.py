@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+from gymnasium.spaces import Box
 
 from trackmania_rl.agents.builder import Actor, make_agent_builder
 from trackmania_rl.agents.run_network import pick_device, pick_playing_device
@@ -25,6 +26,7 @@ from trackmania_rl.checkpoints import CHECKPOINT_FILE, CheckpointError, load_che
 from trackmania_rl.errors import UserError, one_line
 from trackmania_rl.games.protocol import Games, rollout
 from trackmania_rl.games.race_games import make_games_builder
+from trackmania_rl.race.actions import FORWARD, PEDALS
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.policy import ELAPSED_ACTIONS_FLOAT, Policy, PolicyDecision
 from trackmania_rl.race.spaces import Spaces
@@ -57,7 +59,9 @@ class TrainedDriver:
     frames_total: int
     training_s: float
 
-    def act(self, observation: npt.NDArray[np.float32] | Mapping[str, npt.NDArray[Any]]) -> int:
+    def act(
+        self, observation: npt.NDArray[np.float32] | Mapping[str, npt.NDArray[Any]]
+    ) -> int | npt.NDArray[np.float32]:
         """Return the greedy action in a state, as an environment of the run's configuration shows it.
 
         Args:
@@ -83,11 +87,12 @@ class TrainedDriver:
         if floats[ELAPSED_ACTIONS_FLOAT] != 0:
             floats = floats * self._layout.std + self._layout.mean
         frame = _NO_IMAGE if image is None else image
-        return int(self.actor.act_batch(frame[np.newaxis], floats[np.newaxis]).actions[0])
+        action = self.actor.act_batch(frame[np.newaxis], floats[np.newaxis]).actions[0]
+        return int(action) if action.ndim == 0 else action
 
     @functools.cached_property
     def _layout(self) -> ObservationLayout:
-        return ObservationLayout.from_settings(self.settings.observation)
+        return ObservationLayout.from_settings(self.settings.observation, self.settings.game.actions)
 
 
 @dataclass(frozen=True)
@@ -277,15 +282,21 @@ def evaluate_map(
     return MapEvaluation(map_entry, tuple(races))
 
 
-def forced_actions(driver: TrainedDriver, map_entry: MapEntry, number: int, n_actions: int) -> npt.NDArray[np.int64]:
-    """Draw a race's first actions (n_actions,): they accelerate and do not brake, the same for the same number."""
+def forced_actions(driver: TrainedDriver, map_entry: MapEntry, number: int, n_actions: int) -> npt.NDArray[Any]:
+    """Draw a race's first actions, (n_actions,) or (n_actions, D): gas without brake, the same for the same number."""
     rng = driver.seeds.rng(f"evaluate/{map_entry.map_name}/race-{number}")
+    space = driver.spaces.action
+    if isinstance(space, Box):
+        drawn = rng.uniform(space.low, space.high, (n_actions, *space.shape)).astype(np.float32)
+        if driver.settings.game.actions == "analog":
+            drawn[:, PEDALS] = FORWARD[PEDALS]
+        return drawn
     return rng.choice(driver.spaces.throttle_actions or driver.spaces.n_values, size=n_actions)
 
 
-def greedy_after(forced: npt.NDArray[np.int64], actor: Actor) -> Policy:
+def greedy_after(forced: npt.NDArray[Any], actor: Actor) -> Policy:
     """Return the greedy policy of one race, but for the race's first actions."""
-    waiting = iter(forced.tolist())
+    waiting = iter(forced if forced.ndim > 1 else forced.tolist())
 
     def act(frame: npt.NDArray[np.uint8], floats: npt.NDArray[np.float32]) -> PolicyDecision:
         decision = actor.act_batch(frame[np.newaxis], floats[np.newaxis])

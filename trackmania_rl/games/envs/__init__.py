@@ -2,7 +2,8 @@
 
 * `gymnasium.make("TrackMania/Race-v0")`: one game, simulated or the real one (`race_env`);
 * `gymnasium.make_vec("TrackMania/Race-v0", num_envs=64)`: many simulated games in this process, stepped together
-  (`race_vector_env`).
+  (`race_vector_env`);
+* `"TrackMania/RaceAnalog-v0"`: both with steer, gas and brake as numbers (`actions = "analog"`).
 
 Observation, actions, rewards and the rules of a race are those of the configuration that it is made with, hence those
 that `scripts/train.py` trains with. docs/library.rst shows both, and torchrl's wrapper around them.
@@ -10,11 +11,17 @@ that `scripts/train.py` trains with. docs/library.rst shows both, and torchrl's 
 
 import gymnasium
 
-from trackmania_rl.games.envs.making import make_race_env, make_race_vector_env
+from trackmania_rl.games.envs.making import (
+    make_analog_race_env,
+    make_analog_race_vector_env,
+    make_race_env,
+    make_race_vector_env,
+)
 from trackmania_rl.games.envs.race_env import RaceEnv
 from trackmania_rl.games.envs.race_vector_env import RaceVectorEnv
 
 RACE_ID = "TrackMania/Race-v0"
+ANALOG_RACE_ID = "TrackMania/RaceAnalog-v0"
 
 gymnasium.register(
     RACE_ID,
@@ -22,4 +29,19 @@ gymnasium.register(
     vector_entry_point="trackmania_rl.games.envs:make_race_vector_env",
 )
 
-__all__ = ["RACE_ID", "RaceEnv", "RaceVectorEnv", "make_race_env", "make_race_vector_env"]
+gymnasium.register(
+    ANALOG_RACE_ID,
+    entry_point="trackmania_rl.games.envs:make_analog_race_env",
+    vector_entry_point="trackmania_rl.games.envs:make_analog_race_vector_env",
+)
+
+__all__ = [
+    "ANALOG_RACE_ID",
+    "RACE_ID",
+    "RaceEnv",
+    "RaceVectorEnv",
+    "make_analog_race_env",
+    "make_analog_race_vector_env",
+    "make_race_env",
+    "make_race_vector_env",
+]

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from gymnasium.vector import AutoresetMode
@@ -25,6 +25,8 @@ from trackmania_rl.tmi_interaction.launchers.launcher import find_free_port
 from trackmania_rl.track.named_maps import explored_maps, map_entries
 
 DEFAULT_CONFIG = PROJECT_FOLDER / "config_files" / "config.py"
+
+ANALOG: Final = {"actions": "analog"}
 
 PathText = str | os.PathLike[str]
 
@@ -116,8 +118,21 @@ def make_race_vector_env(
         return envs
 
 
+def make_analog_race_env(*args: Any, overrides: Mapping[str, Any] | None = None, **options: Any) -> RaceEnv:
+    """Make one game that is driven with `actions = "analog"`; arguments as of `make_race_env`."""
+    return make_race_env(*args, overrides=ANALOG | dict(overrides or {}), **options)
+
+
+def make_analog_race_vector_env(
+    *args: Any, overrides: Mapping[str, Any] | None = None, **options: Any
+) -> RaceVectorEnv:
+    """Make many games that are driven with `actions = "analog"`; arguments as of `make_race_vector_env`."""
+    return make_race_vector_env(*args, overrides=ANALOG | dict(overrides or {}), **options)
+
+
 # Where gymnasium.make looks for what `render_mode` may be.
-vars(make_race_env)["metadata"] = RaceEnv.metadata
+for _make in (make_race_env, make_analog_race_env):
+    vars(_make)["metadata"] = RaceEnv.metadata
 
 
 def _load(config: PathText, overrides: Mapping[str, Any] | None) -> Settings:

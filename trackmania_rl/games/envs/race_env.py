@@ -8,7 +8,6 @@ from typing import Any, Final
 import gymnasium
 import numpy as np
 import numpy.typing as npt
-from gymnasium import spaces
 from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 
 from trackmania_rl.errors import UserError
@@ -17,13 +16,13 @@ from trackmania_rl.games.envs.observation_form import ObservationForm, Shown
 from trackmania_rl.games.envs.outcomes import (
     GAME_LOST,
     decided_elsewhere,
-    indices_of_actions,
     info_of_end,
     reward_of_finish,
 )
 from trackmania_rl.games.envs.race_states import RaceStates
 from trackmania_rl.games.envs.temporary_folder import TemporaryFolder
 from trackmania_rl.games.protocol import Games, Received
+from trackmania_rl.race.actions import actions_of_game
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.rewards import EngineeredRewards, action_rewards
 from trackmania_rl.settings import MapEntry, Settings
@@ -33,11 +32,12 @@ PICTURE_SIZE_PX: Final = (320, 240)
 """(width, height) of what `RaceEnv.render` draws."""
 
 
-class RaceEnv(gymnasium.Env[Shown, np.int64]):
+class RaceEnv(gymnasium.Env[Shown, Any]):
     """Races on one game.
 
     * Observation: the floats (F,) float32, or with an image `{"image": (S, H, W) uint8, "floats": (F,)}`.
-    * Action: an index into the configured `inputs`, held for `ms_per_action` of game time.
+    * Action: an index into the configured `inputs`, or with `actions = "analog"` steer, gas and brake, (3,) float32
+      from -1 to 1; held for `ms_per_action` of game time.
     * Reward: as in training (`rewards.action_rewards`), without shaping potentials; the schedules of optional terms
       count this environment's actions.
     * `terminated`: the finish was reached.
@@ -89,7 +89,7 @@ class RaceEnv(gymnasium.Env[Shown, np.int64]):
         self.metadata = self.metadata | {"render_fps": 1000 / settings.game.ms_per_action}
         self.render_mode = render_mode
         self.settings = settings
-        self.layout = ObservationLayout.from_settings(settings.observation)
+        self.layout = ObservationLayout.from_settings(settings.observation, settings.game.actions)
         self._map_draw = MapDraw(maps, map_weights)
         self.map_names = self._map_draw.names
         self._games = games
@@ -103,7 +103,8 @@ class RaceEnv(gymnasium.Env[Shown, np.int64]):
         self._has_begun = False
         self._is_closed = False
         self.observation_space = self._form.space
-        self.action_space = spaces.Discrete(len(settings.game.inputs))
+        self._actions = actions_of_game(settings.game)
+        self.action_space = self._actions.space()
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Shown, dict[str, Any]]:
         """Begin a race at the start line; if it can't begin, the one before is over, too.
@@ -128,8 +129,8 @@ class RaceEnv(gymnasium.Env[Shown, np.int64]):
         self._is_under_way = self._has_begun = True
         return self._show(), self._info()
 
-    def step(self, action: np.int64 | int) -> tuple[Shown, float, bool, bool, dict[str, Any]]:
-        """Hold an action's keys until the next decision.
+    def step(self, action: npt.ArrayLike) -> tuple[Shown, float, bool, bool, dict[str, Any]]:
+        """Hold an action until the next decision.
 
         Raises:
             UserError: if there is no such action.
@@ -139,11 +140,11 @@ class RaceEnv(gymnasium.Env[Shown, np.int64]):
         self._check_open()
         if not self._is_under_way:
             raise ResetNeeded("no race is under way: call reset first")
-        actions = np.atleast_1d(indices_of_actions(action, (), len(self.settings.game.inputs)))
+        actions = self._actions.checked(action, n_games=None)
         self._n_actions_made += 1
         states = self._states
         before, before_m, before_ms = states.floats.copy(), float(states.meters[0]), int(states.race_time_ms[0])
-        self._games.send(self._alone, decided_elsewhere(actions, len(self.settings.game.inputs)))
+        self._games.send(self._alone, decided_elsewhere(actions, self._actions.n_values))
         try:
             received = self._receive()
             is_lost = 0 not in received.ended and bool(received.is_first[0])

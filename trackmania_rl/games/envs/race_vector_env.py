@@ -10,7 +10,6 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-from gymnasium import spaces
 from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
@@ -18,10 +17,11 @@ from gymnasium.vector.utils import batch_space
 from trackmania_rl.errors import UserError
 from trackmania_rl.games.envs.map_draw import MAP_OPTION, MapDraw, check_options
 from trackmania_rl.games.envs.observation_form import ObservationForm, Shown
-from trackmania_rl.games.envs.outcomes import decided_elsewhere, indices_of_actions, info_of_end, reward_of_finish
+from trackmania_rl.games.envs.outcomes import decided_elsewhere, info_of_end, reward_of_finish
 from trackmania_rl.games.envs.race_states import RaceStates
 from trackmania_rl.games.envs.temporary_folder import TemporaryFolder
 from trackmania_rl.games.protocol import GameIds, Games
+from trackmania_rl.race.actions import actions_of_game
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.rewards import EngineeredRewards, action_rewards
 from trackmania_rl.race.types import RaceEnd
@@ -81,7 +81,7 @@ class RaceVectorEnv(VectorEnv[Shown, Array, Array]):
         self.metadata = {"render_modes": [], "autoreset_mode": self.autoreset_mode}
         self.num_envs = num_envs = games.n_games
         self.settings = settings
-        self.layout = ObservationLayout.from_settings(settings.observation)
+        self.layout = ObservationLayout.from_settings(settings.observation, settings.game.actions)
         self._games = games
         self._map_draw = MapDraw(maps, map_weights)
         self.map_names = self._map_draw.names
@@ -94,7 +94,8 @@ class RaceVectorEnv(VectorEnv[Shown, Array, Array]):
         self._began_m = np.empty(num_envs)
         self._map_of_game = np.full(num_envs, None, dtype=object)
         self.single_observation_space = self._form.space
-        self.single_action_space = spaces.Discrete(len(settings.game.inputs))
+        self._actions = actions_of_game(settings.game)
+        self.single_action_space = self._actions.space()
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
 
@@ -126,7 +127,7 @@ class RaceVectorEnv(VectorEnv[Shown, Array, Array]):
         return self._form.show(self._states.images, self._states.floats), self._infos({})
 
     def step(self, actions: npt.ArrayLike) -> tuple[Shown, Array, Array, Array, dict[str, Any]]:
-        """Make an action (K,) in every game; those whose race had ended begin the next one instead.
+        """Make an action, (K,) or (K, 3), in every game; those whose race had ended begin the next one instead.
 
         Raises:
             UserError: if these are no actions for K games.
@@ -135,14 +136,14 @@ class RaceVectorEnv(VectorEnv[Shown, Array, Array]):
         """
         self._check_open()
         self._check_races()
-        indices = indices_of_actions(actions, (self.num_envs,), len(self.settings.game.inputs))
+        checked = self._actions.checked(actions, self.num_envs)
         begun, driven = np.flatnonzero(self._has_ended), np.flatnonzero(~self._has_ended)
         self._begin(begun, None)
         states = self._states
         before, before_m, before_ms = states.floats.copy(), states.meters.copy(), states.race_time_ms.copy()
         if len(driven) > 0:
             self._n_actions_made += len(driven)
-            self._games.send(driven, decided_elsewhere(indices[driven], len(self.settings.game.inputs)))
+            self._games.send(driven, decided_elsewhere(checked[driven], self._actions.n_values))
         received = self._games.recv()
         states.take(self._games, received)
         self._began_m[begun] = states.meters[begun]

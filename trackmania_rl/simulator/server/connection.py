@@ -41,11 +41,13 @@ class Connection:
 
     Attributes:
         timeout_ms: How long a wait for an answer may last; the client may change it, also during the wait.
+        asks_for_version: Whether the next answer to IS_IN_MENUS carries the version.
     """
 
     def __init__(self, client: socket.socket, check_interruption: Callable[[float], None]) -> None:
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.timeout_ms = DEFAULT_TIMEOUT_MS
+        self.asks_for_version = False
         self._socket = client
         self._check_interruption = check_interruption
         self._received = bytearray(_RECEIVE_BYTES)

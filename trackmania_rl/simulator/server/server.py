@@ -26,15 +26,20 @@ from time import monotonic
 from typing import Final
 
 from trackmania_rl.protocol import messages
+from trackmania_rl.protocol.input_script import ANALOG_FULL
 from trackmania_rl.protocol.messages import (
+    ANALOG,
+    ANALOG_LINK_VERSION,
     DEFAULT_STEP_PERIOD_MS,
     FLOAT32,
     INT32,
     INT32_PAIR,
     KEYS,
+    LINK_VERSION_COMMAND,
     MAX_FRAME_SIDE_PX,
     TICK_MS,
     UINT32,
+    AnalogInput,
     KeyState,
     MessageId,
 )
@@ -264,6 +269,7 @@ class GameServer:
             MessageId.REWIND_TO_CURRENT_STATE: self._ignore,  # restoring what was saved this instant changes nothing
             MessageId.GET_STATE: self._get_state,
             MessageId.SET_INPUT: self._set_input,
+            MessageId.SET_ANALOG_INPUT: self._set_analog_input,
             MessageId.GIVE_UP: self._give_up,
             MessageId.PREVENT_FINISH: self._prevent_finish,
             MessageId.SHUTDOWN: self._shutdown,
@@ -308,6 +314,13 @@ class GameServer:
         if self.game.race is not None:
             self.game.race.set_input(keys)
 
+    def _set_analog_input(self, client: Connection) -> None:
+        steer, gas, brake = ANALOG.unpack(client.read(ANALOG.size))
+        if max(abs(steer), abs(gas)) > ANALOG_FULL:
+            client.complain(f"steer {steer}, gas {gas} refused; {-ANALOG_FULL} to {ANALOG_FULL} is allowed")
+        elif self.game.race is not None:
+            self.game.race.set_input(AnalogInput(steer, gas, bool(brake)))
+
     def _give_up(self, client: Connection) -> None:
         if self.game.race is not None:
             self.game.race.give_up()
@@ -320,7 +333,11 @@ class GameServer:
         raise ClientGone("said goodbye")
 
     def _command(self, client: Connection) -> None:
-        self.game.run_command(client.read_payload().decode(errors="replace"))
+        text = client.read_payload().decode(errors="replace")
+        if text.startswith(LINK_VERSION_COMMAND):
+            client.asks_for_version = True
+        else:
+            self.game.run_command(text)
 
     def _set_timeout(self, client: Connection) -> None:
         (client.timeout_ms,) = UINT32.unpack(client.read(UINT32.size))
@@ -350,7 +367,9 @@ class GameServer:
         client.read_int32()
 
     def _is_in_menus(self, client: Connection) -> None:
-        client.write(INT32.pack(self.game.race is None))
+        version = ANALOG_LINK_VERSION if client.asks_for_version else 0
+        client.write(messages.pack_in_menus_answer(self.game.race is None, version))
+        client.asks_for_version = False
 
     def _get_inputs(self, client: Connection) -> None:
         script = b"" if self.game.race is None else self.game.race.input_script().encode()
