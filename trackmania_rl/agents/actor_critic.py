@@ -124,11 +124,14 @@ def gaussian_actor(settings: AgentSettings, spaces: Spaces) -> ProbabilisticActo
     )
 
 
-def deterministic_actor(settings: AgentSettings, spaces: Spaces) -> TensorDictModule:
+def deterministic_actor(settings: AgentSettings, spaces: Spaces) -> TensorDictSequential:
     """Make an actor of one action (D,) for each state."""
     assert isinstance(spaces.action, Box)
-    network = nn.Sequential(StateNetwork(settings, spaces, spaces.action_shape[0]), ToBounds(spaces.action))
-    return TensorDictModule(network, in_keys=state_keys(spaces), out_keys=["action"])
+    network = StateNetwork(settings, spaces, spaces.action_shape[0])
+    return TensorDictSequential(
+        TensorDictModule(network, in_keys=state_keys(spaces), out_keys=["numbers"]),
+        TensorDictModule(ToBounds(spaces.action), in_keys=["numbers"], out_keys=["action"]),
+    )
 
 
 def categorical_actor(settings: AgentSettings, spaces: Spaces) -> ProbabilisticActor:

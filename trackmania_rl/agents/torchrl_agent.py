@@ -130,12 +130,12 @@ class TorchRLAgent:
         """See `AgentBuilder`."""
         networks = [network, *self._make_networks()[1:]]
         named = dict(zip(NETWORKS[self._loss], networks, strict=True))
-        device = pick_device(self._settings.run.torch_device)
-        loss = self._loss(**named, **self._fitting_options())
+        device, seed = pick_device(self._settings.run.torch_device), self._seeds.integer("learner")
+        with OwnRandomState(seed, torch.device("cpu"))():  # it draws the weights of further Q networks
+            loss = self._loss(**named, **self._fitting_options())
         loss.make_value_estimator(ValueEstimators.TD0, gamma=self._settings.agent.gamma_schedule[0][1])
-        return TorchRLLearner(
-            OffPolicyLoss(loss, self._spaces, device, self._seeds.integer("learner")), network, self._settings.agent
-        )
+        getattr(loss, "target_entropy", None)  # which makes the buffer that a checkpoint holds
+        return TorchRLLearner(OffPolicyLoss(loss, self._spaces, device, seed), network, self._settings.agent)
 
     def _make_networks(self) -> list[Any]:
         """Make the loss's networks, always with the same weights; the driving one comes first."""

@@ -197,10 +197,11 @@ def _spaces(env: gymnasium.Env[Any, Any], settings: Settings) -> Spaces:
     assert isinstance(flat, gym_spaces.Box)
     low, high = flat.low.astype(np.float64), flat.high.astype(np.float64)
     is_bounded = np.isfinite(low) & np.isfinite(high) & (high > low) & (high - low < BOUNDS_THAT_SAY_NOTHING)
+    low, high = np.where(is_bounded, low, -1.0), np.where(is_bounded, high, 1.0)
     duration_actions = settings.replay.temporal_mini_race_duration_actions
     half = 1.0 if duration_actions is None else duration_actions / 2
     return Spaces(
-        float_mean=(0.0 if duration_actions is None else half, *np.where(is_bounded, (low + high) / 2, 0.0).tolist()),
-        float_std=(half, *np.where(is_bounded, (high - low) / 2, 1.0).tolist()),
+        float_mean=(0.0 if duration_actions is None else half, *((low + high) / 2).tolist()),
+        float_std=(half, *((high - low) / 2).tolist()),
         action=action,  # type: ignore[arg-type]
     )

@@ -1,0 +1,225 @@
+"""Agents of torchrl's losses: they act within the space, learn what is known, and resume to the byte."""
+
+from __future__ import annotations
+
+import functools
+import io
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Discrete
+from tensordict import TensorDict
+from torchrl.objectives import A2CLoss, LossModule, SACLoss
+
+from trackmania_rl.agents import torchrl_agent
+from trackmania_rl.agents.builder import check_decision
+from trackmania_rl.agents.exploration import GREEDY, Exploration
+from trackmania_rl.agents.flat_parameters import flatten_parameters
+from trackmania_rl.agents.torchrl_agent import FOR_NUMBERS, TorchRLAgent, TorchRLLearner
+from trackmania_rl.race.spaces import Spaces
+from trackmania_rl.seeds import SeedTree
+from trackmania_rl.settings import Settings, SettingsError
+
+BATCH, FLOATS, CHOICES, NUMBERS = 11, 5, 7, 3
+LOSSES = tuple(torchrl_agent.NETWORKS)
+EXPLORED = Exploration(epsilon=0.5, epsilon_boltzmann=0.0, boltzmann_std=0.0, throttle_probability=None)
+
+
+@pytest.fixture
+def settings(default_settings: Settings) -> Settings:
+    changes: dict[str, Any] = {
+        "float_hidden_dim": 13,
+        "gamma_schedule": ((0, 0.9),),
+        "conv_channels": (2, 4),
+        "conv_kernel_sizes": (4, 3),
+        "conv_strides": (2, 2),
+        "evaluation_weights_decay": 0.5,
+        "soft_update_tau": 0.05,
+        "clip_grad_norm": 10.0,
+    }
+    run = default_settings.run.model_copy(update={"torch_device": "cpu"})
+    agent = default_settings.agent.model_copy(update=changes)
+    return default_settings.model_copy(update={"run": run, "agent": agent})
+
+
+def spaces_for(loss: type[LossModule], *, has_image: bool = False) -> Spaces:
+    low, high = np.array([-1.0, 0.0, -2.0], dtype=np.float32), np.array([1.0, 1.0, 4.0], dtype=np.float32)
+    return Spaces(
+        float_mean=(0.0, *[0.5] * (FLOATS - 1)),
+        float_std=(1.0, *[2.0] * (FLOATS - 1)),
+        action=Box(low, high) if loss in FOR_NUMBERS else Discrete(CHOICES),
+        image_shape=(2, 17, 23) if has_image else (1, 0, 0),
+    )
+
+
+def builder_of(loss: type[LossModule], settings: Settings, **how: Any) -> TorchRLAgent:
+    return TorchRLAgent(settings, spaces_for(loss, **how), SeedTree(3), loss=loss)
+
+
+def batch_of(spaces: Spaces, seed: int = 0, n: int = BATCH) -> TensorDict:
+    generator = torch.Generator().manual_seed(seed)
+    if isinstance(spaces.action, Discrete):
+        action = torch.randint(CHOICES, (n,), generator=generator)
+    else:
+        low, high = torch.from_numpy(spaces.action.low), torch.from_numpy(spaces.action.high)
+        action = low + (high - low) * torch.rand((n, NUMBERS), generator=generator)
+    entries = {"action": action, "reward": torch.randn(n, generator=generator), "gamma_n": torch.full((n,), 0.9**2)}
+    entries["gamma_n"][0] = 0.0
+    entries |= {"n_steps": torch.full((n,), 2), "weight": torch.ones(n)}
+    for state in ("state", "next_state"):
+        entries[f"{state}_float"] = torch.randn((n, FLOATS), generator=generator)
+        entries[f"{state}_img"] = torch.randint(256, (n, *spaces.image_shape), generator=generator, dtype=torch.uint8)
+    return TensorDict(entries, batch_size=[n])
+
+
+def update(learner: TorchRLLearner, batch: TensorDict) -> TensorDict:
+    losses = learner.optimizer_step(learner.loss_module(batch))
+    learner.target_updater.step(2)
+    learner.updates += 1
+    return losses
+
+
+def learner_of(builder: TorchRLAgent, settings: Settings) -> TorchRLLearner:
+    learner = builder.make_learner(builder.make_network())
+    learner.follow(settings.agent, learning_rate=1e-2)
+    return learner
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("has_image", [False, True])
+def test_actors_act_within_the_space(loss: type[LossModule], settings: Settings, has_image: bool) -> None:
+    spaces, builder = spaces_for(loss, has_image=has_image), builder_of(loss, settings, has_image=has_image)
+    actor = builder.make_actor(builder.make_network(), torch.device("cpu"), np.random.default_rng(1))
+    check_decision(actor, spaces)
+    rng = np.random.default_rng(2)
+    frames = rng.integers(0, 256, (BATCH, *spaces.image_shape), dtype=np.uint8)
+    floats = rng.standard_normal((BATCH, FLOATS)).astype(np.float32)
+    greedy = actor.act_batch(frames, floats)
+    assert greedy.is_greedy.all()
+    np.testing.assert_array_equal(actor.act_batch(frames, floats).actions, greedy.actions)
+    mixed = actor.act_batch(frames, floats, [GREEDY, *[EXPLORED] * (BATCH - 1)])
+    assert mixed.is_greedy.tolist() == [True] + [False] * (BATCH - 1)
+    np.testing.assert_array_equal(mixed.actions[0], greedy.actions[0])
+    assert not np.array_equal(mixed.actions, greedy.actions)
+    assert all(spaces.action.contains(action) for decision in (greedy, mixed) for action in decision.actions)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_updates_move_the_network_that_drives(loss: type[LossModule], settings: Settings) -> None:
+    builder = builder_of(loss, settings)
+    learner, batch = learner_of(builder, settings), batch_of(spaces_for(loss))
+    before = flatten_parameters(learner.exploration_network).clone()
+    losses = update(learner, batch)
+    after = flatten_parameters(learner.exploration_network)
+    assert after.isfinite().all()
+    assert not torch.equal(before, after)
+    assert losses["grad_norm"] > 0
+    assert batch["td_error"].shape == (BATCH,)
+    learner.average_weights()
+    averaged = flatten_parameters(learner.evaluation_network)
+    torch.testing.assert_close(averaged, before.lerp(after, 10 / 11))
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_resumed_agent_makes_the_same_bytes(loss: type[LossModule], settings: Settings) -> None:
+    builder, spaces = builder_of(loss, settings), spaces_for(loss)
+    straight, half = learner_of(builder, settings), learner_of(builder, settings)
+    for seed in range(2):
+        update(straight, batch_of(spaces, seed))
+        update(half, batch_of(spaces, seed))
+    half.average_weights()
+    straight.average_weights()
+    file = io.BytesIO()
+    torch.save(half.state_dict(), file)
+    file.seek(0)
+    torch.rand(3)  # nobody else's draws count
+    resumed = learner_of(builder, settings)
+    resumed.load_state_dict(torch.load(file, weights_only=True))
+    for seed in range(2, 4):
+        update(straight, batch_of(spaces, seed))
+        update(resumed, batch_of(spaces, seed))
+    assert resumed.updates == straight.updates == 4
+    for one, other in zip(straight.loss_module.parameters(), resumed.loss_module.parameters(), strict=True):
+        assert torch.equal(one, other)
+    assert torch.equal(*(flatten_parameters(learner.evaluation_network) for learner in (straight, resumed)))
+
+
+def test_targets_are_those_of_n_steps(settings: Settings) -> None:
+    """The Q networks' loss against what SAC's target is: reward + gamma^n (1 - end) (min Q' - alpha log pi)."""
+    loss = SACLoss
+    learner = learner_of(builder_of(loss, settings), settings)
+    inner = learner.loss_module.loss
+    batch = batch_of(spaces_for(loss))
+    state = learner.loss_module.random_state.state
+    given = learner.loss_module(batch)["loss_qvalue"]
+    learner.loss_module.random_state.state = state
+    as_torchrl = learner.loss_module._as_torchrl_has_it(batch)
+    assert as_torchrl["next", "terminated"].squeeze(1).tolist() == [True] + [False] * (BATCH - 1)
+    with learner.loss_module.random_state(), torch.no_grad():
+        after = as_torchrl["next"].clone(False)
+        with inner.actor_network_params.to_module(inner.actor_network):
+            dist = inner.actor_network.get_dist(after)
+            action = dist.rsample()
+        alpha_log_pi = inner._alpha * dist.log_prob(action)
+        after["action"] = action
+        next_value = inner._vmap_qnetworkN0(after, inner.target_qvalue_network_params)["state_action_value"]
+        bootstrap = next_value.min(0)[0].squeeze(-1) - alpha_log_pi
+        target = batch["reward"] + batch["gamma_n"] * bootstrap
+        predicted = inner._vmap_qnetworkN0(as_torchrl, inner.qvalue_network_params)["state_action_value"].squeeze(-1)
+        expected = torch.nn.functional.smooth_l1_loss(predicted, target.expand_as(predicted), reduction="none").sum(0)
+    torch.testing.assert_close(given, expected.mean())
+
+
+@pytest.mark.parametrize("name", ["SAC", "DiscreteSAC"])
+def test_it_learns_what_is_known(name: str, settings: Settings) -> None:
+    """The reward is the action's first number, or whether it is the action 4: every episode ends after one action."""
+    make = getattr(torchrl_agent, name)
+    loss = make.keywords["loss"]
+    spaces = spaces_for(loss)
+    builder = make(settings, spaces, SeedTree(1), **({} if name == "SAC" else {"target_entropy_weight": 0.1}))
+    learner = learner_of(builder, settings)
+    for step in range(150):
+        batch = batch_of(spaces, seed=step, n=64)
+        action = batch["action"]
+        batch["reward"] = action[:, 0] if name == "SAC" else (action == 4).float()
+        batch["gamma_n"] = torch.zeros(64)
+        update(learner, batch)
+    actor = builder.make_actor(learner.exploration_network, torch.device("cpu"), np.random.default_rng(1))
+    floats = np.random.default_rng(3).standard_normal((BATCH, FLOATS)).astype(np.float32)
+    actions = actor.act_batch(np.zeros((BATCH, 1, 0, 0), dtype=np.uint8), floats).actions
+    assert (actions[:, 0] > 0.5).all() if name == "SAC" else (actions == 4).all()
+
+
+def test_networks_are_of_the_runs_seed(settings: Settings) -> None:
+    one, same, other = (
+        flatten_parameters(TorchRLAgent(settings, spaces_for(SACLoss), SeedTree(seed), loss=SACLoss).make_network())
+        for seed in (1, 1, 2)
+    )
+    assert torch.equal(one, same)
+    assert not torch.equal(one, other)
+
+
+@pytest.mark.parametrize(
+    ("loss", "options", "gamma", "message"),
+    [
+        (SACLoss, {}, 1, r"SACLoss is for actions that are numbers, .* but the games take Discrete\(7\)"),
+        (A2CLoss, {}, 1, r"TorchRLAgent\(loss=A2CLoss\): choose one of SACLoss, "),
+        (torchrl_agent.DQNLoss, {"dubble_dqn": True}, 1, r"DQNLoss has no option dubble_dqn"),
+        (
+            torchrl_agent.DQNLoss,
+            {},
+            2,
+            r"gamma_schedule = .* has one discount all the time; set gamma_schedule = \(\(0,",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_told(
+    settings: Settings, loss: type[LossModule], options: dict[str, Any], gamma: int, message: str
+) -> None:
+    schedule = tuple((frame, 0.9) for frame in range(gamma))
+    settings = settings.model_copy(update={"agent": settings.agent.model_copy(update={"gamma_schedule": schedule})})
+    make = functools.partial(TorchRLAgent, loss=loss, **options)
+    with pytest.raises(SettingsError, match=message):
+        make(settings, spaces_for(torchrl_agent.DQNLoss), SeedTree(0))

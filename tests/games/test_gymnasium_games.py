@@ -1,0 +1,165 @@
+"""Somebody's own Gymnasium environment as games: spaces, episodes, rewards, ends, and what cannot be learned."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from trackmania_rl.games.gymnasium_games import GymnasiumGames, SteppedEnvs
+from trackmania_rl.games.race_games import make_games_builder
+from trackmania_rl.parts import load_part
+from trackmania_rl.race.policy import BatchDecision
+from trackmania_rl.race.rewards import RaceReward
+from trackmania_rl.seeds import SeedTree
+from trackmania_rl.settings import MapEntry, Settings, SettingsError, load_settings
+
+ENTRY = MapEntry(map_name="counting", is_explo=True, fill_buffer=True)
+EPISODE = 5
+
+
+class Counting(gymnasium.Env[Any, Any]):
+    """Observes how often it was stepped in a bounded float and where it began in an unbounded one; ends after 5."""
+
+    observation_space = spaces.Dict({"began": spaces.Box(-np.inf, np.inf, (1,)), "n": spaces.Box(0.0, 10.0, (1,))})
+    action_space: spaces.Space[Any] = spaces.Discrete(3, start=2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.n, self.began, self.actions = 0, float(self.np_random.random()), []
+        return self._seen(), {}
+
+    def step(self, action: Any) -> Any:
+        self.n += 1
+        self.actions.append(action)
+        return self._seen(), float(np.sum(action)), self.n == EPISODE and np.ndim(action) == 0, self.n == EPISODE, {}
+
+    def _seen(self) -> Any:
+        return {"began": np.array([self.began], np.float32), "n": np.array([self.n], np.float32)}
+
+
+class CountingNumbers(Counting):
+    action_space = spaces.Box(-1.0, 1.0, (2,))
+
+
+class Unbounded(Counting):
+    action_space = spaces.Box(-np.inf, np.inf, (2,))
+
+
+class Lists(Counting):
+    observation_space = spaces.Sequence(spaces.Discrete(3))  # type: ignore[assignment]
+
+
+@pytest.fixture
+def settings(repository_root: Path) -> Settings:
+    return load_settings(repository_root / "config_files" / "config.py", {"games_per_collector": 2})
+
+
+def games_of(settings: Settings, env: Any, seed: int = 1) -> SteppedEnvs:
+    return GymnasiumGames(settings, env=env).make_games(0, Path(), np.random.default_rng(seed))
+
+
+def decide(games: SteppedEnvs, action: Any) -> Any:
+    received = games.recv()
+    n = len(received.ids)
+    decision = BatchDecision(np.array([action] * n), np.ones(n, dtype=bool), np.full((n, 3), 0.5, dtype=np.float32))
+    games.send(received.ids, decision)
+    return received
+
+
+def test_spaces_are_those_of_the_environment(settings: Settings) -> None:
+    of_choice, of_numbers = (GymnasiumGames(settings, env=env).spaces for env in (Counting, CountingNumbers))
+    assert of_choice.action == spaces.Discrete(3, start=2)
+    assert of_choice.float_mean == (50.0, 0.0, 5.0)
+    assert of_choice.float_std == (50.0, 1.0, 5.0)
+    assert of_choice.n_values == 3
+    assert of_numbers.action_shape == (2,)
+    assert of_numbers.n_values == 1
+
+
+def test_an_episode_becomes_a_race(settings: Settings) -> None:
+    games = games_of(settings, Counting)
+    games.begin(0, ENTRY)
+    for n in range(EPISODE):
+        received = decide(games, 1)
+        assert received.ids.tolist() == [0]
+        assert received.floats[0, [0, 2]].tolist() == [0, n]
+        assert received.is_first.tolist() == [n == 0]
+    received = games.recv()
+    assert len(received.ids) == 0
+    race = received.ended[0]
+    assert race.rollout_results["state_float"][:, 2].tolist() == [0, 1, 2, 3, 4, 5], "the last one is the true one"
+    assert race.rollout_results["actions"].tolist() == [1] * EPISODE
+    assert games._envs[0].unwrapped.actions == [3] * EPISODE, "which begin at 2 there"  # type: ignore[attr-defined]
+    assert race.rollout_results["terminated"]
+    assert race.end_race_stats["meters"] == 15.0
+    rewarded = RaceReward(settings, GymnasiumGames(settings, env=Counting).spaces, SeedTree(0))(
+        race.rollout_results, settings, 0
+    )
+    assert rewarded.rewards.tolist() == [3.0] * EPISODE
+    assert rewarded.potentials.tolist() == [0.0] * (EPISODE + 1)
+
+
+def test_actions_may_be_numbers_and_episodes_truncated(settings: Settings) -> None:
+    games = games_of(settings, CountingNumbers)
+    games.begin(1, ENTRY)
+    for _ in range(EPISODE):
+        decide(games, np.array([0.25, 0.5], dtype=np.float32))
+    race = games.recv().ended[1]
+    assert race.rollout_results["actions"].shape == (EPISODE, 2)
+    assert race.rollout_results["actions"].dtype == np.float32
+    assert not race.rollout_results["terminated"]
+    assert race.end_race_stats["cutoff_reason"] == "truncated"
+
+
+def test_an_episode_too_long_for_the_channel_is_truncated(settings: Settings) -> None:
+    game = settings.game.model_copy(update={"cutoff_race_longer_than_ms": 3 * settings.game.ms_per_action})
+    games = games_of(settings.model_copy(update={"game": game}), Counting)
+    games.begin(0, ENTRY)
+    for _ in range(3):
+        decide(games, 0)
+    assert not games.recv().ended[0].rollout_results["terminated"]
+
+
+def test_episodes_begin_by_the_runs_seed(settings: Settings) -> None:
+    def beginnings(seed: int) -> list[float]:
+        games = games_of(settings, Counting, seed)
+        for game in (0, 1, 0):
+            games.begin(game, ENTRY)
+        return games.recv().floats[:, 1].tolist()
+
+    assert beginnings(1) == beginnings(1) != beginnings(2)
+    assert len(set(beginnings(1))) == 2
+
+
+def test_the_setting_names_an_environment(settings: Settings, repository_root: Path) -> None:
+    config = repository_root / "config_files" / "config.py"
+    given = load_settings(config, {"games": partial(GymnasiumGames, env="CartPole-v1"), "map_cycle": (ENTRY,)})
+    assert make_games_builder(given).spaces.n_floats == 1 + 4
+    assert load_part(given.game.games, "games").keywords == {"env": "CartPole-v1"}
+    with pytest.raises(SettingsError, match=r"give map_path and reference_line, or a generator"):
+        load_settings(config, {"map_cycle": (ENTRY,)})
+
+
+@pytest.mark.parametrize(
+    ("env", "message"),
+    [
+        ("NoSuchGame-v3", r"GymnasiumGames\(env='NoSuchGame-v3'\): .*doesn't exist"),
+        (Unbounded, r"Unbounded has the actions Box\(-inf, .*Discrete\(n\) and a bounded Box"),
+        (Lists, r"Lists has the observations Sequence\(.*cannot be flattened to floats"),
+    ],
+)
+def test_what_cannot_be_learned_is_told(settings: Settings, env: Any, message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        GymnasiumGames(settings, env=env)
+
+
+def test_a_part_that_makes_no_games_is_told(settings: Settings) -> None:
+    game = settings.game.model_copy(update={"games": "builtins:id"})
+    with pytest.raises(SettingsError, match=r"games = 'builtins:id' made a int; it needs spaces"):
+        make_games_builder(settings.model_copy(update={"game": game}))
