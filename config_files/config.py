@@ -418,7 +418,14 @@ rollout_slots_per_collector = 4
 
 # --------------------------------------------------------------------------------------------------------- what you see
 
-# Time between two rows of tensorboard scalars (one explored and one evaluated race of a map; records at once), and
+# Where figures and pictures go: "tensorboard", "csv", "wandb", "mlflow", "trackio", or a torchrl logger of your own,
+# "my_parts:MyLogger"; any number of them, () for none. See docs/loggers.rst.
+loggers = ("tensorboard",)
+
+# Of each map, every so many evaluated races, keep one: its columns and a film, for the loggers as well (0: never).
+record_every_n_evaluations = 0
+
+# Time between two rows of the loggers' figures (one explored and one evaluated race of a map; records at once), and
 # between two sets of histograms and pictures.
 tensorboard_interval_s = 10.0
 histogram_interval_s = 120.0

@@ -98,6 +98,11 @@ class RunFolder:
         return self.path / "drivers"
 
     @property
+    def recordings(self) -> Path:
+        """Evaluated races that were kept, and their films."""
+        return self.path / "recordings"
+
+    @property
     def races(self) -> Path:
         """One JSON line for each race."""
         return self.path / "races.jsonl"

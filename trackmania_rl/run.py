@@ -108,8 +108,7 @@ def train(
             maps_folder = project_folder / settings.game.maps_folder
             reference_lines_m = load_reference_lines(settings, maps_folder)
             statistics.reference_times = load_reference_times(settings.game.map_cycle, maps_folder)
-            demonstrations = load_demonstrations(settings.game, project_folder)
-            seeds = SeedTree(settings.run.seed)
+            seeds, demonstrations = SeedTree(settings.run.seed), load_demonstrations(settings.game, project_folder)
             spaces, builder = _spaces_and_agent(settings, seeds, games, agent)
             reward, own = make_reward(settings, spaces, seeds), [*make_hooks(settings), *hooks]
             check_machine(settings, folder.path)
@@ -131,6 +130,7 @@ def train(
             statistics=statistics,
             session=count_session(folder),
             reference_lines_m=reference_lines_m,
+            maps_folder=maps_folder,
         )
         view = open_terminal_view(settings.telemetry.terminal_view, settings.run.run_name)
         trainer = make_trainer(run, own, should_stop=should_stop, clock=clock, view=view, weights_from=weights_from)

@@ -24,9 +24,9 @@ from trackmania_rl.settings.live import LiveSettings, write_snapshot
 from trackmania_rl.telemetry.statistics import TrainingStatistics
 from trackmania_rl.training.building import make_memory, make_reward, make_trainer
 from trackmania_rl.training.context import RunContext
+from trackmania_rl.training.hooks.figures import WriteFigures
 from trackmania_rl.training.hooks.hook import Hook
 from trackmania_rl.training.hooks.races import WriteRaceLog
-from trackmania_rl.training.hooks.tensorboard import WriteTensorboard
 
 HookT = TypeVar("HookT", bound=Hook)
 MakeRace = Callable[..., ReceivedRollout]
@@ -185,7 +185,7 @@ class LocalRun:
 
     def close_files(self) -> None:
         """End what holds files open."""
-        self.hook(WriteTensorboard).end()
+        self.hook(WriteFigures).end()
         self.hook(WriteRaceLog).end()
 
 

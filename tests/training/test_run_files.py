@@ -20,8 +20,8 @@ from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings.live import LiveSettings
 from trackmania_rl.training import disk_watch
+from trackmania_rl.training.hooks import figures
 from trackmania_rl.training.hooks import hook as hook_module
-from trackmania_rl.training.hooks import tensorboard
 from trackmania_rl.training.hooks.checkpoints import SaveCheckpoints
 from trackmania_rl.training.hooks.races import WriteRaceLog
 from trackmania_rl.training.trainer import race_columns
@@ -34,24 +34,27 @@ BeginRun = Callable[..., LocalRun]
 class Writer:
     """Stands for tensorboard's, which never writes again once it failed."""
 
-    made: list["Writer"]
-
-    def __init__(self, *_: object) -> None:
-        self.made.append(self)
+    def __init__(self) -> None:
         self.fails = False
+        self.n_reopened = 0
         self.n_races = 0
         self.n_rows = 0
 
-    def write_race(self, *_: object) -> None:
+    def log_figures(self, values: dict[str, float], _: int) -> None:
         if self.fails:
             raise OSError(errno.ENOSPC, "No space left on device")
-        self.n_races += 1
+        self.n_races += any(name.startswith("meters/") for name in values)
+        self.n_rows += "speed/actions_per_s" in values
 
-    def write_progress(self, *_: object) -> None:
-        self.n_rows += 1
-
-    def write_histograms(self, *_: object) -> None:
+    def log_histogram(self, *_: object) -> None:
         """Nothing is drawn."""
+
+    def log_picture(self, *_: object) -> None:
+        """Nothing is drawn."""
+
+    def reopen(self) -> None:
+        self.fails = False
+        self.n_reopened += 1
 
     def flush(self) -> None:
         """Nothing is held back."""
@@ -63,9 +66,14 @@ class Writer:
 
 @pytest.fixture
 def writers(monkeypatch: pytest.MonkeyPatch) -> list[Writer]:
-    Writer.made = []
-    monkeypatch.setattr(tensorboard, "TensorboardWriter", Writer)
-    return Writer.made
+    made: list[Writer] = []
+
+    def open_loggers(*_: object) -> list[Writer]:
+        made.append(Writer())
+        return made[-1:]
+
+    monkeypatch.setattr(figures, "open_loggers", open_loggers)
+    return made
 
 
 @pytest.fixture
@@ -123,11 +131,11 @@ def test_a_full_disk_costs_lines_but_not_the_run(
             _take(run, make_race(17, True))
     assert run.context.statistics.races_total == 4
     assert caplog.text.count("cannot be written: No space left on device; the run goes on") == 1
-    for module in (disk_watch, tensorboard):
+    for module in (disk_watch, figures):
         monkeypatch.setattr(module, "DISK_IS_TRIED_EVERY_S", 0.0)
-    _take(run, make_race(17, True))  # there is space again: tensorboard gets another writer
+    _take(run, make_race(17, True))  # there is space again: tensorboard goes on in another file
     _take(run, make_race(17, True))
-    assert [writer.n_races for writer in writers] == [1, 1]
+    assert [(writer.n_races, writer.n_reopened) for writer in writers] == [(2, 1)]
     run.close_files()
     assert len(run.context.folder.races.read_text().splitlines()) == 3
 

@@ -23,6 +23,7 @@ from trackmania_rl.doctor.machine_checks import (
     check_disk,
     check_folder,
     check_gpu,
+    check_loggers,
     check_memory,
     check_packages,
     check_python,
@@ -63,6 +64,7 @@ def examine(
         return
     context = Context(settings, output_folder, project, system)
     yield ok(Check.CONFIGURATION, f"{config_file} holds no mistake")
+    yield from check_loggers(settings)
     yield from check_gpu(settings, system)
     yield from check_memory(settings, system)
     yield from check_folder(output_folder)
@@ -97,6 +99,7 @@ def check_start(context: Context) -> None:
     findings = [
         *check_folder(context.output_folder),
         *check_disk(context),
+        *check_loggers(context.settings),
         *check_gpu(context.settings, context.system),
         *check_maps_of_game(context),
         *(of_game := check_game(context)),

@@ -15,6 +15,7 @@ from trackmania_rl.errors import UserError
 from trackmania_rl.experience_replay.ring_buffer import RingBuffer
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.settings import Settings
+from trackmania_rl.telemetry.loggers.opening import missing_packages
 
 OLDEST_PYTHON: Final = (3, 11)
 NEWEST_TESTED_PYTHON: Final = (3, 12)
@@ -55,6 +56,11 @@ def check_packages(system: System, requirements: Path) -> list[Finding]:
         else:
             n_right += 1
     return [*findings, ok(Check.PACKAGES, f"{n_right} packages have the tested versions")]
+
+
+def check_loggers(settings: Settings) -> list[Finding]:
+    """Whether the loggers that the configuration names have their packages."""
+    return [problem(Check.PACKAGES, missing) for missing in missing_packages(settings)]
 
 
 def check_gpu(settings: Settings, system: System) -> list[Finding]:

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field, field_validator, model_validator
 
 from trackmania_rl.settings.game import RACES, GameSettings
+from trackmania_rl.settings.named_part import NamedPart
 from trackmania_rl.settings.values import (
     RESTART,
     Actions,
@@ -20,6 +21,7 @@ from trackmania_rl.settings.values import (
     Fraction,
     Group,
     LearningRateSchedule,
+    Loggers,
     Meters,
     NonNegativeFloat,
     NonNegativeInt,
@@ -235,10 +237,19 @@ class SyncSettings(Group):
 class TelemetrySettings(Group):
     """What is shown and written while a run is on."""
 
+    loggers: Restart[Loggers]
+    record_every_n_evaluations: Annotated[NonNegativeInt, Unit("evaluated races")]
     tensorboard_interval_s: Seconds
     histogram_interval_s: Seconds
     test_loss_every_n_batches: Annotated[PositiveInt, Unit("batches")]
     terminal_view: Restart[Literal["auto", "live", "plain", "off"]]
+
+    @field_validator("loggers")
+    @classmethod
+    def _each_logger_once(cls, loggers: tuple[str | NamedPart, ...]) -> tuple[str | NamedPart, ...]:
+        if len(set(map(str, loggers))) < len(loggers):
+            raise ValueError("each logger is named once")
+        return loggers
 
 
 class UserSettings(Group):

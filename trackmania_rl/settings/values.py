@@ -27,6 +27,7 @@ RESTART: Final = RestartMark()
 T = TypeVar("T")
 Restart = Annotated[T, RESTART]
 
+
 # What a value may be. The ranges are here once; the errors and `--list-settings` quote them.
 PositiveInt = Annotated[int, Field(gt=0)]
 NonNegativeInt = Annotated[int, Field(ge=0)]
@@ -54,6 +55,23 @@ Parts = Annotated[
     tuple[Part, ...], BeforeValidator(lambda parts: parts if isinstance(parts, tuple | list) else (parts,))
 ]
 """Any number of them; one may stand by itself."""
+SHIPPED_LOGGERS: Final = ("tensorboard", "csv", "wandb", "mlflow", "trackio")
+
+
+def _as_logger(value: Any) -> str | NamedPart:
+    if isinstance(value, str) and ":" not in value and value not in SHIPPED_LOGGERS:
+        raise ValueError(f'write {", ".join(SHIPPED_LOGGERS)}, or a logger of your own as "module:attribute"')
+    return value if value in SHIPPED_LOGGERS else as_part(value)
+
+
+_LOGGER_PATTERN: Final = f"{'|'.join(SHIPPED_LOGGERS)}|{PART_NAME.pattern}"
+Logger = Annotated[
+    str | NamedPart, PlainValidator(_as_logger), WithJsonSchema({"type": "string", "pattern": _LOGGER_PATTERN})
+]
+"""One that ships, or a `Part`."""
+Loggers = Annotated[
+    tuple[Logger, ...], BeforeValidator(lambda loggers: loggers if isinstance(loggers, tuple | list) else (loggers,))
+]
 BlockStatistics = tuple[tuple[Finite, ...], tuple[PositiveFloat, ...]]
 """(means, standard deviations) of one block of the observation."""
 

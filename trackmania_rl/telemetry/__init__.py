@@ -1,1 +1,1 @@
-"""What a user sees while a run is on: terminal, tensorboard, races.jsonl, pictures."""
+"""What a user sees while a run is on: terminal, loggers, races.jsonl, pictures."""

@@ -22,16 +22,17 @@ from trackmania_rl.telemetry.terminal_view import TerminalView
 from trackmania_rl.training.context import Memory, RunContext
 from trackmania_rl.training.disk_watch import DiskWatch
 from trackmania_rl.training.hooks.checkpoints import SaveCheckpoints
+from trackmania_rl.training.hooks.figures import WriteFigures
 from trackmania_rl.training.hooks.hook import Hook
 from trackmania_rl.training.hooks.learning_figures import LearningFigures, MeasureTestLoss
 from trackmania_rl.training.hooks.periodic_reset import ResetPeriodically
 from trackmania_rl.training.hooks.priorities import UpdatePriorities
 from trackmania_rl.training.hooks.publishing import PublishRunState
 from trackmania_rl.training.hooks.races import CountRaces, KeepRecords, WriteRaceLog
+from trackmania_rl.training.hooks.recordings import RecordEvaluations
 from trackmania_rl.training.hooks.replay import SampleAtReplayRatio, StoreRaces
 from trackmania_rl.training.hooks.schedules import FollowSchedules
 from trackmania_rl.training.hooks.target_network import UpdateTargetNetwork
-from trackmania_rl.training.hooks.tensorboard import WriteTensorboard
 from trackmania_rl.training.hooks.terminal import ShowInTerminal
 from trackmania_rl.training.trainer import RunTrainer
 
@@ -142,12 +143,13 @@ def make_trainer(
     checkpoints, store, schedules = SaveCheckpoints(weights_from), StoreRaces(), FollowSchedules()
     sampling, races = SampleAtReplayRatio(store, should_stop), CountRaces(schedules)
     figures, test_loss = LearningFigures(), MeasureTestLoss()
-    tensorboard = WriteTensorboard(races, figures, test_loss, disk)
-    trainer.logger = tensorboard
+    loggers = WriteFigures(races, figures, test_loss, disk)
+    trainer.logger = loggers
     # The order within one point of the loop: schedules before sampling, target and weights after the update.
     shipped: list[Hook] = [store, races, WriteRaceLog(races, clock or CommandClock(), disk), KeepRecords(races)]
     shipped += [schedules, ResetPeriodically(sampling), sampling, UpdatePriorities(), figures, UpdateTargetNetwork()]
-    shipped += [PublishRunState(), test_loss, tensorboard, checkpoints, ShowInTerminal(view or TerminalView())]
+    shipped += [PublishRunState(), test_loss, loggers, RecordEvaluations(races, loggers, disk), checkpoints]
+    shipped += [ShowInTerminal(view or TerminalView())]
     n_of_name: Counter[str] = Counter()
     for hook in (*shipped, *hooks):
         name = type(hook).__name__

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -47,6 +48,7 @@ class RunContext:
         statistics: the run's figures, which the terminal shows.
         session: how often the run was started, this time included.
         reference_lines_m: (N, 3) points of each map's reference line, for pictures; none for generators.
+        maps_folder: where tracks lie.
         race: the race that has just come in; its arrays are valid at the point `batch_process` only.
     """
 
@@ -60,6 +62,7 @@ class RunContext:
     statistics: TrainingStatistics
     session: int = 1
     reference_lines_m: Mapping[str, npt.NDArray[np.float64]] = field(default_factory=dict)
+    maps_folder: Path = Path("maps")
     race: ReceivedRollout | None = None
 
     @property

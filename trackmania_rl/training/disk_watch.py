@@ -14,7 +14,7 @@ from trackmania_rl.training.hooks.hook import Interval
 log = logging.getLogger(__name__)
 
 DISK_IS_TRIED_EVERY_S: Final = 60.0
-"""Shortest time between two messages about a disk that fails, and between two new files of tensorboard."""
+"""Shortest time between two messages about a disk that fails, and between two new files of a logger."""
 
 
 class DiskWatch:
@@ -39,12 +39,12 @@ class DiskWatch:
         was_short, self.is_short = self.is_short, not self.has_space()
         if self.is_short and not was_short:
             log.error(
-                "races.jsonl and tensorboard's file wait for space: the disk has less free than a checkpoint and "
+                "races.jsonl and the loggers wait for space: the disk has less free than a checkpoint and "
                 "minimum_free_disk_mb = %d MB take; the run goes on without their lines",
                 self._minimum_free_disk_mb(),
             )
         if was_short and not self.is_short:
-            log.warning("races.jsonl and tensorboard's file are written again; the races in between are missing")
+            log.warning("races.jsonl and the loggers are written again; the races in between are missing")
 
     @contextlib.contextmanager
     def surviving(self, then: Callable[[], object] = lambda: None) -> Iterator[None]:
@@ -57,7 +57,7 @@ class DiskWatch:
             yield
         except OSError as error:
             if self._complaint_due.is_due(DISK_IS_TRIED_EVERY_S):
-                log.error("races.jsonl or tensorboard's file cannot be written: %s; the run goes on", error.strerror)
+                log.error("races.jsonl or a logger's file cannot be written: %s; the run goes on", error.strerror)
             then()
 
     def has_space(self) -> bool:

@@ -1,15 +1,20 @@
+import io
 import re
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image, ImageSequence
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.custom_scalar import layout_pb2
+from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
 from trackmania_rl.gbx.challenge import MedalTimes
+from trackmania_rl.telemetry.figures import progress_figures, race_figures, weight_samples
+from trackmania_rl.telemetry.loggers.tensorboard import TensorboardWriter, custom_scalars_layout
+from trackmania_rl.telemetry.race_film import write_film
 from trackmania_rl.telemetry.race_record import RaceRecord
 from trackmania_rl.telemetry.statistics import TrainingStatistics
-from trackmania_rl.telemetry.tensorboard_writer import TensorboardWriter, custom_scalars_layout
 
 MAPS = ("flat", "flat 2", "valley")
 
@@ -37,6 +42,11 @@ RACES = [
 ]
 
 
+def write_race(writer, r, figures, reference_times=None):
+    history = figures.maps[r.map_name].history(r.is_explo)
+    writer.log_figures(race_figures(r, history, reference_times), figures.frames_total)
+
+
 def read(folder):
     events = EventAccumulator(str(folder), size_guidance={"tensors": 0, "scalars": 0})
     events.Reload()
@@ -53,13 +63,18 @@ def written(tmp_path_factory):
         figures.add_race(r)
         figures.add_collector_time(0, waited_s=1.0, elapsed_s=4.0)
         figures.observe(batches_total=5, learner_waited_s=0.0, replay_transitions=25, replay_capacity=100)
-        writer.write_race(r, figures.maps[r.map_name].history(r.is_explo), figures.frames_total)
+        write_race(writer, r, figures)
     figures.current_values = {"epsilon": 0.5, "learning_rate": 1e-3, "gamma": 0.999}
-    writer.write_progress(figures, {"loss": 1.0, "test_loss": 2.0, "mean_q": 3.0, "grad_norm": 4.0})
+    means = {"loss": 1.0, "test_loss": 2.0, "mean_q": 3.0, "grad_norm": 4.0}
+    writer.log_figures(progress_figures(figures, means), figures.frames_total)
     network = torch.nn.Linear(3, 2)
     network.bias.data.fill_(torch.nan)
-    writer.write_histograms(network.named_parameters(), figures.frames_total)
-    writer.write_racing_line("valley", np.zeros((20, 30, 3), np.uint8), figures.frames_total)
+    for name, values in weight_samples(network.named_parameters()):
+        writer.log_histogram(name, values, figures.frames_total)
+    writer.log_picture("racing_line/valley", np.zeros((20, 30, 3), np.uint8), figures.frames_total)
+    write_film(tmp_path_factory.mktemp("film") / "film.gif", [Image.new("RGB", (16, 12), c) for c in ("red", "blue")])
+    writer.log_film("film/valley", tmp_path_factory.getbasetemp() / "film0" / "film.gif", figures.frames_total)
+    writer.log_settings({"batch_size": 512, "run_name": "tested"})
     writer.close()
     return read(folder)
 
@@ -96,6 +111,29 @@ def test_the_picture(written):
     assert (image.height, image.width) == (20, 30)
 
 
+def test_the_film_moves(written):
+    (event,) = written.Images("film/valley")
+    assert (event.height, event.width, event.step) == (12, 16, 400)
+    with Image.open(io.BytesIO(event.encoded_image_string)) as film:
+        assert [frame.convert("RGB").getpixel((3, 3)) for frame in ImageSequence.Iterator(film)] == [
+            (255, 0, 0),
+            (0, 0, 255),
+        ]
+
+
+def test_the_settings_are_beside_the_results(written):
+    metadata = {tag: written.SummaryMetadata(tag) for tag in written._plugin_to_tag_to_content["hparams"]}
+    contents = [HParamsPluginData.FromString(m.plugin_data.content) for m in metadata.values()]
+    (started,) = (content for content in contents if content.HasField("session_start_info"))
+    assert {name: value.WhichOneof("kind") for name, value in started.session_start_info.hparams.items()} == {
+        "batch_size": "number_value",
+        "run_name": "string_value",
+    }
+    (experiment,) = (content for content in contents if content.HasField("experiment"))
+    metrics = {info.name.tag for info in experiment.experiment.metric_infos}
+    assert {"best_time_s/evaluated/valley", "finish_rate/evaluated/flat 2"} <= metrics
+
+
 def test_every_chart_of_the_layout_finds_its_tags_and_no_other_map(written):
     (event,) = written.Tensors("custom_scalars__config__")
     layout = layout_pb2.Layout.FromString(event.tensor_proto.string_val[0])
@@ -120,7 +158,7 @@ def test_a_resumed_run_takes_back_what_came_after_its_checkpoint(tmp_path):
         for time_ms in times_ms:
             r = race("flat", True, time_ms, 10)
             figures.add_race(r)
-            writer.write_race(r, figures.maps["flat"].explored, figures.frames_total)
+            write_race(writer, r, figures)
         writer.close()
     assert scalars(read(tmp_path), "race_time_s/explored/flat") == [(100, 30.0), (200, 31.0), (300, 33.0)]
 
@@ -128,10 +166,10 @@ def test_a_resumed_run_takes_back_what_came_after_its_checkpoint(tmp_path):
 def test_reference_times_become_differences_where_there_are_any(tmp_path):
     figures = TrainingStatistics()
     times = {"flat": MedalTimes(29_500, 31_000, None, None), "flat 2": MedalTimes(None, None, 35_000, 36_000)}
-    writer = TensorboardWriter(tmp_path, MAPS, reference_times=times)
+    writer = TensorboardWriter(tmp_path, MAPS, maps_with_times=times)
     for r in RACES:
         figures.add_race(r)
-        writer.write_race(r, figures.maps[r.map_name].history(r.is_explo), figures.frames_total)
+        write_race(writer, r, figures, times)
     writer.close()
     events = read(tmp_path)
     differences = {tag for tag in events.Tags()["scalars"] if "minus" in tag}

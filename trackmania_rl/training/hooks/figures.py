@@ -1,18 +1,24 @@
-"""What tensorboard shows of a run."""
+"""What loggers show of a run."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections import defaultdict
+from collections.abc import Callable
+from operator import methodcaller
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 from tensordict import TensorDictBase
 
 from trackmania_rl.simulator.tracks.track_generator import TrackRecipe, generate_track
+from trackmania_rl.telemetry.figures import progress_figures, race_figures, weight_samples
+from trackmania_rl.telemetry.loggers.opening import open_loggers
+from trackmania_rl.telemetry.loggers.protocol import RunLogger
 from trackmania_rl.telemetry.race_record import RaceRecord
 from trackmania_rl.telemetry.racing_line import draw_racing_line
-from trackmania_rl.telemetry.tensorboard_writer import TensorboardWriter
 from trackmania_rl.training.disk_watch import DISK_IS_TRIED_EVERY_S, DiskWatch
 from trackmania_rl.training.hooks.hook import Hook, Interval
 from trackmania_rl.training.hooks.learning_figures import LearningFigures, MeasureTestLoss
@@ -22,8 +28,8 @@ ROAD_WIDTH_M = 20.0
 """How wide the road is drawn."""
 
 
-class WriteTensorboard(Hook):
-    """Writes scalars, histograms of weights and pictures of racing lines; the Trainer's logger as well.
+class WriteFigures(Hook):
+    """Gives loggers the run's settings, figures, histograms of weights and pictures; the Trainer's logger as well.
 
     Args:
         races: has the race.
@@ -39,7 +45,7 @@ class WriteTensorboard(Hook):
         self._figures = figures
         self._test_loss = test_loss
         self._disk = disk
-        self._writer: TensorboardWriter | None = None
+        self._loggers: list[RunLogger] = []
         self._new_file_due = Interval(is_due_at_first=True)
         self._latest_line: dict[str, tuple[RaceRecord, str, npt.NDArray[np.float32]]] = {}
         self._race_due: defaultdict[tuple[str, bool], Interval] = defaultdict(lambda: Interval(is_due_at_first=True))
@@ -48,8 +54,13 @@ class WriteTensorboard(Hook):
         self._pictures_due = Interval()
 
     def begin(self) -> None:
-        """Open a file; what an earlier session wrote beyond its last checkpoint is taken back."""
-        self._open(resumed_at_frame=self.run.statistics.frames_total)
+        """Open the loggers; what an earlier session wrote beyond its last checkpoint is taken back where possible.
+
+        Raises:
+            UserError: if one cannot be opened.
+        """
+        run, statistics = self.run, self.run.statistics
+        self._loggers = open_loggers(run.settings, run.folder, statistics.frames_total, statistics.reference_times)
 
     def batch_process(self, _: TensorDictBase) -> None:
         """Write a race's figures if it is the fastest of its map and kind, or if none of them was written just before.
@@ -67,11 +78,11 @@ class WriteTensorboard(Hook):
         if "position_m" in race.rollout_results:
             track, positions_m = race.end_race_stats["track"], race.rollout_results["position_m"]
             self._latest_line[record.map_name] = (record, track, positions_m.copy())
-        if self._writer is None or self._disk.is_short or not (is_due or is_fastest):
+        if self._disk.is_short or not (is_due or is_fastest):
             return
         self._best_written_ms[of_kind] = history.best_time_ms
-        with self._disk.surviving(self._open_another):
-            self._writer.write_race(record, history, self.run.statistics.frames_total)
+        frames, values = self._frames, race_figures(record, history, self.run.statistics.reference_times)
+        self._tell(lambda logger: logger.log_figures(values, frames))
 
     def tick(self) -> None:
         """Write whatever is due."""
@@ -83,40 +94,58 @@ class WriteTensorboard(Hook):
             self._write_pictures()
 
     def end(self) -> None:
-        """Write what is left and close the file."""
-        if self._writer is not None:
+        """Write what is left and close the loggers."""
+        if self._loggers:
             self._write_scalars()
             self._write_pictures()
+        for logger in self._loggers:
             with self._disk.surviving():
-                self._writer.close()
+                logger.close()
+        self._loggers = []
 
     def log_scalar(self, name: str, value: float, step: int | None = None) -> None:
         """Write a figure that a hook returned, as torchrl's loggers do."""
-        if self._writer is not None and not self._disk.is_short:
-            with self._disk.surviving(self._open_another):
-                self._writer.write_scalar(name, value, self.run.statistics.frames_total if step is None else step)
+        frames = self._frames if step is None else step
+        self._tell(lambda logger: logger.log_figures({name: value}, frames))
+
+    def log_race_files(self, map_name: str, recording: Path, film: Path | None, frames: int) -> None:
+        """Hand on an evaluated race that was kept: its columns, and its film if there is one."""
+        self._tell(lambda logger: logger.log_recording(f"recording/{map_name}", recording, frames))
+        if film is not None:
+            self._tell(lambda logger: logger.log_film(f"film/{map_name}", film, frames))
+
+    @property
+    def _frames(self) -> int:
+        return self.run.statistics.frames_total
+
+    def _tell(self, work: Callable[[RunLogger], object]) -> None:
+        """Let each logger do something, unless the disk is short; one whose disk fails goes on anew."""
+        if self._disk.is_short:
+            return
+        for logger in self._loggers:
+            with self._disk.surviving(functools.partial(self._reopen, logger)):
+                work(logger)
 
     def _write_scalars(self) -> None:
         means = self._figures.take_means()
         if self._test_loss.test_loss is not None:
             means["test_loss"] = self._test_loss.test_loss
         self.run.statistics.last_metrics |= means
-        if self._writer is not None and not self._disk.is_short:
-            with self._disk.surviving(self._open_another):
-                self._writer.write_progress(self.run.statistics, means)
-                self._writer.flush()
+        frames, values = self._frames, progress_figures(self.run.statistics, means)
+        self._tell(lambda logger: logger.log_figures(values, frames))
+        self._tell(lambda logger: logger.flush())
 
     def _write_pictures(self) -> None:
-        if self._writer is None or self._disk.is_short:
+        if not self._loggers or self._disk.is_short:
             return
-        frames = self.run.statistics.frames_total
-        with self._disk.surviving(self._open_another):
-            self._writer.write_histograms(self.run.agent.exploration_network.named_parameters(), frames)
-            for map_name, (record, track, positions_m) in self._latest_line.items():
-                line_m = self._line_m(map_name, track)
-                if line_m is not None:
-                    picture = self._racing_line(record, track, line_m, positions_m)
-                    self._writer.write_racing_line(map_name, picture, frames)
+        frames = self._frames
+        for name, values in weight_samples(self.run.agent.exploration_network.named_parameters()):
+            self._tell(methodcaller("log_histogram", name, values, frames))
+        for map_name, (record, track, positions_m) in self._latest_line.items():
+            line_m = self._line_m(map_name, track)
+            if line_m is not None:
+                name, picture = f"racing_line/{map_name}", self._racing_line(record, track, line_m, positions_m)
+                self._tell(methodcaller("log_picture", name, picture, frames))
 
     def _racing_line(
         self, record: RaceRecord, track: str, line_m: npt.NDArray[np.float64], positions_m: npt.NDArray[np.float32]
@@ -138,13 +167,7 @@ class WriteTensorboard(Hook):
         recipe = TrackRecipe.from_name(track)
         return None if recipe is None else generate_track(recipe).laid_out.line_m.astype(np.float64)
 
-    def _open(self, resumed_at_frame: int = 0) -> None:
-        map_names = dict.fromkeys(entry.map_name for entry in self.run.settings.game.map_cycle)
-        times = self.run.statistics.reference_times
-        self._writer = TensorboardWriter(self.run.folder.tensorboard, map_names, resumed_at_frame, times)
-
-    def _open_another(self) -> None:
-        """Open another file: after an error tensorboard's writer never writes again."""
+    def _reopen(self, logger: RunLogger) -> None:
         if self._disk.has_space() and self._new_file_due.is_due(DISK_IS_TRIED_EVERY_S):
             with contextlib.suppress(OSError):  # the disk may have filled up again
-                self._open()
+                logger.reopen()

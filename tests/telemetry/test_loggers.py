@@ -1,0 +1,328 @@
+"""The loggers beside tensorboard: each takes what it can show, goes on with the same run, and tells its faults."""
+
+import contextlib
+import functools
+import json
+import logging
+import sqlite3
+import struct
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torchrl.record.loggers import CSVLogger
+
+from trackmania_rl.checkpoints import RunFolder
+from trackmania_rl.errors import UserError
+from trackmania_rl.settings import Settings, SettingsError, load_settings
+from trackmania_rl.telemetry.figures import hyperparameters
+from trackmania_rl.telemetry.loggers import background, opening
+from trackmania_rl.telemetry.loggers.background import InBackground
+from trackmania_rl.telemetry.loggers.opening import missing_packages, open_loggers
+from trackmania_rl.telemetry.race_film import write_film
+
+MY_LOGGERS = """
+from torchrl.record.loggers import CSVLogger
+from torchrl.record.loggers.common import Logger
+
+class KeepingLogger(Logger):
+    made = []
+
+    def _create_experiment(self):
+        self.made.append(self)
+        self.told = []
+
+    def log_scalar(self, name, value, step=None):
+        self.told.append((name, value, step))
+
+    def log_video(self, name, video, step=None, **kwargs):
+        self.told.append((name, tuple(video.shape), step))
+
+    def log_hparams(self, cfg):
+        self.told.append(("seed", cfg["seed"], None))
+
+    def log_histogram(self, name, data, **kwargs):
+        raise NotImplementedError
+
+    def __repr__(self):
+        return "KeepingLogger()"
+
+class NoLogger:
+    def __init__(self, exp_name, log_dir):
+        pass
+
+def needy():
+    pass
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
+    """A run's folder, with nothing of this machine's services in the environment."""
+    for name in ("MLFLOW_TRACKING_URI", "MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_NAME", "WANDB_PROJECT", "WANDB_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))  # where logins are kept
+    (tmp_path / "my_logging_parts.py").write_text(MY_LOGGERS)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "my_logging_parts", raising=False)
+    return RunFolder.create(tmp_path, "tested")
+
+
+def settings_with(repository_root: Path, *loggers: str) -> Settings:
+    return load_settings(repository_root / "config_files" / "config.py", {"loggers": loggers, "username": "secret"})
+
+
+def write_session(settings: Settings, folder: RunFolder, frames: range, resumed_at_frame: int = 0) -> None:
+    """Begin or resume a run, give the loggers one of everything, and end it."""
+    film, recording = folder.path / "film.gif", folder.path / "race.pt"
+    write_film(film, [Image.new("RGB", (16, 12), colour) for colour in ("red", "blue")])
+    torch.save({"actions": torch.arange(3)}, recording)
+    (logger,) = open_loggers(settings, folder, resumed_at_frame)
+    for frame in frames:
+        logger.log_figures({"learner/loss": frame / 2, "meters/explored/flat 2": 3.0}, frame)
+    logger.log_histogram("weights/layer", torch.linspace(0, 1, 30), frames[-1])
+    logger.log_picture("racing_line/flat 2", np.zeros((20, 30, 3), np.uint8), frames[-1])
+    logger.log_film("film/flat 2", film, frames[-1])
+    logger.log_recording("recording/flat 2", recording, frames[-1])
+    logger.flush()
+    logger.close()
+
+
+@pytest.fixture
+def no_complaint(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    with caplog.at_level(logging.WARNING):
+        yield
+    assert [record.getMessage() for record in caplog.records if record.name.startswith("trackmania_rl")] == []
+
+
+@pytest.mark.usefixtures("no_complaint")
+def test_csv_files_go_on_and_forget_what_came_after_the_checkpoint(repository_root: Path, folder: RunFolder) -> None:
+    settings = settings_with(repository_root, "csv")
+    write_session(settings, folder, range(1, 5))
+    with (folder.path / "csv" / "scalars" / "learner" / "loss.csv").open("a") as file:
+        file.write("4,")  # a power cut
+    write_session(settings, folder, range(3, 5), resumed_at_frame=2)
+    written = (folder.path / "csv" / "scalars" / "learner" / "loss.csv").read_text().splitlines()
+    assert written == ["1,0.5", "2,1.0", "3,1.5", "4,2.0"]
+    assert (folder.path / "csv" / "scalars" / "meters" / "explored" / "flat 2.csv").is_file()
+    (settings_file,) = (folder.path / "csv" / "texts").iterdir()
+    assert "batch_size: 64\n" in settings_file.read_text()
+
+
+@pytest.mark.usefixtures("no_complaint")
+def test_a_users_own_logger_is_given_all_that_torchrls_take(repository_root: Path, folder: RunFolder) -> None:
+    write_session(settings_with(repository_root, "my_logging_parts:KeepingLogger"), folder, range(1, 3))
+    (logger,) = sys.modules["my_logging_parts"].KeepingLogger.made
+    assert (logger.exp_name, logger.log_dir) == ("tested", str(folder.path))
+    assert logger.told == [
+        ("seed", 0, None),
+        ("learner/loss", 0.5, 1),
+        ("meters/explored/flat 2", 3.0, 1),
+        ("learner/loss", 1.0, 2),
+        ("meters/explored/flat 2", 3.0, 2),
+        ("film/flat 2", (1, 2, 3, 12, 16), 2),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("NoLogger", "makes a NoLogger; derive it from torchrl.record.loggers.Logger"),
+        ("needy", "cannot be called with exp_name and log_dir: TypeError: "),
+        ("Missing", "my_logging_parts.py has no Missing"),
+    ],
+)
+def test_what_is_no_logger_is_refused(repository_root: Path, folder: RunFolder, name: str, message: str) -> None:
+    settings = settings_with(repository_root, "csv", f"my_logging_parts:{name}")
+    with pytest.raises(SettingsError, match=message) as caught:
+        open_loggers(settings, folder)
+    assert "\n" not in str(caught.value)
+    assert not any(thread.name.endswith(" logger") for thread in threading.enumerate()), "csv's was closed"
+
+
+def test_a_partial_is_a_logger(repository_root: Path, folder: RunFolder) -> None:
+    own = functools.partial(CSVLogger, video_format="memmap")
+    settings = load_settings(repository_root / "config_files" / "config.py", {"loggers": own})
+    write_session(settings, folder, range(1, 3))
+    assert (folder.path / "tested" / "scalars" / "learner" / "loss.csv").read_text() == "1,0.5\n2,1.0\n"
+    assert [file.suffix for file in (folder.path / "tested" / "videos").rglob("*") if file.is_file()] == [".memmap"]
+    assert "memmap" in hyperparameters(settings)["loggers"]
+
+
+def test_no_logger_at_all(repository_root: Path, folder: RunFolder) -> None:
+    assert open_loggers(settings_with(repository_root), folder) == []
+
+
+@pytest.mark.parametrize(
+    ("loggers", "message"),
+    [
+        (("csvs",), "write tensorboard, csv, wandb, mlflow, trackio, or a logger of your own"),
+        (("csv", "csv"), "each logger is named once"),
+    ],
+)
+def test_names_that_are_no_loggers(repository_root: Path, loggers: tuple[str, ...], message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        settings_with(repository_root, *loggers)
+
+
+@pytest.mark.parametrize("name", opening.NEEDS_PACKAGE)
+def test_a_missing_package_is_named(
+    repository_root: Path, folder: RunFolder, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(opening.importlib.util, "find_spec", lambda _: None)
+    settings = settings_with(repository_root, "csv", name)
+    (message,) = missing_packages(settings)
+    assert f"needs the package {name}, which is not installed: python -m pip install {name}" in message
+    with pytest.raises(UserError, match=f"pip install {name}"):
+        open_loggers(settings, folder)
+
+
+def test_settings_leave_out_what_is_the_machines(repository_root: Path) -> None:
+    told = hyperparameters(settings_with(repository_root, "csv"))
+    assert told["batch_size"] == 64
+    assert told["loggers"] == '["csv"]'
+    assert "secret" not in str(told)
+    assert "username" not in told
+
+
+class FailingLogger:
+    """Fails at everything, slowly."""
+
+    def __init__(self) -> None:
+        self.may_go_on = threading.Event()
+
+    def log_figures(self, *_: object) -> None:
+        self.may_go_on.wait(10)
+        raise ConnectionError("the server\nis gone")
+
+    def close(self) -> None:
+        raise ConnectionError("still gone")
+
+
+def test_a_logger_that_fails_or_is_slow_costs_its_figures_only(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(background, "MOST_WAITING", 3)
+    made = FailingLogger()
+    logger = InBackground("mine", lambda: made)  # type: ignore[arg-type, return-value]
+    with caplog.at_level(logging.ERROR):
+        for frame in range(10):
+            logger.log_figures({"a": 1.0}, frame)
+        assert "mine does not take the run's figures: it is too slow" in caplog.text
+        monkeypatch.setattr(background, "COMPLAINS_EVERY_S", 0.0)
+        made.may_go_on.set()
+        logger.close()
+    assert "mine does not take the run's figures: ConnectionError: the server is gone; the run goes on" in caplog.text
+
+
+def test_a_logger_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(background, "CLOSES_WITHIN_S", 0.1)
+    made = FailingLogger()
+    logger = InBackground("mine", lambda: made)  # type: ignore[arg-type, return-value]
+    logger.log_figures({"a": 1.0}, 1)
+    logger.close()
+    assert "mine: did not take the last figures within 0.1 s" in caplog.text
+    made.may_go_on.set()
+
+
+@pytest.mark.usefixtures("no_complaint")
+def test_a_local_store_of_mlflow(repository_root: Path, folder: RunFolder, tmp_path: Path) -> None:
+    mlflow = pytest.importorskip("mlflow", reason="mlflow is not installed: python -m pip install mlflow")
+    pytest.importorskip("sqlalchemy", reason="a local store of mlflow needs sqlalchemy")
+    write_session(settings_with(repository_root, "mlflow"), folder, range(1, 5))
+    edited = settings_with(repository_root, "mlflow").flat() | {"batch_size": 256}
+    settings = load_settings(repository_root / "config_files" / "config.py", edited)
+    write_session(settings, folder, range(3, 7), resumed_at_frame=2)
+    database = sqlite3.connect(tmp_path / "mlflow" / "mlflow.db")
+    with contextlib.closing(database):
+        (run,) = database.execute("select run_uuid, name, status from runs").fetchall()
+        losses = database.execute("select step, value from metrics where key = 'learner/loss' order by timestamp, step")
+        assert {step for step, _ in losses} == set(range(1, 7))
+    assert run[1:] == ("tested", "FINISHED")
+    client = mlflow.MlflowClient()
+    data = client.get_run(run[0]).data
+    assert (data.params["batch_size"], data.tags["batch_size"]) == ("64", "256")
+    assert [artifact.path for artifact in client.list_artifacts(run[0], "films")] == ["films/film.gif"]
+    assert [artifact.path for artifact in client.list_artifacts(run[0], "recordings")] == ["recordings/race.pt"]
+    assert client.list_artifacts(run[0], "images")
+
+
+@pytest.mark.parametrize("uri", ["http://127.0.0.1:1", "nonsense://nowhere", "sqlite:////dev/null/mlflow.db"])
+def test_a_store_of_mlflow_that_cannot_be_used(
+    repository_root: Path, folder: RunFolder, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("mlflow", reason="mlflow is not installed: python -m pip install mlflow")
+    pytest.importorskip("sqlalchemy", reason="a local store of mlflow needs sqlalchemy")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    with pytest.raises(UserError, match=f"mlflow cannot use the store {uri}: .*MLFLOW_TRACKING_URI") as caught:
+        open_loggers(settings_with(repository_root, "mlflow"), folder)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.fixture
+def wandb() -> Iterator[ModuleType]:
+    """The package; what it keeps of one run in this process is forgotten."""
+    package = pytest.importorskip("wandb", reason="wandb is not installed: python -m pip install wandb")
+    yield package
+    package.teardown()
+
+
+@pytest.mark.usefixtures("no_complaint", "wandb")
+def test_wandb_offline(repository_root: Path, folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    settings = settings_with(repository_root, "wandb")
+    write_session(settings, folder, range(1, 5))
+    number = (folder.path / "wandb_run.txt").read_text().strip()
+    write_session(settings, folder, range(3, 7), resumed_at_frame=2)
+    files = sorted((folder.path / "wandb").glob(f"offline-run-*/run-{number}.wandb"))
+    assert len(files) == 2, "two sessions of one run"
+    told = _read_wandb(files[1])
+    assert told["learner/loss"] == [1.5, 2.0, 2.5, 3.0]
+    assert told["learner/step"] == [3, 4, 5, 6]
+    assert {"weights/layer", "racing_line/flat 2", "film/flat 2"} <= told.keys()
+
+
+def _read_wandb(file: Path) -> dict[str, list[Any]]:
+    """The history in a file of an offline run: a log of records as LevelDB has it."""
+    from wandb.proto import wandb_internal_pb2
+
+    written, told, at, record = file.read_bytes(), {}, 7, b""
+    while at + 7 < len(written):
+        _, n_bytes, kind = struct.unpack("<IHB", written[at : at + 7])
+        if n_bytes == 0:  # the rest of a block is empty
+            at += 32768 - at % 32768
+            continue
+        record += written[at + 7 : at + 7 + n_bytes]
+        at += 7 + n_bytes
+        if kind in (1, 4):  # whole, or its last part
+            for item in wandb_internal_pb2.Record.FromString(record).history.item:
+                name = item.nested_key[0] if item.nested_key else item.key  # of pictures and the like, each part
+                told.setdefault(name, []).append(json.loads(item.value_json))
+            record = b""
+    return told
+
+
+@pytest.mark.usefixtures("wandb")
+def test_wandb_without_a_login(repository_root: Path, folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_MODE", "online")
+    with pytest.raises(
+        UserError, match=r"wandb cannot be used: .*log in with `wandb login`.*WANDB_MODE=offline"
+    ) as caught:
+        open_loggers(settings_with(repository_root, "wandb"), folder)
+    assert "\n" not in str(caught.value)
+
+
+def test_trackio_on_this_machine(
+    repository_root: Path, folder: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("trackio", reason="trackio is not installed: python -m pip install trackio")
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
+    write_session(settings_with(repository_root, "trackio"), folder, range(1, 5))
+    assert any((tmp_path / "trackio").rglob("*.db"))
