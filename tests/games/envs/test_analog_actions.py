@@ -8,6 +8,8 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
+from torchrl.envs import GymWrapper
+from torchrl.envs.utils import check_env_specs
 
 from trackmania_rl.errors import UserError
 from trackmania_rl.games.envs import ANALOG_RACE_ID, RaceEnv, RaceVectorEnv
@@ -74,6 +76,15 @@ def test_many_are_made_by_their_name(tracks: dict[str, str]) -> None:
         assert envs.single_action_space == SPACE
         envs.reset(seed=0)
         envs.step(envs.action_space.sample())
+
+
+def test_torchrl_takes_one_game_and_many(make_env: MakeEnv, make_envs: Callable[..., RaceVectorEnv]) -> None:
+    env = GymWrapper(make_env("lane", overrides=ANALOG))
+    check_env_specs(env)
+    assert env.rollout(7)["action"].shape == (7, 3)
+    envs = GymWrapper(make_envs(2, "lane", overrides=ANALOG, autoreset_mode="DISABLED"))
+    check_env_specs(envs)
+    assert envs.rollout(7)["action"].shape == (2, 7, 3)
 
 
 @pytest.mark.parametrize("wrong", [0, [0.0, 0.0], [0.0, 2.0, 0.0], [0.0, float("nan"), 0.0]])
