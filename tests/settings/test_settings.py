@@ -24,7 +24,14 @@ from trackmania_rl.settings import (
     whole_text,
 )
 
-CONFIG_FILES = ("config.py", "config_tmnf.py", "config_many_tracks.py", "config_lidar.py")
+CONFIG_FILES = (
+    "config.py",
+    "config_tmnf.py",
+    "config_many_tracks.py",
+    "config_lidar.py",
+    "config_sac.py",
+    "config_discrete_sac.py",
+)
 
 
 @pytest.fixture(params=CONFIG_FILES)

@@ -9,7 +9,9 @@ from trackmania_rl.settings import Settings, changed_settings, load_settings
 from trackmania_rl.settings.of_run import AskedFor, RunConfiguration
 
 
-@pytest.fixture(params=["config.py", "config_many_tracks.py", "config_tmnf.py"])
+@pytest.fixture(
+    params=["config.py", "config_many_tracks.py", "config_tmnf.py", "config_sac.py", "config_discrete_sac.py"]
+)
 def settings(request: pytest.FixtureRequest, repository_root: Path) -> Settings:
     return load_settings(repository_root / "config_files" / request.param, ["schedule_stretch=0.5"])
 

@@ -1,0 +1,23 @@
+"""Soft actor-critic that chooses among the keyboard's actions (Christodoulou 2019, arXiv:1910.07207).
+
+Use it with `scripts/train.py --config config_files/config_discrete_sac.py`. Every setting that is not here is as in
+config_sac.py and config.py.
+"""
+
+from functools import partial
+
+from torchrl.objectives import DiscreteSACLoss
+
+from trackmania_rl.agents.torchrl_agent import TorchRLAgent
+
+# The file beside this one whose settings hold where this one sets none. A run's own copy holds both in one file.
+based_on = "config_sac.py"
+
+# Name of the run: its files are in save/{run_name}/.
+run_name = "discrete_sac"
+
+# Chance in a few hundredths of actions is enough: less entropy than torchrl asks for, nearly that of an even choice.
+agent = partial(TorchRLAgent, loss=DiscreteSACLoss, alpha_init=0.002, min_alpha=1e-5, target_entropy_weight=0.2)
+
+# The keyboard's.
+actions = "keys"

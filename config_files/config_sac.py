@@ -1,0 +1,40 @@
+"""Soft actor-critic with analog actions (Haarnoja et al. 2018), which is TMRL's agent: steer, gas and brake as numbers.
+
+Use it with `scripts/train.py --config config_files/config_sac.py`. Every setting that is not here is as in config.py,
+which also says what each one does.
+"""
+
+from functools import partial
+
+from torchrl.objectives import SACLoss
+
+from trackmania_rl.agents.torchrl_agent import TorchRLAgent
+
+# The file beside this one whose settings hold where this one sets none. A run's own copy holds both in one file.
+based_on = "config.py"
+
+# Name of the run: its files are in save/{run_name}/.
+run_name = "sac"
+
+# An action earns a few hundredths: an entropy coefficient of 1, torchrl's default, would drown that.
+agent = partial(TorchRLAgent, loss=SACLoss, alpha_init=0.002, min_alpha=1e-5)
+actions = "analog"
+
+# Returns are discounted: there are no mini-races, and nothing that counts the actions left in them.
+temporal_mini_race_duration_actions = None
+gamma_schedule = ((0, 0.99),)
+expected_reward_per_action = 0.0
+return_bounds_per_action = None
+oversample_long_term_steps = 0
+min_horizon_to_update_priority_actions = None
+
+# Large batches, each transition eight times, and targets that follow slowly: what actor-critics are used to.
+batch_size = 256
+number_times_single_memory_is_used_before_discard = 8.0
+lr_schedule = ((0, 3e-4),)
+adam_epsilon = 1e-8
+clip_grad_norm = 10.0
+soft_update_tau = 0.005
+number_memories_trained_on_between_target_network_updates = batch_size
+evaluation_weights_decay = 0.0
+use_torch_compile = False
