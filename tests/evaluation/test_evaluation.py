@@ -2,7 +2,6 @@
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -203,20 +202,23 @@ def test_a_device_that_is_not_there_is_told(run_folder: Path) -> None:
 
 
 def test_forced_starts_accelerate_and_never_brake(driver: TrainedDriver, bend: MapEntry) -> None:
-    assert set(forced_actions(driver, bend, 2, 300).tolist()) == {0, 1, 2}  # forward, forward left, forward right
+    assert set(forced_actions(driver.settings, driver.seeds, driver.spaces, bend, 2, 300).tolist()) == {
+        0,
+        1,
+        2,
+    }  # forward, forward left, forward right
 
 
 def test_forced_analog_starts_accelerate_steer_and_never_brake(driver: TrainedDriver, bend: MapEntry) -> None:
     settings = driver.settings
     analog = settings.model_copy(update={"game": settings.game.model_copy(update={"actions": "analog"})})
-    of_analog = replace(driver, settings=analog, spaces=race_spaces(analog))
-    drawn = forced_actions(of_analog, bend, 2, 300)
+    drawn = forced_actions(analog, driver.seeds, race_spaces(analog), bend, 2, 300)
     assert (drawn.shape, drawn.dtype) == ((300, 3), np.float32)
     assert (drawn[:, 1] > 0).all()
     assert (drawn[:, 2] < 0).all()
     assert drawn[:, 0].min() < -0.9
     assert drawn[:, 0].max() > 0.9
-    np.testing.assert_array_equal(drawn, forced_actions(of_analog, bend, 2, 300))
+    np.testing.assert_array_equal(drawn, forced_actions(analog, driver.seeds, race_spaces(analog), bend, 2, 300))
 
 
 def test_a_driver_of_analog_actions_gives_an_environment_what_it_takes(run_settings: Settings) -> None:

@@ -70,7 +70,7 @@ def load_demonstrations(game: GameSettings, folder: Path) -> tuple[Demonstration
     demonstrations = []
     for demonstration in game.demonstrations:
         try:
-            events = _read_events(folder / demonstration.inputs)
+            events = read_inputs(folder / demonstration.inputs)
         except UserError as error:
             raise UserError(f"demonstrations: {error}") from error
         actions, n_exact = actions_of_inputs(events, game)
@@ -175,7 +175,12 @@ def _tell(demonstration: Demonstration, stats: Mapping[str, Any]) -> None:
         log.warning("%s: %s; %s", race, end, exactness)
 
 
-def _read_events(path: Path) -> Sequence[InputEvent]:
+def read_inputs(path: Path) -> Sequence[InputEvent]:
+    """Read an inputs file, or the fastest race of a replay or ghost.
+
+    Raises:
+        UserError: if it is missing or damaged, or holds no inputs.
+    """
     events: Sequence[InputEvent]
     if is_replay_file(path):
         events = script_of_ghost(ghost_of_driver(read_replay(path)), path).events

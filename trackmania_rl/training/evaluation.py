@@ -264,7 +264,8 @@ def evaluate_map(
     """
     races = []
     for number in range(1, n_races + 1):
-        forced = forced_actions(driver, map_entry, number, n_forced_actions if number > 1 else 0)
+        n_forced = n_forced_actions if number > 1 else 0
+        forced = forced_actions(driver.settings, driver.seeds, driver.spaces, map_entry, number, n_forced)
         make_policy = functools.partial(greedy_after, forced, driver.actor)
         stats = rollout(games, map_entry, make_policy).end_race_stats
         race = EvaluatedRace(
@@ -282,16 +283,18 @@ def evaluate_map(
     return MapEvaluation(map_entry, tuple(races))
 
 
-def forced_actions(driver: TrainedDriver, map_entry: MapEntry, number: int, n_actions: int) -> npt.NDArray[Any]:
+def forced_actions(
+    settings: Settings, seeds: SeedTree, spaces: Spaces, map_entry: MapEntry, number: int, n_actions: int
+) -> npt.NDArray[Any]:
     """Draw a race's first actions, (n_actions,) or (n_actions, D): gas without brake, the same for the same number."""
-    rng = driver.seeds.rng(f"evaluate/{map_entry.map_name}/race-{number}")
-    space = driver.spaces.action
+    rng = seeds.rng(f"evaluate/{map_entry.map_name}/race-{number}")
+    space = spaces.action
     if isinstance(space, Box):
         drawn = rng.uniform(space.low, space.high, (n_actions, *space.shape)).astype(np.float32)
-        if driver.settings.game.actions == "analog":
+        if settings.game.actions == "analog":
             drawn[:, PEDALS] = FORWARD[PEDALS]
         return drawn
-    return rng.choice(driver.spaces.throttle_actions or driver.spaces.n_values, size=n_actions)
+    return rng.choice(spaces.throttle_actions or spaces.n_values, size=n_actions)
 
 
 def greedy_after(forced: npt.NDArray[Any], actor: Actor) -> Policy:

@@ -1,0 +1,272 @@
+"""Data sets of races in Minari's format: record races, export what runs remember, look at one.
+
+`record` drives inputs files and replays, as docs/demonstrations.rst has it, or trained drivers in the simulated game.
+`export` takes the races that are in runs' replay memories. Training reads a data set by its id or its folder, with the
+setting `offline`: see docs/datasets.rst.
+
+Examples:
+  python scripts/tools/dataset.py record best.inputs --map valley --id trackmania/valley-expert-v0
+  python scripts/tools/dataset.py record save/simulated --races 20 --finished-only --id trackmania/valley-driver-v0
+  python scripts/tools/dataset.py export save/first save/second --id trackmania/memories-v0 --folder datasets
+  python scripts/tools/dataset.py info trackmania/valley-expert-v0 --config config_files/config.py
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+
+PROJECT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not installed, and from anywhere
+
+from trackmania_rl.argument_types import whole_number  # noqa: E402
+from trackmania_rl.command_line import command, end_in_order_when_terminated  # noqa: E402
+from trackmania_rl.settings import Settings, load_settings  # noqa: E402
+from trackmania_rl.telemetry.terminal_view import format_time  # noqa: E402
+
+if TYPE_CHECKING:
+    from trackmania_rl.datasets.environments import EpisodeForm
+    from trackmania_rl.datasets.episodes import Episode
+    from trackmania_rl.datasets.minari_files import DataSet
+    from trackmania_rl.training.evaluation import TrainedDriver
+
+
+@command
+def main(words: list[str] | None = None) -> None:
+    """Run the command line."""
+    arguments = parse_arguments(words)
+    arguments.run(arguments, Console(width=None if sys.stdout.isatty() else 160))
+
+
+def parse_arguments(words: list[str] | None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+    def add_command(name: str, run: object, text: str) -> argparse.ArgumentParser:
+        added: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text)
+        added.set_defaults(run=run)
+        return added
+
+    recording = add_command("record", record, "drive races in the simulated game and write them")
+    add = recording.add_argument
+    add("sources", nargs="+", type=Path, metavar="SOURCE", help="an inputs file, a replay or ghost, or a run, save/RUN")
+    add("--map", action="append", default=[], metavar="NAME", help="a name of the map cycle, a track file (kart), or "
+        "generated:DIFFICULTY:SEEDS; may be repeated (default: all maps of the map cycle)")  # fmt: skip
+    add("--races", type=whole_number(1), default=1, metavar="N", help="of each source on each map (default 1)")
+    add("--forced-actions", type=whole_number(0), default=10, metavar="K", help="actions that accelerate, drawn from "
+        "the seed, at the start of races 2 to N (default 10)")  # fmt: skip
+    add("--finished-only", action="store_true", help="leave races out that do not reach the finish")
+    add_configuration(recording, "of files (default: config_files/config.py); a run has its own")
+    add_target(recording)
+
+    exporting = add_command("export", export, "write the races in the replay memories of runs' checkpoints")
+    exporting.add_argument("sources", nargs="+", type=Path, metavar="RUN", help="save/{run_name}")
+    add_target(exporting)
+
+    looking = add_command("info", info, "say what a data set holds, and whether a configuration can learn from it")
+    looking.add_argument("dataset", metavar="DATASET", help="its id, or its folder")
+    add_configuration(looking, "to compare with (default: none)")
+    return parser.parse_args(words)
+
+
+def add_configuration(parser: argparse.ArgumentParser, use: str) -> None:
+    """Let a configuration be named."""
+    parser.add_argument("--config", type=Path, metavar="FILE", help=f"configuration {use}")
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="override a setting of it")
+
+
+def add_target(parser: argparse.ArgumentParser) -> None:
+    """Let the data set to write be named."""
+    parser.add_argument("--id", required=True, metavar="ID", help="NAMESPACE/NAME-vNUMBER")
+    where = "where the data set's folder is made (default: $MINARI_DATASETS_PATH, or ~/.minari/datasets)"
+    parser.add_argument("--folder", type=Path, metavar="FOLDER", help=where)
+
+
+def record(arguments: argparse.Namespace, console: Console) -> None:
+    """Drive races and write them."""
+    # Torch takes seconds to import: after the command line and its mistakes.
+    from trackmania_rl.datasets.environments import EpisodeForm, environment_spec
+    from trackmania_rl.datasets.minari_files import write_dataset
+    from trackmania_rl.race.spaces import race_spaces
+    from trackmania_rl.training.evaluation import load_driver
+
+    drivers = {source: load_driver(source) for source in arguments.sources if source.is_dir()}
+    first = next(iter(drivers.values()), None)
+    settings = load_settings(arguments.config or PROJECT / "config_files" / "config.py", arguments.set)
+    settings = in_this_process(settings if first is None else first.settings)
+    form = EpisodeForm(race_spaces(settings))
+    for source, driver in drivers.items():
+        require_like(source, driver.settings, settings)
+    with tempfile.TemporaryDirectory(prefix="trackmania_rl_tracks_") as tracks_folder:
+        episodes = driven(arguments, settings, form, drivers, Path(tracks_folder))
+        dataset = write_dataset(
+            arguments.id,
+            told(console, episodes, finished_only=arguments.finished_only),
+            form,
+            environment_spec(settings, arguments.map),
+            "Races in the simulated game, driven by " + ", ".join(map(str, arguments.sources)),
+            arguments.folder,
+        )
+    tell_written(console, dataset)
+
+
+def driven(
+    arguments: argparse.Namespace,
+    settings: Settings,
+    form: EpisodeForm,
+    drivers: dict[Path, TrainedDriver],
+    tracks_folder: Path,
+) -> Iterator[Episode]:
+    """Drive all races, one after the other."""
+    from trackmania_rl.games.in_process import InProcessGames
+    from trackmania_rl.seeds import SeedTree
+    from trackmania_rl.track.named_maps import map_entries
+    from trackmania_rl.training.building import make_reward
+    from trackmania_rl.training.recording import policies_of_driver, policies_of_inputs, record_races
+
+    maps_folder = PROJECT / settings.game.maps_folder
+    entries = map_entries(settings, maps_folder, arguments.map, tracks_folder)
+    games = InProcessGames(1, settings.game, settings.observation, maps_folder)
+    reward = make_reward(settings, form.spaces, SeedTree(settings.run.seed))
+    n_races, n_forced = arguments.races, arguments.forced_actions
+    with contextlib.closing(games):
+        for source, entry in itertools.product(arguments.sources, entries):
+            if source in drivers:
+                policies = policies_of_driver(drivers[source], entry, n_races, n_forced)
+            else:
+                policies = policies_of_inputs(source, entry, settings, form.spaces, n_races, n_forced)
+            yield from record_races(policies, games, entry, settings, form, reward, str(source))
+
+
+def export(arguments: argparse.Namespace, console: Console) -> None:
+    """Write what runs remember."""
+    from trackmania_rl.datasets.environments import environment_spec
+    from trackmania_rl.datasets.minari_files import write_dataset
+    from trackmania_rl.training.evaluation import load_run_settings
+    from trackmania_rl.training.recording import episodes_of_run
+
+    settings_of = {source: load_run_settings(source) for source in arguments.sources}
+    settings = settings_of[arguments.sources[0]]
+    for source, others in settings_of.items():
+        require_like(source, others, settings)
+    form = form_of(settings)
+    dataset = write_dataset(
+        arguments.id,
+        itertools.chain.from_iterable(episodes_of_run(source, form) for source in settings_of),
+        form,
+        environment_spec(settings),
+        "The replay memories of " + ", ".join(map(str, arguments.sources)),
+        arguments.folder,
+    )
+    tell_written(console, dataset)
+
+
+def info(arguments: argparse.Namespace, console: Console) -> None:
+    """Say what a data set holds."""
+    from trackmania_rl.datasets.environments import check_fits, describe_spaces
+    from trackmania_rl.datasets.minari_files import open_dataset
+
+    dataset = open_dataset(arguments.dataset, Path())
+    episodes = list(map(summary, dataset.episodes()))
+    rows = {
+        "id": dataset.id,
+        "folder": str(dataset.folder),
+        "environment": "not told" if dataset.env_spec is None else dataset.env_spec.id,
+        "holds": describe_spaces(dataset.observation_space, dataset.action_space),
+        "races": f"{len(episodes):,}, of which {sum(is_finished for is_finished, _, _ in episodes):,} finished",
+        "actions": f"{sum(n_actions for _, n_actions, _ in episodes):,}",
+        "mean return": f"{sum(total for _, _, total in episodes) / max(1, len(episodes)):.3f}",
+        "size": f"{size_mb(dataset):.1f} MB",
+    }
+    table = Table(show_header=False)
+    for name, value in rows.items():
+        table.add_row(name, value)
+    console.print(table)
+    if arguments.config is not None:
+        settings = load_settings(arguments.config, arguments.set)
+        check_fits(
+            dataset.name,
+            dataset.observation_space,
+            dataset.action_space,
+            dataset.env_spec,
+            settings,
+            form_of(settings),
+        )
+        console.print(
+            f"{arguments.config} can learn from it: offline = {arguments.dataset!r}", highlight=False, soft_wrap=True
+        )
+
+
+def summary(episode: Episode) -> tuple[bool, int, float]:
+    """Whether a race was finished, how many actions it has, and the sum of its rewards."""
+    return episode.is_finished, len(episode.actions), float(episode.rewards.sum())
+
+
+def told(console: Console, episodes: Iterator[Episode], *, finished_only: bool) -> Iterator[Episode]:
+    """Print a line for each race; those that are left out say so."""
+    for episode in episodes:
+        about = episode.about
+        is_left_out = finished_only and not episode.is_finished
+        result = format_time(about["race_time_ms"]) if episode.is_finished else f"cut off after {about['meters']:.0f} m"
+        remark = ", left out" if is_left_out else ""
+        console.print(f"{about['source']} on {about['map']}: {result}{remark}", highlight=False, soft_wrap=True)
+        if not is_left_out:
+            yield episode
+
+
+def tell_written(console: Console, dataset: DataSet) -> None:
+    """Say where a data set is."""
+    data = dataset.data
+    console.print(
+        f"wrote {dataset.folder.parent}: {data.total_episodes:,} races, {data.total_steps:,} actions, "
+        f"{size_mb(dataset):.1f} MB",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def size_mb(dataset: DataSet) -> float:
+    """How large its files are."""
+    return sum(file.stat().st_size for file in dataset.folder.rglob("*") if file.is_file()) / 1e6
+
+
+def in_this_process(settings: Settings) -> Settings:
+    """The same configuration for the simulated game, stepped in this process."""
+    changes = {"game": "simulated", "game_transport": "in_process"}
+    return settings.model_copy(update={"game": settings.game.model_copy(update=changes)})
+
+
+def require_like(source: Path, settings: Settings, wanted: Settings) -> None:
+    """Make sure that a run's states and actions are those of the first one.
+
+    Raises:
+        UserError: naming both sides' shapes, or what differs.
+    """
+    from trackmania_rl.datasets.environments import check_fits, environment_spec
+
+    form = form_of(settings)
+    action = form.spaces.action
+    check_fits(str(source), form.observation_space, action, environment_spec(settings), wanted, form_of(wanted))
+
+
+def form_of(settings: Settings) -> EpisodeForm:
+    """What the episodes of a configuration are made of."""
+    from trackmania_rl.datasets.environments import EpisodeForm
+    from trackmania_rl.games.race_games import make_games_builder
+
+    return EpisodeForm.of_run(settings, make_games_builder(settings).spaces)
+
+
+if __name__ == "__main__":
+    end_in_order_when_terminated()
+    sys.exit(main())

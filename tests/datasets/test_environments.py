@@ -1,0 +1,89 @@
+"""Which data sets fit a run, and that the environment of one can be made again."""
+
+import re
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.spaces import Box, Dict, Discrete
+
+from trackmania_rl.datasets.environments import EpisodeForm, check_fits, environment_spec
+from trackmania_rl.errors import UserError
+from trackmania_rl.race.spaces import race_spaces
+from trackmania_rl.settings import Settings, settings_from_flat
+
+
+def floats(n: int) -> Box:
+    return Box(-np.inf, np.inf, (n,), np.float32)
+
+
+def with_changes(settings: Settings, **changes: Any) -> Settings:
+    return settings_from_flat(settings.flat() | changes)
+
+
+def fits(settings: Settings, observation: Any, action: Any, spec: EnvSpec | None = None) -> None:
+    check_fits("'theirs'", observation, action, spec, settings, EpisodeForm(race_spaces(settings)))
+
+
+def test_what_a_configuration_records_it_can_learn_from(default_settings: Settings) -> None:
+    spaces = race_spaces(default_settings)
+    fits(default_settings, EpisodeForm(spaces).observation_space, spaces.action, environment_spec(default_settings))
+    fits(default_settings, floats(spaces.n_floats), Discrete(12))
+    with_image = with_changes(default_settings, image_width_px=8, image_height_px=6, frames_per_state=2)
+    image = Dict({"floats": floats(184), "image": Box(0, 255, (2, 6, 8), np.uint8)})
+    fits(with_image, image, Discrete(12), environment_spec(with_image))
+
+
+@pytest.mark.parametrize(
+    ("observation", "action", "theirs"),
+    [
+        (floats(185), Discrete(12), "floats (185,), 12 actions"),
+        (floats(184), Discrete(11), "floats (184,), 11 actions"),
+        (floats(184), Box(-1, 1, (3,), np.float32), "floats (184,), actions (3,) from -1 to 1"),
+        (Discrete(5), Discrete(12), "Discrete(5), 12 actions"),
+        (
+            Dict({"floats": floats(184), "image": Box(0, 255, (1, 6, 8), np.uint8)}),
+            Discrete(12),
+            "floats (184,) and image (1, 6, 8), 12 actions",
+        ),
+    ],
+)
+def test_other_shapes_are_told_with_both_sides(
+    default_settings: Settings, observation: Any, action: Any, theirs: str
+) -> None:
+    told = f"'theirs' has {theirs}; this configuration has floats (184,), 12 actions: "
+    with pytest.raises(UserError, match=re.escape(told)):
+        fits(default_settings, observation, action)
+
+
+def test_the_same_shapes_with_another_meaning_are_told(default_settings: Settings) -> None:
+    spaces = race_spaces(default_settings)
+    recorded = environment_spec(with_changes(default_settings, one_every_n_zone_centers_in_inputs=10))
+    with pytest.raises(UserError, match="one_every_n_zone_centers_in_inputs is 10 there and 20 here; set these alike"):
+        fits(default_settings, EpisodeForm(spaces).observation_space, spaces.action, recorded)
+    rewarded_otherwise = environment_spec(with_changes(default_settings, constant_reward_per_ms=-1.0))
+    fits(default_settings, EpisodeForm(spaces).observation_space, spaces.action, rewarded_otherwise)
+
+
+def test_normalized_observations_are_refused(default_settings: Settings) -> None:
+    spec = environment_spec(default_settings)
+    assert spec is not None
+    spec.kwargs.pop("normalize")
+    with pytest.raises(UserError, match="holds normalized observations"):
+        fits(default_settings, floats(184), Discrete(12), spec)
+
+
+def test_the_environment_is_made_again_from_its_text(default_settings: Settings) -> None:
+    settings = with_changes(default_settings, cutoff_race_longer_than_ms=1_000, constant_reward_per_ms=-0.5)
+    spec = environment_spec(settings, ["valley"])
+    assert spec is not None
+    env = gymnasium.make(EnvSpec.from_json(spec.to_json()))
+    assert env.observation_space == EpisodeForm(race_spaces(settings)).observation_space
+    assert env.action_space == Discrete(12)
+    unwrapped: Any = env.unwrapped
+    assert unwrapped.settings.reward == settings.reward
+    assert unwrapped.settings.observation == settings.observation
+    assert unwrapped.settings.game == settings.game
+    env.close()

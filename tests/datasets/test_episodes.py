@@ -1,0 +1,173 @@
+"""Races and memories to episodes in files and back, byte for byte."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Discrete
+
+from trackmania_rl.datasets.environments import FLOATS, IMAGE, EpisodeForm
+from trackmania_rl.datasets.episodes import (
+    GREEDY,
+    METERS,
+    RACE_TIME,
+    Episode,
+    episode_of_race,
+    episodes_of_memory,
+    recorded_reward,
+    rollout_of_episode,
+)
+from trackmania_rl.datasets.minari_files import write_dataset
+from trackmania_rl.errors import UserError
+from trackmania_rl.games.in_process import InProcessGames
+from trackmania_rl.games.protocol import rollout
+from trackmania_rl.race.policy import PolicyDecision
+from trackmania_rl.race.rewards import RaceReward
+from trackmania_rl.race.spaces import race_spaces
+from trackmania_rl.seeds import SeedTree
+from trackmania_rl.settings import Settings, settings_from_flat
+
+from .conftest import N_ACTIONS, N_FLOATS, FillMemory, random_rewards, random_rollout, short_episode, small_form
+
+
+@pytest.mark.parametrize("has_image", [False, True], ids=["floats", "image"])
+@pytest.mark.parametrize("is_analog", [False, True], ids=["keys", "analog"])
+@pytest.mark.parametrize("n_races", [3, 9], ids=["all in memory", "the oldest overwritten"])
+def test_a_memory_that_went_through_a_file_has_the_same_bytes(
+    fill_memory: FillMemory, tmp_path: Path, has_image: bool, is_analog: bool, n_races: int
+) -> None:
+    form = small_form(has_image=has_image, is_analog=is_analog)
+    spaces = form.spaces
+    races = [
+        (random_rollout(13 + k, k, spaces, is_finished=k % 2 == 0), random_rewards(13 + k, k)) for k in range(n_races)
+    ]
+    before = fill_memory(spaces, races).ring.state_dict()["columns"]
+    columns = {name: column.numpy() for name, column in before.items()}
+    dataset = write_dataset(
+        "tested/memory-v0", episodes_of_memory(columns, form, "a run"), form, None, "tested", tmp_path
+    )
+    read = list(dataset.episodes())
+    again = [(rollout_of_episode(episode, form), recorded_reward(episode)) for episode in read]
+    assert {episode.about["source"] for episode in read} == {"a run"}
+    after = fill_memory(spaces, again).ring.state_dict()["columns"]
+    n_rows = len(after["actions"])  # where the oldest race has lost all but its end, that is left out
+    assert len(before["actions"]) - n_rows <= 1
+    is_transition = after["n_steps"] > 0
+    for name, column in before.items():
+        kept = column[len(column) - n_rows :]
+        assert kept.dtype == after[name].dtype
+        if name in ("actions", "rewards"):  # which mean nothing in a race's last row
+            assert torch.equal(kept[is_transition], after[name][is_transition]), name
+        else:
+            assert torch.equal(kept, after[name]), name
+
+
+def test_frames_are_stacked_as_the_environment_shows_them(fill_memory: FillMemory) -> None:
+    form = small_form(has_image=True)
+    spaces = form.spaces
+    race = random_rollout(6, 1, spaces, is_finished=True)
+    columns = fill_memory(spaces, [(race, random_rewards(6, 1))]).ring.state_dict()["columns"]
+    [episode] = episodes_of_memory({name: column.numpy() for name, column in columns.items()}, form, "a run")
+    assert isinstance(episode.observations, dict)
+    images, frames = episode.observations[IMAGE], race["frames"][:, 0]
+    assert images.shape == (7, *spaces.image_shape)
+    assert (images[0] == frames[0]).all()
+    assert (images[1:, 0] == frames[:-1]).all()
+    assert (images[1:, 1] == frames[1:]).all()
+
+
+@pytest.fixture(scope="module")
+def driven(default_settings: Settings, repository_root: Path) -> tuple[Settings, Any]:
+    """Some seconds on the valley, cut off, and their configuration."""
+    settings = settings_from_flat(
+        default_settings.flat() | {"cutoff_race_longer_than_ms": 3_000, "final_speed_reward_per_m_per_s": 0.01}
+    )
+    games = InProcessGames(1, settings.game, settings.observation, repository_root / "maps")
+    rng = np.random.default_rng(1)
+    race = rollout(
+        games,
+        settings.game.map_cycle[0],
+        lambda: lambda *_: PolicyDecision(int(rng.integers(3)), bool(rng.random() < 0.5), np.zeros(12, np.float32)),
+    )
+    return settings, race
+
+
+def test_a_driven_race_is_rewarded_by_the_configuration_that_learns(driven: Any, tmp_path: Path) -> None:
+    settings, race = driven
+    form = EpisodeForm(race_spaces(settings))
+    reward = RaceReward(settings, form.spaces, SeedTree(0))
+    rewarded = reward(race.rollout_results, settings, 0)
+    stats = race.end_race_stats
+    episode = episode_of_race(
+        race.rollout_results, rewarded.rewards, stats["race_time_ms"], form, 50, {"map": "valley"}
+    )
+    dataset = write_dataset("tested/driven-v0", [episode], form, None, "tested", tmp_path)
+    [read] = dataset.episodes()
+    assert read.rewards.tobytes() == rewarded.rewards.tobytes()
+    assert recorded_reward(read) is None, "it has the columns"
+    results = rollout_of_episode(read, form)
+    for name in ("state_float", "actions", GREEDY, METERS, "car_gear_and_wheels", "position_m", "current_zone_idx"):
+        assert results[name].tobytes() == np.asarray(race.rollout_results[name]).tobytes(), name
+    assert "race_time" not in results
+    others = settings_from_flat(settings.flat() | {"reward_per_m_advanced_along_centerline": 1.0})
+    assert (reward(results, settings, 0).rewards == rewarded.rewards).all()
+    assert (reward(results, others, 0).rewards == reward(race.rollout_results, others, 0).rewards).all()
+    assert read.infos[RACE_TIME][-1] == stats["race_time_ms"]
+
+
+def test_without_columns_the_rewards_are_those_recorded() -> None:
+    episode = short_episode(4)
+    rewarded = recorded_reward(episode)
+    assert rewarded is not None
+    assert rewarded.rewards.tolist() == episode.rewards.tolist()
+    assert rewarded.potentials.tolist() == [0.0] * 5
+    assert rollout_of_episode(episode, small_form())["action_was_greedy"].all()
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"observations": np.zeros((5, 9), np.float32)}, r"its floats have the shape \(5, 9\), not \(5, 5\)"),
+        ({"observations": np.full((5, 5), np.nan, np.float32)}, "its floats hold numbers that are not finite"),
+        ({"rewards": np.zeros(3, np.float32)}, r"its rewards have the shape \(3,\), not \(4,\)"),
+        ({"rewards": np.full(4, np.inf, np.float32)}, "its rewards hold numbers that are not finite"),
+        ({"actions": np.array([0, 1, 2, 7])}, "its actions are not all from 0 to 6"),
+        ({"actions": np.array([0, 1, 2, -1])}, "its actions are not all from 0 to 6"),
+        ({"infos": {GREEDY: np.ones(4, dtype=bool)}}, r"its action_was_greedy have the shape \(4,\), not 5 rows"),
+    ],
+)
+def test_what_no_race_can_hold_is_refused(changes: dict[str, Any], told: str) -> None:
+    with pytest.raises(UserError, match=told):
+        rollout_of_episode(short_episode(4, **changes), small_form())
+
+
+def test_an_image_of_another_size_is_refused() -> None:
+    form = small_form(has_image=True)
+    floats = np.zeros((5, 5), np.float32)
+    episode = Episode(
+        {IMAGE: np.zeros((5, 2, 3, 9), np.uint8), FLOATS: floats}, np.zeros(4, np.int64), np.zeros(4, np.float32), True
+    )
+    with pytest.raises(UserError, match=r"its image have the shape \(5, 2, 3, 9\), not \(5, 2, 3, 4\)"):
+        rollout_of_episode(episode, form)
+
+
+def test_an_environment_that_knows_no_mini_races_shows_no_time_in_one(fill_memory: FillMemory) -> None:
+    form = small_form(has_elapsed=False)
+    race = random_rollout(6, 1, form.spaces, is_finished=True)
+    race["state_float"][:, 0] = 0
+    columns = fill_memory(form.spaces, [(race, random_rewards(6, 1))]).ring.state_dict()["columns"]
+    [episode] = episodes_of_memory({name: column.numpy() for name, column in columns.items()}, form, "a run")
+    assert episode.floats.shape == (7, N_FLOATS)
+    assert rollout_of_episode(episode, form)["state_float"].tobytes() == race["state_float"].tobytes()
+
+
+def test_actions_are_counted_as_the_environment_counts_them() -> None:
+    spaces = dataclasses.replace(small_form().spaces, action=Discrete(N_ACTIONS, start=3))
+    form = EpisodeForm(spaces)
+    episode = short_episode(4, actions=np.array([3, 9, 4, 5]))
+    assert rollout_of_episode(episode, form)["actions"].tolist() == [0, 6, 1, 2]
+    with pytest.raises(UserError, match="its actions are not all from 3 to 9"):
+        rollout_of_episode(short_episode(4, actions=np.array([3, 9, 4, 10])), form)

@@ -1,0 +1,128 @@
+"""`scripts/tools/dataset.py` as its users meet it."""
+
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from trackmania_rl.settings import Settings
+
+Dataset = Callable[..., tuple[int, str, str]]
+FORWARD = "0.00 press up\n"
+
+
+@pytest.fixture
+def dataset(
+    repository_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Dataset:
+    """`dataset(*words)` runs a command line; returns exit code, output and errors."""
+    pytest.importorskip("minari", reason='python -m pip install "minari[hdf5]"')
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
+    file = repository_root / "scripts" / "tools" / "dataset.py"
+    spec = importlib.util.spec_from_file_location("dataset", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+
+    def run(*words: object) -> tuple[int, str, str]:
+        try:
+            code = module.main([str(word) for word in words])
+        except SystemExit as end:  # argparse
+            code = end.code
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run
+
+
+def test_a_drivers_races_are_recorded_by_one_command(
+    dataset: Dataset, run_folder: Path, run_settings: Settings
+) -> None:
+    import minari
+
+    code, output, errors = dataset("record", run_folder, "--races", 3, "--forced-actions", 4, "--id", "tested/bend-v0")
+    assert code == 0, errors
+    lines = output.splitlines()
+    assert [line.split(":")[0] for line in lines[:3]] == [f"{run_folder} on bend"] * 3
+    assert "wrote" in lines[3]
+    assert "minari/tested/bend-v0: 3 races" in lines[3]
+    theirs = minari.load_dataset("tested/bend-v0")
+    first, second, third = theirs
+    assert all(episode.terminations[-1] for episode in theirs)
+    assert set(first.actions.tolist()) == {0}, "the first race is the driver's own"
+    assert second.actions[:4].tolist() != third.actions[:4].tolist(), "the others begin in ways of their own"
+    assert second.infos["action_was_greedy"].sum() < len(second)
+
+    env = theirs.recover_environment()
+    assert env.observation_space == theirs.observation_space
+    assert env.unwrapped.settings.reward == run_settings.reward
+    for episode in theirs:
+        assert_drives_alike(env, episode)
+    env.close()
+
+
+def assert_drives_alike(env: Any, episode: Any) -> None:
+    """The environment gives an episode's states and rewards again."""
+    observation, _ = env.reset(options={"map": "bend"})
+    for t, action in enumerate(episode.actions):
+        assert observation.tobytes() == episode.observations[t].tobytes()
+        observation, reward, terminated, truncated, _ = env.step(action)
+        assert (terminated, truncated) == (episode.terminations[t], episode.truncations[t])
+        assert np.float32(reward) == pytest.approx(episode.rewards[t], abs=1e-6)
+    assert observation.tobytes() == episode.observations[-1].tobytes()
+
+
+def test_inputs_are_recorded_and_looked_at(
+    dataset: Dataset, run_folder: Path, maps_folder: Path, repository_root: Path, tmp_path: Path
+) -> None:
+    inputs = tmp_path / "forward.inputs"
+    inputs.write_text(FORWARD)
+    asleep = tmp_path / "asleep.inputs"
+    asleep.write_text("0.00 press up\n0.40 rel up")
+    config, line = run_folder / "config" / "config.py", maps_folder / "curve.npy"
+    record = ("record", inputs, asleep, "--map", line, "--config", config, "--folder", tmp_path / "mine")
+    code, output, errors = dataset(*record, "--finished-only", "--id", "tested/curve-v0")
+    assert code == 0, errors
+    assert f"{inputs} on curve: 0:" in output
+    assert f"{asleep} on curve: cut off after" in output
+    assert "m, left out" in output
+    assert "tested/curve-v0: 1 races" in output
+    folder = tmp_path / "mine" / "tested" / "curve-v0"
+    code, output, errors = dataset("info", folder, "--config", config)
+    assert code == 0, errors
+    for shown in ("tested/curve-v0", "TrackMania/Race-v0", "floats (184,), 12 actions", "1, of which 1 finished"):
+        assert shown in output
+    assert f"{config} can learn from it: offline = '{folder}'" in output
+    code, _, errors = dataset("info", folder, "--config", config, "--set", "n_prev_actions_in_inputs=6")
+    assert code == 1
+    assert "state_normalization" in errors
+    code, _, errors = dataset("info", folder, "--config", config, "--set", "one_every_n_zone_centers_in_inputs=10")
+    assert code == 1
+    assert "one_every_n_zone_centers_in_inputs is 20 there and 10 here" in errors
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("record", "absent.inputs", "--id", "tested/x-v0"), "absent.inputs"),
+        (("record", "save/absent", "--id", "tested/x-v0"), "save/absent"),
+        (("export", "save/absent", "--id", "tested/x-v0"), "save/absent: there is no such run folder"),
+        (("info", "atlantis/x-v0"), "atlantis/x-v0: there is no data set in"),
+        (("record", "a.inputs"), "the following arguments are required: --id"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(dataset: Dataset, words: tuple[str, ...], told: str) -> None:
+    code, _, errors = dataset(*words)
+    assert code != 0
+    assert told in errors
+    assert "Traceback" not in errors
+
+
+def test_a_memory_without_races_is_told(dataset: Dataset, run_folder: Path) -> None:
+    code, _, errors = dataset("export", run_folder, "--id", "tested/x-v0")
+    assert code == 1
+    assert "there is no race to write" in errors

@@ -1,0 +1,172 @@
+"""What a data set says of the environment that its races were driven in, and whether a run can learn from them."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import gymnasium
+import numpy as np
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.spaces import Box, Dict, Discrete, Space
+
+from trackmania_rl.errors import UserError
+from trackmania_rl.games.envs import ANALOG_RACE_ID, RACE_ID
+from trackmania_rl.race.spaces import Spaces
+from trackmania_rl.settings import NamedPart, Settings
+from trackmania_rl.settings.game import RACES
+
+IMAGE: Final = "image"
+FLOATS: Final = "floats"
+GROUPS_OF_AN_ENVIRONMENT: Final = ("game", "observation", "reward")
+"""Groups of settings that `TrackMania/Race-v0` is made of."""
+OF_MACHINES: Final = {"n_collectors", "games_per_collector", "base_tmi_port", "demonstrations"}
+"""Settings of these groups that are none of an environment."""
+MEANING: Final = (
+    "actions",
+    "observation_blocks",
+    "range_finder_source",
+    "range_finder_reach_m",
+    "n_prev_actions_in_inputs",
+    "n_zone_centers_in_inputs",
+    "one_every_n_zone_centers_in_inputs",
+    "distance_between_zone_centers_m",
+    "margin_to_announce_finish_m",
+    "ms_per_engine_tick",
+    "engine_ticks_per_action",
+    "inputs",
+)
+"""Settings that say what a float or an action means, which the shapes alone do not tell."""
+
+
+@dataclass(frozen=True)
+class EpisodeForm:
+    """What the episodes of a data set are made of that fits a run.
+
+    Attributes:
+        spaces: of the run's games.
+        has_elapsed: whether a state's floats begin with the time in the mini-race, as races show it; environments of
+            somebody's own know nothing of it.
+    """
+
+    spaces: Spaces
+    has_elapsed: bool = True
+
+    @classmethod
+    def of_run(cls, settings: Settings, spaces: Spaces) -> EpisodeForm:
+        """That of a run's settings and spaces."""
+        return cls(spaces, has_elapsed=settings.game.games == RACES)
+
+    @property
+    def n_floats(self) -> int:
+        """How many floats a state has in an episode."""
+        return self.spaces.n_floats - (not self.has_elapsed)
+
+    @property
+    def first_action(self) -> int:
+        """The number of the first action, where there is a choice among a few: 0 here, but perhaps not in a file."""
+        return int(self.spaces.action.start) if isinstance(self.spaces.action, Discrete) else 0
+
+    @property
+    def observation_space(self) -> Space[Any]:
+        """The floats (F,), not normalized, and with an image a dictionary of both, as `TrackMania/Race-v0` has them."""
+        floats = Box(-np.inf, np.inf, (self.n_floats,), np.float32)
+        if not self.spaces.has_image:
+            return floats
+        return Dict({IMAGE: Box(0, 255, self.spaces.image_shape, np.uint8), FLOATS: floats})
+
+
+def environment_spec(settings: Settings, maps: Sequence[str] = ()) -> EnvSpec | None:
+    """Say how the environment of a configuration is made again, wherever this project is installed.
+
+    Args:
+        settings: a run's.
+        maps: see `make_race_env`; none for those of the map cycle.
+
+    Returns:
+        None where the configuration plays other games than races, which have no id of Gymnasium.
+    """
+    games = settings.game.games
+    if games != RACES:
+        env = games.keywords.get("env") if isinstance(games, NamedPart) else None
+        return copy.deepcopy(gymnasium.spec(env)) if isinstance(env, str) else None
+    spec = copy.deepcopy(gymnasium.spec(RACE_ID))
+    # Schedules are stretched already, and an environment has no bounds of returns, which must fit the rewards.
+    overrides = _values(settings) | {"schedule_stretch": 1.0, "return_bounds_per_action": None}
+    spec.kwargs = {"maps": list(maps), "overrides": overrides, "normalize": False}
+    return spec
+
+
+def describe_spaces(observation: Space[Any], action: Space[Any]) -> str:
+    """Say in a few words what an observation and an action are."""
+    parts = observation.spaces if isinstance(observation, Dict) else {FLOATS: observation}
+    seen = " and ".join(f"{name} {part.shape}" if isinstance(part, Box) else f"{part}" for name, part in parts.items())
+    if isinstance(action, Discrete):
+        return f"{seen}, {action.n} actions"
+    if isinstance(action, Box):
+        return f"{seen}, actions {action.shape} from {action.low.min():g} to {action.high.max():g}"
+    return f"{seen}, actions {action}"
+
+
+def check_fits(
+    name: str, observation: Space[Any], action: Space[Any], spec: EnvSpec | None, settings: Settings, form: EpisodeForm
+) -> None:
+    """Make sure that a data set holds what a run's memory can take.
+
+    Args:
+        name: of the data set, for errors.
+        observation: of the data set.
+        action: likewise.
+        spec: of its environment, if it says.
+        settings: of the run.
+        form: likewise.
+
+    Raises:
+        UserError: naming both sides' shapes, or the settings that differ.
+    """
+    wanted, wanted_action = form.observation_space, form.spaces.action
+    if not (_is_like(observation, wanted) and _is_like(action, wanted_action)):
+        raise UserError(
+            f"{name} has {describe_spaces(observation, action)}; this configuration has "
+            f"{describe_spaces(wanted, wanted_action)}: learn from it with the configuration that it was recorded "
+            "with, or record another one with this configuration (scripts/tools/dataset.py)"
+        )
+    if spec is None or spec.id not in (RACE_ID, ANALOG_RACE_ID) or settings.game.games != RACES:
+        return
+    if spec.kwargs.get("normalize", True):
+        raise UserError(f"{name} holds normalized observations: record it from an environment with normalize=False")
+    theirs, ours = spec.kwargs.get("overrides") or {}, _values(settings)
+    different = [
+        f"{setting} is {theirs[setting]!r} there and {ours[setting]!r} here"
+        for setting in MEANING
+        if setting in theirs and theirs[setting] != ours[setting]
+    ]
+    if different:
+        raise UserError(
+            f"{name} has the shapes of this configuration, but they mean something else: {', '.join(different)}; set "
+            "these alike"
+        )
+
+
+def _is_like(given: Space[Any], wanted: Space[Any]) -> bool:
+    """Whether values of a space can be taken for those of another one: shapes, numbers of actions, their bounds."""
+    if isinstance(wanted, Dict):
+        if not isinstance(given, Dict) or given.spaces.keys() != wanted.spaces.keys():
+            return False
+        return all(_is_like(given[name], part) for name, part in wanted.spaces.items())
+    if isinstance(wanted, Discrete):
+        return isinstance(given, Discrete) and given.n == wanted.n and given.start == wanted.start
+    if not isinstance(given, Box) or not isinstance(wanted, Box) or given.shape != wanted.shape:
+        return False
+    if wanted.dtype == np.uint8:
+        return given.dtype == np.uint8
+    is_bounded = wanted.is_bounded()
+    return not is_bounded or (np.allclose(given.low, wanted.low) and np.allclose(given.high, wanted.high))
+
+
+def _values(settings: Settings) -> dict[str, Any]:
+    """The settings that an environment is made of, by name, as JSON has them."""
+    values = settings.model_dump(mode="json", include=set(GROUPS_OF_AN_ENVIRONMENT))
+    return {name: value for group in values.values() for name, value in group.items() if name not in OF_MACHINES}

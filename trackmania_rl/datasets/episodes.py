@@ -1,0 +1,208 @@
+"""Races as episodes: what a data set holds of each, and the way there and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+from gymnasium.spaces import Discrete
+
+from trackmania_rl.datasets.environments import FLOATS, IMAGE, EpisodeForm
+from trackmania_rl.errors import UserError
+from trackmania_rl.experience_replay.ring_buffer import NEVER_FINISHES
+from trackmania_rl.race.policy import ELAPSED_ACTIONS_FLOAT
+from trackmania_rl.race.rewards import RewardedRace
+
+Array = npt.NDArray[Any]
+
+METERS: Final = "meters_advanced_along_centerline"
+RACE_TIME: Final = "race_time_ms"
+GREEDY: Final = "action_was_greedy"
+POTENTIALS: Final = "potentials"
+OF_ACTIONS: Final = (GREEDY, "position_m")
+"""Columns of a race without a row for its last state; an episode has an empty one there, as Gymnasium's infos."""
+OF_STATES: Final = (METERS, "current_zone_idx", "car_gear_and_wheels")
+"""Columns of a race that its reward may be computed from, see `race.results.rollout_results`."""
+COLUMNS: Final = (*OF_STATES, *OF_ACTIONS, RACE_TIME, POTENTIALS)
+"""What is looked for among an episode's infos; there may be others."""
+
+
+@dataclass(frozen=True)
+class Episode:
+    """A race of T actions, as a data set has it.
+
+    Attributes:
+        observations: (T + 1, F) float32, not normalized; with an image a dictionary of `floats` and of `image`
+            (T + 1, S, H, W) uint8.
+        actions: (T,) int64, or (T, D) float32.
+        rewards: (T,) float32, without shaping potentials.
+        is_finished: whether the last state is terminal; else the race was cut off.
+        infos: further columns, T + 1 rows each.
+        about: plain values: `map`, `source` and the like.
+    """
+
+    observations: Array | dict[str, Array]
+    actions: Array
+    rewards: npt.NDArray[np.float32]
+    is_finished: bool
+    infos: Mapping[str, Array] = field(default_factory=dict)
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def floats(self) -> Array:
+        """(T + 1, F)."""
+        return self.observations[FLOATS] if isinstance(self.observations, dict) else self.observations
+
+
+def episode_of_race(
+    rollout_results: Mapping[str, Any],
+    rewards: npt.NDArray[np.float32],
+    race_time_ms: int,
+    form: EpisodeForm,
+    ms_per_action: int,
+    about: Mapping[str, Any],
+) -> Episode:
+    """Make an episode of a race that was just driven; copies.
+
+    Args:
+        rollout_results: its columns, see `race.results.rollout_results`.
+        rewards: (T,) of its actions.
+        race_time_ms: its length.
+        form: of the episode.
+        ms_per_action: game time between two decisions.
+        about: what is told of the race.
+    """
+    n_actions = len(rollout_results["actions"])
+    infos = {name: np.array(rollout_results[name]) for name in OF_STATES}
+    infos |= {name: _with_last(np.asarray(rollout_results[name])) for name in OF_ACTIONS}
+    infos[RACE_TIME] = np.append(np.arange(n_actions) * ms_per_action, race_time_ms)
+    frames, floats = np.asarray(rollout_results["frames"]), np.array(rollout_results["state_float"], dtype=np.float32)
+    return Episode(
+        observations=_observations(frames, floats, form),
+        actions=_numbered(rollout_results["actions"], form),
+        rewards=rewards,
+        is_finished="race_time" in rollout_results,
+        infos=infos,
+        about=about,
+    )
+
+
+def episodes_of_memory(columns: Mapping[str, Array], form: EpisodeForm, source: str) -> Iterator[Episode]:
+    """Take the races of a replay memory apart.
+
+    The oldest one may have lost its beginning. Which way its race went on is in `n_steps`: where a transition ends
+    before an exploratory action, that is found again.
+
+    Args:
+        columns: the ring buffer's rows, the oldest first, see `RowColumns`.
+        form: of the episodes.
+        source: where they are from.
+    """
+    n_steps = columns["n_steps"].astype(np.int64)
+    last_rows = np.flatnonzero(n_steps == 0)
+    first_rows = np.append(0, last_rows + 1)[:-1]
+    for first, last in zip(first_rows.tolist(), last_rows.tolist(), strict=True):
+        if last == first:  # nothing but the end is left of the oldest race
+            continue
+        of_states, of_actions = slice(first, last + 1), slice(first, last)
+        was_greedy = np.ones(last - first + 1, dtype=np.bool_)
+        # A transition of one action that does not lead to the race's end was cut short by what came next.
+        was_greedy[1:-1] = n_steps[first : last - 1] > 1 if n_steps.max() > 1 else True
+        yield Episode(
+            observations=_observations(columns["frames"][of_states], columns["state_floats"][of_states], form),
+            actions=_numbered(columns["actions"][of_actions], form),
+            rewards=columns["rewards"][of_actions],
+            is_finished=bool(columns["steps_to_finish"][first] != NEVER_FINISHES),
+            infos={GREEDY: was_greedy, POTENTIALS: columns["potentials"][of_states]},
+            about={"source": source},
+        )
+
+
+def rollout_of_episode(episode: Episode, form: EpisodeForm) -> dict[str, Any]:
+    """Make of an episode what the learner is given of a race: `rollout_results`, as far as there are columns.
+
+    Raises:
+        UserError: if the episode does not fit together, or holds what no race can; the text says what.
+    """
+    _check(episode, form)
+    n_actions = len(episode.actions)
+    observations = episode.observations
+    images = observations[IMAGE] if isinstance(observations, dict) else np.empty((n_actions + 1, 1, 0, 0), np.uint8)
+    results: dict[str, Any] = {
+        "frames": images[:, -1:],
+        "state_float": _with_elapsed(episode.floats, form),
+        "actions": (episode.actions - form.first_action).astype(form.spaces.action_dtype),
+        GREEDY: np.ones(n_actions, dtype=np.bool_),
+        "terminated": episode.is_finished,
+    }
+    results |= {name: episode.infos[name] for name in OF_STATES if name in episode.infos}
+    results |= {name: episode.infos[name][:-1] for name in OF_ACTIONS if name in episode.infos}
+    if episode.is_finished and RACE_TIME in episode.infos:
+        results["race_time"] = int(episode.infos[RACE_TIME][-1])
+    return results
+
+
+def recorded_reward(episode: Episode) -> RewardedRace | None:
+    """Return an episode's own rewards; None where it has the columns to compute those of another configuration."""
+    if METERS in episode.infos and RACE_TIME in episode.infos:
+        return None
+    none = np.zeros(len(episode.actions) + 1, dtype=np.float32)
+    potentials = np.asarray(episode.infos.get(POTENTIALS, none), dtype=np.float32)
+    return RewardedRace(np.asarray(episode.rewards, dtype=np.float32), potentials)
+
+
+def _observations(frames: Array, floats: Array, form: EpisodeForm) -> Array | dict[str, Array]:
+    """Put states together: the floats, and the last S frames (T + 1, S, H, W); the first frame stands in for others."""
+    if not form.has_elapsed:
+        floats = np.delete(floats, ELAPSED_ACTIONS_FLOAT, axis=1)
+    if not form.spaces.has_image:
+        return floats
+    n_frames = form.spaces.image_shape[0]
+    rows = np.maximum(np.arange(len(frames))[:, np.newaxis] + np.arange(1 - n_frames, 1), 0)  # (T + 1, S)
+    return {IMAGE: frames[rows, 0], FLOATS: floats}
+
+
+def _with_elapsed(floats: Array, form: EpisodeForm) -> npt.NDArray[np.float32]:
+    """The floats of a memory's states; the time in the mini-race is 0 there until they are sampled."""
+    floats = floats.astype(np.float32, copy=False)
+    return floats if form.has_elapsed else np.insert(floats, ELAPSED_ACTIONS_FLOAT, 0.0, axis=1)
+
+
+def _numbered(actions: Any, form: EpisodeForm) -> Array:
+    """Actions of a race as an episode has them; a copy."""
+    return np.array(actions, dtype=form.spaces.action_dtype) + form.spaces.action_dtype(form.first_action)  # type: ignore[no-any-return]
+
+
+def _with_last(of_actions: Array) -> Array:
+    """Add a row of zeros for the last state."""
+    return np.concatenate((of_actions, np.zeros_like(of_actions[:1])))
+
+
+def _check(episode: Episode, form: EpisodeForm) -> None:
+    n_actions = len(episode.actions)
+    columns = {"floats": episode.floats, "actions": episode.actions, "rewards": episode.rewards}
+    wanted = {
+        "floats": (n_actions + 1, form.n_floats),
+        "actions": (n_actions, *form.spaces.action_shape),
+        "rewards": (n_actions,),
+    }
+    if isinstance(episode.observations, dict):
+        columns[IMAGE] = episode.observations[IMAGE]
+        wanted[IMAGE] = (n_actions + 1, *form.spaces.image_shape)
+    for name, shape in wanted.items():
+        if columns[name].shape != shape:
+            raise UserError(f"its {name} have the shape {columns[name].shape}, not {shape}")
+        if not np.isfinite(columns[name]).all():
+            raise UserError(f"its {name} hold numbers that are not finite")
+    if n_actions == 0:
+        raise UserError("it has no actions")
+    for name in COLUMNS:
+        if name in episode.infos and np.shape(episode.infos[name])[:1] != (n_actions + 1,):
+            raise UserError(f"its {name} have the shape {np.shape(episode.infos[name])}, not {n_actions + 1} rows")
+    first, n_values = form.first_action, form.spaces.n_values
+    is_known = (episode.actions >= first) & (episode.actions < first + n_values)
+    if isinstance(form.spaces.action, Discrete) and not is_known.all():
+        raise UserError(f"its actions are not all from {first} to {first + n_values - 1}")

@@ -1,0 +1,233 @@
+"""Minari's files: finding, reading and writing data sets. Minari itself is imported only where one is used."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.spaces import Space
+
+from trackmania_rl.datasets.environments import EpisodeForm
+from trackmania_rl.datasets.episodes import Episode
+from trackmania_rl.errors import UserError, one_line
+from trackmania_rl.files import replace_patiently
+
+DATA: Final = "data"
+"""Folder of a data set that holds its files."""
+METADATA: Final = "metadata.json"
+DAMAGED: Final = (OSError, ValueError, KeyError, IndexError, TypeError, AssertionError, NotImplementedError)
+"""What Minari and what it reads files with raise where these are not what they should be."""
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """A data set on this machine.
+
+    Attributes:
+        name: as somebody named it, for messages.
+        data: Minari's own object.
+    """
+
+    name: str
+    data: Any
+
+    @property
+    def id(self) -> str:
+        """Its name among all data sets."""
+        return str(self.data.id)
+
+    @property
+    def folder(self) -> Path:
+        """Where its files are."""
+        return Path(self.data.storage.data_path)
+
+    @property
+    def observation_space(self) -> Space[Any]:
+        """Of its environment."""
+        space: Space[Any] = self.data.observation_space
+        return space
+
+    @property
+    def action_space(self) -> Space[Any]:
+        """Likewise."""
+        space: Space[Any] = self.data.action_space
+        return space
+
+    @property
+    def env_spec(self) -> EnvSpec | None:
+        """How its environment is made, if it says."""
+        spec: EnvSpec | None = self.data.env_spec
+        return spec
+
+    def episodes(self) -> Iterator[Episode]:
+        """Read one episode after the other.
+
+        Raises:
+            UserError: if one is damaged.
+        """
+        n_read = 0
+        try:
+            for episode, about in zip(self._data(), self._about(), strict=True):
+                is_finished = bool(episode.terminations[-1]) if len(episode.terminations) else False
+                yield Episode(
+                    observations=episode.observations,
+                    actions=np.asarray(episode.actions),
+                    rewards=np.asarray(episode.rewards),
+                    is_finished=is_finished,
+                    infos=episode.infos or {},
+                    about=about,
+                )
+                n_read += 1
+        except DAMAGED as error:
+            raise UserError(
+                f"{self.name}: {self.folder} is damaged after {n_read} of its {len(self.data)} races "
+                f"({one_line(error)}); record it again, or fetch it again from where it is from"
+            ) from error
+
+    def _data(self) -> Iterator[Any]:
+        return iter(self.data.iterate_episodes())
+
+    def _about(self) -> Iterator[Mapping[str, Any]]:
+        return iter(self.data.storage.get_episode_metadata(self.data.episode_indices))
+
+
+def open_dataset(text: str, folder: Path) -> DataSet:
+    """Open a data set.
+
+    Args:
+        text: its id among Minari's own ($MINARI_DATASETS_PATH, or ~/.minari/datasets), or its folder.
+        folder: where a relative path begins.
+
+    Raises:
+        UserError: if there is none of this name, it is damaged, or Minari is missing.
+    """
+    minari, storage = _minari()
+    path = _find(text, folder)
+    try:
+        metadata = storage.read_raw_metadata(path)
+        if not {"observation_space", "action_space"} <= metadata.keys():
+            # Minari would make the environment that the file names, whatever that runs.
+            raise ValueError("it does not say what its observations and actions are")
+        return DataSet(text, minari.MinariDataset(path))
+    except ImportError as error:
+        raise UserError(f"{text}: {one_line(error)}") from error
+    except DAMAGED as error:
+        raise UserError(f"{text}: {path} is damaged, or no Minari data set: {one_line(error)}") from error
+
+
+def write_dataset(
+    dataset_id: str,
+    episodes: Iterable[Episode],
+    form: EpisodeForm,
+    spec: EnvSpec | None,
+    description: str,
+    folder: Path | None = None,
+) -> DataSet:
+    """Write a data set; it appears as a whole, or not at all.
+
+    Args:
+        dataset_id: NAMESPACE/NAME-vNUMBER.
+        episodes: taken one by one, and written at once.
+        form: of all of them.
+        spec: how the environment is made again, if that can be said.
+        description: of what it holds.
+        folder: in which the data set's own folder is made; None for Minari's.
+
+    Raises:
+        UserError: if the id is none, there is one of this id, no episode came, or the disk says no.
+    """
+    minari, storage_class = _minari()
+    _check_id(dataset_id)
+    target = (_root() if folder is None else folder) / dataset_id
+    if target.exists():
+        raise UserError(f"{target} exists: choose another --id (a higher version), or delete it first")
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    about: list[Mapping[str, Any]] = []
+    try:
+        temporary.mkdir(parents=True)
+        storage = storage_class.new(
+            temporary / DATA, form.observation_space, form.spaces.action, spec, data_format="hdf5", jpeg_encoding=False
+        )
+        storage.update_metadata(
+            {"dataset_id": dataset_id, "minari_version": minari.__version__, "description": description}
+        )
+        storage.update_episodes(_buffers(episodes, about))
+        if not about:
+            raise UserError("there is no race to write: none was driven or kept")
+        storage.update_episode_metadata(about)
+        replace_patiently(temporary, target)
+    except OSError as error:
+        raise UserError(f"{target} cannot be written: {error.strerror or one_line(error)}") from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return open_dataset(str(target), Path())
+
+
+def _buffers(episodes: Iterable[Episode], about: list[Mapping[str, Any]]) -> Iterator[Any]:
+    """Hand episodes to Minari, and note what is told of each."""
+    from minari.data_collector.episode_buffer import EpisodeBuffer
+
+    for episode in episodes:
+        about.append(dict(episode.about))
+        is_last = np.arange(len(episode.actions)) == len(episode.actions) - 1
+        yield EpisodeBuffer(
+            observations=episode.observations,
+            actions=episode.actions,
+            rewards=episode.rewards,
+            terminations=is_last & episode.is_finished,
+            truncations=is_last & (not episode.is_finished),
+            infos=dict(episode.infos),
+        )
+
+
+def _find(text: str, folder: Path) -> Path:
+    """Return the folder that holds a data set's files."""
+    looked_in = [folder / text, _root() / text]
+    for path in looked_in:
+        for data in (path / DATA, path):
+            if (data / METADATA).is_file():
+                return data
+    raise UserError(
+        f"{text}: there is no data set in {' or '.join(map(str, looked_in))}; make one with "
+        f"scripts/tools/dataset.py record, or fetch a published one with: minari download {text}"
+    )
+
+
+def _root() -> Path:
+    """Where Minari keeps data sets; unlike asking Minari, this makes no folder."""
+    return Path(os.environ.get("MINARI_DATASETS_PATH") or Path.home() / ".minari" / "datasets")
+
+
+def _check_id(dataset_id: str) -> None:
+    from minari.dataset.minari_dataset import parse_dataset_id
+
+    try:
+        parse_dataset_id(dataset_id)
+    except (ValueError, TypeError) as error:
+        raise UserError(
+            f"--id {dataset_id}: write NAMESPACE/NAME-vNUMBER of letters, digits, - and _, such as "
+            "trackmania/valley-expert-v0"
+        ) from error
+
+
+def _minari() -> tuple[Any, Any]:
+    """Import Minari: the package, and its class of files.
+
+    Raises:
+        UserError: if it is not installed.
+    """
+    try:
+        import minari
+        from minari.dataset._storages import hdf5_storage  # noqa: F401  # its own optional package
+        from minari.dataset.minari_storage import MinariStorage
+    except ImportError as error:
+        raise UserError(
+            f'data sets need the package Minari ({one_line(error)}): python -m pip install "minari[hdf5]"'
+        ) from error
+    return minari, MinariStorage
