@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from tensordict import TensorDictBase
@@ -100,6 +100,8 @@ class IQNAgent:
     Attributes: see `Agent`.
     """
 
+    loss_class: ClassVar[type[IQNLoss]] = IQNLoss
+
     def __init__(
         self,
         network: QuantileNetwork,
@@ -110,7 +112,7 @@ class IQNAgent:
         use_torch_compile: bool = False,
     ) -> None:
         self.updates = 0
-        self.loss_module = IQNLoss(
+        self.loss_module = self.loss_class(
             network, settings, device=device, seed=seed, dtype=arithmetic_dtype(device, settings)
         )
         self._averaged = AveragedWeights(self.loss_module.online)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -86,6 +86,8 @@ class IQN:
         SettingsError: if actions are no choice among a few.
     """
 
+    learner_class: ClassVar[type[IQNAgent]] = IQNAgent
+
     def __init__(self, settings: Settings, spaces: Spaces, seeds: SeedTree) -> None:
         if not isinstance(spaces.action, Discrete):
             raise SettingsError(
@@ -113,7 +115,7 @@ class IQN:
     def make_learner(self, network: nn.Module) -> IQNAgent:
         """See `AgentBuilder`."""
         assert isinstance(network, QuantileNetwork)
-        return IQNAgent(
+        return self.learner_class(
             network,
             self._settings.agent,
             device=pick_device(self._settings.run.torch_device),

@@ -494,6 +494,7 @@ class IQNLoss(LossModule):
     online: QuantileNetwork
     target: QuantileNetwork
     reduction = "sum"
+    figure = "mean_q"
 
     def __init__(
         self,
@@ -528,7 +529,7 @@ class IQNLoss(LossModule):
         compute = self.compute if self.training else self.compute_losses
         loss, td_error, mean_q = compute(batch, taus)
         tensordict.set("td_error", td_error)
-        return TensorDict({"loss": loss, "mean_q": mean_q})
+        return TensorDict({"loss": loss, self.figure: mean_q})
 
     def compute_losses(self, batch: Transitions, taus: Taus) -> tuple[Tensor, Tensor, Tensor]:
         """Compute targets, predictions, loss, its scaling and weighting; returns what `forward` does: (), (B,), ()."""
