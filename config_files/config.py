@@ -51,7 +51,8 @@ game = "simulated"
 
 # Number of collector processes, and of games that each plays at the same time, with one batch of inference for all that
 # wait for a decision. Through sockets each game is a program of its own, with its own memory and port, and all must fit
-# the machine: 1 is a safe choice for the real game. See docs/collectors.rst.
+# the machine: 1 is a safe choice for the real game. See docs/collectors.rst. With 0 collectors no game is played, and
+# the learner has only the data sets that `offline` names.
 n_collectors = 1
 games_per_collector = 8
 
@@ -141,6 +142,11 @@ maps_folder = "maps"
 # the cycle above and an inputs file or a .Replay.Gbx; a relative path starts at the project's folder. A new run drives
 # these inputs once, before its own races: docs/demonstrations.rst.
 demonstrations = ()
+
+# Data sets of races (Minari's) to learn from: "trackmania/valley-expert-v0", "datasets/mine-v0" or several of them in a
+# tuple, by id or folder; a relative path starts at the project's folder. A new run has them in its memory before its
+# first race; with n_collectors = 0 it learns from them alone, and plays no game: docs/datasets.rst.
+offline = ()
 
 # What the agent does: "keys", one of the sets of keys in inputs_list.py, or "analog", three numbers from -1 to 1: steer
 # (-1 full left, 1 full right), gas and brake (pressed above 0; this game's car knows no half pressed pedal). Analog

@@ -57,6 +57,7 @@ def parse_arguments() -> argparse.Namespace:
     add("--weights-from", type=Path, metavar="RUN", help=weights)
     add("--max-wall-s", type=float, default=float("inf"), metavar="S", help="end after S seconds")
     add("--max-frames", type=int, default=sys.maxsize, metavar="N", help="end when the run has N frames in all")
+    add("--max-updates", type=int, default=sys.maxsize, metavar="N", help="end when the run has N updates in all")
     add("--list-settings", action="store_true", help="print every setting with value, unit and range, and end")
     return parser.parse_args()
 

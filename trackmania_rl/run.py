@@ -17,6 +17,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import nn
 from torchrl.trainers.trainers import TrainerHookBase
@@ -29,6 +31,7 @@ from trackmania_rl.checkpoints import RunFolder
 from trackmania_rl.doctor.run_checks import check_edited_maps, load_reference_lines
 from trackmania_rl.errors import UserError, one_line
 from trackmania_rl.games.race_games import MakeGamesBuilder, make_games_builder
+from trackmania_rl.gbx.challenge import MedalTimes
 from trackmania_rl.multiprocess.collector_logs import CollectorLogs
 from trackmania_rl.multiprocess.learner_process import learner_process_fn
 from trackmania_rl.multiprocess.run_setup import (
@@ -39,6 +42,7 @@ from trackmania_rl.multiprocess.run_setup import (
     training_alone,
 )
 from trackmania_rl.multiprocess.stop_conditions import StopConditions
+from trackmania_rl.race.rewards import Reward
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import Settings
@@ -52,6 +56,7 @@ from trackmania_rl.track.reference_times import load_reference_times
 from trackmania_rl.training.building import MakeMemory, make_configured_memory, make_hooks, make_reward, make_trainer
 from trackmania_rl.training.context import RunContext
 from trackmania_rl.training.demonstrations import load_demonstrations
+from trackmania_rl.training.hooks.datasets import open_datasets
 
 log = logging.getLogger(__name__)
 
@@ -66,6 +71,7 @@ def train(
     weights_from: Path | None = None,
     max_wall_s: float = math.inf,
     max_frames: int = sys.maxsize,
+    max_updates: int = sys.maxsize,
     agent: MakeAgentBuilder = make_agent_builder,
     games: MakeGamesBuilder = make_games_builder,
     memory: MakeMemory = make_configured_memory,
@@ -79,11 +85,12 @@ def train(
         settings: a configuration file, or settings. A run that exists goes on with its own copy in its folder.
         overrides: `name=value` texts that win over it.
         output_folder: holds save/ and tensorboard/.
-        project_folder: where a relative `maps_folder`, and the files of demonstrations, begin.
+        project_folder: where a relative `maps_folder`, the files of demonstrations and data sets begin.
         update_config: whether a run that exists takes `settings` anew.
         weights_from: a run folder or checkpoint whose networks a new run begins with.
         max_wall_s: seconds after which it ends.
         max_frames: actions of the run after which it ends.
+        max_updates: updates of the run after which it ends.
         agent: called with settings, spaces and seeds, makes what decides and learns; a function that can be pickled, as
             collectors call it too. This and the next two win over the settings of their names.
         games: called with the settings, makes what is played; likewise.
@@ -98,7 +105,7 @@ def train(
     """
     keep_freed_memory()
     statistics = TrainingStatistics(clock := CommandClock())
-    should_stop = StopConditions(max_wall_s, max_frames, clock, frames_total=lambda: statistics.frames_total)
+    should_stop = StopConditions(max_wall_s, max_frames, clock, statistics, max_updates)
     asked_for = AskedFor(settings, overrides, update_config)
     folder = RunFolder.create(output_folder, asked_for.settings().run.run_name)
     with training_alone(folder), contextlib.ExitStack() as closing:
@@ -106,11 +113,10 @@ def train(
         with configuration.telling_which():
             settings = configuration.read()
             maps_folder = project_folder / settings.game.maps_folder
-            reference_lines_m = load_reference_lines(settings, maps_folder)
-            statistics.reference_times = load_reference_times(settings.game.map_cycle, maps_folder)
+            reference_lines_m, statistics.reference_times = _lines_and_times(settings, maps_folder)
             seeds, demonstrations = SeedTree(settings.run.seed), load_demonstrations(settings.game, project_folder)
-            spaces, builder = _spaces_and_agent(settings, seeds, games, agent)
-            reward, own = make_reward(settings, spaces, seeds), [*make_hooks(settings), *hooks]
+            spaces, builder, reward = _parts(settings, seeds, games, agent)
+            datasets, own = open_datasets(settings, spaces, project_folder), [*make_hooks(settings), *hooks]
             check_machine(settings, folder.path)
         closing.enter_context(_logging_to(folder.log))
         snapshot = closing.enter_context(SnapshotKeeper(folder.config))
@@ -133,24 +139,38 @@ def train(
             maps_folder=maps_folder,
         )
         view = open_terminal_view(settings.telemetry.terminal_view, settings.run.run_name)
-        trainer = make_trainer(run, own, should_stop=should_stop, clock=clock, view=view, weights_from=weights_from)
+        trainer = make_trainer(
+            run, own, should_stop=should_stop, clock=clock, view=view, weights_from=weights_from, datasets=datasets
+        )
         parts = demonstrations, games, agent
         supervisor = make_supervisor(channels, logs.queue, folder, maps_folder, run.session, *parts)
-        snapshot.keep()  # nothing stands in the way of learning any more
-        with contextlib.suppress(OSError):  # a disk that fails is told where it matters
-            seeds.write_json(folder.seeds)  # by now the learner's parts have drawn theirs
+        _keep(snapshot, seeds, folder)
         learner_process_fn(trainer, supervisor, logs, view, should_stop.interruptibly)
     return statistics
 
 
-def _spaces_and_agent(
+def _lines_and_times(
+    settings: Settings, maps_folder: Path
+) -> tuple[dict[str, npt.NDArray[np.float64]], dict[str, MedalTimes]]:
+    """Read each map's reference line and the times to beat there."""
+    return load_reference_lines(settings, maps_folder), load_reference_times(settings.game.map_cycle, maps_folder)
+
+
+def _keep(snapshot: SnapshotKeeper, seeds: SeedTree, folder: RunFolder) -> None:
+    """Let the configuration be the run's, as nothing stands in the way of learning any more, and write the seeds."""
+    snapshot.keep()
+    with contextlib.suppress(OSError):  # a disk that fails is told where it matters
+        seeds.write_json(folder.seeds)  # by now the learner's parts have drawn theirs
+
+
+def _parts(
     settings: Settings, seeds: SeedTree, games: MakeGamesBuilder, agent: MakeAgentBuilder
-) -> tuple[Spaces, AgentBuilder]:
-    """Make both and see that they fit each other, before anything is spawned."""
+) -> tuple[Spaces, AgentBuilder, Reward]:
+    """Make what the run is made of and see that the agent fits the games, before anything is spawned."""
     spaces = games(settings).spaces
     builder = agent(settings, spaces, seeds)
     check_decision(builder.make_actor(builder.make_network(), torch.device("cpu"), seeds.rng("check")), spaces)
-    return spaces, builder
+    return spaces, builder, make_reward(settings, spaces, seeds)
 
 
 def _tell(folder: RunFolder, settings: Settings, network: nn.Module) -> None:

@@ -35,6 +35,8 @@ NOT_EXPLAINED = {
     "map {}: {}",
     "collector {}: {}",
     "demonstrations: {}",
+    "offline: {}",
+    "offline: race {} of {}: {}",
     # So do these, of the simulated game as a process of its own.
     "client: {}{}",
     "command {}: {}",

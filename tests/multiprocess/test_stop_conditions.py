@@ -13,7 +13,8 @@ ENDING = (*OF_THE_TERMINAL, signal.SIGTERM)
 
 class Run:
     wall_s = 0.0
-    frames = 0
+    frames_total = 0
+    batches_total = 0
 
 
 @pytest.fixture
@@ -26,7 +27,7 @@ def make_conditions(run):
     before = {number: signal.getsignal(number) for number in ENDING}
     for number in ENDING:  # the tests themselves may run under nohup
         signal.signal(number, signal.SIG_DFL)
-    yield lambda: StopConditions(5.0, 700, lambda: run.wall_s, lambda: run.frames)
+    yield lambda: StopConditions(5.0, 700, lambda: run.wall_s, run, max_updates=30)
     for number, handler in before.items():
         signal.signal(number, handler)
 
@@ -40,10 +41,12 @@ def test_limits_end_a_run(run, should_stop):
     assert not should_stop()
     run.wall_s = 5.1
     assert should_stop()
-    run.wall_s, run.frames = 5.0, 700
+    run.wall_s, run.frames_total = 5.0, 700
     assert should_stop()
-    run.frames = 699
+    run.frames_total = 699
     assert not should_stop()
+    run.batches_total = 30
+    assert should_stop()
 
 
 def test_every_signal_that_this_system_sends_to_a_terminal_is_known():

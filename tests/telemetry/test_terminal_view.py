@@ -72,7 +72,7 @@ def test_the_live_view_fits_and_shows_the_figures(width):
 
 
 def test_before_the_first_race():
-    assert "The first race is being driven." in as_text(TrainingStatistics(), 80)
+    assert "No race yet." in as_text(TrainingStatistics(), 80)
 
 
 def test_the_plain_line_is_one_line_of_ascii():

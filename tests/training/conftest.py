@@ -15,6 +15,7 @@ from trackmania_rl.agents.builder import make_agent_builder
 from trackmania_rl.channels.local import LocalRollouts, LocalRunState
 from trackmania_rl.channels.protocols import Channels, ReceivedRollout
 from trackmania_rl.checkpoints import RunFolder
+from trackmania_rl.datasets.minari_files import DataSet
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.observation_kernel import CAR_COLUMNS
 from trackmania_rl.race.spaces import race_spaces
@@ -138,6 +139,8 @@ class LocalRun:
         seed: int = 1,
         clock: Callable[[], float] = time.monotonic,
         weights_from: Path | None = None,
+        datasets: Sequence[DataSet] = (),
+        should_stop: Callable[[], bool] | None = None,
     ) -> None:
         settings, seeds, spaces = live.current, SeedTree(seed), race_spaces(live.current)
         builder = make_agent_builder(settings, spaces, seeds)
@@ -159,7 +162,11 @@ class LocalRun:
         self.agent = self.context.agent
         self.buffer, self.buffer_test = self.context.memory.buffer, self.context.memory.buffer_test
         self.trainer = make_trainer(
-            self.context, hooks, should_stop=lambda: self.rollouts.is_empty, weights_from=weights_from
+            self.context,
+            hooks,
+            should_stop=should_stop or (lambda: self.rollouts.is_empty),
+            weights_from=weights_from,
+            datasets=datasets,
         )
 
     def hook(self, kind: type[HookT]) -> HookT:
@@ -227,7 +234,7 @@ def make_race(live: LiveSettings, layout: ObservationLayout) -> MakeRace:
             "current_zone_idx": np.arange(n_states),
             "meters_advanced_along_centerline": np.cumsum(rng.random(n_states)),
             "furthest_zone_idx": n_states,
-            "position_m": floats[:, :3],
+            "position_m": floats[:-1, :3],
         }
         if race_finished:
             rollout["race_time"] = n_actions * game.ms_per_action - 20

@@ -77,4 +77,5 @@ def _random_batch(settings: Settings, spaces: Spaces) -> TensorDict:
         action = torch.rand((n, *spaces.action_shape), generator=generator)
     ones = torch.ones(n)
     batch = {"state_img": image, "state_float": floats, "action": action, "reward": -ones, "gamma_n": ones}
-    return TensorDict(batch | {"next_state_img": image, "next_state_float": floats, "weight": ones}, batch_size=[n])
+    batch |= {"next_state_img": image, "next_state_float": floats, "weight": ones, "n_steps": ones.long()}
+    return TensorDict(batch, batch_size=[n])

@@ -81,7 +81,7 @@ def check_maps(context: Context) -> list[Finding]:
 def check_maps_of_game(context: Context) -> list[Finding]:
     """Whether the real game has the maps, as far as its folder is known."""
     game, findings = context.settings.game, []
-    if game.game == "simulated":
+    if game.game == "simulated" or game.n_collectors == 0:
         return []
     try:
         launcher = make_launcher(

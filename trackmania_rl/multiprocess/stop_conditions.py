@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Callable
 from types import FrameType
+from typing import Protocol
 
 from trackmania_rl.multiprocess.signals import HANG_UP, OF_THE_TERMINAL
 
 
 class StopRequested(KeyboardInterrupt):
     """Leaves what is done `interruptibly`; no `except Exception` on the way, as in torch's compiler, holds it up."""
+
+
+class Counts(Protocol):
+    """What a run has done.
+
+    Attributes:
+        frames_total: frames collected.
+        batches_total: updates made.
+    """
+
+    frames_total: int
+    batches_total: int
 
 
 class StopConditions:
@@ -22,16 +36,23 @@ class StopConditions:
         max_wall_s: seconds of the clock after which the run ends.
         max_frames: frames after which it ends.
         clock: seconds since the start of the command.
-        frames_total: frames that the run has collected.
+        counts: the run's, such as its `TrainingStatistics`.
+        max_updates: updates after which the run ends.
     """
 
     def __init__(
-        self, max_wall_s: float, max_frames: int, clock: Callable[[], float], frames_total: Callable[[], int]
+        self,
+        max_wall_s: float,
+        max_frames: int,
+        clock: Callable[[], float],
+        counts: Counts,
+        max_updates: int = sys.maxsize,
     ) -> None:
         self._max_wall_s = max_wall_s
         self._max_frames = max_frames
+        self._max_updates = max_updates
         self._clock = clock
-        self._frames_total = frames_total
+        self._counts = counts
         self._is_requested = False
         self._is_interruptible = False
         for number in (*OF_THE_TERMINAL, signal.SIGTERM):
@@ -40,7 +61,12 @@ class StopConditions:
 
     def __call__(self) -> bool:
         """Say whether the run is to end."""
-        return self._is_requested or self._clock() > self._max_wall_s or self._frames_total() >= self._max_frames
+        return (
+            self._is_requested
+            or self._clock() > self._max_wall_s
+            or self._counts.frames_total >= self._max_frames
+            or self._counts.batches_total >= self._max_updates
+        )
 
     def interruptibly(self, work: Callable[[], object]) -> None:
         """Do what is long and does not ask whether to stop: it is left at the first signal, and not begun after one."""

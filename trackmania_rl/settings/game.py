@@ -98,7 +98,7 @@ class GameSettings(Group):
     games: Restart[Part]
     game: Restart[Literal["simulated", "tmnf"]]
     game_transport: Restart[Literal["in_process", "socket"]]
-    n_collectors: Restart[PositiveInt]
+    n_collectors: Restart[NonNegativeInt]
     games_per_collector: Restart[Annotated[int, Field(ge=1, le=1024)]]
     base_tmi_port: Restart[Port]
     maps_folder: Restart[str]

@@ -32,6 +32,7 @@ from trackmania_rl.settings.values import (
     Restart,
     Schedule,
     Seconds,
+    Texts,
     Unit,
 )
 
@@ -135,6 +136,7 @@ class ReplaySettings(Group):
     prio_epsilon: PositiveFloat
     min_horizon_to_update_priority_actions: Annotated[PositiveInt | None, Unit("actions")]
     transforms: Restart[Parts]
+    offline: Restart[Texts]
 
     @model_validator(mode="after")
     def _learning_can_start(self) -> ReplaySettings:
@@ -346,6 +348,20 @@ class Settings(Group):
                     f"map {entry.map_name!r} has map_path = {entry.map_path!r}, reference_line = "
                     f"{entry.reference_line!r} and no generator: give map_path and reference_line, or a generator"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _there_is_something_to_learn_from(self) -> Settings:
+        if self.game.n_collectors == 0 and not self.replay.offline:
+            raise ValueError(
+                "n_collectors = 0 plays no game, and there is nothing else to learn from: name a data set, offline = "
+                '"NAMESPACE/NAME-v0", or set n_collectors to 1 or more'
+            )
+        if self.game.n_collectors == 0 and self.game.demonstrations:
+            raise ValueError(
+                "n_collectors = 0, but collectors drive the demonstrations: record them as a data set "
+                "(scripts/tools/dataset.py record) and name it in offline, or set n_collectors to 1 or more"
+            )
         return self
 
     @model_validator(mode="after")

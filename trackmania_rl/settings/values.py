@@ -55,6 +55,11 @@ Parts = Annotated[
     tuple[Part, ...], BeforeValidator(lambda parts: parts if isinstance(parts, tuple | list) else (parts,))
 ]
 """Any number of them; one may stand by itself."""
+Texts = Annotated[
+    tuple[Annotated[str, Field(min_length=1)], ...],
+    BeforeValidator(lambda value: value if isinstance(value, tuple | list) else (value,) if value else ()),
+]
+"""Any number of them; one may stand by itself, and nothing for none."""
 SHIPPED_LOGGERS: Final = ("tensorboard", "csv", "wandb", "mlflow", "trackio")
 
 

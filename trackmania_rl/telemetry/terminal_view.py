@@ -252,7 +252,7 @@ def _replay_bar(figures: TrainingStatistics) -> RenderableType:
 
 def _map_table(figures: TrainingStatistics) -> RenderableType:
     if not figures.maps:
-        return Text("The first race is being driven.", style="dim")
+        return Text("No race yet.", style="dim")
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="cyan")
     table.add_column("map")  # the one column that wraps where the terminal is narrow
     table.add_column("", no_wrap=True)

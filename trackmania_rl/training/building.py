@@ -11,6 +11,7 @@ from torchrl.trainers.trainers import TrainerHookBase
 
 from trackmania_rl.agents.run_network import pick_device
 from trackmania_rl.buffer_utilities import make_buffers
+from trackmania_rl.datasets.minari_files import DataSet
 from trackmania_rl.experience_replay.placement import pick_replay_device
 from trackmania_rl.parts import make_part
 from trackmania_rl.race.rewards import Reward
@@ -22,6 +23,7 @@ from trackmania_rl.telemetry.terminal_view import TerminalView
 from trackmania_rl.training.context import Memory, RunContext
 from trackmania_rl.training.disk_watch import DiskWatch
 from trackmania_rl.training.hooks.checkpoints import SaveCheckpoints
+from trackmania_rl.training.hooks.datasets import LearnFromDataSets
 from trackmania_rl.training.hooks.figures import WriteFigures
 from trackmania_rl.training.hooks.hook import Hook
 from trackmania_rl.training.hooks.learning_figures import LearningFigures, MeasureTestLoss
@@ -124,6 +126,7 @@ def make_trainer(
     clock: CommandClock | None = None,
     view: TerminalView | None = None,
     weights_from: Path | None = None,
+    datasets: Sequence[DataSet] = (),
 ) -> RunTrainer:
     """Make the Trainer with its hooks, and take up the run from its checkpoint, if it has one.
 
@@ -134,9 +137,11 @@ def make_trainer(
         clock: seconds since the start of the command.
         view: what the terminal shows.
         weights_from: what a run without a checkpoint begins with, see `SaveCheckpoints`.
+        datasets: what the memory holds before the first race, see `open_datasets`.
 
     Raises:
         CheckpointError: see `SaveCheckpoints.take_up`.
+        UserError: if a data set is damaged.
     """
     trainer = RunTrainer(run, should_stop)
     disk = DiskWatch(run.folder, lambda: run.settings.run.minimum_free_disk_mb)
@@ -147,7 +152,8 @@ def make_trainer(
     trainer.logger = loggers
     # The order within one point of the loop: schedules before sampling, target and weights after the update.
     shipped: list[Hook] = [store, races, WriteRaceLog(races, clock or CommandClock(), disk), KeepRecords(races)]
-    shipped += [schedules, ResetPeriodically(sampling), sampling, UpdatePriorities(), figures, UpdateTargetNetwork()]
+    shipped += [schedules, *([LearnFromDataSets(datasets, store)] if datasets else [])]
+    shipped += [ResetPeriodically(sampling), sampling, UpdatePriorities(), figures, UpdateTargetNetwork()]
     shipped += [PublishRunState(), test_loss, loggers, RecordEvaluations(races, loggers, disk), checkpoints]
     shipped += [ShowInTerminal(view or TerminalView())]
     n_of_name: Counter[str] = Counter()

@@ -28,6 +28,8 @@ log = logging.getLogger(__name__)
 
 POLL_S: Final = 0.1
 """How long the learner waits for a race before it looks after the run; hooks tick as often."""
+FRAMES_PER_ROUND: Final = 500
+"""Where nobody drives, the loop goes round once for so many frames."""
 
 
 class RaceStream:
@@ -67,6 +69,33 @@ class RaceStream:
         """End nothing: the collectors belong to others."""
 
 
+class RoundsWithoutRaces:
+    """The Trainer's `collector` where nobody drives: rounds of `FRAMES_PER_ROUND` frames that hold nothing.
+
+    The first one is of no frames: in it, a run that goes on makes the updates that it had left.
+
+    Args:
+        should_stop: whether the run ends; looked at before each round.
+    """
+
+    init_random_frames = 0
+
+    def __init__(self, should_stop: Callable[[], bool]) -> None:
+        self._should_stop = should_stop
+
+    def __iter__(self) -> Iterator[TensorDict]:
+        """Yield rounds until the run ends."""
+        counts = False
+        while not self._should_stop():
+            # An empty batch would count as one frame; what the mask leaves out, as none.
+            mask = torch.full((FRAMES_PER_ROUND,), counts)
+            yield TensorDict({("collector", "mask"): mask}, batch_size=[FRAMES_PER_ROUND])
+            counts = True
+
+    def shutdown(self) -> None:
+        """End nothing."""
+
+
 def race_columns(race: ReceivedRollout) -> TensorDict:
     """View the columns of a race of T actions as a TensorDict (T,); of T + 1 states, all but the last.
 
@@ -102,8 +131,9 @@ class RunTrainer(Trainer):
         self.hooks: list[Hook] = []
         self._ticks = Interval()
         self._logs: dict[str, Interval] = {}
+        has_collectors = run.settings.game.n_collectors > 0
         super().__init__(
-            collector=RaceStream(run, should_stop, self.tick),
+            collector=RaceStream(run, should_stop, self.tick) if has_collectors else RoundsWithoutRaces(should_stop),
             total_frames=sys.maxsize,
             frame_skip=1,
             optim_steps_per_batch=None,  # SampleAtReplayRatio ends each round
@@ -166,10 +196,19 @@ class RunTrainer(Trainer):
     def _process_batch_hook(self, batch: TensorDictBase) -> TensorDictBase:
         """Show a race to the hooks while its memory is valid; what comes after sees copies."""
         race = self.run.race
-        assert race is not None
+        if race is None:  # a round without one
+            return batch
         with race:
             batch = super()._process_batch_hook(batch)
             return batch.exclude("frames", ("next", "frames")).clone()
+
+    def _pre_steps_log_hook(self, batch: TensorDictBase) -> None:
+        if self.run.race is not None:
+            super()._pre_steps_log_hook(batch)
+
+    def _post_steps_log_hook(self, batch: TensorDictBase) -> None:
+        if self.run.race is not None:
+            super()._post_steps_log_hook(batch)
 
     def _post_steps_hook(self) -> None:
         super()._post_steps_hook()

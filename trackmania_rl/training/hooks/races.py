@@ -45,6 +45,14 @@ class CountRaces(Hook):
         self.is_best = statistics.add_race(self.record)
         statistics.add_collector_time(race.collector, race.waited_s, race.elapsed_s)
 
+    def begin(self) -> None:
+        """Count the updates that the run has had."""
+        self.post_optim()
+
+    def post_optim(self) -> None:
+        """Count an update at once, as a run may end after so many."""
+        self.run.statistics.batches_total = self.run.agent.updates
+
     def tick(self) -> None:
         """Take over the counts that others keep."""
         run, settings, memory = self.run, self.run.settings, self.run.memory

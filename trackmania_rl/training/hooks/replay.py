@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from tensordict import TensorDict, TensorDictBase
 
 from trackmania_rl.buffer_management import fill_buffer_from_rollout_with_n_steps_rule
 from trackmania_rl.buffer_utilities import load_replay_state_dict, replay_state_dict
+from trackmania_rl.race.rewards import RewardedRace
 from trackmania_rl.schedules import staircase
 from trackmania_rl.training.hooks.hook import Hook
 
@@ -25,13 +26,18 @@ class StoreRaces(Hook):
 
     def batch_process(self, _: TensorDictBase) -> None:
         """Store the race, if it is one to learn from."""
-        race, settings, memory = self.run.race, self.run.settings, self.run.memory
+        race = self.run.race
         assert race is not None
         if race.end_race_stats["fill_buffer"]:
-            rewarded = self.run.reward(race.rollout_results, settings, self.trainer.collected_frames)
-            self.transitions_stored += fill_buffer_from_rollout_with_n_steps_rule(
-                memory.buffer, memory.buffer_test, race.rollout_results, rewarded, settings.replay
-            )
+            rewarded = self.run.reward(race.rollout_results, self.run.settings, self.trainer.collected_frames)
+            self.transitions_stored += self.store(race.rollout_results, rewarded)
+
+    def store(self, rollout_results: Mapping[str, Any], rewarded: RewardedRace) -> int:
+        """Store a race, and return how many transitions that makes; they are not counted."""
+        memory, replay = self.run.memory, self.run.settings.replay
+        return fill_buffer_from_rollout_with_n_steps_rule(
+            memory.buffer, memory.buffer_test, rollout_results, rewarded, replay
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """The replay memory, unless the configuration leaves it out of checkpoints."""
@@ -85,6 +91,8 @@ class SampleAtReplayRatio(Hook):
         """
         replay, buffer = self.run.settings.replay, self.run.memory.buffer
         start_learning_at = staircase(replay.memory_size_start_learn_schedule, self.trainer.collected_frames)
+        if self.run.settings.game.n_collectors == 0:  # nothing more will come
+            start_learning_at = 0
         has_enough = len(buffer.ring) >= min(start_learning_at, buffer.ring.capacity) and len(buffer) > 0
         if not has_enough or self.transitions_due < replay.batch_size or self._should_stop():
             raise StopIteration
