@@ -1,0 +1,152 @@
+"""Measure mean and standard deviation of every float of the observation, and write them as state_normalization.py.
+
+For an observation, tracks or a car that the shipped numbers were not made for. The floats come from races at random,
+from races by inputs files and replays (--inputs), or from the replay memory in a run's checkpoint (--run). Random races
+are slow and end soon: prefer a good driver's, where there are any. Put the file beside the configuration of a new run:
+what a network has learned holds for the numbers that it began with.
+
+Examples:
+  python scripts/tools/observation_statistics.py --races 200 --output my_config/state_normalization.py
+  python scripts/tools/observation_statistics.py --inputs save/simulated/best_runs/valley_25460/valley_25460.inputs \
+      --map valley --output my_config/state_normalization.py
+  python scripts/tools/observation_statistics.py --run save/simulated --output my_config/state_normalization.py
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+PROJECT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not installed, and from anywhere
+
+from trackmania_rl.argument_types import whole_number  # noqa: E402
+from trackmania_rl.command_line import command  # noqa: E402
+from trackmania_rl.errors import UserError  # noqa: E402
+from trackmania_rl.settings import DemonstrationEntry, Settings, load_settings  # noqa: E402
+
+if TYPE_CHECKING:
+    from trackmania_rl.race.observation_statistics import ObservationStatistics
+
+MOST_NAMED = 8
+"""Floats that never changed: so many blocks of them are named."""
+
+
+@command
+def main(words: Sequence[str] | None = None) -> None:
+    """Run the command line."""
+    arguments = parse_arguments(words)
+    output: Path = arguments.output
+    if output.exists() and not arguments.force:
+        raise UserError(f"{output} is there already: name another file with --output, or add --force to replace it")
+    if arguments.run is None:
+        settings = load_settings(arguments.config, arguments.set)
+        statistics, told = of_races(settings, arguments)
+    else:
+        settings, statistics, told = of_memory(arguments.run)
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        output.write_text(statistics.text(settings.observation, f"Measured in {told}."), encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"cannot write {output}: {error.strerror}") from error
+    print(f"wrote {output}: {told}{constant_floats(settings, statistics)}")
+
+
+def parse_arguments(words: Sequence[str] | None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("--output", type=Path, required=True, metavar="FILE", help="the file to write")
+    add("--force", action="store_true", help="replace the file")
+    add("--config", type=Path, default=PROJECT / "config_files" / "config.py", help="configuration file")
+    add("--set", action="append", default=[], metavar="NAME=VALUE", help="override a setting; may be repeated")
+    add("--races", type=whole_number(1), default=100, metavar="N", help="races at random (default %(default)s)")
+    maps = "a map of the map cycle, a track file, or generated:0.5:0-99; may be repeated (default: the map cycle)"
+    add("--map", action="append", default=[], metavar="NAME", help=maps)
+    source = parser.add_mutually_exclusive_group()
+    given = "drive these inputs files or replays, on the one --map, in place of races at random"
+    source.add_argument("--inputs", type=Path, nargs="+", default=[], metavar="FILE", help=given)
+    source.add_argument("--run", type=Path, metavar="RUN", help="take the states in this run's checkpoint instead")
+    return parser.parse_args(words)
+
+
+def of_races(settings: Settings, arguments: argparse.Namespace) -> tuple[ObservationStatistics, str]:
+    """Drive races; return their statistics, and what was measured.
+
+    Raises:
+        UserError: if a map, the inputs or the game can't be used.
+    """
+    from trackmania_rl.games.race_games import RaceGames
+    from trackmania_rl.race.observation import ObservationLayout
+    from trackmania_rl.race.observation_statistics import ObservationStatistics
+    from trackmania_rl.seeds import SeedTree
+    from trackmania_rl.track.named_maps import map_entries
+    from trackmania_rl.training.demonstrations import load_demonstrations
+    from trackmania_rl.training.measured_races import drive_at_random, drive_given
+
+    maps_folder = PROJECT / settings.game.maps_folder
+    statistics = ObservationStatistics(ObservationLayout.from_settings(settings.observation, settings.game.actions))
+    seeds, builder = SeedTree(settings.run.seed), RaceGames(settings)
+    with tempfile.TemporaryDirectory() as tracks_folder:
+        entries = map_entries(settings, maps_folder, arguments.map, tracks_folder)
+        if arguments.inputs and len(entries) != 1:
+            raise UserError(f"--inputs: name the one map that they are driven on with --map; these are {len(entries)}")
+        names = [DemonstrationEntry(map_name=entries[0].map_name, inputs=str(file)) for file in arguments.inputs]
+        game = settings.game.model_copy(update={"demonstrations": tuple(names), "map_cycle": tuple(entries)})
+        given = load_demonstrations(game, Path.cwd())
+        games = builder.make_games(0, maps_folder, seeds.rng("observation statistics/games"))
+        with contextlib.closing(games):
+            if given:
+                drive_given(games, builder.spaces, given, statistics.add)
+            else:
+                rng = seeds.rng("observation statistics/actions")
+                drive_at_random(games, builder.spaces, entries, arguments.races, rng, statistics.add)
+    races = f"{len(given)} races by inputs" if given else f"{arguments.races} races at random"
+    maps = ", ".join(entry.map_name for entry in entries[:MOST_NAMED]) + (", ..." if len(entries) > MOST_NAMED else "")
+    return statistics, f"{statistics.n_states:,} states of {races} on {maps}"
+
+
+def of_memory(run_folder: Path) -> tuple[Settings, ObservationStatistics, str]:
+    """Measure the states in a run's checkpoint; return the run's settings, the statistics, and what was measured.
+
+    Raises:
+        UserError: if there is no such run or checkpoint, or it holds no memory.
+    """
+    from trackmania_rl.checkpoints import load_checkpoint
+    from trackmania_rl.race.observation import ObservationLayout
+    from trackmania_rl.race.observation_statistics import ObservationStatistics
+    from trackmania_rl.training.evaluation import load_run_settings
+
+    settings = load_run_settings(run_folder)
+    statistics = ObservationStatistics(ObservationLayout.from_settings(settings.observation, settings.game.actions))
+    state = load_checkpoint(run_folder)
+    buffers = None if state is None else state["hooks"]["StoreRaces"]["buffers"]
+    if buffers is None:
+        raise UserError(
+            f"{run_folder}: there is no checkpoint with a replay memory (checkpoint_holds_replay): leave --run out, "
+            "and races are measured"
+        )
+    statistics.add(buffers["ring"]["columns"]["state_floats"].numpy())
+    return settings, statistics, f"{statistics.n_states:,} states in the memory of {run_folder}"
+
+
+def constant_floats(settings: Settings, statistics: ObservationStatistics) -> str:
+    """Say which floats never changed, but for the time in the mini-race."""
+    from trackmania_rl.race.observation import ObservationLayout
+
+    layout = ObservationLayout.from_settings(settings.observation, settings.game.actions)
+    numbers = {block.name: int(statistics.is_constant[block.slice].sum()) for block in layout.blocks[1:]}
+    blocks = [f"{number} of {name}" for name, number in numbers.items() if number > 0]
+    if not blocks:
+        return ""
+    named = ", ".join(blocks[:MOST_NAMED]) + (", ..." if len(blocks) > MOST_NAMED else "")
+    return f"; floats that never changed keep their standard deviation: {named}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,100 @@
+"""The command that measures the observation: from races at random, from inputs, and from a run's memory."""
+
+import importlib.util
+import runpy
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from trackmania_rl.checkpoints import save_checkpoint
+from trackmania_rl.race.observation import ObservationLayout
+from trackmania_rl.settings import load_settings
+from trackmania_rl.settings.live import write_snapshot
+
+QUICK = ("--set", "games_per_collector=3", "--set", "cutoff_race_longer_than_ms=4000")
+
+
+@pytest.fixture
+def measure(repository_root: Path, tmp_path: Path) -> Callable[..., int]:
+    """`measure(*words)` writes into new/state_normalization.py."""
+    file = repository_root / "scripts" / "tools" / "observation_statistics.py"
+    spec = importlib.util.spec_from_file_location("observation_statistics", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return lambda *words: module.main([*words, "--output", str(tmp_path / "new" / "state_normalization.py")])
+
+
+def written(tmp_path: Path) -> dict[str, tuple[tuple[float, ...], tuple[float, ...]]]:
+    return runpy.run_path(str(tmp_path / "new" / "state_normalization.py"))["state_normalization"]
+
+
+def test_races_at_random_are_the_same_again(
+    measure: Callable[..., int], tmp_path: Path, repository_root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = (*QUICK, "--races", "5", "--map", "valley", "--map", "generated:0.3:1-2")
+    assert measure(*words) == 0
+    assert "states of 5 races at random on valley, generated_0.300_1, generated_0.300_2" in capsys.readouterr().out
+    first = written(tmp_path)
+    assert measure(*words, "--force") == 0
+    assert written(tmp_path) == first
+    means, deviations = first["velocity_m_s"]
+    assert 2 < means[2] < 40, "they drive"
+    assert deviations[2] > 2
+    config = shutil.copytree(repository_root / "config_files", tmp_path / "new", dirs_exist_ok=True) / "config.py"
+    load_settings(config)
+
+
+def test_inputs_are_driven(measure: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    inputs = tmp_path / "race.inputs"
+    inputs.write_text("0.00 press up\n3.00 rel up\n")
+    assert measure(*QUICK, "--inputs", str(inputs), "--map", "kart") == 0
+    assert "states of 1 races by inputs on kart" in capsys.readouterr().out
+    means, _ = written(tmp_path)["previous_actions"]
+    assert means[:4] == (pytest.approx(0.75, abs=0.15), 0.0, 0.0, 0.0)
+
+
+def test_a_runs_memory(measure: Callable[..., int], tmp_path: Path, repository_root: Path) -> None:
+    snapshot = write_snapshot(repository_root / "config_files" / "config.py", tmp_path / "run" / "config")
+    layout = ObservationLayout.from_settings(load_settings(snapshot).observation)
+    floats = torch.from_numpy(np.random.default_rng(0).normal(4, 2, (300, layout.float_input_dim)).astype("f4"))
+    buffers = {"ring": {"columns": {"state_floats": floats}}}
+    save_checkpoint(tmp_path / "run", {"hooks": {"StoreRaces": {"buffers": buffers}}}, 0)
+    assert measure("--run", str(tmp_path / "run")) == 0
+    means, deviations = written(tmp_path)["gear"]
+    assert means == (pytest.approx(float(floats[:, layout.index("gear")].mean()), rel=1e-3),)
+    assert deviations == (pytest.approx(float(floats[:, layout.index("gear")].std()), rel=1e-2),)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--run", "nowhere"), "there is no such run folder"),
+        (("--inputs", "nowhere.inputs", "--map", "kart"), "nowhere.inputs"),
+        (("--inputs", "a.inputs", "--map", "kart", "--map", "valley"), "name the one map"),
+        (("--map", "nowhere"), "nowhere"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(
+    measure: Callable[..., int], capsys: pytest.CaptureFixture[str], words: tuple[str, ...], message: str
+) -> None:
+    assert measure(*words) == 1
+    told = capsys.readouterr().err
+    assert told.startswith("error: ")
+    assert message in told
+    assert told.count("\n") == 1
+
+
+def test_a_file_is_not_replaced_unasked(
+    measure: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / "state_normalization.py").write_text("mine")
+    assert measure() == 1
+    assert "is there already" in capsys.readouterr().err
+    assert (tmp_path / "new" / "state_normalization.py").read_text() == "mine"
