@@ -94,14 +94,17 @@ memory = "trackmania_rl.training.building:make_memory"
 # Hooks of the training: ("my_hooks:LogSpeed",).
 hooks = ()
 
-# torchrl transforms of sampled batches.
+# torchrl transforms of sampled batches: a preprocessor of samples, such as an augmentation (examples/image_shifts.py).
 transforms = ()
 
 # -------------------------------------------------------------------------------------------------------------- the run
 
-# Where the learner runs, and with an image the collectors' networks (without one they decide on the processor): "auto"
-# (a GPU if there is one), "cpu", "cuda" or "cuda:0".
+# Where the learner runs: "auto" (a GPU if there is one), "cpu", "cuda" or "cuda:0".
 torch_device = "auto"
+
+# Where the collectors' networks decide: likewise, but "auto" is the learner's device with an image, and without one the
+# processor, which is faster at it.
+collector_device = "auto"
 
 # Processor threads of the learner and of each collector. More is often slower on a busy machine; the learner's "auto"
 # tries what is faster when a run starts, one thread or all cores that collectors leave.
@@ -122,9 +125,12 @@ autocast_dtype = "float16"
 checkpoint_interval_s = 300.0
 checkpoint_holds_replay = True
 
-# After so many seconds each, the networks are kept for good in drivers/, a few MB to 50 MB a time: what the driver was
-# like on the way can be seen later (scripts/evaluate.py --checkpoint FILE). 0 keeps none.
+# After so many seconds each, and after so many batches each, the networks are kept for good in drivers/, a few MB to
+# 50 MB a time: what the driver was like on the way can be seen later (scripts/evaluate.py --checkpoint FILE). 0 keeps
+# none. Of them all only the newest so many stay; None: all.
 keep_driver_every_s = 0.0
+keep_driver_every_n_batches = 0
+keep_drivers_at_most = None
 
 # A checkpoint is not begun with less free disk than this; tensorboard's file and races.jsonl pause earlier.
 minimum_free_disk_mb = 200
@@ -285,6 +291,10 @@ memory_size_start_learn_schedule = ((0, 2_000),)
 # Replay ratio: how often each transition is trained on, on average, before it is discarded. Those of the test side
 # count too, so the others are trained on 1 / (1 - buffer_test_ratio) times as often.
 number_times_single_memory_is_used_before_discard = 4.0
+
+# Batches at most per action that was driven, of the whole run: what the replay ratio asks beyond that waits, as after
+# the warm-up or a reset. None for no such bound.
+max_training_steps_per_environment_step = None
 
 # Train/test split: the share of transitions kept apart for the test loss, never trained on, and the probability, at
 # each step of a race, of drawing again to which side what follows goes.

@@ -5,7 +5,7 @@
         checkpoint.pt              everything needed to go on
         checkpoint.previous.pt     the one before
         best_runs/{map}_{time}/    input script, Q values and configuration of each record
-        drivers/{frames}.pt        networks on the way, with keep_driver_every_s
+        drivers/{frames}.pt        networks on the way, see keep_driver_every_s
         races.jsonl                one line for each race
         seeds.json                 the run's seed, and those of the learner's parts
         sessions.txt               how often the run was started

@@ -104,6 +104,9 @@ def test_gpu(context):
     level, text = only(check_gpu(context("torch_device=cuda:99").settings, large.system))
     assert level is PROBLEM
     assert "cuda:99" in text
+    level, text = only(check_gpu(context("collector_device=cuda:98").settings, large.system))
+    assert level is PROBLEM
+    assert 'collector_device = "cuda:98" cannot be used here' in text
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="is about a GPU that torch cannot use")

@@ -237,6 +237,19 @@ def test_without_an_image_collectors_decide_on_the_processor(
     assert pick_playing_device(with_image, race_spaces(with_image)) == torch.device("cuda")
 
 
+@pytest.mark.parametrize("file", ["config.py", "config_tmnf.py"])
+def test_collectors_may_have_another_device_than_the_learner(
+    monkeypatch: pytest.MonkeyPatch, repository_root: Path, file: str
+) -> None:
+    monkeypatch.setattr(run_network, "why_unusable", lambda device: None if device == "cpu" else "it is away")
+    asked_for = ["torch_device=cuda", "collector_device=cpu"]
+    settings = load_settings(repository_root / "config_files" / file, asked_for)
+    assert pick_playing_device(settings, race_spaces(settings)) == torch.device("cpu")
+    settings = load_settings(repository_root / "config_files" / file, ["collector_device=cuda"])
+    with pytest.raises(UserError, match=r'collector_device = "cuda" cannot be used here: it is away'):
+        pick_playing_device(settings, race_spaces(settings))
+
+
 def test_the_gpu_that_is_named_becomes_the_current_one(monkeypatch: pytest.MonkeyPatch) -> None:
     made_current: list[torch.device] = []
     monkeypatch.setattr(run_network, "why_unusable", lambda _: None)

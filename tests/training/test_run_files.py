@@ -312,6 +312,14 @@ def test_a_driver_is_kept_whenever_its_time_of_training_is_over(
     assert _drivers(run) == [f"{100 * now_s:012d}.pt" for now_s in kept_s]
 
 
+def test_a_driver_is_kept_every_so_many_batches_and_only_the_newest_stay(begin_run: BeginRun) -> None:
+    run = begin_run(keep_driver_every_n_batches=10, keep_drivers_at_most=2)
+    for now_s, updates in ((1, 9), (2, 10), (3, 19), (4, 35), (5, 36), (6, 40)):
+        run.agent.updates = updates
+        _tick(run, now_s)
+    assert _drivers(run) == ["000000000400.pt", "000000000600.pt"]
+
+
 def test_a_kept_driver_holds_both_networks_of_its_moment(
     live: LiveSettings, layout: ObservationLayout, begin_run: BeginRun
 ) -> None:

@@ -170,3 +170,18 @@ def test_registering_hooks_warns_of_nothing(make_run: MakeRun) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         make_run([LogMuch()])
+
+
+def test_training_steps_are_bound_to_the_actions_driven(
+    live: LiveSettings, make_run: MakeRun, make_race: MakeRace
+) -> None:
+    edit(live, max_training_steps_per_environment_step=0.1, number_times_single_memory_is_used_before_discard=1e6)
+    run = make_run()
+    n_updates = []
+    for _ in range(3):
+        run.train_on([make_race(50, False)])
+        n_updates.append(run.agent.updates)
+    assert n_updates == [5, 10, 15]
+    edit(live, max_training_steps_per_environment_step=0.2, number_times_single_memory_is_used_before_discard=1.0)
+    run.train_on([make_race(50, False)])
+    assert run.agent.updates == 40, "what was due before is made up for"

@@ -53,8 +53,12 @@ def make_network(settings: Settings, spaces: Spaces, seeds: SeedTree) -> Quantil
     return network
 
 
-def pick_device(torch_device: str) -> torch.device:
-    """The device that the setting names, made the current one; "auto" is a GPU where there is one that works.
+def pick_device(torch_device: str, setting: str = "torch_device") -> torch.device:
+    """The device that a setting names, made the current one; "auto" is a GPU where there is one that works.
+
+    Args:
+        torch_device: the setting's value.
+        setting: its name, for errors.
 
     Raises:
         UserError: if torch cannot use the device that is named.
@@ -67,7 +71,7 @@ def pick_device(torch_device: str) -> torch.device:
             return torch.device("cpu")
         return torch.device("cuda")
     if (reason := why_unusable(torch_device)) is not None:
-        raise UserError(f'torch_device = "{torch_device}" cannot be used here: {reason}; try "auto" or "cpu"')
+        raise UserError(f'{setting} = "{torch_device}" cannot be used here: {reason}; try "auto" or "cpu"')
     device = torch.device(torch_device)
     if device.type == "cuda" and device.index is not None:  # else streams and questions are about another GPU
         torch.cuda.set_device(device)
@@ -75,7 +79,7 @@ def pick_device(torch_device: str) -> torch.device:
 
 
 def pick_playing_device(settings: Settings, spaces: Spaces) -> torch.device:
-    """Where collectors decide: on the processor, unless there is an image to look at.
+    """Where collectors decide: as `collector_device` says; "auto" is the processor, unless there is an image.
 
     A few states of floats pass the network in a fraction of a millisecond there. On a GPU, starting the pass's many
     small operations takes longer than that, and they wait for the learner's.
@@ -83,7 +87,10 @@ def pick_playing_device(settings: Settings, spaces: Spaces) -> torch.device:
     Raises:
         UserError: if torch cannot use the device that is named.
     """
-    return pick_device(settings.run.torch_device) if spaces.has_image else torch.device("cpu")
+    run = settings.run
+    if run.collector_device != "auto":
+        return pick_device(run.collector_device, "collector_device")
+    return pick_device(run.torch_device) if spaces.has_image else torch.device("cpu")
 
 
 @functools.cache

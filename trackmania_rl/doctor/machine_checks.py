@@ -66,11 +66,13 @@ def check_loggers(settings: Settings) -> list[Finding]:
 def check_gpu(settings: Settings, system: System) -> list[Finding]:
     """Where the network would run."""
     try:
+        pick_device(settings.run.collector_device, "collector_device")
         device = pick_device(settings.run.torch_device)
     except UserError as error:
         return [problem(Check.GPU, error)]
     if device.type != "cpu":
-        collectors = "" if settings.game.has_image else "; collectors, without an image, decide on the processor"
+        decides_elsewhere = settings.run.collector_device == "auto" and not settings.game.has_image
+        collectors = "; collectors, without an image, decide on the processor" if decides_elsewhere else ""
         return [ok(Check.GPU, f"the network runs on {system.gpu_name() or device}{collectors}")]
     if settings.run.torch_device == "auto" and system.gpu_name() is not None:
         return [

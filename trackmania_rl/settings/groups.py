@@ -16,6 +16,7 @@ from trackmania_rl.settings.values import (
     RESTART,
     Actions,
     BlockStatistics,
+    Device,
     DiscountSchedule,
     Finite,
     Fraction,
@@ -58,13 +59,16 @@ class RunSettings(Group):
     run_name: Restart[Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]]
     seed: Restart[NonNegativeInt]
     schedule_stretch: Annotated[float, Field(gt=0, le=1000)]
-    torch_device: Restart[Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")]]
+    torch_device: Restart[Device]
+    collector_device: Restart[Device]
     learner_threads: Restart[PositiveInt | Literal["auto"]]
     collector_threads: Restart[PositiveInt]
     use_torch_compile: Restart[bool]
     checkpoint_interval_s: Seconds
     checkpoint_holds_replay: bool
     keep_driver_every_s: Annotated[NonNegativeFloat, Unit("s")]
+    keep_driver_every_n_batches: Annotated[NonNegativeInt, Unit("batches")]
+    keep_drivers_at_most: PositiveInt | None
     minimum_free_disk_mb: Annotated[NonNegativeInt, Unit("MB")]
     hooks: Restart[Parts]
 
@@ -124,6 +128,7 @@ class ReplaySettings(Group):
     memory_size_schedule: Annotated[tuple[tuple[NonNegativeInt, PositiveInt], ...], Field(min_length=1)]
     memory_size_start_learn_schedule: Annotated[tuple[tuple[NonNegativeInt, PositiveInt], ...], Field(min_length=1)]
     number_times_single_memory_is_used_before_discard: PositiveFloat
+    max_training_steps_per_environment_step: Annotated[PositiveFloat | None, Unit("batches/action")]
     buffer_test_ratio: Restart[Annotated[float, Field(ge=0, lt=1)]]
     buffer_test_side_redraw_probability: Annotated[float, Field(gt=0, le=1)]
     n_steps: Restart[Actions]

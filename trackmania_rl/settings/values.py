@@ -40,6 +40,7 @@ Meters = Annotated[PositiveFloat, Unit("m")]
 Actions = Annotated[PositiveInt, Unit("actions")]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 LAST_PORT = 65535
+Device = Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")]
 Port = Annotated[int, Field(ge=1024, le=LAST_PORT)]
 Schedule = Annotated[tuple[tuple[NonNegativeInt, Finite], ...], Field(min_length=1)]
 """((frame count, value), ...): what lies between two entries is interpolated by the setting's own rule."""

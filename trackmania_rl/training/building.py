@@ -26,6 +26,7 @@ from trackmania_rl.training.hooks.checkpoints import SaveCheckpoints
 from trackmania_rl.training.hooks.datasets import LearnFromDataSets
 from trackmania_rl.training.hooks.figures import WriteFigures
 from trackmania_rl.training.hooks.hook import Hook
+from trackmania_rl.training.hooks.kept_drivers import KeepDrivers
 from trackmania_rl.training.hooks.learning_figures import LearningFigures, MeasureTestLoss
 from trackmania_rl.training.hooks.periodic_reset import ResetPeriodically
 from trackmania_rl.training.hooks.priorities import UpdatePriorities
@@ -155,7 +156,7 @@ def make_trainer(
     shipped += [schedules, *([LearnFromDataSets(datasets, store)] if datasets else [])]
     shipped += [ResetPeriodically(sampling), sampling, UpdatePriorities(), figures, UpdateTargetNetwork()]
     shipped += [PublishRunState(), test_loss, loggers, RecordEvaluations(races, loggers, disk), checkpoints]
-    shipped += [ShowInTerminal(view or TerminalView())]
+    shipped += [KeepDrivers(checkpoints), ShowInTerminal(view or TerminalView())]
     n_of_name: Counter[str] = Counter()
     for hook in (*shipped, *hooks):
         name = type(hook).__name__

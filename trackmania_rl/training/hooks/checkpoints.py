@@ -14,7 +14,6 @@ from trackmania_rl.checkpoints import (
     load_checkpoint,
     read_checkpoint,
     save_checkpoint,
-    save_driver,
 )
 from trackmania_rl.errors import UserError, one_line
 from trackmania_rl.training.hooks.hook import Hook, Interval
@@ -36,7 +35,6 @@ class SaveCheckpoints(Hook):
     def __init__(self, weights_from: Path | None = None) -> None:
         self._weights_from = weights_from
         self._is_due = Interval()
-        self._driver_kept_s = 0.0  # training time of the last one
         self._has_begun = False
 
     def take_up(self) -> None:
@@ -59,18 +57,16 @@ class SaveCheckpoints(Hook):
                 f"{folder.path}: the weights to begin with are not finite numbers; move checkpoint.pt away to go "
                 "on from checkpoint.previous.pt, if that one is sound, or begin a new run with other weights"
             )
-        self._driver_kept_s = self.run.statistics.training_s
         self._has_begun = True
 
     def tick(self) -> None:
-        """Write a checkpoint, or keep a driver, if it is time.
+        """Write a checkpoint, if it is time.
 
         Raises:
             UserError: if it is, and the weights are no longer finite numbers.
         """
         if self._is_due.is_due(self.run.settings.run.checkpoint_interval_s):
             self.try_to_save()
-        self._keep_driver()
 
     def end(self) -> None:
         """Write the last checkpoint.
@@ -87,7 +83,7 @@ class SaveCheckpoints(Hook):
         Raises:
             UserError: if the weights are no longer finite numbers; the checkpoints stay as they are.
         """
-        self._require_finite_weights()
+        self.require_finite_weights()
         state = self.trainer.state_dict()
         least_mb = self.run.settings.run.minimum_free_disk_mb
         try:
@@ -105,6 +101,20 @@ class SaveCheckpoints(Hook):
             return False
         self.run.statistics.checkpoint_written()
         return True
+
+    def require_finite_weights(self) -> None:
+        """Refuse to keep a network that can neither drive nor learn any more: one update may spoil all weights.
+
+        Raises:
+            UserError: if a weight is infinite or no number.
+        """
+        if not self._weights_are_finite():
+            raise UserError(
+                "the network's weights are no longer finite numbers, so the training ends without another checkpoint. "
+                "The last one is sound, and the same command goes on from there (or begins anew if there is none). "
+                "So that it does not come again, lower lr_schedule or clip_grad_value, or set autocast_dtype = "
+                f'"float32", in {self.run.folder.config}'
+            )
 
     def _resume(self, state: dict[str, Any]) -> None:
         folder = self.run.folder
@@ -133,32 +143,6 @@ class SaveCheckpoints(Hook):
                 "the configuration of that run (--config .../config/config.py), as sizes and inputs must be the same"
             ) from error
         log.info("the networks of %s are the beginning", source)
-
-    def _keep_driver(self) -> None:
-        """Keep the networks whenever another full `keep_driver_every_s` of training is over; a full disk is told."""
-        run, now_s = self.run.settings.run, self.run.statistics.training_s
-        every_s = run.keep_driver_every_s
-        if every_s == 0 or now_s // every_s == self._driver_kept_s // every_s:
-            return
-        self._driver_kept_s = now_s
-        self._require_finite_weights()
-        state = self.run.agent.state_dict()
-        networks = {kind: state[kind] for kind in DRIVING_NETWORKS}
-        frames = self.run.statistics.frames_total
-        try:
-            save_driver(self.run.folder.drivers, networks, frames, now_s, run.minimum_free_disk_mb)
-        except CheckpointError as error:
-            log.error("%s", error)
-
-    def _require_finite_weights(self) -> None:
-        """Refuse to keep a network that can neither drive nor learn any more: one update may spoil all weights."""
-        if not self._weights_are_finite():
-            raise UserError(
-                "the network's weights are no longer finite numbers, so the training ends without another checkpoint. "
-                "The last one is sound, and the same command goes on from there (or begins anew if there is none). "
-                "So that it does not come again, lower lr_schedule or clip_grad_value, or set autocast_dtype = "
-                f'"float32", in {self.run.folder.config}'
-            )
 
     def _weights_are_finite(self) -> bool:
         """Whether the networks that drive have no weight that is infinite or no number."""

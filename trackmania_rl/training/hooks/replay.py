@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -62,6 +63,9 @@ class SampleAtReplayRatio(Hook):
     the others only: each of these is drawn 1 / (1 - `buffer_test_ratio`) times as often as configured. Linesight counts
     only what it trains on.
 
+    With `max_training_steps_per_environment_step` there are never more updates than so many for each action of the run;
+    what is due beyond that stays due.
+
     Args:
         store: counts what is stored.
         should_stop: whether the run ends.
@@ -94,11 +98,19 @@ class SampleAtReplayRatio(Hook):
         if self.run.settings.game.n_collectors == 0:  # nothing more will come
             start_learning_at = 0
         has_enough = len(buffer.ring) >= min(start_learning_at, buffer.ring.capacity) and len(buffer) > 0
-        if not has_enough or self.transitions_due < replay.batch_size or self._should_stop():
+        is_due = self.transitions_due >= replay.batch_size and self.run.agent.updates < self._most_updates()
+        if not has_enough or not is_due or self._should_stop():
             raise StopIteration
         self.transitions_due -= replay.batch_size
         batch: TensorDict = buffer.sample()
         return batch
+
+    def _most_updates(self) -> float:
+        """How many updates the run may have had by now; without collectors nothing is driven that could bound them."""
+        settings = self.run.settings
+        bound = settings.replay.max_training_steps_per_environment_step
+        is_bound = bound is not None and settings.game.n_collectors > 0
+        return bound * self.trainer.collected_frames if is_bound else math.inf
 
     def state_dict(self) -> dict[str, Any]:
         """What is due."""
