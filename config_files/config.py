@@ -166,6 +166,11 @@ running_speed = 1000.0
 ms_per_engine_tick = 10
 engine_ticks_per_action = 5
 
+# Cut a race off after so many actions; None: by the cut-offs above alone. As at any cut-off, training reckons with the
+# value of the last state. With soft_horizon only training sees the cuts, so many actions apart: the race goes on.
+horizon = None
+soft_horizon = False
+
 # Size of the image in the observation; 0 and 0 for none, which learns faster on a processor where the floats describe
 # the track.
 image_width_px = 0
@@ -307,6 +312,9 @@ n_steps = 3
 # Cut a transition short at the first exploratory action after its own.
 discard_non_greedy_actions_in_nsteps = False
 
+# Whether the finish, too, is bootstrapped, as any state that a race is cut off in: as if it went on from there.
+no_done_at_end = False
+
 # Length of a mini-race: Q is the sum of rewards within it. 100 x 50 ms = 5 s; 140, or 7 s, are published. None for no
 # mini-races: Q is then discounted by gamma_schedule alone.
 temporal_mini_race_duration_actions = 100
@@ -431,6 +439,16 @@ update_inference_network_every_n_actions = 20
 # Races of one collector that shared memory has room for; without free room the collector waits for the learner. Through
 # sockets a race is driven into its room, and every game beyond the first has one in addition.
 rollout_slots_per_collector = 4
+
+# How collectors and learner go together. "asynchronous": side by side. "synchronous": in turns, and the same seed gives
+# the same races and weights, byte for byte. "alternating": side by side, and each collector decides for one half of its
+# games while the other half drives. See docs/sampling.rst.
+sampling = "asynchronous"
+
+# What is handed to the learner: whole races ("complete_episodes"), or fragments of races under way, of so many actions
+# each ("truncate_episodes"), which are learned from at once.
+batch_mode = "complete_episodes"
+rollout_fragment_length = 50
 
 # --------------------------------------------------------------------------------------------------------- what you see
 

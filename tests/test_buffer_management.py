@@ -71,6 +71,7 @@ def replay_settings(**changes) -> ReplaySettings:
         "buffer_test_side_redraw_probability": 0.4,
         "n_steps": 3,
         "discard_non_greedy_actions_in_nsteps": True,
+        "no_done_at_end": False,
         "temporal_mini_race_duration_actions": 7,
         "oversample_long_term_steps": 0,
         "oversample_maximum_term_steps": 0,

@@ -13,6 +13,7 @@ import torch
 from trackmania_rl.buffer_utilities import MiniRaceReplayBuffer
 from trackmania_rl.compiled import compiler_for
 from trackmania_rl.experience_replay.ring_buffer import NEVER_FINISHES, RowColumns
+from trackmania_rl.race.fragments import Fragment
 from trackmania_rl.race.rewards import RewardedRace
 from trackmania_rl.settings import ReplaySettings
 
@@ -25,13 +26,16 @@ def fill_buffer_from_rollout_with_n_steps_rule(
     rollout_results: Mapping[str, Any],
     rewarded: RewardedRace,
     replay_settings: ReplaySettings,
+    *,
+    fragment: Fragment | None = None,
+    soft_horizon_actions: int | None = None,
 ) -> int:
-    """Store a race's T + 1 rows and add its T transitions to the train or the test side.
+    """Store a race's T + 1 rows and add its T transitions to the train or the test side; or those of a part of a race.
 
     From every state but the last starts a transition of `n_steps` actions, fewer at the race's end and, if so
     configured, before the first exploratory action after its own: rewards earned by exploring are not credited to the
-    policy. The race's last state is the next state of its last action: terminal at the finish, while the value of the
-    state in which a race was cut off is bootstrapped.
+    policy. The race's last state is the next state of its last action: terminal at the finish (but for
+    `no_done_at_end`), while the value of the state in which a race was cut off is bootstrapped.
 
     Args:
         buffer: train side.
@@ -40,6 +44,8 @@ def fill_buffer_from_rollout_with_n_steps_rule(
             episode of another environment says `terminated` instead.
         rewarded: what its actions and states are worth.
         replay_settings: n-step rule and test share.
+        fragment: what of the rollout is new, where it is a part of its race, or earlier ones were.
+        soft_horizon_actions: no transition spans a multiple of so many actions of its race; None for no such limit.
 
     Returns:
         The number of transitions added to both sides together: all, unless the race is longer than the whole memory.
@@ -47,25 +53,36 @@ def fill_buffer_from_rollout_with_n_steps_rule(
     Raises:
         ValueError: if the arrays of the race do not fit together or not the buffers.
     """
-    rows = rows_of_rollout(rollout_results, rewarded, replay_settings)
+    new = fragment or Fragment.whole(len(rollout_results["actions"]))
+    n_transitions = new.end_transition - new.first_transition
+    if n_transitions == 0:
+        return 0
+    rows = rows_of_rollout(rollout_results, rewarded, replay_settings, new.race_row, soft_horizon_actions)
     is_test = draw_test_side(
-        len(rows) - 1,
+        n_transitions,
         replay_settings.buffer_test_ratio,
         replay_settings.buffer_test_side_redraw_probability,
         buffer.generator,
     )
     with buffer.ring.lock:
-        first_row = buffer.ring.append(rows).start
+        first_row = buffer.ring.append(rows.beginning_at(new.first_row)).start
+        first_transition = first_row + new.first_transition - new.first_row
         return sum(
-            side.append_index(first_row + is_of_side.nonzero()[0])
+            side.append_index(first_transition + is_of_side.nonzero()[0])
             for side, is_of_side in ((buffer, ~is_test), (buffer_test, is_test))
         )
 
 
 def rows_of_rollout(
-    rollout_results: Mapping[str, Any], rewarded: RewardedRace, replay_settings: ReplaySettings
+    rollout_results: Mapping[str, Any],
+    rewarded: RewardedRace,
+    replay_settings: ReplaySettings,
+    race_row: int = 0,
+    soft_horizon_actions: int | None = None,
 ) -> RowColumns[npt.NDArray[Any]]:
     """Make a race's rows of a rollout, for `buffer.extend`; arguments and errors are those of the function above.
+
+    `race_row` is which of the race's states the rollout begins with.
 
     Returns:
         T + 1 rows of T actions; frames and floats are the rollout's own memory.
@@ -77,6 +94,9 @@ def rows_of_rollout(
         replay_settings.n_steps,
         replay_settings.discard_non_greedy_actions_in_nsteps,
     )
+    if soft_horizon_actions is not None:
+        driven_since_cut = (race_row + np.arange(len(actions))) % soft_horizon_actions
+        n_steps = np.minimum(n_steps, soft_horizon_actions - driven_since_cut)
     n_states = len(actions) + 1
     if rewarded.rewards.shape != (n_states - 1,) or rewarded.potentials.shape != (n_states,):
         raise ValueError(
@@ -84,6 +104,7 @@ def rows_of_rollout(
             f"of {n_states - 1} actions: it takes ({n_states - 1},) and ({n_states},)"
         )
     is_finished = "race_time" in rollout_results or rollout_results.get("terminated", False)
+    is_done = is_finished and not replay_settings.no_done_at_end
     return RowColumns(
         frames=np.asarray(rollout_results["frames"]),
         state_floats=state_float,
@@ -91,7 +112,7 @@ def rows_of_rollout(
         rewards=_with_last(rewarded.rewards),
         potentials=rewarded.potentials,
         n_steps=_with_last(n_steps),
-        steps_to_finish=np.arange(n_states - 1, -1, -1) if is_finished else np.full(n_states, NEVER_FINISHES),
+        steps_to_finish=np.arange(n_states - 1, -1, -1) if is_done else np.full(n_states, NEVER_FINISHES),
     )
 
 

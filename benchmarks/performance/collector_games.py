@@ -84,6 +84,12 @@ class _Sink:
         self.actions += len(rollout_results["actions"])
         self.games.add(game)
 
+    def await_turn(self) -> None:
+        """Give no turn: nobody takes turns here."""
+
+    def end_turn(self) -> None:
+        """Nothing is waited for."""
+
     def close(self) -> None:
         """Nothing to let go of."""
 

@@ -166,6 +166,66 @@ def test_the_end_of_the_run_ends_the_wait_for_room(open_channels: OpenChannels) 
     assert sink.acquire_frames(game=2) is None
 
 
+def test_collectors_play_when_they_are_given_a_turn(open_channels: OpenChannels, children: Any) -> None:
+    source = open_channels(slots_per_collector=2).rollouts
+    sinks = {collector: source.open_collector(collector) for collector in (0, 1)}
+    played: list[tuple[int, int | None]] = []
+
+    def play(collector: int) -> None:
+        while (number := sinks[collector].await_turn()) is not None and number < 2:
+            acquired(sinks[collector], timeout_s=30)
+            sinks[collector].put(0, *children.make_rollout(number, 4))
+            played.append((number, collector))
+            sinks[collector].end_turn()
+
+    threads = [threading.Thread(target=play, args=(collector,)) for collector in sinks]
+    for thread in threads:
+        thread.start()
+    assert not source.is_at_turn(0)
+    assert source.get(timeout_s=0.1) is None
+    for number in range(3):
+        for collector in sinks:
+            source.give_turn(collector, number)
+        if number == 2:
+            break
+        received = []
+        while len(received) < len(sinks):
+            with got(source) as rollout:
+                received.append(rollout.collector)
+        deadline_s = time.monotonic() + 5
+        while any(map(source.is_at_turn, sinks)):
+            assert time.monotonic() < deadline_s
+        assert sorted(received) == [0, 1]
+        assert source.get(timeout_s=0) is None
+    for thread in threads:
+        thread.join()
+    assert sorted(played) == [(0, 0), (0, 1), (1, 0), (1, 1)]
+
+
+def test_a_turn_is_lost_with_its_collector(open_channels: OpenChannels) -> None:
+    source = open_channels().rollouts
+    source.give_turn(0, 7)
+    assert not source.is_at_turn(0), "it is not there"
+    source.open_collector(0)
+    source.give_turn(0, 8)
+    assert source.is_at_turn(0)
+    sink = source.open_collector(0)
+    assert not source.is_at_turn(0)
+    source.give_turn(0, 9)
+    assert sink.await_turn() == 9
+    assert source.is_at_turn(0)
+    source.close_collector(0)
+    assert not source.is_at_turn(0)
+
+
+def test_the_end_of_the_run_ends_the_wait_for_a_turn(open_channels: OpenChannels) -> None:
+    channels = open_channels()
+    sink = channels.rollouts.open_collector(0)
+    stopping = threading.Timer(0.1, lambda: channels.run_state.publish(stop=True))
+    stopping.start()
+    assert sink.await_turn() is None
+
+
 def test_the_frame_count_and_the_end_are_seen_as_they_are_published(open_channels: OpenChannels) -> None:
     run_state = open_channels().run_state
     view = run_state.view()

@@ -191,6 +191,17 @@ def test_races_that_take_too_long_are_cut_off_alike(
     assert expected[2][1]["cutoff_reason"] == "too_long"
 
 
+def test_races_are_cut_off_at_the_horizon_alike(maps_folder: Path, make_settings, entry_of, open_socket_game) -> None:
+    settings = make_settings(False, "horizon=17")
+    plans = [wandering(1), wandering(2)]
+    with open_socket_game(settings) as manager:
+        expected = play_through_socket(manager, entry_of, plans)
+    games = InProcessGames(len(plans), settings.game, settings.observation, maps_folder)
+    for ours, theirs in zip(play_in_process(games, entry_of, plans), expected, strict=True):
+        assert_same(ours, theirs)
+        assert (len(theirs[0]["actions"]), theirs[1]["cutoff_reason"]) == (17, "horizon")
+
+
 @pytest.mark.parametrize("longest_ms", range(3_000, 6_000, 150))
 def test_a_finish_and_a_cut_off_at_the_same_decision(
     longest_ms: int, maps_folder: Path, make_settings, entry_of

@@ -55,6 +55,9 @@ class FakeDriver:
         end = RaceEnd("too_long", 50 * action, 1, 1.0, (), last=self._observation(action))
         return EndedRace(end, {"actions": np.array(self.actions[-1])}, {"race_finished": False})
 
+    def under_way(self, states: range) -> dict[str, Any]:
+        return {"actions": np.array(self.actions[-1][states.start : states.stop - 1])}
+
     def close(self) -> None:
         self.is_closed, self.closed_by = True, threading.current_thread().name
 
@@ -67,9 +70,11 @@ class FakeDriver:
 class Rig:
     """Games, and a loop that begins race after race in each of them and answers every state with its own number."""
 
-    def __init__(self, settings: GameSettings, entry: MapEntry, n_games: int = 3) -> None:
+    def __init__(
+        self, settings: GameSettings, entry: MapEntry, n_games: int = 3, *, all_together: bool = False
+    ) -> None:
         self.drivers = [FakeDriver(settings) for _ in range(n_games)]
-        self.games = SocketGames(self.drivers)
+        self.games = SocketGames(self.drivers, all_together=all_together)
         self.entry = entry
         self.batches: list[Received] = []
         self.ended: list[int] = []
@@ -106,8 +111,8 @@ def make_rig(make_settings: Any, entry_of: Any) -> Iterator[Callable[..., Rig]]:
     """`make_rig(n_games=3)`; races are under way in all games, and are closed after the test."""
     rigs: list[Rig] = []
 
-    def make(n_games: int = 3, begins: bool = True) -> Rig:
-        rigs.append(Rig(make_settings(True).game, entry_of("straight"), n_games))
+    def make(n_games: int = 3, begins: bool = True, all_together: bool = False) -> Rig:
+        rigs.append(Rig(make_settings(True).game, entry_of("straight"), n_games, all_together=all_together))
         if begins:
             rigs[-1].begin_all()
         return rigs[-1]
@@ -133,6 +138,39 @@ def test_each_game_gets_its_own_answers_and_every_race_comes_out(make_rig: Calla
         assert (received.images[:, 0, 0, 0] == received.floats[:, 0]).all()
         assert (received.is_first == (received.floats[:, 0] == 0)).all()
     assert max(len(received.ids) for received in rig.batches) == 3, "decided together"
+
+
+def test_all_games_are_waited_for_where_chance_must_not_decide(make_rig: Callable[..., Rig]) -> None:
+    rig = make_rig(all_together=True)
+    rig.drivers[1].before_race = lambda: time.sleep(0.25)
+    rig.drivers[2].loses_at = 3
+    rig.play_until(lambda: len(rig.ended) >= 4)
+    assert [received.ids.tolist() for received in rig.batches[:5]] == [[0, 1, 2]] * 5
+    assert rig.ended[:2] == [0, 1], "the third game has lost three actions"
+    for driver in rig.drivers:
+        assert driver.actions[0] in ([0, 1, 2, 3, 4], [0, 1, 2, 0, 1, 2, 3, 4])
+
+
+def test_who_is_not_answered_asks_again_where_all_are_waited_for(make_rig: Callable[..., Rig]) -> None:
+    rig = make_rig(all_together=True, begins=False)
+    rig.games.begin(0, rig.entry)
+    rig.games.begin(2, rig.entry)
+    for _ in range(2):
+        received = rig.games.recv()
+        while len(received.ids) == 0:
+            received = rig.games.recv()
+        assert received.ids.tolist() == [0, 2]
+        assert received.is_first.all()
+    rig.games.begin(1, rig.entry)
+    rig.play_until(lambda: len(rig.batches) > 0)
+    assert rig.batches[0].ids.tolist() == [0, 1, 2]
+
+
+def test_a_part_of_a_race_is_asked_of_its_driver(make_rig: Callable[..., Rig]) -> None:
+    rig = make_rig()
+    rig.play_until(lambda: any((received.floats[:, 0] == 3).any() for received in rig.batches))
+    game = next(int(r.ids[i]) for r in rig.batches for i in range(len(r.ids)) if r.floats[i, 0] == 3)
+    assert rig.games.under_way(game, range(1, 4))["actions"].tolist() == [1, 2]
 
 
 def test_motion_is_that_of_the_state_that_waits(make_rig: Callable[..., Rig]) -> None:

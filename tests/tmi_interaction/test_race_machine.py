@@ -255,6 +255,14 @@ def test_the_no_progress_window_slides_exactly(settings):
                 break
 
 
+def test_a_race_is_cut_off_at_its_horizon_unless_that_is_soft(settings):
+    for soft_horizon, expected in ((False, "horizon"), (True, None)):
+        changes = {"horizon": 30, "soft_horizon": soft_horizon, "cutoff_no_progress_within_ms": 100_000}
+        watch = CutoffWatch(settings.game.model_copy(update=changes))
+        verdicts = [watch.check(50 * n_actions, float(n_actions)) for n_actions in range(31)]
+        assert verdicts == [None] * 30 + [expected]
+
+
 def test_observation_is_what_the_docs_say(settings, make_fake_game, make_machine, straight_map):
     observation = make_machine(make_fake_game(), settings).reset(straight_map)
     assert isinstance(observation, Observation)

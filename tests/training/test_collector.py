@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -9,16 +10,21 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+import torch
 
 from trackmania_rl.agents.inference import Inferer
 from trackmania_rl.agents.run_network import make_network
+from trackmania_rl.buffer_management import fill_buffer_from_rollout_with_n_steps_rule
+from trackmania_rl.buffer_utilities import make_buffers
 from trackmania_rl.channels.local import LocalRunState
+from trackmania_rl.channels.protocols import ReceivedRollout
 from trackmania_rl.games.in_process import InProcessGames
 from trackmania_rl.games.protocol import FramesRoom, GameIds, Motion, Received
 from trackmania_rl.games.socket_games import SocketGames
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.policy import BatchDecision
 from trackmania_rl.race.results import EndedRace
+from trackmania_rl.race.rewards import RaceReward
 from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.race.types import Observation, RaceEnd
 from trackmania_rl.seeds import SeedTree
@@ -27,7 +33,7 @@ from trackmania_rl.settings.live import LiveSettings
 from trackmania_rl.tmi_interaction.game_instance_manager import Decide
 from trackmania_rl.training.collector import Collector, CollectorParts, WeightPuller
 
-from .conftest import KeepingSink, WatchedRunState
+from .conftest import KeepingSink, WatchedRunState, edit
 
 N_ACTIONS_IN_RACE = 43
 N_GAMES = 6
@@ -119,6 +125,7 @@ class Rig:
             self._watch(puller.actor)
         self.games = make_games()
         self.collector = Collector(CollectorParts(self.run_state, self.sink, *self.pullers), self.games)
+        self.collector.begin_races()
 
     def _watch(self, inferer: Inferer) -> None:
         act_batch = inferer.act_batch
@@ -128,6 +135,11 @@ class Rig:
             return act_batch(frames, floats, explorations)
 
         inferer.act_batch = watched  # type: ignore[method-assign]
+
+    @property
+    def ended(self) -> list[ReceivedRollout]:
+        """Races that are over."""
+        return [race for race in self.sink.races if not race.is_under_way]
 
     @property
     def sent(self) -> list[Mapping[str, Any]]:
@@ -336,6 +348,44 @@ def test_races_of_the_map_cycle_come_out_whole(make_driving_rig: Callable[..., R
             np.testing.assert_array_equal(results["actions"], results["q_values"].argmax(axis=1))
     explored = [race.rollout_results for race in rig.sink.races if race.end_race_stats["is_explo"]]
     assert not all(results["action_was_greedy"].all() for results in explored)
+
+
+def transitions_of(rig: Rig, live: LiveSettings) -> Counter[tuple[bytes, ...]]:
+    """The transitions that are stored of a rig's races: (state, action and steps, next state, rewards)."""
+    reward = RaceReward(live.current, race_spaces(live.current), SeedTree(1))
+    settings = live.current.replay.model_copy(update={"memory_size_schedule": ((0, 5000),)})
+    shape, generator = {"n_floats": len(rig.sink.races[0].rollout_results["state_float"][0])}, torch.Generator()
+    buffers = make_buffers(settings, **shape, image_size_px=(15, 17), device="cpu", generator=generator)
+    for race in rig.sink.races:
+        rewarded = reward(race.rollout_results, live.current, 0)
+        fill = fill_buffer_from_rollout_with_n_steps_rule
+        fill(*buffers, race.rollout_results, rewarded, settings, fragment=race.fragment)
+    experiences = [side[place] for side in buffers for place in range(len(side))]
+    return Counter(
+        (e.state_float.tobytes(), bytes([e.action, e.n_steps]), e.next_state_float.tobytes(), e.rewards.tobytes())
+        for e in experiences
+    )
+
+
+def test_fragments_of_races_hold_what_whole_races_hold(
+    live: LiveSettings, make_driving_rig: Callable[..., Rig]
+) -> None:
+    whole = make_driving_rig()
+    whole.play_until_sent(2 * N_GAMES)
+    edit(live, batch_mode="truncate_episodes", rollout_fragment_length=4)
+    in_fragments = make_driving_rig()
+    while len(in_fragments.ended) < 2 * N_GAMES:
+        assert in_fragments.collector.play_once()
+    under_way = [race for race in in_fragments.sink.races if race.is_under_way]
+    assert len(under_way) > 3 * N_GAMES
+    assert in_fragments.sink.races.index(under_way[0]) == 0
+    new = [len(r.rollout_results["actions"]) - r.fragment.n_actions_before for r in under_way if r.fragment]
+    assert set(new) == {4}
+    for ours, theirs in zip(in_fragments.ended, whole.ended, strict=True):
+        np.testing.assert_array_equal(ours.rollout_results["state_float"], theirs.rollout_results["state_float"])
+    expected, stored = transitions_of(whole, live), transitions_of(in_fragments, live)
+    assert expected.total() == sum(len(race.rollout_results["actions"]) for race in whole.sink.races)
+    assert expected <= stored, "of the races that go on there are fragments as well"
 
 
 def test_the_same_seed_gives_the_same_races(make_driving_rig: Callable[..., Rig]) -> None:

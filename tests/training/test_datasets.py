@@ -20,7 +20,7 @@ from trackmania_rl.settings.live import LiveSettings
 from trackmania_rl.training.hooks.datasets import LearnFromDataSets, open_datasets
 from trackmania_rl.training.hooks.hook import Hook
 from trackmania_rl.training.hooks.replay import StoreRaces
-from trackmania_rl.training.trainer import FRAMES_PER_ROUND
+from trackmania_rl.training.race_stream import FRAMES_PER_ROUND
 
 from .conftest import MakeRace, MakeRun, edit
 

@@ -24,7 +24,7 @@ from trackmania_rl.training.hooks import figures
 from trackmania_rl.training.hooks import hook as hook_module
 from trackmania_rl.training.hooks.checkpoints import SaveCheckpoints
 from trackmania_rl.training.hooks.races import WriteRaceLog
-from trackmania_rl.training.trainer import race_columns
+from trackmania_rl.training.race_stream import race_columns
 
 from .conftest import LocalRun, MakeRace, MakeRun, edit
 

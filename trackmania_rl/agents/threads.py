@@ -39,6 +39,8 @@ def pick_learner_threads(settings: Settings, spaces: Spaces, seeds: SeedTree, ma
     configured = settings.run.learner_threads
     if configured != "auto":
         return configured
+    if settings.sync.is_synchronous:  # sums of several threads are others to the last bit, and trying is chance
+        return 1
     free_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     most = free_cores - settings.game.n_collectors
     if pick_device(settings.run.torch_device).type != "cpu" or most <= 1:  # with a GPU there is little to do here

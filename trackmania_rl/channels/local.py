@@ -121,6 +121,18 @@ class LocalRollouts:
                     return sink.waiting.pop(0)
         return None
 
+    def give_turn(self, collector: int, number: int) -> None:
+        """Let a collector play; see `RolloutSource`."""
+        with self.changed:
+            if collector in self._sinks:
+                self._sinks[collector].turn = number
+                self.changed.notify_all()
+
+    def is_at_turn(self, collector: int) -> bool:
+        """Say whether it plays; see `RolloutSource`."""
+        with self.changed:
+            return collector in self._sinks and self._sinks[collector].turn is not None
+
     def close(self) -> None:
         """Drop everything; see `RolloutSource`."""
         self._sinks.clear()
@@ -132,11 +144,13 @@ class LocalSink:
     Attributes:
         waited_s: see `RolloutSink`.
         waiting: what was put and not yet received.
+        turn: number of the turn that it was given and has not ended.
     """
 
     def __init__(self, collector: int, source: LocalRollouts, rooms: list[npt.NDArray[np.uint8]]) -> None:
         self.waited_s = 0.0
         self.waiting: list[ReceivedRollout] = []
+        self.turn: int | None = None
         self._collector = collector
         self._source = source
         self._free = rooms
@@ -185,6 +199,19 @@ class LocalSink:
             )
             del self._held[game]
             self._last_put_s, self._waited_until_last_put_s = now_s, self.waited_s
+            self._source.changed.notify_all()
+
+    def await_turn(self) -> int | None:
+        """Wait for a turn; see `RolloutSink`."""
+        with self._source.changed:
+            while self.turn is None and not self._source.run_state.stop_requested:
+                self._source.changed.wait(LOOK_FOR_THE_END_EVERY_S)
+            return None if self._source.run_state.stop_requested else self.turn
+
+    def end_turn(self) -> None:
+        """End it; see `RolloutSink`."""
+        with self._source.changed:
+            self.turn = None
             self._source.changed.notify_all()
 
     def close(self) -> None:

@@ -30,6 +30,9 @@ The collector's side::
         sink.put(game, rollout_results, end_race_stats)
     sink.close()
 
+Where they take turns, the learner calls `give_turn` and receives until no collector `is_at_turn` any more; a collector
+plays from `await_turn` to `end_turn`.
+
 Sinks and views are picklable while a process is being started with them as arguments. A collector may be killed at any
 moment: nothing that it leaves half done may hold up or mislead anybody else.
 
@@ -48,6 +51,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trackmania_rl.errors import UserError
+from trackmania_rl.race.fragments import Fragment
 from trackmania_rl.settings import Settings
 
 if TYPE_CHECKING:
@@ -67,7 +71,7 @@ class ChannelError(UserError):
 
 @dataclass
 class ReceivedRollout:
-    """A finished race in the learner, whoever drove it: a context manager that releases it at its end.
+    """A finished race in the learner, or a fragment of one, whoever drove it: a context manager that releases it.
 
     Attributes:
         collector: who drove it.
@@ -84,6 +88,16 @@ class ReceivedRollout:
     waited_s: float = 0.0
     elapsed_s: float = 0.0
     give_back: Callable[[], None] | None = None
+
+    @property
+    def fragment(self) -> Fragment | None:
+        """What of its race is new; None where the race comes as a whole, and all of it is."""
+        return self.end_race_stats.get("fragment")
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether the race goes on: this is a fragment, and there is nothing yet that is known at a race's end."""
+        return self.fragment is not None and not self.fragment.is_last
 
     def release(self) -> None:
         """Let go of the arrays and give their memory back; a second call changes nothing."""
@@ -140,6 +154,18 @@ class RolloutSink(Protocol):
         """
         ...
 
+    def await_turn(self) -> int | None:
+        """Wait until the learner gives this collector a turn, where they take turns.
+
+        Returns:
+            The turn's number; None if the run ends.
+        """
+        ...
+
+    def end_turn(self) -> None:
+        """Say that all rollouts of this turn are put."""
+        ...
+
     def close(self) -> None:
         """Let go of everything; what was put still reaches the learner. No view of the room may be used any more."""
         ...
@@ -173,6 +199,22 @@ class RolloutSource(Protocol):
 
         Args:
             timeout_s: 0 only looks.
+        """
+        ...
+
+    def give_turn(self, collector: int, number: int) -> None:
+        """Let a collector play a turn; one that is not there misses it.
+
+        Args:
+            collector: which one; it must have ended its last turn.
+            number: what its `await_turn` returns.
+        """
+        ...
+
+    def is_at_turn(self, collector: int) -> bool:
+        """Whether a collector still plays the turn that it was given; not if it was opened again since.
+
+        Once it does not, `get` returns at once whatever it put in its turn.
         """
         ...
 

@@ -56,6 +56,10 @@ class RowColumns(Generic[Column]):
         """Return the columns by their names, without a copy."""
         return {name: getattr(self, name) for name in COLUMN_NAMES}
 
+    def beginning_at(self, row: int) -> RowColumns[Column]:
+        """Return these rows from one of them on; views."""
+        return self if row == 0 else RowColumns(**{name: column[row:] for name, column in self.by_name().items()})
+
     @staticmethod
     def empty(
         n_rows: int,

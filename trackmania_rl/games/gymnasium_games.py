@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces as gym_spaces
 
-from trackmania_rl.games.protocol import FramesRoom, GameIds, Motion, Received
+from trackmania_rl.games.alternating import games_for
+from trackmania_rl.games.protocol import FramesRoom, GameIds, Games, Motion, Received
 from trackmania_rl.race.policy import BatchDecision
 from trackmania_rl.race.results import EndedRace
 from trackmania_rl.race.spaces import Spaces
@@ -48,10 +49,12 @@ class GymnasiumGames:
         finally:
             made.close()
 
-    def make_games(self, collector: int, maps_folder: Path, rng: np.random.Generator) -> SteppedEnvs:
+    def make_games(self, collector: int, maps_folder: Path, rng: np.random.Generator) -> Games:
         """See `GamesBuilder`."""
         envs = [self._make_env() for _ in range(self._settings.game.games_per_collector)]
-        return SteppedEnvs(envs, self.spaces, self._settings.game, rng)
+        return games_for(
+            self._settings.sync, envs, lambda some: SteppedEnvs(some, self.spaces, self._settings.game, rng)
+        )
 
     def _make_env(self) -> gymnasium.Env[Any, Any]:
         if callable(self._env):
@@ -88,7 +91,7 @@ class SteppedEnvs:
     """
 
     def __init__(
-        self, envs: list[gymnasium.Env[Any, Any]], spaces: Spaces, game: GameSettings, rng: np.random.Generator
+        self, envs: Sequence[gymnasium.Env[Any, Any]], spaces: Spaces, game: GameSettings, rng: np.random.Generator
     ) -> None:
         self.n_games = len(envs)
         self.game = game
@@ -118,6 +121,7 @@ class SteppedEnvs:
     def send(self, ids: GameIds, decision: BatchDecision, policy_s: float = 0.0) -> None:
         """See `Games.send`."""
         longest = self.game.cutoff_race_longer_than_ms // self.game.ms_per_action
+        longest = min(longest, self.game.cutoff_horizon_actions or longest)
         for row, game in enumerate(ids.tolist()):
             episode, action = self._episodes[game], decision.actions[row]
             observation, reward, terminated, truncated, _ = self._envs[game].step(self._own_action(action))
@@ -128,6 +132,10 @@ class SteppedEnvs:
             episode.rewards.append(float(reward))
             if terminated or truncated or len(episode.actions) >= longest:
                 self._ended[game] = self._ended_race(self._episodes.pop(game), bool(terminated))
+
+    def under_way(self, game: int, states: range) -> dict[str, Any]:
+        """See `Games.under_way`."""
+        return self._columns(self._episodes[game], states)
 
     def motion(self, ids: GameIds) -> Motion:
         """Refuse: no car moves here."""
@@ -153,17 +161,20 @@ class SteppedEnvs:
         space = self._spaces.action
         return int(action) + int(space.start) if isinstance(space, gym_spaces.Discrete) else np.asarray(action)
 
+    def _columns(self, episode: _Episode, states: range) -> dict[str, Any]:
+        decided = slice(states.start, states.stop - 1)
+        return {
+            "frames": np.zeros((len(states), 1, 0, 0), dtype=np.uint8),
+            "state_float": np.array(episode.floats[states.start : states.stop], dtype=np.float32),
+            "actions": np.array(episode.actions[decided], dtype=self._spaces.action_dtype),
+            "action_was_greedy": np.array(episode.is_greedy[decided], dtype=np.bool_),
+            "q_values": np.array(episode.q_values[decided], dtype=np.float32),
+            "rewards": np.array(episode.rewards[decided], dtype=np.float32),
+        }
+
     def _ended_race(self, episode: _Episode, terminated: bool) -> EndedRace:
         n_actions = len(episode.actions)
-        rollout_results = {
-            "frames": np.zeros((n_actions + 1, 1, 0, 0), dtype=np.uint8),
-            "state_float": np.array(episode.floats, dtype=np.float32),
-            "actions": np.array(episode.actions, dtype=self._spaces.action_dtype),
-            "action_was_greedy": np.array(episode.is_greedy, dtype=np.bool_),
-            "q_values": np.array(episode.q_values, dtype=np.float32),
-            "rewards": np.array(episode.rewards, dtype=np.float32),
-            "terminated": terminated,
-        }
+        rollout_results = self._columns(episode, range(n_actions + 1)) | {"terminated": terminated}
         end_race_stats = {
             "race_finished": False,
             "race_time_ms": n_actions * self.game.ms_per_action,

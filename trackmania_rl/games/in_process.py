@@ -128,6 +128,11 @@ class InProcessGames:
             self._waits[game] = False
             self._ended[game] = self._ended_race(game, end)
 
+    def under_way(self, game: int, states: range) -> dict[str, Any]:
+        """See `Games.under_way`; the arrays are views, as in `recv`."""
+        zones = self._maps[self._map_of_game[game]].map.zones
+        return rollout_results(self._columns.of_race(game, states), None, zones, self.game)
+
     def motion(self, ids: GameIds) -> Motion:
         """See `Games.motion`."""
         seen, rows = self._columns, self._rows[ids]
@@ -199,7 +204,7 @@ class InProcessGames:
 
     def _ended_race(self, game: int, end: RaceEnd) -> EndedRace:
         """Return the race that has just ended in a game; its arrays are views that the game's next race overwrites."""
-        columns = self._columns.of_race(game, int(self._rows[game]))
+        columns = self._columns.of_race(game, range(int(self._rows[game]) + 1))
         zones = self._maps[self._map_of_game[game]].map.zones
         timings, policy_s = self._clock.since(self._clock_at_begin[game])
         stats = end_race_stats(columns, end, zones, self.game, timings, policy_s)

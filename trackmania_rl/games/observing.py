@@ -50,9 +50,10 @@ class RaceMemory(NamedTuple):
         window_row: (K,) int64, how far `cutoffs.judge` has come.
         actions_since_gear_change: (K,) float64.
         previous_actions: (K, n, W) float32, as the vector says them, oldest first.
-        longer_than_ms: (K,) int64, with the two below the rules of each game's race, see `CutoffRules`.
+        longer_than_ms: (K,) int64, with the three below the rules of each game's race, see `CutoffRules`.
         no_progress_within_ms: (K,) int64.
         progress_m: (K,) float64.
+        horizon_actions: (K,) int64.
     """
 
     zone_idx: npt.NDArray[np.int64]
@@ -64,6 +65,7 @@ class RaceMemory(NamedTuple):
     longer_than_ms: npt.NDArray[np.int64]
     no_progress_within_ms: npt.NDArray[np.int64]
     progress_m: npt.NDArray[np.float64]
+    horizon_actions: npt.NDArray[np.int64]
 
     @classmethod
     def of_games(cls, n_games: int, n_states: int, n_previous_actions: int, n_parts: int) -> RaceMemory:
@@ -78,6 +80,7 @@ class RaceMemory(NamedTuple):
             longer_than_ms=np.zeros(n_games, dtype=np.int64),
             no_progress_within_ms=np.zeros(n_games, dtype=np.int64),
             progress_m=np.zeros(n_games),
+            horizon_actions=np.zeros(n_games, dtype=np.int64),
         )
 
     def begin(self, game: int, zones: VirtualCheckpoints, forward: npt.NDArray[np.float32], rules: CutoffRules) -> None:
@@ -96,6 +99,7 @@ class RaceMemory(NamedTuple):
         self.longer_than_ms[game] = rules.longer_than_ms
         self.no_progress_within_ms[game] = rules.no_progress_within_ms
         self.progress_m[game] = rules.progress_m
+        self.horizon_actions[game] = rules.horizon_actions
 
     def record_actions(self, games: npt.NDArray[np.int64], shown: npt.NDArray[np.float32]) -> None:
         """Remember the actions that lead from the last states of some games, (n,), to the next: (n, W)."""
@@ -208,5 +212,6 @@ def observe(
             memory.longer_than_ms[game],
             memory.no_progress_within_ms[game],
             memory.progress_m[game],
+            memory.horizon_actions[game],
         )
         verdicts[game] = verdict if are_finite else NOT_FINITE

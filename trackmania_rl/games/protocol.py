@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -98,6 +98,9 @@ class Games(Protocol):
     def recv(self) -> Received:
         """Wait for news: a tenth of a second at most, so that nothing may have come.
 
+        With `sampling = "synchronous"` it returns all games that are in a race at once, in their order, and again those
+        that were not answered.
+
         Raises:
             UserError: if a map, line or port can't be used.
             GameError: if no game that was given a race can play any more.
@@ -111,6 +114,19 @@ class Games(Protocol):
             ids: (n,) which games, all of those received or some.
             decision: theirs.
             policy_s: wall-clock time that it took, for the races' figures.
+        """
+        ...
+
+    def under_way(self, game: int, states: range) -> dict[str, Any]:
+        """Return a part of the race of a game that waits for a decision.
+
+        Args:
+            game: which game.
+            states: numbers of states of its race, from 0; in each of them a decision was made.
+
+        Returns:
+            These states, and the actions from one to the next, as a race's `rollout_results`; the arrays may be views
+            of what the game goes on to write.
         """
         ...
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 
+from trackmania_rl.games.alternating import games_for
 from trackmania_rl.games.in_process import InProcessGames
 from trackmania_rl.games.protocol import Games
 from trackmania_rl.games.socket_games import SocketGames
@@ -60,11 +61,19 @@ class RaceGames:
     def make_games(self, collector: int, maps_folder: Path, rng: np.random.Generator) -> Games:
         """See `GamesBuilder`."""
         settings, game = self._settings, self._settings.game
+
+        def in_process(numbers: Sequence[int]) -> Games:
+            return InProcessGames(len(numbers), game, settings.observation, maps_folder)
+
+        def behind_sockets(ports: Sequence[int]) -> Games:
+            launchers = (make_launcher(game, settings.user, port, maps_folder) for port in ports)
+            managers = [GameInstanceManager(game, settings.observation, launcher) for launcher in launchers]
+            return SocketGames(managers, all_together=settings.sync.is_synchronous)
+
         if game.is_in_process:
             log.info("collector %d prepares its games; the first time, compiling takes half a minute", collector)
-            return InProcessGames(game.games_per_collector, game, settings.observation, maps_folder)
-        launchers = (make_launcher(game, settings.user, port, maps_folder) for port in game.tmi_ports_of(collector))
-        return SocketGames([GameInstanceManager(game, settings.observation, launcher) for launcher in launchers])
+            return games_for(settings.sync, range(game.games_per_collector), in_process)
+        return games_for(settings.sync, game.tmi_ports_of(collector), behind_sockets)
 
 
 def make_games_builder(settings: Settings) -> GamesBuilder:

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, NoReturn, Protocol
+from typing import Any, Final, NoReturn, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -46,6 +46,10 @@ class RaceDriver(Protocol):
 
     def play(self, map_entry: MapEntry, decide: Decide, frames: npt.NDArray[np.uint8] | None) -> EndedRace:
         """Play one race, its frames written to `frames`; what `decide` raises ends it and passes through."""
+        ...
+
+    def under_way(self, states: range) -> dict[str, Any]:
+        """Return a part of the race, while `decide` waits; see `Games.under_way`."""
         ...
 
     def close(self) -> None:
@@ -92,14 +96,19 @@ class SocketGames:
 
     Args:
         drivers: one for each game; closed by the game's own thread.
+        all_together: whether `recv` waits for all games that are in a race, so that which of them are decided for
+            together is no matter of chance.
 
     Attributes:
         n_games: K.
         game: settings of the races begun from now on.
     """
 
-    def __init__(self, drivers: Sequence[RaceDriver]) -> None:
+    def __init__(self, drivers: Sequence[RaceDriver], *, all_together: bool = False) -> None:
         self.n_games = len(drivers)
+        self._gather = self._gather_all if all_together else self._gather_promptly
+        self._driving: set[int] = set()  # those that will have something to say
+        self._said: dict[int, _Message] = {}  # by those that wait for an answer, where all are waited for
         self.game = drivers[0].game
         self._drivers = drivers
         self._inbox: queue.SimpleQueue[_Message | Exception] = queue.SimpleQueue()
@@ -129,6 +138,8 @@ class SocketGames:
         self._race_numbers[game] += 1
         self._playing.add(game)
         self._on_time.discard(game)
+        self._driving.add(game)
+        self._said.pop(game, None)
         self._orders[game].put(_Race(self._race_numbers[game], map_entry, self.game, frames))
         if len(self._unstarted) == self.n_games:
             self._began_s = time.monotonic()
@@ -137,7 +148,7 @@ class SocketGames:
     def recv(self) -> Received:
         """See `Games.recv`."""
         messages = self._gather()
-        if self._unstarted and (messages or time.monotonic() - self._began_s > FIRST_GAME_WITHIN_S):
+        if self._unstarted and (messages or self._said or time.monotonic() - self._began_s > FIRST_GAME_WITHIN_S):
             for thread in tuple(self._unstarted):
                 self._start(thread)
         waiting = [(message.game, *message.seen) for message in messages if message.seen is not None]
@@ -161,7 +172,13 @@ class SocketGames:
         actions = decision.actions.tolist() if decision.actions.ndim == 1 else decision.actions
         rows = zip(ids.tolist(), actions, decision.is_greedy.tolist(), decision.q_values, strict=True)
         for game, action, is_greedy, q_values in rows:
+            self._driving.add(game)
+            self._said.pop(game, None)
             self._orders[game].put(PolicyDecision(action, is_greedy, q_values))
+
+    def under_way(self, game: int, states: range) -> dict[str, Any]:
+        """See `Games.under_way`."""
+        return self._drivers[game].under_way(states)
 
     def motion(self, ids: GameIds) -> Motion:
         """See `Games.motion`."""
@@ -193,7 +210,26 @@ class SocketGames:
         self._unstarted.remove(thread)
         thread.start()
 
-    def _gather(self) -> list[_Message]:
+    def _gather_all(self) -> list[_Message]:
+        """Return what each game that is in a race has to say, in their order; nothing before the last one has.
+
+        Waits `RECEIVE_WITHIN_S`. A game that waits for an answer says the same again.
+
+        Raises:
+            Exception: what a race ended with in its game's thread.
+        """
+        deadline_s = time.monotonic() + RECEIVE_WITHIN_S
+        while self._driving:
+            message = self._take(max(deadline_s - time.monotonic(), 0.0))
+            if message is None:
+                return []
+            self._driving.discard(message.game)
+            self._said[message.game] = message
+        messages = [self._said[game] for game in sorted(self._said)]
+        self._said = {message.game: message for message in messages if message.seen is not None}
+        return messages
+
+    def _gather_promptly(self) -> list[_Message]:
         """Return what has come, at most one message of each game.
 
         Waits `RECEIVE_WITHIN_S` for the first one, then with patience for games that came promptly so far.

@@ -286,6 +286,7 @@ def _trainer_state(run: LinesightRun, settings: Settings, network: QuantileNetwo
         "agent": state,
         "frames": reached,
         "optim_count": run.statistics.batches,
+        "n_turns": 0,
         "hooks": {
             "CountRaces": _statistics(run.statistics, settings).state_dict(),
             "ResetPeriodically": {"counted_from_frames": reached},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import logging
 import os
@@ -25,6 +26,7 @@ from trackmania_rl.tmi_interaction.launchers.game_records import GameRecords
 from trackmania_rl.track.generated_maps import GeneratedMaps
 from trackmania_rl.training.collector import Collector, CollectorParts, WeightPuller
 from trackmania_rl.training.demonstrations import drive_demonstrations
+from trackmania_rl.training.turns import BeginTurn, TurnTakingCollector
 
 log = logging.getLogger(__name__)
 
@@ -60,23 +62,44 @@ def make_parts(task: CollectorTask, spaces: Spaces) -> CollectorParts:
         actor = builder.make_actor(builder.make_network(), device, seeds.rng(f"{task.name}/{name}"))
         return WeightPuller(actor, task.run_state, kind)
 
+    # What is drawn in turns must not depend on how often the run was started.
+    tracks_name = f"collector-{task.index}" if settings.sync.is_synchronous else task.name
     return CollectorParts(
         run_state=task.run_state,
         rollouts=task.rollouts,
         explorer=puller("exploration", "explorer"),
         evaluator=puller("evaluation", "evaluator"),
-        generated_maps=GeneratedMaps(task.tracks_folder, seeds.rng(f"{task.name}/tracks")),
+        generated_maps=GeneratedMaps(task.tracks_folder, seeds.rng(f"{tracks_name}/tracks")),
         first_entry=task.n_starts_before,
     )
 
 
+def make_begin_turn(task: CollectorTask, spaces: Spaces, parts: CollectorParts) -> BeginTurn:
+    """Make what gives a collector that takes turns the random numbers of each turn; its name says nothing else."""
+    settings = task.run_state.settings
+    seeds = SeedTree(settings.run.seed)
+    builder, device = task.make_agent_builder(settings, spaces, seeds), pick_playing_device(settings, spaces)
+
+    def begin_turn(number: int) -> None:
+        for name, puller in (("explorer", parts.explorer), ("evaluator", parts.evaluator)):
+            rng = seeds.rng(f"collector-{task.index}/turn-{number}/{name}")
+            puller.actor = builder.make_actor(puller.actor.network, device, rng)
+
+    return begin_turn
+
+
 def _play(task: CollectorTask) -> None:
-    builder = task.make_games_builder(task.run_state.settings)
-    rng = SeedTree(task.run_state.settings.run.seed).rng(f"{task.name}/games")
+    settings = task.run_state.settings
+    builder = task.make_games_builder(settings)
+    rng = SeedTree(settings.run.seed).rng(f"{task.name}/games")
     parts, games = make_parts(task, builder.spaces), builder.make_games(task.index, task.maps_folder, rng)
+    demonstrate = functools.partial(drive_demonstrations, task.demonstrations, games, parts)
     try:
-        drive_demonstrations(task.demonstrations, games, parts)
-        Collector(parts, games).run()
+        if settings.sync.is_synchronous:
+            TurnTakingCollector(parts, games, make_begin_turn(task, builder.spaces, parts), demonstrate).run()
+        else:
+            demonstrate()
+            Collector(parts, games).run()
     finally:
         if not games.close():  # such as one that hangs, and whose thread waits for it
             _kill_children()

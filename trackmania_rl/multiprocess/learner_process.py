@@ -21,6 +21,8 @@ class WatchCollectors(Hook):
         supervisor: of the collectors.
     """
 
+    takes_fragments = True
+
     def __init__(self, supervisor: CollectorSupervisor) -> None:
         self._supervisor = supervisor
 

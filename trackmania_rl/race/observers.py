@@ -54,8 +54,17 @@ class RolloutRecorder:
             seen.pop()
             decisions.pop()
         self._see(end.last)
-        columns = RaceColumns(
-            frames=self._frames[: len(seen)],
+        self._race = self._columns(range(len(seen))), end
+
+    def under_way(self, states: range) -> dict[str, Any]:
+        """Return a part of the race, which goes on; see `Games.under_way`."""
+        return rollout_results(self._columns(states), None, self._zones, self._settings)
+
+    def _columns(self, states: range) -> RaceColumns:
+        seen = self._observations[states.start : states.stop]
+        decisions = self._decisions[states.start : states.stop - 1]
+        return RaceColumns(
+            frames=self._frames[states.start : states.stop],
             floats=np.stack([observation.floats for observation in seen]),
             car=np.stack([observation.car for observation in seen]),
             zone_idx=np.array([observation.zone_idx for observation in seen], dtype=np.int64),
@@ -67,7 +76,6 @@ class RolloutRecorder:
             is_greedy=np.array([decision.is_greedy for decision in decisions], dtype=np.bool_),
             q_values=np.stack([decision.q_values for decision in decisions]).astype(np.float32, copy=False),
         )
-        self._race = columns, end
 
     def _see(self, observation: Observation) -> None:
         count = len(self._observations)

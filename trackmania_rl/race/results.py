@@ -49,11 +49,11 @@ class RaceColumns(NamedTuple):
     is_greedy: npt.NDArray[np.bool_]
     q_values: npt.NDArray[np.float32]
 
-    def of_race(self, game: int, n_actions: int) -> RaceColumns:
-        """Take the race of so many actions out of one of the games that share these columns; views."""
+    def of_race(self, game: int, states: range) -> RaceColumns:
+        """Take these states of a race, and the decisions between them, out of those that games share; views."""
         return RaceColumns(
             **{
-                name: column[game, : n_actions if name in DECISION_COLUMNS else n_actions + 1]
+                name: column[game, states.start : states.stop - 1 if name in DECISION_COLUMNS else states.stop]
                 for name, column in self._asdict().items()
             }
         )
@@ -75,9 +75,9 @@ class EndedRace:
 
 
 def rollout_results(
-    columns: RaceColumns, end: RaceEnd, zones: VirtualCheckpoints, settings: GameSettings
+    columns: RaceColumns, end: RaceEnd | None, zones: VirtualCheckpoints, settings: GameSettings
 ) -> dict[str, Any]:
-    """Make the race that the learner takes, of T actions.
+    """Make the race that the learner takes, of T actions; or a part of a race that goes on, where `end` is None.
 
     Returns:
         Of the T + 1 states, the last one at the race's end: `frames` (T + 1, 1, H, W) uint8, `state_float`
@@ -89,7 +89,7 @@ def rollout_results(
         before, see `RaceEnd.last`.
     """
     zone_idx, meters = columns.zone_idx, columns.meters
-    if end.is_finished:
+    if end is not None and end.is_finished:
         zone_idx = np.append(zone_idx[:-1], zones.finish_zone_idx)
         meters = np.append(meters[:-1], zones.finish_m)
     results = {
@@ -103,9 +103,9 @@ def rollout_results(
         "position_m": columns.position_m[:-1],
         "current_zone_idx": zone_idx,
         "meters_advanced_along_centerline": meters,
-        "furthest_zone_idx": end.furthest_zone_idx,
+        "furthest_zone_idx": int(zone_idx.max()) if end is None else end.furthest_zone_idx,
     }
-    if end.is_finished:
+    if end is not None and end.is_finished:
         results["race_time"] = end.race_time_ms
     return results
 

@@ -114,6 +114,8 @@ class GameSettings(Group):
     cutoff_race_longer_than_ms: Restart[Milliseconds]
     cutoff_no_progress_within_ms: Milliseconds
     cutoff_progress_m: Meters
+    horizon: Annotated[PositiveInt | None, Unit("actions")]
+    soft_horizon: bool
     tmi_protection_timeout_s: Seconds
     timeout_during_race_ms: WireMilliseconds
     timeout_between_races_ms: WireMilliseconds
@@ -144,6 +146,16 @@ class GameSettings(Group):
         """List the ports of one collector's games, in their order."""
         first = collector * self.games_per_collector
         return self.tmi_ports[first : first + self.games_per_collector]
+
+    @property
+    def cutoff_horizon_actions(self) -> int | None:
+        """After how many actions a race is cut off; None where it goes on."""
+        return None if self.soft_horizon else self.horizon
+
+    @property
+    def soft_horizon_actions(self) -> int | None:
+        """How many actions apart training sees a race cut that goes on; None where it does not."""
+        return self.horizon if self.soft_horizon else None
 
     @property
     def has_image(self) -> bool:

@@ -133,6 +133,7 @@ class ReplaySettings(Group):
     buffer_test_side_redraw_probability: Annotated[float, Field(gt=0, le=1)]
     n_steps: Restart[Actions]
     discard_non_greedy_actions_in_nsteps: bool
+    no_done_at_end: bool
     temporal_mini_race_duration_actions: Restart[Annotated[PositiveInt | None, Unit("actions")]]
     oversample_long_term_steps: Annotated[NonNegativeInt, Unit("actions")]
     oversample_maximum_term_steps: Annotated[NonNegativeInt, Unit("actions")]
@@ -239,6 +240,19 @@ class SyncSettings(Group):
     send_shared_network_every_n_batches: Annotated[PositiveInt, Unit("batches")]
     update_inference_network_every_n_actions: Actions
     rollout_slots_per_collector: Restart[Annotated[int, Field(ge=1, le=64), Unit("races")]]
+    sampling: Restart[Literal["asynchronous", "synchronous", "alternating"]]
+    batch_mode: Restart[Literal["complete_episodes", "truncate_episodes"]]
+    rollout_fragment_length: Restart[Actions]
+
+    @property
+    def is_synchronous(self) -> bool:
+        """Whether collectors and learner take turns."""
+        return self.sampling == "synchronous"
+
+    @property
+    def fragment_length_actions(self) -> int | None:
+        """How much of a race is handed on at a time; None for whole races."""
+        return self.rollout_fragment_length if self.batch_mode == "truncate_episodes" else None
 
 
 class TelemetrySettings(Group):
@@ -370,6 +384,15 @@ class Settings(Group):
         return self
 
     @model_validator(mode="after")
+    def _halves_have_games(self) -> Settings:
+        if self.sync.sampling == "alternating" and self.game.games_per_collector < 2:
+            raise ValueError(
+                f"sampling = 'alternating' is for two halves of a collector's games, but games_per_collector = "
+                f"{self.game.games_per_collector}: set it to 2 or more, or sampling to 'asynchronous'"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _several_frames_have_an_image(self) -> Settings:
         if self.game.frames_per_state > 1 and not self.game.has_image:
             raise ValueError(
@@ -377,6 +400,11 @@ class Settings(Group):
                 "image_height_px are 0: set them, or leave frames_per_state = 1"
             )
         return self
+
+    @property
+    def takes_turns(self) -> bool:
+        """Whether collectors and learner take turns; a run without collectors has nobody to."""
+        return self.sync.is_synchronous and self.game.n_collectors > 0
 
     def flat(self) -> dict[str, Any]:
         """Give every setting by its flat name, as in the configuration files."""

@@ -213,12 +213,16 @@ class TrainingStatistics:
         """Time of the whole run, earlier sessions included."""
         return self._earlier_sessions_s + self._clock()
 
-    def add_race(self, race: RaceRecord) -> bool:
+    def add_race(self, race: RaceRecord, n_counted_actions: int = 0) -> bool:
         """Counts a race; returns whether it is its map's fastest finish of either kind.
 
         One that does not count as a result (`RaceRecord.counts`) adds to the totals only.
+
+        Args:
+            race: which is over.
+            n_counted_actions: so many of its actions are in `frames_total` already, as they came in while it went on.
         """
-        self.frames_total += race.n_actions
+        self.frames_total += race.n_actions - n_counted_actions
         self.races_total += 1
         if not race.counts:
             return False

@@ -88,6 +88,7 @@ class GameInstanceManager:
         self._maps: OrderedDict[MapEntry, GameMap] = OrderedDict()  # the one raced on last is last
         self._transport: GameTransport | None = None
         self._machine: RaceMachine | None = None
+        self._recorder: RolloutRecorder | None = None
         self._started_at_s = 0.0
         self._speed = SpeedWatch()
 
@@ -141,6 +142,11 @@ class GameInstanceManager:
         raise GameKeepsFailingError(
             f"{MAX_ATTEMPTS} game instances in a row failed on map {game_map.name}: {last_error}"
         ) from last_error
+
+    def under_way(self, states: range) -> dict[str, Any]:
+        """Return a part of the race under way, while it waits for a decision; see `Games.under_way`."""
+        assert self._recorder is not None, "no race is under way"
+        return self._recorder.under_way(states)
 
     def ensure_running(self) -> RaceMachine:
         """Connect to a game that runs; start one if there is none, or if it has become old or slow.
@@ -196,7 +202,7 @@ class GameInstanceManager:
     def _play(
         self, game_map: GameMap, machine: RaceMachine, decide: Decide, frames: npt.NDArray[np.uint8] | None
     ) -> EndedRace:
-        recorder = RolloutRecorder(self._game, game_map.zones, frames)
+        self._recorder = recorder = RolloutRecorder(self._game, game_map.zones, frames)
         stack = FrameStack(self._game.frames_per_state)
         policy_s = 0.0
         self._launcher.show_window()

@@ -76,6 +76,15 @@ class GeneratedMaps:
         driven.races_left -= 1
         return self.concrete(entry, driven.recipe)
 
+    def leave_out(self, entry: MapEntry) -> None:
+        """Count a race as `draw` does, without its track: it was driven before."""
+        assert entry.generator is not None
+        driven = self._driven.get(entry.generator)
+        if driven is None or driven.races_left == 0:
+            recipe = draw_recipe(entry.generator, self._rng)
+            driven = self._driven[entry.generator] = _DrivenTrack(recipe, entry.generator.races_per_track)
+        driven.races_left -= 1
+
     def concrete(self, entry: MapEntry, recipe: TrackRecipe) -> MapEntry:
         """`entry` with the files of a recipe's track in place of its generator; they are written if they are not there.
 

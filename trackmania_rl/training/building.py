@@ -147,7 +147,9 @@ def make_trainer(
     trainer = RunTrainer(run, should_stop)
     disk = DiskWatch(run.folder, lambda: run.settings.run.minimum_free_disk_mb)
     checkpoints, store, schedules = SaveCheckpoints(weights_from), StoreRaces(), FollowSchedules()
-    sampling, races = SampleAtReplayRatio(store, should_stop), CountRaces(schedules)
+    # A run that takes turns ends between two of them.
+    sampling = SampleAtReplayRatio(store, (lambda: False) if run.settings.takes_turns else should_stop)
+    races = CountRaces(schedules)
     figures, test_loss = LearningFigures(), MeasureTestLoss()
     loggers = WriteFigures(races, figures, test_loss, disk)
     trainer.logger = loggers

@@ -1,8 +1,9 @@
 """The collector: it plays the map cycle on games of any kind, with the newest weights.
 
 One thread, one loop: receive what waits, decide with one pass through the network, send; a race that is over goes into
-the rollout sink, and the next one of the map cycle begins in its place. Nothing here knows of processes; a test drives
-it in one, and `multiprocess/collector_process.py` is the shell around it.
+the rollout sink, and the next one of the map cycle begins in its place. Where races are handed on in fragments, they go
+there while they go on. Nothing here knows of processes; a test drives it in one, and
+`multiprocess/collector_process.py` is the shell around it. `turns.py` drives it in turns with the learner.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from trackmania_rl.agents.builder import Actor
 from trackmania_rl.agents.exploration import Exploration
 from trackmania_rl.channels.protocols import NO_WEIGHTS, RolloutSink, RunStateView, WeightsKind
 from trackmania_rl.games.protocol import GameIds, Games, Received
-from trackmania_rl.race.results import EndedRace
+from trackmania_rl.race.fragments import Fragment, RaceInFragments
 from trackmania_rl.settings import MapEntry
 from trackmania_rl.track.generated_maps import GeneratedMaps
 
@@ -74,16 +75,26 @@ class CollectorParts:
 
 @dataclass(frozen=True, slots=True)
 class Race:
-    """A race of the map cycle: its map, the network that drives it, and how much it explores."""
+    """A race of the map cycle: its map, the network that drives it, and how much it explores.
+
+    Attributes:
+        entry: the map.
+        puller: keeps the network that drives it.
+        exploration: how it explores.
+        is_generated: whether the track is a generator's.
+        in_fragments: how much of it was handed on already; None where it is handed on as a whole.
+    """
 
     entry: MapEntry
     puller: WeightPuller
     exploration: Exploration
     is_generated: bool
+    in_fragments: RaceInFragments | None = field(default=None)
 
-    def stats(self, end_race_stats: Mapping[str, Any]) -> dict[str, Any]:
+    def stats(self, end_race_stats: Mapping[str, Any], fragment: Fragment | None = None) -> dict[str, Any]:
         """Return what the learner is told of the race: its `end_race_stats` and where they belong."""
-        return {**end_race_stats, **stats_of_entry(self.entry), "is_generated": self.is_generated}
+        told = {**end_race_stats, **stats_of_entry(self.entry), "is_generated": self.is_generated}
+        return told if fragment is None else {**told, "fragment": fragment}
 
 
 def stats_of_entry(entry: MapEntry) -> dict[str, Any]:
@@ -97,7 +108,7 @@ def stats_of_entry(entry: MapEntry) -> dict[str, Any]:
 
 
 def map_cycle(
-    run_state: RunStateView, generated_maps: GeneratedMaps | None = None, first: int = 0
+    run_state: RunStateView, generated_maps: GeneratedMaps | None = None, first: int = 0, n_driven: int = 0
 ) -> Iterator[tuple[MapEntry, bool]]:
     """Go through the races in order; an edited map cycle starts afresh when the old one has come round.
 
@@ -107,6 +118,7 @@ def map_cycle(
         run_state: has the settings in force.
         generated_maps: makes the tracks of generators.
         first: the entry to begin with; beyond the last one it counts on from the first.
+        n_driven: races from there on that were driven before, and are left out.
 
     Yields:
         The race's map, and whether it is a generator's, one of many under the same name.
@@ -119,13 +131,17 @@ def map_cycle(
         cycle = run_state.settings.game.map_cycle
         entries, first = cycle[first % len(cycle) :], 0
         for entry in entries:
+            if entry.generator is not None and generated_maps is None:
+                raise ValueError(f"the map cycle's {entry.map_name} is a generator: generated_maps is needed")
             for _ in range(entry.repeat):
-                if entry.generator is None:
-                    yield entry, False
-                elif generated_maps is not None:
+                n_driven -= 1
+                if entry.generator is None or generated_maps is None:
+                    if n_driven < 0:
+                        yield entry, False
+                elif n_driven < 0:
                     yield generated_maps.draw(entry), True
                 else:
-                    raise ValueError(f"the map cycle's {entry.map_name} is a generator: generated_maps is needed")
+                    generated_maps.leave_out(entry)
 
 
 class Collector:
@@ -138,17 +154,16 @@ class Collector:
         parts: what surrounds the collector.
         games: what is played; a race begins in each of them.
 
-    Raises:
-        UserError: if a map of the cycle can't be used.
+    With `batch_mode = "truncate_episodes"` a race is handed on in fragments, and as a whole when it is over.
     """
 
     def __init__(self, parts: CollectorParts, games: Games) -> None:
+        settings = parts.run_state.settings
         self._parts = parts
         self._games = games
         self._entries = map_cycle(parts.run_state, parts.generated_maps, parts.first_entry)
         self._races: dict[int, Race] = {}
-        for game in range(games.n_games):
-            self._begin_race(game)
+        self._fragment_length_actions = settings.sync.fragment_length_actions
 
     def run(self) -> None:
         """Play until the run ends.
@@ -161,45 +176,99 @@ class Collector:
             pass
 
     def play_once(self) -> bool:
-        """Answer the games that wait, and begin the next race where one has ended; False if the run ends meanwhile."""
+        """Answer the games that wait, and hand on the races that have ended; False if the run ends meanwhile.
+
+        In a game without a race, the map cycle's next one begins first.
+        """
+        self.begin_races()
         received = self._games.recv()
+        self._note_what_begins(received)
+        if self._fragment_length_actions is not None:
+            for game in received.ids.tolist():
+                if not self._hand_on_fragment(game, at_least_actions=self._fragment_length_actions):
+                    return False
+        self._answer(received)
+        return self._hand_on_ended(received)
+
+    def begin_races(self) -> None:
+        """Begin a race in every game that is in none.
+
+        Raises:
+            UserError: if a map of the cycle can't be used.
+        """
+        if len(self._races) < self._games.n_games:
+            for game in range(self._games.n_games):
+                if game not in self._races:
+                    self._begin_race(game)
+
+    def _note_what_begins(self, received: Received) -> None:
+        """Forget what was handed on of a race that was lost with its game and has begun again."""
+        if self._fragment_length_actions is None:
+            return
+        for game in received.ids[received.is_first].tolist():
+            in_fragments = self._races[game].in_fragments
+            if in_fragments is not None:
+                in_fragments.begin_again()
+
+    def _answer(self, received: Received) -> None:
+        """Decide for the games that wait."""
         for puller in (self._parts.explorer, self._parts.evaluator):
             asked = [self._races[game].puller is puller for game in received.ids.tolist()]
             if any(asked):
                 self._decide(puller, received, np.flatnonzero(asked))
-        for game, race in received.ended.items():
-            if not self._hand_on(game, race):
-                return False
-            self._begin_race(game)
-        for game in received.lost:  # with another race: it may be this one that the game cannot play
-            self._begin_race(game)
-        return True
 
     def _decide(self, puller: WeightPuller, received: Received, rows: GameIds) -> None:
         """Answer some of the games by one pass through one network."""
         puller.pull_if_due(self._parts.run_state.settings.sync.update_inference_network_every_n_actions)
         began_s = time.perf_counter()
         ids = received.ids[rows]
-        explorations = [self._races[game].exploration for game in ids.tolist()]
+        races = [self._races[game] for game in ids.tolist()]
+        explorations = [race.exploration for race in races]
         decision = puller.actor.act_batch(received.images[rows], received.floats[rows], explorations)
+        for race in races:
+            if race.in_fragments is not None:
+                race.in_fragments.n_decided += 1
         self._games.send(ids, decision, policy_s=time.perf_counter() - began_s)
 
-    def _hand_on(self, game: int, race: EndedRace) -> bool:
-        """Put a race into the sink, whose frames may lie in its room already; False if the run ends meanwhile."""
+    def _hand_on_fragment(self, game: int, at_least_actions: int) -> bool:
+        """Put what is new of a race under way into the sink, if it is so much; False if the run ends meanwhile."""
+        race = self._races[game]
+        if race.in_fragments is None or race.in_fragments.n_to_hand_on < at_least_actions:
+            return True
         if self._parts.rollouts.acquire_frames(game) is None:
             return False
-        self._parts.rollouts.put(game, race.rollout_results, self._races[game].stats(race.end_race_stats))
+        states, fragment = race.in_fragments.cut()
+        self._parts.rollouts.put(game, self._games.under_way(game, states), race.stats({}, fragment))
+        return True
+
+    def _hand_on_ended(self, received: Received) -> bool:
+        """Put the races that have ended into the sink; False if the run ends meanwhile."""
+        for game, ended in received.ended.items():
+            if self._parts.rollouts.acquire_frames(game) is None:  # in which its frames may lie already
+                return False
+            race = self._races.pop(game)
+            n_actions = len(ended.rollout_results["actions"])
+            fragment = None if race.in_fragments is None else race.in_fragments.end(n_actions)
+            self._parts.rollouts.put(game, ended.rollout_results, race.stats(ended.end_race_stats, fragment))
+        for game in received.lost:  # another race begins there: it may be this one that the game cannot play
+            del self._races[game]
         return True
 
     def _begin_race(self, game: int) -> None:
         """Begin the map cycle's next race in a game; whoever drives it looks for newer weights first."""
         run_state = self._parts.run_state
         run_state.pull()
+        settings = run_state.settings
         entry, is_generated = next(self._entries)
         puller = self._parts.explorer if entry.is_explo else self._parts.evaluator
-        puller.actor.exploration_settings = run_state.settings.exploration
+        puller.actor.exploration_settings = settings.exploration
         puller.pull_at_next_pass()
         exploration = puller.actor.exploration_of_race(is_explo=entry.is_explo, frame_count=run_state.frames_total)
-        self._races[game] = Race(entry, puller, exploration, is_generated)
-        self._games.game = run_state.settings.game
-        self._games.begin(game, entry, functools.partial(self._parts.rollouts.acquire_frames, game))
+        self._games.game = settings.game
+        if self._fragment_length_actions is None:
+            self._races[game] = Race(entry, puller, exploration, is_generated)
+            self._games.begin(game, entry, functools.partial(self._parts.rollouts.acquire_frames, game))
+        else:  # a fragment takes its room away while the race goes on, so the frames are written elsewhere
+            in_fragments = RaceInFragments(settings.replay.n_steps, settings.game.frames_per_state - 1)
+            self._races[game] = Race(entry, puller, exploration, is_generated, in_fragments)
+            self._games.begin(game, entry)

@@ -10,109 +10,19 @@ import logging
 import sys
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-import numpy as np
-import torch
-from tensordict import TensorDict, TensorDictBase
+from tensordict import TensorDictBase
 from torchrl.trainers import Trainer
 
-from trackmania_rl.channels.protocols import ReceivedRollout
 from trackmania_rl.checkpoints import read_checkpoint, save_checkpoint
 from trackmania_rl.training.context import RunContext
 from trackmania_rl.training.hooks.hook import Hook, Interval
+from trackmania_rl.training.race_stream import POLL_S, RaceStream, RoundsWithoutRaces
 
 log = logging.getLogger(__name__)
-
-POLL_S: Final = 0.1
-"""How long the learner waits for a race before it looks after the run; hooks tick as often."""
-FRAMES_PER_ROUND: Final = 500
-"""Where nobody drives, the loop goes round once for so many frames."""
-
-
-class RaceStream:
-    """The Trainer's `collector`: an iterator over finished races, whoever drove them.
-
-    Args:
-        run: what races come from; the one that has come in last is its `race`.
-        should_stop: whether the run ends; looked at before each race.
-        on_idle: called whenever no race was there.
-    """
-
-    init_random_frames = 0
-
-    def __init__(self, run: RunContext, should_stop: Callable[[], bool], on_idle: Callable[[], None]) -> None:
-        self._run = run
-        self._should_stop = should_stop
-        self._on_idle = on_idle
-
-    def __iter__(self) -> Iterator[TensorDict]:
-        """Yield races until the run ends."""
-        while not self._should_stop():
-            race = self._run.channels.rollouts.get(POLL_S)
-            if race is None:
-                self._on_idle()
-                continue
-            self._run.race = race
-            yield race_columns(race)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Nothing: collectors begin new races when a run is resumed."""
-        return {}
-
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Take over nothing."""
-
-    def shutdown(self) -> None:
-        """End nothing: the collectors belong to others."""
-
-
-class RoundsWithoutRaces:
-    """The Trainer's `collector` where nobody drives: rounds of `FRAMES_PER_ROUND` frames that hold nothing.
-
-    The first one is of no frames: in it, a run that goes on makes the updates that it had left.
-
-    Args:
-        should_stop: whether the run ends; looked at before each round.
-    """
-
-    init_random_frames = 0
-
-    def __init__(self, should_stop: Callable[[], bool]) -> None:
-        self._should_stop = should_stop
-
-    def __iter__(self) -> Iterator[TensorDict]:
-        """Yield rounds until the run ends."""
-        counts = False
-        while not self._should_stop():
-            # An empty batch would count as one frame; what the mask leaves out, as none.
-            mask = torch.full((FRAMES_PER_ROUND,), counts)
-            yield TensorDict({("collector", "mask"): mask}, batch_size=[FRAMES_PER_ROUND])
-            counts = True
-
-    def shutdown(self) -> None:
-        """End nothing."""
-
-
-def race_columns(race: ReceivedRollout) -> TensorDict:
-    """View the columns of a race of T actions as a TensorDict (T,); of T + 1 states, all but the last.
-
-    Its entries are the arrays of `rollout_results`, and ("next", name) for those with a row for the last state.
-    """
-    n_actions = len(race.rollout_results["actions"])
-    columns: dict[str, Any] = {}
-    following: dict[str, torch.Tensor] = {}
-    for name, value in race.rollout_results.items():
-        if isinstance(value, np.ndarray) and len(value) in (n_actions, n_actions + 1) and value.dtype != object:
-            with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # nobody writes to a race
-                tensor = torch.from_numpy(value)
-            columns[name] = tensor[:n_actions]
-            if len(value) == n_actions + 1:
-                following[name] = tensor[1:]
-    return TensorDict(columns | {"next": following}, batch_size=[n_actions])
 
 
 class RunTrainer(Trainer):
@@ -131,9 +41,10 @@ class RunTrainer(Trainer):
         self.hooks: list[Hook] = []
         self._ticks = Interval()
         self._logs: dict[str, Interval] = {}
+        self._stream = RaceStream(run, should_stop, self.tick, self._begin_turn)
         has_collectors = run.settings.game.n_collectors > 0
         super().__init__(
-            collector=RaceStream(run, should_stop, self.tick) if has_collectors else RoundsWithoutRaces(should_stop),
+            collector=self._stream if has_collectors else RoundsWithoutRaces(should_stop),
             total_frames=sys.maxsize,
             frame_skip=1,
             optim_steps_per_batch=None,  # SampleAtReplayRatio ends each round
@@ -154,12 +65,17 @@ class RunTrainer(Trainer):
             for hook in self.hooks:
                 hook.tick()
 
+    def _begin_turn(self) -> None:
+        for hook in self.hooks:
+            hook.begin_turn()
+
     def state_dict(self) -> OrderedDict[str, Any]:
         """All that a resumed run needs, in plain values and tensors."""
         return OrderedDict(
             agent=self.run.agent.state_dict(),
             frames=self.collected_frames,
             optim_count=self._optim_count,
+            n_turns=self._stream.n_turns,
             hooks={name: hook.state_dict() for name, hook in self._modules.items()},
         )
 
@@ -172,6 +88,7 @@ class RunTrainer(Trainer):
         self.run.agent.load_state_dict(state_dict["agent"])
         self.collected_frames = state_dict["frames"]
         self._optim_count = state_dict["optim_count"]
+        self._stream.n_turns = state_dict["n_turns"]
         for name, hook in self._modules.items():
             if name in state_dict["hooks"]:
                 hook.load_state_dict(state_dict["hooks"][name])

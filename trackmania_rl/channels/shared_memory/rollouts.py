@@ -87,6 +87,9 @@ class _CollectorSet:
     announced: Any  # Semaphore, shared by all sets: wakes the learner
     n_free: Any  # Semaphore: how many slots are free
     is_free: Any  # shared array of c_bool, one for each slot
+    turn: Any  # Semaphore: a turn to play
+    turn_number: Any  # shared c_int64
+    n_turns_ended: Any  # shared c_int64
     stop: StopFlag
 
     def release(self, slot: int) -> None:
@@ -158,6 +161,17 @@ class SharedRolloutSink:
             self._shared.headers.put(header)
             self._shared.announced.release()
 
+    def await_turn(self) -> int | None:
+        """Wait for a turn; see `RolloutSink`."""
+        while not self._shared.stop.is_set():
+            if self._shared.turn.acquire(timeout=LOOK_FOR_THE_END_EVERY_S):
+                return int(self._shared.turn_number.value)
+        return None
+
+    def end_turn(self) -> None:
+        """End it; see `RolloutSink`."""
+        self._shared.n_turns_ended.value += 1  # every header of the turn is in its pipe
+
     def close(self) -> None:
         """Unmap the slots; see `RolloutSink`."""
         self._held.clear()
@@ -200,6 +214,7 @@ class SharedRolloutSource:
         self._announced = self._context.Semaphore(0)
         self._sets: dict[int, _CollectorSet] = {}
         self._memories: dict[int, list[SharedMemory]] = {}
+        self._n_turns_given: dict[int, int] = {}
         remove_leftover_segments()
         self._available_bytes = available_shared_memory_bytes()
         self.waited_s = 0.0
@@ -218,10 +233,14 @@ class SharedRolloutSource:
             announced=self._announced,
             n_free=self._context.Semaphore(self._slots_per_collector),
             is_free=self._context.RawArray(ctypes.c_bool, [True] * self._slots_per_collector),
+            turn=self._context.Semaphore(0),
+            turn_number=self._context.RawValue(ctypes.c_int64, 0),
+            n_turns_ended=self._context.RawValue(ctypes.c_int64, 0),
             stop=self._stop,
         )
         self._memories[collector] = memories
         self._sets[collector] = shared
+        self._n_turns_given[collector] = 0
         return SharedRolloutSink(shared)
 
     def close_collector(self, collector: int) -> None:
@@ -246,6 +265,18 @@ class SharedRolloutSource:
             return None
         finally:
             self.waited_s += time.monotonic() - started_s
+
+    def give_turn(self, collector: int, number: int) -> None:
+        """Let a collector play; see `RolloutSource`."""
+        if collector in self._sets:
+            self._n_turns_given[collector] += 1
+            self._sets[collector].turn_number.value = number
+            self._sets[collector].turn.release()
+
+    def is_at_turn(self, collector: int) -> bool:
+        """Say whether it plays; see `RolloutSource`."""
+        shared = self._sets.get(collector)
+        return shared is not None and shared.n_turns_ended.value < self._n_turns_given[collector]
 
     def close(self) -> None:
         """Free everything; see `RolloutSource`."""

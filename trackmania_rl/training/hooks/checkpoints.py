@@ -65,8 +65,16 @@ class SaveCheckpoints(Hook):
         Raises:
             UserError: if it is, and the weights are no longer finite numbers.
         """
-        if self._is_due.is_due(self.run.settings.run.checkpoint_interval_s):
-            self.try_to_save()
+        if not self.run.settings.takes_turns:
+            self._save_if_due()
+
+    def begin_turn(self) -> None:
+        """Write a checkpoint, if it is time: only between two turns a run can be interrupted and go on exactly.
+
+        Raises:
+            UserError: as `tick`.
+        """
+        self._save_if_due()
 
     def end(self) -> None:
         """Write the last checkpoint.
@@ -115,6 +123,10 @@ class SaveCheckpoints(Hook):
                 "So that it does not come again, lower lr_schedule or clip_grad_value, or set autocast_dtype = "
                 f'"float32", in {self.run.folder.config}'
             )
+
+    def _save_if_due(self) -> None:
+        if self._is_due.is_due(self.run.settings.run.checkpoint_interval_s):
+            self.try_to_save()
 
     def _resume(self, state: dict[str, Any]) -> None:
         folder = self.run.folder

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 import warnings
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+from tensordict import TensorDictBase
 from torchrl.trainers.trainers import TrainerHookBase
+
+from trackmania_rl.training.race_stream import race_columns
 
 if TYPE_CHECKING:
     from trackmania_rl.training.context import RunContext
@@ -28,6 +33,8 @@ POINTS: Final = (
     "post_steps_log",
 )
 """The points of torchrl's Trainer at which a hook may act, in the order of one race."""
+OF_RACES: Final = ("batch_process", "pre_steps_log", "post_steps_log")
+"""Those that are told of the race that has come in."""
 
 
 class Hook(TrainerHookBase):
@@ -51,9 +58,15 @@ class Hook(TrainerHookBase):
     ``post_steps()``                     after them
     ``post_steps_log(race)``             then, as ``pre_steps_log``
     ``begin()``                          once, when the run is taken up, from its checkpoint if it has one
+    ``begin_turn()``                     with ``sampling = "synchronous"``, before the collectors' next turn
     ``tick()``                           several times a second, also while no race comes; be quick
     ``end()``                            once, at the end, also after an error
     ===================================  ===============================================================================
+
+    With ``batch_mode = "truncate_episodes"`` fragments of races come in while these go on. ``batch_process``,
+    ``pre_steps_log`` and ``post_steps_log`` are called at a race's end only, as ever, unless the class says
+    ``takes_fragments = True``. ``batch_process`` is given the whole race then, or the new actions if the class says so;
+    the other two are given the new actions.
 
     What ``state_dict`` returns (tensors, numbers, texts, lists, dicts) is in the run's checkpoints; a run whose
     checkpoint has none for this hook goes on, and says so.
@@ -65,6 +78,7 @@ class Hook(TrainerHookBase):
 
     run: RunContext
     trainer: RunTrainer
+    takes_fragments: ClassVar[bool] = False
 
     def register(self, trainer: RunTrainer, name: str = "") -> None:
         """Register every method that is a point's, under the class's name unless another one is given."""
@@ -73,11 +87,31 @@ class Hook(TrainerHookBase):
             warnings.simplefilter("ignore", FutureWarning)  # torchrl may rename points; this version has them
             for point in POINTS:
                 if hasattr(self, point):
-                    trainer.register_op(point, getattr(self, point))
+                    trainer.register_op(point, self._act_at(point))
         trainer.register_module(name or type(self).__name__, self)
         trainer.hooks.append(self)
 
+    def _act_at(self, point: str) -> Callable[..., Any]:
+        """Give the method of a point; of a race's points one that leaves out fragments, if they are not wanted."""
+        act: Callable[..., Any] = getattr(self, point)
+        if point not in OF_RACES or self.takes_fragments:
+            return act
+
+        @functools.wraps(act)
+        def act_at_races_end(batch: TensorDictBase) -> Any:
+            race = self.run.race
+            if race is not None and race.is_under_way:
+                return None
+            if race is not None and race.fragment is not None and point == "batch_process":
+                batch = race_columns(race)
+            return act(batch)
+
+        return act_at_races_end
+
     def begin(self) -> None:
+        """Do nothing."""
+
+    def begin_turn(self) -> None:
         """Do nothing."""
 
     def tick(self) -> None:

@@ -6,27 +6,42 @@ from trackmania_rl.training.hooks.hook import Hook
 
 
 class PublishRunState(Hook):
-    """Publishes new weights every `send_shared_network_every_n_batches` updates, edits as they come, and frames."""
+    """Publishes new weights every `send_shared_network_every_n_batches` updates, edits as they come, and frames.
+
+    Where collectors take turns, weights and frames are published between two turns only.
+    """
 
     def begin(self) -> None:
         """Publish everything."""
         self._publish_weights()
+        self._publish_frames()
         self.tick()
 
     def post_optim(self) -> None:
         """Publish weights, if this update is one of those."""
         if self.run.agent.updates % self.run.settings.sync.send_shared_network_every_n_batches == 0:
             self.run.agent.average_weights()
-            self._publish_weights()
+            if not self.run.settings.takes_turns:
+                self._publish_weights()
 
     def post_steps(self) -> None:
         """Publish the frame count."""
-        self.run.channels.run_state.publish(frames_total=self.trainer.collected_frames)
+        if not self.run.settings.takes_turns:
+            self._publish_frames()
+
+    def begin_turn(self) -> None:
+        """Publish what the collectors play the turn by."""
+        self._publish_weights()
+        self._publish_frames()
 
     def tick(self) -> None:
         """Look for an edit of the run's configuration, and publish it."""
         self.run.live.refresh()
-        self.run.channels.run_state.publish(settings=self.run.settings, frames_total=self.trainer.collected_frames)
+        self.run.channels.run_state.publish(settings=self.run.settings)
+        self.post_steps()
+
+    def _publish_frames(self) -> None:
+        self.run.channels.run_state.publish(frames_total=self.trainer.collected_frames)
 
     def _publish_weights(self) -> None:
         agent = self.run.agent

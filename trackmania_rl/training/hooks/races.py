@@ -29,21 +29,25 @@ class CountRaces(Hook):
     """
 
     record: RaceRecord
+    takes_fragments = True
 
     def __init__(self, schedules: FollowSchedules) -> None:
         self._schedules = schedules
         self.is_best = False
 
-    def batch_process(self, _: TensorDictBase) -> None:
-        """Count a race."""
+    def batch_process(self, new_actions: TensorDictBase) -> None:
+        """Count the actions that have come in, and a race when it ends."""
         race, statistics = self.run.race, self.run.statistics
         assert race is not None
+        statistics.add_collector_time(race.collector, race.waited_s, race.elapsed_s)
+        if race.is_under_way:
+            statistics.frames_total += len(new_actions)
+            return
         stats = race.end_race_stats
         self.record = RaceRecord.of_rollout(
             stats["map_name"], stats["is_explo"], race.collector, race.rollout_results, stats
         )
-        self.is_best = statistics.add_race(self.record)
-        statistics.add_collector_time(race.collector, race.waited_s, race.elapsed_s)
+        self.is_best = statistics.add_race(self.record, n_counted_actions=self.record.n_actions - len(new_actions))
 
     def begin(self) -> None:
         """Count the updates that the run has had."""

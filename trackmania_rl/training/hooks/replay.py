@@ -10,17 +10,20 @@ from tensordict import TensorDict, TensorDictBase
 
 from trackmania_rl.buffer_management import fill_buffer_from_rollout_with_n_steps_rule
 from trackmania_rl.buffer_utilities import load_replay_state_dict, replay_state_dict
+from trackmania_rl.race.fragments import Fragment
 from trackmania_rl.race.rewards import RewardedRace
 from trackmania_rl.schedules import staircase
 from trackmania_rl.training.hooks.hook import Hook
 
 
 class StoreRaces(Hook):
-    """Turns each race into transitions in the replay memory.
+    """Turns each race, or each fragment of one, into transitions in the replay memory.
 
     Attributes:
         transitions_stored: how many in all.
     """
+
+    takes_fragments = True
 
     def __init__(self) -> None:
         self.transitions_stored = 0
@@ -31,13 +34,21 @@ class StoreRaces(Hook):
         assert race is not None
         if race.end_race_stats["fill_buffer"]:
             rewarded = self.run.reward(race.rollout_results, self.run.settings, self.trainer.collected_frames)
-            self.transitions_stored += self.store(race.rollout_results, rewarded)
+            self.transitions_stored += self.store(race.rollout_results, rewarded, race.fragment)
 
-    def store(self, rollout_results: Mapping[str, Any], rewarded: RewardedRace) -> int:
-        """Store a race, and return how many transitions that makes; they are not counted."""
-        memory, replay = self.run.memory, self.run.settings.replay
+    def store(
+        self, rollout_results: Mapping[str, Any], rewarded: RewardedRace, fragment: Fragment | None = None
+    ) -> int:
+        """Store a race, or what is new of it, and return how many transitions that makes; they are not counted."""
+        memory, settings = self.run.memory, self.run.settings
         return fill_buffer_from_rollout_with_n_steps_rule(
-            memory.buffer, memory.buffer_test, rollout_results, rewarded, replay
+            memory.buffer,
+            memory.buffer_test,
+            rollout_results,
+            rewarded,
+            settings.replay,
+            fragment=fragment,
+            soft_horizon_actions=settings.game.soft_horizon_actions,
         )
 
     def state_dict(self) -> dict[str, Any]:

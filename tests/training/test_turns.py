@@ -1,0 +1,162 @@
+"""Synchronous sampling: the same seed gives the same run, also where it was interrupted and went on."""
+
+import hashlib
+import json
+import queue
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from trackmania_rl.agents.builder import make_agent_builder
+from trackmania_rl.channels.local import LocalRollouts, LocalRunState
+from trackmania_rl.channels.protocols import Channels
+from trackmania_rl.checkpoints import RunFolder, load_checkpoint
+from trackmania_rl.games.race_games import make_games_builder
+from trackmania_rl.multiprocess.collector_process import make_begin_turn, make_parts
+from trackmania_rl.multiprocess.collector_task import CollectorTask
+from trackmania_rl.race.spaces import race_spaces
+from trackmania_rl.seeds import SeedTree
+from trackmania_rl.settings.live import LiveSettings
+from trackmania_rl.telemetry.statistics import TrainingStatistics
+from trackmania_rl.training.building import make_memory, make_reward, make_trainer
+from trackmania_rl.training.context import RunContext
+from trackmania_rl.training.turns import TurnTakingCollector
+
+from .conftest import edit
+
+N_COLLECTORS, N_GAMES = 2, 3
+GENERATED = {
+    "map_name": "many",
+    "generator": {"difficulty": (0.0, 0.4), "first_seed": 0, "last_seed": 99, "races_per_track": 2},
+    "is_explo": True,
+    "fill_buffer": True,
+    "repeat": 2,
+}
+
+
+class Session:
+    """One start of a run: a learner in this thread, collectors in threads of their own."""
+
+    def __init__(self, live: LiveSettings, folder: RunFolder, maps_folder: Path, session: int, n_frames: int) -> None:
+        settings = live.current
+        seeds, spaces = SeedTree(settings.run.seed), race_spaces(settings)
+        builder = make_agent_builder(settings, spaces, seeds)
+        self.run_state, self.stopping = LocalRunState(settings), n_frames
+        room = (200, 1, *spaces.image_size_px)
+        rollouts = LocalRollouts(room, self.run_state, slots_per_collector=2, games_per_collector=1)
+        self.run = RunContext(
+            live=live,
+            spaces=spaces,
+            reward=make_reward(settings, spaces, seeds),
+            agent=builder.make_learner(builder.make_network()),
+            memory=make_memory(settings, spaces, seeds),
+            channels=Channels(rollouts, self.run_state),
+            folder=folder,
+            statistics=TrainingStatistics(lambda: 0.0),
+            session=session,
+        )
+        self.trainer = make_trainer(self.run, should_stop=lambda: self.run.statistics.frames_total >= n_frames)
+        tasks = [
+            CollectorTask(
+                index=index,
+                name=f"collector-{index}/session-{session}/start-1",
+                maps_folder=maps_folder,
+                tracks_folder=folder.path / f"tracks-{index}",
+                rollouts=rollouts.open_collector(index),
+                run_state=self.run_state,
+                log_queue=queue.Queue(),
+                make_games_builder=make_games_builder,
+                make_agent_builder=make_agent_builder,
+            )
+            for index in range(N_COLLECTORS)
+        ]
+        self._threads = [threading.Thread(target=self._collect, args=(task,)) for task in tasks]
+
+    def _collect(self, task: CollectorTask) -> None:
+        builder = make_games_builder(task.run_state.settings)
+        parts = make_parts(task, builder.spaces)
+        games = builder.make_games(task.index, task.maps_folder, SeedTree(0).rng("unused"))
+        TurnTakingCollector(parts, games, make_begin_turn(task, builder.spaces, parts)).run()
+
+    def play(self) -> None:
+        for thread in self._threads:
+            thread.start()
+        try:
+            self.trainer.train()
+        finally:
+            self.run_state.publish(stop=True)
+            for hook in self.trainer.hooks:
+                hook.end()
+            for thread in self._threads:
+                thread.join()
+
+
+def digest_of(state: Any) -> Any:
+    """All that a checkpoint holds, tensors as digests, but for the time that training took."""
+    if isinstance(state, dict):
+        return {name: digest_of(value) for name, value in state.items() if name != "training_s"}
+    if isinstance(state, torch.Tensor):
+        return hashlib.sha256(state.contiguous().numpy().tobytes()).hexdigest()
+    return state
+
+
+def races_of(folder: RunFolder) -> list[dict[str, Any]]:
+    """The race log without times, and without how often the run was started."""
+    lines = [json.loads(line) for line in folder.races.read_text().splitlines()]
+    return [{name: value for name, value in line.items() if name not in ("wall_s", "session")} for line in lines]
+
+
+PlayRun = Callable[..., tuple[list[dict[str, Any]], Any]]
+
+
+@pytest.fixture
+def play_run(live: LiveSettings, tmp_path: Path, repository_root: Path) -> PlayRun:
+    """`play_run(name, 200, 400, setting=value)` plays a run to 200 frames, goes on to 400; returns races and state."""
+    small = {
+        "sampling": "synchronous",
+        "n_collectors": N_COLLECTORS,
+        "games_per_collector": N_GAMES,
+        "image_width_px": 0,
+        "image_height_px": 0,
+        "cutoff_no_progress_within_ms": 600,
+        "cutoff_race_longer_than_ms": 1500,
+        "memory_size_schedule": ((0, 2000),),
+        "map_cycle": (live.current.game.map_cycle[1].model_dump(), GENERATED),
+        "evaluation_weights_decay": 0.9,
+    }
+
+    def play(name: str, *n_frames: int, **settings: Any) -> tuple[list[dict[str, Any]], Any]:
+        edit(live, **small, **settings)
+        folder = RunFolder.create(tmp_path, name)
+        for session, until in enumerate(n_frames, start=1):
+            Session(live, folder, repository_root / "maps", session, until).play()
+        state = load_checkpoint(folder.path)
+        assert state is not None
+        return races_of(folder), digest_of(state)
+
+    return play
+
+
+def test_the_same_seed_gives_the_same_run_also_when_it_was_interrupted(play_run: PlayRun) -> None:
+    races, state = play_run("once", 350)
+    assert len(races) >= 3 * N_COLLECTORS * N_GAMES
+    assert state["n_turns"] >= 3
+    assert state["agent"]["updates"] > 10
+    assert [race["collector"] for race in races[: 2 * N_GAMES]] == [0] * N_GAMES + [1] * N_GAMES
+    assert len({race["track"] for race in races if "track" in race}) > 3
+    assert play_run("again", 350) == (races, state)
+    assert play_run("interrupted", 150, 350) == (races, state)
+    other_races, other_state = play_run("another seed", 350, seed=7)
+    assert (races, state["agent"]) != (other_races, other_state["agent"])
+
+
+def test_fragments_come_in_turns_as_well(play_run: PlayRun) -> None:
+    in_fragments: dict[str, Any] = {"batch_mode": "truncate_episodes", "rollout_fragment_length": 5}
+    races, state = play_run("once", 300, **in_fragments)
+    assert state["n_turns"] >= 300 // (5 * N_COLLECTORS * N_GAMES)
+    assert state["frames"] >= 300 > sum(race["race_time_ms"] // 50 for race in races), "some were under way"
+    assert play_run("again", 300, **in_fragments) == (races, state)
