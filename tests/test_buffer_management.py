@@ -72,6 +72,8 @@ def replay_settings(**changes) -> ReplaySettings:
         "n_steps": 3,
         "discard_non_greedy_actions_in_nsteps": True,
         "no_done_at_end": False,
+        "max_training_steps_per_environment_step": None,
+        "offline": (),
         "temporal_mini_race_duration_actions": 7,
         "oversample_long_term_steps": 0,
         "oversample_maximum_term_steps": 0,
