@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Final
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.protocol.messages import NO_ANALOG_INPUT, NO_KEYS, TICK_MS, AnalogInput, KeyState
+from trackmania_rl.protocol.messages import NO_KEYS, TICK_MS, KeyState
 
 ANALOG_FULL: Final = 65536
 """Value of a fully turned wheel (steer: to the right) or a fully pressed pedal."""
@@ -157,17 +157,6 @@ def events_of_keys(keys_from: Iterable[tuple[int, KeyState]]) -> list[InputEvent
     for time_ms, keys in keys_from:
         events += key_changes(time_ms, held, keys)
         held = keys
-    return events
-
-
-def events_of_analog(inputs_from: Iterable[tuple[int, AnalogInput]]) -> list[InputEvent]:
-    """The changes of wheel, gas and brake key that lead from nothing to each of some inputs, given with their times."""
-    events: list[InputEvent] = []
-    held = NO_ANALOG_INPUT
-    for time_ms, inputs in inputs_from:
-        changes = zip(ANALOG_STATE_INPUTS, held, inputs, strict=True)
-        events += [InputEvent(time_ms, input_, int(after)) for input_, before, after in changes if before != after]
-        held = inputs
     return events
 
 

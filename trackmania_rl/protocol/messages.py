@@ -107,7 +107,6 @@ def key_states(actions: Iterable[HasKeys]) -> list[KeyState]:
 
 
 NO_KEYS: Final = KeyState(left=False, right=False, accelerate=False, brake=False)
-NO_ANALOG_INPUT: Final = AnalogInput(steer=0, gas=0, brake=False)
 
 INT32: Final = struct.Struct("<i")
 UINT32: Final = struct.Struct("<I")

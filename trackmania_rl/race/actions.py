@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.protocol.input_script import ANALOG_FULL, InputEvent, events_of_analog, events_of_keys
+from trackmania_rl.protocol.input_script import ANALOG_FULL, ANALOG_STATE_INPUTS, InputEvent, events_of_keys
 from trackmania_rl.protocol.messages import AnalogInput, HeldInputs, KeyState, key_states
 from trackmania_rl.race.observation_kernel import KEYS_OF_AN_ACTION
 from trackmania_rl.settings import ActionKeys, GameSettings
@@ -188,7 +188,10 @@ class AnalogActions:
 
     def events(self, times_ms: npt.NDArray[np.int64], actions: Array) -> list[InputEvent]:
         """See `ActionKind.events`."""
-        return events_of_analog(zip(times_ms.tolist(), self.held(actions), strict=True))
+        values = wire_values(actions)
+        rows, parts = np.nonzero(np.diff(values, axis=0, prepend=0))
+        changes = zip(times_ms[rows].tolist(), parts.tolist(), values[rows, parts].tolist(), strict=True)
+        return [InputEvent(time_ms, ANALOG_STATE_INPUTS[part], value) for time_ms, part, value in changes]
 
     def checked(self, actions: npt.ArrayLike, n_games: int | None) -> npt.NDArray[np.float32]:
         """See `ActionKind.checked`."""
