@@ -319,10 +319,14 @@ def test_wandb_without_a_login(repository_root: Path, folder: RunFolder, monkeyp
     assert "\n" not in str(caught.value)
 
 
-def test_trackio_on_this_machine(
-    repository_root: Path, folder: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("no_complaint")
+def test_trackio_on_this_machine(repository_root: Path, folder: RunFolder, tmp_path: Path) -> None:
     pytest.importorskip("trackio", reason="trackio is not installed: python -m pip install trackio")
-    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
-    write_session(settings_with(repository_root, "trackio"), folder, range(1, 5))
-    assert any((tmp_path / "trackio").rglob("*.db"))
+    settings = settings_with(repository_root, "trackio")
+    write_session(settings, folder, range(1, 5))
+    write_session(settings, folder, range(3, 7), resumed_at_frame=2)
+    (file,) = tmp_path.rglob("trackmania_rl.db")
+    with contextlib.closing(sqlite3.connect(file)) as database:
+        told = database.execute("select step, metrics from metrics where run_name = 'tested'").fetchall()
+    assert {step for step, values in told if "learner/loss" in json.loads(values)} == set(range(1, 7))
+    assert b"film/flat 2" in b"".join(values for _, values in told)
