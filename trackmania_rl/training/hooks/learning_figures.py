@@ -42,7 +42,7 @@ class LearningFigures(Hook):
         means = dict(zip(self._names, (self._sums / self._n_updates).tolist(), strict=True))
         self._sums.zero_()
         self._n_updates = 0
-        n_summed = _n_summed(self.run.agent.loss_module, self.run.settings.replay.batch_size)
+        n_summed = transitions_in_loss(self.run.agent.loss_module, self.run.settings.replay.batch_size)
         return {name: mean / n_summed if name.startswith("loss") else mean for name, mean in means.items()}
 
 
@@ -68,9 +68,9 @@ class MeasureTestLoss(Hook):
             losses = loss_module(batch)
         loss_module.train()
         total = sum(value for name, value in losses.items() if name.startswith("loss"))
-        self.test_loss = float(total) / _n_summed(loss_module, len(batch))
+        self.test_loss = float(total) / transitions_in_loss(loss_module, len(batch))
 
 
-def _n_summed(loss_module: LossModule, batch_size: int) -> int:
+def transitions_in_loss(loss_module: LossModule, batch_size: int) -> int:
     """Count the transitions whose losses are summed up in one figure: 1 where it is a mean."""
     return batch_size if loss_module.reduction == "sum" else 1
