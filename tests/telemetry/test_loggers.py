@@ -274,13 +274,16 @@ def wandb() -> Iterator[ModuleType]:
     package.teardown()
 
 
-@pytest.mark.usefixtures("no_complaint", "wandb")
-def test_wandb_offline(repository_root: Path, folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("no_complaint")
+def test_wandb_offline(
+    repository_root: Path, folder: RunFolder, wandb: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("WANDB_MODE", "offline")
     settings = settings_with(repository_root, "wandb")
     write_session(settings, folder, range(1, 5))
     number = (folder.path / "wandb_run.txt").read_text().strip()
     write_session(settings, folder, range(3, 7), resumed_at_frame=2)
+    wandb.teardown()  # as at the end of a program: its own process may still be writing
     files = sorted((folder.path / "wandb").glob(f"offline-run-*/run-{number}.wandb"))
     assert len(files) == 2, "two sessions of one run"
     told = _read_wandb(files[1])
@@ -295,10 +298,11 @@ def _read_wandb(file: Path) -> dict[str, list[Any]]:
 
     written, told, at, record = file.read_bytes(), {}, 7, b""
     while at + 7 < len(written):
-        _, n_bytes, kind = struct.unpack("<IHB", written[at : at + 7])
-        if n_bytes == 0:  # the rest of a block is empty
-            at += 32768 - at % 32768
+        left_of_block = 32768 - at % 32768
+        if left_of_block < 7:  # no record's head fits in
+            at += left_of_block
             continue
+        _, n_bytes, kind = struct.unpack("<IHB", written[at : at + 7])
         record += written[at + 7 : at + 7 + n_bytes]
         at += 7 + n_bytes
         if kind in (1, 4):  # whole, or its last part
