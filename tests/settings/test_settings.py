@@ -252,6 +252,9 @@ def test_settings_are_listed_with_value_unit_range_and_restart(config_file: Path
     ("overrides", "message"),
     [
         (["frames_per_state=2"], r"frames_per_state = 2 needs an image, .* are 0"),
+        (["sampling=alternating", "games_per_collector=1"], r"'alternating' is for two halves .*collector = 1: set it"),
+        (["sampling=sync"], r"sampling = 'sync': input should be 'asynchronous', 'synchronous' or 'alternating'"),
+        (["horizon=0"], r"horizon = 0: input should be greater than 0"),
         (["ms_per_engine_tick=20"], r"ms_per_engine_tick = 20: input should be 10"),
         (["timeout_during_race_ms=4294967296"], r"timeout_during_race_ms = 4294967296"),
         (["running_speed=1e39"], r"running_speed = 1e\+39"),

@@ -388,6 +388,28 @@ def test_fragments_of_races_hold_what_whole_races_hold(
     assert expected <= stored, "of the races that go on there are fragments as well"
 
 
+def test_frames_of_long_races_reach_the_learner_ten_times_sooner(
+    live: LiveSettings, layout: ObservationLayout, repository_root: Path
+) -> None:
+    ring = {"map_name": "ring", "map_path": "ring.toml", "reference_line": "ring_0.5m.npy"}
+    entry = MapEntry(**ring, is_explo=True, fill_buffer=True)
+    edit(live, map_cycle=(entry.model_dump(),), cutoff_no_progress_within_ms=120_000, frames_per_state=1)
+    edit(live, cutoff_race_longer_than_ms=60_000, image_width_px=0, image_height_px=0)
+    n_passes = []
+    for batch_mode in ("complete_episodes", "truncate_episodes"):
+        edit(live, batch_mode=batch_mode, rollout_fragment_length=50)
+        settings = live.current
+        rig = Rig(
+            live,
+            layout,
+            lambda s=settings: InProcessGames(2, s.game, s.observation, repository_root / "maps"),
+        )
+        rig.play_until_sent(1)
+        n_passes.append(len(rig.batch_sizes))
+    assert n_passes[1] == 52, "the 50th action is certain not to be the last one when the 51st was made"
+    assert n_passes[0] > 10 * n_passes[1]
+
+
 def test_the_same_seed_gives_the_same_races(make_driving_rig: Callable[..., Rig]) -> None:
     actions = []
     for seed in (1, 1, 2):
