@@ -1,7 +1,9 @@
 """Evaluated races that are kept: which ones, what is in their files, and who is told."""
 
 import logging
+import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -120,7 +122,8 @@ def test_one_film_at_a_time_and_only_the_newest_are_kept(
         run.train_on([make_race(n_actions, True, is_explo=False)])
     kept = sorted(file.name for file in run.context.folder.recordings.iterdir())
     assert kept == ["000000000041_valley.pt", "000000000063_valley.pt"]
-    run.hook(RecordEvaluations)._filming = object()  # type: ignore[assignment]
+    under_way = SimpleNamespace(process=SimpleNamespace(poll=lambda: None), began_s=time.monotonic())
+    run.hook(RecordEvaluations)._filming = under_way  # type: ignore[assignment]
     run.train_on([make_race(23, True, is_explo=False)])
     run.hook(RecordEvaluations)._filming = None
     assert len(logger.told) == 3
