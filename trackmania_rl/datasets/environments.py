@@ -86,16 +86,26 @@ def environment_spec(settings: Settings, maps: Sequence[str] = ()) -> EnvSpec | 
         maps: see `make_race_env`; none for those of the map cycle.
 
     Returns:
-        None where the configuration plays other games than races, which have no id of Gymnasium.
+        None where the configuration plays other games than races, which have no id of Gymnasium, or are made of what
+        cannot be written down.
     """
     games = settings.game.games
     if games != RACES:
         env = games.keywords.get("env") if isinstance(games, NamedPart) else None
-        return copy.deepcopy(gymnasium.spec(env)) if isinstance(env, str) else None
+        return _written_down(gymnasium.spec(env)) if isinstance(env, str) else None
     spec = copy.deepcopy(gymnasium.spec(RACE_ID))
     # Schedules are stretched already, and an environment has no bounds of returns, which must fit the rewards.
     overrides = _values(settings) | {"schedule_stretch": 1.0, "return_bounds_per_action": None}
     spec.kwargs = {"maps": list(maps), "overrides": overrides, "normalize": False}
+    return spec
+
+
+def _written_down(spec: EnvSpec) -> EnvSpec | None:
+    """Return a specification if it can be written down as JSON, which a function that makes an environment cannot."""
+    try:
+        spec.to_json()
+    except (TypeError, ValueError):
+        return None
     return spec
 
 

@@ -162,8 +162,9 @@ def write_dataset(
             raise UserError("there is no race to write: none was driven or kept")
         storage.update_episode_metadata(about)
         replace_patiently(temporary, target)
-    except OSError as error:
-        raise UserError(f"{target} cannot be written: {error.strerror or one_line(error)}") from error
+    except (OSError, RuntimeError) as error:  # the second is HDF5's where the disk is full
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else one_line(error)
+        raise UserError(f"{target} cannot be written: {reason}") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return open_dataset(str(target), Path())
