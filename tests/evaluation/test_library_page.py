@@ -13,6 +13,7 @@ BLOCKS = [textwrap.dedent(block) for block in CODE.findall(PAGE)]
 PRINTED = [
     r"'map': 'valley'",
     r"\(64, 184\) -",
+    r"time_step_duration",
     r"bend: finished True",
     r"(\d+ m driven, \d+ transitions to learn from\n){3}",
     r"tensor\(-",

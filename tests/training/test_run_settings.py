@@ -10,7 +10,14 @@ from trackmania_rl.settings.of_run import AskedFor, RunConfiguration
 
 
 @pytest.fixture(
-    params=["config.py", "config_many_tracks.py", "config_tmnf.py", "config_sac.py", "config_discrete_sac.py"]
+    params=[
+        "config.py",
+        "config_many_tracks.py",
+        "config_tmnf.py",
+        "config_sac.py",
+        "config_discrete_sac.py",
+        "config_real_time.py",
+    ]
 )
 def settings(request: pytest.FixtureRequest, repository_root: Path) -> Settings:
     return load_settings(repository_root / "config_files" / request.param, ["schedule_stretch=0.5"])

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
+import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
@@ -27,6 +28,7 @@ from trackmania_rl.track.named_maps import explored_maps, map_entries
 DEFAULT_CONFIG = PROJECT_FOLDER / "config_files" / "config.py"
 
 ANALOG: Final = {"actions": "analog"}
+REAL_TIME: Final = {"running_speed": 1.0}
 
 PathText = str | os.PathLike[str]
 
@@ -128,6 +130,38 @@ def make_analog_race_vector_env(
 ) -> RaceVectorEnv:
     """Make many games that are driven with `actions = "analog"`; arguments as of `make_race_vector_env`."""
     return make_race_vector_env(*args, overrides=ANALOG | dict(overrides or {}), **options)
+
+
+def make_real_time_race_env(
+    maps: PathText | Sequence[PathText] = (),
+    *,
+    config: PathText = DEFAULT_CONFIG,
+    overrides: Mapping[str, Any] | None = None,
+    normalize: bool = True,
+    **options: Any,
+) -> gymnasium.Env[Any, Any]:
+    """Make one game that goes on while its driver thinks, at `running_speed = 1` unless `overrides` says otherwise.
+
+    Args:
+        maps: this and the next three as of `make_race_env`.
+        config: likewise.
+        overrides: likewise.
+        normalize: likewise.
+        options: as of `RealTimeRaceEnv`.
+
+    Raises:
+        UserError: if configuration or maps can't be used, or the package rtgym is missing.
+    """
+    try:
+        from trackmania_rl.games.envs.real_time import RealTimeRaceEnv
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "rtgym":
+            raise
+        raise UserError(
+            "TrackMania/RealTime-v0 needs the package rtgym: install it with python -m pip install rtgym"
+        ) from None
+    env = make_race_env(maps, config=config, overrides=REAL_TIME | dict(overrides or {}), normalize=normalize)
+    return RealTimeRaceEnv(env, **options)
 
 
 # Where gymnasium.make looks for what `render_mode` may be.

@@ -1,0 +1,28 @@
+"""Soft actor-critic in real time, as TMRL trains: the game goes on while the driver thinks.
+
+Use it with `scripts/train.py --config config_files/config_real_time.py`; it needs `python -m pip install rtgym`. Every
+setting that is not here is as in config_sac.py.
+"""
+
+from functools import partial
+
+from trackmania_rl.games.envs import make_real_time_race_env
+from trackmania_rl.games.gymnasium_games import GymnasiumGames
+
+# The file beside this one whose settings hold where this one sets none. A run's own copy holds both in one file.
+based_on = "config_sac.py"
+
+# Name of the run: its files are in save/{run_name}/.
+run_name = "real_time"
+
+# What is played: the environment TrackMania/RealTime-v0, with the settings that it has of its own. For the real game
+# add config="config_files/config_tmnf.py", and name one of its maps.
+env = partial(make_real_time_race_env, maps="valley", overrides={"actions": "analog"})
+games = partial(GymnasiumGames, env=env)
+del env
+
+# Games in real time take turns within each time step: several of the simulated one learn several times as soon.
+games_per_collector = 4
+
+# Transitions before learning starts: at 20 a second and game, half a minute.
+memory_size_start_learn_schedule = ((0, 2_000),)

@@ -1,0 +1,142 @@
+"""Races that go on while their driver thinks; twenty times as fast as the clock, so that tests are."""
+
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env
+from gymnasium.wrappers import FlattenObservation
+from torchrl.envs import GymWrapper
+from torchrl.envs.utils import check_env_specs
+
+import trackmania_rl.games.envs  # noqa: F401  # registers the environments
+from trackmania_rl.errors import UserError
+from trackmania_rl.games.envs import REAL_TIME_RACE_ID, making
+
+pytest.importorskip("rtgym")
+pytestmark = pytest.mark.filterwarnings("ignore:Time-step timed out")  # other programs may keep the processor busy
+
+SPEED = 20.0
+STEP_S = 0.05 / SPEED
+MakeEnv = Callable[..., gymnasium.Env[Any, Any]]
+
+
+@pytest.fixture
+def make_env() -> Iterator[MakeEnv]:
+    made: list[gymnasium.Env[Any, Any]] = []
+
+    def make(overrides: dict[str, Any] | None = None, **options: Any) -> gymnasium.Env[Any, Any]:
+        settings = {"running_speed": SPEED} | (overrides or {})
+        made.append(gymnasium.make(REAL_TIME_RACE_ID, maps="valley", overrides=settings, **options))
+        return made[-1]
+
+    yield make
+    for env in made:
+        env.close()
+
+
+@pytest.mark.parametrize("actions", ["keys", "analog"])
+def test_gymnasium_finds_nothing_to_complain_of(make_env: MakeEnv, actions: str) -> None:
+    env = make_env({"actions": actions})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warnings.filterwarnings("ignore", "Time-step timed out")
+        warnings.filterwarnings("ignore", ".*(maximum|minimum) value is.*infinity")
+        warnings.filterwarnings("ignore", ".*action space.*|.*observation space.*")
+        check_env(env.unwrapped, skip_render_check=True)
+
+
+def test_torchrl_takes_it_flattened(make_env: MakeEnv) -> None:
+    env = GymWrapper(FlattenObservation(make_env({"actions": "analog"})))
+    check_env_specs(env)
+    assert env.rollout(5)["observation"].shape == (5, 179 + 2 * 3), "five previous actions of three floats each"
+
+
+def test_the_observation_ends_with_the_last_actions(make_env: MakeEnv) -> None:
+    env = make_env(act_buf_len=3)
+    observation, _ = env.reset()
+    assert observation[0].shape == (184,)
+    forward = observation[1]
+    assert observation[1:] == (forward,) * 3
+    for action in (4, 5):
+        observation, *_ = env.step(action)
+    assert observation[1:] == (forward, 4, 5)
+
+
+def test_the_game_goes_on_while_the_driver_thinks(make_env: MakeEnv) -> None:
+    env = make_env()
+    env.reset()
+    env.step(0)
+    time.sleep(40 * STEP_S)
+    with pytest.warns(UserWarning, match="Time-step timed out"):
+        env.step(0)
+    *_, info = env.step(0)
+    assert info["race_time_ms"] >= 35 * 50, "nobody has asked for these"
+    assert info["meters"] > 10
+
+
+def test_a_race_that_is_cut_off_is_truncated_and_its_rewards_are_all_there(make_env: MakeEnv) -> None:
+    env = make_env({"cutoff_no_progress_within_ms": 500, "constant_reward_per_ms": -0.001}, act_buf_len=1)
+    env.reset()
+    brake = next(
+        number
+        for number, keys in enumerate(env.unwrapped._race.settings.game.inputs)
+        if keys.brake and not keys.accelerate
+    )
+    total, is_over = 0.0, False
+    while not is_over:
+        _, reward, terminated, truncated, info = env.step(brake)
+        total += reward
+        is_over = terminated or truncated
+    assert truncated
+    assert not terminated
+    assert info["cutoff_reason"] == "no_progress"
+    assert total < -0.3
+    assert info["race_time_ms"] >= 500
+    _, info = env.reset()
+    assert info["race_time_ms"] == 0
+
+
+def test_rtgyms_benchmark_is_there(make_env: MakeEnv) -> None:
+    env = make_env()
+    env.reset()
+    for _ in range(20):
+        env.step(0)
+    mean_s, _ = env.unwrapped.benchmarks()["time_step_duration"]
+    assert 0.5 * STEP_S < mean_s < 20 * STEP_S
+
+
+def test_time_steps_may_be_others_than_the_games(make_env: MakeEnv) -> None:
+    env = make_env(time_step_duration=4 * STEP_S, ep_max_length=5)
+    env.reset()
+    began_s, is_over = time.perf_counter(), False
+    while not is_over:
+        *_, is_over, info = env.step(0)
+    assert time.perf_counter() - began_s > 4 * 4 * STEP_S
+    assert info["race_time_ms"] >= 12 * 50
+    assert not np.isnan(info["meters"])
+
+
+def test_what_the_game_fails_with_reaches_the_driver(make_env: MakeEnv, monkeypatch: pytest.MonkeyPatch) -> None:
+    env = make_env()
+    env.reset()
+
+    def fail(_: object) -> None:
+        raise OSError("the game is gone")
+
+    monkeypatch.setattr(env.unwrapped._race, "step", fail)
+    time.sleep(4 * STEP_S)
+    with pytest.raises(OSError, match="the game is gone"):
+        env.unwrapped.interface.get_obs_rew_terminated_info()
+
+
+def test_without_rtgym_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "rtgym.envs.real_time_env", None)
+    monkeypatch.delitem(sys.modules, "trackmania_rl.games.envs.real_time", raising=False)
+    with pytest.raises(UserError, match="pip install rtgym"):
+        making.make_real_time_race_env("valley")

@@ -1,0 +1,200 @@
+"""The race in real time, as TMRL drives it: the game goes on while the driver thinks, by Real-Time Gym (rtgym)."""
+
+from __future__ import annotations
+
+import copy
+import threading
+import time
+from typing import Any, Final
+
+import gymnasium
+import numpy as np
+from rtgym.envs.real_time_env import DEFAULT_CONFIG_DICT, RealTimeEnv, RealTimeGymInterface
+
+from trackmania_rl.games.envs.race_env import RaceEnv
+from trackmania_rl.race.actions import Action, actions_of_game
+
+CUT_OFF: Final = "cut_off"
+"""The entry of an interface's `info` that tells a race's cut-off from its finish, as rtgym knows one end only."""
+FURTHEST_BEHIND_S: Final = 1.0
+"""A game that is further behind the clock, as after the computer has slept, does not catch up."""
+
+
+class RaceInterface(RealTimeGymInterface):  # type: ignore[misc]  # rtgym has no types
+    """A race that goes on by itself: a thread steps it with the newest action, whether there is a new one or not.
+
+    A game in this process is stepped by the clock. One behind a socket has a clock of its own, `running_speed`, and
+    waits for nothing but this thread's answer.
+
+    Args:
+        env: the race; closed with this.
+    """
+
+    def __init__(self, env: RaceEnv) -> None:
+        self.env = env
+        game = env.settings.game
+        self._step_s = game.ms_per_action / 1000 / game.running_speed if game.is_in_process else 0.0
+        self._forward = actions_of_game(game).forward
+        self._lock = threading.Lock()  # over all that follows
+        self._action: Action = self._forward
+        self._newest: tuple[Any, dict[str, Any]] = (None, {})
+        self._reward = 0.0
+        self._is_over = True
+        self._error: Exception | None = None
+        self._thread: threading.Thread | None = None
+        self._is_prepared = False
+
+    def send_control(self, control: Any) -> None:
+        """Hold an action from the game's next step on; the first one of a race starts its clock."""
+        if control is None:
+            return
+        with self._lock:
+            self._action = control
+        if self._thread is None and not self._is_over:
+            self._thread = threading.Thread(target=self._drive, name="real-time game", daemon=True)
+            self._thread.start()
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[list[Any], dict[str, Any]]:
+        """Begin a race, which stands at the start line until the first action comes."""
+        self._halt()
+        if not self._is_prepared:  # the very first step compiles, for seconds that no race can wait
+            self._is_prepared = True
+            self.env.reset(options=options)
+            self.env.step(self._forward)
+        shown, info = self.env.reset(seed=seed, options=options)
+        self._action, self._newest, self._reward, self._is_over = self._forward, (shown, info), 0.0, False
+        return [shown], info
+
+    def wait(self) -> None:
+        """Let the game stand still until the next race."""
+        self._halt()
+
+    def get_obs_rew_terminated_info(self) -> tuple[list[Any], float, bool, dict[str, Any]]:
+        """Return the newest state, and what was earned since the last call.
+
+        Raises:
+            Exception: whatever the game failed with.
+        """
+        with self._lock:
+            if self._error is not None:
+                raise self._error
+            (shown, info), reward, is_over = self._newest, self._reward, self._is_over
+            self._reward = 0.0
+        return [shown], reward, is_over, info
+
+    def get_observation_space(self) -> gymnasium.spaces.Tuple:
+        """Return the race's, in a tuple."""
+        return gymnasium.spaces.Tuple((self.env.observation_space,))
+
+    def get_action_space(self) -> gymnasium.Space[Any]:
+        """Return the race's."""
+        return self.env.action_space
+
+    def get_default_action(self) -> Any:
+        """Return full gas straight on, which is held until the driver's first action."""
+        return np.asarray(self._forward, dtype=self.env.action_space.dtype)[()]
+
+    def close(self) -> None:
+        """End the game."""
+        self._halt()
+        self.env.close()
+
+    def _halt(self) -> None:
+        with self._lock:
+            self._is_over = True
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def _drive(self) -> None:
+        """Step the game until its race is over, or it is halted."""
+        due_s = time.perf_counter()
+        while True:
+            due_s = max(due_s + self._step_s, time.perf_counter() - FURTHEST_BEHIND_S)
+            time.sleep(max(0.0, due_s - time.perf_counter()))
+            with self._lock:
+                action, is_over = self._action, self._is_over
+            if is_over:
+                return
+            try:
+                shown, reward, terminated, truncated, info = self.env.step(action)
+            except Exception as error:  # of any kind; it belongs to the thread that drives
+                with self._lock:
+                    self._error = error
+                return
+            with self._lock:
+                self._newest = shown, info | {CUT_OFF: truncated}
+                self._reward += float(reward)
+                self._is_over |= terminated or truncated
+
+
+class RealTimeRaceEnv(RealTimeEnv):  # type: ignore[misc]  # rtgym has no types
+    """Races on one game in real time.
+
+    `step` returns at the end of a time step; its action is held during the next one, while the driver thinks about the
+    one after. Reward, `info`, `terminated` and `truncated` are those of `RaceEnv`.
+
+    * Observation: a tuple of `RaceEnv`'s and the last `act_buf_len` actions, the newest of which is yet to be made.
+    * `benchmarks()`: rtgym's own mean durations and their deviations, in seconds.
+
+    A driver that takes longer than `time_step_timeout_factor` time steps is told so by a warning, and the clock begins
+    anew.
+
+    Args:
+        env: the race; closed with this.
+        time_step_duration: seconds; None for those of one action of the configuration.
+        start_obs_capture: seconds after a time step's beginning at which its state is taken; None for its end.
+        time_step_timeout_factor: see above.
+        ep_max_length: time steps after which a race is truncated.
+        act_buf_len: see above.
+        benchmark: whether durations are measured.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012
+
+    def __init__(
+        self,
+        env: RaceEnv,
+        *,
+        time_step_duration: float | None = None,
+        start_obs_capture: float | None = None,
+        time_step_timeout_factor: float = 1.0,
+        ep_max_length: float = np.inf,
+        act_buf_len: int = 2,
+        benchmark: bool = True,
+    ) -> None:
+        game = env.settings.game
+        duration_s = time_step_duration or game.ms_per_action / 1000 / game.running_speed
+        self._race = env
+        super().__init__(
+            DEFAULT_CONFIG_DICT
+            | {
+                "interface": RaceInterface,
+                "interface_args": (env,),
+                "time_step_duration": duration_s,
+                "start_obs_capture": duration_s if start_obs_capture is None else start_obs_capture,
+                "time_step_timeout_factor": time_step_timeout_factor,
+                "ep_max_length": ep_max_length,
+                "act_buf_len": act_buf_len,
+                "benchmark": benchmark,
+                "wait_on_done": True,
+            }
+        )
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Begin a race; its clock runs from here on. Arguments and errors are those of `RaceEnv.reset`."""
+        gymnasium.Env.reset(self, seed=seed)
+        return copy.deepcopy(super().reset(seed=seed, options=options))  # the game's newest may be shown twice
+
+    def step(self, action: Any) -> tuple[tuple[Any, ...], float, bool, bool, dict[str, Any]]:
+        """Wait for the time step under way to end, and have an action made in the next one."""
+        shown, reward, is_over, truncated, info = copy.deepcopy(super().step(action))
+        cut_off = info.pop(CUT_OFF, False)
+        return shown, reward, is_over and not cut_off, truncated or (is_over and cut_off), info
+
+    def close(self) -> None:
+        """End the game."""
+        self._join_thread()
+        self.interface.close()
