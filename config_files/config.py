@@ -176,7 +176,8 @@ soft_horizon = False
 image_width_px = 0
 image_height_px = 0
 
-# Frames that make one image, one per action, the newest last: several show movement.
+# Frames that make one image, one per action, the newest last: several show movement. A range takes others: "-9:0:3" is
+# every third of the last ten. 0 shows no image: for a range finder that measures in the picture. See docs/views.rst.
 frames_per_state = 1
 
 # The camera that the real game's keys 1 to 3 choose; published weights have seen 2. The simulated game has one camera.
@@ -215,6 +216,10 @@ observation_blocks = (
     "distance_to_finish_m",
     "is_freewheeling",
 )
+
+# Views: what the agent sees of earlier states and actions, and what training batches hold besides, such as
+# {"last_gears": {"column": "gear", "shift": "-3:-1"}}: see docs/views.rst.
+views = {}
 
 # Where the range finder measures: "track" (on the simulated game's track, in any transport) or "picture" (in the image,
 # which the real game needs); how far it sees; and, in pictures, the darkest and the brightest gray (0 to 255) of the

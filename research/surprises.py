@@ -40,6 +40,7 @@ from trackmania_rl.games.in_process import InProcessGames  # noqa: E402
 from trackmania_rl.games.protocol import rollout  # noqa: E402
 from trackmania_rl.race.policy import ELAPSED_ACTIONS_FLOAT  # noqa: E402
 from trackmania_rl.race.rewards import NO_ENGINEERED_REWARDS, race_rewards, state_potentials  # noqa: E402
+from trackmania_rl.race.spaces import race_views  # noqa: E402
 from trackmania_rl.schedules import linear  # noqa: E402
 from trackmania_rl.settings import MapEntry  # noqa: E402
 from trackmania_rl.track.named_maps import map_entries  # noqa: E402
@@ -99,10 +100,12 @@ def watch_race(driver: TrainedDriver, games: InProcessGames, entry: MapEntry, nu
         ms_per_action=settings.game.ms_per_action,
     )
     gamma = linear(settings.agent.gamma_schedule, driver.frames_total)
-    later = results["state_float"].copy()
+    rows = np.arange(len(results["state_float"]))
+    views = race_views(games.layout, settings.game)
+    frames, floats, actions = (results[name][None] for name in ("frames", "state_float", "actions"))
+    images, later = views.look(frames, floats, actions, np.zeros_like(rows), rows)
     later[:, ELAPSED_ACTIONS_FLOAT] = 1  # the next state within the mini-race that began with this one
     values = results["q_values"].max(axis=1)  # (T,)
-    images = as_seen(results["frames"], settings.game.frames_per_state)
     later_values = driver.actor.act_batch(images, later).q_values.max(axis=1)  # (T + 1,)
     potentials = state_potentials(results["state_float"], places=games.layout, settings=settings.reward)
     shaped = rewards[:-1] + gamma * potentials[1:-1] - potentials[:-2]  # what values were learned of
@@ -115,12 +118,6 @@ def watch_race(driver: TrainedDriver, games: InProcessGames, entry: MapEntry, nu
         meters=results["meters_advanced_along_centerline"][: len(gains)] - start_m,
         gains_s=gains.astype(np.float64) / (-settings.reward.constant_reward_per_ms * 1000),
     )
-
-
-def as_seen(frames: npt.NDArray[np.uint8], frames_per_state: int) -> npt.NDArray[np.uint8]:
-    """Frames (n, 1, H, W) of a race as images (n, S, H, W): the last S of them; the first one stands in early on."""
-    ages = np.arange(frames_per_state - 1, -1, -1)
-    return frames[np.maximum(np.arange(len(frames))[:, np.newaxis] - ages, 0), 0]
 
 
 def watch(driver: TrainedDriver, maps_folder: Path, entry: MapEntry, n_races: int) -> Iterator[WatchedRace]:

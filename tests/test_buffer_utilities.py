@@ -23,9 +23,18 @@ from trackmania_rl.buffer_utilities import (
 )
 from trackmania_rl.experience_replay.mini_race import cut_to_mini_races
 from trackmania_rl.experience_replay.ring_buffer import NEVER_FINISHES, RowColumns
+from trackmania_rl.experience_replay.transition_storage import TransitionStorage
+from trackmania_rl.race.views import NO_VIEWS, View, Views
 from trackmania_rl.settings import ReplaySettings
 
 N_FLOATS = 4
+VIEWS = Views(
+    frame_shifts=(-2, -1, 0),
+    inputs=(View("a", "floats", (-2, -1), 1, 3), View("b", "actions", (-1,))),
+    entries=(View("c", "rewards", (-1,), is_single=True), View("d", "frames", (0, 1))),
+    n_input_floats=5,
+    floats_of_actions=((0.0,),) * 12,
+)
 IMAGE_SIZE_PX = (3, 2)
 
 
@@ -48,6 +57,9 @@ def replay_settings(**changes) -> ReplaySettings:
         "buffer_test_side_redraw_probability": 0.4,
         "n_steps": 3,
         "discard_non_greedy_actions_in_nsteps": True,
+        "no_done_at_end": False,
+        "max_training_steps_per_environment_step": None,
+        "offline": (),
         "temporal_mini_race_duration_actions": 6,
         "oversample_long_term_steps": 3,
         "oversample_maximum_term_steps": 1,
@@ -154,21 +166,21 @@ def test_batches_equal_transitions_one_by_one(races, gamma, duration, memory_siz
                 torch.testing.assert_close(actual, value, msg=lambda text, name=name: f"{name}: {text}")
 
 
-@pytest.mark.parametrize("frames_per_state", [1, 3])
+@pytest.mark.parametrize("views", [NO_VIEWS, VIEWS], ids=["no views", "views"])
 @pytest.mark.parametrize("image_size_px", [IMAGE_SIZE_PX, (0, 0)])
 @pytest.mark.parametrize("gamma", [1.0, 0.9])
-def test_arrays_and_tensors_are_cut_alike(gamma, image_size_px, frames_per_state):
+def test_arrays_and_tensors_are_cut_alike(gamma, image_size_px, views):
     settings = replay_settings(memory_size_schedule=((0, 29),))
     buffer, buffer_test = make(settings, gamma=gamma, image_size_px=image_size_px)
     for seed, n_states in enumerate((11, 7, 5, 9, 8)):  # more than there is room for
         add_race(buffer, buffer_test, n_states, seed % 2 == 0, seed)
     index = torch.cat([buffer.storage.index, buffer_test.storage.index])
-    buffer.storage.frames_per_state = frames_per_state
+    storage = TransitionStorage(buffer.ring, buffer.storage.n_steps_max, views)
     for elapsed in range(settings.temporal_mini_race_duration_actions):
         elapsed_actions = torch.full_like(index, elapsed)
-        of_arrays = buffer.storage.get(index)
+        of_arrays = storage.get(index)
         with_arrays, buffer.ring.arrays = buffer.ring.arrays, buffer.ring.columns
-        of_tensors = buffer.storage.get(index)
+        of_tensors = storage.get(index)
         buffer.ring.arrays = with_arrays
         assert isinstance(of_arrays.rewards, np.ndarray)
         assert isinstance(of_tensors.rewards, torch.Tensor)

@@ -153,9 +153,9 @@ def test_with_no_done_at_end_the_finish_is_bootstrapped() -> None:
         assert (min(terminal) == NEVER_FINISHES) == no_done_at_end
 
 
-def drive(games: Games, actions: np.ndarray, cut_every: int | None, n_earlier_frames: int) -> Parts:
+def drive(games: Games, actions: np.ndarray, cut_every: int | None, n_earlier_rows: int) -> Parts:
     """Play a planned race in the first game, cut every so many actions; arrays as they were when they came."""
-    race, parts = RaceInFragments(3, n_earlier_frames), []
+    race, parts = RaceInFragments(3, n_earlier_rows), []
     while True:
         received = games.recv()
         if 0 in received.ended:

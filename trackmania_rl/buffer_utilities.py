@@ -18,6 +18,7 @@ from trackmania_rl.experience_replay.mini_race import MiniRaceRules, cut_to_mini
 from trackmania_rl.experience_replay.proportional_sampler import IMPORTANCE_WEIGHT, ProportionalSampler
 from trackmania_rl.experience_replay.ring_buffer import RingBuffer, RowColumns
 from trackmania_rl.experience_replay.transition_storage import Transitions, TransitionStorage, TransitionWriter
+from trackmania_rl.race.views import NO_VIEWS, Views
 from trackmania_rl.settings import ReplaySettings
 
 SAVED_AS: Final = "replay_buffer.pt"
@@ -105,7 +106,7 @@ class MiniRaceReplayBuffer(ReplayBuffer):
             column.zero_()
         index = torch.zeros(self._batch_size, dtype=torch.int64, device=ring.device)
         generator = torch.Generator(ring.device).manual_seed(0)  # the buffer's own is for training
-        transitions = TransitionStorage(ring, self.storage.n_steps_max, self.storage.frames_per_state).get(index)
+        transitions = TransitionStorage(ring, self.storage.n_steps_max, self.storage.views).get(index)
         return buffer_collate_function(transitions, rules=self.rules, generator=generator)
 
     def state_dict(self) -> dict[str, Any]:
@@ -176,7 +177,7 @@ def make_buffers(
     device: torch.device | str,
     generator: torch.Generator,
     gamma: float = 1.0,
-    frames_per_state: int = 1,
+    views: Views = NO_VIEWS,
     action_shape: tuple[int, ...] = (),
 ) -> tuple[MiniRaceReplayBuffer, MiniRaceReplayBuffer]:
     """Make the train and the test buffer over one ring buffer.
@@ -185,12 +186,12 @@ def make_buffers(
 
     Args:
         settings: the replay group of the configuration.
-        n_floats: floats of one state.
+        n_floats: floats that one state has of its own.
         image_size_px: (height, width) of a frame; (0, 0) for no image.
         device: where the rows live and batches come to lie.
         generator: the source of all randomness, on the same device.
         gamma: discount at first; set `buffer.rules.gamma` to follow the schedule.
-        frames_per_state: how many frames make one image of a batch; one frame is stored for each row.
+        views: what batches show of the rows around a transition's.
         action_shape: () of an index, or (D,) of numbers.
 
     Returns:
@@ -200,7 +201,7 @@ def make_buffers(
     rules = MiniRaceRules.from_settings(settings, gamma)
     buffer, buffer_test = (
         MiniRaceReplayBuffer(
-            TransitionStorage(ring, settings.n_steps, frames_per_state), rules, sampler, settings.batch_size, generator
+            TransitionStorage(ring, settings.n_steps, views), rules, sampler, settings.batch_size, generator
         )
         for sampler in (
             ProportionalSampler(settings.prio_alpha, settings.prio_beta, settings.prio_epsilon),
@@ -255,8 +256,8 @@ def buffer_collate_function(
         time; `action` (B,) int64, or (B, D) float32; `reward` (B,) float32, the discounted n-step sum with shaping;
         `next_state_img` and `next_state_float`, without meaning where `gamma_n` is 0; `gamma_n` (B,) float32, the
         factor of the next state's value, 0 where the mini-race ends; `n_steps` (B,) the actions until then; `index`
-        (B,) int64, for `update_priority`;
-        `weight` (B,) float32, the importance, a factor of the loss: 1, but where the sampler draws by priority.
+        (B,) int64, for `update_priority`; `weight` (B,) float32, the importance, a factor of the loss: 1, but where the
+        sampler draws by priority; and what views read for batches.
     """
     elapsed = rules.draw_elapsed_actions(len(transitions.index), generator)
     return cut_to_mini_races(transitions, elapsed, rules)
@@ -277,7 +278,8 @@ def load_replay_state_dict(
 
 def _experience(transition: Transitions, gamma: float) -> Experience:
     """Write a single transition out."""
-    columns = {name: torch.as_tensor(column)[0].numpy(force=True) for name, column in transition._asdict().items()}
+    of_state = {name: column for name, column in transition._asdict().items() if name != "entries"}
+    columns = {name: torch.as_tensor(column)[0].numpy(force=True) for name, column in of_state.items()}
     n_steps, terminal_actions = int(columns["n_steps"]), int(columns["terminal_actions"])
     exponents = np.arange(len(columns["rewards"]))
     rewards = np.where(exponents < n_steps, columns["rewards"], np.float32(0))

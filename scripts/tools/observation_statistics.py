@@ -140,7 +140,7 @@ def constant_floats(settings: Settings, statistics: ObservationStatistics) -> st
     from trackmania_rl.race.observation import ObservationLayout
 
     layout = ObservationLayout.from_settings(settings.observation, settings.game.actions)
-    numbers = {block.name: int(statistics.is_constant[block.slice].sum()) for block in layout.blocks[1:]}
+    numbers = {block.name: int(statistics.is_constant[block.slice].sum()) for block in layout.own_blocks[1:]}
     blocks = [f"{number} of {name}" for name, number in numbers.items() if number > 0]
     if not blocks:
         return ""

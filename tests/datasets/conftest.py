@@ -15,6 +15,7 @@ from trackmania_rl.datasets.environments import EpisodeForm
 from trackmania_rl.datasets.episodes import Episode
 from trackmania_rl.race.rewards import RewardedRace
 from trackmania_rl.race.spaces import Spaces
+from trackmania_rl.race.views import View, Views
 from trackmania_rl.settings import ReplaySettings, Settings, load_settings
 
 N_FLOATS, N_ACTIONS = 5, 7
@@ -38,12 +39,21 @@ def default_settings(repository_root: Path) -> Settings:
     return load_settings(repository_root / "config_files" / "config.py")
 
 
-def small_form(*, has_image: bool = False, is_analog: bool = False, has_elapsed: bool = True) -> EpisodeForm:
+def small_form(
+    *, has_image: bool = False, is_analog: bool = False, has_elapsed: bool = True, has_views: bool = False
+) -> EpisodeForm:
     """Floats, with an image or without, and a choice among a few actions or two numbers."""
     n_floats = N_FLOATS + (not has_elapsed)
+    before = View("before", "floats", (-2, -1), 1, 3)
+    views = Views(
+        frame_shifts=tuple(range(1 - IMAGE_SHAPE[0], 1)) if has_image else (0,),
+        inputs=(before,) if has_views else (),
+        n_input_floats=4 if has_views else 0,
+    )
     spaces = Spaces(
-        float_mean=(0.0,) * n_floats,
-        float_std=(1.0,) * n_floats,
+        float_mean=(0.0,) * (n_floats + views.n_input_floats),
+        float_std=(1.0,) * (n_floats + views.n_input_floats),
+        views=views,
         action=Box(-1, 1, (2,), np.float32) if is_analog else Discrete(N_ACTIONS),
         image_shape=IMAGE_SHAPE if has_image else (1, 0, 0),
     )
@@ -57,7 +67,7 @@ def random_rollout(n_actions: int, seed: int, spaces: Spaces, *, is_finished: bo
     actions = rng.integers(0, N_ACTIONS, n_actions) if is_choice else rng.uniform(-1, 1, (n_actions, 2))
     return {
         "frames": rng.integers(0, 256, (n_actions + 1, 1, *spaces.image_size_px), dtype=np.uint8),
-        "state_float": rng.standard_normal((n_actions + 1, spaces.n_floats)).astype(np.float32),
+        "state_float": rng.standard_normal((n_actions + 1, spaces.n_own_floats)).astype(np.float32),
         "actions": actions.astype(spaces.action_dtype),
         "action_was_greedy": rng.random(n_actions) < 0.7,
         "terminated": is_finished,
@@ -90,11 +100,11 @@ def make_memory(replay_settings: ReplaySettings) -> Callable[[Spaces], MiniRaceR
     def make(spaces: Spaces) -> MiniRaceReplayBuffer:
         buffer, _ = make_buffers(
             replay_settings,
-            n_floats=spaces.n_floats,
+            n_floats=spaces.n_own_floats,
             image_size_px=spaces.image_size_px,
             device="cpu",
             generator=torch.Generator().manual_seed(0),
-            frames_per_state=spaces.image_shape[0],
+            views=spaces.views,
             action_shape=spaces.action_shape,
         )
         return buffer

@@ -33,13 +33,14 @@ from trackmania_rl.settings import Settings, settings_from_flat
 from .conftest import N_ACTIONS, N_FLOATS, FillMemory, random_rewards, random_rollout, short_episode, small_form
 
 
+@pytest.mark.parametrize("has_views", [False, True], ids=["", "views"])
 @pytest.mark.parametrize("has_image", [False, True], ids=["floats", "image"])
 @pytest.mark.parametrize("is_analog", [False, True], ids=["keys", "analog"])
 @pytest.mark.parametrize("n_races", [3, 9], ids=["all in memory", "the oldest overwritten"])
 def test_a_memory_that_went_through_a_file_has_the_same_bytes(
-    fill_memory: FillMemory, tmp_path: Path, has_image: bool, is_analog: bool, n_races: int
+    fill_memory: FillMemory, tmp_path: Path, has_image: bool, is_analog: bool, n_races: int, has_views: bool
 ) -> None:
-    form = small_form(has_image=has_image, is_analog=is_analog)
+    form = small_form(has_image=has_image, is_analog=is_analog, has_views=has_views)
     spaces = form.spaces
     races = [
         (random_rollout(13 + k, k, spaces, is_finished=k % 2 == 0), random_rewards(13 + k, k)) for k in range(n_races)

@@ -8,6 +8,7 @@ from trackmania_rl.buffer_utilities import buffer_collate_function
 from trackmania_rl.experience_replay.mini_race import MiniRaceRules
 from trackmania_rl.experience_replay.ring_buffer import NEVER_FINISHES, RingBuffer, RowColumns
 from trackmania_rl.experience_replay.transition_storage import TransitionStorage
+from trackmania_rl.race.views import Views
 
 N_STEPS_MAX, HEIGHT, WIDTH = 3, 5, 7
 CAPACITY = 23
@@ -38,6 +39,10 @@ def memory():
     return ring, places
 
 
+def stacked(n_frames):
+    return Views(frame_shifts=tuple(range(1 - n_frames, 1)))
+
+
 def image_at(ring, places, row, frames_per_state):
     race, t = places[row]
     first = max(0, t - (row - ring.first_row))  # the oldest row of this race that is still there
@@ -51,7 +56,7 @@ def test_images_are_those_that_were_seen(memory, arrays, frames_per_state):
     if arrays == "torch":
         ring.arrays = ring.columns
     index = torch.tensor([row for row in range(ring.first_row, ring.end_row) if places[row][0].n_steps[places[row][1]]])
-    read = TransitionStorage(ring, N_STEPS_MAX, frames_per_state).get(index)
+    read = TransitionStorage(ring, N_STEPS_MAX, stacked(frames_per_state)).get(index)
     state_img, next_state_img = map(torch.as_tensor, (read.state_img, read.next_state_img))
     assert state_img.shape == next_state_img.shape == (len(index), frames_per_state, HEIGHT, WIDTH)
     assert state_img.dtype == torch.uint8
@@ -68,7 +73,7 @@ def test_an_overwritten_frame_is_replaced_by_the_oldest_that_is_left(memory):
         places[row] = (race, t)
     assert places[ring.first_row][1] == 2, "of the third"
     index = torch.arange(ring.first_row, ring.first_row + 2)
-    read = TransitionStorage(ring, N_STEPS_MAX, 3).get(index)
+    read = TransitionStorage(ring, N_STEPS_MAX, stacked(3)).get(index)
     for i, row in enumerate(index.tolist()):
         np.testing.assert_array_equal(read.state_img[i], image_at(ring, places, row, 3))
 
@@ -79,7 +84,7 @@ def test_batches_have_as_many_frames_as_the_configuration_says(memory):
 
     def draw(frames_per_state):
         return buffer_collate_function(
-            TransitionStorage(ring, N_STEPS_MAX, frames_per_state).get(index),
+            TransitionStorage(ring, N_STEPS_MAX, stacked(frames_per_state)).get(index),
             rules=RULES,
             generator=torch.Generator().manual_seed(0),
         )

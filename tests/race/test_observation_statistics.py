@@ -92,3 +92,16 @@ def test_the_configuration_reads_what_was_written(
 def test_nothing_measured(layout: ObservationLayout) -> None:
     with pytest.raises(ValueError, match="no state was added"):
         ObservationStatistics(layout).means_and_deviations()
+
+
+def test_views_take_the_numbers_of_what_they_look_at(repository_root: Path) -> None:
+    settings = load_settings(repository_root / "config_files" / "config_lidar.py").observation
+    layout = ObservationLayout.from_settings(settings)
+    statistics = ObservationStatistics(layout)
+    statistics.add(np.random.default_rng(0).normal(size=(50, layout.n_own_floats)).astype(np.float32))
+    measured = settings.model_copy(update={"state_normalization": statistics.normalization(settings)})
+    again = ObservationLayout.from_settings(measured)
+    assert again.mean[layout["range_finder_m"]].max() < 1
+    seen = np.tile(again.mean[layout["range_finder_m"]], 3)
+    np.testing.assert_array_equal(again.mean[layout["ranges_before"]], seen)
+    assert statistics.text(settings, "Told.").count("range_finder_m") == 1

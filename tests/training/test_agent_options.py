@@ -28,6 +28,10 @@ OPTIONS = {
     "none": (),
     "double DQN": ("use_ddqn=True",),
     "three frames": ("frames_per_state=3",),
+    "views": (
+        "views={'gears': {'column': 'gear', 'shift': '-4:-1'}, 'before': {'column': 'actions', 'shift': -1}, "
+        "'earned': {'column': 'rewards', 'shift': -1, 'input': False}}",
+    ),
     "prioritized replay": ("prio_alpha=0.6", "prio_beta=0.4"),
     "resets": ("reset_every_n_frames_generated=60", "additional_transitions_after_reset=26"),
     "many at once": ("use_ddqn=True", "prio_alpha=0.6", "frames_per_state=2"),

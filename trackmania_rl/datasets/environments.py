@@ -27,6 +27,8 @@ OF_MACHINES: Final = {"n_collectors", "games_per_collector", "base_tmi_port", "d
 MEANING: Final = (
     "actions",
     "observation_blocks",
+    "views",
+    "frames_per_state",
     "range_finder_source",
     "range_finder_reach_m",
     "n_prev_actions_in_inputs",

@@ -81,7 +81,7 @@ def episode_of_race(
     infos[RACE_TIME] = np.append(np.arange(n_actions) * ms_per_action, race_time_ms)
     frames, floats = np.asarray(rollout_results["frames"]), np.array(rollout_results["state_float"], dtype=np.float32)
     return Episode(
-        observations=_observations(frames, floats, form),
+        observations=_observations(frames, floats, np.asarray(rollout_results["actions"]), form),
         actions=_numbered(rollout_results["actions"], form),
         rewards=rewards,
         is_finished="race_time" in rollout_results,
@@ -112,7 +112,9 @@ def episodes_of_memory(columns: Mapping[str, Array], form: EpisodeForm, source: 
         # A transition of one action that does not lead to the race's end was cut short by what came next.
         was_greedy[1:-1] = n_steps[first : last - 1] > 1 if n_steps.max() > 1 else True
         yield Episode(
-            observations=_observations(columns["frames"][of_states], columns["state_floats"][of_states], form),
+            observations=_observations(
+                columns["frames"][of_states], columns["state_floats"][of_states], columns["actions"][of_states], form
+            ),
             actions=_numbered(columns["actions"][of_actions], form),
             rewards=columns["rewards"][of_actions],
             is_finished=bool(columns["steps_to_finish"][first] != NEVER_FINISHES),
@@ -154,21 +156,20 @@ def recorded_reward(episode: Episode) -> RewardedRace | None:
     return RewardedRace(np.asarray(episode.rewards, dtype=np.float32), potentials)
 
 
-def _observations(frames: Array, floats: Array, form: EpisodeForm) -> Array | dict[str, Array]:
-    """Put states together: the floats, and the last S frames (T + 1, S, H, W); the first frame stands in for others."""
+def _observations(frames: Array, floats: Array, actions: Array, form: EpisodeForm) -> Array | dict[str, Array]:
+    """Put states together as agents see them: the floats, and with an image (T + 1, S, H, W)."""
+    rows = np.arange(len(floats))
+    images, seen = form.spaces.views.look(frames[None], floats[None], actions[None], np.zeros_like(rows), rows)
     if not form.has_elapsed:
-        floats = np.delete(floats, ELAPSED_ACTIONS_FLOAT, axis=1)
-    if not form.spaces.has_image:
-        return floats
-    n_frames = form.spaces.image_shape[0]
-    rows = np.maximum(np.arange(len(frames))[:, np.newaxis] + np.arange(1 - n_frames, 1), 0)  # (T + 1, S)
-    return {IMAGE: frames[rows, 0], FLOATS: floats}
+        seen = np.delete(seen, ELAPSED_ACTIONS_FLOAT, axis=1)
+    return {IMAGE: images, FLOATS: seen} if form.spaces.has_image else seen
 
 
 def _with_elapsed(floats: Array, form: EpisodeForm) -> npt.NDArray[np.float32]:
-    """The floats of a memory's states; the time in the mini-race is 0 there until they are sampled."""
+    """A memory's states' own floats; the time in the mini-race is 0 there until they are sampled."""
     floats = floats.astype(np.float32, copy=False)
-    return floats if form.has_elapsed else np.insert(floats, ELAPSED_ACTIONS_FLOAT, 0.0, axis=1)
+    floats = floats if form.has_elapsed else np.insert(floats, ELAPSED_ACTIONS_FLOAT, 0.0, axis=1)
+    return floats[:, : form.spaces.n_own_floats]
 
 
 def _numbered(actions: Any, form: EpisodeForm) -> Array:

@@ -95,8 +95,8 @@ def check_gpu(settings: Settings, system: System) -> list[Finding]:
 def check_memory(settings: Settings, system: System) -> list[Finding]:
     """Whether the largest replay memory, the processes and the games fit."""
     game, replay = settings.game, settings.replay
-    n_floats = ObservationLayout.from_settings(settings.observation, settings.game.actions).float_input_dim
-    row_bytes = RingBuffer.bytes_per_row(n_floats, (game.image_height_px, game.image_width_px))
+    n_floats = ObservationLayout.from_settings(settings.observation, settings.game.actions).n_own_floats
+    row_bytes = RingBuffer.bytes_per_row(n_floats, game.image_shape[1:])
     # While it grows the old columns are there too, but host memory is used only as rows fill it: the larger one counts.
     replay_bytes = (row_bytes + TRANSITION_BYTES) * max(size for _, size in replay.memory_size_schedule)
     games_bytes = 0 if game.game == "simulated" else GAME_BYTES * game.n_collectors * game.games_per_collector

@@ -122,4 +122,5 @@ def cut_to_mini_races(transitions: Transitions, elapsed: torch.Tensor, rules: Mi
     }
     tensors = {name: torch.from_numpy(column) for name, column in columns.items()} if on_host else columns
     images = {"state_img": transitions.state_img, "next_state_img": transitions.next_state_img}
-    return TensorDict(tensors | images, batch_size=elapsed.shape)
+    entries = {name: torch.as_tensor(entry) for name, entry in transitions.entries.items()}
+    return TensorDict(tensors | images | entries, batch_size=elapsed.shape)

@@ -14,6 +14,8 @@ from torchrl.data.replay_buffers.writers import Writer
 
 from trackmania_rl.experience_replay.experience import Experience, rows_of_experiences
 from trackmania_rl.experience_replay.ring_buffer import COLUMN_NAMES, RingBuffer, RowColumns, array_of
+from trackmania_rl.experience_replay.row_views import RowViews
+from trackmania_rl.race.views import NO_VIEWS, Views
 
 
 class Transitions(NamedTuple):
@@ -22,7 +24,7 @@ class Transitions(NamedTuple):
     Attributes:
         index: (B,) int64, their numbers, see `TransitionStorage`.
         state_img: (B, S, H, W) uint8 tensor, S frames of which the newest is last; H = W = 0 without an image.
-        state_float: (B, F) float32.
+        state_float: (B, F) float32, those that views make included.
         state_potential: (B,) float32.
         action: (B,) int16, or (B, D) float32.
         n_steps: (B,) int16, actions between state and next state.
@@ -31,6 +33,7 @@ class Transitions(NamedTuple):
         next_state_float: like `state_float`.
         next_state_potential: (B,) float32; meaningless at the finish.
         terminal_actions: (B,) int32, actions to the finish, or `NEVER_FINISHES`.
+        entries: what other views read, by name.
     """
 
     index: Any
@@ -44,6 +47,7 @@ class Transitions(NamedTuple):
     next_state_float: Any
     next_state_potential: Any
     terminal_actions: Any
+    entries: dict[str, Any]
 
 
 def count(n: int, beside: Any) -> Any:
@@ -77,20 +81,22 @@ class TransitionStorage(SavedByBuffer, Storage):
     Args:
         ring: the rows.
         n_steps_max: the largest `n_steps` in the ring buffer.
-        frames_per_state: S, how many frames make one image.
+        views: what is read of the rows around a transition's.
 
     Attributes:
         ring: the rows.
-        n_steps_max: as given; so is `frames_per_state`.
+        n_steps_max: as given.
+        views: as given.
         new_priority: () float32 tensor on the ring buffer's device: the priority a new transition gets.
     """
 
-    def __init__(self, ring: RingBuffer, n_steps_max: int, frames_per_state: int = 1) -> None:
+    def __init__(self, ring: RingBuffer, n_steps_max: int, views: Views = NO_VIEWS) -> None:
         super().__init__(max_size=ring.capacity)
         self.ring = ring
         self.device = ring.device
         self.n_steps_max = n_steps_max
-        self.frames_per_state = frames_per_state
+        self.views = views
+        self._row_views = RowViews(ring, views)
         self._empty()
 
     def _empty(self) -> None:
@@ -135,37 +141,22 @@ class TransitionStorage(SavedByBuffer, Storage):
         position = at % capacity
         n_steps = rows.n_steps[position]
         next_position = (position + n_steps) % capacity
+        views = self._row_views
+        around, around_next = views.around(position), views.around(next_position)
         return Transitions(
             index=at,
-            state_img=self._images(position),
-            state_float=rows.state_floats[position],
+            state_img=views.images(around),
+            state_float=views.floats(around),
             state_potential=rows.potentials[position],
             action=rows.actions[position],
             n_steps=n_steps,
             rewards=rows.rewards[(position[:, None] + count(self.n_steps_max, beside=at)) % capacity],
-            next_state_img=self._images(next_position),
-            next_state_float=rows.state_floats[next_position],
+            next_state_img=views.images(around_next),
+            next_state_float=views.floats(around_next),
             next_state_potential=rows.potentials[next_position],
             terminal_actions=rows.steps_to_finish[position],
+            entries=views.entries(around),
         )
-
-    def _images(self, position: Any) -> torch.Tensor:
-        """Put the last S frames until each position (B,) together as images (B, S, H, W), the oldest first.
-
-        As while the race was driven, its first frame stands in for those before it; and so does the oldest frame that
-        the memory holds, where what came before was overwritten.
-        """
-        frames, n_steps, capacity = self.ring.columns.frames, self.ring.columns.n_steps, self.ring.capacity
-        if frames.numel() == 0:
-            return frames.new_empty((len(position), self.frames_per_state, *frames.shape[2:]))
-        position = torch.as_tensor(position)  # torch copies frames in half of numpy's time
-        images = [frames.index_select(0, position)]
-        for _ in range(self.frames_per_state - 1):
-            before = (position - 1) % capacity
-            is_first = (n_steps.take(before) == 0) | (position == self.ring.first_row % capacity)
-            position = torch.where(is_first, position, before)
-            images.append(frames.index_select(0, position))
-        return torch.cat(images[::-1], dim=1) if len(images) > 1 else images[0]
 
     def set(self, cursor: Any, data: Any, *, set_cursor: bool = True) -> NoReturn:
         """Refuse: rows are only added after the others."""

@@ -37,10 +37,16 @@ class GymnasiumGames:
         env: an id for `gymnasium.make`, or what makes the environment, called without arguments.
 
     Raises:
-        SettingsError: if there is no such environment, or it has another kind of actions or observations.
+        SettingsError: if there is no such environment, it has another kind of actions or observations, or the
+            configuration has views.
     """
 
     def __init__(self, settings: Settings, *, env: str | MakeEnv) -> None:
+        if settings.observation.views:
+            raise SettingsError(
+                f"views = {dict(settings.observation.views)} with games = GymnasiumGames(env={env!r}): views look at "
+                "races; set views = {}, and stack observations by gymnasium.wrappers.FrameStackObservation"
+            )
         self._settings = settings
         self._env = env
         made = self._make_env()

@@ -23,6 +23,7 @@ from trackmania_rl.race.observation_kernel import CAR_COLUMNS
 from trackmania_rl.race.policy import BatchDecision
 from trackmania_rl.race.range_finder import RoadBorders
 from trackmania_rl.race.results import DECISION_COLUMNS, EndedRace, RaceColumns, end_race_stats, rollout_results
+from trackmania_rl.race.spaces import race_views
 from trackmania_rl.race.types import GameTimings, Observation, RaceEnd
 from trackmania_rl.settings import RANGE_FINDER, GameSettings, MapEntry, ObservationSettings
 from trackmania_rl.simulator.physics.vehicle_parameters import STADIUM_CAR
@@ -69,10 +70,13 @@ class InProcessGames:
         self._kernel_layout = self.layout.for_kernel()
         self._picture_range_finder = self.layout.picture_range_finder(game.image_width_px, game.image_height_px)
         self._actions = actions_of_game(game)
+        self._views = race_views(self.layout, game)
         n_states = game.cutoff_race_longer_than_ms // game.ms_per_action + 2
         self._races = RaceBatch(n_games)
         self._memory = RaceMemory.of_games(n_games, n_states, self.layout.n_previous_actions, len(self._actions.parts))
         self._columns = _columns(n_games, n_states, game, self.layout)
+        size_px = (game.image_height_px, game.image_width_px)
+        self._picture_of_game = np.empty((n_games, 1, *size_px), dtype=np.uint8)
         self._rows = np.zeros(n_games, dtype=np.int64)
         self._waits = np.zeros(n_games, dtype=np.bool_)  # for a decision
         self._ended: dict[int, EndedRace] = {}  # since the last `recv`
@@ -107,7 +111,7 @@ class InProcessGames:
         self._memory.begin(game, self._maps[number].map.zones, forward, CutoffRules.from_settings(self.game))
         self._clock_at_begin[game] = self._clock.copy()
         self._look_at(np.array([game]), number)
-        if self.game.has_image:
+        if self.game.takes_pictures:
             self._take_pictures([game])
         self._waits[game] = True
 
@@ -115,10 +119,10 @@ class InProcessGames:
         """See `Games.recv`: all games that are in a race, at once."""
         ids = np.flatnonzero(self._waits)
         rows = self._rows[ids]
-        seen_rows = np.maximum(rows[:, np.newaxis] + np.arange(1 - self.game.frames_per_state, 1), 0)  # (n, S)
-        images = self._columns.frames[ids[:, np.newaxis], seen_rows, 0]
+        seen = self._columns
+        images, floats = self._views.look(seen.frames, seen.floats, seen.actions, ids, rows)
         ended, self._ended = self._ended, {}
-        return Received(ids, images, self._columns.floats[ids, rows], rows == 0, ended)
+        return Received(ids, images, floats, rows == 0, ended)
 
     def send(self, ids: GameIds, decision: BatchDecision, policy_s: float = 0.0) -> None:
         """See `Games.send`: the games drive on until their next decision, or the race's end."""
@@ -196,7 +200,7 @@ class InProcessGames:
             self._look_at(games[places], number)
         looked_s = time.perf_counter()
         ends = self._ends(games, is_due=self._races.ticks[games] == n_ticks)
-        if self.game.has_image:
+        if self.game.takes_pictures:
             self._take_pictures([game for game in games.tolist() if game not in ends or not ends[game].is_finished])
         drawn_s = time.perf_counter()
         self._clock.add(driven_s - began_s + drawn_s - looked_s, looked_s - driven_s, policy_s, len(games))
@@ -279,14 +283,21 @@ class InProcessGames:
 
     def _take_pictures(self, games: list[int]) -> None:
         if games:
-            numbers, frames = np.array(games, dtype=np.int64), self._columns.frames[:, :, 0]
+            numbers, frames = np.array(games, dtype=np.int64), self._pictures
+            rows = self._rows if self.game.has_image else np.zeros_like(self._rows)
             for number, places in self._by_map(numbers):
-                self._races.render_gray(numbers[places], self._maps[number].track, frames, self._rows)
-        if self._picture_range_finder is not None:
-            for game in games:
-                at = (game, self._rows[game])
-                ranges_m = self._picture_range_finder.measure(self._columns.frames[at][0])
-                self._columns.floats[at][self.layout[RANGE_FINDER]] = ranges_m
+                self._races.render_gray(numbers[places], self._maps[number].track, frames, rows)
+            if self._picture_range_finder is not None:
+                for game in games:
+                    ranges_m = self._picture_range_finder.measure(frames[game, rows[game]])
+                    self._columns.floats[game, self._rows[game], self.layout[RANGE_FINDER]] = ranges_m
+
+    @property
+    def _pictures(self) -> npt.NDArray[np.uint8]:
+        """(K, R, H, W), where pictures are drawn: the column of frames, or one of each game if nothing else looks."""
+        if self.game.has_image:
+            return self._columns.frames[:, :, 0]
+        return self._picture_of_game
 
     def _map_number(self, entry: MapEntry) -> int:
         key = (entry.map_path, entry.reference_line)
@@ -341,8 +352,8 @@ def _columns(n_games: int, n_states: int, game: GameSettings, layout: Observatio
         return np.empty((n_games, n_states, *shape), dtype=dtype)
 
     return RaceColumns(
-        frames=room(np.uint8, 1, game.image_height_px, game.image_width_px),
-        floats=room(np.float32, layout.float_input_dim),
+        frames=room(np.uint8, 1, *game.image_shape[1:]),
+        floats=room(np.float32, layout.n_own_floats),
         car=room(np.float32, len(CAR_COLUMNS)),
         zone_idx=room(np.int64),
         meters=room(np.float64),

@@ -156,7 +156,7 @@ class SocketGames:
         for game, _, seen in waiting:
             self._seen[game] = seen
         self._failing -= {message.game for message in over if message.ended is not None}
-        image_shape = (self.game.frames_per_state, self.game.image_height_px, self.game.image_width_px)
+        image_shape = self.game.image_shape
         return Received(
             ids=np.array([game for game, _, _ in waiting], dtype=np.int64),
             images=np.array([image for _, image, _ in waiting], dtype=np.uint8).reshape(len(waiting), *image_shape),

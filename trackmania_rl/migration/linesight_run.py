@@ -257,6 +257,7 @@ def _network_for(settings: Settings) -> QuantileNetwork:
         f"quantile_factors_multiply = {multiplied!r}": multiplied != "features",
         f"frames_per_state = {settings.game.frames_per_state}": settings.game.frames_per_state != 1,
         f"expected_reward_per_action = {agent.expected_reward_per_action}": agent.expected_reward_per_action != 0,
+        "views": bool(settings.observation.views),
         "no image": not settings.game.has_image,
     }
     if any(unknown_there.values()):

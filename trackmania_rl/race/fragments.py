@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from trackmania_rl.settings import Settings, shifts_of
+
 
 class Fragment(NamedTuple):
     """Which part of its race a rollout is. Rows are the rollout's, from 0.
@@ -41,18 +43,26 @@ class RaceInFragments:
     of all fragments are those of the whole race. Each fragment begins with the rows that its first transition needs.
 
     Attributes:
-        n_steps: the most actions that one transition spans.
-        n_earlier_frames: how many frames of earlier states belong to a state's image.
+        n_steps: the most actions that one transition spans, or that views of its state need.
+        n_earlier_rows: how many earlier rows views look at.
         n_decided: actions chosen so far.
         n_actions: actions handed on.
         n_transitions: transitions handed on.
     """
 
     n_steps: int
-    n_earlier_frames: int = 0
+    n_earlier_rows: int = 0
     n_decided: int = 0
     n_actions: int = 0
     n_transitions: int = 0
+
+    @classmethod
+    def of_settings(cls, settings: Settings) -> RaceInFragments:
+        """A race of which nothing has been handed on."""
+        views = (shifts_of(view.shift) for view in settings.observation.views.values())
+        shifts = [*settings.game.frame_shifts, *(shift for view in views for shift in view)]
+        # The last row's action and reward come with the next fragment.
+        return cls(max(settings.replay.n_steps, max(shifts) + 1), n_earlier_rows=-min(shifts))
 
     def begin_again(self) -> None:
         """Forget the race: it was lost with its game, and begins once more."""
@@ -98,4 +108,4 @@ class RaceInFragments:
         )
 
     def _first_row_needed(self) -> int:
-        return max(0, self.n_transitions - self.n_earlier_frames)
+        return max(0, self.n_transitions - self.n_earlier_rows)

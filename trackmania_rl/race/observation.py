@@ -26,6 +26,7 @@ from trackmania_rl.race.observation_blocks import (
     PREVIOUS_ANALOG_ACTIONS,
     ObservationBlock,
     block_rows,
+    blocks_of_views,
     rows_asked_for,
 )
 from trackmania_rl.race.observation_kernel import (
@@ -47,8 +48,11 @@ class ObservationLayout:
     """All floats of the observation in their order.
 
     Attributes:
-        blocks: in the vector's order, without gaps.
-        float_input_dim: F, the vector's length.
+        blocks: in the vector's order, without gaps: a state's own, then those that views make.
+        float_input_dim: the vector's length, as agents see it.
+        n_own_floats: how many of them are a state's own: what is stored of it.
+        inputs: the views of the others.
+        entries: views that are entries of training batches.
         mean: (F,) float32, read-only.
         std: (F,) float32, read-only, positive.
         n_previous_actions: how many actions the vector remembers.
@@ -64,18 +68,21 @@ class ObservationLayout:
     def __init__(
         self, blocks: Sequence[ObservationBlock], settings: ObservationSettings, actions: ActionsSetting
     ) -> None:
-        self.blocks = tuple(blocks)
+        self.n_own_floats = blocks[-1].stop
+        of_views, inputs, entries = blocks_of_views(settings, blocks, actions)
+        self.inputs, self.entries = tuple(inputs), tuple(entries)
+        self.blocks = (*blocks, *of_views)
         self.float_input_dim = self.blocks[-1].stop
-        self.mean = _read_only(np.array([x for block in blocks for x in block.mean], dtype=np.float32))
-        self.std = _read_only(np.array([x for block in blocks for x in block.std], dtype=np.float32))
+        self.mean = _read_only(np.array([x for block in self.blocks for x in block.mean], dtype=np.float32))
+        self.std = _read_only(np.array([x for block in self.blocks for x in block.std], dtype=np.float32))
         self.n_previous_actions = settings.n_prev_actions_in_inputs
         self.parts_of_an_action = PARTS_OF_AN_ACTION[actions]
         self.n_zone_centers = settings.n_zone_centers_in_inputs
         self.zone_stride = settings.one_every_n_zone_centers_in_inputs
         self.margin_to_announce_finish_m = settings.margin_to_announce_finish_m
         self._settings = settings
-        self._by_name = {block.name: block for block in blocks}
-        self._places = {block.name: block.slice for block in blocks} | self._places_of_pedals()
+        self._by_name = {block.name: block for block in self.blocks}
+        self._places = {block.name: block.slice for block in self.blocks} | self._places_of_pedals()
         self.waves = self._waves(settings)
         has_range_finder = RANGE_FINDER in self._by_name
         self.measures_on_track = has_range_finder and settings.range_finder_source == "track"
@@ -92,8 +99,8 @@ class ObservationLayout:
         Raises:
             SettingsError: if `observation_blocks` has an unknown block or lacks the first one; if `state_normalization`
                 lacks a block, has an unknown one, or has another number of entries than a block has floats; if
-                `fourier_wavelengths` has an unknown block; or if the line is extended too little for the zones ahead at
-                the finish.
+                `fourier_wavelengths` has an unknown block; if the line is extended too little for the zones ahead at
+                the finish; or if one of `views` is impossible.
         """
         rows = block_rows(settings, actions)
         known = {name for name, *_ in rows} | {PREVIOUS_ANALOG_ACTIONS}
@@ -124,6 +131,11 @@ class ObservationLayout:
                 "many are needed"
             )
         return cls(blocks, settings, actions)
+
+    @property
+    def own_blocks(self) -> tuple[ObservationBlock, ...]:
+        """A state's own blocks: those that no view makes."""
+        return tuple(block for block in self.blocks if block.stop <= self.n_own_floats)
 
     def __getitem__(self, name: str) -> slice:
         """The place of a block in the vector: `floats[..., layout["velocity_m_s"]]`.
@@ -204,7 +216,7 @@ class Features(NamedTuple):
     """What one state of the game looks like to agent, rewards and statistics.
 
     Attributes:
-        floats: (F,) float32, a fresh array.
+        floats: (F,) float32, the state's own; a fresh array.
         car: (len(CAR_COLUMNS),) float32, a fresh array.
         zone_idx: the current zone.
         meters: metres along the line, see `ZoneTracker.update`.
@@ -262,7 +274,7 @@ class FeatureBuilder:
             raise RuntimeError("FeatureBuilder.build needs a reset first: no map's zones are known")
         meters = self.tracker.update(state.position_m)
         words = np.frombuffer(state.blob, dtype="<i4", count=HEAD_BYTES // 4)
-        floats = np.empty(self._layout.float_input_dim, dtype=np.float32)
+        floats = np.empty(self._layout.n_own_floats, dtype=np.float32)
         car = np.empty(len(CAR_COLUMNS), dtype=np.float32)
         self._actions_since_gear_change = count_gear_change(state.gearbox_state, self._actions_since_gear_change)
         zones = self.tracker.checkpoints
@@ -286,7 +298,8 @@ class FeatureBuilder:
             self._kernel_layout,
         )
         if not are_finite:
-            broken = [b.name for b in self._layout.blocks if not np.isfinite(floats[b.slice]).all()]
+            own = self._layout.own_blocks
+            broken = [block.name for block in own if not np.isfinite(floats[block.slice]).all()]
             broken = broken or ["the car's place or motion"]
             raise StateBlobError(f"the game sent a state with numbers that are not finite, in {', '.join(broken)}")
         return Features(floats, car, self.tracker.zone_idx, meters)

@@ -9,10 +9,18 @@ from typing import Final
 from trackmania_rl.race.actions import PARTS_OF_AN_ACTION, ActionsSetting
 from trackmania_rl.race.observation_kernel import GROUND_GROUPS, N_WHEELS
 from trackmania_rl.race.range_finder import BEAM_ANGLES_DEG, N_BEAMS
-from trackmania_rl.settings import RANGE_FINDER, ObservationSettings, SettingsError
+from trackmania_rl.race.views import ACTIONS, FLOATS, FRAMES, REWARDS, View
+from trackmania_rl.settings import RANGE_FINDER, ObservationSettings, SettingsError, shifts_of
 
 FIRST_BLOCK: Final = "mini_race_time_actions"
 """The block that every vector begins with: the replay memory writes it."""
+RESERVED_NAMES: Final = frozenset(
+    (
+        *("state_img", "state_float", "next_state_img", "next_state_float"),
+        *("action", "reward", "gamma_n", "n_steps", "index", "weight"),
+    )
+)
+"""Entries of every training batch."""
 
 PREVIOUS_ACTIONS: Final = "previous_actions"
 PREVIOUS_ANALOG_ACTIONS: Final = "previous_analog_actions"
@@ -28,7 +36,7 @@ class ObservationBlock:
 
     Attributes:
         name: mostly also the key in `state_normalization`.
-        normalized_as: that key.
+        normalized_as: that key; "" of a view, which takes the numbers of what it looks at.
         start: index of the block's first float.
         stop: one more than the index of its last.
         unit: unit and range.
@@ -116,3 +124,73 @@ def rows_asked_for(rows: Rows, names: Sequence[str]) -> Rows:
     if FIRST_BLOCK not in names:
         raise SettingsError(f"observation_blocks lacks {FIRST_BLOCK!r}, which the replay memory needs: add it")
     return tuple(row for row in rows if row[0] in names)
+
+
+def blocks_of_views(
+    settings: ObservationSettings, stored: Sequence[ObservationBlock], actions: ActionsSetting
+) -> tuple[list[ObservationBlock], list[View], list[View]]:
+    """Make what the setting `views` asks for.
+
+    Args:
+        settings: of the observation.
+        stored: the blocks of a state's own floats.
+        actions: what kind of actions there are.
+
+    Returns:
+        The blocks that follow them, their views, and the views that are entries of training batches.
+
+    Raises:
+        SettingsError: if a view has a name that is in use, or looks at what there is not.
+    """
+    blocks: list[ObservationBlock] = []
+    inputs: list[View] = []
+    entries: list[View] = []
+    places = {block.name: block for block in stored}
+    every_name = {name for name, *_ in block_rows(settings, actions)} | RESERVED_NAMES
+    n_floats = start = stored[-1].stop
+    for name, asked_for in settings.views.items():
+        column, shifts = asked_for.column, shifts_of(asked_for.shift)
+        if name in every_name:
+            raise SettingsError(f"views: {name!r} is the name of a block or of an entry of batches; choose another one")
+        if column not in (*places, FLOATS, ACTIONS, REWARDS, FRAMES):
+            raise SettingsError(
+                f"views: {name!r} looks at {column!r}; there are {ACTIONS}, {REWARDS}, {FRAMES}, {FLOATS}, and of "
+                f"these the blocks {', '.join(places)}"
+            )
+        block = places.get(column)
+        kind, part = (column, (0, n_floats)) if block is None else (FLOATS, (block.start, block.stop))
+        view = View(name, kind, shifts, *part, is_single=isinstance(asked_for.shift, int))
+        if not asked_for.input:
+            entries.append(view)
+            continue
+        if kind in (REWARDS, FRAMES) or shifts[-1] >= 0:
+            raise SettingsError(
+                f"views: {name!r} looks at {column} of the rows {asked_for.shift}, which an agent that drives does not "
+                "see as floats: it sees floats and actions of rows before, -1 and less (frames are a setting of their "
+                'own, frames_per_state). For training batches alone add "input": False'
+            )
+        if kind == ACTIONS:
+            of_one = _statistics_of_an_action(settings, actions)
+            unit = "as of previous actions"
+        else:
+            seen = stored if block is None else [block]
+            of_one = tuple(x for b in seen for x in b.mean), tuple(x for b in seen for x in b.std)
+            unit = "as of that block"
+        mean, std = (numbers * len(shifts) for numbers in of_one)
+        described = f"{column} of the rows {asked_for.shift}, oldest first"
+        blocks.append(ObservationBlock(name, start, start + len(mean), unit, described, "", mean, std))
+        inputs.append(view)
+        start += len(mean)
+    return blocks, inputs, entries
+
+
+def _statistics_of_an_action(
+    settings: ObservationSettings, actions: ActionsSetting
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Give means and standard deviations of one previous action's floats, those of the block of previous actions."""
+    name = PREVIOUS_ANALOG_ACTIONS if actions == "analog" else PREVIOUS_ACTIONS
+    n_parts = len(PARTS_OF_AN_ACTION[actions])
+    if name not in settings.state_normalization:
+        raise SettingsError(f"state_normalization lacks {name!r}, which a view of actions takes its own numbers from")
+    mean, std = settings.state_normalization[name]
+    return mean[:n_parts], std[:n_parts]

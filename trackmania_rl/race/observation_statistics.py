@@ -27,7 +27,7 @@ class ObservationStatistics:
     """Sums over states, from which means and deviations follow.
 
     Args:
-        layout: of the states.
+        layout: of the states, whose own floats are measured: views take the numbers of what they look at.
 
     Attributes:
         n_states: how many were added.
@@ -37,8 +37,8 @@ class ObservationStatistics:
 
     def __init__(self, layout: ObservationLayout) -> None:
         self._layout = layout
-        self._mean, self._std = layout.mean.astype(np.float64), layout.std.astype(np.float64)
-        n_floats = layout.float_input_dim
+        n_floats = layout.n_own_floats
+        self._mean, self._std = (numbers[:n_floats].astype(np.float64) for numbers in (layout.mean, layout.std))
         self.n_states = 0
         self.sums = {
             "sum": np.zeros(n_floats),
@@ -88,7 +88,7 @@ class ObservationStatistics:
         means, deviations = self.means_and_deviations()
         measured = {
             block.normalized_as: (_rounded(means[block.slice]), _rounded(deviations[block.slice]))
-            for block in self._layout.blocks
+            for block in self._layout.own_blocks
         }
         return {**before.state_normalization, **measured}
 
@@ -99,7 +99,7 @@ class ObservationStatistics:
             before: settings whose statistics blocks keep that were not measured.
             told: what was measured, in a sentence.
         """
-        comments = {block.normalized_as: f"{block.description}; {block.unit}" for block in self._layout.blocks}
+        comments = {block.normalized_as: f"{block.description}; {block.unit}" for block in self._layout.own_blocks}
         lines = ['"""Mean and standard deviation of every float of the observation, by block.', ""]
         lines += [textwrap.fill(told, COLUMNS), '"""', "", "# fmt: off", "state_normalization = {"]
         for name, statistics in self.normalization(before).items():

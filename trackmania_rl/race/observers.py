@@ -36,7 +36,7 @@ class RolloutRecorder:
         self._settings = settings
         self._zones = zones
         if frames is None:
-            frames = np.empty((FIRST_FRAMES, 1, settings.image_height_px, settings.image_width_px), dtype=np.uint8)
+            frames = np.empty((FIRST_FRAMES, 1, *settings.image_shape[1:]), dtype=np.uint8)
         self._frames = frames
         self._observations: list[Observation] = []
         self._decisions: list[PolicyDecision] = []

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
-from trackmania_rl.race.actions import actions_of_game
+from trackmania_rl.race.actions import KeyActions, actions_of_game
 from trackmania_rl.race.observation import ObservationLayout
-from trackmania_rl.settings import Settings
+from trackmania_rl.race.views import NO_VIEWS, Views
+from trackmania_rl.settings import GameSettings, Settings
 
 
 @dataclass(frozen=True)
@@ -17,12 +18,14 @@ class Spaces:
     """Of the games of one run.
 
     Attributes:
-        float_mean: F means of a state's floats, of which `ELAPSED_ACTIONS_FLOAT` is the time in the mini-race.
+        float_mean: F means of a state's floats, of which `ELAPSED_ACTIONS_FLOAT` is the time in the mini-race; those
+            that views make come last.
         float_std: F standard deviations.
         action: `Discrete(A)`, or a `Box` (D,) of float32 with finite bounds.
         image_shape: (S, H, W); H and W are 0 without an image.
         waves: (float's index, wavelength in its unit) pairs: floats that a network may see at finer scales as well.
         throttle_actions: of a `Discrete`, those that accelerate and do not brake; may be empty.
+        views: what a state shows beside its own row.
     """
 
     float_mean: tuple[float, ...]
@@ -31,6 +34,12 @@ class Spaces:
     image_shape: tuple[int, int, int] = (1, 0, 0)
     waves: tuple[tuple[int, float], ...] = ()
     throttle_actions: tuple[int, ...] = ()
+    views: Views = NO_VIEWS
+
+    @property
+    def n_own_floats(self) -> int:
+        """How many floats are a state's own: what is stored of it."""
+        return self.n_floats - self.views.n_input_floats
 
     @property
     def n_floats(self) -> int:
@@ -76,7 +85,24 @@ def race_spaces(settings: Settings) -> Spaces:
         float_mean=tuple(layout.mean.tolist()),
         float_std=tuple(layout.std.tolist()),
         action=actions_of_game(game).space(),
-        image_shape=(game.frames_per_state, game.image_height_px, game.image_width_px),
+        image_shape=game.image_shape,
         waves=layout.waves,
         throttle_actions=accelerating if game.actions == "keys" else (),
+        views=race_views(layout, game),
+    )
+
+
+def race_views(layout: ObservationLayout, game: GameSettings) -> Views:
+    """Return the views of races."""
+    actions = actions_of_game(game)
+    has_keys = isinstance(actions, KeyActions)
+    table = actions.shown(np.arange(actions.n_values)).tolist() if has_keys else []
+    before = np.asarray(actions.forward).tolist()
+    return Views(
+        frame_shifts=game.frame_shifts if game.has_image else (0,),
+        inputs=layout.inputs,
+        entries=layout.entries,
+        n_input_floats=layout.float_input_dim - layout.n_own_floats,
+        floats_of_actions=tuple(map(tuple, table)),
+        action_before=before if isinstance(before, int) else tuple(before),
     )

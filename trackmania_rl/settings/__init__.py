@@ -24,6 +24,7 @@ from trackmania_rl.settings.groups import (
     SyncSettings,
     TelemetrySettings,
     UserSettings,
+    ViewSettings,
 )
 from trackmania_rl.settings.loading import (
     COMPANION_FILES,
@@ -38,6 +39,7 @@ from trackmania_rl.settings.loading import (
 )
 from trackmania_rl.settings.named_part import NamedPart
 from trackmania_rl.settings.ranges import describe_range, describe_unit, settings_table
+from trackmania_rl.settings.values import shifts_of
 
 __all__ = [
     "COMPANION_FILES",
@@ -60,6 +62,7 @@ __all__ = [
     "SyncSettings",
     "TelemetrySettings",
     "UserSettings",
+    "ViewSettings",
     "changed_settings",
     "describe_range",
     "describe_unit",
@@ -68,6 +71,7 @@ __all__ = [
     "parse_override",
     "settings_from_flat",
     "settings_table",
+    "shifts_of",
     "whole_text",
     "with_marks",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Final, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from trackmania_rl.settings.values import (
     LAST_PORT,
@@ -19,6 +19,7 @@ from trackmania_rl.settings.values import (
     Restart,
     Seconds,
     Unit,
+    shifts_of,
 )
 
 RACES: Final = "trackmania_rl.games.race_games:RaceGames"
@@ -110,7 +111,7 @@ class GameSettings(Group):
     image_width_px: Restart[Annotated[int, Field(ge=0, le=4096), Unit("px")]]
     image_height_px: Restart[Annotated[int, Field(ge=0, le=4096), Unit("px")]]
     game_camera_number: Restart[Annotated[int, Field(ge=1, le=3)]]
-    frames_per_state: Restart[Annotated[int, Field(ge=1, le=16), Unit("frames")]]
+    frames_per_state: Restart[Annotated[Annotated[int, Field(ge=0, le=16)] | str, Unit("frames")]]
     cutoff_race_longer_than_ms: Restart[Milliseconds]
     cutoff_no_progress_within_ms: Milliseconds
     cutoff_progress_m: Meters
@@ -158,9 +159,32 @@ class GameSettings(Group):
         return self.horizon if self.soft_horizon else None
 
     @property
-    def has_image(self) -> bool:
-        """Whether the observation holds a picture."""
+    def takes_pictures(self) -> bool:
+        """Whether the game is asked for a picture in each state."""
         return self.image_width_px > 0
+
+    @property
+    def has_image(self) -> bool:
+        """Whether the observation holds pictures."""
+        return self.takes_pictures and self.frames_per_state != 0
+
+    @property
+    def frame_shifts(self) -> tuple[int, ...]:
+        """Which frames make one image, as shifts of a view; (0,) without an image."""
+        frames = self.frames_per_state
+        return shifts_of(f"{1 - max(frames, 1)}:0" if isinstance(frames, int) else frames)
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """(S, H, W) of an image; (1, 0, 0) without one."""
+        return (len(self.frame_shifts), self.image_height_px, self.image_width_px) if self.has_image else (1, 0, 0)
+
+    @field_validator("frames_per_state")
+    @classmethod
+    def _frames_were_seen(cls, frames: int | str) -> int | str:
+        if isinstance(frames, str) and shifts_of(frames)[-1] != 0:
+            raise ValueError('the last of the frames is the state\'s own: "-9:0:3"')
+        return frames
 
     @model_validator(mode="after")
     def _image_and_actions_fit(self) -> GameSettings:

@@ -35,6 +35,7 @@ from trackmania_rl.settings.values import (
     Seconds,
     Texts,
     Unit,
+    shifts_of,
 )
 
 RANGE_FINDER: Final = "range_finder_m"
@@ -51,6 +52,20 @@ _BLOCKS_OF_REWARDS: Final[dict[str, tuple[str, ...]]] = {
     "shaped_reward_point_to_vcp_ahead": ("zone_centers_m",),
 }
 """Rewards that are computed from the observation, by the blocks that they need."""
+
+
+class ViewSettings(Group):
+    """A view of a column of the rows around a state."""
+
+    column: str
+    shift: int | str
+    input: bool = True
+
+    @field_validator("shift")
+    @classmethod
+    def _is_a_shift(cls, shift: int | str) -> int | str:
+        shifts_of(shift)
+        return shift
 
 
 class RunSettings(Group):
@@ -77,6 +92,7 @@ class ObservationSettings(Group):
     """What the float part of the observation holds (reference: 184 floats with the published values)."""
 
     observation_blocks: Restart[Annotated[tuple[str, ...], Field(min_length=1)]]
+    views: Restart[dict[Annotated[str, Field(pattern=r"^[a-z]\w*$")], ViewSettings]]
     range_finder_source: Restart[Literal["track", "picture"]]
     range_finder_reach_m: Restart[Annotated[float, Field(ge=1, le=1000), Unit("m")]]
     range_finder_border_gray: Restart[tuple[GrayLevel, GrayLevel]]
@@ -329,7 +345,7 @@ class Settings(Group):
                     f'range_finder_source = "track" with game = "{self.game.game}": only the simulated game\'s tracks '
                     'have borders that can be read; set range_finder_source = "picture"'
                 )
-            if source == "picture" and not self.game.has_image:
+            if source == "picture" and not self.game.takes_pictures:
                 raise ValueError(
                     'range_finder_source = "picture" needs an image, but image_width_px and image_height_px are 0: set '
                     "them, such as to 160 and 120"
@@ -394,10 +410,21 @@ class Settings(Group):
 
     @model_validator(mode="after")
     def _several_frames_have_an_image(self) -> Settings:
-        if self.game.frames_per_state > 1 and not self.game.has_image:
+        frames = self.game.frames_per_state
+        if frames not in (0, 1) and not self.game.takes_pictures:
             raise ValueError(
-                f"frames_per_state = {self.game.frames_per_state} needs an image, but image_width_px and "
-                "image_height_px are 0: set them, or leave frames_per_state = 1"
+                f"frames_per_state = {frames} needs an image, but image_width_px and image_height_px are 0: set them, "
+                "or leave frames_per_state = 1"
+            )
+        measures = RANGE_FINDER in self.observation.observation_blocks
+        if (
+            frames == 0
+            and self.game.takes_pictures
+            and not (measures and self.observation.range_finder_source == "picture")
+        ):
+            raise ValueError(
+                "frames_per_state = 0: nothing looks at the image; set image_width_px and image_height_px to 0, or "
+                "frames_per_state to 1"
             )
         return self
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, TypeVar
 
@@ -80,6 +81,35 @@ Loggers = Annotated[
 ]
 BlockStatistics = tuple[tuple[Finite, ...], tuple[PositiveFloat, ...]]
 """(means, standard deviations) of one block of the observation."""
+
+
+FARTHEST_ROW = 1000
+"""Views look no further."""
+
+
+def shifts_of(shift: int | str) -> tuple[int, ...]:
+    """List the rows that a view's shift means, ascending: 0 is a state's own, -1 the one before.
+
+    Args:
+        shift: one row; or "-3:0", from the first to the last, both included; or "-9:0:3", every third of them, the last
+            one included.
+
+    Raises:
+        ValueError: if it is something else.
+    """
+    if isinstance(shift, int):
+        shifts = [shift]
+    elif (match := re.fullmatch(r"(-?\d{1,9}):(-?\d{1,9})(?::(\d{1,9}))?", shift)) and int(match[3] or 1) > 0:
+        first, last, step = int(match[1]), int(match[2]), int(match[3] or 1)
+        shifts = [] if last - first > 2 * FARTHEST_ROW else list(range(last, first - 1, -step))[::-1]
+    else:
+        shifts = []
+    if not shifts or max(map(abs, shifts)) > FARTHEST_ROW:
+        raise ValueError(
+            f"a shift is a row from -{FARTHEST_ROW} to {FARTHEST_ROW} (-1 is the one before), or a range of rows: "
+            '"-3:0", both ends included, or every third of them: "-9:0:3"'
+        )
+    return tuple(shifts)
 
 
 class Group(BaseModel):

@@ -17,12 +17,13 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from trackmania_rl.race.frame_stack import FrameStack
 from trackmania_rl.race.observation import FeatureBuilder, ObservationLayout
 from trackmania_rl.race.observers import RolloutRecorder
 from trackmania_rl.race.policy import Policy, PolicyDecision
 from trackmania_rl.race.results import EndedRace
+from trackmania_rl.race.spaces import race_views
 from trackmania_rl.race.types import Observation, RaceEnd
+from trackmania_rl.race.views import LastRows
 from trackmania_rl.settings import GameSettings, MapEntry, ObservationSettings
 from trackmania_rl.tmi_interaction.launchers.launcher import LISTENS_WITHIN_S, GameLauncher, PortInUseError
 from trackmania_rl.tmi_interaction.race_machine import RaceMachine, compile_ahead
@@ -47,7 +48,8 @@ MOST_MAPS_KEPT: Final = 16
 Connect = Callable[[int, float, Callable[[], None]], GameTransport]
 """(port, timeout in seconds, what helps a game that is silent) -> a connected game."""
 Decide = Callable[[npt.NDArray[np.uint8], Observation], PolicyDecision]
-"""What decides, told all that there is to know of a state: (its image (S, H, W), the observation)."""
+"""What decides, told all that there is to know of a state: (its image (S, H, W), the observation with the floats that
+views make)."""
 
 
 class GameKeepsFailingError(GameError):
@@ -203,14 +205,16 @@ class GameInstanceManager:
         self, game_map: GameMap, machine: RaceMachine, decide: Decide, frames: npt.NDArray[np.uint8] | None
     ) -> EndedRace:
         self._recorder = recorder = RolloutRecorder(self._game, game_map.zones, frames)
-        stack = FrameStack(self._game.frames_per_state)
+        last_rows = LastRows(race_views(self.layout, self._game))
         policy_s = 0.0
         self._launcher.show_window()
         seen: Observation | RaceEnd = machine.reset(game_map)
         self._launcher.focus_window()
         while not isinstance(seen, RaceEnd):
             began_s = time.perf_counter()
-            decision = decide(stack.with_frame(seen.frame), seen)
+            image, floats = last_rows.see(seen.frame, seen.floats)
+            decision = decide(image, seen._replace(floats=floats))
+            last_rows.act(decision.action)
             policy_s += time.perf_counter() - began_s
             recorder.on_decision(seen, decision)
             seen = machine.step(decision.action)

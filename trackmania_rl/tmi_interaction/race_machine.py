@@ -153,7 +153,7 @@ class RaceMachine:
         if self._held is None:
             raise RuntimeError("step needs a race under way: call reset first")
         self._transport.set_input(self._actions.held(np.asarray([action]))[0])
-        if self.settings.has_image:
+        if self.settings.takes_pictures:
             self._transport.set_speed(self.settings.running_speed)
         self._answer(self._held, then_get_state=True)
         self._features.record_action(action)
@@ -198,12 +198,12 @@ class RaceMachine:
         seen = self._look(clock_ms, state)
         race.furthest_m = max(race.furthest_m, seen.meters)
         reason = race.cutoffs.check(clock_ms, race.furthest_m)
-        if self.settings.has_image:
+        if self.settings.takes_pictures:
             frame = self._take_frame(event, is_cut_off=reason is not None)
             if isinstance(frame, GameEvent):
                 return self._finish(frame)
             self._features.look(frame, seen.floats)
-            race.seen = seen = seen._replace(frame=frame)
+            race.seen = seen = seen._replace(frame=frame if self.settings.has_image else self._no_frame)
         return seen if reason is None else self._end(reason, clock_ms, state, seen)
 
     def _look(self, clock_ms: int, state: StateView) -> Observation:

@@ -52,17 +52,17 @@ def make_memory(settings: Settings, spaces: Spaces, seeds: SeedTree) -> Memory:
     device = pick_replay_device(
         pick_device(settings.run.torch_device),
         settings.replay.memory_size_schedule,
-        spaces.n_floats,
+        spaces.n_own_floats,
         spaces.image_size_px,
         spaces.action_shape,
     )
     buffer, buffer_test = make_buffers(
         settings.replay,
-        n_floats=spaces.n_floats,
+        n_floats=spaces.n_own_floats,
         image_size_px=spaces.image_size_px,
         device=device,
         generator=torch.Generator(device).manual_seed(seeds.integer("replay")),
-        frames_per_state=spaces.image_shape[0],
+        views=spaces.views,
         action_shape=spaces.action_shape,
     )
     for part in settings.replay.transforms:

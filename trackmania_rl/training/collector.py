@@ -269,6 +269,6 @@ class Collector:
             self._races[game] = Race(entry, puller, exploration, is_generated)
             self._games.begin(game, entry, functools.partial(self._parts.rollouts.acquire_frames, game))
         else:  # a fragment takes its room away while the race goes on, so the frames are written elsewhere
-            in_fragments = RaceInFragments(settings.replay.n_steps, settings.game.frames_per_state - 1)
+            in_fragments = RaceInFragments.of_settings(settings)
             self._races[game] = Race(entry, puller, exploration, is_generated, in_fragments)
             self._games.begin(game, entry)

@@ -35,7 +35,7 @@ class RolloutBounds:
         max_actions: decisions in the longest race.
         image_height_px: 0 where the observation has no image.
         image_width_px: 0 where the observation has no image.
-        n_floats: floats in one observation.
+        n_floats: floats that one state has of its own.
         n_values: entries of one Q-value vector.
     """
 
@@ -52,7 +52,7 @@ class RolloutBounds:
             max_actions=game.cutoff_race_longer_than_ms // game.ms_per_action + 2,
             image_height_px=spaces.image_size_px[0],
             image_width_px=spaces.image_size_px[1],
-            n_floats=spaces.n_floats,
+            n_floats=spaces.n_own_floats,
             n_values=spaces.n_values,
         )
 

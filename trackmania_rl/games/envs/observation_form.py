@@ -34,8 +34,7 @@ class ObservationForm:
         floats = spaces.Box(-np.inf, np.inf, (layout.float_input_dim,), np.float32)
         self.space: spaces.Space[Any] = floats
         if game.has_image:
-            size = (game.frames_per_state, game.image_height_px, game.image_width_px)
-            self.space = spaces.Dict({"image": spaces.Box(0, 255, size, np.uint8), "floats": floats})
+            self.space = spaces.Dict({"image": spaces.Box(0, 255, game.image_shape, np.uint8), "floats": floats})
 
     def show(self, image: npt.NDArray[np.uint8], floats: npt.NDArray[np.float32]) -> Shown:
         """Make an observation, or several at once; fresh arrays.

@@ -6,6 +6,7 @@ import numpy as np
 
 from trackmania_rl.games.protocol import Games, Received
 from trackmania_rl.race.observation import ObservationLayout
+from trackmania_rl.race.spaces import race_views
 from trackmania_rl.settings import GameSettings
 
 
@@ -15,7 +16,7 @@ class RaceStates:
     Args:
         n_games: K.
         layout: the floats.
-        game: size and number of a state's frames.
+        game: size and number of a state's frames, and the actions.
 
     Attributes:
         images: (K, S, H, W) uint8.
@@ -27,8 +28,8 @@ class RaceStates:
     """
 
     def __init__(self, n_games: int, layout: ObservationLayout, game: GameSettings) -> None:
-        size = (game.frames_per_state, game.image_height_px, game.image_width_px)
-        self.images = np.empty((n_games, *size), dtype=np.uint8)
+        self._views = race_views(layout, game)
+        self.images = np.empty((n_games, *game.image_shape), dtype=np.uint8)
         self.floats = np.empty((n_games, layout.float_input_dim), dtype=np.float32)
         self.meters = np.empty(n_games)
         self.race_time_ms = np.empty(n_games, dtype=np.int64)
@@ -44,6 +45,6 @@ class RaceStates:
         for game, race in received.ended.items():
             assert race.end is not None
             last = race.end.last
-            self.images[game] = np.concatenate((self.images[game, 1:], last.frame))
-            self.floats[game], self.meters[game], self.race_time_ms[game] = last.floats, last.meters, last.race_time_ms
+            self.images[game], self.floats[game] = self._views.look_at_last(race.rollout_results)
+            self.meters[game], self.race_time_ms[game] = last.meters, last.race_time_ms
             self.position_m[game], self.speed_m_s[game] = last.position_m, last.speed_m_s

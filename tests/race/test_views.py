@@ -1,0 +1,143 @@
+"""Views while a race is driven, and what may be asked for."""
+
+import numpy as np
+import pytest
+
+from trackmania_rl.race.observation import ObservationLayout
+from trackmania_rl.race.spaces import race_spaces, race_views
+from trackmania_rl.race.views import LastRows, View, Views
+from trackmania_rl.settings import SettingsError, load_settings, shifts_of
+
+KEYS = ((1.0, 0.0), (0.0, 1.0), (1.0, 1.0))
+VIEWS = Views(
+    frame_shifts=(-4, -2, 0),
+    inputs=(View("a", "floats", (-3, -1), 1, 3), View("b", "actions", (-2, -1))),
+    n_input_floats=8,
+    floats_of_actions=KEYS,
+    action_before=2,
+)
+
+
+def race_of(n_states, seed=0):
+    rng = np.random.default_rng(seed)
+    frames = rng.integers(0, 256, (n_states, 1, 2, 3), dtype=np.uint8)
+    return frames, rng.normal(size=(n_states, 4)).astype(np.float32), rng.integers(0, 3, n_states)
+
+
+def test_what_is_seen_of_a_race():
+    frames, floats, actions = race_of(7)
+    images, seen = VIEWS.look(
+        frames[None], floats[None], actions[None], races=np.zeros(7, dtype=int), rows=np.arange(7)
+    )
+    for t in range(7):
+        np.testing.assert_array_equal(images[t], [frames[max(t - back, 0), 0] for back in (4, 2, 0)])
+        before = [floats[max(t - back, 0), 1:3] for back in (3, 1)]
+        taken = [KEYS[actions[t - back]] if t >= back else KEYS[2] for back in (2, 1)]
+        np.testing.assert_array_equal(seen[t], np.concatenate([floats[t], *before, *taken]).astype(np.float32))
+
+
+@pytest.mark.parametrize("views", [VIEWS, Views(), Views(frame_shifts=(-1, 0))])
+def test_a_race_seen_row_by_row_is_seen_alike(views):
+    frames, floats, actions = race_of(9)
+    rows, drawn_over = LastRows(views), np.empty_like(frames[0])
+    for t in range(9):
+        drawn_over[:] = frames[t]
+        image, seen = rows.see(drawn_over, floats[t])
+        rows.act(actions[t])
+        images, expected = views.look(frames[None], floats[None], actions[None], np.zeros(1, dtype=int), np.array([t]))
+        np.testing.assert_array_equal(image, images[0])
+        np.testing.assert_array_equal(seen, expected[0])
+
+
+def test_without_views_nothing_is_copied():
+    frames, floats, _ = race_of(1)
+    image, seen = LastRows(Views()).see(frames[0], floats[0])
+    assert image is frames[0] or image.base is frames
+    assert seen.base is floats
+
+
+@pytest.mark.parametrize(
+    ("shift", "rows"),
+    [(-1, (-1,)), (3, (3,)), ("-3:0", (-3, -2, -1, 0)), ("-9:0:3", (-9, -6, -3, 0)), ("-9:-1:3", (-7, -4, -1)),
+     ("2:2", (2,))],
+)  # fmt: skip
+def test_shifts(shift, rows):
+    assert shifts_of(shift) == rows
+
+
+@pytest.mark.parametrize(
+    "shift", ["-1", "0:-1", "-3:0:0", "-3:0:-1", "a", "", ":0", "-3:", 1001, "-2000:0", "-99999999:0"]
+)
+def test_what_is_no_shift(shift):
+    with pytest.raises(ValueError, match="a shift is a row from -1000 to 1000"):
+        shifts_of(shift)
+
+
+@pytest.fixture
+def load(repository_root):
+    def load_with(views, *overrides):
+        settings = load_settings(repository_root / "config_files" / "config.py", [f"views={views!r}", *overrides])
+        return settings, ObservationLayout.from_settings(settings.observation)
+
+    return load_with
+
+
+def test_views_are_blocks_behind_the_others(load):
+    _, without = load({})
+    views = {
+        "last_motion": {"column": "velocity_m_s", "shift": "-2:-1"},
+        "rewards_before": {"column": "rewards", "shift": "-3:-1", "input": False},
+        "last_actions": {"column": "actions", "shift": "-2:-1"},
+    }
+    settings, layout = load(views, 'fourier_wavelengths={"last_motion": (8.0,)}')
+    assert layout.blocks[: len(without.blocks)] == without.blocks
+    assert (layout.n_own_floats, layout.float_input_dim) == (184, 184 + 6 + 8)
+    assert layout["last_motion"] == slice(184, 190)
+    np.testing.assert_array_equal(layout.mean[184:190], np.tile(layout.mean[layout["velocity_m_s"]], 2))
+    np.testing.assert_array_equal(layout.mean[190:], np.tile(np.float32([0.8, 0.2, 0.3, 0.3]), 2))
+    assert layout.waves == tuple((184 + number, 8.0) for number in range(6))
+    spaces = race_spaces(settings)
+    assert (spaces.n_own_floats, spaces.n_floats) == (184, 198)
+    assert [view.name for view in spaces.views.inputs] == ["last_motion", "last_actions"]
+    assert [view.name for view in spaces.views.entries] == ["rewards_before"]
+    assert race_views(layout, settings.game) == spaces.views
+
+
+@pytest.mark.parametrize(
+    ("views", "message"),
+    [
+        ({"a": {"column": "sped", "shift": -1}}, "'a' looks at 'sped'; there are actions, rewards, frames, floats"),
+        ({"a": {"column": "range_finder_m", "shift": -1}}, "'a' looks at 'range_finder_m'; there are"),
+        ({"gear": {"column": "actions", "shift": -1}}, "'gear' is the name of a block"),
+        ({"reward": {"column": "rewards", "shift": -1, "input": False}}, "'reward' is the name of a block or of an"),
+        ({"a": {"column": "rewards", "shift": -1}}, 'For training batches alone add "input": False'),
+        ({"a": {"column": "frames", "shift": "-3:-1"}}, "frames are a setting of their own, frames_per_state"),
+        ({"a": {"column": "actions", "shift": "-3:0"}}, "it sees floats and actions of rows before, -1 and less"),
+        ({"a": {"column": "gear", "shift": "3"}}, "a shift is a row"),
+        ({"a": {"column": "gear"}}, "views.a.shift"),
+        ({"A b": {"column": "gear", "shift": -1}}, "views.A b"),
+    ],
+)
+def test_impossible_views_are_refused(load, views, message):
+    with pytest.raises(SettingsError, match=message):
+        load(views)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["frames_per_state=-9:0:3"], r"frames_per_state = -9:0:3 needs an image"),
+        (["frames_per_state=17"], "frames_per_state"),
+        (["frames_per_state=-9:-1", "image_width_px=16", "image_height_px=16"], "the last of the frames is the"),
+        (["frames_per_state=0", "image_width_px=16", "image_height_px=16"], "nothing looks at the image"),
+    ],
+)
+def test_impossible_frames_are_refused(load, overrides, message):
+    with pytest.raises(SettingsError, match=message):
+        load({}, *overrides)
+
+
+def test_frames_may_be_skipped(load):
+    settings, _ = load({}, "frames_per_state=-9:0:3", "image_width_px=16", "image_height_px=8")
+    assert settings.game.image_shape == (4, 8, 16)
+    assert race_spaces(settings).views.frame_shifts == (-9, -6, -3, 0)
