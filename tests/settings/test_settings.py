@@ -31,6 +31,7 @@ CONFIG_FILES = (
     "config_lidar.py",
     "config_sac.py",
     "config_discrete_sac.py",
+    "config_offline_iql.py",
     "config_real_time.py",
 )
 

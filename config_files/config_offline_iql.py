@@ -1,0 +1,24 @@
+"""Implicit Q-learning from data sets alone (Kostrikov et al. 2021, arXiv:2110.06169): no race of its own, no game.
+
+Record or export races first (docs/datasets.rst), then `scripts/train.py --config config_files/config_offline_iql.py
+--set offline=trackmania/valley-driver-v0 --max-updates 20000`. Every setting that is not here is as in
+config_discrete_sac.py and config.py.
+"""
+
+from functools import partial
+
+from torchrl.objectives import DiscreteIQLLoss
+
+from trackmania_rl.agents.torchrl_agent import TorchRLAgent
+
+# The file beside this one whose settings hold where this one sets none. A run's own copy holds both in one file.
+based_on = "config_discrete_sac.py"
+
+# Name of the run: its files are in save/{run_name}/.
+run_name = "offline_iql"
+
+# An action is copied exp(temperature x its advantage) times as often; advantages are some hundredths.
+agent = partial(TorchRLAgent, loss=DiscreteIQLLoss, temperature=50.0, expectile=0.7)
+
+# Nobody drives: what is learned from is named by the setting `offline`.
+n_collectors = 0
