@@ -1,0 +1,162 @@
+"""Floats of a user's own, computed from those that races give: the part `games` for an observation that shows more."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from trackmania_rl.games.protocol import FramesRoom, GameIds, Games, Motion, Received
+from trackmania_rl.games.race_games import RaceGames
+from trackmania_rl.race.observation import ObservationLayout
+from trackmania_rl.race.policy import BatchDecision
+from trackmania_rl.race.results import EndedRace
+from trackmania_rl.settings import GameSettings, MapEntry, Settings, SettingsError
+
+Floats = npt.NDArray[np.float32]
+
+
+class RaceGamesWithFloats(RaceGames):
+    """Races whose states have k floats more, behind those of their own row and before those of views: derive from it.
+
+    A subclass sets `own_mean` and `own_std`, k numbers each, by which networks normalize, and writes `own_floats`.
+
+    Args:
+        settings: of the run.
+
+    Attributes:
+        layout: places of the floats that ship: `floats[:, self.layout["velocity_m_s"]]`.
+        spaces: see `GamesBuilder`.
+
+    Raises:
+        SettingsError: if the subclass's mean, standard deviation and floats do not fit each other.
+    """
+
+    own_mean: tuple[float, ...]
+    own_std: tuple[float, ...]
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(settings)
+        self.layout = ObservationLayout.from_settings(settings.observation, settings.game.actions)
+        mean, std, end = self.spaces.float_mean, self.spaces.float_std, self.spaces.n_own_floats
+        self._end_of_row = end
+        two_states = np.tile(np.array(mean[:end], dtype=np.float32), (2, 1))
+        shape, wanted = np.shape(self.own_floats(two_states)), (2, len(self.own_mean))
+        if shape != wanted or len(self.own_std) != len(self.own_mean):
+            raise SettingsError(
+                f"games: {type(self).__name__} has {len(self.own_mean)} numbers in own_mean and {len(self.own_std)} in "
+                f"own_std, and own_floats made {shape} of two states; it makes {wanted}"
+            )
+        self.spaces = dataclasses.replace(
+            self.spaces,
+            float_mean=(*mean[:end], *self.own_mean, *mean[end:]),
+            float_std=(*std[:end], *self.own_std, *std[end:]),
+            waves=tuple((i if i < end else i + len(self.own_mean), wavelength) for i, wavelength in self.spaces.waves),
+        )
+
+    def own_floats(self, floats: Floats) -> npt.NDArray[np.floating]:
+        """Compute k floats of each state from the others.
+
+        Args:
+            floats: (n, F) float32 of n states, as `layout` places them, without those of views; not normalized, and not
+                to be changed.
+
+        Returns:
+            (n, k), finite.
+        """
+        raise NotImplementedError
+
+    def make_games(self, collector: int, maps_folder: Path, rng: np.random.Generator) -> Games:
+        """See `GamesBuilder`."""
+        return GamesWithFloats(super().make_games(collector, maps_folder, rng), self.own_floats, self._end_of_row)
+
+
+class GamesWithFloats:
+    """Games whose states have more floats; see `Games`.
+
+    What was shown while driving is what the race's columns hold, to the byte: it is computed once for each state.
+
+    Args:
+        games: which play.
+        own_floats: computes (n, k) of the states' floats (n, F).
+        end_of_row: F; what follows while driving is made by views.
+
+    Attributes:
+        n_games: see `Games`.
+    """
+
+    def __init__(self, games: Games, own_floats: Callable[[Floats], npt.NDArray[np.floating]], end_of_row: int) -> None:
+        self.n_games = games.n_games
+        self._games = games
+        self._compute = own_floats
+        self._end_of_row = end_of_row
+        self._newest: dict[int, Floats] = {}  # of the state that each game waits in, (k,)
+        self._driven: dict[int, list[Floats]] = {}  # of the race's states in which a decision was made
+
+    @property
+    def game(self) -> GameSettings:
+        """Settings of the races begun from now on."""
+        return self._games.game
+
+    @game.setter
+    def game(self, settings: GameSettings) -> None:
+        self._games.game = settings
+
+    def begin(self, game: int, map_entry: MapEntry, frames: FramesRoom | None = None) -> None:
+        """See `Games.begin`."""
+        self._games.begin(game, map_entry, frames)
+
+    def recv(self) -> Received:
+        """See `Games.recv`."""
+        received = self._games.recv()
+        of_row, of_views = np.split(received.floats, [self._end_of_row], axis=1)
+        own = self._own_floats(of_row)
+        ended = {game: self._with_floats(game, race) for game, race in received.ended.items()}
+        for game, is_first, floats in zip(received.ids.tolist(), received.is_first, own, strict=True):
+            if is_first:
+                self._driven[game] = []
+            self._newest[game] = floats
+        return dataclasses.replace(received, floats=np.hstack((of_row, own, of_views)), ended=ended)
+
+    def send(self, ids: GameIds, decision: BatchDecision, policy_s: float = 0.0) -> None:
+        """See `Games.send`."""
+        for game in ids.tolist():
+            self._driven[game].append(self._newest[game])
+        self._games.send(ids, decision, policy_s)
+
+    def under_way(self, game: int, states: range) -> dict[str, Any]:
+        """See `Games.under_way`."""
+        race = self._games.under_way(game, states)
+        own = np.stack(self._driven[game][states.start : states.stop])
+        return race | {"state_float": np.hstack((race["state_float"], own))}
+
+    def motion(self, ids: GameIds) -> Motion:
+        """See `Games.motion`."""
+        return self._games.motion(ids)
+
+    def picture(self, game: int, width_px: int, height_px: int) -> npt.NDArray[np.uint8] | None:
+        """See `Games.picture`."""
+        return self._games.picture(game, width_px, height_px)
+
+    def close(self) -> bool:
+        """See `Games.close`."""
+        return self._games.close()
+
+    def _own_floats(self, floats: Floats) -> Floats:
+        return np.asarray(self._compute(floats), dtype=np.float32)
+
+    def _with_floats(self, game: int, race: EndedRace) -> EndedRace:
+        floats = race.rollout_results["state_float"]
+        n_actions = len(floats) - 1  # a decision made at the very moment of the finish led nowhere, and is left out
+        own = np.stack((*self._driven[game][:n_actions], self._own_floats(floats[-1:])[0]))
+        state_float = np.hstack((floats, own))
+        assert race.end is not None
+        return dataclasses.replace(
+            race,
+            end=dataclasses.replace(race.end, last=race.end.last._replace(floats=state_float[-1])),
+            rollout_results=race.rollout_results | {"state_float": state_float},
+        )
