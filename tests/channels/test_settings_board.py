@@ -18,7 +18,8 @@ def edited(settings: Settings, running_speed: float) -> Settings:
     return settings_from_flat(settings.flat() | {"running_speed": running_speed})
 
 
-@pytest.mark.parametrize("name", ["config.py", "config_tmnf.py", "config_many_tracks.py"])
+@pytest.mark.filterwarnings("error::UserWarning")
+@pytest.mark.parametrize("name", ["config.py", "config_tmnf.py", "config_many_tracks.py", "config_cartpole.py"])
 def test_shipped_configurations_come_out_exactly_as_they_went_in(repository_root: Path, name: str) -> None:
     settings = load_settings(repository_root / "config_files" / name)
     read = SettingsBoard(settings, SPAWN).read()

@@ -33,6 +33,8 @@ CONFIG_FILES = (
     "config_discrete_sac.py",
     "config_offline_iql.py",
     "config_real_time.py",
+    "config_cartpole.py",
+    "config_pendulum.py",
 )
 
 

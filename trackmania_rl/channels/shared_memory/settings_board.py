@@ -29,7 +29,7 @@ class SettingsBoard:
     """
 
     def __init__(self, settings: Settings, context: BaseContext) -> None:
-        self._size_bytes = max(LEAST_BYTES, ROOM_TO_GROW * len(settings.model_dump_json()))
+        self._size_bytes = max(LEAST_BYTES, ROOM_TO_GROW * len(_as_json(settings)))
         self._buffers = tuple(context.RawArray(ctypes.c_char, self._size_bytes) for _ in range(2))
         self._lengths = context.RawArray(ctypes.c_int64, 2)
         self._checksums = context.RawArray(ctypes.c_uint32, 2)
@@ -47,7 +47,7 @@ class SettingsBoard:
         Raises:
             ChannelError: if they are larger than there is room for; what was written before still stands.
         """
-        text = settings.model_dump_json().encode()
+        text = _as_json(settings)
         if len(text) > self._size_bytes:
             raise ChannelError(
                 f"the edited settings are too long for collectors to be told of ({len(text)} bytes, at most "
@@ -68,3 +68,7 @@ class SettingsBoard:
             if version == self.version and zlib.crc32(text, version) == checksum:
                 return version, Settings.model_validate_json(text)
         return None
+
+
+def _as_json(settings: Settings) -> bytes:
+    return settings.model_dump_json(warnings=False).encode()  # pydantic would warn of each `NamedPart`

@@ -1,0 +1,35 @@
+"""A Gymnasium environment whose actions are numbers: Pendulum-v1, learned by SAC.
+
+Use it with `scripts/train.py --config config_files/config_pendulum.py`. Every setting that is not here is as in
+config_sac.py and config.py. Any environment whose actions are a bounded Box is named the same way.
+"""
+
+from functools import partial
+
+from trackmania_rl.games.gymnasium_games import GymnasiumGames
+
+# The file beside this one whose settings hold where this one sets none. A run's own copy holds both in one file.
+based_on = "config_sac.py"
+
+# Name of the run: its files are in save/{run_name}/.
+run_name = "pendulum"
+
+# What is played, and what learns it: rewards are far larger than those of a race, so torchrl's own entropy is right.
+games = partial(GymnasiumGames, env="Pendulum-v1")
+agent = "trackmania_rl.agents.torchrl_agent:SAC"
+
+# How many episodes explore, and how many are driven greedily, under which name.
+map_cycle = (
+    {"map_name": "pendulum", "is_explo": True, "fill_buffer": True, "repeat": 4},
+    {"map_name": "pendulum", "is_explo": False, "fill_buffer": True, "repeat": 1},
+)
+
+# Few actions are needed where each is learned from often.
+games_per_collector = 1
+lr_schedule = ((0, 1e-3),)
+number_times_single_memory_is_used_before_discard = 256.0
+
+# A small network, and no floats of races.
+float_hidden_dim = 64
+memory_size_start_learn_schedule = ((0, 500),)
+fourier_wavelengths = {}
