@@ -1,0 +1,27 @@
+"""A float of your own: the car's slip angle, behind all others that the agent sees.
+
+    python scripts/train.py --set run_name=slipping --set games=examples.slip_angle:SlipAngle
+
+It is computed from the floats that the game gives, once for each state: while driving and for the replay memory alike.
+"""
+
+import numpy as np
+
+from trackmania_rl.games.own_floats import Floats, RaceGamesWithFloats
+
+LEFT, FORWARD = 0, 2
+"""Axes of a velocity in the car's frame."""
+
+
+class SlipAngle(RaceGamesWithFloats):
+    """Races in which the agent sees the angle between where the car points and where it goes, in radians."""
+
+    own_mean = (0.0,)
+    own_std = (0.3,)
+
+    def own_floats(self, floats: Floats) -> Floats:
+        """Compute the angle (n, 1) of n states (n, F); left of where it points is positive, standing still is 0."""
+        velocity_m_s = floats[:, self.layout["velocity_m_s"]]
+        is_driving = np.linalg.norm(velocity_m_s, axis=1) > 1.0
+        angle = np.arctan2(velocity_m_s[:, LEFT], np.abs(velocity_m_s[:, FORWARD]))
+        return np.where(is_driving, angle, 0.0)[:, np.newaxis]

@@ -1,0 +1,72 @@
+"""An agent of your own: soft Q-learning (Haarnoja et al. 2017, arXiv:1702.08165) in sixty lines.
+
+    python scripts/train.py --set run_name=soft --set agent=examples.soft_q_agent:SoftQAgent \
+        --set temporal_mini_race_duration_actions=None --set 'gamma_schedule=((0, 0.98),)'
+
+What is its own is the loss. Driving by values, optimizer, target network and checkpoints are parts that ship, for any
+loss of torchrl's kind; `trackmania_rl/agents/builder.py` says what an agent has to have that brings all of it.
+"""
+
+import numpy as np
+import torch
+from tensordict import TensorDict, TensorDictBase
+from tensordict.nn import TensorDictModuleBase
+from torch import nn
+from torchrl.objectives import LossModule
+
+from trackmania_rl.agents.actor_critic import greedy_actor
+from trackmania_rl.agents.random_state import OwnRandomState
+from trackmania_rl.agents.run_network import pick_device
+from trackmania_rl.agents.torchrl_agent import OffPolicyLoss, TorchRLActor, TorchRLLearner
+from trackmania_rl.race.spaces import Spaces
+from trackmania_rl.seeds import SeedTree
+from trackmania_rl.settings import Settings
+
+TEMPERATURE = 0.01
+"""How much better than others an action must be to count alone, in units of reward."""
+
+
+class SoftQLoss(LossModule):
+    """The squared error of Q, where the next state is worth the soft maximum of its values."""
+
+    def __init__(self, network: nn.Module, gamma: float) -> None:
+        super().__init__()
+        self.gamma = gamma
+        self.convert_to_functional(network, "q_network", create_target_params=True)
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDict:
+        """Compute the loss of B transitions, which get a `td_error` (B,)."""
+        with self.q_network_params.to_module(self.q_network, preserve_module_state=False):
+            values = self.q_network(tensordict.copy())["action_value"]  # (B, A)
+        with torch.no_grad(), self.target_q_network_params.to_module(self.q_network, preserve_module_state=False):
+            next_values = self.q_network(tensordict["next"].copy())["action_value"]
+        later = TEMPERATURE * (next_values / TEMPERATURE).logsumexp(dim=1, keepdim=True)
+        discount = self.gamma ** tensordict["steps_to_next_obs"]
+        target = tensordict["next", "reward"] + discount * later * ~tensordict["next", "terminated"]  # (B, 1)
+        error = target - values.gather(1, tensordict["action"].unsqueeze(1))
+        tensordict["td_error"] = error.abs().detach()
+        return TensorDict({"loss": error.square().mean()})
+
+
+class SoftQAgent:
+    """Makes the agent's three parts; called with the run's settings, the games' spaces and the run's seeds."""
+
+    def __init__(self, settings: Settings, spaces: Spaces, seeds: SeedTree) -> None:
+        self.settings, self.spaces, self.seeds = settings, spaces, seeds
+
+    def make_network(self) -> TensorDictModuleBase:
+        """Make the values (B, A) of states, which also choose the action."""
+        with OwnRandomState(self.seeds.integer("network"), torch.device("cpu"))():
+            return greedy_actor(self.settings.agent, self.spaces)
+
+    def make_actor(self, network: nn.Module, device: torch.device, rng: np.random.Generator) -> TorchRLActor:
+        """Make what drives by a network, and explores by the schedules of the settings."""
+        assert isinstance(network, TensorDictModuleBase)
+        return TorchRLActor(network.to(device).eval(), self.spaces, self.settings.exploration, device, rng)
+
+    def make_learner(self, network: nn.Module) -> TorchRLLearner:
+        """Make what trains a network."""
+        loss = SoftQLoss(network, self.settings.agent.gamma_schedule[0][1])
+        device = pick_device(self.settings.run.torch_device)
+        on_batches = OffPolicyLoss(loss, self.spaces, device, self.seeds.integer("learner"))
+        return TorchRLLearner(on_batches, network, self.settings.agent)

@@ -1,0 +1,39 @@
+"""A hook of your own: the mean and the highest speed of each race, as figures of tensorboard or any other logger.
+
+    python scripts/train.py --set run_name=watched --set 'hooks=("examples.speed_hook:LogSpeed",)'
+
+A hook writes the methods of those points of the training at which it acts; `Hook` lists them all.
+"""
+
+from typing import Any
+
+from tensordict import TensorDict
+
+from trackmania_rl.race.observation import ObservationLayout
+from trackmania_rl.training.hooks.hook import Hook
+
+
+class LogSpeed(Hook):
+    """Logs speeds in m/s; the highest of the whole run survives its resumption."""
+
+    highest_m_s = 0.0
+
+    def begin(self) -> None:
+        """Find where the velocity is among a state's floats, once the run is known."""
+        settings = self.run.settings
+        layout = ObservationLayout.from_settings(settings.observation, settings.game.actions)
+        self._velocity_m_s = layout["velocity_m_s"]
+
+    def pre_steps_log(self, race: TensorDict) -> dict[str, float]:
+        """Look at a race that has come in, with a row for each action; return figures to log."""
+        speeds_m_s = race["state_float"][:, self._velocity_m_s].norm(dim=1)
+        self.highest_m_s = max(self.highest_m_s, speeds_m_s.max().item())
+        return {"mine/mean_speed_m_s": speeds_m_s.mean().item(), "mine/highest_speed_m_s": self.highest_m_s}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Tell what a checkpoint keeps."""
+        return {"highest_m_s": self.highest_m_s}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take it over again."""
+        self.highest_m_s = state_dict["highest_m_s"]

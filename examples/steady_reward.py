@@ -1,0 +1,29 @@
+"""A reward of your own: the one that ships, and a price for each change of keys, for a hand that does not tremble.
+
+    python scripts/train.py --set run_name=steady --set reward=examples.steady_reward:SteadyReward
+
+A reward sees a whole race when it is over: the columns of its T actions and T + 1 states.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from trackmania_rl.race.rewards import RaceReward, RewardedRace
+from trackmania_rl.settings import Settings
+
+PRICE_OF_CHANGE = np.float32(0.003)
+"""In units of reward; an action of 50 ms costs 0.06 and a metre is worth 0.01."""
+
+
+class SteadyReward(RaceReward):
+    """Time and metres as ever, minus `PRICE_OF_CHANGE` for each action that is another one than the one before."""
+
+    def __call__(self, rollout_results: Mapping[str, Any], settings: Settings, frames_total: int) -> RewardedRace:
+        """Reward a race: `rewards` (T,) of its actions, and `potentials` (T + 1,) of its states."""
+        rewarded = super().__call__(rollout_results, settings, frames_total)
+        actions = rollout_results["actions"]
+        is_changed = np.diff(actions, axis=0, prepend=actions[:1]) != 0
+        changes = is_changed.reshape(len(actions), -1).any(axis=1)  # an action may be several numbers
+        return rewarded._replace(rewards=rewarded.rewards - PRICE_OF_CHANGE * changes)

@@ -1,0 +1,106 @@
+"""A run of an example's parts within this process: games, collector, learner and hooks, at tiny sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from trackmania_rl.agents.builder import check_decision, make_agent_builder
+from trackmania_rl.channels.local import LocalRollouts, LocalRunState
+from trackmania_rl.channels.protocols import Channels, ReceivedRollout
+from trackmania_rl.checkpoints import RunFolder
+from trackmania_rl.games.race_games import make_games_builder
+from trackmania_rl.seeds import SeedTree
+from trackmania_rl.settings import load_settings
+from trackmania_rl.settings.live import LiveSettings, write_snapshot
+from trackmania_rl.telemetry.statistics import TrainingStatistics
+from trackmania_rl.training.building import make_hooks, make_memory, make_reward, make_trainer
+from trackmania_rl.training.collector import Collector, CollectorParts, WeightPuller
+from trackmania_rl.training.context import RunContext
+from trackmania_rl.training.trainer import RunTrainer
+
+TINY = (
+    "float_hidden_dim=12",
+    "dense_hidden_dimension=14",
+    "batch_size=16",
+    "games_per_collector=1",
+    "memory_size_schedule=((0, 3000),)",
+    "memory_size_start_learn_schedule=((0, 40),)",
+    "number_times_single_memory_is_used_before_discard=2.0",
+    "cutoff_race_longer_than_ms=4000",
+    "tensorboard_interval_s=1e-9",
+    "torch_device=cpu",
+    "use_torch_compile=False",
+    "minimum_free_disk_mb=0",
+)
+
+
+class RacesOnce(LocalRollouts):
+    """Is empty when the learner has asked in vain."""
+
+    is_empty = False
+
+    def get(self, timeout_s: float) -> ReceivedRollout | None:
+        race = super().get(0.0)
+        self.is_empty = race is None
+        return race
+
+
+@dataclass
+class SmallRun:
+    """What a small run leaves behind."""
+
+    context: RunContext
+    trainer: RunTrainer
+
+
+@pytest.fixture
+def train_a_little(tmp_path: Path, repository_root: Path) -> Iterator[Callable[..., SmallRun]]:
+    """`train_a_little(*overrides, config="config.py", n_races=3)`: the run that learned from so many races."""
+    trainers: list[RunTrainer] = []
+
+    def train(*overrides: str, config: str = "config.py", n_races: int = 3) -> SmallRun:
+        file = write_snapshot(repository_root / "config_files" / config, tmp_path / "config", (*TINY, *overrides))
+        settings, seeds = load_settings(file), SeedTree(1)
+        games_builder = make_games_builder(settings)
+        spaces = games_builder.spaces
+        builder = make_agent_builder(settings, spaces, seeds)
+        learner, run_state = builder.make_learner(builder.make_network()), LocalRunState(settings)
+        rollouts = RacesOnce((1000, 1, *spaces.image_size_px), run_state)
+        sink = rollouts.open_collector(0)
+        context = RunContext(
+            live=LiveSettings(file, settings),
+            spaces=spaces,
+            reward=make_reward(settings, spaces, seeds),
+            agent=learner,
+            memory=make_memory(settings, spaces, seeds),
+            channels=Channels(rollouts, run_state),
+            folder=RunFolder.create(tmp_path, "run"),
+            statistics=TrainingStatistics(),
+        )
+        trainers.append(make_trainer(context, make_hooks(settings), should_stop=lambda: rollouts.is_empty))
+
+        def puller(kind: Any) -> WeightPuller:
+            actor = builder.make_actor(builder.make_network(), torch.device("cpu"), seeds.rng(kind))
+            check_decision(actor, spaces)
+            return WeightPuller(actor, run_state, kind)
+
+        games = games_builder.make_games(0, repository_root / "maps", seeds.rng("games"))
+        collector = Collector(CollectorParts(run_state, sink, puller("exploration"), puller("evaluation")), games)
+        for _ in range(n_races):
+            while not sink.waiting:
+                assert collector.play_once()
+            rollouts.is_empty = False
+            trainers[-1].train()
+        games.close()
+        return SmallRun(context, trainers[-1])
+
+    yield train
+    for trainer in trainers:
+        for hook in trainer.hooks:
+            hook.end()

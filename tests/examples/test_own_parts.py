@@ -1,0 +1,117 @@
+"""The examples of parts train, by the names that their commands give them, and do what they say."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium.utils.env_checker import check_env
+from tensordict import TensorDict
+
+from trackmania_rl.parts import load_part
+from trackmania_rl.race.rewards import RaceReward
+from trackmania_rl.race.spaces import race_spaces
+from trackmania_rl.seeds import SeedTree
+from trackmania_rl.settings import load_settings
+
+NO_MINI_RACES = (
+    "temporal_mini_race_duration_actions=None",
+    "gamma_schedule=((0, 0.98),)",
+    "expected_reward_per_action=0.0",
+    "return_bounds_per_action=None",
+)
+PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "reward": ("config.py", ("reward=examples.steady_reward:SteadyReward",)),
+    "float": ("config.py", ("games=examples.slip_angle:SlipAngle",)),
+    "network": ("config.py", ("network=examples.small_network:SmallNetwork",)),
+    "agent": ("config.py", ("agent=examples.soft_q_agent:SoftQAgent", *NO_MINI_RACES)),
+    "environment": ("config_cartpole.py", ("games=examples.hovering:HoveringGames",)),
+    "cartpole": ("config_cartpole.py", ()),
+    "pendulum": ("config_pendulum.py", ("batch_size=16",)),
+    "hook": ("config.py", ("hooks=('examples.speed_hook:LogSpeed',)",)),
+    "sac": ("config_sac.py", ()),
+    "discrete sac": ("config_discrete_sac.py", ()),
+}
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_it_trains(train_a_little: Callable[..., Any], part: str) -> None:
+    config, overrides = PARTS[part]
+    run = train_a_little(*overrides, config=config, n_races=8)
+    assert run.context.agent.updates > 2
+    weights = run.context.agent.exploration_network.state_dict()
+    assert all(tensor.isfinite().all() for tensor in weights.values() if tensor.is_floating_point())
+
+
+def test_the_reward_charges_changes_of_keys(repository_root: Path) -> None:
+    settings = load_settings(repository_root / "config_files" / "config.py")
+    arguments = settings, race_spaces(settings), SeedTree(0)
+    steady = load_part("examples.steady_reward:SteadyReward", "reward")(*arguments)
+    race = {
+        "state_float": np.zeros((6, race_spaces(settings).n_floats), dtype=np.float32),
+        "meters_advanced_along_centerline": np.arange(6.0),
+    }
+    shipped = RaceReward(*arguments)(race | {"actions": np.zeros(5)}, settings, 0).rewards
+    for actions in (np.array([0, 0, 3, 3, 1]), np.array([[0, 1], [0, 1], [0, 0], [0, 0], [1, 0]], dtype=np.float32)):
+        rewards = steady(race | {"actions": actions}, settings, 0).rewards
+        assert rewards.dtype == np.float32
+        np.testing.assert_allclose(shipped - rewards, [0, 0, 0.003, 0, 0.003], atol=1e-6)
+
+
+def test_the_float_is_the_angle_of_the_slide(repository_root: Path) -> None:
+    settings = load_settings(repository_root / "config_files" / "config.py")
+    games = load_part("examples.slip_angle:SlipAngle", "games")(settings)
+    floats = np.zeros((3, games.spaces.n_floats - 1), dtype=np.float32)
+    floats[:, games.layout["velocity_m_s"]] = [[10, 0, 10], [-5, 0, 0], [0.1, 0, 0]]
+    np.testing.assert_allclose(games.own_floats(floats), [[math.pi / 4], [-math.pi / 2], [0]], atol=1e-6)
+
+
+def test_the_hook_logs_and_is_resumed(train_a_little: Callable[..., Any]) -> None:
+    run = train_a_little("hooks=('examples.speed_hook:LogSpeed',)")
+    state = run.trainer.state_dict()["hooks"]["LogSpeed"]
+    assert state["highest_m_s"] > 5
+    hook = load_part("examples.speed_hook:LogSpeed", "hooks")()
+    hook.load_state_dict(state)
+    assert hook.highest_m_s == state["highest_m_s"]
+
+
+def test_the_environment_keeps_gymnasiums_rules() -> None:
+    check_env(load_part("examples.hovering:Hovering", "games")())
+
+
+def test_the_agents_loss_is_the_soft_one() -> None:
+    values = {0.0: torch.tensor([1.0, 2.0]), 1.0: torch.tensor([0.5, 0.5])}
+
+    class Values(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = torch.nn.Parameter(torch.ones(()))
+
+        def forward(self, batch: TensorDict) -> TensorDict:
+            rows = torch.stack([values[state] for state in batch["state_float"][:, 0].tolist()])
+            return batch.set("action_value", rows * self.scale)
+
+    loss = load_part("examples.soft_q_agent:SoftQLoss", "agent")(Values(), 0.9)
+    after = {
+        "state_float": torch.tensor([[1.0], [1.0]]),
+        "reward": torch.tensor([[0.25], [0.25]]),
+        "terminated": torch.tensor([[False], [True]]),
+    }
+    batch = TensorDict(
+        {
+            "state_float": torch.zeros(2, 1),
+            "action": torch.tensor([0, 1]),
+            "next": after,
+            "steps_to_next_obs": torch.tensor([[2], [2]]),
+        },
+        batch_size=[2],
+    )
+    soft = 0.5 + 0.01 * math.log(2)
+    errors = [0.25 + 0.9**2 * soft - 1.0, 0.25 - 2.0]
+    assert loss(batch)["loss"].item() == pytest.approx(np.mean(np.square(errors)), rel=1e-5)
+    np.testing.assert_allclose(batch["td_error"][:, 0], np.abs(errors), rtol=1e-5)
