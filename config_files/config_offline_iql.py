@@ -1,8 +1,7 @@
 """Implicit Q-learning from data sets alone (Kostrikov et al. 2021, arXiv:2110.06169): no race of its own, no game.
 
 Record or export races first (docs/datasets.rst), then `scripts/train.py --config config_files/config_offline_iql.py
---set offline=trackmania/valley-driver-v0 --max-updates 20000`. Every setting that is not here is as in
-config_discrete_sac.py and config.py.
+--max-updates 6000`. Every setting that is not here is as in config_discrete_sac.py and config.py.
 """
 
 from functools import partial
@@ -20,5 +19,6 @@ run_name = "offline_iql"
 # An action is copied exp(temperature x its advantage) times as often; advantages are some hundredths.
 agent = partial(TorchRLAgent, loss=DiscreteIQLLoss, temperature=50.0, expectile=0.7)
 
-# Nobody drives: what is learned from is named by the setting `offline`.
+# What is learned from; nobody drives.
+offline = "trackmania/valley-driver-v0"
 n_collectors = 0
