@@ -94,6 +94,10 @@ memory = "trackmania_rl.training.building:make_memory"
 # Hooks of the training: ("my_hooks:LogSpeed",).
 hooks = ()
 
+# Check that what is trained on is what the games gave, by check sums; the training ends where it is not. It takes a
+# tenth of the speed and more, and memory as long as the run lasts: for a few minutes, with parts of your own.
+crc_debug = False
+
 # torchrl transforms of sampled batches: a preprocessor of samples, such as an augmentation (examples/image_shifts.py).
 transforms = ()
 

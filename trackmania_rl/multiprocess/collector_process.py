@@ -17,6 +17,7 @@ import torch
 from trackmania_rl.agents.run_network import pick_playing_device
 from trackmania_rl.channels.protocols import WeightsKind
 from trackmania_rl.errors import PlainError
+from trackmania_rl.games.checked import CheckedGames
 from trackmania_rl.multiprocess.collector_logs import send_logs_to
 from trackmania_rl.multiprocess.collector_task import CollectorTask
 from trackmania_rl.multiprocess.signals import OF_THE_TERMINAL, release_ctrl_c
@@ -93,6 +94,8 @@ def _play(task: CollectorTask) -> None:
     builder = task.make_games_builder(settings)
     rng = SeedTree(settings.run.seed).rng(f"{task.name}/games")
     parts, games = make_parts(task, builder.spaces), builder.make_games(task.index, task.maps_folder, rng)
+    if settings.run.crc_debug:
+        games = CheckedGames(games)
     demonstrate = functools.partial(drive_demonstrations, task.demonstrations, games, parts)
     try:
         if settings.sync.is_synchronous:

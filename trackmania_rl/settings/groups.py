@@ -86,6 +86,7 @@ class RunSettings(Group):
     keep_drivers_at_most: PositiveInt | None
     minimum_free_disk_mb: Annotated[NonNegativeInt, Unit("MB")]
     hooks: Restart[Parts]
+    crc_debug: Restart[bool]
 
 
 class ObservationSettings(Group):
@@ -373,6 +374,15 @@ class Settings(Group):
                         f"{name} = {value} counts the actions left in a mini-race, but there are none "
                         f"(temporal_mini_race_duration_actions = None): set {name} = {off}"
                     )
+        return self
+
+    @model_validator(mode="after")
+    def _whole_races_are_checked(self) -> Settings:
+        if self.run.crc_debug and self.sync.batch_mode != "complete_episodes":
+            raise ValueError(
+                f'crc_debug = True checks whole races, but batch_mode = "{self.sync.batch_mode}": set batch_mode = '
+                '"complete_episodes", or crc_debug = False'
+            )
         return self
 
     @model_validator(mode="after")

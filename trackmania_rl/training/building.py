@@ -29,6 +29,7 @@ from trackmania_rl.training.hooks.hook import Hook
 from trackmania_rl.training.hooks.kept_drivers import KeepDrivers
 from trackmania_rl.training.hooks.learning_figures import LearningFigures, MeasureTestLoss
 from trackmania_rl.training.hooks.periodic_reset import ResetPeriodically
+from trackmania_rl.training.hooks.pipeline_check import CheckPipeline
 from trackmania_rl.training.hooks.priorities import UpdatePriorities
 from trackmania_rl.training.hooks.publishing import PublishRunState
 from trackmania_rl.training.hooks.races import CountRaces, KeepRecords, WriteRaceLog
@@ -159,6 +160,7 @@ def make_trainer(
     shipped += [ResetPeriodically(sampling), sampling, UpdatePriorities(), figures, UpdateTargetNetwork()]
     shipped += [PublishRunState(), test_loss, loggers, RecordEvaluations(races, loggers, disk), checkpoints]
     shipped += [KeepDrivers(checkpoints), ShowInTerminal(view or TerminalView())]
+    shipped += [CheckPipeline()] * run.settings.run.crc_debug
     n_of_name: Counter[str] = Counter()
     for hook in (*shipped, *hooks):
         name = type(hook).__name__

@@ -1,0 +1,99 @@
+"""Check sums of what games show and are told, for the pipeline check (`crc_debug`)."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from trackmania_rl.games.protocol import FramesRoom, GameIds, Games, Motion, Received
+from trackmania_rl.race.policy import ELAPSED_ACTIONS_FLOAT, BatchDecision
+from trackmania_rl.settings import GameSettings, MapEntry
+
+CHECK_SUMS: Final = "crc_debug"
+"""The column of `rollout_results`: (T, 2) int64, check sums of the states in which it was decided, and of actions;
+(T + 1, 2) where the last action was decided, but the finish came first."""
+
+
+def sums_of_states(images: npt.NDArray[np.uint8], floats: npt.NDArray[np.float32]) -> list[int]:
+    """Compute a check sum of each state: newest frame and floats, but for the time elapsed in the mini-race.
+
+    Args:
+        images: (n, S, H, W).
+        floats: (n, F).
+    """
+    seen = floats.astype(np.float32)
+    seen[:, ELAPSED_ACTIONS_FLOAT] = 0
+    newest = images[:, -1:]
+    return [zlib.crc32(of.tobytes(), zlib.crc32(frame.tobytes())) for frame, of in zip(newest, seen, strict=True)]
+
+
+def sums_of_actions(actions: npt.NDArray[Any]) -> list[int]:
+    """Compute a check sum of each action, (n,) whole numbers or (n, D) floats."""
+    dtype = np.int64 if actions.ndim == 1 else np.float32
+    return [zlib.crc32(action.tobytes()) for action in actions.astype(dtype)]
+
+
+class CheckedGames:
+    """Games whose races come with check sums of what was seen and decided, at that moment; see `Games`.
+
+    Args:
+        games: which are played.
+    """
+
+    def __init__(self, games: Games) -> None:
+        self._games = games
+        self.n_games = games.n_games
+        self._states: dict[int, int] = {}  # of the games that wait
+        self._races: dict[int, list[tuple[int, int]]] = {}
+
+    @property
+    def game(self) -> GameSettings:
+        """See `Games`."""
+        return self._games.game
+
+    @game.setter
+    def game(self, game: GameSettings) -> None:
+        self._games.game = game
+
+    def begin(self, game: int, map_entry: MapEntry, frames: FramesRoom | None = None) -> None:
+        """See `Games.begin`."""
+        self._races[game] = []
+        self._games.begin(game, map_entry, frames)
+
+    def recv(self) -> Received:
+        """See `Games.recv`."""
+        received = self._games.recv()
+        for game, check_sum in zip(
+            received.ids.tolist(), sums_of_states(received.images, received.floats), strict=True
+        ):
+            self._states[game] = check_sum
+        for game in received.ids[received.is_first].tolist():
+            self._races[game] = []
+        for game, race in received.ended.items():
+            race.rollout_results[CHECK_SUMS] = np.array(self._races[game], dtype=np.int64).reshape(-1, 2)
+        return received
+
+    def send(self, ids: GameIds, decision: BatchDecision, policy_s: float = 0.0) -> None:
+        """See `Games.send`."""
+        for game, check_sum in zip(ids.tolist(), sums_of_actions(decision.actions), strict=True):
+            self._races[game].append((self._states[game], check_sum))
+        self._games.send(ids, decision, policy_s)
+
+    def under_way(self, game: int, states: range) -> dict[str, Any]:
+        """See `Games.under_way`; without check sums."""
+        return self._games.under_way(game, states)
+
+    def motion(self, ids: GameIds) -> Motion:
+        """See `Games.motion`."""
+        return self._games.motion(ids)
+
+    def picture(self, game: int, width_px: int, height_px: int) -> npt.NDArray[np.uint8] | None:
+        """See `Games.picture`."""
+        return self._games.picture(game, width_px, height_px)
+
+    def close(self) -> bool:
+        """See `Games.close`."""
+        return self._games.close()
