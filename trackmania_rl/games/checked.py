@@ -66,10 +66,9 @@ class CheckedGames:
     def recv(self) -> Received:
         """See `Games.recv`."""
         received = self._games.recv()
-        for game, check_sum in zip(
-            received.ids.tolist(), sums_of_states(received.images, received.floats), strict=True
-        ):
-            self._states[game] = check_sum
+        if len(received.ids) > 0:
+            sums = sums_of_states(received.images, received.floats)
+            self._states.update(zip(received.ids.tolist(), sums, strict=True))
         for game in received.ids[received.is_first].tolist():
             self._races[game] = []
         for game, race in received.ended.items():
