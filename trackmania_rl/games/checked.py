@@ -8,9 +8,10 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from trackmania_rl.games.protocol import FramesRoom, GameIds, Games, Motion, Received
+from trackmania_rl.games.protocol import FramesRoom, GameIds, Games, Received
+from trackmania_rl.games.wrapped import WrappedGames
 from trackmania_rl.race.policy import ELAPSED_ACTIONS_FLOAT, BatchDecision
-from trackmania_rl.settings import GameSettings, MapEntry
+from trackmania_rl.settings import MapEntry
 
 CHECK_SUMS: Final = "crc_debug"
 """The column of `rollout_results`: (T, 2) int64, check sums of the states in which it was decided, and of actions;
@@ -36,36 +37,28 @@ def sums_of_actions(actions: npt.NDArray[Any]) -> list[int]:
     return [zlib.crc32(action.tobytes()) for action in actions.astype(dtype)]
 
 
-class CheckedGames:
+class CheckedGames(WrappedGames):
     """Games whose races come with check sums of what was seen and decided, at that moment; see `Games`.
+
+    Fragments of races under way come without.
 
     Args:
         games: which are played.
     """
 
     def __init__(self, games: Games) -> None:
-        self._games = games
-        self.n_games = games.n_games
+        super().__init__(games)
         self._states: dict[int, int] = {}  # of the games that wait
         self._races: dict[int, list[tuple[int, int]]] = {}
-
-    @property
-    def game(self) -> GameSettings:
-        """See `Games`."""
-        return self._games.game
-
-    @game.setter
-    def game(self, game: GameSettings) -> None:
-        self._games.game = game
 
     def begin(self, game: int, map_entry: MapEntry, frames: FramesRoom | None = None) -> None:
         """See `Games.begin`."""
         self._races[game] = []
-        self._games.begin(game, map_entry, frames)
+        super().begin(game, map_entry, frames)
 
     def recv(self) -> Received:
         """See `Games.recv`."""
-        received = self._games.recv()
+        received = super().recv()
         if len(received.ids) > 0:
             sums = sums_of_states(received.images, received.floats)
             self._states.update(zip(received.ids.tolist(), sums, strict=True))
@@ -79,20 +72,4 @@ class CheckedGames:
         """See `Games.send`."""
         for game, check_sum in zip(ids.tolist(), sums_of_actions(decision.actions), strict=True):
             self._races[game].append((self._states[game], check_sum))
-        self._games.send(ids, decision, policy_s)
-
-    def under_way(self, game: int, states: range) -> dict[str, Any]:
-        """See `Games.under_way`; without check sums."""
-        return self._games.under_way(game, states)
-
-    def motion(self, ids: GameIds) -> Motion:
-        """See `Games.motion`."""
-        return self._games.motion(ids)
-
-    def picture(self, game: int, width_px: int, height_px: int) -> npt.NDArray[np.uint8] | None:
-        """See `Games.picture`."""
-        return self._games.picture(game, width_px, height_px)
-
-    def close(self) -> bool:
-        """See `Games.close`."""
-        return self._games.close()
+        super().send(ids, decision, policy_s)

@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from trackmania_rl.games.protocol import FramesRoom, GameIds, Games, Motion, Received
+from trackmania_rl.games.protocol import GameIds, Games, Received
 from trackmania_rl.games.race_games import RaceGames
+from trackmania_rl.games.wrapped import WrappedGames
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.policy import BatchDecision
 from trackmania_rl.race.results import EndedRace
-from trackmania_rl.settings import GameSettings, MapEntry, Settings, SettingsError
+from trackmania_rl.settings import Settings, SettingsError
 
 Floats = npt.NDArray[np.float32]
 
@@ -75,7 +76,7 @@ class RaceGamesWithFloats(RaceGames):
         return GamesWithFloats(super().make_games(collector, maps_folder, rng), self.own_floats, self._end_of_row)
 
 
-class GamesWithFloats:
+class GamesWithFloats(WrappedGames):
     """Games whose states have more floats; see `Games`.
 
     What was shown while driving is what the race's columns hold, to the byte: it is computed once for each state.
@@ -84,35 +85,18 @@ class GamesWithFloats:
         games: which play.
         own_floats: computes (n, k) of the states' floats (n, F).
         end_of_row: F; what follows while driving is made by views.
-
-    Attributes:
-        n_games: see `Games`.
     """
 
     def __init__(self, games: Games, own_floats: Callable[[Floats], npt.NDArray[np.floating]], end_of_row: int) -> None:
-        self.n_games = games.n_games
-        self._games = games
+        super().__init__(games)
         self._compute = own_floats
         self._end_of_row = end_of_row
         self._newest: dict[int, Floats] = {}  # of the state that each game waits in, (k,)
         self._driven: dict[int, list[Floats]] = {}  # of the race's states in which a decision was made
 
-    @property
-    def game(self) -> GameSettings:
-        """Settings of the races begun from now on."""
-        return self._games.game
-
-    @game.setter
-    def game(self, settings: GameSettings) -> None:
-        self._games.game = settings
-
-    def begin(self, game: int, map_entry: MapEntry, frames: FramesRoom | None = None) -> None:
-        """See `Games.begin`."""
-        self._games.begin(game, map_entry, frames)
-
     def recv(self) -> Received:
         """See `Games.recv`."""
-        received = self._games.recv()
+        received = super().recv()
         of_row, of_views = np.split(received.floats, [self._end_of_row], axis=1)
         own = self._own_floats(of_row)
         ended = {game: self._with_floats(game, race) for game, race in received.ended.items()}
@@ -126,25 +110,13 @@ class GamesWithFloats:
         """See `Games.send`."""
         for game in ids.tolist():
             self._driven[game].append(self._newest[game])
-        self._games.send(ids, decision, policy_s)
+        super().send(ids, decision, policy_s)
 
     def under_way(self, game: int, states: range) -> dict[str, Any]:
         """See `Games.under_way`."""
-        race = self._games.under_way(game, states)
+        race = super().under_way(game, states)
         own = np.stack(self._driven[game][states.start : states.stop])
         return race | {"state_float": np.hstack((race["state_float"], own))}
-
-    def motion(self, ids: GameIds) -> Motion:
-        """See `Games.motion`."""
-        return self._games.motion(ids)
-
-    def picture(self, game: int, width_px: int, height_px: int) -> npt.NDArray[np.uint8] | None:
-        """See `Games.picture`."""
-        return self._games.picture(game, width_px, height_px)
-
-    def close(self) -> bool:
-        """See `Games.close`."""
-        return self._games.close()
 
     def _own_floats(self, floats: Floats) -> Floats:
         return np.asarray(self._compute(floats), dtype=np.float32)
