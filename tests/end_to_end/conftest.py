@@ -17,6 +17,11 @@ from typing import Any
 import psutil
 import pytest
 
+from trackmania_rl.protocol.input_script import events_from_actions, write_input_script
+from trackmania_rl.protocol.messages import KeyState
+from trackmania_rl.simulator.physics.scripted_driver import drive
+from trackmania_rl.simulator.tracks.track_file import load_track
+
 FIRST_RACE_WITHIN_S = 120.0
 """Twice what a stranger may wait: the machine that tests has other work."""
 STOPS_WITHIN_S = 10.0
@@ -185,3 +190,13 @@ def start_training(repository_root: Path) -> Iterator[StartTraining]:
     yield start
     for command in commands:
         command.end()
+
+
+@pytest.fixture
+def scripted_inputs(tmp_path: Path, repository_root: Path) -> Path:
+    """An inputs file of the scripted driver's race on valley, which finishes."""
+    report = drive(load_track(repository_root / "maps" / "valley.toml"))
+    keys = [KeyState(left, right, up, down) for up, down, left, right in report.keys.tolist()]
+    file = tmp_path / "scripted.inputs"
+    file.write_text(write_input_script(events_from_actions(keys, 50)))
+    return file

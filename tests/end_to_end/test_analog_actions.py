@@ -7,11 +7,6 @@ from typing import Any
 
 import pytest
 
-from trackmania_rl.protocol.input_script import events_from_actions, write_input_script
-from trackmania_rl.protocol.messages import KeyState
-from trackmania_rl.simulator.physics.scripted_driver import drive
-from trackmania_rl.simulator.tracks.track_file import load_track
-
 ENDS_WITHIN_S = 240.0
 SAC = {
     "actions": "analog",
@@ -34,15 +29,11 @@ def test_an_agent_that_chooses_among_keys_is_told(start_training: Any, tmp_path:
 @pytest.mark.slow
 @pytest.mark.parametrize("transport", ["in_process", "socket"])
 def test_numbers_are_driven_recorded_and_learned_from(
-    start_training: Any, tmp_path: Path, repository_root: Path, transport: str
+    start_training: Any, tmp_path: Path, scripted_inputs: Path, transport: str
 ) -> None:
-    report = drive(load_track(repository_root / "maps" / "valley.toml"))
-    keys = [KeyState(left, right, up, down) for up, down, left, right in report.keys.tolist()]
-    file = tmp_path / "scripted.inputs"
-    file.write_text(write_input_script(events_from_actions(keys, 50)))
     settings = SAC | {
         "game_transport": repr(transport),
-        "demonstrations": repr(({"map_name": "valley", "inputs": str(file)},)),
+        "demonstrations": repr(({"map_name": "valley", "inputs": str(scripted_inputs)},)),
         "cutoff_race_longer_than_ms": 40_000,
     }
     first = start_training(tmp_path, ("--max-frames", "1500"), **settings)

@@ -7,26 +7,17 @@ from typing import Any
 
 import pytest
 
-from trackmania_rl.protocol.input_script import events_from_actions, write_input_script
-from trackmania_rl.protocol.messages import KeyState
-from trackmania_rl.simulator.physics.scripted_driver import drive
-from trackmania_rl.simulator.tracks.track_file import load_track
-
 ENDS_WITHIN_S = 240.0
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("transport", ["in_process", "socket"])
 def test_a_demonstration_is_the_first_race_of_a_new_run_only(
-    start_training: Any, tmp_path: Path, repository_root: Path, transport: str
+    start_training: Any, tmp_path: Path, scripted_inputs: Path, transport: str
 ) -> None:
-    report = drive(load_track(repository_root / "maps" / "valley.toml"))
-    keys = [KeyState(left, right, up, down) for up, down, left, right in report.keys.tolist()]
-    file = tmp_path / "scripted.inputs"
-    file.write_text(write_input_script(events_from_actions(keys, 50)))
     settings = {
         "game_transport": repr(transport),
-        "demonstrations": repr(({"map_name": "valley", "inputs": str(file)},)),
+        "demonstrations": repr(({"map_name": "valley", "inputs": str(scripted_inputs)},)),
         "cutoff_race_longer_than_ms": 40_000,
     }
     first = start_training(tmp_path, ("--max-frames", "1200"), **settings)
