@@ -18,6 +18,7 @@ def make_record(**changes):
         "furthest_zone": 1_624,
         "n_actions": 625,
         "cutoff_reason": None,
+        "checkpoint_times_ms": (12_000, 20_500, 31_250),
     }
     return RaceRecord(**(values | changes))
 
@@ -47,12 +48,18 @@ def test_a_record_is_read_from_a_rollout():
         furthest_zone=12,
         n_actions=40,
         cutoff_reason="no_progress",
+        checkpoint_times_ms=(1_000,),
         figures={"mean_speed_m_s": 3.25, "timings_ms/wait_game": 0.5, "timings_ms/policy": 0.25},
     )
     assert record.kind == "evaluated"
     assert record.counts
     driven = RaceRecord.of_rollout("valley", True, 2, rollout_results, end_race_stats | {"is_demonstration": True})
     assert not driven.counts
+
+
+def test_splits_are_the_times_between_checkpoints():
+    assert make_record().split_times_ms == (12_000, 8_500, 10_750)
+    assert make_record(checkpoint_times_ms=()).split_times_ms == ()
 
 
 def test_each_race_is_a_line_at_once(tmp_path):
@@ -72,6 +79,7 @@ def test_each_race_is_a_line_at_once(tmp_path):
         "collector": 1,
         "cutoff_reason": None,
         "is_demonstration": False,
+        "checkpoint_times_ms": [12_000, 20_500, 31_250],
     }
     log.write(make_record(race_finished=False, cutoff_reason="too_long"), frames_total=1_250)
     lines = [json.loads(line) for line in path.read_text().splitlines()]

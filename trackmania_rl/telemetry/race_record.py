@@ -47,6 +47,7 @@ class RaceRecord:
         is_demonstration: whether somebody else's inputs were driven.
         track: name of the file that was driven, without its ending; a generated track's is `TrackRecipe.name`.
         progress_unit: of `meters`: "m", or "points" of somebody's own environment.
+        checkpoint_times_ms: race times at the checkpoints passed, on the map's every lap, the finish included.
         figures: every other number of `end_race_stats` (a flag is none); those in a dict are called `{name}/{key}`.
     """
 
@@ -63,6 +64,7 @@ class RaceRecord:
     track: str = ""
     is_generated: bool = False
     progress_unit: str = "m"
+    checkpoint_times_ms: tuple[int, ...] = ()
     figures: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
@@ -91,6 +93,7 @@ class RaceRecord:
             track=end_race_stats.get("track", ""),
             is_generated=bool(end_race_stats.get("is_generated", False)),
             progress_unit=end_race_stats.get("progress_unit", "m"),
+            checkpoint_times_ms=tuple(end_race_stats.get("checkpoint_times_ms", ())),
             figures=dict(_numbers(others)),
         )
 
@@ -98,6 +101,11 @@ class RaceRecord:
     def counts(self) -> bool:
         """Whether it is a result of the agent. Frames are frames in any race."""
         return not self.is_demonstration
+
+    @property
+    def split_times_ms(self) -> tuple[int, ...]:
+        """Time from each checkpoint passed to the next one; the first from the race's beginning."""
+        return tuple(np.diff(self.checkpoint_times_ms, prepend=0).tolist())
 
     @property
     def kind(self) -> str:
@@ -110,8 +118,9 @@ class RaceLog:
 
     Keys: `session` (counts the starts of the run), `wall_s` (since the start of the command), `frames_total` (actions
     of the whole run, this race included), `map`, `is_explo`, `race_finished`, `race_time_ms`, `meters`, `collector`,
-    `cutoff_reason`, `is_demonstration` (the result is none of the agent's); on a generated track also `track`, its
-    name, which says its recipe. A resumed run adds to the file; its `wall_s` begins at 0 again.
+    `cutoff_reason`, `is_demonstration` (the result is none of the agent's), `checkpoint_times_ms` (race times at the
+    checkpoints passed, the finish included); on a generated track also `track`, its name, which says its recipe. A
+    resumed run adds to the file; its `wall_s` begins at 0 again.
     """
 
     def __init__(self, path: Path, clock: CommandClock, session: int) -> None:
@@ -141,6 +150,7 @@ class RaceLog:
             "collector": race.collector,
             "cutoff_reason": race.cutoff_reason,
             "is_demonstration": race.is_demonstration,
+            "checkpoint_times_ms": list(race.checkpoint_times_ms),
         }
         if race.is_generated:
             line["track"] = race.track
