@@ -25,6 +25,7 @@ sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not 
 
 from trackmania_rl.argument_types import png_file  # noqa: E402
 from trackmania_rl.command_line import FAILED, command  # noqa: E402
+from trackmania_rl.places import PROJECT_FOLDER, WORKING_FOLDER  # noqa: E402
 
 if TYPE_CHECKING:
     from trackmania_rl.doctor.findings import Finding
@@ -48,7 +49,7 @@ def main() -> int:
         print(f"problem: packages: {error}: {remedy}", file=sys.stderr)
         return FAILED
     picture_file = arguments.picture if arguments.play else None
-    findings = examine(arguments.config, arguments.set, arguments.output_folder, PROJECT, picture_file)
+    findings = examine(arguments.config, arguments.set, arguments.output_folder, PROJECT_FOLDER, picture_file)
     return write_json(findings) if arguments.json else show(findings)
 
 
@@ -56,9 +57,9 @@ def parse_arguments() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
-    add("--config", type=Path, default=PROJECT / "config_files" / "config.py", help="configuration file")
+    add("--config", type=Path, default=PROJECT_FOLDER / "config_files" / "config.py", help="configuration file")
     add("--set", action="append", default=[], metavar="NAME=VALUE", help="override a setting; may be repeated")
-    add("--output-folder", type=Path, default=PROJECT, help="where a run would write (default: the project)")
+    add("--output-folder", type=Path, default=WORKING_FOLDER, help="where a run would write (default: the project)")
     add("--play", action="store_true", help="start one game and drive 5 s forward")
     add(
         "--picture",

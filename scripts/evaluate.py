@@ -37,6 +37,7 @@ sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not 
 from trackmania_rl.argument_types import mp4_file, port, size_px, whole_number  # noqa: E402
 from trackmania_rl.command_line import command, end_in_order_when_terminated  # noqa: E402
 from trackmania_rl.errors import UserError  # noqa: E402
+from trackmania_rl.places import PROJECT_FOLDER  # noqa: E402
 from trackmania_rl.simulator.tracks.track_generator import TrackRecipe  # noqa: E402
 from trackmania_rl.telemetry.terminal_view import format_time  # noqa: E402
 from trackmania_rl.telemetry.video import VideoFile  # noqa: E402
@@ -109,7 +110,7 @@ def evaluate(arguments: argparse.Namespace) -> None:
     console = Console()
     driver = load_driver(arguments.run, arguments.checkpoint, arguments.device)
     torch.set_num_threads(driver.settings.run.collector_threads)
-    maps_folder = PROJECT / driver.settings.game.maps_folder
+    maps_folder = PROJECT_FOLDER / driver.settings.game.maps_folder
     output = arguments.output or arguments.run / "evaluation"
     entries = map_entries(driver.settings, maps_folder, arguments.map, output / "generated_tracks")
     game = driver.settings.game.model_copy(update={"game": game_of(entries)})

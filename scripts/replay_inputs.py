@@ -19,6 +19,7 @@ sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not 
 
 from trackmania_rl.argument_types import mp4_file, port, size_px  # noqa: E402
 from trackmania_rl.command_line import command, end_in_order_when_terminated  # noqa: E402
+from trackmania_rl.places import PROJECT_FOLDER  # noqa: E402
 from trackmania_rl.simulator.tracks.track_file import find_track_file  # noqa: E402
 from trackmania_rl.telemetry.driven_run import describe_race  # noqa: E402
 from trackmania_rl.telemetry.video import VideoFile  # noqa: E402
@@ -48,7 +49,12 @@ def parse_arguments() -> argparse.Namespace:
     add("--map", required=True, metavar="NAME", help="track file (maps/kart.toml, line.npy), or a shipped track (kart)")
     add("--video", type=mp4_file, metavar="FILE.mp4", help="film the game's own pictures at the race's own pace")
     add("--video-size", type=size_px, default=(640, 480), metavar="WxH", help="in pixels (default 640x480)")
-    add("--maps-folder", type=Path, default=PROJECT / "maps", help="where else --map looks (default: the project's)")
+    add(
+        "--maps-folder",
+        type=Path,
+        default=PROJECT_FOLDER / "maps",
+        help="where else --map looks (default: the project's)",
+    )
     add("--port", type=port, help="where the game listens (default: any free port)")
     return parser.parse_args()
 

@@ -19,6 +19,7 @@ import psutil
 PROJECT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not installed, and from anywhere
 
+from trackmania_rl.places import PROJECT_FOLDER  # noqa: E402
 from trackmania_rl.simulator.server.chaos import Chaos, ChaosError, ChaoticGameServer, Fault, Ledger, parse_faults  # noqa: E402
 from trackmania_rl.simulator.server.game import SimulatedGame  # noqa: E402
 from trackmania_rl.simulator.server.server import UNLIMITED_SPEED, GameServer  # noqa: E402
@@ -36,7 +37,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--port", type=_port, default=DEFAULT_PORT, help="TCP port on this machine (default %(default)s)"
     )
-    parser.add_argument("--maps-folder", type=Path, default=PROJECT / "maps", help="where `map NAME` looks for tracks")
+    parser.add_argument(
+        "--maps-folder", type=Path, default=PROJECT_FOLDER / "maps", help="where `map NAME` looks for tracks"
+    )
     parser.add_argument("--scripts-folder", type=Path, default=Path(), help="where `load NAME` looks for input scripts")
     parser.add_argument(
         "--map", default="valley.toml", help=f"track to begin with, or {MENUS} for the menus (default %(default)s)"

@@ -18,6 +18,7 @@ PROJECT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not installed, and from anywhere
 
 from trackmania_rl.command_line import command, end_in_order_when_terminated  # noqa: E402
+from trackmania_rl.places import PROJECT_FOLDER, WORKING_FOLDER  # noqa: E402
 from trackmania_rl.settings import load_settings, settings_table  # noqa: E402
 
 
@@ -37,7 +38,7 @@ def main() -> None:
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", datefmt="%H:%M:%S")
         from trackmania_rl.run import train
 
-        figures = train(config, overrides=overrides, project_folder=PROJECT, **arguments)
+        figures = train(config, overrides=overrides, project_folder=PROJECT_FOLDER, **arguments)
         with contextlib.suppress(OSError):  # nobody may be there to read it
             folder = arguments["output_folder"] / "save" / settings.run.run_name
             print(f"{figures.races_total:,} races, {figures.frames_total:,} frames; everything is in {folder}")
@@ -49,9 +50,11 @@ def parse_arguments() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
-    add("--config", type=Path, default=PROJECT / "config_files" / "config.py", help="configuration file")
+    add("--config", type=Path, default=PROJECT_FOLDER / "config_files" / "config.py", help="configuration file")
     add("--set", action="append", default=[], metavar="NAME=VALUE", help="override a setting; may be repeated")
-    add("--output-folder", type=Path, default=PROJECT, help="holds save/ and tensorboard/ (default: the project)")
+    add(
+        "--output-folder", type=Path, default=WORKING_FOLDER, help="holds save/ and tensorboard/ (default: the project)"
+    )
     add("--update-config", action="store_true", help="a run that exists takes --config (and --set) anew")
     weights = "begin a new run with the networks of another one: its folder, save/RUN, or a checkpoint"
     add("--weights-from", type=Path, metavar="RUN", help=weights)

@@ -10,13 +10,13 @@ import pytest
 PACKAGE = "trackmania_rl"
 
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("settings", "seeds", "errors", "files", "argument_types", "command_line", "compiled", "parts"),
+    ("settings", "seeds", "errors", "files", "argument_types", "command_line", "compiled", "parts", "places"),
     ("schedules", "gbx", "protocol"),
     ("race", "track", "simulator.*"),
     ("agents", "experience_replay", "buffer_management", "buffer_utilities", "tmi_interaction", "simulator.server"),
     ("channels", "games", "telemetry", "checkpoints", "datasets"),
     ("training",),
-    ("run", "multiprocess", "doctor", "migration"),
+    ("run", "multiprocess", "doctor", "migration", "console", "__main__"),
 )
 """Lowest first. `x.*` is every module of x that no later layer names."""
 

@@ -7,11 +7,10 @@ import functools
 import importlib
 import inspect
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
+from trackmania_rl.places import CONFIG_FILES, PROJECT_FOLDER, SHIPPED_FOLDER
 from trackmania_rl.settings import NamedPart, SettingsError, make_importable
-
-PROJECT_FOLDER: Final = Path(__file__).resolve().parents[1]
 
 
 def load_part(part: str | NamedPart, setting: str) -> Any:
@@ -32,7 +31,7 @@ def load_part(part: str | NamedPart, setting: str) -> Any:
         keywords = {name: _resolved(argument, setting) for name, argument in part.keywords.items()}
         attribute = load_part(part.name, setting)
         return functools.partial(attribute, *args, **keywords) if args or keywords else attribute
-    make_importable(Path.cwd(), PROJECT_FOLDER, PROJECT_FOLDER / "config_files")
+    make_importable(Path.cwd(), PROJECT_FOLDER, PROJECT_FOLDER / CONFIG_FILES, SHIPPED_FOLDER)
     module_name, _, attribute = part.partition(":")
     told = f"{setting} = {part!r}"
     try:

@@ -42,6 +42,7 @@ from trackmania_rl.multiprocess.run_setup import (
     training_alone,
 )
 from trackmania_rl.multiprocess.stop_conditions import StopConditions
+from trackmania_rl.places import PROJECT_FOLDER, WORKING_FOLDER
 from trackmania_rl.race.rewards import Reward
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.seeds import SeedTree
@@ -51,7 +52,6 @@ from trackmania_rl.settings.of_run import AskedFor, RunConfiguration
 from trackmania_rl.telemetry.race_record import CommandClock
 from trackmania_rl.telemetry.statistics import TrainingStatistics
 from trackmania_rl.telemetry.terminal_view import open_terminal_view
-from trackmania_rl.tmi_interaction.game_instance_manager import PROJECT_FOLDER
 from trackmania_rl.track.reference_times import load_reference_times
 from trackmania_rl.training.building import MakeMemory, make_configured_memory, make_hooks, make_reward, make_trainer
 from trackmania_rl.training.context import RunContext
@@ -65,7 +65,7 @@ def train(
     settings: Settings | Path,
     *,
     overrides: Sequence[str] = (),
-    output_folder: Path = PROJECT_FOLDER,
+    output_folder: Path = WORKING_FOLDER,
     project_folder: Path = PROJECT_FOLDER,
     update_config: bool = False,
     weights_from: Path | None = None,

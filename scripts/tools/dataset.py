@@ -30,6 +30,7 @@ sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not 
 
 from trackmania_rl.argument_types import whole_number  # noqa: E402
 from trackmania_rl.command_line import command, end_in_order_when_terminated  # noqa: E402
+from trackmania_rl.places import PROJECT_FOLDER  # noqa: E402
 from trackmania_rl.settings import Settings, load_settings  # noqa: E402
 from trackmania_rl.telemetry.terminal_view import format_time  # noqa: E402
 
@@ -102,7 +103,7 @@ def record(arguments: argparse.Namespace, console: Console) -> None:
 
     drivers = {source: load_driver(source) for source in arguments.sources if source.is_dir()}
     first = next(iter(drivers.values()), None)
-    settings = load_settings(arguments.config or PROJECT / "config_files" / "config.py", arguments.set)
+    settings = load_settings(arguments.config or PROJECT_FOLDER / "config_files" / "config.py", arguments.set)
     settings = in_this_process(settings if first is None else first.settings)
     form = EpisodeForm(race_spaces(settings))
     for source, driver in drivers.items():
@@ -134,7 +135,7 @@ def driven(
     from trackmania_rl.training.building import make_reward
     from trackmania_rl.training.recording import policies_of_driver, policies_of_inputs, record_races
 
-    maps_folder = PROJECT / settings.game.maps_folder
+    maps_folder = PROJECT_FOLDER / settings.game.maps_folder
     entries = map_entries(settings, maps_folder, arguments.map, tracks_folder)
     games = InProcessGames(1, settings.game, settings.observation, maps_folder)
     reward = make_reward(settings, form.spaces, SeedTree(settings.run.seed))

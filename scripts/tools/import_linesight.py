@@ -19,6 +19,7 @@ sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not 
 
 from trackmania_rl.command_line import command  # noqa: E402
 from trackmania_rl.errors import UserError  # noqa: E402
+from trackmania_rl.places import PROJECT_FOLDER  # noqa: E402
 
 
 def parse_arguments(words: list[str] | None) -> argparse.Namespace:
@@ -30,7 +31,7 @@ def parse_arguments(words: list[str] | None) -> argparse.Namespace:
     add(
         "--config",
         type=Path,
-        default=PROJECT / "config_files" / "config_tmnf.py",
+        default=PROJECT_FOLDER / "config_files" / "config_tmnf.py",
         help="our configuration to start from (default: the full-size one, config_tmnf.py)",
     )
     add("--linesight-config", type=Path, help="the run's configuration file, if it is not in its folder")
@@ -72,8 +73,8 @@ def import_run(arguments: argparse.Namespace) -> None:
     output = arguments.output.resolve()
     folder = import_linesight_run(run, output, arguments.config, (*overrides, *arguments.set))
     root = output.parent.parent
-    elsewhere = "" if root == PROJECT else f" --output-folder {root}"
-    if arguments.config.resolve() != PROJECT / "config_files" / "config.py":  # which train.py takes by itself
+    elsewhere = "" if root == PROJECT_FOLDER else f" --output-folder {root}"
+    if arguments.config.resolve() != PROJECT_FOLDER / "config_files" / "config.py":  # which train.py takes by itself
         elsewhere += f" --config {arguments.config}"
     print(
         f"{folder.path}: {run.statistics.frames:,} frames, {run.statistics.batches:,} batches"

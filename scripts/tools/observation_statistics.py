@@ -28,6 +28,7 @@ sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not 
 from trackmania_rl.argument_types import whole_number  # noqa: E402
 from trackmania_rl.command_line import command  # noqa: E402
 from trackmania_rl.errors import UserError  # noqa: E402
+from trackmania_rl.places import PROJECT_FOLDER  # noqa: E402
 from trackmania_rl.settings import DemonstrationEntry, Settings, load_settings  # noqa: E402
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def parse_arguments(words: Sequence[str] | None) -> argparse.Namespace:
     add = parser.add_argument
     add("--output", type=Path, required=True, metavar="FILE", help="the file to write")
     add("--force", action="store_true", help="replace the file")
-    add("--config", type=Path, default=PROJECT / "config_files" / "config.py", help="configuration file")
+    add("--config", type=Path, default=PROJECT_FOLDER / "config_files" / "config.py", help="configuration file")
     add("--set", action="append", default=[], metavar="NAME=VALUE", help="override a setting; may be repeated")
     add("--races", type=whole_number(1), default=100, metavar="N", help="races at random (default %(default)s)")
     maps = "a map of the map cycle, a track file, or generated:0.5:0-99; may be repeated (default: the map cycle)"
@@ -89,7 +90,7 @@ def of_races(settings: Settings, arguments: argparse.Namespace) -> tuple[Observa
     from trackmania_rl.training.demonstrations import load_demonstrations
     from trackmania_rl.training.measured_races import drive_at_random, drive_given
 
-    maps_folder = PROJECT / settings.game.maps_folder
+    maps_folder = PROJECT_FOLDER / settings.game.maps_folder
     statistics = ObservationStatistics(ObservationLayout.from_settings(settings.observation, settings.game.actions))
     seeds, builder = SeedTree(settings.run.seed), RaceGames(settings)
     with tempfile.TemporaryDirectory() as tracks_folder:

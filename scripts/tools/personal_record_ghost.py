@@ -18,6 +18,7 @@ PROJECT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not installed, and from anywhere
 
 from trackmania_rl.command_line import command  # noqa: E402
+from trackmania_rl.places import PROJECT_FOLDER  # noqa: E402
 from trackmania_rl.settings import load_settings  # noqa: E402
 from trackmania_rl.tmi_interaction.personal_records import (  # noqa: E402
     HIDDEN,
@@ -49,7 +50,7 @@ def parse_arguments(words: list[str] | None) -> argparse.Namespace:
     add("action", choices=("hide", "restore"))
     add("--only", default="", metavar="TEXT", help="only replays whose name (LOGIN_MAP.Replay.gbx) contains this text")
     add("--base-path", metavar="FOLDER", help="the game's folder in your documents (default: as in user_config.py)")
-    add("--config", type=Path, default=PROJECT / "config_files" / "config_tmnf.py", help="configuration file")
+    add("--config", type=Path, default=PROJECT_FOLDER / "config_files" / "config_tmnf.py", help="configuration file")
     return parser.parse_args(words)
 
 

@@ -23,6 +23,7 @@ sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not 
 from trackmania_rl.argument_types import port, whole_number  # noqa: E402
 from trackmania_rl.command_line import command, end_in_order_when_terminated  # noqa: E402
 from trackmania_rl.errors import UserError  # noqa: E402
+from trackmania_rl.places import PROJECT_FOLDER  # noqa: E402
 from trackmania_rl.settings import Settings, load_settings  # noqa: E402
 from trackmania_rl.simulator.tracks.track_file import find_track_file  # noqa: E402
 from trackmania_rl.telemetry.driven_run import describe_race  # noqa: E402
@@ -58,8 +59,13 @@ def parse_arguments(words: list[str] | None) -> argparse.Namespace:
     add("--speed", type=whole_number(1, 1000), default=1, help="game speed (default: 1, real time)")
     add("--replay-wait", type=whole_number(0, 600), default=10, metavar="S", help="seconds for which a replay of the "
         "real game is waited for after each race (default: 10); Enter, in the game, confirms the result")  # fmt: skip
-    add("--config", type=Path, default=PROJECT / "config_files" / "config_tmnf.py", help="which game, and where it is")
-    add("--maps-folder", type=Path, default=PROJECT / "maps", help="the simulated game's maps")
+    add(
+        "--config",
+        type=Path,
+        default=PROJECT_FOLDER / "config_files" / "config_tmnf.py",
+        help="which game, and where it is",
+    )
+    add("--maps-folder", type=Path, default=PROJECT_FOLDER / "maps", help="the simulated game's maps")
     return parser.parse_args(words)
 
 

@@ -22,6 +22,7 @@ from trackmania_rl.argument_types import port, whole_number  # noqa: E402
 from trackmania_rl.command_line import command  # noqa: E402
 from trackmania_rl.errors import UserError  # noqa: E402
 from trackmania_rl.gbx.challenge import is_challenge_file, read_checkpoint_positions  # noqa: E402
+from trackmania_rl.places import PROJECT_FOLDER  # noqa: E402
 from trackmania_rl.tmi_interaction.console_triggers import (  # noqa: E402
     CLEAR_TRIGGERS,
     send_commands,
@@ -63,7 +64,7 @@ def parse_arguments(words: list[str] | None) -> argparse.Namespace:
         help="show every Nth point of the line (default %(default)s: one every 10 m)",
     )
     add("--clear", action="store_true", help=f"remove the game's triggers first, with its command {CLEAR_TRIGGERS}")
-    add("--maps-folder", type=Path, default=PROJECT / "maps", help="where a map's name is looked up")
+    add("--maps-folder", type=Path, default=PROJECT_FOLDER / "maps", help="where a map's name is looked up")
     to = parser.add_mutually_exclusive_group()
     to.add_argument("--output", type=Path, metavar="FILE", help="write a script instead; no file is overwritten")
     to.add_argument("--port", type=port, default=DEFAULT_PORT, help=f"where the game listens (default: {DEFAULT_PORT})")

@@ -14,8 +14,8 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-from pygbx.headers import CGameChallenge, CGameHeader, MapBlock
 
+from trackmania_rl.gbx.pygbx_parts import CGameChallenge, CGameHeader, MapBlock
 from trackmania_rl.gbx.reading import GbxError, GbxFile, read_gbx
 
 BLOCK_SIZE_M: Final = (32.0, 8.0, 32.0)

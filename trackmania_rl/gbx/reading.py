@@ -19,12 +19,8 @@ from types import SimpleNamespace
 from typing import Any, Final
 from xml.etree import ElementTree
 
-import lzo
-import pygbx.gbx
-from pygbx import Gbx
-from pygbx.bytereader import ByteReader
-
 from trackmania_rl.errors import UserError
+from trackmania_rl.gbx.pygbx_parts import HOW_TO_INSTALL, IS_INSTALLED, ByteReader, Gbx, decompress, gbx_module
 
 MAX_FILE_BYTES: Final = 8 << 20
 MAX_PACKED_BYTES: Final = 1 << 20
@@ -106,9 +102,11 @@ def parse_gbx(data: bytes, path: Path) -> GbxFile:
     """Take the bytes of a file apart; `path` is what errors call it.
 
     Raises:
-        GbxError: if they are no `.Gbx` file, or damaged.
+        GbxError: if they are no `.Gbx` file, or damaged; also without pygbx.
     """
     class_id = _check_head(data, path)
+    if not IS_INSTALLED:
+        raise GbxError(f"{path}: {kind_of(class_id)}; reading it needs the package pygbx: {HOW_TO_INSTALL}")
     try:
         with _guarded_pygbx():
             content = Gbx(data)
@@ -166,10 +164,10 @@ class _BoundedReader(ByteReader):  # type: ignore[misc]  # pygbx has no types
             raise _DamagedError(f"something of {num_bytes} bytes begins {self.size - self.pos} bytes before the end")
 
 
-def _unpack_lzo(data: bytes, header: bool, size: int) -> bytes:
+def _unpack_lzo(data: bytes, _: bool, size: int) -> bytes:
     """As `lzo.decompress`, of bounded size."""
     _check_sizes(len(data), size)
-    unpacked = lzo.decompress(bytes(data), header, size)
+    unpacked = decompress(bytes(data), size)
     if len(unpacked) != size:
         raise _DamagedError(f"a packed part of {len(unpacked)} bytes says it has {size}")
     return unpacked
@@ -198,14 +196,14 @@ def _guarded_pygbx() -> Iterator[None]:
         "zlib": SimpleNamespace(decompress=_unpack_zlib),
     }
     with _pygbx_is_guarded:
-        originals = {name: getattr(pygbx.gbx, name) for name in guards}
+        originals = {name: getattr(gbx_module, name) for name in guards}
         previous_level = logging.root.manager.disable
         logging.disable(logging.CRITICAL)
         try:
             for name, guard in guards.items():
-                setattr(pygbx.gbx, name, guard)
+                setattr(gbx_module, name, guard)
             yield
         finally:
             for name, original in originals.items():
-                setattr(pygbx.gbx, name, original)
+                setattr(gbx_module, name, original)
             logging.disable(previous_level)

@@ -12,10 +12,9 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-from pygbx import Gbx
-from pygbx.headers import CGameChallenge, CGameCtnGhost, CGameReplayRecord, ControlEntry
 
 from trackmania_rl.gbx.challenge import Challenge, challenge_of, plain_text
+from trackmania_rl.gbx.pygbx_parts import CGameChallenge, CGameCtnGhost, CGameReplayRecord, ControlEntry, Gbx
 from trackmania_rl.gbx.reading import GbxError, GbxFile, read_gbx
 
 REPLAY_SUFFIXES: Final = (".replay.gbx", ".ghost.gbx")

@@ -26,9 +26,9 @@ from trackmania_rl.multiprocess.collector_process import collector_process_fn
 from trackmania_rl.multiprocess.collector_task import CollectorTask
 from trackmania_rl.multiprocess.signals import hold_back_ctrl_c
 from trackmania_rl.multiprocess.supervisor import CollectorSupervisor
+from trackmania_rl.places import PROJECT_FOLDER
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.settings import Settings
-from trackmania_rl.tmi_interaction.game_instance_manager import PROJECT_FOLDER
 from trackmania_rl.training.demonstrations import Demonstration
 
 log = logging.getLogger(__name__)

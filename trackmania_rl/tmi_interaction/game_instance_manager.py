@@ -11,12 +11,12 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from trackmania_rl.places import PROJECT_FOLDER
 from trackmania_rl.race.observation import FeatureBuilder, ObservationLayout
 from trackmania_rl.race.observers import RolloutRecorder
 from trackmania_rl.race.policy import Policy, PolicyDecision
@@ -33,9 +33,6 @@ from trackmania_rl.tmi_interaction.transport import GameError, GameTransport
 from trackmania_rl.track.game_map import GameMap, load_game_map
 
 log = logging.getLogger(__name__)
-
-PROJECT_FOLDER: Final = Path(__file__).resolve().parents[2]
-"""Where a relative `maps_folder` begins."""
 
 MAX_ATTEMPTS: Final = 3
 """Game instances that one race may cost."""

@@ -12,9 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from pygbx import STADIUM_BLOCK_OFFSETS
-
 from trackmania_rl.gbx.challenge import Block
+from trackmania_rl.gbx.pygbx_parts import STADIUM_BLOCK_OFFSETS
 from trackmania_rl.track.road_lanes import CELL_HEIGHT_M, CELL_M, ROAD_HEIGHT_M, Gradient, Lane, Port, Side
 
 STEEP: Final = 0.25

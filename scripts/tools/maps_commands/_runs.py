@@ -8,11 +8,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from trackmania_rl.errors import UserError
+from trackmania_rl.places import PROJECT_FOLDER
 from trackmania_rl.tmi_interaction.launchers.launcher import SimulatedGameLauncher, find_free_port
 from trackmania_rl.tmi_interaction.script_player import ScriptPlayer
 from trackmania_rl.tmi_interaction.transport import GameError
 
-MAPS_FOLDER = Path(__file__).resolve().parents[3] / "maps"
+MAPS_FOLDER = PROJECT_FOLDER / "maps"
 _RECORD = re.compile(r"(?P<map>.+)_(?P<time_ms>\d{1,9})")
 """A record's file: `{map}_{time}.inputs`, see `trackmania_rl.checkpoints`."""
 

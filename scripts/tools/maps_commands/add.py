@@ -15,11 +15,11 @@ from trackmania_rl.argument_types import png_file
 from trackmania_rl.errors import UserError
 from trackmania_rl.gbx.challenge import is_challenge_file
 from trackmania_rl.gbx.replay import is_replay_file, read_embedded_map
+from trackmania_rl.places import PROJECT_FOLDER
 from trackmania_rl.settings import load_settings
 from trackmania_rl.settings.map_cycle import add_to_map_cycle, entry_text
 from trackmania_rl.track.line_checks import check_line
 
-PROJECT = Path(__file__).resolve().parents[3]
 NAME_PATTERN = r"[A-Za-z0-9][A-Za-z0-9 ._-]*"
 EXPLORATION_RACES = 4
 """As in the shipped configurations: four races that explore, then a greedy one that measures."""
@@ -53,7 +53,12 @@ def add_parser(subparsers: Any) -> None:
     add("--driver", metavar="LOGIN", help="only this driver's races")
     add("--mean", action="store_true", help="the mean of all races instead of the fastest")
     add("--picture", type=png_file, metavar="FILE.png", help="default: beside the line")
-    add("--config", type=Path, default=PROJECT / "config_files" / "config.py", help="default: config_files/config.py")
+    add(
+        "--config",
+        type=Path,
+        default=PROJECT_FOLDER / "config_files" / "config.py",
+        help="default: config_files/config.py",
+    )
     add("--maps-folder", type=Path, help="where line and map are put (default: the configuration's maps_folder)")
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--insert", action="store_true", help="add the entries to the configuration's map_cycle")
@@ -73,7 +78,7 @@ def map_name(text: str) -> str:
 def run(arguments: argparse.Namespace) -> int:
     """Build, check, draw, and print or insert; the exit code is 1 if the line has a problem."""
     console, settings = Console(), load_settings(arguments.config)
-    folder = arguments.maps_folder or PROJECT / settings.game.maps_folder
+    folder = arguments.maps_folder or PROJECT_FOLDER / settings.game.maps_folder
     source, name = source_of(arguments)
     report = check_line(source.line.points_m, source.challenge, source.checkpoint_m)
     console.print(Text(f"{name}, {source.title}: {len(source.line.points_m)} points"))
@@ -104,7 +109,7 @@ def run(arguments: argparse.Namespace) -> int:
         chosen = entries_for(settings.game.game, arguments.config, real, simulated, obstacle)
         backup = add_to_map_cycle(arguments.config, chosen, replace=arguments.only)
         console.print(Text(f"inserted into {arguments.config}; as it was: {backup}"), soft_wrap=True)
-        if folder.resolve() != (PROJECT / settings.game.maps_folder).resolve():
+        if folder.resolve() != (PROJECT_FOLDER / settings.game.maps_folder).resolve():
             console.print(
                 Text(f"the files are not in its maps_folder: train with --set maps_folder={folder}"), soft_wrap=True
             )

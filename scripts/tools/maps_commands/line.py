@@ -13,10 +13,9 @@ from rich.text import Text
 from maps_commands import _reporting, _sources
 from trackmania_rl.argument_types import png_file
 from trackmania_rl.errors import UserError
+from trackmania_rl.places import PROJECT_FOLDER
 from trackmania_rl.track.line_building import SMOOTHING_M
 from trackmania_rl.track.line_checks import check_line
-
-PROJECT = Path(__file__).resolve().parents[3]
 
 EXAMPLES = """
 Examples:
@@ -59,7 +58,7 @@ def add_parser(subparsers: Any) -> None:
     add("--picture", type=png_file, metavar="FILE.png", help="draw the line among the map's blocks")
     add("--smoothing-m", type=smoothing, default=SMOOTHING_M, metavar="M", help="moving average (default %(default)g)")
     add("--force", action="store_true", help="overwrite the output if it is there")
-    add("--maps-folder", type=Path, default=PROJECT / "maps", help="where tracks are looked for (default: maps)")
+    add("--maps-folder", type=Path, default=PROJECT_FOLDER / "maps", help="where tracks are looked for (default: maps)")
     parser.set_defaults(run=run)
 
 

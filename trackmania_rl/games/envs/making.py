@@ -19,8 +19,9 @@ from trackmania_rl.games.envs.temporary_folder import TemporaryFolder
 from trackmania_rl.games.in_process import InProcessGames
 from trackmania_rl.games.protocol import Games
 from trackmania_rl.games.socket_games import SocketGames
+from trackmania_rl.places import PROJECT_FOLDER
 from trackmania_rl.settings import MapEntry, Settings, load_settings
-from trackmania_rl.tmi_interaction.game_instance_manager import PROJECT_FOLDER, GameInstanceManager
+from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager
 from trackmania_rl.tmi_interaction.launchers.choice import make_launcher
 from trackmania_rl.tmi_interaction.launchers.launcher import find_free_port
 from trackmania_rl.track.named_maps import explored_maps, map_entries

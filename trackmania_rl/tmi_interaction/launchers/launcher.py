@@ -22,11 +22,12 @@ from typing import IO, Final, Protocol
 import psutil
 
 from trackmania_rl.errors import UserError
+from trackmania_rl.places import SHIPPED_FOLDER
 from trackmania_rl.simulator.tracks.track_file import load_track
 from trackmania_rl.tmi_interaction.tminterface2 import LOOPBACK
 from trackmania_rl.tmi_interaction.transport import GameConnectionError
 
-SIMULATED_GAME_SCRIPT: Final = Path(__file__).resolve().parents[3] / "scripts" / "simulated_game.py"
+SIMULATED_GAME_SCRIPT: Final = SHIPPED_FOLDER / "scripts" / "simulated_game.py"
 LISTENS_WITHIN_S: Final = 120.0
 """How long a game of any kind may take from its start until it listens."""
 POLL_INTERVAL_S: Final = 0.02

@@ -1,0 +1,73 @@
+"""The commands of an installed package: `trackmania-train` and its like, and `python -m trackmania_rl COMMAND`.
+
+Each runs the script of the repository that has the same work; `python -m trackmania_rl` lists them.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Callable
+from typing import Final
+
+from trackmania_rl.command_line import FAILED, command
+from trackmania_rl.places import SHIPPED_FOLDER, WORKING_FOLDER, copy_to_working_folder
+
+SCRIPTS: Final = {
+    "train": ("train.py", "train a driver"),
+    "evaluate": ("evaluate.py", "let a driver drive: times, inputs files, films"),
+    "doctor": ("doctor.py", "examine what this machine needs for a training"),
+    "maps": ("tools/maps.py", "maps, replays and reference lines; add a map"),
+    "dataset": ("tools/dataset.py", "record and export data sets"),
+    "replay": ("replay_inputs.py", "drive an inputs file"),
+    "generate-track": ("generate_track.py", "make a track"),
+    "simulated-game": ("simulated_game.py", "a simulated game behind a socket"),
+}
+"""Command: its script in `scripts/`, and what it does."""
+
+
+def runner(name: str) -> Callable[[], None]:
+    """Make the function that runs a command with this process's arguments, as the script itself would run."""
+
+    def run() -> None:
+        # As "__main__", so that processes that are spawned import the script and not this module; and not by runpy,
+        # which would put the script's name into what it says about its usage.
+        script = SHIPPED_FOLDER / "scripts" / SCRIPTS[name][0]
+        sys.modules["__main__"] = module = types.ModuleType("__main__")
+        module.__file__ = str(script)
+        exec(compile(script.read_bytes(), script, "exec"), vars(module))
+
+    return run
+
+
+train = runner("train")
+evaluate = runner("evaluate")
+doctor = runner("doctor")
+maps = runner("maps")
+
+
+@command
+def initialize() -> None:
+    """Copy configurations and tracks into the current folder."""
+    copied = copy_to_working_folder()
+    told = " and ".join(f"{folder.name}/" for folder in copied)
+    print(f"{told} copied to {WORKING_FOLDER}" if copied else f"{WORKING_FOLDER} has config_files/ and maps/ already")
+
+
+def main() -> int:
+    """Run `python -m trackmania_rl COMMAND ...`; return the exit code."""
+    name, *others = sys.argv[1:] or ["--help"]
+    if name == "init":
+        return initialize()
+    if name in SCRIPTS:
+        sys.argv = [f"trackmania_rl {name}", *others]
+        runner(name)()
+        return 0
+    lines = [f"  {command:16}{text}" for command, (_, text) in SCRIPTS.items()]
+    lines.append(f"  {'init':16}copy configurations and tracks into the current folder, to edit them")
+    usage = "usage: python -m trackmania_rl COMMAND ...\n\ncommands:\n" + "\n".join(lines)
+    if name in ("-h", "--help"):
+        print(usage)
+        return 0
+    print(f"error: {name!r} is no command\n\n{usage}", file=sys.stderr)
+    return FAILED
