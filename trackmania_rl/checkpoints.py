@@ -11,6 +11,7 @@
         sessions.txt               how often the run was started
         train.log                  what was logged
         evaluation/                what scripts/evaluate.py wrote
+        live/                      what can be seen of the games while it trains
         generated_tracks/          tracks that the collectors made for themselves
     tensorboard/{run_name}/        event files
 

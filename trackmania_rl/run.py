@@ -39,6 +39,7 @@ from trackmania_rl.multiprocess.run_setup import (
     count_session,
     make_supervisor,
     open_run_channels,
+    showing_games,
     training_alone,
 )
 from trackmania_rl.multiprocess.stop_conditions import StopConditions
@@ -108,7 +109,7 @@ def train(
     should_stop = StopConditions(max_wall_s, max_frames, clock, statistics, max_updates)
     asked_for = AskedFor(settings, overrides, update_config)
     folder = RunFolder.create(output_folder, asked_for.settings().run.run_name)
-    with training_alone(folder), contextlib.ExitStack() as closing:
+    with training_alone(folder), showing_games(folder), contextlib.ExitStack() as closing:
         configuration = RunConfiguration(asked_for, folder.config)
         with configuration.telling_which():
             settings = configuration.read()

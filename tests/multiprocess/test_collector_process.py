@@ -27,6 +27,7 @@ def task_of(live: LiveSettings, name: str, **changes: Any) -> CollectorTask:
         "name": name,
         "maps_folder": Path("maps"),
         "tracks_folder": Path("tracks"),
+        "live_folder": Path("live"),
         "rollouts": SimpleNamespace(close=lambda: None),
         "run_state": LocalRunState(live.current),
         "log_queue": queue.Queue(),

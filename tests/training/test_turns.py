@@ -66,6 +66,7 @@ class Session:
                 name=f"collector-{index}/session-{session}/start-1",
                 maps_folder=maps_folder,
                 tracks_folder=folder.path / f"tracks-{index}",
+                live_folder=folder.path / "live",
                 rollouts=rollouts.open_collector(index),
                 run_state=self.run_state,
                 log_queue=queue.Queue(),

@@ -23,6 +23,7 @@ from trackmania_rl.multiprocess.collector_task import CollectorTask
 from trackmania_rl.multiprocess.signals import OF_THE_TERMINAL, release_ctrl_c
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.seeds import SeedTree
+from trackmania_rl.telemetry.live.shown_games import shown
 from trackmania_rl.tmi_interaction.launchers.game_records import GameRecords
 from trackmania_rl.track.generated_maps import GeneratedMaps
 from trackmania_rl.training.collector import Collector, CollectorParts, WeightPuller
@@ -96,6 +97,7 @@ def _play(task: CollectorTask) -> None:
     parts, games = make_parts(task, builder.spaces), builder.make_games(task.index, task.maps_folder, rng)
     if settings.run.crc_debug:
         games = CheckedGames(games)
+    games = shown(games, builder.spaces, settings.game, task.live_folder, task.index, task.maps_folder)
     demonstrate = functools.partial(drive_demonstrations, task.demonstrations, games, parts)
     try:
         if settings.sync.is_synchronous:

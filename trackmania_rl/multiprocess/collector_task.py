@@ -21,6 +21,7 @@ class CollectorTask:
         name: its name in the seed tree, a new one each time it is started; its games share its streams.
         maps_folder: where tracks and reference lines lie.
         tracks_folder: where it may write the tracks that it generates.
+        live_folder: where it shows its games to whoever looks.
         rollouts: where its races go.
         run_state: what the learner publishes.
         log_queue: where its log records go.
@@ -34,6 +35,7 @@ class CollectorTask:
     name: str
     maps_folder: Path
     tracks_folder: Path
+    live_folder: Path
     rollouts: RolloutSink
     run_state: RunStateView
     log_queue: Any  # multiprocessing.Queue of logging.LogRecord

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import logging
 import multiprocessing
+import shutil
 from collections.abc import Iterator
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -29,6 +30,7 @@ from trackmania_rl.multiprocess.supervisor import CollectorSupervisor
 from trackmania_rl.places import PROJECT_FOLDER
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.settings import Settings
+from trackmania_rl.telemetry.live.feed_file import FOLDER
 from trackmania_rl.training.demonstrations import Demonstration
 
 log = logging.getLogger(__name__)
@@ -59,6 +61,16 @@ def training_alone(folder: RunFolder) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+@contextlib.contextmanager
+def showing_games(folder: RunFolder) -> Iterator[None]:
+    """Remove what collectors show their games by: before, that of a training that was killed; at the end, its own."""
+    shutil.rmtree(folder.path / FOLDER, ignore_errors=True)
+    try:
+        yield
+    finally:
+        shutil.rmtree(folder.path / FOLDER, ignore_errors=True)
 
 
 def check_machine(settings: Settings, folder: Path) -> None:
@@ -110,6 +122,7 @@ def make_supervisor(
             name=f"collector-{index}/session-{session}/start-{n_starts[index]}",
             maps_folder=maps_folder,
             tracks_folder=folder.path / "generated_tracks" / f"collector-{index}",
+            live_folder=folder.path / FOLDER,
             rollouts=channels.rollouts.open_collector(index),
             run_state=run_state,
             log_queue=log_queue,

@@ -1,0 +1,147 @@
+"""A race that was told, played back at its own pace: where the car is at each time, and what is seen there."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from trackmania_rl.errors import UserError
+from trackmania_rl.protocol.messages import TICK_MS
+from trackmania_rl.simulator.race_batch import RaceBatch, TrackForBatch
+from trackmania_rl.simulator.tracks.track_generator import TrackRecipe
+from trackmania_rl.telemetry.live.shown import LiveCar, LiveRace
+from trackmania_rl.telemetry.race_film import track_of
+
+ELSEWHERE_M: Final = 1.0
+"""A car that is further than this from where it was told to be drives another race."""
+MOST_TRACKS: Final = 8
+
+_drawing = threading.Lock()  # a track's renderer has scratch memory
+
+
+class RacePlayback:
+    """Plays a race back; a race of the simulated game is driven again by its own actions, exactly.
+
+    Args:
+        race: the race.
+
+    Attributes:
+        race: the race.
+    """
+
+    def __init__(self, race: LiveRace) -> None:
+        self.race = race
+        self._again: _DrivenAgain | None = None
+        self._can_be_driven = race.frames is None
+
+    @property
+    def duration_ms(self) -> int:
+        """Race time at which it is over."""
+        return int(self.race.time_ms[-1])
+
+    def moment(self, time_ms: float) -> LiveCar:
+        """Return the car at a race time; its position is interpolated, its inputs are those held."""
+        race = self.race
+        time_ms = float(np.clip(time_ms, 0, self.duration_ms))
+        state = max(int(np.searchsorted(race.time_ms, time_ms, side="right")) - 1, 0)
+        x_m, y_m, z_m = (float(np.interp(time_ms, race.time_ms, race.position[:, axis])) for axis in range(3))
+        return LiveCar(
+            collector=race.collector,
+            game=race.game,
+            map_name=race.map_name,
+            track=race.track,
+            race_time_ms=round(time_ms),
+            position=(x_m, y_m, z_m),
+            speed_mps=float(race.speed_mps[state]),
+            steer=float(race.steer[state]),
+            gas=bool(race.gas[state]),
+            brake=bool(race.brake[state]),
+            gear=int(race.gear[state]),
+            zone=int(race.zone[state]),
+            meters_advanced=float(np.interp(time_ms, race.time_ms, race.meters_advanced)),
+            is_explo=race.is_explo,
+            q_values=race.q_values[state].tolist(),
+            age_s=0.0,
+        )
+
+    def picture(self, time_ms: float, width_px: int = 320, height_px: int = 240) -> npt.NDArray[np.uint8] | None:
+        """Return what is seen at a race time.
+
+        Going forward is cheap; going back drives again from the start. The first picture of a track takes a moment.
+
+        Args:
+            time_ms: race time.
+            width_px: of a picture that is drawn.
+            height_px: likewise.
+
+        Returns:
+            (height_px, width_px, 3) uint8 RGB of a race in the simulated game; the frame (H, W) uint8 that was seen in
+            another game; None if there is neither.
+        """
+        race = self.race
+        if race.frames is not None:
+            return race.frames[max(int(np.searchsorted(race.frame_time_ms, time_ms, side="right")) - 1, 0)]
+        if self._again is None and self._can_be_driven:
+            track = _track(race.track, race.map_file)
+            self._again = None if track is None else _DrivenAgain(race, track)
+        if self._again is None or not self._again.drive_to(time_ms):
+            self._again, self._can_be_driven = None, False
+            return None
+        return self._again.picture(width_px, height_px)
+
+
+class _DrivenAgain:
+    """A race in the simulated game, driven again."""
+
+    def __init__(self, race: LiveRace, track: TrackForBatch) -> None:
+        self._race = race
+        self._track = track
+        self._controls = np.stack((race.gas, race.brake, race.steer), axis=1).astype(np.float64)
+        self._batch = RaceBatch(1)
+        self._begin()
+
+    def drive_to(self, time_ms: float) -> bool:
+        """Drive on until a race time, or from the start if it is past; False if it turns out to be another race."""
+        race, until_ms = self._race, min(time_ms, int(self._race.time_ms[-1]))
+        if until_ms < self._time_ms:
+            self._begin()
+        while self._time_ms + TICK_MS <= until_ms:
+            ends_ms = min(int(race.time_ms[self._state + 1]), until_ms)
+            n_ticks = max(int(ends_ms - self._time_ms) // TICK_MS, 1)
+            self._batch.advance(np.zeros(1, np.int64), self._track, self._controls[[self._state]], n_ticks)
+            self._time_ms += n_ticks * TICK_MS
+            if self._time_ms == race.time_ms[self._state + 1]:
+                self._state += 1
+                away_m = np.linalg.norm(self._batch.cars["position_m"][0] - race.position[self._state])
+                if away_m > ELSEWHERE_M:
+                    return False
+        return True
+
+    def picture(self, width_px: int, height_px: int) -> npt.NDArray[np.uint8]:
+        """Draw what is seen now."""
+        car, passed_count = self._batch.cars[0], int(self._batch.passed_count[0])
+        with _drawing:
+            drawn = self._track.renderer.render(
+                car["position_m"], car["rotation"], car["ribbon_index"], width_px, height_px, passed_count
+            )
+        return np.ascontiguousarray(drawn[:, :, 2::-1])
+
+    def _begin(self) -> None:
+        self._batch.begin(0, self._track)
+        self._state, self._time_ms = 0, 0
+
+
+@functools.lru_cache(maxsize=MOST_TRACKS)
+def _track(name: str, map_file: str) -> TrackForBatch | None:
+    """The simulated game's track by its generated name or its file; None if the map is none of the simulated game's."""
+    if TrackRecipe.from_name(name) is None and not (map_file.endswith(".toml") and Path(map_file).is_file()):
+        return None
+    try:
+        return TrackForBatch(track_of(name if TrackRecipe.from_name(name) is not None else map_file))
+    except UserError:  # its file has changed meanwhile
+        return None
