@@ -13,6 +13,7 @@ import numpy as np
 
 from trackmania_rl.errors import UserError
 from trackmania_rl.telemetry.driven_run import DrivenRun, FloatArray, controls_over_time
+from trackmania_rl.telemetry.sections import FINISH, Section, compare_sections
 
 GRID_M: Final = 1.0
 """Distance between two points at which races are compared."""
@@ -49,33 +50,6 @@ class RunOnLine:
     time_ms: FloatArray
     speed_m_s: FloatArray
     controls: FloatArray | None
-
-
-@dataclass(frozen=True)
-class Section:
-    """The way from one checkpoint (or the start) to the next one (or the finish).
-
-    Attributes:
-        name: of its end: "CP 1", ..., "finish".
-        end_m: where it ends, along the line.
-        end_ms: official times of A and B at its end.
-        section_ms: times of A and B for this section alone.
-    """
-
-    name: str
-    end_m: float
-    end_ms: tuple[int, int]
-    section_ms: tuple[int, int]
-
-    @property
-    def lost_ms(self) -> int:
-        """What B loses on A in this section; negative if it wins."""
-        return self.section_ms[1] - self.section_ms[0]
-
-    @property
-    def behind_ms(self) -> int:
-        """How far B lies behind A at its end."""
-        return self.end_ms[1] - self.end_ms[0]
 
 
 @dataclass(frozen=True)
@@ -198,17 +172,10 @@ def _on_line(run: DrivenRun, station_m: FloatArray, distance_m: FloatArray) -> R
 
 def _sections(a: DrivenRun, b: DrivenRun, station_of_a_m: FloatArray) -> tuple[Section, ...]:
     """Checkpoints are matched in the order in which each race passed them."""
-    sections: list[Section] = []
-    before_ms = (0, 0)
-    for number, end_ms in enumerate(zip(a.checkpoint_times_ms, b.checkpoint_times_ms, strict=False), start=1):
-        is_finish = a.race_time_ms == end_ms[0] or b.race_time_ms == end_ms[1]
-        sections.append(
-            Section(
-                name="finish" if is_finish else f"CP {number}",
-                end_m=float(np.interp(end_ms[0], a.time_ms, np.maximum.accumulate(station_of_a_m))),
-                end_ms=end_ms,
-                section_ms=(end_ms[0] - before_ms[0], end_ms[1] - before_ms[1]),
-            )
-        )
-        before_ms = end_ms
-    return tuple(sections)
+    a_ms, b_ms = a.checkpoint_times_ms, b.checkpoint_times_ms
+    names = [
+        FINISH if a.race_time_ms == of_a_ms or b.race_time_ms == of_b_ms else f"CP {number}"
+        for number, (of_a_ms, of_b_ms) in enumerate(zip(a_ms, b_ms, strict=False), start=1)
+    ]
+    ends_m = np.interp(a_ms, a.time_ms, np.maximum.accumulate(station_of_a_m))
+    return compare_sections(a_ms, b_ms, names, ends_m.tolist())
