@@ -1,4 +1,4 @@
-"""Drive a trained run's maps greedily and show what it can do: times, finish rates, inputs files and videos.
+"""Drive the maps of a trained run, or of a driver's file, greedily: times, finish rates, inputs files and videos.
 
 A greedy race has no chance in it: the same driver takes the same time again. So race 1 on a map is greedy throughout,
 and with --races N the others begin with --forced-actions actions that accelerate, drawn from the run's seed. They tell
@@ -16,6 +16,7 @@ Examples:
   python scripts/evaluate.py save/simulated --races 20 --map kart --map maps/hills.toml --json results.json --no-video
   python scripts/evaluate.py save/many_tracks --map generated:0.5:20000-20049
   python scripts/evaluate.py save/tmnf --map maps/hills.toml
+  python scripts/evaluate.py somebodys.driver --map kart
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def parse_arguments() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
-    add("run", type=Path, metavar="RUN", help="the run's folder, save/{run_name}")
+    add("run", type=Path, metavar="RUN", help="the run's folder, save/{run_name}, or a driver's file, NAME.driver")
     add(
         "--map",
         action="append",
@@ -83,8 +84,10 @@ def parse_arguments() -> argparse.Namespace:
         metavar="FILE",
         help="another checkpoint of this run, or a file of its drivers/ folder (default: the newest checkpoint)",
     )
+    add("--code", action="append", default=[], metavar="MODULE", help="a driver's file may import this; read it first")
     add("--json", type=Path, metavar="FILE", help="write all figures into this file, times in ms")
-    add("--output", type=Path, metavar="FOLDER", help="where inputs files and videos go (default: RUN/evaluation)")
+    where = "where inputs files and videos go (default: RUN/evaluation; of a driver's file, evaluation/NAME here)"
+    add("--output", type=Path, metavar="FOLDER", help=where)
     video = parser.add_mutually_exclusive_group()
     video.add_argument(
         "--video", type=mp4_file, metavar="FILE.mp4", help="the video's file; of several videos, _{map} is added to it"
@@ -108,10 +111,10 @@ def evaluate(arguments: argparse.Namespace) -> None:
     from trackmania_rl.training.evaluation import evaluate_map, load_driver
 
     console = Console()
-    driver = load_driver(arguments.run, arguments.checkpoint, arguments.device)
+    driver = load_driver(arguments.run, arguments.checkpoint, arguments.device, code=arguments.code)
     torch.set_num_threads(driver.settings.run.collector_threads)
     maps_folder = PROJECT_FOLDER / driver.settings.game.maps_folder
-    output = arguments.output or arguments.run / "evaluation"
+    output = arguments.output or output_of(arguments.run)
     entries = map_entries(driver.settings, maps_folder, arguments.map, output / "generated_tracks")
     game = driver.settings.game.model_copy(update={"game": game_of(entries)})
     launcher = make_launcher(game, driver.settings.user, arguments.port or find_free_port(), maps_folder)
@@ -142,6 +145,11 @@ def evaluate(arguments: argparse.Namespace) -> None:
         write_text(arguments.json, text)
     for file in (*files, *videos, *([arguments.json] if arguments.json else [])):
         console.print(f"wrote {file}", soft_wrap=True, highlight=False)
+
+
+def output_of(source: Path) -> Path:
+    """Where what is driven goes: into the run's own folder, or, of a driver's file, into the current folder."""
+    return source / "evaluation" if source.is_dir() else Path("evaluation") / source.stem
 
 
 def game_of(entries: Sequence[MapEntry]) -> Literal["simulated", "tmnf"]:
@@ -245,13 +253,14 @@ def report(
     """All figures as plain values for JSON."""
     from trackmania_rl.checkpoints import CHECKPOINT_FILE
 
+    run: Path = arguments.run
     maps = [evaluation.as_dict() for evaluation in evaluations]
     for index, inputs_file in enumerate(inputs_files):
         maps[index]["inputs_file"] = str(inputs_file)
         maps[index]["video_file"] = str(video_of_map[index]) if index in video_of_map else None
     return {
-        "run": str(arguments.run),
-        "checkpoint": str(arguments.checkpoint or arguments.run / CHECKPOINT_FILE),
+        "run": str(run),
+        "checkpoint": str(arguments.checkpoint or (run / CHECKPOINT_FILE if run.is_dir() else run)),
         "seed": driver.settings.run.seed,
         "frames_total": driver.frames_total,
         "training_s": driver.training_s,

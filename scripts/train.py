@@ -56,7 +56,7 @@ def parse_arguments() -> argparse.Namespace:
         "--output-folder", type=Path, default=WORKING_FOLDER, help="holds save/ and tensorboard/ (default: the project)"
     )
     add("--update-config", action="store_true", help="a run that exists takes --config (and --set) anew")
-    weights = "begin a new run with the networks of another one: its folder, save/RUN, or a checkpoint"
+    weights = "begin a new run with the networks of a run's folder, save/RUN, a checkpoint or a driver's file"
     add("--weights-from", type=Path, metavar="RUN", help=weights)
     add("--max-wall-s", type=float, default=float("inf"), metavar="S", help="end after S seconds")
     add("--max-frames", type=int, default=sys.maxsize, metavar="N", help="end when the run has N frames in all")

@@ -4,7 +4,7 @@
         config/                    the run's own configuration, edits to which are applied while it runs
         checkpoint.pt              everything needed to go on
         checkpoint.previous.pt     the one before
-        best_runs/{map}_{time}/    input script, Q values and configuration of each record
+        best_runs/{map}_{time}/    input script, Q values and configuration of each record, and the best one's driver
         drivers/{frames}.pt        networks on the way, see keep_driver_every_s
         races.jsonl                one line for each race
         seeds.json                 the run's seed, and those of the learner's parts

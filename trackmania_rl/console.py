@@ -18,6 +18,7 @@ SCRIPTS: Final = {
     "evaluate": ("evaluate.py", "let a driver drive: times, inputs files, films"),
     "doctor": ("doctor.py", "examine what this machine needs for a training"),
     "maps": ("tools/maps.py", "maps, replays and reference lines; add a map"),
+    "driver": ("tools/driver.py", "pack what a run has learned as one file; look at such a file"),
     "dataset": ("tools/dataset.py", "record and export data sets"),
     "replay": ("replay_inputs.py", "drive an inputs file"),
     "generate-track": ("generate_track.py", "make a track"),
@@ -44,6 +45,7 @@ train = runner("train")
 evaluate = runner("evaluate")
 doctor = runner("doctor")
 maps = runner("maps")
+driver = runner("driver")
 
 
 @command

@@ -88,7 +88,7 @@ def train(
         output_folder: holds save/ and tensorboard/.
         project_folder: where a relative `maps_folder`, the files of demonstrations and data sets begin.
         update_config: whether a run that exists takes `settings` anew.
-        weights_from: a run folder or checkpoint whose networks a new run begins with.
+        weights_from: a run folder, checkpoint or driver's file whose networks a new run begins with.
         max_wall_s: seconds after which it ends.
         max_frames: actions of the run after which it ends.
         max_updates: updates of the run after which it ends.

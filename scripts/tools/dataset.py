@@ -60,7 +60,8 @@ def parse_arguments(words: list[str] | None) -> argparse.Namespace:
 
     recording = add_command("record", record, "drive races in the simulated game and write them")
     add = recording.add_argument
-    add("sources", nargs="+", type=Path, metavar="SOURCE", help="an inputs file, a replay or ghost, or a run, save/RUN")
+    source = "an inputs file, a replay or ghost, a run, save/RUN, or a driver's file"
+    add("sources", nargs="+", type=Path, metavar="SOURCE", help=source)
     add("--map", action="append", default=[], metavar="NAME", help="a name of the map cycle, a track file (kart), or "
         "generated:DIFFICULTY:SEEDS; may be repeated (default: all maps of the map cycle)")  # fmt: skip
     add("--races", type=whole_number(1), default=1, metavar="N", help="of each source on each map (default 1)")
@@ -98,10 +99,11 @@ def record(arguments: argparse.Namespace, console: Console) -> None:
     # Torch takes seconds to import: after the command line and its mistakes.
     from trackmania_rl.datasets.environments import EpisodeForm, environment_spec
     from trackmania_rl.datasets.minari_files import write_dataset
+    from trackmania_rl.driver_file import is_driver_file
     from trackmania_rl.race.spaces import race_spaces
     from trackmania_rl.training.evaluation import load_driver
 
-    drivers = {source: load_driver(source) for source in arguments.sources if source.is_dir()}
+    drivers = {source: load_driver(source) for source in arguments.sources if source.is_dir() or is_driver_file(source)}
     first = next(iter(drivers.values()), None)
     settings = load_settings(arguments.config or PROJECT_FOLDER / "config_files" / "config.py", arguments.set)
     settings = in_this_process(settings if first is None else first.settings)
@@ -153,7 +155,7 @@ def export(arguments: argparse.Namespace, console: Console) -> None:
     """Write what runs remember."""
     from trackmania_rl.datasets.environments import environment_spec
     from trackmania_rl.datasets.minari_files import write_dataset
-    from trackmania_rl.training.evaluation import load_run_settings
+    from trackmania_rl.training.driver_loading import load_run_settings
     from trackmania_rl.training.recording import episodes_of_run
 
     settings_of = {source: load_run_settings(source) for source in arguments.sources}

@@ -121,7 +121,7 @@ def of_memory(run_folder: Path) -> tuple[Settings, ObservationStatistics, str]:
     from trackmania_rl.checkpoints import load_checkpoint
     from trackmania_rl.race.observation import ObservationLayout
     from trackmania_rl.race.observation_statistics import ObservationStatistics
-    from trackmania_rl.training.evaluation import load_run_settings
+    from trackmania_rl.training.driver_loading import load_run_settings
 
     settings = load_run_settings(run_folder)
     statistics = ObservationStatistics(ObservationLayout.from_settings(settings.observation, settings.game.actions))

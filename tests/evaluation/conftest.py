@@ -1,7 +1,9 @@
 """A run folder as training leaves it, whose driver holds the throttle down, and a short curve for it to drive."""
 
+import importlib.util
 import socket
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from trackmania_rl.agents.run_network import make_network
 from trackmania_rl.channels.local import LocalRollouts, LocalRunState
 from trackmania_rl.channels.protocols import Channels
 from trackmania_rl.checkpoints import RunFolder, save_checkpoint
+from trackmania_rl.driver_file import write_driver
 from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import Settings, load_settings
@@ -21,6 +24,9 @@ from trackmania_rl.settings.live import LiveSettings, write_snapshot
 from trackmania_rl.telemetry.statistics import TrainingStatistics
 from trackmania_rl.training.building import make_memory, make_reward, make_trainer
 from trackmania_rl.training.context import RunContext
+from trackmania_rl.training.driver_loading import pack_run
+
+MakeScript = Callable[..., tuple[int, str, str]]
 
 RADIUS_M, LENGTH_M = 80.0, 60.0
 FORWARD = 0
@@ -62,6 +68,33 @@ def run_folder(tmp_path_factory: pytest.TempPathFactory, repository_root: Path, 
 @pytest.fixture(scope="session")
 def run_settings(run_folder: Path) -> Settings:
     return load_settings(run_folder / "config" / "config.py")
+
+
+@pytest.fixture(scope="session")
+def driver_file(run_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What that run has learned, as one file."""
+    return write_driver(tmp_path_factory.mktemp("drivers") / "tested.driver", pack_run(run_folder))
+
+
+@pytest.fixture
+def script(repository_root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> MakeScript:
+    """`script(name, *arguments)` runs a script's `main` in this process; returns exit code, output and errors."""
+
+    def run(name: str, *arguments: object) -> tuple[int, str, str]:
+        spec = importlib.util.spec_from_file_location(name, repository_root / "scripts" / f"{name}.py")
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        monkeypatch.setattr(sys, "argv", [f"{name}.py", *map(str, arguments)])
+        try:
+            code = module.main()
+        except SystemExit as end:  # argparse
+            code = end.code
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """`scripts/evaluate.py` and `scripts/replay_inputs.py` as their users meet them."""
 
-import importlib.util
 import json
 import os
 import shutil
@@ -8,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import cv2
@@ -16,28 +14,7 @@ import numpy as np
 import psutil
 import pytest
 
-MakeScript = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def script(repository_root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> MakeScript:
-    """`script(name, *arguments)` runs a script's `main` in this process; returns exit code, output and errors."""
-
-    def run(name: str, *arguments: object) -> tuple[int, str, str]:
-        spec = importlib.util.spec_from_file_location(name, repository_root / "scripts" / f"{name}.py")
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        monkeypatch.setattr(sys, "argv", [f"{name}.py", *map(str, arguments)])
-        try:
-            code = module.main()
-        except SystemExit as end:  # argparse
-            code = end.code
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return run
+from .conftest import MakeScript
 
 
 def test_evaluate_says_which_share_of_generated_tracks_is_finished(

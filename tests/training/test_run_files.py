@@ -14,6 +14,7 @@ from trackmania_rl import checkpoints
 from trackmania_rl.agents.run_network import make_network
 from trackmania_rl.channels.protocols import ReceivedRollout
 from trackmania_rl.checkpoints import CheckpointError, RunFolder, load_checkpoint, read_checkpoint, save_checkpoint
+from trackmania_rl.driver_file import DriverFile, DriverTrack, read_driver, write_driver
 from trackmania_rl.errors import UserError
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.spaces import race_spaces
@@ -179,6 +180,30 @@ def test_only_a_race_faster_than_all_before_is_kept(begin_run: BeginRun, make_ra
     assert kept_after(race_time_ms=2000, is_demonstration=True) == ["valley_3100"], "not the agent's"
     assert kept_after(race_time_ms=3000, inputs="0.00 press up\n") == ["valley_3000", "valley_3100"]
     assert (best_runs / "valley_3000" / "valley_3000.inputs").read_text() == "0.00 press up\n"
+
+
+def test_the_best_race_of_each_map_has_the_driver_that_drove_it(
+    live: LiveSettings, begin_run: BeginRun, make_race: MakeRace
+) -> None:
+    valley, *_ = live.current.game.map_cycle
+    cycle = (valley, *(valley.model_copy(update={"map_name": name}) for name in ("valley_2", "kart")))
+    run = begin_run(map_cycle=cycle)
+    best_runs = run.context.folder.best_runs
+    agent, settings = run.agent, live.current
+    agent.exploration_network.load_state_dict(make_network(settings, race_spaces(settings), SeedTree(2)).state_dict())
+
+    def kept_after(name: str, race_time_ms: int, is_explo: bool = True) -> list[str]:
+        _take(run, make_race(17, True, race_time_ms=race_time_ms, is_explo=is_explo, map_name=name))
+        return sorted(file.name for file in best_runs.glob("*/*.driver"))
+
+    assert kept_after("valley", 3100) == ["valley_3100.driver"]
+    assert kept_after("valley_2", 3300) == ["valley_2_3300.driver", "valley_3100.driver"]
+    assert kept_after("valley", 3000, is_explo=False) == ["valley_2_3300.driver", "valley_3000.driver"]
+    assert kept_after("taken away", 3000) == ["valley_2_3300.driver", "valley_3000.driver"]
+    for name, network in (("valley_2_3300", agent.exploration_network), ("valley_3000", agent.evaluation_network)):
+        driver = read_driver(best_runs / name / f"{name}.driver")
+        assert all(torch.equal(driver.weights[key], weight) for key, weight in network.state_dict().items()), name
+        assert [track.best_time_ms for track in driver.card.tracks] == [int(name.rpartition("_")[2])]
 
 
 def test_a_checkpoint_is_written_whenever_its_interval_is_over(
@@ -383,6 +408,31 @@ def test_weights_that_cannot_be_the_beginning_are_refused(make_run: MakeRun, tmp
     save_checkpoint(other.path, {"agent": {"online": {"weight": torch.zeros(3)}}}, 0)
     with pytest.raises(CheckpointError, match="does not fit this configuration"):
         make_run(name="new", weights_from=other.path)
+
+
+@pytest.mark.usefixtures("writers")
+def test_a_new_run_begins_with_a_driver(
+    live: LiveSettings, make_run: MakeRun, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    trained = make_run(name="other", seed=1)
+    weights = trained.agent.evaluation_network.state_dict()
+    settings, file = live.current, tmp_path / "a.driver"
+    tracks = [DriverTrack.of_entry(settings.game.map_cycle[0], 21_000)]
+    counts = {"frames_total": 1, "training_s": 2.0}
+    driver = DriverFile.of_network("a", settings, trained.context.spaces, weights, tracks, **counts)
+    write_driver(file, driver)
+    edit(live, iqn_k=12)
+    fresh = make_run(name="new", seed=2, weights_from=file)
+    assert all(torch.equal(fresh.agent.exploration_network.state_dict()[name], w) for name, w in weights.items())
+    assert "drove with other values of iqn_k" in caplog.text
+    edit(live, inputs=settings.game.inputs[::-1])
+    with pytest.raises(
+        UserError, match=r"for other actions \(12 and 12, or in another order\) than this run; begin with"
+    ):
+        make_run(name="newer", weights_from=file)
+    edit(live, inputs=settings.game.inputs, float_hidden_dim=13)
+    with pytest.raises(CheckpointError, match=r"does not fit this configuration: .*driver\.py configuration writes"):
+        make_run(name="newest", weights_from=file)
 
 
 def _no_space(*_: object) -> None:

@@ -12,6 +12,7 @@ raises `SettingsError`, whose text holds the name, the value, what is allowed an
 
 from trackmania_rl.settings.game import ActionKeys, DemonstrationEntry, GameSettings, GeneratorSettings, MapEntry
 from trackmania_rl.settings.groups import (
+    DRIVER_SETTINGS,
     NEEDS_RESTART,
     RANGE_FINDER,
     AgentSettings,
@@ -38,11 +39,13 @@ from trackmania_rl.settings.loading import (
     with_marks,
 )
 from trackmania_rl.settings.named_part import NamedPart
+from trackmania_rl.settings.of_driver import code_of_driver, driver_values, settings_of_driver
 from trackmania_rl.settings.ranges import describe_range, describe_unit, settings_table
 from trackmania_rl.settings.values import shifts_of
 
 __all__ = [
     "COMPANION_FILES",
+    "DRIVER_SETTINGS",
     "NEEDS_RESTART",
     "RANGE_FINDER",
     "ActionKeys",
@@ -64,12 +67,15 @@ __all__ = [
     "UserSettings",
     "ViewSettings",
     "changed_settings",
+    "code_of_driver",
     "describe_range",
     "describe_unit",
+    "driver_values",
     "load_settings",
     "make_importable",
     "parse_override",
     "settings_from_flat",
+    "settings_of_driver",
     "settings_table",
     "shifts_of",
     "whole_text",

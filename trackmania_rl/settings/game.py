@@ -8,6 +8,7 @@ from pydantic import Field, field_validator, model_validator
 
 from trackmania_rl.settings.values import (
     LAST_PORT,
+    Driver,
     Fraction,
     Group,
     Meters,
@@ -96,8 +97,8 @@ class DemonstrationEntry(Group):
 class GameSettings(Group):
     """Game instances and the rules under which a race is played and cut off."""
 
-    games: Restart[Part]
-    game: Restart[Literal["simulated", "tmnf"]]
+    games: Driver[Part]
+    game: Driver[Literal["simulated", "tmnf"]]
     game_transport: Restart[Literal["in_process", "socket"]]
     n_collectors: Restart[NonNegativeInt]
     games_per_collector: Restart[Annotated[int, Field(ge=1, le=1024)]]
@@ -106,12 +107,12 @@ class GameSettings(Group):
     map_cycle: Annotated[tuple[MapEntry, ...], Field(min_length=1)]
     demonstrations: Restart[tuple[DemonstrationEntry, ...]]
     running_speed: Annotated[float, Field(gt=0, le=1e6), Unit("x real time")]
-    ms_per_engine_tick: Restart[Annotated[Literal[10], Unit("ms")]]
-    engine_ticks_per_action: Restart[Annotated[PositiveInt, Unit("ticks")]]
-    image_width_px: Restart[Annotated[int, Field(ge=0, le=4096), Unit("px")]]
-    image_height_px: Restart[Annotated[int, Field(ge=0, le=4096), Unit("px")]]
-    game_camera_number: Restart[Annotated[int, Field(ge=1, le=3)]]
-    frames_per_state: Restart[Annotated[Annotated[int, Field(ge=0, le=16)] | str, Unit("frames")]]
+    ms_per_engine_tick: Driver[Annotated[Literal[10], Unit("ms")]]
+    engine_ticks_per_action: Driver[Annotated[PositiveInt, Unit("ticks")]]
+    image_width_px: Driver[Annotated[int, Field(ge=0, le=4096), Unit("px")]]
+    image_height_px: Driver[Annotated[int, Field(ge=0, le=4096), Unit("px")]]
+    game_camera_number: Driver[Annotated[int, Field(ge=1, le=3)]]
+    frames_per_state: Driver[Annotated[Annotated[int, Field(ge=0, le=16)] | str, Unit("frames")]]
     cutoff_race_longer_than_ms: Restart[Milliseconds]
     cutoff_no_progress_within_ms: Milliseconds
     cutoff_progress_m: Meters
@@ -122,10 +123,10 @@ class GameSettings(Group):
     timeout_between_races_ms: WireMilliseconds
     game_reboot_interval_s: Seconds
     game_reboot_below_speed_share: Annotated[float, Field(ge=0, lt=1)]
-    actions: Restart[Literal["keys", "analog"]]
-    inputs: Restart[Annotated[tuple[ActionKeys, ...], Field(min_length=2)]]
-    action_forward_idx: Restart[NonNegativeInt]
-    action_backward_idx: Restart[NonNegativeInt]
+    actions: Driver[Literal["keys", "analog"]]
+    inputs: Driver[Annotated[tuple[ActionKeys, ...], Field(min_length=2)]]
+    action_forward_idx: Driver[NonNegativeInt]
+    action_backward_idx: Driver[NonNegativeInt]
 
     @property
     def ms_per_action(self) -> int:

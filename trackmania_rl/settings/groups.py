@@ -13,11 +13,13 @@ from pydantic import Field, field_validator, model_validator
 from trackmania_rl.settings.game import RACES, GameSettings
 from trackmania_rl.settings.named_part import NamedPart
 from trackmania_rl.settings.values import (
+    OF_DRIVER,
     RESTART,
     Actions,
     BlockStatistics,
     Device,
     DiscountSchedule,
+    Driver,
     Finite,
     Fraction,
     Group,
@@ -92,23 +94,23 @@ class RunSettings(Group):
 class ObservationSettings(Group):
     """What the float part of the observation holds (reference: 184 floats with the published values)."""
 
-    observation_blocks: Restart[Annotated[tuple[str, ...], Field(min_length=1)]]
-    views: Restart[dict[Annotated[str, Field(pattern=r"^[a-z]\w*$")], ViewSettings]]
-    range_finder_source: Restart[Literal["track", "picture"]]
-    range_finder_reach_m: Restart[Annotated[float, Field(ge=1, le=1000), Unit("m")]]
-    range_finder_border_gray: Restart[tuple[GrayLevel, GrayLevel]]
-    n_prev_actions_in_inputs: Restart[PositiveInt]
-    n_zone_centers_in_inputs: Restart[PositiveInt]
-    one_every_n_zone_centers_in_inputs: Restart[PositiveInt]
-    n_zone_centers_extrapolate_before_start_of_map: Restart[PositiveInt]
-    n_zone_centers_extrapolate_after_end_of_map: Restart[PositiveInt]
-    distance_between_zone_centers_m: Restart[Meters]
-    road_width_m: Restart[Meters]
-    real_checkpoint_radius_m: Restart[Meters]
-    margin_to_announce_finish_m: Restart[Meters]
-    fourier_wavelengths: Restart[dict[str, tuple[PositiveFloat, ...]]]
-    fourier_zone_centers: Restart[NonNegativeInt]
-    state_normalization: Restart[dict[str, BlockStatistics]]
+    observation_blocks: Driver[Annotated[tuple[str, ...], Field(min_length=1)]]
+    views: Driver[dict[Annotated[str, Field(pattern=r"^[a-z]\w*$")], ViewSettings]]
+    range_finder_source: Driver[Literal["track", "picture"]]
+    range_finder_reach_m: Driver[Annotated[float, Field(ge=1, le=1000), Unit("m")]]
+    range_finder_border_gray: Driver[tuple[GrayLevel, GrayLevel]]
+    n_prev_actions_in_inputs: Driver[PositiveInt]
+    n_zone_centers_in_inputs: Driver[PositiveInt]
+    one_every_n_zone_centers_in_inputs: Driver[PositiveInt]
+    n_zone_centers_extrapolate_before_start_of_map: Driver[PositiveInt]
+    n_zone_centers_extrapolate_after_end_of_map: Driver[PositiveInt]
+    distance_between_zone_centers_m: Driver[Meters]
+    road_width_m: Driver[Meters]
+    real_checkpoint_radius_m: Driver[Meters]
+    margin_to_announce_finish_m: Driver[Meters]
+    fourier_wavelengths: Driver[dict[str, tuple[PositiveFloat, ...]]]
+    fourier_zone_centers: Driver[NonNegativeInt]
+    state_normalization: Driver[dict[str, BlockStatistics]]
 
     @field_validator("range_finder_border_gray")
     @classmethod
@@ -151,7 +153,7 @@ class ReplaySettings(Group):
     n_steps: Restart[Actions]
     discard_non_greedy_actions_in_nsteps: bool
     no_done_at_end: bool
-    temporal_mini_race_duration_actions: Restart[Annotated[PositiveInt | None, Unit("actions")]]
+    temporal_mini_race_duration_actions: Driver[Annotated[PositiveInt | None, Unit("actions")]]
     oversample_long_term_steps: Annotated[NonNegativeInt, Unit("actions")]
     oversample_maximum_term_steps: Annotated[NonNegativeInt, Unit("actions")]
     prio_alpha: Fraction
@@ -182,26 +184,26 @@ class ReplaySettings(Group):
 class AgentSettings(Group):
     """Network, IQN loss, optimizer, target network."""
 
-    agent: Restart[Part]
-    network: Restart[Part]
-    conv_channels: Restart[tuple[PositiveInt, ...]]
-    conv_kernel_sizes: Restart[tuple[PositiveInt, ...]]
-    conv_strides: Restart[tuple[PositiveInt, ...]]
-    float_hidden_dim: Restart[PositiveInt]
-    use_layer_norm: Restart[bool]
-    dense_hidden_dimension: Restart[PositiveInt]
-    iqn_embedding_dimension: Restart[PositiveInt]
-    quantile_factors_multiply: Restart[Literal["features", "hidden_layers"]]
+    agent: Driver[Part]
+    network: Driver[Part]
+    conv_channels: Driver[tuple[PositiveInt, ...]]
+    conv_kernel_sizes: Driver[tuple[PositiveInt, ...]]
+    conv_strides: Driver[tuple[PositiveInt, ...]]
+    float_hidden_dim: Driver[PositiveInt]
+    use_layer_norm: Driver[bool]
+    dense_hidden_dimension: Driver[PositiveInt]
+    iqn_embedding_dimension: Driver[PositiveInt]
+    quantile_factors_multiply: Driver[Literal["features", "hidden_layers"]]
     output_layer_init_gain: Restart[PositiveFloat]
     iqn_n: Annotated[int, Field(ge=2, multiple_of=2)]
-    iqn_k: Restart[Annotated[int, Field(ge=2, multiple_of=2)]]
+    iqn_k: Driver[Annotated[int, Field(ge=2, multiple_of=2)]]
     iqn_kappa: PositiveFloat
     use_ddqn: bool
     target_action: Literal["max_of_each_quantile", "argmax_of_mean"]
     use_target_self_loss_scaling: bool
     target_self_loss_clamp_ratio: PositiveFloat
     target_self_loss_average_rate: Annotated[float, Field(gt=0, le=1)]
-    expected_reward_per_action: Restart[Finite]
+    expected_reward_per_action: Driver[Finite]
     return_bounds_per_action: tuple[Finite, Finite] | None
     gamma_schedule: DiscountSchedule
     lr_schedule: LearningRateSchedule
@@ -211,7 +213,7 @@ class AgentSettings(Group):
     weight_decay_lr_ratio: NonNegativeFloat
     clip_grad_value: PositiveFloat
     clip_grad_norm: PositiveFloat
-    autocast_dtype: Restart[Literal["float32", "float16", "bfloat16"]]
+    autocast_dtype: Driver[Literal["float32", "float16", "bfloat16"]]
     soft_update_tau: Annotated[float, Field(gt=0, le=1)]
     number_memories_trained_on_between_target_network_updates: Annotated[PositiveInt, Unit("transitions")]
     evaluation_weights_decay: Annotated[float, Field(ge=0, lt=1)]
@@ -461,3 +463,9 @@ NEEDS_RESTART = frozenset(
     name for model in groups().values() for name, field in model.model_fields.items() if RESTART in field.metadata
 )
 """Settings that shape networks, buffers or processes: editing them in a run's snapshot waits for the next start."""
+
+DRIVER_SETTINGS = frozenset(
+    name for model in groups().values() for name, field in model.model_fields.items() if OF_DRIVER in field.metadata
+)
+"""Settings that say what a network's inputs and outputs mean: observation, actions, mini-race, sizes. A driver's file
+holds these and no others."""

@@ -72,5 +72,19 @@ def _of_plain_values(value: Any) -> Any:
     """Make parts of what `Settings.model_dump` made of them."""
     if not isinstance(value, Mapping) or value.keys() != FIELDS:
         return value
-    keywords = {name: _of_plain_values(argument) for name, argument in value["keywords"].items()}
-    return NamedPart(value["name"], tuple(map(_of_plain_values, value["args"])), keywords)
+    name, args, keywords = value["name"], value["args"], value["keywords"]
+    if not (isinstance(name, str) and PART_NAME.match(name)) or not isinstance(args, tuple | list):
+        raise ValueError(f"{name!r} with the arguments {args!r} is no part")
+    if not isinstance(keywords, Mapping):
+        raise ValueError(f"{name!r} with the named arguments {keywords!r} is no part")
+    return NamedPart(
+        name, tuple(map(_of_plain_values, args)), {key: _of_plain_values(value) for key, value in keywords.items()}
+    )
+
+
+def names_in(part: str | NamedPart) -> list[str]:
+    """List what a part imports: itself, and its arguments that are functions or classes."""
+    if isinstance(part, str):
+        return [part]
+    arguments = (*part.args, *part.keywords.values())
+    return [part.name, *(name for value in arguments if isinstance(value, NamedPart) for name in names_in(value))]

@@ -24,9 +24,16 @@ class RestartMark:
     """Mark a setting that shapes networks, buffers or processes: a change waits for the run's next start."""
 
 
+@dataclass(frozen=True)
+class DriverMark:
+    """Mark a setting that says what a network's inputs and outputs mean: it travels with the weights."""
+
+
 RESTART: Final = RestartMark()
+OF_DRIVER: Final = DriverMark()
 T = TypeVar("T")
 Restart = Annotated[T, RESTART]
+Driver = Annotated[T, RESTART, OF_DRIVER]
 
 
 # What a value may be. The ranges are here once; the errors and `--list-settings` quote them.

@@ -1,4 +1,4 @@
-"""Greedy races of a trained driver: a run's checkpoint is loaded, drives maps, and its races are summed up.
+"""Greedy races of a trained driver: a run's checkpoint or a driver's file is loaded, drives maps, and is summed up.
 
 A greedy race is a function of its start: the simulated game and the network's values (see `Inferer`) know no chance, so
 the same race twice gives the same time. Several races on one map therefore differ in how they begin: race 1 is greedy
@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import os
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -22,8 +22,8 @@ from gymnasium.spaces import Box
 
 from trackmania_rl.agents.builder import Actor, make_agent_builder
 from trackmania_rl.agents.run_network import pick_device, pick_playing_device
-from trackmania_rl.checkpoints import CHECKPOINT_FILE, CheckpointError, load_checkpoint, read_checkpoint
-from trackmania_rl.errors import UserError, one_line
+from trackmania_rl.driver_file import is_driver_file
+from trackmania_rl.errors import UserError
 from trackmania_rl.games.protocol import Games, rollout
 from trackmania_rl.games.race_games import make_games_builder
 from trackmania_rl.race.actions import FORWARD, PEDALS
@@ -31,8 +31,8 @@ from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.policy import ELAPSED_ACTIONS_FLOAT, Policy, PolicyDecision
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.seeds import SeedTree
-from trackmania_rl.settings import MapEntry, Settings, load_settings
-from trackmania_rl.settings.live import SNAPSHOT_FILE
+from trackmania_rl.settings import MapEntry, Settings
+from trackmania_rl.training.driver_loading import Learned, fill_network, naming_file, read_file, read_run
 
 FORCED_START_ACTIONS: Final = 10
 """How many actions of race 2 and later ones are forced by default: half a second."""
@@ -183,61 +183,41 @@ class MapEvaluation:
 
 
 def load_driver(
-    run_folder: str | os.PathLike[str],
+    source: str | os.PathLike[str],
     checkpoint: str | os.PathLike[str] | None = None,
     torch_device: str | None = None,
+    *,
+    code: Collection[str] = (),
 ) -> TrainedDriver:
-    """Load a run's evaluation network: the averaged weights, or the online ones if the run keeps no average.
+    """Load what a run has learned (averaged weights, or the online ones if it keeps no average), or a driver's file.
 
     Args:
-        run_folder: save/{run_name}.
+        source: save/{run_name}; or a driver's file, which may be a stranger's.
         checkpoint: another checkpoint file of this run; None for its newest one.
-        torch_device: where to compute, as the setting of that name; None: where the run's collectors decide.
+        torch_device: where to compute, as the setting of that name; None: where collectors decide.
+        code: modules that a driver's file may import beside what ships. Read them first.
 
     Raises:
-        UserError: if folder, configuration or checkpoint are missing, damaged or don't fit each other, or if there is
-            no such device.
+        UserError: if a file or its configuration are missing, damaged or don't fit each other, if a driver's file names
+            other code, or if there is no such device.
     """
-    folder = Path(run_folder)
-    settings = load_run_settings(folder)
-    file = folder / CHECKPOINT_FILE if checkpoint is None else Path(checkpoint)
-    if checkpoint is not None and not file.is_file():
-        raise CheckpointError(f"{file}: there is no such checkpoint file")
-    state = load_checkpoint(folder) if checkpoint is None else read_checkpoint(file)
-    if state is None:
-        raise CheckpointError(
-            f"{folder} holds no checkpoint yet: the training writes {CHECKPOINT_FILE} every "
-            f"{settings.run.checkpoint_interval_s:g} s and at its end"
-        )
+    path = Path(source)
+    if not is_driver_file(path):
+        return _ready(read_run(path, None if checkpoint is None else Path(checkpoint)), torch_device)
+    if checkpoint is not None:
+        raise UserError(f"{path} is a driver, which has no checkpoints: leave --checkpoint out")
+    with naming_file(path):
+        return _ready(read_file(path, code), torch_device)
+
+
+def _ready(learned: Learned, torch_device: str | None) -> TrainedDriver:
+    """Make a driver ready to drive."""
+    settings, counts = learned.settings, learned.statistics
     seeds, spaces = SeedTree(settings.run.seed), make_games_builder(settings).spaces
     device = pick_playing_device(settings, spaces) if torch_device is None else pick_device(torch_device)
     builder = make_agent_builder(settings, spaces, seeds)
-    network = builder.make_network()
-    kind = "averaged" if settings.agent.evaluation_weights_decay > 0 else "online"
-    try:
-        network.load_state_dict(state["agent"][kind])
-        statistics = state["hooks"]["CountRaces"]
-        frames_total, training_s = int(statistics["frames_total"]), float(statistics["training_s"])
-    except (KeyError, TypeError) as error:
-        raise CheckpointError(f"{file} is no checkpoint of a training: it holds no {error}") from error
-    except RuntimeError as error:
-        raise CheckpointError(f"{file} does not fit the configuration in {folder}: {one_line(error)}") from error
-    actor = builder.make_actor(network, device, seeds.rng("evaluate/inferer"))
-    return TrainedDriver(settings, seeds, spaces, actor, frames_total, training_s)
-
-
-def load_run_settings(run_folder: Path) -> Settings:
-    """Load the configuration in a run's own folder.
-
-    Raises:
-        UserError: if there is no such run, or its configuration can't be used.
-    """
-    snapshot = run_folder / "config" / SNAPSHOT_FILE
-    if not run_folder.is_dir():
-        raise UserError(f"{run_folder}: there is no such run folder; scripts/train.py makes save/{{run_name}}")
-    if not snapshot.is_file():
-        raise UserError(f"{run_folder} is no run folder: {snapshot} is missing")
-    return load_settings(snapshot)
+    actor = builder.make_actor(fill_network(learned, builder), device, seeds.rng("evaluate/inferer"))
+    return TrainedDriver(settings, seeds, spaces, actor, counts["frames_total"], counts["training_s"])
 
 
 def evaluate_map(

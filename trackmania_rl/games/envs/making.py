@@ -20,7 +20,7 @@ from trackmania_rl.games.in_process import InProcessGames
 from trackmania_rl.games.protocol import Games
 from trackmania_rl.games.socket_games import SocketGames
 from trackmania_rl.places import PROJECT_FOLDER
-from trackmania_rl.settings import MapEntry, Settings, load_settings
+from trackmania_rl.settings import MapEntry, Settings, load_settings, settings_from_flat
 from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager
 from trackmania_rl.tmi_interaction.launchers.choice import make_launcher
 from trackmania_rl.tmi_interaction.launchers.launcher import find_free_port
@@ -37,7 +37,7 @@ PathText = str | os.PathLike[str]
 def make_race_env(
     maps: PathText | Sequence[PathText] = (),
     *,
-    config: PathText = DEFAULT_CONFIG,
+    config: PathText | Settings = DEFAULT_CONFIG,
     overrides: Mapping[str, Any] | None = None,
     normalize: bool = True,
     render_mode: str | None = None,
@@ -48,7 +48,8 @@ def make_race_env(
         maps: each race is on one of them: names of the configuration's map cycle or of `maps/`, track files, or
             generated tracks as `generated:DIFFICULTY:FIRST_SEED-LAST_SEED`. None for the maps of the map cycle that are
             explored, as often as there (`explored_maps`); a generator stands for its first ten seeds.
-        config: a configuration file; a relative path begins at the working directory, or else at the project's folder.
+        config: a configuration file, or settings, such as a driver's; a relative path begins at the working directory,
+            or else at the project's folder.
         overrides: settings that win over the file, as values: numpy's numbers, paths and `MapEntry` are fine.
         normalize: whether floats are normalized as the network does it.
         render_mode: see `RaceEnv`.
@@ -86,7 +87,7 @@ def make_race_vector_env(
     num_envs: int,
     maps: PathText | Sequence[PathText] = (),
     *,
-    config: PathText = DEFAULT_CONFIG,
+    config: PathText | Settings = DEFAULT_CONFIG,
     overrides: Mapping[str, Any] | None = None,
     normalize: bool = True,
     autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
@@ -136,7 +137,7 @@ def make_analog_race_vector_env(
 def make_real_time_race_env(
     maps: PathText | Sequence[PathText] = (),
     *,
-    config: PathText = DEFAULT_CONFIG,
+    config: PathText | Settings = DEFAULT_CONFIG,
     overrides: Mapping[str, Any] | None = None,
     normalize: bool = True,
     **options: Any,
@@ -170,8 +171,10 @@ for _make in (make_race_env, make_analog_race_env):
     vars(_make)["metadata"] = RaceEnv.metadata
 
 
-def _load(config: PathText, overrides: Mapping[str, Any] | None) -> Settings:
+def _load(config: PathText | Settings, overrides: Mapping[str, Any] | None) -> Settings:
     """Load the settings of a configuration file and what wins over it."""
+    if isinstance(config, Settings):
+        return settings_from_flat({**config.flat(), **_plain(overrides or {})}) if overrides else config
     file = next((file for file in (Path(config), PROJECT_FOLDER / config) if file.is_file()), None)
     if file is None:
         raise UserError(f"config = {os.fspath(config)!r}: there is no such file here, nor in {PROJECT_FOLDER}")

@@ -15,7 +15,9 @@ from trackmania_rl.checkpoints import (
     read_checkpoint,
     save_checkpoint,
 )
+from trackmania_rl.driver_file import is_driver_file
 from trackmania_rl.errors import UserError, one_line
+from trackmania_rl.training.driver_loading import weights_to_begin_with
 from trackmania_rl.training.hooks.hook import Hook, Interval
 
 log = logging.getLogger(__name__)
@@ -28,8 +30,8 @@ class SaveCheckpoints(Hook):
     """Takes up the run's last checkpoint, and writes one every `checkpoint_interval_s` and at the end.
 
     Args:
-        weights_from: a run that has no checkpoint yet begins with the networks of this run or checkpoint file; None
-            for random ones.
+        weights_from: a run that has no checkpoint yet begins with the networks of this run, checkpoint file or driver;
+            None for random ones.
     """
 
     def __init__(self, weights_from: Path | None = None) -> None:
@@ -144,15 +146,21 @@ class SaveCheckpoints(Hook):
 
     def _begin_with_weights(self, source: Path) -> None:
         """Take over networks only: the learning rate, exploration and the replay memory begin as in any new run."""
-        state = load_checkpoint(source) if source.is_dir() else read_checkpoint(source)
-        if state is None:
-            raise CheckpointError(f"--weights-from {source}: the folder holds no checkpoint")
+        its_own = "the configuration of that run (--config .../config/config.py)"
         try:
-            self.run.agent.load_weights(state["agent"]["online"])
+            if is_driver_file(source):
+                its_own = "its own settings, which scripts/tools/driver.py configuration writes"
+                weights = weights_to_begin_with(source, self.run.settings, self.run.spaces)
+            else:
+                state = load_checkpoint(source) if source.is_dir() else read_checkpoint(source)
+                if state is None:
+                    raise CheckpointError(f"--weights-from {source}: the folder holds no checkpoint")
+                weights = state["agent"]["online"]
+            self.run.agent.load_weights(weights)
         except (KeyError, RuntimeError) as error:
             raise CheckpointError(
                 f"--weights-from {source}: its network does not fit this configuration: {one_line(error)}; begin with "
-                "the configuration of that run (--config .../config/config.py), as sizes and inputs must be the same"
+                f"{its_own}, as sizes and inputs must be the same"
             ) from error
         log.info("the networks of %s are the beginning", source)
 

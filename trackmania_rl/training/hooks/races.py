@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import logging
+import re
+from pathlib import Path
 from typing import Any
 
 from tensordict import TensorDictBase
 
-from trackmania_rl.checkpoints import CheckpointError, save_best_run
+from trackmania_rl.checkpoints import save_best_run
+from trackmania_rl.driver_file import ENDING, DriverFile, DriverTrack, write_driver
+from trackmania_rl.errors import UserError
 from trackmania_rl.schedules import exponential
 from trackmania_rl.telemetry.race_record import CommandClock, RaceLog, RaceRecord
 from trackmania_rl.training.disk_watch import DiskWatch
@@ -121,7 +125,10 @@ class WriteRaceLog(Hook):
 
 
 class KeepRecords(Hook):
-    """Keeps the inputs and Q values of each map's best race in best_runs/.
+    """Keeps the inputs and Q values of each map's best race in best_runs/, and the network that drove it.
+
+    Newer weights come in while a race is driven: what is kept is the network, explored or evaluated, at its end. Only
+    the best race of a map has one: an older record's is deleted.
 
     Args:
         races: says which race is the best.
@@ -137,7 +144,7 @@ class KeepRecords(Hook):
         if not (self._races.is_best and record.counts):
             return
         try:
-            save_best_run(
+            kept = save_best_run(
                 folder.best_runs,
                 record.map_name,
                 record.race_time_ms,
@@ -145,5 +152,27 @@ class KeepRecords(Hook):
                 race.rollout_results["q_values"],
                 folder.config,
             )
-        except CheckpointError as error:
+            self._keep_driver(kept, record)
+        except UserError as error:
             log.error("%s", error)
+
+    def _keep_driver(self, folder: Path, record: RaceRecord) -> None:
+        run = self.run
+        entry = next((entry for entry in run.settings.game.map_cycle if entry.map_name == record.map_name), None)
+        if entry is None:  # an edit took the map away while it was driven
+            return
+        network = run.agent.exploration_network if record.is_explo else run.agent.evaluation_network
+        driver = DriverFile.of_network(
+            folder.name,
+            run.settings,
+            run.spaces,
+            network.state_dict(),
+            [DriverTrack.of_entry(entry, record.race_time_ms)],
+            frames_total=run.statistics.frames_total,
+            training_s=run.statistics.training_s,
+        )
+        write_driver(folder / f"{folder.name}{ENDING}", driver)
+        of_map = re.compile(rf"{re.escape(record.map_name)}_\d+")
+        for older in folder.parent.glob(f"*/*{ENDING}"):
+            if older.parent != folder and of_map.fullmatch(older.stem):
+                older.unlink(missing_ok=True)

@@ -1,0 +1,111 @@
+"""A driver as one file, to keep, send and receive: what a run has learned and all that is needed to drive it. No code.
+
+scripts/evaluate.py and load_driver drive it, scripts/train.py --weights-from goes on with it: see docs/drivers.rst.
+
+Examples:
+  python scripts/tools/driver.py pack save/simulated
+  python scripts/tools/driver.py show simulated.driver
+  python scripts/tools/driver.py configuration simulated.driver
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+PROJECT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not installed, and from anywhere
+
+from trackmania_rl.command_line import command  # noqa: E402
+from trackmania_rl.errors import UserError  # noqa: E402
+
+
+@command
+def main(words: list[str] | None = None) -> None:
+    """Run the command line."""
+    arguments = parse_arguments(words)
+    arguments.run(arguments)
+
+
+def parse_arguments(words: list[str] | None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+    def add_command(name: str, run: object, text: str) -> argparse.ArgumentParser:
+        added: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text)
+        added.set_defaults(run=run)
+        return added
+
+    packing = add_command("pack", pack, "make a driver's file of what a run has learned")
+    packing.add_argument("source", type=Path, metavar="RUN", help="the run's folder, save/{run_name}")
+    packing.add_argument("--checkpoint", type=Path, metavar="FILE", help="of this run (default: the newest one)")
+    packing.add_argument("-o", "--output", type=Path, metavar="FILE", help="default: {run_name}.driver, here")
+
+    showing = add_command("show", show, "say what a driver's file holds; nothing in it is run")
+    showing.add_argument("file", type=Path, metavar="FILE", help="NAME.driver")
+
+    writing = add_command("configuration", configuration, "write the configuration by which a training goes on with it")
+    writing.add_argument("file", type=Path, metavar="FILE", help="NAME.driver")
+    where = "beside config.py (default: config_files/config_NAME.py)"
+    writing.add_argument("-o", "--output", type=Path, metavar="FILE", help=where)
+    return parser.parse_args(words)
+
+
+def pack(arguments: argparse.Namespace) -> None:
+    """Write what a run has learned."""
+    # Torch takes seconds to import: after the command line and its mistakes.
+    from trackmania_rl.driver_file import ENDING, write_driver
+    from trackmania_rl.training.driver_loading import load_run_settings, own_code, pack_run
+
+    driver = pack_run(arguments.source, arguments.checkpoint)
+    file = arguments.output or Path(f"{driver.card.name}{ENDING}")
+    if file.suffix != ENDING:
+        raise UserError(f"--output {file}: a driver's file is called NAME{ENDING}")
+    write_driver(file, driver)
+    print(f"wrote {file} ({file.stat().st_size / 1e6:.1f} MB)")
+    if code := own_code(load_run_settings(arguments.source)):
+        print(f"who drives it needs this code of yours as well: {'; '.join(code)}")
+
+
+def show(arguments: argparse.Namespace) -> None:
+    """Print what a file holds."""
+    from trackmania_rl.driver_file import read_driver
+    from trackmania_rl.training.driver_loading import described, settings_here
+
+    driver = read_driver(arguments.file)
+    table = Table(show_header=False)
+    for heading, text in described(driver, settings_here(arguments.file, driver.card)).items():
+        table.add_row(heading, Text(text))
+    Console(width=None if sys.stdout.isatty() else 120).print(table)
+
+
+def configuration(arguments: argparse.Namespace) -> None:
+    """Write a file's settings as a configuration."""
+    from trackmania_rl.driver_file import read_driver
+    from trackmania_rl.places import IS_CHECKOUT, SHIPPED_FOLDER, command_line_of
+    from trackmania_rl.training.driver_loading import CONFIG_FILE, configuration_text, settings_here
+
+    driver = read_driver(arguments.file)
+    text = configuration_text(arguments.file, settings_here(arguments.file, driver.card))
+    file = arguments.output or CONFIG_FILE.parent / f"config_{re.sub(r'[^A-Za-z0-9]', '_', driver.card.name)}.py"
+    if not IS_CHECKOUT and file.is_relative_to(SHIPPED_FOLDER):
+        raise UserError("copy the configurations here first (python -m trackmania_rl init), or use --output")
+    if file.exists():
+        raise UserError(f"{file} is there already: name another file with --output")
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"cannot write {file}: {error.strerror}") from error
+    how = f"--config {file} --weights-from {arguments.file} --set run_name=NEW"
+    print(f"wrote {file}; go on with the driver by\n  {command_line_of('train')} {how}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

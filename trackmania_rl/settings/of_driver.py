@@ -1,0 +1,74 @@
+"""The settings that travel with a driver's weights, and a whole configuration around them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from trackmania_rl.settings.game import MapEntry
+from trackmania_rl.settings.groups import DRIVER_SETTINGS, Settings
+from trackmania_rl.settings.loading import SettingsError, settings_from_flat
+from trackmania_rl.settings.named_part import names_in
+
+NOTHING: Final = ((0, 0.0),)
+WITHOUT_LEARNING: Final[Mapping[str, Any]] = {
+    "n_collectors": 1,
+    "demonstrations": (),
+    "offline": (),
+    "oversample_long_term_steps": 0,
+    "gamma_schedule": ((0, 1.0),),
+    "return_bounds_per_action": None,
+    "final_speed_reward_per_m_per_s": 0.0,
+    "engineered_speedslide_reward_schedule": NOTHING,
+    "engineered_neoslide_reward_schedule": NOTHING,
+    "engineered_kamikaze_reward_schedule": NOTHING,
+    "engineered_close_to_vcp_reward_schedule": NOTHING,
+    "shaped_reward_dist_to_cur_vcp": 0.0,
+    "shaped_reward_point_to_vcp_ahead": 0.0,
+}
+"""What is used for learning only, and may not go together with another machine's driver."""
+PARTS: Final = ("games", "agent", "network")
+"""Those of a driver's settings that name code."""
+
+
+def driver_values(settings: Settings) -> dict[str, Any]:
+    """Give a driver's settings by name, as JSON has them.
+
+    Raises:
+        SettingsError: if an argument of one of its parts cannot be written.
+    """
+    values: dict[str, Any] = {}
+    for name, group in settings:
+        try:
+            dumped = group.model_dump(mode="json", include=set(DRIVER_SETTINGS), warnings=False)
+        except ValueError as error:  # pydantic's PydanticSerializationError
+            raise SettingsError(f"a driver's settings are written as JSON, but in {name}: {error}") from None
+        values |= dumped
+    return values
+
+
+def settings_of_driver(values: Mapping[str, Any], map_cycle: Sequence[MapEntry], around: Settings) -> Settings:
+    """Put a driver's settings into a configuration: what they say nothing about is this machine's.
+
+    Args:
+        values: as `driver_values` gives them; they may come from a stranger.
+        map_cycle: what the driver drives.
+        around: this machine's configuration.
+
+    Raises:
+        SettingsError: if a setting is missing, unknown or wrong.
+    """
+    if values.keys() != DRIVER_SETTINGS:
+        lacking, unknown = sorted(DRIVER_SETTINGS - values.keys()), sorted(values.keys() - DRIVER_SETTINGS)
+        raise SettingsError(
+            "another version of this program packed it: of its settings this one misses "
+            f"{', '.join(lacking) or 'none'}, and does not know {', '.join(unknown)[:200]!r}"
+        )
+    others = {**around.flat(), **WITHOUT_LEARNING, "map_cycle": tuple(map_cycle)}
+    return settings_from_flat({**others, **values}, "its settings")
+
+
+def code_of_driver(settings: Settings) -> list[tuple[str, str]]:
+    """List what a driver's settings import, as (setting, "module:attribute") pairs."""
+    flat = settings.flat()
+    return [(setting, name) for setting in PARTS for name in names_in(flat[setting])]
