@@ -64,7 +64,7 @@ class FakeDriver:
     def _observation(self, action: int) -> Observation:
         frame = np.zeros((1, self.game.image_height_px, self.game.image_width_px), dtype=np.uint8)
         floats = np.full(N_FLOATS, action, dtype=np.float32)
-        return Observation(frame, floats, floats, 0, float(action), 50 * action, floats, 2.0 * action)
+        return Observation(frame, floats, floats, 7 + action, float(action), 50 * action, floats, 2.0 * action)
 
 
 class Rig:
@@ -178,8 +178,9 @@ def test_motion_is_that_of_the_state_that_waits(make_rig: Callable[..., Rig]) ->
     rig.play_once()
     received = rig.games.recv()
     motion = rig.games.motion(received.ids)
-    assert [column.shape for column in motion] == [(1,), (1,), (1, 3), (1,)]
+    assert [column.shape for column in motion] == [(1,), (1,), (1, 3), (1,), (1,), (1, 3)]
     assert (motion.meters[0], motion.race_time_ms[0], motion.speed_m_s[0]) == (1.0, 50, 2.0)
+    assert (motion.zone_idx[0], motion.car[0].tolist()) == (8, [1.0, 1.0, 1.0])
 
 
 def test_a_race_begins_with_the_settings_and_the_room_it_was_given(make_rig: Callable[..., Rig]) -> None:

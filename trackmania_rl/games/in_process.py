@@ -139,10 +139,8 @@ class InProcessGames:
 
     def motion(self, ids: GameIds) -> Motion:
         """See `Games.motion`."""
-        seen, rows = self._columns, self._rows[ids]
-        return Motion._make(
-            column[ids, rows] for column in (seen.meters, seen.race_time_ms, seen.position_m, seen.speed_m_s)
-        )
+        rows = self._rows[ids]
+        return Motion._make(getattr(self._columns, name)[ids, rows] for name in Motion._fields)
 
     def close(self) -> bool:
         """See `Games.close`; there is nothing to end."""

@@ -62,12 +62,16 @@ class Motion(NamedTuple):
         race_time_ms: (n,) int64.
         position_m: (n, 3) float32, in world axes.
         speed_m_s: (n,) float64.
+        zone_idx: (n,) int64, the current zone.
+        car: (n, 22) float32, see `CAR_COLUMNS`.
     """
 
     meters: npt.NDArray[np.float64]
     race_time_ms: npt.NDArray[np.int64]
     position_m: npt.NDArray[np.float32]
     speed_m_s: npt.NDArray[np.float64]
+    zone_idx: npt.NDArray[np.int64]
+    car: npt.NDArray[np.float32]
 
 
 class Games(Protocol):

@@ -188,6 +188,8 @@ class SocketGames:
             race_time_ms=np.array([seen.race_time_ms for seen in states], dtype=np.int64),
             position_m=np.stack([seen.position_m for seen in states]),
             speed_m_s=np.array([seen.speed_m_s for seen in states]),
+            zone_idx=np.array([seen.zone_idx for seen in states], dtype=np.int64),
+            car=np.stack([seen.car for seen in states]),
         )
 
     def picture(self, game: int, width_px: int, height_px: int) -> None:

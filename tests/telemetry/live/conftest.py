@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -10,12 +11,15 @@ import pytest
 
 from trackmania_rl.games.in_process import InProcessGames
 from trackmania_rl.games.protocol import Games, Received
+from trackmania_rl.games.socket_games import SocketGames
 from trackmania_rl.race.policy import BatchDecision
 from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.settings import MapEntry, Settings, load_settings
 from trackmania_rl.telemetry.live import LiveReader
 from trackmania_rl.telemetry.live.feed_file import FOLDER
 from trackmania_rl.telemetry.live.shown_games import shown
+from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager
+from trackmania_rl.tmi_interaction.launchers.launcher import SimulatedGameLauncher, find_free_port
 
 ENTRIES = (
     MapEntry(
@@ -50,7 +54,7 @@ class Driving:
     """
 
     games: Games
-    inside: InProcessGames
+    inside: Any
     settings: Settings
     clock: Clock
     rng: np.random.Generator
@@ -75,7 +79,7 @@ class Driving:
         for _ in range(n_actions):
             self.clock.now_s += seconds_each
             self.received = self.games.recv()
-            ids = self.received.ids
+            ids = self.received.ids  # none where games behind sockets have nothing to say yet
             actions = self.rng.choice([0, 0, 0, 1, 2, 4], len(ids))
             q_values = self.rng.standard_normal((len(ids), n_values), dtype=np.float32)
             self.decision = BatchDecision(actions, self.rng.random(len(ids)) < 0.5, q_values)
@@ -107,10 +111,18 @@ def make_driving(tmp_path: Path, maps_folder: Path, repository_root: Path, clock
     """`make_driving(n_games=3, collector=0, image=(17, 15))`: a run whose folder is `tmp_path`."""
     made: list[Driving] = []
 
-    def make(n_games: int = 3, collector: int = 0, image: tuple[int, int] = (0, 0)) -> Driving:
+    def make(
+        n_games: int = 3, collector: int = 0, image: tuple[int, int] = (0, 0), transport: str = "in_process"
+    ) -> Driving:
         overrides = (f"image_width_px={image[0]}", f"image_height_px={image[1]}", "cutoff_race_longer_than_ms=9000")
         settings = load_settings(repository_root / "config_files" / "config.py", overrides)
-        inside = InProcessGames(n_games, settings.game, settings.observation, maps_folder)
+        inside: Games
+        if transport == "in_process":
+            inside = InProcessGames(n_games, settings.game, settings.observation, maps_folder)
+        else:
+            game = settings.game.model_copy(update={"maps_folder": str(maps_folder)})
+            launchers = [SimulatedGameLauncher(find_free_port(), maps_folder) for _ in range(n_games)]
+            inside = SocketGames([GameInstanceManager(game, settings.observation, each) for each in launchers])
         games = shown(inside, race_spaces(settings), settings.game, tmp_path / FOLDER, collector, maps_folder, clock)
         driving = Driving(games, inside, settings, clock, np.random.default_rng(collector))
         for game in range(n_games):

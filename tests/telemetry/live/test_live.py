@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from trackmania_rl.games.wrapped import WrappedGames
-from trackmania_rl.telemetry.live import LiveReader
+from trackmania_rl.telemetry.live import LiveReader, RacePlayback
 from trackmania_rl.telemetry.live.feed_file import FOLDER, N_STAGES, FeedMemory
 from trackmania_rl.telemetry.live.shown_games import CARS_EVERY_S, SHOWN_FOR_S
 
@@ -47,6 +47,22 @@ def test_every_car_is_where_its_game_has_it(make_driving: Make, reader: LiveRead
     assert all(car.zone > 40 for car in cars)
     assert all(car.gear >= 1 for car in cars)
     assert all(car.age_s < 5 for car in cars)
+
+
+def test_games_behind_sockets_are_seen_and_their_races_as_well(make_driving: Make, reader: LiveReader) -> None:
+    driving = make_driving(n_games=2, image=(17, 15), transport="socket")
+    meters: list[float] = []
+    while len(driving.ended) < 2:
+        reader.watch(0, 1)
+        meters += [car.meters_advanced for car in reader.cars()]
+        driving.drive(1, seconds_each=0.2)
+    assert 0 <= min(meters) < 3
+    assert 50 < max(meters) < 62
+    assert reader.picture().shape == (15, 17)
+    race = reader.race()
+    assert race.game == 1
+    np.testing.assert_array_equal(race.position[:-1], driving.ended[1]["position_m"])
+    assert RacePlayback(race).picture(race.time_ms[10], 17, 15).shape == (15, 17, 3), "the same race is driven again"
 
 
 def test_cars_are_told_so_often_and_no_more(make_driving: Make, reader: LiveReader, tmp_path: Path) -> None:

@@ -41,7 +41,9 @@ class RaceStates:
         ids = received.ids
         if len(ids) > 0:
             self.images[ids], self.floats[ids] = received.images, received.floats
-            self.meters[ids], self.race_time_ms[ids], self.position_m[ids], self.speed_m_s[ids] = games.motion(ids)
+            motion = games.motion(ids)
+            self.meters[ids], self.race_time_ms[ids] = motion.meters, motion.race_time_ms
+            self.position_m[ids], self.speed_m_s[ids] = motion.position_m, motion.speed_m_s
         for game, race in received.ended.items():
             assert race.end is not None
             last = race.end.last

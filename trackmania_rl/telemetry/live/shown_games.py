@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import psutil
 
-from trackmania_rl.games.protocol import FramesRoom, GameIds, Games, Received
+from trackmania_rl.games.protocol import FramesRoom, GameIds, Games, Motion, Received
 from trackmania_rl.games.wrapped import WrappedGames
 from trackmania_rl.race.actions import actions_of_game
 from trackmania_rl.race.observation_kernel import CAR_COLUMNS
@@ -183,10 +183,8 @@ class ShownGames(WrappedGames):
         except TypeError:  # somebody's own environment, in which no car moves
             self._tells_motion = False
             return
-        numbers = motion.race_time_ms // self.game.ms_per_action
-        seen = [self._state(game, number) for game, number in zip(ids.tolist(), numbers.tolist(), strict=True)]
-        for game in ids[np.isnan(self._start_m[ids])].tolist():
-            self._start_m[game] = self._state(game, 0)["meters_advanced_along_centerline"][0]
+        for place in np.flatnonzero(np.isnan(self._start_m[ids])).tolist():
+            self._start_m[ids[place]] = self._begins_at_m(int(ids[place]), motion, place)
         cars = self._feed.cars
         with writing(cars["sequence"], ids):
             cars["told_s"][ids] = time.time()
@@ -196,14 +194,17 @@ class ShownGames(WrappedGames):
             cars["position_m"][ids] = motion.position_m
             cars["speed_m_s"][ids] = motion.speed_m_s
             cars["meters"][ids] = motion.meters - self._start_m[ids]
-            cars["gear"][ids] = [state["car_gear_and_wheels"][0, _GEAR] for state in seen]
-            cars["zone"][ids] = [state["current_zone_idx"][0] for state in seen]
+            cars["gear"][ids] = motion.car[:, _GEAR]
+            cars["zone"][ids] = motion.zone_idx
             actions, is_greedy, q_values = decision.actions[rows], decision.is_greedy[rows], decision.q_values[rows]
             for name, column in _decision_columns(self.game, actions, is_greedy, q_values).items():
                 cars[name][ids] = column
 
-    def _state(self, game: int, number: int) -> dict[str, Any]:
-        return self._games.under_way(game, range(number, number + 1))
+    def _begins_at_m(self, game: int, motion: Motion, place: int) -> float:
+        """Metres along the line in a race's first state, which may be the one in which the game waits now."""
+        if motion.race_time_ms[place] == 0:
+            return float(motion.meters[place])
+        return float(self._games.under_way(game, range(1))["meters_advanced_along_centerline"][0])
 
     def _tell_pictures(self, ids: GameIds, received: Received, now_s: float) -> None:
         """Write what the agent sees in the watched games."""
