@@ -160,6 +160,16 @@ def test_unknown_setting_names_the_nearest(config_file: Path) -> None:
         load_settings(config_file, ["batch_sise=3"])
 
 
+def test_what_a_file_imports_is_no_setting_unless_named_like_one(tmp_path: Path, repository_root: Path) -> None:
+    folder = shutil.copytree(repository_root / "config_files", tmp_path / "config_files")
+    (folder / "imported_parts.py").write_text(
+        "import functools\nbatch_size = 24\nmy_part = functools.partial(dict, a=1)\n"
+    )
+    own = folder / "own.py"
+    own.write_text('based_on = "config.py"\nfrom imported_parts import batch_size, my_part\n')
+    assert load_settings(own).replay.batch_size == 24
+
+
 @pytest.mark.parametrize(
     ("override", "message"),
     [

@@ -181,12 +181,26 @@ def _names_set_by(file: Path) -> dict[str, Any]:
     except Exception as error:  # a user's own Python file can fail in any way; its line is what helps
         raise SettingsError(f"{file}: {type(error).__name__}: {error}") from error
     known = {name for model in groups().values() for name in model.model_fields}
+    imported = _names_imported_by(file)
     is_setting = {
         name: name in known  # a part may be a function or a class
-        or (not name.startswith("_") and not isinstance(value, types.ModuleType | types.FunctionType | type))
+        or not (
+            name.startswith("_") or name in imported or isinstance(value, types.ModuleType | types.FunctionType | type)
+        )
         for name, value in names.items()
     }
     return {name: value for name, value in names.items() if is_setting[name]}
+
+
+def _names_imported_by(file: Path) -> set[str]:
+    """Collect what a file's `import` lines name, so that a part, say, is not taken for a misspelt setting."""
+    aliases = [
+        alias
+        for node in ast.walk(ast.parse(file.read_bytes()))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for alias in node.names
+    ]
+    return {alias.asname or alias.name for alias in aliases}
 
 
 def with_stretched_schedules(values: dict[str, Any]) -> dict[str, Any]:
