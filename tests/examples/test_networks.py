@@ -21,7 +21,7 @@ CPU = torch.device("cpu")
 IMAGE = ("image_width_px=23", "image_height_px=17", "frames_per_state=4", "float_hidden_dim=16")
 EXAMPLES = {
     "SmallNetwork": ("network=examples.small_network:SmallNetwork",),
-    "FourierNetwork": ("network=examples.fourier_network:FourierNetwork", "float_hidden_dim=16"),
+    "FourierNetwork": ("network=examples.fourier_network:FourierNetwork",),
     "ImpalaNetwork": ("network=examples.impala_network:ImpalaNetwork", "dense_hidden_dimension=16", *IMAGE),
 }
 
