@@ -36,9 +36,11 @@ def main() -> None:
             Console().print(settings_table(settings))
             return
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", datefmt="%H:%M:%S")
+        from trackmania_rl.dashboard.beside_training import ServePage
         from trackmania_rl.run import train
 
-        figures = train(config, overrides=overrides, project_folder=PROJECT_FOLDER, **arguments)
+        hooks = [ServePage()] if arguments.pop("dashboard") else []
+        figures = train(config, overrides=overrides, project_folder=PROJECT_FOLDER, hooks=hooks, **arguments)
         with contextlib.suppress(OSError):  # nobody may be there to read it
             folder = arguments["output_folder"] / "save" / settings.run.run_name
             print(f"{figures.races_total:,} races, {figures.frames_total:,} frames; everything is in {folder}")
@@ -61,6 +63,7 @@ def parse_arguments() -> argparse.Namespace:
     add("--max-wall-s", type=float, default=float("inf"), metavar="S", help="end after S seconds")
     add("--max-frames", type=int, default=sys.maxsize, metavar="N", help="end when the run has N frames in all")
     add("--max-updates", type=int, default=sys.maxsize, metavar="N", help="end when the run has N updates in all")
+    add("--dashboard", action="store_true", help="show the run in a browser as it trains; prints the page's address")
     add("--list-settings", action="store_true", help="print every setting with value, unit and range, and end")
     return parser.parse_args()
 

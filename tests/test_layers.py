@@ -16,7 +16,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("agents", "experience_replay", "buffer_management", "buffer_utilities", "tmi_interaction", "simulator.server"),
     ("channels", "games", "telemetry", "checkpoints", "datasets", "driver_file"),
     ("training",),
-    ("run", "multiprocess", "doctor", "migration", "console", "__main__"),
+    ("run", "multiprocess", "doctor", "migration", "dashboard", "console", "__main__"),
 )
 """Lowest first. `x.*` is every module of x that no later layer names."""
 

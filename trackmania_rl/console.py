@@ -16,6 +16,7 @@ from trackmania_rl.places import SHIPPED_FOLDER, WORKING_FOLDER, copy_to_working
 SCRIPTS: Final = {
     "train": ("train.py", "train a driver"),
     "evaluate": ("evaluate.py", "let a driver drive: times, inputs files, films"),
+    "dashboard": ("dashboard.py", "the live page of a run, in a browser"),
     "doctor": ("doctor.py", "examine what this machine needs for a training"),
     "maps": ("tools/maps.py", "maps, replays and reference lines; add a map"),
     "driver": ("tools/driver.py", "pack what a run has learned as one file; look at such a file"),
@@ -43,6 +44,7 @@ def runner(name: str) -> Callable[[], None]:
 
 train = runner("train")
 evaluate = runner("evaluate")
+dashboard = runner("dashboard")
 doctor = runner("doctor")
 maps = runner("maps")
 driver = runner("driver")

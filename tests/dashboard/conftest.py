@@ -1,0 +1,74 @@
+"""A run's folder as a training leaves it, small, and its page."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("fastapi", reason="the live page's packages are not installed: pip install fastapi uvicorn")
+
+from trackmania_rl.dashboard.page import RunPage
+from trackmania_rl.dashboard.run_on_disk import RunOnDisk
+from trackmania_rl.settings.live import write_snapshot
+
+INPUTS = "0.00 press up\n1.00 press right\n1.30 rel right\n"
+RECORD_MS = 3000
+
+
+def race_line(number: int, **others: Any) -> str:
+    """A line of races.jsonl, of a finished evaluated race unless told otherwise."""
+    line = {
+        "session": 1,
+        "wall_s": 2.0 * number,
+        "frames_total": 400 * number,
+        "map": "valley",
+        "is_explo": False,
+        "race_finished": True,
+        "race_time_ms": 30_000 - 10 * number,
+        "meters": 976.5,
+        "collector": 0,
+        "cutoff_reason": None,
+        "is_demonstration": False,
+        "checkpoint_times_ms": [7000, 12_000, 20_000, 30_000 - 10 * number],
+    }
+    return json.dumps(line | others) + "\n"
+
+
+def make_run(save_folder: Path, repository_root: Path, name: str = "tested", n_races: int = 20) -> RunOnDisk:
+    """Write a run with races, messages and a record on valley."""
+    folder = save_folder / name
+    write_snapshot(repository_root / "config_files" / "config.py", folder / "config", [f"run_name={name}"])
+    if n_races > 0:
+        races = [race_line(number, is_explo=number % 2 == 1) for number in range(1, n_races + 1)]
+        (folder / "races.jsonl").write_text("".join(races))
+    (folder / "train.log").write_text(
+        "2026-11-24 02:33:42 INFO a network of 301,325 parameters\n"
+        "2026-11-24 02:33:46 WARNING collector 0 has died\nTraceback of it\n"
+    )
+    record = folder / "best_runs" / f"valley_{RECORD_MS}"
+    record.mkdir(parents=True)
+    (record / f"{record.name}.inputs").write_text(INPUTS)
+    np.save(record / "q_values.npy", np.linspace(-1, 0, 60 * 12).reshape(60, 12).astype(np.float32))
+    return RunOnDisk(folder.resolve(), repository_root)
+
+
+@pytest.fixture
+def run(tmp_path: Path, repository_root: Path) -> RunOnDisk:
+    return make_run(tmp_path / "save", repository_root)
+
+
+@pytest.fixture
+def page(run: RunOnDisk) -> RunPage:
+    return RunPage(run)
+
+
+def chromium_programs() -> tuple[str, str] | None:
+    """Chromium and its driver; None where they are not installed."""
+    browser, driver = shutil.which(os.environ.get("CHROMIUM", "chromium")), shutil.which("chromedriver")
+    return None if browser is None or driver is None else (browser, driver)

@@ -1,0 +1,171 @@
+"""The server's answers: what is shown, what is refused, and that all tabs are told the same."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from starlette.testclient import TestClient
+from starlette.websockets import WebSocketDisconnect
+
+from tests.dashboard.conftest import RECORD_MS, race_line
+from trackmania_rl.dashboard import hub
+from trackmania_rl.dashboard.hub import watch_of
+from trackmania_rl.dashboard.page import RunPage
+from trackmania_rl.dashboard.run_on_disk import RunOnDisk
+from trackmania_rl.dashboard.server import make_app
+
+TOKEN = "a-secret-word"
+LIVE = "ws://127.0.0.1:8600/live"
+LIVE_ELSEWHERE = "ws://box.example:8600/live"
+
+
+@pytest.fixture
+def client(page: RunPage) -> Iterator[TestClient]:
+    with TestClient(make_app(page), base_url="http://127.0.0.1:8600") as client:
+        yield client
+
+
+def edit_token(client: TestClient) -> str:
+    match = re.search(r'name="edit-token" content="([^"]+)"', client.get("/").text)
+    assert match is not None
+    return match[1]
+
+
+def test_the_page_needs_nothing_from_elsewhere(client: TestClient) -> None:
+    page = client.get("/")
+    assert page.status_code == 200
+    assert "default-src 'self'" in page.headers["content-security-policy"]
+    for address in re.findall(r'(?:src|href)="([^"#]+)"', page.text):
+        assert address.startswith("/static/")
+        assert client.get(address).status_code == 200
+    assert "MIT License" in client.get("/static/vendor/uPlot-LICENSE.txt").text
+
+
+def test_maps_races_pictures_and_files(client: TestClient) -> None:
+    assert client.get("/api/map/valley").json()["name"] == "valley"
+    assert client.get("/api/map/nowhere").json()["detail"].startswith("nowhere: the run's map_cycle has no such map")
+    race = client.get(f"/api/record/valley_{RECORD_MS}").json()
+    assert race["time_ms"] == RECORD_MS
+    picture = client.get(f"/api/race/{race['id']}/picture?t=120")
+    assert picture.headers["content-type"] == "image/jpeg"
+    assert client.get(f"/api/race/{race['id']}/picture?t=-1").status_code == 422
+    assert client.get("/api/race/live-0-0-0-0").status_code == 404
+    inputs = client.get(f"/files/best_runs/valley_{RECORD_MS}/valley_{RECORD_MS}.inputs")
+    assert inputs.text.startswith("0.00 press up")
+    assert "attachment" in inputs.headers["content-disposition"]
+    for path in ("/files/races.jsonl", "/files/..%2f..%2fconfig.py", "/files/%2fetc/passwd", "/static/..%2fserver.py"):
+        assert client.get(path).status_code == 404
+
+
+def test_a_tab_is_sent_all_and_then_what_is_new(client: TestClient, run: RunOnDisk) -> None:
+    with client.websocket_connect(LIVE) as tab, client.websocket_connect(LIVE) as other:
+        first = tab.receive_json()
+        assert first["run"]["name"] == "tested"
+        assert len(first["races"]["curves"]["valley/evaluated"]) == 10
+        assert other.receive_json()["races"] == first["races"]
+        with run.races.open("a") as file:
+            file.write(race_line(22))
+        for socket in (tab, other):
+            while not (races := socket.receive_json().get("races")):
+                pass
+            assert races["curves"]["valley/evaluated"][0][::2] == [8800, 29.78, 1.0]
+
+
+def test_nothing_is_read_while_nobody_looks(client: TestClient, page: RunPage, monkeypatch: pytest.MonkeyPatch) -> None:
+    n_readings = 0
+    read = page.read
+
+    def counting() -> dict[str, object]:
+        nonlocal n_readings
+        n_readings += 1
+        return read()
+
+    monkeypatch.setattr(page, "read", counting)
+    client.get("/")
+    assert n_readings == 0
+    with client.websocket_connect(LIVE) as tab:
+        tab.receive_json()
+    client.get("/api/settings")  # the hub has had its turn
+    n_read = n_readings
+    client.get("/api/settings")
+    assert 0 < n_readings <= n_read + 1
+
+
+def test_there_is_an_end_to_the_number_of_tabs(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub, "MOST_TABS", 1)
+    with client.websocket_connect(LIVE) as tab:
+        tab.receive_json()
+        with client.websocket_connect(LIVE) as one_too_many, pytest.raises(WebSocketDisconnect):
+            one_too_many.receive_json()
+
+
+@pytest.mark.parametrize(
+    ("message", "watch"),
+    [
+        ('{"watch": [0, 3]}', (0, 3)),
+        ('{"watch": null}', None),
+        ('{"watch": [0, -3]}', (1, 1)),
+        ('{"watch": [true, false]}', (1, 1)),
+        ('{"watch": "0:3"}', (1, 1)),
+        ("[]", (1, 1)),
+        ("no JSON", (1, 1)),
+        ('{"watch": [0, 3]}' + " " * 2000, (1, 1)),
+    ],
+)
+def test_what_a_tab_wishes_to_watch(message: str, watch: tuple[int, int] | None) -> None:
+    assert watch_of(message, (1, 1)) == watch
+
+
+def test_an_edit_needs_the_page_s_own_token(client: TestClient, run: RunOnDisk) -> None:
+    edit = {"name": "adam_beta1", "text": "0.8"}
+    assert client.post("/api/settings", json=edit).status_code == 403
+    assert client.post("/api/settings", json=edit, headers={"X-Edit-Token": "wrong"}).status_code == 403
+    assert "adam_beta1 = 0.9" in run.config_file.read_text()
+    token = {"X-Edit-Token": edit_token(client)}
+    assert client.post("/api/settings", json=edit, headers=token).json() == {"changed": {"adam_beta1": "0.9 -> 0.8"}}
+    assert "adam_beta1 = 0.8" in run.config_file.read_text()
+    refused = client.post("/api/settings", json=edit | {"text": "7"}, headers=token)
+    assert refused.status_code == 422
+    assert "adam_beta1 = 7: input should be less than 1" in refused.json()["detail"]
+    assert "adam_beta1 = 0.8" in run.config_file.read_text()
+    other_site = token | {"Origin": "http://evil.example"}
+    assert client.post("/api/settings", json=edit, headers=other_site).status_code == 403
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:8600", "127.0.0.1.evil.example:8600", ""])
+def test_names_of_somebody_else_s_are_refused(client: TestClient, host: str) -> None:
+    assert client.get("/", headers={"Host": host}).status_code == 421
+    with pytest.raises(WebSocketDisconnect), client.websocket_connect(LIVE, headers={"Host": host}):
+        pass
+
+
+@pytest.mark.parametrize("host", ["localhost:8600", "127.0.0.1:8600", "[::1]:8600", "LOCALHOST"])
+def test_names_of_this_machine_are_taken(client: TestClient, host: str) -> None:
+    assert client.get("/", headers={"Host": host}).status_code == 200
+
+
+def test_another_site_s_socket_is_refused(client: TestClient) -> None:
+    with (
+        pytest.raises(WebSocketDisconnect),
+        client.websocket_connect(LIVE, headers={"Origin": "http://evil.example"}),
+    ):
+        pass
+
+
+def test_a_page_for_others_wants_its_token_everywhere(page: RunPage) -> None:
+    app = make_app(page, host="0.0.0.0", port=8600, token=TOKEN)
+    with TestClient(app, base_url="http://box.example:8600", follow_redirects=False) as client:
+        for path in ("/", "/api/settings", "/static/app.js", "/?token=wrong", f"/api/settings?token={TOKEN}"):
+            assert client.get(path).status_code == 401
+        with pytest.raises(WebSocketDisconnect), client.websocket_connect(LIVE_ELSEWHERE):
+            pass
+        assert client.get("/", headers={"Authorization": f"Bearer {TOKEN}"}).status_code == 200
+        entered = client.get(f"/?token={TOKEN}")
+        assert (entered.status_code, entered.headers["location"]) == (303, "/")
+        assert "HttpOnly" in entered.headers["set-cookie"]
+        assert "samesite=strict" in entered.headers["set-cookie"].lower()
+        assert client.get("/").status_code == 200
+        with client.websocket_connect(LIVE_ELSEWHERE) as tab:
+            assert tab.receive_json()["run"]["name"] == "tested"

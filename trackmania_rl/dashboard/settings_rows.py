@@ -1,0 +1,95 @@
+"""The settings of a run as the page lists them, each with what its configuration says about it."""
+
+from __future__ import annotations
+
+import ast
+from functools import cache
+from typing import Any
+
+from trackmania_rl.settings import NEEDS_RESTART, Settings, UserSettings, describe_range, describe_unit
+from trackmania_rl.settings.editing import source_of_value
+from trackmania_rl.settings.groups import groups
+
+
+def settings_rows(settings: Settings, config_text: str) -> list[dict[str, Any]]:
+    """A row for each setting, but for those of this machine and its owner.
+
+    Args:
+        settings: in force, or as the file has them.
+        config_text: the run's config.py.
+
+    Returns:
+        `name`, `group`, `value` as a Python literal, `text` (what an edit begins with), `unit`, `range`, `restart`
+        (whether a change waits for the next start) and `about`, the comment in the configuration.
+    """
+    comments = comments_of(config_text)
+    rows = []
+    for group, model in groups().items():
+        if model is UserSettings:
+            continue
+        values = getattr(settings, group)
+        for name in model.model_fields:
+            value = _plain(getattr(values, name))
+            rows.append(
+                {
+                    "name": name,
+                    "group": group,
+                    "value": value,
+                    "text": _text_to_edit(config_text, name, value),
+                    "unit": _described(name)[0],
+                    "range": _described(name)[1],
+                    "restart": name in NEEDS_RESTART,
+                    "about": comments.get(name, ""),
+                }
+            )
+    return rows
+
+
+def comments_of(config_text: str) -> dict[str, str]:
+    """The comment above each setting; settings that follow one another share the one above the first."""
+    try:
+        tree = ast.parse(config_text)
+    except (SyntaxError, ValueError):
+        return {}
+    lines, comments, ends_before = config_text.splitlines(), dict[str, str](), dict[int, str]()
+    for node in tree.body:
+        if isinstance(node, ast.Assign):
+            found: list[str] = []
+            at = node.lineno - 2
+            while at >= 0 and lines[at].startswith("#"):
+                found.insert(0, lines[at].lstrip("#").strip())
+                at -= 1
+            about = " ".join(line for line in found if not line.startswith(("---", "===")))
+            about = about or ends_before.get(node.lineno - 1, "")
+            name = ast.unparse(node.targets[0])
+            comments[name] = about or comments.get(name, "")
+            ends_before[node.end_lineno or node.lineno] = about
+    return comments
+
+
+@cache
+def _described(name: str) -> tuple[str, str]:
+    return describe_unit(name), describe_range(name)
+
+
+def _text_to_edit(config_text: str, name: str, value: str) -> str:
+    """What the file says, if it is a literal; else the value."""
+    try:
+        source = source_of_value(config_text, name)
+        ast.literal_eval(source or "")
+    except (SyntaxError, ValueError):
+        return value
+    return source or value
+
+
+def _plain(value: Any) -> str:
+    """A value as a literal; models as dicts."""
+    return repr(_dumped(value))
+
+
+def _dumped(value: Any) -> Any:
+    if hasattr(value, "model_dump"):
+        return {key: entry for key, entry in value.model_dump().items() if entry not in ("", None)}
+    if isinstance(value, tuple | list):
+        return tuple(map(_dumped, value))
+    return value if isinstance(value, bool | int | float | str | dict | None) else str(value)

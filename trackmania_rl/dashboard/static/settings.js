@@ -1,0 +1,75 @@
+// The settings of the run's own configuration, and edits of them.
+
+import { byId, el, fetchJson } from "./format.js";
+import { on } from "./store.js";
+
+const editToken = document.querySelector("meta[name=edit-token]").content;
+let rows = [];
+let stamp = null;
+
+async function load() {
+  const told = await fetchJson("/api/settings");
+  rows = told.rows;
+  byId("settings-error").textContent = told.error ? `The configuration has a mistake, so the last good one stays in force: ${told.error}` : "";
+  byId("settings-error").hidden = !told.error;
+  show();
+}
+
+function show() {
+  const search = byId("settings-search").value.trim().toLowerCase(), liveOnly = byId("live-only").checked;
+  const open = new Set([...byId("settings-rows").querySelectorAll("details[open]")].map((group) => group.dataset.group));
+  const wanted = rows.filter((row) => (!liveOnly || !row.restart) && (!search || `${row.name} ${row.about}`.toLowerCase().includes(search)));
+  const groups = new Map();
+  for (const row of wanted) groups.set(row.group, [...(groups.get(row.group) ?? []), row]);
+  byId("settings-rows").replaceChildren(...[...groups].map(([name, entries]) => el("details", { "data-group": name, open: Boolean(search) || open.has(name) },
+    el("summary", {}, `${name} (${entries.length})`), ...entries.map(setting))));
+  if (!wanted.length) byId("settings-rows").replaceChildren(el("p", { class: "empty" }, "no such setting"));
+}
+
+function setting(row) {
+  const field = el("textarea", { rows: 1, spellcheck: "false", readonly: row.restart, "aria-label": row.name, "data-setting": row.name });
+  field.value = row.text;
+  const button = el("button", { type: "button", hidden: true }, "apply");
+  const told = el("p", { class: "told", hidden: true });
+  const tell = (text, kind) => { told.textContent = text; told.className = `told ${kind}`; told.hidden = false; };
+  const changed = () => {
+    const isChanged = field.value.trim() !== row.text.trim();
+    field.classList.toggle("changed", isChanged);
+    button.hidden = !isChanged;
+  };
+  field.addEventListener("input", changed);
+  field.addEventListener("keydown", (event) => { if (event.key === "Enter" && !event.shiftKey) { event.preventDefault(); button.click(); } });
+  button.addEventListener("click", async () => {
+    button.disabled = true;
+    try {
+      const { changed: changes } = await fetchJson("/api/settings", {
+        method: "POST",
+        headers: { "Content-Type": "application/json", "X-Edit-Token": editToken },
+        body: JSON.stringify({ name: row.name, text: field.value }),
+      });
+      row.text = field.value.trim();
+      changed();
+      const list = Object.entries(changes).map(([name, change]) => `${name}: ${change}`).join("; ");
+      tell(list ? `written: ${list}` : "the configuration has this value already", "win");
+    } catch (error) {
+      tell(error.message, "lose");
+    } finally {
+      button.disabled = false;
+    }
+  });
+  const about = [row.range, row.unit].filter(Boolean).join(", in ");
+  return el("div", { class: "setting" },
+    el("div", {}, el("code", {}, row.name), " ", row.restart ? el("span", { class: "badge" }, "next start") : null, el("small", {}, row.about)),
+    el("div", {}, field, el("small", {}, about)),
+    button, told);
+}
+
+for (const id of ["settings-search", "live-only"]) byId(id).addEventListener("input", show);
+
+on("run", (run) => {
+  const isBeingEdited = [...byId("settings-rows").querySelectorAll("textarea.changed")].length > 0 || byId("settings-rows").contains(document.activeElement);
+  if (run.settings_stamp === stamp) return;
+  const isFirst = stamp === null;
+  stamp = run.settings_stamp;
+  if (isFirst || !isBeingEdited) load();
+});
