@@ -17,7 +17,7 @@ run_name = "real_time"
 
 # What is played: the environment TrackMania/RealTime-v0, with the settings that it has of its own. For the real game
 # add config="config_files/config_tmnf.py", and name one of its maps.
-env = partial(make_real_time_race_env, maps="valley", overrides={"actions": "analog"})
+env = partial(make_real_time_race_env, maps="valley", reward="trainer", overrides={"actions": "analog"})
 games = partial(GymnasiumGames, env=env)
 del env
 

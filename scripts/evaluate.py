@@ -105,6 +105,7 @@ def evaluate(arguments: argparse.Namespace) -> None:
     # Torch takes seconds to import: after the command line and its mistakes.
     import torch
 
+    from trackmania_rl.games.race_games import make_race_games
     from trackmania_rl.games.socket_games import SocketGames
     from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager
     from trackmania_rl.track.named_maps import map_entries
@@ -120,7 +121,8 @@ def evaluate(arguments: argparse.Namespace) -> None:
     launcher = make_launcher(game, driver.settings.user, arguments.port or find_free_port(), maps_folder)
     if arguments.video and not isinstance(launcher, SimulatedGameLauncher):
         raise UserError("--video: the real game is not filmed; leave --video out")
-    games = SocketGames([GameInstanceManager(game, driver.settings.observation, launcher)])
+    alone = SocketGames([GameInstanceManager(game, driver.settings.observation, launcher)])
+    games = make_race_games(driver.settings).around(alone)
     with contextlib.closing(games), console.status("starting the game") as status:
         evaluations = []
         for entry in entries:

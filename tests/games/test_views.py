@@ -50,7 +50,7 @@ def settings(request, make_settings):
 def drive(settings, maps_folder, entry_of, seeds):
     """Drive races side by side; what was seen of each, its rollout, and what an environment shows at its end."""
     games = InProcessGames(len(seeds), settings.game, settings.observation, maps_folder)
-    states = RaceStates(len(seeds), games.layout, settings.game)
+    states = RaceStates(len(seeds), race_spaces(settings))
     for game in range(len(seeds)):
         games.begin(game, entry_of("ring" if game else "straight"))
     seen, races = [[] for _ in seeds], {}

@@ -14,6 +14,7 @@ from gymnasium.spaces import Box, Dict, Discrete, Space
 
 from trackmania_rl.errors import UserError
 from trackmania_rl.games.envs import ANALOG_RACE_ID, RACE_ID
+from trackmania_rl.games.envs.reward_presets import TRAINER
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.settings import NamedPart, Settings
 from trackmania_rl.settings.game import RACES
@@ -98,7 +99,7 @@ def environment_spec(settings: Settings, maps: Sequence[str] = ()) -> EnvSpec | 
     spec = copy.deepcopy(gymnasium.spec(RACE_ID))
     # Schedules are stretched already, and an environment has no bounds of returns, which must fit the rewards.
     overrides = _values(settings) | {"schedule_stretch": 1.0, "return_bounds_per_action": None}
-    spec.kwargs = {"maps": list(maps), "overrides": overrides, "normalize": False}
+    spec.kwargs = {"maps": list(maps), "overrides": overrides, "reward": TRAINER, "normalize": False}
     return spec
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -71,9 +70,9 @@ class RaceGamesWithFloats(RaceGames):
         """
         raise NotImplementedError
 
-    def make_games(self, collector: int, maps_folder: Path, rng: np.random.Generator) -> Games:
-        """See `GamesBuilder`."""
-        return GamesWithFloats(super().make_games(collector, maps_folder, rng), self.own_floats, self._end_of_row)
+    def around(self, games: Games) -> Games:
+        """See `RaceGames.around`."""
+        return GamesWithFloats(super().around(games), self.own_floats, self._end_of_row)
 
 
 class GamesWithFloats(WrappedGames):
@@ -97,9 +96,11 @@ class GamesWithFloats(WrappedGames):
     def recv(self) -> Received:
         """See `Games.recv`."""
         received = super().recv()
+        ended = {game: self._with_floats(game, race) for game, race in received.ended.items()}
+        if len(received.ids) == 0:
+            return dataclasses.replace(received, ended=ended)
         of_row, of_views = np.split(received.floats, [self._end_of_row], axis=1)
         own = self._own_floats(of_row)
-        ended = {game: self._with_floats(game, race) for game, race in received.ended.items()}
         for game, is_first, floats in zip(received.ids.tolist(), received.is_first, own, strict=True):
             if is_first:
                 self._driven[game] = []

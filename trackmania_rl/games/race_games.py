@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ from trackmania_rl.games.alternating import games_for
 from trackmania_rl.games.in_process import InProcessGames
 from trackmania_rl.games.protocol import Games
 from trackmania_rl.games.socket_games import SocketGames
-from trackmania_rl.parts import make_part
+from trackmania_rl.parts import load_part, make_part
 from trackmania_rl.race.spaces import Spaces, race_spaces
 from trackmania_rl.settings import Settings, SettingsError
 from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager
@@ -72,8 +73,27 @@ class RaceGames:
 
         if game.is_in_process:
             log.info("collector %d prepares its games; the first time, compiling takes half a minute", collector)
-            return games_for(settings.sync, range(game.games_per_collector), in_process)
-        return games_for(settings.sync, game.tmi_ports_of(collector), behind_sockets)
+            return self.around(games_for(settings.sync, range(game.games_per_collector), in_process))
+        return self.around(games_for(settings.sync, game.tmi_ports_of(collector), behind_sockets))
+
+    def around(self, games: Games) -> Games:
+        """Return games of these settings with what this part adds to their states: nothing, but a subclass may."""
+        return games
+
+
+def make_race_games(settings: Settings) -> RaceGames:
+    """Make what the setting `games` names where it plays races; and plain `RaceGames` where it plays something else.
+
+    Raises:
+        SettingsError: if it names something that cannot be had.
+    """
+    part = load_part(settings.game.games, "games")
+    made_by = part.func if isinstance(part, functools.partial) else part
+    if isinstance(made_by, type) and issubclass(made_by, RaceGames):
+        builder = make_games_builder(settings)
+        assert isinstance(builder, RaceGames)
+        return builder
+    return RaceGames(settings)
 
 
 def make_games_builder(settings: Settings) -> GamesBuilder:

@@ -58,6 +58,49 @@ class Reward(Protocol):
         """
 
 
+class Arrival(NamedTuple):
+    """The action that led to the finish, and the race that it ended.
+
+    Attributes:
+        advanced_m: what the action made along the line.
+        duration_ms: what it took, the finish lying between two decisions.
+        race_m: what the whole race made along the line.
+        race_time_ms: its official time.
+    """
+
+    advanced_m: float
+    duration_ms: float
+    race_m: float
+    race_time_ms: float
+
+
+class StepReward(Protocol):
+    """A reward that can be given while a race goes on, as environments do: it looks at single actions."""
+
+    def of_actions(
+        self, before: npt.NDArray[np.float32], reached: npt.NDArray[np.float32], advanced_m: Array, n_actions_made: int
+    ) -> Array:
+        """Reward n actions (n,) that did not lead to the finish; of any races.
+
+        Args:
+            before: (n, F) states in which they were taken, not normalized.
+            reached: (n, F) states that they led to.
+            advanced_m: (n,) progress along the line.
+            n_actions_made: where schedules are read.
+        """
+
+    def of_arrival(self, arrival: Arrival) -> float:
+        """Reward the action that led to the finish."""
+
+
+def brought_along(rollout_results: Mapping[str, Any]) -> RewardedRace | None:
+    """Return the rewards that games gave in a race's columns, as somebody's own environment does; None without."""
+    if "rewards" not in rollout_results:
+        return None
+    rewards = np.asarray(rollout_results["rewards"], dtype=np.float32)
+    return RewardedRace(rewards, np.zeros(len(rewards) + 1, dtype=np.float32))
+
+
 class RaceReward:
     """The reward that ships: time, metres and the optional terms of the settings; see `race_rewards`.
 
@@ -70,13 +113,13 @@ class RaceReward:
     """
 
     def __init__(self, settings: Settings, spaces: Spaces, seeds: SeedTree) -> None:
+        self._settings = settings
         self._places = ObservationLayout.from_settings(settings.observation, settings.game.actions)
 
     def __call__(self, rollout_results: Mapping[str, Any], settings: Settings, frames_total: int) -> RewardedRace:
         """See `Reward`."""
-        if "rewards" in rollout_results:
-            rewards = np.asarray(rollout_results["rewards"], dtype=np.float32)
-            return RewardedRace(rewards, np.zeros(len(rewards) + 1, dtype=np.float32))
+        if (theirs := brought_along(rollout_results)) is not None:
+            return theirs
         state_float = np.asarray(rollout_results["state_float"], dtype=np.float32)
         rewards = race_rewards(
             state_float,
@@ -88,6 +131,24 @@ class RaceReward:
             ms_per_action=settings.game.ms_per_action,
         )
         return RewardedRace(rewards, state_potentials(state_float, places=self._places, settings=settings.reward))
+
+    def of_actions(
+        self, before: npt.NDArray[np.float32], reached: npt.NDArray[np.float32], advanced_m: Array, n_actions_made: int
+    ) -> Array:
+        """See `StepReward`; without shaping potentials, which belong to the learner."""
+        return action_rewards(
+            before,
+            reached,
+            advanced_m,
+            places=self._places,
+            settings=self._settings.reward,
+            engineered=EngineeredRewards.at_frame(self._settings.reward, n_actions_made),
+            ms_per_action=self._settings.game.ms_per_action,
+        )
+
+    def of_arrival(self, arrival: Arrival) -> float:
+        """See `StepReward`."""
+        return float(progress_reward(arrival.advanced_m, arrival.duration_ms, self._settings.reward))
 
 
 class FeaturePlaces(Protocol):

@@ -27,7 +27,6 @@ from trackmania_rl.errors import UserError
 from trackmania_rl.games.protocol import Games, rollout
 from trackmania_rl.games.race_games import make_games_builder
 from trackmania_rl.race.actions import FORWARD, PEDALS
-from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.policy import ELAPSED_ACTIONS_FLOAT, Policy, PolicyDecision
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.seeds import SeedTree
@@ -78,21 +77,25 @@ class TrainedDriver:
             floats = observation
         else:
             image, floats = observation["image"], observation["floats"]
-        has_image, shape = self.settings.game.has_image, self._layout.mean.shape
+        has_image, shape = self.settings.game.has_image, (self.spaces.n_floats,)
         if floats.shape != shape or (image is not None) != has_image:
             raise UserError(
                 f"act: the driver takes floats of the shape {shape} and {'an' if has_image else 'no'} image; make the "
                 "environment with the configuration of its run"
             )
         if floats[ELAPSED_ACTIONS_FLOAT] != 0:
-            floats = floats * self._layout.std + self._layout.mean
+            floats = floats * self._float_std + self._float_mean
         frame = _NO_IMAGE if image is None else image
         action = self.actor.act_batch(frame[np.newaxis], floats[np.newaxis]).actions[0]
         return int(action) if action.ndim == 0 else action
 
     @functools.cached_property
-    def _layout(self) -> ObservationLayout:
-        return ObservationLayout.from_settings(self.settings.observation, self.settings.game.actions)
+    def _float_mean(self) -> npt.NDArray[np.float32]:
+        return np.array(self.spaces.float_mean, dtype=np.float32)
+
+    @functools.cached_property
+    def _float_std(self) -> npt.NDArray[np.float32]:
+        return np.array(self.spaces.float_std, dtype=np.float32)
 
 
 @dataclass(frozen=True)

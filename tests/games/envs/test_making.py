@@ -121,7 +121,8 @@ def test_a_track_that_is_named_twice_is_one_map(make_env: MakeEnv) -> None:
     "arguments",
     [
         {"maps": ["generated:0.2:7", "absent"]},
-        {"maps": "generated:0.2:7", "render_mode": "human"},
+        {"maps": "generated:0.2:7", "render_mode": "ansi"},
+        {"maps": "generated:0.2:7", "reward": "score"},
     ],
 )
 def test_an_environment_that_cannot_be_made_leaves_nothing_behind(

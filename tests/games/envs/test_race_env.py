@@ -16,7 +16,10 @@ from trackmania_rl.games.in_process import InProcessGames
 from trackmania_rl.games.protocol import rollout
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.policy import PolicyDecision
+from trackmania_rl.race.progress_reward import FINISH_S, ProgressReward
 from trackmania_rl.race.rewards import EngineeredRewards, race_rewards
+from trackmania_rl.race.spaces import race_spaces
+from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import Settings, load_settings
 from trackmania_rl.track.named_maps import map_entries
 
@@ -68,7 +71,8 @@ def test_it_keeps_gymnasiums_rules_of_rendering_and_closing(tracks: dict[str, st
 def test_a_race_is_the_trainers_race(
     make_env: MakeEnv, tracks: dict[str, str], wandering: list[int], repository_root: Path, overrides: dict
 ) -> None:
-    observations, rewards, info = play(make_env("straight", overrides=overrides, normalize=False), wandering)
+    env = make_env("straight", overrides=overrides, reward="trainer", normalize=False)
+    observations, rewards, info = play(env, wandering)
 
     settings = settings_with(repository_root, OPTIONAL_REWARDS)
     games = InProcessGames(1, settings.game, settings.observation, repository_root / "maps")
@@ -93,6 +97,31 @@ def test_a_race_is_the_trainers_race(
     assert info["map"] == "straight"
 
 
+@pytest.mark.parametrize("transport", [{}, SOCKET], ids=["in process", "socket"])
+def test_by_default_metres_and_an_early_finish_are_rewarded(
+    make_env: MakeEnv, wandering: list[int], transport: dict
+) -> None:
+    env = make_env("straight", overrides=transport)
+    _, rewards, info = play(env, wandering)
+    assert info["race_finished"]
+    per_m = sum(rewards[:-1]) / (info["meters"] - 1.0)
+    race_s = info["race_time_ms"] / 1000
+    whole = ProgressReward(env.settings, race_spaces(env.settings), SeedTree(0))(
+        {"meters_advanced_along_centerline": np.array([0.0, info["meters"]]), "race_time": info["race_time_ms"]},
+        env.settings,
+        0,
+    )
+    assert sum(rewards) == pytest.approx(float(whole.rewards.sum()), rel=1e-5)
+    assert rewards[-1] > 0.5 * per_m * FINISH_S * info["meters"] / race_s
+    standing = play(make_env("straight", overrides=transport | {"cutoff_no_progress_within_ms": 500}), [COAST] * 100)
+    assert sum(standing[1]) == pytest.approx(0, abs=0.01), "parking costs nothing and earns nothing"
+
+
+def test_an_unknown_reward_is_told(make_env: MakeEnv) -> None:
+    with pytest.raises(UserError, match=r"reward = 'score': choose one of progress, trainer"):
+        make_env("straight", reward="score")
+
+
 def test_floats_are_normalized_unless_asked_otherwise(make_env: MakeEnv, repository_root: Path) -> None:
     raw, _ = make_env("straight", normalize=False).reset()
     normalized, _ = make_env("straight").reset()
@@ -113,7 +142,8 @@ def test_an_image_holds_the_last_frames(make_env: MakeEnv, image: dict, transpor
 
 
 def test_a_race_that_is_cut_off_is_truncated(make_env: MakeEnv) -> None:
-    _, rewards, info = play(make_env("straight", overrides={"cutoff_no_progress_within_ms": 1500}), [COAST] * 100)
+    env = make_env("straight", overrides={"cutoff_no_progress_within_ms": 1500}, reward="trainer")
+    _, rewards, info = play(env, [COAST] * 100)
     assert (info["race_finished"], info["cutoff_reason"]) == (False, "no_progress")
     assert len(rewards) == 1500 // 50
     assert rewards[-1] == pytest.approx(rewards[-2], abs=1e-5) != 0
@@ -264,7 +294,7 @@ def test_a_closed_environment_says_so(make_env: MakeEnv) -> None:
 
 def test_scheduled_rewards_follow_the_actions_of_the_environment(make_env: MakeEnv) -> None:
     schedule = {"engineered_kamikaze_reward_schedule": ((0, 0.0), (10, 1.0))}  # full throttle earns it every time
-    plain, scheduled = make_env("straight"), make_env("straight", overrides=schedule)
+    plain, scheduled = (make_env("straight", overrides=overrides, reward="trainer") for overrides in ({}, schedule))
     for n_before in (0, 1000):
         without, rewards = play(plain, [])[1], play(scheduled, [])[1]
         expected = np.minimum((n_before + np.arange(1, len(without))) / 10, 1.0)

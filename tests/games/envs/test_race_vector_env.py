@@ -243,7 +243,9 @@ def test_scheduled_rewards_count_the_actions_of_all_games(tracks: dict[str, str]
     forward = np.zeros(2, dtype=np.int64)
     with contextlib.ExitStack() as opened:
         plain, scheduled = (
-            opened.enter_context(contextlib.closing(make_race_vector_env(2, tracks["straight"], overrides=overrides)))
+            opened.enter_context(
+                contextlib.closing(make_race_vector_env(2, tracks["straight"], overrides=overrides, reward="trainer"))
+            )
             for overrides in ({}, schedule)
         )
         plain.reset(seed=0)

@@ -1,6 +1,9 @@
 """What `RaceEnv.render` shows."""
 
 import contextlib
+import copy
+import importlib.util
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +15,7 @@ from gymnasium.error import ResetNeeded
 from gymnasium.utils.env_checker import data_equivalence
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.games.envs import RACE_ID, RaceEnv
+from trackmania_rl.games.envs import RACE_ID, RaceEnv, make_race_vector_env
 from trackmania_rl.simulator.picture.renderer import Renderer
 from trackmania_rl.simulator.tracks.track_file import load_track
 
@@ -96,8 +99,68 @@ def test_without_a_render_mode_nothing_is_shown(make_env: MakeEnv) -> None:
 
 
 def test_an_unknown_way_to_render_is_refused(make_env: MakeEnv) -> None:
-    with pytest.raises(UserError, match="choose one of rgb_array"):
+    with pytest.raises(UserError, match="choose one of human, rgb_array"):
+        make_env("straight", render_mode="ansi")
+
+
+@pytest.fixture
+def _no_screen(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pygame", reason="python -m pip install pygame-ce")
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+
+
+@pytest.mark.usefixtures("_no_screen")
+def test_a_window_shows_the_race_at_the_clocks_speed(make_env: MakeEnv) -> None:
+    import pygame
+
+    env = make_env("straight", render_mode="human")
+    env.reset()
+    assert pygame.display.get_caption()[0] == "TrackMania"
+    first, began_s = pygame.surfarray.array3d(pygame.display.get_surface()), time.perf_counter()
+    for _ in range(12):
+        env.step(0)
+    assert time.perf_counter() - began_s > 11 * 0.05
+    assert env.render() is None
+    shown = pygame.surfarray.array3d(pygame.display.get_surface()).swapaxes(0, 1)
+    assert (shown != first.swapaxes(0, 1)).any()
+    np.testing.assert_array_equal(shown, env._games.picture(0, 640, 480))
+    copied = copy.deepcopy(env)
+    copied.step(0)
+    np.testing.assert_array_equal(pygame.surfarray.array3d(pygame.display.get_surface()).swapaxes(0, 1), shown)
+    env.close()
+    assert not pygame.display.get_init()
+
+
+@pytest.mark.usefixtures("_no_screen")
+def test_a_window_shows_a_game_behind_a_socket_in_its_own_size(make_env: MakeEnv, image: dict) -> None:
+    import pygame
+
+    env = make_env("straight", overrides=image | SOCKET, render_mode="human")
+    seen = env.reset()[0]["image"][-1]
+    shown = pygame.surfarray.array3d(pygame.display.get_surface()).swapaxes(0, 1)
+    assert shown.shape == (480, 640, 3)
+    np.testing.assert_array_equal(shown[..., 0], cv2.resize(seen, (640, 480)))
+
+
+def test_without_pygame_it_says_what_to_install(make_env: MakeEnv, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match="python -m pip install pygame-ce"):
         make_env("straight", render_mode="human")
+
+
+def test_many_games_are_shown_as_one_is(tracks: dict[str, str]) -> None:
+    with contextlib.closing(make_race_vector_env(2, tracks["lane"], render_mode="rgb_array")) as envs:
+        with pytest.raises(ResetNeeded, match="call reset first"):
+            envs.render()
+        envs.reset()
+        for _ in range(5):
+            envs.step([0, 3])
+        shown = envs.render()
+        assert [picture.shape for picture in shown] == [(240, 320, 3)] * 2
+        assert (shown[0] != shown[1]).any(), "the second car stands still"
+        assert envs.metadata["render_fps"] == 20
+    with pytest.raises(UserError, match='render_mode = "human": many games have only rgb_array'):
+        make_race_vector_env(2, tracks["lane"], render_mode="human")
 
 
 def test_gymnasium_knows_the_render_modes_and_collects_pictures(tracks: dict[str, str]) -> None:

@@ -15,9 +15,11 @@ from gymnasium.vector import AutoresetMode
 from trackmania_rl.errors import UserError
 from trackmania_rl.games.envs.race_env import RaceEnv
 from trackmania_rl.games.envs.race_vector_env import RaceVectorEnv
+from trackmania_rl.games.envs.reward_presets import PROGRESS
 from trackmania_rl.games.envs.temporary_folder import TemporaryFolder
 from trackmania_rl.games.in_process import InProcessGames
 from trackmania_rl.games.protocol import Games
+from trackmania_rl.games.race_games import make_race_games
 from trackmania_rl.games.socket_games import SocketGames
 from trackmania_rl.places import PROJECT_FOLDER
 from trackmania_rl.settings import MapEntry, Settings, load_settings, settings_from_flat
@@ -39,6 +41,7 @@ def make_race_env(
     *,
     config: PathText | Settings = DEFAULT_CONFIG,
     overrides: Mapping[str, Any] | None = None,
+    reward: str = PROGRESS,
     normalize: bool = True,
     render_mode: str | None = None,
 ) -> RaceEnv:
@@ -51,11 +54,13 @@ def make_race_env(
         config: a configuration file, or settings, such as a driver's; a relative path begins at the working directory,
             or else at the project's folder.
         overrides: settings that win over the file, as values: numpy's numbers, paths and `MapEntry` are fine.
+        reward: "progress", metres and a bonus for the finish (`ProgressReward`), or "trainer", the configuration's time
+            and metres, as in training (`RaceReward`).
         normalize: whether floats are normalized as the network does it.
         render_mode: see `RaceEnv`.
 
     Raises:
-        UserError: if configuration or maps can't be used.
+        UserError: if configuration or maps can't be used, or there is no such reward.
     """
     with ExitStack() as opened:
         tracks_folder = TemporaryFolder()
@@ -70,14 +75,17 @@ def make_race_env(
             launcher = make_launcher(settings.game, settings.user, find_free_port(), maps_folder)
             games = SocketGames([GameInstanceManager(settings.game, settings.observation, launcher)])
         opened.callback(games.close)
+        races = make_race_games(settings)
         env = RaceEnv(
             settings,
             entries,
-            games,
+            races.around(games),
             map_weights=weights,
+            reward=reward,
             normalize=normalize,
             render_mode=render_mode,
             tracks_folder=tracks_folder,
+            spaces=races.spaces,
         )
         opened.pop_all()  # the environment closes them from now on
         return env
@@ -89,13 +97,15 @@ def make_race_vector_env(
     *,
     config: PathText | Settings = DEFAULT_CONFIG,
     overrides: Mapping[str, Any] | None = None,
+    reward: str = PROGRESS,
     normalize: bool = True,
     autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
+    render_mode: str | None = None,
 ) -> RaceVectorEnv:
-    """Make many simulated games in this process. Arguments as of `make_race_env`, `autoreset_mode` of `RaceVectorEnv`.
+    """Make many simulated games in this process. Arguments as of `make_race_env`, the last two as of `RaceVectorEnv`.
 
     Raises:
-        UserError: if configuration or maps can't be used, or it is not the simulated game's.
+        UserError: if configuration or maps can't be used, it is not the simulated game's, or there is no such reward.
     """
     with ExitStack() as opened:
         tracks_folder = TemporaryFolder()
@@ -109,14 +119,18 @@ def make_race_vector_env(
             )
         maps_folder = PROJECT_FOLDER / settings.game.maps_folder
         entries, weights = _maps(maps, settings, maps_folder, tracks_folder)
+        races = make_race_games(settings)
         envs = RaceVectorEnv(
             settings,
             entries,
-            InProcessGames(num_envs, settings.game, settings.observation, maps_folder),
+            races.around(InProcessGames(num_envs, settings.game, settings.observation, maps_folder)),
             map_weights=weights,
+            reward=reward,
             normalize=normalize,
             autoreset_mode=autoreset_mode,
+            render_mode=render_mode,
             tracks_folder=tracks_folder,
+            spaces=races.spaces,
         )
         opened.pop_all()  # the environment closes it from now on
         return envs
@@ -139,15 +153,17 @@ def make_real_time_race_env(
     *,
     config: PathText | Settings = DEFAULT_CONFIG,
     overrides: Mapping[str, Any] | None = None,
+    reward: str = PROGRESS,
     normalize: bool = True,
     **options: Any,
 ) -> gymnasium.Env[Any, Any]:
     """Make one game that goes on while its driver thinks, at `running_speed = 1` unless `overrides` says otherwise.
 
     Args:
-        maps: this and the next three as of `make_race_env`.
+        maps: this and the next four as of `make_race_env`.
         config: likewise.
         overrides: likewise.
+        reward: likewise.
         normalize: likewise.
         options: as of `RealTimeRaceEnv`.
 
@@ -162,7 +178,8 @@ def make_real_time_race_env(
         raise UserError(
             "TrackMania/RealTime-v0 needs the package rtgym: install it with python -m pip install rtgym"
         ) from None
-    env = make_race_env(maps, config=config, overrides=REAL_TIME | dict(overrides or {}), normalize=normalize)
+    at_clock_speed = REAL_TIME | dict(overrides or {})
+    env = make_race_env(maps, config=config, overrides=at_clock_speed, reward=reward, normalize=normalize)
     return RealTimeRaceEnv(env, **options)
 
 

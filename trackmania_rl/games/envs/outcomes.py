@@ -8,9 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from trackmania_rl.race.policy import BatchDecision
-from trackmania_rl.race.rewards import progress_reward
+from trackmania_rl.race.rewards import Arrival
 from trackmania_rl.race.types import RaceEnd
-from trackmania_rl.settings import RewardSettings
 
 GAME_LOST: Final = "game_lost"
 """The `cutoff_reason` of a race whose game died, hung or spoke nonsense."""
@@ -22,16 +21,16 @@ def decided_elsewhere(actions: npt.NDArray[Any], n_values: int) -> BatchDecision
     return BatchDecision(actions, np.ones(n, dtype=np.bool_), np.zeros((n, n_values), dtype=np.float32))
 
 
-def reward_of_finish(end: RaceEnd, meters: float, race_time_ms: int, settings: RewardSettings) -> float:
-    """Return the reward of the action that led to the finish: progress and time until then.
+def arrival(end: RaceEnd, began_m: float, meters: float, race_time_ms: int) -> Arrival:
+    """Tell the action that led to the finish.
 
     Args:
         end: the finish.
-        meters: along the line, where the action was taken.
+        began_m: metres along the line where the race began.
+        meters: metres along the line where the action was taken.
         race_time_ms: when it was taken.
-        settings: coefficients.
     """
-    return float(progress_reward(end.furthest_m - meters, end.race_time_ms - race_time_ms, settings))
+    return Arrival(end.furthest_m - meters, end.race_time_ms - race_time_ms, end.furthest_m - began_m, end.race_time_ms)
 
 
 def info_of_end(end: RaceEnd, began_m: float) -> dict[str, Any]:

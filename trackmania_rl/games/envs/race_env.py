@@ -13,18 +13,15 @@ from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 from trackmania_rl.errors import UserError
 from trackmania_rl.games.envs.map_draw import MAP_OPTION, MapDraw, check_options
 from trackmania_rl.games.envs.observation_form import ObservationForm, Shown
-from trackmania_rl.games.envs.outcomes import (
-    GAME_LOST,
-    decided_elsewhere,
-    info_of_end,
-    reward_of_finish,
-)
+from trackmania_rl.games.envs.outcomes import GAME_LOST, arrival, decided_elsewhere, info_of_end
 from trackmania_rl.games.envs.race_states import RaceStates
+from trackmania_rl.games.envs.reward_presets import PROGRESS, make_step_reward
 from trackmania_rl.games.envs.temporary_folder import TemporaryFolder
+from trackmania_rl.games.envs.window import WINDOW_SIZE_PX, Window
 from trackmania_rl.games.protocol import Games, Received
 from trackmania_rl.race.actions import actions_of_game
 from trackmania_rl.race.observation import ObservationLayout
-from trackmania_rl.race.rewards import EngineeredRewards, action_rewards
+from trackmania_rl.race.spaces import Spaces, race_spaces
 from trackmania_rl.settings import MapEntry, Settings
 from trackmania_rl.tmi_interaction.transport import GameError
 
@@ -38,8 +35,8 @@ class RaceEnv(gymnasium.Env[Shown, Any]):
     * Observation: the floats (F,) float32, or with an image `{"image": (S, H, W) uint8, "floats": (F,)}`.
     * Action: an index into the configured `inputs`, or with `actions = "analog"` steer, gas and brake, (3,) float32
       from -1 to 1; held for `ms_per_action` of game time.
-    * Reward: as in training (`rewards.action_rewards`), without shaping potentials; the schedules of optional terms
-      count this environment's actions.
+    * Reward: "progress", metres and a bonus for the finish (`ProgressReward`); or "trainer", as in training
+      (`RaceReward`), without shaping potentials, the schedules of optional terms counting this environment's actions.
     * `terminated`: the finish was reached.
     * `truncated`: the race was cut off (`cutoff_reason`), or the game was lost; the next `reset` starts another one.
 
@@ -58,9 +55,11 @@ class RaceEnv(gymnasium.Env[Shown, Any]):
         maps: each race is on one of them: drawn, or named by `reset(options={"map": name})`.
         games: what it is played on, the first of them; closed with the environment.
         map_weights: how often each map is drawn, in proportion; None: all alike.
+        reward: see above.
         normalize: whether floats are normalized as the network does it.
-        render_mode: "rgb_array" to have `render` show the race.
+        render_mode: "rgb_array" to have `render` draw the race; "human" to see it in a window, at the clock's speed.
         tracks_folder: where the maps' generated tracks lie; closed with the environment.
+        spaces: of the games; None for those of the settings.
 
     Attributes:
         settings: as they were given.
@@ -68,10 +67,11 @@ class RaceEnv(gymnasium.Env[Shown, Any]):
         map_names: what `reset(options={"map": name})` can name.
 
     Raises:
-        UserError: if it is to render in another way, or two maps have the same name.
+        UserError: if it is to render in another way, or in a window without pygame; if there is no such reward, or two
+            maps have the same name.
     """
 
-    metadata: dict[str, Any] = {"render_modes": ["rgb_array"]}  # noqa: RUF012
+    metadata: dict[str, Any] = {"render_modes": ["human", "rgb_array"]}  # noqa: RUF012
 
     def __init__(
         self,
@@ -80,13 +80,17 @@ class RaceEnv(gymnasium.Env[Shown, Any]):
         games: Games,
         *,
         map_weights: Sequence[float] | None = None,
+        reward: str = PROGRESS,
         normalize: bool = True,
         render_mode: str | None = None,
         tracks_folder: TemporaryFolder | None = None,
+        spaces: Spaces | None = None,
     ) -> None:
         if render_mode not in (None, *self.metadata["render_modes"]):
             raise UserError(f'render_mode = "{render_mode}": choose one of {", ".join(self.metadata["render_modes"])}')
-        self.metadata = self.metadata | {"render_fps": 1000 / settings.game.ms_per_action}
+        frames_per_s = 1000 / settings.game.ms_per_action
+        self._window = Window("TrackMania", frames_per_s) if render_mode == "human" else None
+        self.metadata = self.metadata | {"render_fps": frames_per_s}
         self.render_mode = render_mode
         self.settings = settings
         self.layout = ObservationLayout.from_settings(settings.observation, settings.game.actions)
@@ -94,9 +98,11 @@ class RaceEnv(gymnasium.Env[Shown, Any]):
         self.map_names = self._map_draw.names
         self._games = games
         self._tracks_folder = tracks_folder or TemporaryFolder()
-        self._form = ObservationForm(self.layout, settings.game, normalize=normalize)
+        spaces = spaces or race_spaces(settings)
+        self._rewarding = make_step_reward(reward, settings, spaces)
+        self._form = ObservationForm(spaces, normalize=normalize)
         self._alone = np.zeros(1, dtype=np.int64)
-        self._states = RaceStates(1, self.layout, settings.game)
+        self._states = RaceStates(1, spaces)
         self._n_actions_made = 0
         self._began_m = 0.0
         self._is_under_way = False
@@ -127,6 +133,7 @@ class RaceEnv(gymnasium.Env[Shown, Any]):
         self._states.take(self._games, self._receive())
         self._map, self._began_m = map_entry, float(self._states.meters[0])
         self._is_under_way = self._has_begun = True
+        self._show_window()
         return self._show(), self._info()
 
     def step(self, action: npt.ArrayLike) -> tuple[Shown, float, bool, bool, dict[str, Any]]:
@@ -155,20 +162,21 @@ class RaceEnv(gymnasium.Env[Shown, Any]):
             lost = {"race_finished": False, "cutoff_reason": GAME_LOST}
             return self._show(), 0.0, False, True, self._info() | lost
         states.take(self._games, received)
+        self._show_window()
         if 0 not in received.ended:
             return self._show(), self._reward(before, before_m), False, False, self._info()
         self._is_under_way = False
         end = received.ended[0].end
         assert end is not None
         if end.is_finished:
-            reward = reward_of_finish(end, before_m, before_ms, self.settings.reward)
+            reward = self._rewarding.of_arrival(arrival(end, self._began_m, before_m, before_ms))
         else:
             reward = self._reward(before, before_m)
         info = self._info() | info_of_end(end, self._began_m)
         return self._show(), reward, end.is_finished, not end.is_finished, info
 
     def render(self) -> npt.NDArray[np.uint8] | None:  # type: ignore[override]  # gymnasium leaves the type open
-        """Draw the race as it is now, red, green and blue; None without a render mode.
+        """Draw the race as it is now, red, green and blue; None without a render mode, or where a window shows it.
 
         Returns:
             (240, 320, 3) uint8, the view from behind the car, of a game in this process; (H, W, 3), the observation's
@@ -184,20 +192,14 @@ class RaceEnv(gymnasium.Env[Shown, Any]):
         self._check_open()
         if not self._has_begun:
             raise ResetNeeded("there is no race to show: call reset first")
-        picture = self._games.picture(0, *PICTURE_SIZE_PX)
-        if picture is not None:
-            return picture
-        if not self.settings.game.has_image:
-            raise UserError(
-                f'render_mode = "{self.render_mode}": of a game behind a socket the observation\'s image is shown, and '
-                'there is none; make the environment with overrides={"image_width_px": 160, "image_height_px": 120}'
-            )
-        return np.repeat(self._states.images[0, -1, :, :, np.newaxis], 3, axis=2)
+        return None if self.render_mode == "human" else self._picture(PICTURE_SIZE_PX)
 
     def close(self) -> None:
         """End the game."""
         self._is_closed = True
         self._is_under_way = False
+        if self._window is not None:
+            self._window.close()
         self._games.close()
         self._tracks_folder.close()
 
@@ -212,6 +214,22 @@ class RaceEnv(gymnasium.Env[Shown, Any]):
             if len(received.ids) > 0 or received.ended:
                 return received
 
+    def _show_window(self) -> None:
+        if self._window is not None:
+            self._window.show(self._picture(WINDOW_SIZE_PX))
+
+    def _picture(self, size_px: tuple[int, int]) -> npt.NDArray[np.uint8]:
+        """Draw the race, in this size if the game is in this process."""
+        picture = self._games.picture(0, *size_px)
+        if picture is not None:
+            return picture
+        if not self.settings.game.has_image:
+            raise UserError(
+                f'render_mode = "{self.render_mode}": of a game behind a socket the observation\'s image is shown, and '
+                'there is none; make the environment with overrides={"image_width_px": 160, "image_height_px": 120}'
+            )
+        return np.repeat(self._states.images[0, -1, :, :, np.newaxis], 3, axis=2)
+
     def _show(self) -> Shown:
         return self._form.show(self._states.images[0], self._states.floats[0])
 
@@ -225,14 +243,6 @@ class RaceEnv(gymnasium.Env[Shown, Any]):
         }
 
     def _reward(self, before: npt.NDArray[np.float32], before_m: float) -> float:
-        settings = self.settings
-        rewards = action_rewards(
-            before,
-            self._states.floats,
-            self._states.meters - before_m,
-            places=self.layout,
-            settings=settings.reward,
-            engineered=EngineeredRewards.at_frame(settings.reward, self._n_actions_made),
-            ms_per_action=settings.game.ms_per_action,
-        )
+        states = self._states
+        rewards = self._rewarding.of_actions(before, states.floats, states.meters - before_m, self._n_actions_made)
         return float(rewards[0])

@@ -5,9 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from trackmania_rl.games.protocol import Games, Received
-from trackmania_rl.race.observation import ObservationLayout
-from trackmania_rl.race.spaces import race_views
-from trackmania_rl.settings import GameSettings
+from trackmania_rl.race.spaces import Spaces
 
 
 class RaceStates:
@@ -15,8 +13,7 @@ class RaceStates:
 
     Args:
         n_games: K.
-        layout: the floats.
-        game: size and number of a state's frames, and the actions.
+        spaces: what a state is.
 
     Attributes:
         images: (K, S, H, W) uint8.
@@ -27,10 +24,10 @@ class RaceStates:
         speed_m_s: (K,) float32, as in double precision transports differ in the last bit.
     """
 
-    def __init__(self, n_games: int, layout: ObservationLayout, game: GameSettings) -> None:
-        self._views = race_views(layout, game)
-        self.images = np.empty((n_games, *game.image_shape), dtype=np.uint8)
-        self.floats = np.empty((n_games, layout.float_input_dim), dtype=np.float32)
+    def __init__(self, n_games: int, spaces: Spaces) -> None:
+        self._views = spaces.views
+        self.images = np.empty((n_games, *spaces.image_shape), dtype=np.uint8)
+        self.floats = np.empty((n_games, spaces.n_floats), dtype=np.float32)
         self.meters = np.empty(n_games)
         self.race_time_ms = np.empty(n_games, dtype=np.int64)
         self.position_m = np.empty((n_games, 3), dtype=np.float32)

@@ -17,13 +17,15 @@ from gymnasium.vector.utils import batch_space
 from trackmania_rl.errors import UserError
 from trackmania_rl.games.envs.map_draw import MAP_OPTION, MapDraw, check_options
 from trackmania_rl.games.envs.observation_form import ObservationForm, Shown
-from trackmania_rl.games.envs.outcomes import decided_elsewhere, info_of_end, reward_of_finish
+from trackmania_rl.games.envs.outcomes import arrival, decided_elsewhere, info_of_end
+from trackmania_rl.games.envs.race_env import PICTURE_SIZE_PX
 from trackmania_rl.games.envs.race_states import RaceStates
+from trackmania_rl.games.envs.reward_presets import PROGRESS, make_step_reward
 from trackmania_rl.games.envs.temporary_folder import TemporaryFolder
 from trackmania_rl.games.protocol import GameIds, Games
 from trackmania_rl.race.actions import actions_of_game
 from trackmania_rl.race.observation import ObservationLayout
-from trackmania_rl.race.rewards import EngineeredRewards, action_rewards
+from trackmania_rl.race.spaces import Spaces, race_spaces
 from trackmania_rl.race.types import RaceEnd
 from trackmania_rl.settings import MapEntry, Settings
 
@@ -52,9 +54,12 @@ class RaceVectorEnv(VectorEnv[Shown, Array, Array]):
         maps: each race is on one of them: drawn, or named by `reset(options={"map": name})` for the races begun there.
         games: the K games, all of which answer at once; closed with the environment.
         map_weights: how often each map is drawn, in proportion; None: all alike.
+        reward: see `RaceEnv`.
         normalize: whether floats are normalized as the network does it.
         autoreset_mode: one of `AUTORESET_MODES`, or its name or value.
+        render_mode: "rgb_array" to have `render` show the races.
         tracks_folder: where the maps' generated tracks lie; closed with the environment.
+        spaces: of the games; None for those of the settings.
 
     Attributes:
         settings: as they were given.
@@ -63,8 +68,10 @@ class RaceVectorEnv(VectorEnv[Shown, Array, Array]):
         autoreset_mode: what follows a race that ended.
 
     Raises:
-        UserError: if there is no such `autoreset_mode`, or two maps have the same name.
+        UserError: if there is no such `autoreset_mode`, `render_mode` or reward, or two maps have the same name.
     """
+
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"]}  # noqa: RUF012
 
     def __init__(
         self,
@@ -73,24 +80,35 @@ class RaceVectorEnv(VectorEnv[Shown, Array, Array]):
         games: Games,
         *,
         map_weights: Sequence[float] | None = None,
+        reward: str = PROGRESS,
         normalize: bool = True,
         autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
+        render_mode: str | None = None,
         tracks_folder: TemporaryFolder | None = None,
+        spaces: Spaces | None = None,
     ) -> None:
         self.autoreset_mode = _autoreset_mode(autoreset_mode)
-        self.metadata = {"render_modes": [], "autoreset_mode": self.autoreset_mode}
+        if render_mode not in (None, *self.metadata["render_modes"]):
+            raise UserError(f'render_mode = "{render_mode}": many games have only {self.metadata["render_modes"][0]}')
+        self.render_mode = render_mode
+        self.metadata = self.metadata | {
+            "render_fps": 1000 / settings.game.ms_per_action,
+            "autoreset_mode": self.autoreset_mode,
+        }
         self.num_envs = num_envs = games.n_games
         self.settings = settings
         self.layout = ObservationLayout.from_settings(settings.observation, settings.game.actions)
         self._games = games
         self._map_draw = MapDraw(maps, map_weights)
         self.map_names = self._map_draw.names
-        self._form = ObservationForm(self.layout, settings.game, normalize=normalize)
+        spaces = spaces or race_spaces(settings)
+        self._rewarding = make_step_reward(reward, settings, spaces)
+        self._form = ObservationForm(spaces, normalize=normalize)
         self._tracks_folder = tracks_folder or TemporaryFolder()
         self._has_race = np.zeros(num_envs, dtype=np.bool_)  # under way or ended
         self._has_ended = np.zeros(num_envs, dtype=np.bool_)
         self._n_actions_made = 0
-        self._states = RaceStates(num_envs, self.layout, settings.game)
+        self._states = RaceStates(num_envs, spaces)
         self._began_m = np.empty(num_envs)
         self._map_of_game = np.full(num_envs, None, dtype=object)
         self.single_observation_space = self._form.space
@@ -149,14 +167,31 @@ class RaceVectorEnv(VectorEnv[Shown, Array, Array]):
         self._began_m[begun] = states.meters[begun]
         ends = {game: race.end for game, race in received.ended.items() if race.end is not None}
         rewards, terminated, truncated = np.zeros(self.num_envs), *np.zeros((2, self.num_envs), dtype=np.bool_)
-        rewards[driven] = self._rewards(driven, before[driven], before_m[driven])
+        rewards[driven] = self._rewarding.of_actions(
+            before[driven], states.floats[driven], states.meters[driven] - before_m[driven], self._n_actions_made
+        )
         for game, end in ends.items():
             terminated[game], truncated[game] = end.is_finished, not end.is_finished
             if end.is_finished:
-                settings = self.settings.reward
-                rewards[game] = reward_of_finish(end, float(before_m[game]), int(before_ms[game]), settings)
+                began_m, taken_m, taken_ms = float(self._began_m[game]), float(before_m[game]), int(before_ms[game])
+                rewards[game] = self._rewarding.of_arrival(arrival(end, began_m, taken_m, taken_ms))
         self._has_ended = terminated | truncated
         return self._form.show(states.images, states.floats), rewards, terminated, truncated, self._infos(ends)
+
+    def render(self) -> tuple[npt.NDArray[np.uint8], ...] | None:
+        """Draw every game's race as it is now, (240, 320, 3) uint8 each, as `RaceEnv.render`; None without a mode.
+
+        Raises:
+            gymnasium.error.ResetNeeded: before the first `reset`.
+            gymnasium.error.ClosedEnvironmentError: after `close`.
+        """
+        if self.render_mode is None:
+            return None
+        self._check_open()
+        if not self._has_race.all():
+            raise ResetNeeded("there is no race to show: call reset first")
+        pictures = (self._games.picture(game, *PICTURE_SIZE_PX) for game in range(self.num_envs))
+        return tuple(picture for picture in pictures if picture is not None)
 
     def close_extras(self, **kwargs: Any) -> None:
         """Give back what was made for the environment."""
@@ -198,18 +233,6 @@ class RaceVectorEnv(VectorEnv[Shown, Array, Array]):
             self._games.begin(game, entry)
             self._map_of_game[game] = entry.map_name
         self._has_race[games], self._has_ended[games] = True, False
-
-    def _rewards(self, games: GameIds, before: Array, before_m: Array) -> Array:
-        """Return the rewards (n,) of having come to the newest states of some games, not to the finish."""
-        return action_rewards(
-            before,
-            self._states.floats[games],
-            self._states.meters[games] - before_m,
-            places=self.layout,
-            settings=self.settings.reward,
-            engineered=EngineeredRewards.at_frame(self.settings.reward, self._n_actions_made),
-            ms_per_action=self.settings.game.ms_per_action,
-        )
 
     def _infos(self, ends: Mapping[int, RaceEnd]) -> dict[str, Any]:
         everywhere: dict[str, Array] = {
