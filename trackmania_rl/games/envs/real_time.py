@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import threading
 import time
+import warnings
 from typing import Any, Final
 
 import gymnasium
@@ -18,6 +19,8 @@ CUT_OFF: Final = "cut_off"
 """The entry of an interface's `info` that tells a race's cut-off from its finish, as rtgym knows one end only."""
 FURTHEST_BEHIND_S: Final = 1.0
 """A game that is further behind the clock, as after the computer has slept, does not catch up."""
+WARNINGS_APART_S: Final = 60.0
+"""Where the driver or the computer is too slow, every time step may time out: a warning tells of many."""
 
 
 class RaceInterface(RealTimeGymInterface):  # type: ignore[misc]  # rtgym has no types
@@ -137,8 +140,8 @@ class RealTimeRaceEnv(RealTimeEnv):  # type: ignore[misc]  # rtgym has no types
     * Observation: a tuple of `RaceEnv`'s and the last `act_buf_len` actions, the newest of which is yet to be made.
     * `benchmarks()`: rtgym's own mean durations and their deviations, in seconds.
 
-    A driver that takes longer than `time_step_timeout_factor` time steps is told so by a warning, and the clock begins
-    anew.
+    Where a driver takes longer than `time_step_timeout_factor` time steps, the clock begins anew. A warning says so the
+    first time, and from then on once a minute how often it happened.
 
     Args:
         env: the race; closed with this.
@@ -151,6 +154,7 @@ class RealTimeRaceEnv(RealTimeEnv):  # type: ignore[misc]  # rtgym has no types
     """
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012
+    is_waiting: bool  # rtgym's: whether a break of the clock is meant
 
     def __init__(
         self,
@@ -166,6 +170,8 @@ class RealTimeRaceEnv(RealTimeEnv):  # type: ignore[misc]  # rtgym has no types
         game = env.settings.game
         duration_s = time_step_duration or game.ms_per_action / 1000 / game.running_speed
         self._race = env
+        self._n_timed_out = 0  # of which no warning has told yet
+        self._warned_s = -np.inf
         super().__init__(
             DEFAULT_CONFIG_DICT
             | {
@@ -198,3 +204,28 @@ class RealTimeRaceEnv(RealTimeEnv):  # type: ignore[misc]  # rtgym has no types
         """End the game."""
         self._join_thread()
         self.interface.close()
+        if self._n_timed_out > 0:
+            self._warn(time.perf_counter())
+
+    def _update_timestamps(self) -> None:
+        """Count what rtgym would warn of each time, as it does where it was not told to wait."""
+        was_waiting, self.is_waiting = self.is_waiting, True
+        super()._update_timestamps()
+        has_timed_out = not self.is_waiting  # so rtgym says that the clock began anew
+        self.is_waiting = was_waiting and not has_timed_out
+        if has_timed_out and not was_waiting:
+            self._n_timed_out += 1
+            now_s = time.perf_counter()
+            if now_s - self._warned_s >= WARNINGS_APART_S:
+                self._warn(now_s)
+
+    def _warn(self, now_s: float) -> None:
+        steps = "1 time step" if self._n_timed_out == 1 else f"{self._n_timed_out} time steps"
+        since = "" if np.isinf(self._warned_s) else f" in the last {now_s - self._warned_s:.0f} s"
+        warnings.warn(
+            f"{steps} timed out{since}: more than {self.time_step_timeout:.3g} s passed between a time step's end and "
+            "the next action; let the driver think for a shorter time, or raise time_step_duration or "
+            "time_step_timeout_factor",
+            stacklevel=2,
+        )
+        self._n_timed_out, self._warned_s = 0, now_s
