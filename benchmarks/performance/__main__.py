@@ -4,7 +4,7 @@ python -m benchmarks.performance                          # all, about ten minut
 python -m benchmarks.performance --quick                  # about three minutes, coarser
 python -m benchmarks.performance --only replay transport --json figures.json
 python -m benchmarks.performance --device cuda --only replay learner_step inference
-python -m benchmarks.performance --only in_process --games 1 8 32
+python -m benchmarks.performance --only in_process environments --games 1 8 32
 python -m benchmarks.performance --only scaling --collectors 1 2 4 8 16   # about eight minutes; only when asked for
 """
 
@@ -26,6 +26,7 @@ from rich.console import Console
 from benchmarks.performance import (
     client,
     collector_games,
+    environments,
     generated_tracks,
     in_process_games,
     inference,
@@ -56,6 +57,7 @@ PARTS: dict[str, Callable[[Options, Machine], list[Figure]]] = {
     "client": client.measure,
     "collector": collector_games.measure,
     "in_process": in_process_games.measure,
+    "environments": environments.measure,
     "generated_tracks": generated_tracks.measure,
     "training": training.measure,
     "scaling": scaling.measure,
@@ -112,7 +114,9 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--device", default="cpu", help="where replay memory and networks live (default %(default)s)")
     parser.add_argument("--threads", type=int, default=1, help="of torch (default %(default)s)")
-    parser.add_argument("--games", type=int, nargs="+", default=Options.in_process_games, help="of the part in_process")
+    parser.add_argument(
+        "--games", type=int, nargs="+", default=Options.in_process_games, help="of the parts in_process, environments"
+    )
     parser.add_argument(
         "--collectors", type=int, nargs="+", default=Options.scaling_collectors, help="of the part scaling"
     )

@@ -44,7 +44,7 @@ def test_a_part_measures_both_ways(options, machine, part):
         assert figure.floor is not None
 
 
-@pytest.mark.parametrize("part", ["simulation", "client", "in_process", "generated_tracks"])
+@pytest.mark.parametrize("part", ["simulation", "client", "in_process", "environments", "generated_tracks"])
 def test_a_part_of_the_game_runs(options, machine, part):
     from benchmarks.performance.__main__ import PARTS
 

@@ -1,0 +1,129 @@
+"""`RaceVecEnv`: what Stable-Baselines3 is told, against `RaceEnv`, and its wrappers around it."""
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+
+from trackmania_rl.errors import UserError
+from trackmania_rl.games.envs import make_race_env
+
+pytest.importorskip("stable_baselines3", reason="python -m pip install stable-baselines3")
+
+from stable_baselines3 import PPO
+from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.vec_env import DummyVecEnv, VecMonitor
+
+from trackmania_rl.games.envs.sb3 import RaceVecEnv
+
+COAST = 3
+ENDS_AFTER_TEN_ACTIONS = {"cutoff_no_progress_within_ms": 500}
+
+MakeVecEnv = Callable[..., RaceVecEnv]
+
+
+@pytest.fixture
+def make_vec_env(tracks: dict[str, str]) -> Iterator[MakeVecEnv]:
+    """`make_vec_env(num_envs, *names, **options)`; closed after the test."""
+    with contextlib.ExitStack() as opened:
+
+        def make(num_envs: int, *names: str, **options) -> RaceVecEnv:
+            envs = RaceVecEnv(num_envs, [tracks[name] for name in names], **options)
+            return opened.enter_context(contextlib.closing(envs))
+
+        yield make
+
+
+@pytest.mark.parametrize("has_image", [False, True])
+def test_it_says_what_sb3s_own_vectorizer_says(
+    make_vec_env: MakeVecEnv, tracks: dict[str, str], image: dict, has_image: bool
+) -> None:
+    overrides = {"cutoff_no_progress_within_ms": 1000} | (image if has_image else {})
+    ours = make_vec_env(3, "straight", overrides=overrides)
+    theirs = DummyVecEnv([lambda: make_race_env(tracks["straight"], overrides=overrides)] * 3)
+    assert ours.observation_space == theirs.observation_space
+    assert ours.action_space == theirs.action_space
+    actions = np.random.default_rng(1).choice([0, 0, 0, 1, 2, 4], (200, 3))
+    actions[:, 0] = COAST
+    with contextlib.closing(theirs):
+        _assert_same(ours.reset(), theirs.reset())
+        n_ends = {True: 0, False: 0}
+        for chosen in actions:
+            (seen, rewards, dones, infos), expected = ours.step(chosen), theirs.step(chosen)
+            _assert_same(seen, expected[0])
+            np.testing.assert_allclose(rewards, expected[1], rtol=1e-5)
+            assert rewards.dtype == expected[1].dtype
+            np.testing.assert_array_equal(dones, expected[2])
+            for info, told in zip(infos, expected[3], strict=True):
+                assert info.keys() == told.keys()
+                for name, value in told.items():
+                    _assert_same(info[name], value)
+            for game in np.flatnonzero(dones):
+                n_ends[infos[game]["race_finished"]] += 1
+                assert infos[game]["TimeLimit.truncated"] != infos[game]["race_finished"]
+                assert ours.reset_infos[game]["race_time_ms"] == 0
+        assert min(n_ends.values()) >= 3
+
+
+def _assert_same(one, other) -> None:
+    if isinstance(one, dict):
+        for name, values in other.items():
+            np.testing.assert_array_equal(one[name], values)
+    else:
+        np.testing.assert_array_equal(one, other)
+
+
+def test_ppo_learns_in_it_and_is_evaluated(make_vec_env: MakeVecEnv) -> None:
+    envs = VecMonitor(make_vec_env(2, "lane", overrides=ENDS_AFTER_TEN_ACTIONS))
+    agent = PPO("MlpPolicy", envs, n_steps=16, batch_size=16, n_epochs=1, device="cpu", seed=0)
+    agent.learn(64)
+    assert len(agent.ep_info_buffer) > 0
+    _, lengths = evaluate_policy(agent, envs, n_eval_episodes=2, return_episode_rewards=True)
+    assert all(length >= 10 for length in lengths)
+
+
+def test_a_seed_gives_the_same_maps_again_and_an_option_chooses(make_vec_env: MakeVecEnv) -> None:
+    envs = make_vec_env(9, "straight", "lane")
+    drawn = []
+    for _ in range(2):
+        envs.seed(4)
+        envs.reset()
+        drawn.append([info["map"] for info in envs.reset_infos])
+    assert drawn[0] == drawn[1]
+    assert set(drawn[0]) == {"straight", "lane"}
+    envs.set_options({"map": "lane"})
+    envs.reset()
+    assert {info["map"] for info in envs.reset_infos} == {"lane"}
+    chosen = ["lane"] * 4 + ["straight"] * 5
+    envs.set_options([{"map": name} for name in chosen])
+    envs.reset()
+    assert [info["map"] for info in envs.reset_infos] == chosen
+    assert envs._options == [{}] * 9, "for one reset only"
+
+
+def test_its_games_are_drawn(make_vec_env: MakeVecEnv) -> None:
+    envs = make_vec_env(4, "lane", render_mode="rgb_array")
+    assert envs.render_mode == "rgb_array"
+    envs.reset()
+    assert [picture.shape for picture in envs.get_images()] == [(240, 320, 3)] * 4
+    assert envs.render().shape == (480, 640, 3)
+
+
+def test_what_games_share_can_be_asked_for_and_nothing_be_set(make_vec_env: MakeVecEnv) -> None:
+    envs = make_vec_env(2, "lane")
+    assert [settings.game.ms_per_action for settings in envs.get_attr("settings")] == [50, 50]
+    assert envs.get_images() == [None, None]
+    assert not envs.has_attr("action_masks")
+    with pytest.raises(UserError, match="no attributes of their own"):
+        envs.set_attr("settings", None)
+    with pytest.raises(UserError, match="no methods of their own"):
+        envs.env_method("step")
+
+
+def test_without_sb3_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "stable_baselines3.common.vec_env", None)
+    monkeypatch.delitem(sys.modules, "trackmania_rl.games.envs.sb3", raising=False)
+    with pytest.raises(UserError, match="python -m pip install stable-baselines3"):
+        import trackmania_rl.games.envs.sb3  # noqa: F401

@@ -1,0 +1,141 @@
+"""Many simulated games in this process as a vector environment of Stable-Baselines3; it needs that package."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from gymnasium.vector import AutoresetMode
+
+from trackmania_rl.errors import UserError
+from trackmania_rl.games.envs.making import PathText, make_race_vector_env
+from trackmania_rl.games.envs.race_vector_env import MASK_OPTION
+
+try:
+    from stable_baselines3.common.vec_env import VecEnv
+    from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn
+except ModuleNotFoundError as error:
+    if (error.name or "").partition(".")[0] != "stable_baselines3":
+        raise
+    raise UserError(
+        "RaceVecEnv needs the package stable-baselines3: install it with python -m pip install stable-baselines3"
+    ) from None
+
+Array = npt.NDArray[Any]
+Indices = int | Iterable[int] | None
+
+
+class RaceVecEnv(VecEnv):  # type: ignore[misc]  # where the package is missing, it has no types
+    """K games, stepped together by compiled code: `PPO("MlpPolicy", RaceVecEnv(8, "valley"))`.
+
+    Observations, rewards and infos are those of `RaceEnv`. A race that ends is followed by the next one in the same
+    step, as is SB3's custom: its last observation is `infos[k]["terminal_observation"]`, and where it was cut off
+    `infos[k]["TimeLimit.truncated"]` is True, so that SB3 reckons with the value of that observation.
+    `set_options({"map": name})` chooses the map of the races that the next `reset` begins.
+
+    Around it, `VecMonitor` counts returns and lengths for SB3's table, and `VecVideoRecorder` films.
+
+    Args:
+        num_envs: K.
+        maps: see `make_race_env`.
+        render_mode: "rgb_array" to have `render` and `get_images` draw the races.
+        options: as of `make_race_vector_env`, but for `autoreset_mode`.
+
+    Raises:
+        UserError: see `make_race_vector_env`.
+    """
+
+    def __init__(
+        self,
+        num_envs: int,
+        maps: PathText | Sequence[PathText] = (),
+        *,
+        render_mode: str | None = None,
+        **options: Any,
+    ) -> None:
+        self.envs = make_race_vector_env(
+            num_envs, maps, autoreset_mode=AutoresetMode.DISABLED, render_mode=render_mode, **options
+        )
+        self._actions: Array = np.empty(0)
+        super().__init__(num_envs, self.envs.single_observation_space, self.envs.single_action_space)
+
+    def reset(self) -> VecEnvObs:
+        """Begin a race in every game."""
+        first = self._options[0]
+        observations, infos = self.envs.reset(seed=self._seeds[0], options=first)
+        for game, options in enumerate(self._options):
+            if options != first:
+                observations, infos = self.envs.reset(options=options | {MASK_OPTION: np.arange(self.num_envs) == game})
+        self._reset_seeds()
+        self._reset_options()
+        self.reset_infos = self._by_game(infos)
+        return observations
+
+    def step_async(self, actions: Array) -> None:
+        """Take the actions (K,), or (K, 3), of the step that `step_wait` makes."""
+        self._actions = actions
+
+    def step_wait(self) -> VecEnvStepReturn:
+        """Make an action in every game, and begin the next race in those where one ended."""
+        observations, rewards, terminated, truncated, told = self.envs.step(self._actions)
+        infos, is_over = self._by_game(told), terminated | truncated
+        for info, is_cut_off in zip(infos, truncated.tolist(), strict=True):
+            info["TimeLimit.truncated"] = is_cut_off
+        if is_over.any():
+            last = observations
+            observations, told = self.envs.reset(options={MASK_OPTION: is_over})
+            begun = self._by_game(told)
+            for game in np.flatnonzero(is_over).tolist():
+                infos[game]["terminal_observation"] = _of_game(last, game)
+                self.reset_infos[game] = begun[game]
+        return observations, rewards.astype(np.float32), is_over, infos
+
+    def close(self) -> None:
+        """End the games."""
+        self.envs.close()
+
+    def get_images(self) -> Sequence[Array | None]:
+        """Draw every game; None without a render mode."""
+        return self.envs.render() or [None] * self.num_envs
+
+    def get_attr(self, attr_name: str, indices: Indices = None) -> list[Any]:
+        """Return an attribute that the games share, such as `settings` or `layout`, once for each game."""
+        return [getattr(self.envs, attr_name) for _ in self._get_indices(indices)]
+
+    def set_attr(self, attr_name: str, value: Any, indices: Indices = None) -> None:
+        """Refuse."""
+        raise UserError(f"set_attr({attr_name!r}): the games of a RaceVecEnv have no attributes of their own")
+
+    def env_method(self, method_name: str, *method_args: Any, indices: Indices = None, **method_kwargs: Any) -> Any:
+        """Refuse."""
+        raise UserError(f"env_method({method_name!r}): the games of a RaceVecEnv have no methods of their own")
+
+    def env_is_wrapped(self, wrapper_class: type[Any], indices: Indices = None) -> list[bool]:
+        """Say that nothing is around any game."""
+        return [False for _ in self._get_indices(indices)]
+
+    def _by_game(self, infos: dict[str, Any]) -> list[dict[str, Any]]:
+        """Take Gymnasium's arrays (K, ...) apart: what is known of each game."""
+        names = [name for name in infos if not name.startswith("_")]
+        everywhere = [name for name in names if infos[f"_{name}"].all()]
+        by_game = [
+            dict(zip(everywhere, values, strict=True))
+            for values in zip(*(_listed(infos[name]) for name in everywhere), strict=True)
+        ]
+        for name in set(names) - set(everywhere):
+            for game in np.flatnonzero(infos[f"_{name}"]).tolist():
+                by_game[game][name] = infos[name][game]
+        return by_game
+
+
+def _listed(values: Array) -> list[Any]:
+    """Return an array's rows, numbers as Python's own."""
+    return values.tolist() if values.ndim == 1 else list(values)
+
+
+def _of_game(observations: VecEnvObs, game: int) -> Any:
+    if isinstance(observations, dict):
+        return {name: values[game] for name, values in observations.items()}
+    return observations[game]
