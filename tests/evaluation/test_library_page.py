@@ -15,6 +15,7 @@ PRINTED = [
     r"\(64, 184\) -",
     r"time_step_duration",
     r"bend: finished True",
+    r"0 cars",
     r"(\d+ m driven, \d+ transitions to learn from\n){3}",
     r"tensor\(-",
     r"torch\.Size\(\[8, 60, 1\]\)",

@@ -8,7 +8,7 @@ Reading, in a process of one's own::
         reader.watch(cars[0].collector, cars[0].game)
         race = reader.race()                    # that game's newest race, or the run's newest evaluated one
 
-The simulated game drives some thirty races a second, so its cars jump; what can be followed is a race that is over,
+The simulated game is many times faster than real time, so its cars jump; what can be followed is a race that is over,
 at its own pace: `RacePlayback` gives the car and the picture at each of its times. Collectors tell nothing while nobody
 looks; what it costs them then is one look at a number for each pass through the network.
 """

@@ -23,6 +23,8 @@ WATCHED_FOR_S: Final = 3.0
 """How long `LiveReader.watch` lasts."""
 SILENT_AFTER_S: Final = 5.0
 """A collector that has said nothing for so long may be gone: then its process is looked for."""
+SAME_BEGIN_S: Final = 30.0
+"""The system tells when a process began by a clock that is set now and then."""
 READ_TRIES: Final = 3
 
 
@@ -139,9 +141,10 @@ class _Feed:
         if abs(time.time() - header["beat_s"]) < SILENT_AFTER_S:
             return True
         try:  # it may wait for the learner, or compile
-            return psutil.Process(int(header["pid"])).create_time() == header["process_began_s"]
+            began_s = psutil.Process(int(header["pid"])).create_time()
         except psutil.Error:
             return False
+        return abs(began_s - float(header["process_began_s"])) < SAME_BEGIN_S
 
     def look(self) -> None:
         """Tell the collector that somebody looks."""
