@@ -465,8 +465,10 @@ rollout_fragment_length = 50
 # "my_parts:MyLogger"; any number of them, () for none. See docs/loggers.rst.
 loggers = ("tensorboard",)
 
-# Of each map, every so many evaluated races, keep one: its columns and a film, for the loggers as well (0: never).
+# Of each map, every so many evaluated races, or every so many seconds, keep one: its columns and a video with speed,
+# keys and Q values, for the loggers as well (0: never; 600.0 is a video every ten minutes). See docs/videos.rst.
 record_every_n_evaluations = 0
+record_every_s = 0.0
 
 # Time between two rows of the loggers' figures (one explored and one evaluated race of a map; records at once), and
 # between two sets of histograms and pictures.

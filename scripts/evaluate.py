@@ -5,11 +5,13 @@ and with --races N the others begin with --forced-actions actions that accelerat
 how well the driver copes with starts that it did not choose. The same command gives the same races.
 
 The best race on each map is written as {map}_{time}.inputs, which TMInterface and scripts/replay_inputs.py can play.
-For the video, that file is played again, and the game's own pictures are filmed at the race's own pace. Of generated
-tracks, which are many, only the first one is filmed, unless --film-all asks for all of them.
+For the video (H.264, which browsers and chats play), that file is played again, and the game's own pictures are filmed
+at the race's own pace, with time, speed, gear, keys and Q values over them. Of generated tracks, which are many, only
+the first one is filmed, unless --film-all asks for all of them.
 
-Maps of the real game (*.Challenge.Gbx) are driven in the real game, at the run's running_speed, and not filmed. Tracks
-(*.toml, *.npy) are driven in the simulated game, whichever game the run was trained in.
+Maps of the real game (*.Challenge.Gbx) are driven in the real game, at the run's running_speed, and not filmed:
+scripts/tools/play_inputs.py --video does that. Tracks (*.toml, *.npy) are driven in the simulated game, whichever game
+the run was trained in.
 
 Examples:
   python scripts/evaluate.py save/simulated
@@ -40,11 +42,12 @@ from trackmania_rl.command_line import command, end_in_order_when_terminated  # 
 from trackmania_rl.errors import UserError  # noqa: E402
 from trackmania_rl.places import PROJECT_FOLDER  # noqa: E402
 from trackmania_rl.simulator.tracks.track_generator import TrackRecipe  # noqa: E402
+from trackmania_rl.telemetry.overlay import RaceColumns  # noqa: E402
+from trackmania_rl.telemetry.race_video import VIDEO_SIZE_PX, film_script  # noqa: E402
 from trackmania_rl.telemetry.terminal_view import format_time  # noqa: E402
-from trackmania_rl.telemetry.video import VideoFile  # noqa: E402
 from trackmania_rl.tmi_interaction.launchers.choice import make_launcher  # noqa: E402
 from trackmania_rl.tmi_interaction.launchers.launcher import SimulatedGameLauncher, find_free_port  # noqa: E402
-from trackmania_rl.tmi_interaction.script_player import FRAME_INTERVAL_MS, Filming, ScriptPlayer  # noqa: E402
+from trackmania_rl.tmi_interaction.script_player import ScriptPlayer  # noqa: E402
 
 if TYPE_CHECKING:
     from trackmania_rl.settings import MapEntry
@@ -94,7 +97,8 @@ def parse_arguments() -> argparse.Namespace:
     )
     video.add_argument("--no-video", action="store_true", help="film nothing")
     add("--film-all", action="store_true", help="film every generated track (default: only the first of them)")
-    add("--video-size", type=size_px, default=(640, 480), metavar="WxH", help="in pixels (default 640x480)")
+    add("--video-size", type=size_px, default=VIDEO_SIZE_PX, metavar="WxH", help="in pixels (default 854x480)")
+    add("--no-overlay", action="store_true", help="film the game's picture alone")
     add("--device", metavar="NAME", help="auto, cpu, cuda or cuda:N (default: as in training)")
     add("--port", type=port, help="where the game listens (default: any free port)")
     return parser.parse_args()
@@ -120,7 +124,10 @@ def evaluate(arguments: argparse.Namespace) -> None:
     game = driver.settings.game.model_copy(update={"game": game_of(entries)})
     launcher = make_launcher(game, driver.settings.user, arguments.port or find_free_port(), maps_folder)
     if arguments.video and not isinstance(launcher, SimulatedGameLauncher):
-        raise UserError("--video: the real game is not filmed; leave --video out")
+        raise UserError(
+            "--video: races in the real game are not filmed here; leave it out, and film the inputs file that is "
+            "written with scripts/tools/play_inputs.py --video"
+        )
     alone = SocketGames([GameInstanceManager(game, driver.settings.observation, launcher)])
     games = make_race_games(driver.settings).around(alone)
     with contextlib.closing(games), console.status("starting the game") as status:
@@ -140,7 +147,7 @@ def evaluate(arguments: argparse.Namespace) -> None:
     videos: list[Path] = []
     if isinstance(launcher, SimulatedGameLauncher) and not arguments.no_video:
         filmed = filmed_maps(evaluations, film_all=arguments.film_all)
-        videos = film([(evaluations[k], files[k]) for k in filmed], launcher, arguments, console)
+        videos = film([(evaluations[k], files[k]) for k in filmed], driver, launcher, arguments, console)
     video_of_map = dict(zip(filmed, videos, strict=True))
     if arguments.json is not None:
         text = json.dumps(report(arguments, driver, evaluations, files, video_of_map), indent=2) + "\n"
@@ -219,6 +226,7 @@ def filmed_maps(evaluations: list[MapEvaluation], *, film_all: bool) -> list[int
 
 def film(
     races: list[tuple[MapEvaluation, Path]],
+    driver: TrainedDriver,
     launcher: SimulatedGameLauncher,
     arguments: argparse.Namespace,
     console: Console,
@@ -232,10 +240,16 @@ def film(
             file = arguments.video or inputs_file.with_suffix(".mp4")
             if arguments.video and len(races) > 1:
                 file = file.with_stem(f"{file.stem}_{map_entry.map_name}")
-            with VideoFile(file, frames_per_s=1000 / FRAME_INTERVAL_MS) as video:
-                filming = Filming(arguments.video_size, video.write)
-                until_ms = None if best.race_finished else best.race_time_ms
-                replay = player.play(map_entry.map_path, inputs_file, filming, until_ms)
+            replay = film_script(
+                player,
+                map_entry.map_path,
+                inputs_file,
+                file,
+                arguments.video_size,
+                RaceColumns.of_game(driver.settings.game, best.q_values),
+                has_overlay=not arguments.no_overlay,
+                until_ms=None if best.race_finished else best.race_time_ms,
+            )
             videos.append(file)
             if (replay.is_finished, replay.checkpoint_times_ms) != (best.race_finished, best.checkpoint_times_ms):
                 raise UserError(

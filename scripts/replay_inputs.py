@@ -1,8 +1,9 @@
 """Play an inputs file on the simulated game and print its time: on the same track, that of the race it was made from.
 
 The file is in TMInterface's script format: one from a run's best_runs/ or from scripts/evaluate.py, or written by hand.
-The exit code is 0 even if the car does not finish. For times without a film, of several files or of the fastest record
-in a best_runs folder, use scripts/tools/maps.py drive.
+A video is H.264, which browsers and chats play, with time, speed, gear and keys over the picture; that of
+scripts/evaluate.py has the driver's Q values as well. The exit code is 0 even if the car does not finish. For times
+without a film, of several files or of the fastest record in a best_runs folder, use scripts/tools/maps.py drive.
 
 Example:
   python scripts/replay_inputs.py save/simulated/best_runs/valley_25460/valley_25460.inputs --map valley --video a.mp4
@@ -22,14 +23,9 @@ from trackmania_rl.command_line import command, end_in_order_when_terminated  # 
 from trackmania_rl.places import PROJECT_FOLDER  # noqa: E402
 from trackmania_rl.simulator.tracks.track_file import find_track_file  # noqa: E402
 from trackmania_rl.telemetry.driven_run import describe_race  # noqa: E402
-from trackmania_rl.telemetry.video import VideoFile  # noqa: E402
+from trackmania_rl.telemetry.race_video import VIDEO_SIZE_PX, film_script  # noqa: E402
 from trackmania_rl.tmi_interaction.launchers.launcher import SimulatedGameLauncher, find_free_port  # noqa: E402
-from trackmania_rl.tmi_interaction.script_player import (  # noqa: E402
-    FRAME_INTERVAL_MS,
-    Filming,
-    ScriptedRace,
-    ScriptPlayer,
-)
+from trackmania_rl.tmi_interaction.script_player import ScriptedRace, ScriptPlayer  # noqa: E402
 
 
 @command
@@ -48,7 +44,8 @@ def parse_arguments() -> argparse.Namespace:
     add("inputs", type=Path, metavar="FILE.inputs", help="the inputs file")
     add("--map", required=True, metavar="NAME", help="track file (maps/kart.toml, line.npy), or a shipped track (kart)")
     add("--video", type=mp4_file, metavar="FILE.mp4", help="film the game's own pictures at the race's own pace")
-    add("--video-size", type=size_px, default=(640, 480), metavar="WxH", help="in pixels (default 640x480)")
+    add("--video-size", type=size_px, default=VIDEO_SIZE_PX, metavar="WxH", help="in pixels (default 854x480)")
+    add("--no-overlay", action="store_true", help="film the game's picture alone, without time, speed, gear and keys")
     add(
         "--maps-folder",
         type=Path,
@@ -66,8 +63,14 @@ def replay(arguments: argparse.Namespace) -> ScriptedRace:
     with ScriptPlayer(launcher) as player:
         if arguments.video is None:
             return player.play(str(track_file), arguments.inputs)
-        with VideoFile(arguments.video, frames_per_s=1000 / FRAME_INTERVAL_MS) as video:
-            return player.play(str(track_file), arguments.inputs, Filming(arguments.video_size, video.write))
+        return film_script(
+            player,
+            str(track_file),
+            arguments.inputs,
+            arguments.video,
+            arguments.video_size,
+            has_overlay=not arguments.no_overlay,
+        )
 
 
 if __name__ == "__main__":

@@ -2,7 +2,8 @@
 
 The game runs already and listens at --port, or --launch starts one and ends it afterwards. In the real game the time is
 the game's own. With --output the game's own replays are copied as well: it saves one when a race is a personal record
-and its result is confirmed with Enter. scripts/replay_inputs.py films the simulated game.
+and its result is confirmed with Enter. With --video the game's own pictures are filmed, with time, speed, gear and keys
+over them; the game waits for each, so it takes longer than the race.
 
 Examples:
   python scripts/tools/play_inputs.py save/tmnf/best_runs --map "My Challenges/A01.Challenge.Gbx" --output played
@@ -20,13 +21,14 @@ from pathlib import Path
 PROJECT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not installed, and from anywhere
 
-from trackmania_rl.argument_types import port, whole_number  # noqa: E402
+from trackmania_rl.argument_types import mp4_file, port, size_px, whole_number  # noqa: E402
 from trackmania_rl.command_line import command, end_in_order_when_terminated  # noqa: E402
 from trackmania_rl.errors import UserError  # noqa: E402
 from trackmania_rl.places import PROJECT_FOLDER  # noqa: E402
 from trackmania_rl.settings import Settings, load_settings  # noqa: E402
 from trackmania_rl.simulator.tracks.track_file import find_track_file  # noqa: E402
 from trackmania_rl.telemetry.driven_run import describe_race  # noqa: E402
+from trackmania_rl.telemetry.race_video import VIDEO_SIZE_PX, film_script  # noqa: E402
 from trackmania_rl.tmi_interaction.launchers.choice import make_launcher  # noqa: E402
 from trackmania_rl.tmi_interaction.launchers.plugin_files import find_plugins_folder  # noqa: E402
 from trackmania_rl.tmi_interaction.launchers.running_game import RunningGame  # noqa: E402
@@ -59,6 +61,9 @@ def parse_arguments(words: list[str] | None) -> argparse.Namespace:
     add("--speed", type=whole_number(1, 1000), default=1, help="game speed (default: 1, real time)")
     add("--replay-wait", type=whole_number(0, 600), default=10, metavar="S", help="seconds for which a replay of the "
         "real game is waited for after each race (default: 10); Enter, in the game, confirms the result")  # fmt: skip
+    add("--video", type=mp4_file, metavar="FILE.mp4", help="film the race; of several files, _{name} is added to it")
+    add("--video-size", type=size_px, default=VIDEO_SIZE_PX, metavar="WxH", help="in pixels (default 854x480)")
+    add("--no-overlay", action="store_true", help="film the game's picture alone")
     add(
         "--config",
         type=Path,
@@ -85,9 +90,17 @@ def play(arguments: argparse.Namespace) -> bool:
         for file in files:
             before = autosaved(settings)
             load_name = None if is_simulated else offer_script(file, settings.user.trackmania_base_path)
-            race = player.play(
-                map_path, file, speed=arguments.speed, load_name=load_name, ask_for_inputs=arguments.output is not None
-            )
+            how = {"speed": arguments.speed, "load_name": load_name, "ask_for_inputs": arguments.output is not None}
+            if arguments.video is None:
+                race = player.play(map_path, file, **how)
+            else:
+                video = arguments.video
+                if len(files) > 1:
+                    video = video.with_stem(f"{video.stem}_{file.stem}")
+                race = film_script(
+                    player, map_path, file, video, arguments.video_size, has_overlay=not arguments.no_overlay, **how
+                )
+                print(f"wrote {video}")
             print(f"{file}: {describe_race(race)}", flush=True)
             all_finished = all_finished and race.is_finished
             if arguments.output is not None:

@@ -63,7 +63,9 @@ def bend(run_settings: Settings, maps_folder: Path) -> MapEntry:
 
 
 def race(finished: bool, time_ms: int, meters: float) -> EvaluatedRace:
-    return EvaluatedRace(0, finished, time_ms, None if finished else "no_progress", meters, 20.0, (), "")
+    return EvaluatedRace(
+        0, finished, time_ms, None if finished else "no_progress", meters, 20.0, (), "", np.zeros((1, 12), np.float32)
+    )
 
 
 def test_the_driver_has_the_checkpoints_averaged_weights(driver: TrainedDriver, run_folder: Path) -> None:

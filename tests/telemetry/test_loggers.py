@@ -26,7 +26,8 @@ from trackmania_rl.telemetry.figures import hyperparameters
 from trackmania_rl.telemetry.loggers import background, opening
 from trackmania_rl.telemetry.loggers.background import InBackground
 from trackmania_rl.telemetry.loggers.opening import missing_packages, open_loggers
-from trackmania_rl.telemetry.race_film import write_film
+from trackmania_rl.telemetry.race_film import write_gif
+from trackmania_rl.telemetry.video import VideoFile
 
 MY_LOGGERS = """
 from torchrl.record.loggers import CSVLogger
@@ -81,8 +82,10 @@ def settings_with(repository_root: Path, *loggers: str) -> Settings:
 
 def write_session(settings: Settings, folder: RunFolder, frames: range, resumed_at_frame: int = 0) -> None:
     """Begin or resume a run, give the loggers one of everything, and end it."""
-    film, recording = folder.path / "film.gif", folder.path / "race.pt"
-    write_film(film, [Image.new("RGB", (16, 12), colour) for colour in ("red", "blue")])
+    film, recording = folder.path / "film.mp4", folder.path / "race.pt"
+    write_gif(film.with_suffix(".gif"), [Image.new("RGB", (16, 12), colour) for colour in ("red", "blue")], 100)
+    with VideoFile(film, 10) as video:
+        video.write(np.zeros((12, 16, 4), np.uint8))
     torch.save({"actions": torch.arange(3)}, recording)
     (logger,) = open_loggers(settings, folder, resumed_at_frame)
     for frame in frames:
@@ -249,7 +252,7 @@ def test_a_local_store_of_mlflow(repository_root: Path, folder: RunFolder, tmp_p
     client = mlflow.MlflowClient()
     data = client.get_run(run[0]).data
     assert (data.params["batch_size"], data.tags["batch_size"]) == ("64", "256")
-    assert [artifact.path for artifact in client.list_artifacts(run[0], "films")] == ["films/film.gif"]
+    assert [artifact.path for artifact in client.list_artifacts(run[0], "films")] == ["films/film.mp4"]
     assert [artifact.path for artifact in client.list_artifacts(run[0], "recordings")] == ["recordings/race.pt"]
     assert client.list_artifacts(run[0], "images")
 

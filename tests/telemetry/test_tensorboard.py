@@ -12,7 +12,7 @@ from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 from trackmania_rl.gbx.challenge import MedalTimes
 from trackmania_rl.telemetry.figures import progress_figures, race_figures, weight_samples
 from trackmania_rl.telemetry.loggers.tensorboard import TensorboardWriter, custom_scalars_layout
-from trackmania_rl.telemetry.race_film import write_film
+from trackmania_rl.telemetry.race_film import write_gif
 from trackmania_rl.telemetry.race_record import RaceRecord
 from trackmania_rl.telemetry.statistics import TrainingStatistics
 
@@ -72,8 +72,9 @@ def written(tmp_path_factory):
     for name, values in weight_samples(network.named_parameters()):
         writer.log_histogram(name, values, figures.frames_total)
     writer.log_picture("racing_line/valley", np.zeros((20, 30, 3), np.uint8), figures.frames_total)
-    write_film(tmp_path_factory.mktemp("film") / "film.gif", [Image.new("RGB", (16, 12), c) for c in ("red", "blue")])
-    writer.log_film("film/valley", tmp_path_factory.getbasetemp() / "film0" / "film.gif", figures.frames_total)
+    film = tmp_path_factory.mktemp("film") / "film.mp4"
+    write_gif(film.with_suffix(".gif"), [Image.new("RGB", (16, 12), colour) for colour in ("red", "blue")], 100)
+    writer.log_film("film/valley", film, figures.frames_total)
     writer.log_settings({"batch_size": 512, "run_name": "tested"})
     writer.close()
     return read(folder)

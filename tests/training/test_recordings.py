@@ -66,9 +66,9 @@ def test_every_second_evaluated_race_is_kept_and_handed_on(
         run.train_on([race])
         wait_for_film(run)
     name = "000000000069_valley"
-    assert logger.told == [("recording/valley", f"{name}.pt", 69), ("film/valley", f"{name}.gif", 69)]
+    assert logger.told == [("recording/valley", f"{name}.pt", 69), ("film/valley", f"{name}.mp4", 69)]
     folder = run.context.folder.recordings
-    assert sorted(file.name for file in folder.iterdir()) == [f"{name}.gif", f"{name}.pt"]
+    assert sorted(file.name for file in folder.iterdir()) == [f"{name}.gif", f"{name}.mp4", f"{name}.pt"]
     recording = TensorDict(torch.load(folder / f"{name}.pt", weights_only=True), batch_size=[23])
     floats = kept.rollout_results["state_float"]
     np.testing.assert_array_equal(recording["state_float"].numpy(), floats[:-1])
@@ -86,7 +86,7 @@ def test_a_race_of_the_simulated_game_is_driven_again_for_its_film(
     run.train_on([make_race(23, False, is_explo=False, inputs="0.00 press up\n")])
     wait_for_film(run)
     endings = {file.name.partition(".")[2] for file in run.context.folder.recordings.iterdir()}
-    assert endings == {"pt", "inputs", "gif"}
+    assert endings == {"pt", "inputs", "mp4", "gif"}
     assert [name for name, _, _ in logger.told] == ["recording/valley", "film/valley"]
 
 
@@ -105,6 +105,25 @@ def test_a_film_that_fails_is_told_and_the_recording_is_handed_on(
     run.hook(RecordEvaluations).end()
     assert "no film of the evaluated race 000000000023_valley could be made: error: " in caplog.text
     assert [name for name, _, _ in logger.told] == ["recording/valley"]
+
+
+def test_a_race_is_kept_now_and_then_by_the_clock(
+    live: LiveSettings,
+    make_run: MakeRun,
+    make_race: MakeRace,
+    logger: KeepingLogger,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now_s = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now_s)
+    monkeypatch.setattr(RecordEvaluations, "_film_command", lambda *_: None)
+    edit(live, record_every_s=60.0)
+    run = make_run()
+    for after_s in (0, 50, 20, 50, 20):
+        now_s += after_s
+        run.train_on([make_race(20, True, is_explo=False)])
+    kept = sorted(file.name for file in run.context.folder.recordings.iterdir())
+    assert kept == ["000000000060_valley.pt", "000000000100_valley.pt"]
 
 
 def test_one_film_at_a_time_and_only_the_newest_are_kept(

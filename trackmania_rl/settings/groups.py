@@ -279,6 +279,7 @@ class TelemetrySettings(Group):
 
     loggers: Restart[Loggers]
     record_every_n_evaluations: Annotated[NonNegativeInt, Unit("evaluated races")]
+    record_every_s: Annotated[NonNegativeFloat, Unit("s")]
     tensorboard_interval_s: Seconds
     histogram_interval_s: Seconds
     test_loss_every_n_batches: Annotated[PositiveInt, Unit("batches")]

@@ -55,6 +55,7 @@ class RaceInputs:
 
     Attributes:
         controls: What the car feels from the next tick on.
+        keys: Which keys are held.
         log: Every change since the race began, in order.
     """
 
@@ -69,7 +70,7 @@ class RaceInputs:
         self._slots[InputSlot.RACE_RUNNING] = EVENT_TIME_ORIGIN_MS - 10, 1
         self.log.clear()
         self._values = dict.fromkeys(_SLOTS, 0)
-        self._keys = NO_KEYS
+        self.keys: KeyState = NO_KEYS
         self.controls: Controls = (0.0, 0.0, 0.0)
 
     def hold(self, time_ms: int, held: HeldInputs) -> None:
@@ -77,8 +78,8 @@ class RaceInputs:
         if isinstance(held, AnalogInput):
             values = dict(zip(ANALOG_STATE_INPUTS, map(int, held), strict=True)) | _OTHER_KEYS_RELEASED
             self.change(time_ms, values)
-        elif held != self._keys:
-            self.apply(key_changes(time_ms, self._keys, held))
+        elif held != self.keys:
+            self.apply(key_changes(time_ms, self.keys, held))
 
     def change(self, time_ms: int, values: Mapping[Input, int]) -> None:
         """Give some inputs these values from race time `time_ms` on."""
@@ -120,15 +121,15 @@ class RaceInputs:
     def _derive(self) -> None:
         """Bring `controls` up to date."""
         values = self._values
-        self._keys = KeyState(
+        self.keys = KeyState(
             left=bool(values[Input.LEFT]),
             right=bool(values[Input.RIGHT]),
             accelerate=bool(values[Input.ACCELERATE]),
             brake=bool(values[Input.BRAKE]),
         )
         pedal = values[Input.GAS]
-        gas = self._keys.accelerate or pedal >= PEDAL_PRESSED_FROM
-        brake = self._keys.brake or pedal <= -PEDAL_PRESSED_FROM
+        gas = self.keys.accelerate or pedal >= PEDAL_PRESSED_FROM
+        brake = self.keys.brake or pedal <= -PEDAL_PRESSED_FROM
         self.controls = (float(gas), float(brake), self._steer())
 
     def _steer(self) -> float:
@@ -138,7 +139,7 @@ class RaceInputs:
         steer = self._values[Input.STEER]
         if turned > pressed or (turned == pressed and abs(steer) > _LEAST_STEER_BESIDE_KEYS):
             return steer / ANALOG_FULL
-        return -1.0 if self._keys.left else 1.0 if self._keys.right else 0.0
+        return -1.0 if self.keys.left else 1.0 if self.keys.right else 0.0
 
 
 def controls_of_keys(keys: KeyState) -> Controls:

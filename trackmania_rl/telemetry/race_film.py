@@ -1,73 +1,109 @@
-"""Films of races for loggers: animated GIFs, which browsers show, made of inputs on the simulated game or of frames.
+"""Films of evaluated races during a training: made of inputs on the simulated game, or of the frames that were seen.
 
-A program of its own, so that drawing takes no time of the one that asks for it:
+A program of its own with low priority, so that drawing takes no time of the one that asks for it. Beside FILM.mp4 it
+writes FILM.gif, smaller and with fewer pictures, for what shows pictures only, such as tensorboard:
 
-    python -m trackmania_rl.telemetry.race_film FILM.gif --track maps/kart.toml --inputs kart.inputs --until-ms 17000
-    python -m trackmania_rl.telemetry.race_film FILM.gif --track generated_0.500_7 --inputs ... --until-ms 9000
-    python -m trackmania_rl.telemetry.race_film FILM.gif --frames frames.npy --ms-per-frame 50
+    python -m trackmania_rl.telemetry.race_film FILM.mp4 --inputs kart.inputs --track maps/kart.toml --until-ms 17000
+    python -m trackmania_rl.telemetry.race_film FILM.mp4 --inputs ... --track generated_0.500_7 --until-ms 9000
+    python -m trackmania_rl.telemetry.race_film FILM.mp4 --columns race.npz --until-ms 9000
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, NamedTuple
 
+import cv2
 import numpy as np
 import numpy.typing as npt
+import psutil
 from PIL import Image
 
 from trackmania_rl.command_line import command
-from trackmania_rl.protocol.input_script import read_input_script
+from trackmania_rl.errors import UserError
+from trackmania_rl.protocol.input_script import InputEvent, read_input_script
 from trackmania_rl.protocol.messages import TICK_MS
 from trackmania_rl.simulator.race import SimulatedRace
 from trackmania_rl.simulator.tracks.track_file import load_track
 from trackmania_rl.simulator.tracks.track_generator import TrackRecipe, generate_track
 from trackmania_rl.simulator.tracks.world import Track
+from trackmania_rl.telemetry.input_timeline import InputTimeline
+from trackmania_rl.telemetry.overlay import RaceColumns, RaceOverlay
+from trackmania_rl.telemetry.race_video import RaceVideo
 
-FRAMES_PER_S: Final = 10
-WIDTH_PX: Final = 320
-HEIGHT_PX: Final = 240
+SIZE_PX: Final = (640, 360)
+"""Width and height of a film of the simulated game."""
+FRAME_MS: Final = 40
+"""Race time between two pictures of it."""
+LEAST_HEIGHT_PX: Final = 360
+"""Frames of an observation are enlarged to this height at least."""
+GIF_WIDTH_PX: Final = 320
+GIF_FRAME_MS: Final = 80
+"""Shortest time between two pictures of a GIF, a multiple of the 10 ms that this format counts in."""
 NICENESS: Final = 10
 """How far training comes before drawing, where both want the processor."""
 
-_FRAME_MS: Final = 1000 // FRAMES_PER_S
+
+class Shot(NamedTuple):
+    """One picture of a film.
+
+    Attributes:
+        frame: (H, W, 4) uint8, blue, green, red, alpha.
+        time_ms: race time.
+        speed_m_s: None if it is not known.
+        gear: likewise.
+    """
+
+    frame: npt.NDArray[np.uint8]
+    time_ms: int
+    speed_m_s: float | None
+    gear: int | None
 
 
-def film_inputs(track: Track, inputs: Path, until_ms: int) -> Iterator[Image.Image]:
-    """Drive an inputs file on a track of the simulated game; yield what is seen from behind the car.
+def film_inputs(
+    track: Track, events: list[InputEvent], until_ms: int, size_px: tuple[int, int] = SIZE_PX
+) -> Iterator[Shot]:
+    """Drive inputs on a track of the simulated game; yield what is seen from behind the car every `FRAME_MS`.
 
     Args:
-        track: where it was driven.
-        inputs: the inputs file.
+        track: where they were driven.
+        events: the inputs.
         until_ms: race time at which the film ends, if the finish does not end it before.
-
-    Raises:
-        UserError: if the inputs cannot be used.
+        size_px: width and height.
     """
     race = SimulatedRace(track)
-    race.play_script(read_input_script(inputs))
+    race.play_script(events)
     while race.tick_time_ms < 0:
         race.advance(-race.tick_time_ms // TICK_MS)
     while True:
-        blue_green_red_alpha = race.render(WIDTH_PX, HEIGHT_PX)
-        yield Image.fromarray(np.ascontiguousarray(blue_green_red_alpha[:, :, 2::-1]))
-        ends_ms = race.tick_time_ms + _FRAME_MS
+        car = race.car[0]
+        race.take_checkpoint_event()  # so that the clock stops at the finish
+        yield Shot(
+            race.render(*size_px), race.race_time_ms, float(np.linalg.norm(car["velocity_m_s"])), int(car["gear"])
+        )
+        ends_ms = race.tick_time_ms + FRAME_MS
         if race.is_finished or ends_ms > until_ms:
             return
         while race.tick_time_ms < ends_ms:
             race.advance((ends_ms - race.tick_time_ms) // TICK_MS)
 
 
-def film_frames(frames: npt.NDArray[np.uint8], ms_per_frame: int) -> Iterator[Image.Image]:
-    """Yield those of a race's frames (T, 1, H, W) that are shown at `FRAMES_PER_S`."""
-    every = max(1, round(_FRAME_MS / ms_per_frame))
-    for frame in frames[::every, 0]:
-        yield Image.fromarray(frame)
+def film_frames(columns: RaceColumns) -> Iterator[Shot]:
+    """Yield a race's frames, enlarged to `LEAST_HEIGHT_PX` at least."""
+    assert columns.frames is not None
+    for number, frame in enumerate(columns.frames):
+        factor = max(1, -(-LEAST_HEIGHT_PX // frame.shape[0]))
+        larger = cv2.resize(frame, None, fx=factor, fy=factor, interpolation=cv2.INTER_LINEAR)
+        yield Shot(
+            cv2.cvtColor(larger, cv2.COLOR_GRAY2BGRA),
+            number * columns.ms_per_action,
+            None if columns.speed_m_s is None else float(columns.speed_m_s[number]),
+            None if columns.gear is None else int(columns.gear[number]),
+        )
 
 
 def track_of(text: str) -> Track:
@@ -85,12 +121,44 @@ def track_of(text: str) -> Track:
         return load_track(file)
 
 
-def write_film(file: Path, pictures: Iterable[Image.Image]) -> None:
-    """Write a film of at least one picture; it appears under its name once it is whole."""
-    pictures = iter(pictures)
-    first, part = next(pictures), file.with_name(f"{file.name}.part")
-    first.save(part, format="GIF", save_all=True, append_images=pictures, duration=_FRAME_MS, loop=0)
+def write_films(file: Path, shots: Iterator[Shot], ms_per_shot: int, overlay: RaceOverlay, race_time_ms: int) -> None:
+    """Write a film as .mp4 and as .gif; each appears under its name once it is whole.
+
+    Args:
+        file: the .mp4 file.
+        shots: one or more.
+        ms_per_shot: race time between two of them.
+        overlay: what is told of the race.
+        race_time_ms: with which it ends.
+
+    Raises:
+        UserError: if the video cannot be written.
+        OSError: if the GIF cannot be.
+    """
+    every = -(-GIF_FRAME_MS // ms_per_shot)
+    small: list[Image.Image] = []
+    with RaceVideo(file, 1000 / ms_per_shot, overlay, n_threads=1) as video:
+        for number, shot in enumerate(shots):
+            picture = video.show(*shot)
+            if number % every == 0:
+                small.append(_gif_picture(picture))
+        video.hold(race_time_ms)
+    write_gif(file.with_suffix(".gif"), small, every * ms_per_shot)
+
+
+def write_gif(file: Path, pictures: list[Image.Image], ms_per_picture: int) -> None:
+    """Write an animated GIF of one picture or more, which begins again at its end."""
+    part = file.with_name(f"{file.name}.part")
+    pictures[0].save(part, format="GIF", save_all=True, append_images=pictures[1:], duration=ms_per_picture, loop=0)
     part.replace(file)
+
+
+def _gif_picture(picture: npt.NDArray[Any]) -> Image.Image:
+    height_px, width_px = picture.shape[:2]
+    if width_px > GIF_WIDTH_PX:
+        size = GIF_WIDTH_PX, round(height_px * GIF_WIDTH_PX / width_px)
+        picture = cv2.resize(picture, size, interpolation=cv2.INTER_AREA)
+    return Image.fromarray(np.ascontiguousarray(picture[:, :, 2::-1])).quantize()
 
 
 @command
@@ -98,20 +166,23 @@ def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("film", type=Path)
-    parser.add_argument("--track")
     parser.add_argument("--inputs", type=Path)
-    parser.add_argument("--until-ms", type=int)
-    parser.add_argument("--frames", type=Path)
-    parser.add_argument("--ms-per-frame", type=int)
+    parser.add_argument("--track")
+    parser.add_argument("--until-ms", type=int, required=True)
+    parser.add_argument("--columns", type=Path)
     asked = parser.parse_args()
-    if hasattr(os, "nice"):
-        os.nice(NICENESS)
-    pictures: Iterable[Image.Image]
-    if asked.frames is None:
-        pictures = film_inputs(track_of(asked.track), asked.inputs, asked.until_ms)
+    process = psutil.Process()
+    process.nice(psutil.BELOW_NORMAL_PRIORITY_CLASS if sys.platform == "win32" else NICENESS)
+    events = [] if asked.inputs is None else read_input_script(asked.inputs)
+    columns = None if asked.columns is None else RaceColumns.load(asked.columns)
+    overlay = RaceOverlay(None if asked.inputs is None else InputTimeline(events), columns)
+    if asked.track is not None:
+        shots, ms_per_shot = film_inputs(track_of(asked.track), events, asked.until_ms), FRAME_MS
+    elif columns is not None and columns.frames is not None:
+        shots, ms_per_shot = film_frames(columns), columns.ms_per_action
     else:
-        pictures = film_frames(np.load(asked.frames, allow_pickle=False), asked.ms_per_frame)
-    write_film(asked.film, pictures)
+        raise UserError("a film is made of --track and --inputs, or of --columns with frames")
+    write_films(asked.film, shots, ms_per_shot, overlay, asked.until_ms)
 
 
 if __name__ == "__main__":

@@ -1,24 +1,77 @@
-"""Films of races: the game's own frames as an mp4 file."""
+"""Video files: frames go to the program ffmpeg, which the package imageio-ffmpeg carries; their ending says the codec.
+
+* .mp4: H.264 as every browser and chat plays it (yuv420p, even sides, the index in front of the pictures).
+* .webm: VP9 with transparency, for browsers and OBS. .mov: ProRes 4444 with transparency, for video editors.
+"""
 
 from __future__ import annotations
 
+import math
 import os
+import subprocess
+import sys
+import tempfile
+from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+from typing import IO, Any, Final
 
 import cv2
 import numpy as np
 import numpy.typing as npt
 
-from trackmania_rl.errors import UserError
+from trackmania_rl.errors import UserError, one_line
 from trackmania_rl.files import replace_patiently
 
-CODEC = "mp4v"
-"""MPEG-4 part 2: the one video codec for mp4 that every build of OpenCV brings along."""
+_BT709: Final = "-colorspace bt709 -color_primaries bt709 -color_trc bt709 -color_range tv"
+"""Said in the file: without it a player guesses by the picture's size, and colours differ from player to player."""
+ENCODERS: Final = {
+    ".mp4": f"-c:v libx264 -preset veryfast -crf 21 -pix_fmt yuv420p {_BT709} -movflags +faststart -f mp4",
+    ".webm": "-c:v libvpx-vp9 -b:v 0 -crf 24 -deadline good -cpu-used 5 -row-mt 1 -auto-alt-ref 0 -pix_fmt yuva420p "
+    "-f webm",
+    ".mov": "-c:v prores_ks -profile:v 4444 -pix_fmt yuva444p10le -f mov",
+}
+"""What ffmpeg is told of each kind of file."""
+TRANSPARENT: Final = (".webm", ".mov")
+"""Kinds of file in which a frame's alpha counts."""
+
+_NO_WINDOW: Final = 0x08000000 if sys.platform == "win32" else 0
+_DISK_IS_FULL: Final = "No space left on device"
+
+
+@dataclass(frozen=True)
+class VideoFacts:
+    """What a video file is.
+
+    Attributes:
+        size_px: width and height.
+        frames_per_s: as the file says, or as they are on average.
+        duration_s: how long it takes.
+    """
+
+    size_px: tuple[int, int]
+    frames_per_s: float
+    duration_s: float
+
+
+@dataclass(frozen=True)
+class Underlay:
+    """A video that the frames are laid over; its sound is kept.
+
+    Attributes:
+        file: the video.
+        left_px: column of the video at which the frames' left border lies.
+        top_px: row at which their upper border lies.
+    """
+
+    file: Path
+    left_px: int
+    top_px: int
 
 
 class VideoFile:
-    """An mp4 file being written frame by frame; it appears under its name only once it is complete.
+    """A video file being written frame by frame; it appears under its name only once it is complete.
 
     Example::
 
@@ -29,31 +82,31 @@ class VideoFile:
     Leaving the block after an error, or without a frame, leaves no file (and an older one of that name as it was).
     """
 
-    def __init__(self, path: Path, frames_per_s: float, enlargement: int = 1) -> None:
+    def __init__(self, path: Path, frames_per_s: float, over: Underlay | None = None, n_threads: int = 0) -> None:
         """Prepares the file; it is opened with the first frame, which gives its size.
 
         Args:
-            path: an .mp4 file; its folder is created where missing.
+            path: its ending is one of `ENCODERS`; its folder is created where missing.
             frames_per_s: above 0; 20 shows a frame every 50 ms at the race's own pace.
-            enlargement: every pixel becomes a square of so many pixels a side, since 160x120 is small on a screen.
+            over: a video below the frames, which then gives the size; None: the frames are all there is to see.
+            n_threads: that compress; 0 for as many as there are cores.
 
         Raises:
-            UserError: if the name does not end in .mp4.
-            ValueError: if `frames_per_s` or `enlargement` is out of range.
+            UserError: if the name has another ending.
+            ValueError: if `frames_per_s` is out of range.
         """
-        if path.suffix.lower() != ".mp4":
+        if path.suffix.lower() not in ENCODERS:
             raise UserError(f"the video {path} has to be an .mp4 file: give a name that ends in .mp4")
         if not frames_per_s > 0.0:
             raise ValueError(f"frames_per_s is {frames_per_s}: it must be above 0")
-        if enlargement < 1:
-            raise ValueError(f"enlargement is {enlargement}: it must be 1 or more")
         self.path = path
         self.n_frames = 0
         self._frames_per_s = frames_per_s
-        self._enlargement = enlargement
-        # The end of the name tells OpenCV the kind of file.
-        self._part_path = path.with_name(f".{path.stem}.{os.getpid()}.part.mp4")
-        self._writer: cv2.VideoWriter | None = None
+        self._over = over
+        self._n_threads = n_threads
+        self._part_path = path.with_name(f".{path.stem}.{os.getpid()}.part{path.suffix}")
+        self._process: subprocess.Popen[bytes] | None = None
+        self._told: IO[bytes] | None = None
         self._frame_shape: tuple[int, ...] = ()
 
     def __enter__(self) -> VideoFile:
@@ -62,65 +115,89 @@ class VideoFile:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._writer is None:
+        if self._process is None:
             return
-        self._writer.release()
-        self._writer = None
         try:
             if kind is None:
-                self._check_part()
-                self._give_name()
+                self._finish(self._process)
         finally:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
             self._part_path.unlink(missing_ok=True)
+            if self._told is not None:
+                self._told.close()
 
     def write(self, frame: npt.NDArray[np.uint8]) -> None:
         """Adds a frame.
 
         Args:
-            frame: (H, W, 4) uint8, blue, green, red and a fourth value that is ignored; top row first. All frames of a
-                file have one size. An odd side is filled up to an even one by repeating its last row or column, because
-                the codec knows even ones only.
+            frame: (H, W, 4) uint8, blue, green, red and alpha, which counts over another video and in `TRANSPARENT`
+                files; top row first. All frames of a file have one size. An odd side is filled up to an even one by
+                repeating its last row or column, because the codecs know even ones only.
 
         Raises:
-            UserError: if the file cannot be opened for writing.
+            UserError: if ffmpeg is missing, or the file cannot be written.
             ValueError: if the frame is not of that form or not of the first one's size.
         """
         if frame.ndim != 3 or frame.shape[2] != 4 or frame.dtype != np.uint8 or frame.size == 0:
             raise ValueError(f"a frame has the shape {frame.shape} and type {frame.dtype}: give (H, W, 4) uint8")
-        if self._writer is None:
-            self._open(frame.shape)
-        elif frame.shape != self._frame_shape:
+        if self._frame_shape not in ((), frame.shape):
             raise ValueError(f"a frame has the shape {frame.shape}, but the video's first one had {self._frame_shape}")
-        assert self._writer is not None
-        picture = cv2.cvtColor(frame, cv2.COLOR_BGRA2BGR)
-        if self._enlargement > 1:
-            factor = self._enlargement
-            picture = cv2.resize(picture, None, fx=factor, fy=factor, interpolation=cv2.INTER_NEAREST)
+        picture: npt.NDArray[Any] = frame
         height_px, width_px = picture.shape[:2]
         if height_px % 2 or width_px % 2:
             picture = cv2.copyMakeBorder(picture, 0, height_px % 2, 0, width_px % 2, cv2.BORDER_REPLICATE)
-        self._writer.write(picture)
+        if self._process is None:
+            self._process = self._start(picture.shape[1], picture.shape[0])
+            self._frame_shape = frame.shape
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(np.ascontiguousarray(picture).data)
+        except OSError:  # ffmpeg has gone: its pipe is broken
+            self._process.wait()
+            raise self._failure() from None
         self.n_frames += 1
 
-    def _open(self, frame_shape: tuple[int, ...]) -> None:
+    def _start(self, width_px: int, height_px: int) -> subprocess.Popen[bytes]:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(f"the folder of the video {self.path} cannot be created: {error.strerror}") from error
-        even_size_px = tuple(side + side % 2 for side in (n * self._enlargement for n in frame_shape[1::-1]))
-        writer = cv2.VideoWriter(
-            str(self._part_path), cv2.CAP_FFMPEG, cv2.VideoWriter.fourcc(*CODEC), self._frames_per_s, even_size_px
-        )
-        if not writer.isOpened():
-            self._part_path.unlink(missing_ok=True)
-            raise UserError(
-                f"the video {self.path} cannot be written ({even_size_px[0]}x{even_size_px[1]} pixels, codec {CODEC}): "
-                "check that its folder is writable and that `pip install opencv-python-headless` is the OpenCV in use"
+        frames = ["-f", "rawvideo", "-pix_fmt", "bgra", "-s", f"{width_px}x{height_px}"]
+        frames += ["-framerate", f"{self._frames_per_s:g}", "-i", "pipe:0"]
+        command = [ffmpeg_program(), "-hide_banner", "-loglevel", "error", "-y"]
+        if self._over is None:
+            command += [*frames, "-an"]
+        else:
+            # The frames are input 1. A video's own sides may be odd; its sound may be of a kind that mp4 does not hold.
+            place = f"[0:v:0][1:v]overlay={self._over.left_px}:{self._over.top_px}"
+            even = "pad=ceil(iw/2)*2:ceil(ih/2)*2"
+            command += ["-i", str(self._over.file.absolute()), *frames, "-filter_complex", f"{place},{even}[out]"]
+            command += ["-map", "[out]", "-map", "0:a?", "-c:a", "aac"]
+        command += ["-threads", str(self._n_threads), *ENCODERS[self.path.suffix.lower()].split()]
+        self._told = tempfile.TemporaryFile()  # noqa: SIM115 (closed when the block is left)
+        try:
+            return subprocess.Popen(
+                [*command, str(self._part_path.absolute())],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=self._told,
+                creationflags=_NO_WINDOW,
             )
-        self._writer = writer
-        self._frame_shape = frame_shape
+        except OSError as error:
+            raise UserError(f"ffmpeg cannot be started: {command[0]}: {error.strerror}") from error
 
-    def _give_name(self) -> None:
+    def _finish(self, process: subprocess.Popen[bytes]) -> None:
+        """Let ffmpeg write what is left, and give the file its name."""
+        assert process.stdin is not None
+        try:
+            process.stdin.close()
+        except OSError:
+            process.wait()
+            raise self._failure() from None
+        if process.wait() != 0:
+            raise self._failure()
         try:
             replace_patiently(self._part_path, self.path)
         except OSError as error:
@@ -129,13 +206,49 @@ class VideoFile:
                 "Close it and write the video again"
             ) from error
 
-    def _check_part(self) -> None:
-        """OpenCV says nothing when the disk is full; a file that was cut off cannot be opened or lacks frames."""
-        capture = cv2.VideoCapture(str(self._part_path), cv2.CAP_FFMPEG)
-        n_readable = int(capture.get(cv2.CAP_PROP_FRAME_COUNT)) if capture.isOpened() else 0
-        capture.release()
-        if n_readable != self.n_frames:
-            raise UserError(
-                f"the video {self.path} holds {n_readable} of its {self.n_frames} frames: is the disk full? "
-                "Free some space and write it again"
-            )
+    def _failure(self) -> UserError:
+        """What ffmpeg said when it ended early, as one line of ours."""
+        assert self._told is not None
+        self._told.seek(0)
+        lines = self._told.read(1 << 16).decode("utf-8", "replace").strip().splitlines() or ["ffmpeg said nothing"]
+        if any(_DISK_IS_FULL in line for line in lines):
+            return UserError(f"the video {self.path} cannot be written: the disk is full; free some space, and again")
+        first = lines[0].rpartition("] ")[2]  # what stands before it is ffmpeg's own bookkeeping
+        return UserError(f"the video {self.path} cannot be written: {one_line(OSError(first))}")
+
+
+def ffmpeg_program() -> str:
+    """Return the path of ffmpeg: imageio-ffmpeg's own, or the one that `IMAGEIO_FFMPEG_EXE` names.
+
+    Raises:
+        UserError: if there is none.
+    """
+    try:
+        import imageio_ffmpeg
+
+        return str(imageio_ffmpeg.get_ffmpeg_exe())
+    except (ImportError, RuntimeError) as error:
+        raise UserError("videos need ffmpeg, which a package brings: python -m pip install imageio-ffmpeg") from error
+
+
+def video_facts(file: Path) -> VideoFacts:
+    """Look at a video.
+
+    Raises:
+        UserError: if there is no such file, or it is no video that ffmpeg reads.
+    """
+    if not file.is_file():
+        raise UserError(f"{file}: there is no such video")
+    ffmpeg_program()
+    import imageio_ffmpeg
+
+    try:
+        with closing(imageio_ffmpeg.read_frames(str(file.absolute()))) as frames:
+            meta = next(frames)
+            next(frames)  # its first frame: a file may promise one and hold none
+        duration_s = meta["duration"] or imageio_ffmpeg.count_frames_and_secs(str(file.absolute()))[1]
+    except (OSError, RuntimeError, StopIteration) as error:
+        raise UserError(f"{file}: no video that ffmpeg can read, or one without frames") from error
+    if not (meta["fps"] > 0 and math.isfinite(duration_s) and duration_s > 0):
+        raise UserError(f"{file}: this video does not say how many frames it shows a second, or how long it takes")
+    return VideoFacts(meta["size"], meta["fps"], duration_s)

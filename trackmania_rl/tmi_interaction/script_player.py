@@ -32,7 +32,7 @@ from trackmania_rl.tmi_interaction.transport import (
 )
 
 FRAME_INTERVAL_MS: Final = 50
-"""Race time between two reported steps, and so between two frames: 20 frames a second show the race at its own pace."""
+"""Race time between two reported steps, if nobody films more often."""
 
 PATIENCE_MS: Final = 30_000
 """Race time for which a car may roll on after a script's last input before its race counts as not finished."""
@@ -55,15 +55,17 @@ OnState = Callable[[StateView], None]
 
 @dataclass(frozen=True)
 class Filming:
-    """How a race is filmed: a frame at its start and every `FRAME_INTERVAL_MS` of race time.
+    """How a race is filmed: a frame at its start and every `interval_ms` of race time.
 
     Attributes:
         size_px: width and height of the frames; 1 to 4096.
         on_frame: takes each frame.
+        interval_ms: a multiple of the game's 10 ms.
     """
 
     size_px: tuple[int, int]
     on_frame: OnFrame
+    interval_ms: int = FRAME_INTERVAL_MS
 
 
 @dataclass(frozen=True)
@@ -132,7 +134,8 @@ class ScriptPlayer:
             filming: who wants to see it; None lets the game run without pictures, which is faster.
             until_ms: race time at which a race that has not finished yet is ended; None for `PATIENCE_MS` after the
                 last input, or `LONGEST_RACE_MS`.
-            on_state: sees the state every `FRAME_INTERVAL_MS` of race time, from 0 until before the finish.
+            on_state: sees the state every `FRAME_INTERVAL_MS` of race time, or before each frame of a film, from 0
+                until before the finish.
             speed: game speed, a factor of real time.
             load_name: what the game's `load` command is given; None for the script's absolute path.
             ask_for_inputs: whether the game is asked in the end which inputs it made.
@@ -176,7 +179,7 @@ def _watch(
     while True:
         event = transport.next_event()
         if event.id == MessageId.ON_CONNECT:
-            transport.set_step_period(FRAME_INTERVAL_MS)
+            transport.set_step_period(FRAME_INTERVAL_MS if filming is None else filming.interval_ms)
             transport.set_speed(speed)
             for command in commands:
                 transport.command(command)

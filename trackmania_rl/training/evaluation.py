@@ -12,7 +12,7 @@ import functools
 import os
 import statistics
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -111,6 +111,7 @@ class EvaluatedRace:
         mean_speed_m_s: over the race.
         checkpoint_times_ms: of the checkpoints passed, the finish included.
         inputs: the race as an input script.
+        q_values: (T, A) float32, the values that its actions were chosen by; (T, 1) of analog ones.
     """
 
     n_forced_actions: int
@@ -121,6 +122,7 @@ class EvaluatedRace:
     mean_speed_m_s: float
     checkpoint_times_ms: tuple[int, ...]
     inputs: str
+    q_values: npt.NDArray[np.float32] = field(compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -181,7 +183,10 @@ class MapEvaluation:
             "mean_ms": self.mean_ms,
             "best_meters": max(race.meters for race in self.races),
             "mean_meters": statistics.fmean(race.meters for race in self.races),
-            "races": [{name: value for name, value in vars(race).items() if name != "inputs"} for race in self.races],
+            "races": [
+                {name: value for name, value in vars(race).items() if name not in ("inputs", "q_values")}
+                for race in self.races
+            ],
         }
 
 
@@ -250,7 +255,8 @@ def evaluate_map(
         n_forced = n_forced_actions if number > 1 else 0
         forced = forced_actions(driver.settings, driver.seeds, driver.spaces, map_entry, number, n_forced)
         make_policy = functools.partial(greedy_after, forced, driver.actor)
-        stats = rollout(games, map_entry, make_policy).end_race_stats
+        driven = rollout(games, map_entry, make_policy)
+        stats = driven.end_race_stats
         race = EvaluatedRace(
             n_forced_actions=len(forced),
             race_finished=stats["race_finished"],
@@ -260,6 +266,7 @@ def evaluate_map(
             mean_speed_m_s=stats["mean_speed_m_s"],
             checkpoint_times_ms=tuple(stats["checkpoint_times_ms"]),
             inputs=stats["inputs"],
+            q_values=driven.rollout_results["q_values"].copy(),
         )
         races.append(race)
         on_race(race)

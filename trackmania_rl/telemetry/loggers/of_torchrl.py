@@ -17,8 +17,6 @@ from PIL import Image, ImageSequence
 from torchrl.record.loggers import CSVLogger
 from torchrl.record.loggers.common import Logger
 
-from trackmania_rl.telemetry.race_film import FRAMES_PER_S
-
 HISTOGRAM_BINS: Final = 64
 
 
@@ -46,12 +44,13 @@ class TorchrlLogger:
         """Leave it out."""
 
     def log_film(self, name: str, film: Path, step: int) -> None:
-        """Hand it on as (1, T, 3, H, W) uint8, as torchrl has videos."""
-        with Image.open(film) as frames:
+        """Hand the small one on as (1, T, 3, H, W) uint8, as torchrl has videos."""
+        with Image.open(film.with_suffix(".gif")) as frames:
+            frames_per_s = round(1000 / frames.info["duration"])
             pictures = np.stack([np.asarray(frame.convert("RGB")) for frame in ImageSequence.Iterator(frames)])
         video = torch.from_numpy(pictures).permute(0, 3, 1, 2).unsqueeze(0)
         with contextlib.suppress(NotImplementedError):
-            self.logger.log_video(name, video, step=step, fps=FRAMES_PER_S)
+            self.logger.log_video(name, video, step=step, fps=frames_per_s)
 
     def log_recording(self, name: str, recording: Path, step: int) -> None:
         """Leave it out."""

@@ -30,7 +30,7 @@ class RunLogger(Protocol):
         ...
 
     def log_film(self, name: str, film: Path, step: int) -> None:
-        """Take a film: an animated GIF, which browsers show."""
+        """Take a film: an .mp4 file. Beside it lies a smaller .gif for what shows pictures only."""
         ...
 
     def log_recording(self, name: str, recording: Path, step: int) -> None:

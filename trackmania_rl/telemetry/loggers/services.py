@@ -77,7 +77,7 @@ class WandbRun(TorchrlLogger):
 
     def log_film(self, name: str, film: Path, step: int) -> None:
         """See `RunLogger`."""
-        self.logger.log_metrics({name: self._wandb.Video(str(film), format="gif")}, step=step)
+        self.logger.log_metrics({name: self._wandb.Video(str(film), format="mp4")}, step=step)
 
     def log_recording(self, name: str, recording: Path, step: int) -> None:
         """Keep it as a version of the artifact {run}-recordings."""

@@ -102,10 +102,11 @@ class TensorboardWriter:
         self._writer.add_image(name, picture, step, dataformats="HWC")
 
     def log_film(self, name: str, film: Path, step: int) -> None:
-        """Show the film as a picture, which moves in the browser."""
-        with Image.open(film) as first:
+        """Show the small film as a picture, which moves in the browser; tensorboard plays no videos."""
+        small = film.with_suffix(".gif")
+        with Image.open(small) as first:
             width_px, height_px = first.size
-        picture = Summary.Image(height=height_px, width=width_px, colorspace=3, encoded_image_string=film.read_bytes())
+        picture = Summary.Image(height=height_px, width=width_px, colorspace=3, encoded_image_string=small.read_bytes())
         self._write(Summary(value=[Summary.Value(tag=name, image=picture)]), step)
 
     def log_recording(self, name: str, recording: Path, step: int) -> None:

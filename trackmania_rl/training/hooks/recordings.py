@@ -7,18 +7,21 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from tensordict import TensorDictBase
 
+from trackmania_rl.race.observation_kernel import CAR_COLUMNS
 from trackmania_rl.simulator.tracks.track_generator import TrackRecipe
+from trackmania_rl.telemetry.overlay import RaceColumns
 from trackmania_rl.training.disk_watch import DiskWatch
 from trackmania_rl.training.hooks.figures import WriteFigures
-from trackmania_rl.training.hooks.hook import Hook
+from trackmania_rl.training.hooks.hook import Hook, Interval
 from trackmania_rl.training.hooks.races import CountRaces
 
 log = logging.getLogger(__name__)
@@ -52,10 +55,11 @@ class _Filming:
 
 
 class RecordEvaluations(Hook):
-    """Keeps each map's every `record_every_n_evaluations`-th evaluated race, in recordings/ and for the loggers.
+    """Keeps each map's every `record_every_n_evaluations`-th evaluated race, and one every `record_every_s`.
 
-    `{frames}_{map}.pt` holds the columns, all but the frames; `.inputs` the inputs; `.gif` is the film. A process of
-    its own draws the film, one at a time: a race that is due while one is being drawn gives way to the next.
+    They go to recordings/ and the loggers. `{frames}_{map}.pt` holds the columns, all but the frames; `.inputs` the
+    inputs; `.mp4` is the film, `.gif` a small one. A process of its own draws them, one at a time: a race that is due
+    while one is being drawn gives way to the next.
 
     Args:
         races: has the race.
@@ -68,16 +72,16 @@ class RecordEvaluations(Hook):
         self._loggers = loggers
         self._disk = disk
         self._since_last: Counter[str] = Counter()
+        self._intervals: dict[str, Interval] = {}
         self._filming: _Filming | None = None
 
     def batch_process(self, race: TensorDictBase) -> None:
         """Keep the race, if it is one of those; a disk that fails is told."""
-        record, every = self._races.record, self.run.settings.telemetry.record_every_n_evaluations
+        record = self._races.record
         if record.is_explo or not record.counts:
             return
         self._since_last[record.map_name] += 1
-        is_due = 0 < every <= self._since_last[record.map_name]
-        if not is_due or self._filming is not None or self._disk.is_short:
+        if self._filming is not None or self._disk.is_short or not self._is_due(record.map_name):
             return
         self._since_last[record.map_name] = 0
         frames = self.run.statistics.frames_total
@@ -128,25 +132,48 @@ class RecordEvaluations(Hook):
         """Take over the counts."""
         self._since_last = Counter(state_dict["since_last"])
 
+    def _is_due(self, map_name: str) -> bool:
+        telemetry = self.run.settings.telemetry
+        interval = self._intervals.setdefault(map_name, Interval())
+        is_time = telemetry.record_every_s > 0 and interval.is_due(telemetry.record_every_s)
+        return is_time or 0 < telemetry.record_every_n_evaluations <= self._since_last[map_name]
+
     def _film_command(self, race: TensorDictBase, stem: Path) -> list[str] | None:
         """Write what the film is made of; return the arguments that make it, None if there is nothing to see.
 
         A race of the simulated game is driven again by its inputs; of other games, their frames are the film.
         """
         assert self.run.race is not None
-        record, inputs = self._races.record, self.run.race.end_race_stats["inputs"]
-        film, track = str(_file(stem, "gif")), self._track()
+        inputs, track = self.run.race.end_race_stats["inputs"], self._track()
+        command = [str(_file(stem, "mp4")), "--until-ms", str(self._races.record.race_time_ms)]
+        frames: npt.NDArray[np.uint8] | None = None
         if inputs:
             file = _file(stem, "inputs")
             file.write_text(inputs, encoding="utf-8")
-            if track is not None:
-                return [film, "--track", track, "--inputs", str(file), "--until-ms", str(record.race_time_ms)]
-        frames = race.get("frames", None)
-        if frames is None or frames.numel() == 0:
+            command += ["--inputs", str(file)]
+        if inputs and track is not None:
+            command += ["--track", track]
+        elif (seen := race.get("frames", None)) is not None and seen.numel() > 0:
+            frames = seen.numpy()[:, 0]
+        else:
             return None
-        file = _file(stem, "npy")
-        np.save(file, frames.numpy())
-        return [film, "--frames", str(file), "--ms-per-frame", str(self.run.settings.game.ms_per_action)]
+        file = _file(stem, "npz")
+        self._columns(frames, has_keys=bool(inputs)).save(file)
+        return [*command, "--columns", str(file)]
+
+    def _columns(self, frames: npt.NDArray[np.uint8] | None, *, has_keys: bool) -> RaceColumns:
+        """What a film tells of the race; the simulated game, driven again, says speed and gear itself."""
+        assert self.run.race is not None
+        results, game = self.run.race.rollout_results, self.run.settings.game
+        speed_m_s = gear = None
+        if "position_m" in results and len(results["position_m"]) > 1:
+            steps_m = np.linalg.norm(np.diff(results["position_m"], axis=0), axis=1)
+            speed_m_s = np.append(steps_m, steps_m[-1]).astype(np.float32) * (1000 / game.ms_per_action)
+        if "car_gear_and_wheels" in results:
+            gear = results["car_gear_and_wheels"][:, CAR_COLUMNS.index("gear")].astype(np.int64)
+        columns = RaceColumns.of_game(game, results.get("q_values"))
+        keys = columns.action_keys if has_keys else None
+        return replace(columns, action_keys=keys, speed_m_s=speed_m_s, gear=gear, frames=frames)
 
     def _track(self) -> str | None:
         """The track that the simulated game drove: its file, or the name of one that was generated; None for others."""
@@ -162,13 +189,13 @@ class RecordEvaluations(Hook):
     def _hand_on(self, filming: _Filming) -> None:
         self._filming = None
         _, told = filming.process.communicate()
-        film: Path | None = _file(filming.stem, "gif")
+        film: Path | None = _file(filming.stem, "mp4")
         if filming.process.returncode != 0:
             film = None
             last_line = next(iter(told.strip().splitlines()[-1:]), f"exit code {filming.process.returncode}")
             log.warning("no film of the evaluated race %s could be made: %s", filming.stem.name, last_line)
-        for left_over in ("npy", "gif.part"):
-            _file(filming.stem, left_over).unlink(missing_ok=True)
+        for left_over in [_file(filming.stem, "npz"), *self.run.folder.recordings.glob("*.part*")]:
+            left_over.unlink(missing_ok=True)
         self._loggers.log_race_files(filming.map_name, _file(filming.stem, "pt"), film, filming.frames)
 
     def _forget_oldest(self) -> None:

@@ -1,0 +1,140 @@
+"""Pictures of what is held: four arrow keys, lit while they are pressed, or steering and pedals.
+
+Accelerating is green, braking red, steering blue. Pictures are straight (not premultiplied) BGRA and drawn once each:
+the same array may be returned again, so nobody changes it.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, ImageChops, ImageDraw
+
+from trackmania_rl.protocol.messages import KeyState
+from trackmania_rl.telemetry.input_timeline import Held
+
+Sprite = npt.NDArray[np.uint8]
+"""(H, W, 4) uint8, blue, green, red, alpha."""
+Color = tuple[int, int, int, int]
+Points = tuple[tuple[float, float], ...]
+
+WIDTH_PER_HEIGHT: Final = 1.5
+"""Three keys side by side, two above each other."""
+GREEN: Final[Color] = (46, 204, 113, 255)
+RED: Final[Color] = (240, 70, 60, 255)
+BLUE: Final[Color] = (64, 160, 255, 255)
+
+_OFF: Final[Color] = (20, 24, 32, 150)
+_BORDER: Final[Color] = (255, 255, 255, 190)
+_ARROW_OFF: Final[Color] = (255, 255, 255, 215)
+_ARROW_ON: Final[Color] = (10, 12, 16, 255)
+_FINER: Final = 4
+"""Drawn so many times larger, and made smaller, which smooths the edges."""
+_STEER_STEPS: Final = 50
+"""Positions of the wheel that look different, on either side."""
+
+# On a board 3 wide and 2 high: each key's left upper corner, and its arrow, of which the tip comes first.
+_KEYS: Final[tuple[tuple[str, tuple[int, int], Color], ...]] = (
+    ("left", (0, 1), BLUE),
+    ("right", (2, 1), BLUE),
+    ("accelerate", (1, 0), GREEN),
+    ("brake", (1, 1), RED),
+)
+_ARROWS: Final[dict[str, Points]] = {
+    "left": ((0.26, 0.5), (0.66, 0.24), (0.66, 0.76)),
+    "right": ((0.74, 0.5), (0.34, 0.24), (0.34, 0.76)),
+    "accelerate": ((0.5, 0.26), (0.24, 0.66), (0.76, 0.66)),
+    "brake": ((0.5, 0.74), (0.24, 0.34), (0.76, 0.34)),
+}
+_KEY_MARGIN: Final = 0.04
+_WHEEL: Final[dict[str, Points]] = {
+    "left": ((0.04, 1.0), (0.96, 0.06), (0.96, 1.94)),
+    "right": ((2.96, 1.0), (2.04, 0.06), (2.04, 1.94)),
+}
+_PEDALS: Final = (("accelerate", (1.06, 0.06, 1.94, 0.94), GREEN), ("brake", (1.06, 1.06, 1.94, 1.94), RED))
+
+
+def input_picture(held: Held, is_analog: bool, height_px: int) -> Sprite:
+    """Draw what is held.
+
+    Args:
+        held: at this time.
+        is_analog: whether steering and pedals are drawn, not keys.
+        height_px: 2 or more; the width is `WIDTH_PER_HEIGHT` times that.
+    """
+    if not is_analog:
+        return keys_picture(held.keys, height_px)
+    gas, brake, steer = held.controls
+    return _wheel_picture(round(steer * _STEER_STEPS), gas > 0, brake > 0, height_px)
+
+
+@functools.lru_cache(maxsize=256)
+def keys_picture(keys: KeyState, height_px: int) -> Sprite:
+    """Draw four arrow keys, (height_px, WIDTH_PER_HEIGHT * height_px, 4)."""
+    picture, unit_px = _board(height_px)
+    draw = ImageDraw.Draw(picture)
+    for name, (left, top), color in _KEYS:
+        is_held = getattr(keys, name)
+        box = [(side + _KEY_MARGIN) * unit_px for side in (left, top)]
+        box += [(side + 1 - _KEY_MARGIN) * unit_px for side in (left, top)]
+        border = max(1, round(0.04 * unit_px))
+        draw.rounded_rectangle(box, 0.16 * unit_px, color if is_held else _OFF, _BORDER, border)
+        arrow = [((left + x) * unit_px, (top + y) * unit_px) for x, y in _ARROWS[name]]
+        draw.polygon(arrow, _ARROW_ON if is_held else _ARROW_OFF)
+    return _sprite(picture, height_px)
+
+
+@functools.lru_cache(maxsize=1024)
+def arrows_picture(keys: KeyState, height_px: int) -> Sprite:
+    """Draw the arrows of the keys that are held in a row, without keys: (height_px, 3 * height_px, 4).
+
+    A key to the side comes first, then gas, then brake.
+    """
+    picture = Image.new("RGBA", (3 * height_px * _FINER, height_px * _FINER))
+    draw, unit_px = ImageDraw.Draw(picture), height_px * _FINER
+    for name, _, color in _KEYS:
+        column = {"accelerate": 1, "brake": 2}.get(name, 0)
+        if getattr(keys, name):
+            draw.polygon([((column + x) * unit_px, y * unit_px) for x, y in _ARROWS[name]], color)
+    return _sprite(picture, height_px)
+
+
+@functools.lru_cache(maxsize=2048)
+def _wheel_picture(steer: int, gas: bool, brake: bool, height_px: int) -> Sprite:
+    """Draw two triangles, one of which fills from the middle as the wheel turns, with the pedals between them."""
+    picture, unit_px = _board(height_px)
+    draw = ImageDraw.Draw(picture)
+    border = max(1, round(0.04 * unit_px))
+    for name, box, color in _PEDALS:
+        is_held = gas if name == "accelerate" else brake
+        sides = [side * unit_px for side in box]
+        draw.rounded_rectangle(sides, 0.16 * unit_px, color if is_held else _OFF, _BORDER, border)
+    for name, points in _WHEEL.items():
+        corners = [(x * unit_px, y * unit_px) for x, y in points]
+        draw.polygon(corners, _OFF)
+        turned = max(0.0, -steer if name == "left" else steer) / _STEER_STEPS
+        (tip_px, _), (base_px, _), _ = corners
+        end_px = base_px + turned * (tip_px - base_px)
+        inside, filled = (Image.new("L", picture.size) for _ in range(2))
+        ImageDraw.Draw(inside).polygon(corners, 255)
+        ImageDraw.Draw(filled).rectangle((min(base_px, end_px), 0, max(base_px, end_px), picture.height), 255)
+        if turned:
+            picture.paste(BLUE, mask=ImageChops.multiply(inside, filled))
+        draw.line([*corners, corners[0]], _BORDER, border, joint="curve")
+    return _sprite(picture, height_px)
+
+
+def _board(height_px: int) -> tuple[Image.Image, float]:
+    """Return an empty picture, and how many of its pixels a key is wide."""
+    size = round(WIDTH_PER_HEIGHT * height_px) * _FINER, height_px * _FINER
+    return Image.new("RGBA", size), height_px * _FINER / 2
+
+
+def _sprite(picture: Image.Image, height_px: int) -> Sprite:
+    smaller = picture.resize((picture.width // _FINER, height_px), Image.Resampling.BOX)
+    sprite = np.ascontiguousarray(np.asarray(smaller)[:, :, (2, 1, 0, 3)])
+    sprite.flags.writeable = False
+    return sprite
