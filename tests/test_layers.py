@@ -14,7 +14,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("schedules", "gbx", "protocol"),
     ("race", "track", "simulator.*"),
     ("agents", "experience_replay", "buffer_management", "buffer_utilities", "tmi_interaction", "simulator.server"),
-    ("channels", "games", "telemetry", "checkpoints", "datasets", "driver_file"),
+    ("channels", "games", "telemetry", "checkpoints", "datasets", "driver_file", "driver_hub"),
     ("training",),
     ("run", "multiprocess", "doctor", "migration", "dashboard", "console", "__main__"),
 )

@@ -6,6 +6,8 @@ Examples:
   python scripts/tools/driver.py pack save/simulated
   python scripts/tools/driver.py show simulated.driver
   python scripts/tools/driver.py configuration simulated.driver
+  python scripts/tools/driver.py push simulated.driver USER/valley
+  python scripts/tools/driver.py pull USER/valley
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not 
 
 from trackmania_rl.command_line import command  # noqa: E402
 from trackmania_rl.errors import UserError  # noqa: E402
+from trackmania_rl.places import IS_CHECKOUT, SHIPPED_FOLDER, command_line_of  # noqa: E402
 
 
 @command
@@ -55,6 +58,16 @@ def parse_arguments(words: list[str] | None) -> argparse.Namespace:
     writing.add_argument("file", type=Path, metavar="FILE", help="NAME.driver")
     where = "beside config.py (default: config_files/config_NAME.py)"
     writing.add_argument("-o", "--output", type=Path, metavar="FILE", help=where)
+
+    pushing = add_command("push", push, "put a driver's file on the Hugging Face Hub (package huggingface-hub)")
+    pushing.add_argument("file", type=Path, metavar="FILE", help="NAME.driver")
+    pushing.add_argument("repository", metavar="USER/NAME", help="made if it does not exist")
+    pushing.add_argument("--private", action="store_true", help="make a repository that only you can see")
+
+    pulling = add_command("pull", pull, "fetch a driver's file from there")
+    pulling.add_argument("repository", metavar="USER/NAME[/FILE]", help="FILE may be left out if it is the only one")
+    pulling.add_argument("--revision", metavar="NAME", help="a branch, tag or commit (default: the newest state)")
+    pulling.add_argument("-o", "--output", type=Path, metavar="FILE", help="default: the same name, here")
     return parser.parse_args(words)
 
 
@@ -89,7 +102,6 @@ def show(arguments: argparse.Namespace) -> None:
 def configuration(arguments: argparse.Namespace) -> None:
     """Write a file's settings as a configuration."""
     from trackmania_rl.driver_file import read_driver
-    from trackmania_rl.places import IS_CHECKOUT, SHIPPED_FOLDER, command_line_of
     from trackmania_rl.training.driver_loading import CONFIG_FILE, configuration_text, settings_here
 
     driver = read_driver(arguments.file)
@@ -105,6 +117,28 @@ def configuration(arguments: argparse.Namespace) -> None:
         raise UserError(f"cannot write {file}: {error.strerror}") from error
     how = f"--config {file} --weights-from {arguments.file} --set run_name=NEW"
     print(f"wrote {file}; go on with the driver by\n  {command_line_of('train')} {how}")
+
+
+def push(arguments: argparse.Namespace) -> None:
+    """Put a file on the hub."""
+    from trackmania_rl.driver_file import read_driver
+    from trackmania_rl.driver_hub import push_driver
+    from trackmania_rl.training.driver_loading import described, settings_here
+
+    driver = read_driver(arguments.file)
+    about = described(driver, settings_here(arguments.file, driver.card))
+    page = push_driver(arguments.file, arguments.repository, about, is_private=arguments.private)
+    print(f"{arguments.file} is at {page}")
+
+
+def pull(arguments: argparse.Namespace) -> None:
+    """Fetch a file from the hub."""
+    from trackmania_rl.driver_hub import pull_driver
+
+    user, _, rest = arguments.repository.partition("/")
+    name, _, file = rest.partition("/")
+    written = pull_driver(f"{user}/{name}" if name else user, file, arguments.output, arguments.revision)
+    print(f"wrote {written}; look at it with {command_line_of('tools/driver')} show {written}")
 
 
 if __name__ == "__main__":
