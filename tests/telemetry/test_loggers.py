@@ -22,7 +22,8 @@ from torchrl.record.loggers import CSVLogger
 from trackmania_rl.checkpoints import RunFolder
 from trackmania_rl.errors import UserError
 from trackmania_rl.settings import Settings, SettingsError, load_settings
-from trackmania_rl.telemetry.figures import hyperparameters
+from trackmania_rl.settings.live import write_snapshot
+from trackmania_rl.telemetry.figures import configuration_texts, hyperparameters
 from trackmania_rl.telemetry.loggers import background, opening
 from trackmania_rl.telemetry.loggers.background import InBackground
 from trackmania_rl.telemetry.loggers.opening import missing_packages, open_loggers
@@ -94,6 +95,7 @@ def write_session(settings: Settings, folder: RunFolder, frames: range, resumed_
     logger.log_picture("racing_line/flat 2", np.zeros((20, 30, 3), np.uint8), frames[-1])
     logger.log_film("film/flat 2", film, frames[-1])
     logger.log_recording("recording/flat 2", recording, frames[-1])
+    logger.log_text("configuration/config.py", "batch_size = 64  # <b>\n", frames[-1])
     logger.flush()
     logger.close()
 
@@ -187,6 +189,15 @@ def test_a_missing_package_is_named(
         open_loggers(settings, folder)
 
 
+def test_the_configurations_text_leaves_out_what_is_the_machines(repository_root: Path, tmp_path: Path) -> None:
+    overrides = ("username=secret", "batch_size=77")
+    write_snapshot(repository_root / "config_files" / "config.py", tmp_path, overrides)
+    texts = configuration_texts(tmp_path)
+    assert texts.keys() == {"config.py", "inputs_list.py", "state_normalization.py"}
+    assert "batch_size = 77\n" in texts["config.py"]
+    assert "secret" not in str(texts)
+
+
 def test_settings_leave_out_what_is_the_machines(repository_root: Path) -> None:
     told = hyperparameters(settings_with(repository_root, "csv"))
     assert told["batch_size"] == 64
@@ -254,6 +265,8 @@ def test_a_local_store_of_mlflow(repository_root: Path, folder: RunFolder, tmp_p
     assert (data.params["batch_size"], data.tags["batch_size"]) == ("64", "256")
     assert [artifact.path for artifact in client.list_artifacts(run[0], "films")] == ["films/film.mp4"]
     assert [artifact.path for artifact in client.list_artifacts(run[0], "recordings")] == ["recordings/race.pt"]
+    texts = [artifact.path for artifact in client.list_artifacts(run[0], "configuration")]
+    assert texts == [f"configuration/{frames:012d}_config.py.txt" for frames in (4, 6)]
     assert client.list_artifacts(run[0], "images")
 
 
@@ -292,7 +305,7 @@ def test_wandb_offline(
     told = _read_wandb(files[1])
     assert told["learner/loss"] == [1.5, 2.0, 2.5, 3.0]
     assert told["learner/step"] == [3, 4, 5, 6]
-    assert {"weights/layer", "racing_line/flat 2", "film/flat 2"} <= told.keys()
+    assert {"weights/layer", "racing_line/flat 2", "film/flat 2", "configuration/config.py"} <= told.keys()
 
 
 def _read_wandb(file: Path) -> dict[str, list[Any]]:

@@ -64,7 +64,7 @@ def written(tmp_path_factory):
         figures.add_collector_time(0, waited_s=1.0, elapsed_s=4.0)
         figures.observe(batches_total=5, learner_waited_s=0.0, replay_transitions=25, replay_capacity=100)
         write_race(writer, r, figures)
-    figures.current_values = {"epsilon": 0.5, "learning_rate": 1e-3, "gamma": 0.999}
+    figures.current_values = {"epsilon": 0.5, "epsilon_boltzmann": 0.1, "learning_rate": 1e-3, "gamma": 0.999}
     means = {"loss": 1.0, "test_loss": 2.0, "mean_q": 3.0, "grad_norm": 4.0}
     writer.log_figures(progress_figures(figures, means), figures.frames_total)
     network = torch.nn.Linear(3, 2)
@@ -76,6 +76,7 @@ def written(tmp_path_factory):
     write_gif(film.with_suffix(".gif"), [Image.new("RGB", (16, 12), colour) for colour in ("red", "blue")], 100)
     writer.log_film("film/valley", film, figures.frames_total)
     writer.log_settings({"batch_size": 512, "run_name": "tested"})
+    writer.log_text("configuration/config.py", "batch_size = 512  # a *star*\n", figures.frames_total)
     writer.close()
     return read(folder)
 
@@ -122,6 +123,11 @@ def test_the_film_moves(written):
         ]
 
 
+def test_the_configuration_is_shown_as_it_is(written):
+    (event,) = written.Tensors("configuration/config.py/text_summary")
+    assert event.tensor_proto.string_val[0].decode() == "```\nbatch_size = 512  # a *star*\n\n```"
+
+
 def test_the_settings_are_beside_the_results(written):
     metadata = {tag: written.SummaryMetadata(tag) for tag in written._plugin_to_tag_to_content["hparams"]}
     contents = [HParamsPluginData.FromString(m.plugin_data.content) for m in metadata.values()]
@@ -135,20 +141,33 @@ def test_the_settings_are_beside_the_results(written):
     assert {"best_time_s/evaluated/valley", "finish_rate/evaluated/flat 2"} <= metrics
 
 
-def test_every_chart_of_the_layout_finds_its_tags_and_no_other_map(written):
+def test_every_chart_of_the_layout_is_one_line_of_one_map(written):
     (event,) = written.Tensors("custom_scalars__config__")
     layout = layout_pb2.Layout.FromString(event.tensor_proto.string_val[0])
+    charts = {chart.title: chart for category in layout.category for chart in category.chart}
     tags = written.Tags()["scalars"]
     found = {
-        chart.title: [tag for tag in tags for pattern in chart.multiline.tag if re.match(pattern, tag)]
-        for category in layout.category
-        for chart in category.chart
+        title: [tag for tag in tags for pattern in chart.multiline.tag if re.match(pattern, tag)]
+        for title, chart in charts.items()
+        if chart.WhichOneof("content") == "multiline"
     }
-    assert all(found.values()), {title for title, matches in found.items() if not matches}
-    assert found["flat: explored and evaluated"] == ["race_time_s/explored/flat"]
-    assert found["flat 2: zones reached"] == ["zone_reached/explored/flat 2"]
-    assert found["loss and test loss"] == ["learner/loss", "learner/test_loss"]
-    assert len(custom_scalars_layout(("valley", "valley"))["race times"]) == 3
+    assert max(map(len, found.values())) == 1, "tensorboard gives all lines of a run one colour"
+    assert found["flat: explored"] == ["race_time_s/explored/flat"]
+    assert found["flat 2: metres, explored"] == ["meters/explored/flat 2"]
+    assert found["loss"] == ["learner/loss"]
+    (margin,) = charts["gradient norm: median, first quartile to 98th centile"].margin.series
+    assert (margin.value, margin.lower, margin.upper) == tuple(
+        f"learner/grad_norm_{name}" for name in ("median", "q1", "c98")
+    )
+    assert custom_scalars_layout(("valley", "valley")) == custom_scalars_layout(("valley",))
+
+
+def test_blind_maps_and_times_to_beat_have_charts_where_there_are_any():
+    plain = custom_scalars_layout(MAPS)["map cycle"]
+    assert list(plain) == ["trained maps: finish rate", "trained maps: medians together"]
+    charts = custom_scalars_layout(MAPS, maps_with_times={"valley"}, blind_maps={"valley"})["map cycle"]
+    assert "blind maps: medians over author times" in charts
+    assert "trained maps: medians over author times" not in charts
 
 
 def test_a_resumed_run_takes_back_what_came_after_its_checkpoint(tmp_path):
@@ -178,6 +197,9 @@ def test_reference_times_become_differences_where_there_are_any(tmp_path):
     written = {tag: [event.value for event in events.Scalars(tag)] for tag in differences}
     np.testing.assert_allclose(written["best_minus_author_s/explored/flat"], [0.5, -0.5])
     np.testing.assert_allclose(written["best_minus_gold_s/explored/flat"], [-1.0, -2.0])
+    ratios = [event.value for event in events.Scalars("best_over_author/explored/flat")]
+    np.testing.assert_allclose(ratios, [30 / 29.5, 29 / 29.5])
+    assert "median_over_gold/explored/flat" in events.Tags()["scalars"]
     charts = custom_scalars_layout(MAPS, times)["race times"]
-    assert re.match(charts["flat: best minus author and gold"][1][0], "best_minus_gold_s/explored/flat")
-    assert "valley: best minus author and gold" not in charts
+    assert re.match(charts["flat: best minus gold time"][1][0], "best_minus_gold_s/evaluated/flat")
+    assert "valley: best minus gold time" not in charts

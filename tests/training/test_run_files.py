@@ -47,6 +47,9 @@ class Writer:
         self.n_races += any(name.startswith("meters/") for name in values)
         self.n_rows += "speed/actions_per_s" in values
 
+    def log_text(self, *_: object) -> None:
+        """Nothing is told."""
+
     def log_histogram(self, *_: object) -> None:
         """Nothing is drawn."""
 

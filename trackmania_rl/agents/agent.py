@@ -13,7 +13,9 @@ from torchrl.objectives import LossModule
 
 from trackmania_rl.agents.averaged_weights import AveragedWeights
 from trackmania_rl.agents.compilation import compile_update
+from trackmania_rl.agents.flat_parameters import views_of
 from trackmania_rl.agents.iqn import GradientStep, IQNLoss, QuantileNetwork, SoftUpdate
+from trackmania_rl.agents.layers import Layer, layers_of
 from trackmania_rl.agents.precision import arithmetic_dtype
 from trackmania_rl.settings import AgentSettings
 
@@ -74,6 +76,9 @@ class Agent(Protocol):
 
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:
         """Start from the weights of a trained network."""
+
+    def layers(self) -> dict[str, Layer]:
+        """Show what training keeps of each parameter that learns, by its name."""
 
     def state_dict(self) -> dict[str, Any]:
         """All that the next update depends on, apart from the settings; loads with `weights_only=True`.
@@ -188,6 +193,17 @@ class IQNAgent:
         """
         for network in (self.loss_module.online, self.loss_module.target, self._averaged.network):
             network.load_state_dict(weights)
+
+    def layers(self) -> dict[str, Layer]:
+        """Show what training keeps of each parameter; see `Agent`. All of them are views into single vectors."""
+        parameters, step = list(self.loss_module.online.parameters()), self.optimizer_step
+        state = step.optimizer.state[step.weights]
+        means, mean_squares = (views_of(state[name], parameters) for name in ("exp_avg", "exp_avg_sq"))
+        by_parameter: dict[Tensor, dict[str, Tensor]] = {
+            parameter: {"exp_avg": mean, "exp_avg_sq": mean_square}
+            for parameter, mean, mean_square in zip(parameters, means, mean_squares, strict=True)
+        }
+        return dict(layers_of(self.loss_module.online.named_parameters(), by_parameter))
 
     def state_dict(self) -> dict[str, Any]:
         """All that the next update depends on, apart from the settings; loads with `weights_only=True`."""

@@ -29,7 +29,7 @@ def flatten_parameters(module: nn.Module) -> Tensor:
     parameters = list(module.parameters())
     if not _is_flat(parameters):
         vector = torch.cat([parameter.detach().reshape(-1) for parameter in parameters])
-        for parameter, view in zip(parameters, _views(vector, parameters), strict=True):
+        for parameter, view in zip(parameters, views_of(vector, parameters), strict=True):
             parameter.data = view
     first = parameters[0].detach()
     return first.as_strided((sum(parameter.numel() for parameter in parameters),), (1,), first.storage_offset())
@@ -47,12 +47,13 @@ def flat_leaf(module: nn.Module) -> nn.Parameter:
     leaf = nn.Parameter(flatten_parameters(module))
     leaf.grad = torch.zeros_like(leaf)
     parameters = list(module.parameters())
-    for parameter, view in zip(parameters, _views(leaf.grad, parameters), strict=True):
+    for parameter, view in zip(parameters, views_of(leaf.grad, parameters), strict=True):
         parameter.grad = view
     return leaf
 
 
-def _views(vector: Tensor, parameters: Sequence[nn.Parameter]) -> list[Tensor]:
+def views_of(vector: Tensor, parameters: Sequence[nn.Parameter]) -> list[Tensor]:
+    """Take a vector (P,), laid out as the parameters are, apart into views of their shapes."""
     pieces = vector.split([parameter.numel() for parameter in parameters])
     return [piece.view(parameter.shape) for piece, parameter in zip(pieces, parameters, strict=True)]
 

@@ -40,6 +40,7 @@ from trackmania_rl.agents.agent import CarryOut, TargetUpdater
 from trackmania_rl.agents.averaged_weights import AveragedWeights
 from trackmania_rl.agents.exploration import GREEDY, ActionChooser, Exploration
 from trackmania_rl.agents.flat_parameters import flatten_parameters
+from trackmania_rl.agents.layers import Layer, layers_of
 from trackmania_rl.agents.random_state import OwnRandomState
 from trackmania_rl.agents.run_network import pick_device
 from trackmania_rl.race.policy import BatchDecision
@@ -380,6 +381,10 @@ class TorchRLLearner:
         """Start from the weights of a trained network that drives; critics begin anew."""
         for network in (self.exploration_network, self._averaged.network):
             network.load_state_dict(weights)
+
+    def layers(self) -> dict[str, Layer]:
+        """Show what training keeps of each parameter of the loss; see `Agent`."""
+        return dict(layers_of(self.loss_module.loss.named_parameters(), self.optimizer_step.optimizer.state))
 
     def state_dict(self) -> dict[str, Any]:
         """See `Agent`."""

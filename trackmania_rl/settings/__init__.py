@@ -29,6 +29,7 @@ from trackmania_rl.settings.groups import (
 )
 from trackmania_rl.settings.loading import (
     COMPANION_FILES,
+    USER_FILE,
     SettingsError,
     changed_settings,
     load_settings,
@@ -48,6 +49,7 @@ __all__ = [
     "DRIVER_SETTINGS",
     "NEEDS_RESTART",
     "RANGE_FINDER",
+    "USER_FILE",
     "ActionKeys",
     "AgentSettings",
     "DemonstrationEntry",

@@ -18,7 +18,9 @@ from pydantic import ValidationError
 from trackmania_rl.errors import UserError
 from trackmania_rl.settings.groups import Settings, groups
 
-COMPANION_FILES = ("inputs_list.py", "state_normalization.py", "user_config.py")
+USER_FILE = "user_config.py"
+"""What belongs to a machine and its owner."""
+COMPANION_FILES = ("inputs_list.py", "state_normalization.py", USER_FILE)
 """Files read from the folder of the configuration file, in this order, before it."""
 BASED_ON = "based_on"
 """No setting, but a name that a configuration file may set: the file beside it whose settings it starts from."""

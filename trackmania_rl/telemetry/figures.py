@@ -1,21 +1,7 @@
 """What loggers are told of a run: its figures by name, samples of its weights, and its settings.
 
-Names end with their own map's name where they belong to one:
-
-    race_time_s/{explored|evaluated}/{map}          finished races
-    best_time_s/{explored|evaluated}/{map}          not of generated tracks, which are many under one name
-    best_minus_{author|gold}_s/{explored|evaluated}/{map}   where the map's file has that time; below 0: beaten
-    median_time_s/{explored|evaluated}/{map}        of the recent races: the robust figure; likewise
-    finish_rate/{explored|evaluated}/{map}          of the recent races
-    meters/..., zone_reached/..., {figure}/...      of the race; the figures of `end_race_stats`, timings among them
-    learner/{loss, test_loss, mean_q, grad_norm, ...}
-    schedule/{epsilon, learning_rate, gamma, ...}
-    speed/{actions_per_s, races_per_s, batches_per_s}
-    waiting/{learner, collector_0, ...}
-    replay/{transitions, fill}
-    weights/{parameter}                             histograms
-    racing_line/{map}                               pictures
-    film/{map}                                      evaluated races, where films are asked for
+`docs/reading_a_run.rst` lists all names, with their units. Those of a map's races end with `/{explored|evaluated}/` and
+the map's name, those of a parameter with its name.
 
 The hook `WriteFigures` chooses which races are written; figures over recent races, and the best, know all of them.
 """
@@ -23,25 +9,36 @@ The hook `WriteFigures` chooses which races are written; figures over recent rac
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from pydantic import BaseModel
 
 from trackmania_rl.gbx.challenge import MedalTimes
-from trackmania_rl.settings import Settings, UserSettings
+from trackmania_rl.settings import USER_FILE, Settings, UserSettings
 from trackmania_rl.telemetry.race_record import RaceRecord
 from trackmania_rl.telemetry.statistics import RaceHistory, TrainingStatistics
 
 HISTOGRAM_VALUES = 200_000
 """A larger parameter is represented by about so many of its values, evenly spread: millions would hold up learning."""
 
+QUANTILES: Final = {"min": 0.0, "q1": 0.25, "median": 0.5, "q3": 0.75, "d9": 0.9, "c98": 0.98, "max": 1.0}
+"""Quantiles by the ends of figures' names: quartiles, the ninth decile, the 98th centile."""
+
 _MS_PER_S = 1000.0
+_S_PER_H = 3600.0
 
 
 def race_figures(
-    race: RaceRecord, history: RaceHistory, reference_times: Mapping[str, MedalTimes] | None = None
+    race: RaceRecord,
+    history: RaceHistory,
+    reference_times: Mapping[str, MedalTimes] | None = None,
+    q_values: npt.NDArray[np.float32] | None = None,
 ) -> dict[str, float]:
     """The figures of a race.
 
@@ -49,6 +46,7 @@ def race_figures(
         race: the race.
         history: the races of its map and kind, this one included.
         reference_times: times to beat by map name.
+        q_values: (T, A) that its actions were chosen by.
     """
     times_ms = {
         "race_time_s": history.last_time_ms,
@@ -58,34 +56,75 @@ def race_figures(
     values = {name: time_ms / _MS_PER_S for name, time_ms in times_ms.items() if time_ms is not None}
     values |= {"meters": race.meters, "zone_reached": float(race.furthest_zone)} | dict(race.figures)
     reference = (reference_times or {}).get(race.map_name)
-    if history.best_time_ms is not None and reference is not None:
-        values |= _leads_s(history.best_time_ms, reference)
+    if reference is not None:
+        values |= _compared_with(history, reference)
     if history.recent_finish_rate is not None:
         values["finish_rate"] = history.recent_finish_rate
+    if q_values is not None:
+        values |= value_figures(q_values)
+    if history.is_one_track and not race.is_explo:
+        values |= {f"split_{number}_s": time_ms / _MS_PER_S for number, time_ms in enumerate(race.split_times_ms, 1)}
     return {f"{name}/{race.kind}/{race.map_name}": value for name, value in values.items()}
 
 
-def progress_figures(statistics: TrainingStatistics, learner_means: Mapping[str, float]) -> dict[str, float]:
+def value_figures(q_values: npt.NDArray[np.float32]) -> dict[str, float]:
+    """Means over a race's T states of the values (T, A) of its actions; none of an agent that knows no values."""
+    if not np.isfinite(q_values).all():
+        return {}
+    best = q_values.max(axis=1)
+    figures = {"mean_q": float(q_values.mean()), "mean_value": float(best.mean())}
+    if q_values.shape[1] > 1:
+        second_best = np.partition(q_values, -2, axis=1)[:, -2]
+        figures["action_gap"] = float((best - second_best).mean())
+    return figures
+
+
+def times_to_beat_ms(reference: MedalTimes) -> dict[str, int]:
+    """The times of a map that results are compared with, those that are known: "author" and "gold"."""
+    times_ms = {"author": reference.author_ms, "gold": reference.gold_ms}
+    return {medal: time_ms for medal, time_ms in times_ms.items() if time_ms}
+
+
+def quantile_figures(name: str, values: torch.Tensor, which: Iterable[str] = QUANTILES) -> dict[str, float]:
+    """Quantiles of the finite ones of some values (n,), by `{name}_{quantile}`; none of nothing."""
+    values = values.detach().float()
+    values = values[torch.isfinite(values)]
+    if values.numel() == 0:
+        return {}
+    wanted = list(which)
+    shares = torch.tensor([QUANTILES[quantile] for quantile in wanted], device=values.device)
+    of_values = torch.quantile(values, shares).tolist()
+    return {f"{name}_{quantile}": value for quantile, value in zip(wanted, of_values, strict=True)}
+
+
+def progress_figures(run: TrainingStatistics, learner_means: Mapping[str, float]) -> dict[str, float]:
     """The figures that are measured at intervals.
 
     Args:
-        statistics: the run's figures.
+        run: the run's figures.
         learner_means: means of the learner's figures since the last call; what was not measured is left out.
     """
-    rates = statistics.rates()
+    rates = run.rates()
     values = {f"learner/{name}": value for name, value in learner_means.items()}
-    values |= {f"schedule/{name}": value for name, value in statistics.current_values.items()}
+    values |= {f"schedule/{name}": value for name, value in run.current_values.items()}
     values |= {
         "speed/actions_per_s": rates.actions_per_s,
         "speed/races_per_s": rates.races_per_s,
         "speed/batches_per_s": rates.batches_per_s,
         "waiting/learner": rates.learner_waiting_share,
-        "replay/transitions": float(statistics.replay_transitions),
+        "replay/transitions": float(run.replay_transitions),
+        "total/frames": float(run.frames_total),
+        "total/races": float(run.races_total),
+        "total/races_finished": float(run.races_finished_total),
+        "total/updates": float(run.batches_total),
+        "total/training_h": run.training_s / _S_PER_H,
     }
-    for collector in statistics.collectors:
-        values[f"waiting/collector_{collector}"] = statistics.collector_waiting_share(collector)
-    if statistics.replay_capacity > 0:
-        values["replay/fill"] = statistics.replay_transitions / statistics.replay_capacity
+    if run.collectors:
+        values["waiting/collectors"] = run.collectors_waiting_share
+    for collector in run.collectors:
+        values[f"waiting/collector_{collector}"] = run.collector_waiting_share(collector)
+    if run.replay_capacity > 0:
+        values["replay/fill"] = run.replay_transitions / run.replay_capacity
     return values
 
 
@@ -111,15 +150,36 @@ def hyperparameters(settings: Settings) -> dict[str, bool | int | float | str]:
     }
 
 
+def configuration_texts(folder: Path) -> dict[str, str]:
+    """The run's configuration files by name, without what belongs to this machine and its owner.
+
+    Args:
+        folder: `RunFolder.config`.
+
+    Raises:
+        OSError: if one cannot be read, as happens while an editor saves it.
+    """
+    of_owner = re.compile(rf"({'|'.join(UserSettings.model_fields)})\b")
+    return {
+        file.name: "".join(
+            line for line in file.read_text(encoding="utf-8").splitlines(keepends=True) if not of_owner.match(line)
+        )
+        for file in sorted(folder.glob("*.py"))
+        if file.name != USER_FILE
+    }
+
+
 def _plain(value: Any) -> Any:
     return value.model_dump() if isinstance(value, BaseModel) else str(value)
 
 
-def _leads_s(best_time_ms: int, reference: MedalTimes) -> dict[str, float]:
-    """How far the best time lies above those to beat."""
-    times_ms = {"author": reference.author_ms, "gold": reference.gold_ms}
-    return {
-        f"best_minus_{name}_s": (best_time_ms - time_ms) / _MS_PER_S
-        for name, time_ms in times_ms.items()
-        if time_ms is not None
-    }
+def _compared_with(history: RaceHistory, reference: MedalTimes) -> dict[str, float]:
+    """How far the best time lies above those to beat, and ratios to them; of a time that there is not yet nothing."""
+    figures: dict[str, float] = {}
+    for medal, time_ms in times_to_beat_ms(reference).items():
+        if history.best_time_ms is not None:
+            figures[f"best_minus_{medal}_s"] = (history.best_time_ms - time_ms) / _MS_PER_S
+            figures[f"best_over_{medal}"] = history.best_time_ms / time_ms
+        if history.median_time_ms is not None:
+            figures[f"median_over_{medal}"] = history.median_time_ms / time_ms
+    return figures

@@ -209,6 +209,11 @@ class TrainingStatistics:
         return self._clock()
 
     @property
+    def races_finished_total(self) -> int:
+        """Races of the whole run that count and reached the finish."""
+        return sum(of_map.explored.n_finished + of_map.evaluated.n_finished for of_map in self.maps.values())
+
+    @property
     def training_s(self) -> float:
         """Time of the whole run, earlier sessions included."""
         return self._earlier_sessions_s + self._clock()

@@ -27,6 +27,7 @@ from trackmania_rl.training.hooks.datasets import LearnFromDataSets
 from trackmania_rl.training.hooks.figures import WriteFigures
 from trackmania_rl.training.hooks.hook import Hook
 from trackmania_rl.training.hooks.kept_drivers import KeepDrivers
+from trackmania_rl.training.hooks.layer_figures import LayerFigures
 from trackmania_rl.training.hooks.learning_figures import LearningFigures, MeasureTestLoss
 from trackmania_rl.training.hooks.periodic_reset import ResetPeriodically
 from trackmania_rl.training.hooks.pipeline_check import CheckPipeline
@@ -157,7 +158,14 @@ def make_trainer(
     # The order within one point of the loop: schedules before sampling, target and weights after the update.
     shipped: list[Hook] = [store, races, WriteRaceLog(races, clock or CommandClock(), disk), KeepRecords(races)]
     shipped += [schedules, *([LearnFromDataSets(datasets, store)] if datasets else [])]
-    shipped += [ResetPeriodically(sampling), sampling, UpdatePriorities(), figures, UpdateTargetNetwork()]
+    shipped += [
+        ResetPeriodically(sampling),
+        sampling,
+        UpdatePriorities(),
+        figures,
+        LayerFigures(),
+        UpdateTargetNetwork(),
+    ]
     shipped += [PublishRunState(), test_loss, loggers, RecordEvaluations(races, loggers, disk), checkpoints]
     shipped += [KeepDrivers(checkpoints), ShowInTerminal(view or TerminalView())]
     shipped += [CheckPipeline()] * run.settings.run.crc_debug

@@ -71,6 +71,10 @@ class InBackground:
         """See `RunLogger`."""
         self._do(lambda logger: logger.log_recording(name, recording, step))
 
+    def log_text(self, name: str, text: str, step: int) -> None:
+        """See `RunLogger`."""
+        self._do(lambda logger: logger.log_text(name, text, step))
+
     def log_settings(self, settings: Mapping[str, bool | int | float | str]) -> None:
         """See `RunLogger`."""
         self._do(lambda logger: logger.log_settings(settings))

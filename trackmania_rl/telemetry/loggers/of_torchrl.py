@@ -55,6 +55,9 @@ class TorchrlLogger:
     def log_recording(self, name: str, recording: Path, step: int) -> None:
         """Leave it out."""
 
+    def log_text(self, name: str, text: str, step: int) -> None:
+        """Leave it out: torchrl's loggers have no common way to take it."""
+
     def log_settings(self, settings: Mapping[str, bool | int | float | str]) -> None:
         """See `RunLogger`."""
         self.logger.log_hparams(dict(settings))

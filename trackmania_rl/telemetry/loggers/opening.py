@@ -13,6 +13,7 @@ from trackmania_rl.checkpoints import RunFolder
 from trackmania_rl.errors import UserError, one_line
 from trackmania_rl.parts import load_part
 from trackmania_rl.settings import NamedPart, Settings, SettingsError
+from trackmania_rl.telemetry.cycle_figures import trained_and_blind
 from trackmania_rl.telemetry.figures import hyperparameters
 from trackmania_rl.telemetry.loggers.background import InBackground
 from trackmania_rl.telemetry.loggers.protocol import RunLogger
@@ -68,8 +69,9 @@ def _tensorboard(
 ) -> RunLogger:
     from trackmania_rl.telemetry.loggers.tensorboard import TensorboardWriter
 
-    map_names = (entry.map_name for entry in settings.game.map_cycle)
-    return TensorboardWriter(folder.tensorboard, map_names, resumed_at_frame, maps_with_times)
+    cycle = settings.game.map_cycle
+    map_names, blind_maps = (entry.map_name for entry in cycle), trained_and_blind(cycle)[1]
+    return TensorboardWriter(folder.tensorboard, map_names, resumed_at_frame, maps_with_times, blind_maps)
 
 
 def _maker(name: str | NamedPart, folder: RunFolder, resumed_at_frame: int) -> Callable[[], RunLogger]:

@@ -37,6 +37,10 @@ class RunLogger(Protocol):
         """Take the file of a race's columns."""
         ...
 
+    def log_text(self, name: str, text: str, step: int) -> None:
+        """Take a text to be shown as it is, such as a configuration file's."""
+        ...
+
     def log_settings(self, settings: Mapping[str, bool | int | float | str]) -> None:
         """Take the run's settings by name."""
         ...

@@ -8,6 +8,7 @@ kept in the run's folder.
 from __future__ import annotations
 
 import contextlib
+import html
 import logging
 import os
 from collections.abc import Iterator, Mapping
@@ -79,6 +80,11 @@ class WandbRun(TorchrlLogger):
         """See `RunLogger`."""
         self.logger.log_metrics({name: self._wandb.Video(str(film), format="mp4")}, step=step)
 
+    def log_text(self, name: str, text: str, step: int) -> None:
+        """See `RunLogger`."""
+        page = f"<pre>{html.escape(text)}</pre>"
+        self.logger.log_metrics({name: self._wandb.Html(page)}, step=step)
+
     def log_recording(self, name: str, recording: Path, step: int) -> None:
         """Keep it as a version of the artifact {run}-recordings."""
         artifact = self._wandb.Artifact(f"{self.logger.exp_name}-recordings", "recording", metadata={"frames": step})
@@ -141,6 +147,11 @@ class MlflowRun(TorchrlLogger):
         """See `RunLogger`."""
         self._mlflow.log_artifact(str(recording), "recordings")
 
+    def log_text(self, name: str, text: str, step: int) -> None:
+        """Keep it as an artifact, whose name begins with the frames."""
+        folder, _, file = name.rpartition("/")
+        self._mlflow.log_text(text, f"{folder}/{step:012d}_{file}.txt")
+
     def log_settings(self, settings: Mapping[str, bool | int | float | str]) -> None:
         """Log them as parameters; those that were edited since the run began are tags, as parameters never change.
 
@@ -192,6 +203,10 @@ class TrackioRun(TorchrlLogger):
     def log_film(self, name: str, film: Path, step: int) -> None:
         """See `RunLogger`."""
         self.logger.experiment.log({name: self._trackio.Video(str(film))}, step=step)
+
+    def log_text(self, name: str, text: str, step: int) -> None:
+        """See `RunLogger`; as a table of its lines, as torchrl's class has texts."""
+        self.logger.log_str(name, text, step=step)
 
     def close(self) -> None:
         """See `RunLogger`."""

@@ -17,51 +17,91 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from torch.utils.tensorboard import SummaryWriter
 from torch.utils.tensorboard.summary import hparams
 
-Layout = dict[str, dict[str, tuple[str, list[str]]]]
-"""category: {chart: (kind of chart, regular expressions of tags)}"""
+Chart = tuple[str, list[str]]
+"""Kind of chart; regular expressions of tags, or the tags of a line and its margins."""
+Layout = dict[str, dict[str, Chart]]
+"""category: {chart: ...}"""
 
 RESULTS = ("best_time_s", "median_time_s", "finish_rate")
 """Figures by which the page "HParams" compares runs."""
 
 
-def custom_scalars_layout(map_names: Iterable[str], maps_with_times: Container[str] = ()) -> Layout:
-    """The charts of the "custom scalars" page. Their regular expressions match from a tag's beginning to its end."""
+def custom_scalars_layout(
+    map_names: Iterable[str], maps_with_times: Container[str] = (), blind_maps: Container[str] = ()
+) -> Layout:
+    """The charts of the "custom scalars" page: one line each, as all lines of a run have the same colour there.
 
-    def lines(*patterns: str) -> tuple[str, list[str]]:
-        return ("Multiline", [f"{pattern}$" for pattern in patterns])
+    Quantiles are a line with a margin. Regular expressions match from a tag's beginning to its end.
 
-    race_times = {"evaluated, median of recent races": lines("median_time_s/evaluated/.*")}
-    progress = {"finish rate, evaluated": lines("finish_rate/evaluated/.*")}
-    for name in dict.fromkeys(map_names):
-        tag = re.escape(name)
-        race_times[f"{name}: explored and evaluated"] = lines(f"race_time_s/[^/]*/{tag}")
-        race_times[f"{name}: best"] = lines(f"best_time_s/[^/]*/{tag}")
+    Args:
+        map_names: maps to lay out charts for.
+        maps_with_times: those of them that have times to beat.
+        blind_maps: those of them that are driven, but not trained on.
+    """
+    names = tuple(dict.fromkeys(map_names))
+    race_times = {
+        f"{name}: evaluated, median of recent races": _line(f"median_time_s/evaluated/{name}") for name in names
+    }
+    progress = {f"{name}: finish rate, evaluated": _line(f"finish_rate/evaluated/{name}") for name in names}
+    values = {}
+    for name in names:
+        for kind in ("evaluated", "explored"):
+            race_times[f"{name}: {kind}"] = _line(f"race_time_s/{kind}/{name}")
+            progress[f"{name}: metres, {kind}"] = _line(f"meters/{kind}/{name}")
+        race_times[f"{name}: best"] = _line(f"best_time_s/evaluated/{name}")
+        values[f"{name}: mean Q of a race"] = _line(f"mean_q/evaluated/{name}")
+        values[f"{name}: action gap"] = _line(f"action_gap/evaluated/{name}")
         if name in maps_with_times:
-            race_times[f"{name}: best minus author and gold"] = lines(f"best_minus_(author|gold)_s/[^/]*/{tag}")
-        progress[f"{name}: zones reached"] = lines(f"zone_reached/[^/]*/{tag}")
-        progress[f"{name}: metres"] = lines(f"meters/[^/]*/{tag}")
+            race_times[f"{name}: best minus author time"] = _line(f"best_minus_author_s/evaluated/{name}")
+            race_times[f"{name}: best minus gold time"] = _line(f"best_minus_gold_s/evaluated/{name}")
     return {
         "race times": race_times,
+        "map cycle": _of_cycle(names, maps_with_times, blind_maps),
         "progress": progress,
         "learning": {
-            "loss and test loss": lines("learner/(test_)?loss"),
-            "mean Q": lines("learner/mean_q"),
-            "gradient norm": lines("learner/grad_norm.*"),
+            "loss": _line("learner/loss"),
+            "test loss": _line("learner/test_loss"),
+            "mean Q of batches": _line("learner/mean_q"),
+            "gradient norm: median, first quartile to 98th centile": _margin(
+                "learner/grad_norm", "median", "q1", "c98"
+            ),
         },
+        "values": values,
         "speed": {
-            "shares of waiting": lines("waiting/.*"),
-            "actions per second": lines("speed/actions_per_s"),
-            "batches per second": lines("speed/batches_per_s"),
-            "time per action by part, explored": lines("timings[^/]*/[^/]*/explored/.*"),
-            "time per action by part, evaluated": lines("timings[^/]*/[^/]*/evaluated/.*"),
-            "replay fill": lines("replay/fill"),
+            "learner waits": _line("waiting/learner"),
+            "collectors wait, mean": _line("waiting/collectors"),
+            "actions per second": _line("speed/actions_per_s"),
+            "batches per second": _line("speed/batches_per_s"),
+            "milliseconds of an update": _line("learner/update_ms_median"),
+            "replay fill": _line("replay/fill"),
         },
         "schedules": {
-            "exploration": lines("schedule/epsilon.*"),
-            "learning rate": lines("schedule/learning_rate"),
-            "gamma": lines("schedule/gamma"),
+            "exploration: epsilon": _line("schedule/epsilon"),
+            "exploration: epsilon of Boltzmann": _line("schedule/epsilon_boltzmann"),
+            "learning rate": _line("schedule/learning_rate"),
+            "gamma": _line("schedule/gamma"),
         },
     }
+
+
+def _of_cycle(names: Iterable[str], maps_with_times: Container[str], blind_maps: Container[str]) -> dict[str, Chart]:
+    """Totals of the maps that are trained on, and of those that are not; arguments as of `custom_scalars_layout`."""
+    charts = {}
+    for status in dict.fromkeys("blind" if name in blind_maps else "trained" for name in names):
+        charts[f"{status} maps: finish rate"] = _line(f"cycle/finish_rate/{status}")
+        charts[f"{status} maps: medians together"] = _line(f"cycle/median_time_s/{status}")
+        if any(name in maps_with_times and (name in blind_maps) == (status == "blind") for name in names):
+            charts[f"{status} maps: medians over author times"] = _line(f"cycle/median_over_author/{status}")
+            charts[f"{status} maps: medians over gold times"] = _line(f"cycle/median_over_gold/{status}")
+    return charts
+
+
+def _line(tag: str) -> Chart:
+    return "Multiline", [f"{re.escape(tag)}$"]
+
+
+def _margin(name: str, value: str, lower: str, upper: str) -> Chart:
+    return "Margin", [f"{name}_{value}", f"{name}_{lower}", f"{name}_{upper}"]
 
 
 class TensorboardWriter:
@@ -73,6 +113,7 @@ class TensorboardWriter:
         map_names: Iterable[str],
         resumed_at_frame: int = 0,
         maps_with_times: Container[str] = (),
+        blind_maps: Container[str] = (),
     ) -> None:
         """Opens a new event file and writes the layout.
 
@@ -82,16 +123,19 @@ class TensorboardWriter:
             resumed_at_frame: where a resumed run goes on. What an earlier session wrote beyond it, after its last
                 checkpoint, is taken back.
             maps_with_times: those of them that have times to beat.
+            blind_maps: those of them that are driven, but not trained on.
         """
         self._folder = folder
         self._map_names = tuple(dict.fromkeys(map_names))
-        self._maps_with_times = maps_with_times
+        self._layout = custom_scalars_layout(self._map_names, maps_with_times, blind_maps)
         self._open(first_taken_back=resumed_at_frame + 1 if resumed_at_frame > 0 else None)
 
     def log_figures(self, figures: Mapping[str, float], step: int) -> None:
-        """See `RunLogger`."""
-        for name, value in figures.items():
-            self._writer.add_scalar(name, value, step)
+        """See `RunLogger`; as one event, which takes half of the space of many."""
+        if figures:
+            self._write(
+                Summary(value=[Summary.Value(tag=tag, simple_value=value) for tag, value in figures.items()]), step
+            )
 
     def log_histogram(self, name: str, values: torch.Tensor, step: int) -> None:
         """See `RunLogger`."""
@@ -111,6 +155,10 @@ class TensorboardWriter:
 
     def log_recording(self, name: str, recording: Path, step: int) -> None:
         """Leave it where it lies: event files hold no files."""
+
+    def log_text(self, name: str, text: str, step: int) -> None:
+        """See `RunLogger`; on the page "Text", as code."""
+        self._writer.add_text(name, f"```\n{text}\n```", step)
 
     def log_settings(self, settings: Mapping[str, bool | int | float | str]) -> None:
         """Show the settings on the page "HParams", beside what the evaluated races came to."""
@@ -132,7 +180,7 @@ class TensorboardWriter:
 
     def _open(self, first_taken_back: int | None = None) -> None:
         self._writer = SummaryWriter(str(self._folder), purge_step=first_taken_back)
-        self._writer.add_custom_scalars(custom_scalars_layout(self._map_names, self._maps_with_times))
+        self._writer.add_custom_scalars(self._layout)
 
     def _write(self, summary: Summary, step: int | None = None) -> None:
         assert self._writer.file_writer is not None

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from tensordict import TensorDictBase
 
 from trackmania_rl.simulator.tracks.track_generator import TrackRecipe, generate_track
-from trackmania_rl.telemetry.figures import progress_figures, race_figures, weight_samples
+from trackmania_rl.telemetry.figures import configuration_texts, progress_figures, race_figures, weight_samples
 from trackmania_rl.telemetry.loggers.opening import open_loggers
 from trackmania_rl.telemetry.loggers.protocol import RunLogger
 from trackmania_rl.telemetry.race_record import RaceRecord
@@ -50,6 +50,7 @@ class WriteFigures(Hook):
         self._latest_line: dict[str, tuple[RaceRecord, str, npt.NDArray[np.float32]]] = {}
         self._race_due: defaultdict[tuple[str, bool], Interval] = defaultdict(lambda: Interval(is_due_at_first=True))
         self._best_written_ms: dict[tuple[str, bool], int | None] = {}
+        self._texts_told: dict[str, str] = {}
         self._scalars_due = Interval()
         self._pictures_due = Interval()
 
@@ -61,6 +62,7 @@ class WriteFigures(Hook):
         """
         run, statistics = self.run, self.run.statistics
         self._loggers = open_loggers(run.settings, run.folder, statistics.frames_total, statistics.reference_times)
+        self._tell_configuration()
 
     def batch_process(self, _: TensorDictBase) -> None:
         """Write a race's figures if it is the fastest of its map and kind, or if none of them was written just before.
@@ -81,7 +83,8 @@ class WriteFigures(Hook):
         if self._disk.is_short or not (is_due or is_fastest):
             return
         self._best_written_ms[of_kind] = history.best_time_ms
-        frames, values = self._frames, race_figures(record, history, self.run.statistics.reference_times)
+        q_values: npt.NDArray[np.float32] = race.rollout_results["q_values"]
+        frames, values = self._frames, race_figures(record, history, self.run.statistics.reference_times, q_values)
         self._tell(lambda logger: logger.log_figures(values, frames))
 
     def tick(self) -> None:
@@ -131,14 +134,31 @@ class WriteFigures(Hook):
         if self._test_loss.test_loss is not None:
             means["test_loss"] = self._test_loss.test_loss
         self.run.statistics.last_metrics |= means
+        self._tell_configuration()
         frames, values = self._frames, progress_figures(self.run.statistics, means)
+        for hook in self.trainer.hooks:
+            values |= hook.interval_figures()
         self._tell(lambda logger: logger.log_figures(values, frames))
         self._tell(lambda logger: logger.flush())
+
+    def _tell_configuration(self) -> None:
+        """Hand on the configuration's files, at first and when one was edited."""
+        if self._disk.is_short:
+            return
+        with contextlib.suppress(OSError, UnicodeDecodeError):  # an editor may be at work
+            texts = configuration_texts(self.run.folder.config)
+            for name, text in texts.items() - self._texts_told.items():
+                self._tell(methodcaller("log_text", f"configuration/{name}", text, self._frames))
+            self._texts_told = texts
 
     def _write_pictures(self) -> None:
         if not self._loggers or self._disk.is_short:
             return
         frames = self._frames
+        figures: dict[str, float] = {}
+        for hook in self.trainer.hooks:
+            figures |= hook.rare_figures()
+        self._tell(methodcaller("log_figures", figures, frames))
         for name, values in weight_samples(self.run.agent.exploration_network.named_parameters()):
             self._tell(methodcaller("log_histogram", name, values, frames))
         for map_name, (record, track, positions_m) in self._latest_line.items():

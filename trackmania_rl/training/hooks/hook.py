@@ -59,6 +59,8 @@ class Hook(TrainerHookBase):
     ``post_steps_log(race)``             then, as ``pre_steps_log``
     ``begin()``                          once, when the run is taken up, from its checkpoint if it has one
     ``begin_turn()``                     with ``sampling = "synchronous"``, before the collectors' next turn
+    ``interval_figures()``               every ``tensorboard_interval_s``; returns figures to log
+    ``rare_figures()``                   every ``histogram_interval_s``: figures that are many, or take time
     ``tick()``                           several times a second, also while no race comes; be quick
     ``end()``                            once, at the end, also after an error
     ===================================  ===============================================================================
@@ -113,6 +115,14 @@ class Hook(TrainerHookBase):
 
     def begin_turn(self) -> None:
         """Do nothing."""
+
+    def interval_figures(self) -> dict[str, float]:
+        """No figures."""
+        return {}
+
+    def rare_figures(self) -> dict[str, float]:
+        """No figures."""
+        return {}
 
     def tick(self) -> None:
         """Do nothing."""

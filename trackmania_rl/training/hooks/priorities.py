@@ -5,6 +5,7 @@ from __future__ import annotations
 from tensordict import TensorDictBase
 
 from trackmania_rl.race.policy import ELAPSED_ACTIONS_FLOAT
+from trackmania_rl.telemetry.figures import quantile_figures
 from trackmania_rl.training.hooks.hook import Hook
 
 
@@ -22,3 +23,11 @@ class UpdatePriorities(Hook):
             index, td_error = index[is_early], td_error[is_early.to(td_error.device)]
         if len(index) > 0:
             self.run.memory.buffer.update_priority(index, td_error)
+
+    def rare_figures(self) -> dict[str, float]:
+        """How the priorities are spread, where the memory draws by priority."""
+        buffer = self.run.memory.buffer
+        if buffer.sampler.alpha == 0 or len(buffer) == 0:
+            return {}
+        priorities = buffer.storage.priorities
+        return quantile_figures("replay/priority", priorities) | {"replay/priority_mean": float(priorities.mean())}

@@ -13,6 +13,7 @@ from trackmania_rl.checkpoints import save_best_run
 from trackmania_rl.driver_file import ENDING, DriverFile, DriverTrack, write_driver
 from trackmania_rl.errors import UserError
 from trackmania_rl.schedules import exponential
+from trackmania_rl.telemetry.cycle_figures import cycle_figures
 from trackmania_rl.telemetry.race_record import CommandClock, RaceLog, RaceRecord
 from trackmania_rl.training.disk_watch import DiskWatch
 from trackmania_rl.training.hooks.hook import Hook
@@ -76,6 +77,14 @@ class CountRaces(Hook):
             "epsilon_boltzmann": exponential(settings.exploration.epsilon_boltzmann_schedule, frames),
             "learning_rate": self._schedules.learning_rate,
             "gamma": memory.buffer.rules.gamma,
+        }
+
+    def interval_figures(self) -> dict[str, float]:
+        """Totals of the map cycle, and rates that depend on settings."""
+        settings, rates = self.run.settings, self.run.statistics.rates()
+        return cycle_figures(self.run.statistics, settings.game.map_cycle) | {
+            "speed/times_real_time": rates.actions_per_s * settings.game.ms_per_action / 1000,
+            "speed/transitions_per_s": rates.batches_per_s * settings.replay.batch_size,
         }
 
     def end(self) -> None:

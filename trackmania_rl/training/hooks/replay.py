@@ -51,6 +51,10 @@ class StoreRaces(Hook):
             soft_horizon_actions=settings.game.soft_horizon_actions,
         )
 
+    def interval_figures(self) -> dict[str, float]:
+        """How many transitions were stored in the whole run."""
+        return {"total/transitions_stored": float(self.transitions_stored)}
+
     def state_dict(self) -> dict[str, Any]:
         """The replay memory, unless the configuration leaves it out of checkpoints."""
         holds_replay = self.run.settings.run.checkpoint_holds_replay
@@ -83,6 +87,7 @@ class SampleAtReplayRatio(Hook):
 
     Attributes:
         transitions_due: transitions still to be trained on.
+        transitions_drawn: how many were drawn in all.
     """
 
     def __init__(self, store: StoreRaces, should_stop: Callable[[], bool]) -> None:
@@ -90,6 +95,7 @@ class SampleAtReplayRatio(Hook):
         self._should_stop = should_stop
         self._stored_before = 0
         self.transitions_due = 0.0
+        self.transitions_drawn = 0
 
     def pre_optim_steps(self) -> None:
         """Add what the transitions stored since the last round are owed."""
@@ -113,6 +119,7 @@ class SampleAtReplayRatio(Hook):
         if not has_enough or not is_due or self._should_stop():
             raise StopIteration
         self.transitions_due -= replay.batch_size
+        self.transitions_drawn += replay.batch_size
         batch: TensorDict = buffer.sample()
         return batch
 
@@ -123,11 +130,23 @@ class SampleAtReplayRatio(Hook):
         is_bound = bound is not None and settings.game.n_collectors > 0
         return bound * self.trainer.collected_frames if is_bound else math.inf
 
+    def interval_figures(self) -> dict[str, float]:
+        """What was drawn in the whole run, and what is due."""
+        return {
+            "total/transitions_trained_on": float(self.transitions_drawn),
+            "replay/transitions_due": self.transitions_due,
+        }
+
     def state_dict(self) -> dict[str, Any]:
-        """What is due."""
-        return {"stored_before": self._stored_before, "transitions_due": self.transitions_due}
+        """What is due, and what was drawn."""
+        return {
+            "stored_before": self._stored_before,
+            "transitions_due": self.transitions_due,
+            "transitions_drawn": self.transitions_drawn,
+        }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over what is due."""
+        """Take over what is due, and what was drawn, which earlier versions did not count."""
         self._stored_before = state_dict["stored_before"]
         self.transitions_due = state_dict["transitions_due"]
+        self.transitions_drawn = state_dict.get("transitions_drawn", 0)

@@ -35,6 +35,15 @@ class FollowSchedules(Hook):
         memory.buffer.rules.gamma = linear(settings.agent.gamma_schedule, frames)
         self._resize_memory(staircase(settings.replay.memory_size_schedule, frames))
 
+    def interval_figures(self) -> dict[str, float]:
+        """What is in force beside the four values that the terminal shows."""
+        settings = self.run.settings
+        return {
+            "schedule/weight_decay": self.learning_rate * settings.agent.weight_decay_lr_ratio,
+            "schedule/n_steps": float(settings.replay.n_steps),
+            "schedule/replay_ratio": settings.replay.number_times_single_memory_is_used_before_discard,
+        }
+
     def _resize_memory(self, memory_size: int) -> None:
         """Let the memory hold `memory_size` rows; without room for them it stays as it is, which is said once."""
         if memory_size == self._refused_memory_size:

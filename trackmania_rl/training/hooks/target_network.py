@@ -12,6 +12,7 @@ class UpdateTargetNetwork(Hook):
 
     def __init__(self) -> None:
         self._transitions_since_update = 0
+        self._n_updates = 0
 
     def post_optim(self) -> None:
         """Count one batch."""
@@ -22,11 +23,17 @@ class UpdateTargetNetwork(Hook):
         )
         if n_updates > 0:
             self.run.agent.target_updater.step(n_updates)
+            self._n_updates += n_updates
+
+    def interval_figures(self) -> dict[str, float]:
+        """How often it was moved in the whole run."""
+        return {"total/target_updates": float(self._n_updates)}
 
     def state_dict(self) -> dict[str, Any]:
-        """The count."""
-        return {"transitions_since_update": self._transitions_since_update}
+        """The counts."""
+        return {"transitions_since_update": self._transitions_since_update, "n_updates": self._n_updates}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over the count."""
+        """Take over the counts; earlier versions have one only."""
         self._transitions_since_update = state_dict["transitions_since_update"]
+        self._n_updates = state_dict.get("n_updates", 0)
