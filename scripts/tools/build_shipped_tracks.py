@@ -3,12 +3,15 @@
 Usage: ``python scripts/tools/build_shipped_tracks.py [--maps-folder maps]``
 
 The radii follow from the car: at full steer it holds a radius of 16 m at 100 km/h, 48 m at 200 km/h and 94 m at
-300 km/h on asphalt.
+300 km/h on asphalt. The author's time is that of the fastest race known
+(research/planner/README.rst), from which the medals follow.
 """
 
 import argparse
+from dataclasses import asdict
 from pathlib import Path
 
+from trackmania_rl.gbx.challenge import MedalTimes
 from trackmania_rl.simulator.tracks.track_design import (
     CHECKPOINT,
     TrackDesign,
@@ -22,9 +25,16 @@ from trackmania_rl.simulator.tracks.track_writing import line_name, track_file_t
 
 __all__ = ["DESIGNS", "line_name", "track_file_text"]
 
+
+def medals(author_ms: int) -> tuple[tuple[str, int], ...]:
+    """Times to beat, as `TrackDesign` takes them: the author's and what follows from it."""
+    return tuple(asdict(MedalTimes.of_author(author_ms)).items())
+
+
 VALLEY = TrackDesign(
     name="valley",
     description="The default: nine corners from wide bends to a hairpin over mild hills, walls on both sides.",
+    times_ms=medals(20_300),
     pieces=(
         straight(70),
         left(90, radius_m=50),
@@ -54,6 +64,7 @@ VALLEY = TrackDesign(
 SPEEDWAY = TrackDesign(
     name="speedway",
     description="Flat and fast: long bends of 80 to 150 m radius that want throttle control more than brakes.",
+    times_ms=medals(20_620),
     width_m=26,
     pieces=(
         straight(180),
@@ -74,6 +85,7 @@ SPEEDWAY = TrackDesign(
 HILLS = TrackDesign(
     name="hills",
     description="Crests that make the car light and dips that press it down, corners right behind them.",
+    times_ms=medals(17_830),
     pieces=(
         straight(60),
         straight(60, climb_m=7),
@@ -99,6 +111,7 @@ HILLS = TrackDesign(
 KART = TrackDesign(
     name="kart",
     description="Tight and technical: hairpins and chicanes on a narrow road.",
+    times_ms=medals(17_250),
     width_m=14,
     pieces=(
         straight(45),
@@ -130,6 +143,7 @@ KART = TrackDesign(
 RALLY = TrackDesign(
     name="rally",
     description="Asphalt, dirt, grass and turbo by turns; grass verges where the walls end.",
+    times_ms=medals(19_040),
     width_m=22,
     pieces=(
         straight(80),
@@ -159,6 +173,7 @@ RALLY = TrackDesign(
 JUMP = TrackDesign(
     name="jump",
     description="Two jumps over gaps: arrive too slowly and the car falls.",
+    times_ms=medals(15_100),
     pieces=(
         straight(90),
         straight(35, climb_m=4, edge="drop"),
@@ -181,6 +196,7 @@ JUMP = TrackDesign(
 RING = TrackDesign(
     name="ring",
     description="Three laps of a closed circuit.",
+    times_ms=medals(41_450),
     laps=3,
     width_m=18,
     pieces=close_lap(

@@ -87,6 +87,12 @@ class MedalTimes:
     silver_ms: int | None
     bronze_ms: int | None
 
+    @classmethod
+    def of_author(cls, author_ms: int) -> MedalTimes:
+        """The medals that the game's editor gives an author's time: 6, 20 and 50 % longer, up to the whole second."""
+        gold, silver, bronze = (-(-author_ms * percent // 100_000) * 1000 for percent in (106, 120, 150))
+        return cls(author_ms, gold, silver, bronze)
+
     def medal(self, race_time_ms: int) -> str | None:
         """The best of "author", "gold", "silver" and "bronze" that a race time reaches, or None."""
         for name in ("author", "gold", "silver", "bronze"):

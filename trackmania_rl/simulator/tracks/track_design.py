@@ -91,6 +91,7 @@ class TrackDesign:
     laps: int = 1
     heading_deg: float = 0.0
     allow_crossing: bool = False
+    times_ms: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,8 @@ def track_file_text(design: TrackDesign, laid_out: LaidOutTrack, origin: str = S
     for section in laid_out.sections:
         lines += ["", "[[section]]", f"from_m = {section.from_m}", f"to_m = {section.to_m}"]
         lines += [f"{key} = {_toml_value(value)}" for key, value in section.style.items()]
+    if design.times_ms:
+        lines += ["", "[times]", *(f"{name} = {time_ms}" for name, time_ms in design.times_ms)]
     return "\n".join(lines) + "\n"
 
 
