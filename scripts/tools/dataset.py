@@ -32,6 +32,7 @@ from trackmania_rl.argument_types import whole_number  # noqa: E402
 from trackmania_rl.command_line import command, end_in_order_when_terminated  # noqa: E402
 from trackmania_rl.places import PROJECT_FOLDER  # noqa: E402
 from trackmania_rl.settings import Settings, load_settings  # noqa: E402
+from trackmania_rl.telemetry.tables import print_table  # noqa: E402
 from trackmania_rl.telemetry.terminal_view import format_time  # noqa: E402
 
 if TYPE_CHECKING:
@@ -194,7 +195,7 @@ def info(arguments: argparse.Namespace, console: Console) -> None:
     table = Table(show_header=False)
     for name, value in rows.items():
         table.add_row(name, value)
-    console.print(table)
+    print_table(table, console)
     if arguments.config is not None:
         settings = load_settings(arguments.config, arguments.set)
         check_fits(

@@ -9,13 +9,13 @@ import argparse
 import sys
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # so that it runs from a checkout that is not installed
 
 from trackmania_rl.command_line import command
 from trackmania_rl.telemetry.learning_summary import WINDOW_RACES, Driving, summarize_learning
+from trackmania_rl.telemetry.tables import print_table
 
 
 @command
@@ -45,7 +45,7 @@ def main() -> None:
             )
         if not summaries:
             table.add_row(str(folder), "no greedy race yet")
-    Console(width=None if sys.stdout.isatty() else 160).print(table)
+    print_table(table)
 
 
 def _moment(wall_s: float | None, frames: int | None) -> str:

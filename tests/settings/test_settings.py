@@ -200,7 +200,10 @@ def test_missing_setting_is_named(config_file: Path) -> None:
 
 
 def test_missing_and_broken_files_are_named(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match=r"inputs_list\.py: no such configuration file"):
+    with pytest.raises(SettingsError, match=r"/config\.py: no such configuration file"):
+        load_settings(tmp_path / "config.py")
+    (tmp_path / "config.py").write_text("seed = 1")
+    with pytest.raises(SettingsError, match=r"inputs_list\.py is missing: .* copy it from config_files"):
         load_settings(tmp_path / "config.py")
     (tmp_path / "inputs_list.py").write_text("inputs = (")
     with pytest.raises(SettingsError, match=r"inputs_list\.py: SyntaxError"):
@@ -255,7 +258,9 @@ def test_settings_are_listed_with_value_unit_range_and_restart(config_file: Path
     console = Console(width=400, record=True, file=io.StringIO())
     console.print(settings_table(settings))
     lines = [[cell.strip() for cell in line.split("│")[1:-1]] for line in console.export_text().splitlines()]
-    rows = {cells[0]: cells[1:] for cells in lines if cells}
+    rows = {cells[0]: cells[1:] for cells in lines if cells and cells[0]}  # long values go on in further lines
+    texts = "".join("".join(cells[1].split()) for cells in lines if cells)
+    assert texts == "".join("".join(str(value).split()) for value in settings.flat().values()), "nothing is cut"
     assert rows.keys() == settings.flat().keys()
     assert rows["n_steps"] == ["3", "actions", "whole number > 0", "yes"]
     assert rows["checkpoint_interval_s"] == ["300.0", "s", "number > 0", ""]

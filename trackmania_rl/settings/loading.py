@@ -45,6 +45,8 @@ def load_settings(config_file: Path, overrides: Iterable[str] | Mapping[str, Any
     Raises:
         SettingsError: if a file is missing or fails to run, or a setting is missing, unknown or out of range.
     """
+    if not config_file.is_file():
+        raise SettingsError(f"{config_file}: no such configuration file")
     make_importable(config_file.parent)
     values: dict[str, Any] = {}
     for file in (*(config_file.parent / name for name in COMPANION_FILES), *_with_bases(config_file)):
@@ -177,7 +179,7 @@ def _based_on(file: Path) -> ast.Assign | None:
 
 def _names_set_by(file: Path) -> dict[str, Any]:
     if not file.is_file():
-        raise SettingsError(f"{file}: no such configuration file")
+        raise SettingsError(f"{file} is missing: a configuration needs it beside itself; copy it from config_files/")
     try:
         names = runpy.run_path(str(file))
     except Exception as error:  # a user's own Python file can fail in any way; its line is what helps

@@ -14,7 +14,8 @@ from trackmania_rl.settings.values import Unit
 if TYPE_CHECKING:
     from rich.table import Table
 
-LONGEST_VALUE = 60
+LONGEST_LINE = 60
+"""Of a value in the table, which goes on in further lines."""
 
 _WORDS = {"integer": "whole number", "number": "number", "string": "text", "boolean": "True or False", "null": "None"}
 _LIMITS = {
@@ -30,14 +31,12 @@ _LIMITS = {
 
 def settings_table(settings: Settings) -> Table:
     """Lay out every setting: its value, unit, range, and whether a change waits for a restart."""
-    from rich.table import Table
+    from rich.table import Column, Table
 
-    table = Table("setting", "value", "unit", "allowed", "restart")
+    table = Table("setting", Column("value", max_width=LONGEST_LINE, overflow="fold"), "unit", "allowed", "restart")
     for name, value in settings.flat().items():
-        text = str(value)
-        shown = text if len(text) <= LONGEST_VALUE else text[: LONGEST_VALUE - 3] + "..."
         restart = "yes" if name in NEEDS_RESTART else ""
-        table.add_row(name, shown, describe_unit(name), describe_range(name), restart)
+        table.add_row(name, str(value), describe_unit(name), describe_range(name), restart)
     return table
 
 

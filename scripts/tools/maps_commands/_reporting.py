@@ -14,6 +14,7 @@ from rich.text import Text
 
 from maps_commands._sources import Source
 from trackmania_rl.errors import UserError
+from trackmania_rl.telemetry.tables import print_table
 from trackmania_rl.track.line_checks import LineReport, Verdict
 
 COLOURS = {Verdict.FINE: "green", Verdict.WARNING: "yellow", Verdict.PROBLEM: "bold red"}
@@ -25,7 +26,7 @@ def print_report(console: Console, report: LineReport) -> None:
     for finding in report.findings:
         verdict = Text(finding.verdict.value, style=COLOURS[finding.verdict])
         table.add_row(finding.check, verdict, Text(finding.text))
-    console.print(table)
+    print_table(table, console)
     if report.passages:
         gates = Table("gate", "at m", "beside its middle, m", "above its floor, m", "nearest point to its plane, m")
         for passage in report.passages:
@@ -36,7 +37,7 @@ def print_report(console: Console, report: LineReport) -> None:
                 f"{passage.above_m:.1f}",
                 f"{passage.plane_distance_m:.2f}",
             )
-        console.print(gates)
+        print_table(gates, console)
     console.print(f"{count(len(report.problems), 'problem')}, {count(len(report.warnings), 'warning')}")
 
 

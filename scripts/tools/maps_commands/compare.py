@@ -18,6 +18,7 @@ from trackmania_rl.gbx.replay_inputs import ghost_of_driver
 from trackmania_rl.simulator.tracks.track_file import find_track_file, load_track
 from trackmania_rl.telemetry.driven_run import DrivenRun, FloatArray, drive_script, run_of_ghost
 from trackmania_rl.telemetry.run_comparison import RunComparison, compare_runs
+from trackmania_rl.telemetry.tables import print_table
 from trackmania_rl.telemetry.terminal_view import format_time
 
 _MS_PER_S = 1000.0
@@ -85,7 +86,7 @@ def print_comparison(console: Console, comparison: RunComparison) -> None:
         differences = (f"{time_ms / _MS_PER_S:+.3f}" for time_ms in (section.lost_ms, section.behind_ms))
         table.add_row(section.name, f"{section.end_m:.0f}", *times, *differences)
     if comparison.sections:
-        console.print(table)
+        print_table(table, console)
     else:
         console.print("They have no checkpoint in common.")
     behind_ms, distance_m = comparison.behind_ms, comparison.distance_m

@@ -15,6 +15,7 @@ from rich.text import Text
 from trackmania_rl.errors import UserError
 from trackmania_rl.gbx.challenge import Block, Challenge, Gate, is_challenge_file, read_challenge
 from trackmania_rl.gbx.replay import Ghost, is_replay_file, read_replay
+from trackmania_rl.telemetry.tables import print_table
 from trackmania_rl.telemetry.terminal_view import format_time
 
 HEADINGS = ("+z", "-x", "-z", "+x")
@@ -77,7 +78,7 @@ def show_challenge(console: Console, file: Path, challenge: Challenge, all_block
     table = Table("gate", "block", "x, y, z in m", "looks along")
     for gate in sorted(challenge.gates, key=lambda gate: GATE_ORDER.index(gate.gate or Gate.CHECKPOINT)):
         table.add_row(*_gate_row(gate))
-    console.print(table)
+    print_table(table, console)
 
 
 def show_replay(console: Console, file: Path, all_blocks: bool) -> None:
@@ -117,4 +118,4 @@ def _print_facts(console: Console, title: str, facts: dict[str, str]) -> None:
     for name, value in facts.items():
         table.add_row(Text(name), Text(value))
     console.print(Text(title, style="bold"))
-    console.print(table)
+    print_table(table, console)

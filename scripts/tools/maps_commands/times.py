@@ -17,6 +17,7 @@ from rich.text import Text
 from trackmania_rl.errors import UserError
 from trackmania_rl.gbx.challenge import MedalTimes
 from trackmania_rl.gbx.replay import is_replay_file, read_replay
+from trackmania_rl.telemetry.tables import print_table
 from trackmania_rl.telemetry.terminal_view import format_time
 
 UNKNOWN_MAP = "unknown map"
@@ -121,7 +122,7 @@ def print_times(console: Console, races: Sequence[RaceTimes], unreadable: dict[s
             driver, file = Text(race.driver or "unknown"), Text(Path(race.file).name)
             time = "not finished" if race.race_time_ms is None else format_time(race.race_time_ms)
             table.add_row(time, driver, str(race.n_respawns), checkpoints, file)
-        console.print(table)
+        print_table(table, console)
         console.print()
     if unreadable:
         console.print(Text("not readable", style="bold red"))

@@ -1,0 +1,35 @@
+"""Tables of which nothing gets lost, whatever the terminal's width and wherever they go."""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table
+
+WIDEST: Final = 100_000
+
+
+def print_table(table: Table, console: Console | None = None) -> None:
+    """Print a table with all that is in its cells.
+
+    In a terminal (or where COLUMNS says how wide it is) long cells go on in further lines. In a file or a pipe each row
+    is one line, for `grep` and its like, unless a column has a `max_width`.
+    """
+    console = console or Console()
+    for column in table.columns:
+        column.overflow = "fold"  # rich would cut a word that is too long
+    width = console.width
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = max(width, _measured(table, console).maximum)
+    elif _measured(table, console).minimum > width:
+        for column in table.columns:
+            column.no_wrap = False
+    console.print(table)
+    console.width = width
+
+
+def _measured(table: Table, console: Console) -> Measurement:
+    return Measurement.get(console, console.options.update(max_width=WIDEST), table)
