@@ -124,8 +124,9 @@ use_torch_compile = True
 # than twice as fast; else it uses float32.
 autocast_dtype = "float16"
 
-# Time between two checkpoints, and whether they hold the replay buffer: a resumed run then goes on as if never stopped,
-# but they take 150 MB without images, gigabytes with them.
+# Time between two checkpoints (the first ones of a new run come sooner, from 15 s after its first finish on), and
+# whether they hold the replay buffer: a resumed run then goes on as if never stopped, but they take 150 MB without
+# images, gigabytes with them.
 checkpoint_interval_s = 300.0
 checkpoint_holds_replay = True
 

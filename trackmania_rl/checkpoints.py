@@ -44,6 +44,9 @@ from trackmania_rl.files import replace_patiently
 FORMAT_VERSION = 2
 CHECKPOINT_FILE = "checkpoint.pt"
 PREVIOUS_CHECKPOINT_FILE = "checkpoint.previous.pt"
+RACES_FILE = "races.jsonl"
+FIRST_CHECKPOINT_AFTER_S = 15.0
+"""How long after a new run's first finish its first checkpoint is written."""
 
 log = logging.getLogger(__name__)
 
@@ -75,13 +78,26 @@ class RunFolder:
         Raises:
             CheckpointError: if a folder cannot be made.
         """
-        folder = cls(path=root / "save" / run_name, tensorboard=root / "tensorboard" / run_name)
-        for path in (folder.config, folder.best_runs, folder.tensorboard):
+        folder = cls.below(root, run_name)
+        folder.make()
+        return folder
+
+    @classmethod
+    def below(cls, root: Path, run_name: str) -> RunFolder:
+        """The folders of a run below `root`, whether they are there or not."""
+        return cls(path=root / "save" / run_name, tensorboard=root / "tensorboard" / run_name)
+
+    def make(self) -> None:
+        """Make the folders that are not there.
+
+        Raises:
+            CheckpointError: if one cannot be made.
+        """
+        for path in (self.config, self.best_runs, self.tensorboard):
             try:
                 path.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise CheckpointError(f"cannot make the folder {path}: {error.strerror}") from error
-        return folder
 
     @property
     def config(self) -> Path:
@@ -106,7 +122,7 @@ class RunFolder:
     @property
     def races(self) -> Path:
         """One JSON line for each race."""
-        return self.path / "races.jsonl"
+        return self.path / RACES_FILE
 
     @property
     def seeds(self) -> Path:

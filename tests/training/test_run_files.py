@@ -224,6 +224,29 @@ def test_a_checkpoint_is_written_whenever_its_interval_is_over(
     assert saved_frames == [None, 3100, 3100, 6200]
 
 
+def test_a_new_run_has_checkpoints_soon_after_its_first_finish(
+    begin_run: BeginRun, make_race: MakeRace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = SimpleNamespace(now_s=0.0)
+    monkeypatch.setattr(hook_module, "time", SimpleNamespace(monotonic=lambda: clock.now_s))
+
+    def written_at(run: LocalRun, first_s: int, finish_s: int, last_s: int) -> list[int]:
+        written = []
+        for clock.now_s in range(first_s, last_s):
+            if clock.now_s == finish_s:
+                _take(run, make_race(17, True))
+            before = run.context.statistics.checkpoint_time_s
+            _tick(run, clock.now_s)
+            if run.context.statistics.checkpoint_time_s != before:
+                written.append(clock.now_s)
+        return written
+
+    run = begin_run(checkpoint_interval_s=100.0)
+    assert written_at(run, 1, 20, 400) == [35, 65, 125, 225, 325]
+    resumed = begin_run(checkpoint_interval_s=100.0)
+    assert written_at(resumed, 400, 420, 620) == [499, 599]
+
+
 def test_races_and_figures_wait_while_a_checkpoint_needs_the_space(
     make_race: MakeRace,
     writers: list[Writer],

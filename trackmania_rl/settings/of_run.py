@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.settings.groups import Settings
+from trackmania_rl.settings.groups import NEEDS_RESTART, Settings, groups
 from trackmania_rl.settings.live import SNAPSHOT_FILE, append_overrides, write_snapshot, write_values
 from trackmania_rl.settings.loading import (
     changed_settings,
@@ -18,6 +19,13 @@ from trackmania_rl.settings.loading import (
     settings_from_flat,
     with_stretched_schedules,
 )
+
+SHAPING_GROUPS: Final = ("observation", "replay", "agent")
+SHAPING_NAMES: Final = frozenset(
+    {"games", "actions", "inputs", "image_width_px", "image_height_px", "frames_per_state", "engine_ticks_per_action"}
+)
+"""Settings that networks and replay memory are shaped by, beside those of `SHAPING_GROUPS` that need a restart."""
+LONGEST_VALUE: Final = 60
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +54,23 @@ class AskedFor:
             return load_settings(self.source, self.overrides)
         values = self.source.flat() | {"schedule_stretch": 1.0}  # its schedules are stretched already
         return settings_from_flat(with_stretched_schedules(values | dict(map(parse_override, self.overrides))))
+
+
+def shaping_settings(settings: Settings) -> dict[str, str]:
+    """Write the settings with which a checkpoint has to agree as text, by name."""
+    of_groups = {name for group in SHAPING_GROUPS for name in groups()[group].model_fields} & NEEDS_RESTART
+    return {name: str(value) for name, value in settings.flat().items() if name in of_groups | SHAPING_NAMES}
+
+
+def what_shapes_otherwise(settings: Settings, made_with: Mapping[str, str]) -> str:
+    """Say in which settings a run differs from what its checkpoint was made with; empty where nothing is known."""
+    own = shaping_settings(settings)
+    differ = [name for name, value in own.items() if name in made_with and made_with[name] != value]
+    return ", ".join(f"{name} is {_short(own[name])}, but was {_short(made_with[name])}" for name in differ)
+
+
+def _short(value: str) -> str:
+    return value if len(value) <= LONGEST_VALUE else value[: LONGEST_VALUE - 3] + "..."
 
 
 class RunConfiguration:

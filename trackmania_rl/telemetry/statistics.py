@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections import deque
@@ -178,6 +179,7 @@ class TrainingStatistics:
         replay_capacity: what it can hold.
         current_values: scheduled values in force now (epsilon, learning rate, gamma...), by name.
         last_metrics: the learner's newest means (loss...), by name.
+        ends_at_s: when the run ends at the latest, on the clock; infinity where nothing says so.
         checkpoint_time_s: when the last checkpoint was written, on the clock; None before the first.
     """
 
@@ -196,6 +198,7 @@ class TrainingStatistics:
         self.replay_capacity = 0
         self.current_values: dict[str, float] = {}
         self.last_metrics: dict[str, float] = {}
+        self.ends_at_s = math.inf
         self.checkpoint_time_s: float | None = None
         self._clock = clock
         self._earlier_sessions_s = 0.0
@@ -207,6 +210,11 @@ class TrainingStatistics:
     def elapsed_s(self) -> float:
         """Time since the start of the command."""
         return self._clock()
+
+    @property
+    def left_s(self) -> float:
+        """Time until the run ends at the latest; infinity where nothing says so."""
+        return max(0.0, self.ends_at_s - self._clock())
 
     @property
     def races_finished_total(self) -> int:

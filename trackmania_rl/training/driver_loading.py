@@ -16,7 +16,14 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from trackmania_rl.agents.builder import AgentBuilder
-from trackmania_rl.checkpoints import CHECKPOINT_FILE, CheckpointError, load_checkpoint, read_checkpoint
+from trackmania_rl.checkpoints import (
+    CHECKPOINT_FILE,
+    FIRST_CHECKPOINT_AFTER_S,
+    RACES_FILE,
+    CheckpointError,
+    load_checkpoint,
+    read_checkpoint,
+)
 from trackmania_rl.driver_file import DriverCard, DriverFile, DriverFileError, DriverTrack, Interface, read_driver
 from trackmania_rl.errors import UserError, one_line
 from trackmania_rl.games.race_games import make_games_builder
@@ -97,8 +104,24 @@ def load_run_settings(run_folder: Path) -> Settings:
     if not run_folder.is_dir():
         raise UserError(f"{run_folder}: there is no such run folder; scripts/train.py makes save/{{run_name}}")
     if not snapshot.is_file():
-        raise UserError(f"{run_folder} is no run folder: {snapshot} is missing")
+        raise UserError(
+            f"{run_folder} is no run folder: {snapshot} is missing (a training writes it in its first seconds)"
+        )
     return load_settings(snapshot)
+
+
+def _when_it_comes(run_folder: Path, settings: Settings) -> str:
+    """When a run that has no checkpoint will have one, and how far it is from there."""
+    n_races = n_finished = 0
+    with contextlib.suppress(OSError), (run_folder / RACES_FILE).open(encoding="utf-8") as lines:
+        for line in lines:
+            n_races += 1
+            n_finished += '"race_finished": true' in line
+    return (
+        f"the training writes the first one {FIRST_CHECKPOINT_AFTER_S:g} s after the first finish, at the latest after "
+        f"{settings.run.checkpoint_interval_s:g} s, and when it ends (Ctrl-C); so far {n_finished} of {n_races} races "
+        "have finished"
+    )
 
 
 def read_run(run_folder: Path, checkpoint: Path | None = None) -> Learned:
@@ -117,10 +140,7 @@ def read_run(run_folder: Path, checkpoint: Path | None = None) -> Learned:
         raise CheckpointError(f"{file}: there is no such checkpoint file")
     state = load_checkpoint(run_folder) if checkpoint is None else read_checkpoint(file)
     if state is None:
-        raise CheckpointError(
-            f"{run_folder} holds no checkpoint yet: the training writes {CHECKPOINT_FILE} every "
-            f"{settings.run.checkpoint_interval_s:g} s and at its end"
-        )
+        raise CheckpointError(f"{run_folder} holds no checkpoint yet: {_when_it_comes(run_folder, settings)}")
     kind = "averaged" if settings.agent.evaluation_weights_decay > 0 else "online"
     try:
         weights, known = state["agent"][kind], state["hooks"]["CountRaces"]

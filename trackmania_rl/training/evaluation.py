@@ -143,6 +143,11 @@ class MapEvaluation:
         return tuple(race.race_time_ms for race in self.races if race.race_finished)
 
     @property
+    def best_ms(self) -> int | None:
+        """Fastest finish time; None without a finish."""
+        return min(self.finish_times_ms, default=None)
+
+    @property
     def finish_rate(self) -> float:
         """Share of the races that were finished, 0 to 1."""
         return len(self.finish_times_ms) / len(self.races)

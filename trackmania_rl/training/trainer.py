@@ -18,6 +18,7 @@ from tensordict import TensorDictBase
 from torchrl.trainers import Trainer
 
 from trackmania_rl.checkpoints import read_checkpoint, save_checkpoint
+from trackmania_rl.settings.of_run import shaping_settings
 from trackmania_rl.training.context import RunContext
 from trackmania_rl.training.hooks.hook import Hook, Interval
 from trackmania_rl.training.race_stream import POLL_S, RaceStream, RoundsWithoutRaces
@@ -77,6 +78,7 @@ class RunTrainer(Trainer):
             optim_count=self._optim_count,
             n_turns=self._stream.n_turns,
             hooks={name: hook.state_dict() for name, hook in self._modules.items()},
+            settings=shaping_settings(self.run.settings),  # for whom it does not fit
         )
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:

@@ -9,6 +9,7 @@ from typing import Any, Final
 import torch
 
 from trackmania_rl.checkpoints import (
+    FIRST_CHECKPOINT_AFTER_S,
     CheckpointError,
     DiskTooFullError,
     load_checkpoint,
@@ -17,8 +18,9 @@ from trackmania_rl.checkpoints import (
 )
 from trackmania_rl.driver_file import is_driver_file
 from trackmania_rl.errors import UserError, one_line
+from trackmania_rl.settings.of_run import what_shapes_otherwise
 from trackmania_rl.training.driver_loading import weights_to_begin_with
-from trackmania_rl.training.hooks.hook import Hook, Interval
+from trackmania_rl.training.hooks.hook import EagerInterval, Hook
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +31,9 @@ DRIVING_NETWORKS: Final = ("online", "averaged")
 class SaveCheckpoints(Hook):
     """Takes up the run's last checkpoint, and writes one every `checkpoint_interval_s` and at the end.
 
+    In a new run the first one comes `FIRST_CHECKPOINT_AFTER_S` after the first finish, so that the driver can be looked
+    at, and the next ones at distances that double up to that interval.
+
     Args:
         weights_from: a run that has no checkpoint yet begins with the networks of this run, checkpoint file or driver;
             None for random ones.
@@ -36,7 +41,8 @@ class SaveCheckpoints(Hook):
 
     def __init__(self, weights_from: Path | None = None) -> None:
         self._weights_from = weights_from
-        self._is_due = Interval()
+        self._is_due = EagerInterval()
+        self._waits_for_finish = False
         self._has_begun = False
 
     def take_up(self) -> None:
@@ -48,6 +54,7 @@ class SaveCheckpoints(Hook):
         """
         folder = self.run.folder
         state = load_checkpoint(folder.path)
+        self._waits_for_finish = state is None
         if state is not None:
             self._resume(state)
             if self._weights_from is not None:
@@ -127,6 +134,9 @@ class SaveCheckpoints(Hook):
             )
 
     def _save_if_due(self) -> None:
+        if self._waits_for_finish and self.run.statistics.races_finished_total:
+            self._waits_for_finish = False
+            self._is_due.hurry(FIRST_CHECKPOINT_AFTER_S)
         if self._is_due.is_due(self.run.settings.run.checkpoint_interval_s):
             self.try_to_save()
 
@@ -137,15 +147,17 @@ class SaveCheckpoints(Hook):
         except torch.OutOfMemoryError:  # a RuntimeError, too, but not the checkpoint's fault
             raise
         except (KeyError, RuntimeError, ValueError) as error:
+            differs = what_shapes_otherwise(self.run.settings, state.get("settings", {}))
             raise CheckpointError(
-                f"{folder.checkpoint} does not fit this configuration: {one_line(error)}; undo the change in "
-                f"{folder.config} (what the command line asked for is not kept there), or begin a new run under "
-                "another run_name"
+                f"{folder.checkpoint} does not fit this configuration: {differs or one_line(error)}; undo the change "
+                f"in {folder.config} (what the command line asked for is not kept there), or begin a new run under "
+                "another run_name (--set run_name=...)"
             ) from error
         log.info("resumed %s at frame %s", folder.path, f"{self.run.statistics.frames_total:,}")
 
     def _begin_with_weights(self, source: Path) -> None:
         """Take over networks only: the learning rate, exploration and the replay memory begin as in any new run."""
+        made_with: dict[str, str] = {}
         its_own = "the configuration of that run (--config .../config/config.py)"
         try:
             if is_driver_file(source):
@@ -155,12 +167,13 @@ class SaveCheckpoints(Hook):
                 state = load_checkpoint(source) if source.is_dir() else read_checkpoint(source)
                 if state is None:
                     raise CheckpointError(f"--weights-from {source}: the folder holds no checkpoint")
-                weights = state["agent"]["online"]
+                weights, made_with = state["agent"]["online"], state.get("settings", {})
             self.run.agent.load_weights(weights)
         except (KeyError, RuntimeError) as error:
+            differs = what_shapes_otherwise(self.run.settings, made_with)
             raise CheckpointError(
-                f"--weights-from {source}: its network does not fit this configuration: {one_line(error)}; begin with "
-                f"{its_own}, as sizes and inputs must be the same"
+                f"--weights-from {source}: its network does not fit this configuration: {differs or one_line(error)}; "
+                f"begin with {its_own}, as sizes and inputs must be the same"
             ) from error
         log.info("the networks of %s are the beginning", source)
 

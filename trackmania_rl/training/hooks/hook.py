@@ -151,3 +151,22 @@ class Interval:
             return False
         self._last_s = now_s
         return True
+
+
+class EagerInterval(Interval):
+    """Says when something is due that is done every so often, and sooner at first once there is reason to hurry."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._gap_s = math.inf
+
+    def hurry(self, first_s: float) -> None:
+        """Let it be due `first_s` from now, and then at distances that double up to the interval itself."""
+        self._last_s, self._gap_s = time.monotonic(), first_s
+
+    def is_due(self, every_s: float) -> bool:
+        """See `Interval.is_due`."""
+        if not super().is_due(min(every_s, self._gap_s)):
+            return False
+        self._gap_s *= 2
+        return True
