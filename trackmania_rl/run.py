@@ -14,7 +14,7 @@ import functools
 import logging
 import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -39,8 +39,7 @@ from trackmania_rl.multiprocess.run_setup import (
     count_session,
     make_supervisor,
     open_run_channels,
-    showing_games,
-    training_alone,
+    own_folder,
 )
 from trackmania_rl.multiprocess.stop_conditions import StopConditions
 from trackmania_rl.places import PROJECT_FOLDER, WORKING_FOLDER
@@ -106,10 +105,13 @@ def train(
     """
     keep_freed_memory()
     statistics = TrainingStatistics(clock := CommandClock())
+    statistics.ends_at_s = max_wall_s
     should_stop = StopConditions(max_wall_s, max_frames, clock, statistics, max_updates)
     asked_for = AskedFor(settings, overrides, update_config)
-    folder = RunFolder.create(output_folder, asked_for.settings().run.run_name)
-    with training_alone(folder), showing_games(folder), contextlib.ExitStack() as closing:
+    folder = RunFolder.below(output_folder, asked_for.settings().run.run_name)
+    if weights_from is not None and not weights_from.exists():
+        raise UserError(f"--weights-from {weights_from}: there is no such run folder or checkpoint")
+    with own_folder(folder) as begin, contextlib.ExitStack() as closing:
         configuration = RunConfiguration(asked_for, folder.config)
         with configuration.telling_which():
             settings = configuration.read()
@@ -145,7 +147,7 @@ def train(
         )
         parts = demonstrations, games, agent
         supervisor = make_supervisor(channels, logs.queue, folder, maps_folder, run.session, *parts)
-        _keep(snapshot, seeds, folder)
+        _keep(snapshot, begin, seeds, folder)
         learner_process_fn(trainer, supervisor, logs, view, should_stop.interruptibly)
     return statistics
 
@@ -157,9 +159,10 @@ def _lines_and_times(
     return load_reference_lines(settings, maps_folder), load_reference_times(settings.game.map_cycle, maps_folder)
 
 
-def _keep(snapshot: SnapshotKeeper, seeds: SeedTree, folder: RunFolder) -> None:
+def _keep(snapshot: SnapshotKeeper, begin: Callable[[], None], seeds: SeedTree, folder: RunFolder) -> None:
     """Let the configuration be the run's, as nothing stands in the way of learning any more, and write the seeds."""
     snapshot.keep()
+    begin()
     with contextlib.suppress(OSError):  # a disk that fails is told where it matters
         seeds.write_json(folder.seeds)  # by now the learner's parts have drawn theirs
 

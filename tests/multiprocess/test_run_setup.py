@@ -18,7 +18,13 @@ from trackmania_rl.errors import UserError
 from trackmania_rl.multiprocess import run_setup, supervisor
 from trackmania_rl.multiprocess.collector_process import collector_process_fn
 from trackmania_rl.multiprocess.collector_task import CollectorTask
-from trackmania_rl.multiprocess.run_setup import check_machine, count_session, make_supervisor, training_alone
+from trackmania_rl.multiprocess.run_setup import (
+    check_machine,
+    count_session,
+    make_supervisor,
+    removed_unless_begun,
+    training_alone,
+)
 from trackmania_rl.settings import load_settings
 from trackmania_rl.settings.live import LiveSettings
 
@@ -97,6 +103,43 @@ def test_a_folder_that_cannot_be_locked(
         with training_alone(folder):
             pass
         assert "cannot be locked (No locks available)" in caplog.text
+
+
+def test_a_command_that_fails_before_its_run_begins_leaves_nothing(tmp_path: Path) -> None:
+    output = tmp_path / "new" / "place"
+    folder = RunFolder.below(output, "run")
+
+    def fail_early() -> None:
+        with removed_unless_begun(folder), training_alone(folder):
+            folder.log.write_text("an error\n")
+            raise UserError("no such map")
+
+    with pytest.raises(UserError):
+        fail_early()
+    assert list(tmp_path.iterdir()) == []
+
+    RunFolder.create(output, "other")
+    folder.path.mkdir()
+    (folder.path / "notes.txt").write_text("the user's")
+    with pytest.raises(KeyboardInterrupt), removed_unless_begun(folder):
+        raise KeyboardInterrupt
+    assert (folder.path / "notes.txt").is_file()
+    assert not folder.tensorboard.exists()
+    assert (output / "save" / "other" / "config").is_dir()
+
+
+def test_a_run_that_has_begun_stays_whatever_comes(tmp_path: Path) -> None:
+    folder = RunFolder.below(tmp_path, "run")
+
+    def fail_late() -> None:
+        with removed_unless_begun(folder) as begin:
+            begin()
+            raise UserError("the weights are no longer finite numbers")
+
+    with pytest.raises(UserError):
+        fail_late()
+    assert folder.config.is_dir()
+    assert folder.tensorboard.is_dir()
 
 
 def test_sessions_are_counted_and_a_damaged_count_is_named(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import errno
 import logging
 import multiprocessing
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -71,6 +71,44 @@ def showing_games(folder: RunFolder) -> Iterator[None]:
         yield
     finally:
         shutil.rmtree(folder.path / FOLDER, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def removed_unless_begun(folder: RunFolder) -> Iterator[Callable[[], None]]:
+    """Make a run's folders; a command that ends by an error before its run has begun takes those away that it made.
+
+    Yields:
+        What is called when the run has begun.
+
+    Raises:
+        CheckpointError: if a folder cannot be made.
+    """
+    own = [path for path in (folder.path, folder.tensorboard) if not path.exists()]
+    above = dict.fromkeys(parent for path in own for parent in path.parents if not parent.exists())
+    has_begun = False
+
+    def begin() -> None:
+        nonlocal has_begun
+        has_begun = True
+
+    try:
+        folder.make()
+        yield begin
+    except BaseException:
+        if not has_begun:
+            for path in own:
+                shutil.rmtree(path, ignore_errors=True)
+            for path in sorted(above, key=lambda parent: len(parent.parts), reverse=True):
+                with contextlib.suppress(OSError):  # another run's folder is in it by now
+                    path.rmdir()
+        raise
+
+
+@contextlib.contextmanager
+def own_folder(folder: RunFolder) -> Iterator[Callable[[], None]]:
+    """Make a run's folder and have it to oneself; see `removed_unless_begun`, `training_alone` and `showing_games`."""
+    with removed_unless_begun(folder) as begin, training_alone(folder), showing_games(folder):
+        yield begin
 
 
 def check_machine(settings: Settings, folder: Path) -> None:
