@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 PROJECT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not installed, and from anywhere
 
-from trackmania_rl.argument_types import png_file  # noqa: E402
+from trackmania_rl.argument_types import add_configuration_arguments, png_file  # noqa: E402
 from trackmania_rl.command_line import FAILED, command  # noqa: E402
 from trackmania_rl.places import PROJECT_FOLDER, WORKING_FOLDER  # noqa: E402
 
@@ -57,8 +57,7 @@ def parse_arguments() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
-    add("--config", type=Path, default=PROJECT_FOLDER / "config_files" / "config.py", help="configuration file")
-    add("--set", action="append", default=[], metavar="NAME=VALUE", help="override a setting; may be repeated")
+    add_configuration_arguments(parser, PROJECT_FOLDER / "config_files")
     add("--output-folder", type=Path, default=WORKING_FOLDER, help="where a run would write (default: the project)")
     add("--play", action="store_true", help="start one game and drive 5 s forward")
     add(

@@ -27,7 +27,7 @@ import argparse
 import contextlib
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -44,12 +44,14 @@ from trackmania_rl.places import PROJECT_FOLDER  # noqa: E402
 from trackmania_rl.simulator.tracks.track_generator import TrackRecipe  # noqa: E402
 from trackmania_rl.telemetry.overlay import RaceColumns  # noqa: E402
 from trackmania_rl.telemetry.race_video import VIDEO_SIZE_PX, film_script  # noqa: E402
-from trackmania_rl.telemetry.terminal_view import format_time  # noqa: E402
+from trackmania_rl.telemetry.tables import print_table  # noqa: E402
+from trackmania_rl.telemetry.terminal_view import format_time, times_text  # noqa: E402
 from trackmania_rl.tmi_interaction.launchers.choice import make_launcher  # noqa: E402
 from trackmania_rl.tmi_interaction.launchers.launcher import SimulatedGameLauncher, find_free_port  # noqa: E402
 from trackmania_rl.tmi_interaction.script_player import ScriptPlayer  # noqa: E402
 
 if TYPE_CHECKING:
+    from trackmania_rl.gbx.challenge import MedalTimes
     from trackmania_rl.settings import MapEntry
     from trackmania_rl.training.evaluation import MapEvaluation, TrainedDriver
 
@@ -113,6 +115,7 @@ def evaluate(arguments: argparse.Namespace) -> None:
     from trackmania_rl.games.socket_games import SocketGames
     from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager
     from trackmania_rl.track.named_maps import map_entries
+    from trackmania_rl.track.reference_times import load_reference_times
     from trackmania_rl.training.evaluation import evaluate_map, load_driver
 
     console = Console()
@@ -137,7 +140,10 @@ def evaluate(arguments: argparse.Namespace) -> None:
             evaluations.append(
                 evaluate_map(driver, games, entry, arguments.races, n_forced_actions=arguments.forced_actions)
             )
-    console.print(results_table(evaluations, f"{arguments.run} after {driver.frames_total:,} frames"))
+    times = load_reference_times(entries, maps_folder)
+    print_table(results_table(evaluations, times, f"{arguments.run} after {driver.frames_total:,} frames"), console)
+    for map_name, to_beat in times.items():
+        console.print(f"to beat on {map_name}: {times_text(to_beat)}", highlight=False, soft_wrap=True)
 
     if len(evaluations) > 1:
         console.print(finished_share(evaluations), highlight=False)
@@ -150,7 +156,7 @@ def evaluate(arguments: argparse.Namespace) -> None:
         videos = film([(evaluations[k], files[k]) for k in filmed], driver, launcher, arguments, console)
     video_of_map = dict(zip(filmed, videos, strict=True))
     if arguments.json is not None:
-        text = json.dumps(report(arguments, driver, evaluations, files, video_of_map), indent=2) + "\n"
+        text = json.dumps(report(arguments, driver, evaluations, times, files, video_of_map), indent=2) + "\n"
         write_text(arguments.json, text)
     for file in (*files, *videos, *([arguments.json] if arguments.json else [])):
         console.print(f"wrote {file}", soft_wrap=True, highlight=False)
@@ -177,25 +183,32 @@ def game_of(entries: Sequence[MapEntry]) -> Literal["simulated", "tmnf"]:
     return "tmnf" if maps else "simulated"
 
 
-def results_table(evaluations: list[MapEvaluation], title: str) -> Table:
-    """What a person wants to know of each map."""
+def results_table(evaluations: list[MapEvaluation], times: Mapping[str, MedalTimes], title: str) -> Table:
+    """What a person wants to know of each map; the best time with the medal that it reaches."""
     table = Table(title=title, title_justify="left")
     table.add_column("map", overflow="fold")
     for heading in ("finished", "best", "median", "mean", "metres"):
-        table.add_column(heading, justify="right")
+        table.add_column(heading, justify="right", no_wrap=heading != "finished")
     table.add_column("checkpoints of the best race")
     for evaluation in evaluations:
         best = evaluation.best_race
+        medal = medal_of(evaluation, times)
         table.add_row(
             evaluation.map_entry.map_name,
             f"{len(evaluation.finish_times_ms)}/{len(evaluation.races)} ({evaluation.finish_rate:.0%})",
-            format_time(min(evaluation.finish_times_ms, default=None)),
+            f"{medal or ''} {format_time(evaluation.best_ms)}".strip(),
             format_time(evaluation.median_ms),
             format_time(evaluation.mean_ms),
             f"{max(race.meters for race in evaluation.races):.0f}",
             " ".join(map(format_time, best.checkpoint_times_ms)) or "none",
         )
     return table
+
+
+def medal_of(evaluation: MapEvaluation, times: Mapping[str, MedalTimes]) -> str | None:
+    """The best of the map's medals that was reached."""
+    to_beat = times.get(evaluation.map_entry.map_name)
+    return None if to_beat is None or evaluation.best_ms is None else to_beat.medal(evaluation.best_ms)
 
 
 def finished_share(evaluations: list[MapEvaluation]) -> str:
@@ -263,6 +276,7 @@ def report(
     arguments: argparse.Namespace,
     driver: TrainedDriver,
     evaluations: list[MapEvaluation],
+    times: Mapping[str, MedalTimes],
     inputs_files: list[Path],
     video_of_map: dict[int, Path],
 ) -> dict[str, Any]:
@@ -272,6 +286,7 @@ def report(
     run: Path = arguments.run
     maps = [evaluation.as_dict() for evaluation in evaluations]
     for index, inputs_file in enumerate(inputs_files):
+        maps[index]["medal"] = medal_of(evaluations[index], times)
         maps[index]["inputs_file"] = str(inputs_file)
         maps[index]["video_file"] = str(video_of_map[index]) if index in video_of_map else None
     return {

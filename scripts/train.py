@@ -17,8 +17,10 @@ from pathlib import Path
 PROJECT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not installed, and from anywhere
 
+from trackmania_rl.argument_types import add_configuration_arguments  # noqa: E402
 from trackmania_rl.command_line import command, end_in_order_when_terminated  # noqa: E402
-from trackmania_rl.places import PROJECT_FOLDER, WORKING_FOLDER  # noqa: E402
+from trackmania_rl.files import shown_path  # noqa: E402
+from trackmania_rl.places import PROJECT_FOLDER, WORKING_FOLDER, command_line_of  # noqa: E402
 from trackmania_rl.settings import load_settings, settings_table  # noqa: E402
 
 
@@ -27,23 +29,30 @@ def main() -> None:
     """Run the command line."""
     arguments = vars(parse_arguments())
     end_in_order_when_terminated()  # until the training's own stop conditions take over
-    config, overrides = arguments.pop("config"), arguments.pop("set")
+    config, overrides, maps = arguments.pop("config"), arguments.pop("set"), arguments.pop("map")
     settings = load_settings(config, overrides)  # before torch is imported, which takes seconds: mistakes are told now
+    if maps:
+        from trackmania_rl.track.chosen_maps import overrides_for_maps
+
+        chosen = overrides_for_maps(settings, PROJECT_FOLDER / settings.game.maps_folder, maps)
+        overrides = [*(f"{name}={value!r}" for name, value in chosen.items()), *overrides]
+        settings = load_settings(config, overrides)
     try:
         if arguments.pop("list_settings"):
-            from rich.console import Console
+            from trackmania_rl.telemetry.tables import print_table
 
-            Console().print(settings_table(settings))
+            print_table(settings_table(settings))
             return
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", datefmt="%H:%M:%S")
         from trackmania_rl.dashboard.beside_training import ServePage
         from trackmania_rl.run import train
+        from trackmania_rl.telemetry.closing import closing_text
 
         hooks = [ServePage()] if arguments.pop("dashboard") else []
         figures = train(config, overrides=overrides, project_folder=PROJECT_FOLDER, hooks=hooks, **arguments)
         with contextlib.suppress(OSError):  # nobody may be there to read it
-            folder = arguments["output_folder"] / "save" / settings.run.run_name
-            print(f"{figures.races_total:,} races, {figures.frames_total:,} frames; everything is in {folder}")
+            folder = shown_path(arguments["output_folder"] / "save" / settings.run.run_name)
+            print(closing_text(figures, folder, f"{command_line_of('evaluate')} {folder}"))
     finally:
         gc.freeze()  # skips the garbage collector's last pass over torch's objects, which takes seconds
 
@@ -52,8 +61,12 @@ def parse_arguments() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
-    add("--config", type=Path, default=PROJECT_FOLDER / "config_files" / "config.py", help="configuration file")
-    add("--set", action="append", default=[], metavar="NAME=VALUE", help="override a setting; may be repeated")
+    add_configuration_arguments(parser, PROJECT_FOLDER / "config_files")
+    maps = (
+        "train on this map: a track of maps/ (kart), a track file or line (mine.toml, line.npy), a generated track "
+        "(generated:DIFFICULTY:SEED), a map that maps.py add has added; repeatable. The run is called {run_name}_{map}"
+    )
+    add("--map", action="append", default=[], metavar="NAME", help=maps)
     add(
         "--output-folder", type=Path, default=WORKING_FOLDER, help="holds save/ and tensorboard/ (default: the project)"
     )

@@ -10,7 +10,19 @@ import pytest
 PACKAGE = "trackmania_rl"
 
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("settings", "seeds", "errors", "files", "argument_types", "command_line", "compiled", "parts", "places"),
+    (
+        "settings",
+        "seeds",
+        "errors",
+        "files",
+        "argument_types",
+        "command_line",
+        "compiled",
+        "parts",
+        "places",
+        "presets",
+        "log_steps",
+    ),
     ("schedules", "gbx", "protocol"),
     ("race", "track", "simulator.*"),
     ("agents", "experience_replay", "buffer_management", "buffer_utilities", "tmi_interaction", "simulator.server"),

@@ -1,10 +1,39 @@
-"""Types of command-line arguments that several scripts take: `parser.add_argument("--port", type=port)`."""
+"""Command-line arguments that several scripts take, and their types: `parser.add_argument("--port", type=port)`."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
 from pathlib import Path
+
+from trackmania_rl.presets import preset_files, presets_text
+
+
+def add_configuration_arguments(parser: argparse.ArgumentParser, folder: Path) -> None:
+    """Let a command choose its configuration: `--config FILE` or `--preset NAME`, and `--set NAME=VALUE`.
+
+    Args:
+        parser: whose text after the options lists the presets; both give the argument `config`.
+        folder: of the configurations that ship.
+    """
+    which = parser.add_mutually_exclusive_group()
+    default = folder / "config.py"
+    which.add_argument("--config", type=Path, metavar="FILE", default=default, help="configuration file")
+    preset = "a configuration that ships, by its short name: see below"
+    which.add_argument("--preset", type=_preset_of(folder), dest="config", metavar="NAME", help=preset)
+    override = "override a setting; may be repeated"
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help=override)
+    parser.epilog = f"presets, each the configuration file of its name in {folder.name}/:\n{presets_text(folder)}"
+
+
+def _preset_of(folder: Path) -> Callable[[str], Path]:
+    def preset(name: str) -> Path:
+        files = preset_files(folder)
+        if name not in files:
+            raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(files)}")
+        return files[name]
+
+    return preset
 
 
 def whole_number(lowest: int, highest: int = 1_000_000) -> Callable[[str], int]:

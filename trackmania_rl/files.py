@@ -1,7 +1,9 @@
-"""Files as Windows has them: a rename may have to wait for a moment, and OpenCV cannot write under every name."""
+"""Files as Windows has them (a rename may have to wait, OpenCV cannot write every name), and as users see them."""
 
 from __future__ import annotations
 
+import os
+import shlex
 import sys
 import time
 from collections.abc import Callable
@@ -58,3 +60,13 @@ def write_png(file: Path, picture: npt.NDArray[np.uint8]) -> None:
     import cv2  # which takes a moment, and most users of this module need no pictures
 
     file.write_bytes(cv2.imencode(".png", picture)[1].tobytes())
+
+
+def shown_path(path: Path) -> str:
+    """Write a path as a user in the current folder would type it: quoted where it has to be."""
+    try:
+        text = os.path.relpath(path)
+    except ValueError:  # another drive of Windows
+        text = str(path)
+    text = str(path.absolute()) if text.startswith(os.pardir) else text
+    return shlex.quote(text) if os.name == "posix" else f'"{text}"' if " " in text else text

@@ -11,6 +11,8 @@ import shutil
 from pathlib import Path
 from typing import Final
 
+from trackmania_rl.files import shown_path
+
 _PACKAGE: Final = Path(__file__).resolve().parent
 IS_CHECKOUT: Final = (_PACKAGE.parent / "scripts" / "train.py").is_file()
 """Whether the package lies beside its scripts, as in the repository."""
@@ -51,4 +53,5 @@ def copy_to_working_folder() -> list[Path]:
 
 def command_line_of(script: str) -> str:
     """Write how a script is run here: `train`, say, as "python scripts/train.py" or, installed, "trackmania-train"."""
-    return f"python scripts/{script}.py" if IS_CHECKOUT else f"trackmania-{script.rpartition('/')[2]}"
+    file = SHIPPED_FOLDER / "scripts" / f"{script}.py"
+    return f"python {shown_path(file)}" if IS_CHECKOUT else f"trackmania-{script.rpartition('/')[2]}"

@@ -17,7 +17,8 @@ MISTAKES = {
     "unknown setting": ("epsilon_shedule", "did you mean epsilon_schedule"),
     "wrong value": ("batch_size", "-3"),
     "unreadable override": ("no_equals_sign", "name=value"),
-    "missing configuration": ("nowhere.py",),
+    "missing configuration": ("nowhere.py", "no such configuration"),
+    "configuration without companions": ("lonely.py", "inputs_list.py", "copy it from config_files"),
     "broken configuration": ("broken.py", "line 3"),
     "missing map": ("atlantis.toml",),
     "damaged reference line": ("line.npy",),
@@ -27,10 +28,13 @@ MISTAKES = {
     "too small an image": ("image", "convolution"),
     "truncated checkpoint": ("checkpoint.pt", "cannot read"),
     "random checkpoint": ("checkpoint.pt", "cannot read"),
-    "other network sizes": ("does not fit", "run_name"),
-    "other network sizes in another configuration": ("does not fit", "run_name"),
-    "weights of another network": ("--weights-from", "does not fit"),
+    "other network sizes": ("does not fit", "float_hidden_dim is 20", "but was 11", "run_name"),
+    "other network sizes in another configuration": ("does not fit", "float_hidden_dim is 20", "run_name"),
+    "weights of another network": ("--weights-from", "does not fit", "float_hidden_dim is 20", "but was 11"),
     "weights from nowhere": ("--weights-from", "no checkpoint"),
+    "weights from no folder": ("--weights-from", "there is no such run folder"),
+    "map of nobody": ("--map", "atlantis", "valley", "maps.py add"),
+    "map of an environment": ("--map", "has no maps"),
     "port in use": ("port", "base_tmi_port"),
     "full disk": ("minimum_free_disk_mb",),
     "folder is a file": ("cannot make the folder",),
@@ -80,6 +84,8 @@ def _arguments(
     configuration = folder / "configuration"
     shutil.copytree(repository_root / "config_files", configuration)
     (configuration / "broken.py").write_text("seed = 1\nrun_name = 'x'\nbatch_size = = 3\n")
+    (folder / "lonely").mkdir()
+    (folder / "lonely" / "lonely.py").write_text("seed = 1\n")
     maps = folder / "maps"
     shutil.copytree(repository_root / "maps", maps)
     (maps / "line.npy").write_bytes((maps / "valley_0.5m.npy").read_bytes()[:1000])
@@ -98,6 +104,7 @@ def _arguments(
         "wrong value": start("b", batch_size=-3),
         "unreadable override": start("c", "--set", "no_equals_sign"),
         "missing configuration": start("d", "--config", str(configuration / "nowhere.py")),
+        "configuration without companions": start("w", "--config", str(folder / "lonely" / "lonely.py")),
         "broken configuration": start("e", "--config", str(configuration / "broken.py")),
         "missing map": start("f", map_cycle=map_cycle("atlantis.toml", "valley_0.5m.npy")),
         "damaged reference line": start(
@@ -115,6 +122,9 @@ def _arguments(
         ),
         "weights of another network": start("s", "--weights-from", str(good.run_folder), float_hidden_dim=20),
         "weights from nowhere": start("t", "--weights-from", str(maps)),
+        "weights from no folder": start("x", "--weights-from", str(folder / "nowhere")),
+        "map of nobody": start("y", "--map", "atlantis"),
+        "map of an environment": start("z", "--preset", "cartpole", "--map", "kart"),
         "port in use": start("k", game_transport="'socket'", base_tmi_port=taken.getsockname()[1]),
         "full disk": start("l", minimum_free_disk_mb=10**9),
         "folder is a file": start("m", "--output-folder", str(folder / "a_file")),
@@ -144,6 +154,6 @@ def test_a_run_keeps_its_configuration_if_its_checkpoint_does_not_fit_the_comman
 
 
 @pytest.mark.usefixtures("outcomes")
-@pytest.mark.parametrize("name", ["s", "t", "u", "v"])
-def test_a_new_run_has_no_configuration_after_a_mistake(folder: Path, name: str) -> None:
-    assert list((folder / name / "save" / "tested" / "config").iterdir()) == []
+@pytest.mark.parametrize("name", ["f", "g", "k", "l", "s", "t", "u", "v", "x", "y"])
+def test_a_mistake_leaves_nothing_of_a_new_run_behind(folder: Path, name: str) -> None:
+    assert [file.name for file in (folder / name).iterdir()] == ["terminal.txt"]

@@ -14,6 +14,7 @@ from trackmania_rl.games.alternating import games_for
 from trackmania_rl.games.in_process import InProcessGames
 from trackmania_rl.games.protocol import Games
 from trackmania_rl.games.socket_games import SocketGames
+from trackmania_rl.log_steps import step_of
 from trackmania_rl.parts import load_part, make_part
 from trackmania_rl.race.spaces import Spaces, race_spaces
 from trackmania_rl.settings import Settings, SettingsError
@@ -72,7 +73,8 @@ class RaceGames:
             return SocketGames(managers, all_together=settings.sync.is_synchronous)
 
         if game.is_in_process:
-            log.info("collector %d prepares its games; the first time, compiling takes half a minute", collector)
+            text = "collector %d prepares its games; the first time, compiling takes half a minute"
+            log.info(text, collector, extra=step_of(f"start of collector {collector}"))
             return self.around(games_for(settings.sync, range(game.games_per_collector), in_process))
         return self.around(games_for(settings.sync, game.tmi_ports_of(collector), behind_sockets))
 

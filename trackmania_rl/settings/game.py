@@ -51,6 +51,12 @@ class GeneratorSettings(Group):
         """Lowest and highest difficulty; each track's is drawn evenly in between."""
         return self.difficulty if isinstance(self.difficulty, tuple) else (self.difficulty, self.difficulty)
 
+    @property
+    def is_one_track(self) -> bool:
+        """Whether it always makes the same track, whose times then compare."""
+        lowest, highest = self.difficulty_range
+        return self.first_seed == self.last_seed and lowest == highest
+
     @model_validator(mode="after")
     def _ranges_ascend(self) -> GeneratorSettings:
         if self.difficulty_range[0] > self.difficulty_range[1]:

@@ -7,6 +7,7 @@ the run's configuration: resuming reads it, and the learner looks at it several 
 from __future__ import annotations
 
 import logging
+import pprint
 import shutil
 import time
 from collections.abc import Callable, Iterable
@@ -71,10 +72,16 @@ def write_values(settings: Settings, snapshot_folder: Path) -> Path:
 
 def append_overrides(snapshot_file: Path, overrides: Iterable[str]) -> None:
     """Write `name=value` overrides after the snapshot's own lines, where they win and can be edited."""
-    assignments = [f"{name} = {value!r}\n" for name, value in map(parse_override, overrides)]
+    assignments = [_assignment(name, value) for name, value in map(parse_override, overrides)]
     if assignments:
         with snapshot_file.open("a", encoding="utf-8") as file:
             file.write("\n# Set on the command line.\n" + "".join(assignments))
+
+
+def _assignment(name: str, value: object) -> str:
+    begin = f"{name} = "
+    lines = pprint.pformat(value, width=120 - len(begin), sort_dicts=False).splitlines()
+    return begin + f"\n{' ' * len(begin)}".join(lines) + "\n"
 
 
 class SnapshotKeeper:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -22,6 +23,7 @@ from rich.table import Table
 from rich.text import Text
 
 from trackmania_rl.gbx.challenge import MedalTimes
+from trackmania_rl.log_steps import what_it_is_a_step_of
 from trackmania_rl.telemetry.statistics import MapStatistics, RaceHistory, TrainingStatistics
 
 LIVE_INTERVAL_S = 0.5
@@ -30,6 +32,8 @@ N_MESSAGES = 6
 """Log messages that the live view keeps in sight."""
 REPLAY_BAR_CHARACTERS = 24
 PAIR_GAP = "   "
+MOST_TIMES_TO_BEAT = 3
+"""Maps whose times to beat are shown; of more, none are."""
 NOTHING = "-"
 """Stands where there is no figure yet."""
 
@@ -146,15 +150,21 @@ class LiveView(TerminalView):
 
 
 class _RecentMessages(logging.Handler):
-    """Keeps the last log messages as (time of day, level, one line of text)."""
+    """Keeps the last log messages as (time of day, level, one line of text), of steps the last one only."""
 
     def __init__(self) -> None:
         super().__init__(level=logging.INFO)
         self.recent: deque[tuple[str, int, str]] = deque(maxlen=N_MESSAGES)
+        self._steps: dict[str, tuple[str, int, str]] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
         time_of_day = time.strftime("%H:%M:%S", time.localtime(record.created))
-        self.recent.append((time_of_day, record.levelno, " ".join(record.getMessage().split())))
+        message = (time_of_day, record.levelno, " ".join(record.getMessage().split()))
+        if (step_of := what_it_is_a_step_of(record)) is not None:
+            with contextlib.suppress(KeyError, ValueError):
+                self.recent.remove(self._steps[step_of])
+            self._steps[step_of] = message
+        self.recent.append(message)
 
 
 def _writes_to_terminal(handler: logging.Handler) -> bool:
@@ -176,6 +186,8 @@ def render(
     if messages:
         parts += [Text(), _message_lines(messages)]
     times = f"{_duration(figures.elapsed_s)} since the start, {_duration(figures.training_s)} in all"
+    if figures.left_s < math.inf:
+        times = f"{_duration(figures.left_s)} left, {times}"
     return Panel(
         Group(*parts),
         title=f"[bold]{run_name}[/bold]",
@@ -265,7 +277,15 @@ def _map_table(figures: TrainingStatistics) -> RenderableType:
             if history.n_races > 0:
                 table.add_row(Text(first_cell, style="bold"), kind, *_history_cells(history, times))
                 first_cell = ""
-    return table
+    times_of_maps = [(name, times) for name, times in figures.reference_times.items() if name in figures.maps]
+    to_beat = [f"to beat on {name}: {times_text(times)}" for name, times in times_of_maps]
+    return Group(table, Text("\n".join(to_beat), style="dim")) if 0 < len(to_beat) <= MOST_TIMES_TO_BEAT else table
+
+
+def times_text(times: MedalTimes) -> str:
+    """The times to beat on a map, in words."""
+    of_medals = {name: getattr(times, f"{name}_ms") for name in MEDAL_STYLES}
+    return ", ".join(f"{name} {format_time(time_ms)}" for name, time_ms in of_medals.items() if time_ms is not None)
 
 
 def _history_cells(history: RaceHistory, times: MedalTimes | None) -> Iterator[RenderableType]:
@@ -315,6 +335,7 @@ def plain_line(figures: TrainingStatistics) -> str:
     rates = figures.rates()
     parts = [
         _duration(figures.elapsed_s),
+        f"{_duration(figures.left_s)} left" if figures.left_s < math.inf else "",
         f"frames {figures.frames_total:,}",
         f"races {figures.races_total:,}",
         *(
@@ -367,5 +388,5 @@ def _named_values(values: Mapping[str, float]) -> dict[str, str]:
 
 def _checkpoint_age(figures: TrainingStatistics) -> str:
     if figures.checkpoint_time_s is None:
-        return "none yet"
+        return "none yet" if figures.races_finished_total else "none yet (the first one comes soon after the first finish)"
     return f"{_duration(figures.elapsed_s - figures.checkpoint_time_s)} ago"

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trackmania_rl.errors import UserError
+from trackmania_rl.places import command_line_of
 
 MAX_HEADER_BYTES: Final = 10_000
 """Of a `.npy` file; numpy's own bound."""
@@ -43,7 +44,10 @@ def load_reference_line(path: Path, spacing_m: float) -> npt.NDArray[np.float64]
         ReferenceLineError: if the file is missing, damaged, of another shape, not finite or of another spacing.
     """
     if not path.is_file():
-        raise ReferenceLineError(f"reference line {path}: no such file; a map needs a .npy line of shape (N, 3)")
+        raise ReferenceLineError(
+            f"reference line {path}: no such file; {command_line_of('tools/maps')} add makes it of a map and a replay "
+            "(docs/tutorial_own_map.rst)"
+        )
     try:
         _check_header_length(path)
         # Memory mapping compares the header's shape with the file's size, so a damaged header can't ask for terabytes.

@@ -81,7 +81,7 @@ class Race:
         entry: the map.
         puller: keeps the network that drives it.
         exploration: how it explores.
-        is_generated: whether the track is a generator's.
+        is_generated: whether the track is one of many that a generator makes.
         in_fragments: how much of it was handed on already; None where it is handed on as a whole.
     """
 
@@ -121,7 +121,7 @@ def map_cycle(
         n_driven: races from there on that were driven before, and are left out.
 
     Yields:
-        The race's map, and whether it is a generator's, one of many under the same name.
+        The race's map, and whether it is one of many under the same name: a generator's of more than one track.
 
     Raises:
         UserError: if a generated track cannot be written.
@@ -139,7 +139,7 @@ def map_cycle(
                     if n_driven < 0:
                         yield entry, False
                 elif n_driven < 0:
-                    yield generated_maps.draw(entry), True
+                    yield generated_maps.draw(entry), not entry.generator.is_one_track
                 else:
                     generated_maps.leave_out(entry)
 

@@ -18,11 +18,10 @@ from trackmania_rl.gbx.replay import is_replay_file, read_embedded_map
 from trackmania_rl.places import PROJECT_FOLDER
 from trackmania_rl.settings import load_settings
 from trackmania_rl.settings.map_cycle import add_to_map_cycle, entry_text
+from trackmania_rl.track.chosen_maps import training_entries
 from trackmania_rl.track.line_checks import check_line
 
 NAME_PATTERN = r"[A-Za-z0-9][A-Za-z0-9 ._-]*"
-EXPLORATION_RACES = 4
-"""As in the shipped configurations: four races that explore, then a greedy one that measures."""
 
 DESCRIPTION = """\
 Take a map and a replay of it. Build the reference line, check it and draw it; copy the map beside it; make a track for
@@ -207,11 +206,7 @@ def put_map(map_file: Path, folder: Path, name: str, overwrite: bool) -> Path:
 
 def entries(name: str, map_path: str, line_file: str) -> list[dict[str, Any]]:
     """Entries of the map cycle: races that explore, and one that measures."""
-    common = {"map_name": name, "map_path": map_path, "reference_line": line_file}
-    return [
-        {**common, "is_explo": True, "fill_buffer": True, "repeat": EXPLORATION_RACES},
-        {**common, "is_explo": False, "fill_buffer": True, "repeat": 1},
-    ]
+    return training_entries({"map_name": name, "map_path": map_path, "reference_line": line_file})
 
 
 def simulated_entries(

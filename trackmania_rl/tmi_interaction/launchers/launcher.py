@@ -219,8 +219,8 @@ def check_port_is_free(port: int) -> None:
             probe.bind((LOOPBACK, port))
         except OSError as error:
             raise PortInUseError(
-                f"port {port} is in use{_listener_text(port)}: end that program, or take another port, with --port or "
-                f"with base_tmi_port in user_config.py ({error.strerror})"
+                f"port {port} is in use{_listener_text(port)}: end that program, or take another port, with --set "
+                f"base_tmi_port=N (train.py, doctor.py) or --port N (other commands) ({error.strerror})"
             ) from error
 
 

@@ -12,6 +12,7 @@ from tensordict import TensorDictBase
 from trackmania_rl.checkpoints import save_best_run
 from trackmania_rl.driver_file import ENDING, DriverFile, DriverTrack, write_driver
 from trackmania_rl.errors import UserError
+from trackmania_rl.log_steps import step_of
 from trackmania_rl.schedules import exponential
 from trackmania_rl.telemetry.cycle_figures import cycle_figures
 from trackmania_rl.telemetry.race_record import CommandClock, RaceLog, RaceRecord
@@ -44,6 +45,9 @@ class CountRaces(Hook):
         """Count the actions that have come in, and a race when it ends."""
         race, statistics = self.run.race, self.run.statistics
         assert race is not None
+        if race.collector not in statistics.collectors:
+            step = step_of(f"start of collector {race.collector}")
+            log.info("collector %d drives: its first race has come in", race.collector, extra=step)
         statistics.add_collector_time(race.collector, race.waited_s, race.elapsed_s)
         if race.is_under_way:
             statistics.frames_total += len(new_actions)

@@ -1,0 +1,56 @@
+"""The last lines of a training."""
+
+from trackmania_rl.gbx.challenge import MedalTimes
+from trackmania_rl.telemetry.closing import closing_text
+from trackmania_rl.telemetry.race_record import RaceRecord
+from trackmania_rl.telemetry.statistics import TrainingStatistics
+
+
+def record(map_name: str, time_ms: int | None, **others: object) -> RaceRecord:
+    fields = {"is_explo": True, "collector": 0, "race_finished": time_ms is not None, "race_time_ms": time_ms or 900}
+    fields |= {"meters": 812.0, "furthest_zone": 5, "n_actions": 1_000, "cutoff_reason": None}
+    return RaceRecord(map_name=map_name, **(fields | others))  # type: ignore[arg-type]
+
+
+def text(*records: RaceRecord, **times: MedalTimes) -> str:
+    figures = TrainingStatistics(lambda: 0.0)
+    figures.reference_times = times
+    for one in records:
+        figures.add_race(one)
+    return closing_text(figures, "save/tested", "python scripts/evaluate.py save/tested")
+
+
+def test_it_names_best_time_folder_and_next_command() -> None:
+    driven = [record("valley", 23_000), record("valley", 21_350, is_explo=False), record("kart", None)]
+    first, second = text(*driven, valley=MedalTimes.of_author(20_300)).splitlines()
+    assert first == (
+        "3 races, 3,000 frames; valley: best time 0:21.350 (gold); kart: 812 m, not finished yet; everything is in "
+        "save/tested"
+    )
+    assert second.startswith("next: python scripts/evaluate.py save/tested ")
+
+
+def test_without_a_finish_the_same_command_is_next() -> None:
+    assert text().splitlines() == [
+        "0 races, 0 frames; everything is in save/tested",
+        "next: the same command goes on from here",
+    ]
+    assert "evaluate" not in text(record("valley", None))
+    assert "cartpole: best 812 points; everything" in text(record("cartpole", None, progress_unit="points"))
+
+
+def test_many_tracks_under_one_name_have_no_best_time() -> None:
+    driven = [record("generated", time_ms, is_generated=True) for time_ms in (9_000, None, 8_000)]
+    assert "generated: 2 of the last 3 races finished" in text(*driven)
+
+
+def test_of_many_maps_the_first_ones_are_named() -> None:
+    first = text(*(record(f"m{k}", None) for k in range(9))).splitlines()[0]
+    assert "m4: 812 m" in first
+    assert "4 more maps" in first
+    assert "m5" not in first
+
+
+def test_the_games_own_medals() -> None:
+    assert MedalTimes.of_author(55_100) == MedalTimes(55_100, 59_000, 67_000, 83_000)  # as the game's map has them
+    assert MedalTimes.of_author(50_000) == MedalTimes(50_000, 53_000, 60_000, 75_000)
