@@ -104,13 +104,10 @@ def train(
         UserError: for anything that its caller can mend; the text says what.
     """
     keep_freed_memory()
-    statistics = TrainingStatistics(clock := CommandClock())
-    statistics.ends_at_s = max_wall_s
+    statistics = TrainingStatistics(clock := CommandClock(), ends_at_s=max_wall_s)
     should_stop = StopConditions(max_wall_s, max_frames, clock, statistics, max_updates)
     asked_for = AskedFor(settings, overrides, update_config)
-    folder = RunFolder.below(output_folder, asked_for.settings().run.run_name)
-    if weights_from is not None and not weights_from.exists():
-        raise UserError(f"--weights-from {weights_from}: there is no such run folder or checkpoint")
+    folder = _folder_of(asked_for, output_folder, weights_from)
     with own_folder(folder) as begin, contextlib.ExitStack() as closing:
         configuration = RunConfiguration(asked_for, folder.config)
         with configuration.telling_which():
@@ -150,6 +147,14 @@ def train(
         _keep(snapshot, begin, seeds, folder)
         learner_process_fn(trainer, supervisor, logs, view, should_stop.interruptibly)
     return statistics
+
+
+def _folder_of(asked_for: AskedFor, output_folder: Path, weights_from: Path | None) -> RunFolder:
+    """Say where the run lies, once what can be told at once is right: its settings, and what it is to begin with."""
+    run_name = asked_for.settings().run.run_name
+    if weights_from is not None and not weights_from.exists():
+        raise UserError(f"--weights-from {weights_from}: there is no such run folder or checkpoint")
+    return RunFolder.below(output_folder, run_name)
 
 
 def _lines_and_times(

@@ -6,6 +6,7 @@ import pytest
 from rich.console import Console
 
 from trackmania_rl.gbx.challenge import MedalTimes
+from trackmania_rl.log_steps import step_of
 from trackmania_rl.telemetry import terminal_view
 from trackmania_rl.telemetry.race_record import RaceRecord
 from trackmania_rl.telemetry.statistics import TrainingStatistics
@@ -73,6 +74,28 @@ def test_the_live_view_fits_and_shows_the_figures(width):
 
 def test_before_the_first_race():
     assert "No race yet." in as_text(TrainingStatistics(), 80)
+
+
+def test_what_is_left_of_a_limit_is_shown():
+    assert "left" not in as_text(make_figures(), 80) + plain_line(make_figures())
+    figures = TrainingStatistics(lambda: 75.0, ends_at_s=600.0)
+    assert "0:08:45 left, 0:01:15 since the start" in as_text(figures, 80)
+    assert plain_line(figures).startswith("0:01:15 | 0:08:45 left | frames 0 ")
+    assert "0:00:00 left" in plain_line(TrainingStatistics(lambda: 75.0, ends_at_s=70.0))
+
+
+def test_a_step_takes_the_place_of_the_one_before():
+    messages = terminal_view._RecentMessages()
+    for text, step in (
+        ("collector 0 prepares", "0"),
+        ("resumed", None),
+        ("collector 1 prepares", "1"),
+        ("drives", "0"),
+    ):
+        record = logging.LogRecord("x", logging.INFO, "x.py", 1, text, (), None)
+        vars(record).update(step_of(step) if step else {})
+        messages.emit(record)
+    assert [text for _, _, text in messages.recent] == ["resumed", "collector 1 prepares", "drives"]
 
 
 def test_the_plain_line_is_one_line_of_ascii():

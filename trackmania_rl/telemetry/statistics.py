@@ -183,11 +183,12 @@ class TrainingStatistics:
         checkpoint_time_s: when the last checkpoint was written, on the clock; None before the first.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic, ends_at_s: float = math.inf) -> None:
         """Starts counting.
 
         Args:
             clock: gives seconds; `CommandClock` in a run.
+            ends_at_s: when the run ends at the latest, on the clock; infinity where nothing says so.
         """
         self.frames_total = 0
         self.races_total = 0
@@ -198,7 +199,7 @@ class TrainingStatistics:
         self.replay_capacity = 0
         self.current_values: dict[str, float] = {}
         self.last_metrics: dict[str, float] = {}
-        self.ends_at_s = math.inf
+        self.ends_at_s = ends_at_s
         self.checkpoint_time_s: float | None = None
         self._clock = clock
         self._earlier_sessions_s = 0.0

@@ -388,5 +388,6 @@ def _named_values(values: Mapping[str, float]) -> dict[str, str]:
 
 def _checkpoint_age(figures: TrainingStatistics) -> str:
     if figures.checkpoint_time_s is None:
-        return "none yet" if figures.races_finished_total else "none yet (the first one comes soon after the first finish)"
+        when = "" if figures.races_finished_total else " (the first one comes soon after the first finish)"
+        return f"none yet{when}"
     return f"{_duration(figures.elapsed_s - figures.checkpoint_time_s)} ago"
