@@ -106,6 +106,7 @@ def test_a_seed_gives_the_same_maps_again_and_an_option_chooses(make_vec_env: Ma
 def test_its_games_are_drawn(make_vec_env: MakeVecEnv) -> None:
     envs = make_vec_env(4, "lane", render_mode="rgb_array")
     assert envs.render_mode == "rgb_array"
+    assert envs.metadata["render_fps"] == 20, "for VecVideoRecorder"
     envs.reset()
     assert [picture.shape for picture in envs.get_images()] == [(240, 320, 3)] * 4
     assert envs.render().shape == (480, 640, 3)

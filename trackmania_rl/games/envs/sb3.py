@@ -60,6 +60,7 @@ class RaceVecEnv(VecEnv):  # type: ignore[misc]  # where the package is missing,
         )
         self._actions: Array = np.empty(0)
         super().__init__(num_envs, self.envs.single_observation_space, self.envs.single_action_space)
+        self.metadata = self.envs.metadata
 
     def reset(self) -> VecEnvObs:
         """Begin a race in every game."""
