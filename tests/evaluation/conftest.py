@@ -17,7 +17,7 @@ from trackmania_rl.channels.local import LocalRollouts, LocalRunState
 from trackmania_rl.channels.protocols import Channels
 from trackmania_rl.checkpoints import RunFolder, save_checkpoint
 from trackmania_rl.driver_file import write_driver
-from trackmania_rl.race.spaces import race_spaces
+from trackmania_rl.games.race_games import make_games_builder
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import Settings, load_settings
 from trackmania_rl.settings.live import LiveSettings, write_snapshot
@@ -49,12 +49,23 @@ def maps_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def run_folder(tmp_path_factory: pytest.TempPathFactory, repository_root: Path, maps_folder: Path) -> Path:
     """`save/{run_name}` with a configuration and a checkpoint as the trainer writes it."""
+    return _make_run(tmp_path_factory, repository_root, maps_folder)
+
+
+@pytest.fixture(scope="session")
+def run_with_own_floats(tmp_path_factory: pytest.TempPathFactory, repository_root: Path, maps_folder: Path) -> Path:
+    """The same of a run whose games show a float more."""
+    return _make_run(tmp_path_factory, repository_root, maps_folder, "games=examples.slip_angle:SlipAngle")
+
+
+def _make_run(tmp_path_factory: pytest.TempPathFactory, repository_root: Path, maps_folder: Path, *more: str) -> Path:
     folder = tmp_path_factory.mktemp("run")
     entry = {"map_name": "bend", "map_path": "curve.npy", "reference_line": "curve.npy"}
     cycle = tuple(entry | {"is_explo": is_explo, "fill_buffer": True} for is_explo in (True, False))
     overrides = [
         *("float_hidden_dim=11", "dense_hidden_dimension=14", "iqn_embedding_dimension=9", "torch_device=cpu"),
         *(f"maps_folder={str(maps_folder)!r}", f"map_cycle={cycle!r}"),
+        *more,
     ]
     snapshot = write_snapshot(repository_root / "config_files" / "config.py", folder / "config", overrides)
     save_checkpoint(
@@ -106,7 +117,7 @@ def taken_port() -> Iterator[int]:
 def _checkpoint_state(live: LiveSettings, scratch: Path) -> Mapping[str, Any]:
     """What the trainer saves, but for online and target weights: only the averaged ones are to drive."""
     settings, seeds = live.current, SeedTree(live.current.run.seed)
-    spaces = race_spaces(settings)
+    spaces = make_games_builder(settings).spaces
     network = make_network(settings, spaces, seeds)
     with torch.no_grad():
         network.A_head[-1].bias[FORWARD] = 10.0

@@ -126,7 +126,9 @@ def test_a_race_lost_with_its_game_begins_again_with_the_forced_actions(
         manager.play = play
 
 
-def test_a_driver_acts_on_what_an_environment_of_its_run_shows(run_folder: Path) -> None:
+@pytest.mark.parametrize("run", ["run_folder", "run_with_own_floats"])
+def test_a_driver_acts_on_what_an_environment_of_its_run_shows(request: pytest.FixtureRequest, run: str) -> None:
+    run_folder = request.getfixturevalue(run)
     driver = load_driver(str(run_folder), str(run_folder / "checkpoint.pt"))
     with contextlib.closing(make_race_env(config=run_folder / "config" / "config.py")) as env:
         observation, info = env.reset()

@@ -12,12 +12,13 @@ CODE = re.compile(r"\.\. code-block:: python\n\n((?: {4}.*\n|\n)+)")
 BLOCKS = [textwrap.dedent(block) for block in CODE.findall(PAGE)]
 PRINTED = [
     r"'map': 'valley'",
-    r"\(64, 184\) -",
+    r"\(64, 184\) -?\d",
+    r"ep_rew_mean",
     r"time_step_duration",
     r"bend: finished True",
     r"0 cars",
     r"(\d+ m driven, \d+ transitions to learn from\n){3}",
-    r"tensor\(-",
+    r"tensor\(-?\d",
     r"torch\.Size\(\[8, 60, 1\]\)",
 ]
 
@@ -30,6 +31,9 @@ def test_each_block_of_the_page_is_looked_at() -> None:
 def test_a_block_can_be_copied_alone(
     block: str, printed: str, run_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    for package, imported in {"rtgym": "RealTime-v0", "stable_baselines3": "stable_baselines3"}.items():
+        if imported in block:
+            pytest.importorskip(package, reason=f"python -m pip install {package}")
     monkeypatch.chdir(REPOSITORY_ROOT)
     exec(block.replace("save/simulated", str(run_folder)), {})
     assert re.search(printed, capsys.readouterr().out)

@@ -33,6 +33,12 @@ def test_evaluate_says_which_share_of_generated_tracks_is_finished(
     assert (tmp_path / "out" / "generated_tracks" / "generated_0.200_3.toml").is_file(), "for replay_inputs.py"
 
 
+def test_a_driver_sees_floats_of_a_users_own(script: MakeScript, run_with_own_floats: Path, tmp_path: Path) -> None:
+    code, out, err = script("evaluate", run_with_own_floats, "--no-video", "--output", tmp_path / "out")
+    assert (code, err) == (0, "")
+    assert "1/1 (100%)" in out
+
+
 @pytest.mark.slow
 def test_of_generated_tracks_only_the_first_is_filmed(script: MakeScript, run_folder: Path, tmp_path: Path) -> None:
     for film_all, n_videos in (((), 1), (("--film-all",), 2)):
