@@ -8,6 +8,7 @@
         drivers/{frames}.pt        networks on the way, see keep_driver_every_s
         races.jsonl                one line for each race
         seeds.json                 the run's seed, and those of the learner's parts
+        pictures/                  what the driver expects and where it errs, with an index
         sessions.txt               how often the run was started
         train.log                  what was logged
         evaluation/                what scripts/evaluate.py wrote
@@ -118,6 +119,11 @@ class RunFolder:
     def recordings(self) -> Path:
         """Evaluated races that were kept, and their films."""
         return self.path / "recordings"
+
+    @property
+    def pictures(self) -> Path:
+        """What the driver expects, where it errs and how it drives, with an index."""
+        return self.path / "pictures"
 
     @property
     def races(self) -> Path:

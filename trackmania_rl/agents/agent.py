@@ -14,6 +14,7 @@ from torchrl.objectives import LossModule
 from trackmania_rl.agents.averaged_weights import AveragedWeights
 from trackmania_rl.agents.compilation import compile_update
 from trackmania_rl.agents.flat_parameters import views_of
+from trackmania_rl.agents.insight import TransitionErrors, quantile_errors, quantile_returns
 from trackmania_rl.agents.iqn import GradientStep, IQNLoss, QuantileNetwork, SoftUpdate
 from trackmania_rl.agents.layers import Layer, layers_of
 from trackmania_rl.agents.precision import arithmetic_dtype
@@ -79,6 +80,22 @@ class Agent(Protocol):
 
     def layers(self) -> dict[str, Layer]:
         """Show what training keeps of each parameter that learns, by its name."""
+
+    def returns_at(self, img: Tensor, floats: Tensor, taus: Tensor) -> Tensor | None:
+        """Tell what it expects in B states, for pictures; draws no random numbers.
+
+        Args:
+            img: (B, S, H, W) uint8, on any device, like the others.
+            floats: (B, F) float32.
+            taus: (N,) in [0, 1].
+
+        Returns:
+            (B, N, A), the returns of all actions at these taus; (B, 1, A), their means, of an agent that knows no
+            distributions; None if it does not value single actions.
+        """
+
+    def errors_of(self, batch: TensorDictBase) -> TransitionErrors | None:
+        """Tell how wrong it is about B transitions, for pictures; draws no random numbers. None if it cannot tell."""
 
     def state_dict(self) -> dict[str, Any]:
         """All that the next update depends on, apart from the settings; loads with `weights_only=True`.
@@ -204,6 +221,14 @@ class IQNAgent:
             for parameter, mean, mean_square in zip(parameters, means, mean_squares, strict=True)
         }
         return dict(layers_of(self.loss_module.online.named_parameters(), by_parameter))
+
+    def returns_at(self, img: Tensor, floats: Tensor, taus: Tensor) -> Tensor | None:
+        """Tell what the network that evaluates expects; see `Agent`."""
+        return quantile_returns(self.evaluation_network, img, floats, taus)
+
+    def errors_of(self, batch: TensorDictBase) -> TransitionErrors | None:
+        """Tell how wrong the network that learns is; see `Agent`."""
+        return quantile_errors(self.loss_module, batch)
 
     def state_dict(self) -> dict[str, Any]:
         """All that the next update depends on, apart from the settings; loads with `weights_only=True`."""

@@ -11,6 +11,7 @@ from typing import Final
 
 import torch
 import torch.nn.functional as F
+from tensordict import TensorDictBase
 from torch import Tensor
 
 from trackmania_rl.agents.agent import IQNAgent
@@ -41,6 +42,12 @@ class CloningAgent(IQNAgent):
     """An `IQNAgent` with another loss. Its target network follows, and nothing asks for it."""
 
     loss_class = ImitationLoss
+
+    def returns_at(self, img: Tensor, floats: Tensor, taus: Tensor) -> None:
+        """Tell nothing: what the network answers is no return."""
+
+    def errors_of(self, batch: TensorDictBase) -> None:
+        """Tell nothing: there are no targets."""
 
 
 class BehaviourCloning(IQN):

@@ -41,7 +41,7 @@ class PlainMeanValues:
     def __init__(self, network: QuantileNetwork, n_quantiles: int, dtype: torch.dtype = torch.float32) -> None:
         self._network = network
         self._dtype = dtype
-        self._tau = _midpoints(n_quantiles, network)
+        self._tau = midpoints(n_quantiles, network)
 
     def prepare(self) -> None:
         """Nothing is kept that depends on the weights."""
@@ -67,7 +67,7 @@ class PreparedMeanValues:
     def __init__(self, network: IQN_Network, n_quantiles: int, dtype: torch.dtype = torch.float32) -> None:
         self._network = network
         self._dtype = dtype
-        self._tau = _midpoints(n_quantiles, network)
+        self._tau = midpoints(n_quantiles, network)
         self.prepare()
 
     @torch.inference_mode()
@@ -99,8 +99,8 @@ class PreparedMeanValues:
         return values + self._network.baseline(floats).unsqueeze(1)
 
 
-def _midpoints(n_quantiles: int, network: QuantileNetwork) -> Tensor:
-    """(1, K)."""
+def midpoints(n_quantiles: int, network: QuantileNetwork) -> Tensor:
+    """Return the K midpoints (i + 1/2) / K as taus (1, K), on the network's device."""
     return ((torch.arange(n_quantiles, device=network.float_mean.device) + 0.5) / n_quantiles).unsqueeze(0)
 
 

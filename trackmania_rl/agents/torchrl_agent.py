@@ -40,6 +40,7 @@ from trackmania_rl.agents.agent import CarryOut, TargetUpdater
 from trackmania_rl.agents.averaged_weights import AveragedWeights
 from trackmania_rl.agents.exploration import GREEDY, ActionChooser, Exploration
 from trackmania_rl.agents.flat_parameters import flatten_parameters
+from trackmania_rl.agents.insight import TransitionErrors
 from trackmania_rl.agents.layers import Layer, layers_of
 from trackmania_rl.agents.random_state import OwnRandomState
 from trackmania_rl.agents.run_network import pick_device
@@ -273,6 +274,11 @@ class OffPolicyLoss(LossModule):
             tensordict.set("td_error", batch["td_error"].detach().reshape(len(batch)))
         return TensorDict({name: value for name, value in losses.items() if value.ndim == 0})
 
+    def states(self, entries: Mapping[str, Tensor]) -> TensorDict:
+        """Make of B states, their image and floats, what networks of torchrl read."""
+        batch = {name: entries[name].to(self.device) for name in self._keys}
+        return TensorDict(batch, batch_size=[len(entries["state_float"])])
+
     def _as_torchrl_has_it(self, batch: TensorDictBase) -> TensorDict:
         """Name the entries of a batch as torchrl does; discounts are its value estimator's, n steps at once."""
         on_device = batch.to(self.device)
@@ -385,6 +391,28 @@ class TorchRLLearner:
     def layers(self) -> dict[str, Layer]:
         """Show what training keeps of each parameter of the loss; see `Agent`."""
         return dict(layers_of(self.loss_module.loss.named_parameters(), self.optimizer_step.optimizer.state))
+
+    @torch.no_grad()
+    def returns_at(self, img: Tensor, floats: Tensor, taus: Tensor) -> Tensor | None:
+        """Tell the values of actions, (B, 1, A), where the network that drives knows any; see `Agent`."""
+        with set_interaction_type(InteractionType.DETERMINISTIC):
+            decided = self.evaluation_network(self.loss_module.states({"state_img": img, "state_float": floats}))
+        values: Tensor | None = decided.get("action_value", None)
+        return None if values is None else values.float().unsqueeze(1)
+
+    @torch.no_grad()
+    def errors_of(self, batch: TensorDictBase) -> TransitionErrors | None:
+        """Tell the errors that the loss writes, if it writes any; see `Agent`."""
+        loss, shown = self.loss_module, batch.copy()
+        random_state = list(loss.random_state.state)
+        loss.eval()
+        try:
+            loss(shown)
+        finally:
+            loss.train()
+            loss.random_state.state = random_state
+        errors: Tensor | None = shown.get("td_error", None)
+        return None if errors is None else TransitionErrors(errors.float(), None, None)
 
     def state_dict(self) -> dict[str, Any]:
         """See `Agent`."""

@@ -282,6 +282,7 @@ class TelemetrySettings(Group):
     record_every_s: Annotated[NonNegativeFloat, Unit("s")]
     tensorboard_interval_s: Seconds
     histogram_interval_s: Seconds
+    pictures_interval_s: Annotated[NonNegativeFloat, Unit("s")]
     test_loss_every_n_batches: Annotated[PositiveInt, Unit("batches")]
     terminal_view: Restart[Literal["auto", "live", "plain", "off"]]
 

@@ -61,7 +61,7 @@ def run_of_ghost(ghost: Ghost, path: Path, label: str) -> DrivenRun:
     if ghost.samples is None:
         raise UserError(f"{path}: the ghost of {ghost.login or 'an unknown driver'} does not say where the car was")
     samples = ghost.samples
-    return _run(
+    return run_of_samples(
         label,
         samples.time_ms,
         samples.position_m,
@@ -97,7 +97,7 @@ def drive_script(player: ScriptPlayer, map_path: str, script: Path, label: str) 
             velocities_m_s.append(state.velocity_m_s.astype(np.float64))
 
     race = player.play(map_path, script, on_state=note)
-    return race, _run(
+    return race, run_of_samples(
         label,
         np.array(times_ms),
         np.array(positions_m),
@@ -106,6 +106,39 @@ def drive_script(player: ScriptPlayer, map_path: str, script: Path, label: str) 
         race.race_time_ms if race.is_finished else None,
         tuple(events),
     )
+
+
+def run_of_samples(
+    label: str,
+    time_ms: npt.NDArray[np.int64],
+    position_m: FloatArray,
+    speed_m_s: FloatArray,
+    checkpoint_times_ms: tuple[int, ...],
+    race_time_ms: int | None,
+    events: tuple[InputEvent, ...],
+) -> DrivenRun:
+    """A run whose samples end at its finish: later ones are cut off, the way there from the last one is straight.
+
+    Arguments are as the attributes of `DrivenRun`; the finish need not be among the samples.
+
+    Raises:
+        UserError: if there are fewer than two samples before the finish.
+    """
+    if race_time_ms is not None:
+        n_before = int(np.searchsorted(time_ms, race_time_ms))
+        time_ms, position_m, speed_m_s = time_ms[:n_before], position_m[:n_before], speed_m_s[:n_before]
+    if len(time_ms) < 2:
+        raise UserError(f"{label}: its car is known at {len(time_ms)} times before the finish; a race needs two")
+    if race_time_ms is not None:
+        step_m = position_m[-1] - position_m[-2]
+        way_m = speed_m_s[-1] * (race_time_ms - time_ms[-1]) / _MS_PER_S
+        finish_m = position_m[-1] + way_m * step_m / max(float(np.linalg.norm(step_m)), 1e-9)
+        time_ms = np.append(time_ms, race_time_ms)
+        position_m = np.concatenate((position_m, finish_m[None]))
+        speed_m_s = np.append(speed_m_s, speed_m_s[-1])
+    assert position_m.shape == (len(time_ms), 3)
+    assert speed_m_s.shape == time_ms.shape
+    return DrivenRun(label, time_ms, position_m, speed_m_s, checkpoint_times_ms, race_time_ms, events)
 
 
 def controls_over_time(events: Sequence[InputEvent]) -> tuple[npt.NDArray[np.int64], FloatArray]:
@@ -134,30 +167,3 @@ def describe_race(race: ScriptedRace) -> str:
     if race.is_finished:
         return f"finished in {format_time(race.race_time_ms)} ({race.race_time_ms} ms); checkpoints: {checkpoints}"
     return f"not finished after {format_time(race.race_time_ms)}; checkpoints: {checkpoints}"
-
-
-def _run(
-    label: str,
-    time_ms: npt.NDArray[np.int64],
-    position_m: FloatArray,
-    speed_m_s: FloatArray,
-    checkpoint_times_ms: tuple[int, ...],
-    race_time_ms: int | None,
-    events: tuple[InputEvent, ...],
-) -> DrivenRun:
-    """A run whose samples end at its finish: later ones are cut off, the way there from the last one is straight."""
-    if race_time_ms is not None:
-        n_before = int(np.searchsorted(time_ms, race_time_ms))
-        time_ms, position_m, speed_m_s = time_ms[:n_before], position_m[:n_before], speed_m_s[:n_before]
-    if len(time_ms) < 2:
-        raise UserError(f"{label}: its car is known at {len(time_ms)} times before the finish; a race needs two")
-    if race_time_ms is not None:
-        step_m = position_m[-1] - position_m[-2]
-        way_m = speed_m_s[-1] * (race_time_ms - time_ms[-1]) / _MS_PER_S
-        finish_m = position_m[-1] + way_m * step_m / max(float(np.linalg.norm(step_m)), 1e-9)
-        time_ms = np.append(time_ms, race_time_ms)
-        position_m = np.concatenate((position_m, finish_m[None]))
-        speed_m_s = np.append(speed_m_s, speed_m_s[-1])
-    assert position_m.shape == (len(time_ms), 3)
-    assert speed_m_s.shape == time_ms.shape
-    return DrivenRun(label, time_ms, position_m, speed_m_s, checkpoint_times_ms, race_time_ms, events)

@@ -11,6 +11,8 @@ import numpy.typing as npt
 KM_H_PER_M_S = 3.6
 LONG_SIDE_PX = 900
 """Longer side of the map itself, in pixels."""
+ROAD_WIDTH_M = 20.0
+"""How wide the road of a track is drawn whose width nobody knows."""
 MARGIN_PX = 36
 HEADER_PX = 56
 LEGEND_PX = 56

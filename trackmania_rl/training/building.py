@@ -30,6 +30,7 @@ from trackmania_rl.training.hooks.kept_drivers import KeepDrivers
 from trackmania_rl.training.hooks.layer_figures import LayerFigures
 from trackmania_rl.training.hooks.learning_figures import LearningFigures, MeasureTestLoss
 from trackmania_rl.training.hooks.periodic_reset import ResetPeriodically
+from trackmania_rl.training.hooks.pictures import DrawPictures
 from trackmania_rl.training.hooks.pipeline_check import CheckPipeline
 from trackmania_rl.training.hooks.priorities import UpdatePriorities
 from trackmania_rl.training.hooks.publishing import PublishRunState
@@ -166,8 +167,9 @@ def make_trainer(
         LayerFigures(),
         UpdateTargetNetwork(),
     ]
-    shipped += [PublishRunState(), test_loss, loggers, RecordEvaluations(races, loggers, disk), checkpoints]
-    shipped += [KeepDrivers(checkpoints), ShowInTerminal(view or TerminalView())]
+    shipped += [PublishRunState(), test_loss, loggers, RecordEvaluations(races, loggers, disk)]
+    shipped += [DrawPictures(races, loggers, disk), checkpoints, KeepDrivers(checkpoints)]
+    shipped += [ShowInTerminal(view or TerminalView())]
     shipped += [CheckPipeline()] * run.settings.run.crc_debug
     n_of_name: Counter[str] = Counter()
     for hook in (*shipped, *hooks):

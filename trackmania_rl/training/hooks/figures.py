@@ -18,14 +18,11 @@ from trackmania_rl.telemetry.figures import configuration_texts, progress_figure
 from trackmania_rl.telemetry.loggers.opening import open_loggers
 from trackmania_rl.telemetry.loggers.protocol import RunLogger
 from trackmania_rl.telemetry.race_record import RaceRecord
-from trackmania_rl.telemetry.racing_line import draw_racing_line
+from trackmania_rl.telemetry.racing_line import ROAD_WIDTH_M, draw_racing_line
 from trackmania_rl.training.disk_watch import DISK_IS_TRIED_EVERY_S, DiskWatch
 from trackmania_rl.training.hooks.hook import Hook, Interval
 from trackmania_rl.training.hooks.learning_figures import LearningFigures, MeasureTestLoss
 from trackmania_rl.training.hooks.races import CountRaces
-
-ROAD_WIDTH_M = 20.0
-"""How wide the road is drawn."""
 
 
 class WriteFigures(Hook):
@@ -110,6 +107,10 @@ class WriteFigures(Hook):
         """Write a figure that a hook returned, as torchrl's loggers do."""
         frames = self._frames if step is None else step
         self._tell(lambda logger: logger.log_figures({name: value}, frames))
+
+    def log_picture(self, name: str, picture: npt.NDArray[np.uint8], frames: int) -> None:
+        """Hand on a picture, (H, W, 3) uint8 RGB, that another hook has."""
+        self._tell(methodcaller("log_picture", name, picture, frames))
 
     def log_race_files(self, map_name: str, recording: Path, film: Path | None, frames: int) -> None:
         """Hand on an evaluated race that was kept: its columns, and its film if there is one."""

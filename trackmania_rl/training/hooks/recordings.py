@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import subprocess
-import sys
 import time
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -19,6 +18,7 @@ from tensordict import TensorDictBase
 from trackmania_rl.race.observation_kernel import CAR_COLUMNS
 from trackmania_rl.simulator.tracks.track_generator import TrackRecipe
 from trackmania_rl.telemetry.overlay import RaceColumns
+from trackmania_rl.training.background_process import start_in_background
 from trackmania_rl.training.disk_watch import DiskWatch
 from trackmania_rl.training.hooks.figures import WriteFigures
 from trackmania_rl.training.hooks.hook import Hook, Interval
@@ -32,7 +32,6 @@ FILM_WITHIN_S: Final = 300.0
 """How long a film may take."""
 LAST_FILM_WITHIN_S: Final = 30.0
 """How long a run that ends waits for its last one."""
-PROJECT_FOLDER: Final = Path(__file__).resolve().parents[3]
 
 
 @dataclass
@@ -93,15 +92,7 @@ class RecordEvaluations(Hook):
             if command is None:
                 self._loggers.log_race_files(record.map_name, _file(stem, "pt"), None, frames)
             else:
-                process = subprocess.Popen(
-                    [sys.executable, "-m", "trackmania_rl.telemetry.race_film", *command],
-                    cwd=PROJECT_FOLDER,
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.PIPE,
-                    text=True,
-                    start_new_session=True,  # the terminal's Ctrl-C ends the run in order, with this film
-                )
+                process = start_in_background("trackmania_rl.telemetry.race_film", *command)
                 self._filming = _Filming(process, time.monotonic(), record.map_name, stem, frames)
             self._forget_oldest()
 

@@ -1,0 +1,1 @@
+"""Pictures of what a driver expects, where it errs, and how it drives."""

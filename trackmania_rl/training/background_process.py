@@ -1,0 +1,29 @@
+"""Work that the learner leaves to a process of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+_BESIDE_THE_PACKAGE: Final = Path(__file__).resolve().parents[2]
+
+
+def start_in_background(module: str, *arguments: str) -> subprocess.Popen[str]:
+    """Run a module of this project; what it writes to its error stream can be read when it has ended.
+
+    The terminal's Ctrl-C does not reach it, so that a run that ends in order waits for it, or ends it.
+
+    Raises:
+        OSError: if it cannot be started.
+    """
+    return subprocess.Popen(
+        [sys.executable, "-m", module, *arguments],
+        cwd=_BESIDE_THE_PACKAGE,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
