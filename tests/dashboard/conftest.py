@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -66,9 +64,3 @@ def run(tmp_path: Path, repository_root: Path) -> RunOnDisk:
 @pytest.fixture
 def page(run: RunOnDisk) -> RunPage:
     return RunPage(run)
-
-
-def chromium_programs() -> tuple[str, str] | None:
-    """Chromium and its driver; None where they are not installed."""
-    browser, driver = shutil.which(os.environ.get("CHROMIUM", "chromium")), shutil.which("chromedriver")
-    return None if browser is None or driver is None else (browser, driver)

@@ -9,10 +9,12 @@ import pytest
 from tests.dashboard.conftest import RECORD_MS, make_run, race_line
 from trackmania_rl.dashboard.log_messages import LogMessages
 from trackmania_rl.dashboard.page import RunPage
+from trackmania_rl.dashboard.race_sections import race_sections
 from trackmania_rl.dashboard.run_on_disk import RunOnDisk, find_run
 from trackmania_rl.dashboard.settings_rows import comments_of
 from trackmania_rl.errors import UserError
 from trackmania_rl.simulator.tracks.track_generator import TrackRecipe
+from trackmania_rl.telemetry.live import LiveRace
 
 
 def test_a_map_is_seen_from_above_with_its_gates(page: RunPage) -> None:
@@ -135,3 +137,71 @@ def test_the_newest_run_is_shown_or_the_one_that_is_named(tmp_path: Path, reposi
     assert find_run(None, tmp_path, repository_root).name == "first"
     assert find_run("second", tmp_path, repository_root).name == "second"
     assert find_run(str(tmp_path / "second"), tmp_path / "elsewhere", repository_root).name == "second"
+
+
+def test_a_race_is_compared_by_section(page: RunPage, run: RunOnDisk) -> None:
+    slower = run.best_runs / "valley_4000"
+    slower.mkdir()
+    (slower / "valley_4000.inputs").write_text("0.50 press up\n")  # half a second later
+    page.read()
+    compared = page.sections(page.record("valley_4000"))
+    assert compared is not None
+    assert [row["name"] for row in compared["rows"]] == ["CP 1", "CP 2", "CP 3", "finish"]
+    assert compared["rows"][0]["at_ms"] is None, "the race ends before"
+    assert compared["rows"][1]["recent_lost_ms"] is None
+    assert compared["behind"][5][1] == pytest.approx(0.5, abs=0.06)
+    assert page.sections("live-0-0-0-0") is None
+
+
+def test_sections_of_a_whole_race_and_a_medal() -> None:
+    shape = {"length_m": 100.0, "gates": [[0.0] * 6, [0.0] * 5 + [50.0], [0.0] * 5 + [100.0]]}
+    splits = {"best_ms": [5000, 10_000], "recent_ms": [5500, 10_400]}
+    race = race_at(np.linspace(0, 100, 111), finished_ms=11_000)
+    compared = race_sections(race, None, shape, splits, {"gold": 12_000})
+    assert (compared["best_ms"], compared["medal"], compared["behind"]) == (10_000, "gold", [])
+    names = ("name", "at_ms", "section_ms", "best_ms", "lost_ms", "recent_lost_ms", "pace_lost_ms")
+    assert [tuple(row[name] for name in names) for row in compared["rows"]] == [
+        ("CP 1", 5500, 5500, 5000, 500, 500, -500),
+        ("finish", 11_000, 5500, 5000, 500, -100, -500),
+    ]
+
+
+def test_sections_of_a_map_without_checkpoints_are_equal_parts() -> None:
+    shape = {"length_m": 100.0, "gates": [[0.0] * 6, [0.0] * 5 + [100.0]]}
+    best = race_at(np.linspace(0, 100, 101), finished_ms=10_000)
+    race = race_at(np.linspace(0, 60, 61), finished_ms=None)
+    compared = race_sections(race, best, shape, {}, {})
+    assert [row["name"] for row in compared["rows"]] == [*(f"{10 * k} m" for k in range(1, 10)), "finish"]
+    assert [row["lost_ms"] for row in compared["rows"]] == [0] * 6 + [None] * 4
+    assert compared["behind"][:2] == [[2.0, 0.0], [4.0, 0.0]]
+
+
+def race_at(meters: np.ndarray, finished_ms: int | None) -> LiveRace:
+    """A race that was so far at each 100 ms."""
+    n = len(meters)
+    flags, numbers = np.zeros(n, bool), np.zeros(n, np.float32)
+    return LiveRace(
+        collector=0,
+        game=0,
+        number=1,
+        map_name="x",
+        track="x",
+        is_explo=False,
+        race_finished=finished_ms is not None,
+        race_time_ms=finished_ms or 100 * (n - 1),
+        told_s=0.0,
+        map_file="",
+        time_ms=100 * np.arange(n, dtype=np.int32),
+        position=np.zeros((n, 3), np.float32),
+        speed_mps=numbers,
+        steer=numbers,
+        gas=flags,
+        brake=flags,
+        was_greedy=flags,
+        gear=np.ones(n, np.int16),
+        zone=np.zeros(n, np.int32),
+        meters_advanced=meters.astype(np.float32),
+        q_values=np.zeros((n, 0), np.float32),
+        frames=None,
+        frame_time_ms=np.zeros(0, np.int32),
+    )

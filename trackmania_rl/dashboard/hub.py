@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+from collections.abc import Coroutine
 from typing import Any, Final
 
+import anyio
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from trackmania_rl.dashboard.page import RunPage, Topics, Watch
@@ -72,17 +74,12 @@ class Hub:
             self._tabs.add(tab)
         if self._work is None:
             self._work = asyncio.create_task(self._go_on())
-        ways = [asyncio.create_task(way) for way in (self._send(socket, tab), self._listen(socket, tab))]
-        ways.append(asyncio.create_task(tab.is_lost.wait()))  # type: ignore[arg-type]
         try:
-            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+            await _until_one_ends(self._send(socket, tab), self._listen(socket, tab), tab.is_lost.wait())
         finally:
             self._tabs.discard(tab)
-            for way in ways:
-                way.cancel()
-            await asyncio.gather(*ways, return_exceptions=True)
-            with contextlib.suppress(RuntimeError, WebSocketDisconnect):  # it is closed already
-                await socket.close(TRY_AGAIN_LATER)
+        with contextlib.suppress(RuntimeError, WebSocketDisconnect):  # it is closed already
+            await socket.close(TRY_AGAIN_LATER)
 
     async def close(self) -> None:
         """Let go of all tabs."""
@@ -125,6 +122,18 @@ class Hub:
         for tab in self._tabs:
             if not is_passing or tab.waiting.qsize() <= CARS_WHILE_WAITING:
                 tab.put(message)
+
+
+async def _until_one_ends(*ways: Coroutine[Any, Any, object]) -> None:
+    """Go several ways at a time, until the first of them ends."""
+    async with anyio.create_task_group() as group:
+
+        async def go(way: Coroutine[Any, Any, object]) -> None:
+            await way
+            group.cancel_scope.cancel()
+
+        for way in ways:
+            group.start_soon(go, way)
 
 
 def encoded(topics: Topics) -> str:

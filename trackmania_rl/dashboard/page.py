@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 import threading
@@ -13,6 +14,7 @@ from trackmania_rl.dashboard.best_runs import RunFiles
 from trackmania_rl.dashboard.figure_curves import FigureCurves
 from trackmania_rl.dashboard.log_messages import LogMessages
 from trackmania_rl.dashboard.race_curves import RaceCurves
+from trackmania_rl.dashboard.race_sections import MEDALS, race_sections
 from trackmania_rl.dashboard.run_on_disk import QUIET_AFTER_S, RunOnDisk
 from trackmania_rl.dashboard.settings_rows import settings_rows
 from trackmania_rl.dashboard.track_shapes import shape_of
@@ -21,7 +23,7 @@ from trackmania_rl.errors import UserError
 from trackmania_rl.places import WORKING_FOLDER
 from trackmania_rl.settings import Settings, changed_settings, load_settings
 from trackmania_rl.settings.editing import edit_setting
-from trackmania_rl.telemetry.live import LiveCar, LiveReader
+from trackmania_rl.telemetry.live import LiveCar, LiveRace, LiveReader
 from trackmania_rl.track.game_map import map_file
 from trackmania_rl.track.reference_times import load_reference_times
 
@@ -56,6 +58,7 @@ class RunPage:
         self._messages = LogMessages(run.log)
         self._settings = load_settings(run.config_file)
         self._settings_error = ""
+        self._medals_ms = self._read_medals()
         self._config_stamp = _stamp(run.config_file)
         self._readers: dict[Watch, LiveReader] = {}
         self._announced: dict[Watch, str] = {}
@@ -154,6 +157,26 @@ class RunPage:
             raise UserError(f"{name}: the run's map_cycle has no map {best.map_name} with files of its own")
         return self.watched.record(best, str(map_file(entry, self.run.maps_folder(settings))))
 
+    def sections(self, name: str) -> dict[str, Any] | None:
+        """Where a race in `watched` wins or loses time; None if it is not kept (any more).
+
+        Raises:
+            UserError: if its map cannot be used.
+        """
+        race = self.watched.race(name)
+        if race is None:
+            return None
+        is_generated = race.map_name in self._about_maps()["generators"]
+        shape = self.shape(race.track if is_generated else race.map_name)
+        best: LiveRace | None = None
+        fastest = next((best for best in self.files.best_runs() if best.map_name == race.map_name), None)
+        if fastest is not None:
+            with contextlib.suppress(UserError):  # of the real game: races.jsonl has its times at the checkpoints
+                best = self.watched.race(self.record(fastest.folder.name))
+        with self._lock:
+            splits, medals_ms = self._races.splits().get(race.map_name, {}), self._medals_ms.get(race.map_name, {})
+        return race_sections(race, best, shape, splits, medals_ms)
+
     def settings(self) -> dict[str, Any]:
         """The settings as the run's configuration has them, and what is wrong with it, if something is."""
         text = self.run.config_file.read_text(encoding="utf-8-sig")
@@ -212,29 +235,41 @@ class RunPage:
     def _reload_settings(self) -> None:
         try:
             self._settings, self._settings_error = load_settings(self.run.config_file), ""
+            self._medals_ms = self._read_medals()
             self._shapes.clear()
         except UserError as error:
             self._settings_error = str(error)
 
     def _about(self) -> dict[str, Any]:
         """What changes with an edit of the configuration only."""
-        settings = self._settings
-        game = settings.game
-        try:
-            times = load_reference_times(game.map_cycle, self.run.maps_folder(settings))
-        except UserError:
-            times = {}
+        game = self._settings.game
         return {
             "name": self.run.name,
             "folder": str(self.run.path),
             "game": game.game,
-            "maps": list(dict.fromkeys(entry.map_name for entry in game.map_cycle if entry.has_files)),
-            "generators": list(dict.fromkeys(entry.map_name for entry in game.map_cycle if entry.generator)),
+            **self._about_maps(),
             "actions": [_keys(keys) for keys in game.inputs] if game.actions == "keys" else [],
-            "medals_ms": {name: _medals_ms(of_map) for name, of_map in times.items()},
+            "medals_ms": self._medals_ms,
             "settings_error": self._settings_error,
             "settings_stamp": str(self._config_stamp),
         }
+
+    def _about_maps(self) -> dict[str, list[str]]:
+        cycle = self._settings.game.map_cycle
+        return {
+            "maps": list(dict.fromkeys(entry.map_name for entry in cycle if entry.has_files)),
+            "generators": list(dict.fromkeys(entry.map_name for entry in cycle if entry.generator)),
+        }
+
+    def _read_medals(self) -> dict[str, dict[str, int]]:
+        """Medal times by map and name, those that there are."""
+        settings = self._settings
+        try:
+            times = load_reference_times(settings.game.map_cycle, self.run.maps_folder(settings))
+        except UserError:  # a map's file is damaged, of which the training complains
+            return {}
+        told = {name: {medal: getattr(of_map, f"{medal}_ms") for medal in MEDALS} for name, of_map in times.items()}
+        return {name: {medal: ms for medal, ms in of_map.items() if ms is not None} for name, of_map in told.items()}
 
     def _state(self) -> dict[str, Any]:
         races = self._races
@@ -248,7 +283,6 @@ class RunPage:
             "training_s": round(races.training_s),
             "unreadable": races.n_unreadable,
             "table": races.table(),
-            "splits": races.splits(),
         }
 
     def _shown_figures(self) -> dict[str, Any]:
@@ -263,12 +297,6 @@ class RunPage:
         if self._announced.get(watch) != name:
             self._announced[watch] = name
             told.setdefault("newest", []).append({"watch": watch, "id": name})
-
-
-def _medals_ms(times: Any) -> dict[str, int]:
-    """Medal times that there are, by name."""
-    names = ("author", "gold", "silver", "bronze")
-    return {name: getattr(times, f"{name}_ms") for name in names if getattr(times, f"{name}_ms") is not None}
 
 
 def _keys(keys: Any) -> str:

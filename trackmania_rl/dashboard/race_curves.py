@@ -161,7 +161,7 @@ class RaceCurves:
             )
         return rows
 
-    def splits(self) -> dict[str, dict[str, list[float]]]:
+    def splits(self) -> dict[str, dict[str, list[int]]]:
         """By map: times at the checkpoints of the fastest race, and the medians of the recent evaluated ones."""
         return {name: splits.as_told() for name, splits in self._splits.items()}
 
@@ -222,9 +222,9 @@ class _Splits:
         if not race.is_explo:
             self._recent_ms.append(times_ms)
 
-    def as_told(self) -> dict[str, list[float]]:
+    def as_told(self) -> dict[str, list[int]]:
         alike = [times_ms for times_ms in self._recent_ms if len(times_ms) == len(self._best_ms)]
-        medians_ms = [statistics.median(column) for column in zip(*alike, strict=True)]
+        medians_ms = [round(statistics.median(column)) for column in zip(*alike, strict=True)]
         return {"best_ms": list(self._best_ms), "recent_ms": medians_ms}
 
 

@@ -86,6 +86,13 @@ def _add_pages(app: FastAPI, page: RunPage, hub: Hub, edit_token: str) -> None:
             raise HTTPException(404, "this race is not kept any more")
         return columns
 
+    @app.get("/api/race/{name}/sections")
+    def sections(name: str) -> dict[str, Any]:
+        compared = page.sections(name)
+        if compared is None:
+            raise HTTPException(404, "this race is not kept any more")
+        return compared
+
     @app.get("/api/race/{name}/picture")
     def picture(name: str, t: Annotated[int, Query(ge=0, le=LONGEST_RACE_MS)]) -> Response:
         drawn = page.watched.picture(name, t)

@@ -57,11 +57,16 @@ class WatchedRaces:
             self._keep(name, lambda: race_of_inputs(best, track))
         return name
 
-    def columns(self, name: str) -> dict[str, Any] | None:
-        """A race's states as lists, for drawing; None if it is not kept (any more)."""
+    def race(self, name: str) -> LiveRace | None:
+        """A race; None if it is not kept (any more)."""
         with self._lock:
             playback = self._playbacks.get(name)
-        return None if playback is None else columns_of(playback.race) | {"id": name}
+        return None if playback is None else playback.race
+
+    def columns(self, name: str) -> dict[str, Any] | None:
+        """A race's states as lists, for drawing; None if it is not kept (any more)."""
+        race = self.race(name)
+        return None if race is None else columns_of(race) | {"id": name}
 
     def picture(self, name: str, time_ms: int) -> bytes | None:
         """What is seen at a race time, as JPEG; None if nothing is, or the race is not kept (any more)."""

@@ -1,7 +1,7 @@
 // The map from above: the road, its virtual checkpoints, every game's car, and the race that is watched.
 
 import { byId, el, fetchJson } from "./format.js";
-import { emit, on, store } from "./store.js";
+import { on, store } from "./store.js";
 import { player } from "./player.js";
 
 const TOP_KMH = 400;
@@ -19,10 +19,6 @@ let askedFor = null;
 
 export function shownMap() {
   return shape?.name ?? null;
-}
-
-export function shownShape() {
-  return shape;
 }
 
 /** Shows a map; one that cannot be drawn leaves a note. */
@@ -43,7 +39,6 @@ export async function showMap(name) {
   byId("map-facts").textContent = shape ? `${Math.round(shape.length_m)} m, ${shape.gates.length - 2} checkpoints${shape.n_laps > 1 ? `, ${shape.n_laps} laps` : ""}` : "";
   trails.clear();
   fit();
-  emit("map", shape);
 }
 
 export function fit() {

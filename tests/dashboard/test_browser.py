@@ -1,0 +1,175 @@
+"""The page in a browser, driven as a person would: headless Chromium, where it is installed."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvicorn
+
+from tests.dashboard.conftest import RECORD_MS, make_run, race_line
+from trackmania_rl.dashboard.command import address, listen
+from trackmania_rl.dashboard.page import RunPage
+from trackmania_rl.dashboard.run_on_disk import RunOnDisk
+from trackmania_rl.dashboard.server import make_app
+
+webdriver = pytest.importorskip("selenium.webdriver", reason="python -m pip install selenium")
+from selenium.webdriver.chrome.service import Service  # noqa: E402
+from selenium.webdriver.common.by import By  # noqa: E402
+from selenium.webdriver.common.keys import Keys  # noqa: E402
+
+WITHIN_S = 60.0
+"""The machine that tests has other work."""
+HOST = "127.0.0.1"
+FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+
+
+@pytest.fixture(scope="module")
+def shown_run(tmp_path_factory: pytest.TempPathFactory, repository_root: Path) -> RunOnDisk:
+    run = make_run(tmp_path_factory.mktemp("runs"), repository_root)
+    page = RunPage(run)
+    page.watched.picture(page.record(f"valley_{RECORD_MS}"), 0)  # compiles what drives and draws
+    return run
+
+
+@pytest.fixture(scope="module")
+def server(shown_run: RunOnDisk) -> Iterator[str]:
+    """The page's address."""
+    listening = listen(HOST, 0)
+    port = listening.getsockname()[1]
+    server = uvicorn.Server(uvicorn.Config(make_app(RunPage(shown_run), HOST, port), log_level="warning"))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+    thread.start()
+    yield address(HOST, port, None)
+    server.should_exit = True
+    thread.join(WITHIN_S)
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if chromium is None or driver is None:
+        pytest.skip("Chromium is not installed: apt-get install chromium chromium-driver")
+    options = webdriver.ChromeOptions()
+    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('browser')}"):
+        options.add_argument(flag)
+    options.binary_location = chromium
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    browser = webdriver.Chrome(options=options, service=Service(driver))
+    yield browser
+    browser.quit()
+
+
+@pytest.fixture
+def page(browser: Any, server: str) -> Iterator[Any]:
+    """The page, opened anew at a desktop's width; nothing on it may fail."""
+    browser.set_window_size(1400, 900)
+    browser.get(server)
+    wait_for(lambda: text(browser, "run-name") == "tested", "the run's name")
+    yield browser
+    complaints = [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
+    # An edit that is refused is an answer of the server's which the browser notes as well.
+    assert not [entry for entry in complaints if "422" not in entry["message"]]
+
+
+def wait_for(condition: Callable[[], object], what: str) -> None:
+    ends_s = time.monotonic() + WITHIN_S
+    while not condition():
+        assert time.monotonic() < ends_s, f"no {what} within {WITHIN_S} s"
+        time.sleep(0.1)
+
+
+def text(browser: Any, name: str) -> str:
+    return browser.find_element(By.ID, name).text
+
+
+def n_colours(browser: Any) -> int:
+    """How many colours the map's canvas shows."""
+    return browser.execute_script(
+        "const map = document.getElementById('map');"
+        "const data = map.getContext('2d').getImageData(0, 0, map.width, map.height).data;"
+        "return new Set(new Uint32Array(data.buffer)).size;"
+    )
+
+
+def test_a_run_is_seen_and_its_record_is_played(page: Any) -> None:
+    facts = text(page, "facts")
+    assert "frames 8,000" in facts.replace("\n", " ")
+    assert "20" in facts
+    wait_for(lambda: n_colours(page) > 5, "road on the map")
+    wait_for(lambda: text(page, "speed") not in ("–", "0"), "car that drives")
+    wait_for(lambda: page.find_element(By.ID, "picture").is_displayed(), "picture")
+    wait_for(lambda: "on" in page.find_element(By.CSS_SELECTOR, "[data-key=up]").get_attribute("class"), "pressed key")
+    assert len(page.find_elements(By.CSS_SELECTOR, "#q-values div")) == 12
+    assert "record" in text(page, "race-kind")
+    wait_for(lambda: len(page.find_elements(By.CSS_SELECTOR, "#sections-table tbody tr")) == 4, "sections")
+    page.find_element(By.ID, "play").click()
+    at = text(page, "race-time")
+    time.sleep(0.5)
+    assert text(page, "race-time") == at, "it stands"
+
+
+def test_curves_and_messages_come_as_they_are_written(page: Any, shown_run: RunOnDisk) -> None:
+    page.execute_script("document.getElementById('curves').scrollIntoView()")
+    wait_for(lambda: page.find_elements(By.CSS_SELECTOR, "#charts .uplot canvas"), "chart")
+    assert "collector 0 has died" in text(page, "log")
+    with shown_run.races.open("a") as file:
+        file.write(race_line(21))
+    with shown_run.log.open("a") as file:
+        file.write("2026-11-24 03:00:00 WARNING the disk <b>is full</b>\n")
+    wait_for(lambda: "the disk <b>is full</b>" in text(page, "log"), "new message, as text")
+    wait_for(lambda: "8,400" in text(page, "facts"), "new race")
+
+
+def test_a_setting_is_edited_and_a_wrong_one_is_refused(page: Any, shown_run: RunOnDisk) -> None:
+    page.execute_script("document.getElementById('settings').scrollIntoView()")
+    wait_for(lambda: page.find_elements(By.CSS_SELECTOR, "#settings-rows summary"), "settings")
+    page.find_element(By.ID, "settings-search").send_keys("adam_beta1")
+
+    def give(value: str) -> str:
+        field = page.find_element(By.CSS_SELECTOR, "[data-setting=adam_beta1]")
+        field.send_keys(Keys.CONTROL, "a")
+        field.send_keys(value)
+        field.send_keys(Keys.ENTER)
+        told = page.find_element(By.XPATH, "//textarea[@data-setting='adam_beta1']/../../p")
+        wait_for(lambda: told.text, "answer")
+        return told.text
+
+    wait_for(lambda: page.find_elements(By.CSS_SELECTOR, "[data-setting=adam_beta1]"), "setting")
+    assert "adam_beta1 = 7: input should be less than 1" in give("7")
+    assert "adam_beta1 = 0.9\n" in shown_run.config_file.read_text()
+    page.refresh()
+    wait_for(lambda: page.find_elements(By.CSS_SELECTOR, "#settings-rows summary"), "settings")
+    page.find_element(By.ID, "settings-search").send_keys("adam_beta1")
+    wait_for(lambda: page.find_elements(By.CSS_SELECTOR, "[data-setting=adam_beta1]"), "setting")
+    assert "adam_beta1: 0.9 -> 0.8" in give("0.8")
+    assert "adam_beta1 = 0.8\n" in shown_run.config_file.read_text()
+
+
+def test_nothing_is_wider_than_a_phone(page: Any) -> None:
+    size = {"width": 360, "height": 740, "deviceScaleFactor": 2, "mobile": True}
+    page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    try:
+        wait_for(lambda: n_colours(page) > 5, "road on the map")
+        wait_for(lambda: page.find_elements(By.CSS_SELECTOR, "#records-table button"), "records")
+        width = page.execute_script("return document.documentElement.scrollWidth")
+        assert width == 360
+        page.execute_script("document.querySelector('#records-table button').click()")
+        chosen = page.find_element(By.ID, "source")
+        wait_for(lambda: chosen.get_attribute("value") == f"record:valley_{RECORD_MS}", "record that plays")
+    finally:
+        page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
