@@ -130,9 +130,9 @@ autocast_dtype = "float16"
 checkpoint_interval_s = 300.0
 checkpoint_holds_replay = True
 
-# After so many seconds each, and after so many batches each, the networks are kept for good in drivers/, a few MB to
-# 50 MB a time: what the driver was like on the way can be seen later (scripts/evaluate.py --checkpoint FILE). 0 keeps
-# none. Of them all only the newest so many stay; None: all.
+# After so many seconds each, and after so many batches each, the driver is kept for good in drivers/, 1 MB to 26 MB a
+# time: what it was like on the way can be seen later (scripts/evaluate.py FILE). 0 keeps none. Of them all only the
+# newest so many stay; None: all.
 keep_driver_every_s = 0.0
 keep_driver_every_n_batches = 0
 keep_drivers_at_most = None

@@ -87,7 +87,7 @@ def parse_arguments() -> argparse.Namespace:
         "--checkpoint",
         type=Path,
         metavar="FILE",
-        help="another checkpoint of this run, or a file of its drivers/ folder (default: the newest checkpoint)",
+        help="another checkpoint or driver of this run (default: the newest checkpoint)",
     )
     add("--code", action="append", default=[], metavar="MODULE", help="a driver's file may import this; read it first")
     add("--json", type=Path, metavar="FILE", help="write all figures into this file, times in ms")

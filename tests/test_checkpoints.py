@@ -19,7 +19,6 @@ from trackmania_rl.checkpoints import (
     read_checkpoint,
     save_best_run,
     save_checkpoint,
-    save_driver,
 )
 
 
@@ -160,38 +159,6 @@ def test_what_could_not_be_read_back_is_refused_with_its_place(tmp_path, value):
 def test_ordered_dicts_of_modules_are_plain(tmp_path):
     save_checkpoint(tmp_path, {"network": OrderedDict(weight=torch.ones(2))}, minimum_free_disk_mb=0)
     assert load_checkpoint(tmp_path)["network"]["weight"].tolist() == [1, 1]
-
-
-def networks_within(large):
-    """Weights that are views of one large tensor, as a learner's are."""
-    return {"online": {"weight": large[:6].view(2, 3), "bias": large[6:8]}, "averaged": {"weight": large[8:12]}}
-
-
-def test_a_driver_is_kept_without_what_its_weights_lie_in(tmp_path):
-    networks = networks_within(torch.arange(1e6))
-    file = save_driver(tmp_path / "drivers", networks, frames_total=1234, training_s=56.5, minimum_free_disk_mb=0)
-    assert file == tmp_path / "drivers" / "000000001234.pt"
-    assert file.stat().st_size < 20_000
-    statistics = {"frames_total": 1234, "training_s": 56.5}
-    assert_same(read_checkpoint(file), {"agent": networks, "hooks": {"CountRaces": statistics}})
-
-
-def test_drivers_are_kept_beside_one_another(tmp_path):
-    for frames_total, number in ((70, 1.0), (1234, 2.0), (1234, 3.0)):  # the last two at the same moment
-        save_driver(tmp_path / "drivers", networks_within(torch.full((20,), number)), frames_total, 5.5, 0)
-    assert files_of(tmp_path / "drivers") == ["000000000070.pt", "000000001234.pt"]
-    newest = read_checkpoint(tmp_path / "drivers" / "000000001234.pt")["agent"]
-    assert newest["averaged"]["weight"].tolist() == [3.0] * 4
-
-
-def test_a_driver_that_cannot_be_kept_leaves_nothing(tmp_path):
-    networks = networks_within(torch.zeros(20))
-    with pytest.raises(CheckpointError, match="minimum_free_disk_mb = 1000000000 must remain"):
-        save_driver(tmp_path / "drivers", networks, 1234, 56.5, minimum_free_disk_mb=10**9)
-    assert files_of(tmp_path / "drivers") == []
-    (tmp_path / "in the way").write_text("a file")
-    with pytest.raises(CheckpointError, match=r"cannot make the folder .*in the way: "):
-        save_driver(tmp_path / "in the way", networks, 1234, 56.5, minimum_free_disk_mb=0)
 
 
 def test_a_best_run_holds_inputs_values_and_configuration(tmp_path):

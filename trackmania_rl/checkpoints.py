@@ -5,7 +5,7 @@
         checkpoint.pt              everything needed to go on
         checkpoint.previous.pt     the one before
         best_runs/{map}_{time}/    input script, Q values and configuration of each record, and the best one's driver
-        drivers/{frames}.pt        networks on the way, see keep_driver_every_s
+        drivers/{frames}.driver    the driver on the way, see keep_driver_every_s
         races.jsonl                one line for each race
         seeds.json                 the run's seed, and those of the learner's parts
         pictures/                  what the driver expects and where it errs, with an index
@@ -112,7 +112,7 @@ class RunFolder:
 
     @property
     def drivers(self) -> Path:
-        """The networks on the way, one file for each moment."""
+        """The driver on the way, one file for each moment."""
         return self.path / "drivers"
 
     @property
@@ -177,42 +177,6 @@ def save_checkpoint(folder: Path, state: Mapping[str, Any], minimum_free_disk_mb
     newest = folder / CHECKPOINT_FILE
     _write_whole(newest, state, minimum_free_disk_mb, old_becomes=folder / PREVIOUS_CHECKPOINT_FILE)
     return newest
-
-
-def save_driver(
-    folder: Path,
-    networks: Mapping[str, Mapping[str, torch.Tensor]],
-    frames_total: int,
-    training_s: float,
-    minimum_free_disk_mb: int,
-) -> Path:
-    """Keeps a run's networks of this moment for good: a checkpoint that can be driven, but not gone on with.
-
-    Args:
-        folder: `RunFolder.drivers`, made where it does not exist.
-        networks: weights of the `online` and the `averaged` network.
-        frames_total: actions of the run until now.
-        training_s: seconds that the run has trained.
-        minimum_free_disk_mb: the disk must keep this much free after writing.
-
-    Returns:
-        The file, `{frames_total}.pt`, which `scripts/evaluate.py --checkpoint` drives.
-
-    Raises:
-        CheckpointError: if the disk is too full or fails.
-    """
-    weights = {  # copies, as weights may lie in a larger tensor, all of which would be written
-        kind: {name: tensor.detach().cpu().clone() for name, tensor in network.items()}
-        for kind, network in networks.items()
-    }
-    statistics = {"frames_total": frames_total, "training_s": training_s}
-    file = folder / f"{frames_total:012d}.pt"
-    try:
-        folder.mkdir(exist_ok=True)
-    except OSError as error:
-        raise CheckpointError(f"cannot make the folder {folder}: {error.strerror}") from error
-    _write_whole(file, {"agent": weights, "hooks": {"CountRaces": statistics}}, minimum_free_disk_mb)
-    return file
 
 
 def load_checkpoint(folder: Path) -> dict[str, Any] | None:
@@ -334,7 +298,7 @@ def _write_whole(
         needed_bytes = _tensor_bytes(state)
         if old_becomes is not None and file.exists():
             _make_room(old_becomes, needed_bytes + minimum_free_disk_mb * 2**20)
-        _require_disk(file.parent, needed_bytes, minimum_free_disk_mb)
+        require_disk(file.parent, needed_bytes, minimum_free_disk_mb)
         with temporary.open("wb") as opened:
             torch.save({"format_version": FORMAT_VERSION, "state": dict(state)}, opened)
             opened.flush()
@@ -396,7 +360,13 @@ def _make_room(replaced: Path, needed_bytes: int) -> None:
             replaced.unlink()
 
 
-def _require_disk(folder: Path, needed_bytes: int, minimum_free_disk_mb: int) -> None:
+def require_disk(folder: Path, needed_bytes: int, minimum_free_disk_mb: int) -> None:
+    """See that a disk has room for a file, and keeps so much free beside it.
+
+    Raises:
+        DiskTooFullError: if it does not.
+        OSError: if the disk fails.
+    """
     free_bytes = shutil.disk_usage(folder).free
     if free_bytes < needed_bytes + minimum_free_disk_mb * 2**20:
         raise DiskTooFullError(

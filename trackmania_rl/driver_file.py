@@ -24,6 +24,7 @@ from safetensors.torch import load as tensors_of_bytes
 from safetensors.torch import save as bytes_of_tensors
 from torch import Tensor
 
+from trackmania_rl.checkpoints import require_disk
 from trackmania_rl.errors import UserError, one_line
 from trackmania_rl.files import replace_patiently
 from trackmania_rl.race.actions import ANALOG_PARTS
@@ -242,18 +243,19 @@ def portable(path: str) -> str:
     return "".join(letter if letter.isprintable() else "_" for letter in kept)
 
 
-def write_driver(file: Path, driver: DriverFile) -> Path:
+def write_driver(file: Path, driver: DriverFile, minimum_free_disk_mb: int = 0) -> Path:
     """Write a driver's file, which is complete or not there.
 
     Args:
         file: replaced if it exists; its folder too is made.
         driver: what it holds.
+        minimum_free_disk_mb: the disk must keep this much free after writing.
 
     Returns:
         The file.
 
     Raises:
-        DriverFileError: if the disk says no, or the driver is larger than one may be.
+        UserError: if the disk is too full or fails, or the driver is larger than one may be.
     """
     card = driver.card.model_dump(mode="json")
     entry = json.dumps({"sha256": _digest(card, driver.weights), "card": card}, allow_nan=False)
@@ -266,6 +268,7 @@ def write_driver(file: Path, driver: DriverFile) -> Path:
     temporary = file.with_name(f"{file.name}.{os.getpid()}.tmp")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
+        require_disk(file.parent, len(content), minimum_free_disk_mb)
         temporary.write_bytes(content)
         replace_patiently(temporary, file)
     except OSError as error:

@@ -90,7 +90,8 @@ def pack(arguments: argparse.Namespace) -> None:
 def show(arguments: argparse.Namespace) -> None:
     """Print what a file holds."""
     from trackmania_rl.driver_file import read_driver
-    from trackmania_rl.training.driver_loading import described, settings_here
+    from trackmania_rl.training.driver_loading import settings_here
+    from trackmania_rl.training.driver_words import described
 
     driver = read_driver(arguments.file)
     table = Table(show_header=False)
@@ -102,7 +103,8 @@ def show(arguments: argparse.Namespace) -> None:
 def configuration(arguments: argparse.Namespace) -> None:
     """Write a file's settings as a configuration."""
     from trackmania_rl.driver_file import read_driver
-    from trackmania_rl.training.driver_loading import CONFIG_FILE, configuration_text, settings_here
+    from trackmania_rl.training.driver_loading import CONFIG_FILE, settings_here
+    from trackmania_rl.training.driver_words import configuration_text
 
     driver = read_driver(arguments.file)
     text = configuration_text(arguments.file, settings_here(arguments.file, driver.card))
@@ -123,7 +125,8 @@ def push(arguments: argparse.Namespace) -> None:
     """Put a file on the hub."""
     from trackmania_rl.driver_file import read_driver
     from trackmania_rl.driver_hub import push_driver
-    from trackmania_rl.training.driver_loading import described, settings_here
+    from trackmania_rl.training.driver_loading import settings_here
+    from trackmania_rl.training.driver_words import described
 
     driver = read_driver(arguments.file)
     about = described(driver, settings_here(arguments.file, driver.card))

@@ -13,10 +13,9 @@ import torch
 from trackmania_rl import checkpoints
 from trackmania_rl.agents.run_network import make_network
 from trackmania_rl.channels.protocols import ReceivedRollout
-from trackmania_rl.checkpoints import CheckpointError, RunFolder, load_checkpoint, read_checkpoint, save_checkpoint
+from trackmania_rl.checkpoints import CheckpointError, RunFolder, load_checkpoint, save_checkpoint
 from trackmania_rl.driver_file import DriverFile, DriverTrack, read_driver, write_driver
 from trackmania_rl.errors import UserError
-from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings.live import LiveSettings
@@ -360,7 +359,7 @@ def test_a_driver_is_kept_whenever_its_time_of_training_is_over(
     run = begin_run(began_s, keep_driver_every_s=keep_driver_every_s)
     for now_s in observed_s:
         _tick(run, now_s)
-    assert _drivers(run) == [f"{100 * now_s:012d}.pt" for now_s in kept_s]
+    assert _drivers(run) == [f"{100 * now_s:012d}.driver" for now_s in kept_s]
 
 
 def test_a_driver_is_kept_every_so_many_batches_and_only_the_newest_stay(begin_run: BeginRun) -> None:
@@ -368,24 +367,17 @@ def test_a_driver_is_kept_every_so_many_batches_and_only_the_newest_stay(begin_r
     for now_s, updates in ((1, 9), (2, 10), (3, 19), (4, 35), (5, 36), (6, 40)):
         run.agent.updates = updates
         _tick(run, now_s)
-    assert _drivers(run) == ["000000000400.pt", "000000000600.pt"]
+    assert _drivers(run) == ["000000000400.driver", "000000000600.driver"]
 
 
-def test_a_kept_driver_holds_both_networks_of_its_moment(
-    live: LiveSettings, layout: ObservationLayout, begin_run: BeginRun
-) -> None:
+def test_a_kept_driver_is_the_one_that_evaluates_at_its_moment(begin_run: BeginRun) -> None:
     run = begin_run(keep_driver_every_s=60.0)
-    online, averaged = run.agent.exploration_network, run.agent.evaluation_network
-    online.load_state_dict(make_network(live.current, race_spaces(live.current), SeedTree(2)).state_dict())
+    run.agent.loss_module.online.initialize(torch.Generator().manual_seed(2))
     _tick(run, 75.0)
-    state = read_checkpoint(run.context.folder.drivers / "000000007500.pt")
-    assert state["hooks"]["CountRaces"] == {"frames_total": 7500, "training_s": 75.0}
-    kept = state["agent"]
-    assert kept.keys() == {"online", "averaged"}
-    for kind, network in (("online", online), ("averaged", averaged)):
-        for name, weight in network.state_dict().items():
-            assert torch.equal(kept[kind][name], weight), (kind, name)
-    assert any(not torch.equal(weight, kept["averaged"][name]) for name, weight in kept["online"].items())
+    kept = read_driver(run.context.folder.drivers / "000000007500.driver")
+    assert (kept.card.frames_total, kept.card.training_s) == (7500, 75.0)
+    for name, weight in run.agent.evaluation_network.state_dict().items():
+        assert torch.equal(kept.weights[name], weight), name
 
 
 def test_a_disk_too_full_for_a_driver_is_told_once_when_one_is_due(
@@ -398,7 +390,7 @@ def test_a_disk_too_full_for_a_driver_is_told_once_when_one_is_due(
     assert _drivers(run) == []
     edit(live, minimum_free_disk_mb=0)
     _tick(run, 180)
-    assert _drivers(run) == ["000000018000.pt"]
+    assert _drivers(run) == ["000000018000.driver"]
 
 
 @pytest.mark.usefixtures("writers")

@@ -24,13 +24,20 @@ from trackmania_rl.checkpoints import (
     load_checkpoint,
     read_checkpoint,
 )
-from trackmania_rl.driver_file import DriverCard, DriverFile, DriverFileError, DriverTrack, Interface, read_driver
+from trackmania_rl.driver_file import (
+    DriverCard,
+    DriverFile,
+    DriverFileError,
+    DriverTrack,
+    Interface,
+    is_driver_file,
+    read_driver,
+)
 from trackmania_rl.errors import UserError, one_line
 from trackmania_rl.games.race_games import make_games_builder
 from trackmania_rl.places import PROJECT_FOLDER
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.settings import (
-    DRIVER_SETTINGS,
     Settings,
     SettingsError,
     code_of_driver,
@@ -40,7 +47,6 @@ from trackmania_rl.settings import (
     shifts_of,
 )
 from trackmania_rl.settings.live import SNAPSHOT_FILE
-from trackmania_rl.telemetry.terminal_view import format_time
 
 log = logging.getLogger(__name__)
 
@@ -129,12 +135,17 @@ def read_run(run_folder: Path, checkpoint: Path | None = None) -> Learned:
 
     Args:
         run_folder: save/{run_name}.
-        checkpoint: another checkpoint file of this run; None for its newest one.
+        checkpoint: another checkpoint file of this run, or one of its drivers; None for its newest checkpoint.
 
     Raises:
         UserError: if folder, configuration or checkpoint are missing or damaged.
     """
     settings = load_run_settings(run_folder)
+    has_to_fit = f"the configuration in {run_folder}"
+    if checkpoint is not None and is_driver_file(checkpoint):
+        driver = read_driver(checkpoint)
+        counts = {"frames_total": driver.card.frames_total, "training_s": driver.card.training_s}
+        return Learned(settings, driver.weights, counts, checkpoint, has_to_fit)
     file = run_folder / CHECKPOINT_FILE if checkpoint is None else checkpoint
     if checkpoint is not None and not file.is_file():
         raise CheckpointError(f"{file}: there is no such checkpoint file")
@@ -147,7 +158,7 @@ def read_run(run_folder: Path, checkpoint: Path | None = None) -> Learned:
         counts = {"frames_total": int(known["frames_total"]), "training_s": float(known["training_s"])}
     except (KeyError, TypeError) as error:
         raise CheckpointError(f"{file} is no checkpoint of a training: it holds no {error}") from error
-    return Learned(settings, weights, {**known, **counts}, file, f"the configuration in {run_folder}")
+    return Learned(settings, weights, {**known, **counts}, file, has_to_fit)
 
 
 def read_file(file: Path, code: Collection[str] = ()) -> Learned:
@@ -186,13 +197,13 @@ def pack_run(run_folder: Path, checkpoint: Path | None = None) -> DriverFile:
     """
     run = read_run(run_folder, checkpoint)
     settings = run.settings
-    entries = {entry.map_name: entry for entry in settings.game.map_cycle}
+    best_times_ms = {name: _best_time_ms(of_map) for name, of_map in run.statistics.get("maps", {}).items()}
     return DriverFile.of_network(
         settings.run.run_name,
         settings,
         make_games_builder(settings).spaces,
         run.weights,
-        [DriverTrack.of_entry(entry, best_time_ms(run.statistics, name)) for name, entry in entries.items()],
+        tracks_of(settings, best_times_ms),
         frames_total=run.statistics["frames_total"],
         training_s=run.statistics["training_s"],
     )
@@ -222,10 +233,15 @@ def weights_to_begin_with(file: Path, settings: Settings, spaces: Spaces) -> Map
     return driver.weights
 
 
-def best_time_ms(statistics: Mapping[str, Any], map_name: str) -> int | None:
-    """Find the fastest finish on a map in a run's statistics, explored or evaluated."""
-    of_map = statistics.get("maps", {}).get(map_name, {})
-    times = (history.get("best_time_ms") for history in of_map.values())
+def tracks_of(settings: Settings, best_times_ms: Mapping[str, int | None]) -> list[DriverTrack]:
+    """List the tracks of a map cycle, each with the best time there by its name."""
+    entries = {entry.map_name: entry for entry in settings.game.map_cycle}
+    return [DriverTrack.of_entry(entry, best_times_ms.get(name)) for name, entry in entries.items()]
+
+
+def _best_time_ms(of_map: Mapping[str, Any]) -> int | None:
+    """Find the fastest finish in a map's statistics, explored or evaluated."""
+    times = (history["best_time_ms"] for history in of_map.values())
     return min((time_ms for time_ms in times if time_ms is not None), default=None)
 
 
@@ -322,51 +338,6 @@ class _Bounded(TorchFunctionMode):
             if self._left < 0:
                 raise RuntimeError("the settings ask for a far larger network than its weights are")
         return function(*args, **(kwargs or {}))
-
-
-def described(driver: DriverFile, settings: Settings) -> dict[str, str]:
-    """Say what a driver is, in a few lines: heading and text.
-
-    Args:
-        driver: what its file holds.
-        settings: the driver's, as of `settings_here`.
-    """
-    card, game, image = driver.card, settings.game, driver.card.interface.image_shape
-    tracks = [
-        f"{track.map_name} {'not finished' if track.best_time_ms is None else format_time(track.best_time_ms)}"
-        for track in card.tracks
-    ]
-    actions, blocks = card.interface.actions, len(card.interface.blocks)
-    duration = settings.replay.temporal_mini_race_duration_actions
-    of_blocks = f" in {blocks} blocks" if blocks else ""
-    return {
-        "driver": card.name,
-        "best times": ", ".join(tracks),
-        "trained": f"{card.frames_total:,} frames, {card.training_s / 60:.1f} minutes",
-        "sees": f"{card.interface.n_floats} floats{of_blocks}, "
-        + (f"image of {image[2]} x {image[1]} pixels, {image[0]} at a time" if image[1] else "no image"),
-        "decides": f"every {game.ms_per_action} ms among {len(actions)}: {', '.join(actions)}"
-        if game.actions == "keys"
-        else f"every {game.ms_per_action} ms on {', '.join(actions)}",
-        "mini-race": "none" if duration is None else f"{duration} actions",
-        "network": f"{driver.n_parameters:,} parameters",
-        "agent": str(settings.agent.agent),
-        "needs code": "; ".join(own_code(settings)) or "none but this program",
-        "packed by": f"version {card.program}",
-    }
-
-
-def configuration_text(file: Path, settings: Settings) -> str:
-    """Write a configuration file, based on config.py, by which a training goes on with a driver.
-
-    Args:
-        file: of the driver, for the text.
-        settings: the driver's, as of `settings_here`.
-    """
-    groups = (group.model_dump(include=set(DRIVER_SETTINGS), warnings=False) for _, group in settings)
-    values = {name: value for group in groups for name, value in group.items()}
-    lines = [f"{name} = {value!r}\n" for name, value in values.items()]
-    return f'"""The settings of the driver {file.name}."""\n\nbased_on = "{CONFIG_FILE.name}"\n\n' + "".join(lines)
 
 
 def _require_bounded(settings: Settings) -> None:

@@ -206,7 +206,7 @@ def load_driver(
 
     Args:
         source: save/{run_name}; or a driver's file, which may be a stranger's.
-        checkpoint: another checkpoint file of this run; None for its newest one.
+        checkpoint: another checkpoint file of this run, or one of its drivers; None for its newest checkpoint.
         torch_device: where to compute, as the setting of that name; None: where collectors decide.
         code: modules that a driver's file may import beside what ships. Read them first.
 

@@ -1,18 +1,48 @@
-"""The networks on the way: a policy's history."""
+"""The driver on the way: a policy's history."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
-from trackmania_rl.checkpoints import CheckpointError, save_driver
-from trackmania_rl.training.hooks.checkpoints import DRIVING_NETWORKS, SaveCheckpoints
+from torch import nn
+
+from trackmania_rl.driver_file import ENDING, DriverFile, DriverTrack, write_driver
+from trackmania_rl.errors import UserError
+from trackmania_rl.training.context import RunContext
+from trackmania_rl.training.driver_loading import tracks_of
+from trackmania_rl.training.hooks.checkpoints import SaveCheckpoints
 from trackmania_rl.training.hooks.hook import Hook
 
 log = logging.getLogger(__name__)
 
 
+def driver_now(name: str, run: RunContext, network: nn.Module, tracks: Sequence[DriverTrack]) -> DriverFile:
+    """Make a driver of one of a run's networks as it is now.
+
+    Args:
+        name: of the driver.
+        run: the run.
+        network: one of its agent's.
+        tracks: that it drives.
+
+    Raises:
+        UserError: if a setting cannot be written.
+    """
+    statistics = run.statistics
+    return DriverFile.of_network(
+        name,
+        run.settings,
+        run.spaces,
+        network.state_dict(),
+        tracks,
+        frames_total=statistics.frames_total,
+        training_s=statistics.training_s,
+    )
+
+
 class KeepDrivers(Hook):
-    """Keeps the networks in drivers/, for `scripts/evaluate.py --checkpoint`.
+    """Keeps the network that evaluates in drivers/, as a driver's file.
 
     One is kept whenever another full `keep_driver_every_s` of training is over, or `keep_driver_every_n_batches` more
     updates; of all only the newest `keep_drivers_at_most` stay.
@@ -39,15 +69,15 @@ class KeepDrivers(Hook):
         if not self._is_due():
             return
         self._checkpoints.require_finite_weights()
-        run, state, statistics = self.run.settings.run, self.run.agent.state_dict(), self.run.statistics
-        networks = {kind: state[kind] for kind in DRIVING_NETWORKS}
-        drivers = self.run.folder.drivers
+        settings, statistics, folder = self.run.settings.run, self.run.statistics, self.run.folder.drivers
+        tracks = tracks_of(self.run.settings, {name: of.best_time_ms for name, of in statistics.maps.items()})
         try:
-            save_driver(drivers, networks, statistics.frames_total, statistics.training_s, run.minimum_free_disk_mb)
-        except CheckpointError as error:
+            driver = driver_now(settings.run_name, self.run, self.run.agent.evaluation_network, tracks)
+            write_driver(folder / f"{statistics.frames_total:012d}{ENDING}", driver, settings.minimum_free_disk_mb)
+        except UserError as error:
             log.error("%s", error)
-        if run.keep_drivers_at_most is not None:
-            for oldest in sorted(drivers.glob("*.pt"))[: -run.keep_drivers_at_most]:
+        if settings.keep_drivers_at_most is not None:
+            for oldest in sorted(folder.glob(f"*{ENDING}"))[: -settings.keep_drivers_at_most]:
                 oldest.unlink(missing_ok=True)
 
     def _is_due(self) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 from tensordict import TensorDictBase
 
 from trackmania_rl.checkpoints import save_best_run
-from trackmania_rl.driver_file import ENDING, DriverFile, DriverTrack, write_driver
+from trackmania_rl.driver_file import ENDING, DriverTrack, write_driver
 from trackmania_rl.errors import UserError
 from trackmania_rl.log_steps import step_of
 from trackmania_rl.schedules import exponential
@@ -18,6 +18,7 @@ from trackmania_rl.telemetry.cycle_figures import cycle_figures
 from trackmania_rl.telemetry.race_record import CommandClock, RaceLog, RaceRecord
 from trackmania_rl.training.disk_watch import DiskWatch
 from trackmania_rl.training.hooks.hook import Hook
+from trackmania_rl.training.hooks.kept_drivers import driver_now
 from trackmania_rl.training.hooks.schedules import FollowSchedules
 
 log = logging.getLogger(__name__)
@@ -175,16 +176,8 @@ class KeepRecords(Hook):
         if entry is None:  # an edit took the map away while it was driven
             return
         network = run.agent.exploration_network if record.is_explo else run.agent.evaluation_network
-        driver = DriverFile.of_network(
-            folder.name,
-            run.settings,
-            run.spaces,
-            network.state_dict(),
-            [DriverTrack.of_entry(entry, record.race_time_ms)],
-            frames_total=run.statistics.frames_total,
-            training_s=run.statistics.training_s,
-        )
-        write_driver(folder / f"{folder.name}{ENDING}", driver)
+        driver = driver_now(folder.name, run, network, [DriverTrack.of_entry(entry, record.race_time_ms)])
+        write_driver(folder / f"{folder.name}{ENDING}", driver, run.settings.run.minimum_free_disk_mb)
         of_map = re.compile(rf"{re.escape(record.map_name)}_\d+")
         for older in folder.parent.glob(f"*/*{ENDING}"):
             if older.parent != folder and of_map.fullmatch(older.stem):
