@@ -9,7 +9,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from trackmania_rl.gbx.challenge import MedalTimes
 
-from .conftest import LocalRun, MakeRace, MakeRun, edit
+from .conftest import MakeRace, MakeRun, edit
 
 LINESIGHT = {
     # of each race
@@ -100,15 +100,9 @@ def _section(page: str) -> str:
     return page.split("Names of Linesight's charts\n")[1].split("\n---")[0]
 
 
-def _tags(run: LocalRun) -> set[str]:
-    events = EventAccumulator(str(run.context.folder.tensorboard), size_guidance={"tensors": 0})
-    events.Reload()
-    return {*events.Tags()["scalars"]}
-
-
 @pytest.fixture
-def tags(make_run: MakeRun, make_race: MakeRace, live: object) -> set[str]:
-    """The tags of a run that has driven explored and evaluated races and learned from them."""
+def written(make_run: MakeRun, make_race: MakeRace, live: object) -> EventAccumulator:
+    """What a run has written that has driven explored and evaluated races and learned from them."""
     edit(live, prio_alpha=0.5, tensorboard_interval_s=1e-9)
     run = make_run()
     run.context.statistics.reference_times["valley"] = MedalTimes(1000, 2000, None, None)
@@ -116,7 +110,14 @@ def tags(make_run: MakeRun, make_race: MakeRace, live: object) -> set[str]:
     of_race |= {"timings_ms": dict.fromkeys(("wait_game", "answer_game", "features", "policy"), 0.1)}
     run.train_on(make_race(50, True, is_explo=is_explo, **of_race) for is_explo in (True, False) * 3)
     run.close_files()
-    return _tags(run)
+    events = EventAccumulator(str(run.context.folder.tensorboard), size_guidance={"tensors": 0})
+    events.Reload()
+    return events
+
+
+@pytest.fixture
+def tags(written: EventAccumulator) -> set[str]:
+    return {*written.Tags()["scalars"]}
 
 
 def test_each_of_linesights_figures_is_here_or_left_out_for_a_reason(table: dict[str, str], tags: set[str]) -> None:
@@ -135,6 +136,11 @@ def test_each_of_linesights_figures_is_here_or_left_out_for_a_reason(table: dict
 def test_there_are_a_hundred_figures(tags: set[str]) -> None:
     assert len(tags) >= 100
     assert not {tag for tag in tags if "  " in tag or tag.count("/") == 0}
+
+
+def test_figures_of_single_parameters_are_rare(written: EventAccumulator) -> None:
+    assert len(written.Scalars("total/frames")) > 1
+    assert len(written.Scalars("weight_rms/A_head/0/weight")) == 1, "at the run's end"
 
 
 def test_figures_are_measured(make_run: MakeRun, make_race: MakeRace, live: object) -> None:
