@@ -71,6 +71,7 @@ LINESIGHT = {
     "cumul_number_single_memories_should_have_been_used",
     "cumul_training_hours",
     "alltime_min_ms_{map}",
+    "std_within_iqn_quantiles_for_action{i}",
     "layer_{parameter}_L2",
     "exp_avg_{parameter}_L2",
     "exp_avg_sq_{parameter}_L2",
@@ -155,6 +156,10 @@ def test_figures_are_measured(make_run: MakeRun, make_race: MakeRace, live: obje
     np.testing.assert_allclose(figures["weight_rms/A_head/0/weight"], rms.item(), rtol=1e-6)
     of_gradient = [figures[f"gradient_norm_{name}/A_head/0/weight"] for name in ("median", "q3", "d9", "c98", "max")]
     assert 0 < of_gradient[0] <= of_gradient[-1] == max(of_gradient) <= run.context.settings.agent.clip_grad_norm
+    spreads = [value for name, value in figures.items() if name.startswith("quantile_spread/action_")]
+    assert len(spreads) == run.context.spaces.n_values
+    assert min(spreads) > 0
+    np.testing.assert_allclose(figures["quantile_spread/mean"], np.mean(spreads))
     assert figures["learner/grad_norm_q1"] <= figures["learner/grad_norm_median"] <= figures["learner/grad_norm_max"]
     assert figures["learner/update_ms_median"] > 0
     assert 0 < figures["learner_time/updates"] <= 1

@@ -34,6 +34,7 @@ from trackmania_rl.training.hooks.pictures import DrawPictures
 from trackmania_rl.training.hooks.pipeline_check import CheckPipeline
 from trackmania_rl.training.hooks.priorities import UpdatePriorities
 from trackmania_rl.training.hooks.publishing import PublishRunState
+from trackmania_rl.training.hooks.quantile_spread import MeasureQuantileSpread
 from trackmania_rl.training.hooks.races import CountRaces, KeepRecords, WriteRaceLog
 from trackmania_rl.training.hooks.recordings import RecordEvaluations
 from trackmania_rl.training.hooks.replay import SampleAtReplayRatio, StoreRaces
@@ -159,16 +160,10 @@ def make_trainer(
     # The order within one point of the loop: schedules before sampling, target and weights after the update.
     shipped: list[Hook] = [store, races, WriteRaceLog(races, clock or CommandClock(), disk), KeepRecords(races)]
     shipped += [schedules, *([LearnFromDataSets(datasets, store)] if datasets else [])]
-    shipped += [
-        ResetPeriodically(sampling),
-        sampling,
-        UpdatePriorities(),
-        figures,
-        LayerFigures(),
-        UpdateTargetNetwork(),
-    ]
-    shipped += [PublishRunState(), test_loss, loggers, RecordEvaluations(races, loggers, disk)]
-    shipped += [DrawPictures(races, loggers, disk), checkpoints, KeepDrivers(checkpoints)]
+    shipped += [ResetPeriodically(sampling), sampling, UpdatePriorities(), UpdateTargetNetwork(), PublishRunState()]
+    shipped += [figures, LayerFigures(), MeasureQuantileSpread(), test_loss, loggers]
+    shipped += [RecordEvaluations(races, loggers, disk), DrawPictures(races, loggers, disk)]
+    shipped += [checkpoints, KeepDrivers(checkpoints)]
     shipped += [ShowInTerminal(view or TerminalView())]
     shipped += [CheckPipeline()] * run.settings.run.crc_debug
     n_of_name: Counter[str] = Counter()
