@@ -15,7 +15,7 @@ from trackmania_rl.dashboard.run_on_disk import RunOnDisk
 MOST_SHOWN: Final = 200
 """Records and films that are listed."""
 FILM_FOLDERS: Final = ("best_runs", "evaluation", "recordings", "videos")
-FILM_ENDINGS: Final = (".mp4", ".gif", ".webm")
+FILM_ENDINGS: Final = (".mp4", ".webm")
 
 _NAME: Final = re.compile(r"(.+)_(\d+)")
 

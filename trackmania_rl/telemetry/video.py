@@ -24,15 +24,18 @@ import numpy.typing as npt
 from trackmania_rl.errors import UserError, one_line
 from trackmania_rl.files import replace_patiently
 
-_BT709: Final = "-colorspace bt709 -color_primaries bt709 -color_trc bt709 -color_range tv"
-"""Said in the file: without it a player guesses by the picture's size, and colours differ from player to player."""
 ENCODERS: Final = {
-    ".mp4": f"-c:v libx264 -preset veryfast -crf 21 -pix_fmt yuv420p {_BT709} -movflags +faststart -f mp4",
+    ".mp4": "-c:v libx264 -preset veryfast -crf 21 -pix_fmt yuv420p -movflags +faststart -f mp4",
     ".webm": "-c:v libvpx-vp9 -b:v 0 -crf 24 -deadline good -cpu-used 5 -row-mt 1 -auto-alt-ref 0 -pix_fmt yuva420p "
     "-f webm",
     ".mov": "-c:v prores_ks -profile:v 4444 -pix_fmt yuva444p10le -f mov",
 }
 """What ffmpeg is told of each kind of file."""
+_COLORS: Final = (
+    "scale=out_color_matrix=bt709:out_range=tv,"
+    "setparams=colorspace=bt709:color_primaries=bt709:color_trc=bt709:range=tv"
+)
+"""Makes colours of frames those of HD television, and says so: else players guess by the picture's size."""
 TRANSPARENT: Final = (".webm", ".mov")
 """Kinds of file in which a frame's alpha counts."""
 
@@ -168,7 +171,7 @@ class VideoFile:
         frames += ["-framerate", f"{self._frames_per_s:g}", "-i", "pipe:0"]
         command = [ffmpeg_program(), "-hide_banner", "-loglevel", "error", "-y"]
         if self._over is None:
-            command += [*frames, "-an"]
+            command += [*frames, "-an", "-vf", _COLORS]
         else:
             # The frames are input 1. A video's own sides may be odd; its sound may be of a kind that mp4 does not hold.
             place = f"[0:v:0][1:v]overlay={self._over.left_px}:{self._over.top_px}"

@@ -47,7 +47,7 @@ function watchRecord(name) {
 
 function showFilm(film) {
   const address = fileAddress(film.file);
-  byId("film").replaceChildren(film.name.endsWith(".gif") ? el("img", { src: address, alt: film.name }) : el("video", { src: address, controls: true, autoplay: true, loop: true }));
+  byId("film").replaceChildren(el("video", { src: address, controls: true, autoplay: true, loop: true }));
   byId("film-dialog").showModal();
 }
 byId("film-dialog").addEventListener("close", () => byId("film").replaceChildren());
