@@ -46,7 +46,7 @@ def logger(monkeypatch: pytest.MonkeyPatch) -> KeepingLogger:
 def wait_for_film(run: LocalRun) -> None:
     hook = run.hook(RecordEvaluations)
     if hook._filming is not None:
-        hook._filming.process.wait(60)
+        hook._filming.process.wait(150)  # it gives way to all others
     hook.tick()
 
 
