@@ -24,6 +24,7 @@ from trackmania_rl.doctor.machine_checks import (
     check_disk,
     check_folder,
     check_gpu,
+    check_machine,
     check_memory,
     check_packages,
     check_python,
@@ -42,13 +43,17 @@ def system(tmp_path):
     """A Linux machine on which all is well."""
     return System(
         platform="linux",
+        name="Linux 6.1",
+        n_cores=4,
         python=(3, 11, 9),
         home=tmp_path,
         installed_version={"numpy": "2.4.6", "torch": "2.13.0+cpu"}.get,
+        total_memory_bytes=lambda: 96 << 30,
         available_memory_bytes=lambda: 64 << 30,
         free_disk_bytes=lambda folder: 100 << 30,
         which=lambda program: f"/usr/bin/{program}" if program in ("wine", "sh") else None,
         gpu_name=lambda: None,
+        gpu_memory_bytes=lambda: None,
         open_windows=lambda: object(),
     )
 
@@ -126,6 +131,21 @@ def test_memory(context):
         assert "3.7 GiB of it for the replay memory" in text
 
 
+@pytest.mark.parametrize(
+    ("config", "gpu", "told"),
+    [
+        ("config.py", None, ("64.0 GiB available), 100.0 GiB of disk free, no GPU", "a GPU is not needed")),
+        ("config_tmnf.py", "RTX 4070", ("RTX 4070, 12.0 GiB; this", "a GPU is advised, as the network sees images")),
+    ],
+)
+def test_what_the_machine_has_beside_what_is_needed(context, config, gpu, told):
+    made = context(config=config, gpu_name=lambda: gpu, gpu_memory_bytes=lambda: gpu and 12 << 30)
+    level, text = only(check_machine(made))
+    assert level is OK
+    assert text.startswith("Linux 6.1, 4 cores, 96.0 GiB of memory (64.0 GiB available), ")
+    assert all(words in text for words in told), text
+
+
 def test_folder_and_disk(context, tmp_path):
     assert only(check_folder(tmp_path))[0] is OK
     level, text = only(check_folder(tmp_path / "absent" / "too"))
@@ -141,6 +161,12 @@ def test_folder_and_disk(context, tmp_path):
         context(free_disk_bytes=System().free_disk_bytes), output_folder=tmp_path / "absent" / "too"
     )
     assert only(check_disk(absent))[0] is OK
+    level, text = only(
+        check_disk(context("checkpoint_holds_replay=True", config="config_tmnf.py", free_disk_bytes=lambda _: 2 << 30))
+    )
+    assert level is WARNING
+    assert "2,048 MB free, and checkpoints with a full replay memory take up to 1" in text
+    assert "checkpoint_holds_replay = False" in text
     level, text = only(check_disk(context(free_disk_bytes=lambda folder: 150 << 20)))
     assert level is PROBLEM
     assert "150 MB free, less than minimum_free_disk_mb = 200" in text

@@ -129,7 +129,30 @@ def test_a_picture_of_one_shade_and_a_slow_game_are_told(tmp_path):
     assert (finding.check, finding.level) == (Check.PLAY_FRAME, Level.WARNING)
     frame[0, 0, 0] = 9
     assert _check_picture(seen, tmp_path / "game.png").level is Level.OK
-    assert [_check_speed(ratio).level for ratio in (0.9, 1.1)] == [Level.WARNING, Level.OK]
+
+
+@pytest.mark.parametrize(
+    ("is_simulated", "remedy"), [(True, "end what else keeps that busy"), (False, "graphics settings and resolution")]
+)
+def test_a_slow_game_is_told_with_its_own_remedies(is_simulated, remedy):
+    slow, fast = (_check_speed(ratio, is_simulated=is_simulated) for ratio in (0.9, 1.1))
+    assert (slow.level, fast.level) == (Level.WARNING, Level.OK)
+    assert remedy in slow.text
+
+
+def test_the_speed_is_that_of_a_game_that_is_warm(context, tmp_path, monkeypatch):
+    judged = []
+    monkeypatch.setattr(play_checks, "_check_speed", lambda ratio, **_: judged.append(ratio) or play_checks.ok("x", ""))
+    first_step, step = [True], play_checks.RaceMachine.step
+
+    def slow_at_first(machine, action):
+        if first_step.pop() if first_step else False:
+            machine.timings.wait_game_s += 1_000.0  # as if it compiled
+        return step(machine, action)
+
+    monkeypatch.setattr(play_checks.RaceMachine, "step", slow_at_first)
+    check_play(context(), tmp_path / "game.png")
+    assert judged[0] > 5 / 1_000 * 2
 
 
 def test_what_a_game_must_not_wait_for_is_done_before_it_starts_and_what_needs_a_race_in_one(

@@ -23,6 +23,11 @@ LEAST_GAIN = 1.1
 """Threads that make updates faster by less than this are better left to others."""
 
 
+def usable_cores() -> int:
+    """Count the processor's cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def pick_learner_threads(settings: Settings, spaces: Spaces, seeds: SeedTree, make_builder: MakeAgentBuilder) -> int:
     """The setting `learner_threads`; for "auto", the faster of one thread and all that collectors leave.
 
@@ -41,8 +46,7 @@ def pick_learner_threads(settings: Settings, spaces: Spaces, seeds: SeedTree, ma
         return configured
     if settings.sync.is_synchronous:  # sums of several threads are others to the last bit, and trying is chance
         return 1
-    free_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    most = free_cores - settings.game.n_collectors
+    most = usable_cores() - settings.game.n_collectors
     if pick_device(settings.run.torch_device).type != "cpu" or most <= 1:  # with a GPU there is little to do here
         return 1
     plain = settings.model_copy(update={"run": settings.run.model_copy(update={"use_torch_compile": False})})

@@ -24,6 +24,7 @@ from trackmania_rl.doctor.machine_checks import (
     check_folder,
     check_gpu,
     check_loggers,
+    check_machine,
     check_memory,
     check_packages,
     check_python,
@@ -31,7 +32,7 @@ from trackmania_rl.doctor.machine_checks import (
 from trackmania_rl.doctor.play_checks import SHIPPED_MAP, can_play, check_play
 from trackmania_rl.doctor.run_checks import check_maps, check_maps_of_game, check_ports
 from trackmania_rl.errors import UserError
-from trackmania_rl.settings import SettingsError, load_settings
+from trackmania_rl.settings import Settings, SettingsError, load_settings
 
 log = logging.getLogger(__name__)
 
@@ -55,12 +56,16 @@ def examine(
         system: this machine.
     """
     system = system or System()
-    yield from check_python(system)
-    yield from check_packages(system, project / "requirements.txt")
+    settings: Settings | SettingsError
     try:
         settings = load_settings(config_file, overrides)
+        yield from check_machine(Context(settings, output_folder, project, system))
     except SettingsError as error:
-        yield problem(Check.CONFIGURATION, error)
+        settings = error
+    yield from check_python(system)
+    yield from check_packages(system, project / "requirements.txt")
+    if isinstance(settings, SettingsError):
+        yield problem(Check.CONFIGURATION, settings)
         return
     context = Context(settings, output_folder, project, system)
     yield ok(Check.CONFIGURATION, f"{config_file} holds no mistake")

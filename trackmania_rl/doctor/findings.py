@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import platform
 import shutil
 import sys
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from pathlib import Path
 import psutil
 import torch
 
+from trackmania_rl.agents.threads import usable_cores
 from trackmania_rl.settings import Settings
 from trackmania_rl.tmi_interaction.launchers.game_windows import NoWindows, WindowSystem
 from trackmania_rl.tmi_interaction.launchers.win32_windows import open_win32_windows
@@ -33,6 +35,7 @@ class Level(StrEnum):
 class Check(StrEnum):
     """What is checked. The values are anchors in docs/troubleshooting.rst."""
 
+    MACHINE = "machine"
     CONFIGURATION = "configuration"
     PYTHON = "python"
     PACKAGES = "packages"
@@ -84,6 +87,10 @@ def _gpu_name() -> str | None:
     return torch.cuda.get_device_name() if torch.cuda.is_available() else None
 
 
+def _gpu_memory_bytes() -> int | None:
+    return torch.cuda.get_device_properties(0).total_memory if torch.cuda.is_available() else None
+
+
 def _open_windows() -> WindowSystem:
     return open_win32_windows() if sys.platform == "win32" else open_x11_windows()
 
@@ -94,24 +101,32 @@ class System:
 
     Attributes:
         platform: as `sys.platform` has it.
+        name: of the operating system, with its version.
+        n_cores: of the processor, as far as this process may use them.
         python: (major, minor, micro).
         home: the user's folder.
         installed_version: a package's version, None if it is not installed.
+        total_memory_bytes: all memory.
         available_memory_bytes: memory that processes may still take.
         free_disk_bytes: of the disk that holds a folder.
         which: a program's path, None if it is not there.
         gpu_name: of the GPU that torch finds, None without one.
+        gpu_memory_bytes: of that GPU.
         open_windows: the window system.
     """
 
     platform: str = sys.platform
+    name: str = field(default_factory=lambda: f"{platform.system()} {platform.release()}")
+    n_cores: int = field(default_factory=usable_cores)
     python: tuple[int, int, int] = sys.version_info[:3]
     home: Path = field(default_factory=Path.home)
     installed_version: Callable[[str], str | None] = _installed_version
+    total_memory_bytes: Callable[[], int] = lambda: psutil.virtual_memory().total
     available_memory_bytes: Callable[[], int] = lambda: psutil.virtual_memory().available
     free_disk_bytes: Callable[[Path], int] = lambda folder: shutil.disk_usage(folder).free
     which: Callable[[str], str | None] = shutil.which
     gpu_name: Callable[[], str | None] = _gpu_name
+    gpu_memory_bytes: Callable[[], int | None] = _gpu_memory_bytes
     open_windows: Callable[[], WindowSystem] = _open_windows
 
     @property

@@ -1,4 +1,4 @@
-"""Python, packages, GPU, memory and disk."""
+"""What this machine is, and its Python, packages, GPU, memory and disk."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from packaging.version import Version
 
 from trackmania_rl.agents.run_network import pick_device, why_unusable
 from trackmania_rl.doctor.findings import Check, Context, Finding, System, ok, problem, warning
+from trackmania_rl.doctor.needs import Needs
 from trackmania_rl.errors import UserError
-from trackmania_rl.experience_replay.ring_buffer import RingBuffer
-from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.settings import Settings
 from trackmania_rl.telemetry.loggers.opening import missing_packages
 
@@ -21,13 +20,26 @@ OLDEST_PYTHON: Final = (3, 11)
 NEWEST_TESTED_PYTHON: Final = (3, 12)
 MAY_BE_MISSING: Final = frozenset({"pywin32", "python-xlib"})
 """Packages for the game's window only."""
-GAME_BYTES: Final = 1 << 30
-"""Of one instance of the real game."""
-PROCESS_BYTES: Final = 600 << 20
-"""Of one of our processes, most of it torch."""
-TRANSITION_BYTES: Final = 16
-"""Of one transition beside its row in the replay memory: the row's number, and a priority."""
 INSTALL: Final = "python -m pip install -r requirements.txt"
+
+
+def check_machine(context: Context) -> list[Finding]:
+    """What this machine has, beside what the configuration needs; the checks of each say what to do."""
+    system, needs = context.system, Needs.of(context.settings)
+    gpu = system.gpu_name()
+    gpu_bytes = system.gpu_memory_bytes()
+    has_gpu = "no GPU that torch can use" if gpu is None else f"{gpu}, {_gib(gpu_bytes)}" if gpu_bytes else gpu
+    wants_gpu = "advised, as the network sees images" if needs.sees_images else "not needed"
+    free_bytes = system.free_disk_bytes(_nearest_existing(context.output_folder))
+    return [
+        ok(
+            Check.MACHINE,
+            f"{system.name}, {system.n_cores} cores, {_gib(system.total_memory_bytes())} of memory "
+            f"({_gib(system.available_memory_bytes())} available), {_gib(free_bytes)} of disk free, {has_gpu}; this "
+            f"configuration needs up to {_gib(needs.memory)} of memory and {_gib(needs.disk)} of disk; a GPU is "
+            f"{wants_gpu}",
+        )
+    ]
 
 
 def check_python(system: System) -> list[Finding]:
@@ -94,16 +106,10 @@ def check_gpu(settings: Settings, system: System) -> list[Finding]:
 
 def check_memory(settings: Settings, system: System) -> list[Finding]:
     """Whether the largest replay memory, the processes and the games fit."""
-    game, replay = settings.game, settings.replay
-    n_floats = ObservationLayout.from_settings(settings.observation, settings.game.actions).n_own_floats
-    row_bytes = RingBuffer.bytes_per_row(n_floats, game.image_shape[1:])
-    # While it grows the old columns are there too, but host memory is used only as rows fill it: the larger one counts.
-    replay_bytes = (row_bytes + TRANSITION_BYTES) * max(size for _, size in replay.memory_size_schedule)
-    games_bytes = 0 if game.game == "simulated" else GAME_BYTES * game.n_collectors * game.games_per_collector
-    needed_bytes = replay_bytes + games_bytes + PROCESS_BYTES * (1 + game.n_collectors)
+    needs = Needs.of(settings)
     available_bytes = system.available_memory_bytes()
-    figures = f"about {_gib(needed_bytes)} needed, {_gib(replay_bytes)} of it for the replay memory; "
-    if needed_bytes > available_bytes:
+    figures = f"about {_gib(needs.memory)} needed, {_gib(needs.replay)} of it for the replay memory; "
+    if needs.memory > available_bytes:
         return [
             warning(
                 Check.MEMORY,
@@ -135,6 +141,15 @@ def check_disk(context: Context) -> list[Finding]:
                 Check.DISK,
                 f"the disk of {context.output_folder} has {free_mb} MB free, less than minimum_free_disk_mb = "
                 f"{least_mb}: no checkpoint could be written; free some space",
+            )
+        ]
+    needed_mb = Needs.of(context.settings).disk >> 20
+    if free_mb < needed_mb:
+        return [
+            warning(
+                Check.DISK,
+                f"{free_mb:,} MB free, and checkpoints with a full replay memory take up to {needed_mb:,} MB: they are "
+                "written without it when there is no room; free some space, or set checkpoint_holds_replay = False",
             )
         ]
     return [ok(Check.DISK, f"{free_mb:,} MB free")]
