@@ -4,8 +4,8 @@
 # 1's, and so on. All must be free. Range: 1024 to 65535.
 base_tmi_port = 8478
 
-# Command line that starts one game instance on Linux, with {port} in it (Wine, Proton, Lutris), such as
-# 'wine ~/TMLoader/TMLoader.exe run TmForever default /configstring="set custom_port {port}"'. Empty: not set.
+# Command line that starts one game instance on Linux, with {port} in it, such as that of the script that ships, which
+# finds Wine or Steam's Proton: "sh ~/PROJECT/scripts/start_game_linux.sh {port}". Empty: not set.
 game_command = ""
 
 # Folder of the game's own documents (Tracks, Config), usually Documents/TrackMania in your folder. Empty: not set.

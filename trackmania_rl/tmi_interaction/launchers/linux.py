@@ -9,12 +9,15 @@ from pathlib import Path
 from typing import Final
 
 from trackmania_rl.errors import UserError
+from trackmania_rl.places import SHIPPED_FOLDER
 from trackmania_rl.settings import UserSettings
 from trackmania_rl.tmi_interaction.launchers.tmnf import StartCommand, TmnfLauncher
 from trackmania_rl.tmi_interaction.launchers.x11_windows import open_x11_windows
 
 PORT_PLACE: Final = "{port}"
-EXAMPLE: Final = 'wine ~/TMLoader/TMLoader.exe run TmForever default /configstring="set custom_port {port}"'
+START_SCRIPT: Final = SHIPPED_FOLDER / "scripts" / "start_game_linux.sh"
+EXAMPLE: Final = f"sh {shlex.quote(str(START_SCRIPT))} {PORT_PLACE}"
+"""The script that ships, which finds Wine or Proton by itself."""
 
 
 def linux_launcher(port: int, user: UserSettings) -> TmnfLauncher:

