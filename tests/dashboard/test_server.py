@@ -43,7 +43,7 @@ def test_the_page_needs_nothing_from_elsewhere(client: TestClient) -> None:
     assert "MIT License" in client.get("/static/vendor/uPlot-LICENSE.txt").text
 
 
-def test_maps_races_pictures_and_files(client: TestClient) -> None:
+def test_maps_races_pictures_and_files(client: TestClient, run: RunOnDisk) -> None:
     assert client.get("/api/map/valley").json()["name"] == "valley"
     assert client.get("/api/map/nowhere").json()["detail"].startswith("nowhere: the run's map_cycle has no such map")
     race = client.get(f"/api/record/valley_{RECORD_MS}").json()
@@ -55,6 +55,10 @@ def test_maps_races_pictures_and_files(client: TestClient) -> None:
     inputs = client.get(f"/files/best_runs/valley_{RECORD_MS}/valley_{RECORD_MS}.inputs")
     assert inputs.text.startswith("0.00 press up")
     assert "attachment" in inputs.headers["content-disposition"]
+    assert client.get(f"/files/best_runs/valley_{RECORD_MS}/valley_{RECORD_MS}.driver").status_code == 404
+    (run.best_runs / f"valley_{RECORD_MS}" / f"valley_{RECORD_MS}.driver").write_bytes(b"weights")
+    driver = client.get(f"/files/best_runs/valley_{RECORD_MS}/valley_{RECORD_MS}.driver")
+    assert (driver.content, "attachment" in driver.headers["content-disposition"]) == (b"weights", True)
     for path in ("/files/races.jsonl", "/files/..%2f..%2fconfig.py", "/files/%2fetc/passwd", "/static/..%2fserver.py"):
         assert client.get(path).status_code == 404
 

@@ -29,6 +29,7 @@ class BestRun:
         map_name: of the map.
         race_time_ms: its time.
         inputs: the inputs file.
+        driver: the driver's file; None where a faster one took its place.
         driven_s: when it was driven, seconds since 1970.
     """
 
@@ -36,6 +37,7 @@ class BestRun:
     map_name: str
     race_time_ms: int
     inputs: Path
+    driver: Path | None
     driven_s: float
 
     def q_values(self) -> list[list[float]]:
@@ -66,9 +68,10 @@ class RunFiles:
         found = []
         for folder in self._run.best_runs.glob("*"):
             match = _NAME.fullmatch(folder.name)
-            inputs = folder / f"{folder.name}.inputs"
+            inputs, driver = (folder / f"{folder.name}{ending}" for ending in (".inputs", ".driver"))
             if match and inputs.is_file() and not inputs.is_symlink():
-                found.append(BestRun(folder, match[1], int(match[2]), inputs, inputs.stat().st_mtime))
+                kept = driver if driver.is_file() and not driver.is_symlink() else None
+                found.append(BestRun(folder, match[1], int(match[2]), inputs, kept, inputs.stat().st_mtime))
         return sorted(found, key=lambda best: (best.map_name, best.race_time_ms))[:MOST_SHOWN]
 
     def best_run(self, name: str) -> BestRun | None:
@@ -95,6 +98,7 @@ class RunFiles:
                     "time_ms": best.race_time_ms,
                     "driven_s": best.driven_s,
                     "file": self._name(best.inputs),
+                    "driver": best.driver and self._name(best.driver),
                 }
                 for best in self.best_runs()
             ],
@@ -106,7 +110,7 @@ class RunFiles:
         return next((file for file in self._files() if self._name(file) == name), None)
 
     def _files(self) -> Iterator[Path]:
-        yield from (best.inputs for best in self.best_runs())
+        yield from (file for best in self.best_runs() for file in (best.inputs, best.driver) if file is not None)
         yield from self.films()
 
     def _name(self, file: Path) -> str:

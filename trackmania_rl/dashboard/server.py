@@ -105,7 +105,7 @@ def _add_pages(app: FastAPI, page: RunPage, hub: Hub, edit_token: str) -> None:
         found = page.files.file(name)
         if found is None:
             raise HTTPException(404, "there is no such file")
-        is_film = found.suffix != ".inputs"
+        is_film = found.suffix not in (".inputs", ".driver")
         return FileResponse(found, filename=found.name, content_disposition_type="inline" if is_film else "attachment")
 
     @app.exception_handler(UserError)

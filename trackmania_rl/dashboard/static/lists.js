@@ -13,13 +13,14 @@ function showRecords() {
   if (!records.length) {
     byId("records-table").replaceChildren(el("tbody", {}, el("tr", {}, el("td", { class: "muted" }, "The first race that finishes is the first record."))));
   } else {
-    byId("records-table").replaceChildren(el("tbody", {}, ...records.map(({ name, map, time_ms, driven_s, file }) => el("tr", { class: player.race?.id?.startsWith(`best-${name}-`) ? "current" : "" },
+    byId("records-table").replaceChildren(el("tbody", {}, ...records.map(({ name, map, time_ms, driven_s, file, driver }) => el("tr", { class: player.race?.id?.startsWith(`best-${name}-`) ? "current" : "" },
       el("td", {}, el("b", {}, raceTime(time_ms)), " ", medalBadge(time_ms, store.run?.medals_ms[map])),
       hasMaps ? el("td", {}, map) : null,
       el("td", { class: "number muted" }, time_ms === fastest.get(map) ? "best" : `+${((time_ms - fastest.get(map)) / 1000).toFixed(2)}`),
       el("td", { class: "muted", title: new Date(driven_s * 1000).toLocaleString() }, ago(driven_s)),
       el("td", {}, el("button", { type: "button", onclick: () => watchRecord(name) }, "watch")),
       el("td", {}, el("a", { href: fileAddress(file), download: true, title: "inputs file, which TMInterface plays" }, "inputs")),
+      el("td", {}, driver ? el("a", { href: fileAddress(driver), download: true, title: "the network that drove it, which scripts/evaluate.py drives" }, "driver") : null),
     ))));
   }
   byId("films").replaceChildren(...(films.length ? [el("h3", {}, "Films"), el("div", { class: "scroll tall" }, el("table", {}, el("tbody", {}, ...films.map((film) => el("tr", {},
