@@ -51,12 +51,15 @@ on("race", (race) => { // the map of the race that is watched, of a generated tr
   if ([...choice.options].some((option) => option.value === name)) choice.value = name;
 });
 
+const DRAW_EVERY_MS = 60; // a screen's every frame would take a quarter of two cores, where a training shares them
+
 let before = performance.now();
 function draw(now) {
+  requestAnimationFrame(draw);
+  if (now - before < DRAW_EVERY_MS) return;
   advance(Math.min(now - before, 250));
   before = now;
   drawMap();
-  requestAnimationFrame(draw);
 }
 
 connect();
