@@ -105,6 +105,7 @@ class RaceVectorEnv(VectorEnv[Shown, Array, Array]):
         self._rewarding = make_step_reward(reward, settings, spaces)
         self._form = ObservationForm(spaces, normalize=normalize)
         self._tracks_folder = tracks_folder or TemporaryFolder()
+        self._everyone = np.arange(num_envs)
         self._has_race = np.zeros(num_envs, dtype=np.bool_)  # under way or ended
         self._has_ended = np.zeros(num_envs, dtype=np.bool_)
         self._n_actions_made = 0
@@ -152,23 +153,31 @@ class RaceVectorEnv(VectorEnv[Shown, Array, Array]):
             gymnasium.error.ResetNeeded: if a game has no race, or, where nothing begins the next one, it has ended.
             gymnasium.error.ClosedEnvironmentError: after `close`.
         """
+        *made, ends = self.advance(actions)
+        return *made, self._infos(ends)  # type: ignore[return-value]  # mypy loses count
+
+    def advance(self, actions: npt.ArrayLike) -> tuple[Shown, Array, Array, Array, Mapping[int, RaceEnd]]:
+        """Make the step, as `step` does, and return the ends of races in the place of infos."""
         self._check_open()
         self._check_races()
         checked = self._actions.checked(actions, self.num_envs)
-        begun, driven = np.flatnonzero(self._has_ended), np.flatnonzero(~self._has_ended)
-        self._begin(begun, None)
-        states = self._states
+        states, driven = self._states, self._everyone
+        some: Any = slice(None)
+        if self._has_ended.any():
+            begun, driven = np.flatnonzero(self._has_ended), np.flatnonzero(~self._has_ended)
+            some = driven
+            self._begin(begun, None)
         before, before_m, before_ms = states.floats.copy(), states.meters.copy(), states.race_time_ms.copy()
         if len(driven) > 0:
             self._n_actions_made += len(driven)
-            self._games.send(driven, decided_elsewhere(checked[driven], self._actions.n_values))
+            self._games.send(driven, decided_elsewhere(checked[some], self._actions.n_values))
         received = self._games.recv()
         states.take(self._games, received)
-        self._began_m[begun] = states.meters[begun]
+        self._began_m[self._has_ended] = states.meters[self._has_ended]
         ends = {game: race.end for game, race in received.ended.items() if race.end is not None}
         rewards, terminated, truncated = np.zeros(self.num_envs), *np.zeros((2, self.num_envs), dtype=np.bool_)
-        rewards[driven] = self._rewarding.of_actions(
-            before[driven], states.floats[driven], states.meters[driven] - before_m[driven], self._n_actions_made
+        rewards[some] = self._rewarding.of_actions(
+            before[some], states.floats[some], states.meters[some] - before_m[some], self._n_actions_made
         )
         for game, end in ends.items():
             terminated[game], truncated[game] = end.is_finished, not end.is_finished
@@ -176,7 +185,22 @@ class RaceVectorEnv(VectorEnv[Shown, Array, Array]):
                 began_m, taken_m, taken_ms = float(self._began_m[game]), float(before_m[game]), int(before_ms[game])
                 rewards[game] = self._rewarding.of_arrival(arrival(end, began_m, taken_m, taken_ms))
         self._has_ended = terminated | truncated
-        return self._form.show(states.images, states.floats), rewards, terminated, truncated, self._infos(ends)
+        return self._form.show(states.images, states.floats), rewards, terminated, truncated, ends
+
+    def infos_by_game(self, ends: Mapping[int, RaceEnd], **more: Array) -> list[dict[str, Any]]:
+        """Return what `infos` holds as K dictionaries, each that of a `RaceEnv`.
+
+        Args:
+            ends: of races that have just ended.
+            more: (K,) to add to all.
+        """
+        columns = self._course() | more
+        names = tuple(columns)
+        values = (column.tolist() if column.ndim == 1 else list(column) for column in columns.values())
+        infos = [dict(zip(names, of_game, strict=True)) for of_game in zip(*values, strict=True)]
+        for game, end in ends.items():
+            infos[game].update(info_of_end(end, float(self._began_m[game])))
+        return infos
 
     def render(self) -> tuple[npt.NDArray[np.uint8], ...] | None:
         """Draw every game's race as it is now, (240, 320, 3) uint8 each, as `RaceEnv.render`; None without a mode.
@@ -234,14 +258,18 @@ class RaceVectorEnv(VectorEnv[Shown, Array, Array]):
             self._map_of_game[game] = entry.map_name
         self._has_race[games], self._has_ended[games] = True, False
 
-    def _infos(self, ends: Mapping[int, RaceEnd]) -> dict[str, Any]:
-        everywhere: dict[str, Array] = {
+    def _course(self) -> dict[str, Array]:
+        """Return what is known of every game (K, ...); fresh arrays."""
+        return {
             "map": self._map_of_game.copy(),
             "meters": self._states.meters - self._began_m,
             "race_time_ms": self._states.race_time_ms.copy(),
             "position_m": self._states.position_m.copy(),
             "speed_m_s": self._states.speed_m_s.copy(),
         }
+
+    def _infos(self, ends: Mapping[int, RaceEnd]) -> dict[str, Any]:
+        everywhere = self._course()
         masks = {f"_{name}": np.ones(self.num_envs, dtype=np.bool_) for name in everywhere}
         infos: dict[str, Any] = everywhere | masks
         for game, end in ends.items():

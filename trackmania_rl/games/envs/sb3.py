@@ -65,13 +65,13 @@ class RaceVecEnv(VecEnv):  # type: ignore[misc]  # where the package is missing,
     def reset(self) -> VecEnvObs:
         """Begin a race in every game."""
         first = self._options[0]
-        observations, infos = self.envs.reset(seed=self._seeds[0], options=first)
+        observations, _ = self.envs.reset(seed=self._seeds[0], options=first)
         for game, options in enumerate(self._options):
             if options != first:
-                observations, infos = self.envs.reset(options=options | {MASK_OPTION: np.arange(self.num_envs) == game})
+                observations, _ = self.envs.reset(options=options | {MASK_OPTION: np.arange(self.num_envs) == game})
         self._reset_seeds()
         self._reset_options()
-        self.reset_infos = self._by_game(infos)
+        self.reset_infos = self.envs.infos_by_game({})
         return observations
 
     def step_async(self, actions: Array) -> None:
@@ -80,15 +80,13 @@ class RaceVecEnv(VecEnv):  # type: ignore[misc]  # where the package is missing,
 
     def step_wait(self) -> VecEnvStepReturn:
         """Make an action in every game, and begin the next race in those where one ended."""
-        observations, rewards, terminated, truncated, told = self.envs.step(self._actions)
-        infos, is_over = self._by_game(told), terminated | truncated
-        for info, is_cut_off in zip(infos, truncated.tolist(), strict=True):
-            info["TimeLimit.truncated"] = is_cut_off
-        if is_over.any():
+        observations, rewards, terminated, truncated, ends = self.envs.advance(self._actions)
+        infos, is_over = self.envs.infos_by_game(ends, **{"TimeLimit.truncated": truncated}), terminated | truncated
+        if ends:
             last = observations
-            observations, told = self.envs.reset(options={MASK_OPTION: is_over})
-            begun = self._by_game(told)
-            for game in np.flatnonzero(is_over).tolist():
+            observations, _ = self.envs.reset(options={MASK_OPTION: is_over})
+            begun = self.envs.infos_by_game({})
+            for game in ends:
                 infos[game]["terminal_observation"] = _of_game(last, game)
                 self.reset_infos[game] = begun[game]
         return observations, rewards.astype(np.float32), is_over, infos
@@ -116,24 +114,6 @@ class RaceVecEnv(VecEnv):  # type: ignore[misc]  # where the package is missing,
     def env_is_wrapped(self, wrapper_class: type[Any], indices: Indices = None) -> list[bool]:
         """Say that nothing is around any game."""
         return [False for _ in self._get_indices(indices)]
-
-    def _by_game(self, infos: dict[str, Any]) -> list[dict[str, Any]]:
-        """Take Gymnasium's arrays (K, ...) apart: what is known of each game."""
-        names = [name for name in infos if not name.startswith("_")]
-        everywhere = [name for name in names if infos[f"_{name}"].all()]
-        by_game = [
-            dict(zip(everywhere, values, strict=True))
-            for values in zip(*(_listed(infos[name]) for name in everywhere), strict=True)
-        ]
-        for name in set(names) - set(everywhere):
-            for game in np.flatnonzero(infos[f"_{name}"]).tolist():
-                by_game[game][name] = infos[name][game]
-        return by_game
-
-
-def _listed(values: Array) -> list[Any]:
-    """Return an array's rows, numbers as Python's own."""
-    return values.tolist() if values.ndim == 1 else list(values)
 
 
 def _of_game(observations: VecEnvObs, game: int) -> Any:
