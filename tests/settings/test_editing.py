@@ -6,7 +6,7 @@ import pytest
 
 from trackmania_rl.errors import UserError
 from trackmania_rl.settings import Settings, SettingsError, load_settings
-from trackmania_rl.settings.editing import HEADING, edit_setting, source_of_value
+from trackmania_rl.settings.editing import HEADING, edit_setting, literals_of
 from trackmania_rl.settings.live import write_snapshot
 
 
@@ -101,7 +101,6 @@ def test_windows_line_breaks_stay(config: Path) -> None:
 
 
 def test_how_the_file_writes_a_value() -> None:
-    text = "a = 1 / 2\nb = (\n    1,\n)\na = 3  # last\n"
-    assert source_of_value(text, "a") == "3"
-    assert source_of_value(text, "b") == "(\n    1,\n)"
-    assert source_of_value(text, "c") is None
+    text = "a = 1 / 2\nb = (\n    1,\n)\nc = 3\na = 3  # last\nc = a / 2\nd = 'ä'; e = -2\n"
+    assert literals_of(text) == {"a": "3", "b": "(\n    1,\n)", "d": "'ä'", "e": "-2"}
+    assert literals_of("a = (") == {}

@@ -1,21 +1,23 @@
-"""The records of a run and its films: what can be watched and downloaded."""
+"""The records of a run, its films and pictures: what can be watched and downloaded."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
 from trackmania_rl.dashboard.run_on_disk import RunOnDisk
+from trackmania_rl.telemetry.mind.index import read_index
 
 MOST_SHOWN: Final = 200
 """Records and films that are listed."""
 FILM_FOLDERS: Final = ("best_runs", "evaluation", "recordings", "videos")
 FILM_ENDINGS: Final = (".mp4", ".webm")
+PICTURES: Final = "pictures"
 
 _NAME: Final = re.compile(r"(.+)_(\d+)")
 
@@ -89,7 +91,7 @@ class RunFiles:
         return sorted(files, key=lambda file: -file.stat().st_mtime)[:MOST_SHOWN]
 
     def listed(self) -> dict[str, Any]:
-        """Records and films as the page lists them."""
+        """Records, films and pictures as the page lists them."""
         return {
             "best_runs": [
                 {
@@ -103,6 +105,9 @@ class RunFiles:
                 for best in self.best_runs()
             ],
             "films": [{"name": file.name, "file": self._name(file), "mb": _mb(file)} for file in self.films()],
+            "pictures": [
+                asdict(entry) | {"file": f"{PICTURES}/{entry.file}"} for entry in read_index(self._run.path / PICTURES)
+            ],
         }
 
     def file(self, name: str) -> Path | None:
@@ -112,6 +117,8 @@ class RunFiles:
     def _files(self) -> Iterator[Path]:
         yield from (file for best in self.best_runs() for file in (best.inputs, best.driver) if file is not None)
         yield from self.films()
+        folder = self._run.path / PICTURES
+        yield from (folder / entry.file for entry in read_index(folder) if (folder / entry.file).is_file())
 
     def _name(self, file: Path) -> str:
         return file.relative_to(self._run.path).as_posix()

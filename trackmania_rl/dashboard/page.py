@@ -31,6 +31,7 @@ SHOWN_FIGURES: Final = ("learner/", "speed/", "waiting/", "replay/fill", "schedu
 """Beginnings of the figures that every tab is sent; others it asks for by name."""
 MOST_WATCHED: Final = 3
 """Games that are watched at a time; further wishes see the newest evaluated race."""
+FILES_LISTED_EVERY_S: Final = 3.0
 MAPS_ARE_CHECKED_WITHIN_S: Final = 120.0
 
 Topics = dict[str, Any]
@@ -63,6 +64,7 @@ class RunPage:
         self._readers: dict[Watch, LiveReader] = {}
         self._announced: dict[Watch, str] = {}
         self._listed: dict[str, Any] = {}
+        self._list_at_s = 0.0
         self._shapes: dict[str, dict[str, Any]] = {}
         self._lock = threading.Lock()
 
@@ -181,7 +183,8 @@ class RunPage:
         """The settings as the run's configuration has them, and what is wrong with it, if something is."""
         text = self.run.config_file.read_text(encoding="utf-8-sig")
         with self._lock:
-            return {"rows": settings_rows(self._settings, text), "error": self._settings_error}
+            settings, error = self._settings, self._settings_error
+        return {"rows": settings_rows(settings, text), "error": error}
 
     def edit(self, name: str, text: str) -> dict[str, str]:
         """Change a setting in the run's configuration; returns what has changed, as "old -> new" by name.
@@ -225,8 +228,10 @@ class RunPage:
                 told["figures"]["names"] = sorted(self._figures.curves)
         if messages := self._messages.read():
             told["log"] = {"reset": False, "messages": messages}
-        if (listed := self.files.listed()) != self._listed:
-            told["files"] = self._listed = listed
+        if time.monotonic() >= self._list_at_s:
+            self._list_at_s = time.monotonic() + FILES_LISTED_EVERY_S
+            if (listed := self.files.listed()) != self._listed:
+                told["files"] = self._listed = listed
         if (stamp := _stamp(self.run.config_file)) != self._config_stamp:
             self._config_stamp = stamp
             self._reload_settings()

@@ -14,6 +14,7 @@ from fastapi.staticfiles import StaticFiles
 from pydantic import BaseModel, Field
 from starlette.types import ASGIApp
 
+from trackmania_rl.dashboard.best_runs import FILM_ENDINGS
 from trackmania_rl.dashboard.guard import Guard, is_same
 from trackmania_rl.dashboard.hub import Hub
 from trackmania_rl.dashboard.page import RunPage
@@ -105,8 +106,8 @@ def _add_pages(app: FastAPI, page: RunPage, hub: Hub, edit_token: str) -> None:
         found = page.files.file(name)
         if found is None:
             raise HTTPException(404, "there is no such file")
-        is_film = found.suffix not in (".inputs", ".driver")
-        return FileResponse(found, filename=found.name, content_disposition_type="inline" if is_film else "attachment")
+        is_shown = found.suffix in (*FILM_ENDINGS, ".png")
+        return FileResponse(found, filename=found.name, content_disposition_type="inline" if is_shown else "attachment")
 
     @app.exception_handler(UserError)
     def tell(_: Any, error: Exception) -> JSONResponse:

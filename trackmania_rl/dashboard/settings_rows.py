@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 from trackmania_rl.settings import NEEDS_RESTART, Settings, UserSettings, describe_range, describe_unit
-from trackmania_rl.settings.editing import source_of_value
+from trackmania_rl.settings.editing import literals_of
 from trackmania_rl.settings.groups import groups
 
 
@@ -22,7 +22,7 @@ def settings_rows(settings: Settings, config_text: str) -> list[dict[str, Any]]:
         `name`, `group`, `value` as a Python literal, `text` (what an edit begins with), `unit`, `range`, `restart`
         (whether a change waits for the next start) and `about`, the comment in the configuration.
     """
-    comments = comments_of(config_text)
+    comments, literals = comments_of(config_text), literals_of(config_text)
     rows = []
     for group, model in groups().items():
         if model is UserSettings:
@@ -35,7 +35,7 @@ def settings_rows(settings: Settings, config_text: str) -> list[dict[str, Any]]:
                     "name": name,
                     "group": group,
                     "value": value,
-                    "text": _text_to_edit(config_text, name, value),
+                    "text": literals.get(name, value),
                     "unit": _described(name)[0],
                     "range": _described(name)[1],
                     "restart": name in NEEDS_RESTART,
@@ -70,16 +70,6 @@ def comments_of(config_text: str) -> dict[str, str]:
 @cache
 def _described(name: str) -> tuple[str, str]:
     return describe_unit(name), describe_range(name)
-
-
-def _text_to_edit(config_text: str, name: str, value: str) -> str:
-    """What the file says, if it is a literal; else the value."""
-    try:
-        source = source_of_value(config_text, name)
-        ast.literal_eval(source or "")
-    except (SyntaxError, ValueError):
-        return value
-    return source or value
 
 
 def _plain(value: Any) -> str:

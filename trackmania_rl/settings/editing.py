@@ -11,7 +11,7 @@ import contextlib
 import os
 import pprint
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -99,13 +99,30 @@ def with_value(text: str, name: str, literal: str) -> str:
     return "".join(lines)
 
 
-def source_of_value(text: str, name: str) -> str | None:
-    """How a configuration's text writes a setting's value; None if it does not set it."""
-    source = None
-    for node in ast.parse(text).body:
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name:
-            source = ast.get_source_segment(text, node.value)
-    return source
+def literals_of(text: str) -> dict[str, str]:
+    """How a configuration's text writes the value of each setting, where it is a literal; none if it is no Python."""
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError):
+        return {}
+    lines, found = [line.encode() for line in text.splitlines()], dict[str, str]()
+    for node in tree.body:
+        if isinstance(node, ast.Assign):
+            name, value = ast.unparse(node.targets[0]), node.value
+            found.pop(name, None)
+            with contextlib.suppress(ValueError):
+                ast.literal_eval(value)
+                found[name] = _segment(lines, value)
+    return found
+
+
+def _segment(lines: Sequence[bytes], node: ast.expr) -> str:
+    """The text of a node; `ast.get_source_segment` takes all lines apart for each."""
+    first, last = node.lineno - 1, (node.end_lineno or node.lineno) - 1
+    of_node = list(lines[first : last + 1])
+    of_node[-1] = of_node[-1][: node.end_col_offset]
+    of_node[0] = of_node[0][node.col_offset :]
+    return b"\n".join(of_node).decode()
 
 
 def _load(trial: Path, config_file: Path) -> Settings:

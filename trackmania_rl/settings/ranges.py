@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
@@ -43,13 +44,19 @@ def settings_table(settings: Settings) -> Table:
 def describe_range(name: str) -> str:
     """Say in words what values a setting accepts."""
     model, _ = _field(name)
-    return _in_words(model.model_json_schema(mode="validation")["properties"][name])
+    return _in_words(_properties(model)[name])
 
 
 def describe_unit(name: str) -> str:
     """Give the symbol of a setting's unit, "" without one."""
     _, field = _field(name)
     return next((mark.symbol for mark in field.metadata if isinstance(mark, Unit)), "")
+
+
+@cache
+def _properties(model: type[BaseModel]) -> dict[str, Any]:
+    """A group's JSON schema, setting by setting."""
+    return model.model_json_schema(mode="validation")["properties"]
 
 
 def _field(name: str) -> tuple[type[BaseModel], FieldInfo]:

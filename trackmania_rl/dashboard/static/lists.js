@@ -1,4 +1,4 @@
-// Records and films, races by map, and messages.
+// Records and films, races by map, pictures of what the driver expects, and messages.
 
 import { byId, count, el, medalBadge, raceTime } from "./format.js";
 import { on, store } from "./store.js";
@@ -51,6 +51,25 @@ function showFilm(film) {
   byId("film").replaceChildren(el("video", { src: address, controls: true, autoplay: true, loop: true }));
   byId("film-dialog").showModal();
 }
+
+function showPictures() {
+  const sets = [...new Set(store.files.pictures.map(setOf))], select = byId("picture-set");
+  byId("mind").hidden = byId("mind-link").hidden = !sets.length;
+  const chosen = sets.includes(select.value) && select.value !== select.options[0]?.value ? select.value : sets[0];
+  select.replaceChildren(...sets.map((name) => el("option", { value: name }, name)));
+  if (chosen) select.value = chosen;
+  byId("pictures").replaceChildren(...store.files.pictures.filter((entry) => setOf(entry) === select.value).map((entry) => el("button", { type: "button", onclick: () => showPicture(entry) },
+    el("img", { src: fileAddress(entry.file), alt: entry.title, loading: "lazy" }), el("span", {}, entry.title))));
+}
+
+const setOf = ({ map, frames }) => `${map}, ${count(frames)} frames`;
+
+function showPicture({ file, title, caption }) {
+  byId("film").replaceChildren(el("h3", {}, title), el("img", { src: fileAddress(file), alt: title }), el("p", { class: "muted" }, caption));
+  byId("film-dialog").showModal();
+}
+
+byId("picture-set").addEventListener("change", showPictures);
 byId("film-dialog").addEventListener("close", () => byId("film").replaceChildren());
 
 function showMaps() {
@@ -82,7 +101,7 @@ function showLog(told) {
   if (isAtEnd || told.reset) list.scrollTop = list.scrollHeight;
 }
 
-on("files", showRecords);
+on("files", () => { showRecords(); showPictures(); });
 on("run", showRecords);
 on("race", showRecords);
 on("state", showMaps);

@@ -6,6 +6,7 @@ import { emit, on, store, watch, watchKey } from "./store.js";
 const NEXT_AFTER_MS = 1200;
 const PICTURE_EVERY_MS = 100;
 const NEWEST = "newest";
+const LIVE_WITHIN_MS = 8000;
 
 export const player = {
   race: null,
@@ -22,6 +23,7 @@ let pictureAt = 0;
 let isPictureAsked = false;
 let pictureUrl = null;
 let hasPictures = true;
+const openedAt = performance.now();
 let isSeen = true;
 
 /** The race's state now, or null; x and z in between two states are interpolated. */
@@ -214,11 +216,11 @@ function showChoices() {
   byId("source").value = source;
 }
 
-on("cars", () => showChoices());
-on("files", () => {
-  showChoices();
-  // Where nobody trains, the best race is what there is to see.
-  if (!player.race && !loading && source === NEWEST && !store.newest.size && store.state && !store.cars.length && store.files.best_runs.length) choose(`record:${store.files.best_runs[0].name}`);
+on("cars", showChoices);
+on("files", showChoices);
+on("state", (state) => { // where nobody trains, the best race is what there is to see
+  if (player.race || loading || source !== NEWEST || store.newest.size || !store.files.best_runs.length) return;
+  if (!state.is_running || performance.now() - openedAt > LIVE_WITHIN_MS) choose(`record:${store.files.best_runs[0].name}`);
 });
 on("newest", () => { if (!player.race || (endedAt !== null && player.isPlaying)) loadNewest(); });
 on("race", (race) => {

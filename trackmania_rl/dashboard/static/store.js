@@ -5,7 +5,7 @@ const MOST_POINTS = 3000;
 export const store = {
   run: null,
   state: null,
-  files: { best_runs: [], films: [] },
+  files: { best_runs: [], films: [], pictures: [] },
   curves: {}, // of races: "{map}/{kind}" and "rates"
   figures: {}, // by name, [frames, value]
   figureNames: [],
@@ -21,7 +21,13 @@ export function on(topic, act) {
 }
 
 export function emit(topic, data) {
-  for (const act of listeners[topic] ?? []) act(data);
+  for (const act of listeners[topic] ?? []) {
+    try {
+      act(data);
+    } catch (error) { // what one part of the page cannot show, the others still do
+      console.error(error);
+    }
+  }
 }
 
 export const watchKey = (watch) => (watch ? watch.join(":") : "newest");
