@@ -131,7 +131,13 @@ def serve(run: RunOnDisk, listening: socket.socket, host: str, token: str | None
     port = listening.getsockname()[1]
     app = make_app(RunPage(run), host, port, token)
     config = uvicorn.Config(
-        app, log_level="warning", access_log=False, ws="websockets-sansio", ws_max_size=1 << 16, lifespan="on"
+        app,
+        log_level="warning",
+        access_log=False,
+        ws="websockets-sansio",
+        ws_max_size=1 << 16,
+        lifespan="on",
+        timeout_graceful_shutdown=2,
     )
     server = uvicorn.Server(config)
     if ends_with_stdin:

@@ -20,6 +20,8 @@ from trackmania_rl.dashboard.race_curves import Curve, Point
 MOST_BYTES_AT_ONCE: Final = 8 << 20
 """So much of the files is read by one call."""
 MOST_CURVES: Final = 600
+MOST_POINTS: Final = 800
+"""Of one curve."""
 LONGEST_SCALAR_RECORD_BYTES: Final = 512
 """A longer record is a histogram, a picture or a text."""
 LARGEST_RECORD_BYTES: Final = 1 << 28
@@ -109,7 +111,7 @@ class FigureCurves:
             if curve is None:
                 if len(self.curves) >= MOST_CURVES:
                     continue
-                curve = self.curves[value.tag] = Curve(("frames", "value"))
+                curve = self.curves[value.tag] = Curve(MOST_POINTS)
             curve.take_back(event.step)
             point: Point = [event.step, float(f"{number:.6g}")]
             if curve.add(point):

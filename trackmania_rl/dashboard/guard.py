@@ -113,7 +113,10 @@ def _with_headers(send: Send) -> Send:
     async def send_with_headers(message: Message) -> None:
         if message["type"] == "http.response.start":
             own = [(name.lower().encode(), value.encode()) for name, value in SECURITY_HEADERS.items()]
-            message["headers"] = [*message.get("headers", []), *own]
+            headers = [*message.get("headers", []), *own]
+            if not any(name == b"cache-control" for name, _ in headers):
+                headers.append((b"cache-control", b"no-cache"))  # a newer version's files are seen at once
+            message["headers"] = headers
         await send(message)
 
     return send_with_headers

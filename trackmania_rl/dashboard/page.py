@@ -22,7 +22,7 @@ from trackmania_rl.dashboard.watched_races import WatchedRaces
 from trackmania_rl.errors import UserError
 from trackmania_rl.places import WORKING_FOLDER
 from trackmania_rl.settings import Settings, changed_settings, load_settings
-from trackmania_rl.settings.editing import edit_setting
+from trackmania_rl.settings.editing import TRIAL_FILE, edit_setting
 from trackmania_rl.telemetry.live import LiveCar, LiveRace, LiveReader
 from trackmania_rl.track.game_map import map_file
 from trackmania_rl.track.reference_times import load_reference_times
@@ -67,6 +67,7 @@ class RunPage:
         self._list_at_s = 0.0
         self._shapes: dict[str, dict[str, Any]] = {}
         self._lock = threading.Lock()
+        self._editing = threading.Lock()
 
     def snapshot(self) -> Topics:
         """Everything that a new tab needs, as of the last `read`."""
@@ -192,7 +193,8 @@ class RunPage:
         Raises:
             UserError: if the configuration is not valid with it; nothing has changed then.
         """
-        changes = edit_setting(self.run.config_file, name, text, self._check_maps)
+        with self._editing:
+            changes = edit_setting(self.run.config_file, name, text, self._check_maps)
         return {name: f"{old!r} -> {new!r}" for name, (old, new) in changes.items()}
 
     def _check_maps(self, edited: Settings) -> None:
@@ -200,15 +202,21 @@ class RunPage:
         if "map_cycle" not in changed_settings(self._settings, edited):
             return
         program = "trackmania_rl.dashboard.check_maps"
-        trial = self.run.config_file.with_name(".edited_config.py")
-        checked = subprocess.run(
-            [sys.executable, "-m", program, str(trial), str(self.run.maps_folder(edited).resolve())],
-            cwd=WORKING_FOLDER,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=MAPS_ARE_CHECKED_WITHIN_S,
-        )
+        trial = self.run.config_file.with_name(TRIAL_FILE)
+        try:
+            checked = subprocess.run(
+                [sys.executable, "-m", program, str(trial), str(self.run.maps_folder(edited).resolve())],
+                cwd=WORKING_FOLDER,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=MAPS_ARE_CHECKED_WITHIN_S,
+            )
+        except subprocess.TimeoutExpired:
+            raise UserError(
+                f"the maps could not be checked within {MAPS_ARE_CHECKED_WITHIN_S:g} s: try again when the machine has "
+                "less to do"
+            ) from None
         if checked.returncode != 0:
             last_line = next(iter(checked.stderr.strip().splitlines()[-1:]), "the maps cannot be checked")
             raise UserError(last_line.removeprefix("error: "))

@@ -17,25 +17,25 @@ MOST_POINTS: Final = 2000
 """Of one curve; with more, every second one is left out, but none that was the fastest so far."""
 RATE_EVERY_S: Final = 5.0
 """Frames per second are taken over at least so long."""
-MOST_MAPS: Final = 50
+MOST_MAPS: Final = 20
 """Maps with curves of their own: those driven first."""
 
 Point = list[float | None]
 
 
 class Curve:
-    """Points (x, y...) in their order, at most `MOST_POINTS`.
+    """Points (x, y...) in their order, of which so many are kept.
 
     Args:
-        columns: names of the numbers of a point.
+        most_points: that are kept.
 
     Attributes:
         points: what is kept.
         n_added: of all points, those left out included.
     """
 
-    def __init__(self, columns: tuple[str, ...]) -> None:
-        self.columns = columns
+    def __init__(self, most_points: int = MOST_POINTS) -> None:
+        self._most_points = most_points
         self.points: list[Point] = []
         self._is_record: list[bool] = []
         self._stride = 1
@@ -48,14 +48,14 @@ class Curve:
             return False
         self.points.append(point)
         self._is_record.append(is_record)
-        if len(self.points) > MOST_POINTS:
+        if len(self.points) > self._most_points:
             self._thin_out()
         return True
 
     def _thin_out(self) -> None:
         self._stride *= 2
         kept = [index % 2 == 1 or record for index, record in enumerate(self._is_record)]
-        if sum(kept) > MOST_POINTS * 3 // 4:  # nearly all are records
+        if sum(kept) > self._most_points * 3 // 4:  # nearly all are records
             kept = [index % 2 == 1 for index in range(len(kept))]
         self.points = [point for point, keep in zip(self.points, kept, strict=True) if keep]
         self._is_record = [record for record, keep in zip(self._is_record, kept, strict=True) if keep]
@@ -70,15 +70,12 @@ class Curve:
 class RaceCurves:
     """What races.jsonl tells: points of race times, rates, and the same figures as the terminal's table.
 
-    Points of races are [frames, hours of training, seconds or null if not finished, metres, share finished of the
-    recent ones]; those of rates [frames, hours, frames per second].
+    Points of races are [frames, seconds or null if not finished, metres, share finished of the recent ones]; those of
+    rates [frames, hours of training, frames per second].
 
     Args:
         run: has the file.
     """
-
-    RACE_COLUMNS: Final = ("frames", "hours", "time_s", "meters", "finish_rate")
-    RATE_COLUMNS: Final = ("frames", "hours", "frames_per_s")
 
     def __init__(self, run: RunOnDisk) -> None:
         self._run = run
@@ -87,7 +84,7 @@ class RaceCurves:
     def _begin(self) -> None:
         self._tail: LineTail | None = None
         self.races: dict[str, Curve] = {}
-        self.rates = Curve(self.RATE_COLUMNS)
+        self.rates = Curve()
         self.histories: dict[str, RaceHistory] = {}
         self.frames_total = 0
         self.n_races = 0.0
@@ -133,8 +130,6 @@ class RaceCurves:
     def snapshot(self) -> dict[str, Any]:
         """All curves, for a tab that has nothing yet."""
         return {
-            "race_columns": self.RACE_COLUMNS,
-            "rate_columns": self.RATE_COLUMNS,
             "curves": {name: curve.points for name, curve in self.races.items()} | {"rates": self.rates.points},
         }
 
@@ -179,8 +174,7 @@ class RaceCurves:
             self._session, self._rate_from = session, None
         self._wall_s, self.frames_total = wall_s, frames
         self.n_races += self._n_per_line
-        hours = round(self.training_s / 3600, 5)
-        yield from self._add_rate(frames, wall_s, hours)
+        yield from self._add_rate(frames, wall_s)
         record = record_of_line(race)
         name = f"{record.map_name}/{record.kind}"
         if not record.counts or (name not in self.races and len(self.races) >= 2 * MOST_MAPS):
@@ -193,18 +187,18 @@ class RaceCurves:
             self._splits[record.map_name].add(record, race["checkpoint_times_ms"])
         time_s = record.race_time_ms / 1000 if record.race_finished else None
         rate = history.recent_finish_rate
-        point: Point = [frames, hours, time_s, round(record.meters, 1), rate]
-        if self.races.setdefault(name, Curve(self.RACE_COLUMNS)).add(point, is_best):
+        point: Point = [frames, time_s, round(record.meters, 1), rate]
+        if self.races.setdefault(name, Curve()).add(point, is_best):
             yield name, point
 
-    def _add_rate(self, frames: int, wall_s: float, hours: float) -> Iterator[tuple[str, Point]]:
+    def _add_rate(self, frames: int, wall_s: float) -> Iterator[tuple[str, Point]]:
         if self._rate_from is None:
             self._rate_from = wall_s, frames
             return
         seconds, new_frames = wall_s - self._rate_from[0], frames - self._rate_from[1]
         if seconds >= RATE_EVERY_S:
             self._rate_from = wall_s, frames
-            point: Point = [frames, hours, round(new_frames / seconds, 1)]
+            point: Point = [frames, round(self.training_s / 3600, 5), round(new_frames / seconds, 1)]
             if self.rates.add(point):
                 yield "rates", point
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +26,7 @@ MOST_RACES: Final = 12
 MOST_PICTURES: Final = 100
 PICTURE_EVERY_MS: Final = 100
 """Pictures are of multiples of this race time, so that tabs which show the same race share them."""
+PICTURES_PER_S: Final = 20
 PICTURE_PX: Final = (320, 240)
 JPEG_QUALITY: Final = 80
 
@@ -38,6 +40,8 @@ class WatchedRaces:
         self._playbacks: OrderedDict[str, RacePlayback] = OrderedDict()
         self._pictures: OrderedDict[tuple[str, int], bytes | None] = OrderedDict()
         self._lock = threading.Lock()
+        self._drawing = threading.Lock()
+        self._next_drawing_s = 0.0
 
     def keep(self, race: LiveRace) -> str:
         """Keep a race of a running training; returns its id."""
@@ -69,13 +73,19 @@ class WatchedRaces:
         return None if race is None else columns_of(race) | {"id": name}
 
     def picture(self, name: str, time_ms: int) -> bytes | None:
-        """What is seen at a race time, as JPEG; None if nothing is, or the race is not kept (any more)."""
+        """What is seen at a race time, as JPEG; None if nothing is, or the race is not kept (any more).
+
+        All tabs together are drawn `PICTURES_PER_S`; more wishes wait.
+        """
         time_ms = time_ms // PICTURE_EVERY_MS * PICTURE_EVERY_MS
         with self._lock:
             playback = self._playbacks.get(name)
-            if playback is None:
-                return None
+        if playback is None:
+            return None
+        with self._drawing:
             if (name, time_ms) not in self._pictures:
+                time.sleep(max(0.0, self._next_drawing_s - time.monotonic()))
+                self._next_drawing_s = time.monotonic() + 1 / PICTURES_PER_S
                 picture = playback.picture(min(time_ms, playback.duration_ms), *PICTURE_PX)
                 self._pictures[name, time_ms] = None if picture is None else jpeg(picture)
                 while len(self._pictures) > MOST_PICTURES:

@@ -43,6 +43,7 @@ class Chart {
       return;
     }
     const data = aligned(curves.map(({ points }) => points));
+    if (this.isOverTime()) data[0] = data[0].map(hoursAt);
     if (this.plot && this.labels === labels) {
       if (!this.isZoomed()) this.plot.setData(data);
       else this.plot.setData(data, false);
@@ -54,6 +55,10 @@ class Chart {
     this.plot = new uPlot(this.config(curves), data, this.box);
   }
 
+  isOverTime() {
+    return !this.options.labelX && byId("curves-axis").value === "hours";
+  }
+
   isZoomed() {
     const { min, max } = this.plot.scales.x, xs = this.plot.data[0];
     return min > xs[0] || max < xs[xs.length - 1];
@@ -61,18 +66,19 @@ class Chart {
 
   config(curves) {
     const axis = { stroke: "#93a0b0", grid: { stroke: "#212833", width: 1 }, ticks: { stroke: "#212833" }, font: "11px system-ui, sans-serif" };
-    const format = this.options.format ?? short;
+    const format = this.options.format ?? short, formatX = this.options.formatX ?? (this.isOverTime() ? ofHours : short);
+    const labelX = this.options.labelX ?? (this.isOverTime() ? "time" : "frames");
     return {
       width: this.box.clientWidth,
       height: HEIGHT,
       cursor: { points: { size: 6 } },
       scales: { x: { time: false }, y: { range: this.options.range ?? ((_, low, high) => padded(low, high)) } },
       axes: [
-        { ...axis, values: (_, ticks) => ticks.map(this.options.formatX ?? short), space: 60, size: 32 },
+        { ...axis, values: (_, ticks) => ticks.map(formatX), space: 60, size: 32 },
         { ...axis, values: (_, ticks) => ticks.map(format), size: 54 },
       ],
       series: [
-        { label: this.options.labelX ?? "frames", value: (_, x) => (x === null || x === undefined ? "" : (this.options.formatX ?? short)(x)) },
+        { label: labelX, value: (_, x) => (x === null || x === undefined ? "" : formatX(x)) },
         ...curves.map(({ label, isDots, isStep, colour }, index) => ({
           label,
           stroke: colour ?? COLOURS[index % COLOURS.length],
@@ -98,6 +104,21 @@ function padded(low, high) {
   return [low - room, high + room];
 }
 
+/** Hours of training at a frame count: all figures know their frames, and the rates know both. */
+function hoursAt(frames) {
+  const rates = store.curves.rates ?? [];
+  if (!rates.length) return 0;
+  let low = 0, high = rates.length - 1;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (rates[middle][0] < frames) low = middle + 1;
+    else high = middle;
+  }
+  const [beginFrames, beginHours] = low > 0 ? rates[low - 1] : [0, 0], [endFrames, endHours] = rates[low];
+  return beginHours + ((frames - beginFrames) / Math.max(endFrames - beginFrames, 1)) * (endHours - beginHours);
+}
+
+const ofHours = (hours) => (hours < 2 ? `${Number((60 * hours).toPrecision(3))} min` : `${Number(hours.toPrecision(3))} h`);
 const share = () => [0, 1.02];
 const percent = (value) => `${Math.round(value * 100)}%`;
 const mapShown = () => byId("curves-map").value;
@@ -105,7 +126,7 @@ const raceCurve = (kind, column) => (store.curves[`${mapShown()}/${kind}`] ?? []
 const figure = (name) => store.figures[name] ?? [];
 
 function bestSoFar() {
-  const races = [...raceCurve("evaluated", 2), ...raceCurve("explored", 2)].sort((a, b) => a[0] - b[0]);
+  const races = [...raceCurve("evaluated", 1), ...raceCurve("explored", 1)].sort((a, b) => a[0] - b[0]);
   const best = [];
   for (const [frames, time] of races) if (!best.length || time < best[best.length - 1][1]) best.push([frames, time]);
   if (best.length) best.push([races[races.length - 1][0], best[best.length - 1][1]]);
@@ -151,17 +172,17 @@ async function loadChosen() {
 
 const charts = [
   new Chart("Race times, s", () => [
-    { label: "evaluated", points: raceCurve("evaluated", 2), isDots: true, colour: "#f5b14c" },
-    { label: "explored", points: raceCurve("explored", 2), isDots: true, colour: "#6ea8fe99" },
+    { label: "evaluated", points: raceCurve("evaluated", 1), isDots: true, colour: "#f5b14c" },
+    { label: "explored", points: raceCurve("explored", 1), isDots: true, colour: "#6ea8fe99" },
     { label: "best", points: bestSoFar(), isStep: true, colour: "#4cc38a" },
   ], { range: timeRange, draw: drawMedals, empty: "no finished race yet", format: (s) => `${Number(s.toFixed(2))}` }),
   new Chart("Share of races finished", () => [
-    { label: "evaluated", points: raceCurve("evaluated", 4), colour: "#f5b14c" },
-    { label: "explored", points: raceCurve("explored", 4), colour: "#6ea8fe" },
+    { label: "evaluated", points: raceCurve("evaluated", 3), colour: "#f5b14c" },
+    { label: "explored", points: raceCurve("explored", 3), colour: "#6ea8fe" },
   ], { range: share, format: percent }),
   new Chart("Metres reached", () => [
-    { label: "evaluated", points: raceCurve("evaluated", 3), isDots: true, colour: "#f5b14c" },
-    { label: "explored", points: raceCurve("explored", 3), isDots: true, colour: "#6ea8fe99" },
+    { label: "evaluated", points: raceCurve("evaluated", 2), isDots: true, colour: "#f5b14c" },
+    { label: "explored", points: raceCurve("explored", 2), isDots: true, colour: "#6ea8fe99" },
   ]),
   new Chart("Loss", () => [
     { label: "loss", points: figure("learner/loss") },
@@ -223,6 +244,11 @@ setInterval(async () => {
   charts[8].isDirty = true;
   drawCharts();
 }, 10000);
+byId("curves-axis").addEventListener("change", () => {
+  for (const chart of charts) chart.labels = ""; // which makes it anew
+  renew(() => true);
+  drawCharts();
+});
 byId("curves-map").addEventListener("change", () => { renew(() => true); drawCharts(); });
 anyFigure.addEventListener("change", async () => { await loadChosen(); charts[8].isDirty = true; drawCharts(); });
 

@@ -1,0 +1,57 @@
+"""`train.py --dashboard`: the page is there while the run trains, shows its games, and ends with it."""
+
+from __future__ import annotations
+
+import re
+import signal
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("fastapi", reason="the live page's packages are not installed: pip install fastapi uvicorn")
+from httpx2 import Client, ConnectError
+from websockets.sync.client import connect
+
+from tests.end_to_end.conftest import StartTraining, TrainCommand
+
+PAGE = "trackmania_rl.dashboard"
+
+
+def page_address(training: TrainCommand) -> str:
+    training.wait_for(lambda: "the live page of this run: http" in training.output, "address of the page", 120.0)
+    match = re.search(r"http://(127\.0\.0\.1:\d+)/", training.output)
+    assert match is not None
+    return match[1]
+
+
+def answers(address: str) -> bool:
+    try:
+        with Client() as client:
+            return client.get(f"http://{address}/").status_code == 200
+    except ConnectError:
+        return False
+
+
+def test_the_page_shows_the_games_of_a_training_and_ends_with_it(start_training: StartTraining, tmp_path: Path) -> None:
+    training = start_training(tmp_path / "run", ("--dashboard",))
+    address = page_address(training)
+    training.wait_for_races(3)
+    training.wait_for(lambda: answers(address), "page")
+    with connect(f"ws://{address}/live", max_size=None) as tab:
+        told: set[str] = set()
+        while not {"run", "state", "races", "cars"} <= told:
+            told |= set(re.findall(r'"(run|state|races|cars)":[{[]', str(tab.recv(60))))
+    assert training.children(PAGE)
+    training.stop(signal.SIGINT)
+    assert not answers(address)
+    assert "the live page has ended" not in training.output
+
+
+def test_the_page_of_a_training_that_is_killed_ends_as_well(start_training: StartTraining, tmp_path: Path) -> None:
+    training = start_training(tmp_path / "run", ("--dashboard",))
+    address = page_address(training)
+    training.wait_for(lambda: answers(address), "page")
+    (page,) = training.children(PAGE)
+    training.process.kill()
+    page.wait(20)
+    assert not answers(address)
