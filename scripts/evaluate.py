@@ -37,13 +37,13 @@ from rich.table import Table
 PROJECT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not installed, and from anywhere
 
-from trackmania_rl.argument_types import mp4_file, port, size_px, whole_number  # noqa: E402
+from trackmania_rl.argument_types import add_video_options, mp4_file, port, whole_number  # noqa: E402
 from trackmania_rl.command_line import command, end_in_order_when_terminated  # noqa: E402
 from trackmania_rl.errors import UserError  # noqa: E402
 from trackmania_rl.places import PROJECT_FOLDER  # noqa: E402
 from trackmania_rl.simulator.tracks.track_generator import TrackRecipe  # noqa: E402
 from trackmania_rl.telemetry.overlay import RaceColumns  # noqa: E402
-from trackmania_rl.telemetry.race_video import VIDEO_SIZE_PX, film_script  # noqa: E402
+from trackmania_rl.telemetry.race_video import film_script  # noqa: E402
 from trackmania_rl.telemetry.tables import print_table  # noqa: E402
 from trackmania_rl.telemetry.terminal_view import format_time, times_text  # noqa: E402
 from trackmania_rl.tmi_interaction.launchers.choice import make_launcher  # noqa: E402
@@ -99,8 +99,7 @@ def parse_arguments() -> argparse.Namespace:
     )
     video.add_argument("--no-video", action="store_true", help="film nothing")
     add("--film-all", action="store_true", help="film every generated track (default: only the first of them)")
-    add("--video-size", type=size_px, default=VIDEO_SIZE_PX, metavar="WxH", help="in pixels (default 854x480)")
-    add("--no-overlay", action="store_true", help="film the game's picture alone")
+    add_video_options(parser)
     add("--device", metavar="NAME", help="auto, cpu, cuda or cuda:N (default: as in training)")
     add("--port", type=port, help="where the game listens (default: any free port)")
     return parser.parse_args()
@@ -259,6 +258,7 @@ def film(
                 inputs_file,
                 file,
                 arguments.video_size,
+                arguments.video_fps,
                 RaceColumns.of_game(driver.settings.game, best.q_values),
                 has_overlay=not arguments.no_overlay,
                 until_ms=None if best.race_finished else best.race_time_ms,

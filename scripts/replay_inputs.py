@@ -18,12 +18,12 @@ from pathlib import Path
 PROJECT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not installed, and from anywhere
 
-from trackmania_rl.argument_types import mp4_file, port, size_px  # noqa: E402
+from trackmania_rl.argument_types import add_video_options, mp4_file, port  # noqa: E402
 from trackmania_rl.command_line import command, end_in_order_when_terminated  # noqa: E402
 from trackmania_rl.places import PROJECT_FOLDER  # noqa: E402
 from trackmania_rl.simulator.tracks.track_file import find_track_file  # noqa: E402
 from trackmania_rl.telemetry.driven_run import describe_race  # noqa: E402
-from trackmania_rl.telemetry.race_video import VIDEO_SIZE_PX, film_script  # noqa: E402
+from trackmania_rl.telemetry.race_video import film_script  # noqa: E402
 from trackmania_rl.tmi_interaction.launchers.launcher import SimulatedGameLauncher, find_free_port  # noqa: E402
 from trackmania_rl.tmi_interaction.script_player import ScriptedRace, ScriptPlayer  # noqa: E402
 
@@ -44,8 +44,7 @@ def parse_arguments() -> argparse.Namespace:
     add("inputs", type=Path, metavar="FILE.inputs", help="the inputs file")
     add("--map", required=True, metavar="NAME", help="track file (maps/kart.toml, line.npy), or a shipped track (kart)")
     add("--video", type=mp4_file, metavar="FILE.mp4", help="film the game's own pictures at the race's own pace")
-    add("--video-size", type=size_px, default=VIDEO_SIZE_PX, metavar="WxH", help="in pixels (default 854x480)")
-    add("--no-overlay", action="store_true", help="film the game's picture alone, without time, speed, gear and keys")
+    add_video_options(parser)
     add(
         "--maps-folder",
         type=Path,
@@ -69,6 +68,7 @@ def replay(arguments: argparse.Namespace) -> ScriptedRace:
             arguments.inputs,
             arguments.video,
             arguments.video_size,
+            arguments.video_fps,
             has_overlay=not arguments.no_overlay,
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 from trackmania_rl.presets import preset_files, presets_text
 
@@ -56,6 +57,18 @@ def size_px(text: str) -> tuple[int, int]:
     width, _, height = text.lower().partition("x")
     side = whole_number(2, 4096)
     return side(width), side(height)
+
+
+FRAMES_PER_S: Final = (10, 20, 25, 50, 100)
+"""Of a video: the game's clock counts hundredths of a second."""
+
+
+def add_video_options(parser: argparse.ArgumentParser) -> None:
+    """Add what a race's video may look like: `video_size`, `video_fps` and `no_overlay`."""
+    add = parser.add_argument
+    add("--video-size", type=size_px, default=(854, 480), metavar="WxH", help="in pixels (default 854x480)")
+    add("--video-fps", type=int, choices=FRAMES_PER_S, default=50, help="pictures a second of race time (default 50)")
+    add("--no-overlay", action="store_true", help="film the game's picture alone, without time, speed, gear and keys")
 
 
 def mp4_file(text: str) -> Path:

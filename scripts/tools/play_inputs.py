@@ -21,14 +21,14 @@ from pathlib import Path
 PROJECT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not installed, and from anywhere
 
-from trackmania_rl.argument_types import mp4_file, port, size_px, whole_number  # noqa: E402
+from trackmania_rl.argument_types import add_video_options, mp4_file, port, whole_number  # noqa: E402
 from trackmania_rl.command_line import command, end_in_order_when_terminated  # noqa: E402
 from trackmania_rl.errors import UserError  # noqa: E402
 from trackmania_rl.places import PROJECT_FOLDER  # noqa: E402
 from trackmania_rl.settings import Settings, load_settings  # noqa: E402
 from trackmania_rl.simulator.tracks.track_file import find_track_file  # noqa: E402
 from trackmania_rl.telemetry.driven_run import describe_race  # noqa: E402
-from trackmania_rl.telemetry.race_video import VIDEO_SIZE_PX, film_script  # noqa: E402
+from trackmania_rl.telemetry.race_video import film_script  # noqa: E402
 from trackmania_rl.tmi_interaction.launchers.choice import make_launcher  # noqa: E402
 from trackmania_rl.tmi_interaction.launchers.plugin_files import find_plugins_folder  # noqa: E402
 from trackmania_rl.tmi_interaction.launchers.running_game import RunningGame  # noqa: E402
@@ -62,8 +62,7 @@ def parse_arguments(words: list[str] | None) -> argparse.Namespace:
     add("--replay-wait", type=whole_number(0, 600), default=10, metavar="S", help="seconds for which a replay of the "
         "real game is waited for after each race (default: 10); Enter, in the game, confirms the result")  # fmt: skip
     add("--video", type=mp4_file, metavar="FILE.mp4", help="film the race; of several files, _{name} is added to it")
-    add("--video-size", type=size_px, default=VIDEO_SIZE_PX, metavar="WxH", help="in pixels (default 854x480)")
-    add("--no-overlay", action="store_true", help="film the game's picture alone")
+    add_video_options(parser)
     add(
         "--config",
         type=Path,
@@ -97,9 +96,8 @@ def play(arguments: argparse.Namespace) -> bool:
                 video = arguments.video
                 if len(files) > 1:
                     video = video.with_stem(f"{video.stem}_{file.stem}")
-                race = film_script(
-                    player, map_path, file, video, arguments.video_size, has_overlay=not arguments.no_overlay, **how
-                )
+                form = (arguments.video_size, arguments.video_fps)
+                race = film_script(player, map_path, file, video, *form, has_overlay=not arguments.no_overlay, **how)
                 print(f"wrote {video}")
             print(f"{file}: {describe_race(race)}", flush=True)
             all_finished = all_finished and race.is_finished

@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib.util
+import re
 import shutil
 import threading
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from trackmania_rl.simulator.physics.scripted_driver import DECISION_MS, FAST_DR
 from trackmania_rl.simulator.server.game import SimulatedGame
 from trackmania_rl.simulator.server.server import GameServer
 from trackmania_rl.simulator.tracks.track_file import load_track
+from trackmania_rl.telemetry.video import video_facts
 from trackmania_rl.tmi_interaction import script_player
 from trackmania_rl.tmi_interaction.console_triggers import trigger_commands
 
@@ -129,6 +131,18 @@ def test_play_in_a_running_game_keeps_what_it_reports(tool, game, kart_inputs, r
     assert f"({kept.stem.removeprefix('fast_')} ms)" in told
     assert tool("play_inputs", kept, *words) == 0  # what the game reports gives the same time again
     assert f"({kept.stem.removeprefix('fast_')} ms)" in capsys.readouterr().out
+
+
+def test_play_films_what_the_game_shows(tool, game, kart_inputs, repository_root, tmp_path, capsys):
+    config, video = repository_root / "config_files" / "config.py", tmp_path / "fast.mp4"
+    words = ("--map", "kart", "--port", game[1], "--speed", 1000, "--config", config)
+    assert tool("play_inputs", kart_inputs, *words, "--video", video, "--video-size", "64x48", "--video-fps", 10) == 0
+    told = capsys.readouterr().out
+    assert f"wrote {video}" in told
+    race_s = int(re.search(r"\((\d+) ms\)", told)[1]) / 1000
+    facts = video_facts(video)
+    assert (facts.size_px, facts.frames_per_s) == ((64, 48), 10)
+    assert facts.duration_s == pytest.approx(race_s + 1, abs=0.2), "the last picture stays for a second"
 
 
 def test_play_in_the_real_games_folders(tool, kart_inputs, repository_root, tmp_path, capsys):

@@ -17,13 +17,9 @@ from trackmania_rl.telemetry.overlay import RaceColumns, RaceOverlay
 from trackmania_rl.telemetry.video import VideoFile
 from trackmania_rl.tmi_interaction.script_player import Filming, ScriptedRace, ScriptPlayer
 
-VIDEO_SIZE_PX: Final = (854, 480)
-"""Width and height, where nobody says otherwise."""
 HOLD_S: Final = 1.0
 """How long the last picture stays, with the time of the race."""
-FILM_INTERVAL_MS: Final = 20
-"""Race time between two pictures of a game that plays a script."""
-_MS_PER_S: Final = 1000.0
+_MS_PER_S: Final = 1000
 
 
 @dataclass(frozen=True)
@@ -99,6 +95,7 @@ def film_script(
     script: Path,
     video: Path,
     size_px: tuple[int, int],
+    frames_per_s: int,
     columns: RaceColumns | None = None,
     has_overlay: bool = True,
     **how: Any,
@@ -111,6 +108,7 @@ def film_script(
         script: the inputs file.
         video: an .mp4 file.
         size_px: width and height.
+        frames_per_s: one of `FRAMES_PER_S`.
         columns: the race's Q values, if they are known.
         has_overlay: whether anything is told of the race besides its picture.
         how: further arguments of `ScriptPlayer.play`.
@@ -120,7 +118,7 @@ def film_script(
         GameError: if the game is gone, silent or speaks nonsense.
     """
     overlay = RaceOverlay(InputTimeline(read_input_script(script)), columns) if has_overlay else None
-    with RaceVideo(video, _MS_PER_S / FILM_INTERVAL_MS, overlay) as film:
+    with RaceVideo(video, frames_per_s, overlay) as film:
         moment: tuple[int, float, int] = (0, 0.0, 0)
 
         def note(state: StateView) -> None:
@@ -130,7 +128,7 @@ def film_script(
         def show(frame: npt.NDArray[np.uint8]) -> None:
             film.show(frame, *moment)
 
-        filming = Filming(size_px, show, FILM_INTERVAL_MS)
+        filming = Filming(size_px, show, _MS_PER_S // frames_per_s)
         race = player.play(map_path, script, filming, on_state=note, **how)
         film.hold(race.race_time_ms)
     return race

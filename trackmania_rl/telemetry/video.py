@@ -25,7 +25,7 @@ from trackmania_rl.errors import UserError, one_line
 from trackmania_rl.files import replace_patiently
 
 ENCODERS: Final = {
-    ".mp4": "-c:v libx264 -preset veryfast -crf 21 -pix_fmt yuv420p -movflags +faststart -f mp4",
+    ".mp4": "-c:v libx264 -preset veryfast -crf 23 -pix_fmt yuv420p -movflags +faststart -f mp4",
     ".webm": "-c:v libvpx-vp9 -b:v 0 -crf 24 -deadline good -cpu-used 5 -row-mt 1 -auto-alt-ref 0 -pix_fmt yuva420p "
     "-f webm",
     ".mov": "-c:v prores_ks -profile:v 4444 -pix_fmt yuva444p10le -f mov",
