@@ -209,13 +209,20 @@ def test_the_best_race_is_in_checkpoints(
 
 def test_the_index_keeps_the_newest_sets_and_nothing_outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules[add_to_index.__module__], "MOST_SETS", 2)
+    for name in ("mine.png", "000000000000_valley_left_behind.png"):
+        (tmp_path / name).touch()
     for frames in (1, 2, 3):
-        entry = Entry(f"{frames}.png", "a", "valley", "", "", frames, 1.0, "")
+        entry = Entry(f"{frames:012d}_valley_a.png", "a", "valley", "", "", frames, 1.0, "")
         (tmp_path / entry.file).touch()
         add_to_index(tmp_path, [entry])
     assert [entry.frames for entry in read_index(tmp_path)] == [3, 2]
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["2.png", "3.png", INDEX]
-    (tmp_path / INDEX).write_text((tmp_path / INDEX).read_text().replace("2.png", "../2.png"))
+    assert sorted(file.name for file in tmp_path.iterdir()) == [
+        "000000000002_valley_a.png",
+        "000000000003_valley_a.png",
+        INDEX,
+        "mine.png",
+    ]
+    (tmp_path / INDEX).write_text((tmp_path / INDEX).read_text().replace("000000000002", "../2"))
     assert [entry.frames for entry in read_index(tmp_path)] == [3]
     (tmp_path / INDEX).write_text("{")
     assert read_index(tmp_path) == []

@@ -146,12 +146,7 @@ def read_run(run_folder: Path, checkpoint: Path | None = None) -> Learned:
         driver = read_driver(checkpoint)
         counts = {"frames_total": driver.card.frames_total, "training_s": driver.card.training_s}
         return Learned(settings, driver.weights, counts, checkpoint, has_to_fit)
-    file = run_folder / CHECKPOINT_FILE if checkpoint is None else checkpoint
-    if checkpoint is not None and not file.is_file():
-        raise CheckpointError(f"{file}: there is no such checkpoint file")
-    state = load_checkpoint(run_folder) if checkpoint is None else read_checkpoint(file)
-    if state is None:
-        raise CheckpointError(f"{run_folder} holds no checkpoint yet: {_when_it_comes(run_folder, settings)}")
+    file, state = read_state(run_folder, checkpoint, settings)
     kind = "averaged" if settings.agent.evaluation_weights_decay > 0 else "online"
     try:
         weights, known = state["agent"][kind], state["hooks"]["CountRaces"]
@@ -159,6 +154,21 @@ def read_run(run_folder: Path, checkpoint: Path | None = None) -> Learned:
     except (KeyError, TypeError) as error:
         raise CheckpointError(f"{file} is no checkpoint of a training: it holds no {error}") from error
     return Learned(settings, weights, {**known, **counts}, file, has_to_fit)
+
+
+def read_state(run_folder: Path, checkpoint: Path | None, settings: Settings) -> tuple[Path, dict[str, Any]]:
+    """Read all that a run's newest checkpoint holds, or another one of its; returns its file as well.
+
+    Raises:
+        CheckpointError: if there is none, or it cannot be read.
+    """
+    file = run_folder / CHECKPOINT_FILE if checkpoint is None else checkpoint
+    if checkpoint is not None and not file.is_file():
+        raise CheckpointError(f"{file}: there is no such checkpoint file")
+    state = load_checkpoint(run_folder) if checkpoint is None else read_checkpoint(file)
+    if state is None:
+        raise CheckpointError(f"{run_folder} holds no checkpoint yet: {_when_it_comes(run_folder, settings)}")
+    return file, state
 
 
 def read_file(file: Path, code: Collection[str] = ()) -> Learned:

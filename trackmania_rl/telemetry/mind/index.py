@@ -17,6 +17,7 @@ A picture or index is complete, or not there.
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -26,6 +27,8 @@ from trackmania_rl.files import replace_patiently
 INDEX: Final = "index.json"
 MOST_SETS: Final = 10
 """Sets whose pictures stay in the folder: the newest ones."""
+OF_A_SET: Final = re.compile(r"\d{12}_")
+"""How the names of pictures begin: with the frames."""
 RACING_LINE: Final = "racing_line"
 """The kind of picture of which loggers have a newer one, under this name."""
 
@@ -59,7 +62,7 @@ def read_index(folder: Path) -> list[Entry]:
 
 
 def add_to_index(folder: Path, new: list[Entry]) -> None:
-    """Write the index of the newest sets, then remove the pictures of older ones.
+    """Write the index of the newest sets, then remove all other pictures.
 
     Args:
         folder: a run's pictures/.
@@ -76,6 +79,7 @@ def add_to_index(folder: Path, new: list[Entry]) -> None:
     part = folder / f".{INDEX}.part"
     part.write_text(json.dumps(listed, indent=1) + "\n", encoding="utf-8")
     replace_patiently(part, folder / INDEX)
-    for entry in entries:
-        if entry not in kept:
-            (folder / entry.file).unlink(missing_ok=True)
+    files = {entry.file for entry in kept}
+    for file in folder.glob("*.png"):  # also those of a set whose drawing was given up
+        if OF_A_SET.match(file.name) and file.name not in files:
+            file.unlink(missing_ok=True)

@@ -32,7 +32,7 @@ RECENT_RACES: Final = 10
 """Evaluated races in which predicted and realised values are compared."""
 DRAWN_WITHIN_S: Final = 300.0
 """How long a set may take; with the lowest priority it waits for idle time."""
-LAST_DRAWN_WITHIN_S: Final = 20.0
+LAST_DRAWN_WITHIN_S: Final = 10.0
 """How long a run that ends waits for its last one."""
 NUMBERS: Final = "numbers.npz"
 """The file that the drawing process reads."""
@@ -103,10 +103,11 @@ class DrawPictures(Hook):
         if self._drawing is not None:
             try:
                 self._drawing.wait(LAST_DRAWN_WITHIN_S)
+                self._look_after_drawing()
             except subprocess.TimeoutExpired:
                 self._drawing.kill()
-                self._drawing.wait()
-            self._look_after_drawing()
+                self._drawing.communicate()
+                log.info("the last pictures were not ready in time; scripts/tools/draw_mind.py draws them")
         while self._to_hand_on:
             self._hand_on(self._to_hand_on.popleft())
 

@@ -1,0 +1,64 @@
+"""Draw what a run's driver expects, where it errs and how it drives, by its checkpoint: docs/pictures_of_a_run.rst.
+
+A training draws the same by itself every pictures_interval_s. Here races are driven anew, greedily, in one game of the
+run's own kind: the first as it comes, the others with a few forced actions at their start. Loss by horizon needs a
+checkpoint that holds the replay memory (checkpoint_holds_replay).
+
+Examples:
+  python scripts/tools/draw_mind.py save/simulated
+  python scripts/tools/draw_mind.py save/simulated --map kart --races 10 --output kart_pictures
+  python scripts/tools/draw_mind.py save/simulated --checkpoint save/simulated/drivers/000000512345.driver
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from rich.console import Console
+
+PROJECT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not installed, and from anywhere
+
+from trackmania_rl.argument_types import whole_number  # noqa: E402
+from trackmania_rl.command_line import command, end_in_order_when_terminated  # noqa: E402
+from trackmania_rl.places import PROJECT_FOLDER  # noqa: E402
+
+
+@command
+def main(words: list[str] | None = None) -> None:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("run", type=Path, metavar="RUN", help="the run's folder, save/{run_name}")
+    add("--map", metavar="NAME", help="as of scripts/evaluate.py (default: the first map of the map cycle)")
+    add("--races", type=whole_number(1), default=5, metavar="N", help="races to drive (default %(default)s)")
+    add("--checkpoint", type=Path, metavar="FILE", help="another checkpoint of this run, or a file of its drivers/")
+    add("--output", type=Path, metavar="FOLDER", help="where the pictures go (default: RUN/pictures)")
+    add("--device", metavar="NAME", help="auto, cpu, cuda or cuda:N (default: as in training)")
+    draw(parser.parse_args(words))
+
+
+def draw(asked: argparse.Namespace) -> None:
+    """Drive, draw, and say which files there are."""
+    # Torch takes seconds to import: after the command line and its mistakes.
+    from trackmania_rl.telemetry.mind.album import draw_set
+    from trackmania_rl.track.named_maps import map_entries
+    from trackmania_rl.training.mind_of_run import drive_and_gather, load_mind
+
+    console = Console()
+    run = load_mind(asked.run, asked.checkpoint, asked.device)
+    output = asked.output or asked.run / "pictures"
+    maps_folder = PROJECT_FOLDER / run.settings.game.maps_folder
+    names = [] if asked.map is None else [asked.map]
+    entry = map_entries(run.settings, maps_folder, names, output / "generated_tracks")[0]
+    with console.status(f"driving {entry.map_name}"):
+        numbers = drive_and_gather(run, entry, asked.races, maps_folder)
+    with console.status("drawing"):
+        draw_set(numbers, output, lambda file: console.print(f"wrote {file}", soft_wrap=True, highlight=False))
+
+
+if __name__ == "__main__":
+    end_in_order_when_terminated()
+    sys.exit(main())
