@@ -203,3 +203,19 @@ def test_reference_times_become_differences_where_there_are_any(tmp_path):
     charts = custom_scalars_layout(MAPS, times)["race times"]
     assert re.match(charts["flat: best minus gold time"][1][0], "best_minus_gold_s/evaluated/flat")
     assert "valley: best minus gold time" not in charts
+
+
+def test_pictures_come_back_as_they_were(tmp_path):
+    rng = np.random.default_rng(2)
+    pictures = {"many": rng.integers(0, 256, (40, 30, 3), np.uint8), "few": np.zeros((40, 30, 3), np.uint8)}
+    pictures["few"][5:20, 7:9] = (200, 30, 99)
+    writer = TensorboardWriter(tmp_path, MAPS)
+    for name, picture in pictures.items():
+        writer.log_picture(name, picture, 5)
+    writer.close()
+    events = read(tmp_path)
+    for name, picture in pictures.items():
+        [event] = events.Images(name)
+        assert (event.step, event.width, event.height) == (5, 30, 40)
+        decoded = Image.open(io.BytesIO(event.encoded_image_string)).convert("RGB")
+        np.testing.assert_array_equal(np.asarray(decoded), picture)

@@ -40,8 +40,9 @@ class Drawn:
         self.returncode = returncode
         self.files: list[Path] = []
 
-    def __call__(self, module: str, numbers: str, folder: str) -> "Drawn":
+    def __call__(self, module: str, numbers: str, folder: str, *, gives_way: bool) -> "Drawn":
         assert module == "trackmania_rl.telemetry.mind"
+        assert gives_way
         self.files.append(Path(numbers))
         about = load_numbers(Path(numbers)).about
         file = f"{about.frames_total:012d}_{about.map_name}_a.png"

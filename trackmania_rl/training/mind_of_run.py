@@ -75,7 +75,6 @@ def load_mind(run_folder: Path, checkpoint: Path | None = None, torch_device: st
         UserError: if folder, configuration or checkpoint are missing, damaged or don't fit each other.
     """
     settings = _for_one_game(load_run_settings(run_folder), torch_device)
-    file, state = read_state(run_folder, checkpoint, settings)
     seeds, spaces = SeedTree(settings.run.seed), make_games_builder(settings).spaces
     builder = make_agent_builder(settings, spaces, seeds)
     agent = builder.make_learner(builder.make_network())

@@ -5,6 +5,7 @@ Importing this module imports tensorboard, which takes a moment: only the learne
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
@@ -22,6 +23,8 @@ Chart = tuple[str, list[str]]
 Layout = dict[str, dict[str, Chart]]
 """category: {chart: ...}"""
 
+PALETTE = 256
+"""Pictures of so many colours at most are written with a palette."""
 RESULTS = ("best_time_s", "median_time_s", "finish_rate")
 """Figures by which the page "HParams" compares runs."""
 
@@ -143,15 +146,20 @@ class TensorboardWriter:
 
     def log_picture(self, name: str, picture: npt.NDArray[np.uint8], step: int) -> None:
         """See `RunLogger`."""
-        self._writer.add_image(name, picture, step, dataformats="HWC")
+        image = Image.fromarray(picture)
+        if image.getcolors(PALETTE) is None:
+            self._writer.add_image(name, picture, step, dataformats="HWC")
+            return
+        encoded = io.BytesIO()  # of few colours: as a palette and indices it takes a third of the space
+        image.quantize(PALETTE, dither=Image.Dither.NONE).save(encoded, format="PNG")
+        self._write_image(name, encoded.getvalue(), image.size, step)
 
     def log_film(self, name: str, film: Path, step: int) -> None:
         """Show the small film as a picture, which moves in the browser; tensorboard plays no videos."""
         small = film.with_suffix(".gif")
         with Image.open(small) as first:
             width_px, height_px = first.size
-        picture = Summary.Image(height=height_px, width=width_px, colorspace=3, encoded_image_string=small.read_bytes())
-        self._write(Summary(value=[Summary.Value(tag=name, image=picture)]), step)
+        self._write_image(name, small.read_bytes(), (width_px, height_px), step)
 
     def log_recording(self, name: str, recording: Path, step: int) -> None:
         """Leave it where it lies: event files hold no files."""
@@ -181,6 +189,12 @@ class TensorboardWriter:
     def _open(self, first_taken_back: int | None = None) -> None:
         self._writer = SummaryWriter(str(self._folder), purge_step=first_taken_back)
         self._writer.add_custom_scalars(self._layout)
+
+    def _write_image(self, name: str, encoded: bytes, size_px: tuple[int, int], step: int) -> None:
+        """Write what is a file of a picture already."""
+        width_px, height_px = size_px
+        image = Summary.Image(height=height_px, width=width_px, colorspace=3, encoded_image_string=encoded)
+        self._write(Summary(value=[Summary.Value(tag=name, image=image)]), step)
 
     def _write(self, summary: Summary, step: int | None = None) -> None:
         assert self._writer.file_writer is not None

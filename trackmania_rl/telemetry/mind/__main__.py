@@ -1,4 +1,4 @@
-"""Draws the pictures of a run, in a process of its own and with the lowest priority, so that training goes before it.
+"""Draws the pictures of a run, in a process of its own and with low priority, so that training goes before it.
 
 python -m trackmania_rl.telemetry.mind NUMBERS FOLDER
 """
@@ -16,7 +16,7 @@ from trackmania_rl.command_line import command
 from trackmania_rl.telemetry.mind.album import draw_set
 from trackmania_rl.telemetry.mind.numbers import load_numbers
 
-NICENESS: Final = 19
+NICENESS: Final = 15
 
 
 @command

@@ -1,4 +1,4 @@
-"""Pictures of the mind: the numbers are gathered here now and then, and drawn by a process of the lowest priority."""
+"""Pictures of the mind: the numbers are gathered here now and then, and drawn by a process of low priority."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ FIRST_SET_AFTER_S: Final = 60.0
 """The first pictures come early, so that there is something to see; later ones every `pictures_interval_s`."""
 RECENT_RACES: Final = 10
 """Evaluated races in which predicted and realised values are compared."""
-DRAWN_WITHIN_S: Final = 300.0
-"""How long a set may take; with the lowest priority it waits for idle time."""
+DRAWN_WITHIN_S: Final = 600.0
+"""How long a set may take; with low priority it may have to wait."""
 LAST_DRAWN_WITHIN_S: Final = 10.0
 """How long a run that ends waits for its last one."""
 NUMBERS: Final = "numbers.npz"
@@ -159,7 +159,9 @@ class DrawPictures(Hook):
             self._folder.mkdir(exist_ok=True)
             file = (self._folder / NUMBERS).absolute()
             save_numbers(file, numbers)
-            self._drawing = start_in_background("trackmania_rl.telemetry.mind", str(file), str(file.parent))
+            self._drawing = start_in_background(
+                "trackmania_rl.telemetry.mind", str(file), str(file.parent), gives_way=True
+            )
             self._began_s = time.monotonic()
 
     def _look_after_drawing(self) -> None:
