@@ -27,6 +27,7 @@ from torch import Tensor
 from trackmania_rl.checkpoints import require_disk
 from trackmania_rl.errors import UserError, one_line
 from trackmania_rl.files import replace_patiently
+from trackmania_rl.places import SHIPPED_FOLDER
 from trackmania_rl.race.actions import ANALOG_PARTS
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.spaces import Spaces
@@ -283,10 +284,14 @@ def read_driver(file: Path) -> DriverFile:
 
     Its settings are validated where they are used (`training.driver_loading`).
 
+    Args:
+        file: where there is none, the one that ships under this path, such as drivers/ring.driver.
+
     Raises:
         DriverFileError: if it is missing, damaged, too large, of another version, or no driver at all.
     """
-    content = _bounded_content(file)
+    shipped = SHIPPED_FOLDER / file
+    content = _bounded_content(shipped if shipped.is_file() and not file.exists() else file)
     try:
         weights = tensors_of_bytes(content)
         metadata = json.loads(content[8 : 8 + _header_bytes(content)]).get("__metadata__", {})

@@ -17,7 +17,7 @@ _PACKAGE: Final = Path(__file__).resolve().parent
 IS_CHECKOUT: Final = (_PACKAGE.parent / "scripts" / "train.py").is_file()
 """Whether the package lies beside its scripts, as in the repository."""
 SHIPPED_FOLDER: Final = _PACKAGE.parent if IS_CHECKOUT else _PACKAGE / "shipped"
-"""Has `config_files`, `maps`, `scripts` and `examples` as they ship."""
+"""Has `config_files`, `drivers`, `maps`, `scripts` and `examples` as they ship."""
 WORKING_FOLDER: Final = _PACKAGE.parent if IS_CHECKOUT else Path.cwd()
 """Where runs are written unless told otherwise."""
 CONFIG_FILES: Final = "config_files"

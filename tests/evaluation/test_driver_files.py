@@ -111,6 +111,20 @@ def test_an_environment_takes_a_drivers_settings(driver_file: Path, maps_folder:
         assert env.observation_space["image"].shape == (1, 30, 40)
 
 
+@pytest.mark.parametrize("name", ["ring"])
+def test_a_driver_that_ships_finishes_its_track(
+    name: str, repository_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # it is found from anywhere
+    driver = load_driver(f"drivers/{name}.driver", torch_device="cpu")
+    settings, maps_folder = driver.settings, repository_root / "maps"
+    [track] = map_entries(settings, maps_folder)
+    with contextlib.closing(InProcessGames(1, settings.game, settings.observation, maps_folder)) as games:
+        evaluation = evaluate_map(driver, games, track, n_races=1)
+    assert (track.map_name, evaluation.finish_rate) == (name, 1.0)
+    assert (repository_root / "drivers" / f"{name}.driver").stat().st_size < 1_500_000
+
+
 @pytest.mark.parametrize("config", ["config_sac.py", "config_many_tracks.py", "config_lidar.py", "config_tmnf.py"])
 def test_drivers_of_other_configurations_load_beside_the_default_one(
     config: str, repository_root: Path, tmp_path: Path

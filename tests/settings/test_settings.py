@@ -12,7 +12,9 @@ from rich.console import Console
 
 from trackmania_rl.settings import (
     COMPANION_FILES,
+    DRIVER_SETTINGS,
     NEEDS_RESTART,
+    ObservationSettings,
     SettingsError,
     changed_settings,
     describe_range,
@@ -250,6 +252,9 @@ def test_each_setting_carries_its_range_and_the_unit_that_its_name_ends_with(con
 
 def test_settings_that_shape_networks_buffers_or_processes_need_a_restart() -> None:
     assert {"seed", "n_collectors", "network", "hooks", "iqn_k", "n_steps", "username"} <= NEEDS_RESTART
+    assert {"inputs", "temporal_mini_race_duration_actions", *ObservationSettings.model_fields} <= DRIVER_SETTINGS
+    assert DRIVER_SETTINGS < NEEDS_RESTART
+    assert DRIVER_SETTINGS.isdisjoint({"seed", "username", "maps_folder", "reward", "memory"})
     assert NEEDS_RESTART.isdisjoint({"batch_size", "lr_schedule", "map_cycle", "schedule_stretch", "running_speed"})
 
 
