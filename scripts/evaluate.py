@@ -40,7 +40,8 @@ sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not 
 from trackmania_rl.argument_types import add_video_options, mp4_file, port, whole_number  # noqa: E402
 from trackmania_rl.command_line import command, end_in_order_when_terminated  # noqa: E402
 from trackmania_rl.errors import UserError  # noqa: E402
-from trackmania_rl.places import PROJECT_FOLDER  # noqa: E402
+from trackmania_rl.files import shown_path  # noqa: E402
+from trackmania_rl.places import PROJECT_FOLDER, WORKING_FOLDER  # noqa: E402
 from trackmania_rl.simulator.tracks.track_generator import TrackRecipe  # noqa: E402
 from trackmania_rl.telemetry.overlay import RaceColumns  # noqa: E402
 from trackmania_rl.telemetry.race_video import film_script  # noqa: E402
@@ -106,7 +107,13 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def evaluate(arguments: argparse.Namespace) -> None:
-    """Drive, print and write."""
+    """Drive, print and write.
+
+    Raises:
+        UserError: if there is no such run.
+    """
+    if not arguments.run.exists():
+        raise UserError(f"{arguments.run}: there is no such run folder or driver's file{known_runs()}")
     # Torch takes seconds to import: after the command line and its mistakes.
     import torch
 
@@ -159,6 +166,12 @@ def evaluate(arguments: argparse.Namespace) -> None:
         write_text(arguments.json, text)
     for file in (*files, *videos, *([arguments.json] if arguments.json else [])):
         console.print(f"wrote {file}", soft_wrap=True, highlight=False)
+
+
+def known_runs() -> str:
+    """What runs there are, for an error that says that one is not."""
+    runs = sorted(file.parent.parent for file in (WORKING_FOLDER / "save").glob("*/config/config.py"))
+    return f"; the runs here are {', '.join(map(shown_path, runs))}" if runs else "; a training makes save/{run_name}"
 
 
 def output_of(source: Path) -> Path:

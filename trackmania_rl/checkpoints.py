@@ -98,7 +98,9 @@ class RunFolder:
             try:
                 path.mkdir(parents=True, exist_ok=True)
             except OSError as error:
-                raise CheckpointError(f"cannot make the folder {path}: {error.strerror}") from error
+                raise CheckpointError(
+                    f"cannot make the folder {path}: {error.strerror}; choose another place with --output-folder"
+                ) from error
 
     @property
     def config(self) -> Path:

@@ -93,7 +93,7 @@ def test_what_the_user_can_mend_is_told_in_one_line(
     (tmp_path / "noise.inputs").write_bytes(b"\xff\x00")
     (tmp_path / "good.inputs").write_text("0.00 press up\n")
     cases = {
-        "no such run folder": ("evaluate", tmp_path / "absent"),
+        "no such run folder or driver's file": ("evaluate", tmp_path / "absent"),
         "no run folder": ("evaluate", tmp_path),
         "no checkpoint yet": ("evaluate", tmp_path / "without"),
         "cannot read the checkpoint": ("evaluate", tmp_path / "damaged"),

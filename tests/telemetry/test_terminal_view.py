@@ -192,7 +192,7 @@ def test_a_medal_stands_beside_the_best_time_where_the_map_has_times():
     figures.reference_times = {"valley": MedalTimes(30_000, 31_000, 32_000, None)}
     lines = as_text(figures, 120).splitlines()
     explored, to_beat = [line for line in lines if "valley" in line]
-    assert to_beat.strip("│ ") == "to beat on valley: author 0:30.000, gold 0:31.000, silver 0:32.000"
+    assert to_beat.strip("│ ") == "valley: author 0:30.000, gold 0:31.000, silver 0:32.000"
     (evaluated,) = [line for line in lines if "evaluated" in line]
     assert "silver 0:31.250" in explored
     assert "gold 0:30.999" in evaluated

@@ -75,7 +75,11 @@ def test_a_map_of_the_real_game(repository_root: Path, own_maps: Path, name: str
 @pytest.mark.parametrize(
     ("config", "name", "told"),
     [
-        ("config.py", "cart", r"--map cart: no such track file; .*kart\.toml.*valley.*maps\.py add"),
+        (
+            "config.py",
+            "cart",
+            r"--map cart: no such track file \(did you mean kart\?\); .*kart\.toml.*valley.*maps\.py add",
+        ),
         ("config.py", "my.Challenge.Gbx", r"real game becomes a track with python scripts/tools/maps\.py add"),
         ("config.py", "generated:2:1", "difficulty = 2"),
         ("config_tmnf.py", "kart", r"--map kart: not among .*\(hock\).*no .*kart\.Challenge\.Gbx.*maps\.py add"),

@@ -36,6 +36,12 @@ def test_maps_are_those_of_the_run_or_track_files(settings: Settings, maps_folde
     assert (line.map_name, line.map_path) == ("curve", line.reference_line)
 
 
+def test_an_environment_has_no_maps(repository_root: Path, maps_folder: Path) -> None:
+    cartpole = load_settings(repository_root / "config_files" / "config_cartpole.py")
+    with pytest.raises(UserError, match=r"cartpole: no map, but .*GymnasiumGames.*; only races are driven"):
+        map_entries(cartpole, maps_folder)
+
+
 def test_generated_tracks_are_named_by_difficulty_and_seeds(
     settings: Settings, maps_folder: Path, tmp_path: Path
 ) -> None:

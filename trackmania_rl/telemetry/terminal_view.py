@@ -80,8 +80,12 @@ class TerminalView:
         now_s = time.monotonic()
         if now_s >= self._next_s:
             self._next_s = now_s + self.interval_s
-            with contextlib.suppress(OSError):  # a full disk behind a redirection, a pipe that nobody reads any more
-                self.show(figures)
+            self.try_to_show(figures)
+
+    def try_to_show(self, figures: TrainingStatistics) -> None:
+        """Shows the run's figures now, whenever the last time was."""
+        with contextlib.suppress(OSError):  # a full disk behind a redirection, a pipe that nobody reads any more
+            self.show(figures)
 
     def show(self, figures: TrainingStatistics) -> None:
         """Shows the run's figures now."""
@@ -278,7 +282,7 @@ def _map_table(figures: TrainingStatistics) -> RenderableType:
                 table.add_row(Text(first_cell, style="bold"), kind, *_history_cells(history, times))
                 first_cell = ""
     times_of_maps = [(name, times) for name, times in figures.reference_times.items() if name in figures.maps]
-    to_beat = [f"to beat on {name}: {times_text(times)}" for name, times in times_of_maps]
+    to_beat = [f"{name}: {times_text(times)}" for name, times in times_of_maps]
     return Group(table, Text("\n".join(to_beat), style="dim")) if 0 < len(to_beat) <= MOST_TIMES_TO_BEAT else table
 
 

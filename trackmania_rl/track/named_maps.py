@@ -47,6 +47,10 @@ def map_entries(
     for name in dict.fromkeys(names or (entry.map_name for entry in settings.game.map_cycle)):
         recipes = recipes_of(name)
         if name in known:
+            if not (known[name].has_files or known[name].generator):
+                raise UserError(
+                    f"{name}: no map, but a name for what {settings.game.games} plays; only races are driven"
+                )
             entries += _entries_of(known[name], tracks_folder)
         elif recipes:
             entries += _written(recipes, tracks_folder)

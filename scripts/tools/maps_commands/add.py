@@ -133,6 +133,8 @@ def source_of(arguments: argparse.Namespace) -> tuple[_sources.Source, str]:
         replays = dict.fromkeys((arguments.map, *arguments.replay))
         source = _sources.from_replays(tuple(replays), None, arguments.driver, arguments.mean)
     elif is_challenge_file(arguments.map):
+        if not arguments.map.exists():
+            raise UserError(f"{arguments.map}: no such file")
         if not arguments.replay:
             raise UserError(f"{arguments.map}: the line is made of which replay? Name at least one after the map")
         source = _sources.from_replays(arguments.replay, arguments.map, arguments.driver, arguments.mean)

@@ -132,8 +132,12 @@ def find_track_file(name: str, maps_folder: Path) -> Path:
         with contextlib.suppress(OSError):  # a folder that may not be looked into, a name that is too long
             if path.is_file() and path.suffix in (".toml", ".npy"):
                 return path.resolve()
-    known = ", ".join(sorted(path.name for path in maps_folder.glob("*.toml"))) or "none"
-    raise TrackFileError(f"{name}: no such track file; the tracks of {maps_folder} are {known}")
+    known = sorted(path.name for path in maps_folder.glob("*.toml"))
+    nearest = difflib.get_close_matches(Path(name).stem, [Path(track).stem for track in known], n=1)
+    hint = f" (did you mean {nearest[0]}?)" if nearest else ""
+    raise TrackFileError(
+        f"{name}: no such track file{hint}; the tracks of {maps_folder} are {', '.join(known) or 'none'}"
+    )
 
 
 def reference_line_file(track_file: Path) -> Path:

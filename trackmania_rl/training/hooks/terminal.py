@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import logging
+
 from trackmania_rl.telemetry.terminal_view import TerminalView
 from trackmania_rl.training.hooks.hook import Hook
+
+log = logging.getLogger(__name__)
 
 
 class ShowInTerminal(Hook):
@@ -19,3 +23,8 @@ class ShowInTerminal(Hook):
     def tick(self) -> None:
         """Show them, if it is time."""
         self._view.update(self.run.statistics)
+
+    def end(self) -> None:
+        """Show them a last time, and what the user then waits for."""
+        log.info("the training ends: the last checkpoint is written, the collectors stop")
+        self._view.try_to_show(self.run.statistics)
