@@ -42,7 +42,7 @@ FLAGS: Final = (
 WARM_UP_S: Final = 15.0
 """The page is loaded, and a race has begun, before the first picture is taken."""
 QUALITY: Final = 70
-SLOWEST_COMPRESSION: Final = 6
+COMPRESSION_EFFORT: Final = 3
 
 
 @command
@@ -67,7 +67,7 @@ def main() -> None:
         duration=ms_per_picture,
         loop=0,
         quality=QUALITY,
-        method=SLOWEST_COMPRESSION,
+        method=COMPRESSION_EFFORT,
     )
     print(f"{asked.file}: {len(pictures)} pictures, {asked.file.stat().st_size / 1e6:.2f} MB")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("fastapi", reason="the live page's packages are not installed: pip install fastapi uvicorn")
-from httpx2 import Client, ConnectError
+from httpx2 import Client, TransportError
 from websockets.sync.client import connect
 
 from tests.end_to_end.conftest import StartTraining, TrainCommand
@@ -28,7 +28,7 @@ def answers(address: str) -> bool:
     try:
         with Client() as client:
             return client.get(f"http://{address}/").status_code == 200
-    except ConnectError:
+    except TransportError:  # also while it starts: its port is taken before it can answer
         return False
 
 

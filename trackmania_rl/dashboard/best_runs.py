@@ -50,7 +50,7 @@ class BestRun:
             return []
         if values.ndim != 2 or values.dtype.kind != "f":
             return []
-        return [[float(f"{number:.4g}") for number in row] for row in np.nan_to_num(values).tolist()]
+        return [[float(f"{number:.6g}") for number in row] for row in np.nan_to_num(values).tolist()]
 
 
 class RunFiles:

@@ -124,7 +124,7 @@ def columns_of(race: LiveRace) -> dict[str, Any]:
         "finished": race.race_finished,
         "time_ms": race.race_time_ms,
         **{name: np.nan_to_num(column.astype(np.float64)).round(3).tolist() for name, column in columns.items()},
-        "q": race.q_values.astype(np.float64).round(4).tolist() if has_values else [],
+        "q": race.q_values.astype(np.float64).round(5).tolist() if has_values else [],
     }
 
 

@@ -149,9 +149,10 @@ function showValues(values, isGreedy) {
   }
   if (!n) return;
   const best = Math.max(...values), worst = Math.min(...values), range = Math.max(best - worst, 1e-6);
+  const bestIndex = values.indexOf(best);
   bars.forEach(({ bar, column }, index) => {
     bar.style.height = `${8 + 78 * ((values[index] - worst) / range)}%`;
-    column.classList.toggle("best", values[index] === best);
+    column.classList.toggle("best", index === bestIndex);
     column.title = `${names[index] ?? index}: ${values[index].toFixed(3)}`;
   });
   byId("q-about").textContent = n > 1 ? `best ${best.toFixed(3)}, worst ${worst.toFixed(3)}${isGreedy ? "" : " · a random action"}` : values[0].toFixed(3);
@@ -218,9 +219,9 @@ function showChoices() {
 
 on("cars", showChoices);
 on("files", showChoices);
-on("state", (state) => { // where nobody trains, the best race is what there is to see
+on("state", (state) => { // as long as no race is to be seen, or nobody trains, the best one is
   if (player.race || loading || source !== NEWEST || store.newest.size || !store.files.best_runs.length) return;
-  if (!state.is_running || performance.now() - openedAt > LIVE_WITHIN_MS) choose(`record:${store.files.best_runs[0].name}`);
+  if (!state.is_running || performance.now() - openedAt > LIVE_WITHIN_MS) load(`/api/record/${encodeURIComponent(store.files.best_runs[0].name)}`);
 });
 on("newest", () => { if (!player.race || (endedAt !== null && player.isPlaying)) loadNewest(); });
 on("race", (race) => {
