@@ -6,6 +6,9 @@ setting that is not here is as in config_sac.py.
 
 from functools import partial
 
+from torchrl.objectives import SACLoss
+
+from trackmania_rl.agents.torchrl_agent import TorchRLAgent
 from trackmania_rl.games.envs import make_real_time_race_env
 from trackmania_rl.games.gymnasium_games import GymnasiumGames
 
@@ -15,9 +18,12 @@ based_on = "config_sac.py"
 # Name of the run: its files are in save/{run_name}/.
 run_name = "real_time"
 
+# Metres and an early finish are rewarded, ten times as much for a metre as in config_sac.py.
+agent = partial(TorchRLAgent, loss=SACLoss, alpha_init=0.02, min_alpha=1e-5)
+
 # What is played: the environment TrackMania/RealTime-v0, with the settings that it has of its own. For the real game
 # add config="config_files/config_tmnf.py", and name one of its maps.
-env = partial(make_real_time_race_env, maps="valley", reward="trainer", overrides={"actions": "analog"})
+env = partial(make_real_time_race_env, maps="valley", reward="progress", overrides={"actions": "analog"})
 games = partial(GymnasiumGames, env=env)
 del env
 
