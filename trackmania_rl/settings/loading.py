@@ -50,7 +50,7 @@ def load_settings(config_file: Path, overrides: Iterable[str] | Mapping[str, Any
     make_importable(config_file.parent)
     values: dict[str, Any] = {}
     for file in (*(config_file.parent / name for name in COMPANION_FILES), *_with_bases(config_file)):
-        values |= _names_set_by(file)
+        values |= _names_set_by(file, config_file)
     values.pop(BASED_ON, None)
     source = str(config_file)
     if isinstance(overrides, Mapping):
@@ -177,9 +177,9 @@ def _based_on(file: Path) -> ast.Assign | None:
     return None
 
 
-def _names_set_by(file: Path) -> dict[str, Any]:
+def _names_set_by(file: Path, config_file: Path) -> dict[str, Any]:
     if not file.is_file():
-        raise SettingsError(f"{file} is missing: a configuration needs it beside itself; copy it from config_files/")
+        raise SettingsError(f"{config_file}: {file.name} is missing beside it; copy it from config_files/")
     try:
         names = runpy.run_path(str(file))
     except Exception as error:  # a user's own Python file can fail in any way; its line is what helps
