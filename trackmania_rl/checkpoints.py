@@ -1,5 +1,7 @@
 """What a run leaves on disk: its folder, its checkpoint and its best races.
 
+::
+
     save/{run_name}/
         config/                    the run's own configuration, edits to which are applied while it runs
         checkpoint.pt              everything needed to go on

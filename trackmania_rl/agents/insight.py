@@ -16,7 +16,7 @@ class TransitionErrors(NamedTuple):
     """How far predictions are from their targets, for B transitions.
 
     Attributes:
-        loss: (B,) what learning lowers; of an agent of torchrl |target - prediction|.
+        loss: (B,) what learning lowers; of an agent of torchrl abs(target - prediction).
         predicted: (B,) mean return predicted for the action taken; None where an agent does not tell.
         target: (B,) mean of the returns that it should have been; likewise.
     """

@@ -522,7 +522,7 @@ class IQNLoss(LossModule):
         Returns:
             `loss` (): the sum over the batch, with which the published learning rates, epsilon and clipping go;
             `mean_q` (): the mean predicted return of the actions taken, without gradient. The batch gets `td_error`
-            (B,), |mean of targets - mean of predictions|: the priority of prioritized replay.
+            (B,), abs(mean of targets - mean of predictions): the priority of prioritized replay.
         """
         batch = Transitions.from_batch(tensordict, self.device)
         taus = draw_taus(len(batch.action), self.settings, self.generator)

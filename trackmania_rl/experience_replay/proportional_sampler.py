@@ -16,15 +16,17 @@ IMPORTANCE_WEIGHT = "importance_weight"
 class ProportionalSampler(SavedByBuffer, Sampler):
     """Proportional prioritized replay (Schaul et al. 2016, https://arxiv.org/abs/1511.05952), sections 3.3 and 3.4.
 
-    Transition i is drawn with probability p_i / sum(p), p_i = (|error_i| + epsilon)^alpha, and its loss is to be
+    Transition i is drawn with probability p_i / sum(p), p_i = (abs(error_i) + epsilon)^alpha, and its loss is to be
     multiplied by (1 / (N P(i)))^beta, divided by the largest of these weights in the batch. A transition that was never
     trained on has the largest priority seen so far, or 1 if that is larger.
 
     Drawing is one cumulative sum and one binary search over all priorities: no tree, no compiled extension, the same on
     every device, and for a million transitions still short beside a learning step.
 
-    Attributes (all may be set at any time; a priority keeps the alpha it was computed with until the transition is
-    trained on again):
+    All attributes may be set at any time; a priority keeps the alpha it was computed with until the transition is
+    trained on again.
+
+    Attributes:
         alpha: 0 draws evenly and leaves the priorities unread.
         beta: 0 leaves the bias of uneven drawing alone, 1 corrects it fully.
         epsilon: keeps transitions with no error in play.
@@ -39,7 +41,7 @@ class ProportionalSampler(SavedByBuffer, Sampler):
         """Draw transitions.
 
         Returns:
-            (batch_size,) int64 their index, and `{IMPORTANCE_WEIGHT: (batch_size,) float32}` when drawing by priority.
+            Their index, (batch_size,) int64, and when drawing by priority `IMPORTANCE_WEIGHT`: (batch_size,) float32.
 
         Raises:
             RuntimeError: if there is nothing to draw.

@@ -163,7 +163,7 @@ class EngineeredRewards:
     """Optional terms for a style of driving, added for each action by the state it leads to. All are off by default.
 
     Attributes:
-        speedslide: times max(0, 1 - |q - 1|), where q is `speedslide_quality`; only with all four wheels on the ground.
+        speedslide: times max(0, 1 - abs(q - 1)), where q is `speedslide_quality`; only with all wheels on the ground.
         neoslide: where the sideways speed is at least `NEOSLIDE_SIDEWAYS_SPEED_M_S`.
         kamikaze: for full throttle without braking, or where at most one wheel touches the ground; once where both.
         close_to_vcp: times the clipped distance to the current zone centre; negative to draw the car to the line.

@@ -43,7 +43,7 @@ def edit_setting(
         check: raises `UserError` for settings that cannot be used, such as a map that is not there.
 
     Returns:
-        All settings that have changed, as `name: (old value, new value)`; others may follow from this one.
+        By name, the old and the new value of all settings that have changed; others may follow from this one.
 
     Raises:
         SettingsError: if the configuration is not valid with it, as it says; or the setting waits for the next start.

@@ -35,7 +35,7 @@ class GameMap:
 
 
 def map_file(entry: MapEntry, maps_folder: Path) -> Path:
-    r"""Where a map's file lies in the maps folder; the game's own folders are told apart by `\` on any system."""
+    """Where a map's file lies in the maps folder; the game separates folders by backslashes on any system."""
     return maps_folder / entry.map_path.replace("\\", "/")
 
 

@@ -1,4 +1,4 @@
-"""torchrl's Trainer over races: `batch`es of its loop are finished races, and hooks do everything else.
+"""torchrl's Trainer over races: what its loop calls batches are finished races, and hooks do everything else.
 
 `for each race: batch_process; pre_optim_steps; for each batch that is due: loss_module, optimizer; post_steps`: see
 `torchrl.trainers.Trainer.train`, and `hooks.hook.Hook` for what is called when.

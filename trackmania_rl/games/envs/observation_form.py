@@ -11,7 +11,7 @@ from gymnasium.spaces import Box, Dict, Space
 from trackmania_rl.race.spaces import Spaces
 
 Shown = npt.NDArray[np.float32] | dict[str, npt.NDArray[Any]]
-"""The floats alone, or `{"image": ..., "floats": ...}`."""
+"""The floats alone, or a dictionary of `image` and `floats`."""
 
 
 class ObservationForm:

@@ -32,7 +32,7 @@ VERGE_WIDTH_M = 30.0
 WALL_THICKNESS_M = 1.0
 """What is further outside than this stands beyond the wall and is not pushed back."""
 STEEPEST_SLOPE = 0.98
-"""Largest |vertical component| of a line's direction: a steeper road has no well-defined level left."""
+"""Largest vertical component, up or down, of a line's direction: a steeper road has no well-defined level left."""
 
 
 class Surface(IntEnum):

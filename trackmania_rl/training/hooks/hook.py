@@ -40,9 +40,9 @@ OF_RACES: Final = ("batch_process", "pre_steps_log", "post_steps_log")
 class Hook(TrainerHookBase):
     """Acts at every point that it has a method of: a subclass writes those that it wants.
 
-    ===================================  ===============================================================================
+    ==================================== ===============================================================================
     method                               when it is called
-    ===================================  ===============================================================================
+    ==================================== ===============================================================================
     ``batch_process(race)``              a race has come in: its columns as a TensorDict (T,) of views, which are valid
                                          in here; more of it in ``self.run.race``
     ``pre_steps_log(race)``              then, with copies of its columns (without frames); returns figures to log
@@ -63,7 +63,7 @@ class Hook(TrainerHookBase):
     ``rare_figures()``                   every ``histogram_interval_s``: figures that are many, or take time
     ``tick()``                           several times a second, also while no race comes; be quick
     ``end()``                            once, at the end, also after an error
-    ===================================  ===============================================================================
+    ==================================== ===============================================================================
 
     With ``batch_mode = "truncate_episodes"`` fragments of races come in while these go on. ``batch_process``,
     ``pre_steps_log`` and ``post_steps_log`` are called at a race's end only, as ever, unless the class says
