@@ -23,7 +23,7 @@ from trackmania_rl.argument_types import png_file  # noqa: E402
 from trackmania_rl.command_line import command  # noqa: E402
 from trackmania_rl.errors import UserError  # noqa: E402
 from trackmania_rl.files import write_png  # noqa: E402
-from trackmania_rl.places import PROJECT_FOLDER  # noqa: E402
+from trackmania_rl.places import folder_to_add_to  # noqa: E402
 from trackmania_rl.simulator.tracks.track_generator import GeneratedTrack, TrackRecipe, generate_track  # noqa: E402
 
 
@@ -52,7 +52,7 @@ def generate(arguments: argparse.Namespace) -> None:
         UserError: if seed or difficulty are out of range, another file is there, or a file cannot be written.
     """
     track = generate_track(TrackRecipe(arguments.seed, arguments.difficulty))
-    output: Path = arguments.output or PROJECT_FOLDER / "maps" / f"{track.design.name}.toml"
+    output: Path = arguments.output or folder_to_add_to() / "maps" / f"{track.design.name}.toml"
     if output.suffix != ".toml":
         raise UserError(f"--output {output}: a track file's name ends in .toml")
     named = GeneratedTrack(track.recipe, replace(track.design, name=output.stem), track.laid_out)

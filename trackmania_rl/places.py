@@ -11,6 +11,7 @@ import shutil
 from pathlib import Path
 from typing import Final
 
+from trackmania_rl.errors import UserError
 from trackmania_rl.files import shown_path
 
 _PACKAGE: Final = Path(__file__).resolve().parent
@@ -31,6 +32,20 @@ def _project_folder() -> Path:
 
 PROJECT_FOLDER: Final = _project_folder()
 """Where configurations are looked for, and where a relative `maps_folder` begins."""
+
+
+def folder_to_add_to() -> Path:
+    """Return the project's folder, to put maps or settings there.
+
+    Raises:
+        UserError: if it is that of an installed package, which the next installation overwrites.
+    """
+    if PROJECT_FOLDER == SHIPPED_FOLDER and not IS_CHECKOUT:
+        raise UserError(
+            f"{WORKING_FOLDER} has no config_files/ and maps/ of its own to add to: copy those that ship with "
+            "python -m trackmania_rl init, and give the command again"
+        )
+    return PROJECT_FOLDER
 
 
 def copy_to_working_folder() -> list[Path]:

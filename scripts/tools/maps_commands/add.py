@@ -15,7 +15,7 @@ from trackmania_rl.argument_types import png_file
 from trackmania_rl.errors import UserError
 from trackmania_rl.gbx.challenge import is_challenge_file
 from trackmania_rl.gbx.replay import is_replay_file, read_embedded_map
-from trackmania_rl.places import PROJECT_FOLDER
+from trackmania_rl.places import PROJECT_FOLDER, folder_to_add_to
 from trackmania_rl.settings import load_settings
 from trackmania_rl.settings.map_cycle import add_to_map_cycle, entry_text
 from trackmania_rl.track.chosen_maps import training_entries
@@ -77,7 +77,7 @@ def map_name(text: str) -> str:
 def run(arguments: argparse.Namespace) -> int:
     """Build, check, draw, and print or insert; the exit code is 1 if the line has a problem."""
     console, settings = Console(), load_settings(arguments.config)
-    folder = arguments.maps_folder or PROJECT_FOLDER / settings.game.maps_folder
+    folder = arguments.maps_folder or folder_to_add_to() / settings.game.maps_folder
     source, name = source_of(arguments)
     report = check_line(source.line.points_m, source.challenge, source.checkpoint_m)
     console.print(Text(f"{name}, {source.title}: {len(source.line.points_m)} points"))
