@@ -26,7 +26,7 @@ def cuts() -> None:
         axes.text(13.2, row, f"{counted} rewards, {told}", va="center")
     axes.axvline(duration, color="0.3", linewidth=1)
     axes.set_yticks(range(5), [f"time elapsed {elapsed}" for elapsed in (0, 3, 6, 8, 9)])
-    axes.set_xlim(0, 24)
+    axes.set_xlim(0, 32)
     axes.set_xticks(range(0, 13, 2))
     axes.set_xlabel("actions of the mini-race (blue: what counts; red: cut off)", loc="left")
     axes.invert_yaxis()
@@ -44,6 +44,8 @@ def elapsed() -> None:
     axes.set_xlabel("time elapsed, actions")
     axes.set_ylabel("drawn, %")
     axes.set_yscale("log")
+    axes.set_yticks((0.5, 1, 2, 5), ("0.5", "1", "2", "5"))
+    axes.minorticks_off()
     axes.legend(title="oversample_...", frameon=False)
 
 
