@@ -1,6 +1,8 @@
 """From a collector's games to whoever looks: cars, races and pictures; and what either side does without the other."""
 
 import os
+import shutil
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -248,7 +250,20 @@ def test_a_collector_that_begins_again_is_found_and_the_old_file_goes(
     driving.drive(2, seconds_each=0.1)
     assert len(reader.cars()) == 2
     driving.close()
+    assert reader.cars() == [], "at once, as whoever looks should see nothing of a training that has ended"
     assert list((tmp_path / FOLDER).iterdir()) == []
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there a file that is open cannot be taken away")
+def test_a_training_that_takes_its_files_away_shows_nothing_at_once(
+    make_driving: Make, reader: LiveReader, tmp_path: Path
+) -> None:
+    driving = make_driving(n_games=2)
+    reader.cars()
+    driving.drive(2, seconds_each=0.1)
+    assert len(reader.cars()) == 2
+    shutil.rmtree(tmp_path / FOLDER)  # as it does when its collectors had to be killed
+    assert reader.cars() == []
 
 
 def test_two_collectors_of_many_games(make_driving: Make, reader: LiveReader) -> None:

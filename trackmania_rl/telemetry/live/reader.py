@@ -98,13 +98,15 @@ class LiveReader:
         if self._clock() >= self._next_look_s:
             self._next_look_s = self._clock() + LOOK_FOR_FILES_EVERY_S
             self._look_for_files()
+        for path in [path for path, feed in self._feeds.items() if feed.is_over() or not path.exists()]:
+            self._feeds.pop(path).close()
         for feed in self._feeds.values():
             feed.look()
         return sorted(self._feeds.values(), key=lambda feed: feed.collector)
 
     def _look_for_files(self) -> None:
         files = set(self._folder.glob(FILE_PATTERN))
-        for path in [path for path, feed in self._feeds.items() if path not in files or not feed.is_alive()]:
+        for path in [path for path, feed in self._feeds.items() if not feed.is_alive()]:
             self._feeds.pop(path).close()
         for path in files - self._feeds.keys() - self._unusable:
             try:
@@ -133,11 +135,15 @@ class _Feed:
     def close(self) -> None:
         self._memory.close()
 
+    def is_over(self) -> bool:
+        """Whether the collector has said that it ends."""
+        return bool(self._memory.header["is_over"][0])
+
     def is_alive(self) -> bool:
         """Whether the collector still plays: it was heard of lately, or its process is there."""
-        header = self._memory.header[0]
-        if header["is_over"]:
+        if self.is_over():
             return False
+        header = self._memory.header[0]
         if abs(time.time() - header["beat_s"]) < SILENT_AFTER_S:
             return True
         try:  # it may wait for the learner, or compile
