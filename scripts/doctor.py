@@ -24,7 +24,8 @@ PROJECT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not installed, and from anywhere
 
 from trackmania_rl.argument_types import add_configuration_arguments, png_file  # noqa: E402
-from trackmania_rl.command_line import FAILED, command  # noqa: E402
+from trackmania_rl.command_line import command  # noqa: E402
+from trackmania_rl.exit_codes import ExitCode  # noqa: E402
 from trackmania_rl.places import PROJECT_FOLDER, WORKING_FOLDER  # noqa: E402
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def main() -> int:
             else "python -m pip install -r requirements.txt"
         )
         print(f"problem: packages: {error}: {remedy}", file=sys.stderr)
-        return FAILED
+        return ExitCode.FAILED
     picture_file = arguments.picture if arguments.play else None
     findings = examine(arguments.config, arguments.set, arguments.output_folder, PROJECT_FOLDER, picture_file)
     return write_json(findings) if arguments.json else show(findings)

@@ -18,13 +18,13 @@ PROJECT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not installed, and from anywhere
 
 from trackmania_rl.argument_types import add_configuration_arguments  # noqa: E402
-from trackmania_rl.command_line import command, end_in_order_when_terminated  # noqa: E402
+from trackmania_rl.command_line import end_in_order_when_terminated, watched_command  # noqa: E402
 from trackmania_rl.files import shown_path  # noqa: E402
 from trackmania_rl.places import PROJECT_FOLDER, WORKING_FOLDER, command_line_of  # noqa: E402
 from trackmania_rl.settings import load_settings, settings_table  # noqa: E402
 
 
-@command
+@watched_command
 def main() -> None:
     """Run the command line."""
     arguments = vars(parse_arguments())

@@ -6,8 +6,9 @@ import sys
 
 import pytest
 
-from trackmania_rl.command_line import command, end_in_order_when_terminated
-from trackmania_rl.errors import UserError
+from trackmania_rl.command_line import command, end_in_order_when_terminated, watched_command
+from trackmania_rl.errors import PassingError, UserError
+from trackmania_rl.tmi_interaction.launchers.launcher import PortInUseError
 from trackmania_rl.tmi_interaction.transport import GameTimeoutError
 
 
@@ -30,6 +31,18 @@ def test_an_error_for_the_user_is_one_line_without_a_traceback(error, capsys):
 
     assert main() == 1
     assert capsys.readouterr() == ("", "error: gamma 2 is above 1\n")
+
+
+@pytest.mark.parametrize(
+    ("error", "exit_code"), [(GameTimeoutError, 1), (PassingError, 75), (UserError, 78), (PortInUseError, 75)]
+)
+def test_a_watched_command_says_by_its_code_whether_to_try_again(error, exit_code, capsys):
+    @watched_command
+    def main():
+        raise error("port 1 is taken")
+
+    assert main() == exit_code
+    assert capsys.readouterr() == ("", "error: port 1 is taken\n")
 
 
 def test_an_interruption_is_one_word(capsys):

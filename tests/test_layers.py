@@ -14,6 +14,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "settings",
         "seeds",
         "errors",
+        "exit_codes",
         "files",
         "argument_types",
         "command_line",

@@ -8,16 +8,12 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from typing import Final, ParamSpec
+from typing import ParamSpec
 
 from trackmania_rl.errors import PlainError
+from trackmania_rl.exit_codes import ExitCode
 
 P = ParamSpec("P")
-
-FAILED: Final = 1
-"""Exit code of a command that could not do its work."""
-INTERRUPTED: Final = 128 + signal.SIGINT
-"""Exit code of a command that was interrupted, as shells have it."""
 
 
 def command(main: Callable[P, int | None]) -> Callable[P, int]:
@@ -27,7 +23,15 @@ def command(main: Callable[P, int | None]) -> Callable[P, int]:
         main: does the work; returns an exit code, or None for 0. A `PlainError` is told in one line, without a
             traceback (`FAILED`); Ctrl-C is told in one word (`INTERRUPTED`); any other error is a bug and goes through.
     """
+    return _returning_exit_code(main, lambda _: ExitCode.FAILED)
 
+
+def watched_command(main: Callable[P, int | None]) -> Callable[P, int]:
+    """Decorate as `command` does, but exit with the error's own code, which says whether to try again."""
+    return _returning_exit_code(main, lambda error: error.exit_code)
+
+
+def _returning_exit_code(main: Callable[P, int | None], code_of: Callable[[PlainError], ExitCode]) -> Callable[P, int]:
     @functools.wraps(main)
     def exit_code(*arguments: P.args, **named: P.kwargs) -> int:
         for stream in (sys.stdout, sys.stderr):  # names of files and players hold what a terminal may not have
@@ -39,13 +43,13 @@ def command(main: Callable[P, int | None]) -> Callable[P, int]:
             return code
         except PlainError as error:
             print(f"error: {error}", file=sys.stderr)
-            return FAILED
+            return code_of(error)
         except KeyboardInterrupt:
             print("interrupted", file=sys.stderr)
-            return INTERRUPTED
+            return ExitCode.INTERRUPTED
         except BrokenPipeError:  # as by `| head`; the interpreter, which writes what is left, shall not complain either
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return FAILED
+            return ExitCode.FAILED
 
     return exit_code
 

@@ -10,7 +10,8 @@ import types
 from collections.abc import Callable
 from typing import Final
 
-from trackmania_rl.command_line import FAILED, command
+from trackmania_rl.command_line import command
+from trackmania_rl.exit_codes import ExitCode
 from trackmania_rl.places import SHIPPED_FOLDER, WORKING_FOLDER, copy_to_working_folder
 
 SCRIPTS: Final = {
@@ -74,4 +75,4 @@ def main() -> int:
         print(usage)
         return 0
     print(f"error: {name!r} is no command\n\n{usage}", file=sys.stderr)
-    return FAILED
+    return ExitCode.FAILED

@@ -1,8 +1,20 @@
 """Errors that are shown as they are, without a traceback, since their text says all there is to know."""
 
+from __future__ import annotations
+
+from typing import ClassVar
+
+from trackmania_rl.exit_codes import ExitCode
+
 
 class PlainError(Exception):
-    """An error that commands print in one line, and exit with 1 (`trackmania_rl.command_line`)."""
+    """An error that commands print in one line (`trackmania_rl.command_line`).
+
+    Attributes:
+        exit_code: what a training that it ends exits with.
+    """
+
+    exit_code: ClassVar[ExitCode] = ExitCode.FAILED
 
 
 class UserError(PlainError):
@@ -10,6 +22,14 @@ class UserError(PlainError):
 
     The text is one line that names the thing, what is wrong with it and what to do.
     """
+
+    exit_code: ClassVar[ExitCode] = ExitCode.NEEDS_A_PERSON
+
+
+class PassingError(UserError):
+    """Something outside the program is wrong that may be well again by itself, such as a port that is in use."""
+
+    exit_code: ClassVar[ExitCode] = ExitCode.TRY_AGAIN
 
 
 def one_line(error: Exception, most_characters: int = 300) -> str:

@@ -29,7 +29,7 @@ from trackmania_rl.agents.run_network import pick_device
 from trackmania_rl.agents.threads import pick_learner_threads
 from trackmania_rl.checkpoints import RunFolder
 from trackmania_rl.doctor.run_checks import check_edited_maps, load_reference_lines
-from trackmania_rl.errors import UserError, one_line
+from trackmania_rl.errors import PassingError, UserError, one_line
 from trackmania_rl.games.race_games import MakeGamesBuilder, make_games_builder
 from trackmania_rl.gbx.challenge import MedalTimes
 from trackmania_rl.multiprocess.collector_logs import CollectorLogs
@@ -203,7 +203,7 @@ def _logging_to(file: Path) -> Iterator[None]:
     try:
         yield
     except torch.OutOfMemoryError as error:
-        raise UserError(
+        raise PassingError(
             f"the GPU's memory is full: {one_line(error)}; end other programs that use it, or lower n_collectors, "
             "batch_size or memory_size_schedule"
         ) from error

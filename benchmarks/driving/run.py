@@ -56,8 +56,9 @@ from benchmarks.driving.score import Yardstick, greedy_races, read_yardsticks, s
 from benchmarks.driving.tracks import find_tracks  # noqa: E402
 from benchmarks.driving.variants import Variant, read_variants  # noqa: E402
 from trackmania_rl.argument_types import whole_number  # noqa: E402
-from trackmania_rl.command_line import FAILED, command, end_in_order_when_terminated  # noqa: E402
+from trackmania_rl.command_line import command, end_in_order_when_terminated  # noqa: E402
 from trackmania_rl.errors import PlainError, UserError  # noqa: E402
+from trackmania_rl.exit_codes import ExitCode  # noqa: E402
 from trackmania_rl.telemetry.learning_summary import WINDOW_RACES, Race, read_races  # noqa: E402
 
 YARDSTICKS_FILE = PROJECT / "benchmarks" / "driving" / "yardsticks.json"
@@ -83,7 +84,7 @@ def main() -> int:
     for run in failed:
         print(f"error: {run.name} failed: {run.last_words()} ({run.terminal_file})", file=sys.stderr)
     report(arguments, console)
-    return FAILED if failed else 0
+    return ExitCode.FAILED if failed else ExitCode.DONE
 
 
 def parse_arguments() -> argparse.Namespace:

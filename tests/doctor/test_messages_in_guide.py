@@ -20,7 +20,7 @@ ERRORS = {
     "PortInUseError",
     "RolloutTransportError",
 }
-ERRORS_OF_TRAINING = ERRORS | {"UserError"}  # elsewhere its text says it all, which the page says once
+ERRORS_OF_TRAINING = ERRORS | {"PassingError", "UserError"}  # elsewhere its text says it all, which the page says once
 ENOUGH_WORDS = 3  # to tell a message from others
 
 NOT_EXPLAINED = {

@@ -31,7 +31,7 @@ from trackmania_rl.doctor.machine_checks import (
 )
 from trackmania_rl.doctor.play_checks import SHIPPED_MAP, can_play, check_play
 from trackmania_rl.doctor.run_checks import check_maps, check_maps_of_game, check_ports
-from trackmania_rl.errors import UserError
+from trackmania_rl.errors import PassingError, UserError
 from trackmania_rl.settings import Settings, SettingsError, load_settings
 
 log = logging.getLogger(__name__)
@@ -99,7 +99,7 @@ def check_start(context: Context) -> None:
     """Check what a run needs; what only may go wrong with the game is logged.
 
     Raises:
-        UserError: naming every problem.
+        UserError: naming every problem; a `PassingError` where only ports are taken.
     """
     findings = [
         *check_folder(context.output_folder),
@@ -113,6 +113,7 @@ def check_start(context: Context) -> None:
     for finding in of_game:
         if finding.level is Level.WARNING:
             log.warning("%s (%s, %s)", finding.text, GUIDE, finding.check)
-    problems = [finding.text for finding in findings if finding.level is Level.PROBLEM]
+    problems = [finding for finding in findings if finding.level is Level.PROBLEM]
     if problems:
-        raise UserError("; and ".join(problems))
+        may_pass = all(problem.check is Check.PORTS for problem in problems)
+        raise (PassingError if may_pass else UserError)("; and ".join(problem.text for problem in problems))

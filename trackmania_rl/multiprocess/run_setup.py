@@ -20,7 +20,7 @@ from trackmania_rl.channels.shared_memory.opening import open_channels
 from trackmania_rl.checkpoints import RunFolder
 from trackmania_rl.doctor.examination import check_start
 from trackmania_rl.doctor.findings import Context
-from trackmania_rl.errors import UserError
+from trackmania_rl.errors import PassingError, UserError
 from trackmania_rl.files import replace_patiently
 from trackmania_rl.games.race_games import MakeGamesBuilder, make_games_builder
 from trackmania_rl.multiprocess.collector_process import collector_process_fn
@@ -41,13 +41,14 @@ def training_alone(folder: RunFolder) -> Iterator[None]:
     """Keep a run's folder to this process: two trainings of one run would overwrite each other's checkpoints.
 
     Raises:
-        UserError: if another process trains this run, or the folder cannot be written to.
+        PassingError: if another process trains this run.
+        UserError: if the folder cannot be written to.
     """
     lock = FileLock(folder.path / ".train.lock")
     try:
         lock.acquire(blocking=False)
     except Timeout as error:
-        raise UserError(
+        raise PassingError(
             f"{folder.path} is being trained by another process; give this one a name of its own (--set run_name=...), "
             "or end the other one first"
         ) from error

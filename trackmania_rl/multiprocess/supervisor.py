@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 
-from trackmania_rl.errors import UserError
+from trackmania_rl.errors import PassingError
 
 log = logging.getLogger(__name__)
 
@@ -22,7 +22,7 @@ KILL_AFTER_S = 1.0
 """A collector that ignores SIGTERM for so long is killed."""
 
 
-class CollectorsKeepDyingError(UserError):
+class CollectorsKeepDyingError(PassingError):
     """No collector can be kept alive; the log holds what each of them said."""
 
 

@@ -21,7 +21,7 @@ from typing import IO, Final, Protocol
 
 import psutil
 
-from trackmania_rl.errors import UserError
+from trackmania_rl.errors import PassingError
 from trackmania_rl.places import SHIPPED_FOLDER
 from trackmania_rl.simulator.tracks.track_file import load_track
 from trackmania_rl.tmi_interaction.tminterface2 import LOOPBACK
@@ -38,7 +38,7 @@ OWN_PROCESS_GROUP: Final = getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)
 """Creation flag of Windows for a process that Ctrl-C in our terminal does not reach."""
 
 
-class PortInUseError(UserError):
+class PortInUseError(PassingError):
     """Somebody else listens where a game instance is to listen."""
 
 
