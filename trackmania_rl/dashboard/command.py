@@ -1,17 +1,20 @@
 """The live page of a run, in a browser: cars on the map, pictures, curves, records, messages and settings.
 
 RUN is a run's folder or its name in save/; without it the newest run is shown. The page can be opened beside a running
-training and long after it. Only this machine reaches it, unless --host and --token are given.
+training and long after it. RUN may be a driver's file as well: it drives each of its tracks once, and the page shows
+these races. Only this machine reaches it, unless --host and --token are given.
 
 Examples:
   python scripts/dashboard.py
   python scripts/dashboard.py save/simulated --port 8700
+  python scripts/dashboard.py drivers/ring.driver
   python scripts/dashboard.py simulated --host 0.0.0.0 --token choose-one
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import errno
 import importlib.util
 import os
@@ -23,6 +26,7 @@ from typing import Final
 
 from trackmania_rl.argument_types import port
 from trackmania_rl.command_line import command
+from trackmania_rl.dashboard.driver_races import ENDING, run_of_driver
 from trackmania_rl.dashboard.guard import is_loopback
 from trackmania_rl.dashboard.run_on_disk import RunOnDisk, find_run
 from trackmania_rl.errors import UserError
@@ -41,11 +45,15 @@ def main() -> None:
     asked = parse_arguments()
     check_packages()
     check_who_may_look(asked.host, asked.token)
-    run = find_run(asked.run, asked.save_folder, PROJECT_FOLDER)
-    listening = listen(asked.host, asked.port)
-    if hasattr(os, "nice"):
-        os.nice(NICENESS)
-    serve(run, listening, asked.host, asked.token, ends_with_stdin=asked.ends_with_stdin)
+    with contextlib.ExitStack() as closing:
+        listening = closing.enter_context(listen(asked.host, asked.port))
+        if asked.run is not None and asked.run.endswith(ENDING):
+            run = closing.enter_context(run_of_driver(Path(asked.run), PROJECT_FOLDER))
+        else:
+            run = find_run(asked.run, asked.save_folder, PROJECT_FOLDER)
+        if hasattr(os, "nice"):
+            os.nice(NICENESS)
+        serve(run, listening, asked.host, asked.token, ends_with_stdin=asked.ends_with_stdin)
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -54,7 +62,12 @@ def parse_arguments() -> argparse.Namespace:
         prog="dashboard.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
-    add("run", nargs="?", metavar="RUN", help="a run's folder, or its name in save/ (default: the newest run)")
+    add(
+        "run",
+        nargs="?",
+        metavar="RUN",
+        help="a run's folder, its name in save/, or a driver's file (default: the newest run)",
+    )
     add("--save-folder", type=Path, default=WORKING_FOLDER / "save", help="where runs are looked for (default: save/)")
     add("--host", default="127.0.0.1", help="address to listen at; others than loopback need --token")
     add("--port", type=port, default=FIRST_PORT, help="default %(default)s")
