@@ -15,6 +15,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "seeds",
         "errors",
         "exit_codes",
+        "bounded_files",
         "files",
         "argument_types",
         "command_line",
@@ -121,6 +122,8 @@ def test_the_simulator_shares_only_the_protocol_with_the_client(repository_root:
     for module, file in _modules(repository_root).items():
         if module.startswith("simulator"):
             ours = {i for i in _imports(file) if i.startswith(PACKAGE + ".")}
-            shared = tuple(f"{PACKAGE}.{part}" for part in ("simulator", "protocol", "errors", "compiled"))
+            shared = tuple(
+                f"{PACKAGE}.{part}" for part in ("simulator", "protocol", "errors", "bounded_files", "compiled")
+            )
             outside = {i for i in ours if not i.startswith(shared)}
             assert not outside, f"{module} imports {outside}"

@@ -19,6 +19,7 @@ from types import SimpleNamespace
 from typing import Any, Final
 from xml.etree import ElementTree
 
+from trackmania_rl.bounded_files import read_bounded
 from trackmania_rl.errors import UserError
 from trackmania_rl.gbx.pygbx_parts import HOW_TO_INSTALL, IS_INSTALLED, ByteReader, Gbx, decompress, gbx_module
 
@@ -87,15 +88,9 @@ def read_gbx(path: Path) -> GbxFile:
     Raises:
         GbxError: if it is missing, no `.Gbx` file, too large, or damaged.
     """
-    try:
-        if path.stat().st_size > MAX_FILE_BYTES:
-            raise GbxError(f"{path}: larger than {MAX_FILE_BYTES >> 20} MiB, which no map, replay or ghost is")
-        data = path.read_bytes()
-    except FileNotFoundError:
-        raise GbxError(f"{path}: no such file") from None
-    except OSError as error:
-        raise GbxError(f"{path}: {error.strerror}") from error
-    return parse_gbx(data, path)
+    if not path.exists():
+        raise GbxError(f"{path}: no such file")
+    return parse_gbx(read_bounded(path, MAX_FILE_BYTES, GbxError), path)
 
 
 def parse_gbx(data: bytes, path: Path) -> GbxFile:

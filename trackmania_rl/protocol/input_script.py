@@ -22,6 +22,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Final
 
+from trackmania_rl.bounded_files import read_bounded_text
 from trackmania_rl.errors import UserError
 from trackmania_rl.protocol.messages import NO_KEYS, TICK_MS, KeyState
 
@@ -120,17 +121,11 @@ def read_input_script(path: Path) -> list[InputEvent]:
         InputScriptError: If there is no such file, or it is no script; names the file.
     """
     try:
-        if path.exists() and not path.is_file():  # a pipe would keep its reader waiting
-            raise InputScriptError("is not a file")
-        with path.open("rb") as file:
-            content = file.read(MAX_SCRIPT_BYTES + 1)
-        if len(content) > MAX_SCRIPT_BYTES:
-            raise InputScriptError(f"is larger than {MAX_SCRIPT_BYTES} bytes, too large for a script")
-        return parse_input_script(content.decode("utf-8-sig"))
-    except OSError as error:
-        raise InputScriptError(f"inputs file {path}: cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise InputScriptError(f"inputs file {path}: is not text ({error.reason} at byte {error.start})") from error
+        text = read_bounded_text(path, MAX_SCRIPT_BYTES)
+    except UserError as error:
+        raise InputScriptError(f"inputs file {error}") from error
+    try:
+        return parse_input_script(text)
     except InputScriptError as error:
         raise InputScriptError(f"inputs file {path}: {error}") from error
 

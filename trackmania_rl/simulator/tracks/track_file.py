@@ -7,11 +7,8 @@ walled asphalt road, so that any line can be driven at once.
 
 import contextlib
 import difflib
-import io
 import math
-import tomllib
 from pathlib import Path
-from tokenize import TokenError
 from typing import Annotated, Literal, Self, get_args
 
 import numpy as np
@@ -19,7 +16,8 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
-from trackmania_rl.errors import UserError
+from trackmania_rl.bounded_files import parse_npy, parse_toml, read_bounded, read_bounded_text, within
+from trackmania_rl.errors import UserError, one_line
 from trackmania_rl.simulator.tracks.track_design import moving_average, resample
 from trackmania_rl.simulator.tracks.track_geometry import (
     MAX_LAP_MISMATCH_M,
@@ -32,8 +30,14 @@ from trackmania_rl.simulator.tracks.world import RIBBON_SPACING_M, Edge, Surface
 SHORTEST_LINE_M = 20.0
 SPACING_TOLERANCE_M = 0.2
 """Lines recorded in the game are rounded to 0.1 m, which moves neighbouring points by this much at most."""
-MAX_LINE_BYTES = 16 << 20
-"""Largest reference line read: 16 MiB hold some 350 km."""
+MAX_TRACK_BYTES = 64 << 10
+"""Largest track file read; those that ship have less than 1 KiB."""
+MAX_LINE_BYTES = 4 << 20
+"""Largest reference line read: 4 MiB hold some 87 km."""
+MAX_LINE_NUMBERS = MAX_LINE_BYTES // 8
+MAX_NAME_LETTERS = 200
+MAX_COMPLAINTS = 5
+"""So many of a track file's mistakes are told."""
 
 BARE_LINE_WIDTH_M = 24.0
 BARE_LINE_SMOOTHING_M = 10.0
@@ -91,17 +95,17 @@ class TrackSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    name: str
-    line: str
-    description: str = ""
+    name: Annotated[str, Field(min_length=1, max_length=MAX_NAME_LETTERS, pattern=r"^[^\x00-\x1f\x7f-\x9f]*$")]
+    line: Annotated[str, Field(max_length=250)]
+    description: Annotated[str, Field(max_length=10_000)] = ""
     laps: Annotated[int, Field(ge=1, le=100)] = 1
     width_m: WidthMetres = 20.0
     surface: SurfaceName = "asphalt"
     edge: EdgeName = "wall"
     smoothing_m: Annotated[float, Field(ge=0.0, le=50.0)] = 0.0
     allow_crossing: bool = False
-    checkpoints_m: tuple[Metres, ...] = ()
-    section: tuple[SectionSettings, ...] = ()
+    checkpoints_m: Annotated[tuple[Metres, ...], Field(max_length=1000)] = ()
+    section: Annotated[tuple[SectionSettings, ...], Field(max_length=1000)] = ()
     times: TimesSettings = TimesSettings()
 
 
@@ -116,7 +120,7 @@ def load_track(path: Path) -> Track:
     if path.suffix == ".toml":
         settings = read_track_settings(path)
         try:
-            return _build_track(settings, read_line(path.parent / settings.line))
+            return _build_track(settings, read_line(within(path.parent, settings.line, TrackFileError)))
         except TrackFileError as error:
             raise TrackFileError(f"{path}: {error}") from error
     raise TrackFileError(f"{path}: a track is a .toml track file or a .npy reference line, not {path.suffix!r}")
@@ -148,7 +152,11 @@ def reference_line_file(track_file: Path) -> Path:
     """
     if track_file.suffix == ".npy":
         return track_file
-    return track_file.parent / read_track_settings(track_file).line
+    line = read_track_settings(track_file).line
+    try:
+        return within(track_file.parent, line, TrackFileError)
+    except TrackFileError as error:
+        raise TrackFileError(f"{track_file}: {error}") from error
 
 
 def read_track_settings(path: Path) -> TrackSettings:
@@ -158,18 +166,18 @@ def read_track_settings(path: Path) -> TrackSettings:
         TrackFileError: the file cannot be read, is not TOML, or has unknown or impossible entries (all are listed).
     """
     try:
-        entries = tomllib.loads(path.read_text(encoding="utf-8-sig"))
-    except OSError as error:
-        raise TrackFileError(f"{path}: cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise TrackFileError(f"{path}: is not UTF-8 text ({error})") from error
-    except tomllib.TOMLDecodeError as error:
-        raise TrackFileError(f"{path}: is not valid TOML: {error}") from error
+        entries = parse_toml(read_bounded_text(path, MAX_TRACK_BYTES, TrackFileError))
+    except TrackFileError:
+        raise
+    except ValueError as error:
+        raise TrackFileError(f"{path}: is not valid TOML: {one_line(error)}") from error
     try:
         return TrackSettings.model_validate(entries)
     except ValidationError as error:
-        complaints = "; ".join(_complaint(details) for details in error.errors())
-        raise TrackFileError(f"{path}: {complaints}") from error
+        found = error.errors()
+        complaints = [_complaint(details) for details in found[:MAX_COMPLAINTS]]
+        complaints += [f"and {len(found) - MAX_COMPLAINTS} more"] * (len(found) > MAX_COMPLAINTS)
+        raise TrackFileError(f"{path}: {'; '.join(complaints)}") from error
 
 
 def read_line(path: Path) -> FloatArray:
@@ -179,19 +187,12 @@ def read_line(path: Path) -> FloatArray:
         TrackFileError: the file is missing or damaged, or holds something else than such a line.
     """
     try:
-        if path.stat().st_size > MAX_LINE_BYTES:
-            raise TrackFileError(f"{path}: is larger than {MAX_LINE_BYTES} bytes, too large for a reference line")
-        content = path.read_bytes()
-    except OSError as error:
-        raise TrackFileError(f"{path}: cannot be read: {error.strerror}") from error
-    try:
-        # Not np.load, which would also open zip archives.
-        line_m = np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)
-    except (ValueError, EOFError, TokenError, MemoryError) as error:  # a damaged header may ask for terabytes
+        line_m = parse_npy(read_bounded(path, MAX_LINE_BYTES, TrackFileError), most_numbers=MAX_LINE_NUMBERS)
+    except TrackFileError:
+        raise
+    except ValueError as error:
         raise TrackFileError(f"{path}: is damaged or no .npy array: {error}") from error
-    if not np.issubdtype(line_m.dtype, np.number):
-        raise TrackFileError(f"{path}: holds no array of numbers")
-    if line_m.ndim != 2 or line_m.shape[1] != 3 or np.iscomplexobj(line_m):
+    if line_m.ndim != 2 or line_m.shape[1] != 3:
         raise TrackFileError(f"{path}: has shape {line_m.shape} of {line_m.dtype}, expected (N, 3) real x, y, z")
     line_m = line_m.astype(np.float64)
     if not np.isfinite(line_m).all():
@@ -342,8 +343,8 @@ def _tapered(values: FloatArray) -> FloatArray:
 
 def _complaint(details: ErrorDetails) -> str:
     """Return one of pydantic's findings as a sentence in the file's own terms."""
-    where = ".".join(str(part + 1) if isinstance(part, int) else part for part in details["loc"])
-    key = str(details["loc"][-1]) if details["loc"] else ""
+    where = _short(".".join(str(part + 1) if isinstance(part, int) else part for part in details["loc"]))
+    key = _short(str(details["loc"][-1])) if details["loc"] else ""
     table = details["loc"][0] if len(details["loc"]) > 1 else None
     if details["type"] == "extra_forbidden":
         model = SectionSettings if table == "section" else TimesSettings if table == "times" else TrackSettings
@@ -351,13 +352,17 @@ def _complaint(details: ErrorDetails) -> str:
         return f"{where}: unknown key{_nearest(key, known)}; known keys are {', '.join(known)}"
     if details["type"] == "literal_error":
         known = list(get_args({"surface": SurfaceName, "edge": EdgeName}[key]))
-        given = details["input"]
-        return f"{where} = {given!r} is unknown{_nearest(str(given), known)}; known are {', '.join(known)}"
+        given = _short(str(details["input"]))
+        return f"{where} = {given!r} is unknown{_nearest(given, known)}; known are {', '.join(known)}"
     if details["type"] == "missing":
         return f"the key {where} is missing"
-    given = "" if isinstance(details["input"], dict) else f" (given: {details['input']!r})"
+    given = "" if isinstance(details["input"], dict) else f" (given: {_short(repr(details['input']))})"
     message = details["msg"].removeprefix("Value error, ")
     return f"{where}: {message[0].lower()}{message[1:]}{given}" if where else message
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= MAX_NAME_LETTERS else f"{text[:MAX_NAME_LETTERS]}..."
 
 
 def _nearest(name: str, known: list[str]) -> str:
