@@ -392,6 +392,10 @@ weight_decay_lr_ratio = 1 / 50
 clip_grad_value = 1000.0
 clip_grad_norm = 30.0
 
+# An update whose loss or gradient is infinite or no number (NaN) moves nothing, and is counted. So many of them in a
+# row end the training; its last checkpoint stays as it is.
+most_not_finite_updates_in_a_row = 100
+
 # Threshold of the quantile Huber loss between square and linear.
 iqn_kappa = 5e-3
 

@@ -16,6 +16,7 @@ from torchrl.objectives import A2CLoss, LossModule, SACLoss
 from trackmania_rl.agents import torchrl_agent
 from trackmania_rl.agents.builder import check_decision
 from trackmania_rl.agents.exploration import GREEDY, Exploration
+from trackmania_rl.agents.finite_numbers import not_finite_tensors
 from trackmania_rl.agents.flat_parameters import flatten_parameters
 from trackmania_rl.agents.torchrl_agent import FOR_NUMBERS, TorchRLAgent, TorchRLLearner
 from trackmania_rl.race.spaces import Spaces
@@ -226,3 +227,16 @@ def test_what_does_not_fit_is_told(
     make = functools.partial(TorchRLAgent, loss=loss, **options)
     with pytest.raises(SettingsError, match=message):
         make(settings, spaces_for(torchrl_agent.DQNLoss), SeedTree(0))
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_gradient_that_is_not_finite_moves_no_weights_to_nowhere(loss: type[LossModule], settings: Settings) -> None:
+    builder = builder_of(loss, settings)
+    learner = learner_of(builder, settings)
+    batch = batch_of(spaces_for(loss), seed=1)
+    batch["reward"][3] = torch.nan
+    losses = update(learner, batch)
+    assert not torch.isfinite(losses["grad_norm"])
+    assert not_finite_tensors(learner.state_dict()) == []
+    assert torch.isfinite(update(learner, batch_of(spaces_for(loss), seed=2))["grad_norm"])
+    assert not_finite_tensors(learner.state_dict()) == []

@@ -233,7 +233,8 @@ def test_infinite_entries_are_clipped_like_any_other(make_either):
         agent.follow(agent.loss_module.settings, 1e-3)
         agent.optimizer_step.weights.grad.fill_(0.1)
         agent.optimizer_step.weights.grad[5] = entry
-        agent.optimizer_step.move_weights()
+        norm = agent.optimizer_step.move_weights()
+        assert torch.isfinite(norm) == math.isfinite(entry), "it is counted all the same"
     assert torch.equal(*(agent.optimizer_step.weights for agent in agents))
 
 
@@ -273,7 +274,7 @@ def test_a_scaled_gradient_makes_the_same_step_and_an_overflow_makes_none(make_a
     before = scaled.optimizer_step.weights.detach().clone()
     batch = make_batch(seed=9)
     batch["reward"][3] = torch.inf
-    update(scaled, batch, 1e-3)
+    assert torch.isfinite(update(scaled, batch, 1e-3)["grad_norm"]), "an overflow is no fault of the weights"
     assert torch.equal(scaled.optimizer_step.weights, before)
     assert scaled.optimizer_step.scaler.get_scale() == 512.0
     resumed = make_agent()

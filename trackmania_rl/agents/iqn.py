@@ -596,9 +596,16 @@ class GradientStep:
         return losses
 
     def clip_and_step(self) -> Tensor:
-        """Move the weights against the gradient; returns its norm (), from before that was clipped."""
+        """Move the weights against the gradient; returns its norm (), from before that was clipped.
+
+        Where gradients are scaled, one that overflows is left out and the scale falls: no fault of the weights, and no
+        infinite norm, unless nothing is left to scale by.
+        """
         self.scaler.unscale_(self.optimizer)
         norm = self.clip_gradient()
+        if self.scaler.is_enabled():
+            is_overflow = ~torch.isfinite(norm) & (self.scaler.scale(torch.ones_like(norm)) > 1)
+            norm = norm.masked_fill(is_overflow, 0.0)
         self.scaler.step(self.optimizer)
         self.scaler.update()
         return norm
@@ -619,14 +626,16 @@ class GradientStep:
         """Clip every entry to `clip_grad_value`, then the whole to `clip_grad_norm`; returns the norm () in between.
 
         The same as torch's `clip_grad_value_` and `clip_grad_norm_`. (Linesight clips the norm first.) Infinite entries
-        are clipped like any other. A gradient with a NaN counts as 0: once in the weights, it would stay for ever.
+        are clipped like any other. A gradient with a NaN counts as 0: once in the weights, it would stay for ever. The
+        norm is not finite in both cases, which `WatchNumbers` counts.
         """
         settings, gradient = self._loss.settings, self.weights.grad
         assert gradient is not None
+        total = gradient.sum()  # in which every NaN and infinity is seen
         norm = torch.linalg.vector_norm(gradient.clamp_(-settings.clip_grad_value, settings.clip_grad_value))
         gradient.mul_((settings.clip_grad_norm / (norm + NORM_EPSILON)).clamp_max(1))
         gradient.masked_fill_(torch.isnan(norm), 0.0)
-        return norm
+        return torch.where(torch.isfinite(total), norm, total)
 
     def state_dict(self) -> dict[str, Any]:
         """The optimizer's running means, and the scale of gradients."""

@@ -307,12 +307,20 @@ class AdamStep:
         self.optimizer = torch.optim.Adam(self._parameters, lr=0.0)
 
     def __call__(self, losses: TensorDictBase, *_: object) -> TensorDictBase:
-        """Step against the gradient of all entries named `loss...`; adds `grad_norm` ()."""
+        """Step against the gradient of all entries named `loss...`; adds `grad_norm` ().
+
+        A gradient that is not finite counts as 0: once in the weights, a NaN would stay for ever.
+        """
         self.optimizer.zero_grad()
         total = sum(value for name, value in losses.items() if name.startswith("loss"))
         assert isinstance(total, Tensor)
         total.backward()  # type: ignore[no-untyped-call]
-        losses.set("grad_norm", nn.utils.clip_grad_norm_(self._parameters, self._settings.clip_grad_norm))
+        norm = nn.utils.clip_grad_norm_(self._parameters, self._settings.clip_grad_norm)
+        is_not_finite = ~torch.isfinite(norm)
+        for parameter in self._parameters:
+            if parameter.grad is not None:
+                parameter.grad.masked_fill_(is_not_finite, 0.0)
+        losses.set("grad_norm", norm)
         self.optimizer.step()
         return losses
 

@@ -213,6 +213,7 @@ class AgentSettings(Group):
     weight_decay_lr_ratio: NonNegativeFloat
     clip_grad_value: PositiveFloat
     clip_grad_norm: PositiveFloat
+    most_not_finite_updates_in_a_row: Annotated[PositiveInt, Unit("batches")]
     autocast_dtype: Driver[Literal["float32", "float16", "bfloat16"]]
     soft_update_tau: Annotated[float, Field(gt=0, le=1)]
     number_memories_trained_on_between_target_network_updates: Annotated[PositiveInt, Unit("transitions")]

@@ -173,6 +173,9 @@ class TrainingStatistics:
         frames_total: actions driven in the whole run.
         races_total: races driven in the whole run.
         batches_total: batches trained on in the whole run.
+        updates_not_finite: how many of them had a loss or a gradient that is infinite or no number.
+        updates_not_finite_in_a_row: the last so many of them.
+        races_refused: races of the whole run, or fragments, that were not learned from for numbers that are not finite.
         maps: statistics by map name, in the order in which the maps were first driven.
         reference_times: times to beat by map name, for the maps that have any.
         replay_transitions: what the replay memory holds now.
@@ -193,6 +196,9 @@ class TrainingStatistics:
         self.frames_total = 0
         self.races_total = 0
         self.batches_total = 0
+        self.updates_not_finite = 0
+        self.updates_not_finite_in_a_row = 0
+        self.races_refused = 0
         self.maps: dict[str, MapStatistics] = {}
         self.reference_times: dict[str, MedalTimes] = {}
         self.replay_transitions = 0
@@ -312,6 +318,8 @@ class TrainingStatistics:
             "frames_total": self.frames_total,
             "races_total": self.races_total,
             "training_s": self.training_s,
+            "updates_not_finite": self.updates_not_finite,
+            "races_refused": self.races_refused,
             "maps": {
                 name: {"explored": of_map.explored.state_dict(), "evaluated": of_map.evaluated.state_dict()}
                 for name, of_map in self.maps.items()
@@ -323,6 +331,8 @@ class TrainingStatistics:
         self.frames_total = state["frames_total"]
         self.races_total = state["races_total"]
         self._earlier_sessions_s = state["training_s"]
+        self.updates_not_finite = state.get("updates_not_finite", 0)  # which earlier versions did not count
+        self.races_refused = state.get("races_refused", 0)
         self.maps = {}
         for name, kinds in state["maps"].items():
             of_map = self.maps[name] = MapStatistics()

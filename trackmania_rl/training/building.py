@@ -25,6 +25,7 @@ from trackmania_rl.training.disk_watch import DiskWatch
 from trackmania_rl.training.hooks.checkpoints import SaveCheckpoints
 from trackmania_rl.training.hooks.datasets import LearnFromDataSets
 from trackmania_rl.training.hooks.figures import WriteFigures
+from trackmania_rl.training.hooks.finite_numbers import WatchNumbers
 from trackmania_rl.training.hooks.hook import Hook
 from trackmania_rl.training.hooks.kept_drivers import KeepDrivers
 from trackmania_rl.training.hooks.layer_figures import LayerFigures
@@ -150,7 +151,8 @@ def make_trainer(
     """
     trainer = RunTrainer(run, should_stop)
     disk = DiskWatch(run.folder, lambda: run.settings.run.minimum_free_disk_mb)
-    checkpoints, store, schedules = SaveCheckpoints(weights_from), StoreRaces(), FollowSchedules()
+    numbers, store, schedules = WatchNumbers(), StoreRaces(), FollowSchedules()
+    checkpoints = SaveCheckpoints(numbers, weights_from)
     # A run that takes turns ends between two of them.
     sampling = SampleAtReplayRatio(store, (lambda: False) if run.settings.takes_turns else should_stop)
     races = CountRaces(schedules)
@@ -160,7 +162,8 @@ def make_trainer(
     # The order within one point of the loop: schedules before sampling, target and weights after the update.
     shipped: list[Hook] = [store, races, WriteRaceLog(races, clock or CommandClock(), disk), KeepRecords(races)]
     shipped += [schedules, *([LearnFromDataSets(datasets, store)] if datasets else [])]
-    shipped += [ResetPeriodically(sampling), sampling, UpdatePriorities(), UpdateTargetNetwork(), PublishRunState()]
+    shipped += [ResetPeriodically(sampling), sampling, UpdatePriorities(), numbers, UpdateTargetNetwork()]
+    shipped += [PublishRunState(numbers)]
     shipped += [figures, LayerFigures(), MeasureQuantileSpread(), test_loss, loggers]
     shipped += [RecordEvaluations(races, loggers, disk), DrawPictures(races, loggers, disk)]
     shipped += [checkpoints, KeepDrivers(checkpoints)]

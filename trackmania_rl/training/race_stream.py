@@ -12,6 +12,7 @@ import torch
 from tensordict import TensorDict
 
 from trackmania_rl.channels.protocols import ReceivedRollout
+from trackmania_rl.training.refused_races import refuse, what_is_not_finite
 
 if TYPE_CHECKING:
     from trackmania_rl.training.context import RunContext
@@ -54,9 +55,13 @@ class RaceStream:
         self.n_turns = 0
 
     def __iter__(self) -> Iterator[TensorDict]:
-        """Yield races until the run ends."""
+        """Yield races until the run ends, but for those with numbers that are not finite."""
         races = self._races_of_turns() if self._run.settings.takes_turns else self._races()
         for race in races:
+            if (what := what_is_not_finite(race)) is not None:
+                refuse(what, race.collector, race.end_race_stats["map_name"], self._run.statistics)
+                race.release()
+                continue
             self._run.race = race
             yield race_columns(race, only_new=True)
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import torch
 
+from trackmania_rl.agents.finite_numbers import in_few_words, not_finite_tensors
 from trackmania_rl.checkpoints import (
     FIRST_CHECKPOINT_AFTER_S,
     CheckpointError,
@@ -17,15 +18,13 @@ from trackmania_rl.checkpoints import (
     save_checkpoint,
 )
 from trackmania_rl.driver_file import is_driver_file
-from trackmania_rl.errors import UserError, one_line
+from trackmania_rl.errors import one_line
 from trackmania_rl.settings.of_run import what_shapes_otherwise
 from trackmania_rl.training.driver_loading import weights_to_begin_with
+from trackmania_rl.training.hooks.finite_numbers import WatchNumbers
 from trackmania_rl.training.hooks.hook import EagerInterval, Hook
 
 log = logging.getLogger(__name__)
-
-DRIVING_NETWORKS: Final = ("online", "averaged")
-"""Those of the agent's state that drive: to explore, and to evaluate."""
 
 
 class SaveCheckpoints(Hook):
@@ -35,11 +34,13 @@ class SaveCheckpoints(Hook):
     at, and the next ones at distances that double up to that interval.
 
     Args:
+        numbers: says whether weights are finite.
         weights_from: a run that has no checkpoint yet begins with the networks of this run, checkpoint file or driver;
             None for random ones.
     """
 
-    def __init__(self, weights_from: Path | None = None) -> None:
+    def __init__(self, numbers: WatchNumbers, weights_from: Path | None = None) -> None:
+        self._numbers = numbers
         self._weights_from = weights_from
         self._is_due = EagerInterval()
         self._waits_for_finish = False
@@ -61,10 +62,11 @@ class SaveCheckpoints(Hook):
                 log.warning("--weights-from is for new runs: this one goes on with the weights of its own checkpoint")
         elif self._weights_from is not None:
             self._begin_with_weights(self._weights_from)
-        if not self._weights_are_finite():
+        if names := not_finite_tensors(self.run.agent.state_dict()):
             raise CheckpointError(
-                f"{folder.path}: the weights to begin with are not finite numbers; move checkpoint.pt away to go "
-                "on from checkpoint.previous.pt, if that one is sound, or begin a new run with other weights"
+                f"{folder.path}: the weights to begin with are not finite numbers ({in_few_words(names)}); move "
+                "checkpoint.pt away to go on from checkpoint.previous.pt, if that one is sound, or begin a new run "
+                "with other weights"
             )
         self._has_begun = True
 
@@ -125,15 +127,11 @@ class SaveCheckpoints(Hook):
         Raises:
             UserError: if a weight is infinite or no number.
         """
-        if not self._weights_are_finite():
-            raise UserError(
-                "the network's weights are no longer finite numbers, so the training ends without another checkpoint. "
-                "The last one is sound, and the same command goes on from there (or begins anew if there is none). "
-                "So that it does not come again, lower lr_schedule or clip_grad_value, or set autocast_dtype = "
-                f'"float32", in {self.run.folder.config}'
-            )
+        self._numbers.require_sound()
 
     def _save_if_due(self) -> None:
+        if self.run.statistics.updates_not_finite_in_a_row > 0:  # until one is finite again, or the run ends
+            return
         if self._waits_for_finish and self.run.statistics.races_finished_total:
             self._waits_for_finish = False
             self._is_due.hurry(FIRST_CHECKPOINT_AFTER_S)
@@ -142,6 +140,12 @@ class SaveCheckpoints(Hook):
 
     def _resume(self, state: dict[str, Any]) -> None:
         folder = self.run.folder
+        if names := not_finite_tensors(state.get("hooks", {}).get("StoreRaces")):
+            raise CheckpointError(
+                f"{folder.path}: the replay memory to begin with holds numbers that are not finite "
+                f"({in_few_words(names)}); move checkpoint.pt away to go on from checkpoint.previous.pt, if that one "
+                "is sound, or begin a new run"
+            )
         try:
             self.trainer.load_state_dict(state)
         except torch.OutOfMemoryError:  # a RuntimeError, too, but not the checkpoint's fault
@@ -176,8 +180,3 @@ class SaveCheckpoints(Hook):
                 f"begin with {its_own}, as sizes and inputs must be the same"
             ) from error
         log.info("the networks of %s are the beginning", source)
-
-    def _weights_are_finite(self) -> bool:
-        """Whether the networks that drive have no weight that is infinite or no number."""
-        state = self.run.agent.state_dict()
-        return all(bool(weight.isfinite().all()) for kind in DRIVING_NETWORKS for weight in state[kind].values())

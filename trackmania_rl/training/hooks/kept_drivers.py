@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from torch import nn
 
+from trackmania_rl.agents.finite_numbers import in_few_words, not_finite_tensors
 from trackmania_rl.driver_file import ENDING, DriverFile, DriverTrack, write_driver
 from trackmania_rl.errors import UserError
 from trackmania_rl.training.context import RunContext
@@ -27,14 +28,16 @@ def driver_now(name: str, run: RunContext, network: nn.Module, tracks: Sequence[
         tracks: that it drives.
 
     Raises:
-        UserError: if a setting cannot be written.
+        UserError: if a setting cannot be written, or a weight is not finite.
     """
-    statistics = run.statistics
+    statistics, weights = run.statistics, network.state_dict()
+    if names := not_finite_tensors(weights):
+        raise UserError(f"the driver {name} is not kept: its weights {in_few_words(names)} are not finite numbers")
     return DriverFile.of_network(
         name,
         run.settings,
         run.spaces,
-        network.state_dict(),
+        weights,
         tracks,
         frames_total=statistics.frames_total,
         training_s=statistics.training_s,

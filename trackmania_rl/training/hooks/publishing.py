@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from trackmania_rl.training.hooks.finite_numbers import WatchNumbers
 from trackmania_rl.training.hooks.hook import Hook
 
 
 class PublishRunState(Hook):
     """Publishes new weights every `send_shared_network_every_n_batches` updates, edits as they come, and frames.
 
-    Where collectors take turns, weights and frames are published between two turns only.
+    Where collectors take turns, weights and frames are published between two turns only. Weights that are not finite
+    are never published, nor averaged: they end the run.
+
+    Args:
+        numbers: says whether weights are finite.
     """
+
+    def __init__(self, numbers: WatchNumbers) -> None:
+        self._numbers = numbers
 
     def begin(self) -> None:
         """Publish everything."""
@@ -20,6 +28,7 @@ class PublishRunState(Hook):
     def post_optim(self) -> None:
         """Publish weights, if this update is one of those."""
         if self.run.agent.updates % self.run.settings.sync.send_shared_network_every_n_batches == 0:
+            self._numbers.require_sound_networks()
             self.run.agent.average_weights()
             if not self.run.settings.takes_turns:
                 self._publish_weights()
@@ -31,6 +40,7 @@ class PublishRunState(Hook):
 
     def begin_turn(self) -> None:
         """Publish what the collectors play the turn by."""
+        self._numbers.require_sound_networks()
         self._publish_weights()
         self._publish_frames()
 

@@ -14,6 +14,7 @@ from trackmania_rl.race.fragments import Fragment
 from trackmania_rl.race.rewards import RewardedRace
 from trackmania_rl.schedules import staircase
 from trackmania_rl.training.hooks.hook import Hook
+from trackmania_rl.training.refused_races import refuse, what_reward_is_not_finite
 
 
 class StoreRaces(Hook):
@@ -29,11 +30,14 @@ class StoreRaces(Hook):
         self.transitions_stored = 0
 
     def batch_process(self, _: TensorDictBase) -> None:
-        """Store the race, if it is one to learn from."""
+        """Store the race, if it is one to learn from; one whose rewards are not finite is not."""
         race = self.run.race
         assert race is not None
         if race.end_race_stats["fill_buffer"]:
             rewarded = self.run.reward(race.rollout_results, self.run.settings, self.trainer.collected_frames)
+            if (what := what_reward_is_not_finite(rewarded)) is not None:
+                refuse(what, race.collector, race.end_race_stats["map_name"], self.run.statistics)
+                return
             self.transitions_stored += self.store(race.rollout_results, rewarded, race.fragment)
 
     def store(

@@ -1,0 +1,259 @@
+"""Nothing learns silently wrong: what is not finite is counted, told, refused, and ends a run before it is kept."""
+
+import contextlib
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tensordict import TensorDict
+
+from trackmania_rl.agents.finite_numbers import in_few_words, not_finite_tensors
+from trackmania_rl.checkpoints import CheckpointError, load_checkpoint, save_checkpoint
+from trackmania_rl.race.rewards import RewardedRace
+from trackmania_rl.settings.live import LiveSettings
+from trackmania_rl.training.hooks import finite_numbers
+from trackmania_rl.training.hooks.checkpoints import SaveCheckpoints
+from trackmania_rl.training.hooks.finite_numbers import NumbersNotFiniteError, WatchNumbers
+from trackmania_rl.training.hooks.publishing import PublishRunState
+
+from .conftest import LocalRun, MakeRace, MakeRun, edit
+
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.fixture
+def run(make_run: MakeRun) -> LocalRun:
+    return make_run()
+
+
+def losses(loss: float, grad_norm: float = 1.0, device: str = "cpu") -> TensorDict:
+    figures = {"loss": loss, "loss_of_mine": 0.5, "mean_q": NAN, "grad_norm": grad_norm}
+    return TensorDict({name: torch.tensor(value, device=device) for name, value in figures.items()})
+
+
+def test_tensors_are_named_by_their_places() -> None:
+    state = {
+        "online": {"A_head.0.weight": torch.ones(2, 3), "A_head.0.bias": torch.tensor([1.0, NAN])},
+        "step": {"optimizer": [torch.tensor([-INF]), torch.zeros(0)], "n": 3, "name": "x", "scaler": None},
+        "seeds": torch.tensor([1, 2]),
+    }
+    assert not_finite_tensors(state) == ["online/A_head.0.bias", "step/optimizer/0"]
+    assert not_finite_tensors({"n": 1}) == not_finite_tensors(None) == []
+    assert in_few_words(["a", "b"]) == "a, b"
+    assert in_few_words(["a", "b", "c", "d", "e"]) == "a, b, c and 2 others"
+
+
+def test_updates_are_counted_and_warned_of_at_the_tenth(run: LocalRun, caplog: pytest.LogCaptureFixture) -> None:
+    hook, statistics = run.hook(WatchNumbers), run.context.statistics
+    for number in range(12):
+        hook.optimizer(losses(1.0))
+        hook.optimizer(losses(*((NAN, 1.0), (1.0, INF), (-INF, INF))[number % 3]))
+        assert (statistics.updates_not_finite, statistics.updates_not_finite_in_a_row) == (number + 1, 1)
+        assert ("a loss or a gradient that is not finite" in caplog.text) == (number >= 9)
+    assert caplog.text.count("not finite") == 1
+    assert hook.interval_figures()["total/updates_not_finite"] == 12
+    hook.optimizer(losses(1.0))
+    assert statistics.updates_not_finite_in_a_row == 0
+
+
+def test_so_many_in_a_row_end_the_run_and_its_checkpoint_stays(live: LiveSettings, make_run: MakeRun) -> None:
+    edit(live, most_not_finite_updates_in_a_row=7, checkpoint_interval_s=1e-9)
+    run = make_run()
+    hook, checkpoints = run.hook(WatchNumbers), run.hook(SaveCheckpoints)
+    assert checkpoints.try_to_save()
+    sound = run.context.folder.checkpoint.read_bytes()
+    for _ in range(6):
+        hook.optimizer(losses(NAN))
+    checkpoints.tick()
+    assert run.context.folder.checkpoint.read_bytes() == sound, "in doubt, none is written"
+    with pytest.raises(NumbersNotFiniteError, match=r"^7 updates in a row had a loss or a gradient"):
+        hook.optimizer(losses(NAN))
+    with pytest.raises(NumbersNotFiniteError, match="7 updates in a row"):
+        checkpoints.end()
+    assert run.context.folder.checkpoint.read_bytes() == sound
+
+
+def test_what_lies_elsewhere_is_looked_at_rarely_and_counted_in_its_order(
+    live: LiveSettings, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    edit(live, most_not_finite_updates_in_a_row=40)
+    run = make_run()
+    hook, statistics = run.hook(WatchNumbers), run.context.statistics
+    looks = []
+    monkeypatch.setattr(hook, "look", lambda: looks.append(len(hook._unseen)))
+    on_meta = losses(1.0).to("meta")
+    for _ in range(31):
+        hook.optimizer(on_meta)
+    assert looks == []
+    hook.optimizer(on_meta)
+    assert looks == [32]
+    monkeypatch.undo()
+    hook._unseen = [torch.tensor(value) for value in [1.0, NAN, 2.0, NAN, INF]]
+    hook.look()
+    assert (statistics.updates_not_finite, statistics.updates_not_finite_in_a_row) == (3, 2)
+    assert hook._unseen == []
+    hook._unseen = [torch.tensor(NAN) for _ in range(38)]
+    with pytest.raises(NumbersNotFiniteError):
+        hook.require_sound()
+
+
+def spoil(run: LocalRun, *path: str) -> None:
+    """Make one number of a tensor of the agent's state NaN."""
+    value: Any = run.agent.state_dict()
+    for name in path:
+        value = value[name]
+    value.view(-1)[-1] = NAN
+
+
+PLACES = [
+    ("online", "A_head.0.weight"),
+    ("target", "V_head.2.bias"),
+    ("averaged", "iqn_fc.0.bias"),
+    ("step", "optimizer", "exp_avg_sq"),
+    ("scaling", "mean"),
+]
+
+
+@pytest.mark.parametrize("path", PLACES, ids="/".join)
+def test_weights_target_averages_and_optimizer_end_the_run_by_name(run: LocalRun, path: tuple[str, ...]) -> None:
+    run.hook(WatchNumbers).require_sound()
+    spoil(run, *path)
+    named = rf"weights are no longer finite numbers.*\({'/'.join(path)}\)"
+    with pytest.raises(NumbersNotFiniteError, match=named):
+        run.hook(SaveCheckpoints).try_to_save()
+    run.agent.updates = finite_numbers.LOOK_AT_WEIGHTS_EVERY
+    with pytest.raises(NumbersNotFiniteError, match=named):
+        run.hook(WatchNumbers).post_optim()
+    assert not run.context.folder.checkpoint.exists()
+
+
+@pytest.mark.parametrize("path", PLACES, ids="/".join)
+def test_a_checkpoint_of_an_older_version_is_refused_by_name(make_run: MakeRun, path: tuple[str, ...]) -> None:
+    run = make_run()
+    spoil(run, *path)
+    save_checkpoint(run.context.folder.path, run.trainer.state_dict(), 0)
+    with pytest.raises(CheckpointError, match=rf"the weights to begin with are not finite.*\({'/'.join(path)}\)"):
+        make_run()
+
+
+def test_a_replay_memory_that_is_not_finite_is_refused_by_name(make_run: MakeRun, make_race: MakeRace) -> None:
+    run = make_run()
+    run.train_on([make_race(37, True)])
+    run.buffer.ring.columns.rewards[5] = NAN
+    save_checkpoint(run.context.folder.path, run.trainer.state_dict(), 0)
+    with pytest.raises(CheckpointError, match=r"the replay memory to begin with .*columns/rewards"):
+        make_run()
+
+
+@pytest.mark.parametrize("network", ["online", "averaged"])
+def test_weights_that_are_not_finite_are_never_published(live: LiveSettings, make_run: MakeRun, network: str) -> None:
+    edit(live, evaluation_weights_decay=0.9)
+    run = make_run()
+    hook, agent = run.hook(PublishRunState), run.agent
+    agent.updates = live.current.sync.send_shared_network_every_n_batches
+    hook.post_optim()
+    published = {kind: (version, vector.clone()) for kind, (version, vector) in run.run_state._weights.items()}
+    averaged = {name: weight.clone() for name, weight in agent.state_dict()["averaged"].items()}
+    spoil(run, network, "A_head.2.weight")
+    for publish in (hook.post_optim, hook.begin_turn):
+        with pytest.raises(NumbersNotFiniteError, match=f"{network}/A_head.2.weight"):
+            publish()
+    for kind, (version, vector) in run.run_state._weights.items():
+        assert published[kind][0] == version
+        assert torch.equal(published[kind][1], vector)
+        assert torch.isfinite(vector).all()
+    if network == "online":
+        assert all(torch.equal(weight, averaged[name]) for name, weight in agent.state_dict()["averaged"].items())
+
+
+def test_a_batch_with_a_nan_is_counted_by_a_training(run: LocalRun, make_race: MakeRace) -> None:
+    run.train_on([make_race(60, True)])
+    updates = run.agent.updates
+    assert updates > 5
+    assert run.context.statistics.updates_not_finite == 0
+    run.buffer.ring.columns.state_floats[:] = NAN
+    run.train_on([make_race(60, True)])
+    n_updates = run.agent.updates - updates
+    assert n_updates > 5
+    assert 0 < run.context.statistics.updates_not_finite <= n_updates
+    run.hook(WatchNumbers).require_sound()
+
+
+def _set(name: str, row: int, value: float) -> Callable[[dict[str, Any]], None]:
+    def change(rollout: dict[str, Any]) -> None:
+        rollout[name] = rollout[name].copy()
+        rollout[name].reshape(len(rollout[name]), -1)[row, 0] = value
+
+    return change
+
+
+BROKEN = {
+    "state_float": _set("state_float", 3, NAN),
+    "q_values": _set("q_values", 4, INF),
+    "meters_advanced_along_centerline": _set("meters_advanced_along_centerline", -1, NAN),
+    "rewards": lambda rollout: rollout.update(rewards=np.array([1.0, -INF, *[0.0] * 15], dtype=np.float32)),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_race_that_is_not_finite_never_enters_the_memory(
+    run: LocalRun, make_race: MakeRace, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    race = make_race(17, True)
+    BROKEN[name](race.rollout_results)
+    run.train_on([race] * 4 + [make_race(21, False)])
+    statistics = run.context.statistics
+    assert statistics.races_refused == 4
+    assert len(run.buffer) + len(run.buffer_test) == 21
+    assert (statistics.races_total, statistics.frames_total, run.trainer.collected_frames) == (1, 21, 21)
+    assert len(run.context.folder.races.read_text().splitlines()) == 1
+    warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert warnings == [
+        f"a race of collector 0 on valley is refused, since its {name} holds numbers that are not finite; races "
+        "refused so far: 1"
+    ]
+
+
+def test_a_race_of_an_agent_that_values_no_actions_is_taken(run: LocalRun, make_race: MakeRace) -> None:
+    race = make_race(17, True)
+    race.rollout_results["q_values"] = np.full((17, 1), NAN, dtype=np.float32)
+    run.train_on([race])
+    assert run.context.statistics.races_refused == 0
+
+
+def test_a_race_whose_reward_is_not_finite_is_not_learned_from(run: LocalRun, make_race: MakeRace) -> None:
+    def reward(rollout_results: Any, *_: Any) -> RewardedRace:
+        n_actions = len(rollout_results["actions"])
+        potentials = np.zeros(n_actions + 1, dtype=np.float32)
+        potentials[2] = NAN
+        return RewardedRace(np.ones(n_actions, dtype=np.float32), potentials)
+
+    run.context.reward = reward
+    run.train_on([make_race(17, True)])
+    assert run.context.statistics.races_refused == 1
+    assert len(run.buffer) + len(run.buffer_test) == 0
+    assert run.context.statistics.races_total == 1, "it was driven all the same"
+
+
+def test_counts_go_on_with_a_resumed_run(make_run: MakeRun, make_race: MakeRace) -> None:
+    run = make_run()
+    run.train_on([make_race(17, True, meters=INF)])
+    run.hook(WatchNumbers).optimizer(losses(NAN))
+    assert run.hook(SaveCheckpoints).try_to_save()
+    resumed = make_run().context.statistics
+    assert (resumed.updates_not_finite, resumed.races_refused) == (1, 1)
+    assert load_checkpoint(run.context.folder.path) is not None
+
+
+def test_a_driver_that_is_not_finite_is_not_kept_beside_a_record(
+    run: LocalRun, make_race: MakeRace, caplog: pytest.LogCaptureFixture
+) -> None:
+    spoil(run, "online", "A_head.2.weight")
+    run.put(make_race(17, True))
+    with contextlib.suppress(NumbersNotFiniteError):  # the training ends as well, sooner or later
+        run.train()
+    assert "is not kept: its weights A_head.2.weight are not finite numbers" in caplog.text
+    assert not list(run.context.folder.best_runs.rglob("*.driver"))

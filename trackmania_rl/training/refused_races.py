@@ -1,0 +1,64 @@
+"""Races with numbers that are not finite never enter the replay memory: one of them would spoil all weights."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from trackmania_rl.channels.protocols import ReceivedRollout
+from trackmania_rl.race.rewards import RewardedRace
+from trackmania_rl.telemetry.statistics import TrainingStatistics
+
+log = logging.getLogger(__name__)
+
+LEARNED_FROM: Final = ("state_float", "actions", "rewards", "meters_advanced_along_centerline")
+"""Columns of a race that reach the replay memory, or that rewards are computed from."""
+
+
+def what_is_not_finite(race: ReceivedRollout) -> str | None:
+    """Name what a race, or a fragment of one, holds that is infinite or no number; None if all of it is finite.
+
+    An agent that values no actions gives NaN in the place of all their values, which is none of them.
+    """
+    columns = race.rollout_results
+    for name in LEARNED_FROM:
+        if _is_broken(columns.get(name)):
+            return name
+    q_values = columns.get("q_values")
+    if q_values is not None and _is_broken(q_values) and not np.isnan(q_values).all():
+        return "q_values"
+    return _broken_number(race.end_race_stats)
+
+
+def what_reward_is_not_finite(rewarded: RewardedRace) -> str | None:
+    """Name what a reward gave a race that is infinite or no number; None if all of it is finite."""
+    columns = {"rewards": rewarded.rewards, "potentials": rewarded.potentials}
+    return next((name for name, values in columns.items() if _is_broken(values)), None)
+
+
+def refuse(what: str, collector: int, map_name: str, statistics: TrainingStatistics) -> None:
+    """Count a race that is refused for a column or number, and warn of the 1st, 10th, 100th ...."""
+    statistics.races_refused += 1
+    if math.log10(statistics.races_refused).is_integer():
+        log.warning(
+            "a race of collector %d on %s is refused, since its %s holds numbers that are not finite; races refused so "
+            "far: %s",
+            collector,
+            map_name,
+            what,
+            f"{statistics.races_refused:,}",
+        )
+
+
+def _is_broken(column: npt.NDArray[Any] | None) -> bool:
+    return column is not None and column.dtype.kind == "f" and not bool(np.isfinite(column).all())
+
+
+def _broken_number(stats: Mapping[str, Any]) -> str | None:
+    named = ("meters", "race_time_ms")
+    return next((name for name in named if not math.isfinite(stats.get(name, 0.0))), None)
