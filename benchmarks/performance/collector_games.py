@@ -84,6 +84,9 @@ class _Sink:
         self.actions += len(rollout_results["actions"])
         self.games.add(game)
 
+    def beat(self) -> None:
+        """Nobody watches."""
+
     def await_turn(self) -> None:
         """Give no turn: nobody takes turns here."""
 

@@ -1,5 +1,7 @@
 """What test_shared_rollouts' spawned collectors do; a module of its own, so that they import little."""
 
+import os
+import signal
 import sys
 import time
 
@@ -42,3 +44,45 @@ def send_then_hang(sink, seed):
     sink.put(0, *make_rollout(seed, 4))
     sink.acquire_frames(0)
     time.sleep(600)
+
+
+class EndsBefore:
+    """Stands for something shared; before (or after) the call of one of its methods, the process gets a signal."""
+
+    def __init__(self, shared, method, number, after=False):
+        self._shared, self._method, self._number, self._after = shared, method, number, after
+
+    def __getattr__(self, name):
+        of_shared = getattr(self._shared, name)
+        if name != self._method:
+            return of_shared
+
+        def interrupted(*arguments, **named):
+            result = of_shared(*arguments, **named) if self._after else None
+            os.kill(os.getpid(), getattr(signal, self._number))
+            return result if self._after else of_shared(*arguments, **named)
+
+        return interrupted
+
+
+def end_within(sink, place, number, seed):
+    """Sends one race, and gets a signal in the midst of the next one, at a place of `PLACES`."""
+    shared = sink._shared
+    frames = sink.acquire_frames(0)
+    sink.put(0, *make_rollout(seed, 4, frames))
+    part, method, after = PLACES[place]
+    object.__setattr__(shared, part, EndsBefore(getattr(shared, part), method, number, after))
+    if part == "turn":
+        sink.await_turn()
+        sink.end_turn()
+    sink.acquire_frames(0)
+    sink.put(0, *make_rollout(seed + 1, 4))
+
+
+PLACES = {
+    "before a slot is taken": ("n_free", "acquire", False),
+    "after a slot was taken": ("n_free", "acquire", True),
+    "before the header is sent": ("headers_in", "send", False),
+    "after the header was sent": ("headers_in", "send", True),
+    "as a turn begins": ("turn", "acquire", True),
+}

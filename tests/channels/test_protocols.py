@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from trackmania_rl.channels.protocols import (
     ReceivedRollout,
     RolloutSink,
     RolloutSource,
+    SignsOfLife,
     WeightsKind,
 )
 from trackmania_rl.settings import Settings, settings_from_flat
@@ -274,3 +276,46 @@ def test_weights_of_each_kind_are_pulled_when_they_are_newer(open_channels: Open
         run_state.publish(weights={kind: network_of(value + 5)})
         assert view.pull_weights(kind, network, version) > version
         assert values(network) == {value + 5}
+
+
+def test_a_collector_beats_and_says_that_it_waits_for_room(open_channels: OpenChannels, children: Any) -> None:
+    source = open_channels(slots_per_collector=1).rollouts
+    sink = source.open_collector(0)
+    source.open_collector(1)
+    assert source.signs_of_life(0) == SignsOfLife(0, is_waiting=False)
+    acquired(sink)
+    sink.put(0, *children.make_rollout(1, 4))
+    sink.beat()
+    before = source.signs_of_life(0)
+    assert before.n_beats > 0
+    assert not before.is_waiting
+    assert source.signs_of_life(1) == SignsOfLife(0, is_waiting=False)
+    waiting = threading.Thread(target=sink.acquire_frames, args=(0,))
+    waiting.start()
+    _wait_until(lambda: source.signs_of_life(0).is_waiting)
+    _wait_until(lambda: source.signs_of_life(0).n_beats > before.n_beats + 2)
+    with got(source):
+        pass
+    waiting.join()
+    assert not source.signs_of_life(0).is_waiting
+    source.open_collector(0)
+    assert source.signs_of_life(0).n_beats == 0, "of its new process"
+
+
+def test_a_collector_beats_and_says_that_it_waits_for_its_turn(open_channels: OpenChannels) -> None:
+    source = open_channels().rollouts
+    sink = source.open_collector(0)
+    waiting = threading.Thread(target=sink.await_turn)
+    waiting.start()
+    _wait_until(lambda: source.signs_of_life(0).is_waiting)
+    _wait_until(lambda: source.signs_of_life(0).n_beats > 2)
+    source.give_turn(0, 5)
+    waiting.join()
+    assert not source.signs_of_life(0).is_waiting
+
+
+def _wait_until(condition: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)

@@ -69,7 +69,7 @@ def test_a_killed_collector_is_replaced_by_a_fresh_set(children, source):
 def test_a_header_enters_its_pipe_whole_however_long_the_race(children, source, monkeypatch):
     sink = source.open_collector(0)
     headers = []
-    monkeypatch.setattr(sink._shared.headers, "put", headers.append)
+    monkeypatch.setattr(sink._shared.headers_in, "send", headers.append)
     for n_actions in (2, 19):
         sink.acquire_frames(0)
         results, stats = children.make_rollout(1, n_actions)

@@ -1,6 +1,10 @@
-"""SharedWeights: versions, copies, processes, and a reader that dies at a bad moment."""
+"""SharedWeights: versions, copies, processes, and readers that die at a bad moment."""
 
 import multiprocessing
+import os
+import signal
+import sys
+import time
 
 import pytest
 import torch
@@ -74,23 +78,60 @@ def test_another_process_sees_what_is_published():
         process.kill()
 
 
-@pytest.fixture
-def dead_reader(monkeypatch):
-    """Shared weights whose lock was taken by somebody who will not give it back."""
-    monkeypatch.setattr(shared_weights, "LOCK_TIMEOUT_S", 0.05)
+def test_a_copy_in_the_midst_of_which_somebody_publishes_is_not_taken(monkeypatch):
     shared = SharedWeights(network_of(1.0), SPAWN)
-    shared._lock.acquire()
-    return shared
+    published = iter([network_of(2.0), network_of(3.0)])
+    clone = torch.Tensor.clone
 
+    def clone_slowly(vector):
+        copied = clone(vector)
+        if (network := next(published, None)) is not None:
+            shared.publish(network)
+            copied[: len(copied) // 2] = flatten_parameters(network)[: len(copied) // 2]
+        return copied
 
-def test_a_reader_that_cannot_lock_keeps_its_weights(dead_reader):
+    monkeypatch.setattr(torch.Tensor, "clone", clone_slowly)
     reader = network_of(0.0)
-    assert dead_reader.pull_if_newer(reader, 0) == 0
+    assert shared.pull_if_newer(reader, 0) == 3
+    assert values(reader) == {3.0}
+
+
+def test_a_reader_that_finds_a_publication_half_done_keeps_its_weights(monkeypatch):
+    monkeypatch.setattr(shared_weights, "LOOK_AGAIN_AFTER_S", 0.0)
+    shared = SharedWeights(network_of(1.0), SPAWN)
+    shared._begun.value += 1  # the learner was stopped, or killed, as it copied
+    reader = network_of(0.0)
+    assert shared.pull_if_newer(reader, 0) == 0
     assert values(reader) == {0.0}
 
 
-def test_the_publisher_takes_a_dead_readers_lock_over(dead_reader):
-    dead_reader.publish(network_of(2.0))
-    reader = network_of(0.0)
-    assert dead_reader.pull_if_newer(reader, 0) == 2
-    assert values(reader) == {2.0}
+def _stop_while_copying(shared, connection):
+    torch.set_num_threads(1)
+
+    def clone(_):
+        connection.send("in the midst")
+        time.sleep(600)
+
+    torch.Tensor.clone = clone
+    shared.pull_if_newer(network_of(0.0), 0)
+
+
+@pytest.mark.parametrize("number", ["SIGSTOP", "SIGKILL"])
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no such signals")
+def test_a_reader_that_is_stopped_or_killed_in_the_midst_of_a_copy_holds_up_nobody(number):
+    shared = SharedWeights(network_of(1.0), SPAWN)
+    here, there = SPAWN.Pipe()
+    process = SPAWN.Process(target=_stop_while_copying, args=(shared, there), daemon=True)
+    process.start()
+    try:
+        assert here.poll(60), "the reader did not begin within 60 s"
+        os.kill(process.pid, getattr(signal, number))
+        began_s = time.monotonic()
+        reader = network_of(0.0)
+        for version in range(2, 100):
+            shared.publish(network_of(float(version)))
+            assert shared.pull_if_newer(reader, version - 1) == version
+        assert values(reader) == {99.0}
+        assert time.monotonic() - began_s < 5, "it takes milliseconds, and would take a lock's timeout"
+    finally:
+        process.kill()

@@ -1,6 +1,6 @@
 """What a collector's process is made of: networks that follow the run's weights, and random numbers of its own."""
 
-import queue
+import multiprocessing
 import signal
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,6 +20,8 @@ from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.settings.live import LiveSettings
 from trackmania_rl.training.collector import CollectorParts
 
+PIPE = multiprocessing.get_context("spawn")
+
 
 def task_of(live: LiveSettings, name: str, **changes: Any) -> CollectorTask:
     parts = {
@@ -30,7 +32,7 @@ def task_of(live: LiveSettings, name: str, **changes: Any) -> CollectorTask:
         "live_folder": Path("live"),
         "rollouts": SimpleNamespace(close=lambda: None),
         "run_state": LocalRunState(live.current),
-        "log_queue": queue.Queue(),
+        "log_pipe": PIPE.Pipe()[1],
         "make_games_builder": make_games_builder,
         "make_agent_builder": make_agent_builder,
     }

@@ -1,5 +1,6 @@
 """Before a run starts: what is missing or taken is told in one line."""
 
+import contextlib
 import errno
 import os
 import socket
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from trackmania_rl.channels.local import LocalRunState
-from trackmania_rl.channels.protocols import Channels
+from trackmania_rl.channels.protocols import Channels, SignsOfLife
 from trackmania_rl.checkpoints import RunFolder
 from trackmania_rl.doctor.run_checks import check_edited_maps, load_reference_lines
 from trackmania_rl.errors import UserError
@@ -186,9 +187,14 @@ class Collectors:
         return SimpleNamespace(start=lambda: self.tasks.append(task), is_alive=lambda: False, exitcode=1)
 
     def start(self, session: int, n_starts: int, demonstrations: Any = ()) -> None:
-        rollouts: Any = SimpleNamespace(open_collector=lambda index: f"way of {index}", close_collector=lambda _: None)
+        rollouts: Any = SimpleNamespace(
+            open_collector=lambda index: f"way of {index}",
+            close_collector=lambda _: None,
+            signs_of_life=lambda _: SignsOfLife(1, is_waiting=False),
+        )
+        logs: Any = SimpleNamespace(open=lambda name: contextlib.nullcontext(f"logs of {name}"))
         channels, folder = Channels(rollouts, self.run_state), RunFolder(Path("/run"), Path("/tensorboard"))
-        started = make_supervisor(channels, "log queue", folder, Path("/maps"), session, demonstrations)
+        started = make_supervisor(channels, logs, folder, Path("/maps"), session, demonstrations)
         started.start()
         for _ in range(n_starts - 1):
             started.check()  # finds them dead
@@ -222,7 +228,8 @@ def test_a_collector_is_started_with_the_state_of_the_run_and_its_own_way_to_the
     assert [task.tracks_folder.name for task in collectors.tasks] == ["collector-0", "collector-1"]
     for task in collectors.tasks:
         assert task.run_state is collectors.run_state.view()
-        assert (task.maps_folder, task.log_queue) == (Path("/maps"), "log queue")
+        assert task.maps_folder == Path("/maps")
+    assert [task.log_pipe.enter_result for task in collectors.tasks] == ["logs of collector 0", "logs of collector 1"]
 
 
 @pytest.mark.parametrize(("frames_total", "expected"), [(0, [("a", "c"), ("b",)]), (1, [(), ()])])

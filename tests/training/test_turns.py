@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-import queue
+import multiprocessing
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -69,7 +69,7 @@ class Session:
                 live_folder=folder.path / "live",
                 rollouts=rollouts.open_collector(index),
                 run_state=self.run_state,
-                log_queue=queue.Queue(),
+                log_pipe=multiprocessing.get_context("spawn").Pipe()[1],
                 make_games_builder=make_games_builder,
                 make_agent_builder=make_agent_builder,
             )

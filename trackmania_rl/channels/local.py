@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from trackmania_rl.channels.protocols import WAIT_FOREVER_S, ReceivedRollout, RunStateView, WeightsKind
+from trackmania_rl.channels.protocols import WAIT_FOREVER_S, ReceivedRollout, RunStateView, SignsOfLife, WeightsKind
 from trackmania_rl.settings import Settings
 
 if TYPE_CHECKING:
@@ -133,6 +133,11 @@ class LocalRollouts:
         with self.changed:
             return collector in self._sinks and self._sinks[collector].turn is not None
 
+    def signs_of_life(self, collector: int) -> SignsOfLife:
+        """Look how a collector is; see `RolloutSource`."""
+        sink = self._sinks[collector]
+        return SignsOfLife(sink.n_beats, is_waiting=sink.n_waiting > 0)
+
     def close(self) -> None:
         """Drop everything; see `RolloutSource`."""
         self._sinks.clear()
@@ -145,12 +150,16 @@ class LocalSink:
         waited_s: see `RolloutSink`.
         waiting: what was put and not yet received.
         turn: number of the turn that it was given and has not ended.
+        n_beats: see `SignsOfLife`.
+        n_waiting: games that wait for room, and the collector for its turn.
     """
 
     def __init__(self, collector: int, source: LocalRollouts, rooms: list[npt.NDArray[np.uint8]]) -> None:
         self.waited_s = 0.0
         self.waiting: list[ReceivedRollout] = []
         self.turn: int | None = None
+        self.n_beats = 0
+        self.n_waiting = 0
         self._collector = collector
         self._source = source
         self._free = rooms
@@ -168,7 +177,7 @@ class LocalSink:
                     left_s = began_s + timeout_s - time.monotonic()
                     if left_s <= 0:
                         break
-                    self._source.changed.wait(min(left_s, LOOK_FOR_THE_END_EVERY_S))
+                    self._wait(min(left_s, LOOK_FOR_THE_END_EVERY_S))
                 self.waited_s += (time.monotonic() - began_s) / self._source.n_games
                 if not self._free or self._source.run_state.stop_requested:
                     return None
@@ -201,11 +210,15 @@ class LocalSink:
             self._last_put_s, self._waited_until_last_put_s = now_s, self.waited_s
             self._source.changed.notify_all()
 
+    def beat(self) -> None:
+        """Say that the collector goes on; see `RolloutSink`."""
+        self.n_beats += 1
+
     def await_turn(self) -> int | None:
         """Wait for a turn; see `RolloutSink`."""
         with self._source.changed:
             while self.turn is None and not self._source.run_state.stop_requested:
-                self._source.changed.wait(LOOK_FOR_THE_END_EVERY_S)
+                self._wait(LOOK_FOR_THE_END_EVERY_S)
             return None if self._source.run_state.stop_requested else self.turn
 
     def end_turn(self) -> None:
@@ -217,6 +230,12 @@ class LocalSink:
     def close(self) -> None:
         """Let go of the rooms; see `RolloutSink`."""
         self._held.clear()
+
+    def _wait(self, seconds: float) -> None:
+        self.beat()
+        self.n_waiting += 1
+        self._source.changed.wait(seconds)
+        self.n_waiting -= 1
 
     def _give_back(self, room: npt.NDArray[np.uint8]) -> None:
         with self._source.changed:

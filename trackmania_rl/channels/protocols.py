@@ -23,6 +23,7 @@ The collector's side::
     while not view.stop_requested:
         view.pull()                                          # at race boundaries: settings
         version = view.pull_weights("exploration", network, version)
+        sink.beat()                                          # between any two actions
         frames = sink.acquire_frames(game)
         if frames is None:                                   # the run ends
             break
@@ -115,6 +116,19 @@ class ReceivedRollout:
         self.release()
 
 
+@dataclass(frozen=True)
+class SignsOfLife:
+    """What a collector's sink tells of it.
+
+    Attributes:
+        n_beats: how often it has beaten since it was opened.
+        is_waiting: whether it waits for room or for its turn, so that nothing is to be expected of it.
+    """
+
+    n_beats: int
+    is_waiting: bool
+
+
 class RolloutSink(Protocol):
     """A collector's end of `Rollouts`. Each of its games may use it from a thread of its own.
 
@@ -151,6 +165,13 @@ class RolloutSink(Protocol):
         Raises:
             ChannelError: if the race is larger than the channel was made for; the room stays the game's.
             ValueError: if the game holds no room.
+        """
+        ...
+
+    def beat(self) -> None:
+        """Say that the collector goes on; costs so little that it may be said between any two actions.
+
+        The sink says so itself while it waits for room or for a turn.
         """
         ...
 
@@ -216,6 +237,10 @@ class RolloutSource(Protocol):
 
         Once it does not, `get` returns at once whatever it put in its turn.
         """
+        ...
+
+    def signs_of_life(self, collector: int) -> SignsOfLife:
+        """Look how a collector is that was opened; never waits, whatever became of it."""
         ...
 
     def close(self) -> None:

@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 import threading
+from collections.abc import Callable
 from multiprocessing import parent_process
 
 import psutil
@@ -18,7 +19,8 @@ from trackmania_rl.agents.run_network import pick_playing_device
 from trackmania_rl.channels.protocols import WeightsKind
 from trackmania_rl.errors import PlainError
 from trackmania_rl.games.checked import CheckedGames
-from trackmania_rl.multiprocess.collector_logs import send_logs_to
+from trackmania_rl.multiprocess.beat_keeper import BeatKeeper
+from trackmania_rl.multiprocess.collector_logs import sending_logs_to
 from trackmania_rl.multiprocess.collector_task import CollectorTask
 from trackmania_rl.multiprocess.signals import OF_THE_TERMINAL, release_ctrl_c
 from trackmania_rl.race.spaces import Spaces
@@ -40,21 +42,21 @@ def collector_process_fn(task: CollectorTask) -> None:
     signal.signal(signal.SIGTERM, _end_at_once)
     release_ctrl_c()
     _end_when_the_parent_is_gone()
-    send_logs_to(task.log_queue)
-    task.run_state.pull()
-    settings = task.run_state.settings
-    torch.set_num_threads(settings.run.collector_threads)
-    try:
-        _play(task)
-    except PlainError as error:
-        log.error("collector %d: %s", task.index, error)
-        raise SystemExit(1) from None
-    finally:
-        task.rollouts.close()
-        gc.freeze()  # skips the garbage collector's last pass over torch's objects, which takes seconds
+    with sending_logs_to(task.log_pipe), BeatKeeper(task.rollouts.beat) as beats:
+        task.run_state.pull()
+        settings = task.run_state.settings
+        torch.set_num_threads(settings.run.collector_threads)
+        try:
+            _play(task, beats)
+        except PlainError as error:
+            log.error("collector %d: %s", task.index, error)
+            raise SystemExit(1) from None
+        finally:
+            task.rollouts.close()
+            gc.freeze()  # skips the garbage collector's last pass over torch's objects, which takes seconds
 
 
-def make_parts(task: CollectorTask, spaces: Spaces) -> CollectorParts:
+def make_parts(task: CollectorTask, spaces: Spaces, beat: Callable[[], object] = lambda: None) -> CollectorParts:
     """Make what the collector needs besides its games: networks kept at the newest weights, and the channels."""
     settings = task.run_state.settings
     seeds = SeedTree(settings.run.seed)
@@ -73,6 +75,7 @@ def make_parts(task: CollectorTask, spaces: Spaces) -> CollectorParts:
         evaluator=puller("evaluation", "evaluator"),
         generated_maps=GeneratedMaps(task.tracks_folder, seeds.rng(f"{tracks_name}/tracks")),
         first_entry=task.n_starts_before,
+        beat=beat,
     )
 
 
@@ -90,11 +93,12 @@ def make_begin_turn(task: CollectorTask, spaces: Spaces, parts: CollectorParts) 
     return begin_turn
 
 
-def _play(task: CollectorTask) -> None:
+def _play(task: CollectorTask, beats: BeatKeeper) -> None:
     settings = task.run_state.settings
     builder = task.make_games_builder(settings)
     rng = SeedTree(settings.run.seed).rng(f"{task.name}/games")
-    parts, games = make_parts(task, builder.spaces), builder.make_games(task.index, task.maps_folder, rng)
+    parts = make_parts(task, builder.spaces, beats.beat)
+    games = builder.make_games(task.index, task.maps_folder, rng)
     if settings.run.crc_debug:
         games = CheckedGames(games)
     games = shown(games, builder.spaces, settings.game, task.live_folder, task.index, task.maps_folder)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
 
 from trackmania_rl.agents.builder import MakeAgentBuilder
 from trackmania_rl.channels.protocols import RolloutSink, RunStateView
@@ -24,7 +24,7 @@ class CollectorTask:
         live_folder: where it shows its games to whoever looks.
         rollouts: where its races go.
         run_state: what the learner publishes.
-        log_queue: where its log records go.
+        log_pipe: where its log records go.
         make_games_builder: called with the settings, makes what it plays; a function that can be pickled.
         make_agent_builder: called with settings, spaces and seeds, makes what it decides by; likewise.
         demonstrations: races to drive before its own.
@@ -38,7 +38,7 @@ class CollectorTask:
     live_folder: Path
     rollouts: RolloutSink
     run_state: RunStateView
-    log_queue: Any  # multiprocessing.Queue of logging.LogRecord
+    log_pipe: Connection
     make_games_builder: MakeGamesBuilder
     make_agent_builder: MakeAgentBuilder
     demonstrations: tuple[Demonstration, ...] = ()

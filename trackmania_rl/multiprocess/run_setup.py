@@ -10,7 +10,6 @@ import shutil
 from collections.abc import Callable, Iterator
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
 
 from filelock import FileLock, Timeout
 
@@ -23,8 +22,10 @@ from trackmania_rl.doctor.findings import Context
 from trackmania_rl.errors import PassingError, UserError
 from trackmania_rl.files import replace_patiently
 from trackmania_rl.games.race_games import MakeGamesBuilder, make_games_builder
+from trackmania_rl.multiprocess.collector_logs import CollectorLogs
 from trackmania_rl.multiprocess.collector_process import collector_process_fn
 from trackmania_rl.multiprocess.collector_task import CollectorTask
+from trackmania_rl.multiprocess.liveness import Bounds
 from trackmania_rl.multiprocess.signals import hold_back_ctrl_c
 from trackmania_rl.multiprocess.supervisor import CollectorSupervisor
 from trackmania_rl.places import PROJECT_FOLDER
@@ -135,7 +136,7 @@ def open_run_channels(settings: Settings, spaces: Spaces, builder: AgentBuilder)
 
 def make_supervisor(
     channels: Channels,
-    log_queue: Any,
+    logs: CollectorLogs,
     folder: RunFolder,
     maps_folder: Path,
     session: int,
@@ -156,6 +157,7 @@ def make_supervisor(
     def spawn(index: int) -> BaseProcess:
         n_starts[index] = n_starts.get(index, 0) + 1
         is_new = run_state.frames_total == 0
+        log_pipe = logs.open(f"collector {index}")
         task = CollectorTask(
             index=index,
             name=f"collector-{index}/session-{session}/start-{n_starts[index]}",
@@ -164,21 +166,28 @@ def make_supervisor(
             live_folder=folder.path / FOLDER,
             rollouts=channels.rollouts.open_collector(index),
             run_state=run_state,
-            log_queue=log_queue,
+            log_pipe=log_pipe,
             make_games_builder=games,
             make_agent_builder=agent,
             demonstrations=demonstrations[index::n_collectors] if is_new else (),
             n_starts_before=n_starts[index] - 1,
         )
         process = context.Process(target=collector_process_fn, args=(task,), name=f"collector {index}", daemon=False)
-        with hold_back_ctrl_c():
+        with hold_back_ctrl_c(), log_pipe:  # whose end the collector has afterwards, and nobody else
             process.start()
         return process
 
     def request_stop() -> None:
         channels.run_state.publish(stop=True)
 
-    return CollectorSupervisor(spawn, channels.rollouts.close_collector, n_collectors, request_stop)
+    def bounds() -> Bounds:
+        run_state.pull()
+        return Bounds.of_settings(run_state.settings)
+
+    rollouts = channels.rollouts
+    return CollectorSupervisor(
+        spawn, rollouts.close_collector, n_collectors, request_stop, rollouts.signs_of_life, bounds
+    )
 
 
 def count_session(folder: RunFolder) -> int:

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import logging
+import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
+from typing import Final
 
+from trackmania_rl.channels.protocols import SignsOfLife
 from trackmania_rl.errors import PassingError
+from trackmania_rl.multiprocess.ending import end_with_games
+from trackmania_rl.multiprocess.liveness import Bounds, LifeWatch
 
 log = logging.getLogger(__name__)
 
 FIRST_RESTART_DELAY_S = 1.0
 LONGEST_RESTART_DELAY_S = 30.0
 MOST_DOUBLINGS = 10
-SETTLED_AFTER_S = 60.0
-"""A collector that delivers a race after so long is taken to work: its next failure counts as the first."""
 GIVE_UP_AFTER_FAILURES = 6
 KILL_AFTER_S = 1.0
 """A collector that ignores SIGTERM for so long is killed."""
+HAS_SIGTERM: Final = sys.platform != "win32"
+"""On Windows `terminate` ends a process at once, which leaves its games behind: it is killed together with them."""
 
 
 class CollectorsKeepDyingError(PassingError):
@@ -28,22 +33,37 @@ class CollectorsKeepDyingError(PassingError):
 
 @dataclass
 class _Post:
-    """One collector's place: the process that fills it now, and its recent failures."""
+    """One collector's place: the process that fills it now, and its recent failures.
+
+    Attributes:
+        process: None while the next one is waited for.
+        failures: processes in a row that have ended without having delivered anything.
+        has_delivered: whether the process now has.
+        restart_at_s: when the next one is started.
+        watch: over the process now.
+    """
 
     process: BaseProcess | None = None
-    started_at_s: float = 0.0
     failures: int = 0
+    has_delivered: bool = False
     restart_at_s: float = 0.0
+    watch: LifeWatch = field(default_factory=LifeWatch)
 
 
 class CollectorSupervisor:
-    """Starts `n_collectors` processes through `spawn(index)`, restarts those that die, and stops them.
+    """Starts `n_collectors` processes through `spawn(index)`, restarts those that die or hang, and stops them.
+
+    A process that has delivered before it ended is started again soon, however often that happens. Those that deliver
+    nothing are started later and later. Only when every collector has failed so `GIVE_UP_AFTER_FAILURES` times in a row
+    it gives up: nobody has delivered anything over all these starts.
 
     Args:
         spawn: starts collector number `index` and returns its process.
         on_death: called with the index of a collector that died, before it is started again; frees what it held.
         n_collectors: how many there are.
         request_stop: tells every collector that the run ends.
+        signs_of_life: looks how a collector is whose process runs; None if nobody watches.
+        bounds: how long one may be silent, by the settings in force.
     """
 
     def __init__(
@@ -52,39 +72,53 @@ class CollectorSupervisor:
         on_death: Callable[[int], None],
         n_collectors: int,
         request_stop: Callable[[], None],
+        signs_of_life: Callable[[int], SignsOfLife] | None = None,
+        bounds: Callable[[], Bounds] | None = None,
     ) -> None:
         self._spawn = spawn
         self._on_death = on_death
         self._request_stop = request_stop
+        self._signs_of_life = signs_of_life
+        self._bounds = bounds
         self._posts = [_Post() for _ in range(n_collectors)]
+        self._last_look_s = time.monotonic()
         self.restarts = 0
 
     def start(self) -> None:
         """Start every collector."""
-        for index in range(len(self._posts)):
-            self._start(index)
+        for index, post in enumerate(self._posts):
+            self._start(index, post)
 
     def delivered(self, index: int) -> None:
-        """Note that a race of collector `index` has come in."""
+        """Note that a race of collector `index` has come in, or a fragment of one."""
         post = self._posts[index]
-        if time.monotonic() - post.started_at_s > SETTLED_AFTER_S:
-            post.failures = 0
+        post.failures = 0
+        post.has_delivered = True
+        post.watch.delivered()
 
     def check(self) -> None:
-        """Start again the collectors that died, the later the more often they do.
+        """End the collectors that hang, and start again those that died, the later the more often they fail.
 
         Raises:
             CollectorsKeepDyingError: when each has failed `GIVE_UP_AFTER_FAILURES` times in a row. As long as one works
                 the run goes on.
         """
         now_s = time.monotonic()
+        passed_s, self._last_look_s = now_s - self._last_look_s, now_s
+        bounds = None if self._bounds is None else self._bounds()
         for index, post in enumerate(self._posts):
             if post.process is None:
                 if now_s >= post.restart_at_s:
                     self.restarts += 1
-                    self._start(index)
-            elif not post.process.is_alive():
-                self._bury(index, post, now_s)
+                    self._start(index, post)
+                continue
+            if bounds is not None and post.process.is_alive():
+                self._end_if_it_hangs(index, post, passed_s, bounds)
+            if not post.process.is_alive():
+                exit_code = post.process.exitcode
+                post.process = None
+                self._on_death(index)
+                self._fail(index, post, f"died (exit code {exit_code})")
 
     @property
     def n_alive(self) -> int:
@@ -95,37 +129,54 @@ class CollectorSupervisor:
         """Ask every collector to end between two actions.
 
         One that has not done so within `within_s` seconds waits for something, such as a game that starts up: it is
-        interrupted by SIGTERM, and killed if that does not help either.
+        interrupted by SIGTERM, and killed with its games if that does not help either.
         """
         self._request_stop()
         processes = [post.process for post in self._posts if post.process is not None]
+        if HAS_SIGTERM:
+            processes = _not_ended_within(within_s, processes)
+            for process in processes:
+                process.terminate()
+            within_s = KILL_AFTER_S
         for process in _not_ended_within(within_s, processes):
-            process.terminate()
-        for process in _not_ended_within(KILL_AFTER_S, processes):
             log.warning("%s did not end when asked and is killed", process.name)
-            process.kill()
-            process.join()
+            end_with_games(process)
 
-    def _start(self, index: int) -> None:
-        post = self._posts[index]
-        post.process = self._spawn(index)
-        post.started_at_s = time.monotonic()
+    def _start(self, index: int, post: _Post) -> None:
+        post.has_delivered = False
+        post.watch = LifeWatch()
+        try:
+            post.process = self._spawn(index)
+        except OSError as error:  # no memory or process left, or killed before it had read its task
+            self._on_death(index)
+            self._fail(index, post, f"could not be started ({error})")
 
-    def _bury(self, index: int, post: _Post, now_s: float) -> None:
+    def _end_if_it_hangs(self, index: int, post: _Post, passed_s: float, bounds: Bounds) -> None:
         assert post.process is not None
-        post.failures += 1
-        exit_code = post.process.exitcode
-        post.process = None
-        self._on_death(index)
+        assert self._signs_of_life is not None
+        why = post.watch.look(self._signs_of_life(index), passed_s, bounds)
+        if why is not None:
+            log.warning("collector %d %s: it is killed with its games", index, why)
+            end_with_games(post.process)
+            post.watch = LifeWatch()  # one that the system does not let go at once is not killed over and over
+
+    def _fail(self, index: int, post: _Post, how: str) -> None:
+        """Decide when a collector that has ended is started again.
+
+        Raises:
+            CollectorsKeepDyingError: if it is not.
+        """
+        post.failures += not post.has_delivered
         if all(one.failures >= GIVE_UP_AFTER_FAILURES for one in self._posts):
             others = ", and so did all others" if len(self._posts) > 1 else ""
             raise CollectorsKeepDyingError(
-                f"collector {index} died {post.failures} times in a row (last exit code {exit_code}){others}; "
-                "the messages above say why; nothing learned is lost, the run can be resumed"
+                f"collector {index} died {post.failures} times in a row without having brought a race (at last it "
+                f"{how}){others}; the messages above say why; nothing learned is lost, the run can be resumed"
             )
-        delay_s = min(FIRST_RESTART_DELAY_S * 2 ** min(post.failures - 1, MOST_DOUBLINGS), LONGEST_RESTART_DELAY_S)
-        post.restart_at_s = now_s + delay_s
-        log.warning("collector %d died (exit code %s); it starts again in %.0f s", index, exit_code, delay_s)
+        doublings = min(max(post.failures - 1, 0), MOST_DOUBLINGS)
+        delay_s = min(FIRST_RESTART_DELAY_S * 2**doublings, LONGEST_RESTART_DELAY_S)
+        post.restart_at_s = time.monotonic() + delay_s
+        log.warning("collector %d %s; it starts again in %.0f s", index, how, delay_s)
 
 
 def _not_ended_within(seconds: float, processes: list[BaseProcess]) -> list[BaseProcess]:

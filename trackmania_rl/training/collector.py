@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -63,6 +63,7 @@ class CollectorParts:
         generated_maps: where tracks for the map cycle's generators come from; not needed where it has none.
         first_entry: of the map cycle: a collector that is started again begins further on, since it may be the first
             map that no game can play.
+        beat: says that the collector goes on; called between any two actions.
     """
 
     run_state: RunStateView
@@ -71,6 +72,7 @@ class CollectorParts:
     evaluator: WeightPuller
     generated_maps: GeneratedMaps | None = None
     first_entry: int = 0
+    beat: Callable[[], object] = lambda: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +182,7 @@ class Collector:
 
         In a game without a race, the map cycle's next one begins first.
         """
+        self._parts.beat()
         self.begin_races()
         received = self._games.recv()
         self._note_what_begins(received)

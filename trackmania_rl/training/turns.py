@@ -72,6 +72,7 @@ class TurnTakingCollector(Collector):
     def _receive_all(self) -> Received | None:
         """Receive all games, and hand on the races that have ended; None if the run ends meanwhile."""
         while not self._parts.run_state.stop_requested:
+            self._parts.beat()
             received = self._games.recv()
             self._note_what_begins(received)
             if not self._hand_on_ended(received):

@@ -1,6 +1,6 @@
-"""`Rollouts` without pickling a frame: arrays in shared memory, a small header in a queue.
+"""`Rollouts` without pickling a frame: arrays in shared memory, a small header in a pipe.
 
-The learner owns one *set* for each collector: a few shared-memory slots, a queue of headers and a count of free slots.
+The learner owns one *set* for each collector: a few shared-memory slots, a pipe of headers and a count of free slots.
 A collector takes a free slot, lets the race's frames be written straight into it, and puts the race; the learner is
 given numpy views of the slot, copies what it keeps into the replay memory, and releases the slot. With no free slot the
 collector waits, so memory stays bounded whatever the learner does, and both sides measure how long they wait. A
@@ -8,21 +8,24 @@ collector that drives several games at once has one more slot for each further g
 another's.
 
 A collector may be killed at any moment. Nothing it can leave locked or half-written is shared with another one: each
-set has its own queue and semaphore, a header is small enough for a pipe to take it whole, and the set is thrown away
-and made new when the collector is started again. Only the learner creates and unlinks memory.
+set has its own pipe and semaphores, a header is small enough for a pipe to take it whole, and the set is thrown away
+and made new when the collector is started again. The learner waits for all pipes at once, so there is nothing beside
+the header that could be missing. Only the learner creates and unlinks memory.
 
 The start method is `spawn`: a `SharedRolloutSink` travels as an argument of the collector's `Process`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import multiprocessing
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnContext
 from multiprocessing.shared_memory import SharedMemory
 from typing import Any
@@ -30,7 +33,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from trackmania_rl.channels.protocols import WAIT_FOREVER_S, ChannelError, ReceivedRollout
+from trackmania_rl.channels.protocols import WAIT_FOREVER_S, ChannelError, ReceivedRollout, SignsOfLife
 from trackmania_rl.channels.shared_memory.segments import (
     create_segment,
     describe_segments_of_others,
@@ -83,13 +86,15 @@ class _CollectorSet:
     bounds: RolloutBounds
     n_games: int
     memory_names: tuple[str, ...]
-    headers: Any  # multiprocessing.SimpleQueue of RolloutHeader
-    announced: Any  # Semaphore, shared by all sets: wakes the learner
+    headers: Connection  # of RolloutHeader: the learner's end
+    headers_in: Connection  # the collector's end
     n_free: Any  # Semaphore: how many slots are free
     is_free: Any  # shared array of c_bool, one for each slot
     turn: Any  # Semaphore: a turn to play
     turn_number: Any  # shared c_int64
     n_turns_ended: Any  # shared c_int64
+    n_beats: Any  # shared c_int64
+    n_waiting: Any  # shared c_int64: games that wait for room, and the collector for its turn
     stop: StopFlag
 
     def release(self, slot: int) -> None:
@@ -157,15 +162,19 @@ class SharedRolloutSink:
             del self._held[game]
             self._waited_until_last_put_s = self.waited_s
             self._last_put_s = now_s
-            # In this order: SimpleQueue.put returns when the header is in the pipe, so an announced header can be read.
-            self._shared.headers.put(header)
-            self._shared.announced.release()
+            self._shared.headers_in.send(header)
+
+    def beat(self) -> None:
+        """Say that the collector goes on; see `RolloutSink`."""
+        self._shared.n_beats.value += 1  # two threads may count one beat for two: it changes all the same
 
     def await_turn(self) -> int | None:
         """Wait for a turn; see `RolloutSink`."""
-        while not self._shared.stop.is_set():
-            if self._shared.turn.acquire(timeout=LOOK_FOR_THE_END_EVERY_S):
-                return int(self._shared.turn_number.value)
+        with self._waiting():
+            while not self._shared.stop.is_set():
+                self.beat()
+                if self._shared.turn.acquire(timeout=LOOK_FOR_THE_END_EVERY_S):
+                    return int(self._shared.turn_number.value)
         return None
 
     def end_turn(self) -> None:
@@ -181,13 +190,26 @@ class SharedRolloutSink:
 
     def _wait_for_slot(self, deadline_s: float) -> bool:
         """Take one off the count of free slots; False if the time is over or the run ends."""
-        while not self._shared.stop.is_set():
-            left_s = deadline_s - time.monotonic()
-            if self._shared.n_free.acquire(timeout=max(0.0, min(left_s, LOOK_FOR_THE_END_EVERY_S))):
-                return True
-            if left_s <= 0:
-                break
+        with self._waiting():
+            while not self._shared.stop.is_set():
+                self.beat()
+                left_s = deadline_s - time.monotonic()
+                if self._shared.n_free.acquire(timeout=max(0.0, min(left_s, LOOK_FOR_THE_END_EVERY_S))):
+                    return True
+                if left_s <= 0:
+                    break
         return False
+
+    @contextlib.contextmanager
+    def _waiting(self) -> Iterator[None]:
+        """Tell the learner that there is nothing to expect meanwhile."""
+        with self._lock:
+            self._shared.n_waiting.value += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._shared.n_waiting.value -= 1
 
 
 class SharedRolloutSource:
@@ -211,7 +233,6 @@ class SharedRolloutSource:
         self._games_per_collector = games_per_collector
         self._slots_per_collector = slots_per_collector + games_per_collector - 1
         self._context: SpawnContext = multiprocessing.get_context("spawn")
-        self._announced = self._context.Semaphore(0)
         self._sets: dict[int, _CollectorSet] = {}
         self._memories: dict[int, list[SharedMemory]] = {}
         self._n_turns_given: dict[int, int] = {}
@@ -223,19 +244,22 @@ class SharedRolloutSource:
         """Make a fresh set of slots; see `RolloutSource`."""
         self.close_collector(collector)
         self._require_memory()
+        headers, headers_in = self._context.Pipe(duplex=False)
         memories = [create_segment(self._bounds.slot_bytes) for _ in range(self._slots_per_collector)]
         shared = _CollectorSet(
             collector=collector,
             bounds=self._bounds,
             n_games=self._games_per_collector,
             memory_names=tuple(memory.name for memory in memories),
-            headers=self._context.SimpleQueue(),
-            announced=self._announced,
+            headers=headers,
+            headers_in=headers_in,
             n_free=self._context.Semaphore(self._slots_per_collector),
             is_free=self._context.RawArray(ctypes.c_bool, [True] * self._slots_per_collector),
             turn=self._context.Semaphore(0),
             turn_number=self._context.RawValue(ctypes.c_int64, 0),
             n_turns_ended=self._context.RawValue(ctypes.c_int64, 0),
+            n_beats=self._context.RawValue(ctypes.c_int64, 0),
+            n_waiting=self._context.RawValue(ctypes.c_int64, 0),
             stop=self._stop,
         )
         self._memories[collector] = memories
@@ -249,6 +273,7 @@ class SharedRolloutSource:
         if shared is None:
             return
         shared.headers.close()
+        shared.headers_in.close()
         for memory in self._memories.pop(collector):
             memory.unlink()
             unmap(memory)
@@ -257,12 +282,12 @@ class SharedRolloutSource:
         """Take the next rollout; see `RolloutSource`."""
         started_s = time.monotonic()
         try:
-            # An announcement may outlive its header (the collector was closed): then look further.
-            while self._announced.acquire(timeout=max(0.0, started_s + timeout_s - time.monotonic())):
-                rollout = self._take_one()
-                if rollout is not None:
-                    return rollout
-            return None
+            while (rollout := self._take_one()) is None:
+                left_s = started_s + timeout_s - time.monotonic()
+                if left_s <= 0:
+                    break
+                self._wait_for_header(left_s)
+            return rollout
         finally:
             self.waited_s += time.monotonic() - started_s
 
@@ -278,6 +303,11 @@ class SharedRolloutSource:
         shared = self._sets.get(collector)
         return shared is not None and shared.n_turns_ended.value < self._n_turns_given[collector]
 
+    def signs_of_life(self, collector: int) -> SignsOfLife:
+        """Look how a collector is; see `RolloutSource`."""
+        shared = self._sets[collector]
+        return SignsOfLife(shared.n_beats.value, is_waiting=shared.n_waiting.value > 0)
+
     def close(self) -> None:
         """Free everything; see `RolloutSource`."""
         for collector in tuple(self._sets):
@@ -285,11 +315,18 @@ class SharedRolloutSource:
 
     def _take_one(self) -> ReceivedRollout | None:
         for collector, shared in tuple(self._sets.items()):
-            if not shared.headers.empty():
-                header: RolloutHeader = shared.headers.get()
+            if shared.headers.poll():
+                header: RolloutHeader = shared.headers.recv()
                 self._sets[collector] = self._sets.pop(collector)  # to the end of the row: every collector has its turn
                 return _received(shared, self._memories[collector][header.slot], header)
         return None
+
+    def _wait_for_header(self, timeout_s: float) -> None:
+        pipes = [shared.headers for shared in self._sets.values()]
+        if pipes:
+            wait(pipes, timeout_s)
+        else:
+            time.sleep(timeout_s)
 
     def _require_memory(self) -> None:
         """Refuse what does not fit: writing beyond the end of shared memory would kill the collector (SIGBUS)."""

@@ -1,4 +1,4 @@
-"""`RunState` in shared memory: weights under a lock that can be taken over, everything small without one."""
+"""`RunState` in shared memory: nothing in it has a lock that a killed process could hold."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""The learner's weights in memory that all processes see."""
+"""The learner's weights in memory that all processes see, without a lock that a killed process could hold."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
+import time
 from multiprocessing.context import BaseContext
 
 import torch
@@ -11,15 +10,19 @@ from torch import nn
 
 from trackmania_rl.agents.flat_parameters import flatten_parameters
 
-LOCK_TIMEOUT_S = 10.0
-"""A copy takes milliseconds: whoever holds the lock for longer was killed half-way."""
+MOST_LOOKS = 50
+LOOK_AGAIN_AFTER_S = 0.002
+"""A copy takes milliseconds: who has met the writer in so many looks goes on with the weights that it has."""
 
 
 class SharedWeights:
-    """A network's weights as one vector in shared memory, with a lock and a version number.
+    """A network's weights as one vector in shared memory, between two counters (a sequence lock).
 
-    One process publishes, any number pull. Hand the object to a process as an argument when it is spawned; copying
-    weights in or out is then one copy of one vector, under the lock.
+    One process publishes, any number pull. Hand the object to a process as an argument when it is spawned. The writer
+    counts a publication as begun, copies the vector, and counts it as whole; it waits for nobody. A reader copies what
+    is whole into memory of its own and looks whether another publication has begun meanwhile: then its copy may be
+    torn, and it looks again. So a reader that is killed or stopped in the midst of a copy holds up nobody, and one that
+    meets a writer that was stopped keeps the weights that it has.
 
     Args:
         uncompiled_shared_network: its parameters are moved into the shared memory and are version 1.
@@ -28,20 +31,19 @@ class SharedWeights:
 
     def __init__(self, uncompiled_shared_network: nn.Module, context: BaseContext) -> None:
         self._vector = flatten_parameters(uncompiled_shared_network).share_memory_()
-        self._lock = context.Lock()
-        self._version = context.Value("q", 1, lock=False)
+        self._begun = context.Value("q", 1, lock=False)
+        self._whole = context.Value("q", 1, lock=False)
 
     def publish(self, network: nn.Module) -> int:
-        """Make the weights of `network` those that others pull, and return their version.
-
-        Only one process may publish. If a reader was killed while it held the lock, its lock is taken over.
-        """
-        # A copy from a GPU waits for all that it has still to compute: better before the lock is taken than under it.
+        """Make the weights of `network` those that others pull, and return their version; one process publishes."""
+        # A copy from a GPU waits for all that it has still to compute: better before the vector is written.
         weights = flatten_parameters(network).to(self._vector.device)
-        with self._locked(take_over=True):
+        version = self._whole.value + 1
+        self._begun.value = version
+        with torch.no_grad():
             self._vector.copy_(weights)
-            self._version.value += 1
-            return self._version.value
+        self._whole.value = version
+        return version
 
     def pull_if_newer(self, network: nn.Module, known_version: int) -> int:
         """Copy the shared weights into `network` if they are newer than those it has.
@@ -53,21 +55,14 @@ class SharedWeights:
         Returns:
             The version that `network` has now.
         """
-        if self._version.value == known_version:
+        if self._whole.value == known_version:
             return known_version
-        weights = flatten_parameters(network)
-        with self._locked(take_over=False) as is_mine:
-            if not is_mine:  # another reader was killed; the publisher will free the lock
-                return known_version
-            weights.copy_(self._vector)
-            return self._version.value
-
-    @contextlib.contextmanager
-    def _locked(self, *, take_over: bool) -> Iterator[bool]:
-        is_mine = self._lock.acquire(timeout=LOCK_TIMEOUT_S) or take_over
-        try:
-            with torch.no_grad():
-                yield is_mine
-        finally:
-            if is_mine:
-                self._lock.release()
+        for _ in range(MOST_LOOKS):
+            version = self._whole.value
+            copied = self._vector.clone()
+            if self._begun.value == version:  # so nobody has written since that version was whole
+                with torch.no_grad():
+                    flatten_parameters(network).copy_(copied)
+                return version
+            time.sleep(LOOK_AGAIN_AFTER_S)
+        return known_version

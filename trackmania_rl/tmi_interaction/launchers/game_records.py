@@ -98,10 +98,14 @@ class GameRecords:
 
     def end_own(self) -> None:
         """End every game of this process, which is about to end itself."""
+        self.end_games_of(os.getpid())
+
+    def end_games_of(self, owner_pid: int) -> None:
+        """End every game of a process that runs but may hang, or that has just ended."""
         own = []
         for file in self._folder.glob("*.json"):
-            game, owner = self._read(file)
-            if game is not None and owner is not None and owner.pid == os.getpid():
+            game, _ = self._read(file)
+            if game is not None and _owner_pid(file) == owner_pid:
                 own.append(game)
                 file.unlink(missing_ok=True)
         end_processes(own, END_WITHIN_S)
@@ -121,3 +125,11 @@ class GameRecords:
             if process is not None and process.name().lower() == GAME_NAME.lower():
                 return process, open_process(owner)
         return None, None
+
+
+def _owner_pid(file: Path) -> int | None:
+    """The process number of a record's owner, whether it still runs or not."""
+    try:
+        return ProcessIdentity(*json.loads(file.read_text())["owner"]).pid
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
