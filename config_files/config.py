@@ -140,6 +140,10 @@ keep_drivers_at_most = None
 # A checkpoint is not begun with less free disk than this; tensorboard's file and races.jsonl pause earlier.
 minimum_free_disk_mb = 200
 
+# A collector that gives no sign of life for so long (it was stopped, or hangs) is killed with its games and replaced.
+# It gives one between any two actions, and while it waits for the learner or compiles.
+collector_silence_s = 30.0
+
 # ------------------------------------------------------------------------------------------------------------- the game
 
 # How the simulated game is played: "in_process" (stepped by the collectors themselves) or "socket" (as a program of its

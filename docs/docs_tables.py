@@ -15,7 +15,7 @@ def settings_rst(config_file: Path) -> str:
     """Describe every setting of a configuration in reStructuredText: a list for each group.
 
     Args:
-        config_file: has the values, and a comment above each setting; those that it leaves out describe themselves.
+        config_file: has the values, and a comment above each setting.
     """
     settings, comments = load_settings(config_file), {}
     for file in (*(config_file.parent / name for name in COMPANION_FILES), config_file):
@@ -25,13 +25,13 @@ def settings_rst(config_file: Path) -> str:
     for group, model in groups().items():
         title = (model.__doc__ or group).strip().splitlines()[0].rstrip(".")
         lines += ["", f".. rubric:: {title}", ""]
-        for name, field in model.model_fields.items():
+        for name in model.model_fields:
             value = repr(values[name]) if isinstance(values[name], str) else str(values[name])
             value = value if len(value) <= LONGEST_VALUE else value[: LONGEST_VALUE - 3] + "..."
             unit = f" {describe_unit(name)}" if describe_unit(name) else ""
             restart = "; takes effect when the run is started again" if name in NEEDS_RESTART else ""
             lines += [f":code:`{_escaped(f'{name} = {value}')}`{unit}", ""]
-            lines += [f"    {line}" for line in (comments.get(name) or _escaped(field.description or "")).splitlines()]
+            lines += [f"    {line}" for line in comments.get(name, "").splitlines()]
             lines += ["", f"    *Allowed:* {_escaped(describe_range(name))}{restart}.", ""]
     return "\n".join(lines)
 

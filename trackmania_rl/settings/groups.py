@@ -87,10 +87,7 @@ class RunSettings(Group):
     keep_driver_every_n_batches: Annotated[NonNegativeInt, Unit("batches")]
     keep_drivers_at_most: PositiveInt | None
     minimum_free_disk_mb: Annotated[NonNegativeInt, Unit("MB")]
-    collector_silence_s: Annotated[
-        Seconds,
-        Field(description="A collector without any sign of life for so long is killed, with its games, and replaced."),
-    ] = 30.0
+    collector_silence_s: Seconds = 30.0
     hooks: Restart[Parts]
     crc_debug: Restart[bool]
 
