@@ -157,7 +157,7 @@ def test_arrays_of_numbers_are_read(dtype: str, order: Any) -> None:
         (with_header("-" * 900 + "1"), "."),
         (with_header("1" * 60_000), "."),
         (b"\x93NUMPY\x02\x00" + (2**32 - 1).to_bytes(4, "little"), "."),
-        (b"\x93NUMPY\x03\x00" + bytes(20), "its format is 3.0"),
+        (b"\x93NUMPY\x03\x00" + bytes(20), "its format is of another version"),
         (b"PK\x03\x04" + bytes(60), "archive"),
         (b"", "."),
         (bytes(500), "."),

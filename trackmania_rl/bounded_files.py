@@ -28,6 +28,8 @@ MOST_KEY_PARTS: Final = 20
 MOST_NPY_HEADER_BYTES: Final = 1000
 """Of a `.npy` file; numpy writes 118 for an array of numbers."""
 
+_CHUNK_BYTES: Final = 1 << 20
+
 _BRACKETS_OUTSIDE_TEXTS: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[][{}]', re.DOTALL)
 _NAME: Final = r"""(?:[A-Za-z0-9_-]++|"[^"\n]*+"|'[^'\n]*+')"""
 _LONG_KEY: Final = re.compile(rf"(?<![A-Za-z0-9_-]){_NAME}(?:[ \t]*+\.[ \t]*+{_NAME}){{{MOST_KEY_PARTS}}}")
@@ -69,7 +71,7 @@ def open_regular(file: Path, most_bytes: int, error: type[UserError] = UserError
     return opened
 
 
-def read_bounded(file: Path, most_bytes: int, error: type[UserError] = UserError) -> bytes:
+def read_bounded(file: Path, most_bytes: int, error: type[UserError] = UserError) -> bytearray:
     """Read a regular file of at most so many bytes.
 
     Args:
@@ -78,14 +80,16 @@ def read_bounded(file: Path, most_bytes: int, error: type[UserError] = UserError
         error: what is raised.
 
     Returns:
-        All that it holds.
+        All that it holds, in memory of its own.
 
     Raises:
         UserError: as `open_regular` does, or if the disk fails.
     """
+    content = bytearray()
     with open_regular(file, most_bytes, error) as opened:
         try:
-            content = opened.read(most_bytes + 1)
+            while chunk := opened.read(min(_CHUNK_BYTES, most_bytes + 1 - len(content))):
+                content += chunk
         except OSError as cause:
             raise error(f"{file}: cannot be read: {cause.strerror}") from cause
     if len(content) > most_bytes:  # it has grown, or its size was not told (/proc)
@@ -106,19 +110,20 @@ def read_bounded_text(file: Path, most_bytes: int, error: type[UserError] = User
     return text.replace("\r\n", "\n")
 
 
-def parse_json(content: bytes | str, most_nested: int = MOST_NESTED) -> Any:
-    """Read JSON of bounded nesting, in which all numbers are finite.
+def parse_json(content: bytes | bytearray | str, most_nested: int = MOST_NESTED, allow_infinity: bool = False) -> Any:
+    """Read JSON of bounded nesting.
 
     Args:
         content: of bounded length.
         most_nested: brackets within brackets.
+        allow_infinity: whether numbers may be NaN or infinite.
 
     Raises:
-        ValueError: if it is no JSON, is nested deeper, or holds NaN or infinity.
+        ValueError: if it is no JSON, or nested deeper.
     """
     data = content.encode() if isinstance(content, str) else content
     _require_shallow(data, most_nested)
-    return json.loads(data, parse_constant=_refuse_constant)
+    return json.loads(data, parse_constant=None if allow_infinity else _refuse_constant)
 
 
 def parse_toml(text: str, most_nested: int = MOST_NESTED) -> dict[str, Any]:
@@ -141,7 +146,7 @@ def parse_toml(text: str, most_nested: int = MOST_NESTED) -> dict[str, Any]:
         raise ValueError("it is nested too deeply") from error
 
 
-def parse_npy(content: bytes, kinds: str = "fiu", most_numbers: int | None = None) -> npt.NDArray[Any]:
+def parse_npy(content: bytes | bytearray, kinds: str = "fiu", most_numbers: int | None = None) -> npt.NDArray[Any]:
     """Read one array of numbers as `numpy.save` writes it: no archive, no object, no record.
 
     Args:
@@ -150,7 +155,7 @@ def parse_npy(content: bytes, kinds: str = "fiu", most_numbers: int | None = Non
         most_numbers: how many it may hold; None for as many as there are.
 
     Returns:
-        An array of the shape and dtype that the file says, without a copy: it cannot be written to.
+        An array of the shape and dtype that the file says, without a copy: it lies in `content`.
 
     Raises:
         ValueError: if it is anything else, or its size is not what its header says.
@@ -158,13 +163,13 @@ def parse_npy(content: bytes, kinds: str = "fiu", most_numbers: int | None = Non
     if content.startswith(b"PK"):
         raise ValueError("it is an archive of several arrays; save one array with numpy.save")
     stream = io.BytesIO(content)
+    readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
     try:
-        version = np.lib.format.read_magic(stream)
-        readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-        if version not in readers:
-            raise ValueError(f"its format is {version[0]}.{version[1]}; 1.0 and 2.0 are read")
-        shape, is_fortran, dtype = readers[version](stream, max_header_size=MOST_NPY_HEADER_BYTES)
-    except (EOFError, TokenError, SyntaxError, RecursionError, MemoryError, TypeError, OverflowError) as error:
+        read_header = readers.get(np.lib.format.read_magic(stream))
+        if read_header is None:
+            raise ValueError("its format is of another version than 1.0 and 2.0")
+        shape, is_fortran, dtype = read_header(stream, max_header_size=MOST_NPY_HEADER_BYTES)
+    except (ValueError, EOFError, TokenError, RecursionError, MemoryError, TypeError, OverflowError) as error:
         raise ValueError(f"its header is damaged ({one_line(error, 80)})") from error
     if dtype.kind not in kinds or dtype.hasobject or dtype.subdtype is not None:
         raise ValueError(f"it is no array of numbers: its dtype is {str(dtype)[:60]}")
@@ -208,7 +213,7 @@ def _require_regular(file: Path, mode: int, error: type[UserError]) -> None:
     raise error(f"{file}: is not a file but {kind}: name a file, or put one in its place")
 
 
-def _require_shallow(data: bytes, most_nested: int) -> None:
+def _require_shallow(data: bytes | bytearray, most_nested: int) -> None:
     depth = 0
     for found in _BRACKETS_OUTSIDE_TEXTS.finditer(data):
         letter = data[found.start()]

@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import importlib.metadata
 import json
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,11 +20,10 @@ from typing import Annotated, Any, Final, Literal
 import torch
 from gymnasium.spaces import Discrete
 from pydantic import Field, ValidationError, field_validator
-from safetensors import SafetensorError
-from safetensors.torch import load as tensors_of_bytes
 from safetensors.torch import save as bytes_of_tensors
 from torch import Tensor
 
+from trackmania_rl.bounded_files import parse_json, read_bounded
 from trackmania_rl.checkpoints import require_disk
 from trackmania_rl.errors import UserError, one_line
 from trackmania_rl.files import replace_patiently
@@ -39,12 +39,15 @@ ENDING: Final = ".driver"
 FORMAT_VERSION: Final = 1
 ENTRY: Final = "trackmania_rl"
 """The metadata's entry."""
-LARGEST_FILE_BYTES: Final = 256 << 20
+LARGEST_FILE_BYTES: Final = 128 << 20
 LARGEST_HEADER_BYTES: Final = 1 << 20
 LARGEST_NUMBER: Final = 10**6
 """No size, length or duration of a driver is larger."""
-DTYPES: Final = (torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int64, torch.int32, torch.bool)
-"""What weights may be, and counters beside them."""
+DTYPES: Final[Mapping[str, torch.dtype]] = {
+    **{"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "F64": torch.float64},
+    **{"I64": torch.int64, "I32": torch.int32, "BOOL": torch.bool},
+}
+"""What weights may be, and counters beside them, by safetensors' names."""
 
 Line = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f-\x9f]*$", max_length=4096)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]*$", max_length=4096)]
@@ -293,44 +296,70 @@ def read_driver(file: Path) -> DriverFile:
     shipped = SHIPPED_FOLDER / file
     content = _bounded_content(shipped if shipped.is_file() and not file.exists() else file)
     try:
-        weights = tensors_of_bytes(content)
-        metadata = json.loads(content[8 : 8 + _header_bytes(content)]).get("__metadata__", {})
-    except (SafetensorError, ValueError, RuntimeError, KeyError, RecursionError) as error:
+        header = parse_json(content[8 : 8 + _header_bytes(content)])
+        metadata = header.pop("__metadata__", {})
+        weights = _tensors(header, memoryview(content)[8 + _header_bytes(content) :])
+    except (ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
         raise DriverFileError(f"{file} is damaged, or no driver: {one_line(error)}") from None
-    if ENTRY not in metadata:
+    if not isinstance(metadata, dict) or not isinstance(metadata.get(ENTRY), str):
         raise DriverFileError(
             f"{file} is no driver, though it holds weights: scripts/tools/driver.py pack RUN makes one of a run"
         )
     card = _card_in(metadata[ENTRY], weights, file)
     for name, tensor in weights.items():
-        if tensor.dtype not in DTYPES or not bool(torch.isfinite(tensor).all()):
+        if not bool(torch.isfinite(tensor).all()):
             raise DriverFileError(f"{file}: its weights {name!r} are not finite numbers, so it cannot drive")
     return DriverFile(card, weights)
 
 
-def _bounded_content(file: Path) -> bytes:
+def _bounded_content(file: Path) -> bytearray:
     """Read a file that is no larger than a driver may be, and whose header is not either."""
-    try:
-        with file.open("rb") as opened:
-            content = opened.read(LARGEST_FILE_BYTES + 1)
-    except OSError as error:
-        raise DriverFileError(f"cannot read the driver {file}: {error.strerror}") from error
-    if len(content) > LARGEST_FILE_BYTES:
-        raise DriverFileError(f"{file} is larger than a driver may be ({LARGEST_FILE_BYTES >> 20} MB)")
-    if len(content) < 8 or _header_bytes(content) > min(LARGEST_HEADER_BYTES, len(content) - 8):
+    content = read_bounded(file, LARGEST_FILE_BYTES, DriverFileError)
+    if len(content) < 8 or _header_bytes(content) > min(LARGEST_HEADER_BYTES, len(content) - 8) or content[0] % 8:
         raise DriverFileError(f"{file} is damaged, or no driver: it does not begin as one")
     return content
 
 
-def _header_bytes(content: bytes) -> int:
+def _header_bytes(content: bytes | bytearray) -> int:
     """Tell how long a safetensors file's header is."""
     return int.from_bytes(content[:8], "little")
+
+
+def _tensors(header: Mapping[str, Mapping[str, Any]], data: memoryview) -> dict[str, Tensor]:
+    """Make tensors of a safetensors file without a copy, as safetensors' own reader makes two.
+
+    Args:
+        header: dtype, shape and place of each.
+        data: of all; the tensors are views of it.
+
+    Raises:
+        ValueError: if they do not cover the data, one after the other.
+        KeyError: if one misses an entry; TypeError: if an entry is of another kind.
+    """
+    tensors: dict[str, Tensor] = {}
+    end = 0
+    for name, entry in sorted(header.items(), key=lambda named: tuple(named[1]["data_offsets"])):
+        begin, (start, end) = end, entry["data_offsets"]
+        dtype, shape = DTYPES.get(str(entry["dtype"])), entry["shape"]
+        sizes = (start, end, *shape)
+        if dtype is None or not all(type(size) is int and 0 <= size <= LARGEST_FILE_BYTES for size in sizes):
+            raise ValueError(f"{name[:100]!r} is of no kind that a driver holds")
+        n_numbers = math.prod(shape)
+        if start != begin or start % dtype.itemsize or end - start != n_numbers * dtype.itemsize or end > len(data):
+            raise ValueError(f"{name[:100]!r} has another size than its header says")
+        tensor = torch.frombuffer(data, dtype=dtype, count=n_numbers, offset=start) if n_numbers else torch.empty(0)
+        if dtype is torch.bool and n_numbers and int(tensor.view(torch.uint8).max()) > 1:
+            raise ValueError(f"{name[:100]!r} holds what is neither true nor false")
+        tensors[name] = tensor.to(dtype).reshape(shape)
+    if end != len(data):
+        raise ValueError(f"{len(data) - end} bytes behind its weights belong to none of them")
+    return tensors
 
 
 def _card_in(entry: str, weights: Mapping[str, Tensor], file: Path) -> DriverCard:
     """Read a card, and see that card and weights are what was written."""
     try:
-        known = json.loads(entry, parse_constant=_refuse_constant)
+        known = parse_json(entry)
         written, digest = known["card"], known["sha256"]
         version = written.get("format_version")
         if version == FORMAT_VERSION:
@@ -358,7 +387,7 @@ def _digest(card: Mapping[str, Any], weights: Mapping[str, Tensor]) -> str:
     for name in sorted(weights):
         tensor = weights[name]
         digest.update(f"{name}{tensor.dtype}{tuple(tensor.shape)}".encode())
-        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 
@@ -373,7 +402,3 @@ def _require_bounded(value: Any) -> None:
             _require_bounded(entry)
     elif isinstance(value, int) and abs(value) > LARGEST_NUMBER:
         raise ValueError(f"{value:.3g} is larger than any number of a driver ({LARGEST_NUMBER:,})")
-
-
-def _refuse_constant(constant: str) -> float:
-    raise ValueError(f"{constant} is no number of a driver")

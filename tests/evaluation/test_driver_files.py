@@ -277,7 +277,7 @@ def test_weights_of_others_are_no_driver(driver_file: Path, tmp_path: Path) -> N
     (tmp_path / "deep.driver").write_bytes(save({"weight": torch.zeros(3)}, metadata={ENTRY: "[" * 200_000}))
     with pytest.raises(DriverFileError, match="is damaged, or no driver"):
         read_driver(tmp_path / "deep.driver")
-    with pytest.raises(DriverFileError, match=r"cannot read the driver .*absent.driver: No such file"):
+    with pytest.raises(DriverFileError, match=r"absent\.driver: cannot be read: No such file"):
         load_driver(tmp_path / "absent.driver")
     assert load(driver_file.read_bytes()).keys() == read_driver(driver_file).weights.keys(), "others can read ours"
 
@@ -346,6 +346,6 @@ def test_a_packed_run_that_is_none_is_told(tmp_path: Path, run_folder: Path) -> 
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(DriverFileError, match="cannot write"):
         write_driver(tmp_path / "file" / "a.driver", pack_run(run_folder))
-    too_large = dataclasses.replace(pack_run(run_folder), weights={"w": torch.zeros(65 << 20)})
-    with pytest.raises(DriverFileError, match="256 MB large at most"):
+    too_large = dataclasses.replace(pack_run(run_folder), weights={"w": torch.zeros(33 << 20)})
+    with pytest.raises(DriverFileError, match="128 MB large at most"):
         write_driver(tmp_path / "large.driver", too_large)

@@ -68,7 +68,7 @@ def test_mistakes_are_told_in_one_line(script: MakeScript, driver_file: Path, ru
     cases = {
         "no such run folder": ("tools/driver", "pack", tmp_path / "absent"),
         "is called NAME.driver": ("tools/driver", "pack", run_folder, "-o", tmp_path / "a.pt"),
-        "cannot read the driver": ("tools/driver", "show", tmp_path / "absent.driver"),
+        "absent.driver: cannot be read": ("tools/driver", "show", tmp_path / "absent.driver"),
         "is damaged, or no driver": ("evaluate", tmp_path / "short.driver"),
         "leave --checkpoint out": ("evaluate", driver_file, "--checkpoint", run_folder / "checkpoint.pt"),
         "curve.npy": ("evaluate", driver_file),  # its track did not come with it

@@ -207,7 +207,9 @@ def test_mistakes_are_named(small_run, small_words, tmp_path, tool, capsys):
     assert tool(*words, output, *small_words) == 0
     assert "holds a run already" in refused(tool, capsys, *words, output, *small_words)
     (small_run.folder / "weights1.torch").unlink()
-    assert "weights1.torch: No such file" in refused(tool, capsys, *words, tmp_path / "save" / "x", *small_words)
+    assert "weights1.torch: cannot be read: No such file" in refused(
+        tool, capsys, *words, tmp_path / "save" / "x", *small_words
+    )
 
     assert "is not empty" in refused(tool, capsys, "export_linesight", output, "--output", small_run.folder)
     shutil.rmtree(output / "config")

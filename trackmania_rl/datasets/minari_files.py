@@ -15,13 +15,16 @@ from gymnasium.spaces import Space
 
 from trackmania_rl.datasets.environments import EpisodeForm
 from trackmania_rl.datasets.episodes import Episode
+from trackmania_rl.datasets.file_checks import MAIN_FILE, METADATA, read_metadata, require_plain_episode
 from trackmania_rl.errors import UserError, one_line
 from trackmania_rl.files import replace_patiently
 
 DATA: Final = "data"
 """Folder of a data set that holds its files."""
-METADATA: Final = "metadata.json"
-DAMAGED: Final = (OSError, ValueError, KeyError, IndexError, TypeError, AssertionError, NotImplementedError)
+DAMAGED: Final = (
+    *(OSError, ValueError, KeyError, IndexError, TypeError, AssertionError, NotImplementedError),
+    *(RuntimeError, AttributeError, MemoryError),
+)
 """What Minari and what it reads files with raise where these are not what they should be."""
 
 
@@ -73,7 +76,7 @@ class DataSet:
         """
         n_read = 0
         try:
-            for episode, about in zip(self._data(), self._about(), strict=True):
+            for _, episode, about in zip(self._checked(), self._data(), self._about(), strict=True):
                 is_finished = bool(episode.terminations[-1]) if len(episode.terminations) else False
                 yield Episode(
                     observations=episode.observations,
@@ -89,6 +92,19 @@ class DataSet:
                 f"{self.name}: {self.folder} is damaged after {n_read} of its {len(self.data)} races "
                 f"({one_line(error)}); record it again, or fetch it again from where it is from"
             ) from error
+
+    def _checked(self) -> Iterator[None]:
+        """Look at each episode before it is read."""
+        import h5py
+
+        has_jpeg = bool(getattr(self.data.storage, "jpeg_encoding", True))
+        with h5py.File(self.folder / MAIN_FILE, "r") as file:
+            for number in self.data.episode_indices:
+                name = f"episode_{number}"
+                if not isinstance(file.get(name, getlink=True), h5py.HardLink):
+                    raise ValueError(f"{name} lies in another place or another file")
+                require_plain_episode(file[name], has_jpeg)
+                yield
 
     def _data(self) -> Iterator[Any]:
         return iter(self.data.iterate_episodes())
@@ -107,16 +123,15 @@ def open_dataset(text: str, folder: Path) -> DataSet:
     Raises:
         UserError: if there is none of this name, it is damaged, or Minari is missing.
     """
-    minari, storage = _minari()
+    minari, _ = _minari()
     path = _find(text, folder)
     try:
-        metadata = storage.read_raw_metadata(path)
-        if not {"observation_space", "action_space"} <= metadata.keys():
-            # Minari would make the environment that the file names, whatever that runs.
-            raise ValueError("it does not say what its observations and actions are")
+        read_metadata(path)
         return DataSet(text, minari.MinariDataset(path))
     except ImportError as error:
         raise UserError(f"{text}: {one_line(error)}") from error
+    except UserError as error:
+        raise UserError(f"{text}: {error}") from error
     except DAMAGED as error:
         raise UserError(f"{text}: {path} is damaged, or no Minari data set: {one_line(error)}") from error
 

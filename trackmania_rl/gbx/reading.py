@@ -90,7 +90,7 @@ def read_gbx(path: Path) -> GbxFile:
     """
     if not path.exists():
         raise GbxError(f"{path}: no such file")
-    return parse_gbx(read_bounded(path, MAX_FILE_BYTES, GbxError), path)
+    return parse_gbx(bytes(read_bounded(path, MAX_FILE_BYTES, GbxError)), path)
 
 
 def parse_gbx(data: bytes, path: Path) -> GbxFile:

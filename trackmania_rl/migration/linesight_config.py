@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from trackmania_rl.bounded_files import read_bounded_text
 from trackmania_rl.errors import UserError
 from trackmania_rl.settings import Settings, SettingsError, settings_from_flat
 
@@ -78,6 +79,8 @@ NO_COUNTERPART: Final[Mapping[str, tuple[Any, str]]] = {
 NEVER_RESETS_FRAMES: Final = 10**9
 """Linesight switches periodic resets off by a number of frames that is never reached; here 0 does."""
 
+LARGEST_CONFIG_BYTES: Final = 256 << 10
+
 NOT_WORKED_OUT: Final = object()
 """In place of a value that is not made of what is worked out here."""
 
@@ -90,8 +93,36 @@ _OPERATORS: Final[Mapping[type[ast.operator], Callable[[Any, Any], Any]]] = {
 }
 
 
+MOST_COPIED: Final = 1_000_000
+"""Entries of lists that are named again; `x = (x, x)` thirty times would be a billion."""
+LARGEST_NUMBER: Final = 1e30
+
+
 class _NotPlainError(Exception):
     """An expression that is not worked out."""
+
+
+class _Values(dict[str, Any]):
+    """The values of names, as far as they are worked out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._left = MOST_COPIED
+
+    def again(self, name: str) -> Any:
+        """A value that another one is made of; raises `_NotPlainError` where there is none, or too much of it."""
+        value = self.get(name, NOT_WORKED_OUT)
+        if value is NOT_WORKED_OUT:
+            raise _NotPlainError
+        self._count(value)
+        return value
+
+    def _count(self, value: Any) -> None:
+        self._left -= 1
+        if self._left < 0:
+            raise _NotPlainError
+        for entry in value if isinstance(value, tuple) else value.values() if isinstance(value, dict) else ():
+            self._count(entry)
 
 
 def read_linesight_config(file: Path) -> dict[str, Any]:
@@ -101,12 +132,10 @@ def read_linesight_config(file: Path) -> dict[str, Any]:
         UserError: if the file cannot be read or is no Python.
     """
     try:
-        tree = ast.parse(file.read_text(encoding="utf-8-sig"))
-    except OSError as error:
-        raise UserError(f"cannot read {file}: {error.strerror}") from error
+        tree = ast.parse(read_bounded_text(file, LARGEST_CONFIG_BYTES))
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # the last two: nested too deeply
         raise UserError(f"{file} is no Python file: {error}") from error
-    values: dict[str, Any] = {}
+    values = _Values()
     for node in tree.body:
         match node:
             case ast.Assign(targets=[ast.Name(id=name)], value=value):
@@ -209,21 +238,21 @@ def _what_fits(known: dict[str, Any], wanted: dict[str, Any]) -> tuple[dict[str,
     return taken, list(problems.values())
 
 
-def _set(values: dict[str, Any], name: str, node: ast.expr) -> None:
+def _set(values: _Values, name: str, node: ast.expr) -> None:
     try:
         values[name] = _value(node, values)
     except (_NotPlainError, ArithmeticError, TypeError, RecursionError):
         values[name] = NOT_WORKED_OUT  # whatever it was before
 
 
-def _value(node: ast.expr, names: Mapping[str, Any]) -> Any:
+def _value(node: ast.expr, names: _Values) -> Any:
     match node:
         case ast.Constant(value=bool() | int() | float() | str() | None as value):
             return value
         case ast.JoinedStr(values=parts) if all(isinstance(part, ast.Constant) for part in parts):
             return "".join(str(part.value) for part in parts if isinstance(part, ast.Constant))
-        case ast.Name(id=name) if names.get(name, NOT_WORKED_OUT) is not NOT_WORKED_OUT:
-            return names[name]
+        case ast.Name(id=name):
+            return names.again(name)
         case ast.Tuple(elts=entries) | ast.List(elts=entries):
             return tuple(_value(entry, names) for entry in entries)
         case ast.UnaryOp(op=ast.USub(), operand=operand):
@@ -244,6 +273,8 @@ def _combine(op: type[ast.operator], left: Any, right: Any) -> Any:
     """Arithmetic of numbers, and lists one after the other."""
     are_numbers = isinstance(left, int | float) and isinstance(right, int | float)
     if are_numbers or (op is ast.Add and isinstance(left, tuple) and isinstance(right, tuple)):
+        if are_numbers and max(abs(left), abs(right)) > LARGEST_NUMBER and math.inf not in (abs(left), abs(right)):
+            raise _NotPlainError
         return _OPERATORS[op](left, right)
     raise _NotPlainError
 

@@ -11,8 +11,11 @@ Networks that were compiled with `torch.compile` have `_orig_mod.` before each n
 
 from __future__ import annotations
 
+import io
 import pickle
+import pickletools
 import struct
+import zipfile
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,6 +25,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from trackmania_rl.bounded_files import read_bounded
 from trackmania_rl.errors import UserError
 
 ONLINE_WEIGHTS: Final = "weights1.torch"
@@ -32,7 +36,19 @@ STATISTICS: Final = "accumulated_stats.joblib"
 
 COMPILED_PREFIX: Final = "_orig_mod."
 FIRST_LOSS_SCALE: Final = 2.0**16
-LARGEST_STATISTICS_BYTES: Final = 1 << 24
+LARGEST_STATISTICS_BYTES: Final = 1 << 20
+LARGEST_WEIGHTS_BYTES: Final = 128 << 20
+LARGEST_PICKLE_BYTES: Final = 1 << 20
+"""Of the names and shapes in a file of torch's."""
+MAKES_TENSORS: Final = frozenset(
+    (
+        "collections OrderedDict",
+        "torch._utils _rebuild_tensor_v2",
+        "torch._utils _rebuild_parameter",
+        *(f"torch {kind}Storage" for kind in ("Float", "Half", "BFloat16", "Double", "Long", "Int")),
+    )
+)
+"""All that a state dict's pickle has to ask for by name."""
 
 
 class LinesightFileError(UserError):
@@ -146,14 +162,11 @@ def read_statistics(file: Path) -> LinesightStatistics:
         LinesightFileError: if the file is missing, compressed, damaged, or wants anything else to be made.
     """
     try:
-        if file.stat().st_size > LARGEST_STATISTICS_BYTES:
-            raise LinesightFileError(f"{file} is larger than {LARGEST_STATISTICS_BYTES >> 20} MiB")
-        with file.open("rb") as stream:
-            content = _PlainUnpickler(stream).load()
+        packed = bytes(read_bounded(file, LARGEST_STATISTICS_BYTES, LinesightFileError))
+        _require_bounded_pickle(packed)
+        content = _PlainUnpickler(io.BytesIO(packed)).load()
     except LinesightFileError:
         raise
-    except OSError as error:
-        raise LinesightFileError(f"cannot read {file}: {error.strerror}") from error
     except Exception as error:  # damaged bytes make an unpickler fail in any way
         raise LinesightFileError(f"{file} cannot be read as plain numbers: {error}") from error
     if not isinstance(content, Mapping):
@@ -249,13 +262,54 @@ def write_statistics(file: Path, statistics: LinesightStatistics, batch_size: in
 
 
 def _load_torch(file: Path) -> Any:
+    content = bytes(read_bounded(file, LARGEST_WEIGHTS_BYTES, LinesightFileError))
     try:
-        return torch.load(file, map_location="cpu", weights_only=True)
-    except OSError as error:
-        raise LinesightFileError(f"cannot read {file}: {error.strerror}") from error
+        _require_plain_archive(content)
+        loaded = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+        _require_dense(loaded, [len(content)])
+        return loaded
     except Exception as error:  # damaged bytes, or code where only tensors are allowed
         reason = next(iter(str(error).splitlines()), "") or type(error).__name__
         raise LinesightFileError(f"{file} cannot be read as plain tensors: {reason}") from error
+
+
+def _require_plain_archive(content: bytes) -> None:
+    """Raise `ValueError` for what torch would unpack to more than the file is, or make of other parts than tensors."""
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        entries = archive.infolist()
+        if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
+            raise ValueError("it is packed, which torch's own files are not")
+        if sum(entry.file_size for entry in entries) > len(content):
+            raise ValueError("its parts are larger than the file")
+        pickles = [entry for entry in entries if entry.filename.endswith(".pkl")]
+        if len(pickles) != 1 or pickles[0].file_size > LARGEST_PICKLE_BYTES:
+            raise ValueError("it holds no names and shapes, or too many")
+        packed = archive.read(pickles[0])
+    for name in _require_bounded_pickle(packed):
+        if name not in MAKES_TENSORS:
+            raise ValueError(f"it asks for {name[:100]}, which no weights need")
+
+
+def _require_bounded_pickle(packed: bytes) -> list[str]:
+    """Raise `ValueError` for a pickle that asks for memory which it does not fill; return the names it asks for."""
+    names = []
+    for n_before, (code, argument, _) in enumerate(pickletools.genops(packed)):
+        if code.name in ("PUT", "BINPUT", "LONG_BINPUT") and int(argument or 0) > n_before:
+            raise ValueError("it keeps something at a place that it never reached")
+        if code.name in ("GLOBAL", "INST"):
+            names.append(str(argument))
+        elif code.name in ("STACK_GLOBAL", "EXT1", "EXT2", "EXT4"):
+            names.append(code.name)
+    return names
+
+
+def _require_dense(value: Any, left_bytes: list[int]) -> None:
+    """Raise `ValueError` for more numbers than there are in the file: views of some, or the same ones again."""
+    left_bytes[0] -= value.numel() * value.element_size() if isinstance(value, Tensor) else 1
+    if left_bytes[0] < 0 or (isinstance(value, Tensor) and value.layout is not torch.strided):
+        raise ValueError("it holds tensors of more numbers than there are")
+    for entry in value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ():
+        _require_dense(entry, left_bytes)
 
 
 def _save_torch(file: Path, content: Any) -> None:
