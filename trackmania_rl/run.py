@@ -143,7 +143,7 @@ def train(
             run, own, should_stop=should_stop, clock=clock, view=view, weights_from=weights_from, datasets=datasets
         )
         parts = demonstrations, games, agent
-        supervisor = make_supervisor(channels, logs, folder, maps_folder, run.session, *parts)
+        supervisor = make_supervisor(channels, logs, folder, maps_folder, run.session, *parts, run.progress)
         _keep(snapshot, begin, seeds, folder)
         learner_process_fn(trainer, supervisor, logs, view, should_stop.interruptibly)
     return statistics

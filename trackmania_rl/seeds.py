@@ -9,6 +9,23 @@ from pathlib import Path
 import numpy as np
 
 
+def stream_state(rng: np.random.Generator) -> str:
+    """Where a random stream is, as a text of some 200 characters."""
+    return json.dumps(rng.bit_generator.state, separators=(",", ":"))
+
+
+def set_stream_state(rng: np.random.Generator, state: str) -> None:
+    """Let a random stream go on where `stream_state` was taken.
+
+    Raises:
+        ValueError: if the text is something else.
+    """
+    try:
+        rng.bit_generator.state = json.loads(state)
+    except (TypeError, KeyError, OverflowError) as error:
+        raise ValueError(f"no state of a random stream: {state[:80]}") from error
+
+
 class SeedTree:
     """Random streams of a run, each spawned from the run's seed by name.
 

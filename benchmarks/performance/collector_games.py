@@ -160,7 +160,7 @@ class _Surroundings:
         manager, entries = self._manager(), map_cycle(self._run_state)
         clock = _Clock(self.sink, 1, n_actions)
         while not clock.is_over():
-            entry, _ = next(entries)
+            entry = next(entries).entry
             inferer = (self.parts.explorer if entry.is_explo else self.parts.evaluator).actor
             assert isinstance(inferer, Inferer)
             inferer.begin_race(is_explo=entry.is_explo, frame_count=0)

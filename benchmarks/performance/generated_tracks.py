@@ -69,7 +69,7 @@ def _measure(settings: Settings, n_games: int, races_per_track: int, rounds: int
                     games.begin(game, driven[game])
 
     with tempfile.TemporaryDirectory() as folder:
-        maps = GeneratedMaps(Path(folder) / "tracks", np.random.default_rng(1))
+        maps = GeneratedMaps(Path(folder) / "tracks", np.random.SeedSequence(1))
         for game in range(n_games):
             begin(game)
         play(10)  # compiles, or loads what was compiled

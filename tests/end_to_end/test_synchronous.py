@@ -20,6 +20,8 @@ def digests(state: Any, name: str = "") -> dict[str, Any]:
     if isinstance(state, dict):
         entries = [digests(value, f"{name}/{key}") for key, value in state.items() if key != "training_s"]
         return {place: digest for entry in entries for place, digest in entry.items()}
+    if isinstance(state, list):
+        return digests(dict(enumerate(state)), name)
     if isinstance(state, torch.Tensor):
         return {name: hashlib.sha256(state.contiguous().numpy().tobytes()).hexdigest()}
     return {name: state}

@@ -27,7 +27,7 @@ def entries(tmp_path: Path) -> list[MapEntry]:
         is_explo=True,
         fill_buffer=True,
     )
-    maps = GeneratedMaps(tmp_path / "tracks", np.random.default_rng(1))
+    maps = GeneratedMaps(tmp_path / "tracks", np.random.SeedSequence(1))
     return [maps.concrete(entry, TrackRecipe(seed, 0.4)) for seed in range(7)]
 
 

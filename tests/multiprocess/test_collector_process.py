@@ -16,8 +16,12 @@ from trackmania_rl.multiprocess import collector_process
 from trackmania_rl.multiprocess.collector_process import collector_process_fn, make_parts
 from trackmania_rl.multiprocess.collector_task import CollectorTask
 from trackmania_rl.multiprocess.signals import OF_THE_TERMINAL
+from trackmania_rl.race.cycle_position import CollectorProgress
 from trackmania_rl.race.spaces import race_spaces
+from trackmania_rl.seeds import stream_state
+from trackmania_rl.settings import GeneratorSettings
 from trackmania_rl.settings.live import LiveSettings
+from trackmania_rl.simulator.tracks.track_generator import TrackRecipe
 from trackmania_rl.training.collector import CollectorParts
 
 PIPE = multiprocessing.get_context("spawn")
@@ -45,23 +49,49 @@ def parts_of(task: CollectorTask) -> CollectorParts:
 
 def first_draws(parts: CollectorParts) -> list[float]:
     """The first number of every random stream of a collector."""
-    assert parts.generated_maps is not None
     choosers = [follower.actor._chooser for follower in (parts.explorer, parts.evaluator)]
-    streams: list[np.random.Generator] = [owner._rng for owner in (*choosers, parts.generated_maps)]
+    streams: list[np.random.Generator] = [owner._rng for owner in choosers]
     return [stream.random() for stream in streams]
+
+
+def first_tracks(parts: CollectorParts) -> list[TrackRecipe]:
+    assert parts.generated_maps is not None
+    generator = GeneratorSettings(difficulty=(0.2, 0.6), first_seed=0, last_seed=10**6)
+    return [parts.generated_maps.recipe(generator, number) for number in range(4)]
 
 
 def test_every_random_stream_of_every_collector_is_one_of_its_own(live: LiveSettings) -> None:
     one, other, one_again = (first_draws(parts_of(task_of(live, name))) for name in ("one", "other", "one"))
-    assert len({*one, *other}) == 3 + 3
+    assert len({*one, *other}) == 2 + 2
     assert one_again == one
+
+
+def test_every_collector_has_tracks_of_its_own_which_are_the_same_however_often_it_is_started(
+    live: LiveSettings,
+) -> None:
+    tasks = (("one", 0), ("one again", 0), ("other", 1))
+    one, one_again, other = (first_tracks(parts_of(task_of(live, name, index=index))) for name, index in tasks)
+    assert one == one_again
+    assert len({*one, *other}) == 8
+
+
+def test_random_streams_go_on_where_an_earlier_session_was(live: LiveSettings) -> None:
+    before = parts_of(task_of(live, "one"))
+    first_draws(before)
+    streams = {name: stream_state(stream) for name, stream in before.streams.items()}
+    assert streams.keys() == {"explorer", "evaluator"}
+    next_ones = first_draws(before)
+    progress = CollectorProgress(n_races=3, place=1, streams=streams)
+    assert first_draws(parts_of(task_of(live, "another session", progress=progress))) == next_ones
 
 
 def test_another_seed_of_the_run_gives_other_random_numbers(live: LiveSettings) -> None:
     one = first_draws(parts_of(task_of(live, "one")))
     run = live.current.run.model_copy(update={"seed": live.current.run.seed + 1})
     reseeded = LocalRunState(live.current.model_copy(update={"run": run}))
-    assert not set(one) & set(first_draws(parts_of(task_of(live, "one", run_state=reseeded))))
+    other = parts_of(task_of(live, "one", run_state=reseeded))
+    assert not set(one) & set(first_draws(other))
+    assert first_tracks(other) != first_tracks(parts_of(task_of(live, "one")))
 
 
 def test_explorer_and_evaluator_pull_the_weights_that_are_meant_for_them(live: LiveSettings) -> None:
@@ -71,9 +101,11 @@ def test_explorer_and_evaluator_pull_the_weights_that_are_meant_for_them(live: L
 
 
 def test_a_collector_is_told_where_to_begin_and_where_to_keep_its_tracks(live: LiveSettings) -> None:
-    parts = parts_of(task_of(live, "one", n_starts_before=3, tracks_folder=Path("/mine")))
-    assert parts.first_entry == 3
+    progress = CollectorProgress(n_races=17, place=2, of_generators={"of this one": 5})
+    parts = parts_of(task_of(live, "one", n_starts_before=3, tracks_folder=Path("/mine"), progress=progress))
+    assert (parts.progress, parts.n_entries_left_out) == (progress, 3)
     assert parts.generated_maps is not None
+    assert parts.generated_maps._n_begun == progress.of_generators
     assert parts.generated_maps._folder == Path("/mine").resolve()
 
 

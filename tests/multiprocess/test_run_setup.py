@@ -26,6 +26,7 @@ from trackmania_rl.multiprocess.run_setup import (
     removed_unless_begun,
     training_alone,
 )
+from trackmania_rl.race.cycle_position import CollectorProgress
 from trackmania_rl.settings import load_settings
 from trackmania_rl.settings.live import LiveSettings
 
@@ -186,7 +187,7 @@ class Collectors:
         assert target is collector_process_fn
         return SimpleNamespace(start=lambda: self.tasks.append(task), is_alive=lambda: False, exitcode=1)
 
-    def start(self, session: int, n_starts: int, demonstrations: Any = ()) -> None:
+    def start(self, session: int, n_starts: int, demonstrations: Any = (), progress: Any = None) -> None:
         rollouts: Any = SimpleNamespace(
             open_collector=lambda index: f"way of {index}",
             close_collector=lambda _: None,
@@ -194,7 +195,15 @@ class Collectors:
         )
         logs: Any = SimpleNamespace(open=lambda name: contextlib.nullcontext(f"logs of {name}"))
         channels, folder = Channels(rollouts, self.run_state), RunFolder(Path("/run"), Path("/tensorboard"))
-        started = make_supervisor(channels, logs, folder, Path("/maps"), session, demonstrations)
+        started = make_supervisor(
+            channels,
+            logs,
+            folder,
+            Path("/maps"),
+            session,
+            demonstrations,
+            progress={} if progress is None else progress,
+        )
         started.start()
         for _ in range(n_starts - 1):
             started.check()  # finds them dead
@@ -218,6 +227,31 @@ def test_each_collector_draws_other_random_numbers_in_each_session_and_after_eac
     assert [task.index for task in collectors.tasks] == [0, 1] * 3 * 2
     assert [task.n_starts_before for task in collectors.tasks] == [0, 0, 1, 1, 2, 2] * 2
     assert len({task.name for task in collectors.tasks}) == 12
+
+
+def test_a_collector_goes_on_where_its_progress_says_and_after_a_crash_by_other_random_numbers(
+    collectors: Collectors,
+) -> None:
+    progress = {1: CollectorProgress(n_races=17, place=2, streams={"explorer": "state"})}
+    collectors.start(session=2, n_starts=3, progress=progress)
+    assert [task.progress.n_races for task in collectors.tasks] == [0, 17] * 3
+    assert [dict(task.progress.streams) for task in collectors.tasks] == [{}, {"explorer": "state"}, {}, {}, {}, {}]
+    assert [task.progress.place for task in collectors.tasks if task.index == 1] == [2, 2, 2]
+
+
+def test_starts_count_from_the_last_race_that_came_in(collectors: Collectors) -> None:
+    progress: dict[int, CollectorProgress] = {}
+    context = run_setup.multiprocessing.get_context("spawn")
+
+    def process(**how: Any) -> Any:
+        if len(collectors.tasks) == 4:  # each was started twice
+            progress[1] = CollectorProgress(n_races=4)
+        return collectors.process(**how)
+
+    context.Process = process  # type: ignore[attr-defined]
+    collectors.start(session=1, n_starts=4, progress=progress)
+    for index, expected in ((0, [0, 1, 2, 3]), (1, [0, 1, 0, 1])):
+        assert [task.n_starts_before for task in collectors.tasks if task.index == index] == expected
 
 
 def test_a_collector_is_started_with_the_state_of_the_run_and_its_own_way_to_the_learner(

@@ -119,3 +119,44 @@ def test_a_torn_line_of_any_length_is_cut_off_wherever_blocks_begin(tmp_path, mo
     path.write_bytes(content)
     RaceLog(path, CommandClock(), session=1).close()
     assert path.read_bytes() == kept
+
+
+@pytest.mark.parametrize("block_bytes", [8, 64, 1 << 16])
+@pytest.mark.parametrize(
+    ("frames", "frames_total", "n_kept"),
+    [
+        ([5, 9, 12, 40], 12, 3),
+        ([5, 9, 12, 40], 100, 4),
+        ([5, 9, 12, 40], 0, 0),
+        ([5, 9, 40, 11, 13, 14], 11, 4),  # an earlier version left undone lines in between
+        ([], 7, 0),
+        ([3], 2, 0),
+    ],
+)
+def test_lines_beyond_the_checkpoint_are_moved_away(tmp_path, monkeypatch, block_bytes, frames, frames_total, n_kept):
+    monkeypatch.setattr(race_record, "BLOCK_BYTES", block_bytes)
+    path, undone = tmp_path / "races.jsonl", tmp_path / race_record.UNDONE_FILE
+    lines = [json.dumps({"frames_total": number, "map": "x" * number}) + "\n" for number in frames]
+    path.write_text("".join(lines))
+    log = RaceLog(path, CommandClock(), 2, frames_total)
+    assert log.n_undone == len(frames) - n_kept
+    assert path.read_text() == "".join(lines[:n_kept])
+    assert (undone.read_text() if undone.exists() else "") == "".join(lines[n_kept:])
+    log.write(make_record(), frames_total=frames_total + 3)
+    log.close()
+    assert [json.loads(line)["frames_total"] for line in path.read_text().splitlines()] == [
+        *frames[:n_kept],
+        frames_total + 3,
+    ]
+    RaceLog(path, CommandClock(), 3, frames_total).close()  # killed once more
+    assert path.read_text() == "".join(lines[:n_kept])
+    assert len(undone.read_text().splitlines()) == len(frames) - n_kept + 1
+
+
+def test_a_line_that_is_none_stays(tmp_path):
+    path = tmp_path / "races.jsonl"
+    path.write_text('{"frames_total": 50}\nwritten by hand\n{"frames_total": 60}\n')
+    log = RaceLog(path, CommandClock(), 2, 10)
+    assert log.n_undone == 1
+    assert path.read_text() == '{"frames_total": 50}\nwritten by hand\n'
+    log.close()

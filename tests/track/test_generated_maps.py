@@ -21,7 +21,7 @@ def entry() -> MapEntry:
 
 
 def test_a_drawn_map_is_a_recipes_track_under_the_entrys_name(entry: MapEntry, repository_root, tmp_path: Path) -> None:
-    maps = GeneratedMaps(tmp_path / "tracks", np.random.default_rng(1))
+    maps = GeneratedMaps(tmp_path / "tracks", np.random.SeedSequence(1))
     drawn = maps.draw(entry)
     assert (drawn.map_name, drawn.is_explo, drawn.fill_buffer, drawn.generator) == ("made", True, True, None)
     MapEntry.model_validate(drawn.model_dump())
@@ -53,7 +53,7 @@ def test_a_track_is_driven_in_so_many_races_whatever_comes_between(entry: MapEnt
         assert entry.generator is not None
         return entry.model_copy(update={"generator": entry.generator.model_copy(update=changes)})
 
-    maps = GeneratedMaps(tmp_path / "tracks", np.random.default_rng(1))
+    maps = GeneratedMaps(tmp_path / "tracks", np.random.SeedSequence(1))
     three, two = entry_with(races_per_track=3), entry_with(races_per_track=2, first_seed=5)
     drawn = [(maps.draw(three).map_path, maps.draw(two).map_path) for _ in range(6)]
     for paths, races in ((next(zip(*drawn, strict=True)), 3), (list(zip(*drawn, strict=True))[1], 2)):
@@ -64,7 +64,7 @@ def test_files_are_bounded_and_those_used_last_stay(entry: MapEntry, tmp_path: P
     folder = tmp_path / "tracks"
     folder.mkdir()
     (folder / "left_over.toml").write_text("")
-    maps = GeneratedMaps(folder, np.random.default_rng(1), most_kept=3)
+    maps = GeneratedMaps(folder, np.random.SeedSequence(1), most_kept=3)
     recipes = [TrackRecipe(seed, 0.3) for seed in range(5)]
     for recipe in recipes[:3]:
         maps.concrete(entry, recipe)
@@ -87,13 +87,13 @@ def test_a_generator_stands_for_its_first_seeds(entry: MapEntry) -> None:
 def test_a_folder_that_cannot_be_written_is_told(entry: MapEntry, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot write the generated track"):
-        GeneratedMaps(tmp_path / "file" / "tracks", np.random.default_rng(1)).draw(entry)
+        GeneratedMaps(tmp_path / "file" / "tracks", np.random.SeedSequence(1)).draw(entry)
 
 
 def test_on_a_full_disk_the_last_track_is_driven_once_more(
     entry: MapEntry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    maps = GeneratedMaps(tmp_path / "tracks", np.random.default_rng(1))
+    maps = GeneratedMaps(tmp_path / "tracks", np.random.SeedSequence(1))
     last = [maps.draw(entry) for _ in range(2)][-1]
     with monkeypatch.context() as full:
         full.setattr(generated_maps, "write_generated_track", _no_space)

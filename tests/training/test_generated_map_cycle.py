@@ -1,5 +1,7 @@
 """A map cycle with a generator: every race on a track of its own, drawn from the seed it is given."""
 
+import itertools
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -7,11 +9,12 @@ import pytest
 
 from trackmania_rl.channels.local import LocalRunState
 from trackmania_rl.doctor.run_checks import load_reference_lines
+from trackmania_rl.race.cycle_position import CollectorProgress, RacePosition
 from trackmania_rl.settings import MapEntry, load_settings
 from trackmania_rl.settings.live import LiveSettings, write_snapshot
 from trackmania_rl.simulator.tracks.track_generator import TrackRecipe
 from trackmania_rl.track.generated_maps import GeneratedMaps
-from trackmania_rl.training.collector import map_cycle
+from trackmania_rl.training.collector import RaceOfCycle, map_cycle
 
 
 @pytest.fixture
@@ -27,11 +30,11 @@ def live(tmp_path: Path, repository_root: Path) -> LiveSettings:
 def test_each_race_has_a_track_of_its_own_under_the_generators_name(live: LiveSettings, tmp_path: Path) -> None:
     def races(seed: int) -> list[tuple[str, bool, TrackRecipe]]:
         cycle = map_cycle(
-            LocalRunState(live.current), GeneratedMaps(tmp_path / f"tracks-{seed}", np.random.default_rng(seed))
+            LocalRunState(live.current), GeneratedMaps(tmp_path / f"tracks-{seed}", np.random.SeedSequence(seed))
         )
         drawn = []
         for _ in range(20):
-            entry, is_generated = next(cycle)
+            entry, is_generated, _ = next(cycle)
             assert is_generated
             recipe = TrackRecipe.from_name(Path(entry.map_path).stem)
             assert recipe is not None
@@ -57,7 +60,7 @@ def test_generators_need_a_source_of_tracks_and_have_no_lines_before_the_run(
 
 def test_tracks_of_a_generator_that_was_edited_away_stay_a_generators(live: LiveSettings, tmp_path: Path) -> None:
     run_state = LocalRunState(live.current)
-    cycle = map_cycle(run_state, GeneratedMaps(tmp_path / "tracks", np.random.default_rng(1)))
+    cycle = map_cycle(run_state, GeneratedMaps(tmp_path / "tracks", np.random.SeedSequence(1)))
     next(cycle)
     game = live.current.game
     entry = {"map_name": "valley", "map_path": "valley.toml", "reference_line": "valley_0.5m.npy"}
@@ -67,18 +70,82 @@ def test_tracks_of_a_generator_that_was_edited_away_stay_a_generators(live: Live
     )
     run_state.pull()
     races = [next(cycle) for _ in range(10)]
-    assert [entry.map_name for entry, _ in races] == ["generated"] * 7 + ["unseen"] + ["valley"] * 2
-    assert [is_generated for _, is_generated in races] == [True] * 8 + [False] * 2
+    assert [race.entry.map_name for race in races] == ["generated"] * 7 + ["unseen"] + ["valley"] * 2
+    assert [race.is_generated for race in races] == [True] * 8 + [False] * 2
 
 
-@pytest.mark.parametrize(("first", "expected"), [(0, [1, 1, 2, 3, 1]), (1, [2, 3, 1, 1, 2]), (5, [3, 1, 1, 2, 3])])
-def test_the_cycle_may_begin_further_on(live: LiveSettings, first: int, expected: list[int]) -> None:
+@pytest.fixture
+def three_maps(live: LiveSettings) -> LocalRunState:
+    """The cycle 1, 1, 2, 3."""
     files = {"map_path": "valley.toml", "reference_line": "valley_0.5m.npy", "is_explo": True, "fill_buffer": True}
     entries = tuple(
         MapEntry.model_validate({"map_name": f"map {number}", "repeat": 2 if number == 1 else 1, **files})
         for number in (1, 2, 3)
     )
     game = live.current.game
-    settings = live.current.model_copy(update={"game": game.model_copy(update={"map_cycle": entries})})
-    cycle = map_cycle(LocalRunState(settings), first=first)
-    assert [int(next(cycle)[0].map_name[-1]) for _ in range(5)] == expected
+    return LocalRunState(live.current.model_copy(update={"game": game.model_copy(update={"map_cycle": entries})}))
+
+
+@pytest.mark.parametrize(("n_left_out", "expected"), [(0, [1, 1, 2, 3, 1]), (1, [2, 3, 1, 1, 2]), (5, [3, 1, 1, 2, 3])])
+def test_the_cycle_may_leave_entries_out(three_maps: LocalRunState, n_left_out: int, expected: list[int]) -> None:
+    cycle = map_cycle(three_maps, n_entries_left_out=n_left_out)
+    assert [int(next(cycle).entry.map_name[-1]) for _ in range(5)] == expected
+
+
+@pytest.mark.parametrize(
+    ("place", "n_left_out", "expected"),
+    [
+        (0, 0, [1, 1, 2, 3, 1]),
+        (1, 0, [1, 2, 3, 1, 1]),
+        (3, 0, [3, 1, 1, 2, 3]),
+        (4, 0, [1, 1, 2, 3, 1]),
+        (6, 0, [2, 3, 1, 1, 2]),
+        (1, 1, [2, 3, 1, 1, 2]),
+        (3, 1, [1, 1, 2, 3, 1]),
+    ],
+)
+def test_the_cycle_goes_on_from_a_place(
+    three_maps: LocalRunState, place: int, n_left_out: int, expected: list[int]
+) -> None:
+    cycle = map_cycle(three_maps, None, CollectorProgress(n_races=17, place=place), n_left_out)
+    races = [next(cycle) for _ in range(5)]
+    assert [int(race.entry.map_name[-1]) for race in races] == expected
+    assert [race.position.number for race in races] == [17, 18, 19, 20, 21]
+    for race, following in itertools.pairwise(races):
+        assert next(map_cycle(three_maps, None, CollectorProgress().after(race.position))) == following
+
+
+def test_a_cycle_of_generators_goes_on_with_the_tracks_that_come_next(live: LiveSettings, tmp_path: Path) -> None:
+    run_state = LocalRunState(live.current)
+
+    def cycle(progress: CollectorProgress) -> Iterator[RaceOfCycle]:
+        seeds, n_begun = np.random.SeedSequence(3), progress.of_generators
+        return map_cycle(run_state, GeneratedMaps(tmp_path / "tracks", seeds, n_begun=n_begun), progress)
+
+    whole = cycle(CollectorProgress())
+    expected = [next(whole) for _ in range(30)]
+    progress, driven = CollectorProgress(), []
+    for n_of_session in (1, 4, 0, 12, 13):
+        session = cycle(progress)
+        for race in [next(session) for _ in range(n_of_session)]:
+            progress = CollectorProgress.of_state(progress.after(race.position).state_dict())
+            driven.append(race)
+    assert [(race.entry.map_path, race.position) for race in driven] == [
+        (race.entry.map_path, race.position) for race in expected
+    ]
+
+
+def test_races_of_several_games_may_come_in_another_order() -> None:
+    races = [RacePosition(number, number % 3, "g", number, {"s": str(number)}) for number in range(4)]
+    progress = CollectorProgress()
+    for race in (races[1], races[0], races[3]):
+        progress = progress.after(race)
+    assert progress == CollectorProgress(4, 1, {"g": 4}, {"s": "3"})
+    progress = progress.after(races[2])
+    assert progress == CollectorProgress(4, 1, {"g": 4}, {"s": "2"}), "streams are those of what came last"
+
+
+@pytest.mark.parametrize("changes", [{"place": -1}, {"n_races": "3"}, {"of_generators": {"g": None}}])
+def test_a_progress_that_is_none_is_refused(changes: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match="a collector's progress"):
+        CollectorProgress.of_state(CollectorProgress(3, 2).state_dict() | changes)

@@ -16,9 +16,11 @@ from trackmania_rl.channels.protocols import ReceivedRollout
 from trackmania_rl.checkpoints import CheckpointError, RunFolder, load_checkpoint, save_checkpoint
 from trackmania_rl.driver_file import DriverFile, DriverTrack, read_driver, write_driver
 from trackmania_rl.errors import UserError
+from trackmania_rl.race.cycle_position import CollectorProgress, RacePosition
 from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings.live import LiveSettings
+from trackmania_rl.telemetry.race_record import UNDONE_FILE
 from trackmania_rl.training import disk_watch
 from trackmania_rl.training.hooks import figures
 from trackmania_rl.training.hooks import hook as hook_module
@@ -279,6 +281,36 @@ def test_the_previous_checkpoint_counts_as_space_since_it_would_make_room(
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=free_bytes))
     _tick(run, 1.0)
     assert "wait for space" not in caplog.text
+
+
+def test_a_run_that_was_killed_counts_no_race_twice_and_keeps_its_records(
+    begin_run: BeginRun, make_race: MakeRace
+) -> None:
+    run = begin_run()
+    for n_actions in (100, 90):
+        _take(run, make_race(n_actions, True, position=RacePosition(n_actions, 3)))
+    assert run.hook(SaveCheckpoints).try_to_save()
+    known = run.context.folder.races.read_text()
+    for n_actions in (60, 80):
+        _take(run, make_race(n_actions, True, position=RacePosition(200 + n_actions, 4)))
+    run.close_files()  # as if it was killed
+    best_runs = run.context.folder.best_runs
+
+    resumed = begin_run()
+    statistics = resumed.context.statistics
+    assert (statistics.races_total, statistics.frames_total) == (2, 190)
+    assert resumed.context.folder.races.read_text() == known
+    assert len((resumed.context.folder.path / UNDONE_FILE).read_text().splitlines()) == 2
+    assert resumed.context.progress == {0: CollectorProgress(101, 4)}
+    for n_actions, records in ((70, ["valley_3000"]), (60, ["valley_3000"]), (50, ["valley_2500"])):
+        _take(resumed, make_race(n_actions, True))
+        assert [file.stem for file in sorted(best_runs.rglob("*.driver"))] == records
+    assert {folder.name for folder in best_runs.iterdir()} == {
+        "valley_5000",
+        "valley_4500",
+        "valley_3000",
+        "valley_2500",
+    }
 
 
 def _spoil(run: LocalRun, network: str, value: float) -> None:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import multiprocessing
 import threading
 from collections.abc import Callable
@@ -18,12 +19,16 @@ from trackmania_rl.checkpoints import RunFolder, load_checkpoint
 from trackmania_rl.games.race_games import make_games_builder
 from trackmania_rl.multiprocess.collector_process import make_begin_turn, make_parts
 from trackmania_rl.multiprocess.collector_task import CollectorTask
+from trackmania_rl.race.cycle_position import CollectorProgress
 from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings.live import LiveSettings
 from trackmania_rl.telemetry.statistics import TrainingStatistics
 from trackmania_rl.training.building import make_memory, make_reward, make_trainer
 from trackmania_rl.training.context import RunContext
+from trackmania_rl.training.hooks.figures import WriteFigures
+from trackmania_rl.training.hooks.hook import Hook
+from trackmania_rl.training.hooks.races import WriteRaceLog
 from trackmania_rl.training.turns import TurnTakingCollector
 
 from .conftest import edit
@@ -38,10 +43,35 @@ GENERATED = {
 }
 
 
+class KilledError(Exception):
+    """As if the process was gone."""
+
+
+class KillAfter(Hook):
+    """Kills a session after so many races."""
+
+    def __init__(self, n_races: float) -> None:
+        self._left = n_races
+
+    def post_optim_complete_log(self, *_: object) -> None:
+        if self.run.race is not None and not self.run.race.is_under_way:
+            self._left -= 1
+        if self._left < 0:
+            raise KilledError
+
+
 class Session:
     """One start of a run: a learner in this thread, collectors in threads of their own."""
 
-    def __init__(self, live: LiveSettings, folder: RunFolder, maps_folder: Path, session: int, n_frames: int) -> None:
+    def __init__(
+        self,
+        live: LiveSettings,
+        folder: RunFolder,
+        maps_folder: Path,
+        session: int,
+        n_frames: int,
+        killed_after_races: float = math.inf,
+    ) -> None:
         settings = live.current
         seeds, spaces = SeedTree(settings.run.seed), race_spaces(settings)
         builder = make_agent_builder(settings, spaces, seeds)
@@ -59,7 +89,11 @@ class Session:
             statistics=TrainingStatistics(lambda: 0.0),
             session=session,
         )
-        self.trainer = make_trainer(self.run, should_stop=lambda: self.run.statistics.frames_total >= n_frames)
+        self.trainer = make_trainer(
+            self.run,
+            [KillAfter(killed_after_races)],
+            should_stop=lambda: self.run.statistics.frames_total >= n_frames,
+        )
         tasks = [
             CollectorTask(
                 index=index,
@@ -72,8 +106,9 @@ class Session:
                 log_pipe=multiprocessing.get_context("spawn").Pipe()[1],
                 make_games_builder=make_games_builder,
                 make_agent_builder=make_agent_builder,
+                progress=self.run.progress.get(index, CollectorProgress()),
             )
-            for index in range(N_COLLECTORS)
+            for index in range(settings.game.n_collectors)
         ]
         self._threads = [threading.Thread(target=self._collect, args=(task,)) for task in tasks]
 
@@ -86,11 +121,14 @@ class Session:
     def play(self) -> None:
         for thread in self._threads:
             thread.start()
+        ending: list[Hook] = self.trainer.hooks
         try:
             self.trainer.train()
+        except KilledError:
+            ending = [hook for hook in self.trainer.hooks if isinstance(hook, WriteFigures | WriteRaceLog)]
         finally:
             self.run_state.publish(stop=True)
-            for hook in self.trainer.hooks:
+            for hook in ending:
                 hook.end()
             for thread in self._threads:
                 thread.join()
@@ -100,6 +138,8 @@ def digest_of(state: Any) -> Any:
     """All that a checkpoint holds, tensors as digests, but for the time that training took."""
     if isinstance(state, dict):
         return {name: digest_of(value) for name, value in state.items() if name != "training_s"}
+    if isinstance(state, list):
+        return [digest_of(value) for value in state]
     if isinstance(state, torch.Tensor):
         return hashlib.sha256(state.contiguous().numpy().tobytes()).hexdigest()
     return state
@@ -116,7 +156,10 @@ PlayRun = Callable[..., tuple[list[dict[str, Any]], Any]]
 
 @pytest.fixture
 def play_run(live: LiveSettings, tmp_path: Path, repository_root: Path) -> PlayRun:
-    """`play_run(name, 200, 400, setting=value)` plays a run to 200 frames, goes on to 400; returns races and state."""
+    """`play_run(name, 200, 400, setting=value)` plays a run to 200 frames, goes on to 400; returns races and state.
+
+    With `killed_after_races=(5, 9)` it is first killed after so many races each, and goes on from its last checkpoint.
+    """
     small = {
         "sampling": "synchronous",
         "n_collectors": N_COLLECTORS,
@@ -130,11 +173,18 @@ def play_run(live: LiveSettings, tmp_path: Path, repository_root: Path) -> PlayR
         "evaluation_weights_decay": 0.9,
     }
 
-    def play(name: str, *n_frames: int, **settings: Any) -> tuple[list[dict[str, Any]], Any]:
-        edit(live, **small, **settings)
+    def play(
+        name: str, *n_frames: int, killed_after_races: tuple[int, ...] = (), **settings: Any
+    ) -> tuple[list[dict[str, Any]], Any]:
+        edit(live, **{**small, **settings})
         folder = RunFolder.create(tmp_path, name)
-        for session, until in enumerate(n_frames, start=1):
-            Session(live, folder, repository_root / "maps", session, until).play()
+        maps_folder = repository_root / "maps"
+        for session, n_races in enumerate(killed_after_races, start=1):
+            edit(live, checkpoint_interval_s=1e-9 if session < 3 else 3600.0)
+            Session(live, folder, maps_folder, session, 10**9, n_races).play()
+        edit(live, checkpoint_interval_s=3600.0)
+        for session, until in enumerate(n_frames, start=1 + len(killed_after_races)):
+            Session(live, folder, maps_folder, session, until).play()
         state = load_checkpoint(folder.path)
         assert state is not None
         return races_of(folder), digest_of(state)
@@ -151,8 +201,37 @@ def test_the_same_seed_gives_the_same_run_also_when_it_was_interrupted(play_run:
     assert len({race["track"] for race in races if "track" in race}) > 3
     assert play_run("again", 350) == (races, state)
     assert play_run("interrupted", 150, 350) == (races, state)
+    assert play_run("killed", 350, killed_after_races=(0, 3, 8, 2)) == (races, state)
     other_races, other_state = play_run("another seed", 350, seed=7)
     assert (races, state["agent"]) != (other_races, other_state["agent"])
+
+
+THREE_MAPS = tuple(
+    {"map_name": name, "map_path": f"{name}.toml", "reference_line": f"{name}_0.5m.npy", "is_explo": True}
+    | {"fill_buffer": True, "repeat": repeat}
+    for name, repeat in (("valley", 1), ("ring", 2), ("kart", 1))
+)
+VARIANTS: dict[str, dict[str, Any]] = {
+    "three maps": {"map_cycle": THREE_MAPS},
+    "prioritized": {"prio_alpha": 0.6},
+    "SAC": {
+        "agent": "trackmania_rl.agents.torchrl_agent:SAC",
+        "actions": "analog",
+        "gamma_schedule": ((0, 0.99),),
+        "n_collectors": 1,  # torch's own random state is shared by the threads that stand for collectors here
+    },
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_run_that_was_killed_goes_on_as_if_it_was_not(play_run: PlayRun, variant: str) -> None:
+    settings = VARIANTS[variant]
+    races, state = play_run("once", 350, **settings)
+    assert state["agent"]["updates"] > 10
+    if variant == "three maps":
+        assert [race["map"] for race in races[:N_GAMES]] == ["valley", "ring", "ring"]
+        assert {race["map"] for race in races} == {"valley", "ring", "kart"}
+    assert play_run("killed", 150, 350, killed_after_races=(5, 9), **settings) == (races, state)
 
 
 def test_fragments_come_in_turns_as_well(play_run: PlayRun) -> None:

@@ -52,6 +52,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trackmania_rl.errors import UserError
+from trackmania_rl.race.cycle_position import RacePosition
 from trackmania_rl.race.fragments import Fragment
 from trackmania_rl.settings import Settings
 
@@ -94,6 +95,11 @@ class ReceivedRollout:
     def fragment(self) -> Fragment | None:
         """What of its race is new; None where the race comes as a whole, and all of it is."""
         return self.end_race_stats.get("fragment")
+
+    @property
+    def position(self) -> RacePosition | None:
+        """Where its race stands among those of its collector; None where it is none of the map cycle."""
+        return self.end_race_stats.get("position")
 
     @property
     def is_under_way(self) -> bool:

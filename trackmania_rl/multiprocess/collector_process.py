@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable
 from multiprocessing import parent_process
 
+import numpy as np
 import psutil
 import torch
 
@@ -24,7 +25,7 @@ from trackmania_rl.multiprocess.collector_logs import sending_logs_to
 from trackmania_rl.multiprocess.collector_task import CollectorTask
 from trackmania_rl.multiprocess.signals import OF_THE_TERMINAL, release_ctrl_c
 from trackmania_rl.race.spaces import Spaces
-from trackmania_rl.seeds import SeedTree
+from trackmania_rl.seeds import SeedTree, set_stream_state
 from trackmania_rl.telemetry.live.shown_games import shown
 from trackmania_rl.tmi_interaction.launchers.game_records import GameRecords
 from trackmania_rl.track.generated_maps import GeneratedMaps
@@ -62,19 +63,24 @@ def make_parts(task: CollectorTask, spaces: Spaces, beat: Callable[[], object] =
     seeds = SeedTree(settings.run.seed)
     builder, device = task.make_agent_builder(settings, spaces, seeds), pick_playing_device(settings, spaces)
 
-    def puller(kind: WeightsKind, name: str) -> WeightPuller:
-        actor = builder.make_actor(builder.make_network(), device, seeds.rng(f"{task.name}/{name}"))
-        return WeightPuller(actor, task.run_state, kind)
+    streams: dict[str, np.random.Generator] = {}
 
-    # What is drawn in turns must not depend on how often the run was started.
-    tracks_name = f"collector-{task.index}" if settings.sync.is_synchronous else task.name
+    def puller(kind: WeightsKind, name: str) -> WeightPuller:
+        streams[name] = seeds.rng(f"{task.name}/{name}")
+        if name in task.progress.streams:  # it goes on where an earlier session was
+            set_stream_state(streams[name], task.progress.streams[name])
+        return WeightPuller(builder.make_actor(builder.make_network(), device, streams[name]), task.run_state, kind)
+
+    tracks = seeds.sequence(f"collector-{task.index}/tracks")
     return CollectorParts(
         run_state=task.run_state,
         rollouts=task.rollouts,
         explorer=puller("exploration", "explorer"),
         evaluator=puller("evaluation", "evaluator"),
-        generated_maps=GeneratedMaps(task.tracks_folder, seeds.rng(f"{tracks_name}/tracks")),
-        first_entry=task.n_starts_before,
+        generated_maps=GeneratedMaps(task.tracks_folder, tracks, n_begun=task.progress.of_generators),
+        progress=task.progress,
+        n_entries_left_out=task.n_starts_before,
+        streams={} if settings.sync.is_synchronous else streams,  # a turn has its own
         beat=beat,
     )
 

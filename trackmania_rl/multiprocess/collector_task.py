@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 from trackmania_rl.agents.builder import MakeAgentBuilder
 from trackmania_rl.channels.protocols import RolloutSink, RunStateView
 from trackmania_rl.games.race_games import MakeGamesBuilder
+from trackmania_rl.race.cycle_position import CollectorProgress
 from trackmania_rl.training.demonstrations import Demonstration
 
 
@@ -28,7 +29,8 @@ class CollectorTask:
         make_games_builder: called with the settings, makes what it plays; a function that can be pickled.
         make_agent_builder: called with settings, spaces and seeds, makes what it decides by; likewise.
         demonstrations: races to drive before its own.
-        n_starts_before: how often this session has started it already.
+        progress: what it has driven already, where it goes on.
+        n_starts_before: how often this session has started it already since its last race came in.
     """
 
     index: int
@@ -42,4 +44,5 @@ class CollectorTask:
     make_games_builder: MakeGamesBuilder
     make_agent_builder: MakeAgentBuilder
     demonstrations: tuple[Demonstration, ...] = ()
+    progress: CollectorProgress = field(default_factory=CollectorProgress)
     n_starts_before: int = 0

@@ -7,9 +7,11 @@ import errno
 import logging
 import multiprocessing
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from types import MappingProxyType
 
 from filelock import FileLock, Timeout
 
@@ -29,6 +31,7 @@ from trackmania_rl.multiprocess.liveness import Bounds
 from trackmania_rl.multiprocess.signals import hold_back_ctrl_c
 from trackmania_rl.multiprocess.supervisor import CollectorSupervisor
 from trackmania_rl.places import PROJECT_FOLDER
+from trackmania_rl.race.cycle_position import CollectorProgress
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.settings import Settings
 from trackmania_rl.telemetry.live.feed_file import FOLDER
@@ -143,19 +146,25 @@ def make_supervisor(
     demonstrations: tuple[Demonstration, ...] = (),
     games: MakeGamesBuilder = make_games_builder,
     agent: MakeAgentBuilder = make_agent_builder,
+    progress: Mapping[int, CollectorProgress] = MappingProxyType({}),
 ) -> CollectorSupervisor:
     """Make the supervisor of this run's collectors, which spawns each as a process of its own.
 
-    In a run that has no race yet, the collectors share the demonstrations among themselves. The names of their random
-    numbers say which `session` of the run it is: a run that goes on must not draw its old ones again.
+    In a run that has no race yet, the collectors share the demonstrations among themselves. A collector goes on where
+    its `progress` says, as it is when it is started. Its random streams go on as well, from one session to the next;
+    after a crash they are others, as what they gave last may be what led to it.
     """
     context = multiprocessing.get_context("spawn")  # safe beside threads and accelerators
     run_state = channels.run_state.view()
     n_collectors = run_state.settings.game.n_collectors
     n_starts: dict[int, int] = {}
+    n_starts_at: dict[tuple[int, int], int] = {}  # by collector, and how many races it had then
 
     def spawn(index: int) -> BaseProcess:
+        of_collector = progress.get(index, CollectorProgress())
         n_starts[index] = n_starts.get(index, 0) + 1
+        at = index, of_collector.n_races
+        n_starts_at[at] = n_starts_at.get(at, 0) + 1
         is_new = run_state.frames_total == 0
         log_pipe = logs.open(f"collector {index}")
         task = CollectorTask(
@@ -170,7 +179,8 @@ def make_supervisor(
             make_games_builder=games,
             make_agent_builder=agent,
             demonstrations=demonstrations[index::n_collectors] if is_new else (),
-            n_starts_before=n_starts[index] - 1,
+            progress=of_collector if n_starts[index] == 1 else replace(of_collector, streams={}),
+            n_starts_before=n_starts_at[at] - 1,
         )
         process = context.Process(target=collector_process_fn, args=(task,), name=f"collector {index}", daemon=False)
         with hold_back_ctrl_c(), log_pipe:  # whose end the collector has afterwards, and nobody else

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import time
@@ -15,6 +16,8 @@ import psutil
 
 BLOCK_BYTES: Final = 1 << 16
 """How much of a log is read at a time to find where its last whole line ends."""
+UNDONE_FILE: Final = "races.undone.jsonl"
+"""Where lines of races go that a resumed run does not know."""
 
 
 class CommandClock:
@@ -120,21 +123,30 @@ class RaceLog:
     of the whole run, this race included), `map`, `is_explo`, `race_finished`, `race_time_ms`, `meters`, `collector`,
     `cutoff_reason`, `is_demonstration` (the result is none of the agent's), `checkpoint_times_ms` (race times at the
     checkpoints passed, the finish included); on a generated track also `track`, its name, which says its recipe. A
-    resumed run adds to the file; its `wall_s` begins at 0 again.
+    resumed run adds to the file; its `wall_s` begins at 0 again. Races that came after the checkpoint from which it
+    goes on are none of the run's any more, as nothing was learned from them: their lines are moved away.
+
+    Attributes:
+        n_undone: how many lines were moved to `UNDONE_FILE` beside it.
     """
 
-    def __init__(self, path: Path, clock: CommandClock, session: int) -> None:
+    def __init__(self, path: Path, clock: CommandClock, session: int, frames_total: int | None = None) -> None:
         """Opens the file for more lines; a last line cut short by a power cut is removed.
 
         Args:
             path: `RunFolder.races`.
             clock: gives `wall_s`.
             session: how often the run was started, this time included.
+            frames_total: actions of the whole run so far, beyond which no line stays; None to leave them all.
+
+        Raises:
+            OSError: if the disk fails.
         """
         self._clock = clock
         self._session = session
         self._file = path.open("ab")
         _cut_off_torn_line(path)
+        self.n_undone = 0 if frames_total is None else _move_away_after(path, frames_total)
 
     def write(self, race: RaceRecord, frames_total: int) -> None:
         """Adds a race."""
@@ -174,6 +186,36 @@ def _cut_off_torn_line(path: Path) -> None:
             whole_bytes = block_begins_at + after_break
         if whole_bytes < size_bytes:
             file.truncate(whole_bytes)
+
+
+def _move_away_after(path: Path, frames_total: int) -> int:
+    """Move the last lines, those beyond so many actions, to a file beside it; returns how many they are."""
+    size_bytes = path.stat().st_size
+    read_bytes, lines, n_undone = 0, list[bytes](), 0
+    while n_undone == len(lines) and read_bytes < size_bytes:  # only the file's end is read
+        read_bytes = min(size_bytes, max(BLOCK_BYTES, 2 * read_bytes))
+        with path.open("rb") as file:
+            file.seek(size_bytes - read_bytes)
+            lines = [line + b"\n" for line in file.read().split(b"\n")[:-1]]
+        if read_bytes < size_bytes:
+            del lines[0]  # its beginning was not read
+        n_undone = sum(1 for _ in itertools.takewhile(lambda line: _is_beyond(line, frames_total), reversed(lines)))
+    undone = lines[len(lines) - n_undone :]
+    if undone:
+        with path.with_name(UNDONE_FILE).open("ab") as file:
+            file.writelines(undone)
+            file.flush()
+            os.fsync(file.fileno())
+        os.truncate(path, size_bytes - sum(map(len, undone)))
+    return n_undone
+
+
+def _is_beyond(line: bytes, frames_total: int) -> bool:
+    """Whether a line is of a race beyond so many actions; a line that is none stays where it is."""
+    try:
+        return bool(json.loads(line)["frames_total"] > frames_total)
+    except (ValueError, KeyError, TypeError):
+        return False
 
 
 def _numbers(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:

@@ -6,11 +6,13 @@ The game loads them like any other map, so both transports and every tool treat 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import logging
 import shutil
 from collections import OrderedDict
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 import numpy as np
@@ -26,29 +28,32 @@ MOST_TRACKS_KEPT: Final = 1000
 again."""
 
 
-@dataclass
-class _DrivenTrack:
-    """The track that a generator's races are on now."""
-
-    recipe: TrackRecipe
-    races_left: int
-
-
 class GeneratedMaps:
     """The generated tracks of one process.
+
+    A generator's tracks are numbered: each is drawn from its number alone, so that whoever knows how many races were
+    begun on them can go on.
 
     Args:
         folder: for their files; this object's alone. It is made when it is needed, and what an earlier process left in
             it is removed.
-        rng: draws each track's seed and difficulty.
+        seeds: what each track's seed and difficulty are drawn from.
         most_kept: tracks whose files stay there, those used last.
+        n_begun: how many races were begun on each generator's tracks before, by `generator_key`.
     """
 
-    def __init__(self, folder: Path, rng: np.random.Generator, most_kept: int = MOST_TRACKS_KEPT) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        seeds: np.random.SeedSequence,
+        most_kept: int = MOST_TRACKS_KEPT,
+        n_begun: Mapping[str, int] = MappingProxyType({}),
+    ) -> None:
         self._folder = folder.resolve()
-        self._rng = rng
+        self._seeds = seeds
         self._most_kept = most_kept
-        self._driven: dict[GeneratorSettings, _DrivenTrack] = {}
+        self._n_begun = dict(n_begun)
+        self._driven: dict[str, TrackRecipe] = {}  # the last track of each generator
         self._kept: OrderedDict[TrackRecipe, Path] = OrderedDict()  # the one used last is last
         shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -62,28 +67,30 @@ class GeneratedMaps:
             UserError: if the track cannot be written, and there is none before it.
         """
         assert entry.generator is not None
-        driven = self._driven.get(entry.generator)
-        if driven is None or driven.races_left == 0:
-            recipe = draw_recipe(entry.generator, self._rng)
-            try:
-                self.concrete(entry, recipe)
-            except UserError as error:
-                if driven is None or driven.recipe not in self._kept:
-                    raise
-                log.warning("%s; the track before it is driven once more", error)
-                recipe = driven.recipe
-            driven = self._driven[entry.generator] = _DrivenTrack(recipe, entry.generator.races_per_track)
-        driven.races_left -= 1
-        return self.concrete(entry, driven.recipe)
+        key, number = generator_key(entry.generator), self.n_begun(entry.generator)
+        recipe = self.recipe(entry.generator, number)
+        try:
+            drawn = self.concrete(entry, recipe)
+        except UserError as error:
+            last = self._driven.get(key)
+            if last is None or last not in self._kept:
+                raise
+            log.warning("%s; the track before it is driven once more", error)
+            recipe, drawn = last, self.concrete(entry, last)
+        self._driven[key] = recipe
+        self._n_begun[key] = number + 1
+        return drawn
 
-    def leave_out(self, entry: MapEntry) -> None:
-        """Count a race as `draw` does, without its track: it was driven before."""
-        assert entry.generator is not None
-        driven = self._driven.get(entry.generator)
-        if driven is None or driven.races_left == 0:
-            recipe = draw_recipe(entry.generator, self._rng)
-            driven = self._driven[entry.generator] = _DrivenTrack(recipe, entry.generator.races_per_track)
-        driven.races_left -= 1
+    def n_begun(self, generator: GeneratorSettings) -> int:
+        """How many races were begun on a generator's tracks: the number of the next one."""
+        return self._n_begun.get(generator_key(generator), 0)
+
+    def recipe(self, generator: GeneratorSettings, number: int) -> TrackRecipe:
+        """What a generator's race of this number is driven on."""
+        words = np.frombuffer(hashlib.sha256(generator_key(generator).encode()).digest(), dtype="<u4").tolist()
+        of_track = (*self._seeds.spawn_key, *words, number // generator.races_per_track)
+        sequence = np.random.SeedSequence(self._seeds.entropy, spawn_key=of_track)
+        return draw_recipe(generator, np.random.default_rng(sequence))
 
     def concrete(self, entry: MapEntry, recipe: TrackRecipe) -> MapEntry:
         """`entry` with the files of a recipe's track in place of its generator; they are written if they are not there.
@@ -103,6 +110,11 @@ class GeneratedMaps:
                 file.unlink(missing_ok=True)
         files = {"map_path": str(track_file), "reference_line": str(_line_file(track_file)), "generator": None}
         return entry.model_copy(update=files)
+
+
+def generator_key(generator: GeneratorSettings) -> str:
+    """A short name of a generator, the same for equal ones."""
+    return hashlib.sha256(generator.model_dump_json().encode()).hexdigest()[:16]
 
 
 def draw_recipe(generator: GeneratorSettings, rng: np.random.Generator) -> TrackRecipe:

@@ -34,6 +34,7 @@ from trackmania_rl.training.hooks.periodic_reset import ResetPeriodically
 from trackmania_rl.training.hooks.pictures import DrawPictures
 from trackmania_rl.training.hooks.pipeline_check import CheckPipeline
 from trackmania_rl.training.hooks.priorities import UpdatePriorities
+from trackmania_rl.training.hooks.progress import FollowCollectors
 from trackmania_rl.training.hooks.publishing import PublishRunState
 from trackmania_rl.training.hooks.quantile_spread import MeasureQuantileSpread
 from trackmania_rl.training.hooks.races import CountRaces, KeepRecords, WriteRaceLog
@@ -160,7 +161,13 @@ def make_trainer(
     loggers = WriteFigures(races, figures, test_loss, disk)
     trainer.logger = loggers
     # The order within one point of the loop: schedules before sampling, target and weights after the update.
-    shipped: list[Hook] = [store, races, WriteRaceLog(races, clock or CommandClock(), disk), KeepRecords(races)]
+    shipped: list[Hook] = [
+        FollowCollectors(),
+        store,
+        races,
+        WriteRaceLog(races, clock or CommandClock(), disk),
+        KeepRecords(races),
+    ]
     shipped += [schedules, *([LearnFromDataSets(datasets, store)] if datasets else [])]
     shipped += [ResetPeriodically(sampling), sampling, UpdatePriorities(), numbers, UpdateTargetNetwork()]
     shipped += [PublishRunState(numbers)]

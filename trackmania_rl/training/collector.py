@@ -11,9 +11,9 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -21,9 +21,13 @@ from trackmania_rl.agents.builder import Actor
 from trackmania_rl.agents.exploration import Exploration
 from trackmania_rl.channels.protocols import NO_WEIGHTS, RolloutSink, RunStateView, WeightsKind
 from trackmania_rl.games.protocol import GameIds, Games, Received
+from trackmania_rl.race.cycle_position import CollectorProgress, RacePosition
 from trackmania_rl.race.fragments import Fragment, RaceInFragments
+from trackmania_rl.seeds import stream_state
 from trackmania_rl.settings import MapEntry
-from trackmania_rl.track.generated_maps import GeneratedMaps
+from trackmania_rl.track.generated_maps import GeneratedMaps, generator_key
+
+FROM_THE_BEGINNING: Final = CollectorProgress()
 
 
 @dataclass
@@ -61,8 +65,10 @@ class CollectorParts:
         explorer: drives exploration races.
         evaluator: drives evaluation races, by averaged weights.
         generated_maps: where tracks for the map cycle's generators come from; not needed where it has none.
-        first_entry: of the map cycle: a collector that is started again begins further on, since it may be the first
-            map that no game can play.
+        progress: what was driven before, where the map cycle goes on.
+        n_entries_left_out: of the map cycle: a collector that is started again and again without a race begins further
+            on, since it may be that map that no game can play.
+        streams: random streams whose states go with each race, so that a new process can go on with them; by name.
         beat: says that the collector goes on; called between any two actions.
     """
 
@@ -71,8 +77,14 @@ class CollectorParts:
     explorer: WeightPuller
     evaluator: WeightPuller
     generated_maps: GeneratedMaps | None = None
-    first_entry: int = 0
+    progress: CollectorProgress = FROM_THE_BEGINNING
+    n_entries_left_out: int = 0
+    streams: Mapping[str, np.random.Generator] = field(default_factory=dict)
     beat: Callable[[], object] = lambda: None
+
+    def entries(self) -> Iterator[RaceOfCycle]:
+        """Go through the map cycle from where this collector stands."""
+        return map_cycle(self.run_state, self.generated_maps, self.progress, self.n_entries_left_out)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +96,7 @@ class Race:
         puller: keeps the network that drives it.
         exploration: how it explores.
         is_generated: whether the track is one of many that a generator makes.
+        position: where it stands among those of the collector.
         in_fragments: how much of it was handed on already; None where it is handed on as a whole.
     """
 
@@ -91,11 +104,15 @@ class Race:
     puller: WeightPuller
     exploration: Exploration
     is_generated: bool
+    position: RacePosition
     in_fragments: RaceInFragments | None = field(default=None)
 
-    def stats(self, end_race_stats: Mapping[str, Any], fragment: Fragment | None = None) -> dict[str, Any]:
+    def stats(
+        self, end_race_stats: Mapping[str, Any], streams: Mapping[str, str], fragment: Fragment | None = None
+    ) -> dict[str, Any]:
         """Return what the learner is told of the race: its `end_race_stats` and where they belong."""
         told = {**end_race_stats, **stats_of_entry(self.entry), "is_generated": self.is_generated}
+        told["position"] = replace(self.position, streams=streams)
         return told if fragment is None else {**told, "fragment": fragment}
 
 
@@ -109,9 +126,26 @@ def stats_of_entry(entry: MapEntry) -> dict[str, Any]:
     }
 
 
+class RaceOfCycle(NamedTuple):
+    """A race that the map cycle asks for.
+
+    Attributes:
+        entry: its map.
+        is_generated: whether the track is one of many under the same name: a generator's of more than one track.
+        position: where it stands.
+    """
+
+    entry: MapEntry
+    is_generated: bool
+    position: RacePosition
+
+
 def map_cycle(
-    run_state: RunStateView, generated_maps: GeneratedMaps | None = None, first: int = 0, n_driven: int = 0
-) -> Iterator[tuple[MapEntry, bool]]:
+    run_state: RunStateView,
+    generated_maps: GeneratedMaps | None = None,
+    progress: CollectorProgress = FROM_THE_BEGINNING,
+    n_entries_left_out: int = 0,
+) -> Iterator[RaceOfCycle]:
     """Go through the races in order; an edited map cycle starts afresh when the old one has come round.
 
     A generator gives each of its races a track of its own, under the generator's name.
@@ -119,31 +153,38 @@ def map_cycle(
     Args:
         run_state: has the settings in force.
         generated_maps: makes the tracks of generators.
-        first: the entry to begin with; beyond the last one it counts on from the first.
-        n_driven: races from there on that were driven before, and are left out.
-
-    Yields:
-        The race's map, and whether it is one of many under the same name: a generator's of more than one track.
+        progress: where to go on. In a cycle that has become shorter, a place beyond its end counts on from its
+            beginning.
+        n_entries_left_out: so many entries from there on are left out the first time, the rest of the current one
+            included.
 
     Raises:
         UserError: if a generated track cannot be written.
         ValueError: if there is a generator, but no `generated_maps`.
     """
+    number, first = progress.n_races, progress.place
     while True:
-        cycle = run_state.settings.game.map_cycle
-        entries, first = cycle[first % len(cycle) :], 0
-        for entry in entries:
-            if entry.generator is not None and generated_maps is None:
-                raise ValueError(f"the map cycle's {entry.map_name} is a generator: generated_maps is needed")
-            for _ in range(entry.repeat):
-                n_driven -= 1
-                if entry.generator is None or generated_maps is None:
-                    if n_driven < 0:
-                        yield entry, False
-                elif n_driven < 0:
-                    yield generated_maps.draw(entry), not entry.generator.is_one_track
-                else:
-                    generated_maps.leave_out(entry)
+        entries = [(k, entry) for k, entry in enumerate(run_state.settings.game.map_cycle) for _ in range(entry.repeat)]
+        first %= len(entries)
+        for _ in range(n_entries_left_out):
+            of_this_one = entries[first][0]
+            first = next((place for place in range(first, len(entries)) if entries[place][0] != of_this_one), 0)
+        n_entries_left_out = 0
+        for place in range(first, len(entries)):
+            yield race_of_entry(entries[place][1], RacePosition(number, place), generated_maps)
+            number += 1
+        first = 0
+
+
+def race_of_entry(entry: MapEntry, position: RacePosition, generated_maps: GeneratedMaps | None) -> RaceOfCycle:
+    """Return the race of an entry; on a track of its own, if it is a generator's."""
+    if entry.generator is None:
+        return RaceOfCycle(entry, False, position)
+    if generated_maps is None:
+        raise ValueError(f"the map cycle's {entry.map_name} is a generator: generated_maps is needed")
+    generator = generator_key(entry.generator)
+    position = replace(position, generator=generator, generator_number=generated_maps.n_begun(entry.generator))
+    return RaceOfCycle(generated_maps.draw(entry), not entry.generator.is_one_track, position)
 
 
 class Collector:
@@ -163,7 +204,7 @@ class Collector:
         settings = parts.run_state.settings
         self._parts = parts
         self._games = games
-        self._entries = map_cycle(parts.run_state, parts.generated_maps, parts.first_entry)
+        self._entries = parts.entries()
         self._races: dict[int, Race] = {}
         self._fragment_length_actions = settings.sync.fragment_length_actions
 
@@ -241,7 +282,7 @@ class Collector:
         if self._parts.rollouts.acquire_frames(game) is None:
             return False
         states, fragment = race.in_fragments.cut()
-        self._parts.rollouts.put(game, self._games.under_way(game, states), race.stats({}, fragment))
+        self._parts.rollouts.put(game, self._games.under_way(game, states), race.stats({}, self._streams(), fragment))
         return True
 
     def _hand_on_ended(self, received: Received) -> bool:
@@ -252,26 +293,32 @@ class Collector:
             race = self._races.pop(game)
             n_actions = len(ended.rollout_results["actions"])
             fragment = None if race.in_fragments is None else race.in_fragments.end(n_actions)
-            self._parts.rollouts.put(game, ended.rollout_results, race.stats(ended.end_race_stats, fragment))
+            self._parts.rollouts.put(
+                game, ended.rollout_results, race.stats(ended.end_race_stats, self._streams(), fragment)
+            )
         for game in received.lost:  # another race begins there: it may be this one that the game cannot play
             del self._races[game]
         return True
+
+    def _streams(self) -> dict[str, str]:
+        """Where the random streams are now."""
+        return {name: stream_state(stream) for name, stream in self._parts.streams.items()}
 
     def _begin_race(self, game: int) -> None:
         """Begin the map cycle's next race in a game; whoever drives it looks for newer weights first."""
         run_state = self._parts.run_state
         run_state.pull()
         settings = run_state.settings
-        entry, is_generated = next(self._entries)
+        entry, is_generated, position = next(self._entries)
         puller = self._parts.explorer if entry.is_explo else self._parts.evaluator
         puller.actor.exploration_settings = settings.exploration
         puller.pull_at_next_pass()
         exploration = puller.actor.exploration_of_race(is_explo=entry.is_explo, frame_count=run_state.frames_total)
         self._games.game = settings.game
         if self._fragment_length_actions is None:
-            self._races[game] = Race(entry, puller, exploration, is_generated)
+            self._races[game] = Race(entry, puller, exploration, is_generated, position)
             self._games.begin(game, entry, functools.partial(self._parts.rollouts.acquire_frames, game))
         else:  # a fragment takes its room away while the race goes on, so the frames are written elsewhere
             in_fragments = RaceInFragments.of_settings(settings)
-            self._races[game] = Race(entry, puller, exploration, is_generated, in_fragments)
+            self._races[game] = Race(entry, puller, exploration, is_generated, position, in_fragments)
             self._games.begin(game, entry)

@@ -13,6 +13,7 @@ from trackmania_rl.agents.agent import Agent
 from trackmania_rl.buffer_utilities import MiniRaceReplayBuffer
 from trackmania_rl.channels.protocols import Channels, ReceivedRollout
 from trackmania_rl.checkpoints import RunFolder
+from trackmania_rl.race.cycle_position import CollectorProgress
 from trackmania_rl.race.rewards import Reward
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.settings import Settings
@@ -49,6 +50,7 @@ class RunContext:
         session: how often the run was started, this time included.
         reference_lines_m: (N, 3) points of each map's reference line, for pictures; none for generators.
         maps_folder: where tracks lie.
+        progress: where each collector stands, by its number.
         race: the race that has just come in; its arrays are valid at the point `batch_process` only.
     """
 
@@ -63,6 +65,7 @@ class RunContext:
     session: int = 1
     reference_lines_m: Mapping[str, npt.NDArray[np.float64]] = field(default_factory=dict)
     maps_folder: Path = Path("maps")
+    progress: dict[int, CollectorProgress] = field(default_factory=dict)
     race: ReceivedRollout | None = None
 
     @property

@@ -37,6 +37,7 @@ class RaceStream:
 
     Attributes:
         n_turns: how many turns the run has had.
+        is_between_turns: whether none is under way.
     """
 
     init_random_frames = 0
@@ -53,6 +54,7 @@ class RaceStream:
         self._on_idle = on_idle
         self._on_turn = on_turn
         self.n_turns = 0
+        self.is_between_turns = True
 
     def __iter__(self) -> Iterator[TensorDict]:
         """Yield races until the run ends, but for those with numbers that are not finite."""
@@ -77,12 +79,14 @@ class RaceStream:
         collectors = range(self._run.settings.game.n_collectors)
         while not self._should_stop():
             self._on_turn()
+            self.is_between_turns = False
             for collector in collectors:
                 self._run.channels.rollouts.give_turn(collector, self.n_turns)
             early: defaultdict[int, deque[ReceivedRollout]] = defaultdict(deque)
             for collector in collectors:
                 yield from self._races_of_turn(collector, early)
             self.n_turns += 1
+            self.is_between_turns = True
 
     def _races_of_turn(self, collector: int, early: Mapping[int, deque[ReceivedRollout]]) -> Iterator[ReceivedRollout]:
         """Yield what one collector puts in its turn; what comes from others meanwhile waits in `early`."""

@@ -42,6 +42,7 @@ class RunTrainer(Trainer):
         self.hooks: list[Hook] = []
         self._ticks = Interval()
         self._logs: dict[str, Interval] = {}
+        self._broke_off = False
         self._stream = RaceStream(run, should_stop, self.tick, self._begin_turn)
         has_collectors = run.settings.game.n_collectors > 0
         super().__init__(
@@ -65,6 +66,17 @@ class RunTrainer(Trainer):
         if self._ticks.is_due(POLL_S):
             for hook in self.hooks:
                 hook.tick()
+
+    @property
+    def broke_off_within_turn(self) -> bool:
+        """Whether an error or a second Ctrl-C ended a run that takes turns while one was under way."""
+        return self._broke_off and not self._stream.is_between_turns
+
+    def train(self) -> None:
+        """Train until the run ends."""
+        self._broke_off = True
+        super().train()
+        self._broke_off = False
 
     def _begin_turn(self) -> None:
         for hook in self.hooks:

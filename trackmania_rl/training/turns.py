@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from trackmania_rl.games.protocol import Games, Received
-from trackmania_rl.training.collector import Collector, CollectorParts, map_cycle
+from trackmania_rl.training.collector import Collector, CollectorParts
 
 BeginTurn = Callable[[int], object]
 """Called with a turn's number before it is played; has all chance begin anew."""
@@ -46,12 +46,6 @@ class TurnTakingCollector(Collector):
     def _play_turn(self, number: int) -> bool:
         """Play a turn; False if the run ends meanwhile."""
         if self._in_first_turn is not None:
-            self._entries = map_cycle(
-                self._parts.run_state,
-                self._parts.generated_maps,
-                self._parts.first_entry,
-                n_driven=number * self._games.n_games,
-            )
             self._in_first_turn()
             self._in_first_turn = None
         self._begin_turn(number)

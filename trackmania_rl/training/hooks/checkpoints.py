@@ -90,10 +90,13 @@ class SaveCheckpoints(Hook):
     def end(self) -> None:
         """Write the last checkpoint.
 
+        A run that takes turns and ends by an error within one writes none: its last one is between two turns, from
+        where it goes on exactly, and drives the same once more.
+
         Raises:
             UserError: if the weights are no longer finite numbers; the checkpoints stay as they are.
         """
-        if self._has_begun:
+        if self._has_begun and not self.trainer.broke_off_within_turn:
             self.try_to_save()
 
     def try_to_save(self) -> bool:

@@ -15,7 +15,7 @@ from trackmania_rl.errors import UserError
 from trackmania_rl.log_steps import step_of
 from trackmania_rl.schedules import exponential
 from trackmania_rl.telemetry.cycle_figures import cycle_figures
-from trackmania_rl.telemetry.race_record import CommandClock, RaceLog, RaceRecord
+from trackmania_rl.telemetry.race_record import UNDONE_FILE, CommandClock, RaceLog, RaceRecord
 from trackmania_rl.training.disk_watch import DiskWatch
 from trackmania_rl.training.hooks.hook import Hook
 from trackmania_rl.training.hooks.kept_drivers import driver_now
@@ -121,8 +121,22 @@ class WriteRaceLog(Hook):
         self._log: RaceLog | None = None
 
     def begin(self) -> None:
-        """Open the file for more lines."""
-        self._log = RaceLog(self.run.folder.races, self._clock, self.run.session)
+        """Open the file for more lines, once those are moved away that came after the run's checkpoint.
+
+        Raises:
+            UserError: if the disk fails.
+        """
+        file, frames_total = self.run.folder.races, self.run.statistics.frames_total
+        try:
+            self._log = RaceLog(file, self._clock, self.run.session, frames_total)
+        except OSError as error:
+            raise UserError(f"{file} cannot be written to: {error.strerror}; free some space, or mend it") from error
+        if self._log.n_undone > 0:
+            log.info(
+                "%d races that came after the checkpoint are undone; their lines are in %s",
+                self._log.n_undone,
+                UNDONE_FILE,
+            )
 
     def batch_process(self, _: TensorDictBase) -> None:
         """Write a race."""
@@ -142,7 +156,8 @@ class KeepRecords(Hook):
     """Keeps the inputs and Q values of each map's best race in best_runs/, and the network that drove it.
 
     Newer weights come in while a race is driven: what is kept is the network, explored or evaluated, at its end. Only
-    the best race of a map has one: an older record's is deleted.
+    the best race of a map has one: an older record's is deleted. A record that came after the checkpoint from which a
+    run goes on stays a record, although the run does not count it any more.
 
     Args:
         races: says which race is the best.
@@ -150,6 +165,14 @@ class KeepRecords(Hook):
 
     def __init__(self, races: CountRaces) -> None:
         self._races = races
+        self._kept_ms: dict[str, int] = {}
+
+    def begin(self) -> None:
+        """Look for the records that are there."""
+        for folder in self.run.folder.best_runs.glob("[!.]*"):
+            map_name, _, time_ms = folder.name.rpartition("_")
+            if time_ms.isdecimal():
+                self._kept_ms[map_name] = min(int(time_ms), self._kept_ms.get(map_name, int(time_ms)))
 
     def batch_process(self, _: TensorDictBase) -> None:
         """Keep the race, if it is a record; a disk that fails is told."""
@@ -157,6 +180,9 @@ class KeepRecords(Hook):
         assert race is not None
         if not (self._races.is_best and record.counts):
             return
+        if record.race_time_ms > self._kept_ms.get(record.map_name, record.race_time_ms):
+            return
+        self._kept_ms[record.map_name] = record.race_time_ms
         try:
             kept = save_best_run(
                 folder.best_runs,
