@@ -91,7 +91,7 @@ def _draw_from_above(
 ) -> LineCollection:
     """Draw blocks, line, arrows and gates as the game's stadium lies: x to the right, z downwards."""
     if challenge is not None:
-        _draw_blocks(axes, challenge)
+        draw_blocks(axes, challenge)
     coloured = _coloured_line(line_m[:, [0, 2]], colour_of, width=3.0)
     axes.add_collection(coloured)
     at = np.linspace(0, len(line_m) - 1, N_ARROWS + 2).astype(np.int64)[1:-1]
@@ -137,7 +137,7 @@ def _draw_from_above(
     return coloured
 
 
-def _draw_blocks(axes: Axes, challenge: Challenge) -> None:
+def draw_blocks(axes: Axes, challenge: Challenge) -> None:
     """Every block is a square; gates are drawn over the others."""
     plain = [_square(block) for block in challenge.blocks if block.gate is None]
     axes.add_collection(

@@ -1,0 +1,132 @@
+"""`maps.py windows`: how well the simulated car follows a replay, a second at a time."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from maps_commands.track import map_of
+from trackmania_rl.argument_types import png_file
+from trackmania_rl.errors import UserError
+from trackmania_rl.gbx.challenge import STADIUM
+from trackmania_rl.gbx.replay import is_replay_file, read_replay
+from trackmania_rl.gbx.replay_inputs import ghost_of_driver
+from trackmania_rl.telemetry.tables import print_table
+
+if TYPE_CHECKING:
+    from trackmania_rl.track.replay_windows import Kind, WindowResult
+
+WITHIN_M = (0.05, 0.15, 0.3, 1.0)
+LISTED_BEYOND_M = 0.15
+DESCRIPTION = """\
+Drive stretches of a replay on the simulated game: each begins with the car as the replay shows it, is driven with the
+replay's inputs for a second without correction, and ends more or less beside the replay's car. Printed is how many end
+within 0.05, 0.15, 0.3 and 1 m, by what they drive on, and which end further away.
+
+The ground of each stretch is a plane under the replay's wheels, made of what the map's blocks are made of: loops,
+walls, kinks and steps are not in it, so stretches there are far off.
+
+Examples:
+  maps.py windows best.Replay.Gbx --picture windows.png
+  maps.py windows best.Ghost.Gbx --map mine.Challenge.Gbx --length 2000
+"""
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the command `windows`."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "windows",
+        help="how well the simulated car follows a replay, a second at a time",
+        description=DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("replay", type=Path, metavar="REPLAY", help="a .Replay.Gbx or .Ghost.Gbx")
+    add("--map", type=Path, metavar="MAP", help="its .Challenge.Gbx (default: the map in the replay)")
+    add("--driver", metavar="LOGIN", help="whose ghost (default: the fastest)")
+    add("--length", type=int, default=1000, metavar="MS", help="of each stretch (default: 1000)")
+    add("--every", type=int, default=500, metavar="MS", help="from one's beginning to the next's (default: 500)")
+    add("--picture", type=png_file, metavar="FILE.png", help="draw them over the map")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Drive the windows, print and draw how well they follow."""
+    # The simulator takes seconds to import, which other commands need not wait for.
+    from trackmania_rl.track.ghost_race import race_of_ghost
+    from trackmania_rl.track.replay_windows import drive_window, windows_of
+
+    path: Path = arguments.replay
+    if not is_replay_file(path):
+        raise UserError(f"{path}: a replay's name ends in .Replay.Gbx or .Ghost.Gbx")
+    replay = read_replay(path)
+    challenge = replay.challenge if arguments.map is None else map_of(arguments.map)
+    if challenge is not None and challenge.environment != STADIUM:
+        raise UserError(f"{path}: its map's environment is {challenge.environment!r}; the simulated car is {STADIUM}'s")
+    ghost = ghost_of_driver(replay, arguments.driver)
+    race = race_of_ghost(ghost, () if challenge is None else challenge.blocks, path)
+    try:
+        windows = windows_of(race, arguments.length, arguments.every)
+    except ValueError as error:
+        raise UserError(f"{path}: {error}; give --length and --every as multiples of that") from error
+    if not windows:
+        raise UserError(f"{path}: the race is shorter than {arguments.length} ms; give a smaller --length")
+    results = [drive_window(race, window) for window in windows]
+    console = Console()
+    title = f"{'unknown map' if challenge is None else challenge.plain_name}, {ghost.login or 'unknown driver'}"
+    console.print(Text(f"{title}: {len(results)} windows of {arguments.length / 1000:g} s, distances at their ends"))
+    if challenge is None:
+        console.print("No map is known, so turbo pads, dirt and other surfaces are not; name it with --map.")
+    print_results(console, results)
+    if arguments.picture is not None:
+        from trackmania_rl.telemetry.windows_picture import draw_windows  # matplotlib takes a second to import
+
+        draw_windows(arguments.picture, title, race.motion, results, challenge)
+        console.print(Text(f"wrote {arguments.picture}"), soft_wrap=True)
+    return 0
+
+
+def print_results(console: Console, results: Sequence[WindowResult]) -> None:
+    """Print a table by kind of place, and one of the windows that end far away."""
+    table = Table("drives on", "windows", *(f"<= {limit_m:g} m" for limit_m in WITHIN_M), "median m", "median km/h")
+    by_kind: dict[Kind, list[WindowResult]] = {}
+    for result in results:
+        by_kind.setdefault(result.window.kind, []).append(result)
+    for kind, of_kind in sorted(by_kind.items(), key=lambda item: _median_m(item[1])):
+        table.add_row(kind.value, *_row(of_kind))
+    if len(by_kind) > 1:
+        table.add_row("all", *_row(results))
+    print_table(table, console)
+    far = [result for result in results if result.position_m[-1] > LISTED_BEYOND_M]
+    if not far:
+        return
+    console.print(f"further than {LISTED_BEYOND_M:g} m away at the end:")
+    rows = Table("begins at s", "drives on", "block", "m", "km/h", "degrees")
+    for result in far:
+        rows.add_row(
+            f"{result.window.start_ms / 1000:.2f}",
+            result.window.kind.value,
+            Text(result.window.block),
+            f"{result.position_m[-1]:.2f}",
+            f"{result.speed_kmh[-1]:+.1f}",
+            f"{result.attitude_deg[-1]:.1f}",
+        )
+    print_table(rows, console)
+
+
+def _row(results: Sequence[WindowResult]) -> list[str]:
+    ends_m = np.array([result.position_m[-1] for result in results])
+    shares = [f"{100.0 * float((ends_m <= limit_m).mean()):.0f} %" for limit_m in WITHIN_M]
+    speed_kmh = float(np.median([abs(result.speed_kmh[-1]) for result in results]))
+    return [str(len(results)), *shares, f"{_median_m(results):.3f}", f"{speed_kmh:.2f}"]
+
+
+def _median_m(results: Sequence[WindowResult]) -> float:
+    return float(np.median([result.position_m[-1] for result in results]))

@@ -1,0 +1,157 @@
+"""Windows of a ghost that the simulated car itself drove: the car must follow it, whatever the samples leave out."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from trackmania_rl.gbx.replay import RACE_RUNNING, ControlEvent, Ghost, GhostSamples
+from trackmania_rl.simulator.physics.vehicle import TICK_MS, spawn_vehicle, tick
+from trackmania_rl.simulator.physics.vehicle_parameters import STADIUM_CAR
+from trackmania_rl.simulator.tracks.world import Surface, Track, build_ribbon
+from trackmania_rl.track.ghost_motion import motion_of
+from trackmania_rl.track.ghost_race import GhostRace, GhostRaceError, race_of_ghost
+from trackmania_rl.track.replay_windows import Kind, drive_window, initial_car, window_at, windows_of
+from trackmania_rl.track.window_ground import ribbon_of
+
+LEVEL_M = 41.3446
+"""A height that a road of the game has."""
+
+
+def plane(height_m=LEVEL_M, slope=0.0, surface=Surface.ASPHALT, length_m=600.0):
+    """A straight road as wide as a field, along +z."""
+    along_m = np.arange(0.0, length_m, 0.5)
+    line_m = np.zeros((len(along_m), 3))
+    line_m[:, 1] = height_m + slope * along_m
+    line_m[:, 2] = along_m
+    return build_ribbon(line_m / [1.0, 1.0, np.hypot(1.0, slope)], 1000.0, surface=surface)
+
+
+def race_driven(ribbon, keys, end_ms, start_kmh=0.0) -> GhostRace:
+    """Drive (time in ms, key, value) events; the race that a ghost of it tells."""
+    car = spawn_vehicle(Track("plane", ribbon, (), 500.0), 200.0)
+    car["velocity_m_s"] = start_kmh / 3.6 * ribbon.forward[0]
+    held = {"Accelerate": 0, "Brake": 0, "SteerLeft": 0, "SteerRight": 0}
+    events = [ControlEvent(0, RACE_RUNNING, 1), *(ControlEvent(*key) for key in keys)]
+    rows = []
+    for time_ms in range(0, end_ms + 1, TICK_MS):
+        if time_ms % 100 == 0:
+            speed_m_s = np.linalg.norm(car["velocity_m_s"][0])
+            rows.append((time_ms, *car["position_m"][0], *car["quaternion"][0], speed_m_s))
+        held |= {event.name: event.value for event in events[1:] if event.time_ms == time_ms}
+        steer = held["SteerRight"] - held["SteerLeft"]
+        tick(car, held["Accelerate"], held["Brake"], steer, ribbon, STADIUM_CAR)
+    table = np.array(rows)
+    samples = GhostSamples(100, table[:, 0].astype(np.int64), table[:, 1:4], table[:, 4:8], table[:, 8])
+    ghost = Ghost("driver", None, (), 0, samples, tuple(sorted(events, key=lambda event: event.time_ms)), "")
+    return race_of_ghost(ghost, (), Path("driven.Ghost.Gbx"))
+
+
+@pytest.fixture(scope="module")
+def level_race() -> GhostRace:
+    """Five seconds through two gear changes, with taps to both sides and a long corner."""
+    keys = [
+        (10, "Accelerate", 1),
+        (700, "SteerLeft", 1),
+        (820, "SteerLeft", 0),
+        (2140, "SteerRight", 1),
+        (2250, "SteerRight", 0),
+        (3000, "SteerLeft", 1),
+    ]
+    return race_driven(plane(), keys, 5000)
+
+
+def test_the_car_follows_itself_on_level_road(level_race):
+    windows = [window for window in windows_of(level_race, 1000, 100) if window.start_ms >= 300]
+    assert len(windows) == 38
+    results = [drive_window(level_race, window) for window in windows if window.kind is Kind.LEVEL]
+    assert len(results) >= 20
+    ends_m = np.array([result.position_m[-1] for result in results])
+    assert np.median(ends_m) < 0.02
+    assert ends_m.max() < 0.15
+    assert max(np.abs(result.speed_kmh).max() for result in results) < 0.4
+
+
+def test_gear_and_steering_follow_from_the_race_so_far(level_race):
+    """Above 101.7 km/h second gear is chosen, and the change takes 0.28 s, which falls between the samples."""
+    engine, speed_kmh = level_race.engine, 3.6 * level_race.motion.speed_m_s
+    changed_ms = TICK_MS * int(np.argmax(engine["gear"] == 2))
+    before = int(np.searchsorted(level_race.motion.time_ms, changed_ms)) - 1
+    assert speed_kmh[before] < 101.7 < speed_kmh[before + 1]
+    assert 200 < TICK_MS * int((engine["gearbox_state"][: 10 * before + 40] == 1).sum()) < 350
+    assert level_race.turning_rate[level_race.tick_of(740)] == pytest.approx(-0.8)
+    assert level_race.turning_rate[level_race.tick_of(4000)] == -1.0
+
+
+def test_first_car_is_that_of_the_sample(level_race):
+    window = window_at(level_race, 4000, 5000)
+    car = initial_car(level_race, window, ribbon_of(level_race, window.samples, window.footing))
+    motion, at = level_race.motion, window.samples[0]
+    np.testing.assert_allclose(car["position_m"][0], motion.position_m[at], atol=1e-4)
+    assert np.linalg.norm(car["velocity_m_s"]) == pytest.approx(motion.speed_m_s[at], rel=1e-5)
+    assert 0.0025 <= car["wheel_damper_absorb_m"].min() < 0.02
+    assert car["wheel_has_ground_contact"].all()
+    assert window.footing.point_m[1] == pytest.approx(LEVEL_M, abs=1e-6)
+
+
+def test_on_a_slope_the_ground_is_tilted():
+    race = race_driven(plane(slope=0.2), [(10, "Accelerate", 1)], 4000)
+    window = window_at(race, 2500, 3500)
+    assert window.kind is Kind.SLOPE
+    assert window.footing.normal[1] == pytest.approx(1.0 / np.hypot(1.0, 0.2), abs=1e-3)
+    assert drive_window(race, window).position_m[-1] < 0.1
+
+
+def test_the_stadiums_lawn_is_grass():
+    race = race_driven(plane(9.0, surface=Surface.GRASS), [(10, "Accelerate", 1)], 3000)
+    window = window_at(race, 2000, 3000)
+    assert window.kind is Kind.GRASS
+    result = drive_window(race, window)
+    assert set(ribbon_of(race, window.samples, window.footing).surface.tolist()) == {int(Surface.GRASS)}
+    assert result.position_m[-1] < 0.15
+
+
+def test_in_the_air_nothing_is_under_the_car():
+    road = plane(length_m=600.0)
+    sections = road.sections.copy()
+    sections["has_road"][: int((40.0 + 230.0) / 0.5)] = True
+    sections["has_road"][int((40.0 + 230.0) / 0.5) :] = False
+    race = race_driven(road._replace(sections=sections), [(10, "Accelerate", 1)], 2500, start_kmh=200.0)
+    flying = window_at(race, 1000, 2000)
+    assert race.flies[8:23].all()
+    assert flying.kind is Kind.AIR
+    assert drive_window(race, flying).position_m[-1] < 0.02
+
+
+def test_lengths_are_multiples_of_the_samples_period(level_race):
+    with pytest.raises(ValueError, match="a sample every 100 ms"):
+        windows_of(level_race, 950, 500)
+
+
+def test_a_ghost_without_samples_is_told(tmp_path):
+    ghost = Ghost("driver", None, (), 0, None, (), "")
+    with pytest.raises(GhostRaceError, match="no samples"):
+        race_of_ghost(ghost, (), tmp_path / "empty.Ghost.Gbx")
+
+
+def test_turning_and_velocity_of_a_circle():
+    """A car that circles at 1 rad/s about a point 20 m to its left, its centre of mass 0.29 m ahead of its origin."""
+    time_ms = np.arange(0, 1000, 100)
+    angle = time_ms / 1000.0
+    position_m = np.stack((-20.0 * np.cos(angle), np.zeros(10), 20.0 * np.sin(angle)), axis=1) * [-1.0, 1.0, 1.0]
+    quaternion = np.stack((np.cos(-angle / 2), np.zeros(10), np.sin(-angle / 2), np.zeros(10)), axis=1)
+    motion = motion_of(GhostSamples(100, time_ms, position_m, quaternion, np.full(10, 20.0)))
+    np.testing.assert_allclose(motion.spin_rad_s[2:-2], np.tile([0.0, -1.0, 0.0], (6, 1)), atol=1e-4)
+    np.testing.assert_allclose(np.linalg.norm(motion.velocity_m_s, axis=1), 20.0)
+    assert (motion.run == 0).all()
+
+
+def test_derivatives_do_not_reach_over_a_respawn():
+    time_ms = np.arange(0, 1000, 100)
+    position_m = np.zeros((10, 3))
+    position_m[:, 2] = 0.5 * np.arange(10)
+    position_m[5:, 0] = 300.0
+    quaternion = np.tile([1.0, 0.0, 0.0, 0.0], (10, 1))
+    motion = motion_of(GhostSamples(100, time_ms, position_m, quaternion, np.full(10, 5.0)))
+    assert motion.run.tolist() == [0] * 5 + [1] * 5
+    np.testing.assert_allclose(motion.velocity_m_s, np.tile([0.0, 0.0, 5.0], (10, 1)), atol=1e-9)

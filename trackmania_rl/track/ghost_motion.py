@@ -1,0 +1,155 @@
+"""How a ghost's car moved: axes, velocity, turning, and how high its wheels were, at each sample.
+
+A ghost has position, attitude and speed ten times a second. What is derived here is what the physics needs to go on
+from a sample, and what tells a road from a flight.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from trackmania_rl.gbx.replay import GhostSamples
+from trackmania_rl.protocol.messages import TICK_MS
+from trackmania_rl.simulator.physics.vehicle_parameters import STADIUM_CAR
+
+STENCIL: Final = 2
+"""Derivatives use this many samples before and after."""
+JUMP_M_S: Final = 30.0
+"""A position that is this much faster than the speeds around it was set: a respawn."""
+
+_WHEELS_M: Final = STADIUM_CAR["wheel_points_m"][0]
+_WHEEL_RADII_M: Final = STADIUM_CAR["wheel_radii_m"][0]
+_CENTER_OF_MASS_M: Final = STADIUM_CAR["center_of_mass_m"][0]
+
+FloatArray = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class GhostMotion:
+    """S samples.
+
+    Attributes:
+        time_ms: (S,) int64, race time.
+        position_m: (S, 3), the car's origin, world axes.
+        quaternion: (S, 4) unit, w first, car to world.
+        rotation: (S, 3, 3), the same; columns are the car's left, up and forward.
+        speed_m_s: (S,).
+        velocity_m_s: (S, 3) of the centre of mass, world axes.
+        spin_rad_s: (S, 3) angular velocity, world axes.
+        run: (S,) int64, number of the stretch without respawn that a sample belongs to.
+    """
+
+    time_ms: npt.NDArray[np.int64]
+    position_m: FloatArray
+    quaternion: FloatArray
+    rotation: FloatArray
+    speed_m_s: FloatArray
+    velocity_m_s: FloatArray
+    spin_rad_s: FloatArray
+    run: npt.NDArray[np.int64]
+
+    def wheel_bottoms_m(self, normal: FloatArray) -> FloatArray:
+        """(S, 4, 3) world: each sample's lowest points of the wheels against normals (S, 3) or (3,).
+
+        The dampers are taken as pressed in; a wheel in the air hangs up to 0.2 m lower.
+        """
+        center_m = self.position_m[:, None] + np.einsum("sij,wj->swi", self.rotation, _WHEELS_M)
+        own = np.einsum("sij,si->sj", self.rotation, np.broadcast_to(normal, self.position_m.shape))
+        extent_m = np.linalg.norm(own * _WHEEL_RADII_M, axis=1)
+        reach = np.einsum("sij,sj->si", self.rotation, _WHEEL_RADII_M**2 * own) / extent_m[:, None]
+        return np.asarray(center_m - reach[:, None])
+
+
+def motion_of(samples: GhostSamples) -> GhostMotion:
+    """Derive a ghost's motion; derivatives do not reach over a respawn."""
+    time_s = samples.time_ms / 1000.0
+    rotation = matrices(samples.rotation)
+    run = _runs(samples)
+    origin_m_s = np.zeros_like(samples.position_m)
+    spin_rad_s = np.zeros_like(samples.position_m)
+    for at in range(len(time_s)):
+        near = np.arange(max(at - STENCIL, 0), min(at + STENCIL + 1, len(time_s)))
+        near = near[run[near] == run[at]]
+        weights = _derivative_weights(time_s[near] - time_s[at])
+        origin_m_s[at] = weights @ samples.position_m[near]
+        spin_rad_s[at] = weights @ rotation_vectors(rotation[near] @ rotation[at].T)
+    velocity_m_s = origin_m_s + np.cross(spin_rad_s, rotation @ _CENTER_OF_MASS_M)
+    velocity_m_s += _half_substep_s(samples.speed_m_s, spin_rad_s)[:, None] * _changes(velocity_m_s, time_s, run)
+    length_m_s = np.linalg.norm(velocity_m_s, axis=1)
+    share = np.divide(samples.speed_m_s, length_m_s, out=np.zeros_like(length_m_s), where=length_m_s > 0.0)
+    return GhostMotion(
+        samples.time_ms,
+        samples.position_m,
+        samples.rotation,
+        rotation,
+        samples.speed_m_s,
+        velocity_m_s * share[:, None],
+        spin_rad_s,
+        run,
+    )
+
+
+def _half_substep_s(speed_m_s: FloatArray, spin_rad_s: FloatArray) -> FloatArray:
+    """(S,) the time by which positions lag behind velocities.
+
+    In each substep the game moves the car with the velocity from before the substep (explicit Euler).
+    """
+    tick_s, length_m = TICK_MS / 1000.0, float(STADIUM_CAR["substep_length_m"][0])
+    return 0.5 * tick_s / (np.floor(tick_s * (speed_m_s + np.linalg.norm(spin_rad_s, axis=1)) / length_m) + 1.0)
+
+
+def _changes(velocity_m_s: FloatArray, time_s: FloatArray, run: npt.NDArray[np.int64]) -> FloatArray:
+    """(S, 3) accelerations between the neighbours of each sample."""
+    changes = np.zeros_like(velocity_m_s)
+    for number in range(run[-1] + 1):
+        of_run = run == number
+        if of_run.sum() > 1:
+            changes[of_run] = np.gradient(velocity_m_s[of_run], time_s[of_run], axis=0)
+    return changes
+
+
+def matrices(quaternion: FloatArray) -> FloatArray:
+    """Rotation matrices (..., 3, 3) of quaternions (..., 4), w first."""
+    w, x, y, z = np.moveaxis(quaternion / np.linalg.norm(quaternion, axis=-1, keepdims=True), -1, 0)
+    rows = (
+        (1.0 - 2.0 * (y * y + z * z), 2.0 * (x * y - w * z), 2.0 * (x * z + w * y)),
+        (2.0 * (x * y + w * z), 1.0 - 2.0 * (x * x + z * z), 2.0 * (y * z - w * x)),
+        (2.0 * (x * z - w * y), 2.0 * (y * z + w * x), 1.0 - 2.0 * (x * x + y * y)),
+    )
+    return np.stack([np.stack(row, axis=-1) for row in rows], axis=-2)
+
+
+def _runs(samples: GhostSamples) -> npt.NDArray[np.int64]:
+    """Number the stretches between respawns."""
+    step_s = np.diff(samples.time_ms) / 1000.0
+    step_m = np.linalg.norm(np.diff(samples.position_m, axis=0), axis=1)
+    faster_m_s = np.maximum(samples.speed_m_s[1:], samples.speed_m_s[:-1])
+    is_jump = step_m > (faster_m_s + JUMP_M_S) * step_s
+    return np.concatenate(([0], np.cumsum(is_jump))).astype(np.int64)
+
+
+def _derivative_weights(offset_s: FloatArray) -> FloatArray:
+    """(K,) weights that give the derivative at 0 of the polynomial through values at K offsets."""
+    if len(offset_s) < 2:
+        return np.zeros(len(offset_s))
+    powers = np.vander(offset_s, increasing=True).T
+    return np.linalg.solve(powers, np.eye(len(offset_s))[1])
+
+
+def rotation_vectors(rotation: FloatArray) -> FloatArray:
+    """(K, 3) axis times angle of turns (K, 3, 3), each less than half a turn."""
+    axis = 0.5 * np.stack(
+        (
+            rotation[:, 2, 1] - rotation[:, 1, 2],
+            rotation[:, 0, 2] - rotation[:, 2, 0],
+            rotation[:, 1, 0] - rotation[:, 0, 1],
+        ),
+        axis=1,
+    )
+    sine = np.linalg.norm(axis, axis=1)
+    angle = np.arctan2(sine, 0.5 * (np.trace(rotation, axis1=1, axis2=2) - 1.0))
+    return axis * np.divide(angle, sine, out=np.ones_like(sine), where=sine > 1e-12)[:, None]

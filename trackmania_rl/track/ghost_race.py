@@ -1,0 +1,264 @@
+"""A ghost's race tick by tick: what was pressed, and what the samples do not show but follows from what came before.
+
+The gearbox, the steering ramp and the turbo have a memory. Their state in the middle of a race follows from the speeds,
+the inputs and the blocks since its start, so they are run along the ghost from there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from trackmania_rl.errors import UserError
+from trackmania_rl.gbx.challenge import Block
+from trackmania_rl.gbx.replay import Ghost
+from trackmania_rl.gbx.replay_inputs import script_of_ghost
+from trackmania_rl.protocol.input_script import Input
+from trackmania_rl.protocol.messages import TICK_MS
+from trackmania_rl.simulator.compiled import compiled
+from trackmania_rl.simulator.inputs import InputSlot, RaceInputs
+from trackmania_rl.simulator.physics.curves import step_value
+from trackmania_rl.simulator.physics.engine import KMH_PER_M_S, GearboxState, update_engine
+from trackmania_rl.simulator.physics.vehicle_parameters import STADIUM_CAR
+from trackmania_rl.simulator.physics.vehicle_state import VEHICLE_DTYPE, WORK_DTYPE, copy_state, new_vehicle
+from trackmania_rl.track.ghost_motion import FloatArray, GhostMotion, motion_of
+from trackmania_rl.track.placed_blocks import BlockGrid
+
+FALL_WITHIN_M_S2: Final = 2.0
+"""A car that flies accelerates as gravity and drag alone say, within this in each axis."""
+ENGINE_FIELDS: Final = ("gear", "gearbox_state", "gear_timer_s", "actual_rpm", "clamped_rpm", "slide_factor")
+"""Fields of the car's state that follow from speeds and inputs."""
+
+ENGINE_PASSES: Final = 4
+"""So often the engine is driven from one sample to the next."""
+TICK_S: Final = TICK_MS / 1000.0
+
+_CHANGING: Final = int(GearboxState.CHANGING)
+_FRONT_M, _REAR_M = 1.78, -1.21
+"""Where the axles are, along the car."""
+
+
+class GhostRaceError(UserError):
+    """A ghost's race cannot be followed; says why."""
+
+
+@dataclass(frozen=True)
+class GhostRace:
+    """A race of one ghost; T ticks, one every 10 ms from race time 0 to the last sample.
+
+    Attributes:
+        motion: at the samples.
+        controls: (T, 3) gas, brake and steer that act in the tick beginning at each time.
+        respawn_ms: times of the respawns: the state of that time is the car at rest.
+        turning_rate: (T,) the steering ramp at each time.
+        engine: (T,) of VEHICLE_DTYPE, of which `ENGINE_FIELDS` are filled.
+        turbo_remaining_s: (T,) how long the last pad still pushes.
+        turbo_factor: (T,) of the last pad.
+        flies: (S,) whether the car is in free fall, at the samples.
+        grid: the map's blocks; empty where the map is not known.
+    """
+
+    motion: GhostMotion
+    controls: FloatArray
+    respawn_ms: tuple[int, ...]
+    turning_rate: FloatArray
+    engine: npt.NDArray[np.void]
+    turbo_remaining_s: FloatArray
+    turbo_factor: FloatArray
+    flies: npt.NDArray[np.bool_]
+    grid: BlockGrid
+
+    def tick_of(self, time_ms: int) -> int:
+        """Index of the tick that begins at a race time."""
+        return time_ms // TICK_MS
+
+
+def race_of_ghost(ghost: Ghost, blocks: tuple[Block, ...], path: Path) -> GhostRace:
+    """Follow a ghost from the start of its race.
+
+    Args:
+        ghost: the race.
+        blocks: of its map; () where it is not known.
+        path: of the ghost's file, for errors.
+
+    Raises:
+        GhostRaceError: if it has no samples or no inputs, or its samples are not a whole number of ticks apart.
+        ReplayInputsError: if its inputs make no sense.
+    """
+    samples = ghost.samples
+    if samples is None or len(samples.time_ms) < 5:
+        raise GhostRaceError(f"{path}: the ghost has no samples of where the car was; use another replay")
+    if samples.period_ms % TICK_MS:
+        raise GhostRaceError(f"{path}: the ghost has a sample every {samples.period_ms} ms, which is no whole tick")
+    motion, grid = motion_of(samples), BlockGrid(blocks)
+    n_ticks = int(samples.time_ms[-1]) // TICK_MS
+    controls, respawn_ms = _inputs(ghost, path, n_ticks)
+    flies = _flies(motion, controls)
+    tick_ms = np.arange(n_ticks) * TICK_MS
+    remaining_s, factor = _turbo(motion, grid, tick_ms)
+    return GhostRace(
+        motion,
+        controls,
+        respawn_ms,
+        _ramp(controls[:, 2]),
+        _engine(motion, controls, flies, np.where(remaining_s > 0.0, factor, 0.0), respawn_ms),
+        remaining_s,
+        factor,
+        flies,
+        grid,
+    )
+
+
+def is_pad(block: Block | None) -> bool:
+    """Whether a block is a turbo pad."""
+    return block is not None and "Turbo" in block.name
+
+
+def _inputs(ghost: Ghost, path: Path, n_ticks: int) -> tuple[FloatArray, tuple[int, ...]]:
+    """Controls by tick, and the times of respawns.
+
+    A ghost's event at a time acts first in the tick that begins then, which a script calls one tick earlier.
+    """
+    inputs = RaceInputs(np.zeros((len(InputSlot), 2), dtype=np.uint32))
+    events = script_of_ghost(ghost, path).events
+    controls = np.zeros((n_ticks, 3))
+    next_event = 0
+    for tick in range(n_ticks):
+        now = next_event
+        while next_event < len(events) and events[next_event].time_ms + TICK_MS <= tick * TICK_MS:
+            next_event += 1
+        if next_event > now:
+            inputs.apply(events[now:next_event])
+        controls[tick] = inputs.controls
+    respawns = (event for event in events if event.input is Input.RESPAWN and event.value)
+    return controls, tuple(event.time_ms + TICK_MS for event in respawns)
+
+
+def _flies(motion: GhostMotion, controls: FloatArray) -> npt.NDArray[np.bool_]:
+    """Where the car falls freely: its velocity changes as the air's gravity and drag alone would have it."""
+    velocity = motion.velocity_m_s
+    change_m_s2 = np.gradient(velocity, motion.time_ms / 1000.0, axis=0)
+    constants = STADIUM_CAR[0]
+    gas = controls[np.minimum(motion.time_ms // TICK_MS, len(controls) - 1), 0]
+    speed_m_s = np.maximum(motion.speed_m_s, 1e-6)
+    coast_per_s = np.where(
+        gas > 0.0, 0.0, constants["coast_constant_m_s2"] / speed_m_s + constants["coast_linear_per_s"]
+    )
+    fall_m_s2 = -velocity * (constants["air_drag_per_s"] + coast_per_s)[:, None]
+    fall_m_s2[:, 1] -= constants["gravity_m_s2"] * constants["gravity_scale_air"]
+    return np.asarray((np.abs(change_m_s2 - fall_m_s2) <= FALL_WITHIN_M_S2).all(axis=1))
+
+
+def _ramp(steer: FloatArray) -> FloatArray:
+    """(T,) the steering at the beginning of each tick."""
+    step = float(STADIUM_CAR["steer_ramp_per_s"][0]) * TICK_S
+    rate, turning = 0.0, np.zeros(len(steer))
+    for tick, wanted in enumerate(steer):
+        turning[tick] = rate
+        rate += min(max(wanted - rate, -step), step)
+    return turning
+
+
+def _engine(
+    motion: GhostMotion,
+    controls: FloatArray,
+    flies: npt.NDArray[np.bool_],
+    pushed: FloatArray,
+    respawn_ms: tuple[int, ...],
+) -> npt.NDArray[np.void]:
+    """Engine and gearbox at the beginning of each tick.
+
+    Between two samples the car gains speed as its engine drives it, and as much more or less all the time (slopes,
+    corners, brakes) as it takes to have the next sample's speed: a gear change within a tenth of a second is felt so.
+
+    Args:
+        motion: at the samples.
+        controls: (T, 3) by tick.
+        flies: (S,) whether no wheel is on the ground.
+        pushed: (T,) factor by which turbo pads push, 0 where none does.
+        respawn_ms: when the engine begins anew.
+    """
+    states = np.repeat(new_vehicle(), len(controls))
+    along_m_s = np.einsum("si,si->s", motion.velocity_m_s, motion.rotation[:, :, 2])
+    period = int(motion.time_ms[1] - motion.time_ms[0]) // TICK_MS
+    respawns = {time_ms // TICK_MS for time_ms in respawn_ms}
+    car, end = new_vehicle(), new_vehicle()
+    for at in range(len(along_m_s) - 1):
+        ticks = slice(at * period, (at + 1) * period)
+        reset = next((number for number in range(ticks.start, ticks.stop) if number in respawns), None)
+        missing_m_s2 = 0.0
+        for _ in range(ENGINE_PASSES):
+            states[ticks.start] = car[0]
+            end_m_s = _engine_between(
+                states[ticks],
+                controls[ticks],
+                pushed[ticks],
+                along_m_s[at],
+                missing_m_s2,
+                not flies[at],
+                end,
+                STADIUM_CAR,
+            )
+            missing_m_s2 += (along_m_s[at + 1] - end_m_s) / (period * TICK_S)
+        if reset is not None:
+            end[:] = new_vehicle()
+            states[reset : ticks.stop] = end
+        car[:] = end
+    return states
+
+
+@compiled
+def _engine_between(
+    states: npt.NDArray[np.void],
+    controls: FloatArray,
+    pushed: FloatArray,
+    speed_m_s: float,
+    missing_m_s2: float,
+    grounded: bool,
+    end: npt.NDArray[np.void],
+    parameters: npt.NDArray[np.void],
+) -> float:
+    """Drive the engine from `states[0]` through some ticks to the car `end`; return the speed there."""
+    constants, work = parameters[0], np.zeros(1, WORK_DTYPE)[0]
+    copy_state(states[0], work)
+    for number in range(len(states)):
+        copy_state(work, states[number])
+        work.gas, work.brake = controls[number, 0], controls[number, 1]
+        substeps = int(TICK_S * abs(speed_m_s) / constants.substep_length_m) + 1
+        for _ in range(substeps):
+            work.local_speed_m_s[2] = speed_m_s
+            update_engine(work, constants, grounded, TICK_S / substeps)
+            share = pushed[number] + (work.gas if work.gearbox_state != _CHANGING else 0.0)
+            drive_m_s2 = share * step_value(constants.drive_curve_kmh, KMH_PER_M_S * speed_m_s) if grounded else 0.0
+            speed_m_s += (drive_m_s2 + missing_m_s2) * TICK_S / substeps
+    copy_state(work, end[0])
+    return speed_m_s
+
+
+def _turbo(motion: GhostMotion, grid: BlockGrid, tick_ms: npt.NDArray[np.int64]) -> tuple[FloatArray, FloatArray]:
+    """How long and how much the last pad pushes, at the beginning of each tick."""
+    duration_s, strength = float(STADIUM_CAR["turbo_duration_s"][0]), float(STADIUM_CAR["turbo_factor"][0])
+    position_m = np.stack([np.interp(tick_ms, motion.time_ms, axis) for axis in motion.position_m.T], axis=1)
+    forward = np.stack([np.interp(tick_ms, motion.time_ms, axis) for axis in motion.rotation[:, :, 2].T], axis=1)
+    remaining_s, factor = np.zeros(len(tick_ms)), np.zeros(len(tick_ms))
+    left_s = pushed = 0.0
+    for tick in range(len(tick_ms)):
+        remaining_s[tick], factor[tick] = left_s, pushed
+        left_s = max(left_s - TICK_S, 0.0)
+        for along_m in (_FRONT_M, _REAR_M):
+            block = grid.under(position_m[tick] + along_m * forward[tick])
+            if block is not None and is_pad(block):
+                left_s, pushed = duration_s, strength * float(forward[tick] @ forward_of(block))
+    return remaining_s, factor
+
+
+def forward_of(block: Block) -> FloatArray:
+    """(3,) the direction in which a block looks."""
+    return np.array(((0.0, 0.0, 1.0), (-1.0, 0.0, 0.0), (0.0, 0.0, -1.0), (1.0, 0.0, 0.0))[block.quarter_turns])
+
+
+assert set(ENGINE_FIELDS) <= set(VEHICLE_DTYPE.names or ())

@@ -1,0 +1,332 @@
+"""The simulated car against a human's: short stretches of a replay, driven open loop with the replay's inputs.
+
+A window begins with the car as the ghost shows it, and ends a second later. How far the simulated car then is from the
+ghost says how right car and ground are there. What a ghost does not show of the car at a window's beginning follows
+from its race so far (`ghost_race`); whether each wheel slides does not, and is tried out.
+
+The ground of a window is a plane (at the start line, the start block's ramp) through the points that the ghost's wheels
+touched, made of what the map's blocks are made of. So windows on loops, in bends upwards, at kinks and at walls are not
+expected to follow.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from trackmania_rl.simulator.compiled import compiled
+from trackmania_rl.simulator.physics.engine import KMH_PER_M_S
+from trackmania_rl.simulator.physics.vehicle import tick
+from trackmania_rl.simulator.physics.vehicle_parameters import STADIUM_CAR
+from trackmania_rl.simulator.physics.vehicle_state import WHEELS, new_vehicle
+from trackmania_rl.simulator.tracks.world import Ribbon, Surface, ground_at, locate
+from trackmania_rl.track.ghost_motion import FloatArray, rotation_vectors
+from trackmania_rl.track.ghost_race import ENGINE_FIELDS, GhostRace
+from trackmania_rl.track.placed_blocks import to_world
+from trackmania_rl.track.road_lanes import CELL_M
+from trackmania_rl.track.window_ground import LEVEL_TILT, Footing, footing_of, pads_in, ribbon_of, surfaces_under
+
+LENGTH_MS: Final = 1000
+EVERY_MS: Final = 500
+LEAST_DAMPER_M: Final = 0.0025
+"""Of a loaded wheel."""
+CHECKPOINT_SPAWN_HEIGHT_M: Final = 0.224
+"""Of a respawned car's origin above its checkpoint's road; on the start block it is 0.21."""
+CHECKPOINT_SPAWN_Z_M: Final = 11.2
+"""Of a respawned car from the back of its checkpoint's block."""
+LIFTED_M: Final = 0.015
+"""When all four wheels are this far above a level road, something raised them: its edge strip, a bump, a landing."""
+NEAR_RESPAWN_MS: Final = 200
+"""A window that begins this near to a respawn is driven from it."""
+HIT_M_S2: Final = 90.0
+"""No brake slows a car so much: it met a wall."""
+NOSE_M: Final = 2.0
+STEEPEST_SLOPE_UP: Final = 0.7
+"""Vertical part of the normal of what counts as a slope and not as a wall: 45 degrees."""
+GOOD_M: Final = 0.05
+"""A window that ends this near with no wheel sliding needs no other try."""
+
+FITTED_SAMPLES: Final = 2
+"""The yaw rate at a window's beginning is fitted to the headings of so many samples after it."""
+PROBE_RAD_S: Final = 0.05
+
+FLAGS: Final = tuple(sorted(itertools.product((0, 1), repeat=WHEELS), key=sum))
+"""Which wheels slide at a window's beginning: none first."""
+
+
+class Kind(Enum):
+    """What a window drives on, as far as the ghost and the map tell."""
+
+    START = "start"
+    RESPAWN = "respawn"
+    AIR = "air"
+    WALL = "wall hit"
+    CURVED = "loop, wall, kink, step"
+    PAD = "turbo pad"
+    GRASS = "grass"
+    DIRT = "dirt"
+    SLOPE = "slope"
+    LIFTED = "lifted off asphalt"
+    LEVEL = "level asphalt"
+
+
+@dataclass(frozen=True)
+class Window:
+    """A stretch of a ghost's race.
+
+    Attributes:
+        start_ms: race time at which it is driven from; a sample's, or that of a respawn.
+        samples: indices of the samples that are compared.
+        kind: what it drives on.
+        footing: where the ground is.
+        block: name of the block at its beginning, "" where there is none.
+    """
+
+    start_ms: int
+    samples: npt.NDArray[np.int64]
+    kind: Kind
+    footing: Footing
+    block: str
+
+
+@dataclass(frozen=True)
+class WindowResult:
+    """How well a window was followed; K samples, the first at its beginning.
+
+    Attributes:
+        window: the window.
+        first: (1,) VEHICLE_DTYPE, the car that it began with.
+        path_m: (K, 3) where the simulated car was.
+        rotation: (K, 3, 3) its axes.
+        position_m: (K,) its distance from the ghost.
+        speed_kmh: (K,) how much faster it was.
+        attitude_deg: (K,) angle between the two cars' attitudes.
+    """
+
+    window: Window
+    first: npt.NDArray[np.void]
+    path_m: FloatArray
+    rotation: FloatArray
+    position_m: FloatArray
+    speed_kmh: FloatArray
+    attitude_deg: FloatArray
+
+
+def windows_of(race: GhostRace, length_ms: int = LENGTH_MS, every_ms: int = EVERY_MS) -> list[Window]:
+    """Cut a race into windows, one at every `every_ms` whose whole length was sampled and holds no respawn.
+
+    A window that begins in the fall after a respawn, or just before one, is driven from the respawn.
+
+    Raises:
+        ValueError: if a length is not a positive multiple of the time between samples.
+    """
+    times_ms = race.motion.time_ms
+    period_ms = int(times_ms[1] - times_ms[0])
+    if min(length_ms, every_ms) <= 0 or length_ms % period_ms or every_ms % period_ms:
+        raise ValueError(f"windows of {length_ms} every {every_ms} ms: the ghost has a sample every {period_ms} ms")
+    starts_ms = range(0, int(times_ms[-1]) - length_ms + 1, every_ms)
+    windows = (window_at(race, start_ms, start_ms + length_ms) for start_ms in starts_ms)
+    return [window for window in windows if window is not None]
+
+
+def window_at(race: GhostRace, start_ms: int, end_ms: int) -> Window | None:
+    """The window between two samples' times; None if a respawn lies in its midst."""
+    motion = race.motion
+    for respawn_ms in race.respawn_ms:
+        if abs(respawn_ms - start_ms) <= NEAR_RESPAWN_MS:
+            start_ms = respawn_ms
+        elif start_ms < respawn_ms < end_ms:
+            return None
+    samples = np.flatnonzero((motion.time_ms >= start_ms) & (motion.time_ms <= end_ms))
+    footing = footing_of(race, samples)
+    block = race.grid.under(motion.position_m[samples[0]])
+    kind = _kind(race, samples, footing, start_ms in race.respawn_ms)
+    return Window(start_ms, samples, kind, footing, "" if block is None else block.name)
+
+
+def drive_window(race: GhostRace, window: Window, ribbon: Ribbon | None = None) -> WindowResult:
+    """Drive a window with the replay's inputs; of the ways in which wheels may slide at its beginning, take the best.
+
+    Args:
+        race: the window's race.
+        window: what to drive.
+        ribbon: the ground; by default what the window's ghost shows of it.
+    """
+    ground = ribbon_of(race, window.samples, window.footing) if ribbon is None else ribbon
+    first = initial_car(race, window, ground)
+    if _is_at_rest(race, window):
+        return _drive(race, window, ground, first)
+    best: WindowResult | None = None
+    for sliding in FLAGS:
+        first["wheel_is_sliding"] = sliding
+        car = _with_fitted_turn(race, window, ground, first)
+        result = _drive(race, window, ground, car)
+        if best is None or result.position_m.mean() < best.position_m.mean():
+            best = result
+        if best.position_m.max() <= GOOD_M:
+            break
+    assert best is not None
+    return best
+
+
+def initial_car(race: GhostRace, window: Window, ribbon: Ribbon) -> npt.NDArray[np.void]:
+    """(1,) VEHICLE_DTYPE: the car at a window's beginning, no wheel sliding."""
+    if _is_at_rest(race, window):
+        return _resting_car(race, window, ribbon)
+    motion, at = race.motion, int(window.samples[0])
+    tick_number = race.tick_of(window.start_ms)
+    car = new_vehicle()
+    for field in ENGINE_FIELDS:
+        car[field] = race.engine[field][tick_number]
+    rotation = motion.rotation[at]
+    _place_car(car, ribbon, motion.position_m[at], motion.quaternion[at], rotation)
+    car["velocity_m_s"], car["angular_velocity_rad_s"] = motion.velocity_m_s[at], motion.spin_rad_s[at]
+    car["local_speed_m_s"] = rotation.T @ motion.velocity_m_s[at]
+    car["stored_angular_velocity_rad_s"] = rotation.T @ motion.spin_rad_s[at]
+    car["turning_rate"] = race.turning_rate[tick_number]
+    car["turbo_remaining_s"] = race.turbo_remaining_s[tick_number]
+    car["turbo_boost_factor"] = race.turbo_factor[tick_number]
+    _set_wheels(car, ribbon)
+    return car
+
+
+def _is_at_rest(race: GhostRace, window: Window) -> bool:
+    return window.start_ms == 0 or window.start_ms in race.respawn_ms
+
+
+def _resting_car(race: GhostRace, window: Window, ribbon: Ribbon) -> npt.NDArray[np.void]:
+    """A car at the start of the race or just respawned: hanging above the road, with its dampers out."""
+    motion, car, at = race.motion, new_vehicle(), int(window.samples[0])
+    position_m = motion.position_m[at].copy()
+    if window.start_ms > 0:
+        place = locate(ribbon.sections, len(ribbon.sections) // 2, *position_m)
+        position_m += (CHECKPOINT_SPAWN_HEIGHT_M - place.height_m) * np.array(place.up)
+        block = race.grid.under(motion.position_m[at])
+        if block is not None and block.gate is not None:
+            spawn_m = to_world(np.array([0.5 * CELL_M, 0.0, CHECKPOINT_SPAWN_Z_M]), block)
+            position_m[[0, 2]] = spawn_m[[0, 2]]
+    _place_car(car, ribbon, position_m, motion.quaternion[at], motion.rotation[at])
+    car["wheel_damper_absorb_m"] = STADIUM_CAR["damper_travel_m"]
+    return car
+
+
+def _place_car(
+    car: npt.NDArray[np.void], ribbon: Ribbon, position_m: FloatArray, quaternion: FloatArray, rotation: FloatArray
+) -> None:
+    car["position_m"], car["quaternion"], car["rotation"] = position_m, quaternion, rotation
+    nearest = int(np.argmin(np.linalg.norm(ribbon.center_m - position_m, axis=1)))
+    place = locate(ribbon.sections, nearest, *position_m)
+    car["ribbon_index"], car["station_m"] = place.section, place.station_m
+
+
+def _set_wheels(car: npt.NDArray[np.void], ribbon: Ribbon) -> None:
+    """Dampers and contacts from where the wheels are above the ground."""
+    rotation = car["rotation"][0].astype(np.float64)
+    radii_m, travel_m = STADIUM_CAR["wheel_radii_m"][0], float(STADIUM_CAR["damper_travel_m"][0])
+    for wheel, point_m in enumerate(STADIUM_CAR["wheel_points_m"][0]):
+        hub_m = car["position_m"][0] + rotation @ point_m
+        ground = ground_at(ribbon.sections, locate(ribbon.sections, int(car["ribbon_index"][0]), *hub_m))
+        normal = rotation.T @ np.array(ground.normal)
+        above_m = ground.height_m - float(np.linalg.norm(normal * radii_m)) if ground.exists else np.inf
+        car["wheel_damper_absorb_m"][0, wheel] = np.clip(above_m, LEAST_DAMPER_M, travel_m)
+        if above_m < travel_m:
+            car["wheel_has_ground_contact"][0, wheel] = 1
+            car["wheel_material"][0, wheel] = ground.material
+            car["wheel_contact_normal"][0, wheel] = normal
+    car["was_grounded"] = int(car["wheel_has_ground_contact"].any())
+
+
+def _with_fitted_turn(
+    race: GhostRace, window: Window, ribbon: Ribbon, car: npt.NDArray[np.void]
+) -> npt.NDArray[np.void]:
+    """The car with that turning about the ground's normal which keeps its heading nearest to the ghost's for 0.2 s.
+
+    Samples every 0.1 s are too far apart for the yaw rate while the driver taps.
+    """
+    early = replace(window, samples=window.samples[: 1 + FITTED_SAMPLES])
+    normal = window.footing.normal
+    headings = []
+    for extra_rad_s in (0.0, PROBE_RAD_S):
+        probe = car.copy()
+        probe["angular_velocity_rad_s"] += extra_rad_s * normal
+        headings.append(_turned_beyond_rad(race, early, _drive(race, early, ribbon, probe)))
+    change = (headings[1] - headings[0]) / PROBE_RAD_S
+    fitted = car.copy()
+    if change @ change > 0.0:
+        fitted["angular_velocity_rad_s"] -= (headings[0] @ change) / (change @ change) * normal
+    return fitted
+
+
+def _turned_beyond_rad(race: GhostRace, window: Window, result: WindowResult) -> FloatArray:
+    """(K - 1,) how far the simulated car turned about the ground's normal beyond the ghost, after each sample."""
+    between = result.rotation[1:] @ np.swapaxes(race.motion.rotation[window.samples[1:]], 1, 2)
+    return np.asarray(rotation_vectors(between) @ window.footing.normal)
+
+
+def _drive(race: GhostRace, window: Window, ribbon: Ribbon, first: npt.NDArray[np.void]) -> WindowResult:
+    """Drive from the window's start to its last sample."""
+    motion, car = race.motion, first.copy()
+    position_m, velocity_m_s, rotation = [], [], []
+    time_ms = window.start_ms
+    for at in window.samples:
+        now, time_ms = time_ms, int(motion.time_ms[at])
+        _tick(car, race.controls[race.tick_of(now) : race.tick_of(time_ms)], ribbon, STADIUM_CAR)
+        position_m.append(car["position_m"][0].astype(np.float64))
+        velocity_m_s.append(car["velocity_m_s"][0].astype(np.float64))
+        rotation.append(car["rotation"][0].astype(np.float64))
+    path_m, turned = np.array(position_m), np.array(rotation)
+    between = np.einsum("kji,kji->k", turned, motion.rotation[window.samples])
+    return WindowResult(
+        window,
+        first,
+        path_m,
+        turned,
+        np.linalg.norm(path_m - motion.position_m[window.samples], axis=1),
+        KMH_PER_M_S * (np.linalg.norm(np.array(velocity_m_s), axis=1) - motion.speed_m_s[window.samples]),
+        np.degrees(np.arccos(np.clip(0.5 * (between - 1.0), -1.0, 1.0))),
+    )
+
+
+@compiled
+def _tick(car: npt.NDArray[np.void], controls: FloatArray, ribbon: Ribbon, parameters: npt.NDArray[np.void]) -> None:
+    """Drive one tick with each of some controls (T, 3)."""
+    for number in range(len(controls)):
+        tick(car, controls[number, 0], controls[number, 1], controls[number, 2], ribbon, parameters)
+
+
+def _kind(race: GhostRace, samples: npt.NDArray[np.int64], footing: Footing, respawns: bool) -> Kind:
+    """Name what a window drives on; the first that applies."""
+    motion = race.motion
+    if respawns:
+        return Kind.RESPAWN
+    if footing.from_start or samples[0] == 0:
+        return Kind.START
+    if footing.leaves_ground:
+        return Kind.AIR
+    losses_m_s2 = -np.diff(motion.speed_m_s[samples]) / np.diff(motion.time_ms[samples]) * 1000.0
+    if footing.is_even and losses_m_s2.max() > HIT_M_S2:
+        return Kind.WALL
+    if not footing.is_even or footing.normal[1] < STEEPEST_SLOPE_UP or _is_on_a_loop(race, samples):
+        return Kind.CURVED
+    if pads_in(race, samples):
+        return Kind.PAD
+    surfaces = surfaces_under(race, samples, footing)
+    if Surface.GRASS in surfaces:
+        return Kind.GRASS
+    if Surface.DIRT in surfaces:
+        return Kind.DIRT
+    if footing.normal[1] < np.cos(LEVEL_TILT):
+        return Kind.SLOPE
+    return Kind.LIFTED if footing.highest_m > LIFTED_M else Kind.LEVEL
+
+
+def _is_on_a_loop(race: GhostRace, samples: npt.NDArray[np.int64]) -> bool:
+    motion = race.motion
+    noses_m = motion.position_m[samples] + NOSE_M * motion.rotation[samples, :, 2]
+    blocks = (race.grid.under(nose_m) for nose_m in noses_m)
+    return any(block is not None and "Loop" in block.name for block in blocks)
