@@ -1,17 +1,47 @@
-"""Synchronous trainings as commands: run twice, or interrupted by Ctrl-C and resumed, they are the same to the byte."""
+"""Synchronous trainings as commands: run twice, or interrupted and resumed, they are the same to the byte.
+
+A quarter of an hour: python -m pytest -m slow tests/end_to_end/test_synchronous.py
+"""
 
 import hashlib
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+
+from trackmania_rl.checkpoints import load_checkpoint
 
 from .conftest import StartTraining, TrainCommand
 
 N_FRAMES = 2_500
 STOPS_WITHIN_S = 60.0
+THREE_MAPS = [
+    {"map_name": name, "map_path": f"{name}.toml", "reference_line": f"{name}_0.5m.npy"}
+    | {"is_explo": True, "fill_buffer": True, "repeat": 1}
+    for name in ("valley", "ring", "kart")
+]
+GENERATED = {
+    "map_name": "many",
+    "generator": {"difficulty": (0.0, 0.4), "first_seed": 0, "last_seed": 99, "races_per_track": 2},
+    "is_explo": True,
+    "fill_buffer": True,
+    "repeat": 2,
+}
+VARIANTS: dict[str, dict[str, object]] = {
+    "whole races": {},
+    "three maps and generated tracks": {"map_cycle": repr((*THREE_MAPS, GENERATED))},
+    "prioritized replay": {"prio_alpha": 0.6},
+    "fragments": {"batch_mode": "'truncate_episodes'", "rollout_fragment_length": 20},
+    "SAC": {
+        "agent": "'trackmania_rl.agents.torchrl_agent:SAC'",
+        "actions": "'analog'",
+        "gamma_schedule": "((0, 0.99),)",
+    },
+}
 SYNCHRONOUS: dict[str, object] = {"sampling": "'synchronous'", "n_collectors": 2, "cutoff_race_longer_than_ms": 8_000}
 
 
@@ -30,7 +60,7 @@ def digests(state: Any, name: str = "") -> dict[str, Any]:
 def what_came_out(command: TrainCommand) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """The race log without times and sessions, and the checkpoint."""
     races = [{k: v for k, v in race.items() if k not in ("wall_s", "session")} for race in command.races]
-    return races, digests(torch.load(command.run_folder / "checkpoint.pt", weights_only=True))
+    return races, digests(load_checkpoint(command.run_folder))
 
 
 def finish(start_training: StartTraining, folder: Path, **settings: object) -> TrainCommand:
@@ -45,7 +75,7 @@ def test_the_same_seed_gives_the_same_files(start_training: StartTraining, tmp_p
     transport: dict[str, object] = {"game_transport": repr(game_transport)}
     races, state = what_came_out(finish(start_training, tmp_path / "once", **transport))
     assert len(races) >= 8
-    assert state["/state/agent/updates"] > 50
+    assert state["/agent/updates"] > 50
     assert what_came_out(finish(start_training, tmp_path / "again", **transport)) == (races, state)
 
     folder = tmp_path / "interrupted"
@@ -55,3 +85,24 @@ def test_the_same_seed_gives_the_same_files(start_training: StartTraining, tmp_p
     assert interrupted.process.returncode == 0
     assert len(interrupted.races) < len(races)
     assert what_came_out(finish(start_training, folder, **transport)) == (races, state)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_killed_at_any_moment_it_is_still_the_same_run(
+    start_training: StartTraining, tmp_path: Path, variant: str
+) -> None:
+    settings = VARIANTS[variant]
+    races, state = what_came_out(finish(start_training, tmp_path / "once", **settings))
+    assert state["/agent/updates"] > 50
+
+    folder, random = tmp_path / "killed", np.random.default_rng(3)
+    for _ in range(3):
+        killed = start_training(folder, **SYNCHRONOUS, **settings, checkpoint_interval_s=0.5)
+        killed.wait_for_races(1)
+        time.sleep(random.uniform(0.0, 1.5))
+        killed.stop(signal.SIGKILL)
+        if len(killed.races) > len(races) // 2:
+            break
+    assert what_came_out(finish(start_training, folder, **settings)) == (races, state)
+    assert (killed.run_folder / "races.undone.jsonl").is_file() or len(killed.races) == len(races)

@@ -214,6 +214,7 @@ THREE_MAPS = tuple(
 VARIANTS: dict[str, dict[str, Any]] = {
     "three maps": {"map_cycle": THREE_MAPS},
     "prioritized": {"prio_alpha": 0.6},
+    "fragments": {"batch_mode": "truncate_episodes", "rollout_fragment_length": 5},
     "SAC": {
         "agent": "trackmania_rl.agents.torchrl_agent:SAC",
         "actions": "analog",

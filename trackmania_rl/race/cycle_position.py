@@ -10,6 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
+from trackmania_rl.race.fragments import Fragment
+from trackmania_rl.race.policy import BatchDecision, PolicyDecision
+
 
 @dataclass(frozen=True, slots=True)
 class RacePosition:
@@ -21,6 +26,9 @@ class RacePosition:
         generator: whose track it is on, see `generator_key`; "" for a map of its own.
         generator_number: so many of the generator's races the collector began before it.
         streams: the states of the collector's random streams when the race was handed on, by name.
+        game: which of the collector's games drives it.
+        frames_total: actions of the whole run when it began, by which it explores.
+        last_decision: what was decided last, which is not handed on yet; of a fragment at a turn's end.
     """
 
     number: int
@@ -28,6 +36,46 @@ class RacePosition:
     generator: str = ""
     generator_number: int = 0
     streams: Mapping[str, str] = field(default_factory=dict)
+    game: int = 0
+    frames_total: int = 0
+    last_decision: PolicyDecision | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RaceUnderWay:
+    """A race that goes on between two turns, as it can be driven again: the simulated game knows no chance.
+
+    Attributes:
+        position: where it stands.
+        decisions: all of them so far, n, of which the last one is not handed on yet.
+        n_actions: actions handed on.
+        n_transitions: transitions handed on.
+    """
+
+    position: RacePosition
+    decisions: BatchDecision
+    n_actions: int
+    n_transitions: int
+
+    @classmethod
+    def after(
+        cls, before: RaceUnderWay | None, position: RacePosition, fragment: Fragment, rollout: Mapping[str, Any]
+    ) -> RaceUnderWay:
+        """Return the race once one more fragment of it has come in, whose arrays are copied."""
+        assert position.last_decision is not None
+        new = slice(fragment.n_actions_before, None)
+        columns = [rollout[name][new] for name in ("actions", "action_was_greedy", "q_values")]
+        last = BatchDecision.of_one(position.last_decision)
+        parts = [columns, [last.actions, last.is_greedy, last.q_values]]
+        if before is not None:  # but for its last decision, which is in this fragment
+            known = before.decisions
+            parts.insert(0, [known.actions[:-1], known.is_greedy[:-1], known.q_values[:-1]])
+        return cls(
+            position=position,
+            decisions=BatchDecision(*(np.concatenate(pieces) for pieces in zip(*parts, strict=True))),
+            n_actions=fragment.race_row + len(rollout["actions"]),
+            n_transitions=fragment.race_row + fragment.end_transition,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +87,14 @@ class CollectorProgress:
         place: of its next race in the map cycle.
         of_generators: the number of the next race of each generator.
         streams: the states of its random streams; those that are missing begin anew.
+        under_way: races that go on between two turns, by number.
     """
 
     n_races: int = 0
     place: int = 0
     of_generators: Mapping[str, int] = field(default_factory=dict)
     streams: Mapping[str, str] = field(default_factory=dict)
+    under_way: Mapping[int, RaceUnderWay] = field(default_factory=dict)
 
     def after(self, race: RacePosition) -> CollectorProgress:
         """Return the progress once a race has come in; races of several games may come in another order."""
@@ -57,10 +107,11 @@ class CollectorProgress:
             place=race.place + 1 if is_newest else self.place,
             of_generators=of_generators,
             streams=race.streams,
+            under_way={number: under_way for number, under_way in self.under_way.items() if number != race.number},
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything, as plain values."""
+        """All but the races under way, as plain values."""
         return {
             "n_races": self.n_races,
             "place": self.place,

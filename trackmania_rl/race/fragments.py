@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from trackmania_rl.race.policy import BatchDecision, PolicyDecision
 from trackmania_rl.settings import Settings, shifts_of
 
 
@@ -48,6 +49,7 @@ class RaceInFragments:
         n_decided: actions chosen so far.
         n_actions: actions handed on.
         n_transitions: transitions handed on.
+        last: the decisions of which the last one of this race is one, and its row there; None before the first.
     """
 
     n_steps: int
@@ -55,6 +57,7 @@ class RaceInFragments:
     n_decided: int = 0
     n_actions: int = 0
     n_transitions: int = 0
+    last: tuple[BatchDecision, int] | None = None
 
     @classmethod
     def of_settings(cls, settings: Settings) -> RaceInFragments:
@@ -64,8 +67,26 @@ class RaceInFragments:
         # The last row's action and reward come with the next fragment.
         return cls(max(settings.replay.n_steps, max(shifts) + 1), n_earlier_rows=-min(shifts))
 
+    def decided(self, decisions: BatchDecision, row: int) -> None:
+        """Note a decision."""
+        self.n_decided += 1
+        self.last = decisions, row
+
+    @property
+    def last_decision(self) -> PolicyDecision | None:
+        """What was decided last; None before the first decision."""
+        if self.last is None:
+            return None
+        decisions, row = self.last
+        action = decisions.actions[row]
+        is_number = decisions.actions.ndim > 1
+        return PolicyDecision(
+            action.copy() if is_number else int(action), bool(decisions.is_greedy[row]), decisions.q_values[row].copy()
+        )
+
     def begin_again(self) -> None:
         """Forget the race: it was lost with its game, and begins once more."""
+        self.last = None
         self.n_decided = self.n_actions = self.n_transitions = 0
 
     @property

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -108,11 +108,11 @@ class Race:
     in_fragments: RaceInFragments | None = field(default=None)
 
     def stats(
-        self, end_race_stats: Mapping[str, Any], streams: Mapping[str, str], fragment: Fragment | None = None
+        self, end_race_stats: Mapping[str, Any], position: RacePosition, fragment: Fragment | None = None
     ) -> dict[str, Any]:
         """Return what the learner is told of the race: its `end_race_stats` and where they belong."""
         told = {**end_race_stats, **stats_of_entry(self.entry), "is_generated": self.is_generated}
-        told["position"] = replace(self.position, streams=streams)
+        told["position"] = position
         return told if fragment is None else {**told, "fragment": fragment}
 
 
@@ -174,6 +174,20 @@ def map_cycle(
             yield race_of_entry(entries[place][1], RacePosition(number, place), generated_maps)
             number += 1
         first = 0
+
+
+def race_at(
+    cycle: Sequence[MapEntry], position: RacePosition, generated_maps: GeneratedMaps | None
+) -> RaceOfCycle | None:
+    """Return the race that stood at a position, with its track; None if the cycle has become another one."""
+    entries = [entry for entry in cycle for _ in range(entry.repeat)]
+    entry = entries[position.place] if position.place < len(entries) else None
+    if entry is None or position.generator != (generator_key(entry.generator) if entry.generator else ""):
+        return None
+    if entry.generator is None or generated_maps is None:
+        return RaceOfCycle(entry, False, position)
+    recipe = generated_maps.recipe(entry.generator, position.generator_number)
+    return RaceOfCycle(generated_maps.concrete(entry, recipe), not entry.generator.is_one_track, position)
 
 
 def race_of_entry(entry: MapEntry, position: RacePosition, generated_maps: GeneratedMaps | None) -> RaceOfCycle:
@@ -269,9 +283,9 @@ class Collector:
         races = [self._races[game] for game in ids.tolist()]
         explorations = [race.exploration for race in races]
         decision = puller.actor.act_batch(received.images[rows], received.floats[rows], explorations)
-        for race in races:
+        for row, race in enumerate(races):
             if race.in_fragments is not None:
-                race.in_fragments.n_decided += 1
+                race.in_fragments.decided(decision, row)
         self._games.send(ids, decision, policy_s=time.perf_counter() - began_s)
 
     def _hand_on_fragment(self, game: int, at_least_actions: int) -> bool:
@@ -282,7 +296,9 @@ class Collector:
         if self._parts.rollouts.acquire_frames(game) is None:
             return False
         states, fragment = race.in_fragments.cut()
-        self._parts.rollouts.put(game, self._games.under_way(game, states), race.stats({}, self._streams(), fragment))
+        self._parts.rollouts.put(
+            game, self._games.under_way(game, states), race.stats({}, self._position_now(race), fragment)
+        )
         return True
 
     def _hand_on_ended(self, received: Received) -> bool:
@@ -294,31 +310,41 @@ class Collector:
             n_actions = len(ended.rollout_results["actions"])
             fragment = None if race.in_fragments is None else race.in_fragments.end(n_actions)
             self._parts.rollouts.put(
-                game, ended.rollout_results, race.stats(ended.end_race_stats, self._streams(), fragment)
+                game, ended.rollout_results, race.stats(ended.end_race_stats, self._position_now(race), fragment)
             )
         for game in received.lost:  # another race begins there: it may be this one that the game cannot play
             del self._races[game]
         return True
 
-    def _streams(self) -> dict[str, str]:
-        """Where the random streams are now."""
-        return {name: stream_state(stream) for name, stream in self._parts.streams.items()}
+    def _position_now(self, race: Race) -> RacePosition:
+        """Return where a race stands, and the random streams are, as it is handed on."""
+        streams = {name: stream_state(stream) for name, stream in self._parts.streams.items()}
+        return replace(race.position, streams=streams)
 
     def _begin_race(self, game: int) -> None:
         """Begin the map cycle's next race in a game; whoever drives it looks for newer weights first."""
         run_state = self._parts.run_state
         run_state.pull()
-        settings = run_state.settings
         entry, is_generated, position = next(self._entries)
+        position = replace(position, game=game, frames_total=run_state.frames_total)
+        self._begin(RaceOfCycle(entry, is_generated, position)).puller.pull_at_next_pass()
+
+    def _begin(self, race_of_cycle: RaceOfCycle) -> Race:
+        """Begin a race by the settings in force, in the game and with the exploration that its position says."""
+        settings, (entry, is_generated, position) = self._parts.run_state.settings, race_of_cycle
         puller = self._parts.explorer if entry.is_explo else self._parts.evaluator
         puller.actor.exploration_settings = settings.exploration
-        puller.pull_at_next_pass()
-        exploration = puller.actor.exploration_of_race(is_explo=entry.is_explo, frame_count=run_state.frames_total)
+        exploration = puller.actor.exploration_of_race(is_explo=entry.is_explo, frame_count=position.frames_total)
         self._games.game = settings.game
         if self._fragment_length_actions is None:
-            self._races[game] = Race(entry, puller, exploration, is_generated, position)
-            self._games.begin(game, entry, functools.partial(self._parts.rollouts.acquire_frames, game))
+            race = Race(entry, puller, exploration, is_generated, position)
+            self._races[position.game] = race
+            self._games.begin(
+                position.game, entry, functools.partial(self._parts.rollouts.acquire_frames, position.game)
+            )
         else:  # a fragment takes its room away while the race goes on, so the frames are written elsewhere
             in_fragments = RaceInFragments.of_settings(settings)
-            self._races[game] = Race(entry, puller, exploration, is_generated, position, in_fragments)
-            self._games.begin(game, entry)
+            race = Race(entry, puller, exploration, is_generated, position, in_fragments)
+            self._races[position.game] = race
+            self._games.begin(position.game, entry)
+        return race
