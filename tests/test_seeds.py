@@ -3,7 +3,7 @@ import json
 import numpy as np
 import pytest
 
-from trackmania_rl.seeds import SeedTree
+from trackmania_rl.seeds import SeedTree, set_stream_state, stream_state
 
 
 def test_a_name_gives_the_same_stream_whatever_was_spawned_before():
@@ -42,3 +42,21 @@ def test_what_was_used_is_written_down(tmp_path):
     assert record["seed"] == 3
     assert record["integers"]["learner"] == learner_integer
     assert sorted(record["integers"]) == ["collector-0", "learner"]
+
+
+def test_a_stream_goes_on_where_its_state_was_taken():
+    stream, other = SeedTree(3).rng("explorer"), SeedTree(4).rng("explorer")
+    stream.random(5)
+    stream.integers(7, dtype="uint32")  # half of a draw is kept for the next one
+    state = stream_state(stream)
+    assert len(state) < 256
+    expected = stream.random(4), stream.integers(7, size=3, dtype="uint32")
+    set_stream_state(other, state)
+    assert (other.random(4) == expected[0]).all()
+    assert (other.integers(7, size=3, dtype="uint32") == expected[1]).all()
+
+
+@pytest.mark.parametrize("state", ["", "{}", "7", '{"bit_generator": "PCG64"}', '{"bit_generator": "MT19937"}'])
+def test_what_is_no_state_of_a_stream_is_refused(state):
+    with pytest.raises(ValueError):  # noqa: PT011  the text may be the JSON module's
+        set_stream_state(np.random.default_rng(1), state)

@@ -4,6 +4,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from trackmania_rl.race.results import EndedRace
 from trackmania_rl.race.rewards import RaceReward
 from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.race.types import Observation, RaceEnd
-from trackmania_rl.seeds import SeedTree
+from trackmania_rl.seeds import SeedTree, stream_state
 from trackmania_rl.settings import GameSettings, MapEntry, settings_from_flat
 from trackmania_rl.settings.live import LiveSettings
 from trackmania_rl.tmi_interaction.game_instance_manager import Decide
@@ -177,6 +178,22 @@ def test_it_follows_the_map_cycle_over_and_over(make_rig: Callable[..., Rig]) ->
     assert [entry.is_explo for _, entry, _ in rig.games.begun[:7]] == [True] * 4 + [False] + [True] * 2
     assert [stats["is_explo"] for stats in rig.sent] == [True] * 4 + [False] + [True] * 2
     assert all(stats["fill_buffer"] and stats["map_name"] == "valley" for stats in rig.sent)
+
+
+def test_each_race_tells_its_place_and_where_the_random_streams_are(make_rig: Callable[..., Rig]) -> None:
+    rig, stream = make_rig(3), np.random.default_rng(7)
+    rig.collector._parts = replace(rig.collector._parts, streams={"explorer": stream})
+    begins_at = stream_state(stream)
+    rig.play_until_sent(6)
+    stream.random()
+    rig.play_until_sent(12)
+    told = [race.position for race in rig.sink.races if race.position is not None]
+    assert sorted(position.number for position in told) == list(range(12))
+    for position in told:
+        assert position.place == position.number % 5
+        assert position.game == rig.games.begun[position.number][0]
+        assert position.frames_total == 1000
+    assert [position.streams["explorer"] for position in told] == [begins_at] * 6 + [stream_state(stream)] * 6
 
 
 def test_several_games_share_one_map_cycle(make_rig: Callable[..., Rig]) -> None:

@@ -118,14 +118,19 @@ class Session:
         games = builder.make_games(task.index, task.maps_folder, SeedTree(0).rng("unused"))
         TurnTakingCollector(parts, games, make_begin_turn(task, builder.spaces, parts)).run()
 
-    def play(self) -> None:
+    def play(self, *, is_killed: bool = True) -> None:
+        """Play; where it is broken off, but is not killed, its hooks end as ever."""
         for thread in self._threads:
             thread.start()
         ending: list[Hook] = self.trainer.hooks
         try:
             self.trainer.train()
         except KilledError:
-            ending = [hook for hook in self.trainer.hooks if isinstance(hook, WriteFigures | WriteRaceLog)]
+            ending = (
+                self.trainer.hooks
+                if not is_killed
+                else [hook for hook in self.trainer.hooks if isinstance(hook, WriteFigures | WriteRaceLog)]
+            )
         finally:
             self.run_state.publish(stop=True)
             for hook in ending:
@@ -174,14 +179,14 @@ def play_run(live: LiveSettings, tmp_path: Path, repository_root: Path) -> PlayR
     }
 
     def play(
-        name: str, *n_frames: int, killed_after_races: tuple[int, ...] = (), **settings: Any
+        name: str, *n_frames: int, killed_after_races: tuple[int, ...] = (), is_killed: bool = True, **settings: Any
     ) -> tuple[list[dict[str, Any]], Any]:
         edit(live, **{**small, **settings})
         folder = RunFolder.create(tmp_path, name)
         maps_folder = repository_root / "maps"
         for session, n_races in enumerate(killed_after_races, start=1):
             edit(live, checkpoint_interval_s=1e-9 if session < 3 else 3600.0)
-            Session(live, folder, maps_folder, session, 10**9, n_races).play()
+            Session(live, folder, maps_folder, session, 10**9, n_races).play(is_killed=is_killed)
         edit(live, checkpoint_interval_s=3600.0)
         for session, until in enumerate(n_frames, start=1 + len(killed_after_races)):
             Session(live, folder, maps_folder, session, until).play()
@@ -202,6 +207,7 @@ def test_the_same_seed_gives_the_same_run_also_when_it_was_interrupted(play_run:
     assert play_run("again", 350) == (races, state)
     assert play_run("interrupted", 150, 350) == (races, state)
     assert play_run("killed", 350, killed_after_races=(0, 3, 8, 2)) == (races, state)
+    assert play_run("broken off", 350, killed_after_races=(4, 2), is_killed=False) == (races, state)
     other_races, other_state = play_run("another seed", 350, seed=7)
     assert (races, state["agent"]) != (other_races, other_state["agent"])
 
