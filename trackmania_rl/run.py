@@ -49,6 +49,7 @@ from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import Settings
 from trackmania_rl.settings.live import LiveSettings, SnapshotKeeper
 from trackmania_rl.settings.of_run import AskedFor, RunConfiguration
+from trackmania_rl.settings.reading import ReadInProcess
 from trackmania_rl.telemetry.race_record import CommandClock
 from trackmania_rl.telemetry.statistics import TrainingStatistics
 from trackmania_rl.telemetry.terminal_view import open_terminal_view
@@ -124,9 +125,11 @@ def train(
         check = functools.partial(check_edited_maps, maps_folder=maps_folder)
         _tell(folder, settings, network := builder.make_network())
         channels, logs = open_run_channels(settings, spaces, builder), CollectorLogs()
+        live = LiveSettings(configuration.snapshot_file, settings, check, ReadInProcess, configuration.written)
+        closing.callback(live.close)
         torch.set_num_threads(pick_learner_threads(settings, spaces, seeds, agent))
         run = RunContext(
-            live=LiveSettings(configuration.snapshot_file, settings, check),
+            live=live,
             spaces=spaces,
             reward=reward,
             agent=builder.make_learner(network),

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.settings import Settings, SettingsError, load_settings
+from trackmania_rl.settings import Settings, SettingsError, load_settings, reading
 from trackmania_rl.settings import live as live_settings
 from trackmania_rl.settings.live import LiveSettings, SnapshotKeeper, write_snapshot
 
@@ -198,7 +198,7 @@ def test_an_edit_that_cannot_be_read_for_a_moment_is_not_lost(
 
     monkeypatch.setattr(live_settings, "RETRY_AFTER_S", 0.05)
     with monkeypatch.context() as while_held:
-        while_held.setattr(live_settings, "load_settings", refuse)
+        while_held.setattr(reading, "load_settings", refuse)
         for _ in range(3):
             assert not live.refresh()
     assert caplog.text.count("is not applied, the last good one stays") == 1

@@ -21,14 +21,17 @@ from trackmania_rl.settings import (
     NEEDS_RESTART,
     Settings,
     changed_settings,
-    load_settings,
     parse_override,
     settings_from_flat,
     whole_text,
     with_marks,
 )
+from trackmania_rl.settings.reading import ReadHere, Reading, StartReading
 
 SNAPSHOT_FILE = "config.py"
+
+Stamp = tuple[tuple[int, int], ...]
+"""When each file of a snapshot was last written, and its size."""
 
 log = logging.getLogger(__name__)
 
@@ -115,8 +118,28 @@ class SnapshotKeeper:
             file.write_bytes(content)
 
 
+def stamp_of(snapshot_file: Path) -> Stamp | None:
+    """Tell when each file of a snapshot was last written; one caught between two writes counts as absent.
+
+    Returns:
+        None where the disk fails.
+    """
+    stamps = []
+    for name in (SNAPSHOT_FILE, *COMPANION_FILES):
+        try:
+            status = (snapshot_file.parent / name).stat()
+            stamps.append((status.st_mtime_ns, status.st_size))
+        except FileNotFoundError:
+            stamps.append((0, 0))
+        except OSError:
+            return None
+    return tuple(stamps)
+
+
 class LiveSettings:
     """The settings in force, renewed from the snapshot; the one reader of it.
+
+    It is read where `start_reading` says, while whoever calls `refresh` goes on: the edit counts some calls later.
 
     A snapshot that does not load leaves the last good settings in force. A changed setting that shapes networks,
     buffers or processes waits for the next start; if the rest of the edit is invalid without it, the whole edit waits.
@@ -127,6 +150,8 @@ class LiveSettings:
         snapshot_file: Path,
         current: Settings,
         check: Callable[[Settings], object] = lambda _: None,
+        start_reading: StartReading = ReadHere,
+        seen: Stamp | None = None,
     ) -> None:
         """Begin with settings that are in force.
 
@@ -134,23 +159,32 @@ class LiveSettings:
             snapshot_file: the run's own configuration; it may have been edited since `current` was read.
             current: the settings.
             check: raises `UserError` for edited settings that cannot be used, such as a map that is not there.
+            start_reading: begins to read the snapshot.
+            seen: the stamp of what `current` was read from; None to read it again.
         """
         self.current = current
         self._snapshot_file = snapshot_file
         self._check = check
-        self._seen: tuple[tuple[int, int], ...] = ()
-        self._refused: tuple[tuple[int, int], ...] = ()
+        self._start_reading = start_reading
+        self._reading: Reading | None = None
+        self._read_from: Stamp = ()
+        self._seen: Stamp = () if seen is None else seen
+        self._refused: Stamp = ()
         self._retry_at_s = 0.0
 
     def refresh(self) -> bool:
-        """Apply edits made since the last call; return whether anything changed."""
-        stamp = self._stamp()
-        if stamp == self._seen or (stamp == self._refused and time.monotonic() < self._retry_at_s):
+        """Begin to read an edit, or apply it once it is read; return whether anything changed."""
+        if self._reading is None and not self._begin():
             return False
+        stamp = self._read_from
         try:
-            edited = load_settings(self._snapshot_file)
+            edited = None if self._reading is None else self._reading.poll()
+            if edited is None:
+                return False
+            self._reading = None
             self._check(edited)
         except (UserError, OSError) as error:  # the latter where the disk fails
+            self._reading = None
             if stamp != self._refused:
                 log.warning("the edited configuration is not applied, the last good one stays: %s", error)
             self._refused, self._retry_at_s = stamp, time.monotonic() + RETRY_AFTER_S
@@ -158,7 +192,7 @@ class LiveSettings:
                 self._seen = stamp
             return False
         self._seen = stamp
-        changes = changed_settings(self.current, edited)
+        changes = changed_settings(_as_told(self.current), _as_told(edited))
         waiting = sorted(changes.keys() & NEEDS_RESTART)
         if waiting:
             log.warning("these settings wait for the next start: %s", ", ".join(waiting))
@@ -176,18 +210,33 @@ class LiveSettings:
             log.info("configuration: %s = %r (was %r)", name, new, old)
         return True
 
-    def _stamp(self) -> tuple[tuple[int, int], ...]:
-        """Tell when each file was last written, and its size; one caught between two writes counts as absent."""
-        stamps = []
-        for name in (SNAPSHOT_FILE, *COMPANION_FILES):
-            try:
-                status = (self._snapshot_file.parent / name).stat()
-                stamps.append((status.st_mtime_ns, status.st_size))
-            except FileNotFoundError:
-                stamps.append((0, 0))
-            except OSError:  # the disk fails: as long as nothing can be seen, nothing has changed
-                return self._seen
-        return tuple(stamps)
+    def close(self) -> None:
+        """Give up an edit that is being read."""
+        if self._reading is not None:
+            self._reading.close()
+            self._reading = None
+
+    def _begin(self) -> bool:
+        """Begin to read the snapshot if there is an edit; return whether there is."""
+        stamp = stamp_of(self._snapshot_file)
+        if stamp is None or stamp == self._seen:  # as long as nothing can be seen, nothing has changed
+            return False
+        if stamp == self._refused and time.monotonic() < self._retry_at_s:
+            return False
+        self._read_from = stamp
+        try:
+            self._reading = self._start_reading(self._snapshot_file)
+        except OSError as error:  # there is no memory or place for another process
+            if stamp != self._refused:
+                log.warning("the edited configuration is not applied, the last good one stays: %s", error)
+            self._refused, self._retry_at_s = stamp, time.monotonic() + RETRY_AFTER_S
+            return False
+        return True
+
+
+def _as_told(settings: Settings) -> Settings:
+    """Give settings as another process hears of them, whose lists are alike; so that only what differs counts."""
+    return Settings.model_validate(settings.model_dump(mode="json", warnings=False))
 
 
 def _may_pass(error: Exception) -> bool:

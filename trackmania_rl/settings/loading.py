@@ -182,6 +182,8 @@ def _names_set_by(file: Path, config_file: Path) -> dict[str, Any]:
         raise SettingsError(f"{config_file}: {file.name} is missing beside it; copy it from config_files/")
     try:
         names = runpy.run_path(str(file))
+    except SystemExit as error:
+        raise SettingsError(f"{file}: ends the program (SystemExit: {error}): take that out") from error
     except Exception as error:  # a user's own Python file can fail in any way; its line is what helps
         raise SettingsError(f"{file}: {type(error).__name__}: {error}") from error
     known = {name for model in groups().values() for name in model.model_fields}

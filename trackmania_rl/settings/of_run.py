@@ -11,7 +11,7 @@ from typing import Final
 
 from trackmania_rl.errors import UserError
 from trackmania_rl.settings.groups import NEEDS_RESTART, Settings, groups
-from trackmania_rl.settings.live import SNAPSHOT_FILE, append_overrides, write_snapshot, write_values
+from trackmania_rl.settings.live import SNAPSHOT_FILE, Stamp, append_overrides, stamp_of, write_snapshot, write_values
 from trackmania_rl.settings.loading import (
     changed_settings,
     load_settings,
@@ -83,12 +83,14 @@ class RunConfiguration:
     Attributes:
         snapshot_file: the copy.
         is_new: whether what is asked for is taken.
+        written: the copy's stamp when `write` had written it and before it was read; None until then.
     """
 
     def __init__(self, asked_for: AskedFor, folder: Path) -> None:
         self._asked_for = asked_for
         self.snapshot_file = folder / SNAPSHOT_FILE
         self.is_new = asked_for.update or not self.snapshot_file.is_file()
+        self.written: Stamp | None = None
 
     def read(self) -> Settings:
         """Read the settings that will hold; nothing is written.
@@ -112,6 +114,7 @@ class RunConfiguration:
             write_snapshot(source, self.snapshot_file.parent, overrides)
         else:
             append_overrides(write_values(source, self.snapshot_file.parent), overrides)
+        self.written = stamp_of(self.snapshot_file)
         return load_settings(self.snapshot_file)
 
     def remark(self) -> str:
