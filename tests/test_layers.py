@@ -16,6 +16,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "errors",
         "exit_codes",
         "bounded_files",
+        "private_folders",
         "files",
         "argument_types",
         "command_line",

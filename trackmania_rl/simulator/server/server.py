@@ -64,6 +64,7 @@ _LARGEST_LAG_S: Final = 0.05
 """A game that is further behind real time than this does not try to catch up."""
 _MOST_TICKS_AT_ONCE: Final = 100
 """Ticks between two looks at the sockets when no step is due for long."""
+LOOPBACK: Final = "127.0.0.1"
 _BACKLOG: Final = 16
 
 
@@ -72,21 +73,20 @@ class _Stopped(Exception):  # noqa: N818
 
 
 class GameServer:
-    """Serves one game to one client at a time.
+    """Serves one game to one client at a time; as the plugin, to this machine only, for nothing says who a client is.
 
     Args:
         game: What is served.
-        port: TCP port to listen on; 0 picks a free one.
-        host: Address to listen on; everything but loopback lets strangers play.
+        port: TCP port of the loopback address to listen on; 0 picks a free one.
         speed: Game speed until a client sets another one.
 
     Raises:
         OSError: If the port cannot be listened on.
     """
 
-    def __init__(self, game: SimulatedGame, port: int, host: str = "127.0.0.1", speed: float = 1.0) -> None:
+    def __init__(self, game: SimulatedGame, port: int, speed: float = 1.0) -> None:
         self.game = game
-        self._listener = socket.create_server((host, port), backlog=_BACKLOG)
+        self._listener = socket.create_server((LOOPBACK, port), backlog=_BACKLOG)
         self._listener.setblocking(False)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)

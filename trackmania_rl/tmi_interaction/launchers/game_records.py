@@ -7,11 +7,9 @@ which game runs there and for whom, so that a game whose owner was killed is end
 from __future__ import annotations
 
 import contextlib
-import getpass
+import functools
 import json
 import os
-import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -19,6 +17,9 @@ from typing import Final
 import psutil
 from filelock import FileLock, Timeout
 
+from trackmania_rl.bounded_files import parse_json, read_bounded
+from trackmania_rl.errors import UserError
+from trackmania_rl.private_folders import runtime_folder
 from trackmania_rl.tmi_interaction.launchers.game_processes import (
     GAME_NAME,
     ProcessIdentity,
@@ -31,12 +32,16 @@ from trackmania_rl.tmi_interaction.transport import GameConnectionError
 LOCK_WITHIN_S: Final = 300.0
 """How long others may be starting games: each takes up to a minute."""
 END_WITHIN_S: Final = 10.0
+LARGEST_RECORD_BYTES: Final = 10_000
 
 
 def records_folder() -> Path:
-    """Return where this user's records and lock are, for all checkouts of the project: ports belong to the machine."""
-    user = getpass.getuser() if sys.platform == "win32" else os.getuid()
-    return Path(tempfile.gettempdir()) / f"trackmania_rl_games_{user}"
+    """Return where this user's records and lock are, for all checkouts of the project: ports belong to the machine.
+
+    Raises:
+        UserError: if somebody else has a hand in that folder.
+    """
+    return runtime_folder("games")
 
 
 class GameRecords:
@@ -47,7 +52,12 @@ class GameRecords:
     """
 
     def __init__(self, folder: Path | None = None) -> None:
-        self._folder = folder or records_folder()
+        self._own_folder = folder
+
+    @functools.cached_property
+    def _folder(self) -> Path:
+        """Raises `UserError` where it cannot be had."""
+        return self._own_folder or records_folder()
 
     @contextlib.contextmanager
     def starting(self, within_s: float = LOCK_WITHIN_S) -> Iterator[None]:
@@ -103,11 +113,12 @@ class GameRecords:
     def end_games_of(self, owner_pid: int) -> None:
         """End every game of a process that runs but may hang, or that has just ended."""
         own = []
-        for file in self._folder.glob("*.json"):
-            game, _ = self._read(file)
-            if game is not None and _owner_pid(file) == owner_pid:
-                own.append(game)
-                file.unlink(missing_ok=True)
+        with contextlib.suppress(UserError):  # where no folder can be had, no game was put on record
+            for file in self._folder.glob("*.json"):
+                game, _ = self._read(file)
+                if game is not None and _owner_pid(file) == owner_pid:
+                    own.append(game)
+                    file.unlink(missing_ok=True)
         end_processes(own, END_WITHIN_S)
 
     def _file(self, port: int) -> Path:
@@ -116,9 +127,9 @@ class GameRecords:
     def _read(self, file: Path) -> tuple[psutil.Process | None, psutil.Process | None]:
         """(game, owner) of a record, each None if it no longer runs."""
         try:
-            record = json.loads(file.read_text())
+            record = parse_json(read_bounded(file, LARGEST_RECORD_BYTES))
             game, owner = ProcessIdentity(*record["game"]), ProcessIdentity(*record["owner"])
-        except (OSError, ValueError, KeyError, TypeError):  # none, or none that can be trusted
+        except (UserError, ValueError, KeyError, TypeError):  # none, or none that can be trusted
             return None, None
         with contextlib.suppress(psutil.Error):
             process = open_process(game)
@@ -130,6 +141,6 @@ class GameRecords:
 def _owner_pid(file: Path) -> int | None:
     """The process number of a record's owner, whether it still runs or not."""
     try:
-        return ProcessIdentity(*json.loads(file.read_text())["owner"]).pid
-    except (OSError, ValueError, KeyError, TypeError):
+        return ProcessIdentity(*parse_json(read_bounded(file, LARGEST_RECORD_BYTES))["owner"]).pid
+    except (UserError, ValueError, KeyError, TypeError):
         return None
