@@ -144,6 +144,11 @@ minimum_free_disk_mb = 200
 # It gives one between any two actions, and while it waits for the learner or compiles.
 collector_silence_s = 30.0
 
+# With --supervised, a training that gives no sign of life for learner_silence_s (it was stopped, or hangs) is killed
+# and started again; so is one whose loop stands still for learner_stall_s, longer than any compiling or saving takes.
+learner_silence_s = 60.0
+learner_stall_s = 900.0
+
 # ------------------------------------------------------------------------------------------------------------- the game
 
 # How the simulated game is played: "in_process" (stepped by the collectors themselves) or "socket" (as a program of its

@@ -13,22 +13,47 @@ import gc
 import logging
 import sys
 from pathlib import Path
+from typing import Any
 
 PROJECT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not installed, and from anywhere
 
 from trackmania_rl.argument_types import add_configuration_arguments  # noqa: E402
 from trackmania_rl.command_line import end_in_order_when_terminated, watched_command  # noqa: E402
+from trackmania_rl.exit_codes import ExitCode  # noqa: E402
 from trackmania_rl.files import shown_path  # noqa: E402
+from trackmania_rl.multiprocess.supervised import Supervisor  # noqa: E402
+from trackmania_rl.multiprocess.watched import WatchedTraining  # noqa: E402
 from trackmania_rl.places import PROJECT_FOLDER, WORKING_FOLDER, command_line_of  # noqa: E402
 from trackmania_rl.settings import load_settings, settings_table  # noqa: E402
 
 
 @watched_command
-def main() -> None:
+def main() -> int:
     """Run the command line."""
     arguments = vars(parse_arguments())
     end_in_order_when_terminated()  # until the training's own stop conditions take over
+    with contextlib.ExitStack() as at_end:
+        watched = WatchedTraining.by_environment()
+        if watched is not None:
+            at_end.enter_context(watched)
+        elif arguments["supervised"]:
+            return Supervisor([sys.executable, __file__, *sys.argv[1:]]).run()
+        del arguments["supervised"]
+        run(arguments, watched)
+    return ExitCode.DONE
+
+
+def run(arguments: dict[str, Any], watched: WatchedTraining | None) -> None:
+    """Train as the command line says, or print what it asks for.
+
+    Args:
+        arguments: by name.
+        watched: how a process that watches this one sees it.
+    """
+    if watched is not None:
+        arguments["max_wall_s"] -= watched.orders.elapsed_s
+        arguments["update_config"] &= not watched.orders.because  # the run's own copy was edited since, maybe
     config, overrides, maps = arguments.pop("config"), arguments.pop("set"), arguments.pop("map")
     settings = load_settings(config, overrides)  # before torch is imported, which takes seconds: mistakes are told now
     if maps:
@@ -45,10 +70,13 @@ def main() -> None:
             return
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", datefmt="%H:%M:%S")
         from trackmania_rl.dashboard.beside_training import ServePage
+        from trackmania_rl.multiprocess.learner_process import TellWatcher
         from trackmania_rl.run import train
         from trackmania_rl.telemetry.closing import closing_text
+        from trackmania_rl.training.hooks.hook import Hook
 
-        hooks = [ServePage()] if arguments.pop("dashboard") else []
+        hooks: list[Hook] = [ServePage()] if arguments.pop("dashboard") else []
+        hooks += [TellWatcher(watched)] if watched is not None else []
         figures = train(config, overrides=overrides, project_folder=PROJECT_FOLDER, hooks=hooks, **arguments)
         with contextlib.suppress(OSError):  # nobody may be there to read it
             folder = shown_path(arguments["output_folder"] / "save" / settings.run.run_name)
@@ -77,6 +105,8 @@ def parse_arguments() -> argparse.Namespace:
     add("--max-frames", type=int, default=sys.maxsize, metavar="N", help="end when the run has N frames in all")
     add("--max-updates", type=int, default=sys.maxsize, metavar="N", help="end when the run has N updates in all")
     add("--dashboard", action="store_true", help="show the run in a browser as it trains; prints the page's address")
+    supervised = "watch the training and start it again if it crashes or hangs, see docs/long_runs.rst"
+    add("--supervised", action="store_true", help=supervised)
     add("--list-settings", action="store_true", help="print every setting with value, unit and range, and end")
     return parser.parse_args()
 

@@ -24,6 +24,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "parts",
         "places",
         "presets",
+        "pulse",
         "log_steps",
     ),
     ("schedules", "gbx", "protocol"),

@@ -57,3 +57,26 @@ def test_a_training_that_was_stopped_as_a_whole_loses_nobody(start_training: Any
     assert "no sign of life" not in run.output
     run.stop(signal.SIGINT)
     assert run.process.returncode == 0, run.output
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("end", ["killed", "stopped"])
+def test_a_supervised_training_goes_on_where_it_was_and_ends_in_order(
+    start_training: Any, tmp_path: Path, end: str
+) -> None:
+    settings = {"learner_silence_s": 6.0, "checkpoint_interval_s": 2.0, "n_collectors": 1}
+    run = start_training(tmp_path, ("--supervised",), **settings)
+    run.wait_for_races(10)
+    run.wait_for(lambda: any(run.run_folder.glob("checkpoint*")), "checkpoint")
+    [learner] = psutil.Process(run.process.pid).children()
+    family = [learner, *learner.children(recursive=True)]
+    os.kill(learner.pid, signal.SIGKILL if end == "killed" else signal.SIGSTOP)
+    said = "ended with SIGKILL" if end == "killed" else "gave no sign of life for 6 s"
+    run.wait_for(lambda: f"WARNING the training {said}; it starts again in 2 s" in run.output, "line that says so")
+    assert psutil.wait_procs(family, timeout=30)[1] == []
+    run.wait_for(lambda: "resumed" in run.output, "training that goes on", 120)
+    run.wait_for_races(10)
+    assert f"started again by --supervised, since the training {said}" in (run.run_folder / "train.log").read_text()
+    run.stop(signal.SIGTERM)
+    assert run.process.returncode == 0, run.output
+    assert not run.survivors()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import ExitStack
 
 from tensordict import TensorDictBase
@@ -9,9 +10,12 @@ from tensordict import TensorDictBase
 from trackmania_rl.agents.agent import CarryOut
 from trackmania_rl.multiprocess.collector_logs import CollectorLogs
 from trackmania_rl.multiprocess.supervisor import CollectorSupervisor
+from trackmania_rl.multiprocess.watched import WatchedTraining
 from trackmania_rl.telemetry.terminal_view import TerminalView
 from trackmania_rl.training.hooks.hook import Hook
 from trackmania_rl.training.trainer import RunTrainer
+
+log = logging.getLogger(__name__)
 
 
 class WatchCollectors(Hook):
@@ -38,6 +42,29 @@ class WatchCollectors(Hook):
             CollectorsKeepDyingError: if no collector can be kept alive.
         """
         self._supervisor.check()
+
+
+class TellWatcher(Hook):
+    """Tells the process that watches this one (`train.py --supervised`) that the training loop goes on.
+
+    Args:
+        watched: the training, as that process sees it.
+    """
+
+    def __init__(self, watched: WatchedTraining) -> None:
+        self._watched = watched
+
+    def begin(self) -> None:
+        """Say how the training before this one ended, if there was one."""
+        self._watched.progress = self.run.statistics
+        if self._watched.orders.because:
+            log.warning("started again by --supervised, since the training %s", self._watched.orders.because)
+
+    def tick(self) -> None:
+        """Go on."""
+        settings = self.run.settings.run
+        self._watched.pulse.ask_for_bounds(settings.learner_silence_s, settings.learner_stall_s)
+        self._watched.pulse.tick()
 
 
 def learner_process_fn(

@@ -88,6 +88,8 @@ class RunSettings(Group):
     keep_drivers_at_most: PositiveInt | None
     minimum_free_disk_mb: Annotated[NonNegativeInt, Unit("MB")]
     collector_silence_s: Seconds = 30.0
+    learner_silence_s: Seconds = 60.0
+    learner_stall_s: Seconds = 900.0
     hooks: Restart[Parts]
     crc_debug: Restart[bool]
 
