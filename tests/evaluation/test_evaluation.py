@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from trackmania_rl.agents.builder import make_agent_builder
 from trackmania_rl.checkpoints import FORMAT_VERSION, CheckpointError
 from trackmania_rl.errors import UserError
 from trackmania_rl.games.envs import make_race_env
@@ -22,6 +24,7 @@ from trackmania_rl.settings import MapEntry, Settings, load_settings
 from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager
 from trackmania_rl.tmi_interaction.launchers.launcher import SimulatedGameLauncher, find_free_port
 from trackmania_rl.track.named_maps import map_entries
+from trackmania_rl.training.driver_loading import fill_network, read_run
 from trackmania_rl.training.evaluation import (
     EvaluatedRace,
     MapEvaluation,
@@ -188,6 +191,18 @@ def test_a_file_that_is_no_trainings_checkpoint_is_told(run_folder: Path, tmp_pa
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+def test_weights_that_are_not_finite_drive_nothing(run_folder: Path) -> None:
+    learned = read_run(run_folder)
+    weights = {name: weight.clone() for name, weight in learned.weights.items()}
+    weights["A_head.2.bias"][1] = torch.nan
+    broken, settings = replace(learned, weights=weights), learned.settings
+    builder = make_agent_builder(settings, race_spaces(settings), SeedTree(1))
+    with pytest.raises(
+        CheckpointError, match=r"its weights A_head\.2\.bias are not finite numbers, so it cannot drive"
+    ):
+        fill_network(broken, builder)
+
+
 def test_a_device_that_is_not_there_is_told(run_folder: Path) -> None:
     with pytest.raises(UserError, match='torch_device = "cuda"'):
         load_driver(run_folder, torch_device="cuda")

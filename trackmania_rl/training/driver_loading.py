@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from trackmania_rl.agents.builder import AgentBuilder
+from trackmania_rl.agents.finite_numbers import in_few_words, not_finite_tensors
 from trackmania_rl.checkpoints import (
     CHECKPOINT_FILE,
     FIRST_CHECKPOINT_AFTER_S,
@@ -320,8 +321,12 @@ def fill_network(learned: Learned, builder: AgentBuilder) -> nn.Module:
         builder: makes the network.
 
     Raises:
-        UserError: if the weights are those of another network.
+        UserError: if the weights are those of another network, or not finite.
     """
+    if names := not_finite_tensors(dict(learned.weights)):
+        raise CheckpointError(
+            f"{learned.file}: its weights {in_few_words(names)} are not finite numbers, so it cannot drive"
+        )
     told = f"{learned.file} does not fit {learned.has_to_fit}"
     try:
         with _Bounded(LARGEST_NETWORKS * sum(map(Tensor.numel, learned.weights.values())) + SMALLEST_BOUND):
