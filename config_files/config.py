@@ -155,6 +155,10 @@ learner_stall_s = 900.0
 # own, spoken to as the real game is, with the very same races). The real game is always reached by its socket.
 game_transport = "in_process"
 
+# Whether collectors start their games (False), or only connect to games that scripts/keep_games.py keeps at the same
+# ports, on this machine or, through SSH, on another one: docs/game_machines.rst. It needs game_transport = "socket".
+games_are_kept = False
+
 # Folder of tracks (.toml) and reference lines (.npy); a relative path starts at the project's folder.
 maps_folder = "maps"
 

@@ -130,8 +130,11 @@ def evaluate(arguments: argparse.Namespace) -> None:
     maps_folder = PROJECT_FOLDER / driver.settings.game.maps_folder
     output = arguments.output or output_of(arguments.run)
     entries = map_entries(driver.settings, maps_folder, arguments.map, output / "generated_tracks")
-    game = driver.settings.game.model_copy(update={"game": game_of(entries)})
-    launcher = make_launcher(game, driver.settings.user, arguments.port or find_free_port(), maps_folder)
+    kind = game_of(entries)
+    is_kept = driver.settings.game.games_are_kept and kind != "simulated"  # the simulated game is here as well
+    game = driver.settings.game.model_copy(update={"game": kind, "games_are_kept": is_kept})
+    game_port = arguments.port or (game.base_tmi_port if is_kept else find_free_port())
+    launcher = make_launcher(game, driver.settings.user, game_port, maps_folder)
     if arguments.video and not isinstance(launcher, SimulatedGameLauncher):
         raise UserError(
             "--video: races in the real game are not filmed here; leave it out, and film the inputs file that is "

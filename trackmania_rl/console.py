@@ -24,6 +24,7 @@ SCRIPTS: Final = {
     "dataset": ("tools/dataset.py", "record and export data sets"),
     "replay": ("replay_inputs.py", "drive an inputs file"),
     "generate-track": ("generate_track.py", "make a track"),
+    "keep-games": ("keep_games.py", "keep games running for collectors elsewhere"),
     "simulated-game": ("simulated_game.py", "a simulated game behind a socket"),
 }
 """Command: its script in `scripts/`, and what it does."""

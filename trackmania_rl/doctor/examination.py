@@ -91,7 +91,7 @@ def check_play_without_game(context: Context, picture_file: Path) -> Iterator[Fi
     driven = "the simulated game is driven" if is_real else f"the shipped track {SHIPPED_MAP.map_name} is driven"
     yield warning(Check.GAME, f"{wanted} cannot be played yet, because of the problems above; {driven} in its place")
     changes = {"game": "simulated", "game_transport": "socket", "map_cycle": (SHIPPED_MAP,), "maps_folder": "maps"}
-    game = context.settings.game.model_copy(update=changes)
+    game = context.settings.game.model_copy(update={**changes, "games_are_kept": False})
     yield from check_play(replace(context, settings=context.settings.model_copy(update={"game": game})), picture_file)
 
 
@@ -108,9 +108,9 @@ def check_start(context: Context) -> None:
         *check_gpu(context.settings, context.system),
         *check_maps_of_game(context),
         *(of_game := check_game(context)),
-        *check_ports(context.settings),
+        *(of_ports := check_ports(context.settings)),
     ]
-    for finding in of_game:
+    for finding in (*of_game, *of_ports):
         if finding.level is Level.WARNING:
             log.warning("%s (%s, %s)", finding.text, GUIDE, finding.check)
     problems = [finding for finding in findings if finding.level is Level.PROBLEM]

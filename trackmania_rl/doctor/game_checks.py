@@ -31,6 +31,8 @@ def check_game(context: Context) -> list[Finding]:
     """Everything that the game needs; the simulated one needs nothing."""
     if context.settings.game.n_collectors == 0:
         return [ok(Check.GAME, "none is played, as n_collectors is 0")]
+    if context.settings.game.games_are_kept:
+        return [ok(Check.GAME, "kept by scripts/keep_games.py, on this machine or another one")]
     if context.settings.game.game == "simulated":
         return [ok(Check.GAME, "the simulated game, which is part of the project")]
     system = context.system

@@ -49,7 +49,7 @@ def check_play(context: Context, picture_file: Path) -> list[Finding]:
     game = context.settings.game
     is_simulated = game.game == "simulated"
     entry = next(iter(named_maps(context.settings)), SHIPPED_MAP)
-    port = find_free_port() if is_simulated else game.base_tmi_port
+    port = find_free_port() if is_simulated and not game.games_are_kept else game.base_tmi_port
     try:
         launcher = make_launcher(game, context.settings.user, port, context.maps_folder, context.system.platform)
         launcher.check_map(entry.map_path)

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+from filelock import Timeout
 
 from trackmania_rl.doctor.findings import Check, Context, Finding, ok, problem, warning
 from trackmania_rl.errors import UserError
 from trackmania_rl.settings import MapEntry, Settings
 from trackmania_rl.simulator.tracks.track_file import load_track
+from trackmania_rl.tmi_interaction.greeting import greet
 from trackmania_rl.tmi_interaction.launchers.choice import make_launcher
 from trackmania_rl.tmi_interaction.launchers.game_records import GameRecords
+from trackmania_rl.tmi_interaction.launchers.kept_game import absent_text, lock_of_kept_game, taken_text
 from trackmania_rl.tmi_interaction.launchers.launcher import check_port_is_free
+from trackmania_rl.tmi_interaction.transport import GameError
 from trackmania_rl.track.game_map import what_misses_checkpoints
 from trackmania_rl.track.reference_line import load_reference_line
+
+KEPT_GAME_GREETS_WITHIN_S: Final = 5.0
 
 
 def load_map_files(settings: Settings, entry: MapEntry, maps_folder: Path) -> npt.NDArray[np.float64]:
@@ -98,11 +106,13 @@ def check_maps_of_game(context: Context) -> list[Finding]:
 
 
 def check_ports(settings: Settings, records: GameRecords | None = None) -> list[Finding]:
-    """Whether each game instance finds its port free."""
+    """Whether each game instance finds its port free, or is there where somebody keeps it."""
     records, findings = records or GameRecords(), []
     ports = settings.game.tmi_ports
     if not ports:
         return [ok(Check.PORTS, "none needed: the collectors play their games themselves")]
+    if settings.game.games_are_kept:
+        return check_kept_games(ports)
     for port in ports:
         try:
             check_port_is_free(port)
@@ -119,3 +129,20 @@ def check_ports(settings: Settings, records: GameRecords | None = None) -> list[
                     )
                 )
     return findings or [ok(Check.PORTS, f"{ports[0]} to {ports[-1]} are free")]
+
+
+def check_kept_games(ports: Sequence[int]) -> list[Finding]:
+    """Whether kept games greet; one that does not fails alone, so it is a problem only where all of them fail."""
+    texts = []
+    for port in ports:
+        try:
+            with lock_of_kept_game(port).acquire(blocking=False):
+                greet(port, KEPT_GAME_GREETS_WITHIN_S)
+        except Timeout:
+            return [problem(Check.PORTS, taken_text(port))]
+        except GameError as error:
+            texts.append(absent_text(port, error))
+    if len(texts) == len(ports):
+        return [problem(Check.PORTS, texts[0])]
+    findings = [warning(Check.PORTS, text) for text in texts]
+    return findings or [ok(Check.PORTS, f"the kept games at {ports[0]} to {ports[-1]} greet")]

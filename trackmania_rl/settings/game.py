@@ -106,6 +106,7 @@ class GameSettings(Group):
     games: Driver[Part]
     game: Driver[Literal["simulated", "tmnf"]]
     game_transport: Restart[Literal["in_process", "socket"]]
+    games_are_kept: Restart[bool]
     n_collectors: Restart[NonNegativeInt]
     games_per_collector: Restart[Annotated[int, Field(ge=1, le=1024)]]
     base_tmi_port: Restart[Port]
@@ -208,6 +209,15 @@ class GameSettings(Group):
                 raise ValueError(
                     f"{name} = {getattr(self, name)} is no index into inputs, which has {len(self.inputs)}"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _kept_games_have_sockets(self) -> GameSettings:
+        if self.games_are_kept and self.is_in_process:
+            raise ValueError(
+                "games_are_kept = True is for games that scripts/keep_games.py runs, but with game_transport = "
+                '"in_process" the collectors play the simulated game themselves: set game_transport = "socket"'
+            )
         return self
 
     @model_validator(mode="after")

@@ -151,17 +151,17 @@ class GameInstanceManager:
         """Connect to a game that runs; start one if there is none, or if it has become old or slow.
 
         Old is what has run for `game_reboot_interval_s`, slow what plays at less than `game_reboot_below_speed_share`
-        of its own best speed.
+        of its own best speed. A kept game is left to whoever keeps it.
 
         Raises:
             UserError: if the game can't be started.
             GameError: if it is started, but can't be reached.
         """
-        is_old = time.monotonic() - self._started_at_s > self._game.game_reboot_interval_s
-        if self._machine is not None and self._launcher.is_alive() and not is_old and not self._is_slow():
+        if self._machine is not None and self._launcher.is_alive() and not self._is_worn():
             return self._machine
         self.close()
-        log.info("starting a game at port %d", self._launcher.port)
+        begin = "connecting to" if self._game.games_are_kept else "starting"
+        log.info("%s a game at port %d", begin, self._launcher.port)
         self._start_game()
         self._started_at_s = time.monotonic()
         self.game_starts += 1
@@ -190,6 +190,12 @@ class GameInstanceManager:
                 if time.monotonic() >= deadline_s:
                     raise
                 time.sleep(PORT_RETRY_S)
+
+    def _is_worn(self) -> bool:
+        """Whether another game is to take this one's place."""
+        if self._game.games_are_kept:
+            return False
+        return time.monotonic() - self._started_at_s > self._game.game_reboot_interval_s or self._is_slow()
 
     def _is_slow(self) -> bool:
         share = self._speed.share_of_best()

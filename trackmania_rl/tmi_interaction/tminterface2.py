@@ -79,6 +79,11 @@ class TMInterface:
         self._state_is_under_way = False
         self._frame_shape = (0, 0)
 
+    @property
+    def local_port(self) -> int:
+        """The port of this end, by which the system's list of connections names it."""
+        return int(self._socket.getsockname()[1])
+
     def next_event(self, within_s: float | None = None) -> GameEvent:
         """See `GameTransport.next_event`."""
         if within_s is None or within_s >= self._timeout_s:

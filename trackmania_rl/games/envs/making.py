@@ -72,7 +72,8 @@ def make_race_env(
         if settings.game.is_in_process:
             games = InProcessGames(1, settings.game, settings.observation, maps_folder)
         else:
-            launcher = make_launcher(settings.game, settings.user, find_free_port(), maps_folder)
+            port = settings.game.base_tmi_port if settings.game.games_are_kept else find_free_port()
+            launcher = make_launcher(settings.game, settings.user, port, maps_folder)
             games = SocketGames([GameInstanceManager(settings.game, settings.observation, launcher)])
         opened.callback(games.close)
         races = make_race_games(settings)

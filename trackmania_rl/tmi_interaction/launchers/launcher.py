@@ -220,7 +220,8 @@ def check_port_is_free(port: int) -> None:
         except OSError as error:
             raise PortInUseError(
                 f"port {port} is in use{_listener_text(port)}: end that program, or take another port, with --set "
-                f"base_tmi_port=N (train.py, doctor.py) or --port N (other commands) ({error.strerror})"
+                "base_tmi_port=N (train.py, doctor.py), --ports N (keep_games.py) or --port N (other commands) "
+                f"({error.strerror})"
             ) from error
 
 

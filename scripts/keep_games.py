@@ -1,0 +1,111 @@
+"""Keep games running for collectors that only connect (games_are_kept = True), from this machine or, by SSH, another.
+
+Each game listens at a port of its own, on this machine only. One that has ended, hangs, does not greet or has run for
+game_reboot_interval_s is started again. Ctrl-C ends all of them. It needs neither torch nor a GPU:
+docs/game_machines.rst says how to set a game machine up.
+
+Examples:
+  python scripts/keep_games.py --preset tmnf --ports 8478-8481
+  python scripts/keep_games.py --ports 8478                         # the simulated game
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import logging
+import sys
+import time
+from pathlib import Path
+
+PROJECT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not installed, and from anywhere
+
+from trackmania_rl.argument_types import add_configuration_arguments, ports, whole_number  # noqa: E402
+from trackmania_rl.command_line import command, end_in_order_when_terminated  # noqa: E402
+from trackmania_rl.errors import UserError  # noqa: E402
+from trackmania_rl.places import PROJECT_FOLDER  # noqa: E402
+from trackmania_rl.settings import UserSettings, load_settings  # noqa: E402
+from trackmania_rl.tmi_interaction.launchers.choice import make_launcher  # noqa: E402
+from trackmania_rl.tmi_interaction.launchers.clients import clients_by_port  # noqa: E402
+from trackmania_rl.tmi_interaction.launchers.keeper import GameKeeper, KeeperLimits  # noqa: E402
+from trackmania_rl.tmi_interaction.launchers.plugin_files import find_plugins_folder, install_plugin  # noqa: E402
+
+log = logging.getLogger("keep_games")
+
+LOOK_EVERY_S = 1.0
+LOOK_EVERY_WHILE_STARTING_S = 0.1
+
+
+@command
+def main() -> int:
+    """Run the command line; return the exit code."""
+    arguments = parse_arguments()
+    end_in_order_when_terminated()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", datefmt="%H:%M:%S")
+    settings = load_settings(arguments.config, arguments.set)
+    game = settings.game.model_copy(update={"games_are_kept": False})  # from this side they are not
+    if game.game != "simulated":
+        put_plugin_in_place(settings.user)
+    limits = KeeperLimits(game.game_reboot_interval_s, arguments.greets_within)
+    maps_folder = PROJECT_FOLDER / game.maps_folder
+    launchers = [make_launcher(game, settings.user, port, maps_folder) for port in arguments.ports]
+    with contextlib.suppress(KeyboardInterrupt):
+        keep([GameKeeper(launcher, limits) for launcher in launchers])
+    return 0
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add_configuration_arguments(parser, PROJECT_FOLDER / "config_files")
+    add("--ports", type=ports, required=True, metavar="FIRST-LAST", help="a game for each port: 8478, or 8478-8481")
+    add(
+        "--greets-within",
+        type=whole_number(1, 3600),
+        default=60,
+        metavar="S",
+        help="start a game again that takes longer for a greeting, or to let go of a connection (default %(default)s)",
+    )
+    return parser.parse_args()
+
+
+def put_plugin_in_place(user: UserSettings) -> None:
+    """Install the plugin, or bring it up to date, where TMInterface's folder is found.
+
+    Raises:
+        UserError: if the setting that says where leads nowhere, or the plugin cannot be written.
+    """
+    try:
+        folder = find_plugins_folder(user.trackmania_base_path)
+    except UserError as error:
+        if user.trackmania_base_path:
+            raise
+        log.warning("the plugin is left as it is: %s", error)  # it may be in place, such as in another Wine prefix
+        return
+    installation = install_plugin(folder)
+    log.info("plugin version %d, %s: %s", installation.version, installation.outcome, installation.path)
+
+
+def keep(keepers: list[GameKeeper]) -> None:
+    """Keep the games until somebody interrupts, then end them.
+
+    Raises:
+        UserError: if a game cannot be started even once.
+    """
+    try:
+        while True:
+            clients = clients_by_port([keeper.port for keeper in keepers])
+            for keeper in keepers:
+                keeper.step(clients[keeper.port])
+            is_any_starting = any(keeper.is_starting for keeper in keepers)
+            time.sleep(LOOK_EVERY_WHILE_STARTING_S if is_any_starting else LOOK_EVERY_S)
+    finally:
+        log.info("ending the games")
+        for keeper in keepers:
+            keeper.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
