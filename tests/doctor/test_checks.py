@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from trackmania_rl.doctor import examination
+from trackmania_rl.doctor import examination, run_checks
 from trackmania_rl.doctor.examination import check_start, examine
 from trackmania_rl.doctor.findings import Check, Context, Level, System
 from trackmania_rl.doctor.game_checks import (
@@ -33,7 +33,9 @@ from trackmania_rl.doctor.run_checks import check_maps, check_ports
 from trackmania_rl.errors import UserError
 from trackmania_rl.settings import load_settings
 from trackmania_rl.tmi_interaction.launchers.game_windows import NoWindows
+from trackmania_rl.tmi_interaction.launchers.kept_game import lock_of_kept_game
 from trackmania_rl.tmi_interaction.launchers.plugin_files import PLUGIN_FILE, PLUGIN_NAME
+from trackmania_rl.tmi_interaction.transport import GameConnectionError
 
 OK, WARNING, PROBLEM = Level.OK, Level.WARNING, Level.PROBLEM
 
@@ -209,6 +211,34 @@ def test_ports(context):
         assert level is WARNING
         assert "process 77" in text
     assert only(check_ports(settings))[0] is OK
+
+
+def test_kept_games_greet(context, monkeypatch):
+    """One that does not fails alone; where none does, nothing can be driven."""
+
+    def greet(port, within_s):
+        if port in absent:
+            raise GameConnectionError("nobody listens")
+
+    monkeypatch.setattr(run_checks, "greet", greet)
+    kept = "game_transport=socket", "games_are_kept=True", "games_per_collector=2", "base_tmi_port=23456"
+    real = "game=tmnf", "games_are_kept=True", "n_collectors=2", "games_per_collector=1", "base_tmi_port=23456"
+    absent = ()
+    for asked_for in (context(*kept), context(*real, platform="darwin")):
+        assert only(check_ports(asked_for.settings)) == (OK, "the kept games at 23456 to 23457 greet")
+        assert only(check_game(asked_for)) == (OK, "kept by scripts/keep_games.py, on this machine or another one")
+    absent = (23457,)
+    level, text = only(check_ports(context(*kept).settings))
+    assert level is WARNING
+    assert text.startswith("no kept game greets at port 23457 (nobody listens)")
+    absent = (23456, 23457)
+    level, text = only(check_ports(context(*kept).settings))
+    assert level is PROBLEM
+    assert "python scripts/keep_games.py --ports 23456" in text
+    with lock_of_kept_game(23456):
+        level, text = only(check_ports(context(*kept).settings))
+    assert level is PROBLEM
+    assert "another collector of this machine plays on the kept game at port 23456" in text
 
 
 def test_the_simulated_game_needs_nothing(context):

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.delayed_link import DelayedLink
 from benchmarks.training_command import free_port
 from trackmania_rl.protocol import messages
 from trackmania_rl.race.policy import PolicyDecision
@@ -98,6 +99,19 @@ def test_races_go_on_while_kept_games_are_killed(keep_games, make_manager):
     assert kept.end() == 0
     assert not second.is_running()
     assert not third.is_running()
+
+
+def test_races_go_on_when_the_way_to_the_game_breaks_and_is_back(keep_games, make_manager, caplog):
+    kept = keep_games()
+    link = DelayedLink(kept.first_port)
+    manager = make_manager(link.port)
+    times_ms = [race(manager)]
+    link.close()
+    threading.Timer(1.5, DelayedLink, (kept.first_port, 0.0, link.port)).start()
+    times_ms += [race(manager)]
+    assert len({*times_ms}) == 1
+    assert "either the way to it broke, or another collector" in caplog.text
+    assert kept.output.count("is started") == 1
 
 
 @pytest.mark.slow

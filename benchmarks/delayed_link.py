@@ -1,0 +1,128 @@
+"""A TCP link that takes its time: what a network does to a connection, on one machine.
+
+It forwards a port of this machine to another one, as SSH does, and hands every piece on a set time after it came.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from typing import Final
+
+LOOPBACK: Final = "127.0.0.1"
+RECEIVE_BYTES: Final = 1 << 18
+PROBES: Final = 20
+
+
+class DelayedLink:
+    """Forwards connections in threads of this process.
+
+    Args:
+        target_port: where they lead.
+        one_way_s: how much later each piece arrives.
+        port: where the link listens; 0 picks a free one.
+
+    Attributes:
+        port: where it listens.
+    """
+
+    def __init__(self, target_port: int, one_way_s: float = 0.0, port: int = 0) -> None:
+        self._target_port = target_port
+        self._one_way_s = one_way_s
+        self._listener = socket.create_server((LOOPBACK, port))
+        self.port = int(self._listener.getsockname()[1])
+        self._sockets: list[socket.socket] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        """Break all connections, and accept no more."""
+        for end in (self._listener, *self._sockets):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                near = self._listener.accept()[0]
+                try:
+                    far = socket.create_connection((LOOPBACK, self._target_port))
+                except OSError:  # nobody listens behind the link
+                    near.close()
+                    continue
+                self._sockets += [near, far]
+                for source, sink in ((near, far), (far, near)):
+                    source.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                    pieces: queue.SimpleQueue[tuple[float, bytes]] = queue.SimpleQueue()
+                    threading.Thread(target=self._take, args=(source, pieces), daemon=True).start()
+                    threading.Thread(target=self._hand_on, args=(sink, pieces), daemon=True).start()
+
+    def _take(self, source: socket.socket, pieces: queue.SimpleQueue[tuple[float, bytes]]) -> None:
+        data = b"?"
+        while data:
+            try:
+                data = source.recv(RECEIVE_BYTES)
+            except OSError:
+                data = b""
+            pieces.put((time.perf_counter() + self._one_way_s, data))
+
+    def _hand_on(self, sink: socket.socket, pieces: queue.SimpleQueue[tuple[float, bytes]]) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                due_s, data = pieces.get()
+                if (wait_s := due_s - time.perf_counter()) > 0:
+                    time.sleep(wait_s)
+                if not data:
+                    return sink.shutdown(socket.SHUT_WR)
+                sink.sendall(data)
+
+
+@contextlib.contextmanager
+def link_process(target_port: int, one_way_s: float) -> Iterator[int]:
+    """A link in a process of its own, which takes no time of this one's.
+
+    Yields:
+        The port where it listens.
+    """
+    context = get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_serve, args=(theirs, target_port, one_way_s), daemon=True)
+    process.start()
+    try:
+        yield int(ours.recv())
+    finally:
+        process.kill()
+        process.join()
+
+
+def _serve(pipe: Connection, target_port: int, one_way_s: float) -> None:
+    pipe.send(DelayedLink(target_port, one_way_s).port)
+    threading.Event().wait()
+
+
+def measured_round_trip_s(one_way_s: float) -> float:
+    """Median time that one byte takes through such a link and back."""
+    with socket.create_server((LOOPBACK, 0)) as server, link_process(server.getsockname()[1], one_way_s) as port:
+
+        def echo() -> None:
+            with server.accept()[0] as client:
+                client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                while data := client.recv(16):
+                    client.sendall(data)
+
+        threading.Thread(target=echo, daemon=True).start()
+        times_s = []
+        with socket.create_connection((LOOPBACK, port)) as client:
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            for _ in range(PROBES):
+                began_s = time.perf_counter()
+                client.sendall(b"?")
+                client.recv(16)
+                times_s.append(time.perf_counter() - began_s)
+    return sorted(times_s)[PROBES // 2]
