@@ -17,6 +17,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "exit_codes",
         "bounded_files",
         "private_folders",
+        "file_names",
         "files",
         "argument_types",
         "command_line",

@@ -33,7 +33,7 @@ from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.settings import GeneratorSettings, MapEntry, Settings, driver_values
 from trackmania_rl.settings.game import RACES
-from trackmania_rl.settings.values import Group, NonNegativeFloat, NonNegativeInt, PositiveInt
+from trackmania_rl.settings.values import FileName, Group, NonNegativeFloat, NonNegativeInt, PositiveInt
 
 ENDING: Final = ".driver"
 FORMAT_VERSION: Final = 1
@@ -50,7 +50,6 @@ DTYPES: Final[Mapping[str, torch.dtype]] = {
 """What weights may be, and counters beside them, by safetensors' names."""
 
 Line = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f-\x9f]*$", max_length=4096)]
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]*$", max_length=4096)]
 
 
 class DriverFileError(UserError):
@@ -68,7 +67,7 @@ class DriverTrack(Group):
         best_time_ms: the driver's fastest finish; None without one.
     """
 
-    map_name: Name
+    map_name: FileName
     map_path: Line = ""
     reference_line: Line = ""
     generator: GeneratorSettings | None = None
@@ -161,7 +160,7 @@ class DriverCard(Group):
     """
 
     format_version: Literal[1] = FORMAT_VERSION
-    name: Name
+    name: FileName
     program: Line
     settings: dict[str, Any]
     interface: Interface

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from trackmania_rl.driver_file import ENDING, LARGEST_FILE_BYTES, DriverFileError, read_driver
 from trackmania_rl.errors import UserError, one_line
+from trackmania_rl.file_names import check_file_name
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -70,7 +71,10 @@ def pull_driver(repository: str, name: str = "", target: Path | None = None, rev
         if len(chosen) != 1:
             told = ", ".join(there)[:300] or "none"
             raise UserError(f"{repository}: its drivers are {told!r}; name one of them, {repository}/NAME{ENDING}")
-        file = Path(PurePosixPath(chosen[0]).name) if target is None else target
+        try:
+            file = Path(check_file_name(PurePosixPath(chosen[0]).name)) if target is None else target
+        except ValueError as error:
+            raise UserError(f"{repository}/{chosen[0]}: {error}, with --output") from error
         if file.exists():
             raise UserError(f"{file} is here already: name another file with --output")
         for known in api.get_paths_info(repository, chosen, revision=revision):

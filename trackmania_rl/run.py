@@ -30,6 +30,7 @@ from trackmania_rl.agents.threads import pick_learner_threads
 from trackmania_rl.checkpoints import RunFolder
 from trackmania_rl.doctor.run_checks import check_edited_maps, load_reference_lines
 from trackmania_rl.errors import PassingError, UserError, one_line
+from trackmania_rl.file_names import require_short_paths
 from trackmania_rl.games.race_games import MakeGamesBuilder, make_games_builder
 from trackmania_rl.gbx.challenge import MedalTimes
 from trackmania_rl.multiprocess.collector_logs import CollectorLogs
@@ -154,10 +155,12 @@ def train(
 
 def _folder_of(asked_for: AskedFor, output_folder: Path, weights_from: Path | None) -> RunFolder:
     """Say where the run lies, once what can be told at once is right: its settings, and what it is to begin with."""
-    run_name = asked_for.settings().run.run_name
+    settings = asked_for.settings()
     if weights_from is not None and not weights_from.exists():
         raise UserError(f"--weights-from {weights_from}: there is no such run folder or checkpoint")
-    return RunFolder.below(output_folder, run_name)
+    folder = RunFolder.below(output_folder, settings.run.run_name)
+    require_short_paths((folder.path, folder.tensorboard), [entry.map_name for entry in settings.game.map_cycle])
+    return folder
 
 
 def _lines_and_times(

@@ -6,9 +6,11 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from trackmania_rl.file_names import same_on_windows
 from trackmania_rl.settings.values import (
     LAST_PORT,
     Driver,
+    FileName,
     Fraction,
     Group,
     Meters,
@@ -69,7 +71,7 @@ class GeneratorSettings(Group):
 class MapEntry(Group):
     """One line of the map cycle: `repeat` races in a row on one map, or each on a newly generated one."""
 
-    map_name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]*$")]
+    map_name: FileName
     map_path: str = ""
     reference_line: str = ""
     generator: GeneratorSettings | None = None
@@ -229,6 +231,15 @@ class GameSettings(Group):
                     f"demonstrations: {demonstration.inputs!r} is for map {demonstration.map_name!r}, which is not in "
                     f"map_cycle; possible are {', '.join(maps) or 'none: all its entries are generators'}"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _maps_have_files_of_their_own(self) -> GameSettings:
+        if same := same_on_windows(entry.map_name for entry in self.map_cycle):
+            raise ValueError(
+                f"map_cycle has the maps {same[0]!r} and {same[1]!r}, which Windows takes for the same name: call one "
+                "of them otherwise"
+            )
         return self
 
     @model_validator(mode="after")

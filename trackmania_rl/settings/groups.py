@@ -33,6 +33,7 @@ from trackmania_rl.settings.values import (
     PositiveFloat,
     PositiveInt,
     Restart,
+    RunName,
     Schedule,
     Seconds,
     Texts,
@@ -73,7 +74,7 @@ class ViewSettings(Group):
 class RunSettings(Group):
     """The run as a whole: its name, its seed, the machine's arithmetic."""
 
-    run_name: Restart[Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]]
+    run_name: Restart[RunName]
     seed: Restart[NonNegativeInt]
     schedule_stretch: Annotated[float, Field(gt=0, le=1000)]
     torch_device: Restart[Device]

@@ -7,8 +7,18 @@ import re
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, WithJsonSchema, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    WithJsonSchema,
+    field_validator,
+)
 
+from trackmania_rl.file_names import MOST_LETTERS, NAME_PATTERN, RUN_NAME_PATTERN, check_file_name
 from trackmania_rl.settings.named_part import PART_NAME, NamedPart, as_part
 
 
@@ -49,6 +59,9 @@ Actions = Annotated[PositiveInt, Unit("actions")]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 LAST_PORT = 65535
 Device = Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")]
+FileName = Annotated[str, Field(pattern=NAME_PATTERN, max_length=MOST_LETTERS), AfterValidator(check_file_name)]
+"""What becomes part of files' names: of a map, of a driver."""
+RunName = Annotated[str, Field(pattern=RUN_NAME_PATTERN, max_length=MOST_LETTERS), AfterValidator(check_file_name)]
 Port = Annotated[int, Field(ge=1024, le=LAST_PORT)]
 Schedule = Annotated[tuple[tuple[NonNegativeInt, Finite], ...], Field(min_length=1)]
 """((frame count, value), ...): what lies between two entries is interpolated by the setting's own rule."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from trackmania_rl.errors import UserError
+from trackmania_rl.file_names import as_file_name
 from trackmania_rl.gbx.challenge import CHALLENGE_SUFFIX, is_challenge_file
 from trackmania_rl.places import command_line_of
 from trackmania_rl.settings import Settings
@@ -42,8 +42,8 @@ def overrides_for_maps(settings: Settings, maps_folder: Path, names: Sequence[st
         of_name = [entry for entry in own if entry["map_name"] == name]
         cycle += of_name or training_entries(_map_of(name, settings, maps_folder))
     maps = dict.fromkeys(str(entry["map_name"]) for entry in cycle)
-    run_name = re.sub(r"[^A-Za-z0-9._-]+", "-", "_".join([settings.run.run_name, *maps]))
-    return {"map_cycle": tuple(cycle), "run_name": run_name[:100]}
+    run_name = as_file_name("_".join([settings.run.run_name, *maps]))
+    return {"map_cycle": tuple(cycle), "run_name": run_name or settings.run.run_name}
 
 
 def training_entries(of_map: Mapping[str, Any]) -> list[dict[str, Any]]:

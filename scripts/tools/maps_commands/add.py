@@ -13,6 +13,7 @@ from rich.text import Text
 from maps_commands import _reporting, _sources, track
 from trackmania_rl.argument_types import png_file
 from trackmania_rl.errors import UserError
+from trackmania_rl.file_names import FORM, NAME_PATTERN, as_file_name, check_file_name
 from trackmania_rl.gbx.challenge import is_challenge_file
 from trackmania_rl.gbx.replay import is_replay_file, read_embedded_map
 from trackmania_rl.places import PROJECT_FOLDER, folder_to_add_to
@@ -20,8 +21,6 @@ from trackmania_rl.settings import load_settings
 from trackmania_rl.settings.map_cycle import add_to_map_cycle, entry_text
 from trackmania_rl.track.chosen_maps import training_entries
 from trackmania_rl.track.line_checks import check_line
-
-NAME_PATTERN = r"[A-Za-z0-9][A-Za-z0-9 ._-]*"
 
 DESCRIPTION = """\
 Take a map and a replay of it. Build the reference line, check it and draw it; copy the map beside it; make a track for
@@ -70,8 +69,11 @@ def add_parser(subparsers: Any) -> None:
 def map_name(text: str) -> str:
     """A name as map_cycle takes it."""
     if re.fullmatch(NAME_PATTERN, text) is None:
-        raise argparse.ArgumentTypeError(f"{text!r}: letters, digits, spaces, '.', '_' and '-' only, a letter first")
-    return text
+        raise argparse.ArgumentTypeError(f"{text!r}: {FORM}")
+    try:
+        return check_file_name(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r}: {error}") from error
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -172,11 +174,7 @@ def entries_for(
 
 def name_of(*texts: str) -> str:
     """A name that map_cycle takes, as near to the first of some texts as it can be."""
-    for text in texts:
-        name = re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-._")
-        if re.fullmatch(NAME_PATTERN, name):
-            return name
-    return "map"
+    return next(filter(None, map(as_file_name, texts)), "map")
 
 
 def put_map(map_file: Path, folder: Path, name: str, overwrite: bool) -> Path:

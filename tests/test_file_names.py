@@ -1,0 +1,80 @@
+"""Names of runs, maps and drivers are files' names on Linux and Windows alike."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from trackmania_rl.errors import UserError
+from trackmania_rl.file_names import (
+    LONGEST_WITHIN_RUN,
+    as_file_name,
+    check_file_name,
+    require_short_paths,
+    same_on_windows,
+)
+from trackmania_rl.settings import MapEntry, SettingsError, load_settings
+
+GOOD = ["valley", "v1.2", "A01-Race", "a b", "x" * 80, "nullable", "console.1", "com10", "7"]
+DEVICES = ["nul", "NUL", "con", "aux", "prn", "com1", "LPT9", "nul.driver", "con.a.b", "nul .txt"]
+NONE = ["v1.", "a ", " a", ".", "..", "", "x" * 81, *(f"a{letter}b" for letter in ':*?"<>|/\\\0\n\t\x1f')]
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_good_names_stay(name: str) -> None:
+    assert check_file_name(name) == name
+
+
+@pytest.mark.parametrize("name", DEVICES)
+def test_devices_of_windows_are_told(name: str) -> None:
+    with pytest.raises(ValueError, match=r"on Windows .* is a device, not a file: choose another name"):
+        check_file_name(name)
+
+
+@pytest.mark.parametrize("name", NONE)
+def test_what_is_no_name_everywhere_is_refused_with_the_form(name: str) -> None:
+    with pytest.raises(ValueError, match=r"it is no name of a file on all systems: write at most 80 letters"):
+        check_file_name(name)
+
+
+@pytest.mark.parametrize("name", [*DEVICES, *NONE])
+def test_settings_take_no_such_names(name: str, repository_root: Path) -> None:
+    with pytest.raises(SettingsError, match="run_name = "):
+        load_settings(repository_root / "config_files" / "config.py", {"run_name": name})
+    with pytest.raises(ValueError, match="map_name"):
+        MapEntry(map_name=name, is_explo=True, fill_buffer=True)
+
+
+def test_maps_that_windows_takes_for_one_are_refused(repository_root: Path) -> None:
+    cycle = [
+        {"map_name": name, "map_path": "valley.toml", "reference_line": "valley_0.5m.npy"}
+        | {"is_explo": True, "fill_buffer": True}
+        for name in ("Valley", "kart", "valley")
+    ]
+    with pytest.raises(SettingsError, match="'Valley' and 'valley', which Windows takes for the same name"):
+        load_settings(repository_root / "config_files" / "config.py", {"map_cycle": cycle})
+    assert same_on_windows(["a", "b", "a"]) is None
+
+
+def test_any_text_becomes_a_name_or_none() -> None:
+    assert as_file_name(" Mäp: <1>. ") == "M-p-1"
+    assert as_file_name("x" * 79 + "..y") == "x" * 79
+    assert as_file_name("nul") is None
+    assert as_file_name("?") is None
+
+
+def test_paths_that_windows_does_not_take_are_told_early() -> None:
+    deep = Path("/" + "x" * 180)
+    require_short_paths([deep], ["valley"], platform="linux")
+    require_short_paths([deep], ["valley"], platform="win32", takes_long_ones=True)
+    require_short_paths([Path("/short")], ["valley"], platform="win32", takes_long_ones=False)
+    with pytest.raises(UserError, match=r"paths of 273 letters, and Windows takes 259"):
+        require_short_paths([deep], ["a name of some length"], platform="win32", takes_long_ones=False)
+
+
+def test_the_longest_names_within_a_run_are_counted(repository_root: Path) -> None:
+    """What the code names after a map and a count of frames, at its longest."""
+    longest = "best_runs/" + f"_{99_999_999}/" + f"_{99_999_999}.driver.{4_194_304}.tmp"
+    events = "events.out.tfevents.1700000000.a-name-of-a-machine.4194304.99.v2"
+    assert max(len(longest), len(events)) <= LONGEST_WITHIN_RUN
