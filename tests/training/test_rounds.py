@@ -68,6 +68,22 @@ def test_a_resumed_run_goes_on_with_the_table_of_its_checkpoint(
     assert epochs == [1]
 
 
+def test_a_round_goes_on_in_a_resumed_run(live: LiveSettings, make_run: MakeRun, make_race: MakeRace) -> None:
+    edit(live, batch_size=10, number_times_single_memory_is_used_before_discard=1.0)
+    races = [make_race(50, True, meters=300.0), make_race(50, True, meters=500.0)]
+    once = make_run([Rounds(steps=10, rounds=2)], name="once")
+    once.train_on(races)
+    run = make_run([Rounds(steps=10, rounds=2)])
+    run.train_on(races[:1])
+    assert run.hook(SaveCheckpoints).try_to_save()
+    run.close_files()
+    resumed = make_run([Rounds(steps=10, rounds=2)])
+    resumed.train_on(races[1:])
+    (row,), (expected,) = _table(resumed), _table(once)
+    assert (row["explored_races"], row["explored_meters"]) == ("2", "400")
+    assert {**row, "training_s": ""} == {**expected, "training_s": ""}
+
+
 def test_rounds_of_nothing_are_refused() -> None:
     with pytest.raises(ValueError, match=r"Rounds\(steps=0, rounds=50, epochs=None\): each is at least 1"):
         Rounds(steps=0)

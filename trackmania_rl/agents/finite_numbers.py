@@ -25,7 +25,7 @@ def not_finite_tensors(state: Any, name: str = "") -> list[str]:
     if not found:
         return []
     device = found[0][1].device
-    are_finite = torch.stack([torch.isfinite(tensor).all().to(device, non_blocking=True) for _, tensor in found])
+    are_finite = torch.stack([torch.isfinite(tensor).all().to(device) for _, tensor in found])
     return [place for (place, _), is_finite in zip(found, are_finite.tolist(), strict=True) if not is_finite]
 
 

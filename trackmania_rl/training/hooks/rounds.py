@@ -6,7 +6,7 @@ import csv
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
@@ -24,6 +24,15 @@ TABLE: Final = "rounds.csv"
 
 AgentScheduler = Callable[[Agent, int], object]
 """Called with the agent and the number of the epoch that begins, from 0."""
+
+
+class _Result(NamedTuple):
+    """What a round counts of a race."""
+
+    kind: str
+    race_finished: bool
+    meters: float
+    race_time_ms: int
 
 
 class Rounds(Hook):
@@ -61,7 +70,7 @@ class Rounds(Hook):
         self._epochs = epochs
         self._agent_scheduler = agent_scheduler
         self._rows: list[dict[str, str]] = []
-        self._races: list[RaceRecord] = []
+        self._races: list[_Result] = []
         self._sums: dict[str, torch.Tensor] = {}
         self._n_updates = 0
 
@@ -80,7 +89,8 @@ class Rounds(Hook):
         stats, rollout = race.end_race_stats, race.rollout_results
         record = RaceRecord.of_rollout(stats["map_name"], stats["is_explo"], race.collector, rollout, stats)
         if record.counts:
-            self._races.append(record)
+            result = _Result(record.kind, record.race_finished, record.meters, record.race_time_ms)
+            self._races.append(result)
 
     def optimizer(self, losses: TensorDictBase, *_: object) -> None:
         """Add an update's figures, on the device."""
@@ -105,6 +115,17 @@ class Rounds(Hook):
             log.info("epoch %d is over, after %s updates", epoch, f"{updates:,}")
             self._begin_epoch(epoch + 1)
         return {f"round/{name}": value for name, value in figures.items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the round under way has had so far."""
+        sums = {name: float(total) for name, total in self._sums.items()}
+        return {"races": [list(race) for race in self._races], "sums": sums, "n_updates": self._n_updates}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on with the round."""
+        self._races = [_Result(*race) for race in state_dict["races"]]
+        self._sums = {name: torch.tensor(total) for name, total in state_dict["sums"].items()}
+        self._n_updates = state_dict["n_updates"]
 
     @property
     def _table(self) -> Path:
