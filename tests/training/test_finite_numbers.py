@@ -39,6 +39,7 @@ def test_tensors_are_named_by_their_places() -> None:
         "online": {"A_head.0.weight": torch.ones(2, 3), "A_head.0.bias": torch.tensor([1.0, NAN])},
         "step": {"optimizer": [torch.tensor([-INF]), torch.zeros(0)], "n": 3, "name": "x", "scaler": None},
         "seeds": torch.tensor([1, 2]),
+        "large": [torch.full((3,), 3e38), torch.tensor([6e4, 6e4], dtype=torch.float16)],  # whose sums are not finite
     }
     assert not_finite_tensors(state) == ["online/A_head.0.bias", "step/optimizer/0"]
     assert not_finite_tensors({"n": 1}) == not_finite_tensors(None) == []
