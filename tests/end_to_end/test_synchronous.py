@@ -33,6 +33,7 @@ GENERATED = {
 }
 VARIANTS: dict[str, dict[str, object]] = {
     "whole races": {},
+    "sockets": {"game_transport": "'socket'"},
     "three maps and generated tracks": {"map_cycle": repr((*THREE_MAPS, GENERATED))},
     "prioritized replay": {"prio_alpha": 0.6},
     "fragments": {"batch_mode": "'truncate_episodes'", "rollout_fragment_length": 20},
