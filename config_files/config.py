@@ -125,10 +125,12 @@ use_torch_compile = True
 autocast_dtype = "float16"
 
 # Time between two checkpoints (the first ones of a new run come sooner, from 15 s after its first finish on), and
-# whether they hold the replay buffer: a resumed run then goes on as if never stopped, but they take 150 MB without
-# images, gigabytes with them.
+# whether they hold the replay buffer: a resumed run then goes on as if never stopped, but that takes 150 MB without
+# images, gigabytes with them (once: checkpoints share it, and each writes what is new). The last of these says how many
+# of the newest stay, beside the one that drove best in its evaluated races.
 checkpoint_interval_s = 300.0
 checkpoint_holds_replay = True
+keep_checkpoints = 3
 
 # After so many seconds each, and after so many batches each, the driver is kept for good in drivers/, 1 MB to 26 MB a
 # time: what it was like on the way can be seen later (scripts/evaluate.py FILE). 0 keeps none. Of them all only the

@@ -297,17 +297,14 @@ def report(
     video_of_map: dict[int, Path],
 ) -> dict[str, Any]:
     """All figures as plain values for JSON."""
-    from trackmania_rl.checkpoints import CHECKPOINT_FILE
-
-    run: Path = arguments.run
     maps = [evaluation.as_dict() for evaluation in evaluations]
     for index, inputs_file in enumerate(inputs_files):
         maps[index]["medal"] = medal_of(evaluations[index], times)
         maps[index]["inputs_file"] = str(inputs_file)
         maps[index]["video_file"] = str(video_of_map[index]) if index in video_of_map else None
     return {
-        "run": str(run),
-        "checkpoint": str(arguments.checkpoint or (run / CHECKPOINT_FILE if run.is_dir() else run)),
+        "run": str(arguments.run),
+        "checkpoint": str(driver.file),
         "seed": driver.settings.run.seed,
         "frames_total": driver.frames_total,
         "training_s": driver.training_s,

@@ -26,6 +26,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "places",
         "presets",
         "pulse",
+        "versions",
         "log_steps",
     ),
     ("schedules", "gbx", "protocol"),

@@ -268,6 +268,12 @@ def replay_state_dict(buffer: MiniRaceReplayBuffer, buffer_test: MiniRaceReplayB
     return buffer.state_dict() | {"test": buffer_test.side_state_dict()}
 
 
+def replay_state_to_write(buffer: MiniRaceReplayBuffer, buffer_test: MiniRaceReplayBuffer) -> dict[str, Any]:
+    """Return the same as `replay_state_dict`, with the rows as `RingRows`: nothing large is copied."""
+    shared = {"ring": buffer.ring.state_to_write(), "generator": buffer.generator.get_state()}
+    return shared | buffer.side_state_dict() | {"test": buffer_test.side_state_dict()}
+
+
 def load_replay_state_dict(
     buffer: MiniRaceReplayBuffer, buffer_test: MiniRaceReplayBuffer, state: dict[str, Any]
 ) -> None:

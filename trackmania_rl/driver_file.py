@@ -6,12 +6,9 @@ the SHA-256 of card and weights, which tells a damaged file (and does not tell w
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import importlib.metadata
 import json
 import math
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
@@ -26,7 +23,7 @@ from torch import Tensor
 from trackmania_rl.bounded_files import parse_json, read_bounded
 from trackmania_rl.checkpoints import require_disk
 from trackmania_rl.errors import UserError, one_line
-from trackmania_rl.files import replace_patiently
+from trackmania_rl.files import write_durably
 from trackmania_rl.places import SHIPPED_FOLDER
 from trackmania_rl.race.actions import ANALOG_PARTS
 from trackmania_rl.race.observation import ObservationLayout
@@ -34,6 +31,7 @@ from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.settings import GeneratorSettings, MapEntry, Settings, driver_values
 from trackmania_rl.settings.game import RACES
 from trackmania_rl.settings.values import FileName, Group, NonNegativeFloat, NonNegativeInt, PositiveInt
+from trackmania_rl.versions import program_version
 
 ENDING: Final = ".driver"
 FORMAT_VERSION: Final = 1
@@ -230,14 +228,6 @@ def is_driver_file(path: Path) -> bool:
     return path.suffix == ENDING and not path.is_dir()
 
 
-def program_version() -> str:
-    """Tell this program's version, as far as it is installed."""
-    try:
-        return importlib.metadata.version("trackmania-rl")
-    except importlib.metadata.PackageNotFoundError:
-        return "unknown"
-
-
 def portable(path: str) -> str:
     """Give the part of a path that means the same on other machines: all of it, or the file's name."""
     plain = path.replace("\\", "/")
@@ -268,15 +258,11 @@ def write_driver(file: Path, driver: DriverFile, minimum_free_disk_mb: int = 0) 
             f"cannot write {file}: a driver is {LARGEST_FILE_BYTES >> 20} MB large at most, and its settings "
             f"{LARGEST_HEADER_BYTES >> 20} MB; this one's take {len(content) >> 20} and {_header_bytes(content) >> 20}"
         )
-    temporary = file.with_name(f"{file.name}.{os.getpid()}.tmp")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         require_disk(file.parent, len(content), minimum_free_disk_mb)
-        temporary.write_bytes(content)
-        replace_patiently(temporary, file)
+        write_durably(file, content)
     except OSError as error:
-        with contextlib.suppress(OSError):  # the disk may refuse this, too
-            temporary.unlink(missing_ok=True)
         raise DriverFileError(f"cannot write {file}: {error.strerror}") from error
     return file
 

@@ -1,7 +1,9 @@
-"""Files as Windows has them (a rename may have to wait, OpenCV cannot write every name), and as users see them."""
+"""Files that survive a power cut, as Windows has them (a rename may have to wait), and as users see them."""
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import shlex
 import sys
@@ -45,6 +47,58 @@ def replace_patiently(
             sleep(RENAME_WITHIN_S / (RENAME_TRIES - 1))
         else:
             return
+
+
+def sync_folder(folder: Path) -> None:
+    """Let renames and new names in a folder survive a power cut; Windows has no such call and does so by itself.
+
+    Raises:
+        OSError: if the disk fails.
+    """
+    if os.name != "posix":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some network disks have no such thing for folders
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def sync_file(file: Path) -> None:
+    """Let a file that was written survive a power cut.
+
+    Raises:
+        OSError: if the disk fails.
+    """
+    with file.open("rb+") as opened:
+        os.fsync(opened.fileno())
+
+
+def write_durably(file: Path, content: bytes | str) -> None:
+    """Write a small file that is complete or as it was before, whatever happens meanwhile, a power cut included.
+
+    Args:
+        file: replaced if it exists; its folder is there.
+        content: all of it; texts are written as UTF-8, with the ends of lines that they have.
+
+    Raises:
+        OSError: if it cannot be written; what is there stays as it was.
+    """
+    temporary = file.with_name(f"{file.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as opened:
+            opened.write(content.encode() if isinstance(content, str) else content)
+            opened.flush()
+            os.fsync(opened.fileno())
+        replace_patiently(temporary, file)
+        sync_folder(file.parent)
+    except BaseException:
+        with contextlib.suppress(OSError):  # the disk may refuse this, too
+            temporary.unlink(missing_ok=True)
+        raise
 
 
 def write_png(file: Path, picture: npt.NDArray[np.uint8]) -> None:

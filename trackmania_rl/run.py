@@ -14,7 +14,7 @@ import functools
 import logging
 import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -51,6 +51,7 @@ from trackmania_rl.settings import Settings
 from trackmania_rl.settings.live import LiveSettings, SnapshotKeeper
 from trackmania_rl.settings.of_run import AskedFor, RunConfiguration
 from trackmania_rl.settings.reading import ReadInProcess
+from trackmania_rl.settings.since_checkpoint import require_known
 from trackmania_rl.telemetry.race_record import CommandClock
 from trackmania_rl.telemetry.statistics import TrainingStatistics
 from trackmania_rl.telemetry.terminal_view import open_terminal_view
@@ -71,6 +72,7 @@ def train(
     project_folder: Path = PROJECT_FOLDER,
     update_config: bool = False,
     weights_from: Path | None = None,
+    accept_change: Collection[str] = (),
     max_wall_s: float = math.inf,
     max_frames: int = sys.maxsize,
     max_updates: int = sys.maxsize,
@@ -90,6 +92,8 @@ def train(
         project_folder: where a relative `maps_folder`, the files of demonstrations and data sets begin.
         update_config: whether a run that exists takes `settings` anew.
         weights_from: a run folder, checkpoint or driver's file whose networks a new run begins with.
+        accept_change: names of settings that may be others than in the run's checkpoint, though what it has learned
+            then means something else: those of actions, observation, mini-races, rewards and maps.
         max_wall_s: seconds after which it ends.
         max_frames: actions of the run after which it ends.
         max_updates: updates of the run after which it ends.
@@ -109,7 +113,7 @@ def train(
     statistics = TrainingStatistics(clock := CommandClock(), ends_at_s=max_wall_s)
     should_stop = StopConditions(max_wall_s, max_frames, clock, statistics, max_updates)
     asked_for = AskedFor(settings, overrides, update_config)
-    folder = _folder_of(asked_for, output_folder, weights_from)
+    folder = _folder_of(asked_for, output_folder, weights_from, accept_change)
     with own_folder(folder) as begin, contextlib.ExitStack() as closing:
         configuration = RunConfiguration(asked_for, folder.config)
         with configuration.telling_which():
@@ -123,11 +127,9 @@ def train(
         closing.enter_context(_logging_to(folder.log))
         snapshot = closing.enter_context(SnapshotKeeper(folder.config))
         settings = configuration.write()
-        check = functools.partial(check_edited_maps, maps_folder=maps_folder)
         _tell(folder, settings, network := builder.make_network())
         channels, logs = open_run_channels(settings, spaces, builder), CollectorLogs()
-        live = LiveSettings(configuration.snapshot_file, settings, check, ReadInProcess, configuration.written)
-        closing.callback(live.close)
+        live = closing.enter_context(_live_settings(configuration, settings, maps_folder))
         torch.set_num_threads(pick_learner_threads(settings, spaces, seeds, agent))
         run = RunContext(
             live=live,
@@ -143,9 +145,8 @@ def train(
             maps_folder=maps_folder,
         )
         view = open_terminal_view(settings.telemetry.terminal_view, settings.run.run_name)
-        trainer = make_trainer(
-            run, own, should_stop=should_stop, clock=clock, view=view, weights_from=weights_from, datasets=datasets
-        )
+        taken_up = functools.partial(make_trainer, weights_from=weights_from, accepted_changes=accept_change)
+        trainer = taken_up(run, own, should_stop=should_stop, clock=clock, view=view, datasets=datasets)
         parts = demonstrations, games, agent
         supervisor = make_supervisor(channels, logs, folder, maps_folder, run.session, *parts, run.progress)
         _keep(snapshot, begin, seeds, folder)
@@ -153,14 +154,26 @@ def train(
     return statistics
 
 
-def _folder_of(asked_for: AskedFor, output_folder: Path, weights_from: Path | None) -> RunFolder:
+def _folder_of(
+    asked_for: AskedFor, output_folder: Path, weights_from: Path | None, accept_change: Collection[str]
+) -> RunFolder:
     """Say where the run lies, once what can be told at once is right: its settings, and what it is to begin with."""
+    require_known(accept_change)
     settings = asked_for.settings()
     if weights_from is not None and not weights_from.exists():
         raise UserError(f"--weights-from {weights_from}: there is no such run folder or checkpoint")
     folder = RunFolder.below(output_folder, settings.run.run_name)
     require_short_paths((folder.path, folder.tensorboard), [entry.map_name for entry in settings.game.map_cycle])
     return folder
+
+
+@contextlib.contextmanager
+def _live_settings(configuration: RunConfiguration, settings: Settings, maps_folder: Path) -> Iterator[LiveSettings]:
+    """Follow the run's configuration; edits that name maps which are not there are refused."""
+    check = functools.partial(check_edited_maps, maps_folder=maps_folder)
+    live = LiveSettings(configuration.snapshot_file, settings, check, ReadInProcess, configuration.written)
+    with contextlib.closing(live):
+        yield live
 
 
 def _lines_and_times(

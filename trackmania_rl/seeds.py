@@ -8,6 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
+from trackmania_rl.files import write_durably
+
 
 def stream_state(rng: np.random.Generator) -> str:
     """Where a random stream is, as a text of some 200 characters."""
@@ -67,4 +69,4 @@ class SeedTree:
         """Writes the seed and, for each name used so far, the number `integer` gives: enough to repeat any part."""
         names = sorted(self._spawned)
         record = {"seed": self.seed, "integers": {name: self.integer(name) for name in names}}
-        path.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+        write_durably(path, json.dumps(record, indent=2) + "\n")

@@ -340,18 +340,17 @@ def evaluate_blind(run: Run, blind: str, stop: threading.Event) -> bool:
 
 
 def drop_replay(save_folder: Path) -> None:
-    """Take the replay memory out of a run's checkpoint, and delete the one before it: a benchmark has many runs.
+    """Take the replay memory out of a run's checkpoint, and delete those before it: a benchmark has many runs.
 
     It is done after the training, which therefore is the very same as without a benchmark.
     """
-    from trackmania_rl.checkpoints import PREVIOUS_CHECKPOINT_FILE, load_checkpoint, save_checkpoint  # torch: seconds
+    from trackmania_rl.checkpoints import load_checkpoint, save_checkpoint  # torch: seconds
 
-    state = load_checkpoint(save_folder)
+    state = load_checkpoint(save_folder, with_rows=False)
     if state is None:
         raise UserError(f"{save_folder} holds no checkpoint, although its training ended in order")
     state["hooks"]["StoreRaces"]["buffers"] = None  # as with checkpoint_holds_replay = False
-    save_checkpoint(save_folder, state, minimum_free_disk_mb=0)
-    (save_folder / PREVIOUS_CHECKPOINT_FILE).unlink(missing_ok=True)
+    save_checkpoint(save_folder, state, minimum_free_disk_mb=0, keep=1)
 
 
 def run_process(command: Sequence[str], terminal_file: Path, stop: threading.Event, limit_s: float) -> int:

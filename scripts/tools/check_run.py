@@ -23,7 +23,8 @@ def main() -> int:
 
     problems = []
     races_file = arguments.run_folder / "races.jsonl"
-    races = [json.loads(line) for line in races_file.read_text().splitlines()] if races_file.is_file() else []
+    lines = races_file.read_text().splitlines(keepends=True) if races_file.is_file() else []
+    races = [json.loads(line) for line in lines if line.endswith("\n")]  # the last one may be cut short
     if len(races) < arguments.min_races:
         problems.append(f"{len(races)} races in {races_file}, expected at least {arguments.min_races}")
     if races and races[0]["wall_s"] > arguments.max_first_race_s:
@@ -37,8 +38,8 @@ def main() -> int:
             problems.append("the agent does not come further than at the start")
     if arguments.must_finish and not any(race["race_finished"] and not race["is_explo"] for race in races):
         problems.append("no greedy race has reached the finish")
-    if not (arguments.run_folder / "checkpoint.pt").is_file():
-        problems.append("no checkpoint.pt")
+    if not list((arguments.run_folder / "checkpoints").glob("*/manifest.json")):
+        problems.append("no checkpoint")
     finished = sum(race["race_finished"] for race in races)
     print(f"{len(races)} races, {finished} finished, {races[-1]['frames_total'] if races else 0} frames")
     for problem in problems:

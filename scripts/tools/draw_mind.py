@@ -34,7 +34,7 @@ def main(words: list[str] | None = None) -> None:
     add("run", type=Path, metavar="RUN", help="the run's folder, save/{run_name}")
     add("--map", metavar="NAME", help="as of scripts/evaluate.py (default: the first map of the map cycle)")
     add("--races", type=whole_number(1), default=5, metavar="N", help="races to drive (default %(default)s)")
-    add("--checkpoint", type=Path, metavar="FILE", help="another checkpoint of this run, or a file of its drivers/")
+    add("--checkpoint", type=Path, metavar="PATH", help="another checkpoint of this run, or a file of its drivers/")
     add("--output", type=Path, metavar="FOLDER", help="where the pictures go (default: RUN/pictures)")
     add("--device", metavar="NAME", help="auto, cpu, cuda or cuda:N (default: as in training)")
     draw(parser.parse_args(words))

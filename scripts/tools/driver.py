@@ -48,7 +48,7 @@ def parse_arguments(words: list[str] | None) -> argparse.Namespace:
 
     packing = add_command("pack", pack, "make a driver's file of what a run has learned")
     packing.add_argument("source", type=Path, metavar="RUN", help="the run's folder, save/{run_name}")
-    packing.add_argument("--checkpoint", type=Path, metavar="FILE", help="of this run (default: the newest one)")
+    packing.add_argument("--checkpoint", type=Path, metavar="FOLDER", help="of this run (default: the newest one)")
     packing.add_argument("-o", "--output", type=Path, metavar="FILE", help="default: {run_name}.driver, here")
 
     showing = add_command("show", show, "say what a driver's file holds; nothing in it is run")

@@ -23,7 +23,7 @@ from trackmania_rl.command_line import command  # noqa: E402
 def main(words: list[str] | None = None) -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run_folder", type=Path, help="save/RUN_NAME, with checkpoint.pt")
+    parser.add_argument("run_folder", type=Path, help="save/RUN_NAME, with checkpoints/")
     parser.add_argument("--output", type=Path, required=True, help="a new or empty folder")
     arguments = parser.parse_args(words)
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from trackmania_rl.checkpoints import find_manifests
+
 ENDS_WITHIN_S = 120.0
 
 MISTAKES = {
@@ -26,8 +28,11 @@ MISTAKES = {
     "demonstration on another map": ("atlantis", "not in map_cycle", "valley"),
     "too few means": ("previous_actions", "means"),
     "too small an image": ("image", "convolution"),
-    "truncated checkpoint": ("checkpoint.pt", "cannot read"),
-    "random checkpoint": ("checkpoint.pt", "cannot read"),
+    "truncated checkpoint": ("averaged.safetensors", "cannot read the checkpoint"),
+    "random checkpoint": ("averaged.safetensors", "cannot read the checkpoint"),
+    "checkpoint of an older version": ("checkpoint.pt", "older version", "run_name"),
+    "other rewards": ("constant_reward_per_ms = -0.5 (was -0.0012)", "--accept-change constant_reward_per_ms"),
+    "unknown change": ("--accept-change", "constant_reward", "no such setting"),
     "other network sizes": ("does not fit", "float_hidden_dim is 20", "but was 11", "run_name"),
     "other network sizes in another configuration": ("does not fit", "float_hidden_dim is 20", "run_name"),
     "weights of another network": ("--weights-from", "does not fit", "float_hidden_dim is 20", "but was 11"),
@@ -70,12 +75,18 @@ def _arguments(
     """How each command with a mistake is started."""
     good = start_training(folder / "good", options=("--max-wall-s", "0"))
     assert good.process.wait(ENDS_WITHIN_S) == 0, good.output
-    checkpoint = (good.run_folder / "checkpoint.pt").read_bytes()
-    (good.run_folder / "checkpoint.previous.pt").unlink(missing_ok=True)
+    weights = (next(iter(find_manifests(good.run_folder))) / "averaged.safetensors").read_bytes()
 
-    def with_checkpoint(name: str, content: bytes) -> Path:
+    def with_weights(name: str, content: bytes) -> Path:
         shutil.copytree(good.folder, folder / name)
-        (folder / name / "save" / "tested" / "checkpoint.pt").write_bytes(content)
+        for checkpoint in find_manifests(folder / name / "save" / "tested"):
+            (checkpoint / "averaged.safetensors").write_bytes(content)
+        return folder / name
+
+    def of_older_version(name: str) -> Path:
+        run = with_weights(name, weights) / "save" / "tested"
+        shutil.rmtree(run / "checkpoints")
+        (run / "checkpoint.pt").write_bytes(b"PK")
         return folder / name
 
     def start(name: str, *options: str, **settings: object) -> Callable[[], Any]:
@@ -114,11 +125,14 @@ def _arguments(
         "demonstration on another map": start("q", demonstrations=demonstrations("atlantis")),
         "too few means": start("u", n_prev_actions_in_inputs=6),
         "too small an image": start("v", image_width_px=32, image_height_px=24),
-        "truncated checkpoint": lambda: start_training(with_checkpoint("h", checkpoint[: len(checkpoint) // 2])),
-        "random checkpoint": lambda: start_training(with_checkpoint("i", (folder / "random.npy").read_bytes())),
-        "other network sizes": lambda: start_training(with_checkpoint("j", checkpoint), float_hidden_dim=20),
+        "truncated checkpoint": lambda: start_training(with_weights("h", weights[: len(weights) // 2])),
+        "random checkpoint": lambda: start_training(with_weights("i", (folder / "random.npy").read_bytes())),
+        "checkpoint of an older version": lambda: start_training(of_older_version("aa")),
+        "other rewards": lambda: start_training(with_weights("ab", weights), constant_reward_per_ms=-0.5),
+        "unknown change": lambda: start_training(with_weights("ac", weights), ("--accept-change", "constant_reward")),
+        "other network sizes": lambda: start_training(with_weights("j", weights), float_hidden_dim=20),
         "other network sizes in another configuration": lambda: start_training(
-            with_checkpoint("r", checkpoint), ("--update-config",), float_hidden_dim=20
+            with_weights("r", weights), ("--update-config",), float_hidden_dim=20
         ),
         "weights of another network": start("s", "--weights-from", str(good.run_folder), float_hidden_dim=20),
         "weights from nowhere": start("t", "--weights-from", str(maps)),

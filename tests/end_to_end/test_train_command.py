@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from trackmania_rl.checkpoints import find_manifests
+
 FIRST_RACE_WITHIN_S = 120.0
 STOPS_WITHIN_S = 10.0
 
@@ -82,7 +84,7 @@ def story(start_training: Any, tmp_path_factory: pytest.TempPathFactory) -> Stor
     assert shared_memory
     seen.seconds["Ctrl-C"] = command.stop(signal.SIGINT, whole_group=True)
     seen.shared_memory_left += [path for path in shared_memory if Path(path).exists()]
-    seen.has_checkpoint = (command.run_folder / "checkpoint.pt").is_file()
+    seen.has_checkpoint = bool(find_manifests(command.run_folder))
     seen.frames.append(command.races[-1]["frames_total"])
 
     resumed = start_training(folder, game_transport="'socket'")

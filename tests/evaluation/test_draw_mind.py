@@ -56,7 +56,7 @@ def test_the_command_writes_a_set(
 def test_mistakes_are_told_in_one_line(script: MakeScript, run_folder: Path, tmp_path: Path) -> None:
     cases = {
         "there is no such run folder": (tmp_path / "absent",),
-        "there is no such checkpoint file": (run_folder, "--checkpoint", tmp_path / "absent.pt"),
+        "there is no such checkpoint": (run_folder, "--checkpoint", tmp_path / "000099"),
         "the maps of this run are bend": (run_folder, "--map", "nowhere"),
     }
     for told, words in cases.items():

@@ -60,7 +60,7 @@ def test_a_driver_holds_weights_meaning_and_times_and_nothing_of_its_machine(
     driver_file: Path, run_folder: Path, maps_folder: Path
 ) -> None:
     driver = read_driver(driver_file)
-    averaged = read_checkpoint(run_folder / "checkpoint.pt")["agent"]["averaged"]
+    averaged = read_checkpoint(run_folder / "checkpoints" / "000001")["agent"]["averaged"]
     assert driver.weights.keys() == averaged.keys()
     assert all(torch.equal(driver.weights[name], weight) for name, weight in averaged.items())
     card = driver.card
@@ -284,7 +284,7 @@ def test_weights_of_others_are_no_driver(driver_file: Path, tmp_path: Path) -> N
 
 def test_a_driver_has_no_checkpoints(driver_file: Path, run_folder: Path) -> None:
     with pytest.raises(UserError, match="is a driver, which has no checkpoints"):
-        load_driver(driver_file, run_folder / "checkpoint.pt")
+        load_driver(driver_file, run_folder / "checkpoints" / "000001")
 
 
 # ----------------------------------------------------------------------------------------------------------- own code

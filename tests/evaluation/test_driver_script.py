@@ -70,7 +70,7 @@ def test_mistakes_are_told_in_one_line(script: MakeScript, driver_file: Path, ru
         "is called NAME.driver": ("tools/driver", "pack", run_folder, "-o", tmp_path / "a.pt"),
         "absent.driver: cannot be read": ("tools/driver", "show", tmp_path / "absent.driver"),
         "is damaged, or no driver": ("evaluate", tmp_path / "short.driver"),
-        "leave --checkpoint out": ("evaluate", driver_file, "--checkpoint", run_folder / "checkpoint.pt"),
+        "leave --checkpoint out": ("evaluate", driver_file, "--checkpoint", run_folder / "checkpoints" / "000001"),
         "curve.npy": ("evaluate", driver_file),  # its track did not come with it
     }
     for told, command in cases.items():

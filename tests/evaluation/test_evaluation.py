@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from trackmania_rl.agents.builder import make_agent_builder
-from trackmania_rl.checkpoints import FORMAT_VERSION, CheckpointError
+from trackmania_rl.checkpoints import CheckpointError, read_checkpoint, save_checkpoint
 from trackmania_rl.errors import UserError
 from trackmania_rl.games.envs import make_race_env
 from trackmania_rl.games.protocol import Games
@@ -72,7 +72,7 @@ def race(finished: bool, time_ms: int, meters: float) -> EvaluatedRace:
 
 
 def test_the_driver_has_the_checkpoints_averaged_weights(driver: TrainedDriver, run_folder: Path) -> None:
-    state = torch.load(run_folder / "checkpoint.pt", weights_only=True)["state"]["agent"]
+    state = read_checkpoint(run_folder / "checkpoints" / "000001")["agent"]
     for name, weights in driver.actor.network.state_dict().items():
         assert torch.equal(weights, state["averaged"][name])
     for other in ("online", "target"):
@@ -120,7 +120,7 @@ def test_a_race_lost_with_its_game_begins_again_with_the_forced_actions(
 @pytest.mark.parametrize("run", ["run_folder", "run_with_own_floats"])
 def test_a_driver_acts_on_what_an_environment_of_its_run_shows(request: pytest.FixtureRequest, run: str) -> None:
     run_folder = request.getfixturevalue(run)
-    driver = load_driver(str(run_folder), str(run_folder / "checkpoint.pt"))
+    driver = load_driver(str(run_folder), str(run_folder / "checkpoints" / "000001"))
     with contextlib.closing(make_race_env(config=run_folder / "config" / "config.py")) as env:
         observation, info = env.reset()
         while "race_finished" not in info:
@@ -130,7 +130,7 @@ def test_a_driver_acts_on_what_an_environment_of_its_run_shows(request: pytest.F
 
 def test_a_driver_sees_the_floats_as_they_are_whether_they_are_normalized_or_not(run_settings: Settings) -> None:
     inferer = RecordingInferer()
-    driver = TrainedDriver(run_settings, SeedTree(0), race_spaces(run_settings), inferer, 0, 0.0)
+    driver = TrainedDriver(run_settings, SeedTree(0), race_spaces(run_settings), inferer, 0, 0.0, Path())
     layout = ObservationLayout.from_settings(run_settings.observation)
     floats = np.random.default_rng(3).normal(layout.mean, layout.std).astype(np.float32)
     floats[0] = 0
@@ -149,7 +149,7 @@ def test_a_driver_takes_an_image_if_it_was_trained_with_one(repository_root: Pat
     observation = {"image": np.ones((3, 30, 40), dtype=np.uint8), "floats": floats}
     inferer = RecordingInferer()
     with_image, without = (
-        TrainedDriver(s, SeedTree(0), race_spaces(s), inferer, 0, 0.0) for s in (settings, run_settings)
+        TrainedDriver(s, SeedTree(0), race_spaces(s), inferer, 0, 0.0, Path()) for s in (settings, run_settings)
     )
     assert with_image.act(observation) == 4
     assert inferer.frames.shape == (1, 3, 30, 40)
@@ -181,13 +181,13 @@ def test_a_checkpoint_of_another_network_is_told(run_folder: Path, tmp_path: Pat
     with (tmp_path / "config" / "config.py").open("a") as config:
         config.write("float_hidden_dim = 17\n")
     with pytest.raises(CheckpointError, match="does not fit the configuration"):
-        load_driver(tmp_path, run_folder / "checkpoint.pt")
+        load_driver(tmp_path, run_folder / "checkpoints" / "000001")
 
 
 def test_a_file_that_is_no_trainings_checkpoint_is_told(run_folder: Path, tmp_path: Path) -> None:
-    torch.save({"format_version": FORMAT_VERSION, "state": {"hooks": {}}}, tmp_path / "other.pt")
+    other = save_checkpoint(tmp_path, {"hooks": {}}, 0)
     with pytest.raises(CheckpointError, match="it holds no 'agent'"):
-        load_driver(run_folder, tmp_path / "other.pt")
+        load_driver(run_folder, other)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
@@ -232,5 +232,5 @@ def test_a_driver_of_analog_actions_gives_an_environment_what_it_takes(run_setti
     analog = run_settings.model_copy(update={"game": run_settings.game.model_copy(update={"actions": "analog"})})
     action = np.array([[0.5, 1.0, -1.0]], dtype=np.float32)
     actor = SimpleNamespace(act_batch=lambda frames, floats: BatchDecision(action, np.ones(1, bool), action[:, :1]))
-    driver = TrainedDriver(analog, SeedTree(0), race_spaces(analog), actor, 0, 0.0)
+    driver = TrainedDriver(analog, SeedTree(0), race_spaces(analog), actor, 0, 0.0, Path())
     np.testing.assert_array_equal(driver.act(np.zeros(179, dtype=np.float32)), action[0])

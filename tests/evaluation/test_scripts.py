@@ -88,7 +88,9 @@ def test_what_the_user_can_mend_is_told_in_one_line(
 ) -> None:
     shutil.copytree(run_folder / "config", tmp_path / "without" / "config")
     shutil.copytree(run_folder / "config", tmp_path / "damaged" / "config")
-    (tmp_path / "damaged" / "checkpoint.pt").write_bytes((run_folder / "checkpoint.pt").read_bytes()[:5000])
+    shutil.copytree(run_folder / "checkpoints", tmp_path / "damaged" / "checkpoints")
+    weights = tmp_path / "damaged" / "checkpoints" / "000001" / "averaged.safetensors"
+    weights.write_bytes(weights.read_bytes()[:5000])
     (tmp_path / "bad.inputs").write_text("0.00 press up\n0.10 jump up\n")
     (tmp_path / "noise.inputs").write_bytes(b"\xff\x00")
     (tmp_path / "good.inputs").write_text("0.00 press up\n")
@@ -97,7 +99,7 @@ def test_what_the_user_can_mend_is_told_in_one_line(
         "no run folder": ("evaluate", tmp_path),
         "no checkpoint yet": ("evaluate", tmp_path / "without"),
         "cannot read the checkpoint": ("evaluate", tmp_path / "damaged"),
-        "no such checkpoint file": ("evaluate", run_folder, "--checkpoint", "absent.pt"),
+        "no such checkpoint": ("evaluate", run_folder, "--checkpoint", "000099"),
         "absent: no such track file": ("evaluate", run_folder, "--map", "absent"),
         "port": ("evaluate", run_folder, "--port", taken_port),
         "line 2": ("replay_inputs", tmp_path / "bad.inputs", "--map", "valley"),

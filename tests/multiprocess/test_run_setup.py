@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
+from trackmania_rl import files
 from trackmania_rl.channels.local import LocalRunState
 from trackmania_rl.channels.protocols import Channels, SignsOfLife
-from trackmania_rl.checkpoints import RunFolder
+from trackmania_rl.checkpoints import CheckpointFacts, CheckpointStore, RunFolder
 from trackmania_rl.doctor.run_checks import check_edited_maps, load_reference_lines
 from trackmania_rl.errors import UserError
 from trackmania_rl.multiprocess import run_setup, supervisor
@@ -144,21 +145,34 @@ def test_a_run_that_has_begun_stays_whatever_comes(tmp_path: Path) -> None:
     assert folder.tensorboard.is_dir()
 
 
-def test_sessions_are_counted_and_a_damaged_count_is_named(tmp_path: Path) -> None:
+def test_sessions_are_counted(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path, "run")
     assert [count_session(folder) for _ in range(3)] == [1, 2, 3]
-    folder.sessions.write_text("")
-    with pytest.raises(UserError, match=r"sessions\.txt is damaged"):
-        count_session(folder)
+
+
+@pytest.mark.parametrize("content", [b"", b"\0\0\0", b"1" * 10_000, b"\xff"])
+def test_a_count_of_sessions_that_a_power_cut_spoilt_goes_on_above_all_that_is_known(
+    content: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = RunFolder.create(tmp_path, "run")
+    folder.sessions.write_bytes(content)
+    assert count_session(folder) == 1
+    CheckpointStore(folder.path).save({}, 0, CheckpointFacts(session=4))
+    folder.sessions.write_bytes(content)
+    assert count_session(folder) == 5
+    folder.races.write_bytes(b'{"session": 6}\n{"session": 7}\n{"sess')
+    folder.sessions.write_bytes(content)
+    assert count_session(folder) == 8
+    assert folder.sessions.read_text() == "8\n"
+    assert [count_session(folder) for _ in range(2)] == [9, 10]
+    assert caplog.text.count("sessions.txt is damaged: this is called session") == 3
 
 
 def test_the_count_of_sessions_is_renamed_patiently(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     renamed = []
-    monkeypatch.setattr(
-        run_setup, "replace_patiently", lambda source, target: renamed.append((source.name, target.name))
-    )
+    monkeypatch.setattr(files, "replace_patiently", lambda source, target: renamed.append((source.suffix, target.name)))
     count_session(RunFolder.create(tmp_path, "run"))
-    assert renamed == [("sessions.tmp", "sessions.txt")]
+    assert renamed == [(".tmp", "sessions.txt")]
 
 
 def test_an_edited_map_cycle_must_be_drivable(repository_root: Path, tmp_path: Path) -> None:

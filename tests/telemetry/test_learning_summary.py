@@ -49,7 +49,7 @@ def test_missing_and_damaged_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot read"):
         summarize_learning(tmp_path / "races.jsonl", [60])
     for content, reason in (
-        (b"{", "Expecting"),
+        (b"{\n", "Expecting"),
         (b"\xff\n", "decode"),
         (b"5\n", "line 1 is no race"),
         (b"{}\n", "line 1"),
@@ -57,6 +57,15 @@ def test_missing_and_damaged_files_are_named(tmp_path: Path) -> None:
         (tmp_path / "races.jsonl").write_bytes(content)
         with pytest.raises(UserError, match=f"damaged: .*{reason}"):
             summarize_learning(tmp_path / "races.jsonl", [60])
+
+
+def test_a_last_line_that_is_cut_short_is_left_out(tmp_path: Path) -> None:
+    file = _write(tmp_path / "races.jsonl", [(5.0, True, 30_000)] * 3)
+    whole = read_races(file)
+    for torn in (b'{"map": "val', b"\0" * 500, b"\xff"):
+        file.write_bytes(file.read_bytes() + torn)
+        assert read_races(file) == whole
+        file.write_bytes(file.read_bytes().removesuffix(torn))
 
 
 def test_sessions_seconds_add_up(tmp_path: Path) -> None:

@@ -25,7 +25,8 @@ def check(repository_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         ]
         (tmp_path / "races.jsonl").write_text("".join(json.dumps(race) + "\n" for race in races))
         if has_checkpoint:
-            (tmp_path / "checkpoint.pt").touch()
+            (tmp_path / "checkpoints" / "000001").mkdir(parents=True)
+            (tmp_path / "checkpoints" / "000001" / "manifest.json").touch()
         options = ["--min-races", "5", "--must-advance", "--must-finish", "--max-first-race-s", "60"]
         monkeypatch.setattr(sys, "argv", ["check_run.py", str(tmp_path), *options])
         return module.main()
@@ -45,7 +46,7 @@ def test_a_good_run_passes(check) -> None:
         ({"first_s": 99.0}, "first race ended after 99 s"),
         ({"meters": (50, 40, 30, 20, 10)}, "does not come further"),
         ({"greedy": False}, "no greedy race has reached the finish"),
-        ({"has_checkpoint": False}, "no checkpoint.pt"),
+        ({"has_checkpoint": False}, "no checkpoint"),
     ],
 )
 def test_what_is_missing_fails_and_is_told(check, capsys, changed, told) -> None:

@@ -141,6 +141,7 @@ class LocalRun:
         weights_from: Path | None = None,
         datasets: Sequence[DataSet] = (),
         should_stop: Callable[[], bool] | None = None,
+        accepted_changes: Sequence[str] = (),
     ) -> None:
         settings, seeds, spaces = live.current, SeedTree(seed), race_spaces(live.current)
         builder = make_agent_builder(settings, spaces, seeds)
@@ -167,6 +168,7 @@ class LocalRun:
             should_stop=should_stop or (lambda: self.rollouts.is_empty),
             weights_from=weights_from,
             datasets=datasets,
+            accepted_changes=accepted_changes,
         )
 
     def hook(self, kind: type[HookT]) -> HookT:

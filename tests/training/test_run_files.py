@@ -2,7 +2,7 @@
 
 import errno
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 import torch
 
-from trackmania_rl import checkpoints
 from trackmania_rl.agents.run_network import make_network
 from trackmania_rl.channels.protocols import ReceivedRollout
-from trackmania_rl.checkpoints import CheckpointError, RunFolder, load_checkpoint, save_checkpoint
+from trackmania_rl.checkpoints import CheckpointError, RunFolder, find_manifests, load_checkpoint, save_checkpoint
+from trackmania_rl.checkpoints.plain_state import StateParts
+from trackmania_rl.checkpoints.store import MANIFEST_ROOM_BYTES
 from trackmania_rl.driver_file import DriverFile, DriverTrack, read_driver, write_driver
 from trackmania_rl.errors import UserError
 from trackmania_rl.race.cycle_position import CollectorProgress, RacePosition
@@ -257,7 +258,7 @@ def test_races_and_figures_wait_while_a_checkpoint_needs_the_space(
 ) -> None:
     run = begin_run(minimum_free_disk_mb=3, tensorboard_interval_s=1e-9)
     assert run.hook(SaveCheckpoints).try_to_save()
-    enough_bytes = (3 << 20) + run.context.folder.checkpoint.stat().st_size
+    enough_bytes = (3 << 20) + run.trainer.checkpoints.written_bytes
     for free_bytes in (enough_bytes, enough_bytes - 1, enough_bytes - 1, enough_bytes):
         monkeypatch.setattr("shutil.disk_usage", lambda _, free_bytes=free_bytes: SimpleNamespace(free=free_bytes))
         _tick(run, 1.0)
@@ -268,16 +269,15 @@ def test_races_and_figures_wait_while_a_checkpoint_needs_the_space(
     assert caplog.text.count("wait for space") == caplog.text.count("are written again") == 1
 
 
-def test_the_previous_checkpoint_counts_as_space_since_it_would_make_room(
+def test_older_checkpoints_count_as_space_since_they_would_make_room(
     begin_run: BeginRun, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = begin_run(minimum_free_disk_mb=3, tensorboard_interval_s=1e-9)
     assert run.hook(SaveCheckpoints).try_to_save()
     assert run.hook(SaveCheckpoints).try_to_save()
-    newest_bytes, previous_bytes = (
-        file.stat().st_size for file in (run.context.folder.checkpoint, run.context.folder.previous_checkpoint)
-    )
-    free_bytes = (3 << 20) + newest_bytes - previous_bytes
+    _, older = find_manifests(run.context.folder.path)
+    older_bytes = sum(file.stat().st_size for file in older.iterdir() if file.name != "manifest.json")
+    free_bytes = (3 << 20) + run.trainer.checkpoints.written_bytes - older_bytes
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=free_bytes))
     _tick(run, 1.0)
     assert "wait for space" not in caplog.text
@@ -325,15 +325,15 @@ def test_weights_that_are_no_numbers_end_the_run_and_its_checkpoint_stays(
 ) -> None:
     run = begin_run()
     assert run.hook(SaveCheckpoints).try_to_save()
-    sound = run.context.folder.checkpoint.read_bytes()
+    sound = find_manifests(run.context.folder.path)
     _spoil(run, network, value)
     with pytest.raises(UserError, match="weights are no longer finite numbers"):
         run.hook(SaveCheckpoints).try_to_save()  # as at the end of a run
     edit(live, checkpoint_interval_s=1e-9)
     with pytest.raises(UserError, match="weights are no longer finite numbers"):
         _tick(run, 1.0)
-    assert run.context.folder.checkpoint.read_bytes() == sound
-    assert not list(run.context.folder.path.glob("checkpoint.previous*"))
+    assert find_manifests(run.context.folder.path) == sound
+    assert len(sound) == 1
 
 
 def test_weights_that_are_no_numbers_are_not_kept_as_a_driver(begin_run: BeginRun) -> None:
@@ -352,14 +352,19 @@ def test_a_run_does_not_begin_with_weights_that_are_no_numbers(begin_run: BeginR
         begin_run()
 
 
+def _needed_bytes(state: Mapping[str, Any]) -> int:
+    parts = StateParts.of(state)
+    return parts.tensor_bytes + len(parts.json_bytes()) + MANIFEST_ROOM_BYTES
+
+
 def test_on_a_disk_too_full_for_the_replay_memory_the_checkpoint_is_written_without_it(
     begin_run: BeginRun, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = begin_run(checkpoint_holds_replay=True)
     assert run.hook(SaveCheckpoints).try_to_save()
-    full, without = (run.trainer.state_dict() for _ in range(2))
+    full, without = (run.trainer.state_to_write() for _ in range(2))
     without["hooks"]["StoreRaces"]["buffers"] = None
-    needed_bytes = [checkpoints._tensor_bytes(state) for state in (without, full)]
+    needed_bytes = [_needed_bytes(state) for state in (without, full)]
     assert needed_bytes[0] < needed_bytes[1]
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=sum(needed_bytes) // 2))
     assert run.hook(SaveCheckpoints).try_to_save()
@@ -431,7 +436,7 @@ def test_a_new_run_begins_with_the_networks_of_another(make_run: MakeRun, is_fol
     trained = make_run(name="other", seed=1)
     assert trained.hook(SaveCheckpoints).try_to_save()
     other = trained.context.folder
-    fresh = make_run(name="new", seed=2, weights_from=other.path if is_folder else other.checkpoint)
+    fresh = make_run(name="new", seed=2, weights_from=other.path if is_folder else other.checkpoints / "000001")
     loss = fresh.agent.loss_module
     for network in (loss.online, loss.target, fresh.agent.evaluation_network):
         for name, weight in trained.agent.loss_module.online.state_dict().items():

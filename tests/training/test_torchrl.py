@@ -12,7 +12,7 @@ from torchrl.trainers.trainers import TargetNetUpdaterHook, TrainerHookBase
 
 from trackmania_rl.agents.flat_parameters import flatten_parameters
 from trackmania_rl.agents.iqn import SoftUpdate
-from trackmania_rl.checkpoints import CheckpointError, load_checkpoint
+from trackmania_rl.checkpoints import CheckpointError, find_manifests, load_checkpoint
 from trackmania_rl.settings.live import LiveSettings
 from trackmania_rl.training.hooks.hook import Hook
 from trackmania_rl.training.hooks.replay import SampleAtReplayRatio
@@ -36,7 +36,7 @@ def _state(run: LocalRun) -> bytes:
     return file.getvalue()
 
 
-@pytest.mark.parametrize("goes_by", ["checkpoint.pt", "another name"])
+@pytest.mark.parametrize("goes_by", ["000001", "another name"])
 def test_torchrls_saving_writes_and_reads_the_runs_checkpoint(
     make_run: MakeRun, make_race: MakeRace, goes_by: str
 ) -> None:
@@ -48,9 +48,9 @@ def test_torchrls_saving_writes_and_reads_the_runs_checkpoint(
     assert state is not None
     assert state.keys() == {"agent", "settings", "frames", "optim_count", "n_turns", "hooks"}
     assert state["frames"] == 60
-    file = run.context.folder.checkpoint
+    file = run.context.folder.checkpoints / "000001"
     if goes_by != file.name:
-        file = file.rename(file.with_name("moved.pt"))
+        file = file.rename(file.with_name(goes_by))
     loaded = make_run(name="loaded", seed=7, clock=lambda: 0.0)
     assert loaded.trainer.load_from_file(file) is loaded.trainer
     assert _state(loaded) == _state(run)
@@ -58,9 +58,9 @@ def test_torchrls_saving_writes_and_reads_the_runs_checkpoint(
 
 def test_a_file_that_is_no_checkpoint_is_told(make_run: MakeRun) -> None:
     run = make_run()
-    run.context.folder.checkpoint.write_bytes(b"nothing")
+    run.context.folder.checkpoints.write_bytes(b"nothing")
     with pytest.raises(CheckpointError, match="cannot read the checkpoint"):
-        run.trainer.load_from_file(run.context.folder.checkpoint)
+        run.trainer.load_from_file(run.context.folder.checkpoints)
 
 
 def test_a_resumed_run_counts_on(make_run: MakeRun, make_race: MakeRace) -> None:
@@ -163,7 +163,7 @@ def test_torchrls_early_stopping_ends_a_run_with_a_checkpoint(make_run: MakeRun,
     run.train()
     assert run.trainer.collected_frames == 68
     assert "did not improve" in str(stopping.stop_reason)
-    assert run.context.folder.checkpoint.is_file()
+    assert find_manifests(run.context.folder.path)
 
 
 def test_registering_hooks_warns_of_nothing(make_run: MakeRun) -> None:

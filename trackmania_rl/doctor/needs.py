@@ -15,8 +15,11 @@ PROCESS_BYTES: Final = 600 << 20
 """Of one of our processes, most of it torch."""
 TRANSITION_BYTES: Final = 16
 """Of one transition beside its row in the replay memory: the row's number, and a priority."""
-CHECKPOINTS_AT_A_TIME: Final = 3
-"""The newest one, the one before it, and for a moment the next one."""
+MEMORIES_ON_DISK: Final = 3
+"""Checkpoints share the rows of the replay memory; those of the best one, of the newest and of those between may differ
+altogether."""
+MORE_CHECKPOINTS: Final = 2
+"""Beside the newest ones: the best one, and for a moment the next one."""
 NETWORKS_BYTES: Final = 32 << 20
 """Of what else is in a checkpoint: networks and the optimizer's means."""
 
@@ -46,10 +49,11 @@ class Needs:
         # While it grows the old columns are there too, but host memory is used only as rows fill it: the larger counts.
         replay_bytes = (row_bytes + TRANSITION_BYTES) * max(size for _, size in replay.memory_size_schedule)
         games_bytes = 0 if game.game == "simulated" else GAME_BYTES * game.n_collectors * game.games_per_collector
-        checkpoint_bytes = NETWORKS_BYTES + replay_bytes * settings.run.checkpoint_holds_replay
+        rows_bytes = MEMORIES_ON_DISK * replay_bytes * settings.run.checkpoint_holds_replay
+        networks_bytes = (settings.run.keep_checkpoints + MORE_CHECKPOINTS) * NETWORKS_BYTES
         return cls(
             replay=replay_bytes,
             memory=replay_bytes + games_bytes + PROCESS_BYTES * (1 + game.n_collectors),
-            disk=CHECKPOINTS_AT_A_TIME * checkpoint_bytes + (settings.run.minimum_free_disk_mb << 20),
+            disk=rows_bytes + networks_bytes + (settings.run.minimum_free_disk_mb << 20),
             sees_images=game.has_image,
         )

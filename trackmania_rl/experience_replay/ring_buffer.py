@@ -95,6 +95,31 @@ class RowColumns(Generic[Column]):
 COLUMN_NAMES = tuple(field.name for field in fields(RowColumns))
 
 
+@dataclass(frozen=True)
+class RingRows:
+    """The rows that a ring buffer holds at this moment, to be read piece by piece before more come.
+
+    Attributes:
+        ring: holds them.
+        first_row, end_row: their numbers, the latter excluded.
+    """
+
+    ring: RingBuffer
+    first_row: int
+    end_row: int
+
+    def columns(self) -> dict[str, torch.Tensor]:
+        """Give the ring's columns by name, as they lie."""
+        return self.ring.columns.by_name()
+
+    def read(self, first_row: int, end_row: int) -> dict[str, torch.Tensor]:
+        """Copy some of the rows into host memory, column by column, oldest first."""
+        return {
+            name: torch.cat([piece.cpu() for _, piece in _pieces(column, first_row, end_row)])
+            for name, column in self.columns().items()
+        }
+
+
 class RingBuffer:
     """A ring of rows; the oldest are overwritten.
 
@@ -117,6 +142,7 @@ class RingBuffer:
         arrays: the same memory; as arrays where it is the host's, since numpy is faster at small reads and writes.
         first_row: number of the oldest row.
         end_row: number of the next row to come.
+        origin: another one after `load_state_dict`: rows of the same number and origin are the same.
         lock: held while rows are written or gathered: a prefetching thread may do the latter.
     """
 
@@ -138,6 +164,7 @@ class RingBuffer:
         self.arrays = _arrays(self.columns)
         self.first_row = 0
         self.end_row = 0
+        self.origin = object()
         self.lock = threading.RLock()
 
     @property
@@ -217,16 +244,20 @@ class RingBuffer:
     def state_dict(self) -> dict[str, Any]:
         """Return the filled rows, oldest first, in host memory, and their numbers: tensors and whole numbers only."""
         with self.lock:
-            columns = {
-                name: torch.cat([piece.cpu() for _, piece in _pieces(column, self.first_row, self.end_row)])
-                for name, column in self.columns.by_name().items()
-            }
-            return {
-                "capacity": self.capacity,
-                "first_row": self.first_row,
-                "end_row": self.end_row,
-                "columns": columns,
-            }
+            return self.state_to_write() | {"columns": self.rows().read(self.first_row, self.end_row)}
+
+    def state_to_write(self) -> dict[str, Any]:
+        """Return the same as `state_dict`, with `RingRows` in place of the columns: nothing is copied."""
+        return {
+            "capacity": self.capacity,
+            "first_row": self.first_row,
+            "end_row": self.end_row,
+            "columns": self.rows(),
+        }
+
+    def rows(self) -> RingRows:
+        """Return the rows that are here now."""
+        return RingRows(self, self.first_row, self.end_row)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what `state_dict` returned, its capacity included: the same rows at the same positions.
@@ -250,7 +281,7 @@ class RingBuffer:
         with self.lock:
             self.first_row = self.end_row = 0  # nothing of the present content is worth moving
             self.resize(capacity)
-            self.first_row, self.end_row = first_row, end_row
+            self.first_row, self.end_row, self.origin = first_row, end_row, object()
             for name, column in self.columns.by_name().items():
                 _write(column, first_row, state["columns"][name])
 

@@ -19,8 +19,8 @@ from trackmania_rl.agents.agent import IQNAgent
 from trackmania_rl.agents.iqn import IQN_Network, QuantileNetwork
 from trackmania_rl.agents.run_network import make_network
 from trackmania_rl.checkpoints import (
-    CHECKPOINT_FILE,
-    PREVIOUS_CHECKPOINT_FILE,
+    CHECKPOINTS,
+    OLD_FILES,
     RunFolder,
     load_checkpoint,
     save_checkpoint,
@@ -32,7 +32,7 @@ from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.schedules import exponential
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import Settings, load_settings
-from trackmania_rl.settings.live import SNAPSHOT_FILE, write_snapshot
+from trackmania_rl.settings.live import SNAPSHOT_FILE, load_run_snapshot, write_snapshot
 from trackmania_rl.telemetry.statistics import MapStatistics, TrainingStatistics
 
 CONFIG_FILES: Final = ("config_copy.py", "config.py", "config.bak.py", "misc_copy.py", "misc.py")
@@ -110,9 +110,9 @@ def import_linesight_run(
     """
     if output.parent.name != "save":
         raise UserError(f"--output {output}: a run lies in save/RUN_NAME, below the project or an output folder")
-    for name in (CHECKPOINT_FILE, PREVIOUS_CHECKPOINT_FILE):
-        if (output / name).exists():
-            raise UserError(f"{output} holds a run already ({name}); choose another --output")
+    for path in (output / CHECKPOINTS, *(output / name for name in OLD_FILES)):
+        if path.exists():
+            raise UserError(f"{output} holds a run already ({path.name}); choose another --output")
     overrides = (*overrides, f"run_name={output.name!r}")
     settings = load_settings(config_file, overrides)
     network = _network_for(settings)
@@ -138,8 +138,8 @@ def export_linesight_run(run_folder: Path, output: Path) -> None:
     Raises:
         UserError: if the run cannot be read, Linesight has no such network, or the output is in use.
     """
-    settings = load_settings(run_folder / "config" / SNAPSHOT_FILE)
-    state = load_checkpoint(run_folder)
+    settings = load_run_snapshot(run_folder / "config" / SNAPSHOT_FILE)
+    state = load_checkpoint(run_folder, with_rows=False)
     if state is None:
         raise UserError(f"{run_folder} holds no checkpoint")
     network = _network_for(settings)

@@ -12,17 +12,19 @@ from dataclasses import replace
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import MappingProxyType
+from typing import Final
 
 from filelock import FileLock, Timeout
 
 from trackmania_rl.agents.builder import AgentBuilder, MakeAgentBuilder, make_agent_builder
+from trackmania_rl.bounded_files import read_bounded
 from trackmania_rl.channels.protocols import Channels
 from trackmania_rl.channels.shared_memory.opening import open_channels
-from trackmania_rl.checkpoints import RunFolder
+from trackmania_rl.checkpoints import RunFolder, find_manifests
 from trackmania_rl.doctor.examination import check_start
 from trackmania_rl.doctor.findings import Context
 from trackmania_rl.errors import PassingError, UserError
-from trackmania_rl.files import replace_patiently
+from trackmania_rl.files import write_durably
 from trackmania_rl.games.race_games import MakeGamesBuilder, make_games_builder
 from trackmania_rl.multiprocess.collector_logs import CollectorLogs
 from trackmania_rl.multiprocess.collector_process import collector_process_fn
@@ -35,7 +37,11 @@ from trackmania_rl.race.cycle_position import CollectorProgress
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.settings import Settings
 from trackmania_rl.telemetry.live.feed_file import FOLDER
+from trackmania_rl.telemetry.race_record import UNDONE_FILE, last_session
 from trackmania_rl.training.demonstrations import Demonstration
+
+MOST_DIGITS: Final = 20
+"""Of a count; what is longer is none."""
 
 log = logging.getLogger(__name__)
 
@@ -203,18 +209,23 @@ def make_supervisor(
 def count_session(folder: RunFolder) -> int:
     """Count how often this run was started, this time included; the run's folder remembers.
 
-    Raises:
-        UserError: if the file that counts is damaged.
+    Where the file that counts is damaged, as a power cut leaves it, the number is above those that checkpoints and
+    races know, so that no random numbers begin again; this is told.
     """
     file = folder.sessions
     try:
-        session = 1 + (int(file.read_text(encoding="utf-8")) if file.is_file() else 0)
-    except ValueError as error:
-        raise UserError(
-            f"{file} is damaged: write into it how often this run was started, or a larger number, so that its random "
-            "numbers do not begin again"
-        ) from error
-    temporary = file.with_suffix(".tmp")
-    temporary.write_text(f"{session}\n", encoding="utf-8")
-    replace_patiently(temporary, file)
+        session = 1 + (int(read_bounded(file, MOST_DIGITS)) if file.exists() else 0)
+    except (ValueError, UserError):
+        session = 1 + _last_known_session(folder)
+        log.warning("%s is damaged: this is called session %d, which no checkpoint or race knows", file, session)
+    with contextlib.suppress(OSError):  # a disk that fails is told where it matters
+        write_durably(file, f"{session}\n")
     return session
+
+
+def _last_known_session(folder: RunFolder) -> int:
+    """Find the largest session that a checkpoint or a race was made in."""
+    sessions = [manifest.session for manifest in find_manifests(folder.path).values()]
+    with contextlib.suppress(OSError):
+        sessions += [last_session(file) for file in (folder.races, folder.races.with_name(UNDONE_FILE))]
+    return max(sessions, default=0)

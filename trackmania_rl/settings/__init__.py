@@ -36,6 +36,7 @@ from trackmania_rl.settings.loading import (
     make_importable,
     parse_override,
     settings_from_flat,
+    settings_lacking,
     whole_text,
     with_marks,
 )
@@ -77,6 +78,7 @@ __all__ = [
     "make_importable",
     "parse_override",
     "settings_from_flat",
+    "settings_lacking",
     "settings_of_driver",
     "settings_table",
     "shifts_of",

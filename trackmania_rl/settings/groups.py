@@ -84,6 +84,7 @@ class RunSettings(Group):
     use_torch_compile: Restart[bool]
     checkpoint_interval_s: Seconds
     checkpoint_holds_replay: bool
+    keep_checkpoints: Annotated[PositiveInt, Field(le=1000)]
     keep_driver_every_s: Annotated[NonNegativeFloat, Unit("s")]
     keep_driver_every_n_batches: Annotated[NonNegativeInt, Unit("batches")]
     keep_drivers_at_most: PositiveInt | None

@@ -8,21 +8,23 @@ from __future__ import annotations
 
 import logging
 import pprint
-import shutil
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Final
 
 from trackmania_rl.errors import UserError
+from trackmania_rl.files import write_durably
 from trackmania_rl.settings import (
     COMPANION_FILES,
     NEEDS_RESTART,
     Settings,
     changed_settings,
+    load_settings,
     parse_override,
     settings_from_flat,
+    settings_lacking,
     whole_text,
     with_marks,
 )
@@ -48,12 +50,11 @@ def write_snapshot(config_file: Path, snapshot_folder: Path, overrides: Iterable
     """
     snapshot_folder.mkdir(parents=True, exist_ok=True)
     for name in COMPANION_FILES:
-        shutil.copyfile(config_file.parent / name, snapshot_folder / name)
+        write_durably(snapshot_folder / name, (config_file.parent / name).read_bytes())
     snapshot_file = snapshot_folder / SNAPSHOT_FILE
     overrides = list(overrides)
     set_below = dict(map(parse_override, overrides))
-    snapshot_file.write_text(with_marks(whole_text(config_file), set_below), encoding="utf-8")
-    append_overrides(snapshot_file, overrides)
+    write_durably(snapshot_file, with_marks(whole_text(config_file), set_below) + _set_on_command_line(overrides))
     return snapshot_file
 
 
@@ -65,20 +66,39 @@ def write_values(settings: Settings, snapshot_folder: Path) -> Path:
     """
     snapshot_folder.mkdir(parents=True, exist_ok=True)
     for name in COMPANION_FILES:
-        (snapshot_folder / name).write_text("", encoding="utf-8")
+        write_durably(snapshot_folder / name, "")
     values = {name: value for group in settings.model_dump(warnings=False).values() for name, value in group.items()}
     values["schedule_stretch"] = 1.0  # the schedules are stretched already
     snapshot_file = snapshot_folder / SNAPSHOT_FILE
-    snapshot_file.write_text("".join(f"{name} = {value!r}\n" for name, value in values.items()), encoding="utf-8")
+    write_durably(snapshot_file, "".join(f"{name} = {value!r}\n" for name, value in values.items()))
     return snapshot_file
 
 
 def append_overrides(snapshot_file: Path, overrides: Iterable[str]) -> None:
     """Write `name=value` overrides after the snapshot's own lines, where they win and can be edited."""
+    if added := _set_on_command_line(overrides):
+        write_durably(snapshot_file, snapshot_file.read_bytes() + added.encode())
+
+
+def append_lacking(snapshot_file: Path, lacking: Mapping[str, object]) -> None:
+    """Write settings that came with a later version after the snapshot's own lines."""
+    lines = "".join(_assignment(name, value) for name, value in lacking.items())
+    write_durably(snapshot_file, snapshot_file.read_bytes() + f"\n# Came with a later version.\n{lines}".encode())
+
+
+def load_run_snapshot(snapshot_file: Path, overrides: Iterable[str] = ()) -> Settings:
+    """Read a run's own configuration, which may be older than this version: what it lacks is as it ships.
+
+    Raises:
+        SettingsError: as `load_settings` does.
+    """
+    lacking = settings_lacking(snapshot_file)
+    return load_settings(snapshot_file, lacking | dict(map(parse_override, overrides)))
+
+
+def _set_on_command_line(overrides: Iterable[str]) -> str:
     assignments = [_assignment(name, value) for name, value in map(parse_override, overrides)]
-    if assignments:
-        with snapshot_file.open("a", encoding="utf-8") as file:
-            file.write("\n# Set on the command line.\n" + "".join(assignments))
+    return "\n# Set on the command line.\n" + "".join(assignments) if assignments else ""
 
 
 def _assignment(name: str, value: object) -> str:
@@ -115,7 +135,7 @@ class SnapshotKeeper:
         for file in set(self._folder.glob("*.py")) - set(self._content):
             file.unlink()
         for file, content in self._content.items():
-            file.write_bytes(content)
+            write_durably(file, content)
 
 
 def stamp_of(snapshot_file: Path) -> Stamp | None:

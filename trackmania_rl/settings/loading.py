@@ -16,6 +16,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from trackmania_rl.errors import UserError
+from trackmania_rl.places import SHIPPED_FOLDER
 from trackmania_rl.settings.groups import Settings, groups
 
 USER_FILE = "user_config.py"
@@ -24,6 +25,9 @@ COMPANION_FILES = ("inputs_list.py", "state_normalization.py", USER_FILE)
 """Files read from the folder of the configuration file, in this order, before it."""
 BASED_ON = "based_on"
 """No setting, but a name that a configuration file may set: the file beside it whose settings it starts from."""
+
+DEFAULTS_FILE = SHIPPED_FOLDER / "config_files" / "config.py"
+"""Has a value for every setting."""
 
 SET_AGAIN = "  # is set again below"
 
@@ -45,13 +49,7 @@ def load_settings(config_file: Path, overrides: Iterable[str] | Mapping[str, Any
     Raises:
         SettingsError: if a file is missing or fails to run, or a setting is missing, unknown or out of range.
     """
-    if not config_file.is_file():
-        raise SettingsError(f"{config_file}: no such configuration file")
-    make_importable(config_file.parent)
-    values: dict[str, Any] = {}
-    for file in (*(config_file.parent / name for name in COMPANION_FILES), *_with_bases(config_file)):
-        values |= _names_set_by(file, config_file)
-    values.pop(BASED_ON, None)
+    values = _values_in(config_file)
     source = str(config_file)
     if isinstance(overrides, Mapping):
         values |= overrides
@@ -59,6 +57,36 @@ def load_settings(config_file: Path, overrides: Iterable[str] | Mapping[str, Any
     else:
         values |= dict(parse_override(text) for text in overrides)
     return settings_from_flat(with_stretched_schedules(values), source)
+
+
+def settings_lacking(config_file: Path) -> dict[str, Any]:
+    """List the settings that a run's own configuration does not have, as they came with a later version.
+
+    Args:
+        config_file: the run's own.
+
+    Returns:
+        By name, their values in the configuration that ships; of one that is not there either nothing.
+
+    Raises:
+        SettingsError: if a file is missing or fails to run.
+    """
+    known = {name for model in groups().values() for name in model.model_fields}
+    lacking = known - _values_in(config_file).keys()
+    shipped = _values_in(DEFAULTS_FILE) if lacking else {}
+    return {name: shipped[name] for name in sorted(lacking & shipped.keys())}
+
+
+def _values_in(config_file: Path) -> dict[str, Any]:
+    """Read what a configuration file, its companions and what it is based on set, by name."""
+    if not config_file.is_file():
+        raise SettingsError(f"{config_file}: no such configuration file")
+    make_importable(config_file.parent)
+    values: dict[str, Any] = {}
+    for file in (*(config_file.parent / name for name in COMPANION_FILES), *_with_bases(config_file)):
+        values |= _names_set_by(file, config_file)
+    values.pop(BASED_ON, None)
+    return values
 
 
 def make_importable(*folders: Path) -> None:

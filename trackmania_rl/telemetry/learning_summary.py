@@ -156,12 +156,16 @@ def read_races(races_file: Path) -> list[Race]:
 def iterate_races(races_file: Path) -> Iterator[Race]:
     """The lines of a run's `races.jsonl` one after the other: that of a long run does not fit into memory.
 
+    The last line may be cut short, by a power cut or as it is being written; it is left out then.
+
     Raises:
         UserError: if the file is missing or damaged.
     """
     try:
-        with races_file.open(encoding="utf-8") as file:
+        with races_file.open("rb") as file:
             for number, line in enumerate(file, start=1):
+                if not line.endswith(b"\n"):
+                    return
                 race = json.loads(line)
                 if not isinstance(race, dict) or not race.keys() >= NEEDED_KEYS:
                     raise UserError(f"{races_file} is damaged: line {number} is no race")

@@ -174,6 +174,22 @@ class RaceLog:
         self._file.close()
 
 
+def last_session(path: Path) -> int:
+    """Tell which session drove the last race of a `races.jsonl` that can be read; 0 if there is none."""
+    if not path.is_file():
+        return 0
+    with path.open("rb") as file:
+        size_bytes = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size_bytes - BLOCK_BYTES))
+        lines = file.read(BLOCK_BYTES).splitlines()
+    for line in reversed(lines):
+        try:
+            return int(json.loads(line)["session"])
+        except (ValueError, KeyError, TypeError):  # cut short, by a power cut or at the beginning of the block
+            continue
+    return 0
+
+
 def _cut_off_torn_line(path: Path) -> None:
     """Removes what follows the last line break; only the end of the file is read, which may have gigabytes."""
     with path.open("rb+") as file:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 import torch
@@ -134,6 +134,7 @@ def make_trainer(
     view: TerminalView | None = None,
     weights_from: Path | None = None,
     datasets: Sequence[DataSet] = (),
+    accepted_changes: Collection[str] = (),
 ) -> RunTrainer:
     """Make the Trainer with its hooks, and take up the run from its checkpoint, if it has one.
 
@@ -145,15 +146,16 @@ def make_trainer(
         view: what the terminal shows.
         weights_from: what a run without a checkpoint begins with, see `SaveCheckpoints`.
         datasets: what the memory holds before the first race, see `open_datasets`.
+        accepted_changes: settings that may be others than in the checkpoint, see `SaveCheckpoints`.
 
     Raises:
         CheckpointError: see `SaveCheckpoints.take_up`.
         UserError: if a data set is damaged.
     """
     trainer = RunTrainer(run, should_stop)
-    disk = DiskWatch(run.folder, lambda: run.settings.run.minimum_free_disk_mb)
+    disk = DiskWatch(run.folder, trainer.checkpoints, lambda: run.settings.run.minimum_free_disk_mb)
     numbers, store, schedules = WatchNumbers(), StoreRaces(), FollowSchedules()
-    checkpoints = SaveCheckpoints(numbers, weights_from)
+    checkpoints = SaveCheckpoints(numbers, weights_from, accepted_changes)
     # A run that takes turns ends between two of them.
     sampling = SampleAtReplayRatio(store, (lambda: False) if run.settings.takes_turns else should_stop)
     races = CountRaces(schedules)

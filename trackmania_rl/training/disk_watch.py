@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from trackmania_rl.checkpoints import RunFolder
+from trackmania_rl.checkpoints import CheckpointStore, RunFolder
 from trackmania_rl.training.hooks.hook import Interval
 
 log = logging.getLogger(__name__)
@@ -22,14 +22,18 @@ class DiskWatch:
 
     Args:
         folder: of the run.
+        checkpoints: of the run.
         minimum_free_disk_mb: gives the setting in force.
 
     Attributes:
         is_short: whether lines and figures are to wait.
     """
 
-    def __init__(self, folder: RunFolder, minimum_free_disk_mb: Callable[[], int]) -> None:
+    def __init__(
+        self, folder: RunFolder, checkpoints: CheckpointStore, minimum_free_disk_mb: Callable[[], int]
+    ) -> None:
         self._folder = folder
+        self._checkpoints = checkpoints
         self._minimum_free_disk_mb = minimum_free_disk_mb
         self._complaint_due = Interval(is_due_at_first=True)
         self.is_short = False
@@ -62,13 +66,9 @@ class DiskWatch:
 
     def has_space(self) -> bool:
         """Tell whether another checkpoint, as large as the last one, would leave `minimum_free_disk_mb` free."""
-        needed_bytes = self._minimum_free_disk_mb() << 20
+        needed_bytes = (self._minimum_free_disk_mb() << 20) + self._checkpoints.written_bytes
         try:
-            free_bytes = shutil.disk_usage(self._folder.path).free
-            if self._folder.checkpoint.exists():
-                needed_bytes += self._folder.checkpoint.stat().st_size
-            if self._folder.previous_checkpoint.exists():  # it goes first, where there is no room for three
-                free_bytes += self._folder.previous_checkpoint.stat().st_size
-            return free_bytes >= needed_bytes
+            # Older checkpoints go first, where there is no room for all.
+            return shutil.disk_usage(self._folder.path).free + self._checkpoints.spare_bytes >= needed_bytes
         except OSError:  # the disk is gone
             return False

@@ -18,11 +18,11 @@ from torch.overrides import TorchFunctionMode
 from trackmania_rl.agents.builder import AgentBuilder
 from trackmania_rl.agents.finite_numbers import in_few_words, not_finite_tensors
 from trackmania_rl.checkpoints import (
-    CHECKPOINT_FILE,
+    CHECKPOINTS,
     FIRST_CHECKPOINT_AFTER_S,
     RACES_FILE,
     CheckpointError,
-    load_checkpoint,
+    load_newest,
     read_checkpoint,
 )
 from trackmania_rl.driver_file import (
@@ -47,7 +47,7 @@ from trackmania_rl.settings import (
     settings_of_driver,
     shifts_of,
 )
-from trackmania_rl.settings.live import SNAPSHOT_FILE
+from trackmania_rl.settings.live import SNAPSHOT_FILE, load_run_snapshot
 
 log = logging.getLogger(__name__)
 
@@ -114,7 +114,7 @@ def load_run_settings(run_folder: Path) -> Settings:
         raise UserError(
             f"{run_folder} is no run folder: {snapshot} is missing (a training writes it in its first seconds)"
         )
-    return load_settings(snapshot)
+    return load_run_snapshot(snapshot)
 
 
 def _when_it_comes(run_folder: Path, settings: Settings) -> str:
@@ -136,7 +136,7 @@ def read_run(run_folder: Path, checkpoint: Path | None = None) -> Learned:
 
     Args:
         run_folder: save/{run_name}.
-        checkpoint: another checkpoint file of this run, or one of its drivers; None for its newest checkpoint.
+        checkpoint: another checkpoint of this run, or one of its drivers; None for its newest checkpoint.
 
     Raises:
         UserError: if folder, configuration or checkpoint are missing or damaged.
@@ -147,7 +147,7 @@ def read_run(run_folder: Path, checkpoint: Path | None = None) -> Learned:
         driver = read_driver(checkpoint)
         counts = {"frames_total": driver.card.frames_total, "training_s": driver.card.training_s}
         return Learned(settings, driver.weights, counts, checkpoint, has_to_fit)
-    file, state = read_state(run_folder, checkpoint, settings)
+    file, state = read_state(run_folder, checkpoint, settings, with_rows=False)
     kind = "averaged" if settings.agent.evaluation_weights_decay > 0 else "online"
     try:
         weights, known = state["agent"][kind], state["hooks"]["CountRaces"]
@@ -157,19 +157,30 @@ def read_run(run_folder: Path, checkpoint: Path | None = None) -> Learned:
     return Learned(settings, weights, {**known, **counts}, file, has_to_fit)
 
 
-def read_state(run_folder: Path, checkpoint: Path | None, settings: Settings) -> tuple[Path, dict[str, Any]]:
-    """Read all that a run's newest checkpoint holds, or another one of its; returns its file as well.
+def read_state(
+    run_folder: Path, checkpoint: Path | None, settings: Settings, with_rows: bool = True
+) -> tuple[Path, dict[str, Any]]:
+    """Read all that a run's newest checkpoint holds, or another one of its; returns its folder as well.
+
+    Args:
+        run_folder: save/{run_name}.
+        checkpoint: another checkpoint of this run.
+        settings: of the run.
+        with_rows: whether the replay memory's rows are read.
 
     Raises:
         CheckpointError: if there is none, or it cannot be read.
     """
-    file = run_folder / CHECKPOINT_FILE if checkpoint is None else checkpoint
-    if checkpoint is not None and not file.is_file():
-        raise CheckpointError(f"{file}: there is no such checkpoint file")
-    state = load_checkpoint(run_folder) if checkpoint is None else read_checkpoint(file)
-    if state is None:
+    if checkpoint is not None:
+        if not checkpoint.exists():
+            raise CheckpointError(
+                f"{checkpoint}: there is no such checkpoint; those that are there are in {run_folder / CHECKPOINTS}"
+            )
+        return checkpoint, read_checkpoint(checkpoint, with_rows)
+    loaded = load_newest(run_folder, with_rows)
+    if loaded is None:
         raise CheckpointError(f"{run_folder} holds no checkpoint yet: {_when_it_comes(run_folder, settings)}")
-    return file, state
+    return loaded.folder, loaded.state
 
 
 def read_file(file: Path, code: Collection[str] = ()) -> Learned:
@@ -201,7 +212,7 @@ def pack_run(run_folder: Path, checkpoint: Path | None = None) -> DriverFile:
 
     Args:
         run_folder: save/{run_name}.
-        checkpoint: another checkpoint file of this run; None for its newest one.
+        checkpoint: another checkpoint of this run; None for its newest one.
 
     Raises:
         UserError: if folder, configuration or checkpoint are missing or damaged, or a setting cannot be written.

@@ -49,6 +49,7 @@ class TrainedDriver:
         actor: decides with the run's evaluation network.
         frames_total: actions that the run had collected when the checkpoint was written.
         training_s: seconds that it had trained by then.
+        file: where its weights were read from: a checkpoint's folder or a driver's file.
     """
 
     settings: Settings
@@ -57,6 +58,7 @@ class TrainedDriver:
     actor: Actor
     frames_total: int
     training_s: float
+    file: Path
 
     def act(
         self, observation: npt.NDArray[np.float32] | Mapping[str, npt.NDArray[Any]]
@@ -206,7 +208,7 @@ def load_driver(
 
     Args:
         source: save/{run_name}; or a driver's file, which may be a stranger's.
-        checkpoint: another checkpoint file of this run, or one of its drivers; None for its newest checkpoint.
+        checkpoint: another checkpoint of this run, or one of its drivers; None for its newest checkpoint.
         torch_device: where to compute, as the setting of that name; None: where collectors decide.
         code: modules that a driver's file may import beside what ships. Read them first.
 
@@ -230,7 +232,7 @@ def _ready(learned: Learned, torch_device: str | None) -> TrainedDriver:
     device = pick_playing_device(settings, spaces) if torch_device is None else pick_device(torch_device)
     builder = make_agent_builder(settings, spaces, seeds)
     actor = builder.make_actor(fill_network(learned, builder), device, seeds.rng("evaluate/inferer"))
-    return TrainedDriver(settings, seeds, spaces, actor, counts["frames_total"], counts["training_s"])
+    return TrainedDriver(settings, seeds, spaces, actor, counts["frames_total"], counts["training_s"], learned.file)
 
 
 def evaluate_map(

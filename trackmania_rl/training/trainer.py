@@ -17,11 +17,13 @@ from typing import Any
 from tensordict import TensorDictBase
 from torchrl.trainers import Trainer
 
-from trackmania_rl.checkpoints import read_checkpoint, save_checkpoint
+from trackmania_rl.checkpoints import CheckpointFacts, CheckpointStore, read_checkpoint
 from trackmania_rl.settings.of_run import shaping_settings
+from trackmania_rl.settings.since_checkpoint import stored_settings
 from trackmania_rl.training.context import RunContext
 from trackmania_rl.training.hooks.hook import Hook, Interval
 from trackmania_rl.training.race_stream import POLL_S, RaceStream, RoundsWithoutRaces
+from trackmania_rl.training.scores import score_of
 
 log = logging.getLogger(__name__)
 
@@ -35,11 +37,13 @@ class RunTrainer(Trainer):
 
     Attributes:
         hooks: those that are registered, in their order.
+        checkpoints: of the run.
     """
 
     def __init__(self, run: RunContext, should_stop: Callable[[], bool] = lambda: False) -> None:
         self.run = run
         self.hooks: list[Hook] = []
+        self.checkpoints = CheckpointStore(run.folder.path)
         self._ticks = Interval()
         self._logs: dict[str, Interval] = {}
         self._broke_off = False
@@ -53,7 +57,7 @@ class RunTrainer(Trainer):
             loss_module=run.agent.loss_module,
             progress_bar=False,
             auto_log_optim_steps=False,
-            save_trainer_file=run.folder.checkpoint,
+            save_trainer_file=run.folder.checkpoints,
             save_trainer_interval=sys.maxsize,  # checkpoints are a hook's, by the clock
         )
         with warnings.catch_warnings():
@@ -84,12 +88,19 @@ class RunTrainer(Trainer):
 
     def state_dict(self) -> OrderedDict[str, Any]:
         """All that a resumed run needs, in plain values and tensors."""
+        return self._state(lambda hook: hook.state_dict())
+
+    def state_to_write(self) -> OrderedDict[str, Any]:
+        """The same as a checkpoint writes it: the replay memory's rows are not copied, see `RingRows`."""
+        return self._state(lambda hook: hook.state_to_write() if isinstance(hook, Hook) else hook.state_dict())
+
+    def _state(self, state_of: Callable[[Any], dict[str, Any]]) -> OrderedDict[str, Any]:
         return OrderedDict(
             agent=self.run.agent.state_dict(),
             frames=self.collected_frames,
             optim_count=self._optim_count,
             n_turns=self._stream.n_turns,
-            hooks={name: hook.state_dict() for name, hook in self._modules.items()},
+            hooks={name: state_of(hook) for name, hook in self._modules.items()},
             settings=shaping_settings(self.run.settings),  # for whom it does not fit
         )
 
@@ -110,7 +121,7 @@ class RunTrainer(Trainer):
                 log.warning("the checkpoint knows no hook %s: it begins afresh", name)
 
     def load_from_file(self, file: str | Path, **_: Any) -> RunTrainer:
-        """Go on from a checkpoint file.
+        """Go on from a checkpoint's folder.
 
         Raises:
             CheckpointError: if it cannot be read.
@@ -119,10 +130,32 @@ class RunTrainer(Trainer):
         self.load_state_dict(read_checkpoint(Path(file)))
         return self
 
-    def _save_trainer(self) -> None:
-        save_checkpoint(
-            Path(self.save_trainer_file).parent, self.state_dict(), self.run.settings.run.minimum_free_disk_mb
+    def save_checkpoint(self, state: Mapping[str, Any] | None = None) -> Path:
+        """Write a checkpoint.
+
+        Args:
+            state: as `state_to_write` gives it; None for that of now.
+
+        Returns:
+            Its folder.
+
+        Raises:
+            CheckpointError, TypeError: see `CheckpointStore.save`.
+        """
+        run = self.run
+        facts = CheckpointFacts(
+            session=run.session,
+            frames=self.collected_frames,
+            updates=run.agent.updates,
+            score=score_of(run.statistics),
+            settings=stored_settings(run.settings),
         )
+        settings = run.settings.run
+        state = self.state_to_write() if state is None else state
+        return self.checkpoints.save(state, settings.minimum_free_disk_mb, facts, settings.keep_checkpoints)
+
+    def _save_trainer(self) -> None:
+        self.save_checkpoint()
 
     def _process_batch_hook(self, batch: TensorDictBase) -> TensorDictBase:
         """Show a race to the hooks while its memory is valid; what comes after sees copies."""

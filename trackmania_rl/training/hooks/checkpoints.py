@@ -2,29 +2,48 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Final
 
 import torch
 
 from trackmania_rl.agents.finite_numbers import in_few_words, not_finite_tensors
+from trackmania_rl.bounded_files import parse_json, read_bounded
 from trackmania_rl.checkpoints import (
     FIRST_CHECKPOINT_AFTER_S,
     CheckpointError,
     DiskTooFullError,
+    LoadedCheckpoint,
+    find_manifests,
+    is_checkpoint,
     load_checkpoint,
+    load_newest,
     read_checkpoint,
-    save_checkpoint,
 )
 from trackmania_rl.driver_file import is_driver_file
-from trackmania_rl.errors import one_line
+from trackmania_rl.errors import UserError, one_line
+from trackmania_rl.exit_codes import ExitCode
+from trackmania_rl.files import write_durably
+from trackmania_rl.settings import Settings
 from trackmania_rl.settings.of_run import what_shapes_otherwise
+from trackmania_rl.settings.since_checkpoint import changes_since, in_force_text, require_accepted
 from trackmania_rl.training.driver_loading import weights_to_begin_with
 from trackmania_rl.training.hooks.finite_numbers import WatchNumbers
 from trackmania_rl.training.hooks.hook import EagerInterval, Hook
 
 log = logging.getLogger(__name__)
+
+
+MOST_SETTINGS_BYTES: Final = 16 << 20
+
+
+class NotSavedError(CheckpointError):
+    """The training has ended, but its last checkpoint cannot be written."""
+
+    exit_code: ClassVar[ExitCode] = ExitCode.NOT_SAVED
 
 
 class SaveCheckpoints(Hook):
@@ -35,47 +54,58 @@ class SaveCheckpoints(Hook):
 
     Args:
         numbers: says whether weights are finite.
-        weights_from: a run that has no checkpoint yet begins with the networks of this run, checkpoint file or driver;
-            None for random ones.
+        weights_from: a run that has no checkpoint yet begins with the networks of this run, checkpoint or driver; None
+            for random ones.
+        accepted_changes: settings that may be others than in the checkpoint, though they change what it means.
     """
 
-    def __init__(self, numbers: WatchNumbers, weights_from: Path | None = None) -> None:
+    def __init__(
+        self, numbers: WatchNumbers, weights_from: Path | None = None, accepted_changes: Collection[str] = ()
+    ) -> None:
         self._numbers = numbers
         self._weights_from = weights_from
+        self._accepted_changes = accepted_changes
         self._is_due = EagerInterval()
         self._waits_for_finish = False
         self._has_begun = False
+        self._in_force: Settings | None = None
 
     def take_up(self) -> None:
-        """Go on from the run's last checkpoint, if it has one; call it before any hook's `begin`.
+        """Go on from the run's newest whole checkpoint, if it has any; call it before any hook's `begin`.
 
         Raises:
-            CheckpointError: if there is a checkpoint that cannot be read, or that does not fit the configuration; of
+            UserError: if a setting was changed that gives another meaning to what was learned.
+            CheckpointError: if there are checkpoints and none can be read, or that does not fit the configuration; of
                 the run itself, or of the one whose weights it is to begin with; or if its weights are not finite.
         """
         folder = self.run.folder
-        state = load_checkpoint(folder.path)
-        self._waits_for_finish = state is None
-        if state is not None:
-            self._resume(state)
+        loaded = load_newest(folder.path)
+        self._waits_for_finish = loaded is None
+        if loaded is not None:
+            self._compare_settings(loaded)
+            self._resume(loaded)
             if self._weights_from is not None:
                 log.warning("--weights-from is for new runs: this one goes on with the weights of its own checkpoint")
         elif self._weights_from is not None:
             self._begin_with_weights(self._weights_from)
         if names := not_finite_tensors(self.run.agent.state_dict()):
             raise CheckpointError(
-                f"{folder.path}: the weights to begin with are not finite numbers ({in_few_words(names)}); move "
-                "checkpoint.pt away to go on from checkpoint.previous.pt, if that one is sound, or begin a new run "
+                f"{folder.path}: the weights to begin with are not finite numbers ({in_few_words(names)}); move the "
+                f"newest folder of {folder.checkpoints} away to go on from the one before it, if that one is sound, or "
+                "begin a new run "
                 "with other weights"
             )
         self._has_begun = True
+        self._note_settings()
 
     def tick(self) -> None:
-        """Write a checkpoint, if it is time.
+        """Write a checkpoint, if it is time; write down which settings are in force, if an edit changed them.
 
         Raises:
             UserError: if it is, and the weights are no longer finite numbers.
         """
+        if self.run.settings is not self._in_force:
+            self._note_settings()
         if not self.run.settings.takes_turns:
             self._save_if_due()
 
@@ -95,9 +125,15 @@ class SaveCheckpoints(Hook):
 
         Raises:
             UserError: if the weights are no longer finite numbers; the checkpoints stay as they are.
+            NotSavedError: if it cannot be written; the text names the last one.
         """
-        if self._has_begun and not self.trainer.broke_off_within_turn:
-            self.try_to_save()
+        if not self._has_begun or self.trainer.broke_off_within_turn:
+            return
+        self.require_finite_weights()
+        try:
+            self._save()
+        except CheckpointError as error:
+            raise NotSavedError(f"the end of the training is not saved: {error}. {self._what_is_left()}") from error
 
     def try_to_save(self) -> bool:
         """Write a checkpoint; on a disk that is too full for the replay memory, without it. What fails is told.
@@ -106,23 +142,36 @@ class SaveCheckpoints(Hook):
             UserError: if the weights are no longer finite numbers; the checkpoints stay as they are.
         """
         self.require_finite_weights()
-        state = self.trainer.state_dict()
-        least_mb = self.run.settings.run.minimum_free_disk_mb
         try:
-            try:
-                save_checkpoint(self.run.folder.path, state, least_mb)
-            except DiskTooFullError:
-                memory = state["hooks"]["StoreRaces"]
-                if memory["buffers"] is None:
-                    raise
-                memory["buffers"] = None
-                save_checkpoint(self.run.folder.path, state, least_mb)
-                log.warning("the disk is too full for the replay memory: the checkpoint is written without it")
+            self._save()
         except CheckpointError as error:
             log.error("%s", error)
             return False
-        self.run.statistics.checkpoint_written()
         return True
+
+    def _save(self) -> None:
+        state = self.trainer.state_to_write()
+        try:
+            self.trainer.save_checkpoint(state)
+        except DiskTooFullError:
+            memory = state["hooks"]["StoreRaces"]
+            if memory["buffers"] is None:
+                raise
+            memory["buffers"] = None
+            self.trainer.save_checkpoint(state)
+            log.warning("the disk is too full for the replay memory: the checkpoint is written without it")
+        self.run.statistics.checkpoint_written()
+
+    def _what_is_left(self) -> str:
+        """Say from where the run would go on."""
+        manifests = find_manifests(self.run.folder.path)
+        if not manifests:
+            return f"What was learned is lost, as {self.run.folder.path} has no other checkpoint"
+        folder, manifest = next(iter(manifests.items()))
+        return (
+            f"The last good one is {folder} of {manifest.written}, at frame {manifest.frames:,}: the same command goes "
+            "on from there, and what was learned since is lost"
+        )
 
     def require_finite_weights(self) -> None:
         """Refuse to keep a network that can neither drive nor learn any more: one update may spoil all weights.
@@ -141,25 +190,43 @@ class SaveCheckpoints(Hook):
         if self._is_due.is_due(self.run.settings.run.checkpoint_interval_s):
             self.try_to_save()
 
-    def _resume(self, state: dict[str, Any]) -> None:
-        folder = self.run.folder
+    def _compare_settings(self, loaded: LoadedCheckpoint) -> None:
+        folder, settings = self.run.folder, self.run.settings
+        in_force = _read_in_force(folder.settings_in_force)
+        changes = changes_since(loaded.manifest.settings, settings, in_force, self._accepted_changes)
+        require_accepted(changes, folder.path)
+        for change in changes:
+            log.info("changed since the checkpoint: %s", change)
+
+    def _note_settings(self) -> None:
+        """Write down which settings are in force, so that a run that is killed knows which edits it had applied."""
+        settings, file = self.run.settings, self.run.folder.settings_in_force
+        self._in_force = settings
+        text = in_force_text(settings)
+        with contextlib.suppress(OSError):  # a disk that fails is told where it matters
+            if not (file.is_file() and file.read_text(encoding="utf-8") == text):
+                write_durably(file, text)
+
+    def _resume(self, loaded: LoadedCheckpoint) -> None:
+        folder, state = self.run.folder, loaded.state
         if names := not_finite_tensors(state.get("hooks", {}).get("StoreRaces")):
             raise CheckpointError(
-                f"{folder.path}: the replay memory to begin with holds numbers that are not finite "
-                f"({in_few_words(names)}); move checkpoint.pt away to go on from checkpoint.previous.pt, if that one "
-                "is sound, or begin a new run"
+                f"{loaded.folder}: the replay memory to begin with holds numbers that are not finite "
+                f"({in_few_words(names)}); move it away to go on from the one before it, if that one is sound, "
+                "or begin a new run"
             )
         try:
             self.trainer.load_state_dict(state)
         except torch.OutOfMemoryError:  # a RuntimeError, too, but not the checkpoint's fault
             raise
-        except (KeyError, RuntimeError, ValueError) as error:
+        except (KeyError, RuntimeError, ValueError, TypeError) as error:
             differs = what_shapes_otherwise(self.run.settings, state.get("settings", {}))
             raise CheckpointError(
-                f"{folder.checkpoint} does not fit this configuration: {differs or one_line(error)}; undo the change "
+                f"{loaded.folder} does not fit this configuration: {differs or one_line(error)}; undo the change "
                 f"in {folder.config} (what the command line asked for is not kept there), or begin a new run under "
                 "another run_name (--set run_name=...)"
             ) from error
+        self.trainer.checkpoints.go_on_from(loaded, self.run.memory.buffer.ring)
         log.info("resumed %s at frame %s", folder.path, f"{self.run.statistics.frames_total:,}")
 
     def _begin_with_weights(self, source: Path) -> None:
@@ -171,7 +238,8 @@ class SaveCheckpoints(Hook):
                 its_own = "its own settings, which scripts/tools/driver.py configuration writes"
                 weights = weights_to_begin_with(source, self.run.settings, self.run.spaces)
             else:
-                state = load_checkpoint(source) if source.is_dir() else read_checkpoint(source)
+                is_one = is_checkpoint(source) or source.is_file()
+                state = read_checkpoint(source, with_rows=False) if is_one else load_checkpoint(source, with_rows=False)
                 if state is None:
                     raise CheckpointError(f"--weights-from {source}: the folder holds no checkpoint")
                 weights, made_with = state["agent"]["online"], state.get("settings", {})
@@ -183,3 +251,12 @@ class SaveCheckpoints(Hook):
                 f"begin with {its_own}, as sizes and inputs must be the same"
             ) from error
         log.info("the networks of %s are the beginning", source)
+
+
+def _read_in_force(file: Path) -> Mapping[str, Any]:
+    """Read the settings that were in force last; none where that is not known."""
+    try:
+        known = parse_json(read_bounded(file, MOST_SETTINGS_BYTES))
+    except (UserError, ValueError):
+        return {}
+    return known if isinstance(known, dict) else {}

@@ -134,6 +134,10 @@ class Hook(TrainerHookBase):
         """Nothing."""
         return {}
 
+    def state_to_write(self) -> dict[str, Any]:
+        """What checkpoints hold: `state_dict()`, unless the hook has a form of it that takes less to write."""
+        return self.state_dict()
+
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over nothing."""
 

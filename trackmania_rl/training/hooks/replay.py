@@ -9,7 +9,12 @@ from typing import Any
 from tensordict import TensorDict, TensorDictBase
 
 from trackmania_rl.buffer_management import fill_buffer_from_rollout_with_n_steps_rule
-from trackmania_rl.buffer_utilities import load_replay_state_dict, replay_state_dict
+from trackmania_rl.buffer_utilities import (
+    MiniRaceReplayBuffer,
+    load_replay_state_dict,
+    replay_state_dict,
+    replay_state_to_write,
+)
 from trackmania_rl.race.fragments import Fragment
 from trackmania_rl.race.rewards import RewardedRace
 from trackmania_rl.schedules import staircase
@@ -61,18 +66,33 @@ class StoreRaces(Hook):
 
     def state_dict(self) -> dict[str, Any]:
         """The replay memory, unless the configuration leaves it out of checkpoints."""
+        return self._state(replay_state_dict)
+
+    def state_to_write(self) -> dict[str, Any]:
+        """The same, with rows that are read only as far as they are new."""
+        return self._state(replay_state_to_write)
+
+    def _state(
+        self, state_of: Callable[[MiniRaceReplayBuffer, MiniRaceReplayBuffer], dict[str, Any]]
+    ) -> dict[str, Any]:
         holds_replay = self.run.settings.run.checkpoint_holds_replay
         memory = self.run.memory
         return {
             "transitions_stored": self.transitions_stored,
-            "buffers": replay_state_dict(memory.buffer, memory.buffer_test) if holds_replay else None,
+            "buffers": state_of(memory.buffer, memory.buffer_test) if holds_replay else None,
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over the memory, if the checkpoint holds it."""
+        """Take over the memory, if the checkpoint holds it; its size is that of the checkpoint, within bounds."""
         self.transitions_stored = state_dict["transitions_stored"]
-        if state_dict["buffers"] is not None:
-            load_replay_state_dict(self.run.memory.buffer, self.run.memory.buffer_test, state_dict["buffers"])
+        stored = state_dict["buffers"]
+        if stored is None:
+            return
+        ring = stored["ring"]
+        sizes = [size for _, size in self.run.settings.replay.memory_size_schedule]
+        most = max(*sizes, self.run.memory.buffer.ring.capacity, int(ring["end_row"]) - int(ring["first_row"]))
+        bounded = stored | {"ring": ring | {"capacity": min(int(ring["capacity"]), most)}}
+        load_replay_state_dict(self.run.memory.buffer, self.run.memory.buffer_test, bounded)
 
 
 class SampleAtReplayRatio(Hook):

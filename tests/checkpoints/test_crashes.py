@@ -1,0 +1,153 @@
+"""A writer that fails or is killed at any step leaves the checkpoint before, or the new one, whole; and no garbage."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trackmania_rl.checkpoints import CheckpointError, CheckpointStore, load_newest, memory_rows
+from trackmania_rl.experience_replay.ring_buffer import RingBuffer
+
+from .conftest import IMAGE_SIZE_PX, N_FLOATS, assert_same, files_of, make_state, ring_of, rows, with_rows
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="a process that is killed here is a fork of this one")
+
+STEPS = ("fsync", "replace", "mkdir", "unlink", "rmdir")
+"""Of the module os: what changes the disk. Writing into files is between two check sums, which are steps as well."""
+KILLED = 9
+
+
+class Steps:
+    """Counts the steps of a writer, and lets one of them end it."""
+
+    def __init__(self, at: int, end: Callable[[], object]) -> None:
+        self.n_done, self._at, self._end = 0, at, end
+
+    @contextlib.contextmanager
+    def counted(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+        with monkeypatch.context() as patched:
+            for name in STEPS:
+                patched.setattr(os, name, self._counting(getattr(os, name)))
+            patched.setattr(zlib, "crc32", self._counting(zlib.crc32))
+            yield
+
+    def _counting(self, step: Callable[..., Any]) -> Callable[..., Any]:
+        def count(*arguments: Any, **named: Any) -> Any:
+            self.n_done += 1
+            if self.n_done == self._at:
+                self._end()
+            return step(*arguments, **named)
+
+        return count
+
+
+def fail() -> None:
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+@pytest.fixture
+def ring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RingBuffer:
+    """Eleven rows of a ring of 8, of which the second checkpoint in tmp_path/run holds 8 in two files."""
+    row_bytes = RingBuffer.bytes_per_row(N_FLOATS, IMAGE_SIZE_PX)
+    monkeypatch.setattr(memory_rows, "SMALL_SEGMENT_BYTES", row_bytes)
+    ring = RingBuffer(8, N_FLOATS, IMAGE_SIZE_PX)
+    (tmp_path / "run").mkdir()
+    store = CheckpointStore(tmp_path / "run")
+    for number, n_new in ((1, 4), (2, 7)):
+        ring.append(rows(ring.end_row, n_new))
+        store.save(with_rows(make_state(number), ring), 0)
+    return ring
+
+
+def saved_in(folder: Path, ring: RingBuffer) -> Callable[[], Path]:
+    """Get ready to write the third checkpoint, with five more rows."""
+    store = CheckpointStore(folder)
+    loaded = load_newest(folder)
+    assert loaded is not None
+    mine = RingBuffer(8, N_FLOATS, IMAGE_SIZE_PX)
+    mine.load_state_dict(ring_of(loaded.state))
+    store.go_on_from(loaded, mine)
+    mine.append(rows(mine.end_row, 5))
+    return lambda: store.save(with_rows(make_state(3), mine), 0)
+
+
+def assert_is_whole(folder: Path, caplog: pytest.LogCaptureFixture, numbers: tuple[int, ...]) -> None:
+    caplog.clear()
+    loaded = load_newest(folder)
+    assert loaded is not None
+    number = loaded.state["number"]
+    assert number in numbers
+    assert not caplog.records, caplog.text
+    end_row = {2: 11, 3: 16}[number]
+    expected = rows(end_row - 8, 8).by_name()
+    assert_same(
+        ring_of(loaded.state), {"capacity": 8, "first_row": end_row - 8, "end_row": end_row, "columns": expected}
+    )
+    state = {key: value for key, value in loaded.state.items() if key != "hooks"}
+    assert_same(state, make_state(number))
+
+
+def assert_next_one_clears_up(folder: Path, ring: RingBuffer) -> None:
+    saved_in(folder, ring)()
+    checkpoints = folder / "checkpoints"
+    assert len([name for name in files_of(checkpoints) if name != "memory"]) == 2, files_of(checkpoints)
+    assert not any(name.startswith(".") for name in files_of(checkpoints) + files_of(checkpoints / "memory"))
+
+
+def test_a_writer_that_is_killed_at_any_step(
+    tmp_path: Path, ring: RingBuffer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    n_killed = 0
+    while True:
+        folder = Path(shutil.copytree(tmp_path / "run", tmp_path / f"killed_{n_killed}"))
+        save = saved_in(folder, ring)
+        child = os.fork()
+        if child == 0:
+            try:
+                with Steps(n_killed + 1, lambda: os._exit(KILLED)).counted(monkeypatch):
+                    save()
+                os._exit(0)
+            finally:
+                os._exit(1)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        assert code in (0, KILLED)
+        if code == 0:
+            break
+        n_killed += 1
+        assert_is_whole(folder, caplog, (2, 3))
+        assert_next_one_clears_up(folder, ring)
+        shutil.rmtree(folder)
+    assert_is_whole(folder, caplog, (3,))
+    assert n_killed > 30
+
+
+def test_a_disk_that_fails_at_any_step(
+    tmp_path: Path, ring: RingBuffer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    n_failed = n_told = 0
+    has_failed = True
+    while has_failed:
+        folder = Path(shutil.copytree(tmp_path / "run", tmp_path / f"failed_{n_failed}"))
+        save = saved_in(folder, ring)
+        steps = Steps(n_failed + 1, fail)
+        is_told = False
+        with steps.counted(monkeypatch):
+            try:
+                save()
+            except CheckpointError as error:
+                is_told = "000003: Input/output error; the checkpoints written before are intact" in str(error)
+        has_failed = steps.n_done > n_failed
+        n_failed += 1
+        n_told += is_told
+        assert_is_whole(folder, caplog, (2, 3) if is_told else (3,))
+        assert_next_one_clears_up(folder, ring)
+        shutil.rmtree(folder)
+    assert n_told > 15

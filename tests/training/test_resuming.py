@@ -1,0 +1,178 @@
+"""What a run goes on from, with which settings, and what it says of that."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from typing import Any
+
+import pytest
+
+from trackmania_rl.checkpoints import CheckpointError, find_manifests, load_newest
+from trackmania_rl.errors import UserError
+from trackmania_rl.exit_codes import ExitCode
+from trackmania_rl.settings.live import LiveSettings
+from trackmania_rl.telemetry.statistics import TrainingStatistics
+from trackmania_rl.training.hooks.checkpoints import NotSavedError, SaveCheckpoints
+from trackmania_rl.training.scores import score_of
+
+from .conftest import LocalRun, MakeRace, MakeRun, edit
+
+pytestmark = pytest.mark.usefixtures("no_writers")
+
+
+@pytest.fixture
+def no_writers(live: LiveSettings) -> None:
+    edit(live, loggers=())
+
+
+def save(run: LocalRun) -> None:
+    assert run.hook(SaveCheckpoints).try_to_save()
+
+
+def test_a_change_of_what_was_learned_is_refused_until_it_is_accepted(
+    live: LiveSettings, make_run: MakeRun, caplog: pytest.LogCaptureFixture
+) -> None:
+    save(make_run())
+    edit(live, constant_reward_per_ms=-0.5, batch_size=17)
+    with pytest.raises(UserError, match=r"constant_reward_per_ms = -0\.5 \(was -0\.0012\).*--accept-change") as caught:
+        make_run()
+    assert "batch_size" not in str(caught.value)
+    caplog.set_level(logging.INFO)
+    save(make_run(accepted_changes=["constant_reward_per_ms"]))
+    changed = [record.getMessage() for record in caplog.records if record.msg.startswith("changed since")]
+    assert changed == [
+        "changed since the checkpoint: constant_reward_per_ms = -0.5 (was -0.0012)",
+        "changed since the checkpoint: batch_size = 17 (was 13)",
+    ]
+    make_run()  # from now on it is the run's
+
+
+def test_an_edit_that_was_applied_while_the_run_went_on_is_accepted(live: LiveSettings, make_run: MakeRun) -> None:
+    run = make_run()
+    save(run)
+    edit(live, constant_reward_per_ms=-0.5)
+    run.hook(SaveCheckpoints).tick()
+    in_force = json.loads(run.context.folder.settings_in_force.read_text())
+    assert in_force["constant_reward_per_ms"] == -0.5
+    make_run()  # although the run was killed before another checkpoint
+    edit(live, constant_reward_per_ms=-0.7)
+    with pytest.raises(UserError, match=r"-0\.7 \(was -0\.0012\)"):
+        make_run()
+    run.context.folder.settings_in_force.write_text("[" * 100_000)
+    edit(live, constant_reward_per_ms=-0.5)
+    with pytest.raises(UserError, match=r"-0\.5 \(was -0\.0012\)"):
+        make_run()
+
+
+def test_as_many_checkpoints_as_configured_and_the_best_are_kept(
+    live: LiveSettings, make_run: MakeRun, make_race: MakeRace
+) -> None:
+    edit(live, keep_checkpoints=2)
+    run = make_run()
+    for n_actions in (30, 20, 60, 61, 62):
+        run.train_on([make_race(n_actions, True, is_explo=False) for _ in range(10)])
+        save(run)
+    kept = find_manifests(run.context.folder.path)
+    assert [manifest.number for manifest in kept.values()] == [5, 4, 2]
+    facts = [(manifest.frames, manifest.updates > 0, manifest.session) for manifest in kept.values()]
+    assert facts == [(2330, True, 1), (1710, True, 1), (500, True, 1)]
+    scores = [manifest.score for manifest in kept.values()]
+    assert [score and score[:2] for score in scores] == [(1.0, -3.1), (1.0, -3.05), (1.0, -1.0)]
+
+
+def test_the_score_waits_for_enough_races(make_run: MakeRun, make_race: MakeRace) -> None:
+    assert score_of(TrainingStatistics()) is None
+    run = make_run()
+    run.train_on([make_race(30, False, is_explo=False) for _ in range(4)])
+    assert score_of(run.context.statistics) is None
+    run.train_on([make_race(30, False, is_explo=False), make_race(20, True)])
+    assert score_of(run.context.statistics) == (0.0, 0.0, 978.0)
+
+
+def test_a_damaged_checkpoint_is_told_and_the_one_before_is_taken(
+    make_run: MakeRun, make_race: MakeRace, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = make_run()
+    for _ in range(2):
+        run.train_on([make_race(60, True)])
+        save(run)
+    folder = run.context.folder
+    newest = folder.checkpoints / "000002"
+    (newest / "online.safetensors").unlink()
+    resumed = make_run()
+    assert resumed.trainer.collected_frames == 60
+    assert f"cannot read the checkpoint {newest}: online.safetensors: cannot be read: No such file" in caplog.text
+    assert "; going on from" in caplog.text
+    assert sorted(path.name for path in folder.checkpoints.iterdir()) == ["000001", "000002.damaged", "memory"]
+    resumed.train_on([make_race(60, True)])
+    save(resumed)
+    assert make_run().trainer.collected_frames == 120
+
+
+def test_rows_that_were_stored_are_not_written_again_by_a_run_that_goes_on(
+    make_run: MakeRun, make_race: MakeRace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trackmania_rl.checkpoints.memory_rows.SMALL_SEGMENT_BYTES", 0)
+    run = make_run()
+    run.train_on([make_race(60, True)])
+    save(run)
+    resumed = make_run()
+    resumed.train_on([make_race(40, True)])
+    save(resumed)
+    loaded = load_newest(run.context.folder.path)
+    assert loaded is not None
+    assert loaded.manifest.rows is not None
+    assert [(one.first_row, one.end_row) for one in loaded.manifest.rows.segments] == [(0, 61), (61, 102)]
+
+
+def test_a_checkpoint_asks_for_no_more_memory_than_the_settings_do(
+    make_run: MakeRun, make_race: MakeRace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_run()
+    run.train_on([make_race(60, True)])
+    state = run.trainer.state_to_write()
+    state["hooks"]["StoreRaces"]["buffers"]["ring"]["capacity"] = 1 << 40
+    run.trainer.save_checkpoint(state)
+    assert make_run().buffer.ring.capacity == run.buffer.ring.capacity == 300
+
+
+def test_an_end_that_is_not_saved_is_an_error_that_names_the_last_good_one(
+    live: LiveSettings, make_run: MakeRun, make_race: MakeRace
+) -> None:
+    run = make_run()
+    run.train_on([make_race(60, True)])
+    save(run)
+    edit(live, minimum_free_disk_mb=10**9)
+    with pytest.raises(NotSavedError, match=r"is not saved: no checkpoint written.* free some") as caught:
+        run.hook(SaveCheckpoints).end()
+    last_good = run.context.folder.checkpoints / "000001"
+    assert f"The last good one is {last_good} of " in str(caught.value)
+    assert ", at frame 60: the same command goes on from there" in str(caught.value)
+    assert caught.value.exit_code is ExitCode.NOT_SAVED
+    run.close_files()
+    shutil.rmtree(run.context.folder.path)
+    edit(live, minimum_free_disk_mb=0)
+    with pytest.raises(NotSavedError, match=r"No such file or directory.* has no other checkpoint"):
+        run.hook(SaveCheckpoints).end()
+
+
+def test_hooks_may_have_a_form_of_their_state_that_takes_less_to_write(make_run: MakeRun) -> None:
+    run = make_run()
+    full, to_write = run.trainer.state_dict(), run.trainer.state_to_write()
+
+    def without_rows(state: Any) -> Any:
+        return {
+            name: value for name, value in state["hooks"]["StoreRaces"]["buffers"]["ring"].items() if name != "columns"
+        }
+
+    assert full.keys() == to_write.keys()
+    assert without_rows(full) == without_rows(to_write)
+
+
+def test_a_checkpoint_that_does_not_fit_is_told(live: LiveSettings, make_run: MakeRun) -> None:
+    save(make_run())
+    edit(live, float_hidden_dim=12)
+    with pytest.raises(CheckpointError, match=r"000001 does not fit .*float_hidden_dim is 12, but was 11"):
+        make_run()

@@ -1,0 +1,59 @@
+"""The best races that a run keeps."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from trackmania_rl.checkpoints.errors import CheckpointError
+from trackmania_rl.files import replace_patiently, sync_file, sync_folder
+
+
+def save_best_run(
+    best_runs_folder: Path,
+    map_name: str,
+    race_time_ms: int,
+    input_script: str,
+    q_values: npt.NDArray[np.float32],
+    config_folder: Path,
+) -> Path:
+    """Keep a record: `{map}_{time}/` with `{map}_{time}.inputs`, `q_values.npy` and a copy of the configuration.
+
+    Args:
+        best_runs_folder: `RunFolder.best_runs`.
+        map_name: the map cycle's name of the map.
+        race_time_ms: the finish time.
+        input_script: the race's inputs as TMInterface's `load` command reads them.
+        q_values: (T, A) float32, the network's values of all actions at each decision.
+        config_folder: the configuration in force; its Python files are copied.
+
+    Returns:
+        The record's folder. It appears complete, under its final name; one that exists already is left as it is.
+
+    Raises:
+        CheckpointError: if the disk is full or fails.
+    """
+    name = f"{map_name}_{race_time_ms}"
+    folder, temporary = best_runs_folder / name, best_runs_folder / f".{name}.tmp"
+    try:
+        if folder.exists():
+            return folder
+        shutil.rmtree(temporary, ignore_errors=True)  # left by a process that was killed here
+        temporary.mkdir(parents=True)
+        (temporary / f"{name}.inputs").write_text(input_script, encoding="utf-8")
+        np.save(temporary / "q_values.npy", q_values, allow_pickle=False)
+        (temporary / "config").mkdir()
+        for file in sorted(config_folder.glob("*.py")):
+            shutil.copyfile(file, temporary / "config" / file.name)
+        for written in temporary.rglob("*"):
+            (sync_folder if written.is_dir() else sync_file)(written)
+        sync_folder(temporary)
+        replace_patiently(temporary, folder)
+        sync_folder(best_runs_folder)
+    except OSError as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise CheckpointError(f"cannot keep the record {folder}: {error.strerror}") from error
+    return folder
