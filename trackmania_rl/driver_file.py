@@ -11,7 +11,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 import torch
@@ -23,6 +23,7 @@ from torch import Tensor
 from trackmania_rl.bounded_files import parse_json, read_bounded
 from trackmania_rl.checkpoints import require_disk
 from trackmania_rl.errors import UserError, one_line
+from trackmania_rl.file_names import portable
 from trackmania_rl.files import write_durably
 from trackmania_rl.places import SHIPPED_FOLDER
 from trackmania_rl.race.actions import ANALOG_PARTS
@@ -226,14 +227,6 @@ class DriverFile:
 def is_driver_file(path: Path) -> bool:
     """Tell by its name whether something is a driver's file."""
     return path.suffix == ENDING and not path.is_dir()
-
-
-def portable(path: str) -> str:
-    """Give the part of a path that means the same on other machines: all of it, or the file's name."""
-    plain = path.replace("\\", "/")
-    own_to_machine = plain.startswith("/") or PureWindowsPath(path).drive or ".." in PurePosixPath(plain).parts
-    kept = PurePosixPath(plain).name if own_to_machine else plain
-    return "".join(letter if letter.isprintable() else "_" for letter in kept)
 
 
 def write_driver(file: Path, driver: DriverFile, minimum_free_disk_mb: int = 0) -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable
-from pathlib import Path
+from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Final
 
 from pathvalidate import ErrorReason, ValidationError, validate_filename
@@ -51,6 +51,14 @@ def as_file_name(text: str) -> str | None:
         return check_file_name(name) if re.fullmatch(RUN_NAME_PATTERN, name) else None
     except ValueError:
         return None
+
+
+def portable(path: str) -> str:
+    """Give the part of a path that means the same on other machines: all of it, or the file's name."""
+    plain = path.replace("\\", "/")
+    own_to_machine = plain.startswith("/") or PureWindowsPath(path).drive or ".." in PurePosixPath(plain).parts
+    kept = PurePosixPath(plain).name if own_to_machine else plain
+    return "".join(letter if letter.isprintable() else "_" for letter in kept)
 
 
 def same_on_windows(names: Iterable[str]) -> tuple[str, str] | None:

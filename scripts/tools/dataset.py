@@ -18,7 +18,7 @@ import contextlib
 import itertools
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,6 +30,7 @@ sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not 
 
 from trackmania_rl.argument_types import whole_number  # noqa: E402
 from trackmania_rl.command_line import command, end_in_order_when_terminated  # noqa: E402
+from trackmania_rl.file_names import portable  # noqa: E402
 from trackmania_rl.places import PROJECT_FOLDER  # noqa: E402
 from trackmania_rl.settings import Settings, load_settings  # noqa: E402
 from trackmania_rl.telemetry.tables import print_table  # noqa: E402
@@ -118,10 +119,15 @@ def record(arguments: argparse.Namespace, console: Console) -> None:
             told(console, episodes, finished_only=arguments.finished_only),
             form,
             environment_spec(settings, arguments.map),
-            "Races in the simulated game, driven by " + ", ".join(map(str, arguments.sources)),
+            f"Races in the simulated game, driven by {names_of(arguments.sources)}",
             arguments.folder,
         )
     tell_written(console, dataset)
+
+
+def names_of(sources: Sequence[Path]) -> str:
+    """Name sources without the folders of this machine, as the data set may go to others."""
+    return ", ".join(portable(str(source)) for source in sources)
 
 
 def driven(
@@ -169,7 +175,7 @@ def export(arguments: argparse.Namespace, console: Console) -> None:
         itertools.chain.from_iterable(episodes_of_run(source, form) for source in settings_of),
         form,
         environment_spec(settings),
-        "The replay memories of " + ", ".join(map(str, arguments.sources)),
+        f"The replay memories of {names_of(arguments.sources)}",
         arguments.folder,
     )
     tell_written(console, dataset)

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from trackmania_rl.checkpoints.errors import CheckpointError
 from trackmania_rl.files import replace_patiently, sync_file, sync_folder
+from trackmania_rl.settings.without_machine import without_machine
 
 
 def save_best_run(
@@ -28,7 +29,7 @@ def save_best_run(
         race_time_ms: the finish time.
         input_script: the race's inputs as TMInterface's `load` command reads them.
         q_values: (T, A) float32, the network's values of all actions at each decision.
-        config_folder: the configuration in force; its Python files are copied.
+        config_folder: the configuration in force; its Python files are copied, without this machine's paths and names.
 
     Returns:
         The record's folder. It appears complete, under its final name; one that exists already is left as it is.
@@ -47,13 +48,15 @@ def save_best_run(
         np.save(temporary / "q_values.npy", q_values, allow_pickle=False)
         (temporary / "config").mkdir()
         for file in sorted(config_folder.glob("*.py")):
-            shutil.copyfile(file, temporary / "config" / file.name)
+            text = without_machine(file.read_text(encoding="utf-8-sig"))
+            (temporary / "config" / file.name).write_text(text, encoding="utf-8")
         for written in temporary.rglob("*"):
             (sync_folder if written.is_dir() else sync_file)(written)
         sync_folder(temporary)
         replace_patiently(temporary, folder)
         sync_folder(best_runs_folder)
-    except OSError as error:
+    except (OSError, SyntaxError, UnicodeDecodeError) as error:  # the last two: the configuration is being edited
         shutil.rmtree(temporary, ignore_errors=True)
-        raise CheckpointError(f"cannot keep the record {folder}: {error.strerror}") from error
+        reason = error.strerror if isinstance(error, OSError) else f"its configuration is no Python: {error}"
+        raise CheckpointError(f"cannot keep the record {folder}: {reason}") from error
     return folder

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import gymnasium
@@ -13,8 +15,10 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Box, Dict, Discrete, Space
 
 from trackmania_rl.errors import UserError
+from trackmania_rl.file_names import portable
 from trackmania_rl.games.envs import ANALOG_RACE_ID, RACE_ID
 from trackmania_rl.games.envs.reward_presets import TRAINER
+from trackmania_rl.places import PROJECT_FOLDER
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.settings import NamedPart, Settings
 from trackmania_rl.settings.game import RACES
@@ -86,7 +90,7 @@ def environment_spec(settings: Settings, maps: Sequence[str] = ()) -> EnvSpec | 
 
     Args:
         settings: a run's.
-        maps: see `make_race_env`; none for those of the map cycle.
+        maps: see `make_race_env`; none for those of the map cycle. Of whole paths only the last part is written.
 
     Returns:
         None where the configuration plays other games than races, which have no id of Gymnasium, or are made of what
@@ -99,7 +103,8 @@ def environment_spec(settings: Settings, maps: Sequence[str] = ()) -> EnvSpec | 
     spec = copy.deepcopy(gymnasium.spec(RACE_ID))
     # Schedules are stretched already, and an environment has no bounds of returns, which must fit the rewards.
     overrides = _values(settings) | {"schedule_stretch": 1.0, "return_bounds_per_action": None}
-    spec.kwargs = {"maps": list(maps), "overrides": overrides, "reward": TRAINER, "normalize": False}
+    names = [portable(name) for name in maps]
+    spec.kwargs = {"maps": names, "overrides": overrides, "reward": TRAINER, "normalize": False}
     return spec
 
 
@@ -182,4 +187,16 @@ def _is_like(given: Space[Any], wanted: Space[Any]) -> bool:
 def _values(settings: Settings) -> dict[str, Any]:
     """The settings that an environment is made of, by name, as JSON has them."""
     values = settings.model_dump(mode="json", include=set(GROUPS_OF_AN_ENVIRONMENT))
-    return {name: value for group in values.values() for name, value in group.items() if name not in OF_MACHINES}
+    flat = {name: value for group in values.values() for name, value in group.items() if name not in OF_MACHINES}
+    for entry in flat["map_cycle"]:
+        entry |= {name: portable(entry[name]) for name in ("map_path", "reference_line")}
+    return flat | {"maps_folder": _without_home(Path(flat["maps_folder"]))}
+
+
+def _without_home(folder: Path) -> str:
+    """Name a folder so that its owner does not show: from the project's, or by its last part where it is at home."""
+    if folder.is_relative_to(PROJECT_FOLDER):
+        return folder.relative_to(PROJECT_FOLDER).as_posix()
+    with contextlib.suppress(RuntimeError):  # nobody is at home
+        return folder.name if folder.is_relative_to(Path.home()) else str(folder)
+    return str(folder)

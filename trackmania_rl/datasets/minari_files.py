@@ -17,6 +17,7 @@ from trackmania_rl.datasets.environments import EpisodeForm
 from trackmania_rl.datasets.episodes import Episode
 from trackmania_rl.datasets.file_checks import MAIN_FILE, METADATA, read_metadata, require_plain_episode
 from trackmania_rl.errors import UserError, one_line
+from trackmania_rl.file_names import portable
 from trackmania_rl.files import replace_patiently
 
 DATA: Final = "data"
@@ -190,7 +191,8 @@ def _buffers(episodes: Iterable[Episode], about: list[Mapping[str, Any]]) -> Ite
     from minari.data_collector.episode_buffer import EpisodeBuffer
 
     for episode in episodes:
-        about.append(dict(episode.about))
+        # Without the folders of this machine, as the data set may go to others.
+        about.append({name: portable(of) if isinstance(of, str) else of for name, of in episode.about.items()})
         is_last = np.arange(len(episode.actions)) == len(episode.actions) - 1
         yield EpisodeBuffer(
             observations=episode.observations,

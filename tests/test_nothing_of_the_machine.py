@@ -1,0 +1,89 @@
+"""What is handed on holds no login, no home folder and no whole path: records, drivers, data sets."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import socket
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from trackmania_rl.checkpoints import save_best_run
+from trackmania_rl.datasets.environments import environment_spec
+from trackmania_rl.driver_file import DriverTrack, driver_values
+from trackmania_rl.settings import load_settings
+from trackmania_rl.settings.live import write_snapshot
+from trackmania_rl.settings.without_machine import without_machine
+
+LOGIN = "secret-login"
+TMLOADER = ("tmloader_path", "tmloader_profile_name")
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "home" / "somebody-like-me"
+    folder.mkdir(parents=True)
+    monkeypatch.setenv("HOME", str(folder))
+    monkeypatch.setenv("USERPROFILE", str(folder))
+    monkeypatch.setenv("USER", "somebody-like-me")
+    monkeypatch.setenv("LOGNAME", "somebody-like-me")
+    return folder
+
+
+@pytest.fixture
+def snapshot(tmp_path: Path, home: Path, repository_root: Path) -> Path:
+    """A run's configuration that is full of its owner."""
+    entry = {"map_name": "mine", "map_path": str(home / "maps" / "mine.toml"), "is_explo": True, "fill_buffer": True}
+    entry |= {"reference_line": str(home / "maps" / "mine.npy")}
+    overrides = [
+        f"maps_folder={str(home / 'maps')!r}",
+        f"username={LOGIN}",
+        f"map_cycle=({entry!r},)",
+        f"trackmania_base_path={str(home)!r}",
+    ]
+    overrides += [f"game_command='sh {home}/start.sh {{port}}'"]
+    snapshot = write_snapshot(repository_root / "config_files" / "config.py", tmp_path / "config", overrides)
+    with (snapshot.parent / "user_config.py").open("a") as file:
+        file.write(f"username = {LOGIN!r}\ntmloader_path = 'C:/Users/somebody-like-me/TM.exe'\n# see {home}/notes\n")
+    return snapshot
+
+
+def words_of_the_machine(home: Path) -> set[str]:
+    """What nothing that is handed on may hold; names as short as others' words are left out."""
+    words = {LOGIN, str(home), "somebody-like-me", getpass.getuser(), socket.gethostname()}
+    return {word for word in words if len(word) > 4}
+
+
+def test_a_record_holds_nothing_of_the_machine(tmp_path: Path, home: Path, snapshot: Path) -> None:
+    values = np.zeros((3, 2), np.float32)
+    folder = save_best_run(tmp_path / "best_runs", "mine", 54_321, "0.00 press up\n", values, snapshot.parent)
+    held = {file.name: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+    assert {"config.py", "user_config.py", "inputs_list.py", "q_values.npy"} <= held.keys()
+    for name, content in held.items():
+        for word in words_of_the_machine(home):
+            assert word.encode() not in content, f"{name} holds {word}"
+    kept, own = load_settings(folder / "config" / "config.py"), load_settings(snapshot)
+    differ = {name for name, value in own.flat().items() if kept.flat()[name] != value}
+    assert differ == {"username", "map_cycle", "trackmania_base_path", "game_command", "maps_folder", *TMLOADER}
+    assert kept.game.map_cycle[0].map_path == "mine.toml"
+
+
+def test_drivers_and_data_sets_hold_nothing_of_the_machine(home: Path, snapshot: Path) -> None:
+    settings = load_settings(snapshot)
+    tracks = [DriverTrack.of_entry(entry, None).model_dump_json() for entry in settings.game.map_cycle]
+    spec = environment_spec(settings, [str(home / "maps" / "mine.toml")])
+    assert spec is not None
+    for held in (json.dumps(driver_values(settings)), *tracks, spec.to_json()):
+        for word in words_of_the_machine(home):
+            assert word not in held
+    assert "mine.toml" in spec.to_json()
+
+
+def test_all_else_in_a_configuration_stays_as_it_is() -> None:
+    text = 'a = "é"; b = ("/home/me/x.toml", 3)  # of me\nc = f"/home/{a}"\nusername: str = "me" + "you"\nd = "a/b"\n'
+    expected = 'a = "é"; b = (\'x.toml\', 3)  # of me\nc = f"/home/{a}"\nusername: str = ""\nd = "a/b"\n'
+    assert without_machine(text, Path("/home/nobody")) == expected
+    assert without_machine("# in /home/me/notes\n", Path("/home/me")) == "# in ~/notes\n"
+    assert without_machine("x = 'C:\\\\Users\\\\me\\\\m.npy'\n", Path("/root")) == "x = 'm.npy'\n"
