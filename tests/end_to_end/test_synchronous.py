@@ -71,6 +71,7 @@ def finish(start_training: StartTraining, folder: Path, **settings: object) -> T
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("game_transport", ["in_process", "socket"])
 def test_the_same_seed_gives_the_same_files(start_training: StartTraining, tmp_path: Path, game_transport: str) -> None:
     transport: dict[str, object] = {"game_transport": repr(game_transport)}
@@ -89,6 +90,7 @@ def test_the_same_seed_gives_the_same_files(start_training: StartTraining, tmp_p
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_killed_at_any_moment_it_is_still_the_same_run(
     start_training: StartTraining, tmp_path: Path, variant: str
