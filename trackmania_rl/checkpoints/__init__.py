@@ -14,6 +14,7 @@
         best_runs/{map}_{time}/    input script, Q values and configuration of each record, and the best one's driver
         drivers/{frames}.driver    the driver on the way, see keep_driver_every_s
         races.jsonl                one line for each race
+        races.undone.jsonl         those that a run which was killed does not count any more
         seeds.json                 the run's seed, and those of the learner's parts
         settings_in_force.json     the settings that were in force last
         pictures/                  what the driver expects and where it errs, with an index
