@@ -97,9 +97,10 @@ class TrainCommand:
 
     @property
     def races(self) -> list[dict[str, Any]]:
-        """The lines of races.jsonl."""
+        """The lines of races.jsonl; the last one may just be written."""
         file = self.run_folder / "races.jsonl"
-        return [json.loads(line) for line in file.read_text().splitlines()] if file.is_file() else []
+        lines = file.read_text().splitlines(keepends=True) if file.is_file() else []
+        return [json.loads(line) for line in lines if line.endswith("\n")]
 
     def children(self, part_of_command: str) -> list[psutil.Process]:
         """Living children, at any depth, with such a command line."""
