@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
@@ -15,6 +18,7 @@ from trackmania_rl.dashboard.hub import watch_of
 from trackmania_rl.dashboard.page import RunPage
 from trackmania_rl.dashboard.run_on_disk import RunOnDisk
 from trackmania_rl.dashboard.server import make_app
+from trackmania_rl.telemetry.run_status import RunStatus, StatusFile
 
 TOKEN = "a-secret-word"
 LIVE = "ws://127.0.0.1:8600/live"
@@ -173,3 +177,72 @@ def test_a_page_for_others_wants_its_token_everywhere(page: RunPage) -> None:
         assert client.get("/").status_code == 200
         with client.websocket_connect(LIVE_ELSEWHERE) as tab:
             assert tab.receive_json()["run"]["name"] == "tested"
+
+
+def _tell(run: RunOnDisk, **changes: Any) -> None:
+    now_s = time.monotonic()
+    values = {
+        "is_over": False,
+        "told_at_s": now_s,
+        "ticked_at_s": now_s - 2.0,
+        "raced_at_s": now_s - 3.0,
+        "saved_at_s": None,
+        "silence_s": 60.0,
+        "stall_s": 900.0,
+        "figures": {"frames_total": 12_345.0, "collectors_alive": 2.0, "collector_restarts_total": 7.0},
+        "losses": {"loss": 0.5, 'odd"name\\': 1.5},
+    }
+    StatusFile(run.path).write(RunStatus(**(values | changes)))
+
+
+def test_health_is_200_while_the_training_beats_and_503_otherwise(client: TestClient, run: RunOnDisk) -> None:
+    answer = client.get("/healthz")
+    nobody = {"ok": False, "run": "tested", "problem": "nobody trains this run"}
+    assert (answer.status_code, answer.json()) == (503, nobody)
+    _tell(run)
+    answer = client.get("/healthz")
+    assert answer.status_code == 200
+    said = answer.json()
+    assert (said["ok"], said["run"], said["collectors_alive"]) == (True, "tested", 2.0)
+    assert said["seconds_since_race"] == pytest.approx(3.0, abs=2.0)
+    assert "seconds_since_checkpoint" not in said
+    _tell(run, told_at_s=time.monotonic() - 61.0)
+    answer = client.get("/healthz")
+    assert answer.status_code == 503
+    assert answer.json()["problem"].startswith("no sign of life for 6")
+    _tell(run, is_over=True)
+    assert client.get("/healthz").json()["problem"] == "the training has ended"
+
+
+def test_metrics_are_what_prometheus_reads(client: TestClient, run: RunOnDisk) -> None:
+    assert _samples(client) == {("trackmania_up", ""): 0.0}
+    _tell(run)
+    samples = _samples(client)
+    assert samples[("trackmania_up", "")] == 1.0
+    assert samples[("trackmania_frames_total", "")] == 12_345.0
+    assert samples[("trackmania_collector_restarts_total", "")] == 7.0
+    assert samples[("trackmania_learning", "loss")] == 0.5
+    assert samples[("trackmania_learning", 'odd"name\\')] == 1.5
+    assert samples[("trackmania_seconds_since_race", "")] == pytest.approx(3.0, abs=2.0)
+    _tell(run, is_over=True)
+    samples = _samples(client)
+    assert samples[("trackmania_up", "")] == 0.0
+    assert samples[("trackmania_frames_total", "")] == 12_345.0
+
+
+def _samples(client: TestClient) -> dict[tuple[str, str], float]:
+    """The values of /metrics by name and label, as Prometheus's own parser reads them."""
+    answer = client.get("/metrics")
+    assert answer.headers["content-type"].startswith("text/plain")
+    families = text_string_to_metric_families(answer.text)
+    return {(s.name, s.labels.get("name", "")): s.value for family in families for s in family.samples}
+
+
+def test_health_and_metrics_are_guarded_as_the_page_is(page: RunPage) -> None:
+    app = make_app(page, host="0.0.0.0", port=8600, token=TOKEN)
+    with TestClient(app, base_url="http://box.example:8600") as client:
+        for path in ("/healthz", "/metrics"):
+            assert client.get(path).status_code == 401
+            assert client.get(path, headers={"Authorization": f"Bearer {TOKEN}"}).status_code in (200, 503)
+    with TestClient(make_app(page), base_url="http://evil.example:8600") as client:
+        assert client.get("/metrics").status_code == 421

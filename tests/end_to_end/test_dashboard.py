@@ -13,6 +13,7 @@ from httpx2 import Client, TransportError
 from websockets.sync.client import connect
 
 from tests.end_to_end.conftest import StartTraining, TrainCommand
+from trackmania_rl.dashboard.health import health_of
 
 PAGE = "trackmania_rl.dashboard"
 
@@ -42,8 +43,15 @@ def test_the_page_shows_the_games_of_a_training_and_ends_with_it(start_training:
         while not {"run", "state", "races", "cars"} <= told:
             told |= set(re.findall(r'"(run|state|races|cars)":[{[]', str(tab.recv(60))))
     assert training.children(PAGE)
+    with Client() as client:
+        health = client.get(f"http://{address}/healthz")
+        metrics = client.get(f"http://{address}/metrics").text
+    assert (health.status_code, health.json()["ok"]) == (200, True), health.text
+    assert "trackmania_up 1.0" in metrics
+    assert re.search(r"^trackmania_races_total [1-9]", metrics, re.MULTILINE)
     training.stop(signal.SIGINT)
     assert not answers(address)
+    assert health_of(training.run_folder)[1]["problem"] == "the training has ended"
     assert "the live page has ended" not in training.output
 
 

@@ -81,14 +81,16 @@ def rig(live: LiveSettings) -> Rig:
 
 
 def test_the_supervisor_hears_whose_race_came_in_and_looks_after_the_collectors() -> None:
-    supervisor = Mock()
+    supervisor = Mock(restarts=7, n_alive=2)
     hook = WatchCollectors(supervisor)
-    hook.run = SimpleNamespace(race=SimpleNamespace(collector=3))  # type: ignore[assignment]
+    statistics = SimpleNamespace()
+    hook.run = SimpleNamespace(race=SimpleNamespace(collector=3), statistics=statistics)  # type: ignore[assignment]
     hook.batch_process({})  # type: ignore[arg-type]
     supervisor.delivered.assert_called_once_with(3)
     supervisor.check.assert_not_called()
     hook.tick()
     supervisor.check.assert_called_once_with()
+    assert (statistics.collector_restarts, statistics.collectors_alive) == (7, 2)
 
 
 @pytest.mark.parametrize("failing", [None, "train", "second_hook.end", "first_hook.end", "supervisor.stop"])

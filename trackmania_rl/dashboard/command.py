@@ -33,7 +33,7 @@ from trackmania_rl.errors import UserError
 from trackmania_rl.places import PROJECT_FOLDER, WORKING_FOLDER
 
 FIRST_PORT: Final = 8600
-NEEDED_PACKAGES: Final = ("fastapi", "uvicorn", "websockets")
+NEEDED_PACKAGES: Final = ("fastapi", "prometheus_client", "uvicorn", "websockets")
 SHORTEST_TOKEN: Final = 8
 NICENESS: Final = 5
 """How far a training comes before its page, where both want the processor."""

@@ -16,6 +16,7 @@ from starlette.types import ASGIApp
 
 from trackmania_rl.dashboard.best_runs import FILM_ENDINGS
 from trackmania_rl.dashboard.guard import Guard, is_same
+from trackmania_rl.dashboard.health import METRICS_TYPE, health_of, metrics_of
 from trackmania_rl.dashboard.hub import Hub
 from trackmania_rl.dashboard.page import RunPage
 from trackmania_rl.errors import UserError
@@ -54,6 +55,7 @@ def make_app(page: RunPage, host: str = "127.0.0.1", port: int = 0, token: str |
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
     _add_pages(app, page, hub, edit_token)
     _add_settings(app, page, edit_token)
+    _add_health(app, page)
     app.state.hub = hub
     return Guard(app, host, port, token)
 
@@ -112,6 +114,19 @@ def _add_pages(app: FastAPI, page: RunPage, hub: Hub, edit_token: str) -> None:
     @app.exception_handler(UserError)
     def tell(_: Any, error: Exception) -> JSONResponse:
         return JSONResponse({"detail": str(error)}, 422)
+
+
+def _add_health(app: FastAPI, page: RunPage) -> None:
+    """What programs ask for that watch a machine; it costs the reading of one small file."""
+
+    @app.get("/healthz")
+    def health() -> JSONResponse:
+        status, said = health_of(page.run.path)
+        return JSONResponse(said, status, headers={"Cache-Control": "no-store"})
+
+    @app.get("/metrics")
+    def metrics() -> Response:
+        return Response(metrics_of(page.run.path), media_type=METRICS_TYPE, headers={"Cache-Control": "no-store"})
 
 
 def _add_settings(app: FastAPI, page: RunPage, edit_token: str) -> None:

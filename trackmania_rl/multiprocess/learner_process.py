@@ -42,6 +42,8 @@ class WatchCollectors(Hook):
             CollectorsKeepDyingError: if no collector can be kept alive.
         """
         self._supervisor.check()
+        self.run.statistics.collector_restarts = self._supervisor.restarts
+        self.run.statistics.collectors_alive = self._supervisor.n_alive
 
 
 class TellWatcher(Hook):

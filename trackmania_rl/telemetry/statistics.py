@@ -175,6 +175,8 @@ class TrainingStatistics:
         batches_total: batches trained on in the whole run.
         updates_not_finite: how many of them had a loss or a gradient that is infinite or no number.
         updates_not_finite_in_a_row: the last so many of them.
+        collector_restarts: collectors that were started again in this session.
+        collectors_alive: collectors that run.
         races_refused: races of the whole run, or fragments, that were not learned from for numbers that are not finite.
         maps: statistics by map name, in the order in which the maps were first driven.
         reference_times: times to beat by map name, for the maps that have any.
@@ -199,6 +201,8 @@ class TrainingStatistics:
         self.updates_not_finite = 0
         self.updates_not_finite_in_a_row = 0
         self.races_refused = 0
+        self.collector_restarts = 0
+        self.collectors_alive = 0
         self.maps: dict[str, MapStatistics] = {}
         self.reference_times: dict[str, MedalTimes] = {}
         self.replay_transitions = 0

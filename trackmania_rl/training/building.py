@@ -41,6 +41,7 @@ from trackmania_rl.training.hooks.races import CountRaces, KeepRecords, WriteRac
 from trackmania_rl.training.hooks.recordings import RecordEvaluations
 from trackmania_rl.training.hooks.replay import SampleAtReplayRatio, StoreRaces
 from trackmania_rl.training.hooks.schedules import FollowSchedules
+from trackmania_rl.training.hooks.status import TellStatus
 from trackmania_rl.training.hooks.target_network import UpdateTargetNetwork
 from trackmania_rl.training.hooks.terminal import ShowInTerminal
 from trackmania_rl.training.trainer import RunTrainer
@@ -176,7 +177,7 @@ def make_trainer(
     shipped += [figures, LayerFigures(), MeasureQuantileSpread(), test_loss, loggers]
     shipped += [RecordEvaluations(races, loggers, disk), DrawPictures(races, loggers, disk)]
     shipped += [checkpoints, KeepDrivers(checkpoints)]
-    shipped += [ShowInTerminal(view or TerminalView())]
+    shipped += [ShowInTerminal(view or TerminalView()), TellStatus()]
     shipped += [CheckPipeline()] * run.settings.run.crc_debug
     n_of_name: Counter[str] = Counter()
     for hook in (*shipped, *hooks):

@@ -1,0 +1,83 @@
+"""What a training tells of itself: written in place, read whole, and judged by the machine's own clock."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trackmania_rl.telemetry import run_status
+from trackmania_rl.telemetry.run_status import ROOM_BYTES, STATUS_FILE, RunStatus, StatusFile, read_status
+
+
+def status_of(**changes: Any) -> RunStatus:
+    values = {
+        "is_over": False,
+        "told_at_s": 1000.0,
+        "ticked_at_s": 990.0,
+        "raced_at_s": 980.0,
+        "saved_at_s": None,
+        "silence_s": 60.0,
+        "stall_s": 900.0,
+        "figures": {"frames_total": 12_345.0},
+        "losses": {"loss": 0.5},
+    }
+    return RunStatus(**(values | changes))
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    assert read_status(tmp_path) is None
+    file = StatusFile(tmp_path)
+    file.write(status_of())
+    assert read_status(tmp_path) == status_of()
+    file.write(status_of(is_over=True, figures={}))
+    assert read_status(tmp_path) == status_of(is_over=True, figures={})
+
+
+def test_it_is_written_in_place_so_that_a_full_disk_does_not_matter(tmp_path: Path) -> None:
+    file = StatusFile(tmp_path)
+    file.write(status_of())
+    before = (tmp_path / STATUS_FILE).stat()
+    file.write(status_of(figures={f"figure_{number}": 1.0 for number in range(90)}))
+    after = (tmp_path / STATUS_FILE).stat()
+    assert (after.st_ino, after.st_size, before.st_size) == (before.st_ino, ROOM_BYTES, ROOM_BYTES)
+
+
+def test_a_folder_that_is_gone_ends_nothing(tmp_path: Path) -> None:
+    file = StatusFile(tmp_path / "gone")
+    file.write(status_of())
+    (tmp_path / "gone").mkdir()
+    file.write(status_of())
+    assert read_status(tmp_path / "gone") == status_of()
+
+
+def test_figures_of_too_long_names_are_left_out(tmp_path: Path) -> None:
+    StatusFile(tmp_path).write(status_of(losses={f"{number}" * 500: 1.0 for number in range(10, 60)}))
+    assert read_status(tmp_path) == status_of(losses={})
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", bytes(ROOM_BYTES), b"x" * ROOM_BYTES, b"torn"])
+def test_what_is_damaged_or_half_written_is_not_taken(
+    tmp_path: Path, content: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_status, "LOOK_AGAIN_AFTER_S", 0.0)
+    StatusFile(tmp_path).write(status_of())
+    whole = (tmp_path / STATUS_FILE).read_bytes()
+    torn = whole[:50] + bytes([whole[50] ^ 1]) + whole[51:]
+    (tmp_path / STATUS_FILE).write_bytes(torn if content == b"torn" else content)
+    assert read_status(tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "now_s", "wrong"),
+    [
+        ({}, 1000.0, None),
+        ({}, 1060.0, None),
+        ({}, 1061.0, "no sign of life for 61 s"),
+        ({"ticked_at_s": 101.0}, 1000.0, None),  # it compiles
+        ({"ticked_at_s": 99.0}, 1000.0, "it has not gone on for 901 s"),
+        ({"is_over": True}, 1000.0, "the training has ended"),
+        ({}, 50.0, "the machine was restarted since the training last told of itself"),
+    ],
+)
+def test_whether_it_is_well(changes: dict[str, Any], now_s: float, wrong: str | None) -> None:
+    assert status_of(**changes).what_is_wrong(now_s) == wrong
