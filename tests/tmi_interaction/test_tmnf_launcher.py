@@ -274,6 +274,17 @@ def test_own_games_end_on_request(make, game, records):
     assert not any(launcher.is_alive() for launcher in launchers)
 
 
+def test_games_of_a_process_that_was_killed_end_on_request_and_no_others(make, game, records, tmp_path):
+    of_the_dead, own = (make([*game, "{port}"]) for _ in range(2))
+    for launcher in (of_the_dead, own):
+        launcher.start()
+    file, dead_pid = tmp_path / "records" / f"{of_the_dead.port}.json", 2**22 + 1
+    record = json.loads(file.read_text())
+    file.write_text(json.dumps({**record, "owner": [dead_pid, 0.0]}))
+    records.end_games_of(dead_pid)
+    assert (of_the_dead.is_alive(), own.is_alive()) == (False, True)
+
+
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"game": [1], "owner": [1, 2]}', '{"game": 3}'])
 def test_a_record_that_cannot_be_trusted_is_none(records, tmp_path, content):
     (tmp_path / "records").mkdir()
