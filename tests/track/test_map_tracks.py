@@ -58,7 +58,7 @@ def test_the_road_is_as_the_blocks_under_the_line_say(tmp_path: Path) -> None:
     assert track.finish_station_m == pytest.approx(0.5 * (len(line_m) - 1), abs=0.5)
     surfaces = {z_cell: Surface(at(track, "surface", (z_cell + 0.5) * 32)) for z_cell in range(3, 12)}
     assert surfaces[4] is Surface.TURBO
-    assert at(track, "surface", 4 * 32 + 5) == Surface.ASPHALT
+    assert at(track, "surface", 4 * 32 + 5) == Surface.TURBO  # pads cover the whole block
     assert surfaces[5] is Surface.CONCRETE
     assert surfaces[6] is surfaces[3] is Surface.ASPHALT
     assert surfaces[10] is surfaces[11] is Surface.GRASS

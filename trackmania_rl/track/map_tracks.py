@@ -27,14 +27,12 @@ from trackmania_rl.simulator.tracks.track_design import (
     resample,
 )
 from trackmania_rl.simulator.tracks.track_geometry import turn_radius_m
-from trackmania_rl.track.placed_blocks import BlockGrid, Road, roads_of, to_block
+from trackmania_rl.track.placed_blocks import BlockGrid, Road, roads_of
 from trackmania_rl.track.road_lanes import CELL_M
-from trackmania_rl.track.stadium_blocks import OPEN_WIDTH_M, ROAD_WIDTH_M, piece_of, size_cells
+from trackmania_rl.track.stadium_blocks import OPEN_WIDTH_M, ROAD_WIDTH_M, piece_of
 
 SMOOTHING_M: Final = 10.0
 """Moving average over the line: recorded points are rounded, and a driven line has the car's own wobble."""
-TURBO_LENGTH_M: Final = 12.0
-"""Length of the turbo pad laid in the middle of a turbo block."""
 GRASS_BELOW_M: Final = 10.0
 """The stadium's grass lies at 9 m: a line lower than this with no block below drives on it."""
 ON_ROAD_M: Final = 1.5
@@ -244,17 +242,12 @@ def _ground_under(challenge: Challenge, line_m: FloatArray) -> _Ground:
         piece = piece_of(block)
         assert piece is not None, "the grid holds only road pieces"
         width_m[index], surface[index], is_known[index] = piece.width_m, piece.surface, True
-        if "Turbo" in block.name and _is_on_pad(here_m, block):
+        if "Turbo" in block.name:  # its pad covers all of it
             surface[index] = "turbo"
         if block not in roads:
             roads[block] = roads_of(block)
         bank[index] = _bank_at(here_m, directions[index], roads[block])
     return _Ground(width_m, bank, surface, is_known)
-
-
-def _is_on_pad(here_m: FloatArray, block: Block) -> bool:
-    middle_m = size_cells(block.name)[1] * CELL_M / 2.0
-    return bool(abs(to_block(here_m, block)[2] - middle_m) <= TURBO_LENGTH_M / 2.0)
 
 
 def _bank_at(here_m: FloatArray, direction: FloatArray, roads: list[Road]) -> float:
