@@ -85,7 +85,7 @@ SPEEDWAY = TrackDesign(
 HILLS = TrackDesign(
     name="hills",
     description="Crests that make the car light and dips that press it down, corners right behind them.",
-    times_ms=medals(17_830),
+    times_ms=medals(17_820),
     pieces=(
         straight(60),
         straight(60, climb_m=7),
@@ -143,7 +143,7 @@ KART = TrackDesign(
 RALLY = TrackDesign(
     name="rally",
     description="Asphalt, dirt, grass and turbo by turns; grass verges where the walls end.",
-    times_ms=medals(19_040),
+    times_ms=medals(18_730),
     width_m=22,
     pieces=(
         straight(80),
@@ -173,7 +173,7 @@ RALLY = TrackDesign(
 JUMP = TrackDesign(
     name="jump",
     description="Two jumps over gaps: arrive too slowly and the car falls.",
-    times_ms=medals(15_100),
+    times_ms=medals(14_870),
     pieces=(
         straight(90),
         straight(35, climb_m=4, edge="drop"),

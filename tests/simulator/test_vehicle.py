@@ -1,8 +1,11 @@
 """The car's laws on simple roads: corners, straights, brakes, walls, surfaces, jumps, and bitwise determinism."""
 
+import hashlib
+
 import numpy as np
 import pytest
 
+from trackmania_rl.simulator.physics.bumps import make_texture
 from trackmania_rl.simulator.physics.engine import KMH_PER_M_S, GearboxState
 from trackmania_rl.simulator.physics.vehicle import (
     TICK_MS,
@@ -164,6 +167,37 @@ def test_released_throttle_costs_more_the_faster():
     assert acceleration(rolling(PLANE, 60.0), PLANE, gas=0.0) == pytest.approx(-5.9, rel=0.05)
 
 
+def test_braking_to_a_stop_waits_for_the_reverse_gear():
+    """Below 36 km/h the brake key drives backwards, but the engine has to slow down and take up speed again first."""
+    car = rolling(PLANE, 36.0)
+    states, speeds_m_s = [], []
+    while car["velocity_m_s"][0, 2] > 0.0:
+        run(car, PLANE, 1, gas=0.0, brake=1.0)
+        states.append((int(car["gear"][0]), GearboxState(car["gearbox_state"][0])))
+        speeds_m_s.append(float(car["velocity_m_s"][0, 2]))
+    assert car["is_reversing"][0] == 1
+    assert states.index((0, GearboxState.CHANGING)) == pytest.approx(16, abs=2)  # 3700 rpm fall to 1000 at 17000/s
+    driven = states.index((0, GearboxState.DRIVING))
+    assert driven == pytest.approx(29, abs=2)  # 0.025 s, then up to the speed's rpm at 11500/s
+    # Until then the brake alone slows the car, less and less: 1 + 1.75 v.
+    coasted_m_s = (10.0 + 1.0 / 1.75) * np.exp(-1.75 * 0.01 * driven) - 1.0 / 1.75
+    assert speeds_m_s[driven - 1] == pytest.approx(coasted_m_s, abs=0.3)
+    assert len(speeds_m_s) == pytest.approx(45, abs=3)
+
+
+def test_the_way_back_from_reverse_waits_as_well():
+    car = rolling(PLANE, 20.0)
+    run(car, PLANE, 100, gas=0.0, brake=1.0)
+    assert car["gear"][0] == 0
+    while car["velocity_m_s"][0, 2] < 0.0:  # the throttle brakes
+        run(car, PLANE, 1)
+    run(car, PLANE, 1)
+    assert car["is_reversing"][0] == 0
+    forward = [(run(car, PLANE, 1)[0], int(car["gear"][0])) for _ in range(60)]
+    assert forward[-1][1] == 1
+    assert forward[-1][0] > 15.0
+
+
 def test_brake_key_drives_backwards_after_a_stop():
     car = rolling(PLANE, 20.0)
     run(car, PLANE, 200, gas=0.0, brake=1.0)
@@ -300,6 +334,61 @@ def test_turbo_lasts_a_quarter_of_a_second_after_the_pad():
     assert len(boosted) * 0.01 == pytest.approx(seconds_on_the_pad + 0.25, abs=0.03)
 
 
+def wheel_heights_m(car) -> np.ndarray:
+    """Lowest points of the wheels, dampers pressed in, above a road at height 0."""
+    rotation, radii_m = car["rotation"][0].astype(np.float64), STADIUM_CAR["wheel_radii_m"][0]
+    hubs_m = car["position_m"][0] + STADIUM_CAR["wheel_points_m"][0] @ rotation.T
+    return hubs_m[:, 1] - np.linalg.norm(rotation[1] * radii_m)
+
+
+@pytest.mark.parametrize(
+    ("surface", "kmh", "mean_m", "deviation_m"),
+    [  # of ghosts: 0.042 and 0.028, 0.033 and 0.017, 0.059 and 0.031, 0.007 on asphalt
+        (Surface.DIRT, 185.0, 0.042, 0.028),
+        (Surface.GRASS, 155.0, 0.033, 0.017),
+        (Surface.GRASS, 400.0, 0.059, 0.031),
+        (Surface.ASPHALT, 185.0, 0.007, 0.002),
+    ],
+)
+def test_bumps_of_grass_and_dirt_raise_the_car(surface, kmh, mean_m, deviation_m):
+    heights_m = []
+    for beside_m in (0.0, 3.0, 7.0, 11.0):  # the texture is 32 m wide
+        track = straight(half_width_m=100.0, surface=surface)
+        car = rolling(track, kmh)
+        car["position_m"][0, 0] += beside_m
+        for _ in range(200):
+            run(car, track, 1, gas=float(speed_kmh(car) < kmh))
+            heights_m.append(wheel_heights_m(car))
+    heights_m = np.array(heights_m)
+    assert heights_m.mean() == pytest.approx(mean_m, abs=0.012)
+    assert heights_m.std() == pytest.approx(deviation_m, abs=0.018)
+
+
+def test_the_texture_of_bumps_is_the_same_everywhere():
+    texture = make_texture()
+    assert texture.shape == (128, 128)
+    assert (texture == 0).mean() == pytest.approx(0.7, abs=0.01)
+    assert texture.max() == 255
+    assert hashlib.sha256(texture.tobytes()).hexdigest()[:16] == "438deed344c3880b"
+    neighbours = np.corrcoef(texture.ravel().astype(float), np.roll(texture, 1, axis=0).ravel().astype(float))[0, 1]
+    assert neighbours > 0.8
+
+
+def test_a_slide_on_dirt_turns_the_car_as_well():
+    """Sliding wheels push the front away from where the car slides and the rear after it: about 1.2 of torque."""
+    track = straight(half_width_m=500.0, surface=Surface.DIRT)
+    plain = VehicleParameters(dirt_slide_side=0.0).packed()
+    rates = []
+    for parameters in (STADIUM_CAR, plain):
+        car = rolling(track, 200.0, np.radians(25.0))
+        car["quaternion"] = [1.0, 0.0, 0.0, 0.0]  # it moves to its left
+        car["wheel_is_sliding"] = 1
+        for _ in range(3):
+            tick(car, 1.0, 0.0, 0.0, track.ribbon, parameters)
+        rates.append(yaw_rate(car))
+    assert (rates[0] - rates[1]) / 0.03 == pytest.approx(-0.48 * 1.19 * np.sin(np.radians(25.0)) / 1.05, rel=0.15)
+
+
 def test_grass_lets_the_car_slide_where_asphalt_holds():
     grass = straight(half_width_m=500.0, surface=Surface.GRASS)
     slips = {}
@@ -410,6 +499,16 @@ def test_steering_with_a_turn_that_was_countered_holds_what_is_left_of_it(turn):
     run(car, PLANE, 50, steer=turn)
     left_over = yaw_rate(car)
     run(car, PLANE, 50, steer=-turn)
+    assert yaw_rate(car) == pytest.approx(left_over, abs=0.01)
+
+
+@TURNS
+def test_a_turn_that_died_away_in_flight_does_not_come_back_with_the_key(turn):
+    car = flying([0.0, 2.0 * turn, 0.0])
+    run(car, PLANE, 50)
+    left_over = yaw_rate(car)
+    assert abs(left_over) < 1.7
+    run(car, PLANE, 10, steer=-turn)
     assert yaw_rate(car) == pytest.approx(left_over, abs=0.01)
 
 

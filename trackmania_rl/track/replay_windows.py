@@ -35,10 +35,6 @@ LENGTH_MS: Final = 1000
 EVERY_MS: Final = 500
 LEAST_DAMPER_M: Final = 0.0025
 """Of a loaded wheel."""
-CHECKPOINT_SPAWN_HEIGHT_M: Final = 0.224
-"""Of a respawned car's origin above its checkpoint's road; on the start block it is 0.21."""
-CHECKPOINT_SPAWN_Z_M: Final = 11.2
-"""Of a respawned car from the back of its checkpoint's block."""
 LIFTED_M: Final = 0.015
 """When all four wheels are this far above a level road, something raised them: its edge strip, a bump, a landing."""
 NEAR_RESPAWN_MS: Final = 200
@@ -205,10 +201,11 @@ def _resting_car(race: GhostRace, window: Window, ribbon: Ribbon) -> npt.NDArray
     position_m = motion.position_m[at].copy()
     if window.start_ms > 0:
         place = locate(ribbon.sections, len(ribbon.sections) // 2, *position_m)
-        position_m += (CHECKPOINT_SPAWN_HEIGHT_M - place.height_m) * np.array(place.up)
+        position_m += (float(STADIUM_CAR["respawn_height_m"][0]) - place.height_m) * np.array(place.up)
         block = race.grid.under(motion.position_m[at])
         if block is not None and block.gate is not None:
-            spawn_m = to_world(np.array([0.5 * CELL_M, 0.0, CHECKPOINT_SPAWN_Z_M]), block)
+            before_m = 0.5 * CELL_M - float(STADIUM_CAR["respawn_before_gate_m"][0])
+            spawn_m = to_world(np.array([0.5 * CELL_M, 0.0, before_m]), block)
             position_m[[0, 2]] = spawn_m[[0, 2]]
     _place_car(car, ribbon, position_m, motion.quaternion[at], motion.rotation[at])
     car["wheel_damper_absorb_m"] = STADIUM_CAR["damper_travel_m"]
@@ -306,12 +303,14 @@ def _kind(race: GhostRace, samples: npt.NDArray[np.int64], footing: Footing, res
         return Kind.RESPAWN
     if footing.from_start or samples[0] == 0:
         return Kind.START
+    if _is_on_a_loop(race, samples):
+        return Kind.CURVED
     if footing.leaves_ground:
         return Kind.AIR
     losses_m_s2 = -np.diff(motion.speed_m_s[samples]) / np.diff(motion.time_ms[samples]) * 1000.0
     if footing.is_even and losses_m_s2.max() > HIT_M_S2:
         return Kind.WALL
-    if not footing.is_even or footing.normal[1] < STEEPEST_SLOPE_UP or _is_on_a_loop(race, samples):
+    if not footing.is_even or footing.normal[1] < STEEPEST_SLOPE_UP:
         return Kind.CURVED
     if pads_in(race, samples):
         return Kind.PAD

@@ -146,16 +146,16 @@ def add_air_control(car: CarRecord, parameters: ParametersRecord) -> None:
     """In flight the spin dies away; steering with a turn keeps it, against it stops it, and braking stops a dive."""
     spin, stored = car.spin_rad_s, car.stored_angular_velocity_rad_s
     argument_factor = 1.0
-    if car.steer != 0.0:
-        with_the_turn = car.steer * spin[1] < 0.0
-        if with_the_turn and abs(spin[1]) <= parameters.air_yaw_hold_limit_rad_s:
-            spin[1] = stored[1]
-        else:
+    with_the_turn = car.steer * stored[1] < 0.0
+    if with_the_turn and abs(spin[1]) <= parameters.air_yaw_hold_limit_rad_s:
+        spin[1] = stored[1]
+    else:
+        if car.steer * stored[1] != 0.0:
             argument_factor = parameters.air_counter_steer_factor
-            stored[1] = spin[1]
-    if car.brake > parameters.key_threshold and spin[0] > 0.0:
+        stored[1] = spin[1]  # without steering as well: a turn that died away does not come back with the key
+    if car.brake > parameters.key_threshold and stored[0] > 0.0:
         spin[0] = 0.0
-        stored[0] = 0.0
+    stored[0] = spin[0]
     world_x, world_y, world_z = to_world(car, spin[0], spin[1], spin[2])
     car.angular_velocity_rad_s[0] = world_x
     car.angular_velocity_rad_s[1] = world_y

@@ -19,13 +19,10 @@ from trackmania_rl.simulator.tracks.world import (
     WALL_HEIGHT_M,
     WALL_THICKNESS_M,
     Place,
-    Surface,
     ground_at,
     has_wall,
     locate,
 )
-
-_GRASS, _DIRT = int(Surface.GRASS), int(Surface.DIRT)
 
 
 @compiled
@@ -111,8 +108,7 @@ def _collide_wheel(car: CarRecord, parameters: ParametersRecord, sections: npt.N
         extent_m = _extent(radii_m, normal)
         if extent_m > ground.height_m:
             arm = _touching_arm(parameters, center, radii_m, normal, extent_m)
-            bump_m_s = _bump_speed(car, parameters, ground.material, x, z)
-            _touch_ground(car, parameters, wheel, center, arm, normal, extent_m - ground.height_m, bump_m_s)
+            _touch_ground(car, parameters, wheel, center, arm, normal, extent_m - ground.height_m)
             if abs(normal[0]) < parameters.side_contact_min_normal_x:
                 car.wheel_has_ground_contact[wheel] = 1
                 car.wheel_material[wheel] = ground.material
@@ -137,7 +133,6 @@ def _touch_ground(
     arm: Vector,
     normal: Vector,
     depth_m: float,
-    bump_m_s: float,
 ) -> None:
     """The damper takes the upward part of the correction as far as it goes; a bottomed-out wheel loses speed."""
     absorb_m = car.wheel_damper_absorb_m[wheel]
@@ -146,7 +141,7 @@ def _touch_ground(
     _add_correction(car, depth_m * normal[0], depth_m * normal[1] - push_m, depth_m * normal[2])
     bottomed_out = push_m < depth_m * normal[1] or normal[1] <= 0.0
     if bottomed_out:
-        approach_m_s = speed_at(car, arm, normal) - bump_m_s
+        approach_m_s = speed_at(car, arm, normal)
     else:
         # The damper also takes the upward part of the approach speed, which on level ground is all of it.
         mass = parameters.center_of_mass_m
@@ -169,31 +164,6 @@ def _touch_wall(car: CarRecord, parameters: ParametersRecord, arm: Vector, norma
     approach_m_s = speed_at(car, arm, normal)
     if approach_m_s < 0.0:
         push_at(car, parameters, arm, normal, -loss * approach_m_s)
-
-
-@compiled
-def _bump_speed(car: CarRecord, parameters: ParametersRecord, material: int, x_m: float, z_m: float) -> float:
-    """Approach speed that grass and dirt add to a bottomed-out wheel.
-
-    The game reads it from a texture; here it is fixed noise by place.
-    """
-    if material == _GRASS:
-        limit_m_s = parameters.bump_limit_grass_m_s
-    elif material == _DIRT:
-        limit_m_s = parameters.bump_limit_dirt_m_s
-    else:
-        return 0.0
-    cell_x, cell_z = math.floor(x_m / parameters.bump_cell_m), math.floor(z_m / parameters.bump_cell_m)
-    return min(limit_m_s, _noise(cell_x, cell_z) * max(car.motion_m_s[2], 0.0) * parameters.bump_speed_share)
-
-
-@compiled
-def _noise(cell_x: int, cell_z: int) -> float:
-    """A fixed number in 0..1 for every cell of the plane: an integer hash (two rounds of xor-shift and multiply)."""
-    bits = (cell_x * 73856093 ^ cell_z * 19349663) & 0xFFFFFFFF
-    bits = ((bits ^ (bits >> 16)) * 0x45D9F3B) & 0xFFFFFFFF
-    bits = ((bits ^ (bits >> 16)) * 0x45D9F3B) & 0xFFFFFFFF
-    return (bits & 0xFF) / 255.0
 
 
 @compiled

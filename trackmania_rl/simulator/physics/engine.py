@@ -11,7 +11,7 @@ from enum import IntEnum
 
 from trackmania_rl.simulator.compiled import compiled
 from trackmania_rl.simulator.physics.curves import linear_value, step_value
-from trackmania_rl.simulator.physics.rigid_body import add_force
+from trackmania_rl.simulator.physics.rigid_body import add_force, add_torque
 from trackmania_rl.simulator.physics.vehicle_state import FRONT_WHEELS, WHEELS, CarRecord, ParametersRecord
 from trackmania_rl.simulator.tracks.world import Surface
 
@@ -71,18 +71,35 @@ def _select_gear(car: CarRecord, parameters: ParametersRecord, speed_m_s: float)
     """Starts a gear change or a take-off where the wheels' speed asks for one."""
     pressed = driving_input(car) > 0.0
     if car.is_reversing:
-        if car.gear != REVERSE_GEAR:
-            car.gear = REVERSE_GEAR
-        elif pressed and -parameters.take_off_below_m_s < speed_m_s < -parameters.take_off_above_m_s:
+        if pressed and -parameters.take_off_below_m_s < speed_m_s < -parameters.take_off_above_m_s:
             car.gearbox_state = _TAKING_OFF_BACKWARDS
-    elif car.gear == REVERSE_GEAR:
-        car.gear = FIRST_GEAR
     elif car.actual_rpm > parameters.shift_up_share[car.gear] * parameters.max_rpm:
         _change_gear(car, parameters, car.gear + 1)
     elif car.actual_rpm < parameters.shift_down_share[car.gear] * parameters.max_rpm:
         _change_gear(car, parameters, car.gear - 1)
     elif pressed and parameters.take_off_above_m_s < speed_m_s < parameters.take_off_below_m_s:
         car.gearbox_state = _TAKING_OFF
+
+
+@compiled
+def _rpm_fall_per_s(car: CarRecord, parameters: ParametersRecord, pressed: bool) -> float:
+    """How fast the engine slows down in a gear change."""
+    if not pressed:
+        return parameters.change_rpm_down_coasting_per_s
+    return parameters.change_rpm_down_sliding_per_s if car.is_sliding else parameters.change_rpm_down_per_s
+
+
+@compiled
+def _turn_direction(car: CarRecord, parameters: ParametersRecord, pressed: bool, dt: float) -> None:
+    """Between forward gears and reverse the engine first slows down, and nothing drives meanwhile.
+
+    [engine] in two public reconstructions; no replay at hand shows it.
+    """
+    car.gearbox_state = _CHANGING
+    car.actual_rpm = 0.0
+    car.clamped_rpm = max(car.clamped_rpm - _rpm_fall_per_s(car, parameters, pressed) * dt, 0.0)
+    if car.clamped_rpm < parameters.turn_direction_below_rpm:
+        _change_gear(car, parameters, REVERSE_GEAR if car.is_reversing else FIRST_GEAR)
 
 
 @compiled
@@ -102,16 +119,14 @@ def update_engine(car: CarRecord, parameters: ParametersRecord, grounded: bool, 
         car.slide_factor += parameters.slide_factor_per_s * (parameters.slide_factor_max - car.slide_factor) * dt
     else:
         car.slide_factor = 1.0
+    if (car.is_reversing == 1) != (car.gear == REVERSE_GEAR):
+        _turn_direction(car, parameters, pressed, dt)
+        return
     speed_m_s = car.local_speed_m_s[2]
     car.actual_rpm = abs(speed_m_s * car.slide_factor) * parameters.rpm_per_m_s[car.gear]
     wanted_rpm = min(car.actual_rpm, parameters.max_rpm)
     if car.gearbox_state == _CHANGING:
-        if not pressed:
-            falling = parameters.change_rpm_down_coasting_per_s
-        elif car.is_sliding:
-            falling = parameters.change_rpm_down_sliding_per_s
-        else:
-            falling = parameters.change_rpm_down_per_s
+        falling = _rpm_fall_per_s(car, parameters, pressed)
         car.clamped_rpm = _approach(car.clamped_rpm, wanted_rpm, parameters.change_rpm_up_per_s * dt, falling * dt)
         if car.clamped_rpm == wanted_rpm:
             car.gearbox_state = _DRIVING
@@ -218,21 +233,22 @@ def add_drive_and_brakes(car: CarRecord, parameters: ParametersRecord) -> None:
     traction = _traction(car, parameters)
     drive_curve = step_value(parameters.drive_curve_kmh, forward_kmh)
     net = 0.0
-    if not car.is_freewheeling:
+    if not car.is_freewheeling and car.gearbox_state != _CHANGING:
+        slipping = (1.0 - traction) * parameters.slipping_drive_m_s2
         if car.is_reversing:
-            net = -car.brake * factors[DRIVE_FACTOR] * linear_value(parameters.reverse_drive_curve_kmh, forward_kmh)
-        elif car.gearbox_state != _CHANGING:
-            pull = (1.0 - traction) * parameters.slipping_drive_m_s2 + traction * drive_curve
-            net = car.gas * factors[DRIVE_FACTOR] * pull
+            pull = slipping + traction * linear_value(parameters.reverse_drive_curve_kmh, forward_kmh)
+            net = -car.brake * factors[DRIVE_FACTOR] * pull
+        else:
+            net = car.gas * factors[DRIVE_FACTOR] * (slipping + traction * drive_curve)
     if car.turbo_remaining_s > 0.0:
         net += car.turbo_boost_factor * drive_curve
-    if forward_m_s > 0.0 and car.brake > 0.0 and not car.is_reversing:
+    brake = factors[BRAKE_FACTOR]
+    if forward_m_s > 0.0 and car.brake > 0.0:  # also while the brake key already drives backwards
         cap, cap_sliding = parameters.brake_cap_m_s2, parameters.brake_cap_sliding_m_s2
-        brake = factors[BRAKE_FACTOR]
         net -= _brake_force(car, car.brake, forward_m_s, brake * cap, brake * cap_sliding, parameters)
     elif forward_m_s < 0.0 and car.gas > 0.0:
         cap, cap_sliding = parameters.gas_brake_cap_m_s2, parameters.gas_brake_cap_sliding_m_s2
-        net += _brake_force(car, car.gas, -forward_m_s, cap, cap_sliding, parameters)
+        net += _brake_force(car, car.gas, -forward_m_s, brake * cap, brake * cap_sliding, parameters)
     if forward_m_s > parameters.max_speed_m_s * factors[MAX_SPEED_FACTOR]:
         net = min(net, 0.0) - parameters.overspeed_brake_m_s2
     elif forward_m_s < -parameters.max_speed_backwards_m_s * factors[MAX_SPEED_FACTOR]:
@@ -243,7 +259,7 @@ def add_drive_and_brakes(car: CarRecord, parameters: ParametersRecord) -> None:
 
 @compiled
 def add_dirt_extra(car: CarRecord, parameters: ParametersRecord) -> None:
-    """With all wheels on dirt a braked car drags more, and a sliding one is driven forwards a little."""
+    """With all wheels on dirt a braked car drags more, and a sliding one is driven forwards and turned a little."""
     velocity = car.local_speed_m_s
     if velocity[2] <= parameters.dirt_min_speed_m_s:
         return
@@ -255,8 +271,27 @@ def add_dirt_extra(car: CarRecord, parameters: ParametersRecord) -> None:
         add_force(car, -drag * velocity[0], -drag * velocity[1], -drag * velocity[2])
     elif car.gas > 0.0:
         speed_m_s = math.sqrt(velocity[0] * velocity[0] + velocity[1] * velocity[1] + velocity[2] * velocity[2])
-        sideways = abs(velocity[0]) / speed_m_s
-        pull = car.gas * sideways * (20.0 * sideways + 1.0) * parameters.dirt_slide_drive / (velocity[2] + 1.0) ** 2
+        sideways = velocity[0] / speed_m_s
+        pull = car.gas * abs(sideways) * (20.0 * abs(sideways) + 1.0) * parameters.dirt_slide_drive
+        pull /= (velocity[2] + 1.0) ** 2
+        side = parameters.dirt_slide_side * sideways / (1.0 + parameters.dirt_slide_side_gas * car.gas)
         for wheel in range(WHEELS):
-            if car.wheel_is_sliding[wheel]:
-                add_force(car, 0.0, 0.0, pull * (parameters.dirt_slide_front_factor if wheel < FRONT_WHEELS else 1.0))
+            if not car.wheel_is_sliding[wheel]:
+                continue
+            is_front = wheel < FRONT_WHEELS
+            _add_force_at_wheel(
+                car,
+                parameters,
+                wheel,
+                -side if is_front else side,
+                pull * (parameters.dirt_slide_front_factor if is_front else 1.0),
+            )
+
+
+@compiled
+def _add_force_at_wheel(car: CarRecord, parameters: ParametersRecord, wheel: int, x: float, z: float) -> None:
+    """Add a force along the car's x and z at a wheel's point of rest."""
+    point, center = parameters.wheel_points_m[wheel], parameters.center_of_mass_m
+    arm_x, arm_y, arm_z = point[0] - center[0], point[1] - center[1], point[2] - center[2]
+    add_force(car, x, 0.0, z)
+    add_torque(car, arm_y * z, arm_z * x - arm_x * z, -arm_y * x)

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trackmania_rl.simulator.compiled import compiled
+from trackmania_rl.simulator.physics.bumps import add_bumps
 from trackmania_rl.simulator.physics.chassis import (
     add_air_control,
     add_gravity_and_drag,
@@ -58,7 +59,7 @@ def spawn_vehicle(track: Track, station_m: float = 0.0) -> npt.NDArray[np.void]:
 
     Args:
         track: where to drive.
-        station_m: where on it; the start line by default, a checkpoint's station for a respawn.
+        station_m: where on it; the start line by default.
 
     Returns:
         (1,) array of `VEHICLE_DTYPE`.
@@ -137,6 +138,7 @@ def tick(
 @compiled
 def _substep(car: CarRecord, parameters: ParametersRecord, sections: npt.NDArray[np.void], dt: float) -> None:
     grounded = is_grounded(car)
+    add_bumps(car, parameters)
     update_engine(car, parameters, grounded, dt)
     update_steering(car, parameters, dt)
     velocity, spin = car.velocity_m_s, car.angular_velocity_rad_s

@@ -60,7 +60,9 @@ class VehicleParameters:
     max_speed_m_s: float = 277.78  # 1000 km/h, forwards and of the body in any direction [tuning]
     max_speed_backwards_m_s: float = 138.61  # [engine]
     max_angular_speed_rad_s: float = 100.0  # [engine]
-    spawn_height_m: float = 0.21  # of the origin above the road [replay]
+    spawn_height_m: float = 0.21  # of the origin above the start block's road [replay]
+    respawn_height_m: float = 0.224  # of the origin above a checkpoint's road [replay]
+    respawn_before_gate_m: float = 4.8  # a checkpoint's respawn is this far before its block's middle [replay]
 
     # Time.
     substep_length_m: float = 0.3  # a substep moves the body at most about this far [replay]
@@ -184,6 +186,8 @@ class VehicleParameters:
     slide_factor_max: float = 1.15  # of the wheels' speed over the road's while the car slides [engine]
     slide_factor_per_s: float = 0.3  # [engine]
 
+    turn_direction_below_rpm: float = 1000.0  # reverse is put in or out below this [engine: two sources, no replay]
+
     # Walls and body.
     side_contact_loss: float = 0.5  # share of the approach speed lost by a wheel against a wall [engine]
     side_contact_min_normal_x: float = 0.7071067811865476  # a contact this far sideways is no ground [engine]
@@ -206,11 +210,13 @@ class VehicleParameters:
     turbo2_duration_s: float = 0.1  # [engine]
     bump_cell_m: float = 0.25  # grass and dirt: texture of 128 cells per 32 m [engine]
     bump_speed_share: float = 0.05  # of v_z, at the texture's brightest [engine]
-    bump_limit_grass_m_s: float = 0.2  # [engine]
-    bump_limit_dirt_m_s: float = 0.3  # [engine]
+    bump_limit_grass_m_s: float = 0.2  # [replay: heights and V17, with a texture like the game's]
+    bump_limit_dirt_m_s: float = 0.3  # [replay: heights]
     dirt_min_speed_m_s: float = 6.0  # the next three act above it, with all wheels on dirt [engine]
     dirt_brake_per_s: float = 0.4  # drag while braking [engine]
     dirt_slide_drive: float = 360.0  # scale of what a sliding wheel adds forwards [engine]
+    dirt_slide_side: float = 0.2  # what it adds sideways, times the sine of the slip angle [engine]
+    dirt_slide_side_gas: float = 0.05  # weakens that with the throttle [engine]
     dirt_slide_front_factor: float = 1.5  # [engine]
 
     def packed(self) -> npt.NDArray[np.void]:
