@@ -1,5 +1,6 @@
-"""Renames that Windows refuses for a moment, and pictures under any name."""
+"""Renames that Windows refuses for a moment, files that survive power cuts, and pictures under any name."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import cv2
 import numpy as np
 import pytest
 
-from trackmania_rl.files import RENAME_TRIES, RENAME_WITHIN_S, replace_patiently, write_png
+from trackmania_rl.files import RENAME_TRIES, RENAME_WITHIN_S, replace_patiently, write_durably, write_png
 
 
 @pytest.fixture
@@ -89,3 +90,24 @@ def test_nothing_writes_pictures_in_opencvs_own_way_which_fails_under_such_names
 ) -> None:
     sources = [file for folder in ("trackmania_rl", "scripts") for file in (repository_root / folder).rglob("*.py")]
     assert [file for file in sources if "imwrite" in file.read_text(encoding="utf-8")] == []
+
+
+def test_a_file_is_written_whole_or_stays_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "a file"
+    write_durably(file, "first\n")
+    assert file.read_bytes() == b"first\n"
+    synced: list[int] = []
+    with monkeypatch.context() as watched:
+        watched.setattr(os, "fsync", synced.append)
+        write_durably(file, b"second")
+    assert file.read_bytes() == b"second"
+    assert len(synced) == (2 if os.name == "posix" else 1)  # the file, and the folder with its name
+
+    def fail(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match="No space left"):
+        write_durably(file, b"third")
+    assert [path.name for path in tmp_path.iterdir()] == ["a file"]
+    assert file.read_bytes() == b"second"
