@@ -26,12 +26,19 @@ def repository_root() -> Path:
 
 
 @pytest.fixture(scope="session")
-def shared_data() -> Path:
+def shared_data_folder() -> Path:
+    """Where the game's own files are looked for, whether they are there or not."""
+    return Path(os.environ.get("TRACKMANIA_RL_SHARED_DATA", REPOSITORY_ROOT.parent / "shared" / "data"))
+
+
+@pytest.fixture(scope="session")
+def shared_data(shared_data_folder: Path) -> Path:
     """Real maps, replays and a real reference line, which the repository does not ship; skips where they are absent."""
-    folder = Path(os.environ.get("TRACKMANIA_RL_SHARED_DATA", REPOSITORY_ROOT.parent / "shared" / "data"))
-    if not folder.is_dir():
-        pytest.skip(f"real game files are not here ({folder}); set TRACKMANIA_RL_SHARED_DATA to their folder")
-    return folder
+    if not shared_data_folder.is_dir():
+        pytest.skip(
+            f"real game files are not here ({shared_data_folder}); set TRACKMANIA_RL_SHARED_DATA to their folder"
+        )
+    return shared_data_folder
 
 
 def straight_line_m(length_m: float) -> np.ndarray:

@@ -16,7 +16,7 @@ import pytest
 from trackmania_rl.doctor import play_checks
 from trackmania_rl.doctor.findings import Check, Context, Level
 from trackmania_rl.doctor.play_checks import SHIPPED_MAP, _check_picture, _check_speed, check_play, play
-from trackmania_rl.protocol.messages import ANALOG_LINK_VERSION
+from trackmania_rl.protocol.messages import LINK_VERSION
 from trackmania_rl.race.types import Observation
 from trackmania_rl.settings import load_settings
 from trackmania_rl.tmi_interaction.launchers import launcher as launchers
@@ -63,7 +63,7 @@ def test_the_real_games_way_is_driven_with_the_simulated_game_in_its_place(conte
     )
     findings = check_play(real, tmp_path / "game.png")
     assert [finding.check for finding in findings] == [*PLAYED[:2], Check.PLUGIN, *PLAYED[2:]]
-    assert f"the game runs version {ANALOG_LINK_VERSION}" in findings[2].text  # that of the simulated game
+    assert f"the game runs version {LINK_VERSION}" in findings[2].text  # that of the simulated game
     assert {finding.level for finding in (*findings[:2], *findings[3:5])} == {Level.OK}, findings
     assert not [process for process in psutil.process_iter() if _is_of(process, tmp_path)]
 

@@ -11,6 +11,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import plugin_host
+import script_interface
 from plugin_game import PluginGame
 from raw_client import RawClient
 from served_games import ServedGame, ServedPlugin, ServedServer
@@ -33,6 +34,13 @@ def library(pytestconfig: pytest.Config) -> Path:
     if missing is not None:
         pytest.skip(f"the plugin's script cannot be executed here: {missing}")
     return plugin_host.build(pytestconfig.cache.mkdir("plugin_host"))
+
+
+@pytest.fixture(scope="session")
+def interface(shared_data_folder: Path) -> Path | None:
+    """All that TMInterface declares, where its file is; without it the host registers only what it can do."""
+    path = shared_data_folder / script_interface.FILE_NAME
+    return path if path.is_file() else None
 
 
 @pytest.fixture
@@ -78,14 +86,14 @@ def make_server(make_simulated: Callable[[Track | None], SimulatedGame]) -> Iter
 
 @pytest.fixture
 def make_played(
-    library: Path, make_simulated: Callable[[Track | None], SimulatedGame]
+    library: Path, interface: Path | None, make_simulated: Callable[[Track | None], SimulatedGame]
 ) -> Iterator[Callable[..., ServedPlugin]]:
     """Serve such a game by our plugin; further arguments are those of `PluginGame`."""
     running: list[ServedPlugin] = []
 
     def make(track: Track | None = None, **arguments) -> ServedPlugin:
         port = find_free_port()
-        arguments = {"commands_after_startup": (f"set custom_port {port}",)} | arguments
+        arguments = {"commands_after_startup": (f"set custom_port {port}",), "interface": interface} | arguments
         running.append(ServedPlugin(PluginGame(make_simulated(track), library, **arguments), port))
         return running[-1]
 

@@ -6,6 +6,8 @@ own loop: a frame, then the ticks until the next one.
 
 import argparse
 import ctypes
+import dataclasses
+import json
 import logging
 import math
 import os
@@ -54,6 +56,35 @@ FAULTS_OF_A_GAME = (FaultKind.KILL, FaultKind.HANG, FaultKind.LATE)
 LONGEST_HANG_S = 3600.0
 
 
+@dataclasses.dataclass(frozen=True)
+class Unknowns:
+    """What nobody can tell of TMInterface without the game: as the simulated game does it, unless set.
+
+    Attributes:
+        step_before_tick: OnRunStep is called before each tick instead of after it; at speed 0 it is called again.
+        speed_waits: a speed set in a tick's callback counts from the next frame on; ticks due before it still come.
+        rewind_ends_frame: no tick follows a rewind in a tick's callback before the next frame.
+        countdown_is_silent: OnRunStep is not called while the race time is negative.
+        race_time_lags: after a rewind the race time is the one before it, until the next tick.
+        tick_time_lags: the tick time, too.
+        states_are_untold: OnGameStateChanged is never called.
+        checkpoint_before_step: in a tick, OnCheckpointCountChanged is called before OnRunStep.
+        frame_is_late: a captured frame shows what was there when the frame before was drawn.
+        ticks_per_frame: always so many, whatever the speed.
+    """
+
+    step_before_tick: bool = False
+    speed_waits: bool = False
+    rewind_ends_frame: bool = False
+    countdown_is_silent: bool = False
+    race_time_lags: bool = False
+    tick_time_lags: bool = False
+    states_are_untold: bool = False
+    checkpoint_before_step: bool = False
+    frame_is_late: bool = False
+    ticks_per_frame: int | None = None
+
+
 class PluginGame:
     """The game's side of the host: what the script calls, and the loop that calls the script.
 
@@ -63,6 +94,8 @@ class PluginGame:
         startup_frames: frames before the menus are reached.
         stored_variables: values that TMInterface kept of an earlier session.
         commands_after_startup: console commands that the launcher gave the game; run when the menus are reached.
+        interface: a file with all that TMInterface declares, if there is one.
+        unknowns: how this game does what is not known of the real one.
     """
 
     def __init__(
@@ -72,17 +105,25 @@ class PluginGame:
         startup_frames: int = 0,
         stored_variables: dict[str, float] | None = None,
         commands_after_startup: tuple[str, ...] = (),
+        interface: Path | None = None,
+        unknowns: Unknowns = Unknowns(),
     ) -> None:
         self.game = game
+        self._unknowns = unknowns
+        self._told_state: int | None = None
+        self._is_rewound = False
+        self._clocks_before_rewind_ms: tuple[int, int] | None = None
+        self._drawn: list[tuple[SimulatedRace, bytes] | None] = [None, None]
         self.speed = 1.0
         self.is_stopping = False
         self.commands: list[str] = []
         self.camera_resets = 0
+        self.captures = 0
         self.interface_shown = True
         self._startup_frames = startup_frames
         self._commands_after_startup = commands_after_startup
         self._set_inputs: dict[Input, int] = {}
-        self.host = PluginHost(library, SCRIPT, self)
+        self.host = PluginHost(library, SCRIPT, self, interface)
         for name, value in (stored_variables or {}).items():
             self.host.store_variable(name, value)
         self.host.main()
@@ -94,14 +135,15 @@ class PluginGame:
         while not self.is_stopping:
             began_s = time.monotonic()
             writes_before = self.host.counters().writes
-            self.host.render()
+            self._draw_frame()
             if self._startup_frames > 0:
                 self._startup_frames -= 1
                 if self._startup_frames == 0:
                     self._reach_menus()
             ticks = self._ticks_due()
+            self._is_rewound = False
             for _ in range(ticks):
-                if self.speed == 0 or not self._tick():
+                if self._stands_still or not self._tick():
                     break
             if self.host.counters().writes == writes_before:  # nobody plays, or it stands still
                 time.sleep(max(IDLE_FRAME_S, began_s + ticks * TICK_S / max(self.speed, 1.0) - time.monotonic()))
@@ -111,25 +153,60 @@ class PluginGame:
         for command in self._commands_after_startup:
             self._run_text(command)
 
+    def _draw_frame(self) -> None:
+        """Draw a frame, and tell the script."""
+        state = self.game_state()
+        if state != self._told_state and not self._unknowns.states_are_untold:
+            self._told_state = state
+            self.host.game_state_changed(state)
+        if self._unknowns.frame_is_late:
+            race = self._race
+            self._drawn = [self._drawn[1], None if race is None else (race, race.save_state())]
+        self.host.render()
+
     def _ticks_due(self) -> int:
         race = self.game.race
         if race is None or self.speed == 0:
             return 0
+        if self._unknowns.ticks_per_frame is not None:
+            return self._unknowns.ticks_per_frame
         speed = max(self.speed, self.game.countdown_speed) if race.tick_time_ms < 0 else self.speed
         return max(1, min(TICKS_PER_FRAME, round(speed)))
 
+    @property
+    def _stands_still(self) -> bool:
+        """Whether no tick comes any more before the next frame, though some were due when the last one was drawn."""
+        is_cut_short = self._unknowns.rewind_ends_frame and self._is_rewound
+        return is_cut_short or (self.speed == 0 and not self._unknowns.speed_waits)
+
     def _tick(self) -> bool:
-        """Make a tick and report it; False if the race is not the same any more."""
+        """Make a tick and report it; False if the race is not the same any more, or stands still."""
         race = self._race
         if race is None:
             return False
+        if self._unknowns.step_before_tick:
+            self._report_step(race)
+            if self._race is not race or self._stands_still:
+                return False
         race.advance()
-        self._run_step(race)
-        if self._race is race and (checkpoints := race.take_checkpoint_event()) is not None:
-            self.host.checkpoint_count_changed(checkpoints.current, checkpoints.target)
+        self._clocks_before_rewind_ms = None
+        if self._unknowns.checkpoint_before_step:
+            self._report_checkpoint(race)
+        if self._race is race and not self._unknowns.step_before_tick:
+            self._report_step(race)
+        if self._race is race and not self._unknowns.checkpoint_before_step:
+            self._report_checkpoint(race)
         if self._race is race and (laps := race.take_lap_event()) is not None:
             self.host.lap_count_changed(laps.current, laps.target)
         return self._race is race
+
+    def _report_checkpoint(self, race: SimulatedRace) -> None:
+        if (checkpoints := race.take_checkpoint_event()) is not None:
+            self.host.checkpoint_count_changed(checkpoints.current, checkpoints.target)
+
+    def _report_step(self, race: SimulatedRace) -> None:
+        if race.tick_time_ms >= 0 or not self._unknowns.countdown_is_silent:
+            self._run_step(race)
 
     def _run_step(self, race: SimulatedRace) -> None:
         self.host.run_step()
@@ -150,11 +227,17 @@ class PluginGame:
             return STATE_STARTUP
         return STATE_MENUS if self.game.race is None else STATE_LOCAL_RACE
 
-    def race_clock(self, in_race, race_time_ms, tick_time_ms, is_finished) -> None:
+    def race_clock(self, in_race, race_time_ms, tick_time_ms, is_finished, speed_km_h) -> None:
         race = self._race
-        if race is not None:
-            in_race[0], race_time_ms[0], tick_time_ms[0] = 1, race.race_time_ms, race.tick_time_ms
-            is_finished[0] = race.is_finished
+        if race is None:
+            return
+        in_race[0], race_time_ms[0], tick_time_ms[0] = 1, race.race_time_ms, race.tick_time_ms
+        if self._clocks_before_rewind_ms is not None:
+            before_race_ms, before_tick_ms = self._clocks_before_rewind_ms
+            race_time_ms[0] = before_race_ms if self._unknowns.race_time_lags else race_time_ms[0]
+            tick_time_ms[0] = before_tick_ms if self._unknowns.tick_time_lags else tick_time_ms[0]
+        is_finished[0] = race.is_finished
+        speed_km_h[0] = int(3.6 * math.hypot(*race.car["velocity_m_s"][0].tolist()))
 
     def save_state(self, buffer, capacity: int) -> int:
         race = self._race
@@ -164,6 +247,9 @@ class PluginGame:
     def restore_state(self, blob, n_bytes: int) -> None:
         race = self._race
         assert race is not None, "the script may only rewind in a race"
+        self._is_rewound = True
+        if self._clocks_before_rewind_ms is None:
+            self._clocks_before_rewind_ms = race.race_time_ms, race.tick_time_ms
         try:
             race.restore_state(ctypes.string_at(blob, n_bytes))
         except StateBlobError as error:
@@ -208,9 +294,20 @@ class PluginGame:
         return _copy(b"" if race is None else race.input_script().encode(), buffer, capacity)
 
     def capture(self, pixels, width_px: int, height_px: int) -> None:
+        self.captures += 1
         race = self._race
+        if self._unknowns.frame_is_late:
+            race = self._race_as_drawn(self._drawn[0])
         if race is not None:
             _copy(race.render(width_px, height_px).tobytes(), pixels, width_px * height_px * 4)
+
+    def _race_as_drawn(self, drawn: tuple[SimulatedRace, bytes] | None) -> SimulatedRace | None:
+        if drawn is None:
+            return None
+        race, state = drawn
+        as_drawn = SimulatedRace(race.track)
+        as_drawn.restore_state(state)
+        return as_drawn
 
     def toggle_interface(self, is_shown: int) -> None:
         self.interface_shown = bool(is_shown)
@@ -269,6 +366,8 @@ def main() -> None:
     parser.add_argument("--map", choices=("none",))
     parser.add_argument("--maps-folder", type=Path, required=True)
     parser.add_argument("--library", type=Path, required=True)
+    parser.add_argument("--interface", type=Path, help="a file with all that TMInterface declares")
+    parser.add_argument("--unknowns", type=json.loads, default={}, help="a dictionary of what `Unknowns` has")
     parser.add_argument("--try-out", metavar="MAP", help="load it before listening, for clients with short timeouts")
     parser.add_argument("--chaos", type=parse_faults, default=(), help="see FaultyPluginGame")
     parser.add_argument("--chaos-ledger", type=Path, help="remembers for the next start which faults were made")
@@ -282,7 +381,13 @@ def main() -> None:
     make = PluginGame
     if arguments.chaos:
         make = partial(FaultyPluginGame, Chaos(arguments.chaos, Ledger(arguments.chaos_ledger)))
-    make(game, arguments.library, commands_after_startup=(f"set custom_port {arguments.port}",)).run()
+    make(
+        game,
+        arguments.library,
+        commands_after_startup=(f"set custom_port {arguments.port}",),
+        interface=arguments.interface,
+        unknowns=Unknowns(**arguments.unknowns),
+    ).run()
 
 
 if __name__ == "__main__":

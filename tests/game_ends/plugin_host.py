@@ -9,8 +9,11 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from script_interface import as_text, read_declarations
+
 HOST_FOLDER = Path(__file__).resolve().parent / "host"
-SOURCES = ("host.cpp", "api.cpp", "sockets.cpp")
+SOURCES = ("host.cpp", "api.cpp", "registry.cpp", "sockets.cpp", "strings.cpp")
+HEADERS = ("host.h", "registry.h")
 HEADER_FOLDER = Path("/usr/include/angelscript")
 LIBRARY_NAME = "plugin_host.so"
 
@@ -19,7 +22,7 @@ _BYTES_POINTER = ctypes.POINTER(ctypes.c_uint8)
 
 FUNCTION_TYPES = {
     "game_state": ctypes.CFUNCTYPE(ctypes.c_int32),
-    "race_clock": ctypes.CFUNCTYPE(None, _INT32_POINTER, _INT32_POINTER, _INT32_POINTER, _INT32_POINTER),
+    "race_clock": ctypes.CFUNCTYPE(None, *[_INT32_POINTER] * 5),
     "save_state": ctypes.CFUNCTYPE(ctypes.c_int32, _BYTES_POINTER, ctypes.c_int32),
     "restore_state": ctypes.CFUNCTYPE(None, _BYTES_POINTER, ctypes.c_int32),
     "set_input": ctypes.CFUNCTYPE(None, ctypes.c_int32, ctypes.c_int32),
@@ -59,7 +62,7 @@ def build(folder: Path) -> Path:
     Raises:
         HostError: with the compiler's words.
     """
-    digest = hashlib.sha256(b"".join((HOST_FOLDER / name).read_bytes() for name in (*SOURCES, "host.h"))).hexdigest()
+    digest = hashlib.sha256(b"".join((HOST_FOLDER / name).read_bytes() for name in (*SOURCES, *HEADERS))).hexdigest()
     library = folder / f"{digest[:16]}-{LIBRARY_NAME}"
     if library.is_file():
         return library
@@ -102,20 +105,23 @@ class PluginHost:
         library: what `build` returned.
         script: the plugin.
         game: an object with a method for each name in FUNCTION_TYPES.
+        interface: a file with all that TMInterface declares; without it only what the host can do is there.
 
     Raises:
-        HostError: if the script does not compile; the compiler's messages are on the standard error.
+        HostError: if the script does not compile, or the interface cannot be registered, or is not what the host does.
     """
 
-    def __init__(self, library: Path, script: Path, game: object) -> None:
+    def __init__(self, library: Path, script: Path, game: object, interface: Path | None = None) -> None:
         with tempfile.TemporaryDirectory() as folder:
             self._library = ctypes.CDLL(shutil.copy(library, folder))
         self._library.host_store_variable.argtypes = [ctypes.c_char_p, ctypes.c_double]
         self._library.host_set_variable.argtypes = [ctypes.c_char_p, ctypes.c_double]
         # Kept here, since the library only keeps the addresses.
         self._functions = GameFunctions(*(made(getattr(game, name)) for name, made in FUNCTION_TYPES.items()))
-        if self._library.host_open(str(script).encode(), ctypes.byref(self._functions)) != 0:
-            raise HostError(f"{script} does not compile")
+        self._library.host_messages.restype = ctypes.c_char_p
+        declared = "" if interface is None else as_text(read_declarations(interface))
+        if self._library.host_open(str(script).encode(), ctypes.byref(self._functions), declared.encode()) != 0:
+            raise HostError(f"{script} does not compile:\n{self._library.host_messages().decode(errors='replace')}")
 
     def store_variable(self, name: str, value: float) -> None:
         """Remember a variable's value of an earlier session."""
@@ -148,6 +154,10 @@ class PluginHost:
     def lap_count_changed(self, current: int, target: int) -> None:
         """A lap was completed."""
         self._library.host_lap_count_changed(current, target)
+
+    def game_state_changed(self, state: int) -> None:
+        """The game reached another state."""
+        self._library.host_game_state_changed(state)
 
     def disabled(self) -> None:
         """The plugin is switched off."""

@@ -4,7 +4,7 @@ import time
 
 from raw_client import FOREVER, plays_a_race
 
-from trackmania_rl.protocol.messages import ANALOG_LINK_VERSION
+from trackmania_rl.protocol.messages import LINK_VERSION
 from trackmania_rl.tmi_interaction.greeting import Greeting, GreetingAttempt, greet
 from trackmania_rl.tmi_interaction.transport import GameConnectionError
 
@@ -15,7 +15,7 @@ def test_a_game_that_nobody_plays_on_greets_as_often_as_it_is_asked(make_served,
     served = make_served(straight_track)
     plays_a_race(served.connect())
     for _ in range(3):
-        assert greet(served.port, WITHIN_S) == Greeting(ANALOG_LINK_VERSION, is_in_menus=False)
+        assert greet(served.port, WITHIN_S) == Greeting(LINK_VERSION, is_in_menus=False)
     assert plays_a_race(served.connect())
 
 
@@ -23,7 +23,7 @@ def test_a_game_turns_to_who_asks_when_its_client_has_left_without_a_word(served
     """It waits for an answer that never comes, as the real one does between two races, and cannot know that."""
     client.send(FOREVER)
     client.socket.close()
-    assert greet(served.port, WITHIN_S) == Greeting(ANALOG_LINK_VERSION, is_in_menus=False)
+    assert greet(served.port, WITHIN_S) == Greeting(LINK_VERSION, is_in_menus=False)
     assert plays_a_race(served.connect())
 
 
@@ -38,5 +38,5 @@ def test_a_new_game_runs_the_commands_that_it_is_told_before_the_goodbye(make_pl
             greeting = attempt.look(("set countdown_speed 7",))
         except GameConnectionError:  # it does not listen yet
             time.sleep(0.01)
-    assert greeting == Greeting(ANALOG_LINK_VERSION, is_in_menus=True)
+    assert greeting == Greeting(LINK_VERSION, is_in_menus=True)
     assert played.simulated.countdown_speed == 7.0

@@ -6,6 +6,7 @@ import re
 import pytest
 
 from trackmania_rl.errors import UserError
+from trackmania_rl.protocol.messages import LINK_VERSION
 from trackmania_rl.tmi_interaction.launchers.plugin_files import (
     PLUGIN_FILE,
     PLUGIN_NAME,
@@ -34,7 +35,7 @@ def with_version(version):
 
 
 def test_the_plugin_knows_its_version():
-    assert read_version(PLUGIN_FILE) >= 1
+    assert read_version(PLUGIN_FILE) == LINK_VERSION
 
 
 def test_the_first_installation_copies_the_plugin(plugins):

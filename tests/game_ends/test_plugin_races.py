@@ -1,5 +1,7 @@
 """Our own client plays whole races through the executed plugin; they are those of the simulated game's own server."""
 
+import dataclasses
+import json
 import re
 import sys
 import time
@@ -8,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from plugin_game import SCRIPT
+from plugin_game import SCRIPT, Unknowns
 
 from trackmania_rl.games.protocol import rollout
 from trackmania_rl.games.socket_games import SocketGames
@@ -22,6 +24,24 @@ from trackmania_rl.tmi_interaction.tminterface2 import TMInterface
 
 from ..scripted_policies import playing, random_actions
 
+UNKNOWNS = {
+    "the step comes before the tick": Unknowns(step_before_tick=True),
+    "a speed counts from the next frame on": Unknowns(speed_waits=True),
+    "no tick follows a rewind before the next frame": Unknowns(rewind_ends_frame=True),
+    "no step in the countdown": Unknowns(countdown_is_silent=True),
+    "the race time lags behind a rewind": Unknowns(race_time_lags=True),
+    "both clocks lag behind a rewind": Unknowns(race_time_lags=True, tick_time_lags=True),
+    "states of the game are not told": Unknowns(states_are_untold=True),
+    "the finish comes before its step": Unknowns(checkpoint_before_step=True),
+    "frames come one late": Unknowns(frame_is_late=True),
+    "one tick in a frame": Unknowns(ticks_per_frame=1),
+    "133 ticks in a frame": Unknowns(ticks_per_frame=133),
+    "steps before ticks, and clocks that lag": Unknowns(
+        step_before_tick=True, race_time_lags=True, tick_time_lags=True
+    ),
+    "all at once": Unknowns(True, True, False, True, True, False, True, True, True, 133),
+}
+"""What is not known of the real game."""
 COAST = 3
 LINE_M = 50
 ON_A_BUSY_MACHINE = ("game_reboot_below_speed_share=0",)
@@ -41,7 +61,9 @@ SILENT = f"silent for {TIMEOUT_S:g} s"
 class PluginGameLauncher(SimulatedGameLauncher):
     """Starts the game that has our plugin instead of the one that speaks the protocol itself."""
 
-    def __init__(self, port, maps_folder, library, *arguments):
+    def __init__(self, port, maps_folder, library, interface, *arguments):
+        if interface is not None:
+            arguments = ("--interface", str(interface), *arguments)
         super().__init__(port, maps_folder, ("--library", str(library), *arguments))
         self._command[:2] = [sys.executable, str(Path(__file__).resolve().parent / "plugin_game.py")]
 
@@ -61,7 +83,7 @@ def straight():
 
 
 @pytest.fixture(params=["with an image", "without"])
-def make_games(request, library, maps_folder, repository_root):
+def make_games(request, library, interface, maps_folder, repository_root):
     """`make_games(argument of the first one's game, ..., setting of the first one=value, ...)` makes two.
 
     They are the game with the plugin and the simulated game, which nothing disturbs.
@@ -76,7 +98,7 @@ def make_games(request, library, maps_folder, repository_root):
 
     def make(*arguments, **changes):
         launchers = (
-            PluginGameLauncher(find_free_port(), maps_folder, library, *arguments),
+            PluginGameLauncher(find_free_port(), maps_folder, library, interface, *arguments),
             SimulatedGameLauncher(find_free_port(), maps_folder),
         )
         for played, launcher in zip((game.model_copy(update=changes), game), launchers, strict=True):
@@ -120,7 +142,7 @@ def test_two_races_are_those_of_the_simulated_game(games, straight):
     assert_same_races(games, straight, (0, 1))
 
 
-def test_an_analog_race_is_that_of_the_simulated_game(library, maps_folder, straight, repository_root):
+def test_an_analog_race_is_that_of_the_simulated_game(library, interface, maps_folder, straight, repository_root):
     settings = load_settings(
         repository_root / "config_files" / "config_tmnf.py",
         ["image_width_px=0", "image_height_px=0", "actions=analog", *ON_A_BUSY_MACHINE],
@@ -128,7 +150,7 @@ def test_an_analog_race_is_that_of_the_simulated_game(library, maps_folder, stra
     game = settings.game.model_copy(update={"game": "simulated", "maps_folder": str(maps_folder)})
     launchers = (
         SimulatedGameLauncher(find_free_port(), maps_folder),
-        PluginGameLauncher(find_free_port(), maps_folder, library),
+        PluginGameLauncher(find_free_port(), maps_folder, library, interface),
     )
     rng = np.random.default_rng(0)
     actions = rng.uniform((-0.3, -0.1, -1), (0.3, 1, 0.05), (400, 3)).astype(np.float32)
@@ -145,6 +167,20 @@ def test_an_analog_race_is_that_of_the_simulated_game(library, maps_folder, stra
     for key in ("actions", "state_float", "car_gear_and_wheels", "position_m"):
         assert ours[key].tobytes() == theirs[key].tobytes(), key
     assert our_stats["inputs"] == their_stats["inputs"]
+
+
+def _as_argument(unknowns):
+    return "--unknowns", json.dumps(dataclasses.asdict(unknowns))
+
+
+def test_two_races_are_the_same_whatever_the_game_does_that_is_not_known(make_games, straight):
+    assert_same_races(make_games(*_as_argument(UNKNOWNS["all at once"])), straight, (0, 1))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("unknowns", UNKNOWNS)
+def test_twenty_races_are_the_same_whatever_is_not_known(make_games, straight, unknowns):
+    assert_same_races(make_games(*_as_argument(UNKNOWNS[unknowns])), straight, range(20))
 
 
 @pytest.mark.slow
@@ -171,14 +207,14 @@ def test_twenty_races_are_the_same_though_the_game_dies_hangs_and_is_late(make_g
     assert ledger.read_text().splitlines() == made, "each fault once, and a game after each that it cost"
 
 
-def test_a_killed_client_costs_the_next_one_nothing(library, maps_folder, straight, repository_root):
+def test_a_killed_client_costs_the_next_one_nothing(library, interface, maps_folder, straight, repository_root):
     """A second manager takes over a game that the first one left in the middle of a race, without a goodbye."""
     settings = load_settings(
         repository_root / "config_files" / "config_tmnf.py",
         ["image_width_px=16", "image_height_px=8", *ON_A_BUSY_MACHINE],
     )
     game = settings.game.model_copy(update={"game": "simulated", "maps_folder": str(maps_folder)})
-    launcher = PluginGameLauncher(find_free_port(), maps_folder, library)
+    launcher = PluginGameLauncher(find_free_port(), maps_folder, library, interface)
     manager = GameInstanceManager(game, settings.observation, launcher)
     try:
         expected = manager.rollout(straight, playing([]))[0]["race_time"]

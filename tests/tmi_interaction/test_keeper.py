@@ -5,6 +5,7 @@ import logging
 import pytest
 
 from trackmania_rl.errors import UserError
+from trackmania_rl.protocol.messages import LINK_VERSION
 from trackmania_rl.tmi_interaction.greeting import Greeting
 from trackmania_rl.tmi_interaction.launchers import keeper as keepers
 from trackmania_rl.tmi_interaction.launchers.clients import Client
@@ -13,7 +14,7 @@ from trackmania_rl.tmi_interaction.transport import GameConnectionError
 
 MAX_AGE_S, GREETS_WITHIN_S, LISTENS_WITHIN_S = 5000.0, 40.0, 100.0
 LIMITS = KeeperLimits(MAX_AGE_S, GREETS_WITHIN_S, LISTENS_WITHIN_S)
-OUR_VERSION = 2
+OUR_VERSION = LINK_VERSION
 COLLECTOR = Client(50_001)
 OWN_PORT = 40_000
 
@@ -112,7 +113,7 @@ def test_a_new_game_is_greeted_and_told_its_commands_once(caplog):
         look(keeper, game, until_s=200)
     assert not keeper.is_starting
     assert game.told == ["toggle_console", "set autologin me"]
-    assert "greets (plugin version 2)" in caplog.text
+    assert f"greets (plugin version {LINK_VERSION})" in caplog.text
     assert game.n_connections == 1 + 2, "asked how it is every minute"
     assert game.n_open == 0
 
@@ -241,7 +242,10 @@ def test_a_later_start_that_fails_is_tried_again(keeper, game, caplog):
 
 
 def test_another_plugin_is_told(caplog):
-    for version, text in ((0, "another plugin, and version 2"), (1, "version 1 of this project's plugin")):
+    for version, text in (
+        (0, f"another plugin, and version {LINK_VERSION}"),
+        (1, "version 1 of this project's plugin"),
+    ):
         game = Game()
         game.version = version
         look(kept(game), game, until_s=3)

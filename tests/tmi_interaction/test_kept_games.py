@@ -15,6 +15,7 @@ import pytest
 from benchmarks.delayed_link import DelayedLink
 from benchmarks.training_command import free_port
 from trackmania_rl.protocol import messages
+from trackmania_rl.protocol.messages import LINK_VERSION
 from trackmania_rl.race.policy import PolicyDecision
 from trackmania_rl.settings import MapEntry
 from trackmania_rl.simulator.server.game import SimulatedGame
@@ -231,7 +232,8 @@ def test_a_kept_game_of_another_version_is_told_once(maps_folder, caplog):
         thread.join()
     told = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
     assert len(told) == 1
-    assert "runs version 1 of this project's plugin, and version 2 is what this training was made for" in told[0]
+    expected = f"runs version 1 of this project's plugin, and version {LINK_VERSION} is what this training was made for"
+    assert expected in told[0]
 
 
 # The command.

@@ -32,8 +32,10 @@ FRAME_BYTES_PER_PIXEL: Final = 4
 LINK_VERSION_COMMAND: Final = "python_link_version"
 """Console command that asks our plugin for its version, see `link_version`; to other plugins it is an unknown one."""
 _FIRST_LINK_VERSION_BIT: Final = 8
+LINK_VERSION: Final = 3
+"""Our plugin's version, which the simulated game gives as well."""
 ANALOG_LINK_VERSION: Final = 2
-"""First version of our plugin that knows SET_ANALOG_INPUT; it is also the version that the simulated game gives."""
+"""First version of our plugin that knows SET_ANALOG_INPUT."""
 
 
 class MessageId(IntEnum):

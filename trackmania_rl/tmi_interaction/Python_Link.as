@@ -8,14 +8,19 @@
 // TMInterface's sockets know no way to ask whether the other end hung up, and a read of bytes that have not come blocks
 // the game. So bytes are only read once `Available` has counted them, and a client that fell silent is let go when its
 // time is up, or when another client wants its place.
+//
+// TMInterface's declarations do not say which methods are const, so none is called on anything const here. Nor does its
+// documentation say whether ticks still come once the speed is 0, or whether a captured frame is the present one; both
+// are looked at ("Frames of a frozen game").
 
-const int LINK_VERSION = 2;  // read by plugin_files.py; raise it with every change of this file
+const int LINK_VERSION = 3;  // read by plugin_files.py; raise it with every change of this file, and in messages.py
 
 const string PREFIX = "[Python Link] ";
 const string HOST = "127.0.0.1";
 const string PORT_VARIABLE = "custom_port";
 const double DEFAULT_PORT = 8478.0;
 const string VERSION_COMMAND = "python_link_version";
+const string MAP_COMMAND = "map ";
 
 const uint DEFAULT_TIMEOUT_MS = 2000;
 const uint MAX_PARTIAL_MESSAGE_MS = 10000;    // a message that has begun must be complete within this time
@@ -30,6 +35,13 @@ const int ANALOG_FULL = 65536;                // a wheel fully turned, a pedal f
 const int MOST_COMPLAINTS = 20;               // logged of one client; noise must not fill the log
 const int FIRST_VERSION_BIT = 8;              // of the answer to IsInMenus, once the client asked for the version
 const float GREATEST_FLOAT = 3.4e38f;
+
+const int MOST_UNDONE_FRAMES = 3;             // then the frame is taken as it is
+const uint MOVING_KM_H = 50;                  // so fast two steps look different
+const int LONGEST_BETWEEN_FRAMES_MS = 100;
+const int EQUAL_PART = 10;                    // frames are equal that differ by less than this part of what a step does
+const int DECISIVE = 5;                       // so many clear cases in a row
+const uint MOST_COMPARED_BYTES = 12000;       // of a frame, spread over it
 
 enum Message
 {
@@ -69,7 +81,55 @@ class Client
     int frameHeightPx = 0;
     int complaints = 0;
     bool asksForVersion = false;
+    bool isRewound = false;
+    int rewoundTickTimeMs = 0;
+    Inputs inputs;
+    Hold@ hold = null;     // while the game stands still for a frame
+    bool mayHold = false;  // false where the wait's messages take effect a little later
+    Frames frames;
+}
+
+// What the client set last.
+class Inputs
+{
+    int left = 0;
+    int right = 0;
+    int up = 0;
+    int down = 0;
+    int steer = 0;
+    int gas = 0;
+    bool isAnalog = false;
     bool hasPressedKeys = false;
+    bool isNew = false;    // set in this wait, and after all of its rewinds
+}
+
+// The moment at which the game was frozen for a frame.
+class Hold
+{
+    SimulationState@ state;
+    int tickTimeMs = 0;
+    bool hasUndone = false;
+    bool hasStepUndone = false;  // since the last frame
+    int undoneFrames = 0;
+}
+
+enum Delay
+{
+    Unknown,
+    Nothing,
+    OneFrame
+}
+
+// Whether captured frames come late, as far as known.
+class Frames
+{
+    Delay delay = Delay::Unknown;
+    bool isElsewhere = true;           // the client has rewound since the last frame
+    int presentInARow = 0;
+    int lateInARow = 0;
+    array<uint8>@ first = null;        // captured for the present request
+    array<uint8>@ delivered = null;    // for the request before
+    int deliveredTickTimeMs = 0;
 }
 
 Net::Socket@ listener = null;
@@ -120,30 +180,32 @@ void Render()
     TakeNewcomers(0);
     if (newcomer !is null)
         Greet();
-    if (client !is null && client.frameWidthPx > 0)
+    if (client !is null && client.frameWidthPx > 0 && StandsAsHeld())
         DeliverFrame();
 }
 
 void OnRunStep(SimulationManager@ game)
 {
-    if (client is null)
+    if (client is null || UndoesTick(game) || IsFreshlyRewound(game))
         return;
+    client.isRewound = false;
     const int raceTimeMs = game.RaceTime;
     const bool isOver = game.TickTime > raceTimeMs;
     if (!isOver && raceTimeMs % stepPeriodMs != 0)
         return;
     if (Send(Message::RunStep) && Send(raceTimeMs))
         AwaitAnswer(Message::RunStep);
+    HoldIfFrozen(game);
 }
 
 void OnCheckpointCountChanged(SimulationManager@ game, int current, int target)
 {
-    ReportCount(Message::CheckpointCountChanged, current, target);
+    ReportCount(game, Message::CheckpointCountChanged, current, target);
 }
 
 void OnLapCountChanged(SimulationManager@ game, int current, int target)
 {
-    ReportCount(Message::LapCountChanged, current, target);
+    ReportCount(game, Message::LapCountChanged, current, target);
 }
 
 void OnVersionCommand(int fromTime, int toTime, const string&in commandLine, const array<string>&in args)
@@ -229,10 +291,13 @@ void Drop(const string&in reason)
 
 // Reports.
 
-void ReportCount(int id, int current, int target)
+void ReportCount(SimulationManager@ game, int id, int current, int target)
 {
-    if (client !is null && Send(id) && Send(current) && Send(target))
+    if (client is null || IsOfUndoneTick(game))
+        return;
+    if (Send(id) && Send(current) && Send(target))
         AwaitAnswer(id);
+    HoldIfFrozen(game);
 }
 
 void DeliverFrame()
@@ -246,11 +311,15 @@ void DeliverFrame()
         Drop("the game made a frame of " + gotBytes + " bytes where " + wantedBytes + " were asked for");
         return;
     }
+    if (isFrozen && !IsPresent(pixels))
+        return;
     if (!Send(Message::RequestedFrame) || !Send(pixels))
         return;
     AwaitAnswer(Message::RequestedFrame);
-    if (client !is null)
-        client.frameWidthPx = 0;  // only now: a request made during the frame's own wait is lost
+    if (client is null)
+        return;
+    client.frameWidthPx = 0;  // only now: a request made during the frame's own wait is lost
+    @client.hold = null;
 }
 
 bool Send(int value)
@@ -274,6 +343,8 @@ bool IsSent(bool success)
 void AwaitAnswer(int id)
 {
     client.waitBeganMs = Time::Now;
+    client.mayHold = true;
+    client.inputs.isNew = false;
     int received = 0;
     while (ReadId(received))
     {
@@ -281,6 +352,122 @@ void AwaitAnswer(int id)
             return;
         Obey(received, id);
     }
+}
+
+// Frames of a frozen game. The client freezes it in a step and asks for a frame, which must show that step. Ticks that
+// come although the speed is 0 are undone: by the next step, and after the last of them by the next frame.
+
+void HoldIfFrozen(SimulationManager@ game)
+{
+    if (client is null)
+        return;
+    @client.hold = null;
+    if (!isFrozen || client.frameWidthPx == 0 || !client.mayHold || !game.InRace)
+        return;
+    Hold@ hold = Hold();
+    @hold.state = game.SaveState();
+    hold.tickTimeMs = game.TickTime;
+    @client.hold = hold;
+}
+
+// Whether a step is one of a game that shall stand still; nobody is told of it. A rewind more does no harm, while the
+// clock may still be the one before the last rewind.
+bool UndoesTick(SimulationManager@ game)
+{
+    if (client.hold is null)
+        return false;
+    Undo(game);
+    client.hold.hasStepUndone = true;
+    return true;
+}
+
+bool IsOfUndoneTick(SimulationManager@ game)
+{
+    return client.hold !is null && (client.hold.hasUndone || game.TickTime != client.hold.tickTimeMs);
+}
+
+bool StandsAsHeld()
+{
+    SimulationManager@ game = GetSimulationManager();
+    Hold@ hold = client.hold;
+    if (hold is null || !game.InRace || hold.undoneFrames == MOST_UNDONE_FRAMES)
+        return true;
+    if (!hold.hasStepUndone && game.TickTime == hold.tickTimeMs)
+        return true;
+    Undo(game);
+    hold.hasStepUndone = false;
+    hold.undoneFrames++;
+    return false;
+}
+
+void Undo(SimulationManager@ game)
+{
+    client.hold.hasUndone = true;
+    @client.frames.first = null;
+    const bool arePressed = client.inputs.isNew;
+    Rewind(game, client.hold.state);
+    if (arePressed)
+        Press(game);
+    client.hold.tickTimeMs = client.rewoundTickTimeMs;
+}
+
+// Until it is known that frames do not come late, and after each rewind, a second one is captured; it shows the same
+// moment, since the game stands still. A first one that differs from it as much as the step before does is of that step.
+bool IsPresent(array<uint8>@ pixels)
+{
+    Frames@ frames = client.frames;
+    if (frames.delay == Delay::Nothing && !frames.isElsewhere)
+        return true;
+    if (frames.first is null)
+    {
+        @frames.first = pixels;
+        return false;
+    }
+    SimulationManager@ game = GetSimulationManager();
+    if (frames.delay == Delay::Unknown && game.InRace)
+    {
+        const int sinceDeliveredMs = game.TickTime - frames.deliveredTickTimeMs;
+        TM::PlayerInfo@ player = game.PlayerInfo;
+        const bool isMoving = player !is null && player.DisplaySpeed >= MOVING_KM_H;
+        const bool isUndisturbed = client.hold !is null && !client.hold.hasUndone;
+        if (isUndisturbed && isMoving && sinceDeliveredMs > 0 && sinceDeliveredMs <= LONGEST_BETWEEN_FRAMES_MS)
+            Judge(Difference(frames.first, pixels), Difference(frames.delivered, pixels));
+        @frames.delivered = pixels;
+        frames.deliveredTickTimeMs = game.TickTime;
+    }
+    @frames.first = null;
+    frames.isElsewhere = false;
+    return true;
+}
+
+// Several of one kind in a row decide; one of another kind, or an unclear one, begins anew.
+void Judge(int firstDiffers, int deliveredDiffers)
+{
+    Frames@ frames = client.frames;
+    const bool isPresent = EQUAL_PART * firstDiffers < deliveredDiffers;
+    const bool isLate = deliveredDiffers > 0 && 2 * firstDiffers > deliveredDiffers;
+    frames.presentInARow = isPresent ? frames.presentInARow + 1 : 0;
+    frames.lateInARow = isLate ? frames.lateInARow + 1 : 0;
+    if (frames.presentInARow == DECISIVE)
+        frames.delay = Delay::Nothing;
+    if (frames.lateInARow != DECISIVE)
+        return;
+    frames.delay = Delay::OneFrame;
+    Say("the game's frames come one late; each is waited for");
+}
+
+int Difference(array<uint8>@ one, array<uint8>@ other)
+{
+    if (one is null || other is null || one.Length != other.Length)
+        return 0;
+    const uint stride = one.Length / MOST_COMPARED_BYTES * 2 + 1;  // odd, so that all colours have their turn
+    int sum = 0;
+    for (uint i = 0; i < one.Length; i += stride)
+    {
+        const int difference = int(one[i]) - int(other[i]);
+        sum += difference < 0 ? -difference : difference;
+    }
+    return sum;
 }
 
 // Reading. Each function drops the client and says so where the bytes do not come.
@@ -362,7 +549,7 @@ bool ReadText(string&out text)
         if (!HasCome(1, deadlineMs, "sent half a message"))
             return false;
         const uint count = SmallerOf(client.socket.Available, length - text.Length);
-        const string part = client.socket.ReadString(count);
+        string part = client.socket.ReadString(count);
         if (part.Length != count)
         {
             Drop("connection lost");
@@ -421,7 +608,7 @@ void Obey(int id, int awaited)
     case Message::RewindToState: ObeyRewindToState(game); break;
     case Message::RewindToCurrentState:
         if (game.InRace)
-            game.RewindToState(game.SaveState());
+            Rewind(game, game.SaveState());
         break;
     case Message::GetState: ObeyGetState(game); break;
     case Message::SetInput: ObeySetInput(game); break;
@@ -429,6 +616,7 @@ void Obey(int id, int awaited)
     case Message::GiveUp:
         if (game.InRace)
             game.GiveUp();
+        client.mayHold = false;
         break;
     case Message::PreventFinish:
         if (game.InRace)
@@ -461,21 +649,23 @@ void ObeySetSpeed(SimulationManager@ game)
     }
     isFrozen = speed == 0.0f;
     game.SetSpeed(speed);
+    if (!isFrozen)
+        @client.hold = null;
 }
 
 void ObeyRewindToState(SimulationManager@ game)
 {
-    const array<uint8>@ blob = ReadBytes();
+    array<uint8>@ blob = ReadBytes();
     if (blob is null || !game.InRace)
         return;
-    const string flaw = FlawOf(blob);
+    string flaw = FlawOf(blob);
     if (flaw.Length > 0)
     {
         Complain("rewind refused: state of " + blob.Length + " bytes " + flaw);
         return;
     }
-    SimulationState@ state = SimulationState(blob);
-    game.RewindToState(state);
+    Rewind(game, SimulationState(blob));
+    client.frames.isElsewhere = true;
 }
 
 void ObeyGetState(SimulationManager@ game)
@@ -485,7 +675,7 @@ void ObeyGetState(SimulationManager@ game)
         Send(0);
         return;
     }
-    const array<uint8>@ blob = game.SaveState().ToArray();
+    array<uint8>@ blob = game.SaveState().ToArray();
     if (Send(int(blob.Length)))
         Send(blob);
 }
@@ -494,20 +684,16 @@ void ObeySetInput(SimulationManager@ game)
 {
     if (!HasCome(4, PartDeadlineMs(), "sent half a message"))
         return;
-    const int left = client.socket.ReadUint8() > 0 ? 1 : 0;
-    const int right = client.socket.ReadUint8() > 0 ? 1 : 0;
-    const int accelerate = client.socket.ReadUint8() > 0 ? 1 : 0;
-    const int brake = client.socket.ReadUint8() > 0 ? 1 : 0;
-    if (!game.InRace)
-        return;
-    game.SetInputState(InputType::Left, left);
-    game.SetInputState(InputType::Right, right);
-    game.SetInputState(InputType::Up, accelerate);
-    game.SetInputState(InputType::Down, brake);
-    client.hasPressedKeys = true;
+    Inputs@ inputs = client.inputs;
+    inputs.left = client.socket.ReadUint8() > 0 ? 1 : 0;
+    inputs.right = client.socket.ReadUint8() > 0 ? 1 : 0;
+    inputs.up = client.socket.ReadUint8() > 0 ? 1 : 0;
+    inputs.down = client.socket.ReadUint8() > 0 ? 1 : 0;
+    inputs.isAnalog = false;
+    if (game.InRace)
+        Press(game);
 }
 
-// A wheel that is turned while a key changes hardly counts, so the other keys are let go only where they were used.
 void ObeySetAnalogInput(SimulationManager@ game)
 {
     int steer = 0;
@@ -521,17 +707,35 @@ void ObeySetAnalogInput(SimulationManager@ game)
         Complain("steer " + steer + ", gas " + gas + " refused; " + range + " is allowed");
         return;
     }
-    if (!game.InRace)
-        return;
-    game.SetInputState(InputType::Steer, steer);
-    game.SetInputState(InputType::Gas, gas);
-    game.SetInputState(InputType::Down, brake);
-    if (!client.hasPressedKeys)
-        return;
-    game.SetInputState(InputType::Left, 0);
-    game.SetInputState(InputType::Right, 0);
-    game.SetInputState(InputType::Up, 0);
-    client.hasPressedKeys = false;
+    Inputs@ inputs = client.inputs;
+    inputs.steer = steer;
+    inputs.gas = gas;
+    inputs.down = brake;
+    inputs.isAnalog = true;
+    if (game.InRace)
+        Press(game);
+}
+
+// A wheel that is turned while a key changes hardly counts, so the other keys are let go only where they were used.
+void Press(SimulationManager@ game)
+{
+    Inputs@ inputs = client.inputs;
+    inputs.isNew = true;
+    if (inputs.isAnalog)
+    {
+        game.SetInputState(InputType::Steer, inputs.steer);
+        game.SetInputState(InputType::Gas, inputs.gas);
+        game.SetInputState(InputType::Down, inputs.down);
+        if (!inputs.hasPressedKeys)
+            return;
+    }
+    const bool isKeys = !inputs.isAnalog;
+    game.SetInputState(InputType::Left, isKeys ? inputs.left : 0);
+    game.SetInputState(InputType::Right, isKeys ? inputs.right : 0);
+    game.SetInputState(InputType::Up, isKeys ? inputs.up : 0);
+    if (isKeys)
+        game.SetInputState(InputType::Down, inputs.down);
+    inputs.hasPressedKeys = isKeys;
 }
 
 // A client that knows this plugin sends the version's command and then IsInMenus, whose answer carries our version in
@@ -546,6 +750,8 @@ void ObeyCommand()
         client.asksForVersion = true;
         return;
     }
+    if (text.FindFirst(MAP_COMMAND) >= 0)
+        client.mayHold = false;
     CommandList commands;
     commands.Content = text;
     commands.Process(CommandListProcessOption::ExecuteImmediately);
@@ -580,6 +786,7 @@ void ObeyRequestFrame()
     }
     client.frameWidthPx = widthPx;
     client.frameHeightPx = heightPx;
+    @client.frames.first = null;
 }
 
 void ObeySetStepPeriod()
@@ -602,14 +809,29 @@ void ObeyToggleInterface()
 
 void ObeyGetInputs(SimulationManager@ game)
 {
-    const string script = game.InRace ? game.InputEvents.ToCommandsText() : "";
+    string script = game.InRace ? game.InputEvents.ToCommandsText() : "";
     if (Send(int(script.Length)) && script.Length > 0)
         IsSent(client.socket.Write(script));
 }
 
+// The clocks may still be those of before. Where steps come before their ticks, the next step is the one that was
+// rewound to, in which the client has had its say.
+void Rewind(SimulationManager@ game, SimulationState@ state)
+{
+    game.RewindToState(state);
+    client.isRewound = true;
+    client.rewoundTickTimeMs = game.TickTime;
+    client.inputs.isNew = false;
+}
+
+bool IsFreshlyRewound(SimulationManager@ game)
+{
+    return client.isRewound && game.TickTime == client.rewoundTickTimeMs;
+}
+
 bool IsRaceOver(SimulationManager@ game)
 {
-    if (game.TickTime > game.RaceTime)
+    if (game.TickTime > game.RaceTime && !IsFreshlyRewound(game))
         return true;
     TM::PlayerInfo@ player = game.PlayerInfo;
     return player !is null && player.RaceFinished;
@@ -626,7 +848,7 @@ const uint MOTION_FLOATS = 15;
 const uint ANGULAR_VELOCITY_OFFSET = 760;  // 3 floats
 const uint EXPONENT_BITS = 0x7F800000;     // all set: infinite, or not a number
 
-string FlawOf(const array<uint8>@ blob)
+string FlawOf(array<uint8>@ blob)
 {
     if (blob.Length < BLOB_FIXED_BYTES)
         return "is too short; " + BLOB_FIXED_BYTES + " and more are possible";
@@ -643,7 +865,7 @@ string FlawOf(const array<uint8>@ blob)
     return "";
 }
 
-uint WordAt(const array<uint8>@ blob, uint offset)
+uint WordAt(array<uint8>@ blob, uint offset)
 {
     uint word = 0;
     for (uint i = 4; i > 0; i--)
@@ -651,7 +873,7 @@ uint WordAt(const array<uint8>@ blob, uint offset)
     return word;
 }
 
-bool AreFinite(const array<uint8>@ blob, uint offset, uint count)
+bool AreFinite(array<uint8>@ blob, uint offset, uint count)
 {
     for (uint i = 0; i < count; i++)
     {

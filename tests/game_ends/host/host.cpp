@@ -3,9 +3,9 @@
 #include "host.h"
 
 #include <cstdio>
-#include <cstdlib>
 #include <fstream>
 #include <sstream>
+#include <stdexcept>
 
 using namespace AngelScript;
 
@@ -19,11 +19,12 @@ namespace {
 
 asIScriptEngine* engine = nullptr;
 asIScriptModule* module = nullptr;
+std::string messages;  // the compiler's
 
 void on_message(const asSMessageInfo* message, void*) {
     const char* kinds[] = {"error", "warning", "note"};
-    std::fprintf(stderr, "%s:%d:%d: %s: %s\n", message->section, message->row, message->col, kinds[message->type],
-                 message->message);
+    messages += std::string(message->section) + ":" + std::to_string(message->row) + ":" +
+                std::to_string(message->col) + ": " + kinds[message->type] + ": " + message->message + "\n";
 }
 
 // Looked up once: it is called for every tick.
@@ -68,8 +69,7 @@ void call_with_manager(const char* declaration, int32_t current = 0, int32_t tar
 
 void must(int result, const char* what) {
     if (result >= 0) return;
-    std::fprintf(stderr, "host: %s failed (%d)\n", what, result);
-    std::exit(3);
+    throw std::runtime_error(std::string(what) + " failed (" + std::to_string(result) + ")");
 }
 
 CScriptArray* new_byte_array(asUINT n_bytes) {
@@ -79,13 +79,19 @@ CScriptArray* new_byte_array(asUINT n_bytes) {
 
 extern "C" {
 
-// Returns 0, or -1 if the script cannot be read or does not compile.
-int32_t host_open(const char* script_path, const GameFunctions* functions) {
+// Returns 0, or -1 if the declarations cannot be registered or the script cannot be read or does not compile;
+// host_messages says why.
+int32_t host_open(const char* script_path, const GameFunctions* functions, const char* declarations) {
     game = *functions;
     engine = asCreateScriptEngine();
     engine->SetMessageCallback(asFUNCTION(on_message), nullptr, asCALL_CDECL);
     engine->SetEngineProperty(asEP_ALLOW_UNSAFE_REFERENCES, 1);  // TMInterface passes vec2 by reference
-    register_api(engine);
+    try {
+        register_api(engine, declarations);
+    } catch (const std::runtime_error& error) {
+        messages += error.what();
+        return -1;
+    }
     std::ifstream file(script_path, std::ios::binary);
     std::stringstream text;
     text << file.rdbuf();
@@ -96,12 +102,19 @@ int32_t host_open(const char* script_path, const GameFunctions* functions) {
     return module->Build() < 0 ? -1 : 0;
 }
 
+const char* host_messages() { return messages.c_str(); }
+
 void host_main() {
     call(callback("PluginInfo@ GetPluginInfo()"), set_nothing);  // TMInterface asks for it first
     call(callback("void Main()"), set_nothing);
 }
 
 void host_render() { call(callback("void Render()"), set_nothing); }
+void host_game_state_changed(int32_t state) {
+    call(callback("void OnGameStateChanged(TM::GameState)"), [state](asIScriptContext* context) {
+        context->SetArgDWord(0, static_cast<asDWORD>(state));
+    });
+}
 void host_disabled() { call(callback("void OnDisabled()"), set_nothing); }
 void host_run_step() { call_with_manager("void OnRunStep(SimulationManager@)"); }
 void host_checkpoint_count_changed(int32_t current, int32_t target) {

@@ -1,9 +1,8 @@
-// What the three parts of the host share: the game behind the script's API, and the counters that the tests look at.
+// What the parts of the host share: the game behind the script's API, and the counters that the tests look at.
 #pragma once
 
 #include <angelscript.h>
 #include <scriptarray.h>
-#include <scriptstdstring.h>
 
 #include <atomic>
 #include <cstdint>
@@ -13,7 +12,8 @@
 // The game, as functions of the process that loaded this library (tests/game_ends/plugin_host.py).
 struct GameFunctions {
     int32_t (*game_state)();
-    void (*race_clock)(int32_t* in_race, int32_t* race_time_ms, int32_t* tick_time_ms, int32_t* is_finished);
+    void (*race_clock)(int32_t* in_race, int32_t* race_time_ms, int32_t* tick_time_ms, int32_t* is_finished,
+                       int32_t* speed_km_h);
     int32_t (*save_state)(uint8_t* buffer, int32_t capacity);
     void (*restore_state)(const uint8_t* blob, int32_t n_bytes);
     void (*set_input)(int32_t input_type, int32_t value);
@@ -43,7 +43,7 @@ extern std::map<std::string, AngelScript::asIScriptFunction*> custom_commands;
 
 constexpr int32_t MOST_BLOB_BYTES = 1 << 20;
 
-// A wrong declaration or a failed call ends the process, with its text: nothing can be tested then.
+// Throws std::runtime_error for a wrong declaration or a failed call, with its text.
 void must(int result, const char* what);
 
 AngelScript::CScriptArray* new_byte_array(AngelScript::asUINT n_bytes);
@@ -51,5 +51,10 @@ AngelScript::CScriptArray* new_byte_array(AngelScript::asUINT n_bytes);
 // What the callbacks get as their `SimulationManager@`.
 void* the_simulation_manager();
 
-void register_sockets(AngelScript::asIScriptEngine* engine);
-void register_api(AngelScript::asIScriptEngine* engine);
+class Repertoire;
+void add_strings(Repertoire& repertoire);
+void add_sockets(Repertoire& repertoire);
+void register_literals(AngelScript::asIScriptEngine* engine);
+
+// Registers all that is declared, or what the host can do where `declarations` is empty.
+void register_api(AngelScript::asIScriptEngine* engine, const std::string& declarations);

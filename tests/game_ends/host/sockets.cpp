@@ -1,6 +1,7 @@
 // Net::Socket as TMInterface documents it: blocking reads, no close, no send timeout, `Available` and `Accept(ms)`.
 
 #include "host.h"
+#include "registry.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -126,49 +127,38 @@ bool write_bytes(const CScriptArray& bytes, Socket* socket) {
 }
 
 template <typename T>
-void register_number(asIScriptEngine* engine, const std::string& type, const std::string& name) {
-    const std::string read = type + " Read" + name + "()";
-    const std::string write = "bool Write(" + type + " value)";
-    must(engine->RegisterObjectMethod("Socket", read.c_str(), asFUNCTION(read_value<T>), asCALL_CDECL_OBJLAST),
-         read.c_str());
-    must(engine->RegisterObjectMethod("Socket", write.c_str(), asFUNCTION(write_value<T>), asCALL_CDECL_OBJLAST),
-         write.c_str());
+void number(Repertoire& repertoire, const std::string& type, const std::string& name) {
+    repertoire.method("Net::Socket", type + " Read" + name + "()", asFUNCTION(read_value<T>));
+    repertoire.method("Net::Socket", "bool Write(" + type + " value)", asFUNCTION(write_value<T>));
 }
 
 }  // namespace
 
-void register_sockets(asIScriptEngine* engine) {
-    const auto method = [engine](const char* declaration, const asSFuncPtr& function, asDWORD convention) {
-        must(engine->RegisterObjectMethod("Socket", declaration, function, convention), declaration);
+void add_sockets(Repertoire& repertoire) {
+    static const uint32_t uint_max = UINT32_MAX;
+    const std::string type = "Net::Socket";
+    repertoire.constant("Math", "const uint UINT_MAX", &uint_max);
+    repertoire.counted("Net", "Socket", asMETHOD(Socket, add_ref), asMETHOD(Socket, release));
+    repertoire.constructor(type, "Socket()", asFUNCTION(make_socket));
+    const auto method = [&](const char* text, const asSFuncPtr& function) {
+        repertoire.method(type, text, function, asCALL_THISCALL);
     };
-    must(engine->SetDefaultNamespace("Net"), "namespace Net");
-    must(engine->RegisterObjectType("Socket", 0, asOBJ_REF), "Socket");
-    must(engine->RegisterObjectBehaviour("Socket", asBEHAVE_FACTORY, "Socket@ f()", asFUNCTION(make_socket),
-                                         asCALL_CDECL),
-         "Socket()");
-    must(engine->RegisterObjectBehaviour("Socket", asBEHAVE_ADDREF, "void f()", asMETHOD(Socket, add_ref),
-                                         asCALL_THISCALL),
-         "add_ref");
-    must(engine->RegisterObjectBehaviour("Socket", asBEHAVE_RELEASE, "void f()", asMETHOD(Socket, release),
-                                         asCALL_THISCALL),
-         "release");
-    method("bool Listen(const string&in host, uint16 port)", asMETHOD(Socket, listen), asCALL_THISCALL);
-    method("Socket@ Accept(uint timeoutMs = 0xFFFFFFFF)", asMETHOD(Socket, accept), asCALL_THISCALL);
-    method("uint get_Available() const property", asMETHOD(Socket, available), asCALL_THISCALL);
-    method("void set_NoDelay(bool value) property", asMETHOD(Socket, set_no_delay), asCALL_THISCALL);
-    method("string ReadString(uint bytes)", asFUNCTION(read_string), asCALL_CDECL_OBJLAST);
-    method("array<uint8>@ ReadBytes(uint bytes)", asFUNCTION(read_bytes), asCALL_CDECL_OBJLAST);
-    method("bool Write(const string&in data)", asFUNCTION(write_string), asCALL_CDECL_OBJLAST);
-    method("bool Write(const array<uint8>&in data)", asFUNCTION(write_bytes), asCALL_CDECL_OBJLAST);
-    register_number<int8_t>(engine, "int8", "Int8");
-    register_number<uint8_t>(engine, "uint8", "Uint8");
-    register_number<int16_t>(engine, "int16", "Int16");
-    register_number<uint16_t>(engine, "uint16", "Uint16");
-    register_number<int32_t>(engine, "int", "Int32");
-    register_number<uint32_t>(engine, "uint", "Uint32");
-    register_number<int64_t>(engine, "int64", "Int64");
-    register_number<uint64_t>(engine, "uint64", "Uint64");
-    register_number<float>(engine, "float", "Float");
-    register_number<double>(engine, "double", "Double");
-    must(engine->SetDefaultNamespace(""), "global namespace");
+    method("bool Listen(const string&in host, uint16 port)", asMETHOD(Socket, listen));
+    method("Socket@ Accept(uint timeoutMs = Math::UINT_MAX)", asMETHOD(Socket, accept));
+    method("uint get_Available()", asMETHOD(Socket, available));
+    method("void set_NoDelay(bool value)", asMETHOD(Socket, set_no_delay));
+    repertoire.method(type, "string ReadString(uint bytes)", asFUNCTION(read_string));
+    repertoire.method(type, "array<uint8>@ ReadBytes(uint bytes)", asFUNCTION(read_bytes));
+    repertoire.method(type, "bool Write(const string&in data)", asFUNCTION(write_string));
+    repertoire.method(type, "bool Write(const array<uint8>&in data)", asFUNCTION(write_bytes));
+    number<int8_t>(repertoire, "int8", "Int8");
+    number<uint8_t>(repertoire, "uint8", "Uint8");
+    number<int16_t>(repertoire, "int16", "Int16");
+    number<uint16_t>(repertoire, "uint16", "Uint16");
+    number<int32_t>(repertoire, "int", "Int32");
+    number<uint32_t>(repertoire, "uint", "Uint32");
+    number<int64_t>(repertoire, "int64", "Int64");
+    number<uint64_t>(repertoire, "uint64", "Uint64");
+    number<float>(repertoire, "float", "Float");
+    number<double>(repertoire, "double", "Double");
 }

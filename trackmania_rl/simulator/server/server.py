@@ -29,12 +29,12 @@ from trackmania_rl.protocol import messages
 from trackmania_rl.protocol.input_script import ANALOG_FULL
 from trackmania_rl.protocol.messages import (
     ANALOG,
-    ANALOG_LINK_VERSION,
     DEFAULT_STEP_PERIOD_MS,
     FLOAT32,
     INT32,
     INT32_PAIR,
     KEYS,
+    LINK_VERSION,
     LINK_VERSION_COMMAND,
     MAX_FRAME_SIDE_PX,
     TICK_MS,
@@ -367,7 +367,7 @@ class GameServer:
         client.read_int32()
 
     def _is_in_menus(self, client: Connection) -> None:
-        version = ANALOG_LINK_VERSION if client.asks_for_version else 0
+        version = LINK_VERSION if client.asks_for_version else 0
         client.write(messages.pack_in_menus_answer(self.game.race is None, version))
         client.asks_for_version = False
 
