@@ -1,4 +1,4 @@
-"""Is memory flat? A long training from end to end, with the resident memory of each of its processes.
+"""Is memory flat? A long training from end to end, with what each of its processes holds: memory, descriptors, threads.
 
 python -m benchmarks.memory_over_time --minutes 60 --json memory.json
 python -m benchmarks.memory_over_time --minutes 5 --set n_collectors=2
@@ -39,18 +39,37 @@ SETTLED_SHARE = 0.25
 
 
 @dataclass(frozen=True, slots=True)
+class ProcessReading:
+    """What one process holds.
+
+    Attributes:
+        pid: its number.
+        name: what it is.
+        memory_mb: resident.
+        n_descriptors: files, sockets and pipes that it has open.
+        n_threads: its threads.
+    """
+
+    pid: int
+    name: str
+    memory_mb: float
+    n_descriptors: int
+    n_threads: int
+
+
+@dataclass(frozen=True, slots=True)
 class Reading:
-    """Resident memory at one moment.
+    """What the processes of a training hold at one moment.
 
     Attributes:
         minute: since the command began.
-        learner_mb: of the main process.
-        children_mb: of each of its children, the largest first.
+        learner: the main process.
+        children: all below it, in the order of their numbers.
     """
 
     minute: float
-    learner_mb: float
-    children_mb: tuple[float, ...]
+    learner: ProcessReading
+    children: tuple[ProcessReading, ...]
 
 
 def main() -> int:
@@ -96,30 +115,52 @@ def train_and_read(folder: Path, duration_s: float, overrides: list[str]) -> lis
 
 
 def _read(main_process: psutil.Process, minute: float) -> Reading:
-    megabytes = []
+    children = []
     for child in main_process.children(recursive=True):
         try:
-            megabytes.append(child.memory_info().rss / 1e6)
+            children.append(_read_process(child, _name_of(child)))
         except psutil.NoSuchProcess:  # ended since it was listed
             continue
-    learner_mb = main_process.memory_info().rss / 1e6
-    return Reading(minute, learner_mb, tuple(sorted(megabytes, reverse=True)))
+    learner = _read_process(main_process, "learner")
+    return Reading(minute, learner, tuple(sorted(children, key=lambda child: child.pid)))
+
+
+def _read_process(process: psutil.Process, name: str) -> ProcessReading:
+    with process.oneshot():
+        memory_mb = process.memory_info().rss / 1e6
+        return ProcessReading(process.pid, name, memory_mb, process.num_fds(), process.num_threads())
+
+
+def _name_of(child: psutil.Process) -> str:
+    command = " ".join(child.cmdline())
+    names = {"spawn_main": "collector", "simulated_game": "game", "resource_tracker": "resource tracker"}
+    return next((name for part, name in names.items() if part in command), child.name())
 
 
 def print_readings(readings: list[Reading]) -> None:
     """A dozen of them as a table, and the growth of what has settled."""
-    table = Table("minute", "learner, MB", "children, MB")
+    table = Table("minute", "learner, MB", "children, MB", "descriptors", "threads")
     for reading in readings[:: max(1, len(readings) // 12)]:
-        children = ", ".join(f"{megabytes:.0f}" for megabytes in reading.children_mb)
-        table.add_row(f"{reading.minute:.1f}", f"{reading.learner_mb:.0f}", children)
+        everyone = (reading.learner, *reading.children)
+        table.add_row(
+            f"{reading.minute:.1f}",
+            f"{reading.learner.memory_mb:.0f}",
+            ", ".join(f"{child.memory_mb:.0f}" for child in reading.children),
+            str(sum(process.n_descriptors for process in everyone)),
+            str(sum(process.n_threads for process in everyone)),
+        )
     console = Console()
     console.print(table)
     settled, last = readings[int(SETTLED_SHARE * len(readings))], readings[-1]
-    growth_mb = sum(last.children_mb) - sum(settled.children_mb)
+    growth_mb = _children_mb(last) - _children_mb(settled)
     console.print(
-        f"from minute {settled.minute:.1f} to {last.minute:.1f}: learner {last.learner_mb - settled.learner_mb:+.1f} "
-        f"MB, children {growth_mb:+.1f} MB"
+        f"from minute {settled.minute:.1f} to {last.minute:.1f}: learner "
+        f"{last.learner.memory_mb - settled.learner.memory_mb:+.1f} MB, children {growth_mb:+.1f} MB"
     )
+
+
+def _children_mb(reading: Reading) -> float:
+    return sum(child.memory_mb for child in reading.children)
 
 
 if __name__ == "__main__":

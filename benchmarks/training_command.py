@@ -49,7 +49,7 @@ class TrainCommand:
         settings: overrides, as Python writes their values.
         options: further command line options.
         environment: beside this process's own.
-        script: scripts/train.py of a checkout.
+        prefix: a command that is given the training's as its arguments, and becomes it.
 
     Attributes:
         run_folder: save/tested in its output folder.
@@ -63,7 +63,7 @@ class TrainCommand:
         settings: Mapping[str, object],
         options: tuple[str, ...] = (),
         environment: Mapping[str, str] | None = None,
-        script: Path = PROJECT / "scripts" / "train.py",
+        prefix: tuple[str, ...] = (),
     ) -> None:
         self.folder = folder
         self.run_folder = folder / "save" / "tested"
@@ -76,7 +76,8 @@ class TrainCommand:
         }
         self.port = int(str(all_settings["base_tmi_port"]))
         sets = [word for name, value in all_settings.items() for word in ("--set", f"{name}={value}")]
-        command = [sys.executable, "-u", str(script), "--output-folder", str(folder), *sets, *options]
+        script = PROJECT / "scripts" / "train.py"
+        command = [*prefix, sys.executable, "-u", str(script), "--output-folder", str(folder), *sets, *options]
         self._output_file = folder / "terminal.txt"
         with self._output_file.open("ab") as output:
             self.began_at_byte = output.tell()

@@ -19,15 +19,23 @@ def test_a_short_training_is_read(monkeypatch, capsys, tmp_path):
     assert memory_over_time.main() == 0
     readings = json.loads((tmp_path / "memory.json").read_text())
     assert len(readings) > 3
-    assert readings[-1]["learner_mb"] > 10
+    assert readings[-1]["learner"]["memory_mb"] > 10
+    assert readings[-1]["learner"]["n_descriptors"] > 5
+    assert "collector" in {child["name"] for child in readings[-1]["children"]}
     assert readings == sorted(readings, key=lambda reading: reading["minute"])
     assert "learner" in capsys.readouterr().out
 
 
 def test_growth_is_counted_from_what_has_settled(capsys):
-    from benchmarks.memory_over_time import Reading, print_readings
+    from benchmarks.memory_over_time import ProcessReading, Reading, print_readings
 
-    megabytes = [10.0, 50.0, 51.0, 52.0]
-    print_readings([Reading(float(minute), mb, (2 * mb, mb)) for minute, mb in enumerate(megabytes)])
+    def process(memory_mb: float) -> ProcessReading:
+        return ProcessReading(1, "process", memory_mb, 5, 7)
+
+    readings = [
+        Reading(float(minute), process(mb), (process(2 * mb), process(mb)))
+        for minute, mb in enumerate([10.0, 50.0, 51.0, 52.0])
+    ]
+    print_readings(readings)
     printed = " ".join(capsys.readouterr().out.split())
     assert "from minute 1.0 to 3.0: learner +2.0 MB, children +6.0 MB" in printed
