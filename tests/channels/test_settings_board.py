@@ -95,7 +95,7 @@ def test_a_writer_that_was_killed_half_way_is_not_believed(settings: Settings) -
 def test_settings_that_are_too_long_leave_the_last_ones(settings: Settings, caplog: pytest.LogCaptureFixture) -> None:
     run_state = SharedRunState(settings, {}, SPAWN)
     view = run_state.view()
-    entry = settings.game.map_cycle[0].model_dump() | {"map_name": "x" * 3_000_000}
+    entry = settings.game.map_cycle[0].model_dump() | {"map_path": "x" * 3_000_000}
     too_long = settings_from_flat(settings.flat() | {"map_cycle": (entry,), "demonstrations": ()})
     for _ in range(2):
         run_state.publish(settings=too_long)

@@ -33,6 +33,11 @@ def answers(address: str) -> bool:
         return False
 
 
+def counts_races(client: Client, address: str) -> bool:
+    metrics = client.get(f"http://{address}/metrics").text
+    return re.search(r"^trackmania_races_total [1-9]", metrics, re.MULTILINE) is not None
+
+
 def test_the_page_shows_the_games_of_a_training_and_ends_with_it(start_training: StartTraining, tmp_path: Path) -> None:
     training = start_training(tmp_path / "run", ("--dashboard",))
     address = page_address(training)
@@ -45,10 +50,10 @@ def test_the_page_shows_the_games_of_a_training_and_ends_with_it(start_training:
     assert training.children(PAGE)
     with Client() as client:
         health = client.get(f"http://{address}/healthz")
+        training.wait_for(lambda: counts_races(client, address), "count of races")  # it is written every second
         metrics = client.get(f"http://{address}/metrics").text
     assert (health.status_code, health.json()["ok"]) == (200, True), health.text
     assert "trackmania_up 1.0" in metrics
-    assert re.search(r"^trackmania_races_total [1-9]", metrics, re.MULTILINE)
     training.stop(signal.SIGINT)
     assert not answers(address)
     assert health_of(training.run_folder)[1]["problem"] == "the training has ended"

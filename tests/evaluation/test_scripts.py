@@ -103,7 +103,7 @@ def test_what_the_user_can_mend_is_told_in_one_line(
         "absent: no such track file": ("evaluate", run_folder, "--map", "absent"),
         "port": ("evaluate", run_folder, "--port", taken_port),
         "line 2": ("replay_inputs", tmp_path / "bad.inputs", "--map", "valley"),
-        "not text": ("replay_inputs", tmp_path / "noise.inputs", "--map", "valley"),
+        "not UTF-8 text": ("replay_inputs", tmp_path / "noise.inputs", "--map", "valley"),
         "cannot be read": ("replay_inputs", tmp_path / "absent.inputs", "--map", "valley"),
         "no such track file": ("replay_inputs", tmp_path / "good.inputs", "--map", "absent"),
         "is in use": ("replay_inputs", tmp_path / "good.inputs", "--map", "valley", "--port", taken_port),

@@ -109,11 +109,12 @@ def test_an_edit_that_fails_in_any_way_changes_nothing(
     "line", ["while True: pass", "import time; time.sleep(1e6)", "input()\nimport time; time.sleep(1e6)"]
 )
 def test_an_edit_that_never_ends_is_given_up(snapshot: Path, line: str, caplog: pytest.LogCaptureFixture) -> None:
+    before = set(psutil.Process().children())  # such as multiprocessing's own, which stay
     live = live_settings(snapshot, within_s=3.0)
     edit(snapshot, line.replace("input()", ""))
     assert not refresh_until_read(live)
     assert "was not read within 3 s: take out what loops or waits" in caplog.text
-    assert not psutil.Process().children()
+    assert set(psutil.Process().children()) <= before
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="where nothing bounds a process, it takes what it has")
@@ -125,11 +126,12 @@ def test_an_edit_that_takes_all_memory_is_refused(snapshot: Path, caplog: pytest
 
 
 def test_a_run_that_ends_gives_up_what_it_reads(snapshot: Path) -> None:
+    before = set(psutil.Process().children())
     live = live_settings(snapshot)
     edit(snapshot, "import time; time.sleep(1e6)")
     assert not live.refresh()
     live.close()
-    assert not psutil.Process().children()
+    assert set(psutil.Process().children()) <= before
     live.close()
 
 

@@ -413,7 +413,7 @@ def test_the_command_of_linux(tmp_path, monkeypatch):
 
 
 def test_the_launcher_that_a_game_and_a_system_need(tmp_path):
-    simulated, real = SimpleNamespace(game="simulated"), SimpleNamespace(game="tmnf")
+    simulated, real = (SimpleNamespace(game=game, games_are_kept=False) for game in ("simulated", "tmnf"))
     assert isinstance(make_launcher(simulated, NO_USER, 9000, tmp_path, "darwin"), SimulatedGameLauncher)
     for platform, message in (("win32", "TMLoader"), ("linux", "game_command")):
         launcher = make_launcher(real, NO_USER, 9000, tmp_path, platform)

@@ -24,6 +24,7 @@ from trackmania_rl.settings.loading import (
     parse_override,
     settings_from_flat,
 )
+from trackmania_rl.settings.syntax import parse_python
 
 HEADING: Final = "# Set while the run went on."
 TRIAL_FILE: Final = ".edited_config.py"
@@ -80,7 +81,7 @@ def with_value(text: str, name: str, literal: str) -> str:
     """Put a literal in the place of a setting's value where it is set last; where nothing sets it, at the end."""
     nodes = [
         node
-        for node in ast.parse(text).body
+        for node in parse_python(text).body
         if isinstance(node, ast.Assign)
         and len(node.targets) == 1
         and isinstance(node.targets[0], ast.Name)
@@ -102,7 +103,7 @@ def with_value(text: str, name: str, literal: str) -> str:
 def literals_of(text: str) -> dict[str, str]:
     """How a configuration's text writes the value of each setting, where it is a literal; none if it is no Python."""
     try:
-        tree = ast.parse(text)
+        tree = parse_python(text)
     except (SyntaxError, ValueError):
         return {}
     lines, found = [line.encode() for line in text.splitlines()], dict[str, str]()

@@ -18,6 +18,7 @@ from pydantic import ValidationError
 from trackmania_rl.errors import UserError
 from trackmania_rl.places import SHIPPED_FOLDER
 from trackmania_rl.settings.groups import Settings, groups
+from trackmania_rl.settings.syntax import parse_python
 
 USER_FILE = "user_config.py"
 """What belongs to a machine and its owner."""
@@ -126,7 +127,7 @@ def with_marks(text: str, names: Container[str]) -> str:
 def _assignments(text: str) -> dict[str, ast.Assign]:
     """Find where each name is set last; nowhere in a text that cannot be parsed, of which loading complains."""
     try:
-        tree = ast.parse(text)
+        tree = parse_python(text)
     except (SyntaxError, ValueError):
         return {}
     return {ast.unparse(node.targets[0]): node for node in tree.body if isinstance(node, ast.Assign)}
@@ -194,7 +195,7 @@ def _with_bases(config_file: Path) -> list[Path]:
 def _based_on(file: Path) -> ast.Assign | None:
     """Find where a file says what it is based on. One that cannot be read or parsed is complained of when it is run."""
     try:
-        tree = ast.parse(file.read_bytes())
+        tree = parse_python(file.read_bytes())
     except (OSError, SyntaxError, ValueError):
         return None
     for node in tree.body:
@@ -230,7 +231,7 @@ def _names_imported_by(file: Path) -> set[str]:
     """Collect what a file's `import` lines name, so that a part, say, is not taken for a misspelt setting."""
     aliases = [
         alias
-        for node in ast.walk(ast.parse(file.read_bytes()))
+        for node in ast.walk(parse_python(file.read_bytes()))
         if isinstance(node, ast.Import | ast.ImportFrom)
         for alias in node.names
     ]

@@ -18,6 +18,7 @@ from trackmania_rl.errors import UserError
 from trackmania_rl.settings.game import MapEntry
 from trackmania_rl.settings.groups import Settings
 from trackmania_rl.settings.loading import changed_settings, load_settings
+from trackmania_rl.settings.syntax import parse_python
 
 NAME: Final = "map_cycle"
 INDENT: Final = "    "
@@ -102,7 +103,7 @@ def with_entries(text: bytes, entries: Sequence[Mapping[str, Any]], replace: boo
 
 def _map_cycle_node(text: bytes, config_file: Path) -> ast.Tuple | ast.List:
     try:
-        tree = ast.parse(text)
+        tree = parse_python(text)
     except (SyntaxError, ValueError) as error:
         raise MapCycleError(f"{config_file}: is not valid Python: {error}") from error
     values = [

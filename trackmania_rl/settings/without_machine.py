@@ -8,6 +8,7 @@ from typing import Final
 
 from trackmania_rl.file_names import portable
 from trackmania_rl.settings.groups import UserSettings
+from trackmania_rl.settings.syntax import parse_python
 
 HOME: Final = "~"
 
@@ -25,7 +26,7 @@ def without_machine(text: str, home: Path | None = None) -> str:
     Raises:
         SyntaxError: if it is no Python.
     """
-    tree = ast.parse(text)
+    tree = parse_python(text)
     instead: list[tuple[ast.expr, str]] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign) and node.value is not None:
