@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from trackmania_rl.agents.flat_parameters import flatten_parameters
+from trackmania_rl.channels.protocols import ChannelError
 from trackmania_rl.channels.shared_memory import weights as shared_weights
 from trackmania_rl.channels.shared_memory.weights import SharedWeights
 
@@ -42,6 +43,15 @@ def test_only_newer_weights_are_pulled():
     assert shared.publish(network_of(2.0)) == 2
     assert shared.pull_if_newer(reader, version) == 2
     assert values(reader) == {2.0}
+
+
+def test_a_machine_without_room_for_them_is_told_so(monkeypatch):
+    def full(vector):
+        raise RuntimeError("unable to write to file </torch_1>:\nNo space left on device (28)")
+
+    monkeypatch.setattr(torch.Tensor, "share_memory_", full)
+    with pytest.raises(ChannelError, match=r"no room for the network's weights \(.* MB\): unable .* No space left"):
+        SharedWeights(network_of(1.0), SPAWN)
 
 
 def test_the_given_network_is_the_shared_one():

@@ -9,6 +9,9 @@ import torch
 from torch import nn
 
 from trackmania_rl.agents.flat_parameters import flatten_parameters
+from trackmania_rl.channels.protocols import ChannelError
+from trackmania_rl.channels.shared_memory.slots import SHARED_MEMORY_FOLDER
+from trackmania_rl.errors import one_line
 
 MOST_LOOKS = 50
 LOOK_AGAIN_AFTER_S = 0.002
@@ -27,10 +30,21 @@ class SharedWeights:
     Args:
         uncompiled_shared_network: its parameters are moved into the shared memory and are version 1.
         context: of the processes that will share it, e.g. `multiprocessing.get_context("spawn")`.
+
+    Raises:
+        ChannelError: if the machine does not have the memory.
     """
 
     def __init__(self, uncompiled_shared_network: nn.Module, context: BaseContext) -> None:
-        self._vector = flatten_parameters(uncompiled_shared_network).share_memory_()
+        weights = flatten_parameters(uncompiled_shared_network)
+        try:
+            self._vector = weights.share_memory_()
+        except RuntimeError as error:  # as torch reports what the system says
+            needed_mb = weights.numel() * weights.element_size() / 2**20
+            raise ChannelError(
+                f"{SHARED_MEMORY_FOLDER} has no room for the network's weights ({needed_mb:.1f} MB): "
+                f"{one_line(error)}; free some, or give the machine more (docker run --shm-size=1g)"
+            ) from error
         self._begun = context.Value("q", 1, lock=False)
         self._whole = context.Value("q", 1, lock=False)
 
