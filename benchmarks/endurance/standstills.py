@@ -18,6 +18,8 @@ from benchmarks.training_command import TrainCommand
 
 STANDS_STILL_S: Final = 60.0
 BACK_WITHIN_S: Final = 120.0
+GAME_SILENCE_S: Final = 15.0
+"""Of `tmi_protection_timeout_s`, which is 60 s as it ships: as long as the standstill itself."""
 
 
 def measure(asked: argparse.Namespace, folder: Path) -> list[Outcome]:
@@ -43,7 +45,8 @@ def _collector(folder: Path) -> str:
 
 
 def _game(folder: Path) -> str:
-    with TormentedRun(folder, game_transport="socket").training() as command:
+    run = TormentedRun(folder, game_transport="socket", tmi_protection_timeout_s=GAME_SILENCE_S)
+    with run.training() as command:
         command.wait_for_races(8)
         return _stop_one(command, command.games()[0])
 
