@@ -140,8 +140,9 @@ def test_a_game_that_becomes_slow_is_replaced_between_races(make_player, caplog)
     player = make_player("slow@race=12,factor=12", game_reboot_below_speed_share=0.12)
     races = [player.race() for _ in range(30)]
     assert all(race.stats["race_finished"] for race in races)
-    assert player.manager.game_starts == 2
-    assert "of its best speed" in caplog.text
+    n_replaced = caplog.text.count("of its best speed")  # a machine that is busy itself may slow down the next one, too
+    assert 1 <= n_replaced <= 2
+    assert player.manager.game_starts == 1 + n_replaced
     assert "lost" not in caplog.text
     print(f"\nslow: races took {', '.join(f'{race.took_s:.2f}' for race in races)} s")
 
