@@ -14,7 +14,7 @@ from typing import Final
 from trackmania_rl.errors import UserError
 from trackmania_rl.files import shown_path
 
-_PACKAGE: Final = Path(__file__).resolve().parent
+_PACKAGE: Final = Path(__file__).absolute().parent  # where it is found, not where a link to it leads
 IS_CHECKOUT: Final = (_PACKAGE.parent / "scripts" / "train.py").is_file()
 """Whether the package lies beside its scripts, as in the repository."""
 SHIPPED_FOLDER: Final = _PACKAGE.parent if IS_CHECKOUT else _PACKAGE / "shipped"
