@@ -22,7 +22,8 @@ def maps(repository_root):
     return module
 
 
-def test_prints_and_draws_how_well_a_replay_is_followed(maps, shared_data, tmp_path, capsys):
+def test_prints_and_draws_how_well_a_replay_is_followed(maps, shared_data, tmp_path, capsys, monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)  # pytest-xdist sets 80, at which rows go on in further lines
     replay = shared_data / "replays" / "mydli_20.14.Replay.gbx"
     picture = tmp_path / "windows.png"
     assert maps.main(["windows", str(replay), "--picture", str(picture)]) == 0
