@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -15,8 +14,8 @@ from matplotlib.collections import LineCollection, PatchCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from trackmania_rl.errors import UserError
 from trackmania_rl.gbx.challenge import BLOCK_SIZE_M, Block, Challenge, Gate
+from trackmania_rl.telemetry.figure_file import write_figure
 from trackmania_rl.track.line_building import LINE_SPACING_M, arc_length, directions
 from trackmania_rl.track.line_checks import TOLERATED_SPACING_M, GatePassage
 
@@ -74,12 +73,7 @@ def draw_line(
     figure.colorbar(coloured, ax=above, label=colour_name, shrink=0.8, pad=0.01)
     _draw_heights(heights, line_m, stations_m, colour_of, passages)
     _draw_spacing(spacing, stations_m)
-    try:
-        with warnings.catch_warnings():  # names of players may have letters that the font lacks
-            warnings.filterwarnings("ignore", message="Glyph")
-            figure.savefig(file, format="png")
-    except OSError as error:
-        raise UserError(f"picture {file}: cannot be written: {error.strerror}") from error
+    write_figure(figure, file)
 
 
 def _draw_from_above(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -15,8 +14,8 @@ from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from trackmania_rl.errors import UserError
 from trackmania_rl.gbx.challenge import Challenge
+from trackmania_rl.telemetry.figure_file import write_figure
 from trackmania_rl.telemetry.line_picture import (
     DOTS_PER_INCH,
     HEIGHT_FROM_ABOVE_IN,
@@ -61,12 +60,7 @@ def draw_windows(
     figure.suptitle(title, parse_math=False)
     _draw_from_above(above, way_m, motion.time_ms, results, challenge)
     _draw_timeline(timeline, results)
-    try:
-        with warnings.catch_warnings():  # names of players may have letters that the font lacks
-            warnings.filterwarnings("ignore", message="Glyph")
-            figure.savefig(file, format="png")
-    except OSError as error:
-        raise UserError(f"picture {file}: cannot be written: {error.strerror}") from error
+    write_figure(figure, file)
 
 
 def colour_of(result: WindowResult) -> str:
