@@ -20,7 +20,7 @@ from typing import Final
 import psutil
 
 from benchmarks.endurance.outcomes import Outcome, outcome_of
-from benchmarks.endurance.small_training import CHECKPOINT_INTERVAL_S, TormentedRun
+from benchmarks.endurance.small_training import CHECKPOINT_INTERVAL_S, TormentedRun, end_in_order
 from benchmarks.training_command import TrainCommand
 from trackmania_rl.exit_codes import ExitCode
 
@@ -128,7 +128,7 @@ def _disk_full(folder: Path) -> str:
         filler.unlink()
         back_s = command.wait_for(lambda: _newest_checkpoint(command) > newest, "another checkpoint", ENDS_WITHIN_S)
         command.wait_for_races(2)
-        _end(command)
+        end_in_order(command)
     return f"said after {said_s:.0f} s; a checkpoint {back_s:.0f} s after space was freed"
 
 
@@ -149,11 +149,8 @@ def _folder_gone(folder: Path) -> str:
         _wait_for_checkpoint(command)
         shutil.rmtree(command.run_folder)
         back_s = command.wait_for(lambda: _newest_checkpoint(command) > 0, "another checkpoint", ENDS_WITHIN_S)
-        _end(command)
-    with run.training() as again:
-        again.wait_for_races(2)
-        assert "resumed" in again.output, again.output
-        _end(again)
+        end_in_order(command)
+    _require_resuming(run)
     return f"a checkpoint {back_s:.0f} s later, from which the same command goes on"
 
 
@@ -184,10 +181,7 @@ def _memory_limit(folder: Path) -> str:
         if lived:
             command.stop(signal.SIGTERM)
         first = command.process.returncode
-    with run.training() as again:
-        again.wait_for_races(2)
-        assert "resumed" in again.output, again.output
-        _end(again)
+    _require_resuming(run)
     return f"{'lived on and ended' if lived else 'ended'} with exit code {first}, then resumed"
 
 
@@ -214,7 +208,7 @@ def _clock(folder: Path) -> str:
             )
             command.wait_for_races(4)
         assert {process.pid for process in command.collectors()} == collectors, "a healthy collector was replaced"
-        _end(command)
+        end_in_order(command)
     return f"next checkpoints after {waits_s[0]:.1f} and {waits_s[1]:.1f} s (asked every {CHECKPOINT_INTERVAL_S:g} s)"
 
 
@@ -230,13 +224,14 @@ def _newest_checkpoint(command: TrainCommand) -> int:
     return max((int(name) for name in names if name.isdigit()), default=0)
 
 
+def _require_resuming(run: TormentedRun) -> None:
+    """See that the same command goes on with the run."""
+    with run.training() as again:
+        again.wait_for_races(2)
+        assert "resumed" in again.output, again.output
+        end_in_order(again)
+
+
 def _wait_for_checkpoint(command: TrainCommand) -> None:
     command.wait_for_races(4)
     command.wait_for(lambda: _newest_checkpoint(command) > 0, "a checkpoint")
-
-
-def _end(command: TrainCommand) -> None:
-    """End it in order; nothing may be left."""
-    command.stop(signal.SIGTERM)
-    assert command.process.returncode == ExitCode.DONE, f"exit code {command.process.returncode}: {command.output}"
-    assert not command.survivors(), f"these live on: {command.survivors()}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Final
 import numpy as np
 
 from benchmarks.training_command import TrainCommand, free_port
+from trackmania_rl.exit_codes import ExitCode
 
 LINE_M: Final = 60.0
 CHECKPOINT_INTERVAL_S: Final = 2.0
@@ -62,3 +64,10 @@ class TormentedRun:
             yield command
         finally:
             command.end()
+
+
+def end_in_order(command: TrainCommand) -> None:
+    """End a training as SIGTERM does; nothing may be left."""
+    command.stop(signal.SIGTERM)
+    assert command.process.returncode == ExitCode.DONE, f"exit code {command.process.returncode}: {command.output}"
+    assert not command.survivors(), f"these live on: {command.survivors()}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Final
 import psutil
 
 from benchmarks.endurance.outcomes import Outcome, outcome_of
-from benchmarks.endurance.small_training import TormentedRun
+from benchmarks.endurance.small_training import TormentedRun, end_in_order
 from benchmarks.training_command import TrainCommand
 
 STANDS_STILL_S: Final = 60.0
@@ -68,7 +67,7 @@ def _stop_one(command: TrainCommand, victim: psutil.Process) -> str:
     finally:
         with contextlib.suppress(psutil.NoSuchProcess):
             victim.resume()
-    _end(command)
+    end_in_order(command)
     return f"replaced after {replaced_s:.0f} s, {meanwhile} races of the others meanwhile"
 
 
@@ -79,7 +78,7 @@ def _learner(folder: Path) -> str:
         _stop_for_a_minute([psutil.Process(command.process.pid)])
         command.wait_for_races(8)
         assert {process.pid for process in command.collectors()} == collectors, "a healthy collector was replaced"
-        _end(command)
+        end_in_order(command)
     return "races go on with the same collectors"
 
 
@@ -90,7 +89,7 @@ def _everything(folder: Path) -> str:
         _stop_for_a_minute(family)
         command.wait_for_races(8)
         kept = sum(process.pid in {child.pid for child in command.children("")} for process in family[1:])
-        _end(command)
+        end_in_order(command)
     return f"races go on; {kept} of {len(family) - 1} processes are the same"
 
 
@@ -106,7 +105,7 @@ def _supervised_learner(folder: Path) -> str:
         command.wait_for_races(4)
         assert "resumed" in command.output, command.output
         back_s = time.monotonic() - began_s
-        _end(command)
+        end_in_order(command)
     return f"killed after {killed_s:.0f} s, the next races after {back_s:.0f} s"
 
 
@@ -125,10 +124,3 @@ def _runs(process: psutil.Process) -> bool:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
-
-
-def _end(command: TrainCommand) -> None:
-    """End the training in order; nothing may be left."""
-    command.stop(signal.SIGTERM)
-    assert command.process.returncode == 0, f"exit code {command.process.returncode}: {command.output}"
-    assert not command.survivors(), f"these live on: {command.survivors()}"
