@@ -9,7 +9,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -19,26 +18,18 @@ from typing import Any, Final
 
 import psutil
 
+from trackmania_rl.tmi_interaction.launchers.launcher import find_free_port
+
 PROJECT: Final = Path(__file__).resolve().parent.parent
 FIRST_RACE_WITHIN_S: Final = 120.0
 """Twice what a stranger may wait: the machine that tests has other work."""
 ENDS_WITHIN_S: Final = 60.0
+MOST_GAMES: Final = 4
+"""Of one training; so many ports in a row are looked for."""
 
 
 class TrainingFailedError(AssertionError):
     """A training that did not come to what was waited for; the text has all that it said."""
-
-
-def free_port(n_games: int = 4) -> int:
-    """A port that nobody uses, and whose successors are free as well, so that there is one for each game."""
-    while True:
-        with contextlib.ExitStack() as stack, contextlib.suppress(OSError, OverflowError):
-            port = 0
-            for game in range(n_games):
-                probe = stack.enter_context(socket.socket())
-                probe.bind(("127.0.0.1", port and port + game))
-                port = port or probe.getsockname()[1]
-            return port
 
 
 class TrainCommand:
@@ -71,7 +62,7 @@ class TrainCommand:
         all_settings = {
             "run_name": "'tested'",
             "terminal_view": "'off'",
-            "base_tmi_port": free_port(),
+            "base_tmi_port": find_free_port(MOST_GAMES),
             **settings,
         }
         self.port = int(str(all_settings["base_tmi_port"]))

@@ -10,8 +10,9 @@ from typing import Final
 
 import numpy as np
 
-from benchmarks.training_command import TrainCommand, free_port
+from benchmarks.training_command import MOST_GAMES, TrainCommand
 from trackmania_rl.exit_codes import ExitCode
+from trackmania_rl.tmi_interaction.launchers.launcher import find_free_port
 
 LINE_M: Final = 60.0
 CHECKPOINT_INTERVAL_S: Final = 2.0
@@ -45,7 +46,7 @@ class TormentedRun:
         maps.mkdir(parents=True, exist_ok=True)
         along_m = np.arange(0, LINE_M, 0.5)
         np.save(maps / "straight.npy", along_m[:, None] * np.array([0.0, 0.0, 1.0]) + (0, 100, 0))
-        all_settings = {**SETTINGS, "maps_folder": str(maps), "base_tmi_port": free_port(), **settings}
+        all_settings = {**SETTINGS, "maps_folder": str(maps), "base_tmi_port": find_free_port(MOST_GAMES), **settings}
         self._settings = {name: repr(value) for name, value in all_settings.items()}
 
     def start(

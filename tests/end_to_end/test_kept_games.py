@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.training_command import free_port
 from trackmania_rl.exit_codes import ExitCode
+from trackmania_rl.tmi_interaction.launchers.launcher import find_free_port
 
 from ..keep_games_command import KeepGames
 
@@ -20,13 +20,13 @@ KEPT = {"game_transport": "'socket'", "games_are_kept": True}
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KeepGames]:
     """Two kept games."""
-    command = KeepGames(tmp_path_factory.mktemp("kept"), free_port(2), 2)
+    command = KeepGames(tmp_path_factory.mktemp("kept"), find_free_port(2), 2)
     yield command
     command.end()
 
 
 def test_nobody_listens(start_training: Any, tmp_path: Path) -> None:
-    port = free_port(2)
+    port = find_free_port(2)
     command = start_training(tmp_path, base_tmi_port=port, **KEPT)
     assert command.process.wait(120) == ExitCode.TRY_AGAIN
     assert f"error: no kept game greets at port {port} (" in command.output

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from benchmarks.delayed_link import DelayedLink
-from benchmarks.training_command import free_port
 from trackmania_rl.protocol import messages
 from trackmania_rl.protocol.messages import LINK_VERSION
 from trackmania_rl.race.policy import PolicyDecision
@@ -23,6 +22,7 @@ from trackmania_rl.simulator.server.server import GameServer
 from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager, GameKeepsFailingError
 from trackmania_rl.tmi_interaction.launchers.choice import make_launcher
 from trackmania_rl.tmi_interaction.launchers.kept_game import KeptGame
+from trackmania_rl.tmi_interaction.launchers.launcher import find_free_port
 from trackmania_rl.tmi_interaction.transport import GameConnectionError
 
 from ..keep_games_command import KeepGames
@@ -44,7 +44,7 @@ def keep_games(maps_folder):
 
         def keep(n_games=1, *options):
             options = ("--set", f"maps_folder={str(maps_folder)!r}", *options)
-            command = KeepGames(maps_folder, free_port(n_games), n_games, options)
+            command = KeepGames(maps_folder, find_free_port(n_games), n_games, options)
             opened.callback(command.end)
             return command
 
@@ -208,7 +208,7 @@ def test_what_does_not_greet_is_told_in_one_line(answering, reason):
 
 def test_a_port_that_nobody_listens_at(settings):
     with pytest.raises(GameConnectionError, match=r"\(no game accepts connections .*games_are_kept = True: run python"):
-        KeptGame(free_port(1)).wait_until_connectable(0.5)
+        KeptGame(find_free_port(1)).wait_until_connectable(0.5)
 
 
 class OlderGame(GameServer):

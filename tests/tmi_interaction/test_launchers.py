@@ -1,5 +1,6 @@
 """Game processes: started, found, killed, and never left behind."""
 
+import contextlib
 import os
 import signal
 import socket
@@ -97,6 +98,14 @@ def test_a_port_in_use_names_who_uses_it(make_launcher, free_port):
     assert f"process {os.getpid()}" in str(caught.value)
     assert "base_tmi_port" in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_free_ports_are_in_a_row_and_nobody_is_given_them_by_chance():
+    first = launchers.find_free_port(3)
+    with contextlib.ExitStack() as stack:
+        for port in range(first, first + 3):
+            stack.enter_context(socket.create_server(("127.0.0.1", port)))
+    assert first + 2 < 32_768  # the first of those that Linux gives to whoever binds to port 0
 
 
 def test_a_port_is_free_again_right_after_a_connection(free_port):

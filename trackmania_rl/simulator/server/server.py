@@ -202,6 +202,7 @@ class GameServer:
         newcomer = None
         while (accepted := self._next_newcomer()) is not None:
             if newcomer is not None:
+                logger.info("a newcomer is hung up on for one that came after it")
                 newcomer.close()
             newcomer = accepted
         if newcomer is None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -36,6 +37,7 @@ LAST_WORDS_BYTES: Final = 2000
 PR_SET_PDEATHSIG: Final = 1
 OWN_PROCESS_GROUP: Final = getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)
 """Creation flag of Windows for a process that Ctrl-C in our terminal does not reach."""
+_FREE_PORTS: Final = range(16_384, 32_700)
 
 
 class PortInUseError(PassingError):
@@ -200,10 +202,18 @@ class SimulatedGameLauncher:
         return lines[-1] if lines else "it said nothing"
 
 
-def find_free_port() -> int:
-    """Return a port that nobody listens at."""
-    with socket.create_server((LOOPBACK, 0)) as server:
-        return server.getsockname()[1]
+def find_free_port(n_ports: int = 1) -> int:
+    """Return a port that nobody listens at, the first of `n_ports` such ports in a row.
+
+    It is below those that systems hand out to whoever asks for any (Linux from 32768, Windows and macOS from 49152): a
+    game takes seconds until it listens, and nobody shall be given its port meanwhile.
+    """
+    while True:
+        first = secrets.choice(_FREE_PORTS)
+        with contextlib.ExitStack() as probes, contextlib.suppress(OSError):
+            for port in range(first, first + n_ports):
+                probes.enter_context(socket.create_server((LOOPBACK, port)))
+            return first
 
 
 def check_port_is_free(port: int) -> None:
