@@ -164,6 +164,20 @@ def browser() -> Iterator[Any]:
         driver.quit()
 
 
+def _open(driver: Any, address: str) -> None:
+    """Open a page that may not listen yet: it is told of as soon as its process is started."""
+    from selenium.common.exceptions import WebDriverException
+
+    gives_up_s = time.monotonic() + BEGINS_WITHIN_S
+    while True:
+        try:
+            return driver.get(address)
+        except WebDriverException as error:
+            if "ERR_CONNECTION_REFUSED" not in str(error) or time.monotonic() > gives_up_s:
+                raise
+            time.sleep(0.5)
+
+
 def main() -> int:
     arguments = parse_arguments()
     if arguments.memory_minutes > 0:
@@ -197,7 +211,7 @@ def measure(way: str, seconds: float) -> Turn:
         chromium: psutil.Process | None = None
         if way == "page and browser":
             address, driver = training.address(), closing.enter_context(browser())
-            driver.get(address)
+            _open(driver, address)
             chromium = psutil.Process(driver.service.process.pid)
         training.settle(SETTLED_AFTER_S)
         before = (*training.frames(), *training.processor_s(), _family_s(chromium))
@@ -216,7 +230,7 @@ def watch_memory(minutes: float) -> None:
         address, driver = training.address(), closing.enter_context(browser())
         page = training.page()
         assert page is not None
-        driver.get(address)
+        _open(driver, address)
         training.settle(SETTLED_AFTER_S)
         readings = []
         for _ in range(round(60 * minutes / READ_EVERY_S)):
