@@ -1,11 +1,13 @@
 """What the live page costs a training, and whether its memory is flat.
 
-python -m benchmarks.live_page                           # some 20 minutes: trainings in turns
+python -m benchmarks.live_page                           # some 12 minutes: one training, three ways in turns
 python -m benchmarks.live_page --memory-minutes 10       # one training with a browser, then ten tabs come and go
 
-Trainings of the default configuration in turns: without the page, with the page that nobody looks at, and with a
-browser (Chromium without a window, on the same processor, which draws by software). Frames are counted by races.jsonl
-in the minute that begins 20 s after its first race. On a machine that does other things too, trust the processor time.
+One training of the default configuration with its page: in turns of half a minute the page is stopped (SIGSTOP),
+looked at by nobody, and shown by Chromium (without a window, on the same processor, which draws by software). Two
+trainings of the same seed differ by more than a page costs, as a machine's speed does from one minute to the next: so
+what is compared are turns that follow each other, their order changed from round to round. Frames are counted by
+races.jsonl.
 """
 
 from __future__ import annotations
@@ -32,11 +34,13 @@ from rich.table import Table
 from trackmania_rl.telemetry.learning_summary import iterate_races
 
 PROJECT: Final = Path(__file__).resolve().parent.parent
-WAYS: Final = ("no page", "page", "page and browser")
+WAYS: Final = ("page stopped", "page", "page and browser")
+NOWHERE: Final = "about:blank"
 PAGE_MODULE: Final = "trackmania_rl.dashboard"
 ADDRESS: Final = re.compile(r"http://127\.0\.0\.1:\d+/")
 BEGINS_WITHIN_S: Final = 300.0
 SETTLED_AFTER_S: Final = 20.0
+TURN_SETTLES_S: Final = 5.0
 TABS_STAY_S: Final = 30.0
 READ_EVERY_S: Final = 10.0
 N_TABS: Final = 10
@@ -44,7 +48,7 @@ N_TABS: Final = 10
 
 @dataclass(frozen=True)
 class Turn:
-    """One training.
+    """One way for half a minute.
 
     Attributes:
         frames_per_s: by the wall clock.
@@ -65,21 +69,20 @@ class Turn:
 
 
 class Training:
-    """A training of the default configuration; a context manager.
+    """A training of the default configuration with its live page; a context manager.
 
     Args:
         folder: for all that it writes.
-        has_page: whether it serves its live page.
     """
 
-    def __init__(self, folder: Path, *, has_page: bool) -> None:
+    def __init__(self, folder: Path) -> None:
         self._races = folder / "save" / "measured" / "races.jsonl"
         self._log = folder / "output.txt"
         command = [sys.executable, str(PROJECT / "scripts" / "train.py"), "--output-folder", str(folder)]
-        command += ["--set", "run_name=measured", "--set", "terminal_view=plain"]
+        command += ["--dashboard", "--set", "run_name=measured", "--set", "terminal_view=plain"]
         with self._log.open("w") as output:
             self._process = subprocess.Popen(
-                command + ["--dashboard"] * has_page,
+                command,
                 cwd=PROJECT,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -128,16 +131,14 @@ class Training:
 
     def processor_s(self) -> tuple[float, float]:
         """Processor time so far: of learner and collectors, and of the page."""
-        main = psutil.Process(self._process.pid)
-        page = self.page()
-        page_s = 0.0 if page is None else _processor_s(page)
-        others = [child for child in main.children() if page is None or child.pid != page.pid]
-        return _processor_s(main) + sum(map(_processor_s, others)), page_s
+        main, page = psutil.Process(self._process.pid), self.page()
+        others = [child for child in main.children() if child.pid != page.pid]
+        return _processor_s(main) + sum(map(_processor_s, others)), _processor_s(page)
 
-    def page(self) -> psutil.Process | None:
+    def page(self) -> psutil.Process:
         """Find the page's process."""
         children = psutil.Process(self._process.pid).children()
-        return next((child for child in children if PAGE_MODULE in child.cmdline()), None)
+        return next(child for child in children if PAGE_MODULE in child.cmdline())
 
     def _wait(self, is_so: Callable[[], bool], within_s: float = BEGINS_WITHIN_S) -> None:
         gives_up_s = time.monotonic() + within_s
@@ -183,12 +184,7 @@ def main() -> int:
     if arguments.memory_minutes > 0:
         watch_memory(arguments.memory_minutes)
         return 0
-    turns: dict[str, list[Turn]] = {way: [] for way in arguments.ways}
-    for number in range(arguments.rounds):
-        for way in arguments.ways:
-            turns[way].append(measure(way, arguments.seconds))
-            print(f"round {number + 1}, {way}: {turns[way][-1]}", flush=True)
-    print_turns(turns)
+    print_turns(measure(arguments.rounds, arguments.seconds))
     return 0
 
 
@@ -196,24 +192,37 @@ def parse_arguments() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
-    add("--rounds", type=int, default=3, help="trainings of each kind (default %(default)s)")
-    add("--seconds", type=float, default=60.0, help="how long each is counted (default %(default)s)")
-    add("--ways", nargs="+", choices=WAYS, default=list(WAYS), help="default: all three")
+    add("--rounds", type=int, default=6, help="turns of each kind (default %(default)s)")
+    add("--seconds", type=float, default=30.0, help="how long each is counted (default %(default)s)")
     add("--memory-minutes", type=float, default=0.0, help="watch the page's memory for so long instead")
     return parser.parse_args()
 
 
-def measure(way: str, seconds: float) -> Turn:
-    """Train once, and count for so long."""
+def measure(rounds: int, seconds: float) -> dict[str, list[Turn]]:
+    """Train, and count the three ways in turns."""
+    turns: dict[str, list[Turn]] = {way: [] for way in WAYS}
     with contextlib.ExitStack() as closing:
         folder = Path(closing.enter_context(tempfile.TemporaryDirectory()))
-        training = closing.enter_context(Training(folder, has_page=way != "no page"))
-        chromium: psutil.Process | None = None
-        if way == "page and browser":
-            address, driver = training.address(), closing.enter_context(browser())
-            _open(driver, address)
-            chromium = psutil.Process(driver.service.process.pid)
+        training = closing.enter_context(Training(folder))
+        address, driver = training.address(), closing.enter_context(browser())
+        _open(driver, address)
         training.settle(SETTLED_AFTER_S)
+        for number in range(rounds):
+            for way in (*WAYS[number % len(WAYS) :], *WAYS[: number % len(WAYS)]):
+                turns[way].append(_turn(way, training, driver, address, seconds))
+                print(f"round {number + 1}, {way}: {turns[way][-1]}", flush=True)
+    return turns
+
+
+def _turn(way: str, training: Training, driver: Any, address: str, seconds: float) -> Turn:
+    """Bring one way about, and count for so long."""
+    page, chromium = training.page(), psutil.Process(driver.service.process.pid)
+    driver.get(address if way == "page and browser" else NOWHERE)
+    with contextlib.ExitStack() as closing:
+        if way == "page stopped":
+            page.suspend()
+            closing.callback(page.resume)
+        training.go_on(TURN_SETTLES_S)
         before = (*training.frames(), *training.processor_s(), _family_s(chromium))
         training.go_on(seconds)
         after = (*training.frames(), *training.processor_s(), _family_s(chromium))
@@ -226,10 +235,9 @@ def watch_memory(minutes: float) -> None:
     console = Console()
     with contextlib.ExitStack() as closing:
         folder = Path(closing.enter_context(tempfile.TemporaryDirectory()))
-        training = closing.enter_context(Training(folder, has_page=True))
+        training = closing.enter_context(Training(folder))
         address, driver = training.address(), closing.enter_context(browser())
         page = training.page()
-        assert page is not None
         _open(driver, address)
         training.settle(SETTLED_AFTER_S)
         readings = []
@@ -257,15 +265,15 @@ def watch_memory(minutes: float) -> None:
 
 
 def print_turns(turns: dict[str, list[Turn]]) -> None:
-    """Print medians, and how they compare with the first way's."""
+    """Print medians, and the median over the rounds of each way's share of the first one's rate in the same round."""
     table = Table("", "frames/s", "of it", "frames per processor second", "of it", "page, s/s", "browser, s/s")
-    first: tuple[float, float] | None = None
+    first = turns[WAYS[0]]
     for way, of_way in turns.items():
-        rates = _median(of_way, "frames_per_s"), _median(of_way, "frames_per_processor_s")
-        first = first or rates
-        shares = [f"{100 * rate / of_first:.1f} %" for rate, of_first in zip(rates, first, strict=True)]
-        told = [f"{rates[0]:.0f}", shares[0], f"{rates[1]:.0f}", shares[1]]
-        table.add_row(way, *told, f"{_median(of_way, 'page_s'):.3f}", f"{_median(of_way, 'browser_s'):.3f}")
+        row = [way]
+        for name in ("frames_per_s", "frames_per_processor_s"):
+            shares = [getattr(turn, name) / getattr(beside, name) for turn, beside in zip(of_way, first, strict=True)]
+            row += [f"{_median(of_way, name):.0f}", f"{100 * statistics.median(shares):.1f} %"]
+        table.add_row(*row, f"{_median(of_way, 'page_s'):.3f}", f"{_median(of_way, 'browser_s'):.3f}")
     Console(width=110).print(table)
 
 
@@ -278,10 +286,8 @@ def _processor_s(process: psutil.Process) -> float:
     return float(times.user + times.system)
 
 
-def _family_s(process: psutil.Process | None) -> float:
+def _family_s(process: psutil.Process) -> float:
     """Processor time of a process and of all below it."""
-    if process is None:
-        return 0.0
     total_s = 0.0
     for one in (process, *process.children(recursive=True)):
         with contextlib.suppress(psutil.NoSuchProcess):

@@ -1,7 +1,7 @@
 """What a machine runs out of: disk, folder, shared memory, memory; and a clock that is set forward and back.
 
-Disks are small ones of their own in memory, which only root can mount (Linux); the clock is libfaketime's. Where one of
-these is missing, the row says so.
+Disks are small ones in memory, which only root can mount, as only root can make a folder immutable (Linux); the clock
+is libfaketime's. Where one of these is missing, the row says so.
 """
 
 from __future__ import annotations
@@ -56,6 +56,7 @@ def measure(asked: argparse.Namespace, folder: Path) -> list[Outcome]:
             "says so, exit code for a person, the last good checkpoint is named",
             _disk_full_at_the_end,
         ),
+        ("run folder read-only, then writable", "goes on, says so, checkpoints come again", _read_only),
         ("run folder deleted", "checkpoints come again, the same command resumes", _folder_gone),
         ("shared memory full at the start", "one line, exit code 78, no run folder", _no_shared_memory),
         ("memory limit of the learner", "ends with an error, the same command resumes", _memory_limit),
@@ -93,15 +94,15 @@ def _small_disk(folder: Path) -> Iterator[Path]:
     """Mount a disk of `DISK_MB`."""
     disk = folder / "disk"
     disk.mkdir()
-    _mount("mount", "-t", "tmpfs", "-o", f"size={DISK_MB}m", "none", str(disk))
+    _as_root("mount", "-t", "tmpfs", "-o", f"size={DISK_MB}m", "none", str(disk))
     try:
         yield disk
     finally:
-        _mount("mount", "-o", "remount,rw", str(disk))
-        _mount("umount", "--lazy", str(disk))
+        _as_root("mount", "-o", "remount,rw", str(disk))
+        _as_root("umount", "--lazy", str(disk))
 
 
-def _mount(*command: str) -> None:
+def _as_root(*command: str) -> None:
     try:
         subprocess.run(command, check=True, capture_output=True)
     except (OSError, subprocess.CalledProcessError) as error:
@@ -141,6 +142,23 @@ def _disk_full_at_the_end(folder: Path) -> str:
         assert command.process.returncode == ExitCode.NOT_SAVED, f"{command.process.returncode}: {command.output}"
         assert newest in command.output.splitlines()[-1] + command.output.splitlines()[-2], command.output
     return f"exit code {ExitCode.NOT_SAVED}"
+
+
+def _read_only(folder: Path) -> str:
+    # Permissions do not hold root back, who runs this, but the flag does.
+    with TormentedRun(folder).training() as command:
+        _wait_for_checkpoint(command)
+        folders = [str(command.run_folder), str(command.run_folder / "checkpoints")]
+        with contextlib.ExitStack() as writable:
+            _as_root("chattr", "+i", *folders)
+            writable.callback(_as_root, "chattr", "-i", *folders)
+            said_s = command.wait_for(lambda: "not permitted" in command.output, "a word about it", COMPLAINS_WITHIN_S)
+            time.sleep(FULL_FOR_S)
+            newest = _newest_checkpoint(command)
+        back_s = command.wait_for(lambda: _newest_checkpoint(command) > newest, "another checkpoint", ENDS_WITHIN_S)
+        command.wait_for_races(2)
+        end_in_order(command)
+    return f"said after {said_s:.0f} s; a checkpoint {back_s:.0f} s after it was writable"
 
 
 def _folder_gone(folder: Path) -> str:

@@ -1,4 +1,4 @@
-"""The benchmark of the live page compares trainings with and without it."""
+"""The benchmark of the live page compares turns of one training, with the page and without it."""
 
 import shutil
 import sys
@@ -12,9 +12,11 @@ def test_medians_are_compared_with_those_of_the_first_way(capsys: pytest.Capture
     from benchmarks.live_page import Turn, print_turns
 
     alone = [Turn(frames, 2.0, 0.0, 0.0) for frames in (1000.0, 3000.0, 2000.0)]
-    seen = [Turn(1800.0, 1.8, 0.05, 0.15)]
-    print_turns({"no page": alone, "page and browser": seen})
+    page = [Turn(frames, 2.0, 0.0, 0.0) for frames in (990.0, 2970.0, 1700.0)]
+    seen = [Turn(0.9 * turn.frames_per_s, 1.8, 0.05, 0.15) for turn in alone]
+    print_turns({"page stopped": alone, "page": page, "page and browser": seen})
     printed = capsys.readouterr().out
+    assert "99.0 %" in printed, "of the turn beside it, not of another one"
     assert "90.0 %" in printed, "frames by the wall clock"
     assert "100.0 %" in printed, "frames by processor time"
     assert "0.150" in printed
@@ -31,7 +33,7 @@ def test_a_training_with_page_and_browser_is_measured(
     from benchmarks import live_page
 
     monkeypatch.setattr(live_page, "SETTLED_AFTER_S", 2.0)
-    arguments = ["--rounds", "1", "--seconds", "8", "--ways", "page and browser"]
+    arguments = ["--rounds", "1", "--seconds", "8"]
     monkeypatch.setattr(sys, "argv", ["live_page", *arguments])
     assert live_page.main() == 0
     assert "frames/s" in capsys.readouterr().out
