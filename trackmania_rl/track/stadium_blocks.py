@@ -66,7 +66,7 @@ def piece_of(block: Block) -> RoadPiece | None:
 def lanes_of(block: Block) -> tuple[Lane, ...]:
     """Roads through a block, in its own axes; none where it is not in the catalogue, or its road ends in it."""
     if block.name == ROAD_MAIN:
-        return _ROAD_MAIN_LANES.get(block.flags & _SHAPE_BITS, ())
+        return _ROAD_MAIN_LANES.get(block.flags & SHAPE_BITS, ())
     return LANES.get(block.name, ())
 
 
@@ -116,7 +116,7 @@ _DOWN: Final = _straight(ROAD_HEIGHT_M + CELL_HEIGHT_M, (0.0, -STEEP))
 _HIGH_ON_LEFT: Final = _straight(ROAD_HEIGHT_M + _BANK_M, (STEEP, 0.0))
 _HIGH_ON_RIGHT: Final = _straight(ROAD_HEIGHT_M + _BANK_M, (-STEEP, 0.0))
 
-_SHAPE_BITS: Final = 0x3F
+SHAPE_BITS: Final = 0x3F
 """Of a block's flags: which of its shapes StadiumRoadMain takes, after its neighbours."""
 _CORNER: Final = _bend(1)
 _BACK_CORNER: Final = Lane(Port(Side.RIGHT), Port(Side.BACK))

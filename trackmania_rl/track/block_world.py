@@ -1,0 +1,174 @@
+"""The world that a map's blocks make: triangles to drive on, gates, grass, water, and what of it is not known."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from trackmania_rl.errors import UserError
+from trackmania_rl.gbx.challenge import STADIUM, Block, Challenge, Gate
+from trackmania_rl.track.piece_catalogue import Catalogue, Piece, stadium_pieces
+from trackmania_rl.track.piece_mesh import PieceMesh, mesh_of
+from trackmania_rl.track.placed_blocks import to_world
+from trackmania_rl.track.stadium_blocks import SHAPE_BITS
+
+GRASS_HEIGHT_M: Final = 9.0
+"""Of the stadium's grass."""
+MOST_CELLS: Final = 256
+"""A map's grid is at most so large in each direction; files have a byte for each."""
+MOST_BLOCKS: Final = 50_000
+MOST_TRIANGLES: Final = 1_500_000
+"""What a world may hold: more than ten times the largest maps'."""
+ON_GRASS_CELL: Final = 1
+"""Blocks up to this layer stand on the stadium's ground, or in it."""
+
+FloatArray = npt.NDArray[np.float64]
+
+
+class BlockWorldError(UserError):
+    """A map's blocks make no world; says which, why and what to do."""
+
+
+@dataclass(frozen=True)
+class GateBox:
+    """A start, checkpoint or finish in the world.
+
+    Attributes:
+        block: it is.
+        kind: what it is to a race.
+        trigger_m: (2, 3) lowest and highest corner of what a car must touch; None where it is not known.
+        spawn_m: (3,) where cars are put, facing as the block does; None where it is not known.
+    """
+
+    block: Block
+    kind: Gate
+    trigger_m: FloatArray | None
+    spawn_m: FloatArray | None
+
+
+@dataclass(frozen=True)
+class BlockWorld:
+    """What a map's blocks make, T triangles in world axes.
+
+    Attributes:
+        corners_m: (T, 3, 3), counter-clockwise as seen by who drives on them.
+        surface: (T,) of `Surface`.
+        block: (T,) index into `blocks`.
+        blocks: of the map, in the file's order.
+        has_grass: (X, Z) whether the stadium's grass lies in a column of cells.
+        gates: starts, checkpoints and finishes, in the file's order.
+        water: blocks that who falls into is out.
+        scenery: blocks that are known to be none to drive on, and are not built.
+        unknown: blocks that are not in the catalogue: there is nothing where they stand.
+    """
+
+    corners_m: FloatArray
+    surface: npt.NDArray[np.int64]
+    block: npt.NDArray[np.int64]
+    blocks: tuple[Block, ...]
+    has_grass: npt.NDArray[np.bool_]
+    gates: tuple[GateBox, ...]
+    water: tuple[Block, ...]
+    scenery: tuple[Block, ...]
+    unknown: tuple[Block, ...]
+
+    @property
+    def known_share(self) -> float:
+        """Share of the blocks that one drives on whose surface is known; scenery does not count."""
+        n_driven = len(self.blocks) - len(self.scenery)
+        return 1.0 if n_driven == 0 else 1.0 - len(self.unknown) / n_driven
+
+    @property
+    def unknown_names(self) -> list[tuple[str, int]]:
+        """Names of what is not in the catalogue and how many there are, the most frequent first."""
+        counts = Counter(block.name for block in self.unknown)
+        return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+
+
+def world_of(challenge: Challenge, catalogue: Catalogue | None = None) -> BlockWorld:
+    """Build a map's world.
+
+    Args:
+        challenge: the map.
+        catalogue: of pieces; the one that ships by default.
+
+    Raises:
+        BlockWorldError: if the map is of another environment, a block stands outside every map's grid, or there are
+            more blocks or triangles than a world may hold.
+    """
+    _check(challenge)
+    pieces = stadium_pieces() if catalogue is None else catalogue
+    size_x, _, size_z = challenge.size_cells
+    has_grass = np.ones((size_x, size_z), dtype=np.bool_)
+    meshes: dict[tuple[str, int], PieceMesh] = {}
+    corners_m, surface, owner = [np.zeros((0, 3, 3))], [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
+    gates, water, scenery, unknown = list[GateBox](), list[Block](), list[Block](), list[Block]()
+    n_triangles = 0
+    for index, block in enumerate(challenge.blocks):
+        piece = pieces.find(block)
+        if block.gate is not None:
+            gates.append(_gate_box(block, block.gate, piece))
+        if piece is None:
+            unknown.append(block)
+            continue
+        if piece.is_scenery:
+            scenery.append(block)
+            continue
+        if piece.is_water:
+            water.append(block)
+        if piece.replaces_grass and block.cell[1] <= ON_GRASS_CELL and block.cell[0] < size_x and block.cell[2] < size_z:
+            has_grass[block.cell[0], block.cell[2]] = False
+        kind = block.name, block.flags & SHAPE_BITS
+        mesh = meshes.setdefault(kind, mesh_of(piece, block)) if kind not in meshes else meshes[kind]
+        n_triangles += len(mesh.surface)
+        if n_triangles > MOST_TRIANGLES:
+            raise BlockWorldError(
+                f"map {challenge.plain_name}: its blocks make more than {MOST_TRIANGLES} triangles: make a rehearsal "
+                "along a line (maps.py track)"
+            )
+        corners_m.append(to_world(mesh.corners_m, block))
+        surface.append(mesh.surface)
+        owner.append(np.full(len(mesh.surface), index, dtype=np.int64))
+    return BlockWorld(
+        np.concatenate(corners_m),
+        np.concatenate(surface),
+        np.concatenate(owner),
+        challenge.blocks,
+        has_grass,
+        tuple(gates),
+        tuple(water),
+        tuple(scenery),
+        tuple(unknown),
+    )
+
+
+def _check(challenge: Challenge) -> None:
+    name = challenge.plain_name
+    if challenge.environment != STADIUM:
+        raise BlockWorldError(
+            f"map {name}: its environment is {challenge.environment}; only the blocks of {STADIUM} are known"
+        )
+    if not all(1 <= cells <= MOST_CELLS for cells in challenge.size_cells):
+        raise BlockWorldError(f"map {name}: its grid of {challenge.size_cells} cells is none; the file is damaged")
+    if len(challenge.blocks) > MOST_BLOCKS:
+        raise BlockWorldError(
+            f"map {name}: it has {len(challenge.blocks)} blocks, and a world at most {MOST_BLOCKS}: make a rehearsal "
+            "along a line (maps.py track)"
+        )
+    for block in challenge.blocks:
+        if not all(0 <= place < MOST_CELLS for place in block.cell):
+            raise BlockWorldError(f"map {name}: {block.name} stands at cell {block.cell}, outside of every map's grid")
+
+
+def _gate_box(block: Block, kind: Gate, piece: Piece | None) -> GateBox:
+    trigger_m = spawn_m = None
+    if piece is not None and piece.trigger_m is not None:
+        turned_m = to_world(piece.trigger_m, block)
+        trigger_m = np.stack((turned_m.min(axis=0), turned_m.max(axis=0)))
+    if piece is not None and piece.spawn_m is not None:
+        spawn_m = to_world(piece.spawn_m, block)
+    return GateBox(block, kind, trigger_m, spawn_m)

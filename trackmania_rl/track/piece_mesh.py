@@ -1,0 +1,130 @@
+"""The surface of a piece as triangles, in the block's own axes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from trackmania_rl.gbx.challenge import Block
+from trackmania_rl.simulator.tracks.world import Surface
+from trackmania_rl.track.piece_catalogue import ArcSweep, CrossSection, LaneSweep, Piece, Polygon, ProfileSweep
+from trackmania_rl.track.road_lanes import Lane, lane_points, port_place, side_direction
+from trackmania_rl.track.stadium_blocks import lanes_of, size_cells
+
+SURFACE_ABOVE_LANE_M: Final = 0.3446
+"""Lanes lie so far below the surface: 1.0 m above a cell's floor, where the surface is at 1.3446 m."""
+LEAST_AREA_M2: Final = 1e-6
+"""Triangles smaller than this are left out: they have no normal."""
+
+FloatArray = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class PieceMesh:
+    """T triangles.
+
+    Attributes:
+        corners_m: (T, 3, 3), counter-clockwise as seen by who drives on them.
+        surface: (T,) of `Surface`.
+    """
+
+    corners_m: FloatArray
+    surface: npt.NDArray[np.int64]
+
+
+def mesh_of(piece: Piece, block: Block) -> PieceMesh:
+    """Build a piece's triangles.
+
+    Args:
+        piece: what the block is.
+        block: whose name and shape say where lanes lead; where it stands does not matter.
+    """
+    parts = [_flat(polygon) for polygon in piece.polygons]
+    for sweep in piece.sweeps:
+        match sweep:
+            case LaneSweep():
+                parts += [_along_lane(sweep, lane, size_cells(block.name)) for lane in lanes_of(block)]
+            case ProfileSweep():
+                parts.append(_along_profile(sweep))
+            case ArcSweep():
+                parts.append(_along_arc(sweep))
+    corners_m = np.concatenate([np.zeros((0, 3, 3))] + [part.corners_m for part in parts])
+    surface = np.concatenate([np.zeros(0, dtype=np.int64)] + [part.surface for part in parts])
+    return PieceMesh(corners_m, surface)
+
+
+def _flat(polygon: Polygon) -> PieceMesh:
+    points_m = polygon.points_m
+    fan = [(points_m[0], points_m[k], points_m[k + 1]) for k in range(1, len(points_m) - 1)]
+    return _mesh(np.array(fan), polygon.surface)
+
+
+def _along_lane(sweep: LaneSweep, lane: Lane, size: tuple[int, int]) -> PieceMesh:
+    points_m, bank = lane_points(lane, size)
+    at = np.rint(np.linspace(0, len(points_m) - 1, sweep.facets + 1)).astype(int)
+    ahead = np.gradient(points_m[:, [0, 2]], axis=0)
+    ahead /= np.linalg.norm(ahead, axis=1, keepdims=True)
+    ahead[0], ahead[-1] = -side_direction(lane.begin.side), side_direction(lane.end.side)
+    level_left = np.stack((ahead[at, 1], np.zeros(len(at)), -ahead[at, 0]), axis=1)
+    up = np.broadcast_to((0.0, 1.0, 0.0), level_left.shape)
+    center_m = points_m[at] + (0.0, SURFACE_ABOVE_LANE_M, 0.0)
+    left = level_left + bank[at, None] * up
+    plane = _plane_of(lane, size)
+    if plane is not None:
+        begin_m, gradient = plane
+        center_m[:, 1] = lane.begin.height_m + SURFACE_ABOVE_LANE_M + (center_m[:, [0, 2]] - begin_m) @ gradient
+        left = level_left + (level_left[:, [0, 2]] @ gradient)[:, None] * up
+    return _swept(sweep.cross_section, center_m, left, up)
+
+
+def _plane_of(lane: Lane, size: tuple[int, int]) -> tuple[FloatArray, FloatArray] | None:
+    """A point (x, z) and the gradient of the plane that a lane lies in, if its ports lie in one."""
+    gradient = np.array(lane.begin.gradient)
+    begin_m, end_m = port_place(lane.begin, size), port_place(lane.end, size)
+    rise_m = lane.end.height_m - lane.begin.height_m
+    is_plane = lane.begin.gradient == lane.end.gradient and abs((end_m - begin_m) @ gradient - rise_m) < 1e-6
+    return (begin_m, gradient) if is_plane else None
+
+
+def _along_profile(sweep: ProfileSweep) -> PieceMesh:
+    z_m, height_m = sweep.profile_m.T
+    center_m = np.stack((np.full(len(z_m), 16.0), height_m, z_m), axis=1)
+    left = np.broadcast_to((1.0, 0.0, 0.0), center_m.shape)
+    return _swept(sweep.cross_section, center_m, left, np.broadcast_to((0.0, 1.0, 0.0), center_m.shape))
+
+
+def _along_arc(sweep: ArcSweep) -> PieceMesh:
+    share = np.linspace(0.0, 1.0, sweep.facets + 1)
+    angle = sweep.angles_rad[0] + share * (sweep.angles_rad[1] - sweep.angles_rad[0])
+    sine, cosine, zero = np.sin(angle), np.cos(angle), np.zeros(len(angle))
+    center_m = np.stack(
+        (
+            sweep.across_m[0] + share * (sweep.across_m[1] - sweep.across_m[0]),
+            sweep.center_m[1] - sweep.radius_m * cosine,
+            sweep.center_m[0] + sweep.radius_m * sine,
+        ),
+        axis=1,
+    )
+    up = np.stack((zero, cosine, -sine), axis=1)
+    left = np.broadcast_to((np.sign(sweep.angles_rad[1] - sweep.angles_rad[0]), 0.0, 0.0), center_m.shape)
+    return _swept(sweep.cross_section, center_m, left, up)
+
+
+def _swept(section: CrossSection, center_m: FloatArray, left: FloatArray, up: FloatArray) -> PieceMesh:
+    """Triangles between the cross-sections at N places of a way: centers, lefts and ups, (N, 3) each."""
+    aside_m, above_m = section.points_m[:, 0, None], section.points_m[:, 1, None]
+    grid_m = center_m[:, None] + aside_m * left[:, None] + above_m * up[:, None]  # (N, K, 3)
+    right, left_on = grid_m[:-1, :-1], grid_m[1:, 1:]
+    on, beside = grid_m[1:, :-1], grid_m[:-1, 1:]
+    first = np.stack((right, on, left_on), axis=2).reshape(-1, 3, 3)
+    second = np.stack((right, left_on, beside), axis=2).reshape(-1, 3, 3)
+    return _mesh(np.concatenate((first, second)), section.surface)
+
+
+def _mesh(corners_m: FloatArray, surface: Surface) -> PieceMesh:
+    across = np.cross(corners_m[:, 1] - corners_m[:, 0], corners_m[:, 2] - corners_m[:, 0])
+    kept = corners_m[0.5 * np.linalg.norm(across, axis=1) > LEAST_AREA_M2]
+    return PieceMesh(kept, np.full(len(kept), int(surface), dtype=np.int64))
