@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
 
@@ -335,3 +336,22 @@ def test_training_starts_on_a_real_map_that_was_just_added(
     races = [json.loads(line) for line in (tmp_path / "save" / "b13" / "races.jsonl").read_text().splitlines()]
     assert races
     assert {race["map"] for race in races} == {"b13"}
+
+
+def test_show_draws_a_map_and_says_what_is_not_known(
+    maps: Maps, shared_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    picture = tmp_path / "map.png"
+    a01, replay = shared_data / "tracks" / "A01-Race.Challenge.Gbx", shared_data / "replays" / B13[0]
+    assert maps("show", a01, "--picture", picture) == 0
+    said = capsys.readouterr().out
+    assert "112 of 247, 45 %" in said
+    assert "88 StadiumCircuitBorderStraight" in said
+    drawn = cv2.imread(str(picture))
+    assert drawn.shape[1] > 1000
+    assert ((drawn[..., 2] > 200) & (drawn[..., 1] < 100) & (drawn[..., 0] < 60)).mean() > 0.02  # the warning's red
+    assert maps("show", replay, "--picture", picture) == 0  # the map that it holds
+    assert "66 of 66, 100 %" in capsys.readouterr().out
+    assert maps("show", a01, replay, "--picture", picture) == 1
+    assert "draws one map" in capsys.readouterr().err

@@ -120,7 +120,12 @@ def world_of(challenge: Challenge, catalogue: Catalogue | None = None) -> BlockW
             continue
         if piece.is_water:
             water.append(block)
-        if piece.replaces_grass and block.cell[1] <= ON_GRASS_CELL and block.cell[0] < size_x and block.cell[2] < size_z:
+        if (
+            piece.replaces_grass
+            and block.cell[1] <= ON_GRASS_CELL
+            and block.cell[0] < size_x
+            and block.cell[2] < size_z
+        ):
             has_grass[block.cell[0], block.cell[2]] = False
         kind = block.name, block.flags & SHAPE_BITS
         mesh = meshes.setdefault(kind, mesh_of(piece, block)) if kind not in meshes else meshes[kind]

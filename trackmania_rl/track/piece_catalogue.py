@@ -1,7 +1,8 @@
 """The catalogue of Stadium pieces: what each kind of block is made of, read from `pieces/*.toml`, one file a family.
 
-A piece is cross-sections swept along ways, and polygons, in the block's own axes: z forwards, x to the left, y up, metres
-from the corner of its lowest cell. Each file says where its numbers are from, and each piece what of it is assumed.
+A piece is cross-sections swept along ways, and polygons, in the block's own axes: z forwards, x to the left, y up,
+metres from the corner of its lowest cell. Each file says where its numbers are from, and each piece what of it is
+assumed.
 """
 
 from __future__ import annotations

@@ -12,11 +12,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from trackmania_rl.argument_types import png_file
 from trackmania_rl.errors import UserError
-from trackmania_rl.gbx.challenge import Block, Challenge, Gate, is_challenge_file, read_challenge
+from trackmania_rl.gbx.challenge import STADIUM, Block, Challenge, Gate, is_challenge_file, read_challenge
 from trackmania_rl.gbx.replay import Ghost, is_replay_file, read_replay
 from trackmania_rl.telemetry.tables import print_table
 from trackmania_rl.telemetry.terminal_view import format_time
+from trackmania_rl.track.block_world import BlockWorld, world_of
 
 HEADINGS = ("+z", "-x", "-z", "+x")
 """Where a block looks, by its quarter turns."""
@@ -29,16 +31,22 @@ def add_parser(subparsers: Any) -> None:
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "show",
         help="what a map or a replay says",
-        description="Print what a map (.Challenge.Gbx), a replay or a ghost (.Replay.Gbx, .Ghost.Gbx) says.",
+        description="Print what a map (.Challenge.Gbx), a replay or a ghost (.Replay.Gbx, .Ghost.Gbx) says, and how "
+        "much of the map the catalogue of blocks knows.",
     )
     parser.add_argument("files", nargs="+", type=Path, metavar="MAP_OR_REPLAY")
     parser.add_argument("--all-blocks", action="store_true", help="every kind of block, not only the most frequent")
+    parser.add_argument(
+        "--picture", type=png_file, metavar="FILE.png", help="draw the map's blocks from above and in perspective"
+    )
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print every file; the exit code is 1 if one of them cannot be read."""
     console, n_problems = Console(), 0
+    if arguments.picture is not None and len(arguments.files) > 1:
+        raise UserError(f"--picture draws one map; {len(arguments.files)} files are given: name one of them")
     for file in arguments.files:
         try:
             if is_challenge_file(file):
@@ -47,6 +55,8 @@ def run(arguments: argparse.Namespace) -> int:
                 show_replay(console, file, arguments.all_blocks)
             else:
                 raise UserError(f"{file}: its name must end in .Challenge.Gbx, .Replay.Gbx or .Ghost.Gbx")
+            if arguments.picture is not None:
+                _draw(console, file, arguments.picture)
         except UserError as error:
             n_problems += 1
             Console(stderr=True).print(Text(f"error: {error}"), soft_wrap=True)
@@ -73,6 +83,7 @@ def show_challenge(console: Console, file: Path, challenge: Challenge, all_block
             "checkpoints": str(sum(gate.gate is Gate.CHECKPOINT for gate in challenge.gates)),
             "blocks": str(len(challenge.blocks)),
             "of them": ", ".join(f"{count} {kind}" for kind, count in shown) + others,
+            **_catalogue_facts(challenge, all_blocks),
         },
     )
     table = Table("gate", "block", "x, y, z in m", "looks along")
@@ -89,6 +100,36 @@ def show_replay(console: Console, file: Path, all_blocks: bool) -> None:
         _print_facts(console, f"driver {ghost.login or 'unknown'}", _ghost_facts(ghost))
     if replay.challenge is not None:
         show_challenge(console, Path(f"{file}, its map"), replay.challenge, all_blocks)
+
+
+def _catalogue_facts(challenge: Challenge, all_blocks: bool) -> dict[str, str]:
+    """How much of a Stadium map the catalogue of pieces knows."""
+    if challenge.environment != STADIUM:
+        return {}
+    world = world_of(challenge)
+    facts = {"road pieces known": _known(world)}
+    if world.unknown:
+        names = world.unknown_names
+        shown = names if all_blocks else names[:KINDS_SHOWN]
+        more = f", {len(names) - len(shown)} other kinds (--all-blocks)" if len(shown) < len(names) else ""
+        facts["not in the catalogue"] = ", ".join(f"{count} {name}" for name, count in shown) + more
+    return facts
+
+
+def _known(world: BlockWorld) -> str:
+    n_driven = len(world.blocks) - len(world.scenery)
+    return f"{n_driven - len(world.unknown)} of {n_driven}, {100.0 * world.known_share:.0f} %"
+
+
+def _draw(console: Console, file: Path, picture: Path) -> None:
+    """Draw the map that a file is or holds."""
+    from trackmania_rl.telemetry.world_picture import draw_world  # matplotlib takes a second to import
+
+    challenge = read_challenge(file) if is_challenge_file(file) else read_replay(file).challenge
+    if challenge is None:
+        raise UserError(f"{file}: no map is in it to draw; name the map's .Challenge.Gbx")
+    draw_world(picture, challenge.plain_name, world_of(challenge))
+    console.print(Text(f"wrote {picture}"), soft_wrap=True)
 
 
 def _ghost_facts(ghost: Ghost) -> dict[str, str]:
