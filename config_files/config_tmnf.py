@@ -90,4 +90,5 @@ random_action_throttle_probability = None
 soft_update_tau = 0.02
 number_memories_trained_on_between_target_network_updates = 2048
 send_shared_network_every_n_batches = 10
+cluster_publish_every_s = 5  # 26 MB each
 evaluation_weights_decay = 0.0

@@ -63,13 +63,37 @@ def _open_local(settings: Settings, slots: int, games: int) -> Channels:
     return Channels(LocalRollouts(BOUNDS.frames_shape, run_state, slots, games), run_state)
 
 
+def _open_ray(settings: Settings, slots: int, games: int) -> Channels:
+    from trackmania_rl.channels.over_ray.opening import start_relay
+    from trackmania_rl.channels.over_ray.rollouts import RayRolloutSource
+    from trackmania_rl.channels.over_ray.run_state import RayRunState
+
+    relay = start_relay()
+    networks: dict[WeightsKind, nn.Module] = {"exploration": network_of(0.5), "evaluation": network_of(0.5)}
+    run_state = RayRunState(relay, settings, networks, weights_every_s=0.0)
+    return Channels(RayRolloutSource(relay, BOUNDS.frames_shape, slots, games, run_state.publish_again), run_state)
+
+
 OpenChannels = Callable[..., Channels]
-IMPLEMENTATIONS = {"shared memory": _open_shared, "local": _open_local}
+IMPLEMENTATIONS = {"shared memory": _open_shared, "local": _open_local, "ray": _open_ray}
+SHARES_MEMORY = ("shared memory", "local")
+"""Races stay in the memory that they were written to."""
+
+
+@pytest.fixture(scope="session")
+def ray_here() -> Any:
+    """Ray on this machine; skips where it is not installed."""
+    ray = pytest.importorskip("ray", reason="Ray is not installed: pip install -r requirements-cluster.txt")
+    ray.init(num_cpus=1, include_dashboard=False, object_store_memory=100 << 20, log_to_driver=False)
+    yield
+    ray.shutdown()
 
 
 @pytest.fixture(params=IMPLEMENTATIONS)
 def open_channels(request: pytest.FixtureRequest, settings: Settings) -> Any:
     """`open_channels(slots_per_collector=2, games_per_collector=1)` opens them in each implementation in turn."""
+    if request.param == "ray":
+        request.getfixturevalue("ray_here")
     opened: list[Channels] = []
 
     def open_them(slots_per_collector: int = 2, games_per_collector: int = 1) -> Channels:

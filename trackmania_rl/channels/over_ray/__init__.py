@@ -1,0 +1,1 @@
+"""The channels over a Ray cluster. Nothing here is imported without `--cluster`: it needs the extra `cluster`."""
