@@ -107,6 +107,11 @@ def parse_arguments() -> argparse.Namespace:
     add("--accept-change", nargs="+", action="extend", default=[], metavar="NAME", help=accept)
     add("--max-wall-s", type=float, default=float("inf"), metavar="S", help="end after S seconds")
     add("--max-frames", type=int, default=sys.maxsize, metavar="N", help="end when the run has N frames in all")
+    cluster = (
+        "let collectors play on the machines of a Ray cluster: auto (the one of this machine), HOST:PORT, or local:N, "
+        "which makes one of N nodes on this machine (docs/cluster.rst)"
+    )
+    add("--cluster", metavar="CLUSTER", help=cluster)
     add("--max-updates", type=int, default=sys.maxsize, metavar="N", help="end when the run has N updates in all")
     add("--dashboard", action="store_true", help="show the run in a browser as it trains; prints the page's address")
     supervised = "watch the training and start it again if it crashes or hangs, see docs/long_runs.rst"

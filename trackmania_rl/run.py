@@ -39,8 +39,8 @@ from trackmania_rl.multiprocess.run_setup import (
     check_machine,
     count_session,
     make_supervisor,
-    open_run_channels,
     own_folder,
+    placed,
 )
 from trackmania_rl.multiprocess.stop_conditions import StopConditions
 from trackmania_rl.places import PROJECT_FOLDER, WORKING_FOLDER
@@ -76,6 +76,7 @@ def train(
     max_wall_s: float = math.inf,
     max_frames: int = sys.maxsize,
     max_updates: int = sys.maxsize,
+    cluster: str | None = None,
     agent: MakeAgentBuilder = make_agent_builder,
     games: MakeGamesBuilder = make_games_builder,
     memory: MakeMemory = make_configured_memory,
@@ -97,6 +98,8 @@ def train(
         max_wall_s: seconds after which it ends.
         max_frames: actions of the run after which it ends.
         max_updates: updates of the run after which it ends.
+        cluster: the Ray cluster that collectors play on: "auto", HOST:PORT or "local:N"; None for this machine alone.
+            It belongs to the call and not to the run, which goes on with it or without.
         agent: called with settings, spaces and seeds, makes what decides and learns; a function that can be pickled, as
             collectors call it too. This and the next two win over the settings of their names.
         games: called with the settings, makes what is played; likewise.
@@ -128,7 +131,8 @@ def train(
         snapshot = closing.enter_context(SnapshotKeeper(folder.config))
         settings = configuration.write()
         _tell(folder, settings, network := builder.make_network())
-        channels, logs = open_run_channels(settings, spaces, builder), CollectorLogs()
+        logs = CollectorLogs()
+        channels, placement = closing.enter_context(placed(cluster, settings, spaces, builder, logs))
         live = closing.enter_context(_live_settings(configuration, settings, maps_folder))
         torch.set_num_threads(pick_learner_threads(settings, spaces, seeds, agent))
         run = RunContext(
@@ -148,7 +152,7 @@ def train(
         taken_up = functools.partial(make_trainer, weights_from=weights_from, accepted_changes=accept_change)
         trainer = taken_up(run, own, should_stop=should_stop, clock=clock, view=view, datasets=datasets)
         parts = demonstrations, games, agent
-        supervisor = make_supervisor(channels, logs, folder, maps_folder, run.session, *parts, run.progress)
+        supervisor = make_supervisor(channels, placement, folder, maps_folder, run.session, *parts, run.progress)
         _keep(snapshot, begin, seeds, folder)
         learner_process_fn(trainer, supervisor, logs, view, should_stop.interruptibly)
     return statistics

@@ -18,6 +18,8 @@ from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Final
 
+from trackmania_rl.multiprocess.collector_task import LogPipe
+
 LAST_RECORDS_WITHIN_S: Final = 3.0
 """How long the collectors' last log records are waited for, and a collector waits until its own are read."""
 MOST_WAITING: Final = 1000
@@ -33,7 +35,7 @@ class _DroppingQueueHandler(logging.handlers.QueueHandler):
 
 
 @contextlib.contextmanager
-def sending_logs_to(pipe: Connection) -> Iterator[None]:
+def sending_logs_to(pipe: LogPipe) -> Iterator[None]:
     """Let this process's log records go to the main process; at the end, wait a little until the last ones are read.
 
     Args:
@@ -53,7 +55,7 @@ def sending_logs_to(pipe: Connection) -> Iterator[None]:
             sender.join(LAST_RECORDS_WITHIN_S)
 
 
-def _send(waiting: queue.Queue[logging.LogRecord | None], pipe: Connection) -> None:
+def _send(waiting: queue.Queue[logging.LogRecord | None], pipe: LogPipe) -> None:
     with contextlib.suppress(OSError):  # the main process is gone
         while (record := waiting.get()) is not None:
             pipe.send(record)

@@ -40,7 +40,7 @@ def collector_process_fn(task: CollectorTask) -> None:
     """Play races until the learner publishes the run's end; game instances end with this process, however it ends."""
     for number in OF_THE_TERMINAL:  # which reach every process; the main one ends the run in order
         signal.signal(number, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, _end_at_once)
+    signal.signal(signal.SIGTERM, end_at_once)
     release_ctrl_c()
     _end_when_the_parent_is_gone()
     with sending_logs_to(task.log_pipe), BeatKeeper(task.rollouts.beat) as beats:
@@ -120,7 +120,7 @@ def _play(task: CollectorTask, beats: BeatKeeper) -> None:
             _kill_children()
 
 
-def _end_at_once(*_: object) -> None:
+def end_at_once(*_: object) -> None:
     """End with the game instances, wherever the process stands: an exception would get lost while numba compiles."""
     _kill_children()
     os._exit(1)
@@ -141,6 +141,6 @@ def _end_when_the_parent_is_gone() -> None:
     def watch() -> None:
         if parent is not None:
             parent.join()
-            _end_at_once()
+            end_at_once()
 
     threading.Thread(target=watch, name="parent-watch", daemon=True).start()

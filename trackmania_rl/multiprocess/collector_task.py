@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any, Protocol
 
 from trackmania_rl.agents.builder import MakeAgentBuilder
 from trackmania_rl.channels.protocols import RolloutSink, RunStateView
 from trackmania_rl.games.race_games import MakeGamesBuilder
 from trackmania_rl.race.cycle_position import CollectorProgress
 from trackmania_rl.training.demonstrations import Demonstration
+
+
+class LogPipe(Protocol):
+    """Where a collector's log records go."""
+
+    def send(self, record: Any, /) -> None:
+        """Hand on a record."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -40,7 +48,7 @@ class CollectorTask:
     live_folder: Path
     rollouts: RolloutSink
     run_state: RunStateView
-    log_pipe: Connection
+    log_pipe: LogPipe
     make_games_builder: MakeGamesBuilder
     make_agent_builder: MakeAgentBuilder
     demonstrations: tuple[Demonstration, ...] = ()

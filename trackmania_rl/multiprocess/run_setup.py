@@ -9,16 +9,19 @@ import multiprocessing
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from importlib.util import find_spec
+from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 from filelock import FileLock, Timeout
+from torch import nn
 
 from trackmania_rl.agents.builder import AgentBuilder, MakeAgentBuilder, make_agent_builder
 from trackmania_rl.bounded_files import read_bounded
-from trackmania_rl.channels.protocols import Channels
+from trackmania_rl.channels.protocols import Channels, RolloutSource, WeightsKind
 from trackmania_rl.channels.shared_memory.opening import open_channels
 from trackmania_rl.checkpoints import RunFolder, find_manifests
 from trackmania_rl.doctor.examination import check_start
@@ -29,9 +32,10 @@ from trackmania_rl.games.race_games import MakeGamesBuilder, make_games_builder
 from trackmania_rl.multiprocess.collector_logs import CollectorLogs
 from trackmania_rl.multiprocess.collector_process import collector_process_fn
 from trackmania_rl.multiprocess.collector_task import CollectorTask
+from trackmania_rl.multiprocess.ending import end_with_games
 from trackmania_rl.multiprocess.liveness import Bounds
 from trackmania_rl.multiprocess.signals import hold_back_ctrl_c
-from trackmania_rl.multiprocess.supervisor import CollectorSupervisor
+from trackmania_rl.multiprocess.supervisor import CollectorProcess, CollectorSupervisor, Placement
 from trackmania_rl.places import PROJECT_FOLDER
 from trackmania_rl.race.cycle_position import CollectorProgress
 from trackmania_rl.race.spaces import Spaces
@@ -132,20 +136,72 @@ def check_machine(settings: Settings, folder: Path) -> None:
     check_start(Context(settings, folder, PROJECT_FOLDER))
 
 
-def open_run_channels(settings: Settings, spaces: Spaces, builder: AgentBuilder) -> Channels:
-    """Open the channels between the learner and its collectors; `uncompiled_shared_network` holds the first weights."""
+@contextlib.contextmanager
+def placed(
+    cluster: str | None, settings: Settings, spaces: Spaces, builder: AgentBuilder, logs: CollectorLogs
+) -> Iterator[tuple[Channels, Placement]]:
+    """Open the channels between the learner and its collectors, and say where these are.
+
+    Args:
+        cluster: the Ray cluster to join; None for processes of this machine.
+        settings: in force at the beginning.
+        spaces: of the games.
+        builder: makes the networks, whose first weights collectors begin with.
+        logs: takes the log records of processes of this machine.
+
+    Raises:
+        UserError: if there is no such cluster, or no Ray on this machine.
+    """
     uncompiled_shared_network = builder.make_network()
     uncompiled_shared_evaluation_network = builder.make_network()
-    return open_channels(
-        settings,
-        spaces,
-        {"exploration": uncompiled_shared_network, "evaluation": uncompiled_shared_evaluation_network},
-    )
+    networks: dict[WeightsKind, nn.Module] = {
+        "exploration": uncompiled_shared_network,
+        "evaluation": uncompiled_shared_evaluation_network,
+    }
+    if cluster is None:
+        channels = open_channels(settings, spaces, networks)
+        yield channels, OnThisMachine(logs, channels.rollouts)
+        return
+    if find_spec("ray") is None:
+        raise UserError("--cluster needs Ray: python -m pip install -r requirements-cluster.txt")
+    from trackmania_rl.multiprocess.cluster.setup import on_cluster
+
+    with on_cluster(cluster, settings, spaces, networks) as opened:
+        yield opened
+
+
+class OnThisMachine:
+    """Collectors as processes of this machine; see `Placement`.
+
+    Args:
+        logs: takes their log records.
+        rollouts: their channel.
+    """
+
+    def __init__(self, logs: CollectorLogs, rollouts: RolloutSource) -> None:
+        self._logs = logs
+        self._context = multiprocessing.get_context("spawn")  # safe beside threads and accelerators
+        self.signs_of_life = rollouts.signs_of_life
+        self.end_by_force: Callable[[Any], None] = end_with_games
+
+    def log_pipe(self, name: str) -> Connection:
+        """Open a pipe; see `Placement`."""
+        return self._logs.open(name)
+
+    def start(self, task: CollectorTask) -> BaseProcess:
+        """Spawn a process; see `Placement`."""
+        process = self._context.Process(
+            target=collector_process_fn, args=(task,), name=f"collector {task.index}", daemon=False
+        )
+        assert isinstance(task.log_pipe, Connection)
+        with hold_back_ctrl_c(), task.log_pipe:  # whose end the collector has afterwards, and nobody else
+            process.start()
+        return process
 
 
 def make_supervisor(
     channels: Channels,
-    logs: CollectorLogs,
+    placement: Placement,
     folder: RunFolder,
     maps_folder: Path,
     session: int,
@@ -154,25 +210,23 @@ def make_supervisor(
     agent: MakeAgentBuilder = make_agent_builder,
     progress: Mapping[int, CollectorProgress] = MappingProxyType({}),
 ) -> CollectorSupervisor:
-    """Make the supervisor of this run's collectors, which spawns each as a process of its own.
+    """Make the supervisor of this run's collectors, which starts each as a process of its own.
 
     In a run that has no race yet, the collectors share the demonstrations among themselves. A collector goes on where
     its `progress` says, as it is when it is started. Its random streams go on as well, from one session to the next;
     after a crash they are others, as what they gave last may be what led to it.
     """
-    context = multiprocessing.get_context("spawn")  # safe beside threads and accelerators
     run_state = channels.run_state.view()
     n_collectors = run_state.settings.game.n_collectors
     n_starts: dict[int, int] = {}
     n_starts_at: dict[tuple[int, int], int] = {}  # by collector, and how many races it had then
 
-    def spawn(index: int) -> BaseProcess:
+    def spawn(index: int) -> CollectorProcess:
         of_collector = progress.get(index, CollectorProgress())
         n_starts[index] = n_starts.get(index, 0) + 1
         at = index, of_collector.n_races
         n_starts_at[at] = n_starts_at.get(at, 0) + 1
         is_new = run_state.frames_total == 0
-        log_pipe = logs.open(f"collector {index}")
         task = CollectorTask(
             index=index,
             name=f"collector-{index}/session-{session}/start-{n_starts[index]}",
@@ -181,17 +235,14 @@ def make_supervisor(
             live_folder=folder.path / FOLDER,
             rollouts=channels.rollouts.open_collector(index),
             run_state=run_state,
-            log_pipe=log_pipe,
+            log_pipe=placement.log_pipe(f"collector {index}"),
             make_games_builder=games,
             make_agent_builder=agent,
             demonstrations=demonstrations[index::n_collectors] if is_new else (),
             progress=of_collector if n_starts[index] == 1 else replace(of_collector, streams={}),
             n_starts_before=n_starts_at[at] - 1,
         )
-        process = context.Process(target=collector_process_fn, args=(task,), name=f"collector {index}", daemon=False)
-        with hold_back_ctrl_c(), log_pipe:  # whose end the collector has afterwards, and nobody else
-            process.start()
-        return process
+        return placement.start(task)
 
     def request_stop() -> None:
         channels.run_state.publish(stop=True)
@@ -200,9 +251,14 @@ def make_supervisor(
         run_state.pull()
         return Bounds.of_settings(run_state.settings)
 
-    rollouts = channels.rollouts
     return CollectorSupervisor(
-        spawn, rollouts.close_collector, n_collectors, request_stop, rollouts.signs_of_life, bounds
+        spawn,
+        channels.rollouts.close_collector,
+        n_collectors,
+        request_stop,
+        placement.signs_of_life,
+        bounds,
+        placement.end_by_force,
     )
 
 

@@ -7,11 +7,11 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from multiprocessing.process import BaseProcess
-from typing import Final
+from typing import Any, Final, Protocol
 
 from trackmania_rl.channels.protocols import SignsOfLife
 from trackmania_rl.errors import PassingError
+from trackmania_rl.multiprocess.collector_task import CollectorTask, LogPipe
 from trackmania_rl.multiprocess.ending import end_with_games
 from trackmania_rl.multiprocess.liveness import Bounds, LifeWatch
 
@@ -25,6 +25,56 @@ KILL_AFTER_S = 1.0
 """A collector that ignores SIGTERM for so long is killed."""
 HAS_SIGTERM: Final = sys.platform != "win32"
 """On Windows `terminate` ends a process at once, which leaves its games behind: it is killed together with them."""
+
+
+class CollectorProcess(Protocol):
+    """A process that plays, on this machine (`multiprocessing.Process` is one) or on another."""
+
+    @property
+    def name(self) -> str:
+        """For the log."""
+        ...
+
+    @property
+    def exitcode(self) -> int | None:
+        """How it ended; None while it runs."""
+        ...
+
+    def is_alive(self) -> bool:
+        """Whether it runs, or waits for its machine."""
+        ...
+
+    def join(self, timeout: float) -> None:
+        """Wait for its end, no longer than so many seconds."""
+        ...
+
+    def terminate(self) -> None:
+        """Ask it to end at once."""
+        ...
+
+
+class Placement(Protocol):
+    """Where the collectors of a run are."""
+
+    def log_pipe(self, name: str) -> LogPipe:
+        """Make what a collector of this name sends its log records to."""
+        ...
+
+    def start(self, task: CollectorTask) -> CollectorProcess:
+        """Start a collector.
+
+        Raises:
+            OSError: if it cannot be started.
+        """
+        ...
+
+    def end_by_force(self, process: Any) -> None:
+        """Kill a process of this placement with its games."""
+        ...
+
+    def signs_of_life(self, collector: int) -> SignsOfLife:
+        """Look how a collector is whose process was started."""
+        ...
 
 
 class CollectorsKeepDyingError(PassingError):
@@ -43,7 +93,7 @@ class _Post:
         watch: over the process now.
     """
 
-    process: BaseProcess | None = None
+    process: CollectorProcess | None = None
     failures: int = 0
     has_delivered: bool = False
     restart_at_s: float = 0.0
@@ -64,22 +114,25 @@ class CollectorSupervisor:
         request_stop: tells every collector that the run ends.
         signs_of_life: looks how a collector is whose process runs; None if nobody watches.
         bounds: how long one may be silent, by the settings in force.
+        end_by_force: kills a process with its games.
     """
 
     def __init__(
         self,
-        spawn: Callable[[int], BaseProcess],
+        spawn: Callable[[int], CollectorProcess],
         on_death: Callable[[int], None],
         n_collectors: int,
         request_stop: Callable[[], None],
         signs_of_life: Callable[[int], SignsOfLife] | None = None,
         bounds: Callable[[], Bounds] | None = None,
+        end_by_force: Callable[[Any], None] = end_with_games,
     ) -> None:
         self._spawn = spawn
         self._on_death = on_death
         self._request_stop = request_stop
         self._signs_of_life = signs_of_life
         self._bounds = bounds
+        self._end_by_force = end_by_force
         self._posts = [_Post() for _ in range(n_collectors)]
         self._last_look_s = time.monotonic()
         self.restarts = 0
@@ -140,7 +193,7 @@ class CollectorSupervisor:
             within_s = KILL_AFTER_S
         for process in _not_ended_within(within_s, processes):
             log.warning("%s did not end when asked and is killed", process.name)
-            end_with_games(process)
+            self._end_by_force(process)
 
     def _start(self, index: int, post: _Post) -> None:
         post.has_delivered = False
@@ -157,7 +210,7 @@ class CollectorSupervisor:
         why = post.watch.look(self._signs_of_life(index), passed_s, bounds)
         if why is not None:
             log.warning("collector %d %s: it is killed with its games", index, why)
-            end_with_games(post.process)
+            self._end_by_force(post.process)
             post.watch = LifeWatch()  # one that the system does not let go at once is not killed over and over
 
     def _fail(self, index: int, post: _Post, how: str) -> None:
@@ -179,7 +232,7 @@ class CollectorSupervisor:
         log.warning("collector %d %s; it starts again in %.0f s", index, how, delay_s)
 
 
-def _not_ended_within(seconds: float, processes: list[BaseProcess]) -> list[BaseProcess]:
+def _not_ended_within(seconds: float, processes: list[CollectorProcess]) -> list[CollectorProcess]:
     """Wait for the processes' end, and return those that have not ended in time."""
     deadline_s = time.monotonic() + seconds
     for process in processes:

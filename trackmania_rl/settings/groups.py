@@ -266,7 +266,6 @@ class SyncSettings(Group):
     update_inference_network_every_n_actions: Actions
     rollout_slots_per_collector: Restart[Annotated[int, Field(ge=1, le=64), Unit("races")]]
     cluster_publish_every_s: Restart[Annotated[float, Field(ge=0, le=3600), Unit("s")]]
-    cluster_silence_s: Restart[Annotated[float, Field(ge=1, le=3600), Unit("s")]]
     sampling: Restart[Literal["asynchronous", "synchronous", "alternating"]]
     batch_mode: Restart[Literal["complete_episodes", "truncate_episodes"]]
     rollout_fragment_length: Restart[Actions]

@@ -47,6 +47,7 @@ class RayRolloutSource:
         waited_s: see `RolloutSource`.
         handle_log: called with each log record of a collector, by a thread.
         n_lost: races that were offered and could not be fetched.
+        relay: as given.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class RayRolloutSource:
         self.waited_s = 0.0
         self.handle_log: Callable[[logging.LogRecord], None] = logging.getLogger().handle
         self.n_lost = 0
-        self._relay = relay
+        self.relay = relay
         self._frames_shape = frames_shape
         self._n_rooms = slots_per_collector + games_per_collector - 1
         self._n_games = games_per_collector
@@ -86,7 +87,7 @@ class RayRolloutSource:
             self._signs[collector] = SignsOfLife(0, is_waiting=False)
             self._waiting[collector] = deque()  # what a former process put and nobody received is dropped
         self._set_posts()
-        return RaySink(self._relay, collector, start, self._frames_shape, self._n_rooms, self._n_games)
+        return RaySink(self.relay, collector, start, self._frames_shape, self._n_rooms, self._n_games)
 
     def close_collector(self, collector: int) -> None:
         """Close its post; see `RolloutSource`."""
@@ -112,11 +113,11 @@ class RayRolloutSource:
 
     def give_turn(self, collector: int, number: int) -> None:
         """Let a collector play; see `RolloutSource`."""
-        ray.get(self._relay.give_turn.remote(collector, number))
+        ray.get(self.relay.give_turn.remote(collector, number))
 
     def is_at_turn(self, collector: int) -> bool:
         """Say whether it plays; see `RolloutSource`."""
-        is_at_turn, n_offered = ray.get(self._relay.at_turn.remote(collector))
+        is_at_turn, n_offered = ray.get(self.relay.at_turn.remote(collector))
         if is_at_turn or collector not in self._starts:
             return bool(is_at_turn)
         with self._changed:  # what it put is under way to this process
@@ -130,13 +131,13 @@ class RayRolloutSource:
     def close(self) -> None:
         """End the relay; see `RolloutSource`."""
         self._is_closed = True
-        ray.kill(self._relay)
+        ray.kill(self.relay)
 
     def _set_posts(self) -> None:
         """Tell the relay who fills which post, before anybody asks it."""
         while not self._is_closed:
             try:
-                ray.get(self._relay.set_posts.remote(dict(self._starts)))
+                ray.get(self.relay.set_posts.remote(dict(self._starts)))
                 return
             except UNREACHABLE:
                 time.sleep(ASK_AGAIN_AFTER_S)
@@ -145,7 +146,7 @@ class RayRolloutSource:
         """Fetch what collectors offer, in a thread."""
         while not self._is_closed:
             try:
-                arrived: Arrived = ray.get(self._relay.take.remote(BEAT_EVERY_S))
+                arrived: Arrived = ray.get(self.relay.take.remote(BEAT_EVERY_S))
             except UNREACHABLE:
                 time.sleep(ASK_AGAIN_AFTER_S)
                 continue
@@ -196,13 +197,13 @@ class RayRolloutSource:
                 return True
             is_held = (offer.start, offer.sequence) in self._held
         if not is_held:
-            self._relay.release.remote(offer.collector, offer.start, offer.sequence)
+            self.relay.release.remote(offer.collector, offer.start, offer.sequence)
         return False
 
     def _give_back(self, offer: Offer) -> None:
         with self._changed:
             self._held.discard((offer.start, offer.sequence))
-        self._relay.release.remote(offer.collector, offer.start, offer.sequence)
+        self.relay.release.remote(offer.collector, offer.start, offer.sequence)
 
 
 class RaySink:

@@ -1,0 +1,169 @@
+"""Joining a Ray cluster, and the clusters that are made for a first look on one machine."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import logging
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any, Final
+
+import ray
+
+from trackmania_rl.errors import UserError
+from trackmania_rl.multiprocess.cluster.placement import RESOURCE
+from trackmania_rl.places import PROJECT_FOLDER
+
+log = logging.getLogger(__name__)
+
+AUTO: Final = "auto"
+LOCAL: Final = re.compile(r"local:(\d{1,2})")
+PROBE_WITHIN_S: Final = 15.0
+"""A cluster that does not answer a child process within this time is told at once; Ray itself waits for minutes."""
+LOCAL_STORE_BYTES: Final = 256 << 20
+COLLECTORS_PER_LOCAL_NODE: Final = 8
+HEAD_LOST_AFTER_S: Final = 15
+_PROBE: Final = (
+    "import ray, sys; ray.init(sys.argv[1], log_to_driver=False, logging_level='error'); "
+    "print('HEAD', ray.get_runtime_context().gcs_address)"
+)
+
+
+@contextlib.contextmanager
+def connected(cluster: str) -> Iterator[None]:
+    """Be connected to a cluster.
+
+    Args:
+        cluster: "auto" for the one that runs on this machine or that RAY_ADDRESS names, HOST:PORT, or "local:N" for N
+            nodes that are made on this machine and end with this block.
+
+    Raises:
+        UserError: if it cannot be joined, or takes anybody in who can reach it; the text says what to do.
+    """
+    os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", str(HEAD_LOST_AFTER_S))
+    with contextlib.ExitStack() as closing:
+        address = _made_here(int(local[1]), closing) if (local := LOCAL.fullmatch(cluster)) else cluster
+        if local is None:
+            require_answer(cluster)
+        with _own_signals():
+            ray.init(address, log_to_driver=False, logging_level=logging.WARNING, configure_logging=False)
+        closing.callback(ray.shutdown)
+        log.info("joined the cluster: room for %d collectors on %d machines", n_places(), len(ray.nodes()))
+        yield
+
+
+def n_places() -> int:
+    """How many collectors the cluster has room for at the moment, those that play included."""
+    return int(ray.cluster_resources().get(RESOURCE, 0))
+
+
+def environment() -> dict[str, str]:
+    """Variables for the collectors' processes: where this package is, on machines that have it in the same place."""
+    path = os.pathsep.join(filter(None, (str(PROJECT_FOLDER), os.environ.get("PYTHONPATH", ""))))
+    return {"PYTHONPATH": path}
+
+
+def require_answer(cluster: str) -> None:
+    """Let a child process join a cluster first, as Ray waits for minutes where nobody answers.
+
+    Raises:
+        UserError: if it cannot be joined within `PROBE_WITHIN_S`, or is open to others without a token.
+    """
+    head = _probe(cluster, {})
+    if not _is_loopback(head) and _is_open(head):
+        raise UserError(
+            f"the cluster at {head} takes in anybody who can reach it, and whoever is in it may run programs on all "
+            "its machines: start Ray with RAY_AUTH_MODE=token everywhere (docs/cluster.rst)"
+        )
+
+
+def _probe(address: str, variables: dict[str, str]) -> str:
+    """Join in a child process, and return the head's address."""
+    command = [sys.executable, "-c", _PROBE, address]
+    try:
+        child = subprocess.run(
+            command, capture_output=True, text=True, timeout=PROBE_WITHIN_S, env=os.environ | variables, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        said = (error.stderr or b"").decode(errors="replace") if isinstance(error.stderr, bytes) else error.stderr or ""
+        raise UserError(_reason(address, said)) from None
+    if child.returncode != 0 or "HEAD " not in child.stdout:
+        raise UserError(_reason(address, child.stderr))
+    return child.stdout.rsplit("HEAD ", 1)[1].strip()
+
+
+def _reason(address: str, said: str) -> str:
+    """Tell in one line why a cluster cannot be joined, by what Ray said."""
+    text = said.lower()
+    if "token" in text and ("unauthenticated" in text or "authentication" in text or "invalid" in text):
+        return (
+            f"--cluster {address}: it asks for another token: copy ~/.ray/auth_token from its head to this machine, "
+            "and set RAY_AUTH_MODE=token"
+        )
+    if "version mismatch" in text or "same version" in text:
+        versions = next((line.strip() for line in said.splitlines() if "ersion" in line and "mismatch" in line), "")
+        return (
+            f"--cluster {address}: Ray or Python there is of another version ({versions or 'see ray --version'}): "
+            "install the same ones on all machines"
+        )
+    if "ssl" in text or "tls" in text or "handshake" in text:
+        return f"--cluster {address}: one side speaks TLS and the other does not: set RAY_USE_TLS alike on all machines"
+    if address == AUTO and "could not find any running ray instance" in text:
+        return (
+            "--cluster auto: no Ray runs on this machine: begin with "
+            f"ray start --head --resources '{{\"{RESOURCE}\": 4}}' (docs/cluster.rst)"
+        )
+    return (
+        f"--cluster {address}: nobody answered within {PROBE_WITHIN_S:.0f} s: is Ray started there (ray start --head), "
+        "is the port open to this machine, and do both sides use RAY_USE_TLS, or neither?"
+    )
+
+
+def _is_loopback(head: str) -> bool:
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(head.rsplit(":", 1)[0].strip("[]")).is_loopback
+    return False
+
+
+def _is_open(head: str) -> bool:
+    """Whether a cluster takes in a process that shows no token."""
+    try:
+        _probe(head, {"RAY_AUTH_MODE": "disabled"})
+    except UserError:
+        return False
+    return True
+
+
+def _made_here(n_nodes: int, closing: contextlib.ExitStack) -> str:
+    """Make a cluster of nodes on this machine: the learner's, and those of the collectors; one alone is both."""
+    from ray.cluster_utils import Cluster
+
+    if n_nodes < 1:
+        raise UserError("--cluster local:N needs at least one node: local:2 is a learner's machine and a collector's")
+    places = {RESOURCE: COLLECTORS_PER_LOCAL_NODE}
+    node: dict[str, Any] = {"num_cpus": 1, "object_store_memory": LOCAL_STORE_BYTES}
+    with _own_signals():
+        head = node | {"include_dashboard": False, "resources": places if n_nodes == 1 else {}}
+        made = Cluster(initialize_head=True, head_node_args=head)
+        closing.callback(made.shutdown)
+        for _ in range(n_nodes - 1):
+            made.add_node(**node, resources=places)
+        made.wait_for_nodes()
+    return str(made.address)
+
+
+@contextlib.contextmanager
+def _own_signals() -> Iterator[None]:
+    """Keep this process's handlers: Ray takes SIGTERM for itself."""
+    numbers = [number for number in (signal.SIGTERM, signal.SIGINT) if signal.getsignal(number) is not None]
+    before = {number: signal.getsignal(number) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
