@@ -115,11 +115,19 @@ def test_a_part_does_not_import_what_it_must_not_know(repository_root: Path, par
 
 
 def test_only_who_opens_channels_knows_how_they_are_carried(repository_root: Path) -> None:
-    carriers = (f"{PACKAGE}.channels.shared_memory", f"{PACKAGE}.channels.local")
+    carriers = tuple(f"{PACKAGE}.channels.{carrier}" for carrier in ("shared_memory", "local", "over_ray"))
     openers = ("run", "multiprocess.run_setup", "migration.linesight_run")
     for module, file in _modules(repository_root).items():
-        if not module.startswith("channels") and module not in openers:
+        if not module.startswith(("channels", "multiprocess.cluster")) and module not in openers:
             assert not any(imported.startswith(carriers) for imported in _imports(file)), module
+
+
+def test_only_the_cluster_and_the_search_import_ray(repository_root: Path) -> None:
+    may = ("trackmania_rl/channels/over_ray/", "trackmania_rl/multiprocess/cluster/", "research/search", "benchmarks/")
+    for folder in ("trackmania_rl", "scripts", "research", "benchmarks", "config_files"):
+        for file in (repository_root / folder).rglob("*.py"):
+            if not file.relative_to(repository_root).as_posix().startswith(may):
+                assert not {one for one in _imports(file) if one.split(".")[0] == "ray"}, file
 
 
 def test_the_simulator_shares_only_the_protocol_with_the_client(repository_root: Path) -> None:
