@@ -1,6 +1,7 @@
 """Fixtures shared by all tests."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
@@ -39,6 +40,15 @@ def shared_data(shared_data_folder: Path) -> Path:
             f"real game files are not here ({shared_data_folder}); set TRACKMANIA_RL_SHARED_DATA to their folder"
         )
     return shared_data_folder
+
+
+@pytest.fixture(scope="session")
+def ray_here() -> Iterator[None]:
+    """Ray on this machine, started once for all tests of a process; skips where it is not installed."""
+    ray = pytest.importorskip("ray", reason="Ray is not installed: pip install -r requirements-cluster.txt")
+    ray.init("local", num_cpus=1, include_dashboard=False, object_store_memory=100 << 20, log_to_driver=False)
+    yield
+    ray.shutdown()
 
 
 def straight_line_m(length_m: float) -> np.ndarray:

@@ -80,15 +80,6 @@ SHARES_MEMORY = ("shared memory", "local")
 """Races stay in the memory that they were written to."""
 
 
-@pytest.fixture(scope="session")
-def ray_here() -> Any:
-    """Ray on this machine; skips where it is not installed."""
-    ray = pytest.importorskip("ray", reason="Ray is not installed: pip install -r requirements-cluster.txt")
-    ray.init(num_cpus=1, include_dashboard=False, object_store_memory=100 << 20, log_to_driver=False)
-    yield
-    ray.shutdown()
-
-
 @pytest.fixture(params=IMPLEMENTATIONS)
 def open_channels(request: pytest.FixtureRequest, settings: Settings) -> Any:
     """`open_channels(slots_per_collector=2, games_per_collector=1)` opens them in each implementation in turn."""

@@ -24,14 +24,14 @@ from trackmania_rl.settings import Settings, settings_from_flat
 from .conftest import BOUNDS, SHARES_MEMORY, OpenChannels, assert_is_race, network_of
 
 
-def acquired(sink: RolloutSink, game: int = 0, timeout_s: float = 1.0) -> np.ndarray:
+def acquired(sink: RolloutSink, game: int = 0, timeout_s: float = 20.0) -> np.ndarray:
     frames = sink.acquire_frames(game, timeout_s)
     assert frames is not None
     return frames
 
 
 def got(source: RolloutSource) -> ReceivedRollout:
-    rollout = source.get(timeout_s=1.0)
+    rollout = source.get(timeout_s=20.0)
     assert rollout is not None
     return rollout
 

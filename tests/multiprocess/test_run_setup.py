@@ -1,6 +1,5 @@
 """Before a run starts: what is missing or taken is told in one line."""
 
-import contextlib
 import errno
 import os
 import socket
@@ -18,7 +17,6 @@ from trackmania_rl.checkpoints import CheckpointFacts, CheckpointStore, RunFolde
 from trackmania_rl.doctor.run_checks import check_edited_maps, load_reference_lines
 from trackmania_rl.errors import UserError
 from trackmania_rl.multiprocess import run_setup, supervisor
-from trackmania_rl.multiprocess.collector_process import collector_process_fn
 from trackmania_rl.multiprocess.collector_task import CollectorTask
 from trackmania_rl.multiprocess.run_setup import (
     check_machine,
@@ -196,22 +194,22 @@ class Collectors:
         self.run_state = LocalRunState(live.current)
         self.tasks: list[CollectorTask] = []
 
-    def process(self, *, target: Any, args: Any, name: str, daemon: bool) -> Any:
-        [task] = args
-        assert target is collector_process_fn
-        return SimpleNamespace(start=lambda: self.tasks.append(task), is_alive=lambda: False, exitcode=1)
+    def place(self, task: CollectorTask) -> Any:
+        self.tasks.append(task)
+        return SimpleNamespace(is_alive=lambda: False, exitcode=1)
 
     def start(self, session: int, n_starts: int, demonstrations: Any = (), progress: Any = None) -> None:
-        rollouts: Any = SimpleNamespace(
-            open_collector=lambda index: f"way of {index}",
-            close_collector=lambda _: None,
+        rollouts: Any = SimpleNamespace(open_collector=lambda index: f"way of {index}", close_collector=lambda _: None)
+        placement: Any = SimpleNamespace(
+            log_pipe=lambda name: f"logs of {name}",
+            start=self.place,
+            end_by_force=lambda _: None,
             signs_of_life=lambda _: SignsOfLife(1, is_waiting=False),
         )
-        logs: Any = SimpleNamespace(open=lambda name: contextlib.nullcontext(f"logs of {name}"))
         channels, folder = Channels(rollouts, self.run_state), RunFolder(Path("/run"), Path("/tensorboard"))
         started = make_supervisor(
             channels,
-            logs,
+            placement,
             folder,
             Path("/maps"),
             session,
@@ -227,8 +225,6 @@ class Collectors:
 @pytest.fixture
 def collectors(live: LiveSettings, monkeypatch: pytest.MonkeyPatch) -> Collectors:
     collectors = Collectors(live)
-    context = SimpleNamespace(Process=collectors.process)
-    monkeypatch.setattr(run_setup, "multiprocessing", SimpleNamespace(get_context=lambda _: context))
     monkeypatch.setattr(supervisor, "FIRST_RESTART_DELAY_S", 0.0)
     return collectors
 
@@ -255,14 +251,14 @@ def test_a_collector_goes_on_where_its_progress_says_and_after_a_crash_by_other_
 
 def test_starts_count_from_the_last_race_that_came_in(collectors: Collectors) -> None:
     progress: dict[int, CollectorProgress] = {}
-    context = run_setup.multiprocessing.get_context("spawn")
+    place = collectors.place
 
-    def process(**how: Any) -> Any:
+    def place_after_a_race(task: CollectorTask) -> Any:
         if len(collectors.tasks) == 4:  # each was started twice
             progress[1] = CollectorProgress(n_races=4)
-        return collectors.process(**how)
+        return place(task)
 
-    context.Process = process  # type: ignore[attr-defined]
+    collectors.place = place_after_a_race  # type: ignore[method-assign]
     collectors.start(session=1, n_starts=4, progress=progress)
     for index, expected in ((0, [0, 1, 2, 3]), (1, [0, 1, 0, 1])):
         assert [task.n_starts_before for task in collectors.tasks if task.index == index] == expected
@@ -277,7 +273,7 @@ def test_a_collector_is_started_with_the_state_of_the_run_and_its_own_way_to_the
     for task in collectors.tasks:
         assert task.run_state is collectors.run_state.view()
         assert task.maps_folder == Path("/maps")
-    assert [task.log_pipe.enter_result for task in collectors.tasks] == ["logs of collector 0", "logs of collector 1"]
+    assert [task.log_pipe for task in collectors.tasks] == ["logs of collector 0", "logs of collector 1"]
 
 
 @pytest.mark.parametrize(("frames_total", "expected"), [(0, [("a", "c"), ("b",)]), (1, [(), ()])])

@@ -144,7 +144,6 @@ class FakeCollectors:
         self.processes: list[Any] = [None] * n_collectors
         self.killed: list[int] = []
         monkeypatch.setattr(supervisor_module, "time", SimpleNamespace(monotonic=lambda: self.now_s))
-        monkeypatch.setattr(supervisor_module, "end_with_games", self._kill)
         self.supervisor = CollectorSupervisor(
             self._spawn,
             lambda _: None,
@@ -152,6 +151,7 @@ class FakeCollectors:
             lambda: None,
             lambda index: self.signs[index],
             None if bounds is None else lambda: bounds,
+            self._kill,
         )
         self.supervisor.start()
 

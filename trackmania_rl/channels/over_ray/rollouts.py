@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 
 BEAT_EVERY_S: Final = 0.5
 """How often a collector tells of itself at least."""
+FETCHED_AHEAD: Final = 2
+LOOK_AGAIN_AFTER_S: Final = 0.5
 FETCH_WITHIN_S: Final = 30.0
 """A race that has not come from its machine within this time is lost; nobody waits for a machine that was cut off."""
 
@@ -70,12 +72,14 @@ class RayRolloutSource:
         self._n_starts = 0
         self._had: dict[int, int] = {}  # by start: the last sequence number
         self._held: set[tuple[int, int]] = set()  # start and sequence number of what is not released yet
+        self._offered: dict[int, deque[tuple[Offer, float]]] = {}  # with the time at which it came
         self._waiting: dict[int, deque[tuple[Offer, Any]]] = {}
         self._signs: dict[int, SignsOfLife] = {}
         self._epoch = ""
         self._is_closed = False
         self._changed = threading.Condition()
-        threading.Thread(target=self._receive, name="rollouts", daemon=True).start()
+        for work in (self._listen, self._fetch):
+            threading.Thread(target=work, name="rollouts", daemon=True).start()
 
     def open_collector(self, collector: int) -> RaySink:
         """Make a new sink; see `RolloutSource`."""
@@ -86,6 +90,7 @@ class RayRolloutSource:
             self._had[start] = 0
             self._signs[collector] = SignsOfLife(0, is_waiting=False)
             self._waiting[collector] = deque()  # what a former process put and nobody received is dropped
+            self._offered[collector] = deque()
         self._set_posts()
         return RaySink(self.relay, collector, start, self._frames_shape, self._n_rooms, self._n_games)
 
@@ -95,6 +100,7 @@ class RayRolloutSource:
             if self._starts.pop(collector, None) is None:
                 return
             self._waiting.pop(collector)
+            self._offered.pop(collector)
         self._set_posts()
 
     def get(self, timeout_s: float) -> ReceivedRollout | None:
@@ -142,9 +148,9 @@ class RayRolloutSource:
             except UNREACHABLE:
                 time.sleep(ASK_AGAIN_AFTER_S)
 
-    def _receive(self) -> None:
-        """Fetch what collectors offer, in a thread."""
-        while not self._is_closed:
+    def _listen(self) -> None:
+        """Hear of races and signs of life, in a thread."""
+        while ray.is_initialized() and not self._is_closed:
             try:
                 arrived: Arrived = ray.get(self.relay.take.remote(BEAT_EVERY_S))
             except UNREACHABLE:
@@ -164,41 +170,63 @@ class RayRolloutSource:
                 self._signs[collector] = SignsOfLife(n_beats, is_waiting)
             for record in arrived.logs:
                 self.handle_log(record)
-            self._fetch(arrived.offers)
-
-    def _fetch(self, offers: list[Offer]) -> None:
-        """Bring races here; those that were had before only have their release said again."""
-        news = [offer for offer in offers if self._is_new(offer)]
-        if news:
-            ray.wait([offer.parcel[0] for offer in news], timeout=0, fetch_local=True)  # all come at the same time
-        for offer in news:
-            try:
-                race = ray.get(offer.parcel[0], timeout=FETCH_WITHIN_S)
-            except RayError as error:
-                self.n_lost += 1
-                log.warning(
-                    "a race of collector %d is lost: its machine or process is gone (%s)",
-                    offer.collector,
-                    type(error).__name__,
-                )
-                race = None
             with self._changed:
-                self._had[offer.start] = offer.sequence
-                if race is not None and self._starts.get(offer.collector) == offer.start:
-                    self._held.add((offer.start, offer.sequence))
-                    self._waiting[offer.collector].append((offer, race))
+                for offer in arrived.offers:
+                    self._note(offer)
                 self._changed.notify_all()
 
-    def _is_new(self, offer: Offer) -> bool:
-        with self._changed:
-            if self._starts.get(offer.collector) != offer.start:
-                return False
-            if offer.sequence > self._had[offer.start]:
-                return True
-            is_held = (offer.start, offer.sequence) in self._held
-        if not is_held:
+    def _note(self, offer: Offer) -> None:
+        """Take up a race to be fetched; one that was had before only has its release said again."""
+        if self._starts.get(offer.collector) != offer.start:
+            return
+        key, offered = (offer.start, offer.sequence), self._offered[offer.collector]
+        newest = offered[-1][0].sequence if offered else self._had[offer.start]
+        if offer.sequence > newest:
+            offered.append((offer, time.monotonic()))
+        elif offer.sequence <= self._had[offer.start] and key not in self._held:
             self.relay.release.remote(offer.collector, offer.start, offer.sequence)
-        return False
+
+    def _fetch(self) -> None:
+        """Bring races here, two of each collector at the same time, in a thread: no machine waits for another one."""
+        while not self._is_closed:
+            with self._changed:
+                self._changed.wait_for(lambda: any(self._offered.values()), BEAT_EVERY_S)
+                next_ones = [list(offered)[:FETCHED_AHEAD] for offered in self._offered.values() if offered]
+            parcels = {offer.parcel[0]: offer for ahead in next_ones for offer, _ in ahead}
+            if not parcels:
+                continue
+            try:
+                ray.wait([*parcels], timeout=LOOK_AGAIN_AFTER_S)  # for any of them, and all come at the same time
+                here = {*ray.wait([*parcels], num_returns=len(parcels), timeout=0)[0]}
+            except RayError:
+                if self._is_closed or not ray.is_initialized():
+                    return
+                raise
+            for ahead in next_ones:
+                offer, came_s = ahead[0]
+                if offer.parcel[0] in here:
+                    self._receive(offer)
+                elif time.monotonic() - came_s > FETCH_WITHIN_S:
+                    self._receive(offer, is_late=True)
+
+    def _receive(self, offer: Offer, is_late: bool = False) -> None:
+        """Make a race that is here the learner's; one that does not come is lost."""
+        race = None
+        try:
+            race = None if is_late else ray.get(offer.parcel[0], timeout=LOOK_AGAIN_AFTER_S)
+        except RayError as error:
+            log.debug("%s", error)
+        if race is None:
+            self.n_lost += 1
+            log.warning("a race of collector %d is lost: its machine or its process is gone", offer.collector)
+        with self._changed:
+            if self._starts.get(offer.collector) == offer.start:
+                self._offered[offer.collector].popleft()
+                self._had[offer.start] = offer.sequence
+                if race is not None:
+                    self._held.add((offer.start, offer.sequence))
+                    self._waiting[offer.collector].append((offer, race))
+            self._changed.notify_all()
 
     def _give_back(self, offer: Offer) -> None:
         with self._changed:
@@ -334,7 +362,7 @@ class RaySink:
                 self._follower.start()
 
     def _ask_on_and_on(self) -> None:
-        while not self._is_closed and not self.is_refused:
+        while ray.is_initialized() and not self._is_closed and not self.is_refused:
             try:
                 self._hear(self._ask(self._relay.look_in, self._n_beats, self._n_waiting > 0, BEAT_EVERY_S))
             except UNREACHABLE:

@@ -187,7 +187,7 @@ class RayRunStateView:
         self._news = news  # last, so that who sees it finds its weights
 
     def _ask_on_and_on(self) -> None:
-        while not self._news.is_over:
+        while ray.is_initialized() and not self._news.is_over:
             try:
                 news = ray.get(self._relay.await_news.remote(self._news.number, OPEN_QUESTION_S))
                 if news is not None:

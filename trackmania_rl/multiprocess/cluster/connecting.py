@@ -27,7 +27,8 @@ PROBE_WITHIN_S: Final = 15.0
 """A cluster that does not answer a child process within this time is told at once; Ray itself waits for minutes."""
 LOCAL_STORE_BYTES: Final = 256 << 20
 COLLECTORS_PER_LOCAL_NODE: Final = 8
-HEAD_LOST_AFTER_S: Final = 15
+RAY_GIVES_UP_AFTER_S: Final = 90
+"""A driver that the head does not answer is ended by Ray, unasked: by then the last checkpoint is written."""
 _PROBE: Final = (
     "import ray, sys; ray.init(sys.argv[1], log_to_driver=False, logging_level='error'); "
     "print('HEAD', ray.get_runtime_context().gcs_address)"
@@ -45,7 +46,7 @@ def connected(cluster: str) -> Iterator[None]:
     Raises:
         UserError: if it cannot be joined, or takes anybody in who can reach it; the text says what to do.
     """
-    os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", str(HEAD_LOST_AFTER_S))
+    os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", str(RAY_GIVES_UP_AFTER_S))
     with contextlib.ExitStack() as closing:
         address = _made_here(int(local[1]), closing) if (local := LOCAL.fullmatch(cluster)) else cluster
         if local is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import threading
 import time
 from typing import Any, Final, cast
 
@@ -13,6 +14,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from trackmania_rl.channels.over_ray.rollouts import RayRolloutSource
 from trackmania_rl.channels.protocols import SignsOfLife
+from trackmania_rl.errors import PassingError
 from trackmania_rl.multiprocess.cluster.host import CollectorHost, Place, RelayLogs, end_there
 from trackmania_rl.multiprocess.collector_task import CollectorTask
 
@@ -23,6 +25,8 @@ RESOURCE: Final = "collector"
 LOOK_EVERY_S: Final = 0.2
 """An actor is looked at no more often: the supervisor looks hundreds of times a second."""
 KILLED: Final = -9
+ASK_HEAD_EVERY_S: Final = 2.0
+HEAD_LOST_AFTER_S: Final = 15.0
 
 
 class RemoteCollector:
@@ -85,6 +89,39 @@ class RemoteCollector:
         ray.kill(self._actor)  # which would wait for more to do, in the room of the next one
 
 
+class HeadLostError(PassingError):
+    """The cluster's head does not answer: nobody could be placed any more, and Ray would end this process by itself."""
+
+
+class HeadWatch:
+    """Asks the head of the cluster now and then, in a thread, as the question does not come back without it."""
+
+    def __init__(self) -> None:
+        self._answered_s = time.monotonic()
+        threading.Thread(target=self._ask_on_and_on, name="head", daemon=True).start()
+
+    def check(self) -> None:
+        """Look whether it answers.
+
+        Raises:
+            HeadLostError: if it has not for `HEAD_LOST_AFTER_S`.
+        """
+        if time.monotonic() - self._answered_s > HEAD_LOST_AFTER_S:
+            raise HeadLostError(
+                f"the head of the Ray cluster has not answered for {HEAD_LOST_AFTER_S:.0f} s: start it again, and then "
+                "the same command, which goes on from the last checkpoint"
+            )
+
+    def _ask_on_and_on(self) -> None:
+        while True:
+            try:
+                ray.nodes()
+            except RayError:
+                return
+            self._answered_s = time.monotonic()
+            time.sleep(ASK_HEAD_EVERY_S)
+
+
 class OnCluster:
     """See `Placement`.
 
@@ -100,6 +137,7 @@ class OnCluster:
         self._environment = environment
         self._collectors: dict[int, RemoteCollector] = {}
         self._n_looks = 0
+        self._head = HeadWatch()
         self._has_said_that_one_waits = False
 
     def log_pipe(self, name: str) -> RelayLogs:
@@ -117,7 +155,12 @@ class OnCluster:
         process.kill()
 
     def signs_of_life(self, collector: int) -> SignsOfLife:
-        """Look how it is; one that waits for room on a machine is as well as can be."""
+        """Look how it is; one that waits for room on a machine is as well as can be.
+
+        Raises:
+            HeadLostError: if the cluster's head no longer answers.
+        """
+        self._head.check()
         if self._collectors[collector].place is not None:
             return self._rollouts.signs_of_life(collector)
         self._n_looks += 1

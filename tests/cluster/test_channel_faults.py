@@ -1,0 +1,128 @@
+"""What becomes of races and news where a relay or a collector is lost."""
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from torch import nn
+
+ray = pytest.importorskip("ray", reason="Ray is not installed: pip install -r requirements-cluster.txt")
+
+from trackmania_rl.channels.over_ray.opening import open_ray_channels  # noqa: E402
+from trackmania_rl.channels.over_ray.rollouts import RayRolloutSource, RaySink  # noqa: E402
+from trackmania_rl.channels.protocols import Channels, ReceivedRollout  # noqa: E402
+from trackmania_rl.settings import Settings, load_settings  # noqa: E402
+
+SHAPE = (11, 1, 5, 7)
+
+
+@pytest.fixture(scope="module")
+def settings(repository_root: Any) -> Settings:
+    return load_settings(repository_root / "config_files" / "config.py", ["cluster_publish_every_s=0.0"])
+
+
+@pytest.fixture
+def channels(settings: Settings, ray_here: None) -> Iterator[Channels]:
+    opened = open_ray_channels(settings, SHAPE, {"exploration": nn.Linear(5, 7)}, games_per_collector=1)
+    yield opened
+    opened.rollouts.close()
+
+
+def put(sink: RaySink, number: int) -> None:
+    frames = sink.acquire_frames(0, timeout_s=20)
+    assert frames is not None
+    frames[:] = number
+    sink.put(0, {"frames": frames[:9], "number": number}, {"race_time_ms": number})
+
+
+def got(channels: Channels) -> ReceivedRollout:
+    rollout = channels.rollouts.get(timeout_s=20)
+    assert rollout is not None
+    return rollout
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    deadline_s = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.02)
+
+
+def test_a_killed_relay_loses_no_race_and_brings_none_twice(channels: Channels) -> None:
+    sink = channels.rollouts.open_collector(0)
+    assert isinstance(sink, RaySink)
+    assert isinstance(channels.rollouts, RayRolloutSource)
+    view = channels.run_state.view()
+    channels.run_state.publish(frames_total=13)
+    wait_until(lambda: view.pull() or view.frames_total == 13)
+    put(sink, 1)
+    held = got(channels)
+    put(sink, 2)
+    ray.kill(channels.rollouts.relay, no_restart=False)
+    put(sink, 3)
+    channels.run_state.publish(frames_total=17)
+    numbers = []
+    for _ in range(2):
+        with got(channels) as rollout:
+            numbers.append(rollout.rollout_results["number"])
+            np.testing.assert_array_equal(rollout.rollout_results["frames"], np.full((9, 1, 5, 7), numbers[-1]))
+    assert numbers == [2, 3]
+    assert channels.rollouts.get(timeout_s=1.0) is None, "what was had before was offered again"
+    assert held.rollout_results["frames"][0, 0, 0, 0] == 1
+    held.release()
+    wait_until(lambda: view.frames_total == 17)
+    for number in (4, 5, 6, 7, 8):  # all room has come back
+        put(sink, number)
+        with got(channels) as rollout:
+            assert rollout.rollout_results["number"] == number
+
+
+def test_a_collector_that_was_replaced_is_refused_and_its_races_are_dropped(channels: Channels) -> None:
+    before = channels.rollouts.open_collector(0)
+    put(before, 1)
+    after = channels.rollouts.open_collector(0)
+    wait_until(lambda: before.is_refused)
+    assert before.acquire_frames(0) is None
+    put(after, 2)
+    with got(channels) as rollout:
+        assert rollout.rollout_results["number"] == 2
+    assert channels.rollouts.get(timeout_s=0.3) is None
+
+
+def test_weights_come_no_more_often_than_they_shall(settings: Settings, ray_here: None) -> None:
+    sync = settings.sync.model_copy(update={"cluster_publish_every_s": 3600.0})
+    network = nn.Linear(5, 7)
+    channels = open_ray_channels(
+        settings.model_copy(update={"sync": sync}), SHAPE, {"exploration": network}, games_per_collector=1
+    )
+    view = channels.run_state.view()
+    version = view.pull_weights("exploration", nn.Linear(5, 7), 0)
+    assert version == 1
+    channels.run_state.publish(weights={"exploration": network}, frames_total=3)
+    wait_until(lambda: view.frames_total == 3)
+    assert view.pull_weights("exploration", nn.Linear(5, 7), version) == version
+    channels.rollouts.close()
+
+
+def test_a_race_whose_machine_is_gone_is_lost_and_counted(channels: Channels) -> None:
+    @ray.remote(num_cpus=0)
+    class Collector:
+        def play(self, sink: Any) -> None:  # in a process that does not have this module
+            frames = sink.acquire_frames(0)
+            sink.put(0, {"frames": frames}, {"race_time_ms": 1})
+
+    assert isinstance(channels.rollouts, RayRolloutSource)
+    sink = channels.rollouts.open_collector(0)
+    note = channels.rollouts._note
+    offered: list[Any] = []
+    channels.rollouts._note = offered.append  # type: ignore[method-assign]
+    actor = Collector.remote()
+    ray.get(actor.play.remote(sink))
+    wait_until(lambda: offered)
+    ray.kill(actor)
+    time.sleep(1.0)
+    note(offered[0])
+    wait_until(lambda: channels.rollouts.n_lost == 1)
+    assert channels.rollouts.get(timeout_s=0) is None

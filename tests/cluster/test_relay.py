@@ -1,0 +1,125 @@
+"""The relay by itself: who is refused, what is taken once, and what wakes whoever waits."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+from trackmania_rl.channels.over_ray.relay import Arrived, News, Offer, Relay
+
+
+def offer(collector: int, start: int, sequence: int) -> Offer:
+    return Offer(collector, start, sequence, ["parcel"], waited_s=0.0, elapsed_s=0.0)
+
+
+def taken(arrived: Arrived) -> list[tuple[int, int, int]]:
+    return [(one.collector, one.start, one.sequence) for one in arrived.offers]
+
+
+def run(scene: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(scene, 10))
+
+
+def test_races_are_taken_once_in_their_order_and_of_the_current_process_alone() -> None:
+    async def scene() -> None:
+        relay = Relay()
+        await relay.set_posts({3: 7, 5: 8})
+        for one in (offer(3, 7, 1), offer(5, 8, 1), offer(3, 7, 2), offer(3, 7, 2), offer(3, 7, 1)):
+            assert (await relay.offer(one)).is_current
+        assert not (await relay.offer(offer(3, 6, 3))).is_current
+        assert not (await relay.offer(offer(4, 7, 1))).is_current
+        assert taken(await relay.take(1.0)) == [(3, 7, 1), (5, 8, 1), (3, 7, 2)]
+        assert taken(await relay.take(0.0)) == []
+
+    run(scene())
+
+
+def test_what_a_replaced_process_offered_is_dropped_and_it_is_refused() -> None:
+    async def scene() -> None:
+        relay = Relay()
+        await relay.set_posts({0: 1, 1: 2})
+        await relay.offer(offer(0, 1, 1))
+        await relay.offer(offer(1, 2, 1))
+        waiting = asyncio.create_task(relay.look_in(0, 1, 11, False, 5.0))
+        await asyncio.sleep(0.01)
+        await relay.set_posts({0: 3, 1: 2})
+        assert not (await waiting).is_current, "it is told at once"
+        assert taken(await relay.take(0.0)) == [(1, 2, 1)]
+        assert (await relay.look_in(0, 3, 1, False, 0.0)).is_current
+        assert (await relay.offer(offer(0, 3, 1))).is_current
+        assert taken(await relay.take(0.0)) == [(0, 3, 1)]
+
+    run(scene())
+
+
+def test_a_relay_that_came_back_refuses_nobody_until_it_knows_its_posts() -> None:
+    async def scene() -> None:
+        relay = Relay()
+        answer = await relay.look_in(0, 4, 1, False, 0.05)
+        assert answer.is_current
+        assert not answer.is_ready
+        assert not (await relay.offer(offer(0, 4, 9))).is_ready
+        waiting = asyncio.create_task(relay.look_in(0, 4, 1, False, 5.0))
+        await asyncio.sleep(0.01)
+        await relay.set_posts({0: 4})
+        await relay.release(0, 4, 8)
+        assert (await waiting).released == [8]
+        assert (await relay.offer(offer(0, 4, 9))).is_ready
+        assert taken(await relay.take(0.0)) == [(0, 4, 9)]
+        assert Relay()._epoch != relay._epoch
+
+    run(scene())
+
+
+def test_released_room_turns_and_the_end_wake_a_collector() -> None:
+    async def scene() -> None:
+        relay = Relay()
+        await relay.set_posts({0: 1})
+
+        async def told(by: Coroutine[Any, Any, Any]) -> Any:
+            waiting = asyncio.create_task(relay.look_in(0, 1, 1, True, 5.0))
+            await asyncio.sleep(0.01)
+            await by
+            return await waiting
+
+        assert (await told(relay.release(0, 1, 4))).released == [4]
+        assert (await told(relay.give_turn(0, 13))).turn == 13
+        assert await relay.at_turn(0) == (True, 0)
+        await relay.offer(offer(0, 1, 1))
+        await relay.end_turn(0, 1)
+        assert await relay.at_turn(0) == (False, 1)
+        over = News(1, b"settings", 7, is_over=True, weights={})
+        assert (await told(relay.publish(over))).is_over
+        await relay.release(0, 2, 5)
+        assert (await relay.look_in(0, 1, 1, True, 0.0)).released == [], "of another process"
+
+    run(scene())
+
+
+def test_older_news_are_ignored_and_newer_ones_wake() -> None:
+    async def scene() -> None:
+        relay = Relay()
+        waiting = asyncio.create_task(relay.await_news(0, 5.0))
+        await asyncio.sleep(0.01)
+        await relay.publish(News(3, b"", 30, is_over=False, weights={}))
+        await relay.publish(News(2, b"", 20, is_over=False, weights={}))
+        first = await waiting
+        assert first is not None
+        assert first.frames_total == 30
+        assert await relay.await_news(3, 0.02) is None
+
+    run(scene())
+
+
+def test_beats_and_log_records_come_with_races() -> None:
+    async def scene() -> None:
+        relay = Relay()
+        await relay.set_posts({0: 1, 2: 5})
+        await relay.look_in(2, 5, 17, True, 0.0)
+        waiting = asyncio.create_task(relay.take(5.0))
+        await asyncio.sleep(0.01)
+        await relay.log("record")
+        arrived = await waiting
+        assert arrived.logs == ["record"]
+        assert arrived.signs == {0: (0, False), 2: (17, True)}
+
+    run(scene())

@@ -1,0 +1,110 @@
+"""`train.py --cluster local:N`: the learner's machine and collectors', made on this one, and what may befall them."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from benchmarks.training_command import TrainCommand
+
+from ..end_to_end.conftest import SMALL
+
+pytest.importorskip("ray", reason="Ray is not installed: pip install -r requirements-cluster.txt")
+
+ONE_COLLECTOR = {**SMALL, "n_collectors": 1, "collector_silence_s": 4, "checkpoint_interval_s": 5}
+
+
+def processes(command: TrainCommand, name: str) -> list[psutil.Process]:
+    """Ray's processes of a training by what they do, such as ray::CollectorHost.play."""
+    family = psutil.Process(command.process.pid).children(recursive=True)
+    return [one for one in family if any(name in word for word in one.cmdline())]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., TrainCommand]]:
+    commands: list[TrainCommand] = []
+
+    def start_it(cluster: str, environment: dict[str, str] | None = None, **settings: object) -> TrainCommand:
+        options = ("--cluster", cluster) if cluster else ()
+        commands.append(TrainCommand(tmp_path, {**ONE_COLLECTOR, **settings}, options, environment))
+        return commands[-1]
+
+    yield start_it
+    for command in commands:
+        command.end()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_training_outlives_its_collectors_and_its_relay_and_goes_on_without_the_cluster(
+    start: Callable[..., TrainCommand],
+) -> None:
+    command = start("local:2")
+    command.wait_for_races(4)
+
+    [collector] = processes(command, "CollectorHost")
+    collector.kill()
+    command.wait_for(lambda: "collector 0 died" in command.output, "a word of its death", 30)
+    command.wait_for_races(4)
+
+    [collector] = processes(command, "CollectorHost")
+    collector.suspend()
+    command.wait_for(lambda: "no sign of life" in command.output, "a word of its silence", 60)
+    command.wait_for_races(4)
+    assert not collector.is_running()
+
+    [relay] = processes(command, "Relay")
+    relay.kill()
+    command.wait_for(lambda: "relay of this run was started again" in command.output, "a word of the relay", 60)
+    command.wait_for_races(4)
+
+    family = psutil.Process(command.process.pid).children(recursive=True)
+    command.stop(signal.SIGTERM)
+    assert command.process.returncode == 0, command.output
+    assert not psutil.wait_procs(family, 20)[1], "something of the cluster is left"
+
+    again = start("")
+    again.wait_for_races(4)
+    assert "resumed" in again.output
+    again.stop(signal.SIGTERM)
+    assert again.process.returncode == 0, again.output
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_collectors_without_room_wait_and_a_lost_machine_makes_them(start: Callable[..., TrainCommand]) -> None:
+    command = start("local:2", n_collectors=2)
+    command.wait_for_races(4)
+    raylets = processes(command, "raylet/raylet")
+    collectors = processes(command, "CollectorHost")
+    machine = next(one for one in raylets if one.pid == collectors[0].ppid())
+    machine.kill()
+    command.wait_for(lambda: "which waits" in command.output, "a word that there is no room", 90)
+    for one in collectors:
+        assert psutil.wait_procs([one], 30)[0], "a collector without its machine goes on"
+    command.stop(signal.SIGTERM)
+    assert command.process.returncode == 0, command.output
+
+
+@pytest.mark.parametrize(
+    ("cluster", "settings", "message"),
+    [
+        ("127.0.0.1:9", {}, "nobody answered"),
+        ("auto", {}, "no Ray runs on this machine"),
+        ("local:2", {"sampling": "'synchronous'"}, "is for one machine"),
+        ("local:0", {}, "at least one node"),
+    ],
+)
+def test_what_cannot_be_joined_is_told_in_one_line(
+    start: Callable[..., TrainCommand], tmp_path: Path, cluster: str, settings: dict[str, str], message: str
+) -> None:
+    # No other cluster of this machine is looked for.
+    command = start(cluster, environment={"RAY_TMPDIR": str(tmp_path), "RAY_ADDRESS": ""}, **settings)
+    assert command.process.wait(90) == 78, command.output
+    assert message in command.output
+    assert "Traceback" not in command.output
+    assert not (tmp_path / "save").exists() or not any((tmp_path / "save").iterdir())
