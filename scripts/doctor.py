@@ -7,16 +7,19 @@ has a section for each line. The exit code is 0 if there is no problem, else 1.
 Examples:
   python scripts/doctor.py
   python scripts/doctor.py --config config_files/config_tmnf.py --play
+  python scripts/doctor.py --cluster auto
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import itertools
 import json
 import logging
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,6 +54,8 @@ def main() -> int:
         return ExitCode.FAILED
     picture_file = arguments.picture if arguments.play else None
     findings = examine(arguments.config, arguments.set, arguments.output_folder, PROJECT_FOLDER, picture_file)
+    if arguments.cluster is not None:
+        findings = itertools.chain(findings, findings_of_cluster(arguments))
     return write_json(findings) if arguments.json else show(findings)
 
 
@@ -68,8 +73,22 @@ def parse_arguments() -> argparse.Namespace:
         metavar="FILE.png",
         help="where --play writes the game's picture (default %(default)s)",
     )
+    add("--cluster", metavar="CLUSTER", help="also look at a Ray cluster: auto, HOST:PORT or local:N")
     add("--json", action="store_true", help="print the findings as JSON")
     return parser.parse_args()
+
+
+def findings_of_cluster(arguments: argparse.Namespace) -> Iterator[Finding]:
+    """Look at the machines of a Ray cluster."""
+    from trackmania_rl.doctor.findings import Check, problem
+    from trackmania_rl.settings import load_settings
+
+    if find_spec("ray") is None:
+        yield problem(Check.CLUSTER, "Ray is not installed: python -m pip install -r requirements-cluster.txt")
+        return
+    from trackmania_rl.multiprocess.cluster.checking import check_cluster
+
+    yield from check_cluster(arguments.cluster, load_settings(arguments.config, arguments.set))
 
 
 def show(findings: Iterator[Finding]) -> int:

@@ -28,9 +28,9 @@ def processes(command: TrainCommand, name: str) -> list[psutil.Process]:
 def start(tmp_path: Path) -> Iterator[Callable[..., TrainCommand]]:
     commands: list[TrainCommand] = []
 
-    def start_it(cluster: str, environment: dict[str, str] | None = None, **settings: object) -> TrainCommand:
+    def start_it(cluster: str, **settings: object) -> TrainCommand:
         options = ("--cluster", cluster) if cluster else ()
-        commands.append(TrainCommand(tmp_path, {**ONE_COLLECTOR, **settings}, options, environment))
+        commands.append(TrainCommand(tmp_path, {**ONE_COLLECTOR, **settings}, options))
         return commands[-1]
 
     yield start_it
@@ -94,7 +94,6 @@ def test_collectors_without_room_wait_and_a_lost_machine_makes_them(start: Calla
     ("cluster", "settings", "message"),
     [
         ("127.0.0.1:9", {}, "nobody answered"),
-        ("auto", {}, "no Ray runs on this machine"),
         ("local:2", {"sampling": "'synchronous'"}, "is for one machine"),
         ("local:0", {}, "at least one node"),
     ],
@@ -102,8 +101,7 @@ def test_collectors_without_room_wait_and_a_lost_machine_makes_them(start: Calla
 def test_what_cannot_be_joined_is_told_in_one_line(
     start: Callable[..., TrainCommand], tmp_path: Path, cluster: str, settings: dict[str, str], message: str
 ) -> None:
-    # No other cluster of this machine is looked for.
-    command = start(cluster, environment={"RAY_TMPDIR": str(tmp_path), "RAY_ADDRESS": ""}, **settings)
+    command = start(cluster, **settings)
     assert command.process.wait(90) == 78, command.output
     assert message in command.output
     assert "Traceback" not in command.output

@@ -45,6 +45,7 @@ class Check(StrEnum):
     DISK = "disk"
     MAPS = "maps"
     PORTS = "ports"
+    CLUSTER = "cluster"
     GAME = "game"
     TMLOADER = "tmloader"
     PROFILE = "profile"

@@ -1,1 +1,19 @@
-"""Collectors on the machines of a Ray cluster. Without `--cluster` nothing here is imported: it needs that extra."""
+"""Collectors on the machines of a Ray cluster. Without `--cluster` nothing here is imported: it needs that extra.
+
+This process shows a token, and asks others for one, unless the user says otherwise by RAY_AUTH_MODE. Without a token of
+the user's there is one for this process and those that it starts.
+"""
+
+import os
+import secrets
+from pathlib import Path
+
+from ray._raylet import Config
+
+TOKEN_FILE = Path.home() / ".ray" / "auth_token"
+
+if "RAY_AUTH_MODE" not in os.environ:
+    os.environ["RAY_AUTH_MODE"] = "token"
+    if not TOKEN_FILE.is_file() and not {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys():
+        os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+    Config.initialize("")  # torchrl imports Ray, which has read its environment by then

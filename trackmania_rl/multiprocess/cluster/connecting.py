@@ -10,6 +10,8 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -29,9 +31,12 @@ LOCAL_STORE_BYTES: Final = 256 << 20
 COLLECTORS_PER_LOCAL_NODE: Final = 8
 RAY_GIVES_UP_AFTER_S: Final = 90
 """A driver that the head does not answer is ended by Ray, unasked: by then the last checkpoint is written."""
+MOST_SAID_BYTES: Final = 1 << 20
+HEAD: Final = "joined the head "
+REFUSED: Final = "InvalidAuthToken"
 _PROBE: Final = (
     "import ray, sys; ray.init(sys.argv[1], log_to_driver=False, logging_level='error'); "
-    "print('HEAD', ray.get_runtime_context().gcs_address)"
+    f"print({HEAD!r} + ray.get_runtime_context().gcs_address, flush=True)"
 )
 
 
@@ -52,7 +57,10 @@ def connected(cluster: str) -> Iterator[None]:
         if local is None:
             require_answer(cluster)
         with _own_signals():
-            ray.init(address, log_to_driver=False, logging_level=logging.WARNING, configure_logging=False)
+            try:
+                ray.init(address, log_to_driver=False, logging_level=logging.WARNING, configure_logging=False)
+            except (ConnectionError, RuntimeError) as error:
+                raise UserError(_reason(cluster, str(error))) from error
         closing.callback(ray.shutdown)
         log.info("joined the cluster: room for %d collectors on %d machines", n_places(), len(ray.nodes()))
         yield
@@ -75,33 +83,36 @@ def require_answer(cluster: str) -> None:
     Raises:
         UserError: if it cannot be joined within `PROBE_WITHIN_S`, or is open to others without a token.
     """
-    head = _probe(cluster, {})
-    if not _is_loopback(head) and _is_open(head):
+    said = _said_by_probe(cluster, {})
+    if HEAD not in said:
+        raise UserError(_reason(cluster, said))
+    head = said.rsplit(HEAD, 1)[1].split()[0]
+    if not _is_loopback(head) and REFUSED not in _said_by_probe(head, {"RAY_AUTH_MODE": "disabled"}):
         raise UserError(
             f"the cluster at {head} takes in anybody who can reach it, and whoever is in it may run programs on all "
             "its machines: start Ray with RAY_AUTH_MODE=token everywhere (docs/cluster.rst)"
         )
 
 
-def _probe(address: str, variables: dict[str, str]) -> str:
-    """Join in a child process, and return the head's address."""
-    command = [sys.executable, "-c", _PROBE, address]
-    try:
-        child = subprocess.run(
-            command, capture_output=True, text=True, timeout=PROBE_WITHIN_S, env=os.environ | variables, check=False
-        )
-    except subprocess.TimeoutExpired as error:
-        said = (error.stderr or b"").decode(errors="replace") if isinstance(error.stderr, bytes) else error.stderr or ""
-        raise UserError(_reason(address, said)) from None
-    if child.returncode != 0 or "HEAD " not in child.stdout:
-        raise UserError(_reason(address, child.stderr))
-    return child.stdout.rsplit("HEAD ", 1)[1].strip()
+def _said_by_probe(address: str, variables: dict[str, str]) -> str:
+    """Join in a child process, and return what it said until it had joined, was refused, or the time was over."""
+    with tempfile.TemporaryFile() as output:
+        command = [sys.executable, "-c", _PROBE, address]
+        child = subprocess.Popen(command, stdout=output, stderr=output, env=os.environ | variables)
+        ends_s = time.monotonic() + PROBE_WITHIN_S
+        said = ""
+        while not any(one in said for one in (HEAD, REFUSED)) and child.poll() is None and time.monotonic() < ends_s:
+            time.sleep(0.1)
+            said = os.pread(output.fileno(), MOST_SAID_BYTES, 0).decode(errors="replace")
+        child.kill()  # Ray goes on asking where it was refused
+        child.wait()
+        return os.pread(output.fileno(), MOST_SAID_BYTES, 0).decode(errors="replace")
 
 
 def _reason(address: str, said: str) -> str:
     """Tell in one line why a cluster cannot be joined, by what Ray said."""
     text = said.lower()
-    if "token" in text and ("unauthenticated" in text or "authentication" in text or "invalid" in text):
+    if REFUSED in said:
         return (
             f"--cluster {address}: it asks for another token: copy ~/.ray/auth_token from its head to this machine, "
             "and set RAY_AUTH_MODE=token"
@@ -129,15 +140,6 @@ def _is_loopback(head: str) -> bool:
     with contextlib.suppress(ValueError):
         return ipaddress.ip_address(head.rsplit(":", 1)[0].strip("[]")).is_loopback
     return False
-
-
-def _is_open(head: str) -> bool:
-    """Whether a cluster takes in a process that shows no token."""
-    try:
-        _probe(head, {"RAY_AUTH_MODE": "disabled"})
-    except UserError:
-        return False
-    return True
 
 
 def _made_here(n_nodes: int, closing: contextlib.ExitStack) -> str:
