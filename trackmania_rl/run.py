@@ -33,7 +33,6 @@ from trackmania_rl.errors import PassingError, UserError, one_line
 from trackmania_rl.file_names import require_short_paths
 from trackmania_rl.games.race_games import MakeGamesBuilder, make_games_builder
 from trackmania_rl.gbx.challenge import MedalTimes
-from trackmania_rl.multiprocess.collector_logs import CollectorLogs
 from trackmania_rl.multiprocess.learner_process import learner_process_fn
 from trackmania_rl.multiprocess.run_setup import (
     check_machine,
@@ -131,12 +130,10 @@ def train(
         snapshot = closing.enter_context(SnapshotKeeper(folder.config))
         settings = configuration.write()
         _tell(folder, settings, network := builder.make_network())
-        logs = CollectorLogs()
-        channels, placement = closing.enter_context(placed(cluster, settings, spaces, builder, logs))
-        live = closing.enter_context(_live_settings(configuration, settings, maps_folder))
+        channels, placement = closing.enter_context(placed(cluster, settings, spaces, builder))
         torch.set_num_threads(pick_learner_threads(settings, spaces, seeds, agent))
         run = RunContext(
-            live=live,
+            live=closing.enter_context(_live_settings(configuration, settings, maps_folder)),
             spaces=spaces,
             reward=reward,
             agent=builder.make_learner(network),
@@ -154,7 +151,7 @@ def train(
         parts = demonstrations, games, agent
         supervisor = make_supervisor(channels, placement, folder, maps_folder, run.session, *parts, run.progress)
         _keep(snapshot, begin, seeds, folder)
-        learner_process_fn(trainer, supervisor, logs, view, should_stop.interruptibly)
+        learner_process_fn(trainer, supervisor, placement.logs, view, should_stop.interruptibly)
     return statistics
 
 

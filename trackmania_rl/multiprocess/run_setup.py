@@ -138,7 +138,7 @@ def check_machine(settings: Settings, folder: Path) -> None:
 
 @contextlib.contextmanager
 def placed(
-    cluster: str | None, settings: Settings, spaces: Spaces, builder: AgentBuilder, logs: CollectorLogs
+    cluster: str | None, settings: Settings, spaces: Spaces, builder: AgentBuilder
 ) -> Iterator[tuple[Channels, Placement]]:
     """Open the channels between the learner and its collectors, and say where these are.
 
@@ -147,7 +147,6 @@ def placed(
         settings: in force at the beginning.
         spaces: of the games.
         builder: makes the networks, whose first weights collectors begin with.
-        logs: takes the log records of processes of this machine.
 
     Raises:
         UserError: if there is no such cluster, or no Ray on this machine.
@@ -160,7 +159,7 @@ def placed(
     }
     if cluster is None:
         channels = open_channels(settings, spaces, networks)
-        yield channels, OnThisMachine(logs, channels.rollouts)
+        yield channels, OnThisMachine(channels.rollouts)
         return
     if find_spec("ray") is None:
         raise UserError("--cluster needs Ray: python -m pip install -r requirements-cluster.txt")
@@ -174,19 +173,18 @@ class OnThisMachine:
     """Collectors as processes of this machine; see `Placement`.
 
     Args:
-        logs: takes their log records.
         rollouts: their channel.
     """
 
-    def __init__(self, logs: CollectorLogs, rollouts: RolloutSource) -> None:
-        self._logs = logs
+    def __init__(self, rollouts: RolloutSource) -> None:
+        self.logs = CollectorLogs()
         self._context = multiprocessing.get_context("spawn")  # safe beside threads and accelerators
         self.signs_of_life = rollouts.signs_of_life
         self.end_by_force: Callable[[Any], None] = end_with_games
 
     def log_pipe(self, name: str) -> Connection:
         """Open a pipe; see `Placement`."""
-        return self._logs.open(name)
+        return self.logs.open(name)
 
     def start(self, task: CollectorTask) -> BaseProcess:
         """Spawn a process; see `Placement`."""

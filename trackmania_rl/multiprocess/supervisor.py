@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol
 
 from trackmania_rl.channels.protocols import SignsOfLife
 from trackmania_rl.errors import PassingError
+from trackmania_rl.multiprocess.collector_logs import CollectorLogs
 from trackmania_rl.multiprocess.collector_task import CollectorTask, LogPipe
 from trackmania_rl.multiprocess.ending import end_with_games
 from trackmania_rl.multiprocess.liveness import Bounds, LifeWatch
@@ -54,7 +55,13 @@ class CollectorProcess(Protocol):
 
 
 class Placement(Protocol):
-    """Where the collectors of a run are."""
+    """Where the collectors of a run are.
+
+    Attributes:
+        logs: handles their log records.
+    """
+
+    logs: CollectorLogs
 
     def log_pipe(self, name: str) -> LogPipe:
         """Make what a collector of this name sends its log records to."""

@@ -7,13 +7,15 @@ the user's there is one for this process and those that it starts.
 import os
 import secrets
 from pathlib import Path
+from typing import Any
 
-from ray._raylet import Config
+import ray
 
+_raylet: Any = ray._raylet  # type: ignore[attr-defined]
 TOKEN_FILE = Path.home() / ".ray" / "auth_token"
 
 if "RAY_AUTH_MODE" not in os.environ:
     os.environ["RAY_AUTH_MODE"] = "token"
     if not TOKEN_FILE.is_file() and not {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys():
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
-    Config.initialize("")  # torchrl imports Ray, which has read its environment by then
+    _raylet.Config.initialize("")  # torchrl imports Ray, which has read its environment by then

@@ -16,6 +16,7 @@ from trackmania_rl.channels.over_ray.rollouts import RayRolloutSource
 from trackmania_rl.channels.protocols import SignsOfLife
 from trackmania_rl.errors import PassingError
 from trackmania_rl.multiprocess.cluster.host import CollectorHost, Place, RelayLogs, end_there
+from trackmania_rl.multiprocess.collector_logs import CollectorLogs
 from trackmania_rl.multiprocess.collector_task import CollectorTask
 
 log = logging.getLogger(__name__)
@@ -132,6 +133,7 @@ class OnCluster:
     """
 
     def __init__(self, relay: Any, rollouts: RayRolloutSource, environment: dict[str, str]) -> None:
+        self.logs = CollectorLogs()
         self._relay = relay
         self._rollouts = rollouts
         self._environment = environment
