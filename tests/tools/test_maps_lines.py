@@ -355,3 +355,19 @@ def test_show_draws_a_map_and_says_what_is_not_known(
     assert "66 of 66, 100 %" in capsys.readouterr().out
     assert maps("show", a01, replay, "--picture", picture) == 1
     assert "draws one map" in capsys.readouterr().err
+
+
+def test_what_a_replays_driver_sees_is_drawn(
+    maps: Maps, shared_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    views, replays = tmp_path / "views.png", shared_data / "replays"
+    assert maps("show", replays / B13[0], "--views", views) == 0
+    drawn = cv2.imread(str(views))
+    assert drawn.shape[1] == 1600
+    assert (np.abs(drawn.astype(int) - (30, 60, 214)).max(axis=-1) <= 3).mean() > 0.002  # the pads' red
+    for file, why in (
+        (replays / "PlatformA3_33.66.Replay.gbx", "its map is of Speed"),
+        (shared_data / "tracks" / "B13-Obstacle.Challenge.Gbx", "name a replay on that map"),
+    ):
+        assert maps("show", file, "--views", views) == 1
+        assert why in capsys.readouterr().err

@@ -35,6 +35,25 @@ class PieceMesh:
     surface: npt.NDArray[np.int64]
 
 
+@dataclass(frozen=True)
+class Way:
+    """Where a cross-section is swept along: N places, in the block's own axes.
+
+    Attributes:
+        cross_section: what is swept.
+        center_m: (N, 3) its points at 0.
+        left: (N, 3) its first axis in the world, not of length 1 where the road is banked.
+        up: (N, 3) its second axis.
+        is_straight: whether the places lie on a straight line.
+    """
+
+    cross_section: CrossSection
+    center_m: FloatArray
+    left: FloatArray
+    up: FloatArray
+    is_straight: bool
+
+
 def mesh_of(piece: Piece, block: Block) -> PieceMesh:
     """Build a piece's triangles.
 
@@ -43,17 +62,37 @@ def mesh_of(piece: Piece, block: Block) -> PieceMesh:
         block: whose name and shape say where lanes lead; where it stands does not matter.
     """
     parts = [_flat(polygon) for polygon in piece.polygons]
-    for sweep in piece.sweeps:
-        match sweep:
-            case LaneSweep():
-                parts += [_along_lane(sweep, lane, size_cells(block.name)) for lane in lanes_of(block)]
-            case ProfileSweep():
-                parts.append(_along_profile(sweep))
-            case ArcSweep():
-                parts.append(_along_arc(sweep))
+    parts += [_swept(way.cross_section, way.center_m, way.left, way.up) for way in ways_of(piece, block)]
     corners_m = np.concatenate([np.zeros((0, 3, 3))] + [part.corners_m for part in parts])
     surface = np.concatenate([np.zeros(0, dtype=np.int64)] + [part.surface for part in parts])
     return PieceMesh(corners_m, surface)
+
+
+def ways_of(piece: Piece, block: Block, straight_m: float | None = None, bent_m: float | None = None) -> list[Way]:
+    """The ways along which a piece's cross-sections are swept.
+
+    Args:
+        piece: what the block is.
+        block: as for `mesh_of`.
+        straight_m: about how far apart places are on straight ways; as far as the catalogue says by default.
+        bent_m: likewise on others.
+    """
+    ways = []
+    for sweep in piece.sweeps:
+        match sweep:
+            case LaneSweep():
+                spacing_m = straight_m if sweep.facets == 1 else bent_m
+                ways += [_along_lane(sweep, lane, size_cells(block.name), spacing_m) for lane in lanes_of(block)]
+            case ProfileSweep():
+                ways.append(_along_profile(sweep, straight_m if len(sweep.profile_m) == 2 else bent_m))
+            case ArcSweep():
+                ways.append(_along_arc(sweep, bent_m))
+    return ways
+
+
+def _pieces(length_m: float, spacing_m: float | None, otherwise: int) -> int:
+    """How many straight pieces a way has."""
+    return otherwise if spacing_m is None else max(round(length_m / spacing_m), 1)
 
 
 def _flat(polygon: Polygon) -> PieceMesh:
@@ -62,9 +101,11 @@ def _flat(polygon: Polygon) -> PieceMesh:
     return _mesh(np.array(fan), polygon.surface)
 
 
-def _along_lane(sweep: LaneSweep, lane: Lane, size: tuple[int, int]) -> PieceMesh:
+def _along_lane(sweep: LaneSweep, lane: Lane, size: tuple[int, int], spacing_m: float | None) -> Way:
     points_m, bank = lane_points(lane, size)
-    at = np.rint(np.linspace(0, len(points_m) - 1, sweep.facets + 1)).astype(int)
+    length_m = float(np.linalg.norm(np.diff(points_m, axis=0), axis=1).sum())
+    facets = _pieces(length_m, spacing_m, sweep.facets)
+    at = np.rint(np.linspace(0, len(points_m) - 1, facets + 1)).astype(int)
     ahead = np.gradient(points_m[:, [0, 2]], axis=0)
     ahead /= np.linalg.norm(ahead, axis=1, keepdims=True)
     ahead[0], ahead[-1] = -side_direction(lane.begin.side), side_direction(lane.end.side)
@@ -77,7 +118,7 @@ def _along_lane(sweep: LaneSweep, lane: Lane, size: tuple[int, int]) -> PieceMes
         begin_m, gradient = plane
         center_m[:, 1] = lane.begin.height_m + SURFACE_ABOVE_LANE_M + (center_m[:, [0, 2]] - begin_m) @ gradient
         left = level_left + (level_left[:, [0, 2]] @ gradient)[:, None] * up
-    return _swept(sweep.cross_section, center_m, left, up)
+    return Way(sweep.cross_section, center_m, left, up, sweep.facets == 1)
 
 
 def _plane_of(lane: Lane, size: tuple[int, int]) -> tuple[FloatArray, FloatArray] | None:
@@ -89,15 +130,20 @@ def _plane_of(lane: Lane, size: tuple[int, int]) -> tuple[FloatArray, FloatArray
     return (begin_m, gradient) if is_plane else None
 
 
-def _along_profile(sweep: ProfileSweep) -> PieceMesh:
+def _along_profile(sweep: ProfileSweep, spacing_m: float | None) -> Way:
     z_m, height_m = sweep.profile_m.T
+    if spacing_m is not None:
+        at_m = np.linspace(z_m[0], z_m[-1], _pieces(z_m[-1] - z_m[0], spacing_m, 1) + 1)
+        z_m, height_m = at_m, np.interp(at_m, z_m, height_m)
     center_m = np.stack((np.full(len(z_m), 16.0), height_m, z_m), axis=1)
     left = np.broadcast_to((1.0, 0.0, 0.0), center_m.shape)
-    return _swept(sweep.cross_section, center_m, left, np.broadcast_to((0.0, 1.0, 0.0), center_m.shape))
+    up = np.broadcast_to((0.0, 1.0, 0.0), center_m.shape)
+    return Way(sweep.cross_section, center_m, left, up, len(sweep.profile_m) == 2)
 
 
-def _along_arc(sweep: ArcSweep) -> PieceMesh:
-    share = np.linspace(0.0, 1.0, sweep.facets + 1)
+def _along_arc(sweep: ArcSweep, spacing_m: float | None) -> Way:
+    length_m = sweep.radius_m * abs(float(sweep.angles_rad[1] - sweep.angles_rad[0]))
+    share = np.linspace(0.0, 1.0, _pieces(length_m, spacing_m, sweep.facets) + 1)
     angle = sweep.angles_rad[0] + share * (sweep.angles_rad[1] - sweep.angles_rad[0])
     sine, cosine, zero = np.sin(angle), np.cos(angle), np.zeros(len(angle))
     center_m = np.stack(
@@ -110,7 +156,7 @@ def _along_arc(sweep: ArcSweep) -> PieceMesh:
     )
     up = np.stack((zero, cosine, -sine), axis=1)
     left = np.broadcast_to((np.sign(sweep.angles_rad[1] - sweep.angles_rad[0]), 0.0, 0.0), center_m.shape)
-    return _swept(sweep.cross_section, center_m, left, up)
+    return Way(sweep.cross_section, center_m, left, up, is_straight=False)
 
 
 def _swept(section: CrossSection, center_m: FloatArray, left: FloatArray, up: FloatArray) -> PieceMesh:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -39,14 +40,22 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--picture", type=png_file, metavar="FILE.png", help="draw the map's blocks from above and in perspective"
     )
+    parser.add_argument(
+        "--views",
+        type=png_file,
+        metavar="FILE.png",
+        help="draw what the driver of a replay sees, as the simulated game does",
+    )
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print every file; the exit code is 1 if one of them cannot be read."""
     console, n_problems = Console(), 0
-    if arguments.picture is not None and len(arguments.files) > 1:
-        raise UserError(f"--picture draws one map; {len(arguments.files)} files are given: name one of them")
+    if len(arguments.files) > 1:
+        for option in ("picture", "views"):
+            if getattr(arguments, option) is not None:
+                raise UserError(f"--{option} draws one map; {len(arguments.files)} files are given: name one of them")
     for file in arguments.files:
         try:
             if is_challenge_file(file):
@@ -57,6 +66,8 @@ def run(arguments: argparse.Namespace) -> int:
                 raise UserError(f"{file}: its name must end in .Challenge.Gbx, .Replay.Gbx or .Ghost.Gbx")
             if arguments.picture is not None:
                 _draw(console, file, arguments.picture)
+            if arguments.views is not None:
+                _draw_views(console, file, arguments.views)
         except UserError as error:
             n_problems += 1
             Console(stderr=True).print(Text(f"error: {error}"), soft_wrap=True)
@@ -129,6 +140,29 @@ def _draw(console: Console, file: Path, picture: Path) -> None:
     if challenge is None:
         raise UserError(f"{file}: no map is in it to draw; name the map's .Challenge.Gbx")
     draw_world(picture, challenge.plain_name, world_of(challenge))
+    console.print(Text(f"wrote {picture}"), soft_wrap=True)
+
+
+def _draw_views(console: Console, file: Path, picture: Path) -> None:
+    """Draw what the driver of a replay's fastest race sees."""
+    from trackmania_rl.telemetry.driver_views import draw_views  # matplotlib takes a second to import
+    from trackmania_rl.track.block_picture import scene_of  # and numba likewise
+    from trackmania_rl.track.ghost_motion import motion_of
+
+    if is_challenge_file(file):
+        raise UserError(f"{file}: --views draws what a driver sees; name a replay on that map")
+    replay = read_replay(file)
+    if replay.challenge is None:
+        raise UserError(f"{file}: no map is in it to draw; name a .Replay.Gbx")
+    if replay.challenge.environment != STADIUM:
+        raise UserError(f"{file}: its map is of {replay.challenge.environment}; only the blocks of {STADIUM} are known")
+    races = [(ghost.race_time_ms or math.inf, ghost) for ghost in replay.ghosts if ghost.samples is not None]
+    if not races:
+        raise UserError(f"{file}: no race in it has samples, so where its car was is not known")
+    ghost = min(races, key=lambda race: race[0])[1]
+    assert ghost.samples is not None
+    title = f"{replay.challenge.plain_name}, driven by {ghost.login or 'unknown'}"
+    draw_views(picture, title, scene_of(world_of(replay.challenge)), motion_of(ghost.samples))
     console.print(Text(f"wrote {picture}"), soft_wrap=True)
 
 

@@ -53,7 +53,8 @@ _SHADOW_REAR_M = -2.1
 _SHADOW_FRONT_M = 2.4
 _SHADOW_OVER_ROAD_M = 0.12
 """Keeps the shadow, which is flat, out of a road that is not."""
-_HIGHEST_SHADOW_M = 30.0
+HIGHEST_SHADOW_M = 30.0
+"""A car that flies higher has none."""
 MOST_CAR_POINTS = 8 * len(_CAR_BOXES_M) + 4
 """The car's and its shadow's mesh has so many points."""
 MOST_CAR_QUADS = 4 * len(_CAR_BOXES_M) + 1
@@ -196,8 +197,16 @@ def add_shadow(mesh: Mesh, ribbon: Ribbon, car_section: int, position_m: npt.NDA
         height_m += (position_m[axis] - center[car_section, axis]) * up[car_section, axis]
         lateral_m += (position_m[axis] - center[car_section, axis]) * left[car_section, axis]
     is_over_road = ribbon.has_road[car_section] and abs(lateral_m) < ribbon.half_width_m[car_section]
-    if not is_over_road or not 0.0 <= height_m <= _HIGHEST_SHADOW_M:
+    if not is_over_road or not 0.0 <= height_m <= HIGHEST_SHADOW_M:
         return
+    add_shadow_on(mesh, center[car_section], up[car_section], position_m, rotation)
+
+
+@compiled
+def add_shadow_on(
+    mesh: Mesh, point_m: npt.NDArray, normal: npt.NDArray, position_m: npt.NDArray, rotation: npt.NDArray
+) -> None:
+    """Adds the car's shadow on the plane through a point (3,) with a normal (3,)."""
     first = mesh.counts[0]
     for corner in range(4):
         left_m = _SHADOW_HALF_WIDTH_M if corner == 1 or corner == 2 else -_SHADOW_HALF_WIDTH_M
@@ -205,7 +214,7 @@ def add_shadow(mesh: Mesh, ribbon: Ribbon, car_section: int, position_m: npt.NDA
         row = _add_car_point(mesh, position_m, rotation, left_m, 0.0, forward_m)
         over_shadow_m = -_SHADOW_OVER_ROAD_M
         for axis in range(3):
-            over_shadow_m += (mesh.points_m[axis, row] - center[car_section, axis]) * up[car_section, axis]
+            over_shadow_m += (mesh.points_m[axis, row] - point_m[axis]) * normal[axis]
         for axis in range(3):
-            mesh.points_m[axis, row] -= over_shadow_m * up[car_section, axis]
+            mesh.points_m[axis, row] -= over_shadow_m * normal[axis]
     add_quad(mesh, first, first + 1, first + 2, first + 3, color_at(mesh.palette, Paint.SHADOW, PLAIN_LIGHT, 0.0))

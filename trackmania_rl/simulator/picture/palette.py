@@ -61,6 +61,7 @@ class Paint(IntEnum):
     TIRE_TOP = auto()
     TAIL_LIGHT = auto()
     SHADOW = auto()
+    WATER = auto()
 
 
 _RED_GREEN_BLUE: dict[Paint, tuple[int, int, int]] = {
@@ -106,6 +107,7 @@ _RED_GREEN_BLUE: dict[Paint, tuple[int, int, int]] = {
     Paint.TIRE_TOP: (44, 44, 48),
     Paint.TAIL_LIGHT: (255, 70, 60),
     Paint.SHADOW: (34, 35, 38),
+    Paint.WATER: (52, 104, 168),
 }
 
 LIGHT_LEVELS = 9

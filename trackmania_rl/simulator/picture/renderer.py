@@ -6,13 +6,16 @@ size; on one machine equal poses give equal bytes, and the gray picture is the c
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from numba import types
+from numba.extending import overload
 
 from trackmania_rl.simulator.compiled import compiled
-from trackmania_rl.simulator.picture.camera import chase_camera
+from trackmania_rl.simulator.picture.block_scene import BlockScene, add_block_shadow, add_blocks, room_of
+from trackmania_rl.simulator.picture.camera import Camera, chase_camera
 from trackmania_rl.simulator.picture.mesh import Mesh, new_mesh
 from trackmania_rl.simulator.picture.object_mesh import (
     MOST_CAR_POINTS,
@@ -60,10 +63,15 @@ class _Easel(NamedTuple):
     car: _Sprite
 
 
-def _new_easel(width_px: int, height_px: int, n_gates: int, palette: Colors) -> _Easel:
+def _new_easel(width_px: int, height_px: int, scene: Scenery | BlockScene, palette: Colors) -> _Easel:
     canvas = new_canvas(width_px, height_px)
-    n_points = MOST_CAR_POINTS + n_gates * MOST_GATE_POINTS + MOST_ROAD_POINTS
-    mesh = new_mesh(n_points, MOST_CAR_QUADS + n_gates * MOST_GATE_QUADS + MOST_ROAD_QUADS, palette)
+    if isinstance(scene, BlockScene):
+        n_points, n_quads = room_of(scene)
+    else:
+        n_gates = len(scene.gate_section)
+        n_points = n_gates * MOST_GATE_POINTS + MOST_ROAD_POINTS
+        n_quads = n_gates * MOST_GATE_QUADS + MOST_ROAD_QUADS
+    mesh = new_mesh(MOST_CAR_POINTS + n_points, MOST_CAR_QUADS + n_quads, palette)
     position_m, rotation = np.zeros(3), np.eye(3)
     canvas.inverse_depth_1_m[:] = 0.0
     add_car(mesh, position_m, rotation)
@@ -87,9 +95,67 @@ def _paste(canvas: Canvas, sprite: _Sprite) -> None:
 
 
 @compiled
-def _draw_picture(
+def _add_track(
     easel: _Easel,
     scenery: Scenery,
+    camera: Camera,
+    position_m: npt.NDArray[np.float64],
+    rotation: npt.NDArray[np.float64],
+    ribbon_index: int,
+    passed_checkpoints: int,
+) -> None:
+    canvas, mesh = easel.canvas, easel.mesh
+    car_section = min(max(ribbon_index, 0), scenery.ribbon.station_m.shape[0] - 1)
+    add_shadow(mesh, scenery.ribbon, car_section, position_m, rotation)
+    add_gates(mesh, scenery, camera, car_section, passed_checkpoints)
+    half_width_per_m = 0.5 * canvas.pixels.shape[1] / canvas.focal_px
+    add_road(mesh, scenery, camera, canvas.focal_px, half_width_per_m, car_section)
+
+
+@compiled
+def _add_world(
+    easel: _Easel,
+    scene: BlockScene,
+    camera: Camera,
+    position_m: npt.NDArray[np.float64],
+    rotation: npt.NDArray[np.float64],
+    passed_checkpoints: int,
+) -> None:
+    canvas, mesh = easel.canvas, easel.mesh
+    add_block_shadow(mesh, scene, position_m, rotation)
+    add_blocks(mesh, scene, camera, canvas.focal_px, canvas.pixels.shape, passed_checkpoints)
+
+
+def _add_scene(
+    easel: _Easel,
+    scene: Scenery | BlockScene,
+    camera: Camera,
+    position_m: npt.NDArray[np.float64],
+    rotation: npt.NDArray[np.float64],
+    ribbon_index: int,
+    passed_checkpoints: int,
+) -> None:
+    """Adds all but the car to the easel's mesh; which kind of scene it is, is known when this is compiled."""
+    raise NotImplementedError("only compiled functions call this")
+
+
+@overload(_add_scene, strict=False)
+def _compiled_add_scene(
+    easel: Any, scene: Any, camera: Any, position_m: Any, rotation: Any, ribbon_index: Any, passed_checkpoints: Any
+) -> Any:
+    if isinstance(scene, types.NamedTuple) and scene.instance_class is BlockScene:
+        return lambda easel, scene, camera, position_m, rotation, ribbon_index, passed_checkpoints: _add_world(
+            easel, scene, camera, position_m, rotation, passed_checkpoints
+        )
+    return lambda easel, scene, camera, position_m, rotation, ribbon_index, passed_checkpoints: _add_track(
+        easel, scene, camera, position_m, rotation, ribbon_index, passed_checkpoints
+    )
+
+
+@compiled
+def _draw_picture(
+    easel: _Easel,
+    scene: Scenery | BlockScene,
     position_m: npt.NDArray[np.float64],
     rotation: npt.NDArray[np.float64],
     ribbon_index: int,
@@ -103,14 +169,10 @@ def _draw_picture(
             if not abs(rotation[axis, other]) <= _LARGEST_ROTATION_ELEMENT:
                 return False
     canvas, mesh = easel.canvas, easel.mesh
-    car_section = min(max(ribbon_index, 0), scenery.ribbon.station_m.shape[0] - 1)
     camera = chase_camera(position_m, rotation)
     mesh.counts[:] = 0
-    add_shadow(mesh, scenery.ribbon, car_section, position_m, rotation)
-    add_gates(mesh, scenery, camera, car_section, passed_checkpoints)
-    half_width_per_m = 0.5 * canvas.pixels.shape[1] / canvas.focal_px
-    add_road(mesh, scenery, camera, canvas.focal_px, half_width_per_m, car_section)
-    draw_background(canvas, camera, mesh.palette, scenery.ground_height_m)
+    _add_scene(easel, scene, camera, position_m, rotation, ribbon_index, passed_checkpoints)
+    draw_background(canvas, camera, mesh.palette, scene.ground_height_m)
     _paste(canvas, easel.car)
     draw_mesh(canvas, mesh, camera)
     return True
@@ -119,7 +181,7 @@ def _draw_picture(
 @compiled
 def _draw_gray_pictures(
     easel: _Easel,
-    scenery: Scenery,
+    scene: Scenery | BlockScene,
     races: npt.NDArray[np.int64],
     cars: npt.NDArray[np.void],
     passed_checkpoints: npt.NDArray[np.int64],
@@ -137,7 +199,7 @@ def _draw_gray_pictures(
             position[axis] = car.position_m[axis]
             for other in range(3):
                 rotation[axis, other] = car.rotation[axis, other]
-        if not _draw_picture(easel, scenery, position, rotation, car.ribbon_index, passed_checkpoints[race]):
+        if not _draw_picture(easel, scene, position, rotation, car.ribbon_index, passed_checkpoints[race]):
             return race
         frame = frames[race, rows[race]]
         for row in range(height_px):
@@ -147,18 +209,18 @@ def _draw_gray_pictures(
 
 
 class Renderer:
-    """Draws pictures of one track. It keeps scratch memory, so threads need a renderer each."""
+    """Draws pictures of one track or world. It keeps scratch memory, so threads need a renderer each."""
 
-    def __init__(self, track: Track) -> None:
+    def __init__(self, track: Track | BlockScene) -> None:
         """Prepares the track.
 
         Args:
-            track: what to draw.
+            track: what to draw; a world of blocks comes prepared.
 
         Raises:
             ValueError: if the road has a surface without a colour.
         """
-        self._scenery = make_scenery(track)
+        self._scene = track if isinstance(track, BlockScene) else make_scenery(track)
         self._color_easel: _Easel | None = None
         self._gray_easel: _Easel | None = None
 
@@ -176,7 +238,8 @@ class Renderer:
         Args:
             position_m: (3,), the car's origin in the world.
             rotation: (3, 3), car to world; columns are the car's left, up and forward.
-            ribbon_index: number of the cross-section at the car; out of range counts as the nearest end.
+            ribbon_index: number of the cross-section at the car; out of range counts as the nearest end. A world of
+                blocks does without.
             width_px: 1..4096.
             height_px: 1..4096.
             passed_checkpoints: so many checkpoints, counted from the start, are drawn as passed.
@@ -195,7 +258,7 @@ class Renderer:
             raise ValueError(f"the pose has the shapes {position.shape} and {turn.shape}: give (3,) and (3, 3)")
         frame = np.empty((height_px, width_px), dtype=np.uint32)
         easel = self._color_easel._replace(canvas=self._color_easel.canvas._replace(pixels=frame))
-        if not _draw_picture(easel, self._scenery, position, turn, int(ribbon_index), passed_checkpoints):
+        if not _draw_picture(easel, self._scene, position, turn, int(ribbon_index), passed_checkpoints):
             raise _no_pose(position, turn)
         return frame.view(np.uint8).reshape(height_px, width_px, 4)
 
@@ -221,7 +284,7 @@ class Renderer:
         """
         height_px, width_px = frames.shape[2:]
         self._gray_easel = self._easel_of_size(self._gray_easel, width_px, height_px, GRAYS)
-        wrong = _draw_gray_pictures(self._gray_easel, self._scenery, races, cars, passed_checkpoints, frames, rows)
+        wrong = _draw_gray_pictures(self._gray_easel, self._scene, races, cars, passed_checkpoints, frames, rows)
         if wrong >= 0:
             raise _no_pose(cars[wrong]["position_m"], cars[wrong]["rotation"])
 
@@ -232,7 +295,7 @@ class Renderer:
                 raise ValueError(f"{name} is {side_px}: a picture's side is 1..{MAX_SIDE_PX} pixels")
         if easel is not None and easel.canvas.pixels.shape == (height_px, width_px):
             return easel
-        return _new_easel(width_px, height_px, len(self._scenery.gate_section), palette)
+        return _new_easel(width_px, height_px, self._scene, palette)
 
 
 def _no_pose(position_m: npt.NDArray[np.floating], rotation: npt.NDArray[np.floating]) -> ValueError:

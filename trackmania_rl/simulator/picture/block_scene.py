@@ -1,0 +1,274 @@
+"""A world of blocks prepared for drawing: groups of coloured quadrilaterals, each as seen from near and from afar.
+
+What is in view is chosen group by group, a group being a block, so a picture's cost does not grow with the map. Each
+quadrilateral has two sides: the one from which its corners go round counter-clockwise has its paint, the other is an
+underside.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from trackmania_rl.simulator.compiled import compiled
+from trackmania_rl.simulator.picture.camera import Camera
+from trackmania_rl.simulator.picture.mesh import Mesh
+from trackmania_rl.simulator.picture.object_mesh import HIGHEST_SHADOW_M, add_shadow_on
+from trackmania_rl.simulator.picture.palette import LIGHT_LEVELS, LIGHT_STEP, PLAIN_LIGHT, Paint, haze_at
+
+VIEW_M: Final = 300.0
+"""Groups farther than this from the camera are not drawn."""
+FAR_M_PER_PX: Final = 0.9
+"""From so many metres per pixel of focal length on, a group is drawn as seen from afar: a road's line is thinner than a
+pixel there."""
+MOST_DRAWN: Final = 1 << 15
+"""A picture has at most so many quadrilaterals; groups beyond them are left out."""
+NO_GATE: Final = -1
+NEVER_PASSED: Final = np.iinfo(np.int64).max
+"""Number of the gate that is the finish."""
+
+_SUN = np.array((0.35, 0.85, 0.40)) / math.sqrt(0.35**2 + 0.85**2 + 0.40**2)
+_LIGHT_LEVELS_PER_COSINE: Final = 0.45 / LIGHT_STEP
+"""What is turned to the sun is brighter, what is turned away darker, against what is level."""
+_FEET_M: Final = 0.5
+"""A car that is this far in its ground still has its shadow on it."""
+_UNDERSIDE: Final = int(Paint.UNDERSIDE)
+_PASSED: Final = int(Paint.PASSED_CHECKPOINT)
+
+FloatArray = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Quads:
+    """Q quadrilaterals of one group between P points, those that lie on others first.
+
+    Attributes:
+        points_m: (P, 3) world metres.
+        corners: (Q, 4) rows of `points_m`, counter-clockwise as seen from their painted side.
+        paint: (Q,) values of `Paint`.
+        gate: number of the checkpoint that they are, `NO_GATE` for all that is no gate. A gate has both sides painted.
+    """
+
+    points_m: FloatArray
+    corners: npt.NDArray[np.int64]
+    paint: npt.NDArray[np.int64]
+    gate: int = NO_GATE
+
+
+class BlockScene(NamedTuple):
+    """G groups of quadrilaterals; numba takes it as it is.
+
+    Attributes:
+        points_m: (3, P) float64, world metres.
+        corners: (Q, 4) int32, columns of `points_m`.
+        paint: (Q,) int64, values of `Paint`.
+        light: (Q,) int64, levels of brightness.
+        normal: (Q, 3) float64, unit vectors to the painted side; 0 for what has no area.
+        gate: (Q,) int64, number of a checkpoint or `NO_GATE`.
+        first_point: (G, 3) int64, where in `points_m` a group begins as seen from near, from afar, and where it ends.
+        first_quad: (G, 3) int64, likewise in `corners`.
+        center_m: (G, 3) float64, middle of a ball around the group.
+        radius_m: (G,) float64 of that ball.
+        ground_height_m: height of the stadium's ground.
+    """
+
+    points_m: FloatArray
+    corners: npt.NDArray[np.int32]
+    paint: npt.NDArray[np.int64]
+    light: npt.NDArray[np.int64]
+    normal: FloatArray
+    gate: npt.NDArray[np.int64]
+    first_point: npt.NDArray[np.int64]
+    first_quad: npt.NDArray[np.int64]
+    center_m: FloatArray
+    radius_m: FloatArray
+    ground_height_m: float
+
+
+def make_block_scene(groups: list[tuple[Quads, Quads]], ground_height_m: float) -> BlockScene:
+    """Prepares groups for drawing.
+
+    Args:
+        groups: each as seen from near and from afar; those without a quadrilateral as seen from near are left out.
+        ground_height_m: height of the stadium's ground.
+    """
+    groups = [(near, far) for near, far in groups if len(near.paint) > 0]
+    both = [quads for group in groups for quads in group]
+    points_before = np.cumsum([0, *(len(quads.points_m) for quads in both)])
+    quads_before = np.cumsum([0, *(len(quads.paint) for quads in both)])
+    points_m = np.concatenate([np.zeros((0, 3)), *(quads.points_m for quads in both)])
+    none = np.zeros(0, dtype=np.int64)
+    corners = np.concatenate([none.reshape(0, 4), *(quads.corners for quads in both)])
+    corners = corners + np.repeat(points_before[:-1], np.diff(quads_before))[:, None]
+    a, b, c, d = points_m[corners.T]
+    normal = np.cross(c - a, d - b)
+    length = np.linalg.norm(normal, axis=1, keepdims=True)
+    normal = np.divide(normal, length, out=np.zeros_like(normal), where=length > 0.0)
+    brighter = np.rint((normal @ _SUN - _SUN[1]) * _LIGHT_LEVELS_PER_COSINE).astype(np.int64)
+    low_m, high_m = np.zeros((len(groups), 3)), np.zeros((len(groups), 3))
+    for group, (near, _) in enumerate(groups):
+        low_m[group], high_m[group] = near.points_m.min(axis=0), near.points_m.max(axis=0)
+    return BlockScene(
+        np.ascontiguousarray(points_m.T),
+        corners.astype(np.int32),
+        np.concatenate([none, *(quads.paint for quads in both)]),
+        np.clip(PLAIN_LIGHT + brighter, 0, LIGHT_LEVELS - 1),
+        normal,
+        np.repeat([quads.gate for quads in both], np.diff(quads_before)).astype(np.int64),
+        _ranges(points_before),
+        _ranges(quads_before),
+        0.5 * (low_m + high_m),
+        0.5 * np.linalg.norm(high_m - low_m, axis=1),
+        float(ground_height_m),
+    )
+
+
+def _ranges(before: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """(G, 3) where a group begins as seen from near, from afar, and where it ends, of (2 G + 1,) counts before each."""
+    return np.ascontiguousarray(np.stack((before[:-1:2], before[1::2], before[2::2]), axis=1))
+
+
+def room_of(scene: BlockScene) -> tuple[int, int]:
+    """How many points and quadrilaterals a picture of a scene may have."""
+    most_quads = min(len(scene.corners), MOST_DRAWN)
+    return min(scene.points_m.shape[1], 4 * most_quads), most_quads
+
+
+@compiled
+def add_blocks(
+    mesh: Mesh, scene: BlockScene, camera: Camera, focal_px: float, size_px: tuple[int, int], passed_checkpoints: int
+) -> None:
+    """Adds what is in view.
+
+    Args:
+        mesh: what is added to.
+        scene: the world.
+        camera: where it is seen from.
+        focal_px: focal length of the picture.
+        size_px: its height and width.
+        passed_checkpoints: checkpoints with a lower number are drawn as passed.
+    """
+    position, axes, center, radius = camera.position_m, camera.axes, scene.center_m, scene.radius_m
+    # A ball is beside the view where its middle is farther than its radius outside of the view's side.
+    height_per_m, width_per_m = 0.5 * size_px[0] / focal_px, 0.5 * size_px[1] / focal_px
+    far_m = FAR_M_PER_PX * focal_px
+    across, down = math.sqrt(1.0 + width_per_m * width_per_m), math.sqrt(1.0 + height_per_m * height_per_m)
+    for group in range(radius.shape[0]):
+        x, y, z = center[group, 0] - position[0], center[group, 1] - position[1], center[group, 2] - position[2]
+        distance_m = math.sqrt(x * x + y * y + z * z) - radius[group]
+        ahead_m = x * axes[2, 0] + y * axes[2, 1] + z * axes[2, 2]
+        if distance_m > VIEW_M or ahead_m < -radius[group]:
+            continue
+        right_m = abs(x * axes[0, 0] + y * axes[0, 1] + z * axes[0, 2])
+        below_m = abs(x * axes[1, 0] + y * axes[1, 1] + z * axes[1, 2])
+        if right_m - width_per_m * ahead_m > radius[group] * across:
+            continue
+        if below_m - height_per_m * ahead_m > radius[group] * down:
+            continue
+        _add_group(mesh, scene, camera, group, 1 if distance_m > far_m else 0, passed_checkpoints)
+
+
+@compiled
+def _add_group(mesh: Mesh, scene: BlockScene, camera: Camera, group: int, detail: int, passed_checkpoints: int) -> None:
+    points_m, counts, corners, colors, paints = (
+        mesh.points_m,
+        mesh.counts,
+        mesh.corners,
+        mesh.colors,
+        mesh.palette.paints,
+    )
+    first_point, end_point = scene.first_point[group, detail], scene.first_point[group, detail + 1]
+    first_quad, end_quad = scene.first_quad[group, detail], scene.first_quad[group, detail + 1]
+    n_points, n_quads = end_point - first_point, end_quad - first_quad
+    if counts[0] + n_points > points_m.shape[1] or counts[1] + n_quads > corners.shape[0]:
+        return
+    moved = counts[0] - first_point
+    for axis in range(3):
+        for point in range(first_point, end_point):
+            points_m[axis, moved + point] = scene.points_m[axis, point]
+    position, ahead = camera.position_m, camera.axes[2]
+    quad = counts[1]
+    for number in range(first_quad, end_quad):
+        corner, normal = scene.corners[number, 0], scene.normal[number]
+        facing, depth_m = 0.0, 0.0
+        for axis in range(3):
+            away_m = scene.points_m[axis, corner] - position[axis]
+            facing -= away_m * normal[axis]
+            depth_m += away_m * ahead[axis]
+        paint, light, gate = scene.paint[number], scene.light[number], scene.gate[number]
+        if gate != NO_GATE:
+            paint = _PASSED if gate < passed_checkpoints else paint
+        elif facing < 0.0:
+            paint, light = _UNDERSIDE, PLAIN_LIGHT
+        for place in range(4):
+            corners[quad, place] = moved + scene.corners[number, place]
+        colors[quad] = paints[paint, light, haze_at(depth_m)]
+        quad += 1
+    counts[0] += n_points
+    counts[1] = quad
+
+
+@compiled
+def add_block_shadow(mesh: Mesh, scene: BlockScene, position_m: FloatArray, rotation: FloatArray) -> None:
+    """Adds the car's shadow on what is below it, in its own axes; to be called before the blocks are added."""
+    point_m, normal, nearest_m = np.empty(3), np.empty(3), HIGHEST_SHADOW_M
+    up_y = rotation[1, 1]
+    if up_y > 0.1:
+        over_m = (position_m[1] - scene.ground_height_m) / up_y
+        if -_FEET_M < over_m < nearest_m:
+            nearest_m = over_m
+            normal[0], normal[1], normal[2] = 0.0, 1.0, 0.0
+    for group in range(scene.radius_m.shape[0]):
+        squares_m2, above_m, radius_m = 0.0, 0.0, scene.radius_m[group]
+        for axis in range(3):
+            away_m = position_m[axis] - scene.center_m[group, axis]
+            squares_m2 += away_m * away_m
+            above_m += away_m * rotation[axis, 1]
+        if squares_m2 - above_m * above_m > radius_m * radius_m or not -radius_m < above_m < radius_m + nearest_m:
+            continue  # what is straight below the car passes the group's ball, or it is too far
+        for number in range(scene.first_quad[group, 0], scene.first_quad[group, 1]):
+            over_m = _over_quad_m(scene, number, position_m, rotation)
+            if -_FEET_M < over_m < nearest_m:
+                nearest_m = over_m
+                for axis in range(3):
+                    normal[axis] = scene.normal[number, axis]
+    if nearest_m < HIGHEST_SHADOW_M:
+        for axis in range(3):
+            point_m[axis] = position_m[axis] - nearest_m * rotation[axis, 1]
+        add_shadow_on(mesh, point_m, normal, position_m, rotation)
+
+
+@compiled
+def _over_quad_m(scene: BlockScene, number: int, position_m: FloatArray, rotation: FloatArray) -> float:
+    """How far a car is above a quadrilateral, along its own up; infinite where it is not above its painted side."""
+    points_m, corners, normal = scene.points_m, scene.corners, scene.normal[number]
+    against, over_m = 0.0, 0.0
+    for axis in range(3):
+        against += normal[axis] * rotation[axis, 1]
+        over_m += normal[axis] * (position_m[axis] - points_m[axis, corners[number, 0]])
+    if against < 0.1:
+        return math.inf
+    over_m /= against
+    x = position_m[0] - over_m * rotation[0, 1]
+    y = position_m[1] - over_m * rotation[1, 1]
+    z = position_m[2] - over_m * rotation[2, 1]
+    for place in range(4):
+        a, b = corners[number, place], corners[number, (place + 1) & 3]
+        edge_x, edge_y, edge_z = (
+            points_m[0, b] - points_m[0, a],
+            points_m[1, b] - points_m[1, a],
+            points_m[2, b] - points_m[2, a],
+        )
+        to_x, to_y, to_z = x - points_m[0, a], y - points_m[1, a], z - points_m[2, a]
+        inside = (
+            normal[0] * (edge_y * to_z - edge_z * to_y)
+            + normal[1] * (edge_z * to_x - edge_x * to_z)
+            + normal[2] * (edge_x * to_y - edge_y * to_x)
+        )
+        if inside < -1e-6:
+            return math.inf
+    return over_m
