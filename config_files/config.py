@@ -469,8 +469,8 @@ update_inference_network_every_n_actions = 20
 # sockets a race is driven into its room, and every game beyond the first has one in addition.
 rollout_slots_per_collector = 4
 
-# With collectors on a cluster (train.py --cluster, docs/cluster.rst) the learner publishes its weights no more often than
-# every so many seconds.
+# With collectors on a cluster (train.py --cluster, docs/cluster.rst) the learner publishes its weights no more often
+# than every so many seconds.
 cluster_publish_every_s = 0.5
 
 # How collectors and learner go together. "asynchronous": side by side. "synchronous": in turns, and the same seed gives
