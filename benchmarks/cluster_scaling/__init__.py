@@ -1,0 +1,1 @@
+"""What a learner with collectors on many machines can do, reckoned and simulated from measured rates."""
