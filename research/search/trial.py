@@ -1,0 +1,290 @@
+"""One trial: a training with a run folder of its own, driven a piece at a time, each judged by the benchmark's score.
+
+What is handed on after each piece is a folder with the run's newest checkpoint, the rows of the memory that it names
+and its race log. A trial that goes on, or that begins as a clone of another one, is given such a folder. Nothing here
+knows Ray.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from filelock import FileLock, Timeout
+
+from benchmarks.driving.runs import map_cycle_of
+from benchmarks.driving.score import Yardstick, run_figures
+from research.search.space import Space
+from trackmania_rl.checkpoints import CHECKPOINTS, RACES_FILE, find_manifests
+from trackmania_rl.checkpoints.manifest import MEMORY_FOLDER
+from trackmania_rl.errors import PlainError
+from trackmania_rl.multiprocess.watched import Orders
+from trackmania_rl.pulse import Pulse
+from trackmania_rl.settings import parse_override
+from trackmania_rl.settings.since_checkpoint import settings_of_meaning
+from trackmania_rl.telemetry.learning_summary import read_races
+
+PROJECT: Final = Path(__file__).resolve().parents[2]
+TRIAL_FILE: Final = "trial.json"
+"""In a folder that is handed on: whose it is."""
+CLONES_FILE: Final = "clones.jsonl"
+"""In the search's folder: one line for each trial that began with another one's checkpoint."""
+LOGS: Final = (RACES_FILE, "sessions.txt")
+"""Of a run's folder, beside the checkpoint: they belong to what was learned."""
+FIRST_PORT: Final = 21_000
+"""Where games listen that are played through sockets; each trial has ports of its own."""
+PORTS_EACH: Final = 64
+END_WITHIN_S: Final = 180.0
+"""A training writes its checkpoint after its time is over; one that takes longer than this is killed."""
+LET_GO_WITHIN_S: Final = 60.0
+"""A training whose trial was killed ends in order; its run is not touched before."""
+
+RunTraining = Callable[[Sequence[str], Path, Path, float], int]
+"""Runs a command: (command, file for what it says, working folder, seconds after which it is killed) -> exit code."""
+
+
+class TrialFailedError(PlainError):
+    """A training that did not come to its end; the text has what it said last."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What all trials of a search have in common.
+
+    Attributes:
+        space: what is searched.
+        config_file: the configuration around which.
+        overrides: `NAME=VALUE` texts of all trials.
+        tracks: their files.
+        yardsticks: what scores are held against, by the stem of the track's file.
+        seed: of all trials.
+        piece_s: wall-clock of one piece of a training, its start included.
+        output: the search's folder.
+        working_folder: where the search was started.
+    """
+
+    space: Space
+    config_file: Path
+    overrides: tuple[str, ...]
+    tracks: tuple[Path, ...]
+    yardsticks: Mapping[str, Yardstick]
+    seed: int
+    piece_s: float
+    output: Path
+    working_folder: Path
+
+
+@dataclass(frozen=True)
+class Report:
+    """What one piece of a training came to.
+
+    Attributes:
+        score: the median score of the greedy races of the piece's last minute; of several tracks, the mean of theirs.
+        frames: actions of the run in all.
+        n_greedy: greedy races of the piece.
+    """
+
+    score: float
+    frames: int
+    n_greedy: int
+
+
+class Trial:
+    """A trial that is driven.
+
+    Args:
+        plan: of the search.
+        number: of the trial.
+        drawn: a value for each entry of the space.
+        run_training: runs the training's command.
+    """
+
+    def __init__(
+        self, plan: Plan, number: int, drawn: Mapping[str, Any], run_training: RunTraining | None = None
+    ) -> None:
+        self._plan = plan
+        self._number = number
+        self._drawn = plan.space.within(drawn)
+        self._run = run_training or run_watched
+        self.name = f"trial_{number:05d}"
+        self.folder = plan.output / "save" / self.name
+        self.terminal_file = plan.output / "terminal" / f"{self.name}.txt"
+
+    @property
+    def overrides(self) -> tuple[str, ...]:
+        """All `--set` of the training; what was drawn comes last and wins."""
+        port = FIRST_PORT + self._number % 500 * PORTS_EACH
+        own = [f"run_name={self.name}", f"seed={self._plan.seed}", f"base_tmi_port={port}", "terminal_view=plain"]
+        drawn = (f"{name}={value!r}" for name, value in self._plan.space.settings_of(self._drawn).items())
+        return (*own, map_cycle_of_all(self._plan.tracks), *self._plan.overrides, *drawn)
+
+    @property
+    def command(self) -> list[str]:
+        """The command line of one piece; settings that a clone has otherwise than its donor are asked for by name."""
+        command = [sys.executable, str(PROJECT / "scripts" / "train.py"), "--config", str(self._plan.config_file)]
+        command += ["--output-folder", str(self._plan.output), "--max-wall-s", f"{self._plan.piece_s:g}"]
+        command += ["--update-config"]
+        if others := sorted(self._plan.space.settings_of(self._drawn).keys() & settings_of_meaning()):
+            command += ["--accept-change", *others]
+        return command + [word for text in self.overrides for word in ("--set", text)]
+
+    def begin(self, handed_on: Path | None) -> None:
+        """Make the run's folder ready: empty, or with what an earlier piece, or another trial, has handed on.
+
+        Args:
+            handed_on: a folder of `hand_on`; None for a new training.
+
+        Raises:
+            TrialFailedError: if another process trains this run.
+        """
+        self.terminal_file.parent.mkdir(parents=True, exist_ok=True)
+        _wait_until_let_go(self.folder)
+        if handed_on is None:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            shutil.rmtree(self._plan.output / "tensorboard" / self.name, ignore_errors=True)
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(self.folder / CHECKPOINTS, ignore_errors=True)
+        _copy_state(handed_on, self.folder)
+        donor = json.loads((handed_on / TRIAL_FILE).read_text(encoding="utf-8"))
+        if donor["name"] != self.name:
+            self._note_clone(donor, handed_on)
+
+    def drive(self) -> Report:
+        """Train for one piece, and judge its races.
+
+        Raises:
+            TrialFailedError: if the training fails.
+        """
+        before = _sessions(self.folder)
+        limit_s = self._plan.piece_s + END_WITHIN_S
+        exit_code = self._run(self.command, self.terminal_file, self._plan.working_folder, limit_s)
+        if exit_code != 0:
+            raise TrialFailedError(f"{self.name} failed: {_last_words(self.terminal_file)} ({self.terminal_file})")
+        races = [race for race in read_races(self.folder / RACES_FILE) if race["session"] > before]
+        minutes = max(1, round(self._plan.piece_s / 60))
+        figures = [run_figures(races, name, yardstick, minutes) for name, yardstick in self._plan.yardsticks.items()]
+        score = statistics.fmean(one.last_minute_score for one in figures)
+        return Report(score, figures[0].frames, sum(one.n_greedy for one in figures))
+
+    def hand_on(self, folder: Path) -> None:
+        """Fill an empty folder with what the training needs to go on.
+
+        Raises:
+            TrialFailedError: if there is no checkpoint.
+        """
+        _copy_state(self.folder, folder)
+        content = {"name": self.name, "drawn": self._drawn}
+        (folder / TRIAL_FILE).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+    def _note_clone(self, donor: Mapping[str, Any], handed_on: Path) -> None:
+        """Write down with which weights this trial begins, as its own folder has them, and the donor's."""
+        line = {
+            "trial": self.name,
+            "donor": donor["name"],
+            "donor_drawn": donor["drawn"],
+            "drawn": self._drawn,
+            "donor_weights": weights_of(handed_on),
+            "weights": weights_of(self.folder),
+        }
+        with (self._plan.output / CLONES_FILE).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+
+
+def map_cycle_of_all(tracks: Sequence[Path]) -> str:
+    """The override that trains on tracks in turns, each as the benchmark does on one."""
+    entries = [entry for track in tracks for entry in parse_override(map_cycle_of(track))[1]]
+    return f"map_cycle={tuple(entries)!r}"
+
+
+def weights_of(folder: Path) -> dict[str, str]:
+    """Give the check sum (SHA-256) of each file of tensors of a folder's newest checkpoint."""
+    newest = next(iter(find_manifests(folder)))
+    return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in sorted(newest.glob("*.safetensors"))}
+
+
+def run_watched(command: Sequence[str], terminal_file: Path, working_folder: Path, limit_s: float) -> int:
+    """Run a training that ends in order when this process has vanished, be it killed; return its exit code."""
+    pulse = Pulse.make()
+    orders = Orders(str(pulse.path), 0.0, "")
+    of_workers = {"OMP_NUM_THREADS"} if "RAY_JOB_ID" in os.environ or "RAY_NODE_ID" in os.environ else set()
+    environment = {name: value for name, value in os.environ.items() if name not in of_workers}
+    try:
+        with terminal_file.open("ab") as terminal:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,  # whose end it notices
+                stdout=terminal,
+                stderr=subprocess.STDOUT,
+                cwd=working_folder,
+                env=environment | orders.as_environment(),
+                start_new_session=True,
+            )
+            try:
+                return process.wait(limit_s)
+            except subprocess.TimeoutExpired:
+                return -9
+            finally:
+                if process.poll() is None:
+                    process.kill()
+                    process.wait()
+                assert process.stdin is not None
+                process.stdin.close()
+    finally:
+        pulse.remove()
+
+
+def _copy_state(source: Path, target: Path) -> None:
+    """Copy the newest checkpoint with its rows, and the logs, from one folder to another.
+
+    A checkpoint's files are never written to again, so where the disk allows it they get a second name, not a copy.
+    """
+    manifests = find_manifests(source)
+    if not manifests:
+        raise TrialFailedError(f"{source} has no checkpoint")
+    newest, manifest = next(iter(manifests.items()))
+    own = [newest.relative_to(source) / file.name for file in newest.iterdir()]
+    rows = [Path(CHECKPOINTS) / MEMORY_FOLDER / one.file for one in manifest.rows.segments] if manifest.rows else []
+    for file in (*own, *rows):
+        (target / file).parent.mkdir(parents=True, exist_ok=True)
+        try:
+            os.link(source / file, target / file)
+        except OSError:
+            shutil.copyfile(source / file, target / file)
+    for name in LOGS:
+        with contextlib.suppress(FileNotFoundError):
+            shutil.copyfile(source / name, target / name)
+
+
+def _wait_until_let_go(folder: Path) -> None:
+    """Wait for the end of a training whose trial was killed."""
+    if not folder.is_dir():
+        return
+    try:
+        with FileLock(folder / ".train.lock", timeout=LET_GO_WITHIN_S):
+            pass
+    except Timeout as error:
+        raise TrialFailedError(f"{folder} is being trained by another process: end it first") from error
+
+
+def _sessions(folder: Path) -> int:
+    """Tell how often a run was started."""
+    try:
+        return int((folder / "sessions.txt").read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return 0
+
+
+def _last_words(terminal_file: Path) -> str:
+    lines = terminal_file.read_text(encoding="utf-8", errors="replace").splitlines()
+    return next((line for line in reversed(lines) if line.strip()), "it said nothing")

@@ -1,0 +1,220 @@
+"""The search as Ray Tune runs it: schedulers, what a trial does there, interruption. All of Ray is in here; `prepare_ray` comes before."""
+
+from __future__ import annotations
+
+import random
+import signal
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final
+
+import numpy as np
+import ray
+from ray import tune
+from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, PopulationBasedTraining, TrialScheduler
+from ray.tune.search.basic_variant import BasicVariantGenerator
+
+from research.search.outcome import Outcome
+from research.search.space import Choices, Range, Space, told
+from research.search.trial import Plan, RunTraining, Trial
+from trackmania_rl.errors import UserError
+
+EXPERIMENT: Final = "search"
+RAY_FOLDER: Final = "ray"
+"""In the search's folder: what Tune keeps to go on."""
+KEPT: Final = 4
+"""Checkpoints of each trial that Tune keeps: with two, a donor's may be gone before its clone has begun."""
+PIECES: Final = "training_iteration"
+TRIES_AGAIN: Final = 1
+"""How often a training that failed is tried again from its last checkpoint."""
+
+
+def cores_for(jobs: int, cores_each: int) -> int:
+    """Tell how many processors a trial has to ask a cluster for, so that so many trials go on at a time.
+
+    Args:
+        jobs: trials at a time.
+        cores_each: that a trial can use.
+    """
+    of_nodes = [int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]]
+    return max(cores_each, min(sum(of_nodes) // jobs, max(of_nodes)))
+
+
+@contextmanager
+def ray_running(address: str | None, cores: int) -> Iterator[None]:
+    """Join a cluster, or run Ray on this machine alone, where nobody else reaches it; `prepare_ray` comes before.
+
+    Args:
+        address: of the cluster's head, or "auto"; None for this machine.
+        cores: that this machine gives, without a cluster.
+
+    Raises:
+        UserError: if there is no cluster.
+    """
+    common: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
+    if address is None:
+        ray.init("local", num_cpus=cores, include_dashboard=False, _node_ip_address="127.0.0.1", **common)
+    else:
+        try:
+            ray.init(address, **common)
+        except (ConnectionError, RuntimeError) as error:
+            reason = str(error).splitlines()[0]
+            raise UserError(f"--cluster {address}: {reason}; docs/cluster.rst says how a cluster is started") from error
+    try:
+        with _terminated_as_interrupted():
+            yield
+    finally:
+        ray.shutdown()
+
+
+def search(
+    plan: Plan, scheduler: str, trials: int, pieces: int, cores_each: int, run: RunTraining | None = None
+) -> None:
+    """Run the trials, or those that an interrupted search has left; `Outcome` knows what they came to.
+
+    Args:
+        plan: of the search.
+        scheduler: "pbt", "asha" or "random".
+        trials: how many.
+        pieces: of each training.
+        cores_each: processors that a trial asks Ray for, which are what bounds how many go on at a time: PBT needs all
+            trials to be there from the beginning, and gives each its turn.
+        run: runs a training's command, in the trial's process; None for `run_watched`.
+    """
+    storage = plan.output / RAY_FOLDER
+    trainable = tune.with_resources(tune.with_parameters(drive_trial, plan=plan, run=run), {"cpu": cores_each})
+    space = _domains(plan.space)
+    if tune.Tuner.can_restore(str(storage / EXPERIMENT)):
+        tuner = tune.Tuner.restore(str(storage / EXPERIMENT), trainable, resume_errored=True, param_space=space)
+    else:
+        random.seed(plan.seed)  # of which PBT draws
+        np.random.seed(plan.seed)  # noqa: NPY002
+        tuner = tune.Tuner(
+            trainable,
+            param_space=space,
+            tune_config=tune.TuneConfig(
+                metric="score",
+                mode="max",
+                num_samples=trials,
+                search_alg=BasicVariantGenerator(random_state=plan.seed),
+                reuse_actors=True,
+                scheduler=_scheduler(scheduler, plan.space, pieces),
+            ),
+            run_config=tune.RunConfig(
+                name=EXPERIMENT,
+                storage_path=str(storage),
+                stop={PIECES: pieces},
+                checkpoint_config=tune.CheckpointConfig(num_to_keep=KEPT),
+                failure_config=tune.FailureConfig(max_failures=TRIES_AGAIN),
+                callbacks=[NoteResults(plan.output, pieces)],
+                verbose=0,
+            ),
+        )
+    tuner.fit()
+
+
+def drive_trial(config: Mapping[str, Any], plan: Plan, run: RunTraining | None) -> None:
+    """Drive a trial, a piece at a time, until Tune ends it; every piece is reported with its checkpoint.
+
+    So often and no more: PBT may copy from or to a trial at each report.
+    """
+    trial = Trial(plan, number_of(tune.get_context().get_trial_id()), config, run)
+    checkpoint = tune.get_checkpoint()
+    if checkpoint is None:
+        trial.begin(None)
+    else:
+        with checkpoint.as_directory() as handed_on:
+            trial.begin(Path(handed_on))
+    while True:
+        report = trial.drive()
+        with tempfile.TemporaryDirectory(dir=plan.output, prefix=f".{trial.name}_") as folder:
+            trial.hand_on(Path(folder))
+            tune.report(asdict(report), checkpoint=tune.Checkpoint.from_directory(folder))
+
+
+def number_of(trial_id: str) -> int:
+    """Tell the number of a trial, which Tune writes at the end of its id."""
+    return int(trial_id.rpartition("_")[2])
+
+
+class NoteResults(tune.Callback):
+    """Notes and prints what each piece came to.
+
+    Args:
+        output: the search's folder.
+        pieces: of each training.
+    """
+
+    def __init__(self, output: Path, pieces: int) -> None:
+        self._output = output
+        self._pieces = pieces
+
+    def on_trial_result(self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **_: Any) -> None:
+        """Note a piece."""
+        name = _name(trial)
+        Outcome(self._output).add(name, trial.config, result["score"], result["frames"])
+        print(
+            f"{name}: {result[PIECES]}/{self._pieces}, score {result['score']:.3f}, {result['frames']:,} frames; "
+            f"{told(trial.config)}",
+            flush=True,
+        )
+
+    def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **_: Any) -> None:
+        """Note that a trial is over, at its end or because others were better."""
+        Outcome(self._output).end(_name(trial), "complete")
+
+    def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **_: Any) -> None:
+        """Note that a trial has failed for good, and why."""
+        lines = Path(trial.error_file).read_text(encoding="utf-8").splitlines() if trial.error_file else []
+        why = next((line for line in reversed(lines) if line.strip()), "")
+        Outcome(self._output).end(_name(trial), "failed", why.partition("Error: ")[2] or why)
+
+
+def _name(trial: Any) -> str:
+    return f"trial_{number_of(trial.trial_id):05d}"
+
+
+def _scheduler(name: str, space: Space, pieces: int) -> TrialScheduler:
+    if name == "pbt":
+        return PopulationBasedTraining(
+            time_attr=PIECES,
+            perturbation_interval=1,
+            hyperparam_mutations={
+                entry: list(what.choices) if isinstance(what, Choices) else _domain(what, space.whole_numbers(entry))
+                for entry, what in space.entries.items()
+            },
+            custom_explore_fn=space.within,
+        )
+    if name == "asha":
+        return ASHAScheduler(time_attr=PIECES, max_t=pieces, grace_period=1, reduction_factor=2)
+    return FIFOScheduler()
+
+
+def _domains(space: Space) -> dict[str, Any]:
+    return {name: _domain(entry, space.whole_numbers(name)) for name, entry in space.entries.items()}
+
+
+def _domain(entry: Range | Choices, whole: bool) -> Any:
+    if isinstance(entry, Choices):
+        return tune.choice(list(entry.choices))
+    if whole:  # whose upper end Tune leaves out
+        return (tune.lograndint if entry.log else tune.randint)(int(entry.low), int(entry.high) + 1)
+    return (tune.loguniform if entry.log else tune.uniform)(entry.low, entry.high)
+
+
+@contextmanager
+def _terminated_as_interrupted() -> Iterator[None]:
+    """Have SIGTERM end the search as Ctrl-C does: Tune listens to that, and Ray has taken SIGTERM for itself."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
