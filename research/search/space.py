@@ -13,9 +13,9 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, TypeAdapter, ValidationError, model_validator
 
 from benchmarks.driving.runs import OWN_TO_EACH_RUN
 from trackmania_rl.errors import UserError
@@ -70,7 +70,12 @@ class Choices(_Strict):
         return tuple(self.choices)
 
 
-_ENTRIES: Final = TypeAdapter(dict[str, Range | Choices])
+def _kind(entry: Any) -> str:
+    return "choices" if isinstance(entry, dict) and "choices" in entry else "range"
+
+
+_Entry = Annotated[Annotated[Range, Tag("range")] | Annotated[Choices, Tag("choices")], Discriminator(_kind)]
+_ENTRIES: Final = TypeAdapter(dict[str, _Entry])
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 import os
 import shutil
 import statistics
@@ -171,11 +172,14 @@ class Trial:
         exit_code = self._run(self.command, self.terminal_file, self._plan.working_folder, limit_s)
         if exit_code != 0:
             raise TrialFailedError(f"{self.name} failed: {_last_words(self.terminal_file)} ({self.terminal_file})")
-        races = [race for race in read_races(self.folder / RACES_FILE) if race["session"] > before]
-        minutes = max(1, round(self._plan.piece_s / 60))
+        all_races = read_races(self.folder / RACES_FILE)
+        minutes = max(1, math.ceil(self._plan.piece_s / 60))
+        later_s = 60 * minutes - self._plan.piece_s  # so that the piece ends with a minute, of which the score is
+        races = [{**race, "wall_s": race["wall_s"] + later_s} for race in all_races if race["session"] > before]
         figures = [run_figures(races, name, yardstick, minutes) for name, yardstick in self._plan.yardsticks.items()]
         score = statistics.fmean(one.last_minute_score for one in figures)
-        return Report(score, figures[0].frames, sum(one.n_greedy for one in figures))
+        frames = all_races[-1]["frames_total"] if all_races else 0
+        return Report(score, frames, sum(one.n_greedy for one in figures))
 
     def hand_on(self, folder: Path) -> None:
         """Fill an empty folder with what the training needs to go on.

@@ -1,4 +1,4 @@
-"""The search as Ray Tune runs it: schedulers, what a trial does there, interruption. All of Ray is in here; `prepare_ray` comes before."""
+"""The search as Ray Tune runs it. All of Ray is in here; `prepare_ray` comes before it is imported."""
 
 from __future__ import annotations
 
