@@ -16,6 +16,7 @@ import shutil
 import statistics
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,13 +46,16 @@ LOGS: Final = (RACES_FILE, "sessions.txt")
 FIRST_PORT: Final = 21_000
 """Where games listen that are played through sockets; each trial has ports of its own."""
 PORTS_EACH: Final = 64
+STARTS_WITHIN_S: Final = 600.0
+"""A training that has no race by then ends without one."""
 END_WITHIN_S: Final = 180.0
 """A training writes its checkpoint after its time is over; one that takes longer than this is killed."""
+LOOK_EVERY_S: Final = 0.2
 LET_GO_WITHIN_S: Final = 60.0
 """A training whose trial was killed ends in order; its run is not touched before."""
 
-RunTraining = Callable[[Sequence[str], Path, Path, float], int]
-"""Runs a command: (command, file for what it says, working folder, seconds after which it is killed) -> exit code."""
+RunTraining = Callable[[Sequence[str], Path, Path, Path, float], int]
+"""Runs a command: (command, file for what it says, working folder, race log, seconds of a piece) -> exit code."""
 
 
 class TrialFailedError(PlainError):
@@ -69,7 +73,7 @@ class Plan:
         tracks: their files.
         yardsticks: what scores are held against, by the stem of the track's file.
         seed: of all trials.
-        piece_s: wall-clock of one piece of a training, its start included.
+        piece_s: wall-clock of one piece of a training, from its first race on.
         output: the search's folder.
         working_folder: where the search was started.
     """
@@ -133,7 +137,12 @@ class Trial:
     def command(self) -> list[str]:
         """The command line of one piece; settings that a clone has otherwise than its donor are asked for by name."""
         command = [sys.executable, str(PROJECT / "scripts" / "train.py"), "--config", str(self._plan.config_file)]
-        command += ["--output-folder", str(self._plan.output), "--max-wall-s", f"{self._plan.piece_s:g}"]
+        command += [
+            "--output-folder",
+            str(self._plan.output),
+            "--max-wall-s",
+            f"{self._plan.piece_s + STARTS_WITHIN_S:g}",
+        ]
         command += ["--update-config"]
         if others := sorted(self._plan.space.settings_of(self._drawn).keys() & settings_of_meaning()):
             command += ["--accept-change", *others]
@@ -168,14 +177,15 @@ class Trial:
             TrialFailedError: if the training fails.
         """
         before = _sessions(self.folder)
-        limit_s = self._plan.piece_s + END_WITHIN_S
-        exit_code = self._run(self.command, self.terminal_file, self._plan.working_folder, limit_s)
+        log, piece_s = self.folder / RACES_FILE, self._plan.piece_s
+        exit_code = self._run(self.command, self.terminal_file, self._plan.working_folder, log, piece_s)
         if exit_code != 0:
             raise TrialFailedError(f"{self.name} failed: {_last_words(self.terminal_file)} ({self.terminal_file})")
-        all_races = read_races(self.folder / RACES_FILE)
-        minutes = max(1, math.ceil(self._plan.piece_s / 60))
-        later_s = 60 * minutes - self._plan.piece_s  # so that the piece ends with a minute, of which the score is
-        races = [{**race, "wall_s": race["wall_s"] + later_s} for race in all_races if race["session"] > before]
+        all_races = read_races(log)
+        of_piece = [race for race in all_races if race["session"] > before]
+        minutes = max(1, math.ceil(piece_s / 60))
+        later_s = 60 * minutes - of_piece[-1]["wall_s"] if of_piece else 0.0  # so that its last minute ends a minute
+        races = [{**race, "wall_s": race["wall_s"] + later_s} for race in of_piece]
         figures = [run_figures(races, name, yardstick, minutes) for name, yardstick in self._plan.yardsticks.items()]
         score = statistics.fmean(one.last_minute_score for one in figures)
         frames = all_races[-1]["frames_total"] if all_races else 0
@@ -217,8 +227,21 @@ def weights_of(folder: Path) -> dict[str, str]:
     return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in sorted(newest.glob("*.safetensors"))}
 
 
-def run_watched(command: Sequence[str], terminal_file: Path, working_folder: Path, limit_s: float) -> int:
-    """Run a training that ends in order when this process has vanished, be it killed; return its exit code."""
+def run_watched(
+    command: Sequence[str], terminal_file: Path, working_folder: Path, race_log: Path, piece_s: float
+) -> int:
+    """Run a training until so long after its first race; it ends in order, also when this process is killed.
+
+    Args:
+        command: starts it.
+        terminal_file: what it says is added there.
+        working_folder: of its process.
+        race_log: grows with each race.
+        piece_s: seconds; how long the start takes, which a busy machine draws out, plays no part.
+
+    Returns:
+        Its exit code; of one that had to be killed, less than zero.
+    """
     pulse = Pulse.make()
     orders = Orders(str(pulse.path), 0.0, "")
     of_workers = {"OMP_NUM_THREADS"} if "RAY_JOB_ID" in os.environ or "RAY_NODE_ID" in os.environ else set()
@@ -234,18 +257,36 @@ def run_watched(command: Sequence[str], terminal_file: Path, working_folder: Pat
                 env=environment | orders.as_environment(),
                 start_new_session=True,
             )
+            assert process.stdin is not None
+            with process.stdin:
+                _wait_for_piece(process, race_log, piece_s)
             try:
-                return process.wait(limit_s)
+                return process.wait(END_WITHIN_S)
             except subprocess.TimeoutExpired:
-                return -9
-            finally:
-                if process.poll() is None:
-                    process.kill()
-                    process.wait()
-                assert process.stdin is not None
-                process.stdin.close()
+                process.kill()
+                return process.wait()
     finally:
         pulse.remove()
+
+
+def _wait_for_piece(process: subprocess.Popen[bytes], race_log: Path, piece_s: float) -> None:
+    """Wait until so long after the log has a new race, or the end of the process."""
+    before, ends_s = _last_race(race_log), math.inf
+    while time.monotonic() < ends_s:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(LOOK_EVERY_S)
+            return
+        if ends_s == math.inf and _last_race(race_log) > before:
+            ends_s = time.monotonic() + piece_s
+
+
+def _last_race(race_log: Path) -> int:
+    """Tell when a race was written last, in ns; 0 without one."""
+    try:
+        status = race_log.stat()
+    except FileNotFoundError:
+        return 0
+    return status.st_mtime_ns if status.st_size else 0
 
 
 def _copy_state(source: Path, target: Path) -> None:

@@ -26,7 +26,9 @@ def settings_of(command: Sequence[str]) -> dict[str, object]:
     return dict(map(parse_override, texts))
 
 
-def fake_training(command: Sequence[str], terminal_file: Path, working_folder: Path, limit_s: float) -> int:
+def fake_training(
+    command: Sequence[str], terminal_file: Path, working_folder: Path, race_log: Path, piece_s: float
+) -> int:
     """What `scripts/train.py` leaves behind: a checkpoint, races and the number of sessions."""
     settings = settings_of(command)
     folder = Path(option(command, "--output-folder")) / "save" / str(settings["run_name"])
@@ -48,7 +50,7 @@ def fake_training(command: Sequence[str], terminal_file: Path, working_folder: P
     error = abs(math.log(schedule[0][1] / BEST_RATE))
     race = {
         "session": session,
-        "wall_s": float(option(command, "--max-wall-s")) - 1,
+        "wall_s": 7.0,
         "frames_total": frames,
         "map": "valley",
         "is_explo": False,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -49,7 +50,6 @@ def test_the_command_trains_with_what_was_drawn(make_plan: MakePlan) -> None:
     trial = Trial(plan, 3, {**DRAWN, "lr_schedule*": 2.0, "constant_reward_per_ms": -0.0015}, fake_training)
     command, settings = trial.command, settings_of(trial.command)
     assert command[0] == sys.executable
-    assert command[command.index("--max-wall-s") + 1] == "90"
     assert command[command.index("--output-folder") + 1] == str(plan.output)
     assert "--update-config" in command  # a clone's settings are not those of its donor
     assert command[command.index("--accept-change") + 1] == "constant_reward_per_ms"
@@ -173,8 +173,15 @@ def test_a_run_that_still_ends_is_waited_for(make_plan: MakePlan) -> None:
     ended.join()
 
 
-def test_a_training_notices_that_its_trial_has_vanished(tmp_path: Path) -> None:
-    script = "import sys; sys.stdin.buffer.read() if len(sys.argv) > 2 else print('said')"
-    assert run_watched([sys.executable, "-c", script, "x"], tmp_path / "said.txt", tmp_path, 60.0) == 0
-    assert (tmp_path / "said.txt").read_text() == "said\n"
-    assert run_watched([sys.executable, "-c", script, "x", "y"], tmp_path / "said.txt", tmp_path, 0.5) == -9
+def test_a_piece_lasts_from_its_first_race_on_and_ends_in_order(tmp_path: Path) -> None:
+    said, log = tmp_path / "said.txt", tmp_path / "races.jsonl"
+    log.write_text("an earlier race\n")
+    script = (
+        "import sys, time; time.sleep(1); open(sys.argv[1], 'a').write('a race\\n'); print('drives', flush=True); "
+        "sys.stdin.buffer.read(); print('ends in order')"
+    )
+    began_s = time.monotonic()
+    assert run_watched([sys.executable, "-c", script, str(log)], said, tmp_path, log, 0.5) == 0
+    assert time.monotonic() - began_s > 1.5  # the piece begins with its first race
+    assert said.read_text() == "drives\nends in order\n"
+    assert run_watched([sys.executable, "-c", "raise SystemExit(3)"], said, tmp_path, log, 60.0) == 3
