@@ -31,7 +31,7 @@ from tests.research.fake_training import fake_training
 output, config, scheduler = Path(sys.argv[1]), Path("config_files/config.py").resolve(), sys.argv[2]
 space = read_space(output / "space.toml", config, (), clones=True)
 tracks = tuple(find_tracks(["valley"], output))
-plan = Plan(space, config, (), tracks, read_yardsticks(YARDSTICKS_FILE, ["valley"]), 3, 30.0, output, Path.cwd())
+plan = Plan(space, config, (), tracks, read_yardsticks(YARDSTICKS_FILE, ["valley"]), 0, 30.0, output, Path.cwd())
 with ray_running(None, 2):
     search(plan, scheduler, 4, 4, 1, fake_training)
 """
