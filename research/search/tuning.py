@@ -38,10 +38,10 @@ def cores_for(jobs: int, cores_each: int) -> int:
 
     Args:
         jobs: trials at a time.
-        cores_each: that a trial can use.
+        cores_each: that a trial can use; a smaller machine gives it what it has.
     """
     of_nodes = [int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]]
-    return max(cores_each, min(sum(of_nodes) // jobs, max(of_nodes)))
+    return max(1, min(max(cores_each, sum(of_nodes) // jobs), max(of_nodes)))
 
 
 @contextmanager

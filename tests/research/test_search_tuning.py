@@ -42,6 +42,26 @@ TINY = (
 )
 
 
+@pytest.mark.parametrize(
+    ("cores_of_nodes", "jobs", "asked"),
+    [
+        ([4], 2, 2),
+        ([8, 8], 4, 4),  # four at a time, though eight would fit
+        ([8, 8], 16, 2),
+        ([16, 4, 0], 1, 16),
+        ([1, 1], 2, 1),  # smaller than a trial would like
+    ],
+)
+def test_a_trial_asks_for_so_much_that_the_right_number_fits(
+    monkeypatch: pytest.MonkeyPatch, cores_of_nodes: list[int], jobs: int, asked: int
+) -> None:
+    from research.search import tuning
+
+    nodes = [{"Alive": True, "Resources": {"CPU": float(n)} if n else {}} for n in cores_of_nodes]
+    monkeypatch.setattr(tuning.ray, "nodes", lambda: [*nodes, {"Alive": False, "Resources": {"CPU": 64.0}}])
+    assert tuning.cores_for(jobs, 2) == asked
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("scheduler", ["pbt", "asha", "random"])
