@@ -22,7 +22,6 @@ from benchmarks.driving.run import YARDSTICKS_FILE
 from benchmarks.driving.score import read_yardsticks
 from benchmarks.driving.tracks import find_tracks
 from research.search.outcome import Outcome, command_against_default, table, write_best
-from research.search.ray_environment import prepare_ray
 from research.search.space import read_space
 from research.search.trial import Plan
 from trackmania_rl.argument_types import whole_number
@@ -46,7 +45,6 @@ def main() -> int:
         raise UserError("the search needs Ray Tune: python -m pip install -r requirements-cluster.txt")
     plan = plan_of(arguments)
     note_what_is_asked(arguments, plan)
-    prepare_ray(arguments.cluster)
     from research.search.tuning import cores_for, ray_running, search  # ray: a second, and not everybody has it
 
     cores_each = 1 + plan.space.base["n_collectors"]
@@ -79,7 +77,7 @@ def parse_arguments() -> argparse.Namespace:
     add("--config", type=Path, default=PROJECT / "config_files" / "config.py", help=config)
     add("--set", action="append", default=[], metavar="NAME=VALUE", help="override a setting in all trials")
     add("--seed", type=whole_number(0), default=0, help="of all trainings, and of what is drawn (default 0)")
-    add("--cluster", metavar="ADDRESS", help='a running Ray cluster: "auto", or its head (default: this machine)')
+    add("--cluster", metavar="ADDRESS", help="a Ray cluster, as train.py --cluster takes it (default: this machine)")
     output = "the search's folder, on a cluster one that all machines see (default searches/SPACE_SCHEDULER)"
     add("--output", type=Path, metavar="FOLDER", help=output)
     arguments = parser.parse_args()

@@ -1,7 +1,9 @@
-"""The search as Ray Tune runs it. All of Ray is in here; `prepare_ray` comes before it is imported."""
+"""The search as Ray Tune runs it. All of Ray is in here."""
 
 from __future__ import annotations
 
+import logging
+import os
 import random
 import signal
 import tempfile
@@ -21,8 +23,16 @@ from ray.tune.search.basic_variant import BasicVariantGenerator
 from research.search.outcome import Outcome
 from research.search.space import Choices, Range, Space, told
 from research.search.trial import Plan, RunTraining, Trial
-from trackmania_rl.errors import UserError
+from trackmania_rl.multiprocess.cluster.connecting import connected
 
+ENVIRONMENT: Final = {
+    "RAY_kill_child_processes_on_worker_exit": "false",  # trainings end in order, with their games
+    "RAY_USAGE_STATS_ENABLED": "0",  # reports to its makers otherwise
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+    "RAY_AIR_NEW_OUTPUT": "0",
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",
+}
+"""What Ray reads there, where the user has not set it."""
 EXPERIMENT: Final = "search"
 RAY_FOLDER: Final = "ray"
 """In the search's folder: what Tune keeps to go on."""
@@ -46,27 +56,33 @@ def cores_for(jobs: int, cores_each: int) -> int:
 
 @contextmanager
 def ray_running(address: str | None, cores: int) -> Iterator[None]:
-    """Join a cluster, or run Ray on this machine alone, where nobody else reaches it; `prepare_ray` comes before.
+    """Join a cluster, or run Ray on this machine alone, where nobody else reaches it.
 
     Args:
-        address: of the cluster's head, or "auto"; None for this machine.
+        address: as `train.py --cluster` takes it; None for this machine.
         cores: that this machine gives, without a cluster.
 
     Raises:
-        UserError: if there is no cluster.
+        UserError: if the cluster cannot be joined.
     """
-    common: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
-    if address is None:
-        ray.init("local", num_cpus=cores, include_dashboard=False, _node_ip_address="127.0.0.1", **common)
-    else:
-        try:
-            ray.init(address, **common)
-        except (ConnectionError, RuntimeError) as error:
-            reason = str(error).splitlines()[0]
-            raise UserError(f"--cluster {address}: {reason}; docs/cluster.rst says how a cluster is started") from error
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    with _connected_here(cores) if address is None else connected(address), _terminated_as_interrupted():
+        yield
+
+
+@contextmanager
+def _connected_here(cores: int) -> Iterator[None]:
+    ray.init(
+        "local",
+        num_cpus=cores,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level=logging.ERROR,
+        _node_ip_address="127.0.0.1",
+    )
     try:
-        with _terminated_as_interrupted():
-            yield
+        yield
     finally:
         ray.shutdown()
 

@@ -18,8 +18,6 @@ pytest.importorskip("ray", reason="ray is not installed: python -m pip install -
 WITH_FAKES = """
 import sys
 from pathlib import Path
-from research.search.ray_environment import prepare_ray
-prepare_ray(None)
 from benchmarks.driving.run import YARDSTICKS_FILE
 from benchmarks.driving.score import read_yardsticks
 from benchmarks.driving.tracks import find_tracks
