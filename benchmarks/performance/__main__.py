@@ -6,6 +6,7 @@ python -m benchmarks.performance --only replay transport --json figures.json
 python -m benchmarks.performance --device cuda --only replay learner_step inference
 python -m benchmarks.performance --only in_process environments --games 1 8 32
 python -m benchmarks.performance --only scaling --collectors 1 2 4 8 16   # about eight minutes; only when asked for
+python -m benchmarks.performance --only cluster           # about a quarter of an hour; only when asked for; needs Ray
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from rich.console import Console
 
 from benchmarks.performance import (
     client,
+    cluster,
     collector_games,
     environments,
     generated_tracks,
@@ -61,8 +63,9 @@ PARTS: dict[str, Callable[[Options, Machine], list[Figure]]] = {
     "generated_tracks": generated_tracks.measure,
     "training": training.measure,
     "scaling": scaling.measure,
+    "cluster": cluster.measure,
 }
-ONLY_WHEN_ASKED_FOR = ("scaling",)
+ONLY_WHEN_ASKED_FOR = ("scaling", "cluster")
 QUICK = Options(
     repetitions=10,
     seconds_per_figure=1.0,

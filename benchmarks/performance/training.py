@@ -63,9 +63,9 @@ def measure(options: Options, machine: Machine) -> list[Figure]:
         return []
     with tempfile.TemporaryDirectory() as folder:
         output, halfway, end = _train(Path(folder), options)
-        frames_per_s = _frames_per_s(next(Path(folder).rglob("races.jsonl")))
+        rate = _frames_per_s(next(Path(folder).rglob("races.jsonl")))
     rates = re.findall(r"([\d.,]+) batches/s", output)
-    if frames_per_s is None or not rates:
+    if rate is None or not rates:
         raise RuntimeError(f"no race was over within {options.training_s:.0f} s, starting and compiling included")
     batches_per_s = float(rates[-1].replace(",", ""))
     used = end - halfway
@@ -75,9 +75,23 @@ def measure(options: Options, machine: Machine) -> list[Figure]:
     note += f"is asked for; resident memory: learner {end.learner_mb:.0f} MB, largest other {end.largest_other_mb:.0f}"
     name = f"default configuration, {options.training_s:.0f} s"
     return [
-        Figure(PART, name, frames_per_s, "frames/s", note=note + " MB"),
+        Figure(PART, name, rate, "frames/s", note=note + " MB"),
         Figure(PART, name, batches_per_s, "batches/s"),
     ]
+
+
+def frames_per_s(options: Options, *arguments: str) -> float:
+    """Train with the default configuration and these further arguments; the rate of its last part.
+
+    Raises:
+        RuntimeError: if no race is over in that time.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        _train(Path(folder), options, *arguments)
+        rate = _frames_per_s(next(Path(folder).rglob("races.jsonl")))
+    if rate is None:
+        raise RuntimeError(f"no race was over within {options.training_s:.0f} s, starting and compiling included")
+    return rate
 
 
 def train_command(folder: Path, options: Options, *overrides: str) -> list[str]:
@@ -90,10 +104,10 @@ def train_command(folder: Path, options: Options, *overrides: str) -> list[str]:
     return command
 
 
-def _train(folder: Path, options: Options) -> tuple[str, Usage, Usage]:
+def _train(folder: Path, options: Options, *arguments: str) -> tuple[str, Usage, Usage]:
     """Run the training; its output, and what its processes had used half-way and shortly before the end."""
     compiled = f"use_torch_compile={options.compiled}"
-    command = [*train_command(folder, options, compiled), "--max-wall-s", str(options.training_s)]
+    command = [*train_command(folder, options, compiled), "--max-wall-s", str(options.training_s), *arguments]
     log = folder / "output.txt"
     started_s = time.monotonic()
     looks: list[tuple[float, Usage]] = []

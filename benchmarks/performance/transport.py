@@ -25,7 +25,9 @@ SURELY_ANNOUNCED_S = 0.15
 TIMEOUT_S = 60.0
 MOST_ROUNDS = 15
 
-_Receive = Callable[[], Any]
+Receive = Callable[[], Any]
+Way = Callable[[Replays], tuple[Callable[[], None], Receive, Callable[..., None]]]
+"""What lets a race be sent, receives it, and stores it, for a replay memory."""
 
 
 def measure(options: Options, machine: Machine) -> list[Figure]:
@@ -33,10 +35,10 @@ def measure(options: Options, machine: Machine) -> list[Figure]:
     replays = Replays(options, replay_settings(options), options.image_size_px)
     rounds = min(options.repetitions, MOST_ROUNDS)
     samples: dict[str, list[tuple[float, float]]] = {}
-    with _slots(options) as slots, _queue(options) as queue:
+    with through_slots(options) as slots, through_queue(options) as queue:
         for round_index in range(-2, rounds):
             for name, (go, receive, store) in {"ours": slots(replays), "classic": queue(replays)}.items():
-                taken = _one_race_each(go, receive, store)
+                taken = one_race_each(go, receive, store)
                 if round_index >= 0:
                     for figure, sample in taken.items():
                         samples.setdefault(f"{name} {figure}", []).append(sample)
@@ -73,16 +75,23 @@ def measure(options: Options, machine: Machine) -> list[Figure]:
     ]
 
 
-def _one_race_each(
-    go: Callable[[], None], receive: _Receive, store: Callable[[Any], None]
+def one_race_each(
+    go: Callable[[], None], receive: Receive, store: Callable[[Any], None], announced_s: float = SURELY_ANNOUNCED_S
 ) -> dict[str, tuple[float, float]]:
-    """Two races: one waited for, one that waits; (wall_ms, processor_ms) of each figure."""
+    """Two races: one waited for, one that waits; (wall_ms, processor_ms) of each figure.
+
+    Args:
+        go: lets a race be sent.
+        receive: takes it, and says when it was sent.
+        store: does with it what a learner does.
+        announced_s: a race that was sent so long ago waits for the learner.
+    """
     go()
     rollout, sent_at_s = receive()
     wall_ms = 1e3 * (time.perf_counter() - sent_at_s)
     store(rollout)
     go()
-    time.sleep(SURELY_ANNOUNCED_S)
+    time.sleep(announced_s)
     start_s, start_processor_s = time.perf_counter(), time.process_time()
     rollout, _ = receive()
     received_s, received_processor_s = time.perf_counter(), time.process_time()
@@ -96,7 +105,7 @@ def _one_race_each(
 
 
 @contextmanager
-def _slots(options: Options) -> Iterator[Callable[[Replays], tuple[Callable[[], None], _Receive, Callable[..., None]]]]:
+def through_slots(options: Options) -> Iterator[Way]:
     """This project's way: frames lie in shared memory from the start, a header follows."""
     height_px, width_px = options.image_size_px
     context = multiprocessing.get_context("spawn")
@@ -112,7 +121,7 @@ def _slots(options: Options) -> Iterator[Callable[[Replays], tuple[Callable[[], 
         assert rollout is not None, f"no race arrived within {TIMEOUT_S} s"
         return rollout, rollout.rollout_results["sent_at_s"]
 
-    def of(replays: Replays) -> tuple[Callable[[], None], _Receive, Callable[..., None]]:
+    def of(replays: Replays) -> tuple[Callable[[], None], Receive, Callable[..., None]]:
         def store(rollout: Any) -> None:
             with rollout:
                 replays.fill(rollout.rollout_results)
@@ -125,7 +134,7 @@ def _slots(options: Options) -> Iterator[Callable[[Replays], tuple[Callable[[], 
 
 
 @contextmanager
-def _queue(options: Options) -> Iterator[Callable[[Replays], tuple[Callable[[], None], _Receive, Callable[..., None]]]]:
+def through_queue(options: Options) -> Iterator[Way]:
     """The classic way: a dictionary of lists of arrays, pickled through a `multiprocessing.Queue`."""
     context = multiprocessing.get_context("spawn")
     queue = context.Queue(1)
@@ -138,7 +147,7 @@ def _queue(options: Options) -> Iterator[Callable[[Replays], tuple[Callable[[], 
         race = queue.get(timeout=TIMEOUT_S)
         return race, race["sent_at_s"]
 
-    def of(replays: Replays) -> tuple[Callable[[], None], _Receive, Callable[..., None]]:
+    def of(replays: Replays) -> tuple[Callable[[], None], Receive, Callable[..., None]]:
         return lambda: _ask_for_race(here), receive, replays.fill_classic
 
     with _running(child, here):

@@ -177,3 +177,15 @@ def test_the_classic_client_reads_the_same_floats(options, repository_root):
     for memory in ("previous_actions", "actions_since_gear_change", "distance_to_finish_m"):
         same[reading.layout[memory]] = False  # the classic way is not given a race to remember
     np.testing.assert_allclose(ours[same], classic[same], rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_cluster_is_measured_with_tls_and_without(options, machine):
+    pytest.importorskip("ray", reason="Ray is not installed: pip install -r requirements-cluster.txt")
+    from benchmarks.performance import cluster
+
+    figures = cluster.measure(options, machine)
+    assert len(figures) == 16
+    assert all(figure.value > 0 for figure in figures)
+    assert sum("TLS" in figure.name for figure in figures) == 8
