@@ -15,10 +15,12 @@ import time
 from collections.abc import Iterator
 from typing import Any, Final
 
+import psutil
 import ray
 
 from trackmania_rl.errors import UserError
 from trackmania_rl.multiprocess.cluster.placement import RESOURCE
+from trackmania_rl.multiprocess.ending import descendants_of, end_processes
 from trackmania_rl.places import PROJECT_FOLDER
 
 log = logging.getLogger(__name__)
@@ -149,6 +151,9 @@ def _made_here(n_nodes: int, closing: contextlib.ExitStack) -> str:
     if n_nodes < 1:
         raise UserError("--cluster local:N needs at least one node: local:2 is a learner's machine and a collector's")
     places = {RESOURCE: COLLECTORS_PER_LOCAL_NODE}
+    others = descendants_of(os.getpid())
+    of_cluster: list[psutil.Process] = []
+    closing.callback(end_processes, of_cluster)  # after Ray's own end, which leaves agents of nodes that died before
     node: dict[str, Any] = {"num_cpus": 1, "object_store_memory": LOCAL_STORE_BYTES}
     with _own_signals():
         head = node | {"include_dashboard": False, "resources": places if n_nodes == 1 else {}}
@@ -157,6 +162,7 @@ def _made_here(n_nodes: int, closing: contextlib.ExitStack) -> str:
         for _ in range(n_nodes - 1):
             made.add_node(**node, resources=places)
         made.wait_for_nodes()
+    of_cluster += [one for one in descendants_of(os.getpid()) if one not in others]
     return str(made.address)
 
 
