@@ -226,6 +226,7 @@ def test_any_world_is_drawn(blocks: list[Block], place_m: tuple[float, float, fl
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(7200)
 @given(st.lists(BLOCKS, max_size=400), PLACES, st.integers(0, 2**32 - 1))
 @settings(max_examples=10_000, deadline=None, suppress_health_check=list(HealthCheck))
 def test_ten_thousand_worlds_are_drawn(blocks: list[Block], place_m: tuple[float, float, float], seed: int) -> None:
