@@ -19,7 +19,6 @@ import json
 import logging
 import sys
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -81,10 +80,14 @@ def parse_arguments() -> argparse.Namespace:
 def findings_of_cluster(arguments: argparse.Namespace) -> Iterator[Finding]:
     """Look at the machines of a Ray cluster."""
     from trackmania_rl.doctor.findings import Check, problem
+    from trackmania_rl.errors import UserError
+    from trackmania_rl.multiprocess.run_setup import require_ray
     from trackmania_rl.settings import load_settings
 
-    if find_spec("ray") is None:
-        yield problem(Check.CLUSTER, "Ray is not installed: python -m pip install -r requirements-cluster.txt")
+    try:
+        require_ray()
+    except UserError as error:
+        yield problem(Check.CLUSTER, str(error))
         return
     from trackmania_rl.multiprocess.cluster.checking import check_cluster
 

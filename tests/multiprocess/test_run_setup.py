@@ -23,6 +23,7 @@ from trackmania_rl.multiprocess.run_setup import (
     count_session,
     make_supervisor,
     removed_unless_begun,
+    require_ray,
     training_alone,
 )
 from trackmania_rl.race.cycle_position import CollectorProgress
@@ -283,3 +284,12 @@ def test_collectors_share_the_demonstrations_of_a_run_without_races(
     collectors.run_state.publish(frames_total=frames_total)
     collectors.start(session=1, n_starts=1, demonstrations=("a", "b", "c"))
     assert [task.demonstrations for task in collectors.tasks] == expected
+
+
+def test_a_machine_that_cannot_be_one_of_a_cluster_is_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_setup, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"pip install -r requirements-cluster\.txt"):
+        require_ray()
+    monkeypatch.setattr(sys, "platform", "win32")
+    with pytest.raises(UserError, match=r"keep_games\.py"):
+        require_ray()

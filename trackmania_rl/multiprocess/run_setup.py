@@ -7,6 +7,7 @@ import errno
 import logging
 import multiprocessing
 import shutil
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from importlib.util import find_spec
@@ -151,6 +152,8 @@ def placed(
     Raises:
         UserError: if there is no such cluster, or no Ray on this machine.
     """
+    if cluster is not None:
+        require_ray()
     uncompiled_shared_network = builder.make_network()
     uncompiled_shared_evaluation_network = builder.make_network()
     networks: dict[WeightsKind, nn.Module] = {
@@ -161,12 +164,24 @@ def placed(
         channels = open_channels(settings, spaces, networks)
         yield channels, OnThisMachine(channels.rollouts)
         return
-    if find_spec("ray") is None:
-        raise UserError("--cluster needs Ray: python -m pip install -r requirements-cluster.txt")
     from trackmania_rl.multiprocess.cluster.setup import on_cluster
 
     with on_cluster(cluster, settings, spaces, networks) as opened:
         yield opened
+
+
+def require_ray() -> None:
+    """Look whether this machine can be one of a cluster.
+
+    Raises:
+        UserError: if not; the text says what to do.
+    """
+    if sys.platform == "win32":
+        raise UserError(
+            "--cluster is for Linux: a Windows machine takes part by scripts/keep_games.py (docs/game_machines.rst)"
+        )
+    if find_spec("ray") is None:
+        raise UserError("--cluster needs Ray: python -m pip install -r requirements-cluster.txt")
 
 
 class OnThisMachine:
