@@ -91,7 +91,7 @@ def test_a_search_runs_all_its_trials(tmp_path: Path, repository_root: Path, sch
 def test_an_interrupted_search_of_real_trainings_goes_on(tmp_path: Path, repository_root: Path) -> None:
     space, output = tmp_path / "space.toml", tmp_path / "search"
     space.write_text(SPACE)
-    options = ["--space", str(space), "--trials", "2", "--jobs", "2", "--minutes", "1", "--pieces", "2", *TINY]
+    options = ["--space", str(space), "--trials", "2", "--jobs", "2", "--minutes", "0.4", "--pieces", "2", *TINY]
     command = [sys.executable, "-u", "-m", "research.search", *options, "--output", str(output)]
     printed_file = tmp_path / "printed.txt"
     with printed_file.open("w") as printed:
