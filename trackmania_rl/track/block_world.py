@@ -11,9 +11,10 @@ import numpy.typing as npt
 
 from trackmania_rl.errors import UserError
 from trackmania_rl.gbx.challenge import STADIUM, Block, Challenge, Gate
+from trackmania_rl.simulator.tracks.surface_mesh import SurfaceMesh, build_surface_mesh
 from trackmania_rl.track.piece_catalogue import Catalogue, Piece, stadium_pieces
 from trackmania_rl.track.piece_mesh import PieceMesh, mesh_of
-from trackmania_rl.track.placed_blocks import to_world
+from trackmania_rl.track.placed_blocks import forward_of, to_world
 from trackmania_rl.track.stadium_blocks import SHAPE_BITS
 
 GRASS_HEIGHT_M: Final = 9.0
@@ -21,7 +22,7 @@ GRASS_HEIGHT_M: Final = 9.0
 MOST_CELLS: Final = 256
 """A map's grid is at most so large in each direction; files have a byte for each."""
 MOST_BLOCKS: Final = 50_000
-MOST_TRIANGLES: Final = 1_500_000
+MOST_TRIANGLES: Final = 400_000
 """What a world may hold: more than ten times the largest maps'."""
 ON_GRASS_CELL: Final = 1
 """Blocks up to this layer stand on the stadium's ground, or in it."""
@@ -149,6 +150,12 @@ def world_of(challenge: Challenge, catalogue: Catalogue | None = None) -> BlockW
         tuple(scenery),
         tuple(unknown),
     )
+
+
+def mesh_of_world(world: BlockWorld) -> SurfaceMesh:
+    """Sort a world's triangles into cells, for the physics."""
+    forwards = np.array([forward_of(block) for block in world.blocks]).reshape(-1, 3)
+    return build_surface_mesh(world.corners_m, world.surface, forwards[world.block], world.has_grass, GRASS_HEIGHT_M)
 
 
 def _check(challenge: Challenge) -> None:

@@ -26,7 +26,7 @@ from trackmania_rl.simulator.physics.engine import KMH_PER_M_S, GearboxState, up
 from trackmania_rl.simulator.physics.vehicle_parameters import STADIUM_CAR
 from trackmania_rl.simulator.physics.vehicle_state import VEHICLE_DTYPE, WORK_DTYPE, copy_state, new_vehicle
 from trackmania_rl.track.ghost_motion import FloatArray, GhostMotion, motion_of
-from trackmania_rl.track.placed_blocks import BlockGrid
+from trackmania_rl.track.placed_blocks import BlockGrid, forward_of
 
 FALL_WITHIN_M_S2: Final = 2.0
 """A car that flies accelerates as gravity and drag alone say, within this in each axis."""
@@ -254,11 +254,6 @@ def _turbo(motion: GhostMotion, grid: BlockGrid, tick_ms: npt.NDArray[np.int64])
             if block is not None and is_pad(block):
                 left_s, pushed = duration_s, strength * float(forward[tick] @ forward_of(block))
     return remaining_s, factor
-
-
-def forward_of(block: Block) -> FloatArray:
-    """(3,) the direction in which a block looks."""
-    return np.array(((0.0, 0.0, 1.0), (-1.0, 0.0, 0.0), (0.0, 0.0, -1.0), (1.0, 0.0, 0.0))[block.quarter_turns])
 
 
 assert set(ENGINE_FIELDS) <= set(VEHICLE_DTYPE.names or ())

@@ -190,7 +190,8 @@ def _cross_section(table: dict[str, Any]) -> CrossSection:
     if half_m[0, 0] != 0.0:
         raise ValueError(f"a mirrored cross-section begins in the middle of the way, not at {half_m[0, 0]} m")
     right_m = half_m[:0:-1] * (-1.0, 1.0)
-    return CrossSection(np.concatenate((right_m, half_m)), Surface[table["surface"].upper()])
+    flat = 1 if half_m[0, 1] == half_m[1, 1] else 0  # one piece over the middle
+    return CrossSection(np.concatenate((right_m, half_m[flat:])), Surface[table["surface"].upper()])
 
 
 def _piece(family: str, entry: dict[str, Any], sections: dict[str, CrossSection]) -> Piece:

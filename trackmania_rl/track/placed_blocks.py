@@ -86,6 +86,11 @@ def to_block(points_m: FloatArray, block: Block) -> FloatArray:
     return np.stack((own_x, y, own_z), axis=-1)
 
 
+def forward_of(block: Block) -> FloatArray:
+    """(3,) the direction in which a block looks."""
+    return np.array(((0.0, 0.0, 1.0), (-1.0, 0.0, 0.0), (0.0, 0.0, -1.0), (1.0, 0.0, 0.0))[block.quarter_turns])
+
+
 class BlockGrid:
     """The blocks of a map that carry a road, by the cells they fill."""
 

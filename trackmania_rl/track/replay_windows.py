@@ -4,9 +4,9 @@ A window begins with the car as the ghost shows it, and ends a second later. How
 ghost says how right car and ground are there. What a ghost does not show of the car at a window's beginning follows
 from its race so far (`ghost_race`); whether each wheel slides does not, and is tried out.
 
-The ground of a window is a plane (at the start line, the start block's ramp) through the points that the ghost's wheels
-touched, made of what the map's blocks are made of. So windows on loops, in bends upwards, at kinks and at walls are not
-expected to follow.
+The ground of a window is a world of blocks, or a plane (at the start line, the start block's ramp) through the points
+that the ghost's wheels touched, made of what the map's blocks are made of. On a plane, windows on loops, in bends
+upwards, at kinks and at walls are not expected to follow.
 """
 
 from __future__ import annotations
@@ -21,10 +21,12 @@ import numpy.typing as npt
 
 from trackmania_rl.simulator.compiled import compiled
 from trackmania_rl.simulator.physics.engine import KMH_PER_M_S
+from trackmania_rl.simulator.physics.grounds import World
 from trackmania_rl.simulator.physics.vehicle import tick
 from trackmania_rl.simulator.physics.vehicle_parameters import STADIUM_CAR
 from trackmania_rl.simulator.physics.vehicle_state import WHEELS, new_vehicle
-from trackmania_rl.simulator.tracks.world import Ribbon, Surface, ground_at, locate
+from trackmania_rl.simulator.tracks.surface_mesh import SurfaceMesh, ground_under
+from trackmania_rl.simulator.tracks.world import Ground, Surface, ground_at, locate
 from trackmania_rl.track.ghost_motion import FloatArray, rotation_vectors
 from trackmania_rl.track.ghost_race import ENGINE_FIELDS, GhostRace
 from trackmania_rl.track.placed_blocks import to_world
@@ -44,6 +46,8 @@ HIT_M_S2: Final = 90.0
 NOSE_M: Final = 2.0
 STEEPEST_SLOPE_UP: Final = 0.7
 """Vertical part of the normal of what counts as a slope and not as a wall: 45 degrees."""
+GROUND_WITHIN_M: Final = 1.0
+"""A wheel's ground is looked for so far below it."""
 GOOD_M: Final = 0.05
 """A window that ends this near with no wheel sliding needs no other try."""
 
@@ -145,15 +149,15 @@ def window_at(race: GhostRace, start_ms: int, end_ms: int) -> Window | None:
     return Window(start_ms, samples, kind, footing, "" if block is None else block.name)
 
 
-def drive_window(race: GhostRace, window: Window, ribbon: Ribbon | None = None) -> WindowResult:
+def drive_window(race: GhostRace, window: Window, world: World | None = None) -> WindowResult:
     """Drive a window with the replay's inputs; of the ways in which wheels may slide at its beginning, take the best.
 
     Args:
         race: the window's race.
         window: what to drive.
-        ribbon: the ground; by default what the window's ghost shows of it.
+        world: the ground; by default what the window's ghost shows of it.
     """
-    ground = ribbon_of(race, window.samples, window.footing) if ribbon is None else ribbon
+    ground = ribbon_of(race, window.samples, window.footing) if world is None else world
     first = initial_car(race, window, ground)
     if _is_at_rest(race, window):
         return _drive(race, window, ground, first)
@@ -170,24 +174,24 @@ def drive_window(race: GhostRace, window: Window, ribbon: Ribbon | None = None) 
     return best
 
 
-def initial_car(race: GhostRace, window: Window, ribbon: Ribbon) -> npt.NDArray[np.void]:
+def initial_car(race: GhostRace, window: Window, world: World) -> npt.NDArray[np.void]:
     """(1,) VEHICLE_DTYPE: the car at a window's beginning, no wheel sliding."""
     if _is_at_rest(race, window):
-        return _resting_car(race, window, ribbon)
+        return _resting_car(race, window, world)
     motion, at = race.motion, int(window.samples[0])
     tick_number = race.tick_of(window.start_ms)
     car = new_vehicle()
     for field in ENGINE_FIELDS:
         car[field] = race.engine[field][tick_number]
     rotation = motion.rotation[at]
-    _place_car(car, ribbon, motion.position_m[at], motion.quaternion[at], rotation)
+    _place_car(car, world, motion.position_m[at], motion.quaternion[at], rotation)
     car["velocity_m_s"], car["angular_velocity_rad_s"] = motion.velocity_m_s[at], motion.spin_rad_s[at]
     car["local_speed_m_s"] = rotation.T @ motion.velocity_m_s[at]
     car["stored_angular_velocity_rad_s"] = rotation.T @ motion.spin_rad_s[at]
     car["turning_rate"] = race.turning_rate[tick_number]
     car["turbo_remaining_s"] = race.turbo_remaining_s[tick_number]
     car["turbo_boost_factor"] = race.turbo_factor[tick_number]
-    _set_wheels(car, ribbon)
+    _set_wheels(car, world)
     return car
 
 
@@ -195,39 +199,41 @@ def _is_at_rest(race: GhostRace, window: Window) -> bool:
     return window.start_ms == 0 or window.start_ms in race.respawn_ms
 
 
-def _resting_car(race: GhostRace, window: Window, ribbon: Ribbon) -> npt.NDArray[np.void]:
+def _resting_car(race: GhostRace, window: Window, world: World) -> npt.NDArray[np.void]:
     """A car at the start of the race or just respawned: hanging above the road, with its dampers out."""
     motion, car, at = race.motion, new_vehicle(), int(window.samples[0])
     position_m = motion.position_m[at].copy()
     if window.start_ms > 0:
-        place = locate(ribbon.sections, len(ribbon.sections) // 2, *position_m)
-        position_m += (float(STADIUM_CAR["respawn_height_m"][0]) - place.height_m) * np.array(place.up)
+        ground = _ground_at(world, 0, position_m)
+        position_m += (float(STADIUM_CAR["respawn_height_m"][0]) - ground.height_m) * np.array(ground.normal)
         block = race.grid.under(motion.position_m[at])
         if block is not None and block.gate is not None:
             before_m = 0.5 * CELL_M - float(STADIUM_CAR["respawn_before_gate_m"][0])
             spawn_m = to_world(np.array([0.5 * CELL_M, 0.0, before_m]), block)
             position_m[[0, 2]] = spawn_m[[0, 2]]
-    _place_car(car, ribbon, position_m, motion.quaternion[at], motion.rotation[at])
+    _place_car(car, world, position_m, motion.quaternion[at], motion.rotation[at])
     car["wheel_damper_absorb_m"] = STADIUM_CAR["damper_travel_m"]
     return car
 
 
 def _place_car(
-    car: npt.NDArray[np.void], ribbon: Ribbon, position_m: FloatArray, quaternion: FloatArray, rotation: FloatArray
+    car: npt.NDArray[np.void], world: World, position_m: FloatArray, quaternion: FloatArray, rotation: FloatArray
 ) -> None:
     car["position_m"], car["quaternion"], car["rotation"] = position_m, quaternion, rotation
-    nearest = int(np.argmin(np.linalg.norm(ribbon.center_m - position_m, axis=1)))
-    place = locate(ribbon.sections, nearest, *position_m)
+    if isinstance(world, SurfaceMesh):
+        return
+    nearest = int(np.argmin(np.linalg.norm(world.center_m - position_m, axis=1)))
+    place = locate(world.sections, nearest, *position_m)
     car["ribbon_index"], car["station_m"] = place.section, place.station_m
 
 
-def _set_wheels(car: npt.NDArray[np.void], ribbon: Ribbon) -> None:
+def _set_wheels(car: npt.NDArray[np.void], world: World) -> None:
     """Dampers and contacts from where the wheels are above the ground."""
     rotation = car["rotation"][0].astype(np.float64)
     radii_m, travel_m = STADIUM_CAR["wheel_radii_m"][0], float(STADIUM_CAR["damper_travel_m"][0])
     for wheel, point_m in enumerate(STADIUM_CAR["wheel_points_m"][0]):
         hub_m = car["position_m"][0] + rotation @ point_m
-        ground = ground_at(ribbon.sections, locate(ribbon.sections, int(car["ribbon_index"][0]), *hub_m))
+        ground = _ground_at(world, int(car["ribbon_index"][0]), hub_m)
         normal = rotation.T @ np.array(ground.normal)
         above_m = ground.height_m - float(np.linalg.norm(normal * radii_m)) if ground.exists else np.inf
         car["wheel_damper_absorb_m"][0, wheel] = np.clip(above_m, LEAST_DAMPER_M, travel_m)
@@ -238,20 +244,25 @@ def _set_wheels(car: npt.NDArray[np.void], ribbon: Ribbon) -> None:
     car["was_grounded"] = int(car["wheel_has_ground_contact"].any())
 
 
-def _with_fitted_turn(
-    race: GhostRace, window: Window, ribbon: Ribbon, car: npt.NDArray[np.void]
-) -> npt.NDArray[np.void]:
+def _ground_at(world: World, section: int, point_m: FloatArray) -> Ground:
+    """What is under a point (3,); of a ribbon, near a cross-section."""
+    if isinstance(world, SurfaceMesh):
+        return ground_under(world, *(float(axis) for axis in point_m), GROUND_WITHIN_M)
+    return ground_at(world.sections, locate(world.sections, section, *point_m))
+
+
+def _with_fitted_turn(race: GhostRace, window: Window, world: World, car: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
     """The car with that turning about the ground's normal which keeps its heading nearest to the ghost's for 0.2 s.
 
     Samples every 0.1 s are too far apart for the yaw rate while the driver taps.
     """
     early = replace(window, samples=window.samples[: 1 + FITTED_SAMPLES])
-    normal = window.footing.normal
+    normal = _turning_axis(race, window, world)
     headings = []
     for extra_rad_s in (0.0, PROBE_RAD_S):
         probe = car.copy()
         probe["angular_velocity_rad_s"] += extra_rad_s * normal
-        headings.append(_turned_beyond_rad(race, early, _drive(race, early, ribbon, probe)))
+        headings.append(_turned_beyond_rad(race, early, _drive(race, early, world, probe), normal))
     change = (headings[1] - headings[0]) / PROBE_RAD_S
     fitted = car.copy()
     if change @ change > 0.0:
@@ -259,20 +270,27 @@ def _with_fitted_turn(
     return fitted
 
 
-def _turned_beyond_rad(race: GhostRace, window: Window, result: WindowResult) -> FloatArray:
-    """(K - 1,) how far the simulated car turned about the ground's normal beyond the ghost, after each sample."""
+def _turning_axis(race: GhostRace, window: Window, world: World) -> FloatArray:
+    """(3,) normal of the ground at a window's beginning: in a world of blocks, the car's own up."""
+    if isinstance(world, SurfaceMesh):
+        return np.asarray(race.motion.rotation[window.samples[0], :, 1])
+    return window.footing.normal
+
+
+def _turned_beyond_rad(race: GhostRace, window: Window, result: WindowResult, normal: FloatArray) -> FloatArray:
+    """(K - 1,) how far the simulated car turned about a normal (3,) beyond the ghost, after each sample."""
     between = result.rotation[1:] @ np.swapaxes(race.motion.rotation[window.samples[1:]], 1, 2)
-    return np.asarray(rotation_vectors(between) @ window.footing.normal)
+    return np.asarray(rotation_vectors(between) @ normal)
 
 
-def _drive(race: GhostRace, window: Window, ribbon: Ribbon, first: npt.NDArray[np.void]) -> WindowResult:
+def _drive(race: GhostRace, window: Window, world: World, first: npt.NDArray[np.void]) -> WindowResult:
     """Drive from the window's start to its last sample."""
     motion, car = race.motion, first.copy()
     position_m, velocity_m_s, rotation = [], [], []
     time_ms = window.start_ms
     for at in window.samples:
         now, time_ms = time_ms, int(motion.time_ms[at])
-        _tick(car, race.controls[race.tick_of(now) : race.tick_of(time_ms)], ribbon, STADIUM_CAR)
+        _tick(car, race.controls[race.tick_of(now) : race.tick_of(time_ms)], world, STADIUM_CAR)
         position_m.append(car["position_m"][0].astype(np.float64))
         velocity_m_s.append(car["velocity_m_s"][0].astype(np.float64))
         rotation.append(car["rotation"][0].astype(np.float64))
@@ -290,10 +308,10 @@ def _drive(race: GhostRace, window: Window, ribbon: Ribbon, first: npt.NDArray[n
 
 
 @compiled
-def _tick(car: npt.NDArray[np.void], controls: FloatArray, ribbon: Ribbon, parameters: npt.NDArray[np.void]) -> None:
+def _tick(car: npt.NDArray[np.void], controls: FloatArray, world: World, parameters: npt.NDArray[np.void]) -> None:
     """Drive one tick with each of some controls (T, 3)."""
     for number in range(len(controls)):
-        tick(car, controls[number, 0], controls[number, 1], controls[number, 2], ribbon, parameters)
+        tick(car, controls[number, 0], controls[number, 1], controls[number, 2], world, parameters)
 
 
 def _kind(race: GhostRace, samples: npt.NDArray[np.int64], footing: Footing, respawns: bool) -> Kind:

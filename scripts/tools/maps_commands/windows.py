@@ -30,8 +30,9 @@ Drive stretches of a replay on the simulated game: each begins with the car as t
 replay's inputs for a second without correction, and ends more or less beside the replay's car. Printed is how many end
 within 0.05, 0.15, 0.3 and 1 m, by what they drive on, and which end further away.
 
-The ground of each stretch is a plane under the replay's wheels, made of what the map's blocks are made of: loops,
-walls, kinks and steps are not in it, so stretches there are far off.
+The ground is the world that the map's blocks make, as maps.py show --picture draws it. With --ground planes, and where
+no map is known, it is a plane under each stretch's wheels, made of what the blocks are made of: loops, walls, kinks and
+steps are not in that, so stretches there are far off.
 
 Examples:
   maps.py windows best.Replay.Gbx --picture windows.png
@@ -53,6 +54,12 @@ def add_parser(subparsers: Any) -> None:
     add("--driver", metavar="LOGIN", help="whose ghost (default: the fastest)")
     add("--length", type=int, default=1000, metavar="MS", help="of each stretch (default: 1000)")
     add("--every", type=int, default=500, metavar="MS", help="from one's beginning to the next's (default: 500)")
+    add(
+        "--ground",
+        choices=("blocks", "planes"),
+        default="blocks",
+        help="what is driven on: the map's blocks, or a plane under each stretch (default: blocks)",
+    )
     add("--picture", type=png_file, metavar="FILE.png", help="draw them over the map")
     parser.set_defaults(run=run)
 
@@ -60,6 +67,7 @@ def add_parser(subparsers: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Drive the windows, print and draw how well they follow."""
     # The simulator takes seconds to import, which other commands need not wait for.
+    from trackmania_rl.track.block_world import mesh_of_world, world_of
     from trackmania_rl.track.ghost_race import race_of_ghost
     from trackmania_rl.track.replay_windows import drive_window, windows_of
 
@@ -78,8 +86,14 @@ def run(arguments: argparse.Namespace) -> int:
         raise UserError(f"{path}: {error}; give --length and --every as multiples of that") from error
     if not windows:
         raise UserError(f"{path}: the race is shorter than {arguments.length} ms; give a smaller --length")
-    results = [drive_window(race, window) for window in windows]
-    console = Console()
+    console, world = Console(), None
+    if challenge is not None and arguments.ground == "blocks":
+        made = world_of(challenge)
+        world = mesh_of_world(made)
+        if made.unknown:
+            missing = ", ".join(f"{count} {name}" for name, count in made.unknown_names)
+            console.print(Text(f"Not in the catalogue of blocks, so nothing is there: {missing}"), soft_wrap=True)
+    results = [drive_window(race, window, world) for window in windows]
     title = f"{'unknown map' if challenge is None else challenge.plain_name}, {ghost.login or 'unknown driver'}"
     console.print(Text(f"{title}: {len(results)} windows of {arguments.length / 1000:g} s, distances at their ends"))
     if challenge is None:

@@ -7,6 +7,7 @@ and gravity lag a contact by one substep.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +23,6 @@ from trackmania_rl.simulator.physics.chassis import (
     add_yaw_and_roll,
     update_steering,
 )
-from trackmania_rl.simulator.physics.collision import collide
 from trackmania_rl.simulator.physics.engine import (
     add_coast,
     add_dirt_extra,
@@ -30,6 +30,7 @@ from trackmania_rl.simulator.physics.engine import (
     update_engine,
     update_reversing,
 )
+from trackmania_rl.simulator.physics.grounds import World, collide_with, ground_of, pads_forward
 from trackmania_rl.simulator.physics.rigid_body import integrate, set_rotation_from_quaternion, to_car
 from trackmania_rl.simulator.physics.vehicle_parameters import STADIUM_CAR
 from trackmania_rl.simulator.physics.vehicle_state import (
@@ -43,7 +44,7 @@ from trackmania_rl.simulator.physics.vehicle_state import (
     is_grounded,
     new_vehicle,
 )
-from trackmania_rl.simulator.tracks.world import Ribbon, Surface, Track, locate
+from trackmania_rl.simulator.tracks.world import Surface, Track, locate
 
 __all__ = ["NEVER_MS", "TICK_MS", "VEHICLE_DTYPE", "spawn_vehicle", "tick"]
 
@@ -108,7 +109,7 @@ def quaternion_from_rotation(rotation: npt.NDArray[np.float64]) -> npt.NDArray[n
 
 @compiled
 def tick(
-    car: npt.NDArray[np.void], gas: float, brake: float, steer: float, ribbon: Ribbon, parameters: npt.NDArray[np.void]
+    car: npt.NDArray[np.void], gas: float, brake: float, steer: float, world: World, parameters: npt.NDArray[np.void]
 ) -> None:
     """Drives the car 10 ms on.
 
@@ -117,7 +118,7 @@ def tick(
         gas: throttle, 0..1.
         brake: brake, 0..1.
         steer: -1 left .. 1 right.
-        ribbon: the road.
+        world: the road, a ribbon or a mesh.
         parameters: the car's constants, `vehicle_parameters.STADIUM_CAR`.
     """
     work = np.zeros(1, WORK_DTYPE)[0]
@@ -129,14 +130,15 @@ def tick(
     v, w = work.velocity_m_s, work.angular_velocity_rad_s
     rates = math.sqrt(v[0] * v[0] + v[1] * v[1] + v[2] * v[2]) + math.sqrt(w[0] * w[0] + w[1] * w[1] + w[2] * w[2])
     substeps = int(tick_s * rates / constants.substep_length_m) + 1
+    ground = ground_of(world)
     for _ in range(substeps):
-        _substep(work, constants, ribbon.sections, tick_s / substeps)
+        _substep(work, constants, ground, tick_s / substeps)
     work.clock_ms += TICK_MS
     copy_state(work, car[0])
 
 
 @compiled
-def _substep(car: CarRecord, parameters: ParametersRecord, sections: npt.NDArray[np.void], dt: float) -> None:
+def _substep(car: CarRecord, parameters: ParametersRecord, ground: Any, dt: float) -> None:
     grounded = is_grounded(car)
     add_bumps(car, parameters)
     update_engine(car, parameters, grounded, dt)
@@ -161,15 +163,13 @@ def _substep(car: CarRecord, parameters: ParametersRecord, sections: npt.NDArray
             car.stored_angular_velocity_rad_s[i] = local_spin[i]
     else:
         add_air_control(car, parameters)
-    _apply_surface_effects(car, parameters, sections, dt)
+    _apply_surface_effects(car, parameters, ground, dt)
     integrate(car, parameters, dt)
-    collide(car, parameters, sections)
+    collide_with(car, parameters, ground)
 
 
 @compiled
-def _apply_surface_effects(
-    car: CarRecord, parameters: ParametersRecord, sections: npt.NDArray[np.void], dt: float
-) -> None:
+def _apply_surface_effects(car: CarRecord, parameters: ParametersRecord, ground: Any, dt: float) -> None:
     """Turbo pads push for a while after they were left; free-wheel pads cut the engine."""
     car.turbo_remaining_s = max(car.turbo_remaining_s - dt, 0.0)
     for wheel in range(WHEELS):
@@ -179,7 +179,7 @@ def _apply_surface_effects(
         if material == _FREE_WHEEL:
             car.is_freewheeling = 1
         elif material in (_TURBO, _ROULETTE, _TURBO2):
-            pad, rotation = sections[car.ribbon_index].forward, car.rotation
+            pad, rotation = pads_forward(car, ground), car.rotation
             along = pad[0] * rotation[0, 2] + pad[1] * rotation[1, 2] + pad[2] * rotation[2, 2]
             factor, duration_s = parameters.turbo_factor, parameters.turbo_duration_s
             if material == _TURBO2:

@@ -1,0 +1,131 @@
+"""A car in a world of triangles: it stands, drives, is held by borders and carried by loops as on the replays."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from trackmania_rl.gbx.challenge import Block, Challenge, MedalTimes
+from trackmania_rl.gbx.replay import read_replay
+from trackmania_rl.simulator.physics.vehicle import tick
+from trackmania_rl.simulator.physics.vehicle_parameters import STADIUM_CAR
+from trackmania_rl.simulator.physics.vehicle_state import new_vehicle
+from trackmania_rl.simulator.tracks.surface_mesh import SurfaceMesh, build_surface_mesh, ground_under
+from trackmania_rl.simulator.tracks.world import Surface
+from trackmania_rl.track.block_world import mesh_of_world, world_of
+from trackmania_rl.track.ghost_race import race_of_ghost
+from trackmania_rl.track.replay_windows import Kind, drive_window, windows_of
+
+ROAD = tuple(Block("StadiumRoadMain", (9, 1, z), 0, 3) for z in range(3, 9))
+
+
+def mesh_of(*blocks: Block) -> SurfaceMesh:
+    times = MedalTimes(None, None, None, None)
+    return mesh_of_world(world_of(Challenge("uid", "made", "me", "Stadium", "Day", (32, 32, 32), 1, times, blocks)))
+
+
+def car_at(x_m: float, y_m: float, z_m: float, speed_m_s: float = 0.0, heading_rad: float = 0.0) -> np.ndarray:
+    car = new_vehicle()
+    car["position_m"] = x_m, y_m, z_m
+    car["quaternion"] = np.cos(heading_rad / 2), 0.0, np.sin(heading_rad / 2), 0.0
+    car["velocity_m_s"] = speed_m_s * np.sin(heading_rad), 0.0, speed_m_s * np.cos(heading_rad)
+    return car
+
+
+def drive(car: np.ndarray, mesh: SurfaceMesh, ticks: int, gas: float = 0.0, steer: float = 0.0) -> None:
+    for _ in range(ticks):
+        tick(car, gas, 0.0, steer, mesh, STADIUM_CAR)
+
+
+def test_a_car_comes_to_rest_a_centimetre_above_the_road() -> None:
+    mesh, car = mesh_of(*ROAD), car_at(9 * 32 + 16.0, 9.5, 120.0)
+    drive(car, mesh, 200)
+    assert car["wheel_has_ground_contact"][0].tolist() == [1, 1, 1, 1]
+    assert set(car["wheel_material"][0]) == {int(Surface.ASPHALT)}
+    assert car["position_m"][0, 1] - 9.3446 == pytest.approx(0.010, abs=0.004)
+    assert np.linalg.norm(car["velocity_m_s"]) < 0.05
+
+
+def test_beside_the_blocks_it_stands_on_grass_and_over_water_it_falls() -> None:
+    mesh = mesh_of(*ROAD, Block("StadiumWater", (12, 0, 12), 0, 0x1000))
+    car = car_at(200.0, 9.3, 800.0)
+    drive(car, mesh, 150)
+    assert set(car["wheel_material"][0]) == {int(Surface.GRASS)}
+    assert car["position_m"][0, 1] == pytest.approx(9.01, abs=0.02)
+    car = car_at(12 * 32 + 16.0, 9.3, 12 * 32 + 16.0)
+    drive(car, mesh, 100)
+    assert car["position_m"][0, 1] < 0.0
+
+
+def test_seams_between_blocks_and_triangles_are_not_felt() -> None:
+    mesh, car = mesh_of(*ROAD), car_at(9 * 32 + 16.0, 9.355, 100.0, speed_m_s=60.0)
+    drive(car, mesh, 30, gas=1.0)
+    spins = []
+    for _ in range(180):
+        drive(car, mesh, 1, gas=1.0)
+        spins.append(np.linalg.norm(car["angular_velocity_rad_s"]))
+    assert car["position_m"][0, 2] > 230.0
+    assert max(spins) < 0.05
+    assert car["position_m"][0, 0] == pytest.approx(9 * 32 + 16.0, abs=0.01)
+
+
+@pytest.mark.parametrize("side", [-1.0, 1.0])
+def test_a_border_holds_a_car_and_slows_it_down(side: float) -> None:
+    mesh, car = mesh_of(*ROAD), car_at(9 * 32 + 16.0 + side * 8.0, 9.355, 110.0, speed_m_s=50.0, heading_rad=side * 0.3)
+    furthest_m = 0.0
+    for _ in range(100):
+        drive(car, mesh, 1, gas=1.0)
+        furthest_m = max(furthest_m, side * (float(car["position_m"][0, 0]) - (9 * 32 + 16.0)))
+    assert 10.8 < furthest_m < 12.7
+    assert car["last_lateral_contact_time_ms"][0] > 0
+    assert np.linalg.norm(car["velocity_m_s"]) < 45.0
+    assert np.isfinite(car["position_m"]).all()
+
+
+def test_a_pad_pushes_the_way_its_block_looks() -> None:
+    for turns, sign in ((0, 1.0), (2, -1.0)):
+        mesh, car = mesh_of(Block("StadiumRoadMainTurbo", (9, 1, 4), turns, 0)), car_at(304.0, 9.355, 140.0, 30.0)
+        drive(car, mesh, 10)
+        assert car["turbo_boost_factor"][0] == pytest.approx(sign * 5.0, abs=0.01)
+
+
+def test_the_same_drive_gives_the_same_bytes() -> None:
+    mesh = mesh_of(*ROAD, Block("StadiumLoopLeft", (9, 1, 9), 0, 0))
+    cars = [car_at(304.0, 9.355, 100.0, 80.0) for _ in range(2)]
+    for car in cars:
+        drive(car, mesh, 400, gas=1.0, steer=0.05)
+    assert cars[0].tobytes() == cars[1].tobytes()
+    assert np.isfinite(cars[0]["position_m"]).all()
+
+
+def test_ground_is_found_along_its_normal() -> None:
+    mesh = mesh_of(*ROAD, Block("StadiumPlatformWall4", (3, 4, 3), 0, 0))
+    road = ground_under(mesh, 304.0, 9.8, 120.0, 1.0)
+    assert (road.exists, road.material) == (True, int(Surface.ASPHALT))
+    assert road.height_m == pytest.approx(9.8 - 9.3446)
+    wall = ground_under(mesh, 110.0, 40.0, 96.0 + 1.345 + 0.4, 1.0)
+    assert wall.height_m == pytest.approx(0.4)
+    assert wall.normal == pytest.approx((0.0, 0.0, 1.0))
+    assert not ground_under(mesh, 304.0, 30.0, 120.0, 1.0).exists
+
+
+def test_triangles_further_apart_than_any_map_are_refused() -> None:
+    triangle = np.array(((0.0, 0.0, 0.0), (0.0, 0.0, 1.0), (1.0, 0.0, 0.0)))
+    corners_m = np.stack((triangle, triangle + 1e5))
+    with pytest.raises(ValueError, match="largest map"):
+        build_surface_mesh(corners_m, np.array((0, 0)), np.zeros((2, 3)), np.ones((1, 1), dtype=bool), 9.0)
+
+
+def test_loops_are_followed_as_a_human_drove_them(shared_data: Path) -> None:
+    path = shared_data / "replays" / "B13-Obstacle_24.95_a.Replay.gbx"
+    replay = read_replay(path)
+    assert replay.challenge is not None
+    race, mesh = (
+        race_of_ghost(replay.ghosts[0], replay.challenge.blocks, path),
+        mesh_of_world(world_of(replay.challenge)),
+    )
+    windows = [window for window in windows_of(race) if window.kind is Kind.CURVED]
+    ends_m = np.array([drive_window(race, window, mesh).position_m[-1] for window in windows])
+    assert len(ends_m) > 20
+    assert np.median(ends_m) < 0.45
+    assert (ends_m <= 1.0).mean() > 0.85

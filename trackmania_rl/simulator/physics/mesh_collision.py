@@ -1,0 +1,301 @@
+"""What the car touches in a world of triangles: wheels and body, all ellipsoids, against the triangles near the car.
+
+A part touches a triangle's face where its deepest point lies over it. It also touches a face over whose edge it lies,
+unless that edge is in the plane of another face that it touches: a seam. It is pushed along the face's normal then too,
+as cars are that meet the step between grass and road. Of the contacts of a wheel the deepest with the ground counts and
+the deepest with a wall; of a body's ellipsoid likewise.
+All vectors are in car axes unless they say otherwise.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from trackmania_rl.simulator.compiled import compiled
+from trackmania_rl.simulator.physics.contacts import (
+    begin_pass,
+    end_pass,
+    extent,
+    set_vector,
+    touch_ground,
+    touch_wall,
+    touch_with_body,
+    touching_arm,
+)
+from trackmania_rl.simulator.physics.rigid_body import Vector, to_car, to_world
+from trackmania_rl.simulator.physics.vehicle_state import WHEELS, CarRecord, ParametersRecord
+from trackmania_rl.simulator.tracks.surface_mesh import REACH_M, SurfaceMesh, is_inside, is_over_grass, members_near
+from trackmania_rl.simulator.tracks.world import Surface
+
+MOST_NEAR: Final = 256
+"""So many triangles near a car are looked at; more than 60 never lie there in the game's blocks."""
+SHELL_M: Final = 0.25
+"""A part whose centre is less than this behind a face is pushed back through it; further behind, it has missed it."""
+SEAM_M: Final = 0.02
+"""An edge that stands out less than this from a face that is touched is a seam."""
+LEAST_BODY_UP: Final = 0.7
+"""Vertical part, in car axes, of the normal of what a body stands on; the rest are its walls."""
+
+_GRASS: Final = int(Surface.GRASS)
+_TURBO, _TURBO2, _ROULETTE = int(Surface.TURBO), int(Surface.TURBO2), int(Surface.TURBO_ROULETTE)
+_NONE: Final = -1
+_ON_GRASS: Final = -2
+"""Numbers of triangles that are none."""
+
+
+class _Contact(NamedTuple):
+    """The deepest contact so far.
+
+    Attributes:
+        depth_m: 0 for none.
+        normal: of what is touched.
+        triangle: its number, or `_ON_GRASS`.
+    """
+
+    depth_m: float
+    normal: Vector
+    triangle: int
+
+
+@compiled
+def collide_with_mesh(car: CarRecord, parameters: ParametersRecord, mesh: SurfaceMesh) -> None:
+    """One collision pass."""
+    position, triangles = car.position_m, mesh.triangles
+    begin_pass(car)
+    room = np.empty(2 * MOST_NEAR, np.int64)
+    count = _gather(mesh, position, room)
+    near, edges = room[:count], room[MOST_NEAR:]
+    over_grass = position[1] - mesh.grass_height_m < REACH_M and is_over_grass(mesh, position[0], position[2])
+    for wheel in range(WHEELS):
+        _collide_wheel(car, parameters, triangles, near, edges, over_grass, mesh.grass_height_m, wheel)
+    for part in range(parameters.body_centers_m.shape[0]):
+        _collide_body_part(car, parameters, triangles, near, edges, over_grass, mesh.grass_height_m, part)
+    end_pass(car, parameters)
+
+
+@compiled
+def _gather(mesh: SurfaceMesh, position: npt.NDArray[np.float64], near: npt.NDArray[np.int64]) -> int:
+    """Writes the numbers of the triangles that a car may touch, and returns how many they are."""
+    triangles, members = mesh.triangles, mesh.members
+    first, end = members_near(mesh, position[0], position[1], position[2])
+    count = 0
+    for place in range(first, end):
+        triangle = triangles[members[place]]
+        low, high, corner, normal = triangle.low_m, triangle.high_m, triangle.corners_m, triangle.normal
+        apart_m = 0.0
+        for axis in range(3):
+            apart_m += (position[axis] - corner[0, axis]) * normal[axis]
+        if (
+            abs(apart_m) < REACH_M
+            and low[0] - REACH_M < position[0] < high[0] + REACH_M
+            and low[1] - REACH_M < position[1] < high[1] + REACH_M
+            and low[2] - REACH_M < position[2] < high[2] + REACH_M
+            and count < MOST_NEAR
+        ):
+            near[count] = members[place]
+            count += 1
+    return count
+
+
+@compiled
+def _collide_wheel(
+    car: CarRecord,
+    parameters: ParametersRecord,
+    triangles: npt.NDArray[np.void],
+    near: npt.NDArray[np.int64],
+    edges: npt.NDArray[np.int64],
+    over_grass: bool,
+    grass_height_m: float,
+    wheel: int,
+) -> None:
+    point, radii_m = parameters.wheel_points_m[wheel], parameters.wheel_radii_m
+    center = (point[0], point[1] - car.wheel_damper_absorb_m[wheel], point[2])
+    car.wheel_has_ground_contact[wheel] = 0
+    car.wheel_material[wheel] = 0
+    steepest = parameters.side_contact_min_normal_x
+    floor_m = grass_height_m if over_grass else -np.inf
+    ground, wall = _contacts(car, triangles, near, edges, floor_m, center, radii_m, steepest, 0, True)
+    if ground.depth_m > 0.0:
+        normal = ground.normal
+        arm = touching_arm(parameters, center, radii_m, normal, extent(radii_m, normal))
+        touch_ground(car, parameters, wheel, center, arm, normal, ground.depth_m)
+        car.wheel_has_ground_contact[wheel] = 1
+        set_vector(car.wheel_contact_normal[wheel], normal)
+        if ground.triangle == _ON_GRASS:
+            car.wheel_material[wheel] = _GRASS
+        else:
+            surface = triangles[ground.triangle].surface
+            car.wheel_material[wheel] = surface
+            if surface in (_TURBO, _TURBO2, _ROULETTE):
+                car.ribbon_index = ground.triangle  # whose pad pushes
+    if wall.depth_m > 0.0:
+        arm = touching_arm(parameters, center, radii_m, wall.normal, extent(radii_m, wall.normal))
+        touch_wall(car, parameters, arm, wall.normal, wall.depth_m)
+
+
+@compiled
+def _collide_body_part(
+    car: CarRecord,
+    parameters: ParametersRecord,
+    triangles: npt.NDArray[np.void],
+    near: npt.NDArray[np.int64],
+    edges: npt.NDArray[np.int64],
+    over_grass: bool,
+    grass_height_m: float,
+    part: int,
+) -> None:
+    offset, radii_m = parameters.body_centers_m[part], parameters.body_radii_m[part]
+    center = (offset[0], offset[1], offset[2])
+    floor_m = grass_height_m if over_grass else -np.inf
+    ground, wall = _contacts(car, triangles, near, edges, floor_m, center, radii_m, LEAST_BODY_UP, 1, False)
+    if ground.depth_m > 0.0:
+        touch_with_body(car, parameters, center, radii_m, ground.normal, ground.depth_m)
+    if wall.depth_m > 0.0:
+        touch_with_body(car, parameters, center, radii_m, wall.normal, wall.depth_m)
+
+
+@compiled
+def _contacts(
+    car: CarRecord,
+    triangles: npt.NDArray[np.void],
+    near: npt.NDArray[np.int64],
+    edges: npt.NDArray[np.int64],
+    floor_m: float,
+    center: Vector,
+    radii_m: npt.NDArray[np.float64],
+    limit: float,
+    axis: int,
+    ground_below: bool,
+) -> tuple[_Contact, _Contact]:
+    """The deepest contacts of an ellipsoid with ground and wall.
+
+    Args:
+        car: whose part it is.
+        triangles: all of them.
+        near: which of them to look at.
+        edges: scratch, as long as `near` may be.
+        floor_m: height of the grass, -inf where there is none.
+        center: of the ellipsoid.
+        radii_m: of it, along the car's axes.
+        limit: of the normal's component along `axis`, that tells ground from wall.
+        axis: of the car.
+        ground_below: whether it is ground below the limit (sideways) or above it (upwards).
+    """
+    ground = _Contact(0.0, (0.0, 1.0, 0.0), _NONE)
+    wall = _Contact(0.0, (0.0, 1.0, 0.0), _NONE)
+    x, y, z = to_world(car, center[0], center[1], center[2])
+    x, y, z = car.position_m[0] + x, car.position_m[1] + y, car.position_m[2] + z
+    n_edges = 0
+    for place in range(near.shape[0]):
+        number = near[place]
+        triangle = triangles[number]
+        corner, face = triangle.corners_m, triangle.normal
+        height_m = (x - corner[0, 0]) * face[0] + (y - corner[0, 1]) * face[1] + (z - corner[0, 2]) * face[2]
+        if height_m < -SHELL_M or height_m > 2.0:
+            continue
+        normal = to_car(car, face[0], face[1], face[2])
+        extent_m = extent(radii_m, normal)
+        if height_m >= extent_m:
+            continue
+        depth_m = extent_m - height_m
+        # The deepest point of the plane within the ellipsoid, as the ellipsoid's own metric has it.
+        share = height_m / (extent_m * extent_m)
+        down_x, down_y, down_z = to_world(
+            car,
+            share * radii_m[0] * radii_m[0] * normal[0],
+            share * radii_m[1] * radii_m[1] * normal[1],
+            share * radii_m[2] * radii_m[2] * normal[2],
+        )
+        if not is_inside(corner, face, x - down_x, y - down_y, z - down_z):
+            if height_m > 0.0:
+                edges[n_edges] = number
+                n_edges += 1
+            continue
+        ground, wall = _deepest(ground, wall, _Contact(depth_m, normal, number), limit, axis, ground_below)
+    if floor_m > -np.inf:
+        ground = _deeper_grass(car, ground, center, radii_m, floor_m)
+    for place in range(n_edges):
+        number = edges[place]
+        triangle = triangles[number]
+        contact, point = _edge_contact(car, triangle.corners_m, triangle.normal, number, x, y, z, radii_m)
+        if contact.depth_m <= 0.0 or _is_seam(ground, point, radii_m) or _is_seam(wall, point, radii_m):
+            continue
+        ground, wall = _deepest(ground, wall, contact, limit, axis, ground_below)
+    return ground, wall
+
+
+@compiled
+def _deepest(
+    ground: _Contact, wall: _Contact, contact: _Contact, limit: float, axis: int, ground_below: bool
+) -> tuple[_Contact, _Contact]:
+    """The deepest contacts with ground and wall when one more is known."""
+    along = contact.normal[axis]
+    is_ground = abs(along) < limit if ground_below else along > limit
+    if is_ground:
+        return (contact if contact.depth_m > ground.depth_m else ground), wall
+    return ground, (contact if contact.depth_m > wall.depth_m else wall)
+
+
+@compiled
+def _is_seam(contact: _Contact, point: Vector, radii_m: npt.NDArray[np.float64]) -> bool:
+    """Whether a point, from the ellipsoid's centre, hardly stands out of the plane of a contact."""
+    if contact.depth_m <= 0.0:
+        return False
+    normal = contact.normal
+    height_m = extent(radii_m, normal) - contact.depth_m  # of the centre above the plane
+    return point[0] * normal[0] + point[1] * normal[1] + point[2] * normal[2] + height_m < SEAM_M
+
+
+@compiled
+def _deeper_grass(
+    car: CarRecord, ground: _Contact, center: Vector, radii_m: npt.NDArray[np.float64], grass_height_m: float
+) -> _Contact:
+    """A contact with the grass, if it is deeper than that with the ground."""
+    _, above_m, _ = to_world(car, center[0], center[1], center[2])
+    height_m = car.position_m[1] + above_m - grass_height_m
+    normal = to_car(car, 0.0, 1.0, 0.0)
+    depth_m = extent(radii_m, normal) - height_m
+    if height_m > -SHELL_M and depth_m > ground.depth_m:
+        return _Contact(depth_m, normal, _ON_GRASS)
+    return ground
+
+
+@compiled
+def _edge_contact(
+    car: CarRecord, corner: Any, face: Any, number: int, x: float, y: float, z: float, radii_m: npt.NDArray[np.float64]
+) -> tuple[_Contact, Vector]:
+    """An ellipsoid's contact with the nearest point of a triangle's edges, and that point from its centre.
+
+    In axes in which the ellipsoid is a ball of radius 1 the nearest point is that where it is touched.
+    """
+    nearest, best = 1.0, (0.0, 0.0, 0.0)
+    begin = _in_ball(car, corner, 2, x, y, z, radii_m)
+    for at in range(3):
+        end = _in_ball(car, corner, at, x, y, z, radii_m)
+        edge_x, edge_y, edge_z = end[0] - begin[0], end[1] - begin[1], end[2] - begin[2]
+        length = edge_x * edge_x + edge_y * edge_y + edge_z * edge_z
+        share = -(begin[0] * edge_x + begin[1] * edge_y + begin[2] * edge_z) / max(length, 1e-12)
+        share = min(max(share, 0.0), 1.0)
+        point_x, point_y, point_z = begin[0] + share * edge_x, begin[1] + share * edge_y, begin[2] + share * edge_z
+        apart = point_x * point_x + point_y * point_y + point_z * point_z
+        if apart < nearest:
+            nearest, best = apart, (point_x, point_y, point_z)
+        begin = end
+    if nearest >= 1.0 or nearest < 1e-12:
+        return _Contact(0.0, (0.0, 1.0, 0.0), number), best
+    normal = to_car(car, face[0], face[1], face[2])
+    height_m = (x - corner[0, 0]) * face[0] + (y - corner[0, 1]) * face[1] + (z - corner[0, 2]) * face[2]
+    point = (best[0] * radii_m[0], best[1] * radii_m[1], best[2] * radii_m[2])
+    return _Contact(extent(radii_m, normal) - height_m, normal, number), point
+
+
+@compiled
+def _in_ball(
+    car: CarRecord, corner: Any, number: int, x: float, y: float, z: float, radii_m: npt.NDArray[np.float64]
+) -> Vector:
+    """A triangle's corner from an ellipsoid's centre, in its radii."""
+    own = to_car(car, corner[number, 0] - x, corner[number, 1] - y, corner[number, 2] - z)
+    return own[0] / radii_m[0], own[1] / radii_m[1], own[2] / radii_m[2]
