@@ -15,13 +15,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from unittest.mock import patch
 
 from benchmarks.performance.machine import Machine
 from benchmarks.performance.measuring import Figure, Options, Timing
 from benchmarks.performance.training import frames_per_s
 from trackmania_rl.errors import UserError
+
+if TYPE_CHECKING:
+    from benchmarks.performance.cluster_learner import Measured
 
 PART = "cluster"
 BLOCKED_RATIO: Final = 10.0
@@ -36,9 +39,6 @@ openssl req -newkey rsa:4096 -nodes -subj /CN=measured -keyout node.key -out nod
 openssl x509 -req -in node.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 2 -out node.crt \
     -extfile <(printf "subjectAltName=IP:127.0.0.1,IP:%s")
 """
-
-Samples = dict[str, list[tuple[float, float]]]
-"""(wall_ms, processor_ms) by figure."""
 
 
 def measure(options: Options, machine: Machine) -> list[Figure]:
@@ -74,7 +74,7 @@ def _make_certificates(folder: Path) -> dict[str, str]:
     return {"RAY_USE_TLS": "1", **{f"RAY_TLS_{name}": str(folder / file) for name, file in files.items()}}
 
 
-def _measured_by_a_learner(options: Options, variables: Mapping[str, str]) -> Samples:
+def _measured_by_a_learner(options: Options, variables: Mapping[str, str]) -> Measured:
     """Let a process with these variables be the learner, as Ray reads its own when it is imported."""
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe(duplex=False)
@@ -85,13 +85,13 @@ def _measured_by_a_learner(options: Options, variables: Mapping[str, str]) -> Sa
     try:
         if not here.poll(MEASURED_WITHIN_S):
             raise RuntimeError(f"nothing was measured within {MEASURED_WITHIN_S:.0f} s")
-        samples: Samples = here.recv()
+        measured: Measured = here.recv()
     except EOFError:
         raise RuntimeError("the process that measures has ended; its reason stands above") from None
     finally:
         learner.terminate()
         learner.join()
-    return samples
+    return measured
 
 
 def _learn(connection: Connection, options: Options) -> None:
@@ -100,8 +100,8 @@ def _learn(connection: Connection, options: Options) -> None:
     connection.send(measure_ways(options))
 
 
-def _figures(suffix: str, samples: Samples, race_bytes: int) -> list[Figure]:
-    medians = {name: Timing.median(pairs) for name, pairs in samples.items()}
+def _figures(suffix: str, measured: Measured, race_bytes: int) -> list[Figure]:
+    medians = {name: Timing.median(pairs) for name, pairs in measured.samples.items()}
     shared, queue = "in shared memory, measured in turns", "queue"
     figures = []
     for node, most_ms in MOST_MS.items():
@@ -132,6 +132,8 @@ def _figures(suffix: str, samples: Samples, race_bytes: int) -> list[Figure]:
     mb_per_s = 1e-3 * race_bytes / medians["other node wall"].wall_ms
     figures.append(Figure(PART, f"races between nodes{suffix}", mb_per_s, "MB/s"))
     figures.append(Figure.of_times(PART, f"learner publishes weights{suffix}", medians["publish"]))
+    note = "200 collectors that call as often as they are answered; one that plays calls about four times a second"
+    figures.append(Figure(PART, f"relay{suffix}", measured.relay_calls_per_s, "calls/s", note=note))
     return figures
 
 

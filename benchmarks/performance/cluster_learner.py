@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from contextlib import closing
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import ray
@@ -14,10 +16,12 @@ from benchmarks.performance.races import random_race
 from benchmarks.performance.replay import Replays, replay_settings
 from benchmarks.performance.transport import MOST_ROUNDS, TIMEOUT_S, one_race_each, through_queue, through_slots
 from trackmania_rl.channels.over_ray.opening import start_relay
+from trackmania_rl.channels.over_ray.relay import Offer
 from trackmania_rl.channels.over_ray.rollouts import RayRolloutSource, RaySink
 from trackmania_rl.channels.over_ray.run_state import RayRunState, RayRunStateView
 from trackmania_rl.channels.protocols import NO_WEIGHTS, ReceivedRollout
 from trackmania_rl.multiprocess.cluster.connecting import connected, environment
+from trackmania_rl.multiprocess.cluster.placement import RESOURCE
 
 if TYPE_CHECKING:
     from torch import nn
@@ -26,6 +30,8 @@ WARM_UPS: Final = 2
 SURELY_FETCHED_S: Final = 0.5
 """A race that was sent so long ago has come from the other node."""
 LOOK_EVERY_S: Final = 0.0005
+N_FAKES: Final = 200
+FAKES_CALL_FOR_S: Final = 10.0
 NODES: Final = ("learner's node", "other node")
 
 
@@ -63,6 +69,40 @@ class Collector:
         return time.perf_counter()
 
 
+class FakeCollectors:
+    """Many on one machine, as an actor: they offer races that hold nothing, and look in, as often as answered."""
+
+    async def call(self, relay: Any, starts: dict[int, int]) -> float:
+        """Call the relay for a while; return how many calls a second it answered."""
+        ends_s = time.monotonic() + FAKES_CALL_FOR_S
+        n_answered = 0
+
+        async def one(collector: int, start: int) -> None:
+            nonlocal n_answered
+            sequence = 0
+            while time.monotonic() < ends_s:
+                sequence += 1
+                await relay.offer.remote(Offer(collector, start, sequence, [None], waited_s=0.0, elapsed_s=0.0))
+                await relay.look_in.remote(collector, start, sequence, False, 0.0)
+                n_answered += 2
+
+        await asyncio.gather(*(one(*post) for post in starts.items()))
+        return n_answered / FAKES_CALL_FOR_S
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a learner measures.
+
+    Attributes:
+        samples: (wall_ms, processor_ms) by figure.
+        relay_calls_per_s: that the relay answers when `N_FAKES` collectors call it all the time.
+    """
+
+    samples: dict[str, list[tuple[float, float]]]
+    relay_calls_per_s: float
+
+
 class ClusterWay:
     """Races by the relay from one node.
 
@@ -86,8 +126,8 @@ class ClusterWay:
         return rollout, rollout.rollout_results["sent_at_s"]
 
 
-def measure_ways(options: Options) -> dict[str, list[tuple[float, float]]]:
-    """Measure on two nodes made here; (wall_ms, processor_ms) by figure."""
+def measure_ways(options: Options) -> Measured:
+    """Measure on two nodes made here."""
     from benchmarks.performance.learner_step import make_network
 
     settings = settings_for(FULL_SIZE, options)
@@ -102,7 +142,20 @@ def measure_ways(options: Options) -> dict[str, list[tuple[float, float]]]:
             actors = _collectors(source, run_state, options)
             _measure_races(options, source, actors, samples)
             _measure_weights(options, run_state, network, actors, samples)
-    return samples
+        return Measured(samples, _relay_calls_per_s())
+
+
+def _relay_calls_per_s() -> float:
+    relay = start_relay()
+    starts = {collector: collector + 1 for collector in range(N_FAKES)}
+    ray.get(relay.set_posts.remote(starts))
+    made: Any = ray.remote(FakeCollectors).options(
+        num_cpus=0, resources={RESOURCE: 1}, runtime_env={"env_vars": environment()}
+    )
+    answered = made.remote().call.remote(relay, starts)
+    while not ray.wait([answered], timeout=0)[0]:
+        ray.get(relay.take.remote(0.5))
+    return float(ray.get(answered))
 
 
 def _collectors(source: RayRolloutSource, run_state: RayRunState, options: Options) -> dict[str, Any]:

@@ -186,6 +186,6 @@ def test_a_cluster_is_measured_with_tls_and_without(options, machine):
     from benchmarks.performance import cluster
 
     figures = cluster.measure(options, machine)
-    assert len(figures) == 16
+    assert len(figures) == 18
     assert all(figure.value > 0 for figure in figures)
-    assert sum("TLS" in figure.name for figure in figures) == 8
+    assert sum("TLS" in figure.name for figure in figures) == 9
