@@ -1,6 +1,6 @@
 """Learn from somebody's races without a game of one's own: record them, imitate them, and see how the result drives.
 
-    python examples/offline_training.py research/planner/records/valley_20300.inputs --map valley
+    python examples/offline_training.py research/planner/records/valley.inputs --map valley
 
 It takes a minute or two: 3000 updates. The commands that do the same are in docs/datasets.rst.
 """

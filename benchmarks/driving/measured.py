@@ -46,7 +46,7 @@ class MeasuredRun:
         """Look at a run's first minutes."""
         seen = [race for race in races if race["wall_s"] <= 60 * minutes]
         figures = run_figures(seen, note["track"], yardstick, minutes)
-        scores = scores_each_minute(each_minute, yardstick.planner_ms)
+        scores = scores_each_minute(each_minute, yardstick.record_ms)
         return cls(note, seen, figures, final, blind, scores)
 
 

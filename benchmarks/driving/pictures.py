@@ -42,9 +42,9 @@ def draw_curves(file: Path, groups: Sequence[Group], yardsticks: dict[str, Yards
                     color = COLORS[variants.index(group.variant) % len(COLORS)]
                     _draw_curve(panel, group, yardstick, axis, color)
             panel.set_title(
-                f"{track} ({yardstick.length_m:,.0f} m, planner {yardstick.planner_ms / 1000:.2f} s)", fontsize=11
+                f"{track} ({yardstick.length_m:,.0f} m, record {yardstick.record_ms / 1000:.2f} s)", fontsize=11
             )
-        panels[row][0].set_ylabel("score: planner's time / race time\n(median of the last 10 greedy races)")
+        panels[row][0].set_ylabel("score: record's time / race time\n(median of the last 10 greedy races)")
     panels[-1][0].set_xlabel("wall-clock since the start of the command, in minutes")
     panels[-1][1].set_xlabel("frames (actions of all games together)")
     handles = {text: line for row in panels for line, text in zip(*row[0].get_legend_handles_labels(), strict=True)}
@@ -71,11 +71,11 @@ def _draw_yardsticks(panel: Axes, yardstick: Yardstick) -> None:
     panel.margins(x=0.0)
     panel.grid(color="0.92")
     panel.set_axisbelow(True)
-    panel.axhline(1.0, color="0.3", linewidth=1, label="planner")
-    tuned = yardstick.planner_ms / yardstick.scripted_tuned_ms
+    panel.axhline(1.0, color="0.3", linewidth=1, label="record")
+    tuned = yardstick.record_ms / yardstick.scripted_tuned_ms
     panel.axhline(tuned, color="0.3", linewidth=1, linestyle="--", label="tuned scripted driver")
     if yardstick.scripted_careful_ms:
-        careful = yardstick.planner_ms / yardstick.scripted_careful_ms
+        careful = yardstick.record_ms / yardstick.scripted_careful_ms
         panel.axhline(careful, color="0.3", linewidth=1, linestyle=":", label="careful scripted driver")
 
 
@@ -88,7 +88,7 @@ def _draw_curve(panel: Axes, group: Group, yardstick: Yardstick, axis: Axis, col
     moments: npt.NDArray[np.float64] = np.linspace(0.0, end, CURVE_POINTS)
     scores = np.array(
         [
-            scores_at(greedy_races(run.races, group.track), yardstick.planner_ms, axis, moments.tolist())
+            scores_at(greedy_races(run.races, group.track), yardstick.record_ms, axis, moments.tolist())
             for run in group.runs
         ]
     )

@@ -2,7 +2,7 @@ r"""Train on tracks of the suite and measure the driving: score against wall-clo
 
 Each variant is trained on each track with each seed by scripts/train.py, a command of its own: wall-clock counts from
 its start, imports and compiling included. Every fifth race is greedy; the score of a moment is the median over the last
-ten of those, a race's score being the planner's time / its time, 0 where it does not finish.
+ten of those, a race's score being the record's time / its time, 0 where it does not finish.
 
 The same command goes on with a benchmark that was interrupted: complete runs are kept. The report is of all complete
 runs in the folder, so variants may be added one by one. See docs/driving_benchmark.rst.
@@ -140,7 +140,13 @@ def parse_arguments() -> argparse.Namespace:
         metavar=("DIFFICULTY", "FIRST-LAST"),
         help="also drive generated tracks of these seeds with each last checkpoint, once each",
     )
-    add("--yardsticks", type=Path, default=YARDSTICKS_FILE, metavar="FILE", help="times of planner and scripted driver")
+    add(
+        "--yardsticks",
+        type=Path,
+        default=YARDSTICKS_FILE,
+        metavar="FILE",
+        help="records and the scripted driver's times",
+    )
     add("--against", metavar="NAME", help="variant to hold the others against (default: the one that was begun first)")
     add("--only-report", action="store_true", help="train nothing; report on the folder's complete runs")
     add("--output", type=Path, required=True, metavar="FOLDER", help="for runs, table and picture")
@@ -189,8 +195,8 @@ def runs_of(arguments: argparse.Namespace) -> list[Run]:
 def train_all(runs: Sequence[Run], arguments: argparse.Namespace, console: Console) -> list[Run]:
     """Train what is not complete, some at a time, and evaluate what is to be; return the runs that failed."""
     complete = [run for run in runs if run.is_complete()]
-    planner_ms = {
-        name: yardstick.planner_ms
+    record_ms = {
+        name: yardstick.record_ms
         for name, yardstick in read_yardsticks(arguments.yardsticks, [run.track.stem for run in runs]).items()
     }
     make_folder(runs[0].output)
@@ -230,14 +236,14 @@ def train_all(runs: Sequence[Run], arguments: argparse.Namespace, console: Conso
                     if run in shown:
                         progress.remove_task(shown.pop(run))
                     if run not in complete or not future.result():
-                        result = driving_now(run, planner_ms[run.track.stem])[1] if future.result() else "failed"
+                        result = driving_now(run, record_ms[run.track.stem])[1] if future.result() else "failed"
                         console.print(f"{run.name}: {result}", highlight=False)
                 for future in pending:
                     run = futures[future]
                     if future.running() and run not in complete:
                         if run not in shown:
                             shown[run] = progress.add_task(run.name, total=60 * run.minutes, driving="")
-                        wall_s, driving = driving_now(run, planner_ms[run.track.stem])
+                        wall_s, driving = driving_now(run, record_ms[run.track.stem])
                         progress.update(shown[run], completed=wall_s, driving=driving)
         except BaseException:  # Ctrl-C above all: else all other trainings would be waited for
             stop.set()
@@ -247,7 +253,7 @@ def train_all(runs: Sequence[Run], arguments: argparse.Namespace, console: Conso
     return [run for future, run in futures.items() if not future.result()]
 
 
-def driving_now(run: Run, planner_ms: int) -> tuple[float, str]:
+def driving_now(run: Run, record_ms: int) -> tuple[float, str]:
     """How far a run is, in seconds, and how it drives, from the end of its race log alone."""
     try:
         with run.races_file.open("rb") as file:
@@ -260,7 +266,7 @@ def driving_now(run: Run, planner_ms: int) -> tuple[float, str]:
     if not greedy:
         return 0.0, "no greedy race yet"
     recent, wall_s = greedy[-WINDOW_RACES:], races[-1]["wall_s"]
-    score = scores_at(greedy, planner_ms, "wall_s", [wall_s])[0]
+    score = scores_at(greedy, record_ms, "wall_s", [wall_s])[0]
     n_finished = sum(race["race_finished"] for race in recent)
     return wall_s, f"score {score:.3f}, {n_finished}/{len(recent)} finished, {races[-1]['frames_total']:,} frames"
 

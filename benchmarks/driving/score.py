@@ -1,6 +1,6 @@
 """From a run's races to scores, curves and milestones; nothing here reads a clock or starts a process.
 
-The score of a race is the planner's time divided by its own, and 0 where it does not finish. The score of a run at a
+The score of a race is the record's time divided by its own, and 0 where it does not finish. The score of a run at a
 moment is the median over its last ten greedy races. Figures of several seeds are joined by their median, a milestone
 that a seed never reached counting as later than any.
 """
@@ -41,7 +41,7 @@ class Yardstick(BaseModel):
     scripted_careful_ms: PositiveInt | None
     scripted_fast_ms: PositiveInt | None
     scripted_tuned_ms: PositiveInt
-    planner_ms: PositiveInt
+    record_ms: PositiveInt
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ def read_yardsticks(file: Path, tracks: Sequence[str]) -> dict[str, Yardstick]:
     """The yardsticks of some tracks.
 
     Args:
-        file: `yardsticks.json`, which `python -m research.planner.plan` writes.
+        file: `yardsticks.json`, which `python -m research.planner` writes.
         tracks: names of its entries.
 
     Raises:
@@ -135,7 +135,7 @@ def read_yardsticks(file: Path, tracks: Sequence[str]) -> dict[str, Yardstick]:
     if missing:
         raise UserError(
             f"{file} has no times for {', '.join(missing)} (it has {', '.join(sorted(entries)) or 'none'}); make them "
-            f"with: python -m research.planner.plan --tracks {' '.join(map(_as_asked_for, missing))} "
+            f"with: python -m research.planner {' '.join(map(_as_asked_for, missing))} "
             "(a track file by its path)"
         )
     try:
@@ -145,7 +145,7 @@ def read_yardsticks(file: Path, tracks: Sequence[str]) -> dict[str, Yardstick]:
         where = ".".join(map(str, first["loc"]))
         raise UserError(
             f"{file}: {where} = {first['input']!r}: {first['msg']}; write the entry again with: "
-            f"python -m research.planner.plan --tracks {_as_asked_for(str(first['loc'][0]))}"
+            f"python -m research.planner {_as_asked_for(str(first['loc'][0]))}"
         ) from error
 
 
@@ -155,17 +155,17 @@ def _as_asked_for(track: str) -> str:
     return track if recipe is None else f"generated:{recipe.difficulty:g}:{recipe.seed}"
 
 
-def race_score(race: Race, planner_ms: int) -> float:
-    """Planner's time / race time; 0 for a race that does not finish."""
-    return planner_ms / race["race_time_ms"] if race["race_finished"] else 0.0
+def race_score(race: Race, record_ms: int) -> float:
+    """Record's time / race time; 0 for a race that does not finish."""
+    return record_ms / race["race_time_ms"] if race["race_finished"] else 0.0
 
 
-def scores_at(greedy: Sequence[Race], planner_ms: int, axis: Axis, moments: Sequence[float]) -> list[float]:
+def scores_at(greedy: Sequence[Race], record_ms: int, axis: Axis, moments: Sequence[float]) -> list[float]:
     """The score at each moment: the median over the last ten greedy races by then (of fewer, where there are fewer).
 
     Args:
         greedy: greedy races of one track, in the order in which they were over.
-        planner_ms: the planner's time on that track.
+        record_ms: the record's time on that track.
         axis: the unit of the moments.
         moments: seconds or actions.
 
@@ -173,21 +173,21 @@ def scores_at(greedy: Sequence[Race], planner_ms: int, axis: Axis, moments: Sequ
         One score for each moment; 0 before the first race.
     """
     ends = [race[axis] for race in greedy]
-    scores = [race_score(race, planner_ms) for race in greedy]
+    scores = [race_score(race, record_ms) for race in greedy]
     windows = [scores[:end][-WINDOW_RACES:] for end in (bisect.bisect_right(ends, moment) for moment in moments)]
     return [statistics.median(window) if window else 0.0 for window in windows]
 
 
-def scores_each_minute(evaluations: Sequence[Mapping[str, Any]], planner_ms: int) -> dict[int, tuple[float, ...]]:
+def scores_each_minute(evaluations: Sequence[Mapping[str, Any]], record_ms: int) -> dict[int, tuple[float, ...]]:
     """The scores of the races in which what was learned by the end of a minute was driven, by minute.
 
     Args:
         evaluations: what `scripts/evaluate.py --json` wrote of a run's drivers, each of one map.
-        planner_ms: the planner's time on it.
+        record_ms: the record's time on it.
     """
     return {
         max(1, int(evaluation["training_s"] // 60)): tuple(
-            race_score(race, planner_ms) for one in evaluation["maps"] for race in one["races"]
+            race_score(race, record_ms) for one in evaluation["maps"] for race in one["races"]
         )
         for evaluation in evaluations
     }
@@ -211,7 +211,7 @@ def run_figures(races: Sequence[Race], track: str, yardstick: Yardstick, minutes
     greedy = greedy_races(races, track)
     moments_s = [60 * (minute + 1) for minute in range(minutes)]
     ends_s = [race["wall_s"] for race in races]
-    last_minute = [race_score(race, yardstick.planner_ms) for race in greedy if race["wall_s"] > 60 * (minutes - 1)]
+    last_minute = [race_score(race, yardstick.record_ms) for race in greedy if race["wall_s"] > 60 * (minutes - 1)]
     frames = [0, *(race["frames_total"] for race in races)]
 
     def beats_scripted(window: Sequence[Race]) -> bool:
@@ -220,7 +220,7 @@ def run_figures(races: Sequence[Race], track: str, yardstick: Yardstick, minutes
 
     return RunFigures(
         minutes=minutes,
-        score_by_minute=tuple(scores_at(greedy, yardstick.planner_ms, "wall_s", moments_s)),
+        score_by_minute=tuple(scores_at(greedy, yardstick.record_ms, "wall_s", moments_s)),
         frames_by_minute=tuple(frames[bisect.bisect_right(ends_s, moment_s)] for moment_s in moments_s),
         first_finish=Milestone.of_race(next((race for race in greedy if race["race_finished"]), None)),
         regular_finish=Milestone.of_race(first_race_with(greedy, is_regular_finishing)),

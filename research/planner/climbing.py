@@ -129,7 +129,7 @@ def _climb(
     best_ms, n_best, best_m = follow(course, states, plan, 0)
     record_ms = smooth_finish_ms(course, states, n_best)
     changed = plan.copy()
-    _lay_line(course, states, plan, n_actions, line)
+    lay_line(course, states, plan, n_actions, line)
     for t in range(len(draws)):
         start, end = _change(changed, plan, n_actions, draws[t])
         if start < 0:
@@ -141,7 +141,7 @@ def _climb(
             trial,
             changed,
             line,
-            _drawn_pilot(draws[t]),
+            drawn_pilot(draws[t]),
             is_piloted,
             start,
             end,
@@ -158,7 +158,7 @@ def _climb(
             plan[:] = changed
             for k in range(start, reached + 1):
                 copy_race(trial, k, states, k)
-            _lay_line(course, states, plan, n_actions, line)
+            lay_line(course, states, plan, n_actions, line)
         if is_best:
             best_ms, best_m, n_best, record_ms = trial_ms, trial_m, reached, smooth_ms
             best[:] = changed
@@ -220,7 +220,7 @@ def _piloted(course: Course, line: Line, pilot: Pilot, car: Any, debt: float) ->
 
 
 @compiled
-def _lay_line(course: Course, states: Field, plan: Actions, n_actions: int, line: Line) -> None:
+def lay_line(course: Course, states: Field, plan: Actions, n_actions: int, line: Line) -> None:
     """Write the plan by place, poses interpolated between decisions."""
     section = 0
     before = np.array(pose(course, states.cars[0]))
@@ -268,7 +268,7 @@ def _drawn_action(draw: float) -> int:
 
 
 @compiled
-def _drawn_pilot(draw: FloatArray) -> Pilot:
+def drawn_pilot(draw: FloatArray) -> Pilot:
     """A pilot; which one corrects best differs from place to place."""
     return Pilot(
         0.02 * 10.0 ** (1.5 * draw[7]),

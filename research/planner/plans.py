@@ -1,6 +1,6 @@
-"""Plans as files: an action sequence as a TMInterface inputs script, and the yardsticks that are made of them.
+"""Records as files: a race as a TMInterface inputs script, and the yardsticks that are made of them.
 
-`plans/{track}.inputs` is what `scripts/replay_inputs.py` plays; `yardsticks.json` holds every track's times.
+`records/{track}.inputs` is what `scripts/replay_inputs.py` plays; `yardsticks.json` holds every track's times.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +26,24 @@ Actions = npt.NDArray[np.int8]
 Entry = dict[str, Any]
 """One track's yardsticks: see docs/driving_benchmark.rst."""
 
+KEPT_ENTRIES: Final = ("search_s", "wheel_ms", "wheel_search_s")
+"""Of a stored entry, what holds as long as the track is the same."""
+
 _ACTION_OF_KEYS: Final = {keys: action for action, keys in enumerate(KEYS)}
+
+
+class StoredYardsticks(NamedTuple):
+    """Where they are.
+
+    Attributes:
+        yardsticks: the file of all tracks' times.
+        records: the folder of the fastest races.
+        lines: the folder of the lines that the search with keys ended with.
+    """
+
+    yardsticks: Path
+    records: Path
+    lines: Path
 
 
 def script_of_actions(actions: Actions) -> str:

@@ -28,9 +28,9 @@ def yardsticks():
     from benchmarks.driving.score import Yardstick
 
     ours = Yardstick(
-        length_m=700.0, scripted_careful_ms=40_000, scripted_fast_ms=30_000, scripted_tuned_ms=25_000, planner_ms=20_000
+        length_m=700.0, scripted_careful_ms=40_000, scripted_fast_ms=30_000, scripted_tuned_ms=25_000, record_ms=20_000
     )
-    return {"valley": ours, "ring": ours.model_copy(update={"planner_ms": 10_000, "scripted_careful_ms": None})}
+    return {"valley": ours, "ring": ours.model_copy(update={"record_ms": 10_000, "scripted_careful_ms": None})}
 
 
 @pytest.fixture
@@ -273,7 +273,7 @@ def command(repository_root, *words):
     ("words", "message"),
     [
         (["--tracks", "nowhere"], "nowhere: no such track file"),
-        (["--tracks", "kart"], "research.planner.plan --tracks kart"),
+        (["--tracks", "kart"], "research.planner kart"),
         (["--set", "batch_sise=3"], "did you mean batch_size?"),
         (["--variant", "a:", "--variant", "a: use_ddqn=True"], "each needs a name of its own"),
         (["--variant", "a:", "--against", "b"], "--against b: there is no such variant, only a"),

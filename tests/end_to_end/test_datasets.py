@@ -10,7 +10,7 @@ import pytest
 
 from .conftest import StartTraining
 
-INPUTS = "research/planner/records/kart_17250.inputs"
+INPUTS = "research/planner/records/kart.inputs"
 
 
 def command(repository_root: Path, environment: dict[str, str], script: str, *words: object) -> str:

@@ -21,7 +21,7 @@ SMALL = {
 
 def test_somebodys_race_is_imitated(repository_root: Path, tmp_path: Path) -> None:
     pytest.importorskip("minari", reason='python -m pip install "minari[hdf5]"')
-    inputs = repository_root / "research" / "planner" / "records" / "kart_17250.inputs"
+    inputs = repository_root / "research" / "planner" / "records" / "kart.inputs"
     words = [sys.executable, repository_root / "examples" / "offline_training.py", inputs, "--map", "kart"]
     words += ["--folder", tmp_path, "--max-updates", "30"]
     words += [word for name, value in SMALL.items() for word in ("--set", f"{name}={value}")]

@@ -18,8 +18,8 @@ GENERATED = ("generated_0.300_5", "generated_0.600_7")
 
 
 @pytest.fixture(scope="module")
-def plans(repository_root) -> Path:
-    return repository_root / "research" / "planner" / "plans"
+def records(repository_root) -> Path:
+    return repository_root / "research" / "planner" / "records"
 
 
 @pytest.fixture(scope="module")
@@ -60,30 +60,34 @@ def stored_track(name: str, repository_root: Path) -> Track:
 
 
 @pytest.mark.parametrize("name", [*SHIPPED, *GENERATED])
-def test_a_stored_plan_replays_to_its_time_exactly(name, entries, plans, repository_root):
+def test_a_record_replays_to_its_time_exactly(name, entries, records, repository_root):
     from research.planner.plans import actions_of_script, replay_ms, script_of_actions
     from research.planner.racing import ACTION_MS, drive_actions
 
     entry = entries[name]
     track = stored_track(name, repository_root)
-    script = (plans / f"{name}.inputs").read_text(encoding="utf-8")
-    assert replay_ms(track, script) == entry["planner_ms"]
-    actions = actions_of_script(script, entry["planner_ms"] // ACTION_MS + 1)  # an agent's keys at an agent's times
-    assert drive_actions(track, actions).finish_ms == entry["planner_ms"]
+    script = (records / f"{name}.inputs").read_text(encoding="utf-8")
+    assert replay_ms(track, script) == entry["record_ms"]
+    actions = actions_of_script(script, entry["record_ms"] // ACTION_MS + 1)  # an agent's keys at an agent's times
+    assert drive_actions(track, actions).finish_ms == entry["record_ms"]
     assert script_of_actions(actions) == script
-    assert entry["planner_ms"] <= entry["scripted_tuned_ms"] <= entry["scripted_fast_ms"]
+    assert entry["record_ms"] <= entry["scripted_tuned_ms"] <= entry["scripted_fast_ms"]
     assert entry["length_m"] == pytest.approx(track.finish_station_m, abs=0.1)
 
 
-def test_every_record_replays_to_the_time_in_its_name_and_beats_the_plan(entries, plans, repository_root):
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_record_with_a_wheel_replays_to_its_time_exactly(name, entries, records, repository_root):
     from research.planner.plans import replay_ms
+    from research.planner.racing import ACTION_MS
+    from research.planner.wheel import controls_of_script, drive_controls, script_of_controls
 
-    files = sorted((plans.parent / "records").glob("*.inputs"))
-    assert files
-    for file in files:
-        name, time_ms = file.stem.split("_")
-        track = load_track(repository_root / "maps" / f"{name}.toml")
-        assert replay_ms(track, file.read_text(encoding="utf-8")) == int(time_ms) < entries[name]["planner_ms"]
+    wheel_ms = entries[name]["wheel_ms"]
+    track = stored_track(name, repository_root)
+    script = (records / f"{name}.wheel.inputs").read_text(encoding="utf-8")
+    assert replay_ms(track, script) == wheel_ms <= entries[name]["record_ms"]
+    controls = controls_of_script(script, wheel_ms // ACTION_MS + 1)
+    assert drive_controls(track, controls).finish_ms == wheel_ms
+    assert script_of_controls(controls) == script
 
 
 @pytest.mark.parametrize("name", SHIPPED)
@@ -210,30 +214,30 @@ def jump_copy(repository_root, tmp_path) -> Path:
 
 def test_the_command_makes_yardsticks_keeps_them_and_repeats_itself(jump_copy, tmp_path, capsys):
     from benchmarks.driving.score import read_yardsticks
-    from research.planner.plan import main
+    from research.planner.__main__ import main
 
     def run(folder: str, rounds: int) -> bytes:
         options = ["--trials", "30", "--tuning-drives", "9", "--output-folder", str(tmp_path / folder)]
-        assert main(["--tracks", str(jump_copy), "--rounds", str(rounds), *options]) == 0
-        return (tmp_path / folder / "plans" / "mine.inputs").read_bytes()
+        assert main([str(jump_copy), "--rounds", str(rounds), *options]) == 0
+        return (tmp_path / folder / "records" / "mine.inputs").read_bytes()
 
     assert run("a", 8) == run("b", 8)  # a whole cycle
     before = read_yardsticks(tmp_path / "a" / "yardsticks.json", ["mine"])["mine"]
-    assert before.planner_ms <= before.scripted_tuned_ms
+    assert before.record_ms <= before.scripted_tuned_ms
     kept = run("a", 0)
-    assert kept == (tmp_path / "b" / "plans" / "mine.inputs").read_bytes()
+    assert kept == (tmp_path / "b" / "records" / "mine.inputs").read_bytes()
     run("a", 1)
-    assert read_yardsticks(tmp_path / "a" / "yardsticks.json", ["mine"])["mine"].planner_ms <= before.planner_ms
+    assert read_yardsticks(tmp_path / "a" / "yardsticks.json", ["mine"])["mine"].record_ms <= before.record_ms
 
 
 def test_a_plan_of_another_track_is_not_kept(jump_copy, tmp_path, capsys):
-    from research.planner.plan import main
+    from research.planner.__main__ import main
 
-    plan = tmp_path / "out" / "plans" / "mine.inputs"
+    plan = tmp_path / "out" / "records" / "mine.inputs"
     plan.parent.mkdir(parents=True)
     plan.write_text("0.00 press up\n", encoding="utf-8")
     options = ["--trials", "30", "--tuning-drives", "9", "--output-folder", str(tmp_path / "out")]
-    assert main(["--tracks", str(jump_copy), "--rounds", "0", *options]) == 0
+    assert main([str(jump_copy), "--rounds", "0", *options]) == 0
     assert "does not finish" in capsys.readouterr().out
     assert "rel up" in plan.read_text(encoding="utf-8")
 
@@ -247,27 +251,80 @@ def test_tracks_are_shipped_ones_files_and_generated_ones(jump_copy, tmp_path):
 
 
 def test_an_unknown_track_is_named(capsys):
-    from research.planner.plan import main
+    from research.planner.__main__ import main
 
-    assert main(["--tracks", "nowhere", "--rounds", "0"]) == 1
+    assert main(["nowhere", "--rounds", "0"]) == 1
     assert "nowhere: no such track file" in capsys.readouterr().err
 
 
-def test_the_search_begins_with_another_race(jump_copy, plans, entries, tmp_path, capsys):
-    from benchmarks.driving.score import read_yardsticks
-    from research.planner.plan import main
+def test_the_search_begins_with_another_race(jump_copy, records, entries, tmp_path, capsys):
+    from research.planner.__main__ import main
 
-    def planner_ms() -> int:
-        return read_yardsticks(tmp_path / "out" / "yardsticks.json", ["mine"])["mine"].planner_ms
+    def mine() -> dict:
+        return json.loads((tmp_path / "out" / "yardsticks.json").read_text(encoding="utf-8"))["mine"]
 
     options = ["--trials", "30", "--tuning-drives", "9", "--output-folder", str(tmp_path / "out"), "--keys-only"]
-    command = ["--tracks", str(jump_copy), *options]
-    assert main([*command, "--rounds", "0", "--begin-with", str(plans / "jump.inputs")]) == 0
-    assert planner_ms() == entries["jump"]["planner_ms"]
+    command = [str(jump_copy), *options]
+    assert main([*command, "--rounds", "0", "--begin-with", str(records / "jump.inputs")]) == 0
+    assert mine()["record_ms"] == entries["jump"]["record_ms"]
+    assert mine()["record_by"] == "driver and search"
     assert main([*command, "--rounds", "1"]) == 0
-    assert planner_ms() <= entries["jump"]["planner_ms"]
+    assert mine()["record_ms"] <= entries["jump"]["record_ms"]
+    assert mine()["record_by"] == "driver and search"
+    assert mine()["search_s"] > 0.0
     (tmp_path / "stands.inputs").write_text("0.00 press down\n", encoding="utf-8")
     assert main([*command, "--rounds", "0", "--begin-with", str(tmp_path / "stands.inputs")]) == 1
     assert "stands.inputs does not finish on mine" in capsys.readouterr().err
-    assert main(["--tracks", "jump", "kart", *options, "--begin-with", str(tmp_path / "stands.inputs")]) == 1
+    assert main(["jump", "kart", *options, "--begin-with", str(tmp_path / "stands.inputs")]) == 1
     assert "--begin-with is about one track" in capsys.readouterr().err
+
+
+def test_controls_of_keys_drive_as_the_actions_do(bend):
+    from research.planner.plans import script_of_actions
+    from research.planner.racing import drive_actions
+    from research.planner.wheel import controls_of_script, drive_controls, script_of_controls
+
+    plan = scripted_plan(bend)
+    controls = controls_of_script(script_of_actions(plan), len(plan))
+    with_keys, with_wheel = drive_actions(bend, plan), drive_controls(bend, controls)
+    assert with_wheel.finish_ms == with_keys.finish_ms
+    assert with_wheel.overshoot_m == with_keys.overshoot_m
+    np.testing.assert_array_equal(controls_of_script(script_of_controls(controls), len(plan)), controls)
+    with pytest.raises(UserError, match="none of an agent's"):
+        controls_of_script("0.01 press up", 5)
+
+
+@pytest.mark.parametrize("tolerance_ms", [0.0, 60.0])
+def test_turning_the_wheel_is_repeatable_and_never_for_the_worse(bend, tolerance_ms):
+    from research.planner import wheel
+    from research.planner.plans import replay_ms, script_of_actions
+
+    plan = scripted_plan(bend)
+    controls = wheel.controls_of_script(script_of_actions(plan), len(plan))
+    before = controls.copy()
+    draws = np.random.default_rng(9).random((500, wheel.N_DRAWS))
+    first, again = (wheel.climb_with_wheel(bend, controls, draws, np.full(500, tolerance_ms), 3.0) for _ in range(2))
+    np.testing.assert_array_equal(first, again)
+    np.testing.assert_array_equal(controls, before)
+    finish_ms = wheel.drive_controls(bend, first).finish_ms
+    assert 0 < finish_ms < wheel.drive_controls(bend, controls).finish_ms
+    assert replay_ms(bend, wheel.script_of_controls(first)) == finish_ms
+
+
+def test_the_record_with_a_wheel_begins_with_that_of_keys(jump_copy, records, tmp_path, capsys):
+    from research.planner.__main__ import main
+
+    def mine() -> dict:
+        return json.loads((tmp_path / "out" / "yardsticks.json").read_text(encoding="utf-8"))["mine"]
+
+    options = ["--trials", "30", "--tuning-drives", "9", "--output-folder", str(tmp_path / "out")]
+    wheel = [str(jump_copy), "--wheel", *options]
+    assert main([*wheel, "--rounds", "1"]) == 1
+    assert "search without --wheel first" in capsys.readouterr().err
+    assert main([str(jump_copy), *options, "--rounds", "0", "--begin-with", str(records / "jump.inputs")]) == 0
+    assert main([*wheel, "--rounds", "0"]) == 0
+    assert mine()["wheel_ms"] == mine()["record_ms"]
+    assert main([*wheel, "--rounds", "2"]) == 0
+    assert mine()["wheel_ms"] <= mine()["record_ms"]
+    assert main([str(jump_copy), *options, "--rounds", "0"]) == 0
+    assert mine()["wheel_search_s"] > 0.0  # a search with keys keeps it
