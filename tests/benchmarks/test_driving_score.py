@@ -122,7 +122,7 @@ def test_yardsticks_are_read_or_their_making_is_told(tmp_path, yardstick):
     from trackmania_rl.errors import UserError
 
     file = tmp_path / "yardsticks.json"
-    with pytest.raises(UserError, match=r"python -m research\.planner\.plan --tracks ring"):
+    with pytest.raises(UserError, match=r"python -m research\.planner ring"):
         read_yardsticks(file, ["ring"])
     with pytest.raises(UserError, match=r"--tracks kart generated:0\.25:7 \(a track file by its path\)"):
         read_yardsticks(file, ["kart", "generated_0.250_7"])
