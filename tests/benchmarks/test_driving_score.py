@@ -33,12 +33,12 @@ def race(wall_s, frames, time_ms=None, is_explo=False, track="valley"):
     }
 
 
-def test_the_score_of_a_race_is_the_planners_time_over_its_own():
+def test_the_score_of_a_race_is_the_records_time_over_its_own():
     from benchmarks.driving.score import race_score
 
     assert race_score(race(1, 1, 25_000), RECORD_MS) == 0.8
     assert race_score(race(1, 1, 16_000), RECORD_MS) == 1.25
-    assert race_score(race(1, 1), RECORD_MS) == 0.0  # cut off after 3 s, far quicker than the planner
+    assert race_score(race(1, 1), RECORD_MS) == 0.0  # cut off after 3 s, far quicker than the record
 
 
 @pytest.mark.parametrize("axis", ["wall_s", "frames_total"])
@@ -124,7 +124,7 @@ def test_yardsticks_are_read_or_their_making_is_told(tmp_path, yardstick):
     file = tmp_path / "yardsticks.json"
     with pytest.raises(UserError, match=r"python -m research\.planner ring"):
         read_yardsticks(file, ["ring"])
-    with pytest.raises(UserError, match=r"--tracks kart generated:0\.25:7 \(a track file by its path\)"):
+    with pytest.raises(UserError, match=r"research\.planner kart generated:0\.25:7 \(a track file by its path\)"):
         read_yardsticks(file, ["kart", "generated_0.250_7"])
     entry = yardstick.model_dump() | {"scripted_tuned_settings": {}}
     file.write_text(json.dumps({"valley": entry, "kart": entry | {"record_ms": -5}}))
