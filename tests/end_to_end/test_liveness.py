@@ -30,7 +30,7 @@ def test_a_stopped_collector_is_replaced_with_its_games_while_the_other_drives_o
     run.wait_for_races(3)
     run.wait_for(lambda: "no sign of life" in run.output, "line that says so")
     run.wait_for(lambda: not psutil.pid_exists(stopped.pid), "end of the stopped collector")
-    assert not any(game.is_running() and game.status() != psutil.STATUS_ZOMBIE for game in games)
+    run.wait_for(lambda: not psutil.wait_procs(games, 0)[1], "end of its game")
     run.wait_for(lambda: len(run.collectors()) == 2, "other collector in its place")
     run.wait_for_races(10)
     assert other.is_running(), run.output

@@ -41,7 +41,7 @@ def test_a_race_is_filmed_until_its_time(repository_root: Path, tmp_path: Path) 
 
 
 def test_a_film_ends_at_the_finish(repository_root: Path) -> None:
-    events = parse_input_script((repository_root / "research" / "planner" / "plans" / "kart.inputs").read_text())
+    events = parse_input_script((repository_root / "research" / "planner" / "records" / "kart.inputs").read_text())
     track = track_of(str(repository_root / "maps" / "kart.toml"))
     *_, last = film_inputs(track, events, until_ms=60_000, size_px=(8, 6))
     assert last.time_ms < 30_000
