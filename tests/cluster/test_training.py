@@ -93,8 +93,8 @@ def test_collectors_without_room_wait_and_a_lost_machine_makes_them(start: Calla
 @pytest.mark.parametrize(
     ("cluster", "settings", "message"),
     [
-        ("127.0.0.1:9", {}, "nobody answered"),
-        ("local:2", {"sampling": "'synchronous'"}, "is for one machine"),
+        pytest.param("127.0.0.1:9", {}, "nobody answered", marks=pytest.mark.slow),
+        pytest.param("local:2", {"sampling": "'synchronous'"}, "is for one machine", marks=pytest.mark.slow),
         ("local:0", {}, "at least one node"),
     ],
 )
