@@ -32,6 +32,7 @@ from trackmania_rl.doctor.machine_checks import (
 from trackmania_rl.doctor.play_checks import SHIPPED_MAP, can_play, check_play
 from trackmania_rl.doctor.run_checks import check_maps, check_maps_of_game, check_ports
 from trackmania_rl.errors import PassingError, UserError
+from trackmania_rl.places import SHIPPED_FOLDER
 from trackmania_rl.settings import Settings, SettingsError, load_settings
 
 log = logging.getLogger(__name__)
@@ -63,7 +64,8 @@ def examine(
     except SettingsError as error:
         settings = error
     yield from check_python(system)
-    yield from check_packages(system, project / "requirements.txt")
+    own = project / "requirements.txt"
+    yield from check_packages(system, own if own.is_file() else SHIPPED_FOLDER / own.name)
     if isinstance(settings, SettingsError):
         yield problem(Check.CONFIGURATION, settings)
         return
