@@ -143,6 +143,11 @@ class GameSettings(Group):
         return self.ms_per_engine_tick * self.engine_ticks_per_action
 
     @property
+    def rollouts_at_a_time(self) -> int:
+        """Races that leave a collector by themselves: games inside it are stepped together, and count as one."""
+        return 1 if self.is_in_process else self.games_per_collector
+
+    @property
     def is_in_process(self) -> bool:
         """Whether collectors play the game within their own process; the real game is always reached by its socket."""
         return self.game == "simulated" and self.game_transport == "in_process"

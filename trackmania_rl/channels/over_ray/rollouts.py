@@ -47,7 +47,6 @@ class RayRolloutSource:
 
     Attributes:
         waited_s: see `RolloutSource`.
-        handle_log: called with each log record of a collector, by a thread.
         n_lost: races that were offered and could not be fetched.
         relay: as given.
     """
@@ -61,7 +60,6 @@ class RayRolloutSource:
         on_new_relay: Callable[[], None] = lambda: None,
     ) -> None:
         self.waited_s = 0.0
-        self.handle_log: Callable[[logging.LogRecord], None] = logging.getLogger().handle
         self.n_lost = 0
         self.relay = relay
         self._frames_shape = frames_shape
@@ -169,7 +167,7 @@ class RayRolloutSource:
             for collector, (n_beats, is_waiting) in arrived.signs.items():
                 self._signs[collector] = SignsOfLife(n_beats, is_waiting)
             for record in arrived.logs:
-                self.handle_log(record)
+                logging.getLogger().handle(record)
             with self._changed:
                 for offer in arrived.offers:
                     self._note(offer)
@@ -192,12 +190,12 @@ class RayRolloutSource:
             with self._changed:
                 self._changed.wait_for(lambda: any(self._offered.values()), BEAT_EVERY_S)
                 next_ones = [list(offered)[:FETCHED_AHEAD] for offered in self._offered.values() if offered]
-            parcels = {offer.parcel[0]: offer for ahead in next_ones for offer, _ in ahead}
+            parcels = [offer.parcel[0] for ahead in next_ones for offer, _ in ahead]
             if not parcels:
                 continue
             try:
-                ray.wait([*parcels], timeout=LOOK_AGAIN_AFTER_S)  # for any of them, and all come at the same time
-                here = {*ray.wait([*parcels], num_returns=len(parcels), timeout=0)[0]}
+                ray.wait(parcels, timeout=LOOK_AGAIN_AFTER_S)  # for any of them, and all come at the same time
+                here = {*ray.wait(parcels, num_returns=len(parcels), timeout=0)[0]}
             except RayError:
                 if self._is_closed or not ray.is_initialized():
                     return

@@ -20,6 +20,7 @@ from ray.exceptions import RayError
 from trackmania_rl.channels.over_ray.reaching import ASK_AGAIN_AFTER_S, UNREACHABLE
 from trackmania_rl.channels.over_ray.relay import OPEN_QUESTION_S, News
 from trackmania_rl.channels.protocols import NO_WEIGHTS, WeightsKind
+from trackmania_rl.channels.settings_text import settings_as_json
 from trackmania_rl.settings import Settings
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class RayRunState:
         self._settings = settings
         self._weights_every_s = weights_every_s
         self._weights_due_s: dict[WeightsKind, float] = {}
-        self._news = News(0, _as_json(settings), 0, is_over=False, weights={})
+        self._news = News(0, settings_as_json(settings), 0, is_over=False, weights={})
         self._lock = threading.Lock()
         self._is_new = threading.Event()
         self.publish(weights=networks)
@@ -71,7 +72,7 @@ class RayRunState:
                 news = replace(news, weights={**news.weights, kind: (version, parcel)})
             if settings is not None and settings is not self._settings:
                 self._settings = settings
-                news = replace(news, settings=_as_json(settings))
+                news = replace(news, settings=settings_as_json(settings))
             if frames_total is not None and frames_total != news.frames_total:
                 news = replace(news, frames_total=frames_total)
             if stop and not news.is_over:
@@ -197,7 +198,3 @@ class RayRunStateView:
             except RayError as error:  # weights of a learner that is gone, or this process ends
                 log.warning("no news of the learner: %s", type(error).__name__)
                 return
-
-
-def _as_json(settings: Settings) -> bytes:
-    return settings.model_dump_json(warnings=False).encode()  # pydantic would warn of each `NamedPart`

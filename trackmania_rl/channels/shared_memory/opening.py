@@ -34,8 +34,7 @@ def open_channels(
     rollouts = SharedRolloutSource(
         RolloutBounds.of_game(settings.game, spaces),
         settings.sync.rollout_slots_per_collector,
-        # Games inside the collector are stepped together, and their races leave it one by one.
-        games_per_collector=1 if settings.game.is_in_process else settings.game.games_per_collector,
+        games_per_collector=settings.game.rollouts_at_a_time,
         stop=run_state.stop_flag,
     )
     return Channels(rollouts, run_state)

@@ -11,6 +11,7 @@ import zlib
 from multiprocessing.context import BaseContext
 
 from trackmania_rl.channels.protocols import ChannelError
+from trackmania_rl.channels.settings_text import settings_as_json
 from trackmania_rl.settings import Settings
 
 LEAST_BYTES = 1 << 18
@@ -29,7 +30,7 @@ class SettingsBoard:
     """
 
     def __init__(self, settings: Settings, context: BaseContext) -> None:
-        self._size_bytes = max(LEAST_BYTES, ROOM_TO_GROW * len(_as_json(settings)))
+        self._size_bytes = max(LEAST_BYTES, ROOM_TO_GROW * len(settings_as_json(settings)))
         self._buffers = tuple(context.RawArray(ctypes.c_char, self._size_bytes) for _ in range(2))
         self._lengths = context.RawArray(ctypes.c_int64, 2)
         self._checksums = context.RawArray(ctypes.c_uint32, 2)
@@ -47,7 +48,7 @@ class SettingsBoard:
         Raises:
             ChannelError: if they are larger than there is room for; what was written before still stands.
         """
-        text = _as_json(settings)
+        text = settings_as_json(settings)
         if len(text) > self._size_bytes:
             raise ChannelError(
                 f"the edited settings are too long for collectors to be told of ({len(text)} bytes, at most "
@@ -68,7 +69,3 @@ class SettingsBoard:
             if version == self.version and zlib.crc32(text, version) == checksum:
                 return version, Settings.model_validate_json(text)
         return None
-
-
-def _as_json(settings: Settings) -> bytes:
-    return settings.model_dump_json(warnings=False).encode()  # pydantic would warn of each `NamedPart`

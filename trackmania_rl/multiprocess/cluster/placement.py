@@ -127,14 +127,12 @@ class OnCluster:
     """See `Placement`.
 
     Args:
-        relay: the run's.
         rollouts: the collectors' channel.
         environment: variables of their processes.
     """
 
-    def __init__(self, relay: Any, rollouts: RayRolloutSource, environment: dict[str, str]) -> None:
+    def __init__(self, rollouts: RayRolloutSource, environment: dict[str, str]) -> None:
         self.logs = CollectorLogs()
-        self._relay = relay
         self._rollouts = rollouts
         self._environment = environment
         self._collectors: dict[int, RemoteCollector] = {}
@@ -145,7 +143,7 @@ class OnCluster:
     def log_pipe(self, name: str) -> RelayLogs:
         """Hand records to the relay; see `Placement`."""
         del name
-        return RelayLogs(self._relay)
+        return RelayLogs(self._rollouts.relay)
 
     def start(self, task: CollectorTask) -> RemoteCollector:
         """Ask the cluster for room; see `Placement`."""

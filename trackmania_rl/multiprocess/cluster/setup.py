@@ -47,7 +47,7 @@ def on_cluster(
             settings,
             RolloutBounds.of_game(settings.game, spaces).frames_shape,
             networks,
-            games_per_collector=1 if settings.game.is_in_process else settings.game.games_per_collector,
+            games_per_collector=settings.game.rollouts_at_a_time,
         )
         assert isinstance(channels.rollouts, RayRolloutSource)
-        yield channels, OnCluster(channels.rollouts.relay, channels.rollouts, environment())
+        yield channels, OnCluster(channels.rollouts, environment())
