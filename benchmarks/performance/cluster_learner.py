@@ -80,9 +80,11 @@ class FakeCollectors:
         async def one(collector: int, start: int) -> None:
             nonlocal n_answered
             sequence = 0
+            epoch = (await relay.look_in.remote(collector, start, 0, False, 0.0)).epoch
             while time.monotonic() < ends_s:
                 sequence += 1
-                await relay.offer.remote(Offer(collector, start, sequence, [None], waited_s=0.0, elapsed_s=0.0))
+                offer = Offer(collector, start, sequence, [None], waited_s=0.0, elapsed_s=0.0)
+                await relay.offer.remote(offer, epoch)
                 await relay.look_in.remote(collector, start, sequence, False, 0.0)
                 n_answered += 2
 

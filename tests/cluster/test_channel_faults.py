@@ -1,7 +1,9 @@
 """What becomes of races and news where a relay or a collector is lost."""
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -10,7 +12,10 @@ from torch import nn
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install -r requirements-cluster.txt")
 
-from trackmania_rl.channels.over_ray.opening import open_ray_channels  # noqa: E402
+from ray.exceptions import RayActorError  # noqa: E402
+
+from trackmania_rl.channels.over_ray.opening import open_ray_channels, start_relay  # noqa: E402
+from trackmania_rl.channels.over_ray.relay import Offer  # noqa: E402
 from trackmania_rl.channels.over_ray.rollouts import RayRolloutSource, RaySink  # noqa: E402
 from trackmania_rl.channels.protocols import Channels, ReceivedRollout  # noqa: E402
 from trackmania_rl.settings import Settings, load_settings  # noqa: E402
@@ -77,6 +82,29 @@ def test_a_killed_relay_loses_no_race_and_brings_none_twice(channels: Channels) 
         put(sink, number)
         with got(channels) as rollout:
             assert rollout.rollout_results["number"] == number
+
+
+def test_a_relay_that_came_back_takes_what_was_offered_before_a_newer_race(ray_here: None) -> None:
+    relay = start_relay()
+    ray.get(relay.set_posts.remote({0: 1}))
+    sink = RaySink(relay, 0, 1, SHAPE, n_rooms=3, n_games=1)
+    put(sink, 1)
+    put(sink, 2)
+    before = ray.get(relay.look_in.remote(0, 1, 1, False, 0.0)).epoch
+    ray.kill(relay, no_restart=False)
+    offers: list[Offer] = []
+    with ThreadPoolExecutor() as pool:
+        newest = pool.submit(put, sink, 3)
+        deadline_s = time.monotonic() + 30
+        while len(offers) < 3 and time.monotonic() < deadline_s:
+            with contextlib.suppress(RayActorError):
+                ray.get(relay.set_posts.remote({0: 1}))
+                arrived = ray.get(relay.take.remote(0.1))
+                offers += arrived.offers if arrived.epoch != before else []
+        newest.result()
+    assert [offer.sequence for offer in offers] == [1, 2, 3]
+    sink.close()
+    ray.kill(relay)
 
 
 def test_a_collector_that_was_replaced_is_refused_and_its_races_are_dropped(channels: Channels) -> None:

@@ -24,9 +24,9 @@ def test_races_are_taken_once_in_their_order_and_of_the_current_process_alone() 
         relay = Relay()
         await relay.set_posts({3: 7, 5: 8})
         for one in (offer(3, 7, 1), offer(5, 8, 1), offer(3, 7, 2), offer(3, 7, 2), offer(3, 7, 1)):
-            assert (await relay.offer(one)).is_current
-        assert not (await relay.offer(offer(3, 6, 3))).is_current
-        assert not (await relay.offer(offer(4, 7, 1))).is_current
+            assert (await relay.offer(one, relay.epoch)).is_current
+        assert not (await relay.offer(offer(3, 6, 3), relay.epoch)).is_current
+        assert not (await relay.offer(offer(4, 7, 1), relay.epoch)).is_current
         assert taken(await relay.take(1.0)) == [(3, 7, 1), (5, 8, 1), (3, 7, 2)]
         assert taken(await relay.take(0.0)) == []
 
@@ -37,15 +37,15 @@ def test_what_a_replaced_process_offered_is_dropped_and_it_is_refused() -> None:
     async def scene() -> None:
         relay = Relay()
         await relay.set_posts({0: 1, 1: 2})
-        await relay.offer(offer(0, 1, 1))
-        await relay.offer(offer(1, 2, 1))
+        await relay.offer(offer(0, 1, 1), relay.epoch)
+        await relay.offer(offer(1, 2, 1), relay.epoch)
         waiting = asyncio.create_task(relay.look_in(0, 1, 11, False, 5.0))
         await asyncio.sleep(0.01)
         await relay.set_posts({0: 3, 1: 2})
         assert not (await waiting).is_current, "it is told at once"
         assert taken(await relay.take(0.0)) == [(1, 2, 1)]
         assert (await relay.look_in(0, 3, 1, False, 0.0)).is_current
-        assert (await relay.offer(offer(0, 3, 1))).is_current
+        assert (await relay.offer(offer(0, 3, 1), relay.epoch)).is_current
         assert taken(await relay.take(0.0)) == [(0, 3, 1)]
 
     run(scene())
@@ -57,15 +57,16 @@ def test_a_relay_that_came_back_refuses_nobody_until_it_knows_its_posts() -> Non
         answer = await relay.look_in(0, 4, 1, False, 0.05)
         assert answer.is_current
         assert not answer.is_ready
-        assert not (await relay.offer(offer(0, 4, 9))).is_ready
+        assert not (await relay.offer(offer(0, 4, 9), relay.epoch)).is_ready
         waiting = asyncio.create_task(relay.look_in(0, 4, 1, False, 5.0))
         await asyncio.sleep(0.01)
         await relay.set_posts({0: 4})
         await relay.release(0, 4, 8)
         assert (await waiting).released == [8]
-        assert (await relay.offer(offer(0, 4, 9))).is_ready
+        assert (await relay.offer(offer(0, 4, 10), "the epoch before")).epoch == relay.epoch
+        assert (await relay.offer(offer(0, 4, 9), relay.epoch)).is_ready
         assert taken(await relay.take(0.0)) == [(0, 4, 9)]
-        assert Relay()._epoch != relay._epoch
+        assert Relay().epoch != relay.epoch
 
     run(scene())
 
@@ -84,7 +85,7 @@ def test_released_room_turns_and_the_end_wake_a_collector() -> None:
         assert (await told(relay.release(0, 1, 4))).released == [4]
         assert (await told(relay.give_turn(0, 13))).turn == 13
         assert await relay.at_turn(0) == (True, 0)
-        await relay.offer(offer(0, 1, 1))
+        await relay.offer(offer(0, 1, 1), relay.epoch)
         await relay.end_turn(0, 1)
         assert await relay.at_turn(0) == (False, 1)
         over = News(1, b"settings", 7, is_over=True, weights={})

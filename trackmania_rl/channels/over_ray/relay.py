@@ -114,10 +114,14 @@ class _Post:
 
 
 class Relay:
-    """One run's, as an asynchronous object: whatever waits lets the others in."""
+    """One run's, as an asynchronous object: whatever waits lets the others in.
+
+    Attributes:
+        epoch: of this life.
+    """
 
     def __init__(self) -> None:
-        self._epoch = secrets.token_hex(8)
+        self.epoch = secrets.token_hex(8)
         self._posts: dict[int, _Post] = {}
         self._is_ready = False
         self._offers: list[Offer] = []
@@ -146,7 +150,7 @@ class Relay:
         offers, self._offers = self._offers, []
         logs, self._logs = self._logs, []
         signs = {collector: (post.n_beats, post.is_waiting) for collector, post in self._posts.items()}
-        return Arrived(self._epoch, offers, signs, logs)
+        return Arrived(self.epoch, offers, signs, logs)
 
     async def release(self, collector: int, start: int, sequence: int) -> None:
         """Tell a collector that there is room again for a race."""
@@ -173,30 +177,38 @@ class Relay:
             if self._news is None or news.number > self._news.number:
                 self._news = news
                 self._changed.notify_all()
-        return self._epoch
+        return self.epoch
 
     # The collectors' calls.
 
-    async def offer(self, offer: Offer) -> Answer:
-        """Offer a race; one that was offered before is not taken twice."""
+    async def offer(self, offer: Offer, epoch: str) -> Answer:
+        """Offer a race; one that was offered before is not taken twice.
+
+        Args:
+            offer: the race.
+            epoch: of the life of the relay that has taken the races before it. Another one does not take this race, and
+                answers with its own epoch: what was offered before comes first, or it would seem to be had already.
+        """
         if not self._is_ready:
-            return Answer(self._epoch, is_current=True, is_ready=False)
+            return Answer(self.epoch, is_current=True, is_ready=False)
+        if epoch != self.epoch:
+            return Answer(self.epoch, is_current=self._current(offer.collector, offer.start) is not None)
         async with self._changed:
             post = self._current(offer.collector, offer.start)
             if post is not None and offer.sequence > post.last_sequence:
                 post.last_sequence = offer.sequence
                 self._offers.append(offer)
                 self._changed.notify_all()
-        return Answer(self._epoch, is_current=post is not None)
+        return Answer(self.epoch, is_current=post is not None)
 
     async def look_in(self, collector: int, start: int, n_beats: int, is_waiting: bool, within_s: float) -> Answer:
         """Note a sign of life, and wait for room that was released or a turn, which are handed out with the answer."""
         if not self._is_ready:
             await self._wait_for(lambda: self._is_ready, within_s)
         if not self._is_ready:
-            return Answer(self._epoch, is_current=True, is_ready=False)
+            return Answer(self.epoch, is_current=True, is_ready=False)
         if (post := self._current(collector, start)) is None:
-            return Answer(self._epoch, is_current=False)
+            return Answer(self.epoch, is_current=False)
         post.n_beats, post.is_waiting = n_beats, is_waiting
         await self._wait_for(
             lambda: post.has_news or self._is_over or self._current(collector, start) is not post, within_s
@@ -204,7 +216,7 @@ class Relay:
         released, post.released = post.released, []
         turn, post.turn = post.turn, None
         is_current = self._current(collector, start) is post
-        return Answer(self._epoch, is_current, is_over=self._is_over, released=released, turn=turn)
+        return Answer(self.epoch, is_current, is_over=self._is_over, released=released, turn=turn)
 
     async def end_turn(self, collector: int, start: int) -> None:
         """Note the end of a turn."""

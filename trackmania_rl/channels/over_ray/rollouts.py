@@ -76,6 +76,7 @@ class RayRolloutSource:
         self._epoch = ""
         self._is_closed = False
         self._changed = threading.Condition()
+        self._setting_posts = threading.Lock()
         for work in (self._listen, self._fetch):
             threading.Thread(target=work, name="rollouts", daemon=True).start()
 
@@ -139,12 +140,13 @@ class RayRolloutSource:
 
     def _set_posts(self) -> None:
         """Tell the relay who fills which post, before anybody asks it."""
-        while not self._is_closed:
-            try:
-                ray.get(self.relay.set_posts.remote(dict(self._starts)))
-                return
-            except UNREACHABLE:
-                time.sleep(ASK_AGAIN_AFTER_S)
+        with self._setting_posts:  # the newest are the last to arrive
+            while not self._is_closed:
+                try:
+                    ray.get(self.relay.set_posts.remote(dict(self._starts)))
+                    return
+                except UNREACHABLE:
+                    time.sleep(ASK_AGAIN_AFTER_S)
 
     def _listen(self) -> None:
         """Hear of races and signs of life, in a thread."""
@@ -161,8 +163,8 @@ class RayRolloutSource:
             if arrived.epoch != self._epoch:
                 if self._epoch:
                     log.warning("the relay of this run was started again: races that were on their way come again")
-                    self._set_posts()
-                    self._on_new_relay()
+                self._set_posts()  # also to the first that answers: there may have been one before it
+                self._on_new_relay()
                 self._epoch = arrived.epoch
             for collector, (n_beats, is_waiting) in arrived.signs.items():
                 self._signs[collector] = SignsOfLife(n_beats, is_waiting)
@@ -266,6 +268,7 @@ class RaySink:
         self._waited_until_last_put_s = 0.0
         self._last_put_s: float | None = None
         self._epoch = ""
+        self._taken_up_to = 0
         self._follower: threading.Thread | None = None
         self._changed = threading.Condition()
         self._offering = threading.Lock()
@@ -292,22 +295,20 @@ class RaySink:
         if game not in self._held:
             raise ValueError(f"game {game} holds no room: acquire_frames comes before each put")
         parcel = [ray.put((dict(rollout_results), dict(end_race_stats)))]
-        with self._offering:  # offers leave in the order of their numbers
-            with self._changed:
-                now_s = time.monotonic()
-                self._sequence += 1
-                offer = Offer(
-                    self._collector,
-                    self._start,
-                    self._sequence,
-                    parcel,
-                    waited_s=self.waited_s - self._waited_until_last_put_s,
-                    elapsed_s=now_s - (self._last_put_s or now_s),
-                )
-                self._unreleased[offer.sequence] = offer
-                self._rooms.append(self._held.pop(game))
-                self._last_put_s, self._waited_until_last_put_s = now_s, self.waited_s
-            self._offer(offer)
+        with self._changed:
+            now_s = time.monotonic()
+            self._sequence += 1
+            self._unreleased[self._sequence] = Offer(
+                self._collector,
+                self._start,
+                self._sequence,
+                parcel,
+                waited_s=self.waited_s - self._waited_until_last_put_s,
+                elapsed_s=now_s - (self._last_put_s or now_s),
+            )
+            self._rooms.append(self._held.pop(game))
+            self._last_put_s, self._waited_until_last_put_s = now_s, self.waited_s
+        self._offer()
 
     def beat(self) -> None:
         """Say that the collector goes on; see `RolloutSink`."""
@@ -381,26 +382,29 @@ class RaySink:
             for sequence in answer.released:
                 self._unreleased.pop(sequence, None)
             self._turn = self._turn if answer.turn is None else answer.turn
-            is_another_life = answer.is_ready and self._epoch not in ("", answer.epoch)
-            if answer.is_ready:
-                self._epoch = answer.epoch
             self._changed.notify_all()
-        if is_another_life:  # which knows nothing of what was offered
-            with self._offering:
-                for offer in list(self._unreleased.values()):
-                    self._offer(offer)
+        if answer.is_ready and answer.epoch != self._epoch:
+            self._offer()
         if answer.is_over or not answer.is_ready:
             time.sleep(ASK_AGAIN_AFTER_S)  # it answers at once
 
-    def _offer(self, offer: Offer) -> None:
-        """Offer a race until the relay has it, or it is no more needed."""
-        while not self._ends:
-            try:
-                answer: Answer = ray.get(self._relay.offer.remote(offer))
-            except UNREACHABLE:
-                time.sleep(ASK_AGAIN_AFTER_S)
-                continue
-            if answer.is_ready:
+    def _offer(self) -> None:
+        """Offer, in the order of their numbers, the races that this life of the relay has not taken yet."""
+        with self._offering:
+            while not self._ends:
+                with self._changed:
+                    missing = [race for race in self._unreleased.values() if race.sequence > self._taken_up_to]
+                if not missing:
+                    return
+                try:
+                    answer: Answer = ray.get(self._relay.offer.remote(missing[0], self._epoch))
+                except UNREACHABLE:
+                    time.sleep(ASK_AGAIN_AFTER_S)
+                    continue
                 self.is_refused |= not answer.is_current
-                return
-            time.sleep(ASK_AGAIN_AFTER_S)
+                if not answer.is_ready:
+                    time.sleep(ASK_AGAIN_AFTER_S)
+                elif answer.epoch == self._epoch:
+                    self._taken_up_to = missing[0].sequence
+                else:  # it knows nothing of what was offered to another life
+                    self._epoch, self._taken_up_to = answer.epoch, 0
