@@ -75,6 +75,7 @@ def test_a_killed_relay_loses_no_race_and_brings_none_twice(channels: Channels) 
             np.testing.assert_array_equal(rollout.rollout_results["frames"], np.full((9, 1, 5, 7), numbers[-1]))
     assert numbers == [2, 3]
     assert channels.rollouts.get(timeout_s=1.0) is None, "what was had before was offered again"
+    assert channels.rollouts.left_out["races_had_before"] >= 1, "the one that is held"
     assert held.rollout_results["frames"][0, 0, 0, 0] == 1
     held.release()
     wait_until(lambda: view.frames_total == 17)
@@ -134,6 +135,41 @@ def test_weights_come_no_more_often_than_they_shall(settings: Settings, ray_here
     channels.rollouts.close()
 
 
+def test_races_beyond_the_object_store_are_kept_on_disk(settings: Settings, ray_here: None) -> None:
+    shape = (11, 1, 1500, 1600)  # 26 MB, of which the store of `ray_here` holds three
+    channels = open_ray_channels(settings, shape, {"exploration": nn.Linear(5, 7)}, games_per_collector=1)
+    sinks = [channels.rollouts.open_collector(collector) for collector in range(3)]
+    for number in range(6):
+        sink = sinks[number % 3]
+        frames = sink.acquire_frames(0, timeout_s=20)
+        assert frames is not None
+        frames[:] = number
+        sink.put(0, {"frames": frames, "number": number}, {})
+    numbers = []
+    for _ in range(6):
+        with got(channels) as rollout:
+            numbers.append(rollout.rollout_results["number"])
+            assert (rollout.rollout_results["frames"] == numbers[-1]).all()
+    assert sorted(numbers) == [0, 1, 2, 3, 4, 5]
+    channels.rollouts.close()
+
+
+def test_nobody_waits_for_a_collector_that_is_slow(channels: Channels) -> None:
+    slow, fast = (channels.rollouts.open_collector(collector) for collector in (0, 1))
+    put(slow, 1)
+    frames = slow.acquire_frames(0)  # it drives on, and on
+    assert frames is not None
+    received = []
+    for number in range(2, 7):
+        put(fast, number)
+        with got(channels) as rollout:
+            received.append(rollout.rollout_results["number"])
+    with got(channels) as rollout:
+        received.append(rollout.rollout_results["number"])
+    assert sorted(received) == [1, 2, 3, 4, 5, 6]
+    assert channels.rollouts.get(timeout_s=0) is None
+
+
 def test_a_race_whose_machine_is_gone_is_lost_and_counted(channels: Channels) -> None:
     @ray.remote(num_cpus=0)
     class Collector:
@@ -152,5 +188,5 @@ def test_a_race_whose_machine_is_gone_is_lost_and_counted(channels: Channels) ->
     ray.kill(actor)
     time.sleep(1.0)
     note(offered[0])
-    wait_until(lambda: channels.rollouts.n_lost == 1)
+    wait_until(lambda: channels.rollouts.left_out["races_lost"] == 1)
     assert channels.rollouts.get(timeout_s=0) is None

@@ -105,6 +105,7 @@ def test_older_news_are_ignored_and_newer_ones_wake() -> None:
         await relay.publish(News(2, b"", 20, is_over=False, weights={}))
         first = await waiting
         assert first is not None
+        assert [(await relay.take(0.0)).n_older_news for _ in range(2)] == [1, 0]
         assert first.frames_total == 30
         assert await relay.await_news(3, 0.02) is None
 

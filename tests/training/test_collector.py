@@ -277,6 +277,19 @@ def test_decisions_are_made_by_the_weights_that_were_pulled(live: LiveSettings, 
     assert np.abs(before - expected).max() > 1e-3
 
 
+def test_a_race_tells_how_long_ago_its_weights_came(make_rig: Callable[..., Rig]) -> None:
+    rig = make_rig()
+    rig.play_until_sent(1)
+    rig.run_state.pull_weights = lambda kind, network, known_version: known_version  # no newer ones come
+    rig.play_until_sent(2)
+    time.sleep(0.05)
+    rig.play_until_sent(5)
+    ages_s = [stats["weights_age_s"] for stats in rig.sent]
+    assert ages_s == sorted(ages_s)
+    assert 0 < ages_s[1] < ages_s[2]
+    assert ages_s[-1] >= 0.05
+
+
 def test_published_settings_hold_from_the_next_race_on(make_rig: Callable[..., Rig], live: LiveSettings) -> None:
     rig = make_rig()
     assert rig.collector.play_once()

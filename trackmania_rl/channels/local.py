@@ -92,6 +92,7 @@ class LocalRollouts:
         games_per_collector: int = 1,
     ) -> None:
         self.waited_s = 0.0
+        self.left_out: Mapping[str, int] = {}
         self.run_state = run_state
         self.n_games = games_per_collector
         self.changed = threading.Condition()

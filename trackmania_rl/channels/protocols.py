@@ -102,6 +102,11 @@ class ReceivedRollout:
         return self.end_race_stats.get("position")
 
     @property
+    def weights_age_s(self) -> float | None:
+        """How long ago the weights had come by which it was driven; None where it was driven without any."""
+        return self.end_race_stats.get("weights_age_s")
+
+    @property
     def is_under_way(self) -> bool:
         """Whether the race goes on: this is a fragment, and there is nothing yet that is known at a race's end."""
         return self.fragment is not None and not self.fragment.is_last
@@ -206,6 +211,11 @@ class RolloutSource(Protocol):
     """
 
     waited_s: float
+
+    @property
+    def left_out(self) -> Mapping[str, int]:
+        """How much that was on its way was not received, by why; empty where nothing can be lost on the way."""
+        ...
 
     def open_collector(self, collector: int) -> RolloutSink:
         """Make a new sink for a collector, and drop what a former one of this number put and nobody received.

@@ -123,6 +123,8 @@ def progress_figures(run: TrainingStatistics, learner_means: Mapping[str, float]
         values["waiting/collectors"] = run.collectors_waiting_share
     for collector in run.collectors:
         values[f"waiting/collector_{collector}"] = run.collector_waiting_share(collector)
+    values |= {f"weights_age_s/collector_{collector}": age_s for collector, age_s in run.weights_age_s.items()}
+    values |= {f"left_out/{why}": float(number) for why, number in run.rollouts_left_out.items()}
     if run.replay_capacity > 0:
         values["replay/fill"] = run.replay_transitions / run.replay_capacity
     return values

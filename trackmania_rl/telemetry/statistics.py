@@ -178,6 +178,8 @@ class TrainingStatistics:
         collector_restarts: collectors that were started again in this session.
         collectors_alive: collectors that run.
         races_refused: races of the whole run, or fragments, that were not learned from for numbers that are not finite.
+        weights_age_s: how old the weights of each collector's last race were at its end: the time since they had come.
+        rollouts_left_out: what was on its way and was not received in this session, by why; see `RolloutSource`.
         maps: statistics by map name, in the order in which the maps were first driven.
         reference_times: times to beat by map name, for the maps that have any.
         replay_transitions: what the replay memory holds now.
@@ -203,6 +205,8 @@ class TrainingStatistics:
         self.races_refused = 0
         self.collector_restarts = 0
         self.collectors_alive = 0
+        self.weights_age_s: dict[int, float] = {}
+        self.rollouts_left_out: Mapping[str, int] = {}
         self.maps: dict[str, MapStatistics] = {}
         self.reference_times: dict[str, MedalTimes] = {}
         self.replay_transitions = 0

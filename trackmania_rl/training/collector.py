@@ -32,13 +32,18 @@ FROM_THE_BEGINNING: Final = CollectorProgress()
 
 @dataclass
 class WeightPuller:
-    """Keeps one actor's network at the newest weights of its kind."""
+    """Keeps one actor's network at the newest weights of its kind.
+
+    Attributes:
+        came_s: when the weights came that the network has, by `time.monotonic`.
+    """
 
     actor: Actor
     run_state: RunStateView
     kind: WeightsKind
     version: int = NO_WEIGHTS
     passes_until_pull: int = 0
+    came_s: float = field(default_factory=time.monotonic)
 
     def pull_at_next_pass(self) -> None:
         """Look for newer weights before the next pass, whenever the last look was."""
@@ -51,6 +56,7 @@ class WeightPuller:
             version = self.run_state.pull_weights(self.kind, self.actor.network, self.version)
             if version != self.version:
                 self.version = version
+                self.came_s = time.monotonic()
                 self.actor.weights_changed()
         self.passes_until_pull -= 1
 
@@ -113,6 +119,7 @@ class Race:
         """Return what the learner is told of the race: its `end_race_stats` and where they belong."""
         told = {**end_race_stats, **stats_of_entry(self.entry), "is_generated": self.is_generated}
         told["position"] = position
+        told["weights_age_s"] = time.monotonic() - self.puller.came_s
         return told if fragment is None else {**told, "fragment": fragment}
 
 

@@ -69,12 +69,14 @@ class Arrived:
         offers: races, in the order in which they came.
         signs: (beats, whether it waits) by collector.
         logs: log records of collectors.
+        n_older_news: news that came after newer ones since the last answer, and were ignored.
     """
 
     epoch: str
     offers: list[Offer]
     signs: dict[int, tuple[int, bool]]
     logs: list[Any]
+    n_older_news: int = 0
 
 
 @dataclass(frozen=True)
@@ -127,6 +129,7 @@ class Relay:
         self._offers: list[Offer] = []
         self._news: News | None = None
         self._logs: list[Any] = []
+        self._n_older_news = 0
         self._changed = asyncio.Condition()
 
     # The learner's calls.
@@ -149,8 +152,9 @@ class Relay:
         await self._wait_for(lambda: self._logs or self._offers, within_s)
         offers, self._offers = self._offers, []
         logs, self._logs = self._logs, []
+        n_older_news, self._n_older_news = self._n_older_news, 0
         signs = {collector: (post.n_beats, post.is_waiting) for collector, post in self._posts.items()}
-        return Arrived(self.epoch, offers, signs, logs)
+        return Arrived(self.epoch, offers, signs, logs, n_older_news)
 
     async def release(self, collector: int, start: int, sequence: int) -> None:
         """Tell a collector that there is room again for a race."""
@@ -177,6 +181,8 @@ class Relay:
             if self._news is None or news.number > self._news.number:
                 self._news = news
                 self._changed.notify_all()
+            elif news.number < self._news.number:  # the same again is what a relay that came back is told
+                self._n_older_news += 1
         return self.epoch
 
     # The collectors' calls.

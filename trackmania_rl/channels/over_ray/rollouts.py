@@ -47,7 +47,8 @@ class RayRolloutSource:
 
     Attributes:
         waited_s: see `RolloutSource`.
-        n_lost: races that were offered and could not be fetched.
+        left_out: races_lost, which were offered and could not be fetched; races_had_before, which came once more; and
+            older_news, which reached the relay after newer ones.
         relay: as given.
     """
 
@@ -60,7 +61,7 @@ class RayRolloutSource:
         on_new_relay: Callable[[], None] = lambda: None,
     ) -> None:
         self.waited_s = 0.0
-        self.n_lost = 0
+        self.left_out = {"races_lost": 0, "races_had_before": 0, "older_news": 0}
         self.relay = relay
         self._frames_shape = frames_shape
         self._n_rooms = slots_per_collector + games_per_collector - 1
@@ -170,6 +171,7 @@ class RayRolloutSource:
                 self._signs[collector] = SignsOfLife(n_beats, is_waiting)
             for record in arrived.logs:
                 logging.getLogger().handle(record)
+            self.left_out["older_news"] += arrived.n_older_news
             with self._changed:
                 for offer in arrived.offers:
                     self._note(offer)
@@ -183,7 +185,9 @@ class RayRolloutSource:
         newest = offered[-1][0].sequence if offered else self._had[offer.start]
         if offer.sequence > newest:
             offered.append((offer, time.monotonic()))
-        elif offer.sequence <= self._had[offer.start] and key not in self._held:
+            return
+        self.left_out["races_had_before"] += 1
+        if offer.sequence <= self._had[offer.start] and key not in self._held:
             self.relay.release.remote(offer.collector, offer.start, offer.sequence)
 
     def _fetch(self) -> None:
@@ -217,7 +221,7 @@ class RayRolloutSource:
         except RayError as error:
             log.debug("%s", error)
         if race is None:
-            self.n_lost += 1
+            self.left_out["races_lost"] += 1
             log.warning("a race of collector %d is lost: its machine or its process is gone", offer.collector)
         with self._changed:
             if self._starts.get(offer.collector) == offer.start:

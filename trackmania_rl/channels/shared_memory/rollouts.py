@@ -228,6 +228,7 @@ class SharedRolloutSource:
     def __init__(
         self, bounds: RolloutBounds, slots_per_collector: int, games_per_collector: int = 1, *, stop: StopFlag
     ) -> None:
+        self.left_out: Mapping[str, int] = {}
         self._bounds = bounds
         self._stop = stop
         self._games_per_collector = games_per_collector

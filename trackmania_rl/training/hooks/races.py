@@ -50,6 +50,8 @@ class CountRaces(Hook):
             step = step_of(f"start of collector {race.collector}")
             log.info("collector %d drives: its first race has come in", race.collector, extra=step)
         statistics.add_collector_time(race.collector, race.waited_s, race.elapsed_s)
+        if (age_s := race.weights_age_s) is not None:
+            statistics.weights_age_s[race.collector] = age_s
         if race.is_under_way:
             statistics.frames_total += len(new_actions)
             return
@@ -77,6 +79,7 @@ class CountRaces(Hook):
             replay_transitions=len(memory.buffer) + len(memory.buffer_test),
             replay_capacity=memory.buffer.ring.capacity,
         )
+        run.statistics.rollouts_left_out = run.channels.rollouts.left_out
         run.statistics.current_values = {
             "epsilon": exponential(settings.exploration.epsilon_schedule, frames),
             "epsilon_boltzmann": exponential(settings.exploration.epsilon_boltzmann_schedule, frames),
