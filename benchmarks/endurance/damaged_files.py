@@ -14,14 +14,14 @@ from benchmarks.training_command import PROJECT
 
 TESTS: Final = {
     "damaged and forged checkpoints, over 200": ("tests/checkpoints/test_hostile.py",),
-    "200 mutated driver files, 46 bombs": ("tests/hostile",),
+    "200 mutated driver files, 46 bombs": ("tests/hostile", "-m", "slow or not slow"),
     "killed at each step of writing a checkpoint, and within what processes share": (
         "tests/checkpoints/test_crashes.py",
         "tests/channels/test_critical_sections.py",
     ),
     "N steps, kill, resume, M steps equal N + M, byte for byte": ("tests/training/test_turns.py",),
 }
-"""By name, the tests' files; the last one of whole trainings, which takes half an hour, is
+"""By name, what pytest is asked for; the last one of whole trainings, which takes half an hour, is
 `python -m pytest -m slow tests/end_to_end/test_synchronous.py`."""
 
 

@@ -167,6 +167,7 @@ def _kill_learner(run: TormentedRun, command: TrainCommand, victim: str, seen: S
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
         command.process.wait()
+        psutil.wait_procs(family, ALL_GONE_WITHIN_S)  # a process that is killed is gone a moment later
     else:
         seen.gone_s.append(command.stop(signal.SIGKILL))
     killed_at_s = time.time()
