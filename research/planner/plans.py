@@ -17,7 +17,7 @@ from research.planner.racing import ACTION_MS, KEYS
 from trackmania_rl.errors import UserError
 from trackmania_rl.protocol.input_script import Input, events_from_actions, parse_input_script, write_input_script
 from trackmania_rl.protocol.messages import KeyState
-from trackmania_rl.simulator.physics.gates import gates_of_track
+from trackmania_rl.simulator.physics.gates import road_gates_of_track
 from trackmania_rl.simulator.race import SimulatedRace
 from trackmania_rl.simulator.tracks.world import Track
 from trackmania_rl.tmi_interaction.script_player import LONGEST_RACE_MS, PATIENCE_MS
@@ -122,4 +122,4 @@ def write_whole(file: Path, content: bytes) -> None:
 
 def length_m(track: Track) -> float:
     """Metres from the start line to the finish, all laps."""
-    return float(gates_of_track(track).station_m[-1])
+    return float(road_gates_of_track(track).station_m[-1])

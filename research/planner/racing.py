@@ -18,11 +18,11 @@ from trackmania_rl.compiled import compiler_for
 from trackmania_rl.protocol.messages import KeyState
 from trackmania_rl.simulator.compiled import SOURCES
 from trackmania_rl.simulator.inputs import controls_of_keys
-from trackmania_rl.simulator.physics.gates import Gates, drive, gates_of_track
+from trackmania_rl.simulator.physics.gates import Gates, drive, road_gates_of_track
 from trackmania_rl.simulator.physics.vehicle import TICK_MS, VEHICLE_DTYPE, spawn_vehicle
 from trackmania_rl.simulator.physics.vehicle_parameters import STADIUM_CAR
 from trackmania_rl.simulator.physics.vehicle_state import CarRecord
-from trackmania_rl.simulator.tracks.world import Ribbon, Track
+from trackmania_rl.simulator.tracks.world import Ribbon, Track, road_of
 
 TICKS_PER_ACTION: Final = 5
 ACTION_MS: Final = TICKS_PER_ACTION * TICK_MS
@@ -89,8 +89,12 @@ class Drive(NamedTuple):
 
 
 def course_of(track: Track) -> Course:
-    """Return a track as the planner drives it."""
-    return Course(track.ribbon, gates_of_track(track), STADIUM_CAR, CONTROLS)
+    """Return a track as the planner drives it.
+
+    Raises:
+        UserError: if the track is a map's blocks.
+    """
+    return Course(road_of(track), road_gates_of_track(track), STADIUM_CAR, CONTROLS)
 
 
 def empty_field(course: Course, n_races: int) -> Field:

@@ -24,6 +24,7 @@ from trackmania_rl.protocol.state_blob import (
 )
 from trackmania_rl.simulator.inputs import RaceInputs
 from trackmania_rl.simulator.physics.gates import drive, gates_of_track
+from trackmania_rl.simulator.physics.grounds import size_of, world_of
 from trackmania_rl.simulator.physics.vehicle import spawn_vehicle
 from trackmania_rl.simulator.physics.vehicle_parameters import STADIUM_CAR
 from trackmania_rl.simulator.picture.renderer import Renderer
@@ -80,13 +81,14 @@ class SimulatedRace:
     def __init__(self, track: Track, parameters: npt.NDArray[np.void] = STADIUM_CAR) -> None:
         self.track = track
         self._parameters = parameters
+        self._world = world_of(track)
         self._gates = gates_of_track(track)
-        self._signature = signature(track.ribbon)
+        self._signature = signature(self._world)
         self._spawned_car = spawn_vehicle(track)
         self._renderer: Renderer | None = None
         self._script: list[InputEvent] = []
         # The race's own counters live in this blob, so that saving a state is little more than copying it.
-        self._layout = CheckpointLayout(self._gates.per_lap, len(self._gates.station_m))
+        self._layout = CheckpointLayout(self._gates.per_lap, self._gates.total)
         self._blob = new_state_blob(self._layout.state_count, self._layout.time_count)
         self._words, self._head, self._gate_is_passed, self._times_ms = _views(self._blob, self._layout)
         self._head["engine_max_rpm"] = parameters["max_rpm"][0]
@@ -174,7 +176,7 @@ class SimulatedRace:
             ticks, self._passed_count = drive(
                 self._car,
                 self.inputs.controls,
-                self.track.ribbon,
+                self._world,
                 self._parameters,
                 self._gates,
                 self._gate_is_passed,
@@ -263,7 +265,7 @@ class SimulatedRace:
         magic, blob_signature, reported_count, reported_laps = head["private"][:PRIVATE_HEADER_WORDS].tolist()
         if (magic, blob_signature) != (_MAGIC, self._signature) or layout.blob_bytes != self._layout.blob_bytes:
             raise StateBlobError(f"state blob that is not of a race on track {self.track.name!r} in this game")
-        car = read_car(words, len(self.track.ribbon.station_m))
+        car = read_car(words, size_of(self._world))
         tick_time_ms = int(head["timers_ms"][_RACE_TIMER])
         is_on_the_clock = -COUNTDOWN_MS <= tick_time_ms <= MAX_RACE_MS and tick_time_ms % TICK_MS == 0
         if not is_on_the_clock or int(car[0]["clock_ms"]) != max(0, tick_time_ms):

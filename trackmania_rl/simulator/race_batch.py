@@ -14,12 +14,13 @@ import numpy.typing as npt
 
 from trackmania_rl.protocol.state_blob import HEAD_BYTES, NOT_PASSED
 from trackmania_rl.simulator.compiled import compiled
-from trackmania_rl.simulator.physics.gates import Gates, drive, gates_of_track
+from trackmania_rl.simulator.physics.gates import AnyGates, drive, gates_of_track
+from trackmania_rl.simulator.physics.grounds import World, world_of
 from trackmania_rl.simulator.physics.vehicle import VEHICLE_DTYPE, spawn_vehicle
 from trackmania_rl.simulator.physics.vehicle_parameters import STADIUM_CAR
 from trackmania_rl.simulator.picture.renderer import Renderer
 from trackmania_rl.simulator.state_codec import WORD_BYTES, write_car, write_cars
-from trackmania_rl.simulator.tracks.world import Ribbon, Track
+from trackmania_rl.simulator.tracks.world import Track
 
 HEAD_WORDS: Final = HEAD_BYTES // WORD_BYTES
 _MOST_GATES_AT_FIRST: Final = 16
@@ -36,7 +37,7 @@ class TrackForBatch:
     """
 
     def __init__(self, track: Track) -> None:
-        self.ribbon = track.ribbon
+        self.world = world_of(track)
         self.gates = gates_of_track(track)
         self.spawned_car = spawn_vehicle(track)
         self._track = track
@@ -44,7 +45,7 @@ class TrackForBatch:
     @property
     def n_gates(self) -> int:
         """Gates of the race, all laps, the finish included."""
-        return len(self.gates.station_m)
+        return self.gates.total
 
     @cached_property
     def renderer(self) -> Renderer:
@@ -107,7 +108,7 @@ class RaceBatch:
             races,
             self.cars,
             controls,
-            track.ribbon,
+            track.world,
             self._parameters,
             track.gates,
             self._gate_is_passed,
@@ -148,16 +149,16 @@ def _advance(
     races: npt.NDArray[np.int64],
     cars: npt.NDArray[np.void],
     controls: npt.NDArray[np.float64],
-    ribbon: Ribbon,
+    world: World,
     parameters: npt.NDArray[np.void],
-    gates: Gates,
+    gates: AnyGates,
     gate_is_passed: npt.NDArray[np.int32],
     times_ms: npt.NDArray[np.int32],
     passed_count: npt.NDArray[np.int64],
     ticks: npt.NDArray[np.int64],
     n_ticks: int,
 ) -> None:
-    n_gates = len(gates.station_m)
+    n_gates = gates.total
     for i in range(len(races)):
         race = races[i]
         held = (controls[i, 0], controls[i, 1], controls[i, 2])
@@ -166,7 +167,7 @@ def _advance(
             made, passed_count[race] = drive(
                 cars[race : race + 1],
                 held,
-                ribbon,
+                world,
                 parameters,
                 gates,
                 gate_is_passed[race, : gates.per_lap],

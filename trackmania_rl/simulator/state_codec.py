@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from trackmania_rl.protocol.state_blob import HEAD_BYTES, STATE_HEAD_DTYPE, StateBlobError
 from trackmania_rl.simulator.physics.vehicle import NEVER_MS, VEHICLE_DTYPE
+from trackmania_rl.simulator.tracks.surface_mesh import SurfaceMesh
 from trackmania_rl.simulator.tracks.world import Ribbon
 
 WORD_BYTES: Final = 4
@@ -122,12 +123,15 @@ _IS_FLOAT: Final = np.concatenate(
 )
 
 
-def signature(ribbon: Ribbon) -> int:
-    """A number that tells blobs of this track and this layout of the car from others, 32 bits."""
+def signature(world: Ribbon | SurfaceMesh) -> int:
+    """A number that tells blobs of this world and this layout of the car from others, 32 bits."""
     checksum = zlib.crc32(repr(VEHICLE_DTYPE).encode())
-    for column in ribbon:
-        if column.dtype.names is None:  # the columns of plain numbers say all; records have padding of no meaning
-            checksum = zlib.crc32(np.ascontiguousarray(column).tobytes(), checksum)
+    if isinstance(world, SurfaceMesh):
+        columns = [world.triangles[name] for name in ("corners_m", "surface", "forward")]
+    else:  # the columns of plain numbers say all; records have padding of no meaning
+        columns = [column for column in world if column.dtype.names is None]
+    for column in columns:
+        checksum = zlib.crc32(np.ascontiguousarray(column).tobytes(), checksum)
     return checksum
 
 
@@ -146,7 +150,7 @@ def read_car(blob_words: npt.NDArray[np.uint32], section_count: int) -> npt.NDAr
 
     Args:
         blob_words: The blob.
-        section_count: Cross-sections of the ribbon that the car is on.
+        section_count: Cross-sections or triangles of the world that the car is in.
 
     Raises:
         StateBlobError: If the car holds a number that no car can have.

@@ -214,7 +214,8 @@ def simulated_entries(
 ) -> tuple[list[dict[str, Any]], str | None]:
     """Entries for the simulated game, and why it cannot drive the map, None if it can.
 
-    Over a map's line a road is laid that is as wide and of the surface of its blocks; over a line alone, a wide one.
+    A map whose blocks are all known is driven as it is; over another map's line a road is laid that is as wide and of
+    the surface of its blocks, and over a line alone a wide one.
     """
     from trackmania_rl.simulator.tracks.track_file import TrackFileError, load_track
     from trackmania_rl.track.map_tracks import MapTrackError
@@ -223,14 +224,14 @@ def simulated_entries(
     if source.challenge is not None:
         track_file = line_file.with_name(f"{name}.toml")
         try:
-            made, _, road_file = track.write(source.challenge, source.line, track_file, force, again=True)
+            made = track.write(source.challenge, source.line, track_file, force, again=True)
         except (MapTrackError, TrackFileError) as error:
             obstacle = str(error)
         else:
             for note in made.notes:
                 console.print(Text(f"on the simulated game: {note}"))
-            console.print(Text(f"wrote {track_file}, {road_file}"), soft_wrap=True)
-            return entries(name, track_file.name, road_file.name), None
+            console.print(Text(f"wrote {', '.join(map(str, made.files))}"), soft_wrap=True)
+            return entries(name, track_file.name, made.files[1].name), None
     try:
         load_track(line_file)
     except TrackFileError as error:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,13 +23,16 @@ from trackmania_rl.track.reference_line import load_reference_line
 
 if TYPE_CHECKING:
     from trackmania_rl.simulator.tracks.world import Track
-    from trackmania_rl.track.map_tracks import MapTrack
 
 PICTURE_WIDTH_PX = 1000
 DESCRIPTION = """\
-Make a track for the simulated game: a road along a line through a map. Where the blocks under it are known, it has
-their width and surface; its checkpoints are the map's. Loops and walls are rolled out to level road. Two files are
-written: the track (NAME.toml) and its line (NAME_road_0.5m.npy), which both belong in the maps folder.
+Make a track for the simulated game of a map and a line through it. Where all blocks that one drives on are known, it
+is the map as its blocks make it (--ground blocks): loops, walls, pads and gates are where they are. Three files are
+written: the track (NAME.toml), its line (NAME_0.5m.npy) and its world (NAME_world.safetensors).
+
+Otherwise (--ground line) it is a road along the line. Where the blocks under it are known, it has their width and
+surface; its checkpoints are the map's. Loops and walls are rolled out to level road. Two files are written: the track
+and its line (NAME_road_0.5m.npy). All belong in the maps folder.
 
 Examples:
   maps.py track mine.Challenge.Gbx best.Replay.Gbx --output maps/mine.toml --picture mine.png --drive careful
@@ -52,6 +57,11 @@ def add_parser(subparsers: Any) -> None:
         help="a reference line (.npy), or a replay, whose fastest race is used",
     )
     add("--output", required=True, type=track_file, metavar="FILE.toml")
+    add(
+        "--ground",
+        choices=("blocks", "line"),
+        help="what is driven on: the map's blocks, or a road along the line (default: blocks if all are known)",
+    )
     add("--picture", type=png_file, metavar="FILE.png", help="draw the track")
     add("--drive", choices=("careful", "fast"), help="let the scripted driver race on it, and draw that as well")
     add("--force", action="store_true", help="overwrite the outputs if they are there")
@@ -70,51 +80,98 @@ def run(arguments: argparse.Namespace) -> int:
     challenge = map_of(arguments.map)
     line = line_of(arguments.source, arguments.map)
     output: Path = arguments.output
-    made, track, line_file = write(challenge, line, output, arguments.force)
+    made = write(challenge, line, output, arguments.force, ground=arguments.ground)
     console = Console()
-    n_checkpoints = len(track.checkpoint_stations_m)
-    console.print(Text(f"{challenge.plain_name}: {track.finish_station_m:.0f} m of road, {n_checkpoints} checkpoints"))
+    length_m, n_checkpoints = made.track.finish_station_m, len(made.track.checkpoint_stations_m)
+    console.print(Text(f"{challenge.plain_name}: {length_m:.0f} m of road, {n_checkpoints} checkpoints"))
     for note in (*line.notes, *made.notes):
         console.print(Text(note))
-    console.print(Text(f"wrote {output} and {line_file}"), soft_wrap=True)
-    return show(console, arguments, track)
+    console.print(Text(f"wrote {', '.join(map(str, made.files))}"), soft_wrap=True)
+    return show(console, arguments, made.track)
+
+
+@dataclass(frozen=True)
+class Written:
+    """A track that was written.
+
+    Attributes:
+        track: as the game has it.
+        notes: what is only approximately as in the game, in words.
+        files: the track's file, its line's, and others.
+    """
+
+    track: Track
+    notes: tuple[str, ...]
+    files: tuple[Path, ...]
 
 
 def write(
-    challenge: Challenge, line: BuiltLine, output: Path, force: bool, again: bool = False
-) -> tuple[MapTrack, Track, Path]:
-    """Lay the road and write track file and line; return what was made, the track as the game has it, the line's file.
+    challenge: Challenge,
+    line: BuiltLine,
+    output: Path,
+    force: bool,
+    again: bool = False,
+    ground: str | None = None,
+) -> Written:
+    """Make a track and write its files.
 
     Args:
         challenge: the map.
-        line: along which the road lies.
+        line: the way through it.
         output: the track file.
         force: overwrite what is there.
         again: files that are there already may be the very same.
+        ground: "blocks" or "line"; None for blocks where all are known.
 
     Raises:
-        UserError: if no road can be laid, or the files are there already, or cannot be written.
+        UserError: if no track can be made, or the files are there already, or cannot be written.
     """
     # The simulator takes seconds to import, which other commands need not wait for.
     from trackmania_rl.simulator.tracks.track_file import load_track
-    from trackmania_rl.simulator.tracks.track_writing import file_in_the_way, write_track
-    from trackmania_rl.track.map_tracks import track_of_map
+    from trackmania_rl.simulator.tracks.track_writing import file_in_the_way
 
-    made = track_of_map(challenge, line.points_m, f"{output.stem}_road")
-    origin = f"scripts/tools/maps.py track, from {challenge.plain_name!r}"
+    write_to, notes = _writer(challenge, line, ground)
     with tempfile.TemporaryDirectory() as folder:
-        tried = Path(folder) / output.name
-        tried_line = write_track(made.design, made.laid_out, tried, origin)
-        track = load_track(tried)  # refuses what the game would refuse
-        file = None if force else file_in_the_way((tried, tried_line), output.parent, may_be_same=again)
+        tried = write_to(Path(folder) / output.name)
+        track = load_track(tried[0])  # refuses what the game would refuse
+        file = None if force else file_in_the_way(tried, output.parent, may_be_same=again)
         if file is not None:
             raise UserError(f"{file} is there already; give another name, or --force to overwrite it")
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
-        line_file = write_track(made.design, made.laid_out, output, origin)
+        return Written(track, notes, write_to(output))
     except OSError as error:
         raise UserError(f"cannot write {output}: {error.strerror}") from error
-    return made, track, line_file
+
+
+def _writer(
+    challenge: Challenge, line: BuiltLine, ground: str | None
+) -> tuple[Callable[[Path], tuple[Path, ...]], tuple[str, ...]]:
+    """Return what writes a track's files, given the name of the first, and the notes on it."""
+    from trackmania_rl.simulator.tracks.track_writing import write_track
+    from trackmania_rl.track.block_tracks import BlockTrackError, arrays_of_map, write_block_track
+    from trackmania_rl.track.block_world import BlockWorldError
+    from trackmania_rl.track.map_tracks import track_of_map
+
+    notes: tuple[str, ...] = ()
+    if ground != "line":
+        try:
+            arrays = arrays_of_map(challenge, line.points_m)
+        except (BlockTrackError, BlockWorldError) as error:
+            if ground == "blocks":
+                raise
+            notes = (f"a road along the line, as {error}",)
+        else:
+            return lambda file: write_block_track(challenge, arrays, line.points_m, file), (
+                f"the map's own blocks: {len(arrays.surface)} triangles",
+            )
+    origin = f"scripts/tools/maps.py track, from {challenge.plain_name!r}"
+
+    def write_road(file: Path) -> tuple[Path, ...]:
+        made = track_of_map(challenge, line.points_m, f"{file.stem}_road")
+        return file, write_track(made.design, made.laid_out, file, origin)
+
+    return write_road, (*notes, *track_of_map(challenge, line.points_m, "road").notes)
 
 
 def map_of(file: Path) -> Challenge:

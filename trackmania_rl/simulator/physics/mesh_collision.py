@@ -9,6 +9,7 @@ All vectors are in car axes unless they say otherwise.
 
 from __future__ import annotations
 
+import math
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -17,6 +18,7 @@ import numpy.typing as npt
 from trackmania_rl.simulator.compiled import compiled
 from trackmania_rl.simulator.physics.contacts import (
     begin_pass,
+    dot,
     end_pass,
     extent,
     set_vector,
@@ -27,11 +29,20 @@ from trackmania_rl.simulator.physics.contacts import (
 )
 from trackmania_rl.simulator.physics.rigid_body import Vector, to_car, to_world
 from trackmania_rl.simulator.physics.vehicle_state import WHEELS, CarRecord, ParametersRecord
-from trackmania_rl.simulator.tracks.surface_mesh import REACH_M, SurfaceMesh, is_inside, is_over_grass, members_near
+from trackmania_rl.simulator.tracks.surface_mesh import (
+    PART_M,
+    REACH_M,
+    SurfaceMesh,
+    is_inside,
+    is_over_grass,
+    members_near,
+)
 from trackmania_rl.simulator.tracks.world import Surface
 
 MOST_NEAR: Final = 256
 """So many triangles near a car are looked at; more than 60 never lie there in the game's blocks."""
+SLACK_M: Final = 1.0
+"""Triangles are gathered for so much more around the car, and anew when it has moved that far."""
 SHELL_M: Final = 0.25
 """A part whose centre is less than this behind a face is pushed back through it; further behind, it has missed it."""
 SEAM_M: Final = 0.02
@@ -44,6 +55,47 @@ _TURBO, _TURBO2, _ROULETTE = int(Surface.TURBO), int(Surface.TURBO2), int(Surfac
 _NONE: Final = -1
 _ON_GRASS: Final = -2
 """Numbers of triangles that are none."""
+
+
+Triangles = npt.NDArray[np.void]
+"""(T,) of TRIANGLE_DTYPE."""
+NEAR_DTYPE = np.dtype(
+    [
+        ("numbers", np.int64, (MOST_NEAR,)),
+        ("n_gathered", np.int64),
+        ("gathered_at_m", np.float64, (3,)),
+        ("seen", np.int64, (MOST_NEAR,)),
+        ("n_seen", np.int64),
+        ("normals", np.float64, (MOST_NEAR, 3)),
+        ("heights_m", np.float64, (MOST_NEAR,)),
+        ("edges", np.int64, (MOST_NEAR,)),
+    ],
+    align=True,
+)
+"""What of a mesh is near a car: the triangles that were gathered where it was, anew only when it has moved on; those of
+them that it may touch in this collision pass, with their normals in car axes and the heights of its origin above their
+planes; room for those at whose edges it is. It is one record, as compiled code hands on arrays at a cost."""
+
+
+class NearMesh(NamedTuple):
+    """A mesh, and what of it is near the car.
+
+    Attributes:
+        mesh: all of it.
+        near: (1,) of NEAR_DTYPE.
+    """
+
+    mesh: SurfaceMesh
+    near: npt.NDArray[np.void]
+
+
+@compiled
+def near_mesh(mesh: SurfaceMesh) -> NearMesh:
+    """A mesh of which nothing is gathered yet."""
+    near = np.empty(1, NEAR_DTYPE)
+    near[0].n_gathered = near[0].n_seen = 0
+    near[0].gathered_at_m[:] = np.inf
+    return NearMesh(mesh, near)
 
 
 class _Contact(NamedTuple):
@@ -61,63 +113,89 @@ class _Contact(NamedTuple):
 
 
 @compiled
-def collide_with_mesh(car: CarRecord, parameters: ParametersRecord, mesh: SurfaceMesh) -> None:
+def collide_with_mesh(car: CarRecord, parameters: ParametersRecord, ground: NearMesh) -> None:
     """One collision pass."""
-    position, triangles = car.position_m, mesh.triangles
+    position, mesh, near, triangles = car.position_m, ground.mesh, ground.near[0], ground.mesh.triangles
     begin_pass(car)
-    room = np.empty(2 * MOST_NEAR, np.int64)
-    count = _gather(mesh, position, room)
-    near, edges = room[:count], room[MOST_NEAR:]
+    _gather(mesh, near, position)
+    _see_from_car(triangles, near, car)
     over_grass = position[1] - mesh.grass_height_m < REACH_M and is_over_grass(mesh, position[0], position[2])
+    floor_m = mesh.grass_height_m if over_grass else -np.inf
     for wheel in range(WHEELS):
-        _collide_wheel(car, parameters, triangles, near, edges, over_grass, mesh.grass_height_m, wheel)
+        _collide_wheel(car, parameters, triangles, near, floor_m, wheel)
     for part in range(parameters.body_centers_m.shape[0]):
-        _collide_body_part(car, parameters, triangles, near, edges, over_grass, mesh.grass_height_m, part)
+        _collide_body_part(car, parameters, triangles, near, floor_m, part)
     end_pass(car, parameters)
 
 
 @compiled
-def _gather(mesh: SurfaceMesh, position: npt.NDArray[np.float64], near: npt.NDArray[np.int64]) -> int:
-    """Writes the numbers of the triangles that a car may touch, and returns how many they are."""
-    triangles, members = mesh.triangles, mesh.members
+def _gather(mesh: SurfaceMesh, near: Any, position: npt.NDArray[np.float64]) -> None:
+    """Writes the numbers of the triangles that a car may touch, if it is no more where it was or in another part."""
+    at = near.gathered_at_m
+    is_same = True
+    for axis in range(3):
+        if not abs(position[axis] - at[axis]) < SLACK_M:
+            is_same = False
+            break
+        if math.floor(position[axis] / PART_M) != math.floor(at[axis] / PART_M):
+            is_same = False
+    if is_same:
+        return
+    reach_m = REACH_M + SLACK_M
+    triangles, members, numbers = mesh.triangles, mesh.members, near.numbers
     first, end = members_near(mesh, position[0], position[1], position[2])
     count = 0
     for place in range(first, end):
         triangle = triangles[members[place]]
-        low, high, corner, normal = triangle.low_m, triangle.high_m, triangle.corners_m, triangle.normal
-        apart_m = 0.0
+        low, high = triangle.low_m, triangle.high_m
+        if not (
+            low[0] - reach_m < position[0] < high[0] + reach_m
+            and low[1] - reach_m < position[1] < high[1] + reach_m
+            and low[2] - reach_m < position[2] < high[2] + reach_m
+        ):
+            continue
+        apart_m, corner, normal = 0.0, triangle.corners_m, triangle.normal
         for axis in range(3):
             apart_m += (position[axis] - corner[0, axis]) * normal[axis]
-        if (
-            abs(apart_m) < REACH_M
-            and low[0] - REACH_M < position[0] < high[0] + REACH_M
-            and low[1] - REACH_M < position[1] < high[1] + REACH_M
-            and low[2] - REACH_M < position[2] < high[2] + REACH_M
-            and count < MOST_NEAR
-        ):
-            near[count] = members[place]
+        if abs(apart_m) < reach_m and count < MOST_NEAR:
+            numbers[count] = members[place]
             count += 1
-    return count
+    near.n_gathered = count
+    for axis in range(3):
+        at[axis] = position[axis]
+
+
+@compiled
+def _see_from_car(triangles: Triangles, near: Any, car: CarRecord) -> None:
+    """Writes which of the gathered triangles the car may touch now, and how they lie to it."""
+    position, normals = car.position_m, near.normals
+    count = 0
+    for place in range(near.n_gathered):
+        number = near.numbers[place]
+        triangle = triangles[number]
+        corner, face, low, high = triangle.corners_m, triangle.normal, triangle.low_m, triangle.high_m
+        height_m, is_near = 0.0, True
+        for axis in range(3):
+            height_m += (position[axis] - corner[0, axis]) * face[axis]
+            is_near &= low[axis] - REACH_M < position[axis] < high[axis] + REACH_M
+        if is_near and abs(height_m) < REACH_M:
+            near.seen[count] = number
+            near.heights_m[count] = height_m
+            set_vector(normals[count], to_car(car, face[0], face[1], face[2]))
+            count += 1
+    near.n_seen = count
 
 
 @compiled
 def _collide_wheel(
-    car: CarRecord,
-    parameters: ParametersRecord,
-    triangles: npt.NDArray[np.void],
-    near: npt.NDArray[np.int64],
-    edges: npt.NDArray[np.int64],
-    over_grass: bool,
-    grass_height_m: float,
-    wheel: int,
+    car: CarRecord, parameters: ParametersRecord, triangles: npt.NDArray[np.void], near: Any, floor_m: float, wheel: int
 ) -> None:
     point, radii_m = parameters.wheel_points_m[wheel], parameters.wheel_radii_m
     center = (point[0], point[1] - car.wheel_damper_absorb_m[wheel], point[2])
     car.wheel_has_ground_contact[wheel] = 0
     car.wheel_material[wheel] = 0
     steepest = parameters.side_contact_min_normal_x
-    floor_m = grass_height_m if over_grass else -np.inf
-    ground, wall = _contacts(car, triangles, near, edges, floor_m, center, radii_m, steepest, 0, True)
+    ground, wall = _contacts(car, triangles, near, floor_m, center, radii_m, steepest, 0, True)
     if ground.depth_m > 0.0:
         normal = ground.normal
         arm = touching_arm(parameters, center, radii_m, normal, extent(radii_m, normal))
@@ -138,19 +216,11 @@ def _collide_wheel(
 
 @compiled
 def _collide_body_part(
-    car: CarRecord,
-    parameters: ParametersRecord,
-    triangles: npt.NDArray[np.void],
-    near: npt.NDArray[np.int64],
-    edges: npt.NDArray[np.int64],
-    over_grass: bool,
-    grass_height_m: float,
-    part: int,
+    car: CarRecord, parameters: ParametersRecord, triangles: npt.NDArray[np.void], near: Any, floor_m: float, part: int
 ) -> None:
     offset, radii_m = parameters.body_centers_m[part], parameters.body_radii_m[part]
     center = (offset[0], offset[1], offset[2])
-    floor_m = grass_height_m if over_grass else -np.inf
-    ground, wall = _contacts(car, triangles, near, edges, floor_m, center, radii_m, LEAST_BODY_UP, 1, False)
+    ground, wall = _contacts(car, triangles, near, floor_m, center, radii_m, LEAST_BODY_UP, 1, False)
     if ground.depth_m > 0.0:
         touch_with_body(car, parameters, center, radii_m, ground.normal, ground.depth_m)
     if wall.depth_m > 0.0:
@@ -160,9 +230,8 @@ def _collide_body_part(
 @compiled
 def _contacts(
     car: CarRecord,
-    triangles: npt.NDArray[np.void],
-    near: npt.NDArray[np.int64],
-    edges: npt.NDArray[np.int64],
+    triangles: Triangles,
+    near: Any,
     floor_m: float,
     center: Vector,
     radii_m: npt.NDArray[np.float64],
@@ -175,8 +244,7 @@ def _contacts(
     Args:
         car: whose part it is.
         triangles: all of them.
-        near: which of them to look at.
-        edges: scratch, as long as `near` may be.
+        near: which of them to look at, a record of NEAR_DTYPE.
         floor_m: height of the grass, -inf where there is none.
         center: of the ellipsoid.
         radii_m: of it, along the car's axes.
@@ -184,23 +252,28 @@ def _contacts(
         axis: of the car.
         ground_below: whether it is ground below the limit (sideways) or above it (upwards).
     """
+    normals, edges = near.normals, near.edges
     ground = _Contact(0.0, (0.0, 1.0, 0.0), _NONE)
     wall = _Contact(0.0, (0.0, 1.0, 0.0), _NONE)
     x, y, z = to_world(car, center[0], center[1], center[2])
     x, y, z = car.position_m[0] + x, car.position_m[1] + y, car.position_m[2] + z
+    reach_m = max(radii_m[0], max(radii_m[1], radii_m[2]))
     n_edges = 0
-    for place in range(near.shape[0]):
-        number = near[place]
-        triangle = triangles[number]
-        corner, face = triangle.corners_m, triangle.normal
-        height_m = (x - corner[0, 0]) * face[0] + (y - corner[0, 1]) * face[1] + (z - corner[0, 2]) * face[2]
-        if height_m < -SHELL_M or height_m > 2.0:
+    for place in range(near.n_seen):
+        normal = (normals[place, 0], normals[place, 1], normals[place, 2])
+        height_m = near.heights_m[place] + dot(center, normal)
+        if height_m < -SHELL_M or height_m >= reach_m:
             continue
-        normal = to_car(car, face[0], face[1], face[2])
         extent_m = extent(radii_m, normal)
         if height_m >= extent_m:
             continue
-        depth_m = extent_m - height_m
+        number = near.seen[place]
+        triangle = triangles[number]
+        corner, face, low, high = triangle.corners_m, triangle.normal, triangle.low_m, triangle.high_m
+        if x < low[0] - reach_m or x > high[0] + reach_m or z < low[2] - reach_m or z > high[2] + reach_m:
+            continue
+        if y < low[1] - reach_m or y > high[1] + reach_m:
+            continue
         # The deepest point of the plane within the ellipsoid, as the ellipsoid's own metric has it.
         share = height_m / (extent_m * extent_m)
         down_x, down_y, down_z = to_world(
@@ -214,7 +287,8 @@ def _contacts(
                 edges[n_edges] = number
                 n_edges += 1
             continue
-        ground, wall = _deepest(ground, wall, _Contact(depth_m, normal, number), limit, axis, ground_below)
+        contact = _Contact(extent_m - height_m, normal, number)
+        ground, wall = _deepest(ground, wall, contact, limit, axis, ground_below)
     if floor_m > -np.inf:
         ground = _deeper_grass(car, ground, center, radii_m, floor_m)
     for place in range(n_edges):

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from trackmania_rl.simulator.compiled import compiled
 from trackmania_rl.simulator.physics.vehicle import TICK_MS, spawn_vehicle, tick
 from trackmania_rl.simulator.physics.vehicle_parameters import STADIUM_CAR
-from trackmania_rl.simulator.tracks.world import RIBBON_SPACING_M, Ribbon, Surface, Track
+from trackmania_rl.simulator.tracks.world import RIBBON_SPACING_M, Ribbon, Surface, Track, road_of
 
 TICKS_PER_DECISION = 5
 DECISION_MS = TICKS_PER_DECISION * TICK_MS
@@ -144,11 +144,15 @@ def drive(
     top_speed_m_s: float = math.inf,
     max_race_ms: int = 300_000,
 ) -> DriveReport:
-    """Drive a track from the start until the finish, a fall off the road, or ``max_race_ms``."""
+    """Drive a track from the start until the finish, a fall off the road, or ``max_race_ms``.
+
+    Raises:
+        UserError: if the track is a map's blocks.
+    """
     log = np.zeros(max_race_ms // DECISION_MS, dtype=_LOG_DTYPE)
-    car = spawn_vehicle(track)
-    plan_m_s = np.minimum(plan_speed_m_s(track.ribbon, settings), top_speed_m_s)
-    finish_tick, decisions = _drive(car, track.ribbon, plan_m_s, settings, STADIUM_CAR, track.finish_station_m, log)
+    car, road = spawn_vehicle(track), road_of(track)
+    plan_m_s = np.minimum(plan_speed_m_s(road, settings), top_speed_m_s)
+    finish_tick, decisions = _drive(car, road, plan_m_s, settings, STADIUM_CAR, track.finish_station_m, log)
     log = log[:decisions]
     return DriveReport(
         race_time_ms=finish_tick * TICK_MS if finish_tick >= 0 else None,

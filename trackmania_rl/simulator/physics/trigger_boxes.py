@@ -7,13 +7,16 @@ box, and the time is the race time at the beginning of that tick.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from trackmania_rl.simulator.compiled import compiled
 from trackmania_rl.simulator.physics.vehicle_state import WHEELS, ParametersRecord
+
+_REACH_M: Final = 3.0
+"""No part of a car is farther than this from its origin."""
 
 
 class TriggerBoxes(NamedTuple):
@@ -48,6 +51,9 @@ def touches_box(
         rotation: (3, 3) car to world.
         parameters: the car's constants, one record.
     """
+    for axis in range(3):
+        if not boxes.low_m[box, axis] - _REACH_M < position_m[axis] < boxes.high_m[box, axis] + _REACH_M:
+            return False
     for wheel in range(WHEELS):
         if _reaches(boxes, box, position_m, rotation, parameters.wheel_points_m[wheel], parameters.wheel_radii_m):
             return True

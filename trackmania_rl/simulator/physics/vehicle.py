@@ -60,7 +60,7 @@ def spawn_vehicle(track: Track, station_m: float = 0.0) -> npt.NDArray[np.void]:
 
     Args:
         track: where to drive.
-        station_m: where on it; the start line by default.
+        station_m: where on it; the start line by default, which in a world of blocks is the start block's.
 
     Returns:
         (1,) array of `VEHICLE_DTYPE`.
@@ -68,19 +68,28 @@ def spawn_vehicle(track: Track, station_m: float = 0.0) -> npt.NDArray[np.void]:
     Raises:
         ValueError: if the station is not on the ribbon.
     """
+    if track.mesh_world is not None and station_m == 0.0:
+        return _placed_vehicle(track.mesh_world.spawn_m, track.mesh_world.spawn_rotation)
     ribbon = track.ribbon
     if not ribbon.station_m[0] <= station_m <= ribbon.station_m[-1]:
         first_m, last_m = ribbon.station_m[0], ribbon.station_m[-1]
         raise ValueError(f"station {station_m} m is not on {track.name}: give {first_m:.0f}..{last_m:.0f} m")
     section = int(np.argmin(np.abs(ribbon.station_m - station_m)))
-    car = new_vehicle()
     rotation = np.stack([ribbon.left[section], ribbon.up[section], ribbon.forward[section]], axis=1)
-    car["position_m"] = ribbon.center_m[section] + float(STADIUM_CAR["spawn_height_m"][0]) * ribbon.up[section]
+    position_m = ribbon.center_m[section] + float(STADIUM_CAR["spawn_height_m"][0]) * ribbon.up[section]
+    car = _placed_vehicle(position_m, rotation)
+    place = locate(ribbon.sections, section, *(float(x) for x in car["position_m"][0]))
+    car["ribbon_index"], car["station_m"] = place.section, place.station_m
+    return car
+
+
+def _placed_vehicle(position_m: npt.NDArray[np.float64], rotation: npt.NDArray[np.float64]) -> npt.NDArray[np.void]:
+    """A car at rest somewhere, its wheels pressed in as before it falls on them."""
+    car = new_vehicle()
+    car["position_m"] = position_m
     car["rotation"] = rotation
     car["quaternion"] = quaternion_from_rotation(rotation)
     car["wheel_damper_absorb_m"] = STADIUM_CAR["damper_travel_m"]
-    place = locate(ribbon.sections, section, *(float(x) for x in car["position_m"][0]))
-    car["ribbon_index"], car["station_m"] = place.section, place.station_m
     return car
 
 

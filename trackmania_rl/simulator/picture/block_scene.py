@@ -103,28 +103,91 @@ def make_block_scene(groups: list[tuple[Quads, Quads]], ground_height_m: float) 
     points_m = np.concatenate([np.zeros((0, 3)), *(quads.points_m for quads in both)])
     none = np.zeros(0, dtype=np.int64)
     corners = np.concatenate([none.reshape(0, 4), *(quads.corners for quads in both)])
-    corners = corners + np.repeat(points_before[:-1], np.diff(quads_before))[:, None]
+    return prepare_scene(
+        points_m,
+        corners + np.repeat(points_before[:-1], np.diff(quads_before))[:, None],
+        np.concatenate([none, *(quads.paint for quads in both)]),
+        np.repeat([quads.gate for quads in both], np.diff(quads_before)).astype(np.int64),
+        _ranges(points_before),
+        _ranges(quads_before),
+        ground_height_m,
+    )
+
+
+def prepare_scene(
+    points_m: FloatArray,
+    corners: npt.NDArray[np.int64],
+    paint: npt.NDArray[np.int64],
+    gate: npt.NDArray[np.int64],
+    first_point: npt.NDArray[np.int64],
+    first_quad: npt.NDArray[np.int64],
+    ground_height_m: float,
+) -> BlockScene:
+    """Prepares what a scene is made of for drawing.
+
+    Args:
+        points_m: (P, 3) world metres.
+        corners: (Q, 4) rows of `points_m`.
+        paint: (Q,) values of `Paint`.
+        gate: (Q,) see `Quads`.
+        first_point: (G, 3) see `BlockScene`.
+        first_quad: (G, 3) likewise.
+        ground_height_m: height of the stadium's ground.
+
+    Raises:
+        ValueError: if they do not fit each other.
+    """
+    _check_parts(points_m, corners, paint, gate, first_point, first_quad)
     a, b, c, d = points_m[corners.T]
     normal = np.cross(c - a, d - b)
     length = np.linalg.norm(normal, axis=1, keepdims=True)
     normal = np.divide(normal, length, out=np.zeros_like(normal), where=length > 0.0)
     brighter = np.rint((normal @ _SUN - _SUN[1]) * _LIGHT_LEVELS_PER_COSINE).astype(np.int64)
-    low_m, high_m = np.zeros((len(groups), 3)), np.zeros((len(groups), 3))
-    for group, (near, _) in enumerate(groups):
-        low_m[group], high_m[group] = near.points_m.min(axis=0), near.points_m.max(axis=0)
+    low_m, high_m = np.zeros((len(first_point), 3)), np.zeros((len(first_point), 3))
+    for group, (begin, end, _) in enumerate(first_point):
+        low_m[group], high_m[group] = points_m[begin:end].min(axis=0), points_m[begin:end].max(axis=0)
     return BlockScene(
         np.ascontiguousarray(points_m.T),
         corners.astype(np.int32),
-        np.concatenate([none, *(quads.paint for quads in both)]),
+        np.ascontiguousarray(paint),
         np.clip(PLAIN_LIGHT + brighter, 0, LIGHT_LEVELS - 1),
         normal,
-        np.repeat([quads.gate for quads in both], np.diff(quads_before)).astype(np.int64),
-        _ranges(points_before),
-        _ranges(quads_before),
+        np.ascontiguousarray(gate),
+        np.ascontiguousarray(first_point),
+        np.ascontiguousarray(first_quad),
         0.5 * (low_m + high_m),
         0.5 * np.linalg.norm(high_m - low_m, axis=1),
         float(ground_height_m),
     )
+
+
+def _check_parts(
+    points_m: FloatArray,
+    corners: npt.NDArray[np.int64],
+    paint: npt.NDArray[np.int64],
+    gate: npt.NDArray[np.int64],
+    first_point: npt.NDArray[np.int64],
+    first_quad: npt.NDArray[np.int64],
+) -> None:
+    """Raise where compiled code would read what is not there."""
+    n_points, n_quads, n_groups = len(points_m), len(corners), len(first_point)
+    shapes = points_m.shape, corners.shape, paint.shape, gate.shape, first_point.shape, first_quad.shape
+    if shapes != ((n_points, 3), (n_quads, 4), (n_quads,), (n_quads,), (n_groups, 3), (n_groups, 3)):
+        raise ValueError(f"a scene's parts have the shapes {shapes}")
+    if not np.isfinite(points_m).all():
+        raise ValueError("a point of the scene is not finite")
+    if n_quads and (paint.min() < 0 or paint.max() >= len(Paint)):
+        raise ValueError("the scene has a paint that there is not")
+    for first, number, what in ((first_point, n_points, "points"), (first_quad, n_quads, "quadrilaterals")):
+        ends = np.concatenate([[0], first[:, 2]])
+        if (np.diff(first, axis=1) < 0).any() or (first[:, 0] != ends[:-1]).any() or ends[-1] != number:
+            raise ValueError(f"the scene's groups do not hold its {what} one after the other")
+    if (first_point[:, 1] <= first_point[:, 0]).any():
+        raise ValueError("a group of the scene has no points")
+    lowest = np.repeat(first_point[:, :2].ravel(), np.diff(first_quad, axis=1).ravel())
+    beyond = np.repeat(first_point[:, 1:].ravel(), np.diff(first_quad, axis=1).ravel())
+    if ((corners < lowest[:, None]) | (corners >= beyond[:, None])).any():
+        raise ValueError("a quadrilateral of the scene has a corner that is none of its group's points")
 
 
 def _ranges(before: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

@@ -220,7 +220,7 @@ class Renderer:
         Raises:
             ValueError: if the road has a surface without a colour.
         """
-        self._scene = track if isinstance(track, BlockScene) else make_scenery(track)
+        self._scene = track if isinstance(track, BlockScene) else scene_of_track(track)
         self._color_easel: _Easel | None = None
         self._gray_easel: _Easel | None = None
 
@@ -296,6 +296,15 @@ class Renderer:
         if easel is not None and easel.canvas.pixels.shape == (height_px, width_px):
             return easel
         return _new_easel(width_px, height_px, self._scene, palette)
+
+
+def scene_of_track(track: Track) -> Scenery | BlockScene:
+    """Prepare a track for drawing.
+
+    Raises:
+        ValueError: if the road has a surface without a colour.
+    """
+    return make_scenery(track) if track.mesh_world is None else track.mesh_world.scene
 
 
 def _no_pose(position_m: npt.NDArray[np.floating], rotation: npt.NDArray[np.floating]) -> ValueError:

@@ -26,6 +26,7 @@ from trackmania_rl.simulator.tracks.track_geometry import (
     turn_radius_m,
 )
 from trackmania_rl.simulator.tracks.world import RIBBON_SPACING_M, Edge, Surface, Track, build_ribbon
+from trackmania_rl.simulator.tracks.world_file import WorldArrays
 
 SHORTEST_LINE_M = 20.0
 SPACING_TOLERANCE_M = 0.2
@@ -39,6 +40,8 @@ MAX_NAME_LETTERS = 200
 MAX_COMPLAINTS = 5
 """So many of a track file's mistakes are told."""
 
+WAY_HALF_WIDTH_M = 12.0
+"""Of the road as it is drawn on a plan where the world is a map's blocks."""
 BARE_LINE_WIDTH_M = 24.0
 BARE_LINE_SMOOTHING_M = 10.0
 BARE_LINE_CHECKPOINT_EVERY_M = 300.0
@@ -97,6 +100,7 @@ class TrackSettings(BaseModel):
 
     name: Annotated[str, Field(min_length=1, max_length=MAX_NAME_LETTERS, pattern=r"^[^\x00-\x1f\x7f-\x9f]*$")]
     line: Annotated[str, Field(max_length=250)]
+    world: Annotated[str, Field(max_length=250)] | None = None
     description: Annotated[str, Field(max_length=10_000)] = ""
     laps: Annotated[int, Field(ge=1, le=100)] = 1
     width_m: WidthMetres = 20.0
@@ -107,6 +111,13 @@ class TrackSettings(BaseModel):
     checkpoints_m: Annotated[tuple[Metres, ...], Field(max_length=1000)] = ()
     section: Annotated[tuple[SectionSettings, ...], Field(max_length=1000)] = ()
     times: TimesSettings = TimesSettings()
+
+    @model_validator(mode="after")
+    def _has_one_ground(self) -> Self:
+        of_road = ("width_m", "surface", "edge", "smoothing_m", "allow_crossing", "checkpoints_m", "section")
+        if self.world is not None and (both := [name for name in of_road if name in self.model_fields_set]):
+            raise ValueError(f"with world, the track has no road of its own: leave out {', '.join(both)}")
+        return self
 
 
 def load_track(path: Path) -> Track:
@@ -120,7 +131,10 @@ def load_track(path: Path) -> Track:
     if path.suffix == ".toml":
         settings = read_track_settings(path)
         try:
-            return _build_track(settings, read_line(within(path.parent, settings.line, TrackFileError)))
+            line_m = read_line(within(path.parent, settings.line, TrackFileError))
+            if settings.world is not None:
+                return _track_in_world(settings, line_m, within(path.parent, settings.world, TrackFileError))
+            return _build_track(settings, line_m)
         except TrackFileError as error:
             raise TrackFileError(f"{path}: {error}") from error
     raise TrackFileError(f"{path}: a track is a .toml track file or a .npy reference line, not {path.suffix!r}")
@@ -274,6 +288,37 @@ def _build_track(settings: TrackSettings, line_m: FloatArray) -> Track:
         checkpoint_stations_m=tuple(sorted(lap_lines_m + stations_m)),
         finish_station_m=finish_m,
         n_laps=settings.laps,
+    )
+
+
+def _track_in_world(settings: TrackSettings, line_m: FloatArray, world_file: Path) -> Track:
+    """Read the world that is driven on; the ribbon is the way through it."""
+    try:
+        arrays = WorldArrays.read(world_file)
+        world = arrays.world()
+    except ValueError as error:
+        raise TrackFileError(f"{error}" if isinstance(error, UserError) else f"{world_file}: {error}") from error
+    if len(arrays.way_up) != len(line_m):
+        raise TrackFileError(
+            f"{world_file}: is made for a line of {len(arrays.way_up)} points, and not for {settings.line} with "
+            f"{len(line_m)}: make both anew (maps.py track)"
+        )
+    length_m = RIBBON_SPACING_M * (len(line_m) - 1)
+    n_checkpoints = (world.gates_per_lap - 1) * settings.laps + settings.laps - 1
+    middle_m = world.gate_boxes_m.mean(axis=1)
+    nearest = [int(np.linalg.norm(line_m - place_m, axis=1).argmin()) for place_m in middle_m]
+    stations_m = sorted(
+        RIBBON_SPACING_M * point
+        for point, gate in zip(nearest, world.gate_of_box, strict=True)
+        if gate < world.gates_per_lap - 1
+    )
+    return Track(
+        settings.name,
+        build_ribbon(line_m, half_width_m=WAY_HALF_WIDTH_M, up=arrays.way_up),
+        tuple(stations_m[:n_checkpoints]),
+        length_m,
+        settings.laps,
+        world,
     )
 
 

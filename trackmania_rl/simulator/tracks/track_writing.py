@@ -21,9 +21,9 @@ def track_file_text(design: TrackDesign, laid_out: LaidOutTrack, origin: str = S
     """Return the .toml text that puts the design's road over its line; its first line says what wrote it."""
     lines = [
         f"# Written by {origin}. Format: docs/track_files.rst",
-        f"name = {_toml_value(design.name)}",
-        f"description = {_toml_value(design.description)}",
-        f"line = {_toml_value(line_name(design))}",
+        f"name = {toml_value(design.name)}",
+        f"description = {toml_value(design.description)}",
+        f"line = {toml_value(line_name(design))}",
         f"laps = {design.laps}",
         f"width_m = {design.width_m}",
         f'surface = "{design.surface}"',
@@ -34,7 +34,7 @@ def track_file_text(design: TrackDesign, laid_out: LaidOutTrack, origin: str = S
     lines.append(f"checkpoints_m = {list(laid_out.checkpoints_m)}")
     for section in laid_out.sections:
         lines += ["", "[[section]]", f"from_m = {section.from_m}", f"to_m = {section.to_m}"]
-        lines += [f"{key} = {_toml_value(value)}" for key, value in section.style.items()]
+        lines += [f"{key} = {toml_value(value)}" for key, value in section.style.items()]
     if design.times_ms:
         lines += ["", "[times]", *(f"{name} = {time_ms}" for name, time_ms in design.times_ms)]
     return "\n".join(lines) + "\n"
@@ -82,7 +82,8 @@ def file_in_the_way(new_files: Iterable[Path], folder: Path, *, may_be_same: boo
     return None
 
 
-def _toml_value(value: object) -> str:
+def toml_value(value: object) -> str:
+    """Write a value as TOML does."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if not isinstance(value, str):

@@ -12,12 +12,16 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from trackmania_rl.errors import UserError
 from trackmania_rl.simulator.compiled import compiled
+
+if TYPE_CHECKING:
+    from trackmania_rl.simulator.tracks.mesh_world import MeshWorld
 
 RIBBON_SPACING_M = 0.5
 """Distance between neighbouring cross-sections (the game world's reference lines use the same)."""
@@ -115,10 +119,11 @@ class Track:
 
     Attributes:
         name: what the track is called in logs and files.
-        ribbon: the road.
+        ribbon: the road. Where there is a `mesh_world`, only the way that one drives through it.
         checkpoint_stations_m: stations of the checkpoints of all laps in driving order, without the finish.
         finish_station_m: station of the finish.
         n_laps: laps of the race; 1 for a track from A to B.
+        mesh_world: what cars drive on in place of the ribbon, and its gates; None where that is the ribbon.
     """
 
     name: str
@@ -126,6 +131,21 @@ class Track:
     checkpoint_stations_m: tuple[float, ...]
     finish_station_m: float
     n_laps: int = 1
+    mesh_world: MeshWorld | None = None
+
+
+def road_of(track: Track) -> Ribbon:
+    """What a driver follows that knows roads only.
+
+    Raises:
+        UserError: if the track is a map's blocks.
+    """
+    if track.mesh_world is not None:
+        raise UserError(
+            f"track {track.name} is made of a map's blocks, and planner and scripted driver follow roads along a line "
+            "only: make such a track of the map (maps.py track --ground line)"
+        )
+    return track.ribbon
 
 
 def build_ribbon(
@@ -135,6 +155,7 @@ def build_ribbon(
     surface: npt.ArrayLike = Surface.ASPHALT,
     edge: npt.ArrayLike = Edge.WALL,
     has_road: npt.ArrayLike = True,
+    up: npt.NDArray[np.float64] | None = None,
 ) -> Ribbon:
     """Lays a road over a line and extends it straight on at both ends.
 
@@ -145,6 +166,7 @@ def build_ribbon(
         surface: scalar or (N,), material ids.
         edge: scalar or (N,), `Edge` values.
         has_road: scalar or (N,) bool, False in a gap.
+        up: (N, 3) the road's normals, in place of `banking_rad`: then the line may be vertical or upside down.
 
     Returns:
         The ribbon; `station_m` is 0 at the line's first point. The end values of attributes go on in the extensions.
@@ -179,7 +201,10 @@ def build_ribbon(
     widths = per_section("half_width_m", half_width_m, np.float64)
     if not np.all(widths > 0.0):
         raise ValueError(f"half_width_m has a value of {np.min(widths)}: every width must be above 0")
-    forward, left, up = _frames(center, per_section("banking_rad", banking_rad, np.float64))
+    if up is None:
+        forward, left, up = _frames(center, per_section("banking_rad", banking_rad, np.float64))
+    else:
+        forward, left, up = _frames_below(center, np.pad(up, ((before, after), (0, 0)), mode="edge"))
     fields = {
         "station_m": arc_length - arc_length[before],
         "center_m": center,
@@ -224,6 +249,15 @@ def _frames(
     level_up = np.cross(forward, level_left)
     cosine, sine = np.cos(banking_rad)[:, None], np.sin(banking_rad)[:, None]
     return forward, cosine * level_left - sine * level_up, cosine * level_up + sine * level_left
+
+
+def _frames_below(
+    center: npt.NDArray[np.float64], up: npt.NDArray[np.float64]
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Forward, left and up of every cross-section, from about where its up is."""
+    forward = _unit(np.gradient(center, axis=0))
+    left = _unit(np.cross(up, forward))
+    return forward, left, np.cross(forward, left)
 
 
 class Place(NamedTuple):

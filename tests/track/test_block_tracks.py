@@ -1,0 +1,191 @@
+"""Tracks that are a map's own blocks: written, read, driven by both kinds of races, seen, and refused where damaged."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from trackmania_rl.errors import UserError
+from trackmania_rl.gbx.challenge import Block, Challenge, MedalTimes, read_challenge
+from trackmania_rl.gbx.replay import read_replay
+from trackmania_rl.gbx.replay_inputs import ghost_of_driver
+from trackmania_rl.protocol.messages import COUNTDOWN_MS, TICK_MS, KeyState
+from trackmania_rl.simulator.physics.scripted_driver import drive
+from trackmania_rl.simulator.race import SimulatedRace
+from trackmania_rl.simulator.race_batch import RaceBatch, TrackForBatch
+from trackmania_rl.simulator.tracks.track_file import TrackFileError, load_track
+from trackmania_rl.simulator.tracks.world import Track
+from trackmania_rl.track.block_tracks import BlockTrackError, arrays_of_map, write_block_track
+from trackmania_rl.track.driven_path import path_of_ghost
+from trackmania_rl.track.ghost_race import race_of_ghost
+from trackmania_rl.track.line_building import build_line
+
+FORWARD = KeyState(left=False, right=False, accelerate=True, brake=False)
+LEFT = KeyState(left=True, right=False, accelerate=True, brake=False)
+START = Block("StadiumRoadMainStartLine", (9, 1, 2), 0, 0x1000)
+ROAD = tuple(Block("StadiumRoadMain", (9, 1, z), 0, 3) for z in (3, 5, 6, 8, 9, 10))
+CHECKPOINT = Block("StadiumRoadMainCheckpoint", (9, 1, 4), 0, 0x1000)
+FINISH = Block("StadiumRoadMainFinishLine", (9, 1, 7), 0, 0x1000)
+LINE_M = np.stack([np.full(300, 304.0), np.full(300, 9.6), 76.0 + 0.5 * np.arange(300)], axis=1)
+
+
+def challenge_of(*blocks: Block, n_laps: int = 1) -> Challenge:
+    times = MedalTimes(None, None, None, None)
+    return Challenge("uid", "made", "me", "Stadium", "Day", (32, 32, 32), n_laps, times, blocks)
+
+
+@pytest.fixture(scope="module")
+def track_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    challenge = challenge_of(START, *ROAD, CHECKPOINT, FINISH)
+    file = tmp_path_factory.mktemp("blocks") / "made.toml"
+    write_block_track(challenge, arrays_of_map(challenge, LINE_M), LINE_M, file)
+    return file
+
+
+@pytest.fixture(scope="module")
+def track(track_file: Path) -> Track:
+    return load_track(track_file)
+
+
+def test_a_race_begins_at_the_start_and_passes_the_gates(track: Track) -> None:
+    race = SimulatedRace(track)
+    np.testing.assert_allclose(race.car["position_m"][0], (304.0, 10.21, 75.2), atol=1e-4)
+    race.set_input(FORWARD)
+    passed = []
+    while not race.is_finished and race.tick_time_ms < 20_000:
+        race.advance(100)
+        if race.take_checkpoint_event() is not None:
+            passed.append((race.checkpoint_count, float(race.car["position_m"][0, 2])))
+    assert [count for count, _ in passed] == [1, 2]
+    assert 4 * 32 < passed[0][1] < 5 * 32
+    assert 7 * 32 < passed[1][1] < 8 * 32
+    assert race.checkpoint_target == 2
+
+
+def test_a_batch_drives_the_same_race_and_a_saved_one_goes_on_the_same(track: Track) -> None:
+    race = SimulatedRace(track)
+    race.advance(COUNTDOWN_MS // TICK_MS)
+    race.set_input(LEFT)
+    batch, for_batch = RaceBatch(1), TrackForBatch(track)
+    batch.begin(0, for_batch)
+    for _ in range(40):
+        race.advance(5)
+        batch.advance(np.zeros(1, dtype=np.int64), for_batch, np.array([[1.0, 0.0, -1.0]]), 5)
+    assert race.car.tobytes() == batch.cars.tobytes()
+    blob = race.save_state()
+    race.advance(100)
+    later = race.save_state()
+    again = SimulatedRace(track)
+    again.restore_state(blob)
+    again.advance(100)
+    assert again.car.tobytes() == race.car.tobytes()
+    race.restore_state(blob)
+    race.advance(100)
+    assert race.save_state() == later
+
+
+def test_the_picture_is_of_the_blocks(track: Track) -> None:
+    picture = SimulatedRace(track).render(160, 120)
+    assert len(np.unique(picture.reshape(-1, 4), axis=0)) > 20
+
+
+def test_the_way_lies_along_the_line(track: Track) -> None:
+    assert track.checkpoint_stations_m == pytest.approx((70.0,), abs=10)
+    np.testing.assert_allclose(track.ribbon.up[:, 1], 1.0, atol=0.05)
+
+
+def test_who_knows_roads_only_refuses_it(track: Track) -> None:
+    with pytest.raises(UserError, match="made of a map's blocks"):
+        drive(track)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "why"),
+    [
+        ("corners_m", lambda a: np.full_like(a, np.nan), "outside of every map"),
+        ("corners_m", lambda a: np.zeros_like(a), "no area"),
+        ("corners_m", lambda a: a.astype(np.float32), "float32"),
+        ("surface", lambda a: np.full_like(a, 99), "surface that there is not"),
+        ("gate_of_box", lambda a: a + 1, "numbered one after the other"),
+        ("spawn_rotation", lambda a: 0.5 * a, "no rotation"),
+        ("scene_corners", lambda a: a + 1, "none of its group's points"),
+        ("scene_paint", lambda a: np.full_like(a, 1000), "paint that there is not"),
+        ("scene_first_quad", lambda a: a[::-1].copy(), "one after the other"),
+        ("way_up", lambda a: a[:-1], "line of 299 points"),
+        ("has_grass", lambda a: a[0], "has_grass"),
+        ("spawn_m", None, "lacks spawn_m"),
+    ],
+)
+def test_a_damaged_world_is_refused_by_name(track_file: Path, tmp_path: Path, name: str, change, why: str) -> None:
+    for file in track_file.parent.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    arrays = load_file(tmp_path / "made_world.safetensors")
+    if change is None:
+        del arrays[name]
+    else:
+        arrays[name] = np.ascontiguousarray(change(arrays[name]))
+    save_file(arrays, tmp_path / "made_world.safetensors")
+    with pytest.raises(TrackFileError, match=why) as refused:
+        load_track(tmp_path / "made.toml")
+    assert "made_world.safetensors" in str(refused.value)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_mutated_world_is_refused_or_driven(track_file: Path, tmp_path: Path, seed: int) -> None:
+    for file in track_file.parent.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    draw = np.random.default_rng(seed)
+    content = bytearray((tmp_path / "made_world.safetensors").read_bytes())
+    for _ in range(20):
+        content[draw.integers(len(content))] ^= 1 << int(draw.integers(8))
+    (tmp_path / "made_world.safetensors").write_bytes(content)
+    try:
+        race = SimulatedRace(load_track(tmp_path / "made.toml"))
+    except TrackFileError:
+        return
+    race.set_input(FORWARD)
+    for _ in range(30):
+        race.advance(10)
+    race.render(64, 48)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "why"),
+    [
+        ((START, *ROAD, FINISH, Block("Mystery", (1, 1, 1), 0, 0)), "not 1 Mystery"),
+        ((*ROAD, FINISH), "no start"),
+        ((START, *ROAD), "no finish"),
+    ],
+)
+def test_maps_that_make_no_track_are_refused(blocks: tuple[Block, ...], why: str) -> None:
+    with pytest.raises(BlockTrackError, match=why):
+        arrays_of_map(challenge_of(*blocks), LINE_M)
+
+
+def test_a_track_has_one_ground(track_file: Path, tmp_path: Path) -> None:
+    (tmp_path / "both.toml").write_text(track_file.read_text() + "width_m = 12.0\n")
+    with pytest.raises(TrackFileError, match="no road of its own: leave out width_m"):
+        load_track(tmp_path / "both.toml")
+
+
+def test_a_humans_keys_drive_through_the_loops_of_b13(shared_data: Path, tmp_path: Path) -> None:
+    replay = read_replay(shared_data / "replays" / "B13-Obstacle_24.94_a.Replay.Gbx")
+    challenge = read_challenge(shared_data / "tracks" / "B13-Obstacle.Challenge.Gbx")
+    ghost = ghost_of_driver(replay, None)
+    line_m = build_line([path_of_ghost(ghost, "b13")], challenge).points_m
+    write_block_track(challenge, arrays_of_map(challenge, line_m), line_m, tmp_path / "b13.toml")
+    track = TrackForBatch(load_track(tmp_path / "b13.toml"))
+    race = race_of_ghost(ghost, challenge.blocks, replay.path)
+    np.testing.assert_allclose(track.spawned_car["position_m"][0], race.motion.position_m[0], atol=0.01)
+    batch = RaceBatch(1)
+    batch.begin(0, track)
+    highest_m, least_up = 0.0, 1.0
+    for controls in race.controls[:850].astype(np.float64):
+        batch.advance(np.zeros(1, dtype=np.int64), track, controls[None], 1)
+        highest_m = max(highest_m, float(batch.cars["position_m"][0, 1]))
+        least_up = min(least_up, float(batch.cars["rotation"][0, 1, 1]))
+    # Without correction it drifts away from the human's line, and is still on the road after a climb upside down.
+    assert highest_m > 90.0
+    assert least_up < -0.9
+    assert batch.checkpoint_times_ms(0)[0] == pytest.approx(8020, abs=500)

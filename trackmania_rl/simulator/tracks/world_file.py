@@ -1,0 +1,197 @@
+"""The file of a world that cars drive on in place of a ribbon: what a map's blocks make, ready to be driven and drawn.
+
+It is a safetensors file: arrays of numbers by name, and nothing else. `scripts/tools/maps.py` writes it beside a track
+file, which names it; the game need not know the game's blocks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Final, Self
+
+import numpy as np
+import numpy.typing as npt
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from trackmania_rl.bounded_files import read_bounded
+from trackmania_rl.errors import UserError, one_line
+from trackmania_rl.files import write_durably
+from trackmania_rl.simulator.picture.block_scene import BlockScene, prepare_scene
+from trackmania_rl.simulator.tracks.mesh_world import MeshWorld
+from trackmania_rl.simulator.tracks.surface_mesh import build_surface_mesh
+from trackmania_rl.simulator.tracks.world import Surface
+
+MAX_WORLD_BYTES: Final = 128 << 20
+MAX_HEADER_BYTES: Final = 64 << 10
+MAX_TRIANGLES: Final = 400_000
+MAX_GATES: Final = 1000
+FARTHEST_M: Final = 100_000.0
+"""No place of a world is farther from the world's corner."""
+LEAST_AREA_M2: Final = 1e-9
+
+FloatArray = npt.NDArray[np.float64]
+
+
+class WorldFileError(UserError, ValueError):
+    """A world's file cannot be used; the text names it and says what is wrong."""
+
+
+@dataclass(frozen=True)
+class WorldArrays:
+    """All that such a file holds; T triangles, B boxes, N points of the way; P points, Q faces, G groups of the scene.
+
+    Attributes:
+        corners_m: (T, 3, 3) world metres, counter-clockwise as seen by who drives on them.
+        surface: (T,) of `Surface`.
+        forward: (T, 3) unit vectors, the way in which a pad pushes.
+        has_grass: (X, Z) whether the stadium's grass lies in a column of cells.
+        grass_height_m: (1,).
+        gate_boxes_m: (B, 2, 3) see `MeshWorld`.
+        gate_of_box: (B,) likewise.
+        spawn_m: (3,) likewise.
+        spawn_rotation: (3, 3) likewise.
+        way_up: (N, 3) normals of the ground along the track's line.
+        scene_points_m: (P, 3) see `prepare_scene`, as all that follows.
+        scene_corners: (Q, 4).
+        scene_paint: (Q,).
+        scene_gate: (Q,).
+        scene_first_point: (G, 3).
+        scene_first_quad: (G, 3).
+    """
+
+    corners_m: FloatArray
+    surface: npt.NDArray[np.int64]
+    forward: FloatArray
+    has_grass: npt.NDArray[np.bool_]
+    grass_height_m: FloatArray
+    gate_boxes_m: FloatArray
+    gate_of_box: npt.NDArray[np.int64]
+    spawn_m: FloatArray
+    spawn_rotation: FloatArray
+    way_up: FloatArray
+    scene_points_m: FloatArray
+    scene_corners: npt.NDArray[np.int64]
+    scene_paint: npt.NDArray[np.int64]
+    scene_gate: npt.NDArray[np.int64]
+    scene_first_point: npt.NDArray[np.int64]
+    scene_first_quad: npt.NDArray[np.int64]
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read a file, and check that the numbers are those of a world.
+
+        Raises:
+            WorldFileError: if they are not.
+        """
+        content = read_bounded(path, MAX_WORLD_BYTES, WorldFileError)
+        if len(content) < 8 or int.from_bytes(content[:8], "little") > MAX_HEADER_BYTES:
+            raise WorldFileError(f"{path}: is damaged, or no world: it does not begin as one")
+        try:
+            arrays = load(bytes(content))
+        except (SafetensorError, ValueError, KeyError, TypeError) as error:
+            raise WorldFileError(f"{path}: is damaged, or no world: {one_line(error, 80)}") from None
+        names = {field.name for field in fields(cls)}
+        if arrays.keys() != names:
+            wrong = sorted(names ^ arrays.keys())[0]
+            raise WorldFileError(f"{path}: is no world: it lacks {wrong}, or knows what no world has")
+        for name, array in arrays.items():
+            if array.dtype != _DTYPES[name]:
+                raise WorldFileError(f"{path}: is damaged: {name} is of {array.dtype}, and not of {_DTYPES[name]}")
+        read = cls(**{name: array.astype(_WIDE[array.dtype.kind]) for name, array in arrays.items()})
+        try:
+            read._check()
+        except ValueError as error:
+            raise WorldFileError(f"{path}: is damaged: {error}") from error
+        return read
+
+    def write(self, path: Path) -> None:
+        """Write the file, whole or not at all.
+
+        Raises:
+            OSError: if the disk says no.
+        """
+        arrays = {name: np.ascontiguousarray(getattr(self, name), _DTYPES[name]) for name in _DTYPES}
+        write_durably(path, save(arrays))
+
+    def world(self) -> MeshWorld:
+        """Make what a race needs.
+
+        Raises:
+            ValueError: if the triangles are further apart than the largest map is wide, or the scene's parts do not
+                fit each other.
+        """
+        mesh = build_surface_mesh(
+            self.corners_m, self.surface, self.forward, self.has_grass, float(self.grass_height_m[0])
+        )
+        return MeshWorld(mesh, self.gate_boxes_m, self.gate_of_box, self.spawn_m, self.spawn_rotation, self._scene())
+
+    def _scene(self) -> BlockScene:
+        return prepare_scene(
+            self.scene_points_m,
+            self.scene_corners,
+            self.scene_paint,
+            self.scene_gate,
+            self.scene_first_point,
+            self.scene_first_quad,
+            float(self.grass_height_m[0]),
+        )
+
+    def _check(self) -> None:
+        n, boxes, way = len(self.surface), len(self.gate_of_box), len(self.way_up)
+        expected = {
+            "corners_m": (n, 3, 3),
+            "surface": (n,),
+            "forward": (n, 3),
+            "grass_height_m": (1,),
+            "gate_boxes_m": (boxes, 2, 3),
+            "spawn_m": (3,),
+            "spawn_rotation": (3, 3),
+            "way_up": (way, 3),
+        }
+        for name, shape in expected.items():
+            if getattr(self, name).shape != shape:
+                raise ValueError(f"{name} has the shape {getattr(self, name).shape}, and not {shape}")
+        if self.has_grass.ndim != 2 or self.has_grass.size == 0 or max(self.has_grass.shape) > 256:
+            raise ValueError(f"has_grass has the shape {self.has_grass.shape}")
+        if not 0 < n <= MAX_TRIANGLES or not 0 < boxes <= MAX_GATES:
+            raise ValueError(f"it has {n} triangles and {boxes} gates")
+        for name in ("corners_m", "grass_height_m", "gate_boxes_m", "spawn_m", "scene_points_m"):
+            if not (np.abs(getattr(self, name)) <= FARTHEST_M).all():  # NaN is not, either
+                raise ValueError(f"{name} has a place outside of every map")
+        for name in ("forward", "spawn_rotation", "way_up"):
+            if not (np.abs(getattr(self, name)) <= 1.001).all():
+                raise ValueError(f"{name} has what is no direction")
+        if not np.allclose(self.spawn_rotation @ self.spawn_rotation.T, np.eye(3), atol=1e-3):
+            raise ValueError("spawn_rotation is no rotation")
+        if not (np.linalg.norm(self.way_up, axis=1) > 0.5).all():
+            raise ValueError("way_up has what is no direction")
+        if not np.isin(self.surface, [int(surface) for surface in Surface]).all():
+            raise ValueError("a triangle is of a surface that there is not")
+        sides_m = self.corners_m[:, 1:] - self.corners_m[:, :1]
+        if (np.linalg.norm(np.cross(sides_m[:, 0], sides_m[:, 1]), axis=1) < LEAST_AREA_M2).any():
+            raise ValueError("a triangle has no area")
+        if set(self.gate_of_box.tolist()) != set(range(int(self.gate_of_box.max()) + 1)):
+            raise ValueError("the gates are not numbered one after the other")
+
+
+_DTYPES: Final[dict[str, np.dtype[Any]]] = {
+    "corners_m": np.dtype(np.float64),
+    "surface": np.dtype(np.int16),
+    "forward": np.dtype(np.float64),
+    "has_grass": np.dtype(np.bool_),
+    "grass_height_m": np.dtype(np.float64),
+    "gate_boxes_m": np.dtype(np.float64),
+    "gate_of_box": np.dtype(np.int32),
+    "spawn_m": np.dtype(np.float64),
+    "spawn_rotation": np.dtype(np.float64),
+    "way_up": np.dtype(np.float32),
+    "scene_points_m": np.dtype(np.float32),
+    "scene_corners": np.dtype(np.int32),
+    "scene_paint": np.dtype(np.int16),
+    "scene_gate": np.dtype(np.int64),
+    "scene_first_point": np.dtype(np.int32),
+    "scene_first_quad": np.dtype(np.int32),
+}
+_WIDE: Final = {"f": np.float64, "i": np.int64, "b": np.bool_}

@@ -1,0 +1,168 @@
+"""Tracks for the simulated game that are a map's own blocks: loops, walls, pads and gates as they are.
+
+What the blocks make is written to a file beside the track's (`simulator.tracks.world_file`), so that the game itself
+need know no block. A line through the map, usually a driven one, is the way along which progress counts.
+"""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from trackmania_rl.errors import UserError
+from trackmania_rl.files import write_durably
+from trackmania_rl.gbx.challenge import Challenge, Gate
+from trackmania_rl.simulator.tracks.surface_mesh import SurfaceMesh, ground_under
+from trackmania_rl.simulator.tracks.track_writing import toml_value
+from trackmania_rl.simulator.tracks.world_file import WorldArrays
+from trackmania_rl.track.block_picture import scene_of
+from trackmania_rl.track.block_world import GRASS_HEIGHT_M, BlockWorld, GateBox, mesh_of_world, world_of
+from trackmania_rl.track.placed_blocks import forward_of
+
+GROUND_WITHIN_M: Final = 3.0
+"""A line is no farther than this above what it drives on, or it flies."""
+SMOOTHED_POINTS: Final = 9
+"""Normals of the ground are averaged over so many points of a line."""
+
+FloatArray = npt.NDArray[np.float64]
+
+
+class BlockTrackError(UserError):
+    """A map's blocks make no track; the text says why, and what to do."""
+
+
+def require_known(world: BlockWorld, name: str) -> None:
+    """See that all blocks of a map are known that one may drive on.
+
+    Raises:
+        BlockTrackError: if there are others.
+    """
+    if world.unknown:
+        names = ", ".join(f"{count} {block}" for block, count in world.unknown_names[:5])
+        raise BlockTrackError(
+            f"map {name}: {100.0 * world.known_share:.0f} % of its blocks are in the catalogue; not {names}"
+            f"{' and others' if len(world.unknown_names) > 5 else ''}"
+        )
+
+
+def arrays_of_map(challenge: Challenge, line_m: FloatArray) -> WorldArrays:
+    """Make all that the simulated game needs of a map.
+
+    Args:
+        challenge: the map.
+        line_m: (N, 3) metres, start to finish, about 0.5 m apart.
+
+    Raises:
+        BlockTrackError: if a block is not known, or there is no start or finish.
+        BlockWorldError: if the blocks make no world.
+    """
+    name = challenge.plain_name
+    world = world_of(challenge)
+    require_known(world, name)
+    mesh = mesh_of_world(world)
+    start = _start(world, name)
+    checkpoints = [gate for gate in world.gates if gate.kind is Gate.CHECKPOINT]
+    ends = [gate for gate in world.gates if gate.kind in (Gate.FINISH, Gate.START_AND_FINISH)]
+    if not ends:
+        raise BlockTrackError(f"map {name}: it has no finish")
+    boxes_m = [_trigger_m(gate, name) for gate in (*checkpoints, *ends)]
+    gate_of_box = [*range(len(checkpoints)), *(len(checkpoints) for _ in ends)]
+    forwards = np.array([forward_of(block) for block in world.blocks]).reshape(-1, 3)
+    scene = scene_of(world, sorted(checkpoints, key=lambda gate: _place_on_line(gate, line_m)))
+    ahead = forward_of(start.block)
+    up = np.array((0.0, 1.0, 0.0))
+    assert start.spawn_m is not None
+    return WorldArrays(
+        corners_m=world.corners_m,
+        surface=world.surface,
+        forward=forwards[world.block],
+        has_grass=world.has_grass,
+        grass_height_m=np.array((GRASS_HEIGHT_M,)),
+        gate_boxes_m=np.stack(boxes_m),
+        gate_of_box=np.array(gate_of_box, dtype=np.int64),
+        spawn_m=start.spawn_m,
+        spawn_rotation=np.stack((np.cross(up, ahead), up, ahead), axis=1),
+        way_up=normals_along(mesh, line_m),
+        scene_points_m=scene.points_m.T,
+        scene_corners=scene.corners.astype(np.int64),
+        scene_paint=scene.paint,
+        scene_gate=scene.gate,
+        scene_first_point=scene.first_point,
+        scene_first_quad=scene.first_quad,
+    )
+
+
+def normals_along(mesh: SurfaceMesh, line_m: FloatArray) -> FloatArray:
+    """(N, 3) unit normals of the ground under a line; where it flies, between those before and after."""
+    up = np.full(line_m.shape, np.nan)
+    for index, (x, y, z) in enumerate(line_m.tolist()):
+        ground = ground_under(mesh, x, y, z, GROUND_WITHIN_M)
+        if ground.exists:
+            up[index] = ground.normal
+    is_known = np.flatnonzero(~np.isnan(up[:, 0]))
+    if len(is_known) == 0:
+        return np.tile((0.0, 1.0, 0.0), (len(line_m), 1))
+    points = np.arange(len(line_m))
+    up = np.stack([np.interp(points, is_known, up[is_known, axis]) for axis in range(3)], axis=1)
+    kernel = np.full(SMOOTHED_POINTS, 1.0 / SMOOTHED_POINTS)
+    padded = np.pad(up, ((SMOOTHED_POINTS // 2, SMOOTHED_POINTS // 2), (0, 0)), mode="edge")
+    up = np.stack([np.convolve(padded[:, axis], kernel, mode="valid") for axis in range(3)], axis=1)
+    length = np.linalg.norm(up, axis=1, keepdims=True)
+    return np.where(length > 0.1, up / np.maximum(length, 0.1), (0.0, 1.0, 0.0))
+
+
+def write_block_track(
+    challenge: Challenge, arrays: WorldArrays, line_m: FloatArray, track_file: Path
+) -> tuple[Path, ...]:
+    """Write a track file, with its line and its world beside it, which come first; return all three.
+
+    Args:
+        challenge: the map.
+        arrays: what its blocks make.
+        line_m: (N, 3) the way through it.
+        track_file: the .toml to write; its folder exists.
+
+    Raises:
+        OSError: if the disk says no.
+    """
+    line_file = track_file.with_name(f"{track_file.stem}_0.5m.npy")
+    world_file = track_file.with_name(f"{track_file.stem}_world.safetensors")
+    content = io.BytesIO()
+    np.lib.format.write_array(content, line_m.astype(np.float32), allow_pickle=False)
+    write_durably(line_file, content.getvalue())
+    arrays.write(world_file)
+    lines = (
+        f"# Written by scripts/tools/maps.py, from {challenge.plain_name!r}. Format: docs/track_files.rst",
+        f"name = {toml_value(track_file.stem)}",
+        f"description = {toml_value(f'The blocks of {challenge.plain_name} by {challenge.author}.')}",
+        f"line = {toml_value(line_file.name)}",
+        f"world = {toml_value(world_file.name)}",
+        f"laps = {challenge.n_laps}",
+    )
+    write_durably(track_file, "".join(f"{line}\n" for line in lines))
+    return track_file, line_file, world_file
+
+
+def _start(world: BlockWorld, name: str) -> GateBox:
+    for gate in world.gates:
+        if gate.kind in (Gate.START, Gate.START_AND_FINISH):
+            if gate.spawn_m is None:
+                raise BlockTrackError(f"map {name}: where cars begin in {gate.block.name} is not known")
+            return gate
+    raise BlockTrackError(f"map {name}: it has no start")
+
+
+def _trigger_m(gate: GateBox, name: str) -> FloatArray:
+    if gate.trigger_m is None:
+        raise BlockTrackError(f"map {name}: where {gate.block.name} is passed is not known")
+    return gate.trigger_m
+
+
+def _place_on_line(gate: GateBox, line_m: FloatArray) -> int:
+    """The point of a line that is nearest to a gate."""
+    middle_m = gate.block.floor_center_m if gate.trigger_m is None else gate.trigger_m.mean(axis=0)
+    return int(np.linalg.norm(line_m - middle_m, axis=1).argmin())
