@@ -87,6 +87,6 @@ def test_maps_in_memory_are_bounded_and_one_in_use_never_gives_way(
         ours, expected = games.recv(), alone.recv()
         np.testing.assert_array_equal(ours.images[:1], expected.images)
         np.testing.assert_array_equal(ours.floats[:1], expected.floats)
-    assert games._maps[games._map_of_game[1]].track.ribbon.station_m[-1] == pytest.approx(
+    assert games._maps[games._map_of_game[1]].track.world.station_m[-1] == pytest.approx(
         load_track(Path(entries[-1].map_path)).ribbon.station_m[-1]
     )

@@ -18,7 +18,7 @@ from trackmania_rl.simulator.tracks.track_design import (
 )
 from trackmania_rl.simulator.tracks.track_file import TrackFileError, load_track, read_line
 from trackmania_rl.simulator.tracks.track_geometry import find_crossing, lap_mismatch_m, turn_radius_m
-from trackmania_rl.simulator.tracks.track_writing import _toml_value
+from trackmania_rl.simulator.tracks.track_writing import toml_value
 from trackmania_rl.simulator.tracks.world import Edge, Surface
 
 STRAIGHT_LINE = np.stack([np.full(401, 100.0), np.full(401, 12.0), 100.0 + 0.5 * np.arange(401)], axis=1)
@@ -315,7 +315,7 @@ def test_what_is_unknown_among_the_times_names_those(tmp_path):
 
 def test_any_text_is_written_as_toml():
     for text in ("\U0001f3c1 finish", 'a "quoted" \\ path', "tab\tand\x7f", "\u00e9t\u00e9"):
-        assert tomllib.loads(f"key = {_toml_value(text)}") == {"key": text}
+        assert tomllib.loads(f"key = {toml_value(text)}") == {"key": text}
 
 
 def test_the_finish_of_one_lap_is_not_its_start(tmp_path):

@@ -215,7 +215,7 @@ def test_add_prints_entries_for_both_games(
     assert said.count('"map_path": "B13-Obstacle.Challenge.Gbx",') == 2
     assert said.count('"map_path": "b13.toml",') == 2
     assert config.read_bytes() == before
-    files = {"B13-Obstacle.Challenge.Gbx", "b13_0.5m.npy", "b13_0.5m.png", "b13.toml", "b13_road_0.5m.npy"}
+    files = {"B13-Obstacle.Challenge.Gbx", "b13_0.5m.npy", "b13_0.5m.png", "b13.toml", "b13_world.safetensors"}
     assert {file.name for file in (tmp_path / "maps").iterdir()} == files
     assert maps("add", *words) == 0  # once more, to look again
 

@@ -21,6 +21,7 @@ from trackmania_rl.simulator.tracks.track_writing import toml_value
 from trackmania_rl.simulator.tracks.world_file import WorldArrays
 from trackmania_rl.track.block_picture import scene_of
 from trackmania_rl.track.block_world import GRASS_HEIGHT_M, BlockWorld, GateBox, mesh_of_world, world_of
+from trackmania_rl.track.map_tracks import check_line
 from trackmania_rl.track.placed_blocks import forward_of
 
 GROUND_WITHIN_M: Final = 3.0
@@ -59,7 +60,9 @@ def arrays_of_map(challenge: Challenge, line_m: FloatArray) -> WorldArrays:
     Raises:
         BlockTrackError: if a block is not known, or there is no start or finish.
         BlockWorldError: if the blocks make no world.
+        MapTrackError: if it is no line of this map.
     """
+    check_line(challenge, line_m)
     name = challenge.plain_name
     world = world_of(challenge)
     require_known(world, name)

@@ -100,7 +100,7 @@ def track_of_map(challenge: Challenge, line_m: FloatArray, name: str) -> MapTrac
     Raises:
         MapTrackError: if the line is shorter than 30 m, lies outside the map, or begins elsewhere than at its start.
     """
-    _check_line(challenge, line_m)
+    check_line(challenge, line_m)
     ground = _ground_under(challenge, line_m)
     gate_points, missed = _gate_points(challenge, line_m)
     road_m, rolled_out = roll_out(line_m)
@@ -179,7 +179,16 @@ def _least_within(values: FloatArray, reach: int) -> FloatArray:
     return np.asarray(np.lib.stride_tricks.sliding_window_view(padded, 2 * reach + 1).min(axis=1))
 
 
-def _check_line(challenge: Challenge, line_m: FloatArray) -> None:
+def check_line(challenge: Challenge, line_m: FloatArray) -> None:
+    """See that a line is one of a map.
+
+    Args:
+        challenge: the map.
+        line_m: (N, 3) metres, start to finish, about 0.5 m apart.
+
+    Raises:
+        MapTrackError: if it is shorter than 30 m, lies outside the map, or begins elsewhere than at its start.
+    """
     assert line_m.shape == (len(line_m), 3)
     if len(line_m) < LEAST_LENGTH_M / LINE_SPACING_M:
         raise MapTrackError(

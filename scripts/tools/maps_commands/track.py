@@ -63,7 +63,11 @@ def add_parser(subparsers: Any) -> None:
         help="what is driven on: the map's blocks, or a road along the line (default: blocks if all are known)",
     )
     add("--picture", type=png_file, metavar="FILE.png", help="draw the track")
-    add("--drive", choices=("careful", "fast"), help="let the scripted driver race on it, and draw that as well")
+    add(
+        "--drive",
+        choices=("careful", "fast"),
+        help="let the scripted driver race on it, and draw that as well; it follows roads along a line only",
+    )
     add("--force", action="store_true", help="overwrite the outputs if they are there")
     parser.set_defaults(run=run)
 
@@ -80,7 +84,13 @@ def run(arguments: argparse.Namespace) -> int:
     challenge = map_of(arguments.map)
     line = line_of(arguments.source, arguments.map)
     output: Path = arguments.output
-    made = write(challenge, line, output, arguments.force, ground=arguments.ground)
+    made = write(
+        challenge,
+        line,
+        output,
+        arguments.force,
+        ground="line" if arguments.drive and arguments.ground is None else arguments.ground,
+    )
     console = Console()
     length_m, n_checkpoints = made.track.finish_station_m, len(made.track.checkpoint_stations_m)
     console.print(Text(f"{challenge.plain_name}: {length_m:.0f} m of road, {n_checkpoints} checkpoints"))
