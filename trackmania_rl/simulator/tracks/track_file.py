@@ -26,7 +26,7 @@ from trackmania_rl.simulator.tracks.track_geometry import (
     turn_radius_m,
 )
 from trackmania_rl.simulator.tracks.world import RIBBON_SPACING_M, Edge, Surface, Track, build_ribbon
-from trackmania_rl.simulator.tracks.world_file import WorldArrays
+from trackmania_rl.simulator.tracks.world_file import WorldArrays, WorldFileError
 
 SHORTEST_LINE_M = 20.0
 SPACING_TOLERANCE_M = 0.2
@@ -133,9 +133,9 @@ def load_track(path: Path) -> Track:
         try:
             line_m = read_line(within(path.parent, settings.line, TrackFileError))
             if settings.world is not None:
-                return _track_in_world(settings, line_m, within(path.parent, settings.world, TrackFileError))
+                return _track_of_world(settings, line_m, within(path.parent, settings.world, TrackFileError))
             return _build_track(settings, line_m)
-        except TrackFileError as error:
+        except (TrackFileError, WorldFileError) as error:
             raise TrackFileError(f"{path}: {error}") from error
     raise TrackFileError(f"{path}: a track is a .toml track file or a .npy reference line, not {path.suffix!r}")
 
@@ -291,20 +291,30 @@ def _build_track(settings: TrackSettings, line_m: FloatArray) -> Track:
     )
 
 
-def _track_in_world(settings: TrackSettings, line_m: FloatArray, world_file: Path) -> Track:
-    """Read the world that is driven on; the ribbon is the way through it."""
+def _track_of_world(settings: TrackSettings, line_m: FloatArray, world_file: Path) -> Track:
+    arrays = WorldArrays.read(world_file)
     try:
-        arrays = WorldArrays.read(world_file)
-        world = arrays.world()
+        return track_in_world(settings.name, line_m, arrays, settings.laps)
     except ValueError as error:
-        raise TrackFileError(f"{error}" if isinstance(error, UserError) else f"{world_file}: {error}") from error
+        raise TrackFileError(f"{world_file}: {error}: make line and world anew (maps.py track)") from error
+
+
+def track_in_world(name: str, line_m: FloatArray, arrays: WorldArrays, n_laps: int = 1) -> Track:
+    """Return a track that is a world of triangles; the ribbon is the way through it.
+
+    Args:
+        name: of the track.
+        line_m: (N, 3) the way.
+        arrays: the world.
+        n_laps: of a race.
+
+    Raises:
+        ValueError: if they do not fit each other, or make no world.
+    """
+    world = arrays.world()
     if len(arrays.way_up) != len(line_m):
-        raise TrackFileError(
-            f"{world_file}: is made for a line of {len(arrays.way_up)} points, and not for {settings.line} with "
-            f"{len(line_m)}: make both anew (maps.py track)"
-        )
-    length_m = RIBBON_SPACING_M * (len(line_m) - 1)
-    n_checkpoints = (world.gates_per_lap - 1) * settings.laps + settings.laps - 1
+        raise ValueError(f"made for a line of {len(arrays.way_up)} points, and not of {len(line_m)}")
+    n_checkpoints = (world.gates_per_lap - 1) * n_laps + n_laps - 1
     middle_m = world.gate_boxes_m.mean(axis=1)
     nearest = [int(np.linalg.norm(line_m - place_m, axis=1).argmin()) for place_m in middle_m]
     stations_m = sorted(
@@ -313,11 +323,11 @@ def _track_in_world(settings: TrackSettings, line_m: FloatArray, world_file: Pat
         if gate < world.gates_per_lap - 1
     )
     return Track(
-        settings.name,
+        name,
         build_ribbon(line_m, half_width_m=WAY_HALF_WIDTH_M, up=arrays.way_up),
         tuple(stations_m[:n_checkpoints]),
-        length_m,
-        settings.laps,
+        RIBBON_SPACING_M * (len(line_m) - 1),
+        n_laps,
         world,
     )
 

@@ -1,0 +1,99 @@
+"""The tracker comes along where the simulated car went before, and B13's human through loops and walls."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from trackmania_rl.gbx.challenge import read_challenge
+from trackmania_rl.gbx.replay import GhostSamples, read_replay
+from trackmania_rl.gbx.replay_inputs import ghost_of_driver
+from trackmania_rl.simulator.physics.vehicle import tick
+from trackmania_rl.simulator.physics.vehicle_parameters import STADIUM_CAR
+from trackmania_rl.simulator.race_batch import RaceBatch, TrackForBatch
+from trackmania_rl.simulator.tracks.track_file import track_in_world
+from trackmania_rl.simulator.tracks.world import Track
+from trackmania_rl.track.block_tracks import arrays_of_map
+from trackmania_rl.track.driven_path import path_of_ghost
+from trackmania_rl.track.ghost_motion import motion_of
+from trackmania_rl.track.ghost_race import GhostRace, race_of_ghost
+from trackmania_rl.track.line_building import build_line
+from trackmania_rl.track.placed_blocks import BlockGrid
+from trackmania_rl.track.replay_tracker import SEGMENT_TICKS, TrackerSettings, _cost_plans, follow, path_of
+
+from .test_block_tracks import CHECKPOINT, FINISH, LINE_M, ROAD, START, challenge_of
+
+TICKS = 600
+
+
+@pytest.fixture(scope="module")
+def track() -> Track:
+    challenge = challenge_of(START, *ROAD, CHECKPOINT, FINISH)
+    return track_in_world("made", LINE_M, arrays_of_map(challenge, LINE_M))
+
+
+@pytest.fixture(scope="module")
+def race(track: Track) -> GhostRace:
+    """Of the simulated car itself, which steers to and fro."""
+    for_batch, batch = TrackForBatch(track), RaceBatch(1)
+    batch.begin(0, for_batch)
+    steer = np.select([np.arange(TICKS) % 100 < 20, np.arange(TICKS) % 100 >= 80], [-0.6, 0.6], 0.0)
+    controls = np.stack([np.ones(TICKS), np.zeros(TICKS), steer], axis=1)
+    positions, quaternions = [batch.cars["position_m"][0].copy()], [batch.cars["quaternion"][0].copy()]
+    for inputs in controls:
+        tick(batch.cars, *inputs.tolist(), for_batch.world, STADIUM_CAR)
+        positions.append(batch.cars["position_m"][0].copy())
+        quaternions.append(batch.cars["quaternion"][0].copy())
+    every = slice(None, None, 10)
+    time_ms = np.arange(0, 10 * TICKS + 1, 100)
+    speeds = np.linalg.norm(np.gradient(np.array(positions), 0.01, axis=0), axis=1)
+    samples = GhostSamples(
+        100, time_ms, np.array(positions, dtype=float)[every], np.array(quaternions, dtype=float)[every], speeds[every]
+    )
+    nothing = np.zeros(TICKS)
+    flies = np.zeros(len(time_ms), dtype=np.bool_)
+    return GhostRace(motion_of(samples), controls, (), nothing, nothing, nothing, nothing, flies, BlockGrid(()))
+
+
+def test_it_comes_along_where_the_simulated_car_went(track: Track, race: GhostRace) -> None:
+    settings = TrackerSettings(segments=8, plans=40, rounds=2)
+    followed = follow(race, track, np.random.default_rng(0), settings)
+    assert followed.is_finished
+    assert followed.aside_m.max() < 1.0
+    assert np.abs(followed.behind_ms).max() <= 60
+    again = follow(race, track, np.random.default_rng(0), settings)
+    np.testing.assert_array_equal(followed.controls, again.controls)
+
+
+def test_what_a_plan_costs(track: Track, race: GhostRace) -> None:
+    for_batch, batch = TrackForBatch(track), RaceBatch(1)
+    batch.begin(0, for_batch)
+    path_m = path_of(race)
+    plans = np.random.default_rng(1).uniform((0.0, 0.0, -1.0), 1.0, (5, 7, 3))
+    costs = np.empty(5)
+    _cost_plans(batch.cars, plans, for_batch.world, STADIUM_CAR, path_m, 0, 0.3, costs)
+    for plan, cost in zip(plans, costs, strict=True):
+        car, aside_m2, nearest = batch.cars.copy(), [], 0
+        for inputs in plan:
+            for _ in range(SEGMENT_TICKS):
+                tick(car, *inputs.tolist(), for_batch.world, STADIUM_CAR)
+            apart_m = car["position_m"][0] - path_m[nearest : nearest + 80]
+            nearest += int((apart_m**2).sum(axis=1).argmin())
+            away_m, way_m = car["position_m"][0] - path_m[nearest], path_m[nearest + 1] - path_m[nearest]
+            share = float(away_m @ way_m) / max(float(way_m @ way_m), 1e-6)
+            aside_m2.append(max(float(away_m @ away_m) - share * float(away_m @ way_m), 0.0))
+        assert cost == pytest.approx(np.mean(aside_m2) - 0.3 * (nearest + np.clip(share, -1, 1)), rel=1e-4, abs=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_it_follows_a_human_through_b13(shared_data: Path) -> None:
+    replay = read_replay(shared_data / "replays" / "B13-Obstacle_24.94_a.Replay.Gbx")
+    challenge = read_challenge(shared_data / "tracks" / "B13-Obstacle.Challenge.Gbx")
+    ghost = ghost_of_driver(replay, None)
+    line_m = build_line([path_of_ghost(ghost, "b13")], challenge).points_m
+    track = track_in_world("b13", line_m, arrays_of_map(challenge, line_m))
+    followed = follow(race_of_ghost(ghost, challenge.blocks, replay.path), track, np.random.default_rng(0))
+    assert followed.is_finished
+    assert followed.gate_times_ms[-1] == pytest.approx(24940, rel=0.005)
+    assert followed.aside_m.max() < 3.0
