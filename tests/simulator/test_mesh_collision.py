@@ -46,6 +46,32 @@ def test_a_car_comes_to_rest_a_centimetre_above_the_road() -> None:
     assert np.linalg.norm(car["velocity_m_s"]) < 0.05
 
 
+def test_flat_pairs_of_triangles_are_one_face_and_drive_the_same() -> None:
+    times = MedalTimes(None, None, None, None)
+    blocks = (*ROAD, Block("StadiumPlatformLoopStart", (9, 1, 9), 2, 3))
+    world = world_of(Challenge("uid", "made", "me", "Stadium", "Day", (32, 32, 32), 1, times, blocks))
+    forward = np.tile((0.0, 0.0, 1.0), (len(world.surface), 1))
+    merged = build_surface_mesh(world.corners_m, world.surface, forward, world.has_grass, 9.0)
+    # The other way round no triangle follows the one that it makes a quadrilateral with.
+    apart = build_surface_mesh(world.corners_m[::-1], world.surface[::-1], forward, world.has_grass, 9.0)
+    assert len(apart.faces) == len(world.surface)
+    assert len(merged.faces) == len(world.surface) / 2
+    draw = np.random.default_rng(0)
+    for x, y, z in draw.uniform((280, 8, 96), (330, 25, 320), (300, 3)):
+        one, other = ground_under(merged, x, y, z, 3.0), ground_under(apart, x, y, z, 3.0)
+        assert one.exists == other.exists
+        if one.exists:
+            np.testing.assert_allclose(one.height_m, other.height_m, atol=1e-9)
+    cars = [car_at(9 * 32 + 14.0, 9.4, 120.0, speed_m_s=60.0, heading_rad=0.02) for _ in range(2)]
+    highest_m = 0.0
+    for _ in range(30):
+        for car, mesh in zip(cars, (merged, apart), strict=True):
+            drive(car, mesh, 10, gas=1.0)
+        highest_m = max(highest_m, float(cars[0]["position_m"][0, 1]))
+    assert highest_m > 15.0, "it does not reach the loop"
+    np.testing.assert_allclose(cars[0]["position_m"], cars[1]["position_m"], atol=1e-3)
+
+
 def test_beside_the_blocks_it_stands_on_grass_and_over_water_it_falls() -> None:
     mesh = mesh_of(*ROAD, Block("StadiumWater", (12, 0, 12), 0, 0x1000))
     car = car_at(200.0, 9.3, 800.0)

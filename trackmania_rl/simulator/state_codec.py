@@ -127,7 +127,7 @@ def signature(world: Ribbon | SurfaceMesh) -> int:
     """A number that tells blobs of this world and this layout of the car from others, 32 bits."""
     checksum = zlib.crc32(repr(VEHICLE_DTYPE).encode())
     if isinstance(world, SurfaceMesh):
-        columns = [world.triangles[name] for name in ("corners_m", "surface", "forward")]
+        columns = [world.faces[name] for name in ("corners_m", "surface", "forward")]
     else:  # the columns of plain numbers say all; records have padding of no meaning
         columns = [column for column in world if column.dtype.names is None]
     for column in columns:
@@ -150,7 +150,7 @@ def read_car(blob_words: npt.NDArray[np.uint32], section_count: int) -> npt.NDAr
 
     Args:
         blob_words: The blob.
-        section_count: Cross-sections or triangles of the world that the car is in.
+        section_count: Cross-sections or faces of the world that the car is in.
 
     Raises:
         StateBlobError: If the car holds a number that no car can have.

@@ -165,9 +165,9 @@ def _swept(section: CrossSection, center_m: FloatArray, left: FloatArray, up: Fl
     grid_m = center_m[:, None] + aside_m * left[:, None] + above_m * up[:, None]  # (N, K, 3)
     right, left_on = grid_m[:-1, :-1], grid_m[1:, 1:]
     on, beside = grid_m[1:, :-1], grid_m[:-1, 1:]
-    first = np.stack((right, on, left_on), axis=2).reshape(-1, 3, 3)
-    second = np.stack((right, left_on, beside), axis=2).reshape(-1, 3, 3)
-    return _mesh(np.concatenate((first, second)), section.surface)
+    first, second = np.stack((right, on, left_on), axis=2), np.stack((right, left_on, beside), axis=2)
+    # The two of a quadrilateral follow each other, so that what is flat becomes one face.
+    return _mesh(np.stack((first, second), axis=2).reshape(-1, 3, 3), section.surface)
 
 
 def _mesh(corners_m: FloatArray, surface: Surface) -> PieceMesh:

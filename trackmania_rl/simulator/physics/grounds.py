@@ -28,8 +28,8 @@ def world_of(track: Track) -> World:
 
 
 def size_of(world: World) -> int:
-    """How many cross-sections or triangles there are, one of which a car notes."""
-    return len(world.triangles) if isinstance(world, SurfaceMesh) else len(world.station_m)
+    """How many cross-sections or faces there are, one of which a car notes."""
+    return len(world.faces) if isinstance(world, SurfaceMesh) else len(world.station_m)
 
 
 def ground_of(world: World) -> Any:
@@ -47,7 +47,7 @@ def collide_with(car: CarRecord, parameters: ParametersRecord, ground: Any) -> N
 
 def pads_forward(car: CarRecord, ground: Any) -> npt.NDArray[np.float64]:
     """(3,) the way in which the pad pushes that a car's wheel touches."""
-    records = ground.mesh.triangles if isinstance(ground, NearMesh) else ground
+    records = ground.mesh.faces if isinstance(ground, NearMesh) else ground
     return np.asarray(records[car.ribbon_index].forward)
 
 
@@ -72,5 +72,5 @@ def _compiled_collide_with(car: types.Type, parameters: types.Type, ground: type
 @overload(pads_forward, strict=False)
 def _compiled_pads_forward(car: types.Type, ground: types.Type) -> Any:
     if _is_a(NearMesh, ground):
-        return lambda car, ground: ground.mesh.triangles[car.ribbon_index].forward
+        return lambda car, ground: ground.mesh.faces[car.ribbon_index].forward
     return lambda car, ground: ground[car.ribbon_index].forward

@@ -1,6 +1,6 @@
-"""What the car touches in a world of triangles: wheels and body, all ellipsoids, against the triangles near the car.
+"""What the car touches in a world of faces: wheels and body, all ellipsoids, against the faces near the car.
 
-A part touches a triangle's face where its deepest point lies over it. It also touches a face over whose edge it lies,
+A part touches a face where its deepest point lies over it. It also touches a face over whose edge it lies,
 unless that edge is in the plane of another face that it touches: a seam. It is pushed along the face's normal then too,
 as cars are that meet the step between grass and road. Of the contacts of a wheel the deepest with the ground counts and
 the deepest with a wall; of a body's ellipsoid likewise.
@@ -30,6 +30,7 @@ from trackmania_rl.simulator.physics.contacts import (
 from trackmania_rl.simulator.physics.rigid_body import Vector, to_car, to_world
 from trackmania_rl.simulator.physics.vehicle_state import WHEELS, CarRecord, ParametersRecord
 from trackmania_rl.simulator.tracks.surface_mesh import (
+    CORNERS,
     PART_M,
     REACH_M,
     SurfaceMesh,
@@ -40,9 +41,9 @@ from trackmania_rl.simulator.tracks.surface_mesh import (
 from trackmania_rl.simulator.tracks.world import Surface
 
 MOST_NEAR: Final = 256
-"""So many triangles near a car are looked at; more than 60 never lie there in the game's blocks."""
+"""So many faces near a car are looked at; more than 60 never lie there in the game's blocks."""
 SLACK_M: Final = 1.0
-"""Triangles are gathered for so much more around the car, and anew when it has moved that far."""
+"""Faces are gathered for so much more around the car, and anew when it has moved that far."""
 SHELL_M: Final = 0.25
 """A part whose centre is less than this behind a face is pushed back through it; further behind, it has missed it."""
 SEAM_M: Final = 0.02
@@ -54,11 +55,11 @@ _GRASS: Final = int(Surface.GRASS)
 _TURBO, _TURBO2, _ROULETTE = int(Surface.TURBO), int(Surface.TURBO2), int(Surface.TURBO_ROULETTE)
 _NONE: Final = -1
 _ON_GRASS: Final = -2
-"""Numbers of triangles that are none."""
+"""Numbers of faces that are none."""
 
 
-Triangles = npt.NDArray[np.void]
-"""(T,) of TRIANGLE_DTYPE."""
+Faces = npt.NDArray[np.void]
+"""(T,) of FACE_DTYPE."""
 NEAR_DTYPE = np.dtype(
     [
         ("numbers", np.int64, (MOST_NEAR,)),
@@ -72,7 +73,7 @@ NEAR_DTYPE = np.dtype(
     ],
     align=True,
 )
-"""What of a mesh is near a car: the triangles that were gathered where it was, anew only when it has moved on; those of
+"""What of a mesh is near a car: the faces that were gathered where it was, anew only when it has moved on; those of
 them that it may touch in this collision pass, with their normals in car axes and the heights of its origin above their
 planes; room for those at whose edges it is. It is one record, as compiled code hands on arrays at a cost."""
 
@@ -104,33 +105,33 @@ class _Contact(NamedTuple):
     Attributes:
         depth_m: 0 for none.
         normal: of what is touched.
-        triangle: its number, or `_ON_GRASS`.
+        face: its number, or `_ON_GRASS`.
     """
 
     depth_m: float
     normal: Vector
-    triangle: int
+    face: int
 
 
 @compiled
 def collide_with_mesh(car: CarRecord, parameters: ParametersRecord, ground: NearMesh) -> None:
     """One collision pass."""
-    position, mesh, near, triangles = car.position_m, ground.mesh, ground.near[0], ground.mesh.triangles
+    position, mesh, near, faces = car.position_m, ground.mesh, ground.near[0], ground.mesh.faces
     begin_pass(car)
     _gather(mesh, near, position)
-    _see_from_car(triangles, near, car)
+    _see_from_car(faces, near, car)
     over_grass = position[1] - mesh.grass_height_m < REACH_M and is_over_grass(mesh, position[0], position[2])
     floor_m = mesh.grass_height_m if over_grass else -np.inf
     for wheel in range(WHEELS):
-        _collide_wheel(car, parameters, triangles, near, floor_m, wheel)
+        _collide_wheel(car, parameters, faces, near, floor_m, wheel)
     for part in range(parameters.body_centers_m.shape[0]):
-        _collide_body_part(car, parameters, triangles, near, floor_m, part)
+        _collide_body_part(car, parameters, faces, near, floor_m, part)
     end_pass(car, parameters)
 
 
 @compiled
 def _gather(mesh: SurfaceMesh, near: Any, position: npt.NDArray[np.float64]) -> None:
-    """Writes the numbers of the triangles that a car may touch, if it is no more where it was or in another part."""
+    """Writes the numbers of the faces that a car may touch, if it is no more where it was or in another part."""
     at = near.gathered_at_m
     is_same = True
     for axis in range(3):
@@ -142,19 +143,19 @@ def _gather(mesh: SurfaceMesh, near: Any, position: npt.NDArray[np.float64]) -> 
     if is_same:
         return
     reach_m = REACH_M + SLACK_M
-    triangles, members, numbers = mesh.triangles, mesh.members, near.numbers
+    faces, members, numbers = mesh.faces, mesh.members, near.numbers
     first, end = members_near(mesh, position[0], position[1], position[2])
     count = 0
     for place in range(first, end):
-        triangle = triangles[members[place]]
-        low, high = triangle.low_m, triangle.high_m
+        face = faces[members[place]]
+        low, high = face.low_m, face.high_m
         if not (
             low[0] - reach_m < position[0] < high[0] + reach_m
             and low[1] - reach_m < position[1] < high[1] + reach_m
             and low[2] - reach_m < position[2] < high[2] + reach_m
         ):
             continue
-        apart_m, corner, normal = 0.0, triangle.corners_m, triangle.normal
+        apart_m, corner, normal = 0.0, face.corners_m, face.normal
         for axis in range(3):
             apart_m += (position[axis] - corner[0, axis]) * normal[axis]
         if abs(apart_m) < reach_m and count < MOST_NEAR:
@@ -166,49 +167,49 @@ def _gather(mesh: SurfaceMesh, near: Any, position: npt.NDArray[np.float64]) -> 
 
 
 @compiled
-def _see_from_car(triangles: Triangles, near: Any, car: CarRecord) -> None:
-    """Writes which of the gathered triangles the car may touch now, and how they lie to it."""
+def _see_from_car(faces: Faces, near: Any, car: CarRecord) -> None:
+    """Writes which of the gathered faces the car may touch now, and how they lie to it."""
     position, normals = car.position_m, near.normals
     count = 0
     for place in range(near.n_gathered):
         number = near.numbers[place]
-        triangle = triangles[number]
-        corner, face, low, high = triangle.corners_m, triangle.normal, triangle.low_m, triangle.high_m
+        face = faces[number]
+        corner, outward, low, high = face.corners_m, face.normal, face.low_m, face.high_m
         height_m, is_near = 0.0, True
         for axis in range(3):
-            height_m += (position[axis] - corner[0, axis]) * face[axis]
+            height_m += (position[axis] - corner[0, axis]) * outward[axis]
             is_near &= low[axis] - REACH_M < position[axis] < high[axis] + REACH_M
         if is_near and abs(height_m) < REACH_M:
             near.seen[count] = number
             near.heights_m[count] = height_m
-            set_vector(normals[count], to_car(car, face[0], face[1], face[2]))
+            set_vector(normals[count], to_car(car, outward[0], outward[1], outward[2]))
             count += 1
     near.n_seen = count
 
 
 @compiled
 def _collide_wheel(
-    car: CarRecord, parameters: ParametersRecord, triangles: npt.NDArray[np.void], near: Any, floor_m: float, wheel: int
+    car: CarRecord, parameters: ParametersRecord, faces: npt.NDArray[np.void], near: Any, floor_m: float, wheel: int
 ) -> None:
     point, radii_m = parameters.wheel_points_m[wheel], parameters.wheel_radii_m
     center = (point[0], point[1] - car.wheel_damper_absorb_m[wheel], point[2])
     car.wheel_has_ground_contact[wheel] = 0
     car.wheel_material[wheel] = 0
     steepest = parameters.side_contact_min_normal_x
-    ground, wall = _contacts(car, triangles, near, floor_m, center, radii_m, steepest, 0, True)
+    ground, wall = _contacts(car, faces, near, floor_m, center, radii_m, steepest, 0, True)
     if ground.depth_m > 0.0:
         normal = ground.normal
         arm = touching_arm(parameters, center, radii_m, normal, extent(radii_m, normal))
         touch_ground(car, parameters, wheel, center, arm, normal, ground.depth_m)
         car.wheel_has_ground_contact[wheel] = 1
         set_vector(car.wheel_contact_normal[wheel], normal)
-        if ground.triangle == _ON_GRASS:
+        if ground.face == _ON_GRASS:
             car.wheel_material[wheel] = _GRASS
         else:
-            surface = triangles[ground.triangle].surface
+            surface = faces[ground.face].surface
             car.wheel_material[wheel] = surface
             if surface in (_TURBO, _TURBO2, _ROULETTE):
-                car.ribbon_index = ground.triangle  # whose pad pushes
+                car.ribbon_index = ground.face  # whose pad pushes
     if wall.depth_m > 0.0:
         arm = touching_arm(parameters, center, radii_m, wall.normal, extent(radii_m, wall.normal))
         touch_wall(car, parameters, arm, wall.normal, wall.depth_m)
@@ -216,11 +217,11 @@ def _collide_wheel(
 
 @compiled
 def _collide_body_part(
-    car: CarRecord, parameters: ParametersRecord, triangles: npt.NDArray[np.void], near: Any, floor_m: float, part: int
+    car: CarRecord, parameters: ParametersRecord, faces: npt.NDArray[np.void], near: Any, floor_m: float, part: int
 ) -> None:
     offset, radii_m = parameters.body_centers_m[part], parameters.body_radii_m[part]
     center = (offset[0], offset[1], offset[2])
-    ground, wall = _contacts(car, triangles, near, floor_m, center, radii_m, LEAST_BODY_UP, 1, False)
+    ground, wall = _contacts(car, faces, near, floor_m, center, radii_m, LEAST_BODY_UP, 1, False)
     if ground.depth_m > 0.0:
         touch_with_body(car, parameters, center, radii_m, ground.normal, ground.depth_m)
     if wall.depth_m > 0.0:
@@ -230,7 +231,7 @@ def _collide_body_part(
 @compiled
 def _contacts(
     car: CarRecord,
-    triangles: Triangles,
+    faces: Faces,
     near: Any,
     floor_m: float,
     center: Vector,
@@ -243,7 +244,7 @@ def _contacts(
 
     Args:
         car: whose part it is.
-        triangles: all of them.
+        faces: all of them.
         near: which of them to look at, a record of NEAR_DTYPE.
         floor_m: height of the grass, -inf where there is none.
         center: of the ellipsoid.
@@ -268,8 +269,8 @@ def _contacts(
         if height_m >= extent_m:
             continue
         number = near.seen[place]
-        triangle = triangles[number]
-        corner, face, low, high = triangle.corners_m, triangle.normal, triangle.low_m, triangle.high_m
+        face = faces[number]
+        corner, outward, low, high = face.corners_m, face.normal, face.low_m, face.high_m
         if x < low[0] - reach_m or x > high[0] + reach_m or z < low[2] - reach_m or z > high[2] + reach_m:
             continue
         if y < low[1] - reach_m or y > high[1] + reach_m:
@@ -282,7 +283,7 @@ def _contacts(
             share * radii_m[1] * radii_m[1] * normal[1],
             share * radii_m[2] * radii_m[2] * normal[2],
         )
-        if not is_inside(corner, face, x - down_x, y - down_y, z - down_z):
+        if not is_inside(corner, outward, x - down_x, y - down_y, z - down_z):
             if height_m > 0.0:
                 edges[n_edges] = number
                 n_edges += 1
@@ -293,8 +294,8 @@ def _contacts(
         ground = _deeper_grass(car, ground, center, radii_m, floor_m)
     for place in range(n_edges):
         number = edges[place]
-        triangle = triangles[number]
-        contact, point = _edge_contact(car, triangle.corners_m, triangle.normal, number, x, y, z, radii_m)
+        face = faces[number]
+        contact, point = _edge_contact(car, face.corners_m, face.normal, number, x, y, z, radii_m)
         if contact.depth_m <= 0.0 or _is_seam(ground, point, radii_m) or _is_seam(wall, point, radii_m):
             continue
         ground, wall = _deepest(ground, wall, contact, limit, axis, ground_below)
@@ -339,15 +340,22 @@ def _deeper_grass(
 
 @compiled
 def _edge_contact(
-    car: CarRecord, corner: Any, face: Any, number: int, x: float, y: float, z: float, radii_m: npt.NDArray[np.float64]
+    car: CarRecord,
+    corner: Any,
+    outward: Any,
+    number: int,
+    x: float,
+    y: float,
+    z: float,
+    radii_m: npt.NDArray[np.float64],
 ) -> tuple[_Contact, Vector]:
-    """An ellipsoid's contact with the nearest point of a triangle's edges, and that point from its centre.
+    """An ellipsoid's contact with the nearest point of a face's edges, and that point from its centre.
 
     In axes in which the ellipsoid is a ball of radius 1 the nearest point is that where it is touched.
     """
     nearest, best = 1.0, (0.0, 0.0, 0.0)
-    begin = _in_ball(car, corner, 2, x, y, z, radii_m)
-    for at in range(3):
+    begin = _in_ball(car, corner, CORNERS - 1, x, y, z, radii_m)
+    for at in range(CORNERS):
         end = _in_ball(car, corner, at, x, y, z, radii_m)
         edge_x, edge_y, edge_z = end[0] - begin[0], end[1] - begin[1], end[2] - begin[2]
         length = edge_x * edge_x + edge_y * edge_y + edge_z * edge_z
@@ -360,8 +368,8 @@ def _edge_contact(
         begin = end
     if nearest >= 1.0 or nearest < 1e-12:
         return _Contact(0.0, (0.0, 1.0, 0.0), number), best
-    normal = to_car(car, face[0], face[1], face[2])
-    height_m = (x - corner[0, 0]) * face[0] + (y - corner[0, 1]) * face[1] + (z - corner[0, 2]) * face[2]
+    normal = to_car(car, outward[0], outward[1], outward[2])
+    height_m = (x - corner[0, 0]) * outward[0] + (y - corner[0, 1]) * outward[1] + (z - corner[0, 2]) * outward[2]
     point = (best[0] * radii_m[0], best[1] * radii_m[1], best[2] * radii_m[2])
     return _Contact(extent(radii_m, normal) - height_m, normal, number), point
 
@@ -370,6 +378,6 @@ def _edge_contact(
 def _in_ball(
     car: CarRecord, corner: Any, number: int, x: float, y: float, z: float, radii_m: npt.NDArray[np.float64]
 ) -> Vector:
-    """A triangle's corner from an ellipsoid's centre, in its radii."""
+    """A face's corner from an ellipsoid's centre, in its radii."""
     own = to_car(car, corner[number, 0] - x, corner[number, 1] - y, corner[number, 2] - z)
     return own[0] / radii_m[0], own[1] / radii_m[1], own[2] / radii_m[2]

@@ -1,6 +1,6 @@
-"""A world of triangles: what a map's blocks make to drive on, sorted into cells so that few are looked at.
+"""A world of faces: what a map's blocks make to drive on, sorted into cells so that few are looked at.
 
-Triangles are driven on from one side, that from which their corners go round counter-clockwise. The stadium's grass is
+Faces are driven on from one side, that from which their corners go round counter-clockwise. The stadium's grass is
 a plane of its own, with holes. Axes are the game's: x, y up, z.
 """
 
@@ -21,13 +21,18 @@ PER_CELL: Final = 4
 """A cell is divided into so many parts along x and z: cubes of 8 m."""
 PART_M: Final = 8.0
 REACH_M: Final = 2.7
-"""A car reaches no further from its origin: the triangles of its own part are all that it may touch."""
+"""A car reaches no further from its origin: the faces of its own part are all that it may touch."""
 MOST_CELLS: Final = 1 << 24
-"""Of the box around all triangles: the largest grid that a map's file can have."""
+"""Of the box around all faces: the largest grid that a map's file can have."""
 
-TRIANGLE_DTYPE = np.dtype(
+CORNERS: Final = 4
+"""Of a face; a triangle's last one counts twice."""
+FLAT_M: Final = 1e-6
+"""Two triangles that stick out less than this from one plane are one face."""
+
+FACE_DTYPE = np.dtype(
     [
-        ("corners_m", np.float64, (3, 3)),
+        ("corners_m", np.float64, (CORNERS, 3)),
         ("normal", np.float64, (3,)),
         ("forward", np.float64, (3,)),
         ("low_m", np.float64, (3,)),
@@ -36,25 +41,25 @@ TRIANGLE_DTYPE = np.dtype(
     ],
     align=True,
 )
-"""One triangle; `forward` is the way in which a pad that it belongs to pushes."""
+"""One face; `forward` is the way in which a pad that it belongs to pushes."""
 
 FloatArray = npt.NDArray[np.float64]
 
 
 class SurfaceMesh(NamedTuple):
-    """T triangles in C occupied cells; numba takes it as it is.
+    """T faces in C occupied cells; numba takes it as it is.
 
     Attributes:
-        triangles: (T,) of TRIANGLE_DTYPE.
-        first_cell: (3,) int64, the lowest cell of the box around all triangles.
+        faces: (T,) of FACE_DTYPE.
+        first_cell: (3,) int64, the lowest cell of the box around all faces.
         cells: (X, Y, Z) int32, number of an occupied cell, -1 where there is nothing.
-        starts: (16 * C + 1,) int64, where in `members` the triangles of each part of a cell begin.
-        members: (M,) int32, triangles, part by part.
+        starts: (16 * C + 1,) int64, where in `members` the faces of each part of a cell begin.
+        members: (M,) int32, faces, part by part.
         has_grass: (W, D) bool, by column of cells, whether the stadium's grass lies there; it does all around.
         grass_height_m: of the grass.
     """
 
-    triangles: npt.NDArray[np.void]
+    faces: npt.NDArray[np.void]
     first_cell: npt.NDArray[np.int64]
     cells: npt.NDArray[np.int32]
     starts: npt.NDArray[np.int64]
@@ -70,30 +75,26 @@ def build_surface_mesh(
     has_grass: npt.NDArray[np.bool_],
     grass_height_m: float,
 ) -> SurfaceMesh:
-    """Sort triangles into cells.
+    """Make faces of triangles, and sort them into cells.
 
     Args:
-        corners_m: (T, 3, 3) world metres; no triangle without an area.
+        corners_m: (T, 3, 3) world metres; no triangle without an area. Two in a row that make a flat convex
+            quadrilateral become one face.
         surface: (T,) TMNF material ids.
         forward: (T, 3) unit vectors.
         has_grass: (W, D) by column of cells from the world's corner.
         grass_height_m: of the grass.
 
     Raises:
-        ValueError: if the triangles are further apart than the largest map is wide.
+        ValueError: if the faces are further apart than the largest map is wide.
     """
-    triangles = np.zeros(len(corners_m), TRIANGLE_DTYPE)
-    normals = np.cross(corners_m[:, 1] - corners_m[:, 0], corners_m[:, 2] - corners_m[:, 0])
-    triangles["corners_m"] = corners_m
-    triangles["normal"] = normals / np.linalg.norm(normals, axis=1, keepdims=True)
-    triangles["forward"], triangles["surface"] = forward, surface
-    triangles["low_m"], triangles["high_m"] = corners_m.min(axis=1), corners_m.max(axis=1)
-    part, member = _parts_and_members(triangles)
+    faces = _faces_of(corners_m, surface, forward)
+    part, member = _parts_and_members(faces)
     cell = part // (PER_CELL, 1, PER_CELL)
     first = cell.min(axis=0) if len(cell) else np.zeros(3, dtype=np.int64)
     size = (cell.max(axis=0) if len(cell) else first) - first + 1
     if math.prod(size.tolist()) > MOST_CELLS:
-        raise ValueError(f"triangles in {size.tolist()} cells: more than the {MOST_CELLS} of the largest map")
+        raise ValueError(f"faces in {size.tolist()} cells: more than the {MOST_CELLS} of the largest map")
     flat = np.ravel_multi_index(tuple((cell - first).T), tuple(size))
     occupied, number = np.unique(flat, return_inverse=True)
     cells = np.full(math.prod(size.tolist()), -1, dtype=np.int32)
@@ -102,7 +103,7 @@ def build_surface_mesh(
     order = np.argsort(slot, kind="stable")
     starts = np.searchsorted(slot[order], np.arange(len(occupied) * PER_CELL * PER_CELL + 1))
     return SurfaceMesh(
-        triangles,
+        faces,
         first.astype(np.int64),
         cells.reshape(tuple(size)),
         starts.astype(np.int64),
@@ -112,26 +113,56 @@ def build_surface_mesh(
     )
 
 
-def _parts_and_members(triangles: npt.NDArray[np.void]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """(M, 3) cubes of 8 m and (M,) the triangle that a car in each may touch, for all such pairs."""
-    lowest = np.floor((triangles["low_m"] - REACH_M) / PART_M).astype(np.int64)
-    size = np.floor((triangles["high_m"] + REACH_M) / PART_M).astype(np.int64) - lowest + 1
+def _faces_of(corners_m: FloatArray, surface: npt.NDArray[np.int64], forward: FloatArray) -> npt.NDArray[np.void]:
+    """(F,) of FACE_DTYPE: triangles, and quadrilaterals in place of two of them."""
+    normal = np.cross(corners_m[:, 1] - corners_m[:, 0], corners_m[:, 2] - corners_m[:, 0])
+    normal = normal / np.linalg.norm(normal, axis=1, keepdims=True)
+    one, other = corners_m[:-1], corners_m[1:]
+    quad_m = np.stack((one[:, 0], one[:, 1], one[:, 2], other[:, 2]), axis=1)  # (T - 1, 4, 3)
+    side_m = np.roll(quad_m, -1, axis=1) - quad_m
+    turn = np.einsum("tcx,tx->tc", np.cross(side_m, np.roll(side_m, -1, axis=1)), normal[:-1])
+    is_pair = (
+        (one[:, 0] == other[:, 0]).all(axis=1)
+        & (one[:, 2] == other[:, 1]).all(axis=1)
+        & (surface[:-1] == surface[1:])
+        & (forward[:-1] == forward[1:]).all(axis=1)
+        & (np.abs(np.einsum("tx,tx->t", other[:, 2] - one[:, 0], normal[:-1])) <= FLAT_M)
+        & (turn >= 0.0).all(axis=1)
+    )
+    # Of several in a row, the first two are one, then the next two.
+    number = np.arange(len(is_pair))
+    begin = np.maximum.accumulate(np.where(is_pair, 0, number + 1)) if len(number) else number
+    is_first = np.append(is_pair & ((number - begin) % 2 == 0), False)[: len(corners_m)]
+    kept = ~np.concatenate(([False], is_first[:-1]))[: len(corners_m)]
+    corners4_m = np.concatenate((corners_m, corners_m[:, 2:]), axis=1)
+    corners4_m[is_first] = quad_m[is_first[: len(quad_m)]]
+    faces = np.zeros(int(kept.sum()), FACE_DTYPE)
+    faces["corners_m"], faces["normal"] = corners4_m[kept], normal[kept]
+    faces["forward"], faces["surface"] = forward[kept], surface[kept]
+    faces["low_m"], faces["high_m"] = faces["corners_m"].min(axis=1), faces["corners_m"].max(axis=1)
+    return faces
+
+
+def _parts_and_members(faces: npt.NDArray[np.void]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """(M, 3) cubes of 8 m and (M,) the face that a car in each may touch, for all such pairs."""
+    lowest = np.floor((faces["low_m"] - REACH_M) / PART_M).astype(np.int64)
+    size = np.floor((faces["high_m"] + REACH_M) / PART_M).astype(np.int64) - lowest + 1
     count = size.prod(axis=1)
-    member = np.repeat(np.arange(len(triangles)), count)
+    member = np.repeat(np.arange(len(faces)), count)
     within = np.arange(len(member)) - np.repeat(np.cumsum(count) - count, count)
     width, depth = size[member, 0], size[member, 2]
     part = lowest[member] + np.stack((within % width, within // (width * depth), within // width % depth), axis=1)
-    # Of the cubes in the box around a tilted triangle, most are far from its plane.
-    middle_m = (part + 0.5) * PART_M - triangles["corners_m"][member, 0]
-    apart_m = np.abs(np.einsum("ij,ij->i", middle_m, triangles["normal"][member]))
-    half_m = 0.5 * PART_M * np.abs(triangles["normal"]).sum(axis=1) + REACH_M
+    # Of the cubes in the box around a tilted face, most are far from its plane.
+    middle_m = (part + 0.5) * PART_M - faces["corners_m"][member, 0]
+    apart_m = np.abs(np.einsum("ij,ij->i", middle_m, faces["normal"][member]))
+    half_m = 0.5 * PART_M * np.abs(faces["normal"]).sum(axis=1) + REACH_M
     near = apart_m <= half_m[member]
     return part[near], member[near]
 
 
 @compiled
 def members_near(mesh: SurfaceMesh, x: float, y: float, z: float) -> tuple[int, int]:
-    """Where in `members` those triangles begin and end that a car with its origin at a place may touch."""
+    """Where in `members` those faces begin and end that a car with its origin at a place may touch."""
     cell_x = math.floor(x / CELL_M[0]) - mesh.first_cell[0]
     cell_y = math.floor(y / CELL_M[1]) - mesh.first_cell[1]
     cell_z = math.floor(z / CELL_M[2]) - mesh.first_cell[2]
@@ -158,10 +189,10 @@ def is_over_grass(mesh: SurfaceMesh, x: float, z: float) -> bool:
 
 
 @compiled
-def is_inside(corner: Any, face: Any, x: float, y: float, z: float) -> bool:
-    """Whether a point of a triangle's plane lies within the triangle; world axes."""
-    for begin in range(3):
-        end = (begin + 1) % 3
+def is_inside(corner: Any, outward: Any, x: float, y: float, z: float) -> bool:
+    """Whether a point of a face's plane lies within the face; world axes."""
+    for begin in range(CORNERS):
+        end = (begin + 1) % CORNERS
         edge_x, edge_y, edge_z = (
             corner[end, 0] - corner[begin, 0],
             corner[end, 1] - corner[begin, 1],
@@ -169,9 +200,9 @@ def is_inside(corner: Any, face: Any, x: float, y: float, z: float) -> bool:
         )
         to_x, to_y, to_z = x - corner[begin, 0], y - corner[begin, 1], z - corner[begin, 2]
         turn = (
-            face[0] * (edge_y * to_z - edge_z * to_y)
-            + face[1] * (edge_z * to_x - edge_x * to_z)
-            + face[2] * (edge_x * to_y - edge_y * to_x)
+            outward[0] * (edge_y * to_z - edge_z * to_y)
+            + outward[1] * (edge_z * to_x - edge_x * to_z)
+            + outward[2] * (edge_x * to_y - edge_y * to_x)
         )
         if turn < 0.0:
             return False
@@ -181,16 +212,16 @@ def is_inside(corner: Any, face: Any, x: float, y: float, z: float) -> bool:
 @compiled
 def ground_under(mesh: SurfaceMesh, x: float, y: float, z: float, most_m: float) -> Ground:
     """The surface nearest to a point, measured along its normal, within `most_m` above it and half of that below."""
-    triangles, nearest = mesh.triangles, Ground(False, most_m, (0.0, 1.0, 0.0), 0)
+    faces, nearest = mesh.faces, Ground(False, most_m, (0.0, 1.0, 0.0), 0)
     first, end = members_near(mesh, x, y, z)
     for place in range(first, end):
-        triangle = triangles[mesh.members[place]]
-        corner, face = triangle.corners_m, triangle.normal
-        height_m = (x - corner[0, 0]) * face[0] + (y - corner[0, 1]) * face[1] + (z - corner[0, 2]) * face[2]
+        face = faces[mesh.members[place]]
+        corner, outward = face.corners_m, face.normal
+        height_m = (x - corner[0, 0]) * outward[0] + (y - corner[0, 1]) * outward[1] + (z - corner[0, 2]) * outward[2]
         if height_m < -0.5 * most_m or height_m >= nearest.height_m:
             continue
-        if is_inside(corner, face, x - height_m * face[0], y - height_m * face[1], z - height_m * face[2]):
-            nearest = Ground(True, height_m, (face[0], face[1], face[2]), triangle.surface)
+        if is_inside(corner, outward, x - height_m * outward[0], y - height_m * outward[1], z - height_m * outward[2]):
+            nearest = Ground(True, height_m, (outward[0], outward[1], outward[2]), face.surface)
     height_m = y - mesh.grass_height_m
     if -0.5 * most_m <= height_m < nearest.height_m and is_over_grass(mesh, x, z):
         nearest = Ground(True, height_m, (0.0, 1.0, 0.0), SURFACE_GRASS)
