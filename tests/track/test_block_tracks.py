@@ -163,6 +163,11 @@ def test_maps_that_make_no_track_are_refused(blocks: tuple[Block, ...], why: str
         arrays_of_map(challenge_of(*blocks), LINE_M)
 
 
+def test_blocks_may_lack_where_it_is_said() -> None:
+    challenge = challenge_of(START, *ROAD, FINISH, Block("Mystery", (1, 1, 1), 0, 0))
+    assert len(arrays_of_map(challenge, LINE_M, may_lack=True).surface) > 0
+
+
 def test_a_track_has_one_ground(track_file: Path, tmp_path: Path) -> None:
     (tmp_path / "both.toml").write_text(track_file.read_text() + "width_m = 12.0\n")
     with pytest.raises(TrackFileError, match="no road of its own: leave out width_m"):

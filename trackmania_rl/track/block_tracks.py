@@ -43,29 +43,34 @@ def require_known(world: BlockWorld, name: str) -> None:
         BlockTrackError: if there are others.
     """
     if world.unknown:
-        names = ", ".join(f"{count} {block}" for block, count in world.unknown_names[:5])
-        raise BlockTrackError(
-            f"map {name}: {100.0 * world.known_share:.0f} % of its blocks are in the catalogue; not {names}"
-            f"{' and others' if len(world.unknown_names) > 5 else ''}"
-        )
+        raise BlockTrackError(f"map {name}: {lack_of(world)}")
 
 
-def arrays_of_map(challenge: Challenge, line_m: FloatArray) -> WorldArrays:
+def lack_of(world: BlockWorld) -> str:
+    """Tell which blocks of a world are not known."""
+    names = ", ".join(f"{count} {block}" for block, count in world.unknown_names[:5])
+    others = " and others" if len(world.unknown_names) > 5 else ""
+    return f"{100.0 * world.known_share:.0f} % of its blocks are in the catalogue; not {names}{others}"
+
+
+def arrays_of_map(challenge: Challenge, line_m: FloatArray, *, may_lack: bool = False) -> WorldArrays:
     """Make all that the simulated game needs of a map.
 
     Args:
         challenge: the map.
         line_m: (N, 3) metres, start to finish, about 0.5 m apart.
+        may_lack: whether there may be blocks that are not known, where nothing is then.
 
     Raises:
-        BlockTrackError: if a block is not known, or there is no start or finish.
+        BlockTrackError: if a block is not known and none may lack, or there is no start or finish.
         BlockWorldError: if the blocks make no world.
         MapTrackError: if it is no line of this map.
     """
     check_line(challenge, line_m)
     name = challenge.plain_name
     world = world_of(challenge)
-    require_known(world, name)
+    if not may_lack:
+        require_known(world, name)
     mesh = mesh_of_world(world)
     start = _start(world, name)
     checkpoints = [gate for gate in world.gates if gate.kind is Gate.CHECKPOINT]

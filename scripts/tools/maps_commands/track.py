@@ -159,22 +159,24 @@ def _writer(
 ) -> tuple[Callable[[Path], tuple[Path, ...]], tuple[str, ...]]:
     """Return what writes a track's files, given the name of the first, and the notes on it."""
     from trackmania_rl.simulator.tracks.track_writing import write_track
-    from trackmania_rl.track.block_tracks import BlockTrackError, arrays_of_map, write_block_track
-    from trackmania_rl.track.block_world import BlockWorldError
+    from trackmania_rl.track.block_tracks import BlockTrackError, arrays_of_map, lack_of, write_block_track
+    from trackmania_rl.track.block_world import BlockWorldError, world_of
     from trackmania_rl.track.map_tracks import track_of_map
 
     notes: tuple[str, ...] = ()
     if ground != "line":
         try:
-            arrays = arrays_of_map(challenge, line.points_m)
+            arrays = arrays_of_map(challenge, line.points_m, may_lack=ground == "blocks")
         except (BlockTrackError, BlockWorldError) as error:
             if ground == "blocks":
                 raise
             notes = (f"a road along the line, as {error}",)
         else:
-            return lambda file: write_block_track(challenge, arrays, line.points_m, file), (
-                f"the map's own blocks: {len(arrays.surface)} triangles",
-            )
+            world = world_of(challenge)
+            notes = (f"the map's own blocks: {len(arrays.surface)} triangles",)
+            if world.unknown:
+                notes += (f"nothing is where other blocks stand: {lack_of(world)}",)
+            return lambda file: write_block_track(challenge, arrays, line.points_m, file), notes
     origin = f"scripts/tools/maps.py track, from {challenge.plain_name!r}"
 
     def write_road(file: Path) -> tuple[Path, ...]:
