@@ -142,7 +142,7 @@ def write_block_track(
     content = io.BytesIO()
     np.lib.format.write_array(content, line_m.astype(np.float32), allow_pickle=False)
     write_durably(line_file, content.getvalue())
-    arrays.write(world_file)
+    write_durably(world_file, arrays.content())
     lines = (
         f"# Written by scripts/tools/maps.py, from {challenge.plain_name!r}. Format: docs/track_files.rst",
         f"name = {toml_value(track_file.stem)}",

@@ -17,7 +17,6 @@ from safetensors.numpy import load, save
 
 from trackmania_rl.bounded_files import read_bounded
 from trackmania_rl.errors import UserError, one_line
-from trackmania_rl.files import write_durably
 from trackmania_rl.simulator.picture.block_scene import BlockScene, prepare_scene
 from trackmania_rl.simulator.tracks.mesh_world import MeshWorld
 from trackmania_rl.simulator.tracks.surface_mesh import build_surface_mesh
@@ -106,14 +105,9 @@ class WorldArrays:
             raise WorldFileError(f"{path}: is damaged: {error}") from error
         return read
 
-    def write(self, path: Path) -> None:
-        """Write the file, whole or not at all.
-
-        Raises:
-            OSError: if the disk says no.
-        """
-        arrays = {name: np.ascontiguousarray(getattr(self, name), _DTYPES[name]) for name in _DTYPES}
-        write_durably(path, save(arrays))
+    def content(self) -> bytes:
+        """Return the file's content, which `read` takes."""
+        return save({name: np.ascontiguousarray(getattr(self, name), dtype) for name, dtype in _DTYPES.items()})
 
     def world(self) -> MeshWorld:
         """Make what a race needs.
