@@ -111,6 +111,8 @@ class Run:
         """The training's command line."""
         command = [sys.executable, str(PROJECT / "scripts" / "train.py"), "--config", str(self.variant.config_file)]
         command += ["--output-folder", str(self.output), "--max-wall-s", str(60 * self.minutes)]
+        if self.variant.cluster is not None:
+            command += ["--cluster", self.variant.cluster]
         return command + [word for text in self.overrides for word in ("--set", text)]
 
     def settings(self) -> Settings:

@@ -18,15 +18,19 @@ class Variant:
         name: in file names and pictures.
         config_file: its configuration.
         overrides: `NAME=VALUE` texts that win over the file.
+        cluster: where its collectors play, as `train.py --cluster` has it; None for this machine.
     """
 
     name: str
     config_file: Path
     overrides: tuple[str, ...]
+    cluster: str | None = None
 
     @classmethod
     def read(cls, text: str, config_file: Path, overrides: Sequence[str]) -> Variant:
         """A variant as the command line has it: `name: NAME=VALUE NAME=VALUE`; `config=FILE` takes another file.
+
+        `cluster=local:2` or another address lets its collectors play on a Ray cluster.
 
         Args:
             text: values may hold spaces: a new setting begins where a name and an equals sign follow a space.
@@ -44,8 +48,9 @@ class Variant:
                 "the name is of letters, digits, dots and dashes"
             )
         files = [Path(word.removeprefix("config=")) for word in words if word.startswith("config=")]
-        own = tuple(word for word in words if not word.startswith("config="))
-        return cls(name, files[-1] if files else config_file, (*overrides, *own))
+        clusters = [word.removeprefix("cluster=") for word in words if word.startswith("cluster=")]
+        own = tuple(word for word in words if not word.startswith(("config=", "cluster=")))
+        return cls(name, files[-1] if files else config_file, (*overrides, *own), clusters[-1] if clusters else None)
 
 
 def read_variants(file: Path) -> list[str]:
