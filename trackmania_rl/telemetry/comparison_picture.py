@@ -1,4 +1,4 @@
-"""A picture of two races along one line: who lies ahead, speeds, pedals and steering."""
+"""A picture of two races along one line: who lies ahead, speeds, pedals and steering, and both lines from above."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.telemetry.run_comparison import RunComparison
+from trackmania_rl.telemetry.run_comparison import GRID_M, RunComparison
 
 KM_H_PER_M_S: Final = 3.6
 _COLOURS: Final = ("#1f77b4", "#d95f02")
@@ -30,9 +30,15 @@ def draw_comparison(comparison: RunComparison, title: str) -> Figure:
         comparison: of them; its A is the one that the time difference refers to.
         title: for example the map's name.
     """
-    figure = Figure(figsize=(13, 9), layout="constrained", dpi=100)
+    figure = Figure(figsize=(18, 9), layout="constrained", dpi=100)
     FigureCanvasAgg(figure)
-    axes = figure.subplots(4, 1, sharex=True, height_ratios=(3, 3, 1.3, 2))
+    left, right = figure.add_gridspec(1, 2, width_ratios=(13, 6))
+    rows = left.subgridspec(4, 1, height_ratios=(3, 3, 1.3, 2))
+    axes = [figure.add_subplot(rows[0])]
+    axes += [figure.add_subplot(row, sharex=axes[0]) for row in list(rows)[1:]]
+    for axis in axes[:-1]:
+        axis.tick_params(labelbottom=False)
+    _draw_lines(figure.add_subplot(right), comparison)
     figure.suptitle(title, fontsize=13, parse_math=False)
     _draw_difference(axes[0], comparison)
     _draw_speeds(axes[1], comparison)
@@ -42,7 +48,7 @@ def draw_comparison(comparison: RunComparison, title: str) -> Figure:
         _mark_sections(axis, comparison)
         axis.margins(x=0)
     axes[3].set_xlabel("distance along the line (m)")
-    figure.align_ylabels(list(axes))
+    figure.align_ylabels(axes)
     return figure
 
 
@@ -119,6 +125,23 @@ def _draw_steering(axis: Axes, comparison: RunComparison) -> None:
     axis.set_yticks(rows, ("left", "A", "right", "left", "B", "right"), fontsize=8)
     axis.set_ylim(1.5, -0.5)
     axis.set_ylabel("steering")
+
+
+def _draw_lines(axis: Axes, comparison: RunComparison) -> None:
+    """Both lines from above, B's on A's, with the ends of the sections; x to the left, as the game's maps have it."""
+    for run, colour, width in zip((comparison.a, comparison.b), _COLOURS, (3.0, 1.2), strict=True):
+        axis.plot(run.position_m[:, 0], run.position_m[:, 2], color=colour, linewidth=width)
+    for section in comparison.sections:
+        at = min(int(section.end_m / GRID_M), len(comparison.distance_m) - 1)
+        x, _, z = comparison.a.position_m[at]
+        axis.annotate(section.name, (x, z), xytext=(6, 6), textcoords="offset points", fontsize=9, color="0.3")
+        axis.plot(x, z, marker="o", color="0.3", markersize=4)
+    axis.set_aspect("equal", adjustable="datalim")
+    axis.invert_xaxis()
+    axis.set_xlabel("x (m)")
+    axis.set_ylabel("z (m)")
+    axis.set_title("from above", fontsize=10)
+    axis.grid(color="0.93")
 
 
 def _mark_sections(axis: Axes, comparison: RunComparison) -> None:

@@ -43,12 +43,14 @@ class RunOnLine:
         label: what to call it.
         time_ms: (D,) float64, when it first was that far.
         speed_m_s: (D,) float64.
+        position_m: (D, 3) float64.
         controls: (D, 3) float64: gas, brake, steer; None where the race's inputs are not known.
     """
 
     label: str
     time_ms: FloatArray
     speed_m_s: FloatArray
+    position_m: FloatArray
     controls: FloatArray | None
 
 
@@ -167,7 +169,8 @@ def _on_line(run: DrivenRun, station_m: FloatArray, distance_m: FloatArray) -> R
         changed_ms, values = controls_over_time(run.events)
         controls = values[np.searchsorted(changed_ms, time_ms, side="right") - 1]
         assert controls.shape == (len(distance_m), 3)
-    return RunOnLine(run.label, time_ms, np.interp(time_ms, run.time_ms, run.speed_m_s), controls)
+    position_m = np.stack([np.interp(time_ms, run.time_ms, run.position_m[:, axis]) for axis in range(3)], axis=1)
+    return RunOnLine(run.label, time_ms, np.interp(time_ms, run.time_ms, run.speed_m_s), position_m, controls)
 
 
 def _sections(a: DrivenRun, b: DrivenRun, station_of_a_m: FloatArray) -> tuple[Section, ...]:
