@@ -11,8 +11,8 @@ from trackmania_rl.gbx.replay_inputs import ghost_of_driver
 from trackmania_rl.simulator.physics.vehicle import tick
 from trackmania_rl.simulator.physics.vehicle_parameters import STADIUM_CAR
 from trackmania_rl.simulator.race_batch import RaceBatch, TrackForBatch
-from trackmania_rl.simulator.tracks.track_file import track_in_world
 from trackmania_rl.simulator.tracks.world import Track
+from trackmania_rl.simulator.tracks.world_file import track_in_world
 from trackmania_rl.track.block_tracks import arrays_of_map
 from trackmania_rl.track.driven_path import path_of_ghost
 from trackmania_rl.track.ghost_motion import motion_of

@@ -32,13 +32,13 @@ def draw_comparison(comparison: RunComparison, title: str) -> Figure:
     """
     figure = Figure(figsize=(18, 9), layout="constrained", dpi=100)
     FigureCanvasAgg(figure)
-    left, right = figure.add_gridspec(1, 2, width_ratios=(13, 6))
-    rows = left.subgridspec(4, 1, height_ratios=(3, 3, 1.3, 2))
+    columns = figure.add_gridspec(1, 2, width_ratios=(13, 6))
+    rows = columns[0].subgridspec(4, 1, height_ratios=(3, 3, 1.3, 2))
     axes = [figure.add_subplot(rows[0])]
-    axes += [figure.add_subplot(row, sharex=axes[0]) for row in list(rows)[1:]]
+    axes += [figure.add_subplot(rows[row], sharex=axes[0]) for row in (1, 2, 3)]
     for axis in axes[:-1]:
         axis.tick_params(labelbottom=False)
-    _draw_lines(figure.add_subplot(right), comparison)
+    _draw_lines(figure.add_subplot(columns[1]), comparison)
     figure.suptitle(title, fontsize=13, parse_math=False)
     _draw_difference(axes[0], comparison)
     _draw_speeds(axes[1], comparison)

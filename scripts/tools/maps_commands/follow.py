@@ -58,7 +58,7 @@ def add_parser(subparsers: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Follow, and print how it went; the exit code is 1 if the finish was not reached."""
     # The simulator takes seconds to import, which other commands need not wait for.
-    from trackmania_rl.simulator.tracks.track_file import track_in_world
+    from trackmania_rl.simulator.tracks.world_file import track_in_world
     from trackmania_rl.track.block_tracks import arrays_of_map
     from trackmania_rl.track.driven_path import path_of_ghost
     from trackmania_rl.track.ghost_race import race_of_ghost

@@ -26,7 +26,7 @@ from trackmania_rl.simulator.tracks.track_geometry import (
     turn_radius_m,
 )
 from trackmania_rl.simulator.tracks.world import RIBBON_SPACING_M, Edge, Surface, Track, build_ribbon
-from trackmania_rl.simulator.tracks.world_file import WorldArrays, WorldFileError
+from trackmania_rl.simulator.tracks.world_file import WorldArrays, WorldFileError, track_in_world
 
 SHORTEST_LINE_M = 20.0
 SPACING_TOLERANCE_M = 0.2
@@ -40,8 +40,6 @@ MAX_NAME_LETTERS = 200
 MAX_COMPLAINTS = 5
 """So many of a track file's mistakes are told."""
 
-WAY_HALF_WIDTH_M = 12.0
-"""Of the road as it is drawn on a plan where the world is a map's blocks."""
 BARE_LINE_WIDTH_M = 24.0
 BARE_LINE_SMOOTHING_M = 10.0
 BARE_LINE_CHECKPOINT_EVERY_M = 300.0
@@ -297,39 +295,6 @@ def _track_of_world(settings: TrackSettings, line_m: FloatArray, world_file: Pat
         return track_in_world(settings.name, line_m, arrays, settings.laps)
     except ValueError as error:
         raise TrackFileError(f"{world_file}: {error}: make line and world anew (maps.py track)") from error
-
-
-def track_in_world(name: str, line_m: FloatArray, arrays: WorldArrays, n_laps: int = 1) -> Track:
-    """Return a track that is a world of triangles; the ribbon is the way through it.
-
-    Args:
-        name: of the track.
-        line_m: (N, 3) the way.
-        arrays: the world.
-        n_laps: of a race.
-
-    Raises:
-        ValueError: if they do not fit each other, or make no world.
-    """
-    world = arrays.world()
-    if len(arrays.way_up) != len(line_m):
-        raise ValueError(f"made for a line of {len(arrays.way_up)} points, and not of {len(line_m)}")
-    n_checkpoints = (world.gates_per_lap - 1) * n_laps + n_laps - 1
-    middle_m = world.gate_boxes_m.mean(axis=1)
-    nearest = [int(np.linalg.norm(line_m - place_m, axis=1).argmin()) for place_m in middle_m]
-    stations_m = sorted(
-        RIBBON_SPACING_M * point
-        for point, gate in zip(nearest, world.gate_of_box, strict=True)
-        if gate < world.gates_per_lap - 1
-    )
-    return Track(
-        name,
-        build_ribbon(line_m, half_width_m=WAY_HALF_WIDTH_M, up=arrays.way_up),
-        tuple(stations_m[:n_checkpoints]),
-        RIBBON_SPACING_M * (len(line_m) - 1),
-        n_laps,
-        world,
-    )
 
 
 def _check_distances(settings: TrackSettings, lap_m: float) -> None:

@@ -20,7 +20,7 @@ from trackmania_rl.errors import UserError, one_line
 from trackmania_rl.simulator.picture.block_scene import BlockScene, prepare_scene
 from trackmania_rl.simulator.tracks.mesh_world import MeshWorld
 from trackmania_rl.simulator.tracks.surface_mesh import build_surface_mesh
-from trackmania_rl.simulator.tracks.world import Surface
+from trackmania_rl.simulator.tracks.world import RIBBON_SPACING_M, Surface, Track, build_ribbon
 
 MAX_WORLD_BYTES: Final = 128 << 20
 MAX_HEADER_BYTES: Final = 64 << 10
@@ -29,6 +29,8 @@ MAX_GATES: Final = 1000
 FARTHEST_M: Final = 100_000.0
 """No place of a world is farther from the world's corner."""
 LEAST_AREA_M2: Final = 1e-9
+WAY_HALF_WIDTH_M: Final = 12.0
+"""Of the road as it is drawn on a plan."""
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -168,6 +170,39 @@ class WorldArrays:
             raise ValueError("a triangle has no area")
         if set(self.gate_of_box.tolist()) != set(range(int(self.gate_of_box.max()) + 1)):
             raise ValueError("the gates are not numbered one after the other")
+
+
+def track_in_world(name: str, line_m: FloatArray, arrays: WorldArrays, n_laps: int = 1) -> Track:
+    """Return a track that is a world of triangles; the ribbon is the way through it.
+
+    Args:
+        name: of the track.
+        line_m: (N, 3) the way.
+        arrays: the world.
+        n_laps: of a race.
+
+    Raises:
+        ValueError: if they do not fit each other, or make no world.
+    """
+    world = arrays.world()
+    if len(arrays.way_up) != len(line_m):
+        raise ValueError(f"made for a line of {len(arrays.way_up)} points, and not of {len(line_m)}")
+    n_checkpoints = (world.gates_per_lap - 1) * n_laps + n_laps - 1
+    middle_m = world.gate_boxes_m.mean(axis=1)
+    nearest = [int(np.linalg.norm(line_m - place_m, axis=1).argmin()) for place_m in middle_m]
+    stations_m = sorted(
+        RIBBON_SPACING_M * point
+        for point, gate in zip(nearest, world.gate_of_box, strict=True)
+        if gate < world.gates_per_lap - 1
+    )
+    return Track(
+        name,
+        build_ribbon(line_m, half_width_m=WAY_HALF_WIDTH_M, up=arrays.way_up),
+        tuple(stations_m[:n_checkpoints]),
+        RIBBON_SPACING_M * (len(line_m) - 1),
+        n_laps,
+        world,
+    )
 
 
 _DTYPES: Final[dict[str, np.dtype[Any]]] = {
