@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 AUTO: Final = "auto"
 LOCAL: Final = re.compile(r"local:(\d{1,2})")
-PROBE_WITHIN_S: Final = 15.0
+PROBE_WITHIN_S: Final = 10.0
 """A cluster that does not answer a child process within this time is told at once; Ray itself waits for minutes."""
 LOCAL_STORE_BYTES: Final = 256 << 20
 COLLECTORS_PER_LOCAL_NODE: Final = 8
