@@ -17,7 +17,7 @@ from trackmania_rl.multiprocess.cluster import connecting
         ("RuntimeError: Version mismatch: The cluster was started with:\n  Ray: 2.59", "is of another version"),
         ("Ssl handshake failed: SSL_ERROR_SSL: WRONG_VERSION_NUMBER", "one side speaks TLS"),
         ("ConnectionError: Could not find any running Ray instance. Please", "no Ray runs on this machine"),
-        ("", "nobody answered within 15 s"),
+        ("", "nobody answered within 10 s"),
     ],
 )
 def test_each_reason_has_its_line(said: str, told: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,9 @@ unless that edge is in the plane of another face that it touches: a seam. It is 
 as cars are that meet the step between grass and road. Of the contacts of a wheel the deepest with the ground counts and
 the deepest with a wall; of a body's ellipsoid likewise.
 All vectors are in car axes unless they say otherwise.
+
+Most functions here are inlined: to hand on a mesh to a compiled function is to count the references of its arrays, and
+that cost more than all the geometry.
 """
 
 from __future__ import annotations
@@ -48,6 +51,8 @@ SHELL_M: Final = 0.25
 """A part whose centre is less than this behind a face is pushed back through it; further behind, it has missed it."""
 SEAM_M: Final = 0.02
 """An edge that stands out less than this from a face that is touched is a seam."""
+PARALLEL: Final = 1.0 - 1e-9
+"""Cosine of the angle between planes that part less than 0.1 mm within a car's reach."""
 LEAST_BODY_UP: Final = 0.7
 """Vertical part, in car axes, of the normal of what a body stands on; the rest are its walls."""
 
@@ -67,15 +72,17 @@ NEAR_DTYPE = np.dtype(
         ("gathered_at_m", np.float64, (3,)),
         ("seen", np.int64, (MOST_NEAR,)),
         ("n_seen", np.int64),
+        ("at_body", np.int64, (MOST_NEAR,)),
+        ("n_at_body", np.int64),
         ("normals", np.float64, (MOST_NEAR, 3)),
         ("heights_m", np.float64, (MOST_NEAR,)),
         ("edges", np.int64, (MOST_NEAR,)),
     ],
     align=True,
 )
-"""What of a mesh is near a car: the faces that were gathered where it was, anew only when it has moved on; those of
-them that it may touch in this collision pass, with their normals in car axes and the heights of its origin above their
-planes; room for those at whose edges it is. It is one record, as compiled code hands on arrays at a cost."""
+"""What of a mesh is near a car: the faces that were gathered where it was, anew only when it has moved on; which it may
+touch in this collision pass, with their normals in car axes and the heights of its origin above their planes; which its
+body may touch; and room for those at whose edges it is. One record, as compiled code hands on arrays at a cost."""
 
 
 class NearMesh(NamedTuple):
@@ -94,7 +101,7 @@ class NearMesh(NamedTuple):
 def near_mesh(mesh: SurfaceMesh) -> NearMesh:
     """A mesh of which nothing is gathered yet."""
     near = np.empty(1, NEAR_DTYPE)
-    near[0].n_gathered = near[0].n_seen = 0
+    near[0].n_gathered = near[0].n_seen = near[0].n_at_body = 0
     near[0].gathered_at_m[:] = np.inf
     return NearMesh(mesh, near)
 
@@ -113,23 +120,24 @@ class _Contact(NamedTuple):
     face: int
 
 
-@compiled
+@compiled(inline="always")
 def collide_with_mesh(car: CarRecord, parameters: ParametersRecord, ground: NearMesh) -> None:
     """One collision pass."""
     position, mesh, near, faces = car.position_m, ground.mesh, ground.near[0], ground.mesh.faces
     begin_pass(car)
     _gather(mesh, near, position)
-    _see_from_car(faces, near, car)
+    _see_from_car(faces, near, car, parameters)
     over_grass = position[1] - mesh.grass_height_m < REACH_M and is_over_grass(mesh, position[0], position[2])
     floor_m = mesh.grass_height_m if over_grass else -np.inf
     for wheel in range(WHEELS):
         _collide_wheel(car, parameters, faces, near, floor_m, wheel)
-    for part in range(parameters.body_centers_m.shape[0]):
-        _collide_body_part(car, parameters, faces, near, floor_m, part)
+    if near.n_at_body > 0 or over_grass:
+        for part in range(parameters.body_centers_m.shape[0]):
+            _collide_body_part(car, parameters, faces, near, floor_m, part)
     end_pass(car, parameters)
 
 
-@compiled
+@compiled(inline="always")
 def _gather(mesh: SurfaceMesh, near: Any, position: npt.NDArray[np.float64]) -> None:
     """Writes the numbers of the faces that a car may touch, if it is no more where it was or in another part."""
     at = near.gathered_at_m
@@ -166,11 +174,12 @@ def _gather(mesh: SurfaceMesh, near: Any, position: npt.NDArray[np.float64]) -> 
         at[axis] = position[axis]
 
 
-@compiled
-def _see_from_car(faces: Faces, near: Any, car: CarRecord) -> None:
+@compiled(inline="always")
+def _see_from_car(faces: Faces, near: Any, car: CarRecord, parameters: ParametersRecord) -> None:
     """Writes which of the gathered faces the car may touch now, and how they lie to it."""
     position, normals = car.position_m, near.normals
-    count = 0
+    middle_m, half_m = _box_of_body(parameters)
+    count = n_at_body = 0
     for place in range(near.n_gathered):
         number = near.numbers[place]
         face = faces[number]
@@ -180,14 +189,38 @@ def _see_from_car(faces: Faces, near: Any, car: CarRecord) -> None:
             height_m += (position[axis] - corner[0, axis]) * outward[axis]
             is_near &= low[axis] - REACH_M < position[axis] < high[axis] + REACH_M
         if is_near and abs(height_m) < REACH_M:
+            normal = to_car(car, outward[0], outward[1], outward[2])
             near.seen[count] = number
             near.heights_m[count] = height_m
-            set_vector(normals[count], to_car(car, outward[0], outward[1], outward[2]))
+            set_vector(normals[count], normal)
+            reach_m = half_m[0] * abs(normal[0]) + half_m[1] * abs(normal[1]) + half_m[2] * abs(normal[2])
+            if height_m + dot(middle_m, normal) < reach_m:
+                near.at_body[n_at_body] = count
+                n_at_body += 1
             count += 1
-    near.n_seen = count
+    near.n_seen, near.n_at_body = count, n_at_body
 
 
 @compiled
+def _box_of_body(parameters: ParametersRecord) -> tuple[Vector, Vector]:
+    """Middle and half sides of the box around the body, in car axes: who is clear of it is clear of all its parts."""
+    x, y, z = _extent_of_body(parameters, 0), _extent_of_body(parameters, 1), _extent_of_body(parameters, 2)
+    middle = (0.5 * (x[0] + x[1]), 0.5 * (y[0] + y[1]), 0.5 * (z[0] + z[1]))
+    half = (0.5 * (x[1] - x[0]), 0.5 * (y[1] - y[0]), 0.5 * (z[1] - z[0]))
+    return middle, half
+
+
+@compiled
+def _extent_of_body(parameters: ParametersRecord, axis: int) -> tuple[float, float]:
+    """Where the body begins and ends along an axis of the car."""
+    low, high = np.inf, -np.inf
+    for part in range(parameters.body_centers_m.shape[0]):
+        center_m, radius_m = parameters.body_centers_m[part, axis], parameters.body_radii_m[part, axis]
+        low, high = min(low, center_m - radius_m), max(high, center_m + radius_m)
+    return low, high
+
+
+@compiled(inline="always")
 def _collide_wheel(
     car: CarRecord, parameters: ParametersRecord, faces: npt.NDArray[np.void], near: Any, floor_m: float, wheel: int
 ) -> None:
@@ -196,7 +229,7 @@ def _collide_wheel(
     car.wheel_has_ground_contact[wheel] = 0
     car.wheel_material[wheel] = 0
     steepest = parameters.side_contact_min_normal_x
-    ground, wall = _contacts(car, faces, near, floor_m, center, radii_m, steepest, 0, True)
+    ground, wall = _contacts(car, faces, near, floor_m, center, radii_m, steepest, 0, False)
     if ground.depth_m > 0.0:
         normal = ground.normal
         arm = touching_arm(parameters, center, radii_m, normal, extent(radii_m, normal))
@@ -215,20 +248,20 @@ def _collide_wheel(
         touch_wall(car, parameters, arm, wall.normal, wall.depth_m)
 
 
-@compiled
+@compiled(inline="always")
 def _collide_body_part(
     car: CarRecord, parameters: ParametersRecord, faces: npt.NDArray[np.void], near: Any, floor_m: float, part: int
 ) -> None:
     offset, radii_m = parameters.body_centers_m[part], parameters.body_radii_m[part]
     center = (offset[0], offset[1], offset[2])
-    ground, wall = _contacts(car, faces, near, floor_m, center, radii_m, LEAST_BODY_UP, 1, False)
+    ground, wall = _contacts(car, faces, near, floor_m, center, radii_m, LEAST_BODY_UP, 1, True)
     if ground.depth_m > 0.0:
         touch_with_body(car, parameters, center, radii_m, ground.normal, ground.depth_m)
     if wall.depth_m > 0.0:
         touch_with_body(car, parameters, center, radii_m, wall.normal, wall.depth_m)
 
 
-@compiled
+@compiled(inline="always")
 def _contacts(
     car: CarRecord,
     faces: Faces,
@@ -238,7 +271,7 @@ def _contacts(
     radii_m: npt.NDArray[np.float64],
     limit: float,
     axis: int,
-    ground_below: bool,
+    of_body: bool,
 ) -> tuple[_Contact, _Contact]:
     """The deepest contacts of an ellipsoid with ground and wall.
 
@@ -251,7 +284,8 @@ def _contacts(
         radii_m: of it, along the car's axes.
         limit: of the normal's component along `axis`, that tells ground from wall.
         axis: of the car.
-        ground_below: whether it is ground below the limit (sideways) or above it (upwards).
+        of_body: whether the ellipsoid is the body's, whose ground is above the limit (upwards); a wheel's is below it
+            (sideways).
     """
     normals, edges = near.normals, near.edges
     ground = _Contact(0.0, (0.0, 1.0, 0.0), _NONE)
@@ -260,7 +294,8 @@ def _contacts(
     x, y, z = car.position_m[0] + x, car.position_m[1] + y, car.position_m[2] + z
     reach_m = max(radii_m[0], max(radii_m[1], radii_m[2]))
     n_edges = 0
-    for place in range(near.n_seen):
+    for index in range(near.n_at_body if of_body else near.n_seen):
+        place = near.at_body[index] if of_body else index
         normal = (normals[place, 0], normals[place, 1], normals[place, 2])
         height_m = near.heights_m[place] + dot(center, normal)
         if height_m < -SHELL_M or height_m >= reach_m:
@@ -270,10 +305,7 @@ def _contacts(
             continue
         number = near.seen[place]
         face = faces[number]
-        corner, outward, low, high = face.corners_m, face.normal, face.low_m, face.high_m
-        if x < low[0] - reach_m or x > high[0] + reach_m or z < low[2] - reach_m or z > high[2] + reach_m:
-            continue
-        if y < low[1] - reach_m or y > high[1] + reach_m:
+        if not _is_within_reach(face, x, y, z, reach_m):
             continue
         # The deepest point of the plane within the ellipsoid, as the ellipsoid's own metric has it.
         share = height_m / (extent_m * extent_m)
@@ -283,26 +315,39 @@ def _contacts(
             share * radii_m[1] * radii_m[1] * normal[1],
             share * radii_m[2] * radii_m[2] * normal[2],
         )
-        if not is_inside(corner, outward, x - down_x, y - down_y, z - down_z):
+        if not is_inside(face, x - down_x, y - down_y, z - down_z):
             if height_m > 0.0:
-                edges[n_edges] = number
+                edges[n_edges] = place
                 n_edges += 1
             continue
         contact = _Contact(extent_m - height_m, normal, number)
-        ground, wall = _deepest(ground, wall, contact, limit, axis, ground_below)
+        ground, wall = _deepest(ground, wall, contact, limit, axis, not of_body)
     if floor_m > -np.inf:
         ground = _deeper_grass(car, ground, center, radii_m, floor_m)
-    for place in range(n_edges):
-        number = edges[place]
+    for index in range(n_edges):
+        place = edges[index]
+        normal = (normals[place, 0], normals[place, 1], normals[place, 2])
+        if _is_level_with(ground, normal, near.heights_m[place] + dot(center, normal), radii_m):
+            continue
+        number = near.seen[place]
         face = faces[number]
         contact, point = _edge_contact(car, face.corners_m, face.normal, number, x, y, z, radii_m)
         if contact.depth_m <= 0.0 or _is_seam(ground, point, radii_m) or _is_seam(wall, point, radii_m):
             continue
-        ground, wall = _deepest(ground, wall, contact, limit, axis, ground_below)
+        ground, wall = _deepest(ground, wall, contact, limit, axis, not of_body)
     return ground, wall
 
 
-@compiled
+@compiled(inline="always")
+def _is_within_reach(face: Any, x: float, y: float, z: float, reach_m: float) -> bool:
+    """Whether a place is in the box around a face, or so near to it."""
+    low, high = face.low_m, face.high_m
+    if x < low[0] - reach_m or x > high[0] + reach_m or z < low[2] - reach_m or z > high[2] + reach_m:
+        return False
+    return bool(low[1] - reach_m <= y <= high[1] + reach_m)
+
+
+@compiled(inline="always")
 def _deepest(
     ground: _Contact, wall: _Contact, contact: _Contact, limit: float, axis: int, ground_below: bool
 ) -> tuple[_Contact, _Contact]:
@@ -312,6 +357,14 @@ def _deepest(
     if is_ground:
         return (contact if contact.depth_m > ground.depth_m else ground), wall
     return ground, (contact if contact.depth_m > wall.depth_m else wall)
+
+
+@compiled
+def _is_level_with(contact: _Contact, normal: Vector, height_m: float, radii_m: npt.NDArray[np.float64]) -> bool:
+    """Whether a face above which an ellipsoid's centre is so high is in the plane of a contact: its edges are seams."""
+    if contact.depth_m <= 0.0 or dot(normal, contact.normal) < PARALLEL:
+        return False
+    return abs(extent(radii_m, contact.normal) - contact.depth_m - height_m) < 0.5 * SEAM_M
 
 
 @compiled

@@ -146,7 +146,7 @@ def tick(
     copy_state(work, car[0])
 
 
-@compiled
+@compiled(inline="always")
 def _substep(car: CarRecord, parameters: ParametersRecord, ground: Any, dt: float) -> None:
     grounded = is_grounded(car)
     add_bumps(car, parameters)
@@ -177,7 +177,7 @@ def _substep(car: CarRecord, parameters: ParametersRecord, ground: Any, dt: floa
     collide_with(car, parameters, ground)
 
 
-@compiled
+@compiled(inline="always")
 def _apply_surface_effects(car: CarRecord, parameters: ParametersRecord, ground: Any, dt: float) -> None:
     """Turbo pads push for a while after they were left; free-wheel pads cut the engine."""
     car.turbo_remaining_s = max(car.turbo_remaining_s - dt, 0.0)

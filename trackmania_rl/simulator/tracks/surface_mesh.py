@@ -33,6 +33,7 @@ FLAT_M: Final = 1e-6
 FACE_DTYPE = np.dtype(
     [
         ("corners_m", np.float64, (CORNERS, 3)),
+        ("inward", np.float64, (CORNERS, 3)),
         ("normal", np.float64, (3,)),
         ("forward", np.float64, (3,)),
         ("low_m", np.float64, (3,)),
@@ -41,7 +42,8 @@ FACE_DTYPE = np.dtype(
     ],
     align=True,
 )
-"""One face; `forward` is the way in which a pad that it belongs to pushes."""
+"""One face; `inward` has for each side, from a corner to the next, the way into the face across it; `forward` is where a
+pad that it belongs to pushes."""
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -138,6 +140,8 @@ def _faces_of(corners_m: FloatArray, surface: npt.NDArray[np.int64], forward: Fl
     corners4_m[is_first] = quad_m[is_first[: len(quad_m)]]
     faces = np.zeros(int(kept.sum()), FACE_DTYPE)
     faces["corners_m"], faces["normal"] = corners4_m[kept], normal[kept]
+    sides_m = np.roll(faces["corners_m"], -1, axis=1) - faces["corners_m"]
+    faces["inward"] = np.cross(faces["normal"][:, None], sides_m)
     faces["forward"], faces["surface"] = forward[kept], surface[kept]
     faces["low_m"], faces["high_m"] = faces["corners_m"].min(axis=1), faces["corners_m"].max(axis=1)
     return faces
@@ -160,7 +164,7 @@ def _parts_and_members(faces: npt.NDArray[np.void]) -> tuple[npt.NDArray[np.int6
     return part[near], member[near]
 
 
-@compiled
+@compiled(inline="always")
 def members_near(mesh: SurfaceMesh, x: float, y: float, z: float) -> tuple[int, int]:
     """Where in `members` those faces begin and end that a car with its origin at a place may touch."""
     cell_x = math.floor(x / CELL_M[0]) - mesh.first_cell[0]
@@ -178,7 +182,7 @@ def members_near(mesh: SurfaceMesh, x: float, y: float, z: float) -> tuple[int, 
     return mesh.starts[slot], mesh.starts[slot + 1]
 
 
-@compiled
+@compiled(inline="always")
 def is_over_grass(mesh: SurfaceMesh, x: float, z: float) -> bool:
     """Whether the stadium's grass lies under a place, or would."""
     column_x, column_z = math.floor(x / CELL_M[0]), math.floor(z / CELL_M[2])
@@ -188,23 +192,13 @@ def is_over_grass(mesh: SurfaceMesh, x: float, z: float) -> bool:
     return True
 
 
-@compiled
-def is_inside(corner: Any, outward: Any, x: float, y: float, z: float) -> bool:
+@compiled(inline="always")
+def is_inside(face: Any, x: float, y: float, z: float) -> bool:
     """Whether a point of a face's plane lies within the face; world axes."""
-    for begin in range(CORNERS):
-        end = (begin + 1) % CORNERS
-        edge_x, edge_y, edge_z = (
-            corner[end, 0] - corner[begin, 0],
-            corner[end, 1] - corner[begin, 1],
-            corner[end, 2] - corner[begin, 2],
-        )
-        to_x, to_y, to_z = x - corner[begin, 0], y - corner[begin, 1], z - corner[begin, 2]
-        turn = (
-            outward[0] * (edge_y * to_z - edge_z * to_y)
-            + outward[1] * (edge_z * to_x - edge_x * to_z)
-            + outward[2] * (edge_x * to_y - edge_y * to_x)
-        )
-        if turn < 0.0:
+    corner, inward = face.corners_m, face.inward
+    for side in range(CORNERS):
+        to_x, to_y, to_z = x - corner[side, 0], y - corner[side, 1], z - corner[side, 2]
+        if to_x * inward[side, 0] + to_y * inward[side, 1] + to_z * inward[side, 2] < 0.0:
             return False
     return True
 
@@ -220,7 +214,7 @@ def ground_under(mesh: SurfaceMesh, x: float, y: float, z: float, most_m: float)
         height_m = (x - corner[0, 0]) * outward[0] + (y - corner[0, 1]) * outward[1] + (z - corner[0, 2]) * outward[2]
         if height_m < -0.5 * most_m or height_m >= nearest.height_m:
             continue
-        if is_inside(corner, outward, x - height_m * outward[0], y - height_m * outward[1], z - height_m * outward[2]):
+        if is_inside(face, x - height_m * outward[0], y - height_m * outward[1], z - height_m * outward[2]):
             nearest = Ground(True, height_m, (outward[0], outward[1], outward[2]), face.surface)
     height_m = y - mesh.grass_height_m
     if -0.5 * most_m <= height_m < nearest.height_m and is_over_grass(mesh, x, z):
