@@ -42,8 +42,8 @@ FACE_DTYPE = np.dtype(
     ],
     align=True,
 )
-"""One face; `inward` has for each side, from a corner to the next, the way into the face across it; `forward` is where a
-pad that it belongs to pushes."""
+"""One face. For each side, from a corner to the next, `inward` is the way into the face across it; `forward` is where
+a pad that it belongs to pushes."""
 
 FloatArray = npt.NDArray[np.float64]
 
