@@ -1,0 +1,66 @@
+"""`maps.py follow`: what it prints, and what it refuses."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from trackmania_rl.gbx.challenge import read_challenge
+from trackmania_rl.gbx.replay import read_replay
+from trackmania_rl.gbx.replay_inputs import ghost_of_driver
+from trackmania_rl.track.ghost_race import race_of_ghost
+from trackmania_rl.track.replay_tracker import Followed
+
+
+@pytest.fixture(scope="module")
+def maps(repository_root: Path):
+    spec = importlib.util.spec_from_file_location("maps", repository_root / "scripts" / "tools" / "maps.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("replay", "why"),
+    [
+        ("mydli_20.14.Replay.gbx", "its driver respawned"),
+        ("PlatformA3_33.66.Replay.gbx", "its environment is 'Speed'"),
+        ("none.Replay.Gbx", "none.Replay.Gbx"),
+        ("race.txt", "ends in .Replay.Gbx"),
+    ],
+)
+def test_what_cannot_be_followed_is_told(maps, shared_data: Path, capsys, replay: str, why: str) -> None:
+    assert maps.main(["follow", str(shared_data / "replays" / replay)]) == 1
+    assert why in " ".join(capsys.readouterr().err.split())
+
+
+def test_gates_and_the_places_where_time_is_lost_are_printed(maps, shared_data: Path) -> None:
+    follow = sys.modules["maps_commands.follow"]
+    replay = read_replay(shared_data / "replays" / "B13-Obstacle_24.94_a.Replay.Gbx")
+    ghost = ghost_of_driver(replay, None)
+    blocks = read_challenge(shared_data / "tracks" / "B13-Obstacle.Challenge.Gbx").blocks
+    race = race_of_ghost(ghost, blocks, replay.path)
+    n = 90  # decisions of 50 ms, all on the path; behind from 4 s on
+    followed = Followed(
+        controls=np.zeros((n, 3)),
+        position_m=np.zeros((n, 3)),
+        aside_m=np.linspace(0.0, 2.0, n),
+        behind_ms=np.where(np.arange(n) < 80, 0.0, 50.0),
+        path_tick=5 * np.arange(1, n + 1),
+        gate_times_ms=(8120,),
+        is_finished=False,
+    )
+    places = follow.places_of(race, followed)
+    assert [place.block for place in places if place.lost_ms > 0] == ["StadiumPlatformLoopStart"]
+    assert sum(place.lost_ms for place in places) == 50
+    assert places[-1].aside_m == 2.0
+    console = Console(width=120, record=True)
+    follow.print_followed(console, race, ghost, followed)
+    printed = console.export_text()
+    assert "0:08.020" in printed
+    assert "+0.10" in printed
+    assert "lost after 4.5 s" in printed
+    assert "StadiumPlatformLoopStart" in printed
