@@ -22,7 +22,8 @@ from trackmania_rl.simulator.tracks.mesh_world import MeshWorld
 from trackmania_rl.simulator.tracks.surface_mesh import build_surface_mesh
 from trackmania_rl.simulator.tracks.world import RIBBON_SPACING_M, Surface, Track, build_ribbon
 
-MAX_WORLD_BYTES: Final = 128 << 20
+MAX_WORLD_BYTES: Final = 24 << 20
+"""Some 15 times the size of a campaign map's world."""
 MAX_HEADER_BYTES: Final = 64 << 10
 MAX_TRIANGLES: Final = 400_000
 MAX_GATES: Final = 1000
