@@ -16,7 +16,8 @@ from trackmania_rl.simulator.race import SimulatedRace
 from trackmania_rl.simulator.race_batch import RaceBatch, TrackForBatch
 from trackmania_rl.simulator.tracks.track_file import TrackFileError, load_track
 from trackmania_rl.simulator.tracks.world import Track
-from trackmania_rl.track.block_tracks import BlockTrackError, arrays_of_map, write_block_track
+from trackmania_rl.track.block_tracks import BlockTrackError, arrays_of_map, require_known, write_block_track
+from trackmania_rl.track.block_world import world_of
 from trackmania_rl.track.driven_path import path_of_ghost
 from trackmania_rl.track.ghost_race import race_of_ghost
 from trackmania_rl.track.line_building import build_line
@@ -39,7 +40,7 @@ def challenge_of(*blocks: Block, n_laps: int = 1) -> Challenge:
 def track_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     challenge = challenge_of(START, *ROAD, CHECKPOINT, FINISH)
     file = tmp_path_factory.mktemp("blocks") / "made.toml"
-    write_block_track(challenge, arrays_of_map(challenge, LINE_M), LINE_M, file)
+    write_block_track(challenge, arrays_of_map(challenge, world_of(challenge), LINE_M), LINE_M, file)
     return file
 
 
@@ -153,19 +154,21 @@ def test_a_mutated_world_is_refused_or_driven(track_file: Path, tmp_path: Path, 
 @pytest.mark.parametrize(
     ("blocks", "why"),
     [
-        ((START, *ROAD, FINISH, Block("Mystery", (1, 1, 1), 0, 0)), "not 1 Mystery"),
         ((*ROAD, FINISH), "no start"),
         ((START, *ROAD), "no finish"),
     ],
 )
 def test_maps_that_make_no_track_are_refused(blocks: tuple[Block, ...], why: str) -> None:
+    challenge = challenge_of(*blocks)
     with pytest.raises(BlockTrackError, match=why):
-        arrays_of_map(challenge_of(*blocks), LINE_M)
+        arrays_of_map(challenge, world_of(challenge), LINE_M)
 
 
-def test_blocks_may_lack_where_it_is_said() -> None:
+def test_unknown_blocks_are_told_of_and_there_is_nothing_where_they_stand() -> None:
     challenge = challenge_of(START, *ROAD, FINISH, Block("Mystery", (1, 1, 1), 0, 0))
-    assert len(arrays_of_map(challenge, LINE_M, may_lack=True).surface) > 0
+    with pytest.raises(BlockTrackError, match="89 % of its blocks are in the catalogue; not 1 Mystery"):
+        require_known(world_of(challenge), "made")
+    assert len(arrays_of_map(challenge, world_of(challenge), LINE_M).surface) > 0
 
 
 def test_a_track_has_one_ground(track_file: Path, tmp_path: Path) -> None:
@@ -179,7 +182,7 @@ def test_a_humans_keys_drive_through_the_loops_of_b13(shared_data: Path, tmp_pat
     challenge = read_challenge(shared_data / "tracks" / "B13-Obstacle.Challenge.Gbx")
     ghost = ghost_of_driver(replay, None)
     line_m = build_line([path_of_ghost(ghost, "b13")], challenge).points_m
-    write_block_track(challenge, arrays_of_map(challenge, line_m), line_m, tmp_path / "b13.toml")
+    write_block_track(challenge, arrays_of_map(challenge, world_of(challenge), line_m), line_m, tmp_path / "b13.toml")
     track = TrackForBatch(load_track(tmp_path / "b13.toml"))
     race = race_of_ghost(ghost, challenge.blocks, replay.path)
     np.testing.assert_allclose(track.spawned_car["position_m"][0], race.motion.position_m[0], atol=0.01)

@@ -14,6 +14,7 @@ from trackmania_rl.simulator.race_batch import RaceBatch, TrackForBatch
 from trackmania_rl.simulator.tracks.world import Track
 from trackmania_rl.simulator.tracks.world_file import track_in_world
 from trackmania_rl.track.block_tracks import arrays_of_map
+from trackmania_rl.track.block_world import world_of
 from trackmania_rl.track.driven_path import path_of_ghost
 from trackmania_rl.track.ghost_motion import motion_of
 from trackmania_rl.track.ghost_race import GhostRace, race_of_ghost
@@ -29,7 +30,7 @@ TICKS = 600
 @pytest.fixture(scope="module")
 def track() -> Track:
     challenge = challenge_of(START, *ROAD, CHECKPOINT, FINISH)
-    return track_in_world("made", LINE_M, arrays_of_map(challenge, LINE_M))
+    return track_in_world("made", LINE_M, arrays_of_map(challenge, world_of(challenge), LINE_M))
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +93,7 @@ def test_it_follows_a_human_through_b13(shared_data: Path) -> None:
     challenge = read_challenge(shared_data / "tracks" / "B13-Obstacle.Challenge.Gbx")
     ghost = ghost_of_driver(replay, None)
     line_m = build_line([path_of_ghost(ghost, "b13")], challenge).points_m
-    track = track_in_world("b13", line_m, arrays_of_map(challenge, line_m))
+    track = track_in_world("b13", line_m, arrays_of_map(challenge, world_of(challenge), line_m))
     followed = follow(race_of_ghost(ghost, challenge.blocks, replay.path), track, np.random.default_rng(0))
     assert followed.is_finished
     assert followed.gate_times_ms[-1] == pytest.approx(24940, rel=0.005)

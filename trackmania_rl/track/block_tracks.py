@@ -20,7 +20,7 @@ from trackmania_rl.simulator.tracks.surface_mesh import SurfaceMesh, ground_unde
 from trackmania_rl.simulator.tracks.track_writing import toml_value
 from trackmania_rl.simulator.tracks.world_file import WorldArrays
 from trackmania_rl.track.block_picture import scene_of
-from trackmania_rl.track.block_world import GRASS_HEIGHT_M, BlockWorld, GateBox, mesh_of_world, world_of
+from trackmania_rl.track.block_world import GRASS_HEIGHT_M, BlockWorld, GateBox, mesh_of_world
 from trackmania_rl.track.map_tracks import check_line
 from trackmania_rl.track.placed_blocks import forward_of
 
@@ -53,24 +53,20 @@ def lack_of(world: BlockWorld) -> str:
     return f"{100.0 * world.known_share:.0f} % of its blocks are in the catalogue; not {names}{others}"
 
 
-def arrays_of_map(challenge: Challenge, line_m: FloatArray, *, may_lack: bool = False) -> WorldArrays:
-    """Make all that the simulated game needs of a map.
+def arrays_of_map(challenge: Challenge, world: BlockWorld, line_m: FloatArray) -> WorldArrays:
+    """Make all that the simulated game needs of a map; where a block is not known, there is nothing.
 
     Args:
         challenge: the map.
+        world: what its blocks make.
         line_m: (N, 3) metres, start to finish, about 0.5 m apart.
-        may_lack: whether there may be blocks that are not known, where nothing is then.
 
     Raises:
-        BlockTrackError: if a block is not known and none may lack, or there is no start or finish.
-        BlockWorldError: if the blocks make no world.
+        BlockTrackError: if there is no start or finish, or it is not known where a gate is passed.
         MapTrackError: if it is no line of this map.
     """
     check_line(challenge, line_m)
     name = challenge.plain_name
-    world = world_of(challenge)
-    if not may_lack:
-        require_known(world, name)
     mesh = mesh_of_world(world)
     start = _start(world, name)
     checkpoints = [gate for gate in world.gates if gate.kind is Gate.CHECKPOINT]

@@ -59,7 +59,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Follow, and print how it went; the exit code is 1 if the finish was not reached."""
     # The simulator takes seconds to import, which other commands need not wait for.
     from trackmania_rl.simulator.tracks.world_file import track_in_world
-    from trackmania_rl.track.block_tracks import arrays_of_map
+    from trackmania_rl.track.block_tracks import arrays_of_map, require_known
+    from trackmania_rl.track.block_world import world_of
     from trackmania_rl.track.driven_path import path_of_ghost
     from trackmania_rl.track.ghost_race import race_of_ghost
     from trackmania_rl.track.line_building import build_line
@@ -74,7 +75,9 @@ def run(arguments: argparse.Namespace) -> int:
         raise UserError(f"{path}: its driver respawned, which the tracker does not: give a race without")
     race = race_of_ghost(ghost, challenge.blocks, path)
     line_m = build_line([path_of_ghost(ghost, str(path))], challenge).points_m
-    track = track_in_world(challenge.plain_name, line_m, arrays_of_map(challenge, line_m), challenge.n_laps)
+    world = world_of(challenge)
+    require_known(world, challenge.plain_name)
+    track = track_in_world(challenge.plain_name, line_m, arrays_of_map(challenge, world, line_m), challenge.n_laps)
     console = Console()
     followed = follow(race, track, SeedTree(arguments.seed).rng("tracker"))
     print_followed(console, race, ghost, followed)

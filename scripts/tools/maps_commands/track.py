@@ -159,20 +159,28 @@ def _writer(
 ) -> tuple[Callable[[Path], tuple[Path, ...]], tuple[str, ...]]:
     """Return what writes a track's files, given the name of the first, and the notes on it."""
     from trackmania_rl.simulator.tracks.track_writing import write_track
-    from trackmania_rl.track.block_tracks import BlockTrackError, arrays_of_map, lack_of, write_block_track
+    from trackmania_rl.track.block_tracks import (
+        BlockTrackError,
+        arrays_of_map,
+        lack_of,
+        require_known,
+        write_block_track,
+    )
     from trackmania_rl.track.block_world import BlockWorldError, world_of
     from trackmania_rl.track.map_tracks import track_of_map
 
     notes: tuple[str, ...] = ()
     if ground != "line":
         try:
-            arrays = arrays_of_map(challenge, line.points_m, may_lack=ground == "blocks")
+            world = world_of(challenge)
+            if ground is None:
+                require_known(world, challenge.plain_name)
+            arrays = arrays_of_map(challenge, world, line.points_m)
         except (BlockTrackError, BlockWorldError) as error:
             if ground == "blocks":
                 raise
             notes = (f"a road along the line, as {error}",)
         else:
-            world = world_of(challenge)
             notes = (f"the map's own blocks: {len(arrays.surface)} triangles",)
             if world.unknown:
                 notes += (f"nothing is where other blocks stand: {lack_of(world)}",)

@@ -222,7 +222,7 @@ def _extent_of_body(parameters: ParametersRecord, axis: int) -> tuple[float, flo
 
 @compiled(inline="always")
 def _collide_wheel(
-    car: CarRecord, parameters: ParametersRecord, faces: npt.NDArray[np.void], near: Any, floor_m: float, wheel: int
+    car: CarRecord, parameters: ParametersRecord, faces: Faces, near: Any, floor_m: float, wheel: int
 ) -> None:
     point, radii_m = parameters.wheel_points_m[wheel], parameters.wheel_radii_m
     center = (point[0], point[1] - car.wheel_damper_absorb_m[wheel], point[2])
@@ -250,7 +250,7 @@ def _collide_wheel(
 
 @compiled(inline="always")
 def _collide_body_part(
-    car: CarRecord, parameters: ParametersRecord, faces: npt.NDArray[np.void], near: Any, floor_m: float, part: int
+    car: CarRecord, parameters: ParametersRecord, faces: Faces, near: Any, floor_m: float, part: int
 ) -> None:
     offset, radii_m = parameters.body_centers_m[part], parameters.body_radii_m[part]
     center = (offset[0], offset[1], offset[2])
