@@ -12,8 +12,6 @@ from typing import Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
-from safetensors import SafetensorError
-from safetensors.numpy import load, save
 
 from trackmania_rl.bounded_files import read_bounded
 from trackmania_rl.errors import UserError, one_line
@@ -87,6 +85,10 @@ class WorldArrays:
         Raises:
             WorldFileError: if they are not.
         """
+        # Machines that only keep games (scripts/keep_games.py) have few packages, and this is none of them.
+        from safetensors import SafetensorError
+        from safetensors.numpy import load
+
         content = read_bounded(path, MAX_WORLD_BYTES, WorldFileError)
         if len(content) < 8 or int.from_bytes(content[:8], "little") > MAX_HEADER_BYTES:
             raise WorldFileError(f"{path}: is damaged, or no world: it does not begin as one")
@@ -110,6 +112,8 @@ class WorldArrays:
 
     def content(self) -> bytes:
         """Return the file's content, which `read` takes."""
+        from safetensors.numpy import save
+
         return save({name: np.ascontiguousarray(getattr(self, name), dtype) for name, dtype in _DTYPES.items()})
 
     def world(self) -> MeshWorld:
