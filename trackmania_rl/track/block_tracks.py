@@ -75,7 +75,6 @@ def arrays_of_map(challenge: Challenge, world: BlockWorld, line_m: FloatArray) -
         raise BlockTrackError(f"map {name}: it has no finish")
     boxes_m = [_trigger_m(gate, name) for gate in (*checkpoints, *ends)]
     gate_of_box = [*range(len(checkpoints)), *(len(checkpoints) for _ in ends)]
-    forwards = np.array([forward_of(block) for block in world.blocks]).reshape(-1, 3)
     scene = scene_of(world, sorted(checkpoints, key=lambda gate: _place_on_line(gate, line_m)))
     ahead = forward_of(start.block)
     up = np.array((0.0, 1.0, 0.0))
@@ -83,7 +82,7 @@ def arrays_of_map(challenge: Challenge, world: BlockWorld, line_m: FloatArray) -
     return WorldArrays(
         corners_m=world.corners_m,
         surface=world.surface,
-        forward=forwards[world.block],
+        forward=world.forward,
         has_grass=world.has_grass,
         grass_height_m=np.array((GRASS_HEIGHT_M,)),
         gate_boxes_m=np.stack(boxes_m),

@@ -78,6 +78,12 @@ class BlockWorld:
     unknown: tuple[Block, ...]
 
     @property
+    def forward(self) -> FloatArray:
+        """(T, 3) the way in which each triangle's block looks, and its pad pushes."""
+        forwards = np.array([forward_of(block) for block in self.blocks]).reshape(-1, 3)
+        return np.asarray(forwards[self.block])
+
+    @property
     def known_share(self) -> float:
         """Share of the blocks that one drives on whose surface is known; scenery does not count."""
         n_driven = len(self.blocks) - len(self.scenery)
@@ -154,8 +160,7 @@ def world_of(challenge: Challenge, catalogue: Catalogue | None = None) -> BlockW
 
 def mesh_of_world(world: BlockWorld) -> SurfaceMesh:
     """Sort a world's triangles into cells, for the physics."""
-    forwards = np.array([forward_of(block) for block in world.blocks]).reshape(-1, 3)
-    return build_surface_mesh(world.corners_m, world.surface, forwards[world.block], world.has_grass, GRASS_HEIGHT_M)
+    return build_surface_mesh(world.corners_m, world.surface, world.forward, world.has_grass, GRASS_HEIGHT_M)
 
 
 def _check(challenge: Challenge) -> None:

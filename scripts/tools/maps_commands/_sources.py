@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,13 +11,32 @@ import numpy as np
 
 from trackmania_rl.errors import UserError
 from trackmania_rl.gbx.challenge import STADIUM, Challenge, read_challenge
-from trackmania_rl.gbx.replay import Ghost, Replay, read_replay
+from trackmania_rl.gbx.replay import Ghost, Replay, is_replay_file, read_replay
 from trackmania_rl.telemetry.terminal_view import format_time
 from trackmania_rl.track.block_lines import line_from_blocks
 from trackmania_rl.track.driven_path import DrivenPath, path_of_ghost
 from trackmania_rl.track.line_building import LINE_SPACING_M, SMOOTHING_M, BuiltLine, build_line
 from trackmania_rl.track.reference_line import load_reference_line
 from trackmania_rl.track.stadium_blocks import SEEN_DRIVEN
+
+
+def add_ghost_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what commands about one ghost are given."""
+    parser.add_argument("replay", type=Path, metavar="REPLAY", help="a .Replay.Gbx or .Ghost.Gbx")
+    parser.add_argument("--map", type=Path, metavar="MAP", help="its .Challenge.Gbx (default: the map in the replay)")
+    parser.add_argument("--driver", metavar="LOGIN", help="whose ghost (default: the fastest)")
+
+
+def replay_of(arguments: argparse.Namespace) -> tuple[Path, Replay]:
+    """The replay that a command about one ghost is given, with its path.
+
+    Raises:
+        UserError: if it has another name than replays have, or cannot be read.
+    """
+    path: Path = arguments.replay
+    if not is_replay_file(path):
+        raise UserError(f"{path}: a replay's name ends in .Replay.Gbx or .Ghost.Gbx")
+    return path, read_replay(path)
 
 
 @dataclass(frozen=True)

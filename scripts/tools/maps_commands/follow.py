@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,9 +11,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from maps_commands import _sources
 from maps_commands.track import map_of
 from trackmania_rl.errors import UserError
-from trackmania_rl.gbx.replay import Ghost, is_replay_file, read_replay
+from trackmania_rl.gbx.replay import Ghost
 from trackmania_rl.gbx.replay_inputs import ghost_of_driver
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.telemetry.tables import print_table
@@ -48,9 +48,7 @@ def add_parser(subparsers: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("replay", type=Path, metavar="REPLAY", help="a .Replay.Gbx or .Ghost.Gbx")
-    add("--map", type=Path, metavar="MAP", help="its .Challenge.Gbx (default: the map in the replay)")
-    add("--driver", metavar="LOGIN", help="whose ghost (default: the fastest)")
+    _sources.add_ghost_arguments(parser)
     add("--seed", type=int, default=0, help="of the search (default: 0)")
     parser.set_defaults(run=run)
 
@@ -66,11 +64,9 @@ def run(arguments: argparse.Namespace) -> int:
     from trackmania_rl.track.line_building import build_line
     from trackmania_rl.track.replay_tracker import follow
 
-    path: Path = arguments.replay
-    if not is_replay_file(path):
-        raise UserError(f"{path}: a replay's name ends in .Replay.Gbx or .Ghost.Gbx")
+    path, replay = _sources.replay_of(arguments)
     challenge = map_of(path if arguments.map is None else arguments.map)
-    ghost = ghost_of_driver(read_replay(path), arguments.driver)
+    ghost = ghost_of_driver(replay, arguments.driver)
     if ghost.n_respawns:
         raise UserError(f"{path}: its driver respawned, which the tracker does not: give a race without")
     race = race_of_ghost(ghost, challenge.blocks, path)

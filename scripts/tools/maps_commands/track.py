@@ -140,7 +140,7 @@ def write(
     from trackmania_rl.simulator.tracks.track_file import load_track
     from trackmania_rl.simulator.tracks.track_writing import file_in_the_way
 
-    write_to, notes = _writer(challenge, line, ground)
+    write_to, notes = _writer(challenge, line, f"{output.stem}_road", ground)
     with tempfile.TemporaryDirectory() as folder:
         tried = write_to(Path(folder) / output.name)
         track = load_track(tried[0])  # refuses what the game would refuse
@@ -155,9 +155,9 @@ def write(
 
 
 def _writer(
-    challenge: Challenge, line: BuiltLine, ground: str | None
+    challenge: Challenge, line: BuiltLine, road_name: str, ground: str | None
 ) -> tuple[Callable[[Path], tuple[Path, ...]], tuple[str, ...]]:
-    """Return what writes a track's files, given the name of the first, and the notes on it."""
+    """Return what writes a track's files, given the path of the first, and the notes on it."""
     from trackmania_rl.simulator.tracks.track_writing import write_track
     from trackmania_rl.track.block_tracks import (
         BlockTrackError,
@@ -186,12 +186,8 @@ def _writer(
                 notes += (f"nothing is where other blocks stand: {lack_of(world)}",)
             return lambda file: write_block_track(challenge, arrays, line.points_m, file), notes
     origin = f"scripts/tools/maps.py track, from {challenge.plain_name!r}"
-
-    def write_road(file: Path) -> tuple[Path, ...]:
-        made = track_of_map(challenge, line.points_m, f"{file.stem}_road")
-        return file, write_track(made.design, made.laid_out, file, origin)
-
-    return write_road, (*notes, *track_of_map(challenge, line.points_m, "road").notes)
+    made = track_of_map(challenge, line.points_m, road_name)
+    return lambda file: (file, write_track(made.design, made.laid_out, file, origin)), (*notes, *made.notes)
 
 
 def map_of(file: Path) -> Challenge:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,11 +11,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from maps_commands import _sources
 from maps_commands.track import map_of
 from trackmania_rl.argument_types import png_file
 from trackmania_rl.errors import UserError
 from trackmania_rl.gbx.challenge import STADIUM
-from trackmania_rl.gbx.replay import is_replay_file, read_replay
 from trackmania_rl.gbx.replay_inputs import ghost_of_driver
 from trackmania_rl.telemetry.tables import print_table
 
@@ -49,9 +48,7 @@ def add_parser(subparsers: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("replay", type=Path, metavar="REPLAY", help="a .Replay.Gbx or .Ghost.Gbx")
-    add("--map", type=Path, metavar="MAP", help="its .Challenge.Gbx (default: the map in the replay)")
-    add("--driver", metavar="LOGIN", help="whose ghost (default: the fastest)")
+    _sources.add_ghost_arguments(parser)
     add("--length", type=int, default=1000, metavar="MS", help="of each stretch (default: 1000)")
     add("--every", type=int, default=500, metavar="MS", help="from one's beginning to the next's (default: 500)")
     add(
@@ -71,10 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
     from trackmania_rl.track.ghost_race import race_of_ghost
     from trackmania_rl.track.replay_windows import drive_window, windows_of
 
-    path: Path = arguments.replay
-    if not is_replay_file(path):
-        raise UserError(f"{path}: a replay's name ends in .Replay.Gbx or .Ghost.Gbx")
-    replay = read_replay(path)
+    path, replay = _sources.replay_of(arguments)
     challenge = replay.challenge if arguments.map is None else map_of(arguments.map)
     if challenge is not None and challenge.environment != STADIUM:
         raise UserError(f"{path}: its map's environment is {challenge.environment!r}; the simulated car is {STADIUM}'s")

@@ -321,7 +321,7 @@ def _contacts(
                 n_edges += 1
             continue
         contact = _Contact(extent_m - height_m, normal, number)
-        ground, wall = _deepest(ground, wall, contact, limit, axis, not of_body)
+        ground, wall = _deepest(ground, wall, contact, limit, axis, of_body)
     if floor_m > -np.inf:
         ground = _deeper_grass(car, ground, center, radii_m, floor_m)
     for index in range(n_edges):
@@ -334,7 +334,7 @@ def _contacts(
         contact, point = _edge_contact(car, face.corners_m, face.normal, number, x, y, z, radii_m)
         if contact.depth_m <= 0.0 or _is_seam(ground, point, radii_m) or _is_seam(wall, point, radii_m):
             continue
-        ground, wall = _deepest(ground, wall, contact, limit, axis, not of_body)
+        ground, wall = _deepest(ground, wall, contact, limit, axis, of_body)
     return ground, wall
 
 
@@ -349,11 +349,11 @@ def _is_within_reach(face: Any, x: float, y: float, z: float, reach_m: float) ->
 
 @compiled(inline="always")
 def _deepest(
-    ground: _Contact, wall: _Contact, contact: _Contact, limit: float, axis: int, ground_below: bool
+    ground: _Contact, wall: _Contact, contact: _Contact, limit: float, axis: int, of_body: bool
 ) -> tuple[_Contact, _Contact]:
     """The deepest contacts with ground and wall when one more is known."""
     along = contact.normal[axis]
-    is_ground = abs(along) < limit if ground_below else along > limit
+    is_ground = along > limit if of_body else abs(along) < limit
     if is_ground:
         return (contact if contact.depth_m > ground.depth_m else ground), wall
     return ground, (contact if contact.depth_m > wall.depth_m else wall)
