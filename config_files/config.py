@@ -216,8 +216,9 @@ game_reboot_below_speed_share = 0.0
 
 # ------------------------------------------------------------------------------------------------------ the observation
 
-# The blocks of floats that the agent sees (docs/observation.rst), in any order. Beside these there are speed_m_s, and
-# range_finder_m: the ways to the road's borders in 19 directions, as a LIDAR measures them (config_lidar.py has both).
+# The blocks of floats that the agent sees (docs/observation.rst), in any order. Beside these there are speed_m_s;
+# range_finder_m: the ways to the road's borders in 19 directions, as a LIDAR measures them (config_lidar.py has both);
+# and road_ahead: how wide the road ahead is, what it is made of and what lies beside it (config_many_tracks.py).
 observation_blocks = (
     "mini_race_time_actions",
     "previous_actions",
@@ -247,6 +248,9 @@ views = {}
 range_finder_source = "track"
 range_finder_reach_m = 150.0
 range_finder_border_gray = (200, 255)
+
+# At how many of the zone centres below the block road_ahead tells what the road is like (simulated game only).
+road_ahead_zone_centers = 20
 
 # Number of previous actions in the observation.
 n_prev_actions_in_inputs = 5

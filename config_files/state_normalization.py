@@ -132,5 +132,11 @@ state_normalization = {
             38.0, 31.0, 25.0, 22.0, 17.0, 14.0, 12.0, 12.0, 12.0,
         ),
     ),
+    # The road at the zone centres ahead: half width in metres, has wall, has grass beside, is dirt, is grass, is there
+    # (0 or 1), banking (-1 to 1).
+    "road_ahead": (
+        (8.0, 0.8, 0.2, 0.1, 0.1, 1.0, 0.0) * 20,
+        (2.0, 0.5, 0.5, 0.5, 0.5, 0.5, 0.2) * 20,
+    ),
 }
 # fmt: on

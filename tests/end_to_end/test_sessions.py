@@ -5,6 +5,7 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from trackmania_rl.checkpoints import load_checkpoint
 
@@ -29,6 +30,7 @@ def _require_that_file_and_statistics_agree(command: TrainCommand) -> None:
     assert n_of_map == Counter(race["map"] for race in races)
 
 
+@pytest.mark.slow
 def test_short_sessions_drive_the_whole_map_cycle(start_training: StartTraining, tmp_path: Path) -> None:
     for session in range(4):
         command = start_training(

@@ -143,6 +143,22 @@ def test_the_range_finder_is_the_same_through_the_socket(
     assert len(np.unique(ranges_m)) > 20
 
 
+def test_the_road_ahead_is_the_same_through_the_socket(
+    maps_folder: Path, make_settings, entry_of, open_socket_game, three_laps: PlannedRace
+) -> None:
+    blocks = ("mini_race_time_actions", "speed_m_s", "road_ahead")
+    settings = make_settings(
+        False, f"observation_blocks={blocks}", "fourier_wavelengths={}", "cutoff_race_longer_than_ms=5000"
+    )
+    plans = [wandering(1), PlannedRace("ring", three_laps.actions), wandering(2)]
+    with open_socket_game(settings) as manager:
+        expected = play_through_socket(manager, entry_of, plans)
+    games = InProcessGames(len(plans), settings.game, settings.observation, maps_folder)
+    for ours, theirs in zip(play_in_process(games, entry_of, plans), expected, strict=True):
+        assert_same(ours, theirs)
+    assert expected[1][0]["state_float"].shape[1] == 2 + 20 * 7
+
+
 @dataclass(frozen=True)
 class AnalogRace:
     """The same with a wheel that wanders, full gas now and then, and seldom the brake."""

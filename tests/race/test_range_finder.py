@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from trackmania_rl.protocol.state_blob import HEAD_BYTES, STATE_HEAD_DTYPE
+from trackmania_rl.race.known_road import N_QUALITIES, ROAD_QUALITIES, KnownRoad
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.picture_range_finder import ChaseCamera, PictureRangeFinder
-from trackmania_rl.race.range_finder import BEAM_ANGLES_DEG, N_BEAMS, RoadBorders, measure_ranges
+from trackmania_rl.race.range_finder import BEAM_ANGLES_DEG, N_BEAMS, measure_ranges
 from trackmania_rl.settings import MapEntry, Settings, SettingsError, load_settings
 from trackmania_rl.simulator.picture import camera
 from trackmania_rl.simulator.picture.renderer import Renderer
@@ -38,18 +39,19 @@ def head(position_m, forward) -> np.ndarray:
     return made.view(np.float32)
 
 
-def straight_road(length_m=400.0, half_width_m=8.0, gap_m=(math.inf, math.inf)) -> RoadBorders:
+def straight_road(length_m=400.0, half_width_m=8.0, gap_m=(math.inf, math.inf)) -> KnownRoad:
     """A road towards +z, its borders at x = 8 (left) and x = -8."""
     z = np.arange(0.0, length_m, 0.5)
     center = np.stack([np.zeros_like(z), np.zeros_like(z), z], axis=1)
-    has_road = (z < gap_m[0]) | (z >= gap_m[1])
-    return RoadBorders.along_road(center, np.full((len(z), 1), half_width_m) * (1, 0, 0), has_road, 0.5, center)
+    qualities = np.zeros((len(z), N_QUALITIES), dtype=np.float32)
+    qualities[:, ROAD_QUALITIES.index("is_there")] = (z < gap_m[0]) | (z >= gap_m[1])
+    return KnownRoad.of_sections(center, np.full((len(z), 1), half_width_m) * (1, 0, 0), qualities, 0.5, center)
 
 
-def ranges(borders: RoadBorders, position_m, forward=(0, 1), zone=None, reach_m=REACH_M) -> np.ndarray:
+def ranges(road: KnownRoad, position_m, forward=(0, 1), zone=None, reach_m=REACH_M) -> np.ndarray:
     measured = np.full(N_BEAMS, np.nan, dtype=np.float32)
     zone = int(position_m[2] / 0.5) if zone is None else zone
-    measure_ranges(measured, head(position_m, forward), zone, borders, reach_m)
+    measure_ranges(measured, head(position_m, forward), zone, road, reach_m)
     return measured
 
 
@@ -63,17 +65,17 @@ def test_on_a_straight_road_it_is_trigonometry() -> None:
 
 
 def test_it_turns_with_the_car() -> None:
-    borders = straight_road()
-    to_the_left = ranges(borders, (2.0, 0.0, 100.0), forward=(1, 0))
+    road = straight_road()
+    to_the_left = ranges(road, (2.0, 0.0, 100.0), forward=(1, 0))
     assert to_the_left[AHEAD] == pytest.approx(6.0, rel=1e-5)
     assert to_the_left[[LEFT, RIGHT]].tolist() == [REACH_M] * 2
-    backwards = ranges(borders, (2.0, 0.0, 100.0), forward=(0, -1))
-    np.testing.assert_allclose(backwards, ranges(borders, (-2.0, 0.0, 100.0)), rtol=1e-5)
+    backwards = ranges(road, (2.0, 0.0, 100.0), forward=(0, -1))
+    np.testing.assert_allclose(backwards, ranges(road, (-2.0, 0.0, 100.0)), rtol=1e-5)
 
 
 def test_a_jump_leaves_a_gap_in_the_borders() -> None:
-    borders = straight_road(gap_m=(90.0, 110.0))
-    in_the_gap = ranges(borders, (0.0, 0.0, 100.0))
+    road = straight_road(gap_m=(90.0, 110.0))
+    in_the_gap = ranges(road, (0.0, 0.0, 100.0))
     assert in_the_gap[[LEFT, RIGHT]].tolist() == [REACH_M] * 2
     beyond = BEAM_ANGLES_DEG.index(30)  # meets the left border 8 / tan(30) = 13.9 m ahead
     assert in_the_gap[beyond] == pytest.approx(16.0, rel=1e-5)
@@ -120,7 +122,7 @@ def test_it_finds_what_a_naive_search_finds(name: str, repository_root: Path, li
     maps, rng = repository_root / "maps", np.random.default_rng(3)
     ribbon = load_track(maps / f"{name}.toml").ribbon
     game_map = load_game_map(entry(name), maps, lidar.observation)
-    assert game_map.borders is not None
+    assert game_map.road is not None
     for _ in range(2):
         section = int(rng.integers(200, len(ribbon.station_m) - 700))
         zone = int(np.abs(game_map.zones.centers_m - ribbon.center_m[section]).sum(1).argmin())
@@ -129,14 +131,14 @@ def test_it_finds_what_a_naive_search_finds(name: str, repository_root: Path, li
         position = ribbon.center_m[section] + rng.uniform(-5, 5) * ribbon.left[section]
         forward = ribbon.forward[section, [0, 2]] + rng.uniform(-0.5, 0.5, 2)
         expected = naive_ranges(ribbon, position, forward, max(section - 450, 0), section + 450)
-        measured = ranges(game_map.borders, position, forward, zone)
+        measured = ranges(game_map.road, position, forward, zone)
         # Its borders have a point every metre, and its gaps end there.
         assert np.mean(np.abs(measured - expected) < 0.02 * expected + 0.1) > 0.9
 
 
 def test_there_are_no_borders_where_nothing_measures_on_them(repository_root: Path) -> None:
     settings = load_settings(repository_root / "config_files" / "config.py")
-    assert load_game_map(entry("valley"), repository_root / "maps", settings.observation).borders is None
+    assert load_game_map(entry("valley"), repository_root / "maps", settings.observation).road is None
 
 
 def test_the_camera_is_the_simulated_games() -> None:
@@ -151,7 +153,7 @@ def test_pictures_tell_roughly_what_the_track_does(repository_root: Path, lidar:
     track = load_track(maps / "speedway.toml")
     ribbon, renderer = track.ribbon, Renderer(track)
     game_map = load_game_map(entry("speedway"), maps, lidar.observation)
-    assert game_map.borders is not None
+    assert game_map.road is not None
     finder = PictureRangeFinder(160, 120, REACH_M, (200, 255))
     gates_m = np.array([*track.checkpoint_stations_m, track.finish_station_m])
     errors = []
@@ -173,7 +175,7 @@ def test_pictures_tell_roughly_what_the_track_does(repository_root: Path, lidar:
         position = ribbon.center_m[section] + aside_m * left
         picture = cv2.cvtColor(renderer.render(position, rotation, section, 160, 120), cv2.COLOR_BGRA2GRAY)
         zone = section - 80 + game_map.zones.first_zone_idx
-        on_track = np.minimum(ranges(game_map.borders, position, rotation[[0, 2], 2], zone), finder.limits_m)
+        on_track = np.minimum(ranges(game_map.road, position, rotation[[0, 2], 2], zone), finder.limits_m)
         errors.append(np.abs(finder.measure(picture) - on_track) / on_track)
     assert np.median(errors) < 0.05
     assert np.quantile(errors, 0.85) < 0.2

@@ -36,6 +36,7 @@ MEANING: Final = (
     "frames_per_state",
     "range_finder_source",
     "range_finder_reach_m",
+    "road_ahead_zone_centers",
     "n_prev_actions_in_inputs",
     "n_zone_centers_in_inputs",
     "one_every_n_zone_centers_in_inputs",

@@ -18,10 +18,10 @@ from trackmania_rl.games.observing import NOT_FINITE, RaceMemory, observe
 from trackmania_rl.games.protocol import FramesRoom, GameIds, Motion, Received
 from trackmania_rl.race.actions import actions_of_game
 from trackmania_rl.race.cutoffs import GOING_ON, REASON_OF_VERDICT, CutoffReason, CutoffRules
+from trackmania_rl.race.known_road import KnownRoad
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.observation_kernel import CAR_COLUMNS
 from trackmania_rl.race.policy import BatchDecision
-from trackmania_rl.race.range_finder import RoadBorders
 from trackmania_rl.race.results import DECISION_COLUMNS, EndedRace, RaceColumns, end_race_stats, rollout_results
 from trackmania_rl.race.spaces import race_views
 from trackmania_rl.race.types import GameTimings, Observation, RaceEnd
@@ -40,7 +40,7 @@ class _Map(NamedTuple):
 
     map: GameMap
     track: TrackForBatch
-    borders: RoadBorders
+    road: KnownRoad
 
 
 class InProcessGames:
@@ -227,7 +227,7 @@ class InProcessGames:
             heads.view(np.float32),
             heads.view(np.int32),
             self._maps[map_number].map.zones,
-            self._maps[map_number].borders,
+            self._maps[map_number].road,
             self._kernel_layout,
             self._memory,
             self._columns,
@@ -302,7 +302,7 @@ class InProcessGames:
         if key not in self._map_numbers:
             track = TrackForBatch(load_track(self._maps_folder / entry.map_path))
             game_map = load_game_map(entry, self._maps_folder, self._observation)
-            map_ = _Map(game_map, track, game_map.borders or RoadBorders.nowhere())
+            map_ = _Map(game_map, track, game_map.road or KnownRoad.nowhere())
             if len(self._maps) < self.n_games + SPARE_MAPS:
                 self._map_numbers[key] = len(self._maps)
                 self._maps.append(map_)

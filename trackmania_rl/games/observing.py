@@ -14,8 +14,9 @@ import numpy.typing as npt
 
 from trackmania_rl.compiled import compiler_for
 from trackmania_rl.protocol import state_blob
-from trackmania_rl.race import cutoffs, observation_kernel, range_finder, zones
+from trackmania_rl.race import cutoffs, known_road, observation_kernel, range_finder, zones
 from trackmania_rl.race.cutoffs import CutoffRules, judge
+from trackmania_rl.race.known_road import KnownRoad, look_along_road
 from trackmania_rl.race.observation_kernel import (
     ABSENT,
     BEFORE_FIRST_STATE,
@@ -26,7 +27,7 @@ from trackmania_rl.race.observation_kernel import (
     count_gear_change,
     fill_features,
 )
-from trackmania_rl.race.range_finder import N_BEAMS, RoadBorders, measure_ranges
+from trackmania_rl.race.range_finder import N_BEAMS, measure_ranges
 from trackmania_rl.race.results import RaceColumns
 from trackmania_rl.race.zones import VirtualCheckpoints, meters_along_line, move_zone
 
@@ -36,7 +37,10 @@ NOT_FINITE: Final = -1
 _compiled = compiler_for(
     "in_process",
     [Path(__file__)]
-    + [Path(str(module.__file__)) for module in (observation_kernel, state_blob, cutoffs, zones, range_finder)],
+    + [
+        Path(str(module.__file__))
+        for module in (observation_kernel, state_blob, cutoffs, zones, known_road, range_finder)
+    ],
 )
 
 
@@ -128,7 +132,7 @@ def _find_ranges(
     row: int,
     head_f32: npt.NDArray[Any],
     zone_idx: int,
-    borders: RoadBorders,
+    road: KnownRoad,
     layout: KernelLayout,
     columns: RaceColumns,
 ) -> None:
@@ -136,7 +140,7 @@ def _find_ranges(
     block = layout.at.range_finder_m
     floats = columns.floats[game, row, block : block + N_BEAMS]
     if layout.measures_on_track:
-        measure_ranges(floats, head_f32, zone_idx, borders, layout.range_finder_reach_m)
+        measure_ranges(floats, head_f32, zone_idx, road, layout.range_finder_reach_m)
     else:
         for beam in range(N_BEAMS):
             floats[beam] = columns.floats[game, row - 1, block + beam] if row > 0 else 0.0
@@ -158,7 +162,7 @@ def observe(
     heads_f32: npt.NDArray[np.float32],
     heads_i32: npt.NDArray[np.int32],
     zones: VirtualCheckpoints,
-    borders: RoadBorders,
+    road: KnownRoad,
     layout: KernelLayout,
     memory: RaceMemory,
     columns: RaceColumns,
@@ -172,7 +176,7 @@ def observe(
         heads_f32: (K, words) the heads of the state blobs.
         heads_i32: the same memory as integers.
         zones: of the map.
-        borders: likewise, where the range finder measures on them.
+        road: likewise, where the layout needs it.
         layout: where the floats are.
         memory: of all games; brought up to date. Race times are read from the columns.
         columns: (K, N, ...) each; the states' own are written.
@@ -187,7 +191,11 @@ def observe(
             head_i32[GEARBOX_STATE_WORD], memory.actions_since_gear_change[game]
         )
         if layout.at.range_finder_m != ABSENT:
-            _find_ranges(game, row, head_f32, zone_idx, borders, layout, columns)
+            _find_ranges(game, row, head_f32, zone_idx, road, layout, columns)
+        start = layout.at.road_ahead
+        if start != ABSENT:
+            ahead = columns.floats[game, row, start : start + layout.n_road_floats]
+            look_along_road(ahead, zone_idx, layout.zone_stride, road)
         are_finite = fill_features(
             columns.floats[game, row],
             columns.car[game, row],

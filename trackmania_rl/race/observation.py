@@ -21,6 +21,7 @@ from trackmania_rl.race.actions import (
     ActionsSetting,
     actions_of_game,
 )
+from trackmania_rl.race.known_road import N_QUALITIES, KnownRoad, look_along_road
 from trackmania_rl.race.observation_blocks import (
     PREVIOUS_ACTIONS,
     PREVIOUS_ANALOG_ACTIONS,
@@ -39,9 +40,9 @@ from trackmania_rl.race.observation_kernel import (
     fill_features,
 )
 from trackmania_rl.race.picture_range_finder import PictureRangeFinder
-from trackmania_rl.race.range_finder import N_BEAMS, RoadBorders, measure_ranges
+from trackmania_rl.race.range_finder import N_BEAMS, measure_ranges
 from trackmania_rl.race.zones import VirtualCheckpoints, ZoneTracker
-from trackmania_rl.settings import RANGE_FINDER, GameSettings, ObservationSettings, SettingsError
+from trackmania_rl.settings import RANGE_FINDER, ROAD_AHEAD, GameSettings, ObservationSettings, SettingsError
 
 
 class ObservationLayout:
@@ -63,6 +64,7 @@ class ObservationLayout:
         waves: (float's index, wavelength in its unit) pairs: what the network sees at finer scales as well.
         measures_on_track: whether there is a range finder that measures on the track's borders.
         measures_in_picture: whether there is one that measures in the picture.
+        needs_road: whether some block tells what only the track's file does: its borders, or the road ahead.
     """
 
     def __init__(
@@ -87,6 +89,7 @@ class ObservationLayout:
         has_range_finder = RANGE_FINDER in self._by_name
         self.measures_on_track = has_range_finder and settings.range_finder_source == "track"
         self.measures_in_picture = has_range_finder and settings.range_finder_source == "picture"
+        self.needs_road = self.measures_on_track or ROAD_AHEAD in self._by_name
 
     @classmethod
     def from_settings(cls, settings: ObservationSettings, actions: ActionsSetting = "keys") -> ObservationLayout:
@@ -100,7 +103,7 @@ class ObservationLayout:
             SettingsError: if `observation_blocks` has an unknown block or lacks the first one; if `state_normalization`
                 lacks a block, has an unknown one, or has another number of entries than a block has floats; if
                 `fourier_wavelengths` has an unknown block; if the line is extended too little for the zones ahead at
-                the finish; or if one of `views` is impossible.
+                the finish; if one of `views` is impossible; or if the road is told at more zones than are ahead.
         """
         rows = block_rows(settings, actions)
         known = {name for name, *_ in rows} | {PREVIOUS_ANALOG_ACTIONS}
@@ -130,6 +133,8 @@ class ObservationLayout:
                 f"{needed} zones ahead (n_zone_centers_in_inputs, one_every_n_zone_centers_in_inputs); at least as "
                 "many are needed"
             )
+        if ROAD_AHEAD in settings.observation_blocks:
+            _require_places_of_road(settings)
         return cls(blocks, settings, actions)
 
     @property
@@ -166,6 +171,7 @@ class ObservationLayout:
             margin_to_announce_finish_m=self.margin_to_announce_finish_m,
             measures_on_track=self.measures_on_track,
             range_finder_reach_m=self._settings.range_finder_reach_m,
+            n_road_floats=N_QUALITIES * self._settings.road_ahead_zone_centers,
         )
 
     def picture_range_finder(self, width_px: int, height_px: int) -> PictureRangeFinder | None:
@@ -250,10 +256,10 @@ class FeatureBuilder:
         self._picture_range_finder: PictureRangeFinder | None = None
         self.tracker: ZoneTracker | None = None
 
-    def reset(self, zones: VirtualCheckpoints, borders: RoadBorders | None = None) -> None:
-        """Begin a race on a map with these zones; a range finder that measures on the track needs its borders."""
+    def reset(self, zones: VirtualCheckpoints, road: KnownRoad | None = None) -> None:
+        """Begin a race on a map with these zones; layouts that need its road need it here."""
         self.tracker = ZoneTracker(zones)
-        self._borders = borders
+        self._road = road
         self._previous_actions[:] = self._actions.shown(np.array([self._actions.forward]))
         self._actions_since_gear_change = BEFORE_FIRST_STATE
         self._ranges_m[:] = 0.0
@@ -268,7 +274,7 @@ class FeatureBuilder:
 
         Raises:
             StateBlobError: if the state holds numbers that are not finite.
-            RuntimeError: before the first `reset`, or without borders that the range finder needs.
+            RuntimeError: before the first `reset`, or without a road that the layout needs.
         """
         if self.tracker is None:
             raise RuntimeError("FeatureBuilder.build needs a reset first: no map's zones are known")
@@ -278,11 +284,10 @@ class FeatureBuilder:
         car = np.empty(len(CAR_COLUMNS), dtype=np.float32)
         self._actions_since_gear_change = count_gear_change(state.gearbox_state, self._actions_since_gear_change)
         zones = self.tracker.checkpoints
-        if self._layout.measures_on_track:
-            if self._borders is None:
-                raise RuntimeError("FeatureBuilder.build needs the map's borders for its range finder")
-            reach_m = self._kernel_layout.range_finder_reach_m
-            measure_ranges(self._ranges_m, words.view("<f4"), self.tracker.zone_idx, self._borders, reach_m)
+        if self._layout.needs_road:
+            if self._road is None:
+                raise RuntimeError("FeatureBuilder.build needs the map's road")
+            self._look_at_road(floats, words.view("<f4"), self.tracker.zone_idx, self._road)
         if self._kernel_layout.at.range_finder_m != ABSENT:
             floats[self._layout[RANGE_FINDER]] = self._ranges_m
         are_finite = fill_features(
@@ -304,6 +309,16 @@ class FeatureBuilder:
             raise StateBlobError(f"the game sent a state with numbers that are not finite, in {', '.join(broken)}")
         return Features(floats, car, self.tracker.zone_idx, meters)
 
+    def _look_at_road(
+        self, floats: npt.NDArray[np.float32], head_f32: npt.NDArray[np.float32], zone_idx: int, road: KnownRoad
+    ) -> None:
+        """Measure the ranges, and write the road ahead, where the layout has them."""
+        layout = self._kernel_layout
+        if layout.measures_on_track:
+            measure_ranges(self._ranges_m, head_f32, zone_idx, road, layout.range_finder_reach_m)
+        if layout.at.road_ahead != ABSENT:
+            look_along_road(floats[self._layout[ROAD_AHEAD]], zone_idx, layout.zone_stride, road)
+
     def look(self, frame: npt.NDArray[np.uint8], floats: npt.NDArray[np.float32]) -> None:
         """Measure the ranges in the picture (1, H, W) of the last state, into its floats, if that is how they are made.
 
@@ -316,6 +331,15 @@ class FeatureBuilder:
             assert self._picture_range_finder is not None
         self._ranges_m[:] = self._picture_range_finder.measure(frame[0])
         floats[self._layout[RANGE_FINDER]] = self._ranges_m
+
+
+def _require_places_of_road(settings: ObservationSettings) -> None:
+    """See that the road is told at zones that are ahead also at the finish."""
+    if settings.road_ahead_zone_centers > settings.n_zone_centers_in_inputs:
+        raise SettingsError(
+            f"road_ahead_zone_centers = {settings.road_ahead_zone_centers}: the road is told at zone centres ahead, of "
+            f"which there are n_zone_centers_in_inputs = {settings.n_zone_centers_in_inputs}"
+        )
 
 
 def _read_only(array: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:

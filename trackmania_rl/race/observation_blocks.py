@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from trackmania_rl.race.actions import PARTS_OF_AN_ACTION, ActionsSetting
+from trackmania_rl.race.known_road import N_QUALITIES, ROAD_QUALITIES
 from trackmania_rl.race.observation_kernel import GROUND_GROUPS, N_WHEELS
 from trackmania_rl.race.range_finder import BEAM_ANGLES_DEG, N_BEAMS
 from trackmania_rl.race.views import ACTIONS, FLOATS, FRAMES, REWARDS, View
-from trackmania_rl.settings import RANGE_FINDER, ObservationSettings, SettingsError, shifts_of
+from trackmania_rl.settings import RANGE_FINDER, ROAD_AHEAD, ObservationSettings, SettingsError, shifts_of
 
 FIRST_BLOCK: Final = "mini_race_time_actions"
 """The block that every vector begins with: the replay memory writes it."""
@@ -107,6 +108,13 @@ def block_rows(settings: ObservationSettings, actions: ActionsSetting) -> Rows:
             f"m, at most {settings.range_finder_reach_m:g}",
             f"way to the road's border in {N_BEAMS} directions, one every {BEAM_ANGLES_DEG[1] - BEAM_ANGLES_DEG[0]} "
             "degrees: right, ahead, left",
+        ),
+        (
+            ROAD_AHEAD,
+            N_QUALITIES * settings.road_ahead_zone_centers,
+            "m, 0/1, -1 to 1",
+            f"the road at the first {settings.road_ahead_zone_centers} of these virtual checkpoints: "
+            f"{', '.join(ROAD_QUALITIES)} each",
         ),
     )
 

@@ -84,6 +84,7 @@ class FeatureOffsets(NamedTuple):
     is_freewheeling: int
     speed_m_s: int
     range_finder_m: int
+    road_ahead: int
 
 
 class KernelLayout(NamedTuple):
@@ -96,6 +97,7 @@ class KernelLayout(NamedTuple):
         margin_to_announce_finish_m: largest distance to the finish that it shows.
         measures_on_track: whether the range finder measures on the track; else pictures tell, if it is there at all.
         range_finder_reach_m: how far it sees.
+        n_road_floats: length of the block that tells the road ahead.
     """
 
     at: FeatureOffsets
@@ -104,6 +106,7 @@ class KernelLayout(NamedTuple):
     margin_to_announce_finish_m: float
     measures_on_track: bool
     range_finder_reach_m: float
+    n_road_floats: int
 
 
 def _word(dtype: np.dtype[np.void], name: str) -> int:
@@ -165,7 +168,7 @@ def fill_features(
     centers_m: npt.NDArray[np.float64],
     layout: KernelLayout,
 ) -> bool:
-    """Write every block of one state but the range finder, whose floats must have been written.
+    """Write every block of one state but the range finder and the road ahead, whose floats must have been written.
 
     Args:
         floats: (F,) written.

@@ -43,6 +43,8 @@ from trackmania_rl.settings.values import (
 
 RANGE_FINDER: Final = "range_finder_m"
 """The block of the observation that says how far the road's borders are."""
+ROAD_AHEAD: Final = "road_ahead"
+"""The one that says what the road is like at the zones ahead."""
 GrayLevel = Annotated[int, Field(ge=0, le=255)]
 
 _BLOCKS_OF_REWARDS: Final[dict[str, tuple[str, ...]]] = {
@@ -115,6 +117,7 @@ class ObservationSettings(Group):
     margin_to_announce_finish_m: Driver[Meters]
     fourier_wavelengths: Driver[dict[str, tuple[PositiveFloat, ...]]]
     fourier_zone_centers: Driver[NonNegativeInt]
+    road_ahead_zone_centers: Driver[PositiveInt] = 20
     state_normalization: Driver[dict[str, BlockStatistics]]
 
     @field_validator("range_finder_border_gray")
@@ -346,6 +349,15 @@ class Settings(Group):
                     f"{name} = {value} is computed from {missing[0]}, which observation_blocks leaves out: name it "
                     "there, or leave the reward at 0"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _road_ahead_is_known(self) -> Settings:
+        if ROAD_AHEAD in self.observation.observation_blocks and self.game.game != "simulated":
+            raise ValueError(
+                f'observation_blocks has "{ROAD_AHEAD}" with game = "{self.game.game}": only the simulated game\'s '
+                "tracks have roads that can be read; leave the block out"
+            )
         return self
 
     @model_validator(mode="after")

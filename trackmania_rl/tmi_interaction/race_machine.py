@@ -64,7 +64,7 @@ def compile_ahead(features: FeatureBuilder, settings: GameSettings, game_map: Ga
         settings: the cut-offs.
         game_map: any map.
     """
-    features.reset(game_map.zones, game_map.borders)
+    features.reset(game_map.zones, game_map.road)
     features.build(StateView(bytes(new_state_blob(1, 1))))  # read-only, as those of a game: numba tells the two apart
     CutoffWatch(settings).check(0, 0.0)
 
@@ -133,7 +133,7 @@ class RaceMachine:
             held, blob = self._start.reach(game_map.path, self._held, self.settings)
             self._held = held
             self._under_way = _RaceUnderWay(game_map.zones, CutoffWatch(self.settings))
-            self._features.reset(game_map.zones, game_map.borders)
+            self._features.reset(game_map.zones, game_map.road)
             observation = self._arrive(held, 0, StateView(blob))
         if isinstance(observation, RaceEnd):
             raise GameProtocolError("the race was over at its start")

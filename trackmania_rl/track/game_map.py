@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trackmania_rl.gbx.challenge import is_challenge_file, read_checkpoint_positions
+from trackmania_rl.race.known_road import KnownRoad
 from trackmania_rl.race.observation import ObservationLayout
-from trackmania_rl.race.range_finder import RoadBorders
 from trackmania_rl.race.zones import VirtualCheckpoints
 from trackmania_rl.settings import MapEntry, ObservationSettings
 from trackmania_rl.track.reference_line import load_reference_line
-from trackmania_rl.track.road_borders import load_road_borders
+from trackmania_rl.track.road_reading import load_known_road
 
 log = logging.getLogger(__name__)
 
@@ -25,13 +25,13 @@ class GameMap:
         name: its name in statistics.
         path: what the game's `map` command is given.
         zones: the virtual checkpoints.
-        borders: the road's borders, where a range finder measures on them.
+        road: where the observation tells of it.
     """
 
     name: str
     path: str
     zones: VirtualCheckpoints
-    borders: RoadBorders | None = None
+    road: KnownRoad | None = None
 
 
 def map_file(entry: MapEntry, maps_folder: Path) -> Path:
@@ -61,7 +61,7 @@ def load_game_map(entry: MapEntry, maps_folder: Path, settings: ObservationSetti
     Raises:
         ReferenceLineError: if there is no usable line.
         GbxError: if the map's file is there, but can't be read.
-        TrackFileError: likewise of a track file, of which the borders are needed.
+        TrackFileError: likewise of a track file, of which the road is needed.
     """
     line = load_reference_line(maps_folder / entry.reference_line, settings.distance_between_zone_centers_m)
     challenge = map_file(entry, maps_folder)
@@ -71,6 +71,6 @@ def load_game_map(entry: MapEntry, maps_folder: Path, settings: ObservationSetti
     elif is_challenge_file(challenge):
         real_checkpoints_m = read_checkpoint_positions(challenge)
     zones = VirtualCheckpoints.from_reference_line(line, settings, real_checkpoints_m)
-    needs_borders = ObservationLayout.from_settings(settings).measures_on_track
-    borders = load_road_borders(map_file(entry, maps_folder), zones) if needs_borders else None
-    return GameMap(entry.map_name, entry.map_path, zones, borders)
+    needs_road = ObservationLayout.from_settings(settings).needs_road
+    road = load_known_road(map_file(entry, maps_folder), zones) if needs_road else None
+    return GameMap(entry.map_name, entry.map_path, zones, road)
