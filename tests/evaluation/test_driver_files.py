@@ -28,7 +28,7 @@ from trackmania_rl.errors import UserError
 from trackmania_rl.games.envs import make_race_env
 from trackmania_rl.games.in_process import InProcessGames
 from trackmania_rl.race.spaces import race_spaces
-from trackmania_rl.settings import DRIVER_SETTINGS, MapEntry, NamedPart, Settings, load_settings
+from trackmania_rl.settings import DRIVER_SETTINGS, MapEntry, NamedPart, Settings, differences_of_driver, load_settings
 from trackmania_rl.track.named_maps import map_entries
 from trackmania_rl.training.driver_loading import pack_run
 from trackmania_rl.training.evaluation import evaluate_map, load_driver
@@ -231,6 +231,17 @@ def nan_weights(driver_file: Path) -> dict[str, torch.Tensor]:
     weights = dict(read_driver(driver_file).weights)
     name = next(iter(weights))
     return {**weights, name: weights[name].clone().fill_(float("nan"))}
+
+
+def test_what_came_later_than_a_driver_is_as_it_was_then(driver_file: Path, tmp_path: Path) -> None:
+    def of_an_earlier_version(card: dict[str, Any]) -> None:
+        card["settings"].pop("road_ahead_zone_centers")
+        card["settings"]["state_normalization"].pop("road_ahead")
+
+    file = edited(driver_file, tmp_path / "earlier.driver", of_an_earlier_version)
+    driver = load_driver(file)
+    assert driver.settings.observation.road_ahead_zone_centers == 20
+    assert differences_of_driver(read_driver(file).card.settings, load_driver(driver_file).settings) == []
 
 
 def test_what_is_wrong_with_a_driver_is_told(driver_file: Path, tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ from trackmania_rl.settings.loading import (
     with_marks,
 )
 from trackmania_rl.settings.named_part import NamedPart
-from trackmania_rl.settings.of_driver import code_of_driver, driver_values, settings_of_driver
+from trackmania_rl.settings.of_driver import code_of_driver, differences_of_driver, driver_values, settings_of_driver
 from trackmania_rl.settings.ranges import describe_range, describe_unit, settings_table
 from trackmania_rl.settings.values import shifts_of
 
@@ -75,6 +75,7 @@ __all__ = [
     "code_of_driver",
     "describe_range",
     "describe_unit",
+    "differences_of_driver",
     "driver_values",
     "load_settings",
     "make_importable",

@@ -490,3 +490,11 @@ DRIVER_SETTINGS = frozenset(
 )
 """Settings that say what a network's inputs and outputs mean: observation, actions, mini-race, sizes. A driver's file
 holds these and no others."""
+
+ADDED_TO_DRIVERS = {
+    name: field.default
+    for model in groups().values()
+    for name, field in model.model_fields.items()
+    if OF_DRIVER in field.metadata and not field.is_required()
+}
+"""Those that came later, by what earlier drivers mean, whose files do not have them."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from trackmania_rl.settings.game import MapEntry
-from trackmania_rl.settings.groups import DRIVER_SETTINGS, Settings
+from trackmania_rl.settings.groups import ADDED_TO_DRIVERS, DRIVER_SETTINGS, Settings
 from trackmania_rl.settings.loading import SettingsError, settings_from_flat
 from trackmania_rl.settings.named_part import names_in
 
@@ -27,6 +27,8 @@ WITHOUT_LEARNING: Final[Mapping[str, Any]] = {
     "shaped_reward_point_to_vcp_ahead": 0.0,
 }
 """What is used for learning only, and may not go together with another machine's driver."""
+STATISTICS: Final = "state_normalization"
+"""A block that neither side shows may have statistics in one of them only."""
 PARTS: Final = ("games", "agent", "network")
 """Those of a driver's settings that name code."""
 
@@ -58,6 +60,7 @@ def settings_of_driver(values: Mapping[str, Any], map_cycle: Sequence[MapEntry],
     Raises:
         SettingsError: if a setting is missing, unknown or wrong.
     """
+    values = {**ADDED_TO_DRIVERS, **values}
     if values.keys() != DRIVER_SETTINGS:
         lacking, unknown = sorted(DRIVER_SETTINGS - values.keys()), sorted(values.keys() - DRIVER_SETTINGS)
         raise SettingsError(
@@ -66,6 +69,23 @@ def settings_of_driver(values: Mapping[str, Any], map_cycle: Sequence[MapEntry],
         )
     others = {**around.flat(), **WITHOUT_LEARNING, "map_cycle": tuple(map_cycle)}
     return settings_from_flat({**others, **values}, "its settings")
+
+
+def differences_of_driver(values: Mapping[str, Any], settings: Settings) -> list[str]:
+    """List a driver's settings that are others in a configuration, but for statistics that only one of the two has.
+
+    Args:
+        values: the driver's, as `driver_values` gives them.
+        settings: of the configuration.
+    """
+    theirs = {**ADDED_TO_DRIVERS, **values}
+    differ = [name for name, value in driver_values(settings).items() if theirs.get(name) != value]
+    statistics = theirs.get(STATISTICS)
+    if STATISTICS in differ and isinstance(statistics, Mapping):
+        ours = driver_values(settings)[STATISTICS]
+        if all(statistics[block] == ours[block] for block in statistics.keys() & ours.keys()):
+            differ.remove(STATISTICS)
+    return sorted(differ)
 
 
 def code_of_driver(settings: Settings) -> list[tuple[str, str]]:

@@ -42,7 +42,7 @@ from trackmania_rl.settings import (
     Settings,
     SettingsError,
     code_of_driver,
-    driver_values,
+    differences_of_driver,
     load_settings,
     settings_of_driver,
     shifts_of,
@@ -248,8 +248,7 @@ def weights_to_begin_with(file: Path, settings: Settings, spaces: Spaces) -> Map
             f"{file} is for {difference} than this run; begin with its own settings, which scripts/tools/driver.py "
             "configuration writes"
         )
-    theirs = driver.card.settings
-    others = sorted(name for name, value in driver_values(settings).items() if theirs.get(name) != value)
+    others = differences_of_driver(driver.card.settings, settings)
     if others:
         log.warning("%s drove with other values of %s", file, ", ".join(others))
     return driver.weights
