@@ -16,18 +16,40 @@ run_name = "many_tracks"
 map_cycle = (
     {
         "map_name": "generated",
-        "generator": {"difficulty": (0.2, 0.6), "first_seed": 0, "last_seed": 9_999, "races_per_track": 4},
+        "generator": {"difficulty": (0.0, 1.0), "first_seed": 0, "last_seed": 9_999, "races_per_track": 4},
         "is_explo": True,
         "fill_buffer": True,
         "repeat": 8,
     },
     {
         "map_name": "unseen",
-        "generator": {"difficulty": (0.2, 0.6), "first_seed": 20_000, "last_seed": 20_999},
+        "generator": {"difficulty": (0.0, 1.0), "first_seed": 20_000, "last_seed": 20_999},
         "is_explo": False,
         "fill_buffer": False,
         "repeat": 1,
     },
+)
+
+# What it sees: all that config.py shows, and what the road ahead is like. Of the line alone nobody can tell whether a
+# wall or grass is beside it.
+observation_blocks = (
+    "mini_race_time_actions",
+    "previous_actions",
+    "wheel_is_sliding",
+    "wheel_has_ground_contact",
+    "wheel_damper_absorb_m",
+    "gearbox_state",
+    "gear",
+    "engine_rpm",
+    "actions_since_gear_change",
+    "wheel_ground_group",
+    "angular_velocity_rad_s",
+    "velocity_m_s",
+    "world_up",
+    "zone_centers_m",
+    "distance_to_finish_m",
+    "is_freewheeling",
+    "road_ahead",
 )
 
 # The memory holds more than with one track, since each is driven a few times only.

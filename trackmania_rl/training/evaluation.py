@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import os
 import statistics
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -24,8 +24,9 @@ from trackmania_rl.agents.builder import Actor, make_agent_builder
 from trackmania_rl.agents.run_network import pick_device, pick_playing_device
 from trackmania_rl.driver_file import is_driver_file
 from trackmania_rl.errors import UserError
+from trackmania_rl.games.in_process import InProcessGames
 from trackmania_rl.games.protocol import Games, rollout
-from trackmania_rl.games.race_games import make_games_builder
+from trackmania_rl.games.race_games import make_games_builder, make_race_games
 from trackmania_rl.race.actions import FORWARD, PEDALS
 from trackmania_rl.race.policy import ELAPSED_ACTIONS_FLOAT, Policy, PolicyDecision
 from trackmania_rl.race.spaces import Spaces
@@ -278,6 +279,44 @@ def evaluate_map(
         races.append(race)
         on_race(race)
     return MapEvaluation(map_entry, tuple(races))
+
+
+def first_races(
+    driver: TrainedDriver, maps_folder: Path, map_entries: Iterable[MapEntry], n_at_a_time: int
+) -> Iterator[tuple[MapEntry, dict[str, Any]]]:
+    """Drive simulated maps greedily, one race on each, many at a time in this process.
+
+    Args:
+        driver: who drives.
+        maps_folder: where relative paths begin.
+        map_entries: the maps.
+        n_at_a_time: how many are driven together.
+
+    Yields:
+        Each map with its race's `end_race_stats`, as races end.
+
+    Raises:
+        UserError: if a map can't be used.
+    """
+    settings = driver.settings
+    own = InProcessGames(n_at_a_time, settings.game, settings.observation, maps_folder)
+    games = make_race_games(settings).around(own)
+    waiting, under_way = iter(map_entries), {}
+
+    def begin(game: int) -> None:
+        if (entry := next(waiting, None)) is not None:
+            under_way[game] = entry
+            games.begin(game, entry)
+
+    for game in range(n_at_a_time):
+        begin(game)
+    while under_way:
+        received = games.recv()
+        if len(received.ids) > 0:
+            games.send(received.ids, driver.actor.act_batch(received.images, received.floats))
+        for game, race in received.ended.items():
+            yield under_way.pop(game), race.end_race_stats
+            begin(game)
 
 
 def forced_actions(

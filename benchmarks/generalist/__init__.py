@@ -1,0 +1,1 @@
+"""How well one driver drives tracks that it has never seen."""
