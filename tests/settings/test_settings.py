@@ -91,7 +91,9 @@ def test_the_configuration_for_many_tracks_is_the_default_one_on_generated_track
     settings = [
         load_settings(repository_root / "config_files" / name) for name in ("config.py", "config_many_tracks.py")
     ]
-    assert changed_settings(*settings).keys() == {"run_name", "map_cycle", "memory_size_schedule"}
+    changed = {"run_name", "map_cycle", "memory_size_schedule", "observation_blocks"}
+    assert changed_settings(*settings).keys() == changed
+    assert settings[1].observation.observation_blocks == (*settings[0].observation.observation_blocks, "road_ahead")
     explored, evaluated = (entry.generator for entry in settings[1].game.map_cycle)
     assert explored is not None
     assert evaluated is not None

@@ -77,7 +77,7 @@ def test_a_relative_configuration_lies_here_or_in_the_project(
 def test_without_maps_a_generator_stands_for_ten_of_the_tracks_that_are_trained_on(make_env: MakeEnv) -> None:
     env = make_env(config="config_files/config_many_tracks.py")
     assert [name.rpartition("_")[2] for name in env.map_names] == [str(seed) for seed in range(10)]
-    assert env.map_names[0] == "generated_0.200_0"
+    assert env.map_names[0] == "generated_0.000_0"
 
 
 def test_without_maps_they_are_drawn_as_often_as_in_the_map_cycle(make_env: MakeEnv, tracks: dict[str, str]) -> None:
