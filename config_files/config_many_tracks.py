@@ -52,5 +52,8 @@ observation_blocks = (
     "road_ahead",
 )
 
+# There is more to learn than on one track: learning rates, exploration and discounts fall four times as late.
+schedule_stretch = 4.0
+
 # The memory holds more than with one track, since each is driven a few times only.
 memory_size_schedule = ((0, 400_000),)
