@@ -45,7 +45,8 @@ def straight_road(length_m=400.0, half_width_m=8.0, gap_m=(math.inf, math.inf)) 
     center = np.stack([np.zeros_like(z), np.zeros_like(z), z], axis=1)
     qualities = np.zeros((len(z), N_QUALITIES), dtype=np.float32)
     qualities[:, ROAD_QUALITIES.index("is_there")] = (z < gap_m[0]) | (z >= gap_m[1])
-    return KnownRoad.of_sections(center, np.full((len(z), 1), half_width_m) * (1, 0, 0), qualities, 0.5, center)
+    to_left_m = np.full((len(z), 1), half_width_m) * (1, 0, 0)
+    return KnownRoad.of_sections(center, to_left_m, -to_left_m, qualities, 0.5, center)
 
 
 def ranges(road: KnownRoad, position_m, forward=(0, 1), zone=None, reach_m=REACH_M) -> np.ndarray:

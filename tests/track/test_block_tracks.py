@@ -14,8 +14,9 @@ from trackmania_rl.protocol.messages import COUNTDOWN_MS, TICK_MS, KeyState
 from trackmania_rl.simulator.physics.scripted_driver import drive
 from trackmania_rl.simulator.race import SimulatedRace
 from trackmania_rl.simulator.race_batch import RaceBatch, TrackForBatch
+from trackmania_rl.simulator.tracks.mesh_road import measure_road
 from trackmania_rl.simulator.tracks.track_file import TrackFileError, load_track
-from trackmania_rl.simulator.tracks.world import Track
+from trackmania_rl.simulator.tracks.world import Edge, Surface, Track
 from trackmania_rl.track.block_tracks import BlockTrackError, arrays_of_map, require_known, write_block_track
 from trackmania_rl.track.block_world import world_of
 from trackmania_rl.track.driven_path import path_of_ghost
@@ -94,6 +95,22 @@ def test_the_picture_is_of_the_blocks(track: Track) -> None:
 def test_the_way_lies_along_the_line(track: Track) -> None:
     assert track.checkpoint_stations_m == pytest.approx((70.0,), abs=10)
     np.testing.assert_allclose(track.ribbon.up[:, 1], 1.0, atol=0.05)
+
+
+def test_the_road_along_the_line_is_as_wide_as_its_blocks(track: Track) -> None:
+    assert track.mesh_world is not None
+    ribbon = track.ribbon
+    on_road = (ribbon.station_m > 25.0) & (ribbon.station_m < 60.0)  # beyond the start's posts
+    road = measure_road(ribbon, track.mesh_world.mesh)
+    assert road.has_road[on_road].all()
+    assert (road.surface[on_road] == Surface.ASPHALT).all()
+    assert (road.edge[on_road] == Edge.WALL).all()
+    np.testing.assert_allclose(road.to_left_m[on_road], road.to_right_m[on_road])
+    np.testing.assert_allclose(road.to_left_m[on_road], 12.66, atol=1e-6)
+    beside = measure_road(ribbon._replace(center_m=ribbon.center_m + 4.0 * ribbon.left), track.mesh_world.mesh)
+    np.testing.assert_allclose(beside.to_left_m[on_road], road.to_left_m[on_road] - 4.0)
+    above_m = ribbon.center_m + np.array((0.0, 20.0, 0.0))
+    assert not measure_road(ribbon._replace(center_m=above_m), track.mesh_world.mesh).has_road.any(), "a jump"
 
 
 def test_who_knows_roads_only_refuses_it(track: Track) -> None:

@@ -29,9 +29,9 @@ ROAD_QUALITIES: Final = (
 )
 """The floats that tell what the road is like at one place.
 
-Half its width in metres; whether walls stand at its borders; whether grass lies beside them; whether it is dirt-like
-itself, or grass-like; whether it is there at all, which it is not in a jump's gap; and how much higher its left border
-is than its middle, per metre of half width: the sine of its banking.
+Half its width in metres, or the way to the nearer border; whether walls stand at its borders; whether grass lies beside
+them; whether it is dirt-like itself, or grass-like; whether it is there at all, which it is not in a jump's gap; and
+how much higher its left border is than its middle, per metre: the sine of its banking.
 """
 N_QUALITIES: Final = len(ROAD_QUALITIES)
 
@@ -57,7 +57,8 @@ class KnownRoad(NamedTuple):
     def of_sections(
         cls,
         center_m: npt.NDArray[np.float64],
-        to_border_m: npt.NDArray[np.float64],
+        to_left_m: npt.NDArray[np.float64],
+        to_right_m: npt.NDArray[np.float64],
         qualities: npt.NDArray[np.float32],
         spacing_m: float,
         zone_centers_m: npt.NDArray[np.float64],
@@ -66,21 +67,22 @@ class KnownRoad(NamedTuple):
 
         Args:
             center_m: (P, 3) their centres, world axes, from before the start to beyond the finish.
-            to_border_m: (P, 3) from there to the left border.
+            to_left_m: (P, 3) from there to the left border.
+            to_right_m: (P, 3) from there to the right border.
             qualities: (P, N_QUALITIES) float32.
             spacing_m: from one to the next.
             zone_centers_m: (Z, 3) of the map's zones.
         """
         assert qualities.shape == (len(center_m), N_QUALITIES)
         every = max(round(POINT_EVERY_M / spacing_m), 1)
-        center, aside = center_m[::every], to_border_m[::every]
+        center = center_m[::every]
         n_points = len(center)
         # A piece is there if all cross-sections on it have road.
         is_gap = qualities[:, ROAD_QUALITIES.index("is_there")] == 0.0
         has_gap = np.logical_or.reduceat(is_gap, np.arange(0, len(is_gap), every))
         return cls(
-            left_m=np.ascontiguousarray((center + aside)[:, ::2]),
-            right_m=np.ascontiguousarray((center - aside)[:, ::2]),
+            left_m=np.ascontiguousarray((center + to_left_m[::every])[:, ::2]),
+            right_m=np.ascontiguousarray((center + to_right_m[::every])[:, ::2]),
             is_there=~has_gap & (np.arange(n_points) < n_points - 1),
             qualities=np.ascontiguousarray(qualities[::every]),
             point_of_zone=_nearest_in_order(zone_centers_m, np.ascontiguousarray(center)),

@@ -7,6 +7,7 @@ both transports must see the same.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -14,8 +15,13 @@ import numpy.typing as npt
 from trackmania_rl.race.known_road import ROAD_QUALITIES, KnownRoad
 from trackmania_rl.race.observation_kernel import GROUND_GROUPS
 from trackmania_rl.race.zones import VirtualCheckpoints
+from trackmania_rl.simulator.tracks.mesh_road import RoadInMesh, measure_road
 from trackmania_rl.simulator.tracks.track_file import load_track
-from trackmania_rl.simulator.tracks.world import RIBBON_SPACING_M, Edge, Ribbon
+from trackmania_rl.simulator.tracks.world import RIBBON_SPACING_M, Edge, Track
+
+NARROWEST_M: Final = 4.0
+"""A way through a map's blocks is told to be this wide to both sides at least: a human's line passes borders closely,
+and is not the middle of a road of a metre."""
 
 
 def load_known_road(track_file: Path, zones: VirtualCheckpoints) -> KnownRoad:
@@ -28,25 +34,42 @@ def load_known_road(track_file: Path, zones: VirtualCheckpoints) -> KnownRoad:
     Raises:
         TrackFileError: if the file can't be used.
     """
-    ribbon = load_track(track_file).ribbon
+    track = load_track(track_file)
+    road, ribbon = road_of(track), track.ribbon
+    narrowest_m = 0.0 if track.mesh_world is None else NARROWEST_M
     return KnownRoad.of_sections(
         center_m=ribbon.center_m,
-        to_border_m=ribbon.half_width_m[:, None] * ribbon.left,
-        qualities=qualities_of(ribbon),
+        to_left_m=road.to_left_m[:, None] * ribbon.left,
+        to_right_m=-road.to_right_m[:, None] * ribbon.left,
+        qualities=qualities_of(road, ribbon.left[:, 1], narrowest_m),
         spacing_m=RIBBON_SPACING_M,
         zone_centers_m=zones.centers_m,
     )
 
 
-def qualities_of(ribbon: Ribbon) -> npt.NDArray[np.float32]:
-    """Tell what a road is like at each cross-section: (P, N_QUALITIES) float32."""
+def road_of(track: Track) -> RoadInMesh:
+    """Say how wide a track's road is, and what it is made of: as its file says, or as its world of blocks is."""
+    ribbon = track.ribbon
+    if track.mesh_world is not None:
+        return measure_road(ribbon, track.mesh_world.mesh)
+    return RoadInMesh(ribbon.half_width_m, ribbon.half_width_m, ribbon.surface, ribbon.edge, ribbon.has_road)
+
+
+def qualities_of(road: RoadInMesh, banking: npt.NDArray[np.float64], narrowest_m: float) -> npt.NDArray[np.float32]:
+    """Tell what a road is like at each cross-section: (P, N_QUALITIES) float32.
+
+    Args:
+        road: at P cross-sections.
+        banking: (P,) how much higher its left border is than its middle, per metre.
+        narrowest_m: half of its width is told to be this at least.
+    """
     of_road = {
-        "half_width_m": ribbon.half_width_m,
-        "has_wall": ribbon.edge == Edge.WALL,
-        "has_grass_beside": ribbon.edge == Edge.GRASS,
-        "is_dirt": np.isin(ribbon.surface, GROUND_GROUPS["dirt-like"]),
-        "is_grass": np.isin(ribbon.surface, GROUND_GROUPS["grass-like"]),
-        "is_there": ribbon.has_road,
-        "banking": ribbon.left[:, 1],
+        "half_width_m": np.maximum(np.minimum(road.to_left_m, road.to_right_m), narrowest_m),
+        "has_wall": road.edge == Edge.WALL,
+        "has_grass_beside": road.edge == Edge.GRASS,
+        "is_dirt": np.isin(road.surface, GROUND_GROUPS["dirt-like"]),
+        "is_grass": np.isin(road.surface, GROUND_GROUPS["grass-like"]),
+        "is_there": road.has_road,
+        "banking": banking,
     }
     return np.stack([of_road[name] for name in ROAD_QUALITIES], axis=1).astype(np.float32)
