@@ -19,7 +19,9 @@ MOST_M: Final = 16.0
 """So far is looked to each side: half of a block, which is half of the widest road without borders."""
 LOOK_FROM_M: Final = 0.5
 """Above the road. A wall is what is nearer than the road from there."""
-LOOK_DOWN_M: Final = 3.0
+LOOK_DOWN_M: Final = 1.5
+"""Where the road is lower than that, the way is in the air. Half of it is looked back through faces: less than borders
+are thick."""
 STEEPEST: Final = 0.7
 """Cosine between the road's normal and that of what still is road; what is steeper is a wall."""
 
