@@ -1,4 +1,4 @@
-"""Drive unseen generated tracks with one driver, once each, greedily: how many it finishes, and where it fails.
+r"""Drive unseen generated tracks with one driver, once each, greedily: how many it finishes, and where it fails.
 
 Tracks are `generated:DIFFICULTY:SEED` of seeds from 100,000 on, which no configuration names. The same command goes on
 with what was interrupted: races are kept in OUTPUT/races.jsonl, one line each.
@@ -6,6 +6,11 @@ with what was interrupted: races are kept in OUTPUT/races.jsonl, one line each.
 Examples:
   python -m benchmarks.generalist save/many_tracks --output unseen
   python -m benchmarks.generalist drivers/generalist.driver --difficulties 0.5 --tracks 20 --output unseen
+
+Beside drivers that were trained on one of these tracks alone for five minutes:
+  python benchmarks/driving/run.py --tracks generated:0.3:100000-100004 generated:0.5:100000-100004 \
+      generated:0.8:100000-100004 --seeds 0 --minutes 5 --output specialists
+  python -m benchmarks.generalist drivers/generalist.driver --output unseen --specialists specialists
 """
 
 from __future__ import annotations
@@ -15,7 +20,7 @@ import hashlib
 import statistics
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -42,6 +47,7 @@ def main() -> None:
     arguments = parse_arguments()
     end_in_order_when_terminated()
     # Torch takes seconds to import: after the command line and its mistakes.
+    from benchmarks.generalist.specialists import specialists_times_ms
     from benchmarks.generalist.unseen_races import drive, keep, kept_races
     from trackmania_rl.training.evaluation import load_driver
 
@@ -61,7 +67,8 @@ def main() -> None:
     for race in track(driven, "driving", len(missing), disable=not sys.stdout.isatty()):
         keep(races_file, check_sum, race)
         races[TrackRecipe(race.seed, race.difficulty)] = race
-    report([races[recipe] for recipe in asked_for])
+    times_ms = specialists_times_ms(arguments.specialists) if arguments.specialists else {}
+    report([races[recipe] for recipe in asked_for], times_ms)
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -72,6 +79,7 @@ def parse_arguments() -> argparse.Namespace:
     add("--difficulties", type=float, nargs="+", default=DIFFICULTIES, metavar="D", help="default: 0.3 0.5 0.8")
     add("--tracks", type=whole_number(1), default=100, metavar="N", help="of each difficulty (default %(default)s)")
     add("--output", type=Path, required=True, metavar="FOLDER", help="where races and tracks are kept")
+    add("--specialists", type=Path, metavar="FOLDER", help="of the driving benchmark, with trainings on these tracks")
     return parser.parse_args()
 
 
@@ -81,15 +89,24 @@ def check_sum_of(file: Path) -> str:
     return hashlib.sha256(part.read_bytes()).hexdigest()
 
 
-def report(races: Sequence[UnseenRace]) -> None:
-    """Print finishes and times by difficulty, and where the others ended."""
+def report(races: Sequence[UnseenRace], specialists_ms: Mapping[str, float]) -> None:
+    """Print finishes and times by difficulty, and where the others ended.
+
+    Args:
+        races: all that were asked for.
+        specialists_ms: by track, a specialist's time; may be empty.
+    """
+    from benchmarks.generalist.specialists import ratios
+
     console = Console(width=None if sys.stdout.isatty() else 140)
-    table = Table("difficulty", "finished", "median time")
+    table = Table("difficulty", "finished", "median time", "by a specialist's, median")
     for difficulty in sorted({race.difficulty for race in races}):
         of_it = [race for race in races if race.difficulty == difficulty]
         times_s = [race.time_ms / 1000 for race in of_it if race.is_finished]
         median = f"{statistics.median(times_s):.2f} s" if times_s else "-"
-        table.add_row(f"{difficulty:g}", f"{len(times_s)} of {len(of_it)}", median)
+        compared = ratios(of_it, specialists_ms)
+        beside = f"{statistics.median(compared):.3f} ({len(compared)} tracks)" if compared else "-"
+        table.add_row(f"{difficulty:g}", f"{len(times_s)} of {len(of_it)}", median, beside)
     print_table(table, console)
     ended = Counter((race.reason or "", race.road) for race in races if not race.is_finished)
     if ended:

@@ -1,12 +1,15 @@
 """The benchmark on unseen tracks: races are kept, another driver is refused, and it tells where races ended."""
 
+import json
 from pathlib import Path
 
 import pytest
 
-from benchmarks.generalist.unseen_races import drive, keep, kept_races, road_before
+from benchmarks.generalist.specialists import ratios, specialists_times_ms
+from benchmarks.generalist.unseen_races import UnseenRace, drive, keep, kept_races, road_before
 from trackmania_rl.errors import UserError
 from trackmania_rl.simulator.tracks.track_generator import TrackRecipe
+from trackmania_rl.telemetry.learning_summary import NEEDED_KEYS
 from trackmania_rl.training.evaluation import load_driver
 
 
@@ -23,6 +26,37 @@ def test_races_are_kept_for_the_driver_that_drove_them(repository_root: Path, tm
     assert kept_races(file, "mine") == {TrackRecipe(race.seed, race.difficulty): race for race in races}
     with pytest.raises(UserError, match="another driver"):
         kept_races(file, "somebody's")
+
+
+def test_times_are_held_against_those_of_specialists(tmp_path: Path) -> None:
+    def trained(track: str, seed: int, last_ms: list[int | None]) -> None:
+        name = f"default_{track}_seed{seed}"
+        note = {"track": track, "name": name, "is_complete": True, "started": name}
+        (tmp_path / "runs").mkdir(exist_ok=True)
+        (tmp_path / "runs" / f"{name}.json").write_text(json.dumps(note))
+        (tmp_path / "save" / name).mkdir(parents=True)
+        races = [
+            dict.fromkeys(NEEDED_KEYS, 1)
+            | {
+                "map": track,
+                "is_explo": is_explo,
+                "race_finished": time_ms is not None,
+                "race_time_ms": time_ms or 9_000,
+            }
+            for time_ms in last_ms
+            for is_explo in (False, True)
+        ]
+        (tmp_path / "save" / name / "races.jsonl").write_text("".join(f"{json.dumps(race)}\n" for race in races))
+
+    trained("generated_0.300_100000", 0, [None, *[20_000] * 4, 20_200, *[30_000] * 5])
+    trained("generated_0.300_100001", 0, [*[20_000] * 9, None])
+    trained("generated_0.500_100000", 0, [20_000] * 9)
+    times_ms = specialists_times_ms(tmp_path)
+    assert times_ms == {"generated_0.300_100000": 25_100}, "of the last ten races, all of which finish"
+    races = [UnseenRace(0.3, 100_000 + number, True, 30_120, 700.0, None, "") for number in range(2)]
+    assert ratios(races, times_ms) == pytest.approx([1.2])
+    with pytest.raises(UserError, match="holds no complete training"):
+        specialists_times_ms(tmp_path / "nowhere")
 
 
 def test_what_is_special_about_a_road_is_told(repository_root: Path) -> None:
