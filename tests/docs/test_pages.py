@@ -108,7 +108,7 @@ def test_settings_that_commands_set_are_known(texts: dict[Path, str], repository
         for name in re.findall(r"\b([a-z_]+)=", variant)
     }
     assert named
-    assert not {f"{page}: {name}" for page, name in named if name not in {*known, "config"}}
+    assert not {f"{page}: {name}" for page, name in named if name not in {*known, "config", "cluster"}}
 
 
 def test_commands_name_programs_and_options_that_exist(texts: dict[Path, str], repository_root: Path) -> None:
