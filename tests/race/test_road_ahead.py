@@ -9,7 +9,7 @@ import pytest
 from trackmania_rl.race.known_road import N_QUALITIES, ROAD_QUALITIES, look_along_road
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.settings import MapEntry, Settings, SettingsError, load_settings
-from trackmania_rl.simulator.tracks.track_file import load_track
+from trackmania_rl.simulator.tracks.track_file import TrackFileError, load_track
 from trackmania_rl.simulator.tracks.world import Edge, Surface
 from trackmania_rl.track.game_map import load_game_map
 
@@ -63,6 +63,14 @@ def test_it_has_its_place_in_the_vector(settings: Settings) -> None:
 def test_it_is_refused_where_no_road_is_known(shipped: Path) -> None:
     with pytest.raises(SettingsError, match=re.escape('"road_ahead" with game = "tmnf"')):
         load_settings(shipped, [BLOCKS, "fourier_wavelengths={}", "game=tmnf"])
+
+
+def test_a_real_map_tells_no_road(settings: Settings, repository_root: Path) -> None:
+    entry = MapEntry(
+        map_name="a01", map_path="A01.Challenge.Gbx", reference_line="valley_0.5m.npy", is_explo=True, fill_buffer=True
+    )
+    with pytest.raises(TrackFileError, match=r"maps\.py track"):
+        load_game_map(entry, repository_root / "maps", settings.observation)
 
 
 def test_it_is_told_at_zones_that_are_ahead(settings: Settings) -> None:

@@ -12,11 +12,12 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from trackmania_rl.gbx.challenge import is_challenge_file
 from trackmania_rl.race.known_road import ROAD_QUALITIES, KnownRoad
 from trackmania_rl.race.observation_kernel import GROUND_GROUPS
 from trackmania_rl.race.zones import VirtualCheckpoints
 from trackmania_rl.simulator.tracks.mesh_road import RoadInMesh, measure_road
-from trackmania_rl.simulator.tracks.track_file import load_track
+from trackmania_rl.simulator.tracks.track_file import TrackFileError, load_track
 from trackmania_rl.simulator.tracks.world import RIBBON_SPACING_M, Edge, Track
 
 NARROWEST_M: Final = 4.0
@@ -34,6 +35,11 @@ def load_known_road(track_file: Path, zones: VirtualCheckpoints) -> KnownRoad:
     Raises:
         TrackFileError: if the file can't be used.
     """
+    if is_challenge_file(track_file):
+        raise TrackFileError(
+            f"{track_file}: the observation tells of the road (road_ahead, or range_finder_m on the track), which is "
+            "known of simulated tracks only; make one of this map: scripts/tools/maps.py track"
+        )
     track = load_track(track_file)
     road, ribbon = road_of(track), track.ribbon
     narrowest_m = 0.0 if track.mesh_world is None else NARROWEST_M
