@@ -30,6 +30,7 @@ CONFIG_FILES = (
     "config.py",
     "config_tmnf.py",
     "config_many_tracks.py",
+    "config_specialist.py",
     "config_lidar.py",
     "config_sac.py",
     "config_discrete_sac.py",
