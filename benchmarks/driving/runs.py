@@ -113,6 +113,8 @@ class Run:
         command += ["--output-folder", str(self.output), "--max-wall-s", str(60 * self.minutes)]
         if self.variant.cluster is not None:
             command += ["--cluster", self.variant.cluster]
+        if self.variant.weights_from is not None:
+            command += ["--weights-from", self.variant.weights_from]
         return command + [word for text in self.overrides for word in ("--set", text)]
 
     def settings(self) -> Settings:

@@ -6,8 +6,12 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from trackmania_rl.errors import UserError
+
+OPTIONS: Final = ("config", "cluster", "weights_from")
+"""What a variant's text may name beside settings: options of scripts/train.py."""
 
 
 @dataclass(frozen=True)
@@ -19,18 +23,21 @@ class Variant:
         config_file: its configuration.
         overrides: `NAME=VALUE` texts that win over the file.
         cluster: where its collectors play, as `train.py --cluster` has it; None for this machine.
+        weights_from: whose networks it begins with, as `train.py --weights-from` has it; None for new ones.
     """
 
     name: str
     config_file: Path
     overrides: tuple[str, ...]
     cluster: str | None = None
+    weights_from: str | None = None
 
     @classmethod
     def read(cls, text: str, config_file: Path, overrides: Sequence[str]) -> Variant:
         """A variant as the command line has it: `name: NAME=VALUE NAME=VALUE`; `config=FILE` takes another file.
 
-        `cluster=local:2` or another address lets its collectors play on a Ray cluster.
+        `cluster=local:2` or another address lets its collectors play on a Ray cluster, `weights_from=FILE` lets it
+        begin with a driver's networks.
 
         Args:
             text: values may hold spaces: a new setting begins where a name and an equals sign follow a space.
@@ -47,10 +54,16 @@ class Variant:
                 f'--variant {text!r}: write it as "name: NAME=VALUE NAME=VALUE", for example "double: use_ddqn=True"; '
                 "the name is of letters, digits, dots and dashes"
             )
-        files = [Path(word.removeprefix("config=")) for word in words if word.startswith("config=")]
-        clusters = [word.removeprefix("cluster=") for word in words if word.startswith("cluster=")]
-        own = tuple(word for word in words if not word.startswith(("config=", "cluster=")))
-        return cls(name, files[-1] if files else config_file, (*overrides, *own), clusters[-1] if clusters else None)
+        said = [word.partition("=") for word in words]
+        options = {option: value for option, _, value in said if option in OPTIONS}
+        own = tuple("".join(word) for word in said if word[0] not in OPTIONS)
+        return cls(
+            name,
+            Path(options.get("config", config_file)),
+            (*overrides, *own),
+            options.get("cluster"),
+            options.get("weights_from"),
+        )
 
 
 def read_variants(file: Path) -> list[str]:

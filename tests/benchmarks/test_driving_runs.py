@@ -71,6 +71,8 @@ def test_a_variant_is_read_with_spaces_in_its_values(config_file):
     assert Variant.read("default:", config_file, []) == Variant("default", config_file, ())
     other = Variant.read("published: config=config_files/config_tmnf.py game=simulated", config_file, [])
     assert other == Variant("published", Path("config_files/config_tmnf.py"), ("game=simulated",))
+    begun = Variant.read("begun: weights_from=drivers/ring.driver seed=3", config_file, [])
+    assert (begun.weights_from, begun.overrides, begun.config_file) == ("drivers/ring.driver", ("seed=3",), config_file)
     spread = Variant.read("spread: cluster=local:2 batch_size=32", config_file, [])
     assert spread == Variant("spread", config_file, ("batch_size=32",), "local:2")
 

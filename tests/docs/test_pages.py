@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.driving.variants import OPTIONS
 from trackmania_rl.settings import load_settings
 
 PAGES = ("README.rst", "docs/*.rst", "research/**/*.rst")
@@ -108,7 +109,7 @@ def test_settings_that_commands_set_are_known(texts: dict[Path, str], repository
         for name in re.findall(r"\b([a-z_]+)=", variant)
     }
     assert named
-    assert not {f"{page}: {name}" for page, name in named if name not in {*known, "config", "cluster"}}
+    assert not {f"{page}: {name}" for page, name in named if name not in {*known, *OPTIONS}}
 
 
 def test_commands_name_programs_and_options_that_exist(texts: dict[Path, str], repository_root: Path) -> None:
