@@ -66,7 +66,7 @@ def main() -> None:
     driven = drive(driver, missing, arguments.output, maps_folder)
     for race in track(driven, "driving", len(missing), disable=not sys.stdout.isatty()):
         keep(races_file, check_sum, race)
-        races[TrackRecipe(race.seed, race.difficulty)] = race
+        races[race.recipe] = race
     times_ms = specialists_times_ms(arguments.specialists) if arguments.specialists else {}
     report([races[recipe] for recipe in asked_for], times_ms)
 

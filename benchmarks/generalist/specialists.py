@@ -10,7 +10,6 @@ from benchmarks.driving.runs import complete_notes
 from benchmarks.driving.score import greedy_races
 from benchmarks.generalist.unseen_races import UnseenRace
 from trackmania_rl.errors import UserError
-from trackmania_rl.simulator.tracks.track_generator import TrackRecipe
 from trackmania_rl.telemetry.learning_summary import WINDOW_RACES, Race, read_races
 
 
@@ -47,5 +46,5 @@ def median_time_ms(races: Sequence[Race]) -> float | None:
 
 def ratios(races: Sequence[UnseenRace], times_ms: Mapping[str, float]) -> list[float]:
     """How much longer finished races took than their track's specialist, where there is one."""
-    names = {race: TrackRecipe(race.seed, race.difficulty).name for race in races if race.is_finished}
+    names = {race: race.recipe.name for race in races if race.is_finished}
     return [race.time_ms / times_ms[name] for race, name in names.items() if name in times_ms]

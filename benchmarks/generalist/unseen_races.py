@@ -46,6 +46,11 @@ class UnseenRace:
     reason: str | None
     road: str
 
+    @property
+    def recipe(self) -> TrackRecipe:
+        """What its track is made from."""
+        return TrackRecipe(self.seed, self.difficulty)
+
 
 def kept_races(file: Path, driver: str) -> dict[TrackRecipe, UnseenRace]:
     """Read the races that were driven before.
@@ -63,7 +68,7 @@ def kept_races(file: Path, driver: str) -> dict[TrackRecipe, UnseenRace]:
     if json.loads(first) != {"driver": driver}:
         raise UserError(f"{file} holds the races of another driver; give another folder (--output)")
     races = [UnseenRace(**json.loads(line)) for line in lines]
-    return {TrackRecipe(race.seed, race.difficulty): race for race in races}
+    return {race.recipe: race for race in races}
 
 
 def drive(
@@ -77,17 +82,16 @@ def drive(
         folder: where tracks are written.
         maps_folder: the project's.
     """
-    recipe_of: dict[str, TrackRecipe] = {}
 
     def entries() -> Iterable[MapEntry]:
         for recipe in recipes:  # made as they are driven, which takes some 20 ms each
             name = f"generated:{recipe.difficulty}:{recipe.seed}"
             (entry,) = map_entries(driver.settings, maps_folder, [name], folder / "tracks")
-            recipe_of[entry.map_name] = recipe
             yield entry
 
     for entry, stats in first_races(driver, maps_folder, entries(), AT_A_TIME):
-        recipe = recipe_of[entry.map_name]
+        recipe = TrackRecipe.from_name(entry.map_name)
+        assert recipe is not None
         road = "" if stats["race_finished"] else road_before(maps_folder / entry.map_path, stats["meters"])
         yield UnseenRace(
             recipe.difficulty,

@@ -78,12 +78,12 @@ def differences_of_driver(values: Mapping[str, Any], settings: Settings) -> list
         values: the driver's, as `driver_values` gives them.
         settings: of the configuration.
     """
-    theirs = {**ADDED_TO_DRIVERS, **values}
-    differ = [name for name, value in driver_values(settings).items() if theirs.get(name) != value]
+    theirs, ours = {**ADDED_TO_DRIVERS, **values}, driver_values(settings)
+    differ = [name for name, value in ours.items() if theirs.get(name) != value]
     statistics = theirs.get(STATISTICS)
     if STATISTICS in differ and isinstance(statistics, Mapping):
-        ours = driver_values(settings)[STATISTICS]
-        if all(statistics[block] == ours[block] for block in statistics.keys() & ours.keys()):
+        in_both = statistics.keys() & ours[STATISTICS].keys()
+        if all(statistics[block] == ours[STATISTICS][block] for block in in_both):
             differ.remove(STATISTICS)
     return sorted(differ)
 

@@ -16,7 +16,7 @@ from trackmania_rl.gbx.challenge import is_challenge_file
 from trackmania_rl.race.known_road import ROAD_QUALITIES, KnownRoad
 from trackmania_rl.race.observation_kernel import GROUND_GROUPS
 from trackmania_rl.race.zones import VirtualCheckpoints
-from trackmania_rl.simulator.tracks.mesh_road import RoadInMesh, measure_road
+from trackmania_rl.simulator.tracks.mesh_road import RoadProfile, measure_road
 from trackmania_rl.simulator.tracks.track_file import TrackFileError, load_track
 from trackmania_rl.simulator.tracks.world import RIBBON_SPACING_M, Edge, Track
 
@@ -41,7 +41,7 @@ def load_known_road(track_file: Path, zones: VirtualCheckpoints) -> KnownRoad:
             "known of simulated tracks only; make one of this map: scripts/tools/maps.py track"
         )
     track = load_track(track_file)
-    road, ribbon = road_of(track), track.ribbon
+    road, ribbon = profile_of(track), track.ribbon
     narrowest_m = 0.0 if track.mesh_world is None else NARROWEST_M
     return KnownRoad.of_sections(
         center_m=ribbon.center_m,
@@ -53,15 +53,15 @@ def load_known_road(track_file: Path, zones: VirtualCheckpoints) -> KnownRoad:
     )
 
 
-def road_of(track: Track) -> RoadInMesh:
+def profile_of(track: Track) -> RoadProfile:
     """Say how wide a track's road is, and what it is made of: as its file says, or as its world of blocks is."""
     ribbon = track.ribbon
     if track.mesh_world is not None:
         return measure_road(ribbon, track.mesh_world.mesh)
-    return RoadInMesh(ribbon.half_width_m, ribbon.half_width_m, ribbon.surface, ribbon.edge, ribbon.has_road)
+    return RoadProfile(ribbon.half_width_m, ribbon.half_width_m, ribbon.surface, ribbon.edge, ribbon.has_road)
 
 
-def qualities_of(road: RoadInMesh, banking: npt.NDArray[np.float64], narrowest_m: float) -> npt.NDArray[np.float32]:
+def qualities_of(road: RoadProfile, banking: npt.NDArray[np.float64], narrowest_m: float) -> npt.NDArray[np.float32]:
     """Tell what a road is like at each cross-section: (P, N_QUALITIES) float32.
 
     Args:

@@ -24,17 +24,18 @@ LOOK_DOWN_M: Final = 1.5
 are thick."""
 STEEPEST: Final = 0.7
 """Cosine between the road's normal and that of what still is road; what is steeper is a wall."""
-
 FOLD_M: Final = 0.25
+"""A place above the fold between two faces may be above neither: a border is one so much further as well."""
+
 _ROAD: Final = -1
 _WALL, _GRASS, _DROP = int(Edge.WALL), int(Edge.GRASS), int(Edge.DROP)
 
 
-class RoadInMesh(NamedTuple):
-    """The way through a world at each of P cross-sections, as wide as the world lets it be.
+class RoadProfile(NamedTuple):
+    """A road at each of P cross-sections: how far it goes to both sides, and what it is.
 
     Attributes:
-        to_left_m: (P,) float64, from the middle of the cross-section to the border on its left, at most `MOST_M`.
+        to_left_m: (P,) float64, from the middle of the cross-section to the border on its left.
         to_right_m: (P,) float64.
         surface: (P,) int64, TMNF material id.
         edge: (P,) int64, one of `Edge`, of the nearer border.
@@ -48,7 +49,7 @@ class RoadInMesh(NamedTuple):
     has_road: npt.NDArray[np.bool_]
 
 
-def measure_road(ribbon: Ribbon, mesh: SurfaceMesh) -> RoadInMesh:
+def measure_road(ribbon: Ribbon, mesh: SurfaceMesh) -> RoadProfile:
     """Look to both sides of the way through a world.
 
     Args:
@@ -56,57 +57,43 @@ def measure_road(ribbon: Ribbon, mesh: SurfaceMesh) -> RoadInMesh:
         mesh: the world.
     """
     n_sections = len(ribbon.station_m)
-    measured = RoadInMesh(
+    measured = RoadProfile(
         to_left_m=np.full(n_sections, MOST_M),
         to_right_m=np.full(n_sections, MOST_M),
         surface=np.zeros(n_sections, dtype=np.int64),
         edge=np.full(n_sections, _DROP),
         has_road=np.zeros(n_sections, dtype=np.bool_),
     )
-    _measure(mesh, ribbon.center_m, ribbon.left, ribbon.up, measured)
+    _measure(mesh, ribbon, measured)
     return measured
 
 
 @compiled
-def _measure(
-    mesh: SurfaceMesh,
-    center_m: npt.NDArray[np.float64],
-    left: npt.NDArray[np.float64],
-    up: npt.NDArray[np.float64],
-    measured: RoadInMesh,
-) -> None:
+def _measure(mesh: SurfaceMesh, ribbon: Ribbon, measured: RoadProfile) -> None:
     """Write what is found; where there is no road, what is there stays."""
-    for section in range(len(center_m)):
-        under = _look(mesh, center_m[section], left[section], up[section], 0.0)
+    for section in range(len(ribbon.station_m)):
+        under = _look(mesh, ribbon, section, 0.0)
         if not under.exists:
             continue
         measured.has_road[section], measured.surface[section] = True, under.material
-        left_m, on_left = _border(mesh, center_m[section], left[section], up[section], 1.0, under.material)
-        right_m, on_right = _border(mesh, center_m[section], left[section], up[section], -1.0, under.material)
+        left_m, on_left = _border(mesh, ribbon, section, 1.0, under.material)
+        right_m, on_right = _border(mesh, ribbon, section, -1.0, under.material)
         measured.to_left_m[section], measured.to_right_m[section] = left_m, right_m
         measured.edge[section] = on_left if left_m < right_m else on_right
 
 
 @compiled
-def _border(
-    mesh: SurfaceMesh,
-    center_m: npt.NDArray[np.float64],
-    left: npt.NDArray[np.float64],
-    up: npt.NDArray[np.float64],
-    side: float,
-    material: int,
-) -> tuple[float, int]:
+def _border(mesh: SurfaceMesh, ribbon: Ribbon, section: int, side: float, material: int) -> tuple[float, int]:
     """How far the road goes to one side, 1 for left, and what is there."""
-    reached_m = 0.0
+    reached_m, up = 0.0, ribbon.up[section]
     while reached_m < MOST_M:
         aside_m = reached_m + STEP_M
-        seen = _look(mesh, center_m, left, up, side * aside_m)
+        seen = _look(mesh, ribbon, section, side * aside_m)
         beyond = _what_is_at(seen, up, material)
         if beyond == _WALL:
             return aside_m + seen.height_m, beyond
         if beyond != _ROAD:
-            # A place above the fold between two faces is above neither of them.
-            further = _look(mesh, center_m, left, up, side * (aside_m + FOLD_M))
+            further = _look(mesh, ribbon, section, side * (aside_m + FOLD_M))
             if _what_is_at(further, up, material) != _ROAD:
                 return reached_m, beyond
         reached_m = aside_m
@@ -125,18 +112,7 @@ def _what_is_at(ground: Ground, up: npt.NDArray[np.float64], material: int) -> i
 
 
 @compiled
-def _look(
-    mesh: SurfaceMesh,
-    center_m: npt.NDArray[np.float64],
-    left: npt.NDArray[np.float64],
-    up: npt.NDArray[np.float64],
-    aside_m: float,
-) -> Ground:
+def _look(mesh: SurfaceMesh, ribbon: Ribbon, section: int, aside_m: float) -> Ground:
     """The ground beside the middle of a cross-section."""
-    return ground_under(
-        mesh,
-        center_m[0] + aside_m * left[0] + LOOK_FROM_M * up[0],
-        center_m[1] + aside_m * left[1] + LOOK_FROM_M * up[1],
-        center_m[2] + aside_m * left[2] + LOOK_FROM_M * up[2],
-        LOOK_DOWN_M,
-    )
+    place_m = ribbon.center_m[section] + aside_m * ribbon.left[section] + LOOK_FROM_M * ribbon.up[section]
+    return ground_under(mesh, place_m[0], place_m[1], place_m[2], LOOK_DOWN_M)
