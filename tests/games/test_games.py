@@ -126,37 +126,34 @@ def test_the_same_bytes_as_through_the_socket(
 
 
 @pytest.mark.parametrize("source", ["track", "picture"])
-def test_the_range_finder_is_the_same_through_the_socket(
-    source: str, maps_folder: Path, make_settings, entry_of, open_socket_game, three_laps: PlannedRace
-) -> None:
+def test_the_range_finder_is_the_same_through_the_socket(source: str, wander_both_ways) -> None:
     blocks = ("mini_race_time_actions", "speed_m_s", "range_finder_m")
-    options = (f"observation_blocks={blocks}", "fourier_wavelengths={}", f"range_finder_source={source}")
-    settings = make_settings(source == "picture", *options, "cutoff_race_longer_than_ms=5000")
-    plans = [wandering(1), PlannedRace("ring", three_laps.actions), wandering(2)]
-    with open_socket_game(settings) as manager:
-        expected = play_through_socket(manager, entry_of, plans)
-    games = InProcessGames(len(plans), settings.game, settings.observation, maps_folder)
-    for ours, theirs in zip(play_in_process(games, entry_of, plans), expected, strict=True):
-        assert_same(ours, theirs)
-    ranges_m = expected[1][0]["state_float"][:, 2:]
+    options = (f"observation_blocks={blocks}", f"range_finder_source={source}")
+    ranges_m = wander_both_ways(source == "picture", *options)[:, 2:]
     assert ranges_m.shape[1] == 19
     assert len(np.unique(ranges_m)) > 20
 
 
-def test_the_road_ahead_is_the_same_through_the_socket(
-    maps_folder: Path, make_settings, entry_of, open_socket_game, three_laps: PlannedRace
-) -> None:
+def test_the_road_ahead_is_the_same_through_the_socket(wander_both_ways) -> None:
     blocks = ("mini_race_time_actions", "speed_m_s", "road_ahead")
-    settings = make_settings(
-        False, f"observation_blocks={blocks}", "fourier_wavelengths={}", "cutoff_race_longer_than_ms=5000"
-    )
-    plans = [wandering(1), PlannedRace("ring", three_laps.actions), wandering(2)]
-    with open_socket_game(settings) as manager:
-        expected = play_through_socket(manager, entry_of, plans)
-    games = InProcessGames(len(plans), settings.game, settings.observation, maps_folder)
-    for ours, theirs in zip(play_in_process(games, entry_of, plans), expected, strict=True):
-        assert_same(ours, theirs)
-    assert expected[1][0]["state_float"].shape[1] == 2 + 20 * 7
+    assert wander_both_ways(False, f"observation_blocks={blocks}").shape[1] == 2 + 20 * 7
+
+
+@pytest.fixture
+def wander_both_ways(maps_folder: Path, make_settings, entry_of, open_socket_game, three_laps: PlannedRace):
+    """`wander_both_ways(has_image, *options)` sees that both transports show the same; the floats of a lap's states."""
+
+    def wander(has_image: bool, *options: str) -> np.ndarray:
+        settings = make_settings(has_image, *options, "fourier_wavelengths={}", "cutoff_race_longer_than_ms=5000")
+        plans = [wandering(1), PlannedRace("ring", three_laps.actions), wandering(2)]
+        with open_socket_game(settings) as manager:
+            expected = play_through_socket(manager, entry_of, plans)
+        games = InProcessGames(len(plans), settings.game, settings.observation, maps_folder)
+        for ours, theirs in zip(play_in_process(games, entry_of, plans), expected, strict=True):
+            assert_same(ours, theirs)
+        return expected[1][0]["state_float"]
+
+    return wander
 
 
 @dataclass(frozen=True)
