@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 from trackmania_rl.simulator.tracks.track_file import load_track
+from trackmania_rl.track.named_maps import map_entries
+from trackmania_rl.training.evaluation import first_races, load_driver
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +52,27 @@ def test_a_replay_holds_its_map(maps, shared_data: Path, tmp_path: Path, capsys)
     replay = str(shared_data / "replays" / "mydli_20.14.Replay.gbx")
     assert maps.main(["track", replay, replay, "--output", str(tmp_path / "mydli.toml")]) == 0
     assert "2 checkpoints" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("map_file", "source", "within_ms"),
+    [
+        ("tracks/B13-Obstacle.Challenge.Gbx", "replays/B13-Obstacle_24.94_a.Replay.Gbx", 33_000),
+        ("replays/mydli_20.14.Replay.gbx", "replays/mydli_20.14.Replay.gbx", 36_000),
+        ("tracks/ESL-Hockolicious.Challenge.Gbx", "reference_lines/ESL-Hockolicious_0.5m_cl2.npy", 75_000),
+    ],
+)
+def test_the_shipped_driver_finishes_its_first_race_on_a_real_maps_road(
+    maps, repository_root: Path, shared_data, tmp_path, map_file: str, source: str, within_ms: int
+) -> None:
+    track = tmp_path / "road.toml"
+    files = [str(shared_data / map_file), str(shared_data / source)]
+    assert maps.main(["track", *files, "--output", str(track), "--ground", "line"]) == 0
+    driver = load_driver(repository_root / "drivers" / "generalist.driver")
+    entries = map_entries(driver.settings, repository_root / "maps", [str(track)])
+    ((_, stats),) = first_races(driver, repository_root / "maps", entries, n_at_a_time=1)
+    assert stats["race_finished"]
+    assert stats["race_time_ms"] < within_ms
 
 
 @pytest.mark.parametrize(
