@@ -11,6 +11,7 @@ from docutils import nodes
 from docutils.parsers.rst import Directive
 from docutils.statemachine import StringList
 from pydantic import BaseModel
+from sphinx import addnodes
 from sphinx.application import Sphinx
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -97,6 +98,18 @@ def lead_to_pages(app: Sphinx, doctree: nodes.document, docname: str) -> None:
             reference.replace_self(nodes.inline("", "", *reference.children))
 
 
+def leave_modules_out_of_the_side_bar(app: Sphinx, doctree: nodes.document) -> None:
+    """Keep the API's 400 modules out of the side bar, whose tree is written anew on every page.
+
+    The bar ends with the packages; the tables on their pages lead to the modules.
+    """
+    name = app.env.docname
+    if name.startswith("api/trackmania_rl."):
+        for tree in list(doctree.findall(addnodes.toctree)):
+            tree.parent.remove(tree)
+        app.env.metadata[name]["orphan"] = ""
+
+
 def without_patterns(
     _: Sphinx, what: str, name: str, obj: object, options: object, signature: str | None, returns: str | None
 ) -> tuple[str, str | None] | None:
@@ -110,10 +123,18 @@ def without_annotated(_: Sphinx, what: str, name: str, obj: object, skip: bool, 
     return skip or typing.get_origin(obj) is typing.Annotated
 
 
+def without_types(_: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
+    """Keep napoleon from reading what stands before a colon as an attribute's type: it looks at the first line only."""
+    if what in ("attribute", "data", "property"):
+        lines.insert(0, "\\")  # an escaped line break, which is nothing
+
+
 def setup(app: Sphinx) -> None:
     """Register what is above."""
     sys.path.insert(0, str(Path(__file__).resolve().parent))
     app.add_directive("settings-table", SettingsTable)
+    app.connect("doctree-read", leave_modules_out_of_the_side_bar, priority=400)  # before trees are collected
     app.connect("doctree-resolved", lead_to_pages)
     app.connect("autodoc-process-signature", without_patterns)
+    app.connect("autodoc-process-docstring", without_types, priority=400)  # before napoleon's
     app.connect("autodoc-skip-member", without_annotated)
