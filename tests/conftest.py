@@ -1,8 +1,10 @@
 """Fixtures shared by all tests."""
 
+import importlib.util
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 
 import hypothesis
 import numpy as np
@@ -24,6 +26,22 @@ REPOSITORY_ROOT = Path(__file__).resolve().parent.parent
 def repository_root() -> Path:
     """The folder that holds trackmania_rl/, maps/ and config_files/."""
     return REPOSITORY_ROOT
+
+
+@pytest.fixture(scope="session")
+def script_module(repository_root: Path) -> Callable[[str], ModuleType]:
+    """`script_module("tools/maps")` is scripts/tools/maps.py as a module, loaded anew at each call."""
+
+    def load(name: str) -> ModuleType:
+        file = repository_root / "scripts" / f"{name}.py"
+        spec = importlib.util.spec_from_file_location(file.stem, file)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+
+    return load
 
 
 @pytest.fixture(scope="session")

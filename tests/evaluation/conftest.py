@@ -1,6 +1,5 @@
 """A run folder as training leaves it, whose driver holds the throttle down, and a short curve for it to drive."""
 
-import importlib.util
 import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -88,15 +87,11 @@ def driver_file(run_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> P
 
 
 @pytest.fixture
-def script(repository_root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> MakeScript:
+def script(script_module, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> MakeScript:
     """`script(name, *arguments)` runs a script's `main` in this process; returns exit code, output and errors."""
 
     def run(name: str, *arguments: object) -> tuple[int, str, str]:
-        spec = importlib.util.spec_from_file_location(name, repository_root / "scripts" / f"{name}.py")
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
+        module = script_module(name)
         monkeypatch.setattr(sys, "argv", [f"{name}.py", *map(str, arguments)])
         try:
             code = module.main()

@@ -1,6 +1,5 @@
 """`scripts/tools/dataset.py` as its users meet it."""
 
-import importlib.util
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,17 +15,12 @@ FORWARD = "0.00 press up\n"
 
 @pytest.fixture
 def dataset(
-    repository_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    script_module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Dataset:
     """`dataset(*words)` runs a command line; returns exit code, output and errors."""
     pytest.importorskip("minari", reason='python -m pip install "minari[hdf5]"')
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
-    file = repository_root / "scripts" / "tools" / "dataset.py"
-    spec = importlib.util.spec_from_file_location("dataset", file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = script_module("tools/dataset")
 
     def run(*words: object) -> tuple[int, str, str]:
         try:

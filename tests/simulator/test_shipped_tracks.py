@@ -1,6 +1,5 @@
 """The tracks that ship: they are what the road books say, lie where the game's maps lie, and can be driven."""
 
-import importlib.util
 import itertools
 from pathlib import Path
 from types import ModuleType
@@ -22,14 +21,8 @@ TRACKS = ("valley", "speedway", "hills", "kart", "rally", "jump", "ring")
 
 
 @pytest.fixture(scope="module")
-def build_script(repository_root) -> ModuleType:
-    path = repository_root / "scripts" / "tools" / "build_shipped_tracks.py"
-    spec = importlib.util.spec_from_file_location("build_shipped_tracks", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def build_script(script_module) -> ModuleType:
+    return script_module("tools/build_shipped_tracks")
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,5 @@
 """Generated tracks: the same recipe gives the same files, all are within bounds, and all can be driven."""
 
-import importlib.util
 import sys
 from pathlib import Path
 
@@ -173,14 +172,8 @@ def test_a_name_gives_its_recipe_again() -> None:
 
 
 @pytest.fixture(scope="module")
-def script(repository_root: Path):
-    path = repository_root / "scripts" / "generate_track.py"
-    spec = importlib.util.spec_from_file_location("generate_track_script", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def script(script_module):
+    return script_module("generate_track")
 
 
 def test_the_command_writes_track_and_picture(script, tmp_path: Path, monkeypatch, capsys) -> None:

@@ -1,6 +1,5 @@
 """The Q values of a record are read again: what is found, what is refused, and what the table says."""
 
-import importlib.util
 from pathlib import Path
 from types import ModuleType
 
@@ -47,14 +46,8 @@ def run_folder(tmp_path: Path, repository_root: Path, settings: Settings) -> Pat
 
 
 @pytest.fixture
-def script(repository_root: Path) -> ModuleType:
-    file = repository_root / "scripts" / "tools" / "show_q_values.py"
-    spec = importlib.util.spec_from_file_location("show_q_values", file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def script(script_module) -> ModuleType:
+    return script_module("tools/show_q_values")
 
 
 def test_the_fastest_record_of_each_map_is_found(run_folder: Path) -> None:

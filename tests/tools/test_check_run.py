@@ -1,6 +1,5 @@
 """`check_run.py`, with which continuous integration looks at a short training."""
 
-import importlib.util
 import json
 import sys
 from pathlib import Path
@@ -11,12 +10,8 @@ GOOD = {"meters": (10, 20, 30, 40, 50), "first_s": 5.0, "greedy": True, "has_che
 
 
 @pytest.fixture
-def check(repository_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    spec = importlib.util.spec_from_file_location("check_run", repository_root / "scripts" / "tools" / "check_run.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+def check(script_module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    module = script_module("tools/check_run")
 
     def run(meters, first_s, greedy, has_checkpoint) -> int:
         races = [

@@ -1,7 +1,6 @@
 """show_checkpoints.py, play_inputs.py and personal_record_ghost.py, on the simulated game and on made-up folders."""
 
 import contextlib
-import importlib.util
 import re
 import shutil
 import threading
@@ -59,16 +58,11 @@ def game(repository_root):
 
 
 @pytest.fixture
-def tool(repository_root):
+def tool(script_module):
     """Runs a command line as `python scripts/tools/NAME.py ...` does."""
 
     def run(name: str, *words: object) -> int:
-        spec = importlib.util.spec_from_file_location(name, repository_root / "scripts" / "tools" / f"{name}.py")
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        return module.main([str(word) for word in words])
+        return script_module(f"tools/{name}").main([str(word) for word in words])
 
     return run
 

@@ -1,6 +1,5 @@
 """`maps.py follow`: what it prints, and what it refuses."""
 
-import importlib.util
 import sys
 from pathlib import Path
 
@@ -16,11 +15,8 @@ from trackmania_rl.track.replay_tracker import Followed
 
 
 @pytest.fixture(scope="module")
-def maps(repository_root: Path):
-    spec = importlib.util.spec_from_file_location("maps", repository_root / "scripts" / "tools" / "maps.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def maps(script_module):
+    return script_module("tools/maps")
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """The commands of scripts/tools/maps.py that make, check and add lines: show, line, check, add."""
 
 import dataclasses
-import importlib.util
 import json
 import shutil
 import subprocess
@@ -30,13 +29,9 @@ Maps = Callable[..., int]
 
 
 @pytest.fixture(scope="module")
-def maps(repository_root: Path) -> Maps:
+def maps(script_module) -> Maps:
     """Runs a command line as `python scripts/tools/maps.py ...` does."""
-    spec = importlib.util.spec_from_file_location("maps", repository_root / "scripts" / "tools" / "maps.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = script_module("tools/maps")
     return lambda *words: module.main([str(word) for word in words])
 
 

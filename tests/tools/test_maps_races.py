@@ -1,6 +1,5 @@
 """The commands of scripts/tools/maps.py that look at races: inputs, drive, compare, times."""
 
-import importlib.util
 import json
 import shutil
 from collections.abc import Callable
@@ -18,13 +17,9 @@ B13 = ("B13-Obstacle_24.94_a.Replay.Gbx", "B13-Obstacle_24.95_a.Replay.gbx")
 
 
 @pytest.fixture(scope="module")
-def maps(repository_root: Path) -> Callable[..., int]:
+def maps(script_module) -> Callable[..., int]:
     """Runs a command line as `python scripts/tools/maps.py ...` does."""
-    spec = importlib.util.spec_from_file_location("maps", repository_root / "scripts" / "tools" / "maps.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = script_module("tools/maps")
     return lambda *words: module.main([str(word) for word in words])
 
 

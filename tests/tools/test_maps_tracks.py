@@ -1,6 +1,5 @@
 """`maps.py line --from-blocks` and `maps.py track`, as a user runs them."""
 
-import importlib.util
 from pathlib import Path
 
 import numpy as np
@@ -12,13 +11,8 @@ from trackmania_rl.training.evaluation import first_races, load_driver
 
 
 @pytest.fixture(scope="module")
-def maps(repository_root: Path):
-    spec = importlib.util.spec_from_file_location("maps", repository_root / "scripts" / "tools" / "maps.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def maps(script_module):
+    return script_module("tools/maps")
 
 
 def test_from_a_map_alone_to_a_track_that_was_driven(maps, shared_data: Path, tmp_path: Path, capsys) -> None:

@@ -1,25 +1,15 @@
 """`maps.py windows` on real replays, and what it refuses."""
 
-import importlib.util
 import re
-import sys
 
 import cv2
 import pytest
 
 
 @pytest.fixture(scope="module")
-def maps(repository_root):
+def maps(script_module):
     """scripts/tools/maps.py as a module."""
-    spec = importlib.util.spec_from_file_location(
-        "maps_tool_windows", repository_root / "scripts" / "tools" / "maps.py"
-    )
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    return script_module("tools/maps")
 
 
 def test_prints_and_draws_how_well_a_replay_is_followed(maps, shared_data, tmp_path, capsys, monkeypatch):

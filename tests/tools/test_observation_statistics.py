@@ -1,6 +1,5 @@
 """The command that measures the observation: from races at random, from inputs, and from a run's memory."""
 
-import importlib.util
 import runpy
 import shutil
 from collections.abc import Callable
@@ -19,14 +18,9 @@ QUICK = ("--set", "games_per_collector=3", "--set", "cutoff_race_longer_than_ms=
 
 
 @pytest.fixture
-def measure(repository_root: Path, tmp_path: Path) -> Callable[..., int]:
+def measure(script_module, tmp_path: Path) -> Callable[..., int]:
     """`measure(*words)` writes into new/state_normalization.py."""
-    file = repository_root / "scripts" / "tools" / "observation_statistics.py"
-    spec = importlib.util.spec_from_file_location("observation_statistics", file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = script_module("tools/observation_statistics")
     return lambda *words: module.main([*words, "--output", str(tmp_path / "new" / "state_normalization.py")])
 
 
