@@ -58,7 +58,10 @@ class KeepGames:
         """End it as Ctrl-C does; return its exit code."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGINT)
-        return self.process.wait(SOON_S)
+        try:
+            return self.process.wait(SOON_S)
+        finally:
+            self.process.kill()  # where it did not end; its games then end by themselves
 
 
 def wait_until(condition: Callable[[], object], what: str, within_s: float = SOON_S) -> None:
