@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from trackmania_rl.telemetry.live import LiveReader, RacePlayback
 
@@ -44,6 +45,7 @@ def test_cars_are_seen_moving_and_races_are_played_back(start_training: Callable
     assert not (command.run_folder / "live").exists()
 
 
+@pytest.mark.slow
 def test_a_killed_training_shows_nothing_and_the_next_one_is_seen(start_training: Callable, tmp_path: Path) -> None:
     command = start_training(tmp_path, games_per_collector=1)
     command.wait_for_races()

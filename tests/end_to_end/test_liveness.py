@@ -15,7 +15,7 @@ import pytest
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGSTOP")
 
 
-@pytest.mark.parametrize("transport", ["in_process", "socket"])
+@pytest.mark.parametrize("transport", ["in_process", pytest.param("socket", marks=pytest.mark.slow)])
 def test_a_stopped_collector_is_replaced_with_its_games_while_the_other_drives_on(
     start_training: Any, tmp_path: Path, transport: str
 ) -> None:
