@@ -1,4 +1,4 @@
-r"""Drive unseen generated tracks with one driver, once each, greedily: how many it finishes, and where it fails.
+"""Drive unseen generated tracks with one driver, once each, greedily: how many it finishes, and where it fails.
 
 Tracks are `generated:DIFFICULTY:SEED` of seeds from 100,000 on, which no configuration names. The same command goes on
 with what was interrupted: races are kept in OUTPUT/races.jsonl, one line each.
@@ -7,10 +7,8 @@ Examples:
   python -m benchmarks.generalist save/many_tracks --output unseen
   python -m benchmarks.generalist drivers/generalist.driver --difficulties 0.5 --tracks 20 --output unseen
 
-Beside drivers that were trained on one of these tracks alone for five minutes:
-  python benchmarks/driving/run.py --tracks generated:0.3:100000-100004 generated:0.5:100000-100004 \
-      generated:0.8:100000-100004 --seeds 0 --minutes 5 --output specialists
-  python -m benchmarks.generalist drivers/generalist.driver --output unseen --specialists specialists
+The last column holds the times beside those of drivers that were trained on one of these tracks alone for five minutes;
+benchmarks/generalist/specialists.py says how they were measured.
 """
 
 from __future__ import annotations
@@ -47,7 +45,7 @@ def main() -> None:
     arguments = parse_arguments()
     end_in_order_when_terminated()
     # Torch takes seconds to import: after the command line and its mistakes.
-    from benchmarks.generalist.specialists import specialists_times_ms
+    from benchmarks.generalist.specialists import kept_times_ms, specialists_times_ms
     from benchmarks.generalist.unseen_races import drive, keep, kept_races
     from trackmania_rl.training.evaluation import load_driver
 
@@ -67,7 +65,7 @@ def main() -> None:
     for race in track(driven, "driving", len(missing), disable=not sys.stdout.isatty()):
         keep(races_file, check_sum, race)
         races[race.recipe] = race
-    times_ms = specialists_times_ms(arguments.specialists) if arguments.specialists else {}
+    times_ms = specialists_times_ms(arguments.specialists) if arguments.specialists else kept_times_ms()
     report([races[recipe] for recipe in asked_for], times_ms)
 
 
@@ -79,7 +77,12 @@ def parse_arguments() -> argparse.Namespace:
     add("--difficulties", type=float, nargs="+", default=DIFFICULTIES, metavar="D", help="default: 0.3 0.5 0.8")
     add("--tracks", type=whole_number(1), default=100, metavar="N", help="of each difficulty (default %(default)s)")
     add("--output", type=Path, required=True, metavar="FOLDER", help="where races and tracks are kept")
-    add("--specialists", type=Path, metavar="FOLDER", help="of the driving benchmark, with trainings on these tracks")
+    add(
+        "--specialists",
+        type=Path,
+        metavar="FOLDER",
+        help="of the driving benchmark, with other trainings on these tracks (default: what specialists.json holds)",
+    )
     return parser.parse_args()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -53,7 +54,7 @@ class UnseenRace:
 
 
 def kept_races(file: Path, driver: str) -> dict[TrackRecipe, UnseenRace]:
-    """Read the races that were driven before.
+    """Read the races that were driven before; a last line that was cut short, as by a kill, is taken off the file.
 
     Args:
         file: JSON lines, the first one the driver's.
@@ -64,7 +65,13 @@ def kept_races(file: Path, driver: str) -> dict[TrackRecipe, UnseenRace]:
     """
     if not file.is_file():
         return {}
-    first, *lines = file.read_text(encoding="utf-8").splitlines()
+    content = file.read_bytes()
+    whole = content[: content.rfind(b"\n") + 1]
+    if not whole:
+        file.unlink()
+        return {}
+    os.truncate(file, len(whole))
+    first, *lines = whole.decode().splitlines()
     if json.loads(first) != {"driver": driver}:
         raise UserError(f"{file} holds the races of another driver; give another folder (--output)")
     races = [UnseenRace(**json.loads(line)) for line in lines]

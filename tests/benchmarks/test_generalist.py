@@ -28,6 +28,21 @@ def test_races_are_kept_for_the_driver_that_drove_them(repository_root: Path, tm
         kept_races(file, "somebody's")
 
 
+def test_a_line_that_a_kill_cut_short_is_driven_again(tmp_path: Path) -> None:
+    file = tmp_path / "races.jsonl"
+    races = [UnseenRace(0.3, seed, True, 20_000 + seed, 700.0, None, "") for seed in range(3)]
+    for race in races:
+        keep(file, "mine", race)
+    content = file.read_bytes()
+    for n_bytes in range(len(content) + 1):
+        file.write_bytes(content[:n_bytes])
+        n_lines = content[:n_bytes].count(b"\n")
+        assert list(kept_races(file, "mine").values()) == races[: max(n_lines - 1, 0)]
+        for race in races[max(n_lines - 1, 0) :]:
+            keep(file, "mine", race)
+        assert file.read_bytes() == content
+
+
 def test_times_are_held_against_those_of_specialists(tmp_path: Path) -> None:
     def trained(track: str, seed: int, last_ms: list[int | None]) -> None:
         name = f"default_{track}_seed{seed}"
@@ -49,10 +64,11 @@ def test_times_are_held_against_those_of_specialists(tmp_path: Path) -> None:
         (tmp_path / "save" / name / "races.jsonl").write_text("".join(f"{json.dumps(race)}\n" for race in races))
 
     trained("generated_0.300_100000", 0, [None, *[20_000] * 4, 20_200, *[30_000] * 5])
-    trained("generated_0.300_100001", 0, [*[20_000] * 9, None])
+    trained("generated_0.300_100001", 0, [*[20_000] * 5, *[None] * 5])
     trained("generated_0.500_100000", 0, [20_000] * 9)
+    trained("generated_0.500_100001", 0, [*[20_000] * 5, 21_000, *[None] * 4])
     times_ms = specialists_times_ms(tmp_path)
-    assert times_ms == {"generated_0.300_100000": 25_100}, "of the last ten races, all of which finish"
+    assert times_ms == {"generated_0.300_100000": 25_100, "generated_0.500_100001": 20_500}, "of the last ten races"
     races = [UnseenRace(0.3, 100_000 + number, True, 30_120, 700.0, None, "") for number in range(2)]
     assert ratios(races, times_ms) == pytest.approx([1.2])
     with pytest.raises(UserError, match="holds no complete training"):
