@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.generalist.specialists import ratios, specialists_times_ms
+from benchmarks.driving.score import read_yardsticks
+from benchmarks.generalist.specialists import kept_times_ms, ratios, specialists_times_ms
 from benchmarks.generalist.unseen_races import UnseenRace, drive, keep, kept_races, road_before
 from trackmania_rl.errors import UserError
 from trackmania_rl.simulator.tracks.track_generator import TrackRecipe
@@ -73,6 +74,12 @@ def test_times_are_held_against_those_of_specialists(tmp_path: Path) -> None:
     assert ratios(races, times_ms) == pytest.approx([1.2])
     with pytest.raises(UserError, match="holds no complete training"):
         specialists_times_ms(tmp_path / "nowhere")
+
+
+def test_the_kept_specialists_are_those_of_the_first_tracks(repository_root: Path) -> None:
+    first = {TrackRecipe(100_000 + number, difficulty).name for difficulty in (0.3, 0.5, 0.8) for number in range(5)}
+    assert kept_times_ms().keys() == first
+    assert read_yardsticks(repository_root / "benchmarks" / "generalist" / "yardsticks.json").keys() == first
 
 
 def test_what_is_special_about_a_road_is_told(repository_root: Path) -> None:

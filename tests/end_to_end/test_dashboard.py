@@ -60,6 +60,7 @@ def test_the_page_shows_the_games_of_a_training_and_ends_with_it(start_training:
     assert "the live page has ended" not in training.output
 
 
+@pytest.mark.slow
 def test_the_page_of_a_training_that_is_killed_ends_as_well(start_training: StartTraining, tmp_path: Path) -> None:
     training = start_training(tmp_path / "run", ("--dashboard",))
     address = page_address(training)
