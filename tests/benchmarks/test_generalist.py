@@ -79,7 +79,7 @@ def test_times_are_held_against_those_of_specialists(tmp_path: Path) -> None:
 def test_the_kept_specialists_are_those_of_the_first_tracks(repository_root: Path) -> None:
     first = {TrackRecipe(100_000 + number, difficulty).name for difficulty in (0.3, 0.5, 0.8) for number in range(5)}
     assert kept_times_ms().keys() == first
-    assert read_yardsticks(repository_root / "benchmarks" / "generalist" / "yardsticks.json").keys() == first
+    assert read_yardsticks(repository_root / "benchmarks" / "generalist" / "yardsticks.json", sorted(first))
 
 
 def test_what_is_special_about_a_road_is_told(repository_root: Path) -> None:

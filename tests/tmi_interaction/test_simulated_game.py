@@ -113,7 +113,7 @@ def test_a_killed_game_costs_one_race(manager_without_image, straight):
 
 
 def test_a_hung_game_is_replaced(settings_without_image, maps_folder, straight):
-    manager = make_manager(settings_without_image, maps_folder, tmi_protection_timeout_s=0.5)
+    manager = make_manager(settings_without_image, maps_folder, tmi_protection_timeout_s=2.0)
     try:
         expected = manager.rollout(straight, playing([]))[0]["race_time"]
         os.kill(manager._launcher.pid, signal.SIGSTOP)
