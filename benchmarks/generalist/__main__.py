@@ -120,4 +120,4 @@ def report(races: Sequence[UnseenRace], specialists_ms: Mapping[str, float]) -> 
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

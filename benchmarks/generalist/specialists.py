@@ -15,6 +15,7 @@ import argparse
 import json
 import math
 import statistics
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -84,4 +85,4 @@ def ratios(races: Sequence[UnseenRace], times_ms: Mapping[str, float]) -> list[f
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
