@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from trackmania_rl.protocol.input_script import ANALOG_FULL, Input, InputEvent, parse_input_script
 from trackmania_rl.protocol.messages import COUNTDOWN_MS, NO_KEYS, AnalogInput, KeyState
 from trackmania_rl.protocol.state_blob import (
+    STATE_HEAD_DTYPE,
     StateBlobError,
     StateView,
     parse_state_blob,
@@ -460,6 +461,71 @@ def test_what_inputs_mean(straight_track, script, controls):
     assert race.inputs.controls == controls
     race.restore_state(race.save_state())
     assert race.inputs.controls == controls
+
+
+def test_a_respawn_puts_the_car_back_to_the_gate_passed_last(straight_track):
+    race = at_start(straight_track, NO_KEYS)
+    race.play_script(parse_input_script("0 press up; 2.00 press enter; 2.10 rel enter"))
+    while race.tick_time_ms < 2000:
+        race.advance(1000)
+    assert (race.checkpoint_count, race.checkpoint_times_ms) == (1, race.checkpoint_times_ms[:1])
+    assert race.car["station_m"][0] > 25.0
+    before = race.save_state()
+    assert race.advance(1000) == 1, "it takes one tick"
+    assert race.tick_time_ms == 2010
+    assert race.car["station_m"][0] == pytest.approx(20.0, abs=0.3)
+    assert not race.car["velocity_m_s"].any()
+    assert race.inputs.controls == (1.0, 0.0, 0.0), "keys stay held"
+    assert race.checkpoint_count == 1
+    script = "0.00 press up\n2.00 press enter\n"
+    assert race.input_script() == script
+
+    rest = trace(race, 300)
+    assert race.is_finished
+    race.restore_state(before)
+    race.advance()
+    assert trace(race, 300) == rest
+    assert len(race.checkpoint_times_ms) == 3
+    finished = race.save_state()
+    race.play_script(parse_input_script(f"{race.tick_time_ms / 1000:.2f} press enter"))
+    position_m = race.car["position_m"].copy()
+    race.advance()
+    assert np.abs(race.car["position_m"] - position_m).max() < 1.0, "after the finish nobody is put back"
+    race.restore_state(finished)
+
+
+def test_a_respawn_before_the_first_gate_begins_the_race_again(straight_track):
+    race = at_start(straight_track, NO_KEYS)
+    race.play_script(parse_input_script("0 press up; 0.5 press enter"))
+    race.advance(1000)
+    race.advance()
+    assert race.tick_time_ms == -COUNTDOWN_MS + 10
+    assert race.input_script() == ""
+    fresh = SimulatedRace(straight_track)
+    fresh.advance()
+    assert race.save_state() == fresh.save_state()
+
+
+def test_a_respawn_in_a_later_lap_is_at_that_laps_gates(two_lap_track):
+    race = at_start(two_lap_track)
+    stations_m = (*two_lap_track.checkpoint_stations_m, two_lap_track.finish_station_m)
+    for number, station_m in enumerate(stations_m[:-1], start=1):
+        while race.checkpoint_count < number:
+            race.advance(100)
+        race.restore_state(race.save_state())  # the gate is in the state, too
+        race.play_script([InputEvent(race.tick_time_ms, Input.RESPAWN, 1)])
+        race.advance()
+        assert race.car["station_m"][0] == pytest.approx(station_m, abs=0.3)
+        assert not race.car["velocity_m_s"].any()
+        assert race.checkpoint_count == number
+
+
+def test_a_state_that_respawns_at_a_gate_not_passed_is_refused(straight_track):
+    race = at_start(straight_track)
+    blob = bytearray(race.save_state())
+    np.frombuffer(blob, STATE_HEAD_DTYPE, count=1)["private"][0, 4] = 1
+    with pytest.raises(StateBlobError, match="respawns at gate 1 with 0 passed"):
+        race.restore_state(bytes(blob))
 
 
 def test_a_wheel_is_held_until_the_next_inputs(straight_track):

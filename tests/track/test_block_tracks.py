@@ -10,6 +10,7 @@ from trackmania_rl.errors import UserError
 from trackmania_rl.gbx.challenge import Block, Challenge, MedalTimes, read_challenge
 from trackmania_rl.gbx.replay import read_replay
 from trackmania_rl.gbx.replay_inputs import ghost_of_driver
+from trackmania_rl.protocol.input_script import Input, InputEvent
 from trackmania_rl.protocol.messages import COUNTDOWN_MS, TICK_MS, KeyState
 from trackmania_rl.simulator.physics.scripted_driver import drive
 from trackmania_rl.simulator.race import SimulatedRace
@@ -87,6 +88,25 @@ def test_a_batch_drives_the_same_race_and_a_saved_one_goes_on_the_same(track: Tr
     assert race.save_state() == later
 
 
+def test_a_respawn_is_before_the_middle_of_the_block_passed_last_in_whatever_order(tmp_path: Path) -> None:
+    second = Block("StadiumRoadMainCheckpoint", (9, 1, 6), 2, 0x1000)  # faces the other way
+    challenge = challenge_of(START, ROAD[0], ROAD[1], CHECKPOINT, second, FINISH)
+    file = tmp_path / "two.toml"
+    write_block_track(challenge, arrays_of_map(challenge, world_of(challenge), LINE_M), LINE_M, file)
+    race = SimulatedRace(load_track(file))
+    race.advance(COUNTDOWN_MS // TICK_MS)
+    for count, block, facing in ((1, second, -1.0), (2, CHECKPOINT, 1.0)):
+        middle_m = 32.0 * block.cell[2] + 16.0
+        race.car["position_m"][0, 2] = middle_m
+        race.advance()
+        assert race.checkpoint_count == count
+        race.play_script([InputEvent(race.tick_time_ms, Input.RESPAWN, 1)])
+        race.advance()
+        np.testing.assert_allclose(race.car["position_m"][0], (304.0, 8.0 + 1.5685, middle_m - facing * 4.8), atol=1e-3)
+        np.testing.assert_allclose(race.car["rotation"][0, :, 2], (0.0, 0.0, facing), atol=1e-6)
+        assert not race.car["velocity_m_s"].any()
+
+
 def test_the_picture_is_of_the_blocks(track: Track) -> None:
     picture = SimulatedRace(track).render(160, 120)
     assert len(np.unique(picture.reshape(-1, 4), axis=0)) > 20
@@ -132,7 +152,9 @@ def test_who_knows_roads_only_refuses_it(track: Track) -> None:
         ("scene_first_quad", lambda a: a[::-1].copy(), "one after the other"),
         ("way_up", lambda a: a[:-1], "line of 299 points"),
         ("has_grass", lambda a: a[0], "has_grass"),
-        ("spawn_m", None, "lacks spawn_m"),
+        ("respawn_rotation", lambda a: 0.5 * a, "no rotation"),
+        ("respawn_m", lambda a: a[:-1], r"respawn_m has the shape \(1, 3\), and not \(2, 3\)"),
+        ("respawn_m", None, r"older version \(it lacks respawn_m\): make it anew with scripts/tools/maps.py"),
     ],
 )
 def test_a_damaged_world_is_refused_by_name(track_file: Path, tmp_path: Path, name: str, change, why: str) -> None:

@@ -34,7 +34,7 @@ _SLOTS: Final = {
     Input.STEER: InputSlot.STEER,
     Input.GAS: InputSlot.GAS,
 }
-"""The inputs that drive; the others of the script language (respawn, horn, give up) do nothing here."""
+"""The inputs that drive. Of the others a respawn is for the race to make; horn and give up do nothing here."""
 
 _ANALOG: Final = (Input.STEER, Input.GAS)
 _LEAST_STEER_BESIDE_KEYS: Final = ANALOG_FULL // 100
@@ -96,6 +96,7 @@ class RaceInputs:
                 data = encode_analog(event.value) if event.input in _ANALOG else event.value
                 self._slots[_SLOTS[event.input]] = event.time_ms + EVENT_TIME_ORIGIN_MS, data
                 self._values[event.input] = event.value
+            if event.input in _SLOTS or event.input is Input.RESPAWN:
                 self.log.append(event)
         self._derive()
 

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from trackmania_rl.protocol.input_script import InputEvent, write_input_script
+from trackmania_rl.protocol.input_script import Input, InputEvent, write_input_script
 from trackmania_rl.protocol.messages import COUNTDOWN_MS, TICK_MS, HeldInputs
 from trackmania_rl.protocol.state_blob import (
     NOT_PASSED,
@@ -25,7 +25,7 @@ from trackmania_rl.protocol.state_blob import (
 from trackmania_rl.simulator.inputs import RaceInputs
 from trackmania_rl.simulator.physics.gates import drive, gates_of_track
 from trackmania_rl.simulator.physics.grounds import size_of, world_of
-from trackmania_rl.simulator.physics.vehicle import spawn_vehicle
+from trackmania_rl.simulator.physics.vehicle import respawn_vehicle, spawn_vehicle
 from trackmania_rl.simulator.physics.vehicle_parameters import STADIUM_CAR
 from trackmania_rl.simulator.picture.renderer import Renderer
 from trackmania_rl.simulator.state_codec import (
@@ -38,7 +38,7 @@ from trackmania_rl.simulator.state_codec import (
 )
 from trackmania_rl.simulator.tracks.world import Track
 
-_MAGIC: Final = 0x53494D31  # "SIM1"
+_MAGIC: Final = 0x53494D32  # "SIM2"
 _RACE_TIMER: Final = 1
 """Index of the race's clock among the blob's timers; unlike the race time it runs on after the finish."""
 _KM_H_PER_M_S: Final = 3.6
@@ -155,6 +155,7 @@ class SimulatedRace:
         self._gate_is_passed[:] = 0
         self._times_ms[:] = NOT_PASSED
         self._passed_count = self._reported_count = self._reported_laps = 0
+        self._respawn_gate: int | None = None
         self.inputs.release_all()
 
     def advance(self, max_ticks: int = 1) -> int:
@@ -166,24 +167,16 @@ class SimulatedRace:
         Returns:
             How many ticks were made, at least 1.
         """
-        if self._tick_time_ms >= MAX_RACE_MS:
+        respawns = self._tick_time_ms >= 0 and self._play_script() and not self.is_finished
+        if self._tick_time_ms >= MAX_RACE_MS or (respawns and self._respawn_gate is None):
             self.give_up()
         if self._tick_time_ms < 0:
             ticks = min(max_ticks, -self._tick_time_ms // TICK_MS)
+        elif respawns:
+            ticks = 1
+            self._respawn()
         else:
-            if self._script:
-                max_ticks = min(max_ticks, self._play_script())
-            ticks, self._passed_count = drive(
-                self._car,
-                self.inputs.controls,
-                self._world,
-                self._parameters,
-                self._gates,
-                self._gate_is_passed,
-                self._times_ms,
-                self._passed_count,
-                max_ticks,
-            )
+            ticks = self._drive(min(max_ticks, self._ticks_to_next_change()))
         self._tick_time_ms += ticks * TICK_MS
         return ticks
 
@@ -212,7 +205,11 @@ class SimulatedRace:
         self.inputs.hold(self._tick_time_ms, held)
 
     def play_script(self, events: Sequence[InputEvent]) -> None:
-        """Make these inputs in this race, as far as it is not past them, and in all later ones; () ends that."""
+        """Make these inputs in this race, as far as it is not past them, and in all later ones; () ends that.
+
+        Among them is the key that puts the car back to the gate passed last, which takes one tick; where no gate is
+        passed yet, it begins the race again.
+        """
         self._script = list(events)
 
     def input_script(self) -> str:
@@ -238,7 +235,8 @@ class SimulatedRace:
         race_time_ms = self.race_time_ms
         head["timers_ms"][_RACE_TIMER] = self._tick_time_ms
         head["race_time_ms"] = race_time_ms
-        head["private"][2:PRIVATE_HEADER_WORDS] = self._reported_count, self._reported_laps
+        respawn_gate = 0 if self._respawn_gate is None else 1 + self._respawn_gate
+        head["private"][2:PRIVATE_HEADER_WORDS] = self._reported_count, self._reported_laps, respawn_gate
         head["input_gas"], head["input_brake"], head["input_steer"] = self.inputs.controls
         head["completed_count"] = head["checkpoints_of_race"] = self._passed_count
         lap, head["checkpoints_of_lap"] = divmod(self._passed_count, self._layout.state_count)
@@ -262,7 +260,7 @@ class SimulatedRace:
         """
         layout = CheckpointLayout.of_blob(blob)
         words, head, gate_is_passed, times_ms = _views(blob, layout)
-        magic, blob_signature, reported_count, reported_laps = head["private"][:PRIVATE_HEADER_WORDS].tolist()
+        magic, blob_signature, *counters = head["private"][:PRIVATE_HEADER_WORDS].tolist()
         if (magic, blob_signature) != (_MAGIC, self._signature) or layout.blob_bytes != self._layout.blob_bytes:
             raise StateBlobError(f"state blob that is not of a race on track {self.track.name!r} in this game")
         car = read_car(words, size_of(self._world))
@@ -271,12 +269,16 @@ class SimulatedRace:
         if not is_on_the_clock or int(car[0]["clock_ms"]) != max(0, tick_time_ms):
             raise StateBlobError(f"state blob whose clocks say {tick_time_ms} and {car[0]['clock_ms']} ms")
         passed_count = _count_passed(times_ms, gate_is_passed, tick_time_ms)
+        reported_count, reported_laps, respawn_gate = counters
+        if respawn_gate > min(self.checkpoint_target, passed_count * self._layout.state_count):
+            raise StateBlobError(f"state blob that respawns at gate {respawn_gate} with {passed_count} passed")
         self.inputs.restore(tick_time_ms, head["input_events"])
         self._car = car
         self._tick_time_ms = tick_time_ms
         self._times_ms[:] = times_ms
         self._gate_is_passed[:] = gate_is_passed
         self._passed_count, self._reported_count, self._reported_laps = passed_count, reported_count, reported_laps
+        self._respawn_gate = respawn_gate - 1 if respawn_gate else None
         if not self.is_finished:
             self._forget_finish()
 
@@ -287,11 +289,45 @@ class SimulatedRace:
         self._reported_count = min(self._reported_count, self._passed_count)
         self._reported_laps = min(self._reported_laps, self.lap_count)
 
-    def _play_script(self) -> int:
-        """Make the script's changes of this instant; returns the ticks until its next one."""
+    def _drive(self, max_ticks: int) -> int:
+        """Drive on until a gate is passed or `max_ticks` are over; returns the ticks driven."""
+        was_passed, count_before = self._gate_is_passed.copy(), self._passed_count
+        ticks, self._passed_count = drive(
+            self._car,
+            self.inputs.controls,
+            self._world,
+            self._parameters,
+            self._gates,
+            self._gate_is_passed,
+            self._times_ms,
+            self._passed_count,
+            max_ticks,
+        )
+        if self._passed_count > count_before and not self.is_finished:
+            _, in_lap = divmod(self._passed_count, self._layout.state_count)
+            gate_of_lap = np.flatnonzero(self._gate_is_passed > was_passed)[-1] if in_lap else -1  # -1: a lap's line
+            self._respawn_gate = self._passed_count - in_lap + int(gate_of_lap)
+        return ticks
+
+    def _respawn(self) -> None:
+        """Put the car back to the gate passed last, at rest; keys stay held, and time runs on."""
+        assert self._respawn_gate is not None
+        self._car = respawn_vehicle(self.track, self._respawn_gate)
+        self._car["clock_ms"] = self._tick_time_ms + TICK_MS
+
+    def _play_script(self) -> bool:
+        """Make the script's changes of this instant; returns whether the key that respawns is pressed among them."""
+        if not self._script:
+            return False
         now = bisect_left(self._script, self._tick_time_ms, key=lambda event: event.time_ms)
         later = bisect_left(self._script, self._tick_time_ms + 1, key=lambda event: event.time_ms)
-        self.inputs.apply(self._script[now:later])
+        events = self._script[now:later]
+        self.inputs.apply(events)
+        return any(event.input is Input.RESPAWN and event.value for event in events)
+
+    def _ticks_to_next_change(self) -> int:
+        """Count the ticks until the script's next change."""
+        later = bisect_left(self._script, self._tick_time_ms + 1, key=lambda event: event.time_ms)
         if later == len(self._script):
             return MAX_RACE_MS // TICK_MS
         return (self._script[later].time_ms - self._tick_time_ms) // TICK_MS

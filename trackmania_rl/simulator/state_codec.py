@@ -20,8 +20,9 @@ from trackmania_rl.simulator.tracks.world import Ribbon
 
 WORD_BYTES: Final = 4
 
-PRIVATE_HEADER_WORDS: Final = 4
-"""The private part begins with the magic number, the signature, and the reported checkpoints and laps."""
+PRIVATE_HEADER_WORDS: Final = 5
+"""The private part begins with the magic number, the signature, the reported checkpoints and laps, and the number of
+the gate at which a car respawns, counted from 1; 0 for none."""
 
 _HEAD_FIELDS: Final = {
     "position_m": "position_m",

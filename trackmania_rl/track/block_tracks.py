@@ -62,7 +62,7 @@ def arrays_of_map(challenge: Challenge, world: BlockWorld, line_m: FloatArray) -
         line_m: (N, 3) metres, start to finish, about 0.5 m apart.
 
     Raises:
-        BlockTrackError: if there is no start or finish, or it is not known where a gate is passed.
+        BlockTrackError: if there is no start or finish, or it is not known where a gate is passed or a car respawns.
         MapTrackError: if it is no line of this map.
     """
     check_line(challenge, line_m)
@@ -76,9 +76,7 @@ def arrays_of_map(challenge: Challenge, world: BlockWorld, line_m: FloatArray) -
     boxes_m = [_trigger_m(gate, name) for gate in (*checkpoints, *ends)]
     gate_of_box = [*range(len(checkpoints)), *(len(checkpoints) for _ in ends)]
     scene = scene_of(world, sorted(checkpoints, key=lambda gate: _place_on_line(gate, line_m)))
-    ahead = forward_of(start.block)
-    up = np.array((0.0, 1.0, 0.0))
-    assert start.spawn_m is not None
+    spawns = [_spawn(gate, name) for gate in (*checkpoints, start)]
     return WorldArrays(
         corners_m=world.corners_m,
         surface=world.surface,
@@ -87,8 +85,10 @@ def arrays_of_map(challenge: Challenge, world: BlockWorld, line_m: FloatArray) -
         grass_height_m=np.array((GRASS_HEIGHT_M,)),
         gate_boxes_m=np.stack(boxes_m),
         gate_of_box=np.array(gate_of_box, dtype=np.int64),
-        spawn_m=start.spawn_m,
-        spawn_rotation=np.stack((np.cross(up, ahead), up, ahead), axis=1),
+        spawn_m=spawns[-1][0],
+        spawn_rotation=spawns[-1][1],
+        respawn_m=np.stack([spawn_m for spawn_m, _ in spawns]),
+        respawn_rotation=np.stack([rotation for _, rotation in spawns]),
         way_up=normals_along(mesh, line_m),
         scene_points_m=scene.points_m.T,
         scene_corners=scene.corners.astype(np.int64),
@@ -153,10 +153,16 @@ def write_block_track(
 def _start(world: BlockWorld, name: str) -> GateBox:
     for gate in world.gates:
         if gate.kind in (Gate.START, Gate.START_AND_FINISH):
-            if gate.spawn_m is None:
-                raise BlockTrackError(f"map {name}: where cars begin in {gate.block.name} is not known")
             return gate
     raise BlockTrackError(f"map {name}: it has no start")
+
+
+def _spawn(gate: GateBox, name: str) -> tuple[FloatArray, FloatArray]:
+    """Where a car is put at a gate, (3,), and how it stands there, (3, 3) car to world: level, as the block faces."""
+    if gate.spawn_m is None:
+        raise BlockTrackError(f"map {name}: where cars are put in {gate.block.name} is not known")
+    ahead, up = forward_of(gate.block), np.array((0.0, 1.0, 0.0))
+    return gate.spawn_m, np.stack((np.cross(up, ahead), up, ahead), axis=1)
 
 
 def _trigger_m(gate: GateBox, name: str) -> FloatArray:

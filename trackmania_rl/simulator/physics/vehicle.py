@@ -46,7 +46,7 @@ from trackmania_rl.simulator.physics.vehicle_state import (
 )
 from trackmania_rl.simulator.tracks.world import Surface, Track, locate
 
-__all__ = ["NEVER_MS", "TICK_MS", "VEHICLE_DTYPE", "spawn_vehicle", "tick"]
+__all__ = ["NEVER_MS", "TICK_MS", "VEHICLE_DTYPE", "respawn_vehicle", "spawn_vehicle", "tick"]
 
 TICK_MS = 10
 """Length of one tick of the game."""
@@ -70,13 +70,36 @@ def spawn_vehicle(track: Track, station_m: float = 0.0) -> npt.NDArray[np.void]:
     """
     if track.mesh_world is not None and station_m == 0.0:
         return _placed_vehicle(track.mesh_world.spawn_m, track.mesh_world.spawn_rotation)
+    return _vehicle_above_road(track, station_m, float(STADIUM_CAR["spawn_height_m"][0]))
+
+
+def respawn_vehicle(track: Track, gate: int) -> npt.NDArray[np.void]:
+    """A car at rest where one is put back after this gate: before its block's middle, or on a road at its station.
+
+    Args:
+        track: where to drive.
+        gate: number of the gate, all laps, the finish being the last.
+
+    Returns:
+        (1,) array of `VEHICLE_DTYPE`; its clock stands at 0.
+    """
+    world = track.mesh_world
+    if world is not None:
+        in_lap = gate % world.gates_per_lap
+        return _placed_vehicle(world.respawn_m[in_lap], world.respawn_rotation[in_lap])
+    stations_m = (*track.checkpoint_stations_m, track.finish_station_m)
+    return _vehicle_above_road(track, stations_m[gate], float(STADIUM_CAR["respawn_height_m"][0]))
+
+
+def _vehicle_above_road(track: Track, station_m: float, height_m: float) -> npt.NDArray[np.void]:
+    """A car at rest above the middle of a ribbon; raises ValueError off it."""
     ribbon = track.ribbon
     if not ribbon.station_m[0] <= station_m <= ribbon.station_m[-1]:
         first_m, last_m = ribbon.station_m[0], ribbon.station_m[-1]
         raise ValueError(f"station {station_m} m is not on {track.name}: give {first_m:.0f}..{last_m:.0f} m")
     section = int(np.argmin(np.abs(ribbon.station_m - station_m)))
     rotation = np.stack([ribbon.left[section], ribbon.up[section], ribbon.forward[section]], axis=1)
-    position_m = ribbon.center_m[section] + float(STADIUM_CAR["spawn_height_m"][0]) * ribbon.up[section]
+    position_m = ribbon.center_m[section] + height_m * ribbon.up[section]
     car = _placed_vehicle(position_m, rotation)
     place = locate(ribbon.sections, section, *(float(x) for x in car["position_m"][0]))
     car["ribbon_index"], car["station_m"] = place.section, place.station_m

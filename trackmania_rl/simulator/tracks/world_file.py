@@ -40,7 +40,9 @@ class WorldFileError(UserError, ValueError):
 
 @dataclass(frozen=True)
 class WorldArrays:
-    """All that such a file holds; T triangles, B boxes, N points of the way; P points, Q faces, G groups of the scene.
+    """All that such a file holds.
+
+    T triangles, B boxes of L gates, N points of the way; P points, Q faces, G groups of the scene.
 
     Attributes:
         corners_m: (T, 3, 3) world metres, counter-clockwise as seen by who drives on them.
@@ -52,6 +54,8 @@ class WorldArrays:
         gate_of_box: (B,) likewise.
         spawn_m: (3,) likewise.
         spawn_rotation: (3, 3) likewise.
+        respawn_m: (L, 3) likewise.
+        respawn_rotation: (L, 3, 3) likewise.
         way_up: (N, 3) normals of the ground along the track's line.
         scene_points_m: (P, 3) see `prepare_scene`, as all that follows.
         scene_corners: (Q, 4).
@@ -70,6 +74,8 @@ class WorldArrays:
     gate_of_box: npt.NDArray[np.int64]
     spawn_m: FloatArray
     spawn_rotation: FloatArray
+    respawn_m: FloatArray
+    respawn_rotation: FloatArray
     way_up: FloatArray
     scene_points_m: FloatArray
     scene_corners: npt.NDArray[np.int64]
@@ -97,9 +103,13 @@ class WorldArrays:
         except (SafetensorError, ValueError, KeyError, TypeError) as error:
             raise WorldFileError(f"{path}: is damaged, or no world: {one_line(error, 80)}") from None
         names = {field.name for field in fields(cls)}
-        if arrays.keys() != names:
-            wrong = sorted(names ^ arrays.keys())[0]
-            raise WorldFileError(f"{path}: is no world: it lacks {wrong}, or knows what no world has")
+        if lacking := names - arrays.keys():
+            raise WorldFileError(
+                f"{path}: is no world, or one of an older version (it lacks {min(lacking)}): make it anew with "
+                "scripts/tools/maps.py add or track"
+            )
+        if unknown := arrays.keys() - names:
+            raise WorldFileError(f"{path}: is no world: it has {min(unknown)}, which no world has")
         for name, array in arrays.items():
             if array.dtype != _DTYPES[name]:
                 raise WorldFileError(f"{path}: is damaged: {name} is of {array.dtype}, and not of {_DTYPES[name]}")
@@ -126,7 +136,16 @@ class WorldArrays:
         mesh = build_surface_mesh(
             self.corners_m, self.surface, self.forward, self.has_grass, float(self.grass_height_m[0])
         )
-        return MeshWorld(mesh, self.gate_boxes_m, self.gate_of_box, self.spawn_m, self.spawn_rotation, self._scene())
+        return MeshWorld(
+            mesh=mesh,
+            gate_boxes_m=self.gate_boxes_m,
+            gate_of_box=self.gate_of_box,
+            spawn_m=self.spawn_m,
+            spawn_rotation=self.spawn_rotation,
+            respawn_m=self.respawn_m,
+            respawn_rotation=self.respawn_rotation,
+            scene=self._scene(),
+        )
 
     def _scene(self) -> BlockScene:
         return prepare_scene(
@@ -141,6 +160,11 @@ class WorldArrays:
 
     def _check(self) -> None:
         n, boxes, way = len(self.surface), len(self.gate_of_box), len(self.way_up)
+        if not 0 < n <= MAX_TRIANGLES or not 0 < boxes <= MAX_GATES:
+            raise ValueError(f"it has {n} triangles and {boxes} gates")
+        if set(self.gate_of_box.tolist()) != set(range(int(self.gate_of_box.max()) + 1)):
+            raise ValueError("the gates are not numbered one after the other")
+        gates = int(self.gate_of_box.max()) + 1
         expected = {
             "corners_m": (n, 3, 3),
             "surface": (n,),
@@ -149,6 +173,8 @@ class WorldArrays:
             "gate_boxes_m": (boxes, 2, 3),
             "spawn_m": (3,),
             "spawn_rotation": (3, 3),
+            "respawn_m": (gates, 3),
+            "respawn_rotation": (gates, 3, 3),
             "way_up": (way, 3),
         }
         for name, shape in expected.items():
@@ -156,16 +182,16 @@ class WorldArrays:
                 raise ValueError(f"{name} has the shape {getattr(self, name).shape}, and not {shape}")
         if self.has_grass.ndim != 2 or self.has_grass.size == 0 or max(self.has_grass.shape) > 256:
             raise ValueError(f"has_grass has the shape {self.has_grass.shape}")
-        if not 0 < n <= MAX_TRIANGLES or not 0 < boxes <= MAX_GATES:
-            raise ValueError(f"it has {n} triangles and {boxes} gates")
-        for name in ("corners_m", "grass_height_m", "gate_boxes_m", "spawn_m", "scene_points_m"):
+        for name in ("corners_m", "grass_height_m", "gate_boxes_m", "spawn_m", "respawn_m", "scene_points_m"):
             if not (np.abs(getattr(self, name)) <= FARTHEST_M).all():  # NaN is not, either
                 raise ValueError(f"{name} has a place outside of every map")
-        for name in ("forward", "spawn_rotation", "way_up"):
+        for name in ("forward", "spawn_rotation", "respawn_rotation", "way_up"):
             if not (np.abs(getattr(self, name)) <= 1.001).all():
                 raise ValueError(f"{name} has what is no direction")
-        if not np.allclose(self.spawn_rotation @ self.spawn_rotation.T, np.eye(3), atol=1e-3):
-            raise ValueError("spawn_rotation is no rotation")
+        for name in ("spawn_rotation", "respawn_rotation"):
+            rotation = getattr(self, name)
+            if not np.allclose(rotation @ np.swapaxes(rotation, -1, -2), np.eye(3), atol=1e-3):
+                raise ValueError(f"{name} is no rotation")
         if not (np.linalg.norm(self.way_up, axis=1) > 0.5).all():
             raise ValueError("way_up has what is no direction")
         if not np.isin(self.surface, [int(surface) for surface in Surface]).all():
@@ -173,8 +199,6 @@ class WorldArrays:
         sides_m = self.corners_m[:, 1:] - self.corners_m[:, :1]
         if (np.linalg.norm(np.cross(sides_m[:, 0], sides_m[:, 1]), axis=1) < LEAST_AREA_M2).any():
             raise ValueError("a triangle has no area")
-        if set(self.gate_of_box.tolist()) != set(range(int(self.gate_of_box.max()) + 1)):
-            raise ValueError("the gates are not numbered one after the other")
 
 
 def track_in_world(name: str, line_m: FloatArray, arrays: WorldArrays, n_laps: int = 1) -> Track:
@@ -220,6 +244,8 @@ _DTYPES: Final[dict[str, np.dtype[Any]]] = {
     "gate_of_box": np.dtype(np.int32),
     "spawn_m": np.dtype(np.float64),
     "spawn_rotation": np.dtype(np.float64),
+    "respawn_m": np.dtype(np.float64),
+    "respawn_rotation": np.dtype(np.float64),
     "way_up": np.dtype(np.float32),
     "scene_points_m": np.dtype(np.float32),
     "scene_corners": np.dtype(np.int32),
