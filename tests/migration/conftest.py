@@ -1,10 +1,11 @@
 """A small Linesight run on disk, written by plain torch and pickle as that program writes it."""
 
-import importlib.util
 import pickle
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -12,6 +13,8 @@ import torch
 
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.settings import Settings, load_settings
+
+from .published_network import PublishedNetwork
 
 SMALL = (
     "image_width_px=19",
@@ -33,16 +36,6 @@ STATISTICS = {
     "cumul_training_hours": np.float64(7.5),
     "cumul_number_batches_done": 71_234,
 }
-
-
-def load_sibling(name: str):
-    spec = importlib.util.spec_from_file_location(name, Path(__file__).parent / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-PublishedNetwork = load_sibling("published_network").PublishedNetwork
 
 
 def published_network(settings: Settings) -> "PublishedNetwork":
@@ -113,18 +106,10 @@ def small_run(tmp_path: Path, small_settings: Settings) -> WrittenRun:
     return write_run(tmp_path / "linesight" / "small", small_settings, prefix="_orig_mod.")
 
 
-def run_tool(name: str, *words: object) -> int:
-    """Run scripts/tools/NAME.py as from a command line."""
-    file = Path(__file__).resolve().parents[2] / "scripts" / "tools" / f"{name}.py"
-    spec = importlib.util.spec_from_file_location(name, file)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.main([str(word) for word in words])
-
-
 @pytest.fixture
-def tool():
-    return run_tool
+def tool(script_module: Callable[[str], ModuleType]) -> Callable[..., int]:
+    """`tool("NAME", *words)` runs scripts/tools/NAME.py as from a command line."""
+    return lambda name, *words: script_module(f"tools/{name}").main([str(word) for word in words])
 
 
 @pytest.fixture
