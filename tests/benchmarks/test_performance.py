@@ -100,6 +100,7 @@ def test_collectors_with_several_games_are_measured(options, machine, monkeypatc
     assert all(figure.value > 0 and figure.ratio > 0 for figure in figures)
 
 
+@pytest.mark.slow
 def test_memory_of_a_transition_is_that_of_its_row(options, machine):
     from benchmarks.performance import memory
 

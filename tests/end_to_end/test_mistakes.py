@@ -49,6 +49,11 @@ MISTAKES = {
 """Each mistake, and what its line must mention."""
 
 READ_BY_NAME = {
+    "wrong value",
+    "broken configuration",
+    "missing demonstration",
+    "unknown change",
+    "map of nobody",
     "unreadable override",
     "configuration without companions",
     "demonstration on another map",

@@ -11,6 +11,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from trackmania_rl.checkpoints import load_checkpoint
 from trackmania_rl.settings.live import write_snapshot
 
+pytestmark = pytest.mark.slow
+"""Each part alone: tests/test_parts.py, tests/training/test_own_parts.py, tests/examples; a call: test_run_call.py."""
+
 MY_PARTS = """
 import torch
 from torch import nn

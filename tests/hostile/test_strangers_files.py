@@ -36,6 +36,7 @@ def read_all(files: list[tuple[str, Path]], tmp_path: Path, root: Path) -> list[
     return told
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_bombs_are_refused_by_name(tmp_path: Path, repository_root: Path) -> None:
     pytest.importorskip("minari", reason='python -m pip install "minari[hdf5]"')

@@ -71,7 +71,7 @@ def test_records_are_handled_to_the_last(kept: Keeping) -> None:
     assert kept.messages == [f"race {number}" for number in range(500)]
 
 
-@pytest.mark.parametrize("number", ["SIGSTOP", "SIGKILL"])
+@pytest.mark.parametrize("number", ["SIGSTOP", pytest.param("SIGKILL", marks=pytest.mark.slow)])
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no such signals, and pipes take messages whole")
 def test_a_collector_that_is_stopped_or_killed_in_the_midst_of_a_record_holds_up_nobody(
     kept: Keeping, monkeypatch: pytest.MonkeyPatch, number: str

@@ -127,7 +127,7 @@ def test_it_goes_on_as_long_as_something_is_learned(supervise: Callable[..., Sup
     ("hang", "how"),
     [
         ("os.kill(os.getpid(), signal.SIGSTOP)", "gave no sign of life for"),
-        ("while True: pass", "did not go on for"),
+        pytest.param("while True: pass", "did not go on for", marks=pytest.mark.slow),
     ],
 )
 def test_a_training_that_hangs_is_killed_with_all_that_it_started(

@@ -294,6 +294,7 @@ def test_controls_of_keys_drive_as_the_actions_do(bend):
         controls_of_script("0.01 press up", 5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tolerance_ms", [0.0, 60.0])
 def test_turning_the_wheel_is_repeatable_and_never_for_the_worse(bend, tolerance_ms):
     from research.planner import wheel

@@ -246,6 +246,7 @@ def test_a_logger_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch, caplog
     made.may_go_on.set()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_complaint")
 def test_a_local_store_of_mlflow(repository_root: Path, folder: RunFolder, tmp_path: Path) -> None:
     mlflow = pytest.importorskip("mlflow", reason="mlflow is not installed: python -m pip install mlflow")
@@ -290,6 +291,7 @@ def wandb() -> Iterator[ModuleType]:
     package.teardown()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_complaint")
 def test_wandb_offline(
     repository_root: Path, folder: RunFolder, wandb: ModuleType, monkeypatch: pytest.MonkeyPatch
