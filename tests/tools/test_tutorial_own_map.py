@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -55,13 +56,27 @@ def tutorial(repository_root: Path) -> Path:
     return repository_root / "docs" / "tutorial_own_map.rst"
 
 
+@pytest.fixture(scope="module")
+def linked_package(repository_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a link to the package: one for all tests, as numba compiles anew for each path to a file."""
+    folder = tmp_path_factory.mktemp("project")
+    (folder / "trackmania_rl").symlink_to(repository_root / "trackmania_rl")
+    return folder
+
+
 @pytest.fixture
-def project(repository_root: Path, tmp_path: Path) -> Path:
-    """A copy of what the tutorial's commands read and change; the package itself is only linked."""
+def project(repository_root: Path, linked_package: Path) -> Iterator[Path]:
+    """A copy of what the tutorial's commands read and change, beside the linked package; gone after each test."""
     for folder in ("scripts", "config_files", "maps"):
-        shutil.copytree(repository_root / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
-    (tmp_path / "trackmania_rl").symlink_to(repository_root / "trackmania_rl")
-    return tmp_path
+        shutil.copytree(repository_root / folder, linked_package / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    yield linked_package
+    for path in linked_package.iterdir():
+        if path.name == "trackmania_rl":
+            continue
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
 
 
 def test_every_block_of_the_tutorial_is_run_by_a_test(tutorial: Path) -> None:
