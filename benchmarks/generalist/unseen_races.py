@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from trackmania_rl.settings import MapEntry
 from trackmania_rl.simulator.tracks.track_file import load_track
 from trackmania_rl.simulator.tracks.track_generator import TrackRecipe
 from trackmania_rl.simulator.tracks.world import Edge, Surface
+from trackmania_rl.telemetry.race_record import cut_off_torn_line
 from trackmania_rl.track.named_maps import map_entries
 from trackmania_rl.training.evaluation import TrainedDriver, first_races
 
@@ -65,13 +65,11 @@ def kept_races(file: Path, driver: str) -> dict[TrackRecipe, UnseenRace]:
     """
     if not file.is_file():
         return {}
-    content = file.read_bytes()
-    whole = content[: content.rfind(b"\n") + 1]
-    if not whole:
+    cut_off_torn_line(file)
+    if file.stat().st_size == 0:  # not even the driver's was written
         file.unlink()
         return {}
-    os.truncate(file, len(whole))
-    first, *lines = whole.decode().splitlines()
+    first, *lines = file.read_text(encoding="utf-8").splitlines()
     if json.loads(first) != {"driver": driver}:
         raise UserError(f"{file} holds the races of another driver; give another folder (--output)")
     races = [UnseenRace(**json.loads(line)) for line in lines]

@@ -145,7 +145,7 @@ class RaceLog:
         self._clock = clock
         self._session = session
         self._file = path.open("ab")
-        _cut_off_torn_line(path)
+        cut_off_torn_line(path)
         self.n_undone = 0 if frames_total is None else _move_away_after(path, frames_total)
 
     def write(self, race: RaceRecord, frames_total: int) -> None:
@@ -190,7 +190,7 @@ def last_session(path: Path) -> int:
     return 0
 
 
-def _cut_off_torn_line(path: Path) -> None:
+def cut_off_torn_line(path: Path) -> None:
     """Removes what follows the last line break; only the end of the file is read, which may have gigabytes."""
     with path.open("rb+") as file:
         size_bytes = whole_bytes = file.seek(0, os.SEEK_END)
