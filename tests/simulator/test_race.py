@@ -468,7 +468,7 @@ def test_a_respawn_puts_the_car_back_to_the_gate_passed_last(straight_track):
     race.play_script(parse_input_script("0 press up; 2.00 press enter; 2.10 rel enter"))
     while race.tick_time_ms < 2000:
         race.advance(1000)
-    assert (race.checkpoint_count, race.checkpoint_times_ms) == (1, race.checkpoint_times_ms[:1])
+    assert race.checkpoint_count == len(race.checkpoint_times_ms) == 1
     assert race.car["station_m"][0] > 25.0
     before = race.save_state()
     assert race.advance(1000) == 1, "it takes one tick"
@@ -477,8 +477,7 @@ def test_a_respawn_puts_the_car_back_to_the_gate_passed_last(straight_track):
     assert not race.car["velocity_m_s"].any()
     assert race.inputs.controls == (1.0, 0.0, 0.0), "keys stay held"
     assert race.checkpoint_count == 1
-    script = "0.00 press up\n2.00 press enter\n"
-    assert race.input_script() == script
+    assert race.input_script() == "0.00 press up\n2.00 press enter\n"
 
     rest = trace(race, 300)
     assert race.is_finished
@@ -486,12 +485,10 @@ def test_a_respawn_puts_the_car_back_to_the_gate_passed_last(straight_track):
     race.advance()
     assert trace(race, 300) == rest
     assert len(race.checkpoint_times_ms) == 3
-    finished = race.save_state()
     race.play_script(parse_input_script(f"{race.tick_time_ms / 1000:.2f} press enter"))
     position_m = race.car["position_m"].copy()
     race.advance()
     assert np.abs(race.car["position_m"] - position_m).max() < 1.0, "after the finish nobody is put back"
-    race.restore_state(finished)
 
 
 def test_a_respawn_before_the_first_gate_begins_the_race_again(straight_track):

@@ -146,7 +146,7 @@ def test_who_knows_roads_only_refuses_it(track: Track) -> None:
         ("corners_m", lambda a: a.astype(np.float32), "float32"),
         ("surface", lambda a: np.full_like(a, 99), "surface that there is not"),
         ("gate_of_box", lambda a: a + 1, "numbered one after the other"),
-        ("spawn_rotation", lambda a: 0.5 * a, "no rotation"),
+        ("gate_of_box", lambda a: a[:, np.newaxis], r"gate_of_box has the shape \(2, 1\), and not \(2,\)"),
         ("scene_corners", lambda a: a + 1, "none of its group's points"),
         ("scene_paint", lambda a: np.full_like(a, 1000), "paint that there is not"),
         ("scene_first_quad", lambda a: a[::-1].copy(), "one after the other"),

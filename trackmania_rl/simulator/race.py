@@ -167,7 +167,7 @@ class SimulatedRace:
         Returns:
             How many ticks were made, at least 1.
         """
-        respawns = self._tick_time_ms >= 0 and self._play_script() and not self.is_finished
+        respawns, max_ticks = self._play_script(max_ticks)
         if self._tick_time_ms >= MAX_RACE_MS or (respawns and self._respawn_gate is None):
             self.give_up()
         if self._tick_time_ms < 0:
@@ -176,7 +176,7 @@ class SimulatedRace:
             ticks = 1
             self._respawn()
         else:
-            ticks = self._drive(min(max_ticks, self._ticks_to_next_change()))
+            ticks = self._drive(max_ticks)
         self._tick_time_ms += ticks * TICK_MS
         return ticks
 
@@ -291,8 +291,8 @@ class SimulatedRace:
 
     def _drive(self, max_ticks: int) -> int:
         """Drive on until a gate is passed or `max_ticks` are over; returns the ticks driven."""
-        was_passed, count_before = self._gate_is_passed.copy(), self._passed_count
-        ticks, self._passed_count = drive(
+        was_passed = self._gate_is_passed.copy()
+        ticks, passed_count = drive(
             self._car,
             self.inputs.controls,
             self._world,
@@ -303,10 +303,11 @@ class SimulatedRace:
             self._passed_count,
             max_ticks,
         )
-        if self._passed_count > count_before and not self.is_finished:
-            _, in_lap = divmod(self._passed_count, self._layout.state_count)
+        if self._passed_count < passed_count < self.checkpoint_target:
+            in_lap = passed_count % self._layout.state_count
             gate_of_lap = np.flatnonzero(self._gate_is_passed > was_passed)[-1] if in_lap else -1  # -1: a lap's line
-            self._respawn_gate = self._passed_count - in_lap + int(gate_of_lap)
+            self._respawn_gate = passed_count - in_lap + int(gate_of_lap)
+        self._passed_count = passed_count
         return ticks
 
     def _respawn(self) -> None:
@@ -315,22 +316,22 @@ class SimulatedRace:
         self._car = respawn_vehicle(self.track, self._respawn_gate)
         self._car["clock_ms"] = self._tick_time_ms + TICK_MS
 
-    def _play_script(self) -> bool:
-        """Make the script's changes of this instant; returns whether the key that respawns is pressed among them."""
-        if not self._script:
-            return False
+    def _play_script(self, max_ticks: int) -> tuple[bool, int]:
+        """Make the script's changes of this instant.
+
+        Returns:
+            Whether they put the car back, and the ticks until the script's next change, at most `max_ticks`.
+        """
+        if not self._script or self._tick_time_ms < 0:
+            return False, max_ticks
         now = bisect_left(self._script, self._tick_time_ms, key=lambda event: event.time_ms)
         later = bisect_left(self._script, self._tick_time_ms + 1, key=lambda event: event.time_ms)
         events = self._script[now:later]
         self.inputs.apply(events)
-        return any(event.input is Input.RESPAWN and event.value for event in events)
-
-    def _ticks_to_next_change(self) -> int:
-        """Count the ticks until the script's next change."""
-        later = bisect_left(self._script, self._tick_time_ms + 1, key=lambda event: event.time_ms)
-        if later == len(self._script):
-            return MAX_RACE_MS // TICK_MS
-        return (self._script[later].time_ms - self._tick_time_ms) // TICK_MS
+        if later < len(self._script):
+            max_ticks = min(max_ticks, (self._script[later].time_ms - self._tick_time_ms) // TICK_MS)
+        respawns = any(event.input is Input.RESPAWN and event.value for event in events)
+        return respawns and not self.is_finished, max_ticks
 
 
 def _views(

@@ -85,8 +85,6 @@ def arrays_of_map(challenge: Challenge, world: BlockWorld, line_m: FloatArray) -
         grass_height_m=np.array((GRASS_HEIGHT_M,)),
         gate_boxes_m=np.stack(boxes_m),
         gate_of_box=np.array(gate_of_box, dtype=np.int64),
-        spawn_m=spawns[-1][0],
-        spawn_rotation=spawns[-1][1],
         respawn_m=np.stack([spawn_m for spawn_m, _ in spawns]),
         respawn_rotation=np.stack([rotation for _, rotation in spawns]),
         way_up=normals_along(mesh, line_m),

@@ -68,8 +68,9 @@ def spawn_vehicle(track: Track, station_m: float = 0.0) -> npt.NDArray[np.void]:
     Raises:
         ValueError: if the station is not on the ribbon.
     """
-    if track.mesh_world is not None and station_m == 0.0:
-        return _placed_vehicle(track.mesh_world.spawn_m, track.mesh_world.spawn_rotation)
+    world = track.mesh_world
+    if world is not None and station_m == 0.0:
+        return _placed_vehicle(world.respawn_m[-1], world.respawn_rotation[-1])
     return _vehicle_above_road(track, station_m, float(STADIUM_CAR["spawn_height_m"][0]))
 
 

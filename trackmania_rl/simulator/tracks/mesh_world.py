@@ -19,9 +19,8 @@ class MeshWorld:
         mesh: what is driven on.
         gate_boxes_m: (B, 2, 3) lowest and highest corners of the boxes in which gates are passed.
         gate_of_box: (B,) int64, number of a box's gate within a lap, the lap's line last; a gate may have several.
-        spawn_m: (3,) the car's origin at the start.
-        spawn_rotation: (3, 3) car to world there.
-        respawn_m: (G, 3) the car's origin where it is put back after each gate of a lap; after the line, the start.
+        respawn_m: (G, 3) the car's origin where it is put back after each gate of a lap; after the line, which is the
+            last, at the start, where races begin as well.
         respawn_rotation: (G, 3, 3) car to world there.
         scene: what is seen.
     """
@@ -29,8 +28,6 @@ class MeshWorld:
     mesh: SurfaceMesh
     gate_boxes_m: npt.NDArray[np.float64]
     gate_of_box: npt.NDArray[np.int64]
-    spawn_m: npt.NDArray[np.float64]
-    spawn_rotation: npt.NDArray[np.float64]
     respawn_m: npt.NDArray[np.float64]
     respawn_rotation: npt.NDArray[np.float64]
     scene: BlockScene

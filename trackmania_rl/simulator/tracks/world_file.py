@@ -52,8 +52,6 @@ class WorldArrays:
         grass_height_m: (1,).
         gate_boxes_m: (B, 2, 3) see `MeshWorld`.
         gate_of_box: (B,) likewise.
-        spawn_m: (3,) likewise.
-        spawn_rotation: (3, 3) likewise.
         respawn_m: (L, 3) likewise.
         respawn_rotation: (L, 3, 3) likewise.
         way_up: (N, 3) normals of the ground along the track's line.
@@ -72,8 +70,6 @@ class WorldArrays:
     grass_height_m: FloatArray
     gate_boxes_m: FloatArray
     gate_of_box: npt.NDArray[np.int64]
-    spawn_m: FloatArray
-    spawn_rotation: FloatArray
     respawn_m: FloatArray
     respawn_rotation: FloatArray
     way_up: FloatArray
@@ -137,14 +133,7 @@ class WorldArrays:
             self.corners_m, self.surface, self.forward, self.has_grass, float(self.grass_height_m[0])
         )
         return MeshWorld(
-            mesh=mesh,
-            gate_boxes_m=self.gate_boxes_m,
-            gate_of_box=self.gate_of_box,
-            spawn_m=self.spawn_m,
-            spawn_rotation=self.spawn_rotation,
-            respawn_m=self.respawn_m,
-            respawn_rotation=self.respawn_rotation,
-            scene=self._scene(),
+            mesh, self.gate_boxes_m, self.gate_of_box, self.respawn_m, self.respawn_rotation, self._scene()
         )
 
     def _scene(self) -> BlockScene:
@@ -162,17 +151,16 @@ class WorldArrays:
         n, boxes, way = len(self.surface), len(self.gate_of_box), len(self.way_up)
         if not 0 < n <= MAX_TRIANGLES or not 0 < boxes <= MAX_GATES:
             raise ValueError(f"it has {n} triangles and {boxes} gates")
-        if set(self.gate_of_box.tolist()) != set(range(int(self.gate_of_box.max()) + 1)):
-            raise ValueError("the gates are not numbered one after the other")
         gates = int(self.gate_of_box.max()) + 1
+        if not np.array_equal(np.unique(self.gate_of_box), np.arange(gates)):
+            raise ValueError("the gates are not numbered one after the other")
         expected = {
             "corners_m": (n, 3, 3),
             "surface": (n,),
             "forward": (n, 3),
             "grass_height_m": (1,),
             "gate_boxes_m": (boxes, 2, 3),
-            "spawn_m": (3,),
-            "spawn_rotation": (3, 3),
+            "gate_of_box": (boxes,),
             "respawn_m": (gates, 3),
             "respawn_rotation": (gates, 3, 3),
             "way_up": (way, 3),
@@ -182,16 +170,14 @@ class WorldArrays:
                 raise ValueError(f"{name} has the shape {getattr(self, name).shape}, and not {shape}")
         if self.has_grass.ndim != 2 or self.has_grass.size == 0 or max(self.has_grass.shape) > 256:
             raise ValueError(f"has_grass has the shape {self.has_grass.shape}")
-        for name in ("corners_m", "grass_height_m", "gate_boxes_m", "spawn_m", "respawn_m", "scene_points_m"):
+        for name in ("corners_m", "grass_height_m", "gate_boxes_m", "respawn_m", "scene_points_m"):
             if not (np.abs(getattr(self, name)) <= FARTHEST_M).all():  # NaN is not, either
                 raise ValueError(f"{name} has a place outside of every map")
-        for name in ("forward", "spawn_rotation", "respawn_rotation", "way_up"):
+        for name in ("forward", "respawn_rotation", "way_up"):
             if not (np.abs(getattr(self, name)) <= 1.001).all():
                 raise ValueError(f"{name} has what is no direction")
-        for name in ("spawn_rotation", "respawn_rotation"):
-            rotation = getattr(self, name)
-            if not np.allclose(rotation @ np.swapaxes(rotation, -1, -2), np.eye(3), atol=1e-3):
-                raise ValueError(f"{name} is no rotation")
+        if not np.allclose(self.respawn_rotation @ self.respawn_rotation.swapaxes(1, 2), np.eye(3), atol=1e-3):
+            raise ValueError("respawn_rotation is no rotation")
         if not (np.linalg.norm(self.way_up, axis=1) > 0.5).all():
             raise ValueError("way_up has what is no direction")
         if not np.isin(self.surface, [int(surface) for surface in Surface]).all():
@@ -242,8 +228,6 @@ _DTYPES: Final[dict[str, np.dtype[Any]]] = {
     "grass_height_m": np.dtype(np.float64),
     "gate_boxes_m": np.dtype(np.float64),
     "gate_of_box": np.dtype(np.int32),
-    "spawn_m": np.dtype(np.float64),
-    "spawn_rotation": np.dtype(np.float64),
     "respawn_m": np.dtype(np.float64),
     "respawn_rotation": np.dtype(np.float64),
     "way_up": np.dtype(np.float32),
