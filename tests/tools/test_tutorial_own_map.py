@@ -56,27 +56,18 @@ def tutorial(repository_root: Path) -> Path:
     return repository_root / "docs" / "tutorial_own_map.rst"
 
 
-@pytest.fixture(scope="module")
-def linked_package(repository_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a link to the package: one for all tests, as numba compiles anew for each path to a file."""
-    folder = tmp_path_factory.mktemp("project")
-    (folder / "trackmania_rl").symlink_to(repository_root / "trackmania_rl")
-    return folder
-
-
 @pytest.fixture
-def project(repository_root: Path, linked_package: Path) -> Iterator[Path]:
-    """A copy of what the tutorial's commands read and change, beside the linked package; gone after each test."""
+def project(repository_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A copy of what the tutorial's commands read and change; the package itself is only linked.
+
+    It is at the same place in every test, since numba compiles anew for each path to a file.
+    """
+    project = tmp_path_factory.getbasetemp() / "project"
     for folder in ("scripts", "config_files", "maps"):
-        shutil.copytree(repository_root / folder, linked_package / folder, ignore=shutil.ignore_patterns("__pycache__"))
-    yield linked_package
-    for path in linked_package.iterdir():
-        if path.name == "trackmania_rl":
-            continue
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
+        shutil.copytree(repository_root / folder, project / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    (project / "trackmania_rl").symlink_to(repository_root / "trackmania_rl")
+    yield project
+    shutil.rmtree(project)
 
 
 def test_every_block_of_the_tutorial_is_run_by_a_test(tutorial: Path) -> None:
