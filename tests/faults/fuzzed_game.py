@@ -1,12 +1,11 @@
 """A simulated game that is sent streams of bytes that no client sends.
 
-As a program, `python fuzzed_game.py FOLDER_OF_MAPS` tells by how many bytes its memory grew: by itself, since where
-many tests ran before, other threads and a slow garbage collection of all that they left are measured, too.
+As a program, `python -m tests.faults.fuzzed_game FOLDER_OF_MAPS` tells by how many bytes its memory grew: by itself,
+since where many tests ran before, other threads and a slow garbage collection of all that they left are measured, too.
 """
 
 import contextlib
 import gc
-import importlib.util
 import logging
 import random
 import socket
@@ -20,9 +19,7 @@ from pathlib import Path
 from trackmania_rl.simulator.server.game import SimulatedGame
 from trackmania_rl.simulator.server.server import GameServer
 
-spec = importlib.util.spec_from_file_location("hostile", Path(__file__).parent / "hostile.py")
-hostile = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(hostile)
+from . import hostile
 
 SERVED_WITHIN_S = 5.0
 
@@ -104,8 +101,5 @@ def growth_of_memory(served):
 
 if __name__ == "__main__":
     logging.disable()
-    running = Served(Path(sys.argv[1]))
-    try:
+    with contextlib.closing(Served(Path(sys.argv[1]))) as running:
         print(growth_of_memory(running))
-    finally:
-        running.close()

@@ -1,13 +1,11 @@
 """Our client reads what a hostile game sends: only documented errors come out, in time, and memory stays."""
 
 import contextlib
-import importlib.util
 import random
 import socket
 import threading
 import time
 import tracemalloc
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,9 +19,7 @@ from trackmania_rl.tmi_interaction.tminterface2 import TMInterface
 from trackmania_rl.tmi_interaction.transport import GameError, GameTimeoutError
 from trackmania_rl.track.game_map import GameMap
 
-spec = importlib.util.spec_from_file_location("hostile", Path(__file__).parent / "hostile.py")
-hostile = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(hostile)
+from . import hostile
 
 TIMEOUT_S = 0.1
 WIDTH_PX, HEIGHT_PX = 7, 5
