@@ -11,7 +11,6 @@ from docutils import nodes
 from docutils.parsers.rst import Directive
 from docutils.statemachine import StringList
 from pydantic import BaseModel
-from sphinx import addnodes
 from sphinx.application import Sphinx
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -98,18 +97,6 @@ def lead_to_pages(app: Sphinx, doctree: nodes.document, docname: str) -> None:
             reference.replace_self(nodes.inline("", "", *reference.children))
 
 
-def leave_modules_out_of_the_side_bar(app: Sphinx, doctree: nodes.document) -> None:
-    """Keep the API's 400 modules out of the side bar, whose tree is written anew on every page.
-
-    The bar ends with the packages; the tables on their pages lead to the modules.
-    """
-    name = app.env.docname
-    if name.startswith("api/trackmania_rl."):
-        for tree in list(doctree.findall(addnodes.toctree)):
-            tree.parent.remove(tree)
-        app.env.metadata[name]["orphan"] = ""
-
-
 def without_patterns(
     _: Sphinx, what: str, name: str, obj: object, options: object, signature: str | None, returns: str | None
 ) -> tuple[str, str | None] | None:
@@ -133,7 +120,6 @@ def setup(app: Sphinx) -> None:
     """Register what is above."""
     sys.path.insert(0, str(Path(__file__).resolve().parent))
     app.add_directive("settings-table", SettingsTable)
-    app.connect("doctree-read", leave_modules_out_of_the_side_bar, priority=400)  # before trees are collected
     app.connect("doctree-resolved", lead_to_pages)
     app.connect("autodoc-process-signature", without_patterns)
     app.connect("autodoc-process-docstring", without_types, priority=400)  # before napoleon's
