@@ -12,8 +12,11 @@ from tensordict import TensorDict
 
 from trackmania_rl.agents.finite_numbers import in_few_words, not_finite_tensors
 from trackmania_rl.checkpoints import CheckpointError, find_manifests, load_checkpoint, save_checkpoint
+from trackmania_rl.errors import UserError
+from trackmania_rl.exit_codes import ExitCode
 from trackmania_rl.race.rewards import RewardedRace
 from trackmania_rl.settings.live import LiveSettings
+from trackmania_rl.training import refused_races
 from trackmania_rl.training.hooks import finite_numbers
 from trackmania_rl.training.hooks.checkpoints import SaveCheckpoints
 from trackmania_rl.training.hooks.finite_numbers import NumbersNotFiniteError, WatchNumbers
@@ -237,6 +240,19 @@ def test_a_race_whose_reward_is_not_finite_is_not_learned_from(run: LocalRun, ma
     assert run.context.statistics.races_refused == 1
     assert len(run.buffer) + len(run.buffer_test) == 0
     assert run.context.statistics.races_total == 1, "it was driven all the same"
+
+
+def test_refused_races_in_a_row_end_the_run(run: LocalRun, make_race: MakeRace) -> None:
+    broken = make_race(17, True)
+    BROKEN["state_float"](broken.rollout_results)
+    most = refused_races.MOST_REFUSED_IN_A_ROW
+    run.train_on([broken] * (most - 1) + [make_race(21, False)] + [broken] * (most - 1))
+    with pytest.raises(
+        UserError, match=rf"^{most} races in a row are refused, the last one on valley since its state_"
+    ):
+        run.train_on([broken])
+    assert UserError.exit_code == ExitCode.NEEDS_A_PERSON
+    assert run.context.statistics.races_total == 1
 
 
 def test_counts_go_on_with_a_resumed_run(make_run: MakeRun, make_race: MakeRace) -> None:

@@ -178,6 +178,7 @@ class TrainingStatistics:
         collector_restarts: collectors that were started again in this session.
         collectors_alive: collectors that run.
         races_refused: races of the whole run, or fragments, that were not learned from for numbers that are not finite.
+        races_refused_in_a_row: the last so many of them, in this session.
         weights_age_s: how old the weights of each collector's last race were at its end: the time since they had come.
         rollouts_left_out: what was on its way and was not received in this session, by why; see `RolloutSource`.
         maps: statistics by map name, in the order in which the maps were first driven.
@@ -203,6 +204,7 @@ class TrainingStatistics:
         self.updates_not_finite = 0
         self.updates_not_finite_in_a_row = 0
         self.races_refused = 0
+        self.races_refused_in_a_row = 0
         self.collector_restarts = 0
         self.collectors_alive = 0
         self.weights_age_s: dict[int, float] = {}

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trackmania_rl.channels.protocols import ReceivedRollout
+from trackmania_rl.errors import UserError
 from trackmania_rl.race.rewards import RewardedRace
 from trackmania_rl.telemetry.statistics import TrainingStatistics
 
@@ -18,6 +19,8 @@ log = logging.getLogger(__name__)
 
 LEARNED_FROM: Final = ("state_float", "actions", "rewards", "meters_advanced_along_centerline")
 """Columns of a race that reach the replay memory, or that rewards are computed from."""
+MOST_REFUSED_IN_A_ROW: Final = 20
+"""So many refused races without a stored one between them end the run."""
 
 
 def what_is_not_finite(race: ReceivedRollout) -> str | None:
@@ -42,8 +45,13 @@ def what_reward_is_not_finite(rewarded: RewardedRace) -> str | None:
 
 
 def refuse(what: str, collector: int, map_name: str, statistics: TrainingStatistics) -> None:
-    """Count a race that is refused for a column or number, and warn of the 1st, 10th, 100th ...."""
+    """Count a race that is refused for a column or number, and warn of the 1st, 10th, 100th ....
+
+    Raises:
+        UserError: if `MOST_REFUSED_IN_A_ROW` races in a row were refused.
+    """
     statistics.races_refused += 1
+    statistics.races_refused_in_a_row += 1
     if math.log10(statistics.races_refused).is_integer():
         log.warning(
             "a race of collector %d on %s is refused, since its %s holds numbers that are not finite; races refused so "
@@ -52,6 +60,11 @@ def refuse(what: str, collector: int, map_name: str, statistics: TrainingStatist
             map_name,
             what,
             f"{statistics.races_refused:,}",
+        )
+    if statistics.races_refused_in_a_row >= MOST_REFUSED_IN_A_ROW:
+        raise UserError(
+            f"{MOST_REFUSED_IN_A_ROW} races in a row are refused, the last one on {map_name} since its {what} holds "
+            "numbers that are not finite: mend what makes them (the environment, the reward or own floats)"
         )
 
 

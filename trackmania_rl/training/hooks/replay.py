@@ -44,6 +44,7 @@ class StoreRaces(Hook):
                 refuse(what, race.collector, race.end_race_stats["map_name"], self.run.statistics)
                 return
             self.transitions_stored += self.store(race.rollout_results, rewarded, race.fragment)
+            self.run.statistics.races_refused_in_a_row = 0
 
     def store(
         self, rollout_results: Mapping[str, Any], rewarded: RewardedRace, fragment: Fragment | None = None
