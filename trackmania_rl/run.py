@@ -31,6 +31,7 @@ from trackmania_rl.checkpoints import RunFolder
 from trackmania_rl.doctor.run_checks import check_edited_maps, load_reference_lines
 from trackmania_rl.errors import PassingError, UserError, one_line
 from trackmania_rl.file_names import require_short_paths
+from trackmania_rl.games.gymnasium_games import GymnasiumGames
 from trackmania_rl.games.race_games import MakeGamesBuilder, make_games_builder
 from trackmania_rl.gbx.challenge import MedalTimes
 from trackmania_rl.multiprocess.learner_process import learner_process_fn
@@ -196,7 +197,10 @@ def _parts(
     settings: Settings, seeds: SeedTree, games: MakeGamesBuilder, agent: MakeAgentBuilder
 ) -> tuple[Spaces, AgentBuilder, Reward]:
     """Make what the run is made of and see that the agent fits the games, before anything is spawned."""
-    spaces = games(settings).spaces
+    builder_of_games = games(settings)
+    if isinstance(builder_of_games, GymnasiumGames):
+        builder_of_games.check()
+    spaces = builder_of_games.spaces
     builder = agent(settings, spaces, seeds)
     check_decision(builder.make_actor(builder.make_network(), torch.device("cpu"), seeds.rng("check")), spaces)
     return spaces, builder, make_reward(settings, spaces, seeds)

@@ -11,6 +11,8 @@ import pytest
 
 from trackmania_rl.channels.protocols import SignsOfLife
 from trackmania_rl.channels.shared_memory.stop_flag import StopFlag
+from trackmania_rl.errors import UserError
+from trackmania_rl.exit_codes import ExitCode
 from trackmania_rl.multiprocess import supervisor as supervisor_module
 from trackmania_rl.multiprocess.liveness import Bounds
 from trackmania_rl.multiprocess.supervisor import CollectorsKeepDyingError, CollectorSupervisor
@@ -70,6 +72,14 @@ def test_the_dead_are_reported_and_started_again(monkeypatch: pytest.MonkeyPatch
     assert dead == [0]
     assert supervisor.n_alive == 1
     supervisor.stop()
+
+
+def test_a_collector_that_needs_a_person_ends_the_run_at_once() -> None:
+    process = SimpleNamespace(is_alive=lambda: False, exitcode=int(ExitCode.NEEDS_A_PERSON))
+    supervisor = CollectorSupervisor(lambda _: process, lambda _: None, 2, lambda: None)
+    supervisor.start()
+    with pytest.raises(UserError, match="collector 0 cannot play, see its message above"):
+        supervisor.check()
 
 
 def test_it_gives_up_on_a_collector_that_always_dies(monkeypatch: pytest.MonkeyPatch) -> None:

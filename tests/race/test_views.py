@@ -58,15 +58,16 @@ def test_without_views_nothing_is_copied():
 
 @pytest.mark.parametrize(
     ("shift", "rows"),
-    [(-1, (-1,)), (3, (3,)), ("-3:0", (-3, -2, -1, 0)), ("-9:0:3", (-9, -6, -3, 0)), ("-9:-1:3", (-7, -4, -1)),
-     ("2:2", (2,))],
+    [(-1, (-1,)), (3, (3,)), ((-1, -4), (-4, -1)), ("-3:0", (-3, -2, -1, 0)), ("-9:0:3", (-9, -6, -3, 0)),
+     ("-9:-1:3", (-7, -4, -1)), ("2:2", (2,))],
 )  # fmt: skip
 def test_shifts(shift, rows):
     assert shifts_of(shift) == rows
 
 
 @pytest.mark.parametrize(
-    "shift", ["-1", "0:-1", "-3:0:0", "-3:0:-1", "a", "", ":0", "-3:", 1001, "-2000:0", "-99999999:0"]
+    "shift",
+    ["-1", (), (-1, -1), (-1001, 0), "0:-1", "-3:0:0", "-3:0:-1", "a", "", ":0", "-3:", 1001, "-2000:0", "-99999999:0"],
 )
 def test_what_is_no_shift(shift):
     with pytest.raises(ValueError, match="a shift is a row from -1000 to 1000"):
@@ -87,7 +88,7 @@ def test_views_are_blocks_behind_the_others(load):
     views = {
         "last_motion": {"column": "velocity_m_s", "shift": "-2:-1"},
         "rewards_before": {"column": "rewards", "shift": "-3:-1", "input": False},
-        "last_actions": {"column": "actions", "shift": "-2:-1"},
+        "last_actions": {"column": "actions", "shift": [-2, -1]},
     }
     settings, layout = load(views, 'fourier_wavelengths={"last_motion": (8.0,)}')
     assert layout.blocks[: len(without.blocks)] == without.blocks

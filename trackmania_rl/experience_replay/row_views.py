@@ -63,7 +63,7 @@ class RowViews:
         if view.column != ACTIONS:
             return values
         if self._tables is None:
-            return values.clip(-1.0, 1.0)
+            return values.clip(-self.views.largest_action, self.views.largest_action)
         of_arrays, of_tensors = self._tables
         return of_arrays[values] if isinstance(values, np.ndarray) else of_tensors[values]
 

@@ -1,28 +1,39 @@
-"""Somebody's own Gymnasium environment as the games of a run: episodes take the place of races."""
+"""A user's own Gymnasium environment as the games of a run: episodes take the place of races."""
 
 from __future__ import annotations
 
+import inspect
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import gymnasium
 import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces as gym_spaces
 
+from trackmania_rl.errors import UserError, one_line
 from trackmania_rl.games.alternating import games_for
 from trackmania_rl.games.protocol import FramesRoom, GameIds, Games, Motion, Received
+from trackmania_rl.race.observation_blocks import ObservationBlock, blocks_of_views
 from trackmania_rl.race.policy import BatchDecision
 from trackmania_rl.race.results import EndedRace
 from trackmania_rl.race.spaces import Spaces
+from trackmania_rl.race.views import FLOATS, LastRows, Views
 from trackmania_rl.settings import GameSettings, MapEntry, Settings, SettingsError
 
-MakeEnv = Callable[[], "gymnasium.Env[Any, Any]"]
+MakeEnv = Callable[..., "gymnasium.Env[Any, Any]"]
 
 BOUNDS_THAT_SAY_NOTHING: Final = 1e6
 """Bounds as far apart as this stand for none."""
+RENDER_MODE: Final = "rgb_array"
+STEP_RESULT: Final = "(observation, reward, terminated, truncated, info)"
+
+
+class EnvironmentFaultError(UserError):
+    """An environment breaks Gymnasium's API. A restart does not mend it."""
 
 
 class GymnasiumGames:
@@ -30,30 +41,58 @@ class GymnasiumGames:
 
     Observations are flattened to floats, behind the time elapsed in the mini-race. They are normalized by their bounds,
     where these are finite. The environment's rewards count as they are. An episode that is longer than
-    `cutoff_race_longer_than_ms` is truncated there.
+    `cutoff_race_longer_than_ms` is truncated there. A `horizon` beyond the limit that an id is registered with replaces
+    that limit.
 
     Args:
         settings: of the run; `map_cycle` says how many episodes explore: entries need a `map_name` only.
         env: an id for `gymnasium.make`, or what makes the environment, called without arguments.
 
+    Attributes:
+        spaces: see `GamesBuilder`.
+        render: whether environments made from now on render RGB arrays, so that `Games.picture` returns one.
+
     Raises:
-        SettingsError: if there is no such environment, it has another kind of actions or observations, or the
-            configuration has views.
+        SettingsError: if there is no such environment, or if actions, observations or views are of another kind.
     """
 
     def __init__(self, settings: Settings, *, env: str | MakeEnv) -> None:
-        if settings.observation.views:
-            raise SettingsError(
-                f"views = {dict(settings.observation.views)} with games = GymnasiumGames(env={env!r}): views look at "
-                "races; set views = {}, and stack observations by gymnasium.wrappers.FrameStackObservation"
-            )
         self._settings = settings
         self._env = env
+        self.render = False
         made = self._make_env()
         try:
             self.spaces = _spaces(made, settings)
         finally:
             made.close()
+
+    def check(self) -> None:
+        """Reset an environment and step it once.
+
+        Raises:
+            EnvironmentFaultError: if the environment raises, or breaks Gymnasium's API.
+        """
+        env, spaces = self._make_env(), self.spaces
+        games = SteppedEnvs([env], spaces, self._settings.game, np.random.default_rng(0))
+        actions = np.zeros((1, *spaces.action_shape), dtype=spaces.action_dtype)
+        if isinstance(spaces.action, gym_spaces.Box):
+            actions = actions.clip(spaces.action.low, spaces.action.high)
+        values = np.zeros((1, spaces.n_values), dtype=np.float32)
+        call = "reset(seed=...)"
+        try:
+            games.begin(0, self._settings.game.map_cycle[0])
+            call = "step(action)"
+            games.send(np.zeros(1, dtype=np.int64), BatchDecision(actions, np.ones(1, dtype=np.bool_), values))
+        except UserError:
+            raise
+        except Exception as error:  # a user's own code can fail in any way
+            frame = traceback.extract_tb(error.__traceback__)[-1]
+            raise EnvironmentFaultError(
+                f"games: {name_of(env)}: {call} raises {type(error).__name__}: {one_line(error)} "
+                f"({Path(frame.filename).name}, line {frame.lineno}); mend the environment"
+            ) from error
+        finally:
+            games.close()
 
     def make_games(self, collector: int, maps_folder: Path, rng: np.random.Generator) -> Games:
         """See `GamesBuilder`."""
@@ -64,22 +103,38 @@ class GymnasiumGames:
 
     def _make_env(self) -> gymnasium.Env[Any, Any]:
         if callable(self._env):
-            return self._env()
+            takes_mode = self.render and "render_mode" in inspect.signature(self._env).parameters
+            return self._env(render_mode=RENDER_MODE) if takes_mode else self._env()
+        options: dict[str, Any] = {"render_mode": RENDER_MODE} if self.render else {}
         try:
-            return gymnasium.make(self._env)
+            limit = gymnasium.spec(self._env).max_episode_steps
+            horizon = self._settings.game.cutoff_horizon_actions
+            if limit is not None and horizon is not None and horizon > limit:
+                options["max_episode_steps"] = horizon
+            return gymnasium.make(self._env, **options)
         except gymnasium.error.Error as error:
             raise SettingsError(f"games: GymnasiumGames(env={self._env!r}): {error}") from error
 
 
 @dataclass
 class _Episode:
-    """An episode under way: T actions and T + 1 states."""
+    """An episode under way: T actions and T + 1 states; `seen` is the newest state as agents see it."""
 
-    floats: list[npt.NDArray[np.float32]]
+    rows: LastRows
+    floats: list[npt.NDArray[np.float32]] = field(default_factory=list)
+    seen: npt.NDArray[np.float32] | None = None
     actions: list[Any] = field(default_factory=list)
     is_greedy: list[bool] = field(default_factory=list)
     q_values: list[npt.NDArray[np.float32]] = field(default_factory=list)
     rewards: list[float] = field(default_factory=list)
+
+    def add_state(self, floats: npt.NDArray[np.float32]) -> None:
+        """Add the newest state's own floats."""
+        self.floats.append(floats)
+        _, self.seen = self.rows.see(_NO_FRAME, floats)
+
+
+_NO_FRAME: Final = np.empty((1, 0, 0), dtype=np.uint8)
 
 
 class SteppedEnvs:
@@ -108,17 +163,24 @@ class SteppedEnvs:
         self._ended: dict[int, EndedRace] = {}
 
     def begin(self, game: int, map_entry: MapEntry, frames: FramesRoom | None = None) -> None:
-        """See `Games.begin`."""
+        """See `Games.begin`.
+
+        Raises:
+            EnvironmentFaultError: if the environment breaks Gymnasium's API; so `send`.
+        """
         seed, self._seeds[game] = self._seeds[game], None
         self._ended.pop(game, None)
-        observation, _ = self._envs[game].reset(seed=seed)
-        self._episodes[game] = _Episode([self._floats(game, observation)])
+        result = self._envs[game].reset(seed=seed)
+        if not isinstance(result, tuple) or len(result) != 2:
+            self._refuse(game, f"reset() returns {_described(result)} instead of (observation, info)")
+        self._episodes[game] = _Episode(LastRows(self._spaces.views))
+        self._episodes[game].add_state(self._floats(game, result[0]))
 
     def recv(self) -> Received:
         """See `Games.recv`: all environments that are in an episode, at once."""
         ids = np.array(sorted(self._episodes), dtype=np.int64)
         episodes = [self._episodes[game] for game in ids.tolist()]
-        floats = np.array([episode.floats[-1] for episode in episodes], dtype=np.float32)
+        floats = np.array([episode.seen for episode in episodes], dtype=np.float32)
         is_first = np.array([not episode.actions for episode in episodes], dtype=np.bool_)
         ended, self._ended = self._ended, {}
         images = np.empty((len(ids), *self._spaces.image_shape), dtype=np.uint8)
@@ -130,14 +192,20 @@ class SteppedEnvs:
         longest = min(longest, self.game.cutoff_horizon_actions or longest)
         for row, game in enumerate(ids.tolist()):
             episode, action = self._episodes[game], decision.actions[row]
-            observation, reward, terminated, truncated, _ = self._envs[game].step(self._own_action(action))
-            episode.floats.append(self._floats(game, observation))
+            result = self._envs[game].step(own_action(self._spaces, action))
+            if not isinstance(result, tuple) or len(result) != 5:
+                self._refuse(game, f"step() returns {_described(result)} instead of {STEP_RESULT}")
+            observation, reward, terminated, truncated, _ = result
+            episode.rows.act(action)
+            episode.add_state(self._floats(game, observation))
             episode.actions.append(action)
             episode.is_greedy.append(bool(decision.is_greedy[row]))
             episode.q_values.append(decision.q_values[row])
-            episode.rewards.append(float(reward))
-            if terminated or truncated or len(episode.actions) >= longest:
-                self._ended[game] = self._ended_race(self._episodes.pop(game), bool(terminated))
+            episode.rewards.append(self._number(game, "reward", reward))
+            has_terminated = bool(self._number(game, "terminated", terminated))
+            has_ended = has_terminated or bool(self._number(game, "truncated", truncated))
+            if has_ended or len(episode.actions) >= longest:
+                self._ended[game] = self._ended_race(self._episodes.pop(game), has_terminated)
 
     def under_way(self, game: int, states: range) -> dict[str, Any]:
         """See `Games.under_way`."""
@@ -159,13 +227,29 @@ class SteppedEnvs:
         return True
 
     def _floats(self, game: int, observation: Any) -> npt.NDArray[np.float32]:
-        """Make the floats (F,) of a state: the time elapsed in the mini-race, which is 0 here, and the observation."""
-        flat = gym_spaces.flatten(self._envs[game].observation_space, observation)
-        return np.append(np.float32(0), np.asarray(flat, dtype=np.float32))
+        """Return a state's own floats (F,)."""
+        space = self._envs[game].observation_space
+        try:
+            floats = own_floats(space, observation)
+        except (TypeError, ValueError, LookupError) as error:
+            self._refuse(game, f"the observation {_described(observation)} does not fit {space}: {one_line(error)}")
+        if len(floats) != self._spaces.n_own_floats:
+            self._refuse(game, f"the observation {_described(observation)} does not fit {space}")
+        return floats
 
-    def _own_action(self, action: Any) -> Any:
-        space = self._spaces.action
-        return int(action) + int(space.start) if isinstance(space, gym_spaces.Discrete) else np.asarray(action)
+    def _number(self, game: int, name: str, value: Any) -> float:
+        try:
+            if np.ndim(value) == 0:
+                return float(value)
+        except (TypeError, ValueError):
+            pass
+        self._refuse(game, f"step() returns {name} = {_described(value)}, which is no single number")
+
+    def _refuse(self, game: int, fault: str) -> NoReturn:
+        raise EnvironmentFaultError(
+            f"games: {name_of(self._envs[game])} breaks Gymnasium's API: {fault}; mend the environment "
+            "(gymnasium.utils.env_checker.check_env tests it)"
+        )
 
     def _columns(self, episode: _Episode, states: range) -> dict[str, Any]:
         decided = slice(states.start, states.stop - 1)
@@ -194,8 +278,38 @@ class SteppedEnvs:
         return EndedRace(None, rollout_results, end_race_stats)
 
 
+def name_of(env: gymnasium.Env[Any, Any]) -> str:
+    """Return an environment's id, or the name of its class."""
+    return env.spec.id if env.spec is not None else type(env.unwrapped).__name__
+
+
+def own_floats(space: gym_spaces.Space[Any], observation: Any) -> npt.NDArray[np.float32]:
+    """Return the floats of a state: 0 for the time elapsed in the mini-race, and the flattened observation.
+
+    Raises:
+        TypeError, ValueError or LookupError: if the observation does not fit the space.
+    """
+    flat = np.asarray(gym_spaces.flatten(space, observation), dtype=np.float32)
+    return np.append(np.float32(0), flat)
+
+
+def own_action(spaces: Spaces, action: Any) -> Any:
+    """Return an agent's action as the environment takes it."""
+    space = spaces.action
+    return int(action) + int(space.start) if isinstance(space, gym_spaces.Discrete) else np.asarray(action)
+
+
+def _described(value: Any) -> str:
+    """Return type and size of a value, and a number itself."""
+    if isinstance(value, tuple):
+        return f"a tuple of {len(value)}"
+    if isinstance(value, np.ndarray):
+        return f"an array of shape {value.shape}"
+    return f"{value!r:.40} ({type(value).__name__})"
+
+
 def _spaces(env: gymnasium.Env[Any, Any], settings: Settings) -> Spaces:
-    name = env.spec.id if env.spec is not None else type(env).__name__
+    name = name_of(env)
     action, observation = env.action_space, env.observation_space
     is_bounded_box = (
         isinstance(action, gym_spaces.Box)
@@ -217,8 +331,40 @@ def _spaces(env: gymnasium.Env[Any, Any], settings: Settings) -> Spaces:
     low, high = np.where(is_bounded, low, -1.0), np.where(is_bounded, high, 1.0)
     duration_actions = settings.replay.temporal_mini_race_duration_actions
     half = 1.0 if duration_actions is None else duration_actions / 2
+    mean = (0.0 if duration_actions is None else half, *((low + high) / 2).tolist())
+    std = (half, *((high - low) / 2).tolist())
+    own = ObservationBlock(FLOATS, 0, len(mean), "", f"observation of {name}", "", mean, std)
+    blocks, views = _views(settings, own, action)  # type: ignore[arg-type]
     return Spaces(
-        float_mean=(0.0 if duration_actions is None else half, *((low + high) / 2).tolist()),
-        float_std=(half, *((high - low) / 2).tolist()),
+        float_mean=tuple(number for block in (own, *blocks) for number in block.mean),
+        float_std=tuple(number for block in (own, *blocks) for number in block.std),
         action=action,  # type: ignore[arg-type]
+        views=views,
+        own_observation=observation,
+    )
+
+
+def _views(
+    settings: Settings, own: ObservationBlock, action: gym_spaces.Discrete | gym_spaces.Box
+) -> tuple[list[ObservationBlock], Views]:
+    """Make the setting `views`: an action looks one-hot, or as its own numbers."""
+    table: tuple[tuple[float, ...], ...] = ()
+    limit, before = 1.0, 0  # type: float, int | tuple[float, ...]
+    if isinstance(action, gym_spaces.Discrete):
+        n_actions = int(action.n)
+        table = tuple(map(tuple, np.eye(n_actions).tolist()))
+        of_action = (0.0,) * n_actions, (1.0,) * n_actions
+    else:
+        middle, half = (action.low + action.high) / 2, (action.high - action.low) / 2
+        limit, before = float(np.abs([action.low, action.high]).max()), tuple(middle.tolist())
+        of_action = before, tuple(half.tolist())
+    blocks, inputs, entries = blocks_of_views(settings.observation.views, [own], (), lambda: of_action)
+    n_input_floats = sum(len(block.mean) for block in blocks)
+    return blocks, Views(
+        inputs=tuple(inputs),
+        entries=tuple(entries),
+        n_input_floats=n_input_floats,
+        floats_of_actions=table,
+        action_before=before,
+        largest_action=limit,
     )

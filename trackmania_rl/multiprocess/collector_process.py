@@ -19,7 +19,9 @@ import torch
 from trackmania_rl.agents.run_network import pick_playing_device
 from trackmania_rl.channels.protocols import WeightsKind
 from trackmania_rl.errors import PlainError
+from trackmania_rl.exit_codes import ExitCode
 from trackmania_rl.games.checked import CheckedGames
+from trackmania_rl.games.gymnasium_games import EnvironmentFaultError
 from trackmania_rl.multiprocess.beat_keeper import BeatKeeper
 from trackmania_rl.multiprocess.collector_logs import sending_logs_to
 from trackmania_rl.multiprocess.collector_task import CollectorTask
@@ -51,7 +53,8 @@ def collector_process_fn(task: CollectorTask) -> None:
             _play(task, beats)
         except PlainError as error:
             log.error("collector %d: %s", task.index, error)
-            raise SystemExit(1) from None
+            needs_a_person = isinstance(error, EnvironmentFaultError)
+            raise SystemExit(ExitCode.NEEDS_A_PERSON if needs_a_person else ExitCode.FAILED) from None
         finally:
             task.rollouts.close()
             gc.freeze()  # skips the garbage collector's last pass over torch's objects, which takes seconds

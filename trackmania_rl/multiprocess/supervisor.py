@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from trackmania_rl.channels.protocols import SignsOfLife
-from trackmania_rl.errors import PassingError
+from trackmania_rl.errors import PassingError, UserError
+from trackmania_rl.exit_codes import ExitCode
 from trackmania_rl.multiprocess.collector_logs import CollectorLogs
 from trackmania_rl.multiprocess.collector_task import CollectorTask, LogPipe
 from trackmania_rl.multiprocess.ending import end_with_games
@@ -162,6 +163,7 @@ class CollectorSupervisor:
         Raises:
             CollectorsKeepDyingError: when each has failed `GIVE_UP_AFTER_FAILURES` times in a row. As long as one works
                 the run goes on.
+            UserError: if a collector exited with `NEEDS_A_PERSON`.
         """
         now_s = time.monotonic()
         passed_s, self._last_look_s = now_s - self._last_look_s, now_s
@@ -178,6 +180,8 @@ class CollectorSupervisor:
                 exit_code = post.process.exitcode
                 post.process = None
                 self._on_death(index)
+                if exit_code == ExitCode.NEEDS_A_PERSON:
+                    raise UserError(f"collector {index} cannot play, see its message above; the run can be resumed")
                 self._fail(index, post, f"died (exit code {exit_code})")
 
     @property

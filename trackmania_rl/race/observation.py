@@ -7,6 +7,7 @@ and the table in docs/observation.rst all derive from it. `FeatureBuilder` fills
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -29,6 +30,7 @@ from trackmania_rl.race.observation_blocks import (
     block_rows,
     blocks_of_views,
     rows_asked_for,
+    statistics_of_an_action,
 )
 from trackmania_rl.race.observation_kernel import (
     ABSENT,
@@ -71,7 +73,12 @@ class ObservationLayout:
         self, blocks: Sequence[ObservationBlock], settings: ObservationSettings, actions: ActionsSetting
     ) -> None:
         self.n_own_floats = blocks[-1].stop
-        of_views, inputs, entries = blocks_of_views(settings, blocks, actions)
+        of_views, inputs, entries = blocks_of_views(
+            settings.views,
+            blocks,
+            [name for name, *_ in block_rows(settings, actions)],
+            functools.partial(statistics_of_an_action, settings, actions),
+        )
         self.inputs, self.entries = tuple(inputs), tuple(entries)
         self.blocks = (*blocks, *of_views)
         self.float_input_dim = self.blocks[-1].stop

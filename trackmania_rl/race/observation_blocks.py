@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,7 +11,14 @@ from trackmania_rl.race.known_road import N_QUALITIES, ROAD_QUALITIES
 from trackmania_rl.race.observation_kernel import GROUND_GROUPS, N_WHEELS
 from trackmania_rl.race.range_finder import BEAM_ANGLES_DEG, N_BEAMS
 from trackmania_rl.race.views import ACTIONS, FLOATS, FRAMES, REWARDS, View
-from trackmania_rl.settings import RANGE_FINDER, ROAD_AHEAD, ObservationSettings, SettingsError, shifts_of
+from trackmania_rl.settings import (
+    RANGE_FINDER,
+    ROAD_AHEAD,
+    ObservationSettings,
+    SettingsError,
+    ViewSettings,
+    shifts_of,
+)
 
 FIRST_BLOCK: Final = "mini_race_time_actions"
 """The block that every vector begins with: the replay memory writes it."""
@@ -29,6 +36,7 @@ PREVIOUS_ANALOG_ACTIONS: Final = "previous_analog_actions"
 
 Rows = tuple[tuple[str, int, str, str], ...]
 """(name, number of floats, unit and range, description) of blocks."""
+MeanAndStd = tuple[tuple[float, ...], tuple[float, ...]]
 
 
 @dataclass(frozen=True)
@@ -135,14 +143,18 @@ def rows_asked_for(rows: Rows, names: Sequence[str]) -> Rows:
 
 
 def blocks_of_views(
-    settings: ObservationSettings, stored: Sequence[ObservationBlock], actions: ActionsSetting
+    views: Mapping[str, ViewSettings],
+    stored: Sequence[ObservationBlock],
+    names_in_use: Collection[str],
+    statistics_of_an_action: Callable[[], MeanAndStd],
 ) -> tuple[list[ObservationBlock], list[View], list[View]]:
     """Make what the setting `views` asks for.
 
     Args:
-        settings: of the observation.
+        views: the setting.
         stored: the blocks of a state's own floats.
-        actions: what kind of actions there are.
+        names_in_use: names that no view may have.
+        statistics_of_an_action: returns means and standard deviations of one action's floats.
 
     Returns:
         The blocks that follow them, their views, and the views that are entries of training batches.
@@ -154,9 +166,9 @@ def blocks_of_views(
     inputs: list[View] = []
     entries: list[View] = []
     places = {block.name: block for block in stored}
-    every_name = {name for name, *_ in block_rows(settings, actions)} | RESERVED_NAMES
+    every_name = RESERVED_NAMES.union(names_in_use)
     n_floats = start = stored[-1].stop
-    for name, asked_for in settings.views.items():
+    for name, asked_for in views.items():
         column, shifts = asked_for.column, shifts_of(asked_for.shift)
         if name in every_name:
             raise SettingsError(f"views: {name!r} is the name of a block or of an entry of batches; choose another one")
@@ -178,7 +190,7 @@ def blocks_of_views(
                 'own, frames_per_state). For training batches alone add "input": False'
             )
         if kind == ACTIONS:
-            of_one = _statistics_of_an_action(settings, actions)
+            of_one = statistics_of_an_action()
             unit = "as of previous actions"
         else:
             seen = stored if block is None else [block]
@@ -192,9 +204,7 @@ def blocks_of_views(
     return blocks, inputs, entries
 
 
-def _statistics_of_an_action(
-    settings: ObservationSettings, actions: ActionsSetting
-) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def statistics_of_an_action(settings: ObservationSettings, actions: ActionsSetting) -> MeanAndStd:
     """Give means and standard deviations of one previous action's floats, those of the block of previous actions."""
     name = PREVIOUS_ANALOG_ACTIONS if actions == "analog" else PREVIOUS_ACTIONS
     n_parts = len(PARTS_OF_AN_ACTION[actions])

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box, Discrete, Space
 
 from trackmania_rl.race.actions import KeyActions, actions_of_game
 from trackmania_rl.race.observation import ObservationLayout
@@ -26,6 +27,7 @@ class Spaces:
         waves: (float's index, wavelength in its unit) pairs: floats that a network may see at finer scales as well.
         throttle_actions: of a `Discrete`, those that accelerate and do not brake; may be empty.
         views: what a state shows beside its own row.
+        own_observation: the observation space of a user's own environment; None of races.
     """
 
     float_mean: tuple[float, ...]
@@ -35,6 +37,7 @@ class Spaces:
     waves: tuple[tuple[int, float], ...] = ()
     throttle_actions: tuple[int, ...] = ()
     views: Views = NO_VIEWS
+    own_observation: Space[Any] | None = None
 
     @property
     def n_own_floats(self) -> int:

@@ -60,9 +60,9 @@ class Views:
         inputs: views of `FLOATS` and `ACTIONS` in rows before, which agents see as floats behind the row's own.
         entries: views that become entries of training batches; agents do not see them while driving.
         n_input_floats: how many floats `inputs` make.
-        floats_of_actions: what inputs show of each action, D floats; none where actions are floats themselves, which
-            are shown from -1 to 1.
+        floats_of_actions: what inputs show of each action, D floats; none where actions are floats themselves.
         action_before: the action that stands for every one before the first.
+        largest_action: where actions are floats themselves, they are shown from minus this to this.
     """
 
     frame_shifts: tuple[int, ...] = (0,)
@@ -71,6 +71,7 @@ class Views:
     n_input_floats: int = 0
     floats_of_actions: tuple[tuple[float, ...], ...] = ()
     action_before: int | tuple[float, ...] = 0
+    largest_action: float = 1.0
 
     @functools.cached_property
     def action_table(self) -> npt.NDArray[np.float32] | None:
@@ -116,7 +117,9 @@ class Views:
             return _side_by_side(floats[races[:, None], seen, view.part])
         taken = actions[races[:, None], seen]
         taken[rows[:, None] + np.array(view.shifts) < 0] = self.action_before
-        return _side_by_side(taken.clip(-1.0, 1.0) if self.action_table is None else self.action_table[taken])
+        if self.action_table is None:
+            return _side_by_side(taken.clip(-self.largest_action, self.largest_action))
+        return _side_by_side(self.action_table[taken])
 
 
 NO_VIEWS: Final = Views()

@@ -63,12 +63,12 @@ class ViewSettings(Group):
     """A view of a column of the rows around a state."""
 
     column: str
-    shift: int | str
+    shift: int | str | tuple[int, ...]
     input: bool = True
 
     @field_validator("shift")
     @classmethod
-    def _is_a_shift(cls, shift: int | str) -> int | str:
+    def _is_a_shift(cls, shift: int | str | tuple[int, ...]) -> int | str | tuple[int, ...]:
         shifts_of(shift)
         return shift
 

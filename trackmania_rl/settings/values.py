@@ -107,18 +107,20 @@ FARTHEST_ROW = 1000
 """Views look no further."""
 
 
-def shifts_of(shift: int | str) -> tuple[int, ...]:
+def shifts_of(shift: int | str | tuple[int, ...]) -> tuple[int, ...]:
     """List the rows that a view's shift means, ascending: 0 is a state's own, -1 the one before.
 
     Args:
-        shift: one row; or "-3:0", from the first to the last, both included; or "-9:0:3", every third of them, the last
-            one included.
+        shift: one row; or rows, each once; or "-3:0", from the first to the last, both included; or "-9:0:3", every
+            third of them, the last one included.
 
     Raises:
         ValueError: if it is something else.
     """
     if isinstance(shift, int):
         shifts = [shift]
+    elif isinstance(shift, tuple):
+        shifts = sorted(shift) if len(set(shift)) == len(shift) <= 2 * FARTHEST_ROW else []
     elif (match := re.fullmatch(r"(-?\d{1,9}):(-?\d{1,9})(?::(\d{1,9}))?", shift)) and int(match[3] or 1) > 0:
         first, last, step = int(match[1]), int(match[2]), int(match[3] or 1)
         shifts = [] if last - first > 2 * FARTHEST_ROW else list(range(last, first - 1, -step))[::-1]
@@ -126,8 +128,8 @@ def shifts_of(shift: int | str) -> tuple[int, ...]:
         shifts = []
     if not shifts or max(map(abs, shifts)) > FARTHEST_ROW:
         raise ValueError(
-            f"a shift is a row from -{FARTHEST_ROW} to {FARTHEST_ROW} (-1 is the one before), or a range of rows: "
-            '"-3:0", both ends included, or every third of them: "-9:0:3"'
+            f"a shift is a row from -{FARTHEST_ROW} to {FARTHEST_ROW} (-1 is the one before), a list of rows, each "
+            'once: [-4, -1], or a range of rows: "-3:0", both ends included, or every third of them: "-9:0:3"'
         )
     return tuple(shifts)
 
