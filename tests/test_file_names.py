@@ -12,6 +12,7 @@ from trackmania_rl.file_names import (
     as_file_name,
     check_file_name,
     require_short_paths,
+    require_utf8,
     same_on_windows,
 )
 from trackmania_rl.settings import MapEntry, SettingsError, load_settings
@@ -19,6 +20,12 @@ from trackmania_rl.settings import MapEntry, SettingsError, load_settings
 GOOD = ["valley", "v1.2", "A01-Race", "a b", "x" * 80, "nullable", "console.1", "com10", "7"]
 DEVICES = ["nul", "NUL", "con", "aux", "prn", "com1", "LPT9", "nul.driver", "con.a.b", "nul .txt"]
 NONE = ["v1.", "a ", " a", ".", "..", "", "x" * 81, *(f"a{letter}b" for letter in ':*?"<>|/\\\0\n\t\x1f')]
+
+
+def test_a_folder_that_is_not_utf8_is_told() -> None:
+    require_utf8(Path("größe"))
+    with pytest.raises(UserError, match="the folder's path is not UTF-8"):
+        require_utf8(Path("x\udcff"))
 
 
 @pytest.mark.parametrize("name", GOOD)

@@ -70,6 +70,18 @@ def same_on_windows(names: Iterable[str]) -> tuple[str, str] | None:
     return None
 
 
+def require_utf8(folder: Path) -> None:
+    """Refuse a folder whose path is not UTF-8, as tensorboard does.
+
+    Raises:
+        UserError: if it is not.
+    """
+    try:
+        str(folder.absolute()).encode()
+    except UnicodeEncodeError:
+        raise UserError(f"{folder.absolute()}: the folder's path is not UTF-8: rename it, or choose another") from None
+
+
 def require_short_paths(
     folders: Iterable[Path],
     map_names: Iterable[str],

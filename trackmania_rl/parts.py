@@ -6,6 +6,7 @@ import difflib
 import functools
 import importlib
 import inspect
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ def load_part(part: str | NamedPart, setting: str) -> Any:
         setting: the name of the setting that has this value, for errors.
 
     Raises:
-        SettingsError: if the module is not found or fails, or has no such attribute.
+        SettingsError: if the module is not found or fails, has no such attribute, or changes torch's default dtype.
     """
     if isinstance(part, NamedPart):
         args = [_resolved(argument, setting) for argument in part.args]
@@ -45,6 +46,7 @@ def load_part(part: str | NamedPart, setting: str) -> Any:
         raise SettingsError(
             f"{told}: {module_name} fails as it is imported: {type(error).__name__}: {error}"
         ) from error
+    _require_float32(told)
     try:
         return getattr(module, attribute)
     except AttributeError:
@@ -63,7 +65,7 @@ def make_part(part: str | NamedPart, setting: str, *arguments: Any, takes: str =
         takes: their names, for errors.
 
     Raises:
-        SettingsError: if it cannot be imported, or not be called so.
+        SettingsError: if it cannot be imported, or not be called so, or changes torch's default dtype.
     """
     make = load_part(part, setting)
     try:
@@ -73,7 +75,18 @@ def make_part(part: str | NamedPart, setting: str, *arguments: Any, takes: str =
         raise SettingsError(f"{setting} = {str(part)!r} cannot be called {how}: {error}") from error
     except ValueError:  # something built in, without a signature
         pass
-    return make(*arguments)
+    made = make(*arguments)
+    _require_float32(f"{setting} = {str(part)!r}")
+    return made
+
+
+def _require_float32(told: str) -> None:
+    torch = sys.modules.get("torch")  # games need no torch
+    if torch is not None and torch.get_default_dtype() is not torch.float32:
+        raise SettingsError(
+            f"{told}: torch's default dtype is {torch.get_default_dtype()}, and training needs torch.float32: take "
+            "torch.set_default_dtype out, and give dtype=torch.float64 to the tensors that need it"
+        )
 
 
 def _resolved(argument: Any, setting: str) -> Any:

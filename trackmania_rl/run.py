@@ -30,7 +30,7 @@ from trackmania_rl.agents.threads import pick_learner_threads
 from trackmania_rl.checkpoints import RunFolder
 from trackmania_rl.doctor.run_checks import check_edited_maps, load_reference_lines
 from trackmania_rl.errors import PassingError, UserError, one_line
-from trackmania_rl.file_names import require_short_paths
+from trackmania_rl.file_names import require_short_paths, require_utf8
 from trackmania_rl.games.gymnasium_games import GymnasiumGames
 from trackmania_rl.games.race_games import MakeGamesBuilder, make_games_builder
 from trackmania_rl.gbx.challenge import MedalTimes
@@ -164,6 +164,7 @@ def _folder_of(
     settings = asked_for.settings()
     if weights_from is not None and not weights_from.exists():
         raise UserError(f"--weights-from {weights_from}: there is no such run folder or checkpoint")
+    require_utf8(output_folder)
     folder = RunFolder.below(output_folder, settings.run.run_name)
     require_short_paths((folder.path, folder.tensorboard), [entry.map_name for entry in settings.game.map_cycle])
     return folder

@@ -11,7 +11,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from trackmania_rl.channels.shared_memory import segments
+from trackmania_rl.channels.protocols import ChannelError
+from trackmania_rl.channels.shared_memory import segments, slots
+from trackmania_rl.channels.shared_memory.opening import open_channels
 from trackmania_rl.channels.shared_memory.rollouts import SharedRolloutSource
 from trackmania_rl.channels.shared_memory.segments import (
     NAME,
@@ -38,6 +40,13 @@ def segment() -> Iterator[SharedMemory]:
     yield memory
     memory.unlink()
     memory.close()
+
+
+def test_a_folder_that_cannot_be_written_to_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slots, "SHARED_MEMORY_FOLDER", Path("/proc/sys"))
+    monkeypatch.setattr(os, "access", lambda folder, _: str(folder) != "/proc/sys")  # root may write anywhere
+    with pytest.raises(ChannelError, match=r"^/proc/sys cannot be written to, and processes share their memory there"):
+        open_channels(None, None, {})  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")

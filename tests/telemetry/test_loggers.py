@@ -248,7 +248,11 @@ def test_a_logger_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch, caplog
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("no_complaint")
-def test_a_local_store_of_mlflow(repository_root: Path, folder: RunFolder, tmp_path: Path) -> None:
+def test_a_local_store_of_mlflow(
+    repository_root: Path, folder: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = RunFolder.below(Path(), folder.path.name)  # a relative --output-folder
     mlflow = pytest.importorskip("mlflow", reason="mlflow is not installed: python -m pip install mlflow")
     pytest.importorskip("sqlalchemy", reason="a local store of mlflow needs sqlalchemy")
     write_session(settings_with(repository_root, "mlflow"), folder, range(1, 5))

@@ -36,6 +36,11 @@ def make_vec_env(tracks: dict[str, str]) -> Iterator[MakeVecEnv]:
         yield make
 
 
+def test_no_game_at_all_is_told() -> None:
+    with pytest.raises(UserError, match="num_envs = 0: it takes 1 game or more"):
+        RaceVecEnv(0)
+
+
 @pytest.mark.parametrize("has_image", [False, True])
 def test_it_says_what_sb3s_own_vectorizer_says(
     make_vec_env: MakeVecEnv, tracks: dict[str, str], image: dict, has_image: bool

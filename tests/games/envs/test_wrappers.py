@@ -11,7 +11,8 @@ from gymnasium.wrappers.vector import RecordEpisodeStatistics as RecordStatistic
 from torchrl.envs import GymWrapper
 from torchrl.envs.utils import check_env_specs
 
-from trackmania_rl.games.envs import RACE_ID, make_race_env
+from trackmania_rl.errors import UserError
+from trackmania_rl.games.envs import RACE_ID, make_race_env, make_race_vector_env
 
 ID_THAT_REGISTERS_ITSELF = f"trackmania_rl.games.envs:{RACE_ID}"
 ENDS_AFTER_TEN_ACTIONS = {"cutoff_no_progress_within_ms": 500}
@@ -56,6 +57,22 @@ def test_gymnasiums_wrappers_go_around_many_games(tracks: dict[str, str]) -> Non
             *_, infos = envs.step([0, 0, 0])
         assert [info["episode"]["l"] for info in infos] == [10] * 3
         assert [info["map"] for info in infos] == ["lane"] * 3
+
+
+def test_a_limit_of_steps_truncates_one_game_and_many_alike(tracks: dict[str, str]) -> None:
+    one = gymnasium.make(RACE_ID, maps=tracks["lane"], max_episode_steps=4)
+    many = gymnasium.make_vec(RACE_ID, num_envs=2, maps=tracks["lane"], max_episode_steps=4)
+    with contextlib.closing(one), contextlib.closing(many):
+        one.reset()
+        many.reset()
+        for step in range(1, 5):
+            assert one.step(0)[2:4] == (False, step == 4)
+            _, _, terminated, truncated, _ = many.step([0, 0])
+            assert (terminated.tolist(), truncated.tolist()) == ([False] * 2, [step == 4] * 2)
+    with contextlib.closing(make_race_vector_env(1, tracks["lane"], max_episode_steps=-1)) as unlimited:
+        assert unlimited.settings.game.horizon is None
+    with pytest.raises(UserError, match="max_episode_steps = 0: it takes 1 step or more"):
+        make_race_vector_env(1, tracks["lane"], max_episode_steps=0)
 
 
 @pytest.mark.parametrize("has_image", [False, True])

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
+import sys
 from collections.abc import Mapping
 from multiprocessing import resource_tracker
 
 from torch import nn
 
-from trackmania_rl.channels.protocols import Channels, WeightsKind
+from trackmania_rl.channels.protocols import ChannelError, Channels, WeightsKind
+from trackmania_rl.channels.shared_memory import slots
 from trackmania_rl.channels.shared_memory.rollouts import SharedRolloutSource
 from trackmania_rl.channels.shared_memory.run_state import SharedRunState
 from trackmania_rl.channels.shared_memory.slots import RolloutBounds
@@ -27,7 +30,15 @@ def open_channels(
         spaces: of the games.
         uncompiled_shared_networks: their parameters are moved into shared memory; what they hold is pulled until
             something is published.
+
+    Raises:
+        ChannelError: if the machine has no shared memory, or not enough of it.
     """
+    if sys.platform == "linux" and not os.access(slots.SHARED_MEMORY_FOLDER, os.W_OK):
+        raise ChannelError(
+            f"{slots.SHARED_MEMORY_FOLDER} cannot be written to, and processes share their memory there: mount it "
+            "writable (mount -t tmpfs tmpfs /dev/shm; docker run --shm-size=1g)"
+        )
     _start_resource_tracker()
     context = multiprocessing.get_context("spawn")
     run_state = SharedRunState(settings, uncompiled_shared_networks, context)

@@ -102,12 +102,20 @@ def make_race_vector_env(
     normalize: bool = True,
     autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
     render_mode: str | None = None,
+    max_episode_steps: int | None = None,
 ) -> RaceVectorEnv:
-    """Make many simulated games in this process. Arguments as of `make_race_env`, the last two as of `RaceVectorEnv`.
+    """Make many simulated games in this process. Arguments as of `make_race_env`, modes as of `RaceVectorEnv`.
+
+    `max_episode_steps` truncates races after so many actions, as `gymnasium.make` does; None or -1 for no such limit.
 
     Raises:
-        UserError: if configuration or maps can't be used, it is not the simulated game's, or there is no such reward.
+        UserError: if configuration or maps can't be used, it is not the simulated game's, there is no such reward, or
+            `num_envs` or `max_episode_steps` is out of range.
     """
+    if num_envs < 1:
+        raise UserError(f"num_envs = {num_envs}: it takes 1 game or more")
+    if max_episode_steps is not None and max_episode_steps != -1 and max_episode_steps < 1:
+        raise UserError(f"max_episode_steps = {max_episode_steps}: it takes 1 step or more, or -1 for no limit")
     with ExitStack() as opened:
         tracks_folder = TemporaryFolder()
         opened.callback(tracks_folder.close)
@@ -118,6 +126,9 @@ def make_race_vector_env(
                 '"in_process"; for others, gymnasium.make_vec(..., vectorization_mode="async") starts one game for '
                 "each environment"
             )
+        if max_episode_steps is not None and max_episode_steps != -1:
+            horizon = min(max_episode_steps, settings.game.cutoff_horizon_actions or max_episode_steps)
+            settings = _load(settings, {"horizon": horizon, "soft_horizon": False})
         maps_folder = PROJECT_FOLDER / settings.game.maps_folder
         entries, weights = _maps(maps, settings, maps_folder, tracks_folder)
         races = make_race_games(settings)

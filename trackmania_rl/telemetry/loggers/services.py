@@ -114,7 +114,7 @@ class MlflowRun(TorchrlLogger):
         kept = folder.path / "mlflow_run.txt"
         uri, artifacts = os.environ.get("MLFLOW_TRACKING_URI"), None
         if uri is None:
-            store = folder.path.parents[1] / "mlflow"
+            store = folder.path.absolute().parents[1] / "mlflow"
             store.mkdir(exist_ok=True)
             uri, artifacts = f"sqlite:///{(store / 'mlflow.db').as_posix()}", (store / "artifacts").as_uri()
         number = _kept_number(kept) if goes_on else None
