@@ -13,12 +13,16 @@ Maps of the real game (*.Challenge.Gbx) are driven in the real game, at the run'
 scripts/tools/play_inputs.py --video does that. Tracks (*.toml, *.npy) are driven in the simulated game, whichever game
 the run was trained in.
 
+Of a Gymnasium environment (`games = GymnasiumGames(...)`) the table shows returns and lengths of --races episodes. The
+first one is filmed, if the environment renders RGB arrays.
+
 Examples:
   python scripts/evaluate.py save/simulated
   python scripts/evaluate.py save/simulated --races 20 --map kart --map maps/hills.toml --json results.json --no-video
   python scripts/evaluate.py save/many_tracks --map generated:0.5:20000-20049
   python scripts/evaluate.py save/tmnf --map maps/hills.toml
   python scripts/evaluate.py somebodys.driver --map kart
+  python scripts/evaluate.py save/cartpole --races 20
 """
 
 from __future__ import annotations
@@ -26,6 +30,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -127,6 +132,9 @@ def evaluate(arguments: argparse.Namespace) -> None:
     console = Console()
     driver = load_driver(arguments.run, arguments.checkpoint, arguments.device, code=arguments.code)
     torch.set_num_threads(driver.settings.run.collector_threads)
+    if driver.spaces.own_observation is not None:
+        evaluate_own_environment(driver, arguments, console)
+        return
     maps_folder = PROJECT_FOLDER / driver.settings.game.maps_folder
     output = arguments.output or output_of(arguments.run)
     entries = map_entries(driver.settings, maps_folder, arguments.map, output / "generated_tracks")
@@ -169,6 +177,49 @@ def evaluate(arguments: argparse.Namespace) -> None:
         write_text(arguments.json, text)
     for file in (*files, *videos, *([arguments.json] if arguments.json else [])):
         console.print(f"wrote {file}", soft_wrap=True, highlight=False)
+
+
+def evaluate_own_environment(driver: TrainedDriver, arguments: argparse.Namespace, console: Console) -> None:
+    """Drive episodes of a user's own environment, print and write.
+
+    Raises:
+        UserError: if the environment renders nothing for --video, or --map is given.
+    """
+    from trackmania_rl.training.evaluation import evaluate_environment
+
+    if arguments.map:
+        raise UserError(f"--map {arguments.map[0]}: {driver.settings.game.games} has no maps; leave it out")
+    output = arguments.output or output_of(arguments.run)
+    film = None if arguments.no_video else arguments.video or output / f"{driver.settings.run.run_name}.mp4"
+    with console.status("driving"):
+        try:
+            episodes = evaluate_environment(driver, arguments.races, film)
+        except UserError as error:
+            if arguments.video or film is None:
+                raise
+            console.print(f"not filmed: {error}", highlight=False)
+            film, episodes = None, evaluate_environment(driver, arguments.races, None)
+    returns, lengths = ([getattr(one, name) for one in episodes] for name in ("episode_return", "length"))
+    table = Table(title=f"{arguments.run} after {driver.frames_total:,} frames", title_justify="left")
+    for heading in ("episodes", "mean return", "best", "worst", "mean length", "terminated"):
+        table.add_column(heading, justify="right")
+    means = statistics.fmean(returns), statistics.fmean(lengths)
+    n_terminated = sum(one.end == "terminated" for one in episodes)
+    figures = (f"{number:,.4g}" for number in (means[0], max(returns), min(returns), means[1]))
+    table.add_row(f"{len(episodes):,}", *figures, f"{n_terminated}/{len(episodes)}")
+    print_table(table, console)
+    if film is not None:
+        console.print(f"wrote {film}", soft_wrap=True, highlight=False)
+    if arguments.json is not None:
+        report = {
+            **report_of_driver(arguments, driver),
+            "mean_return": means[0],
+            "mean_length": means[1],
+            "episodes": [vars(one) for one in episodes],
+            "video_file": film and str(film),
+        }
+        write_text(arguments.json, json.dumps(report, indent=2) + "\n")
+        console.print(f"wrote {arguments.json}", soft_wrap=True, highlight=False)
 
 
 def known_runs() -> str:
@@ -303,13 +354,20 @@ def report(
         maps[index]["inputs_file"] = str(inputs_file)
         maps[index]["video_file"] = str(video_of_map[index]) if index in video_of_map else None
     return {
+        **report_of_driver(arguments, driver),
+        "share_of_maps_finished": sum(e.races[0].race_finished for e in evaluations) / len(evaluations),
+        "maps": maps,
+    }
+
+
+def report_of_driver(arguments: argparse.Namespace, driver: TrainedDriver) -> dict[str, Any]:
+    """The driver's part of the figures."""
+    return {
         "run": str(arguments.run),
         "checkpoint": str(driver.file),
         "seed": driver.settings.run.seed,
         "frames_total": driver.frames_total,
         "training_s": driver.training_s,
-        "share_of_maps_finished": sum(e.races[0].race_finished for e in evaluations) / len(evaluations),
-        "maps": maps,
     }
 
 

@@ -57,6 +57,12 @@ def run_with_own_floats(tmp_path_factory: pytest.TempPathFactory, repository_roo
     return _make_run(tmp_path_factory, repository_root, maps_folder, "games=examples.slip_angle:SlipAngle")
 
 
+@pytest.fixture(scope="session")
+def run_in_own_environment(tmp_path_factory: pytest.TempPathFactory, repository_root: Path, maps_folder: Path) -> Path:
+    """The same of a run in a Gymnasium environment that renders nothing."""
+    return _make_run(tmp_path_factory, repository_root, maps_folder, "games=examples.hovering:HoveringGames")
+
+
 def _make_run(tmp_path_factory: pytest.TempPathFactory, repository_root: Path, maps_folder: Path, *more: str) -> Path:
     folder = tmp_path_factory.mktemp("run")
     entry = {"map_name": "bend", "map_path": "curve.npy", "reference_line": "curve.npy"}

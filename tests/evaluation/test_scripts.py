@@ -39,6 +39,29 @@ def test_a_driver_sees_floats_of_a_users_own(script: MakeScript, run_with_own_fl
     assert "1/1 (100%)" in out
 
 
+def test_an_own_environment_has_returns_and_lengths(
+    script: MakeScript, run_in_own_environment: Path, tmp_path: Path
+) -> None:
+    reports = []
+    for name in ("first", "second"):
+        code, out, err = script(
+            *("evaluate", run_in_own_environment, "--races", 3, "--json", tmp_path / name),
+            *("--output", tmp_path / "out"),
+        )
+        assert (code, err) == (0, "")
+        reports.append(json.loads((tmp_path / name).read_text()))
+    assert reports[0] == reports[1]
+    assert "not filmed: Hovering renders no RGB arrays" in out
+    assert "mean return" in out
+    assert "metres" not in out
+    episodes = reports[0]["episodes"]
+    assert len({episode["episode_return"] for episode in episodes}) == 3, "of three starts"
+    assert reports[0]["mean_length"] == pytest.approx(np.mean([episode["length"] for episode in episodes]))
+    code, _, err = script("evaluate", run_in_own_environment, "--video", tmp_path / "film.mp4")
+    assert (code, err.count("\n")) == (1, 1)
+    assert "renders no RGB arrays" in err
+
+
 @pytest.mark.slow
 def test_of_generated_tracks_only_the_first_is_filmed(script: MakeScript, run_folder: Path, tmp_path: Path) -> None:
     for film_all, n_videos in (((), 1), (("--film-all",), 2)):

@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import cv2
 import gymnasium
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from gymnasium import spaces
 
 from trackmania_rl.buffer_management import rows_of_rollout
 from trackmania_rl.buffer_utilities import make_buffers
+from trackmania_rl.errors import UserError
 from trackmania_rl.games.gymnasium_games import EnvironmentFaultError, GymnasiumGames, SteppedEnvs
 from trackmania_rl.games.race_games import make_games_builder
 from trackmania_rl.parts import load_part
@@ -21,7 +23,8 @@ from trackmania_rl.race.policy import BatchDecision
 from trackmania_rl.race.rewards import RaceReward, RewardedRace
 from trackmania_rl.run import train
 from trackmania_rl.seeds import SeedTree
-from trackmania_rl.settings import MapEntry, Settings, SettingsError, load_settings
+from trackmania_rl.settings import MapEntry, Settings, SettingsError, load_settings, settings_from_flat
+from trackmania_rl.training.evaluation import EvaluatedEpisode, TrainedDriver, evaluate_environment
 
 ENTRY = MapEntry(map_name="counting", is_explo=True, fill_buffer=True)
 EPISODE = 5
@@ -267,6 +270,57 @@ def test_views_are_seen_as_they_are_learned_from(settings: Settings, env: Any, a
     read = buffer.storage.get(buffer.extend(rows_of_rollout(rollout, worth, settings.replay)))
     np.testing.assert_array_equal(read.state_float, seen)
     np.testing.assert_array_equal(read.entries["earned"][:, 0], rollout["rewards"])
+
+
+class Drawn(Counting):
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 5}  # noqa: RUF012
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        self.render_mode = render_mode
+
+    def render(self) -> Any:
+        return np.full((16, 24, 3), 40 * self.n, np.uint8)
+
+
+class AlwaysFirst:
+    """Actor that keeps what it is shown."""
+
+    def __init__(self) -> None:
+        self.floats: list[Any] = []
+
+    def act_batch(self, images: Any, floats: Any) -> BatchDecision:
+        self.floats.append(floats)
+        return BatchDecision(np.zeros(1, np.int64), np.ones(1, dtype=bool), np.zeros((1, 3), np.float32))
+
+
+def driver_of(settings: Settings, env: Any) -> TrainedDriver:
+    given = settings_from_flat({**settings.flat(), "games": partial(GymnasiumGames, env=env)})
+    spaces = make_games_builder(given).spaces
+    return TrainedDriver(given, SeedTree(0), spaces, AlwaysFirst(), 0, 0.0, Path())  # type: ignore[arg-type]
+
+
+def test_a_driver_acts_on_the_environments_own_observation(settings: Settings) -> None:
+    driver, env = driver_of(settings, Counting), Counting()
+    observation, _ = env.reset(seed=3)
+    assert driver.act(observation) == 2, "the first one, which is 2 there"
+    np.testing.assert_array_equal(driver.actor.floats[0], [[0, observation["began"][0], 0]])  # type: ignore[attr-defined]
+    env.step(driver.act(observation))
+    for wrong in ({"n": np.zeros(1)}, np.zeros(3), {"began": np.zeros(2), "n": np.zeros(1)}):
+        with pytest.raises(UserError, match=r"act: the driver takes an observation of Dict"):
+            driver.act(wrong)
+
+
+def test_episodes_are_evaluated_and_the_first_one_is_filmed(settings: Settings, tmp_path: Path) -> None:
+    episodes = evaluate_environment(driver_of(settings, Drawn), 2, tmp_path / "film.mp4")
+    assert episodes == [EvaluatedEpisode(10.0, EPISODE, "terminated")] * 2
+    film = cv2.VideoCapture(str(tmp_path / "film.mp4"))
+    assert (film.get(cv2.CAP_PROP_FRAME_COUNT), film.get(cv2.CAP_PROP_FPS)) == (EPISODE + 1, 5)
+    levels = [film.read()[1].mean() for _ in range(EPISODE + 1)]
+    np.testing.assert_allclose(levels, 40 * np.arange(EPISODE + 1), atol=8)
+    assert evaluate_environment(driver_of(settings, Counting), 1, None) == episodes[:1]
+    with pytest.raises(UserError, match='Counting renders no RGB arrays to film: let it take render_mode="rgb_array"'):
+        evaluate_environment(driver_of(settings, Counting), 1, tmp_path / "none.mp4")
+    assert [file.name for file in tmp_path.iterdir()] == ["film.mp4"]
 
 
 def test_a_view_of_what_an_environment_has_not_is_told(settings: Settings) -> None:

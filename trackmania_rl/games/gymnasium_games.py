@@ -29,6 +29,7 @@ MakeEnv = Callable[..., "gymnasium.Env[Any, Any]"]
 BOUNDS_THAT_SAY_NOTHING: Final = 1e6
 """Bounds as far apart as this stand for none."""
 RENDER_MODE: Final = "rgb_array"
+DEFAULT_FRAMES_PER_S: Final = 30.0
 STEP_RESULT: Final = "(observation, reward, terminated, truncated, info)"
 
 
@@ -50,6 +51,8 @@ class GymnasiumGames:
 
     Attributes:
         spaces: see `GamesBuilder`.
+        name: the environment's id or class.
+        frames_per_s: of its pictures, as its metadata says.
         render: whether environments made from now on render RGB arrays, so that `Games.picture` returns one.
 
     Raises:
@@ -63,6 +66,8 @@ class GymnasiumGames:
         made = self._make_env()
         try:
             self.spaces = _spaces(made, settings)
+            self.name = name_of(made)
+            self.frames_per_s = float(made.metadata.get("render_fps") or DEFAULT_FRAMES_PER_S)
         finally:
             made.close()
 
@@ -216,8 +221,18 @@ class SteppedEnvs:
         raise TypeError("an environment of somebody's own tells no motion")
 
     def picture(self, game: int, width_px: int, height_px: int) -> npt.NDArray[np.uint8] | None:
-        """See `Games.picture`; in the environment's own size, if it renders."""
-        picture = self._envs[game].render()
+        """See `Games.picture`; in the environment's own size, if it renders RGB arrays.
+
+        Raises:
+            UserError: if a package that the environment renders with is missing.
+        """
+        env = self._envs[game]
+        if env.render_mode != RENDER_MODE:
+            return None
+        try:
+            picture = env.render()
+        except gymnasium.error.DependencyNotInstalled as error:
+            raise UserError(f"{name_of(env)} cannot render: {one_line(error)}") from error
         return picture if isinstance(picture, np.ndarray) else None
 
     def close(self) -> bool:

@@ -8,6 +8,7 @@ accelerate. What it does to the car is small; what the driver then makes of it t
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import statistics
@@ -16,14 +17,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+import cv2
 import numpy as np
 import numpy.typing as npt
-from gymnasium.spaces import Box
+from gymnasium.spaces import Box, Space
 
 from trackmania_rl.agents.builder import Actor, make_agent_builder
 from trackmania_rl.agents.run_network import pick_device, pick_playing_device
 from trackmania_rl.driver_file import is_driver_file
-from trackmania_rl.errors import UserError
+from trackmania_rl.errors import UserError, one_line
+from trackmania_rl.games.gymnasium_games import GymnasiumGames, own_action, own_floats
 from trackmania_rl.games.in_process import InProcessGames
 from trackmania_rl.games.protocol import Games, rollout
 from trackmania_rl.games.race_games import make_games_builder, make_race_games
@@ -32,6 +35,7 @@ from trackmania_rl.race.policy import ELAPSED_ACTIONS_FLOAT, Policy, PolicyDecis
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import MapEntry, Settings
+from trackmania_rl.telemetry.video import VideoFile
 from trackmania_rl.training.driver_loading import Learned, fill_network, naming_file, read_file, read_run
 
 FORCED_START_ACTIONS: Final = 10
@@ -62,19 +66,22 @@ class TrainedDriver:
     file: Path
 
     def act(
-        self, observation: npt.NDArray[np.float32] | Mapping[str, npt.NDArray[Any]]
+        self, observation: npt.NDArray[np.float32] | Mapping[str, npt.NDArray[Any]] | Any
     ) -> int | npt.NDArray[np.float32]:
         """Return the greedy action in a state, as an environment of the run's configuration shows it.
 
         Args:
-            observation: the floats (F,), or with an image `{"image": (S, H, W) uint8, "floats": (F,)}`. The floats may
-                be normalized or not. The first one, the time in the mini-race, tells which: as it is, it is 0 in every
-                race. (Where its configured mean is 0 as well, they must not be normalized.) Undoing the normalization
-                rounds the floats, which may turn the choice between two actions of equal worth.
+            observation: of a user's own environment, its observation. Of races, the floats (F,), or with an image
+                `{"image": (S, H, W) uint8, "floats": (F,)}`. The floats may be normalized or not. The first one, the
+                time in the mini-race, tells which: as it is, it is 0 in every race. (Where its configured mean is 0 as
+                well, they must not be normalized.) Undoing the normalization rounds the floats, which may turn the
+                choice between two actions of equal worth.
 
         Raises:
             UserError: if it is an observation of another configuration.
         """
+        if self.spaces.own_observation is not None:
+            return self._act_in(self.spaces.own_observation, observation)
         image: npt.NDArray[np.uint8] | None = None
         if isinstance(observation, np.ndarray):
             floats = observation
@@ -91,6 +98,22 @@ class TrainedDriver:
         frame = _NO_IMAGE if image is None else image
         action = self.actor.act_batch(frame[np.newaxis], floats[np.newaxis]).actions[0]
         return int(action) if action.ndim == 0 else action
+
+    def _act_in(self, space: Space[Any], observation: Any) -> int | npt.NDArray[np.float32]:
+        """Act in an own environment."""
+        if self.spaces.views.n_input_floats > 0:
+            raise UserError(
+                "act: views show the driver earlier states and actions, which one observation does not hold; "
+                "scripts/evaluate.py drives it"
+            )
+        try:
+            floats = own_floats(space, observation)
+        except (TypeError, ValueError, LookupError) as error:
+            raise UserError(f"act: the driver takes an observation of {space}: {one_line(error)}") from error
+        if len(floats) != self.spaces.n_floats:
+            raise UserError(f"act: the driver takes an observation of {space}")
+        action = self.actor.act_batch(_NO_IMAGE[np.newaxis], floats[np.newaxis]).actions[0]
+        return own_action(self.spaces, action)  # type: ignore[no-any-return]
 
     @functools.cached_property
     def _float_mean(self) -> npt.NDArray[np.float32]:
@@ -126,6 +149,21 @@ class EvaluatedRace:
     checkpoint_times_ms: tuple[int, ...]
     inputs: str
     q_values: npt.NDArray[np.float32] = field(compare=False, repr=False)
+
+
+@dataclass(frozen=True)
+class EvaluatedEpisode:
+    """One episode of a user's own environment.
+
+    Attributes:
+        episode_return: sum of its rewards, not discounted.
+        length: actions.
+        end: "terminated" or "truncated".
+    """
+
+    episode_return: float
+    length: int
+    end: str
 
 
 @dataclass(frozen=True)
@@ -279,6 +317,57 @@ def evaluate_map(
         races.append(race)
         on_race(race)
     return MapEvaluation(map_entry, tuple(races))
+
+
+def evaluate_environment(driver: TrainedDriver, n_episodes: int, film: Path | None) -> list[EvaluatedEpisode]:
+    """Drive a user's own environment greedily; the same arguments give the same episodes.
+
+    Args:
+        driver: who drives.
+        n_episodes: 1 or more.
+        film: an .mp4 file for the first episode; None to film nothing.
+
+    Raises:
+        UserError: if the environment breaks Gymnasium's API, or renders no RGB arrays for the film.
+    """
+    settings = driver.settings
+    alone = settings.game.model_copy(update={"games_per_collector": 1})
+    sync = settings.sync.model_copy(update={"sampling": "asynchronous"})
+    builder = make_games_builder(settings.model_copy(update={"game": alone, "sync": sync}))
+    assert isinstance(builder, GymnasiumGames)
+    builder.render = film is not None
+    make_policy = functools.partial(greedy_after, np.empty(0), driver.actor)
+    episodes = []
+    with contextlib.closing(builder.make_games(0, Path(), driver.seeds.rng("evaluate/games"))) as games:
+        for number in range(n_episodes):
+            if film is None or number > 0:
+                driven = rollout(games, settings.game.map_cycle[0], make_policy)
+            else:
+                with VideoFile(film, builder.frames_per_s) as video:
+                    show = functools.partial(_film_state, video, games, builder.name)
+                    driven = rollout(games, settings.game.map_cycle[0], functools.partial(_shown, make_policy, show))
+                    show()
+            stats, n_actions = driven.end_race_stats, len(driven.rollout_results["actions"])
+            episodes.append(EvaluatedEpisode(stats["meters"], n_actions, stats["cutoff_reason"]))
+    return episodes
+
+
+def _shown(make_policy: Callable[[], Policy], show: Callable[[], object]) -> Policy:
+    """Return a policy that shows each state before it decides."""
+    policy = make_policy()
+
+    def act(frame: npt.NDArray[np.uint8], floats: npt.NDArray[np.float32]) -> PolicyDecision:
+        show()
+        return policy(frame, floats)
+
+    return act
+
+
+def _film_state(video: VideoFile, games: Games, name: str) -> None:
+    picture = games.picture(0, 0, 0)
+    if picture is None:
+        raise UserError(f'{name} renders no RGB arrays to film: let it take render_mode="rgb_array", or use --no-video')
+    video.write(np.asarray(cv2.cvtColor(picture, cv2.COLOR_RGB2BGRA), dtype=np.uint8))
 
 
 def first_races(
