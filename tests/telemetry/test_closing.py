@@ -36,7 +36,12 @@ def test_without_a_finish_the_same_command_is_next() -> None:
         "next: the same command goes on from here",
     ]
     assert "evaluate" not in text(record("valley", None))
-    assert "cartpole: best 812 points; everything" in text(record("cartpole", None, progress_unit="points"))
+
+
+def test_an_own_environment_has_a_return_and_can_be_evaluated() -> None:
+    said = text(record("cartpole", None, progress_unit="points"))
+    assert "cartpole: best return 812; everything" in said
+    assert "next: python scripts/evaluate.py save/tested " in said
 
 
 def test_many_tracks_under_one_name_have_no_best_time() -> None:

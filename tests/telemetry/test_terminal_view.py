@@ -1,3 +1,4 @@
+import dataclasses
 import errno
 import io
 import logging
@@ -70,6 +71,21 @@ def test_the_live_view_fits_and_shows_the_figures(width):
     (evaluated,) = [line for line in lines if "evaluated" in line]
     assert evaluated.strip("│ ").split()[-3:] == ["0:30.999", "0:30.999", "0:30.999"]
     assert "…" in lines[-2]
+
+
+def test_an_own_environment_has_returns_and_lengths():
+    figures = TrainingStatistics()
+    for n_actions in (10, 20, 36):
+        race = RaceRecord("cartpole", True, 0, False, 50 * n_actions, n_actions / 4, 0, n_actions, "terminated")
+        figures.add_race(dataclasses.replace(race, progress_unit="points"))
+    (row,) = [line for line in as_text(figures, 80).splitlines() if "explored" in line]
+    assert row.strip("│ ").split() == ["cartpole", "explored", "3", "5.5", "9", "9", "22"]
+    assert "| cartpole: explored return 5.5, length 22, best 9, last 9 | " in plain_line(figures)
+    resumed = TrainingStatistics()
+    resumed.load_state_dict(figures.state_dict())
+    assert plain_line(resumed).split(" | ")[3] == plain_line(figures).split(" | ")[3]
+    for text in (as_text(figures, 80), plain_line(figures)):
+        assert not any(word in text for word in ("finish", " m,", "points", "0:00.500"))
 
 
 def test_before_the_first_race():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trackmania_rl.telemetry.statistics import MapStatistics, TrainingStatistics
-from trackmania_rl.telemetry.terminal_view import format_time
+from trackmania_rl.telemetry.terminal_view import format_return, format_time
 
 MOST_MAPS = 5
 """Maps that are named; of more, the first ones."""
@@ -24,7 +24,7 @@ def closing_text(figures: TrainingStatistics, folder: str, evaluate: str) -> str
     lines = ["; ".join([driven, *maps, f"everything is in {folder}"])]
     histories = [history for of_map in figures.maps.values() for history in (of_map.explored, of_map.evaluated)]
     goes_on = "the same command goes on from here"
-    if any(history.n_finished > 0 and history.progress_unit == "m" for history in histories):
+    if any(history.n_finished > 0 or history.is_own for history in histories):
         lines.append(f"next: {evaluate}    (drives it and films it; {goes_on})")
     else:
         lines.append(f"next: {goes_on}")
@@ -39,8 +39,9 @@ def _best(name: str, of_map: MapStatistics, figures: TrainingStatistics) -> str:
     time_ms = of_map.best_time_ms
     if time_ms is None:
         furthest = max(histories, key=lambda history: history.furthest_m)
-        result = f"{furthest.furthest_m:,.0f} {furthest.progress_unit}"
-        return f"{name}: {result}, not finished yet" if furthest.progress_unit == "m" else f"{name}: best {result}"
+        if furthest.is_own:
+            return f"{name}: best return {format_return(furthest.furthest_m)}"
+        return f"{name}: {furthest.furthest_m:,.0f} {furthest.progress_unit}, not finished yet"
     times = figures.reference_times.get(name)
     medal = times and times.medal(time_ms)
     return f"{name}: best time {format_time(time_ms)}{f' ({medal})' if medal else ''}"

@@ -45,6 +45,7 @@ class RaceHistory:
         self.furthest_m = 0.0
         self.last_m = 0.0
         self.progress_unit = "m"
+        self._recent_returns: deque[tuple[float, int]] = deque(maxlen=RECENT_RACES)
         self._recent_times_ms: deque[int | None] = deque(maxlen=RECENT_RACES)
 
     def add(self, race: RaceRecord) -> bool:
@@ -53,6 +54,7 @@ class RaceHistory:
         self.is_one_track = not race.is_generated
         self.progress_unit = race.progress_unit
         self.last_m = race.meters
+        self._recent_returns.append((race.meters, race.n_actions))
         self.furthest_m = race.meters if self.n_races == 1 else max(self.furthest_m, race.meters)
         self.last_time_ms = race.race_time_ms if race.race_finished else None
         self._recent_times_ms.append(self.last_time_ms)
@@ -65,6 +67,21 @@ class RaceHistory:
         if is_best:
             self.best_time_ms = self.last_time_ms
         return is_best
+
+    @property
+    def is_own(self) -> bool:
+        """Whether these are episodes of a user's own environment; see `RaceRecord`."""
+        return self.progress_unit == "points"
+
+    @property
+    def recent_return(self) -> float:
+        """Mean return of the recent episodes; 0 before the first."""
+        return statistics.fmean(points for points, _ in self._recent_returns) if self._recent_returns else 0.0
+
+    @property
+    def recent_length(self) -> float:
+        """Mean number of actions of the recent episodes; 0 before the first."""
+        return statistics.fmean(length for _, length in self._recent_returns) if self._recent_returns else 0.0
 
     @property
     def n_recent(self) -> int:
@@ -106,6 +123,7 @@ class RaceHistory:
             "last_m": self.last_m,
             "progress_unit": self.progress_unit,
             "recent_times_ms": list(self._recent_times_ms),
+            "recent_returns": [list(recent) for recent in self._recent_returns],
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -119,6 +137,8 @@ class RaceHistory:
         self.last_m = state["last_m"]
         self.progress_unit = state.get("progress_unit", "m")
         self._recent_times_ms = deque(state["recent_times_ms"], maxlen=RECENT_RACES)
+        recent = state.get("recent_returns", ())  # which earlier versions did not keep
+        self._recent_returns = deque(((float(points), int(length)) for points, length in recent), maxlen=RECENT_RACES)
 
 
 class MapStatistics:
@@ -232,6 +252,12 @@ class TrainingStatistics:
     def left_s(self) -> float:
         """Time until the run ends at the latest; infinity where nothing says so."""
         return max(0.0, self.ends_at_s - self._clock())
+
+    @property
+    def is_own(self) -> bool:
+        """Whether a user's own environment is played; False before its first episode."""
+        kinds = [kind for of_map in self.maps.values() for kind in (of_map.explored, of_map.evaluated)]
+        return any(history.is_own for history in kinds)
 
     @property
     def races_finished_total(self) -> int:

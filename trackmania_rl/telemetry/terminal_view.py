@@ -34,6 +34,9 @@ REPLAY_BAR_CHARACTERS = 24
 PAIR_GAP = "   "
 MOST_TIMES_TO_BEAT = 3
 """Maps whose times to beat are shown; of more, none are."""
+EPISODE_HEADINGS = ("episodes", "return", "best", "last", "length")
+"""Of a user's own environment; return and length are means of the recent episodes."""
+MOST_POINTS_WITH_FRACTIONS = 1000.0
 NOTHING = "-"
 """Stands where there is no figure yet."""
 
@@ -272,7 +275,8 @@ def _map_table(figures: TrainingStatistics) -> RenderableType:
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="cyan")
     table.add_column("map")  # the one column that wraps where the terminal is narrow
     table.add_column("", no_wrap=True)
-    for heading in ("races", "finished", "recent", "best", "last", "median"):
+    of_races, of_episodes = ("races", "finished", "recent", "best", "last", "median"), EPISODE_HEADINGS
+    for heading in of_episodes if figures.is_own else of_races:
         table.add_column(heading, justify="right", no_wrap=True)
     for map_name, of_map in figures.maps.items():
         times = figures.reference_times.get(map_name)
@@ -294,6 +298,10 @@ def times_text(times: MedalTimes) -> str:
 
 def _history_cells(history: RaceHistory, times: MedalTimes | None) -> Iterator[RenderableType]:
     yield f"{history.n_races:,}"
+    if history.is_own:
+        yield from map(format_return, (history.recent_return, history.furthest_m, history.last_m))
+        yield f"{history.recent_length:,.0f}"
+        return
     yield _percent(history.n_finished / history.n_races)
     all_recent_finished = history.n_recent_finished == history.n_recent
     yield Text(f"{history.n_recent_finished}/{history.n_recent}", style="green" if all_recent_finished else "")
@@ -302,6 +310,11 @@ def _history_cells(history: RaceHistory, times: MedalTimes | None) -> Iterator[R
     yield Text.assemble((f"{medal} ", MEDAL_STYLES[medal]), best) if medal else best
     yield _time_or_distance(history.last_time_ms, history.last_m, history.progress_unit)
     yield format_time(history.median_time_ms)
+
+
+def format_return(points: float) -> str:
+    """Format the return of an episode."""
+    return f"{points:,.4g}" if abs(points) < MOST_POINTS_WITH_FRACTIONS else f"{points:,.0f}"
 
 
 def _medal(history: RaceHistory, times: MedalTimes | None) -> str | None:
@@ -360,7 +373,11 @@ def plain_line(figures: TrainingStatistics) -> str:
 def _plain_map(map_name: str, of_map: MapStatistics, times: MedalTimes | None) -> str:
     kinds = []
     for kind, history in (("explored", of_map.explored), ("evaluated", of_map.evaluated)):
-        if history.n_races > 0:
+        if history.is_own:
+            recent = f"return {format_return(history.recent_return)}, length {history.recent_length:,.0f}"
+            extremes = f"best {format_return(history.furthest_m)}, last {format_return(history.last_m)}"
+            kinds.append(f"{kind} {recent}, {extremes}")
+        elif history.n_races > 0:
             last = _time_or_distance(history.last_time_ms, history.last_m, history.progress_unit)
             finished = f"{history.n_recent_finished}/{history.n_recent} finished"
             medal = _medal(history, times)
@@ -392,6 +409,10 @@ def _named_values(values: Mapping[str, float]) -> dict[str, str]:
 
 def _checkpoint_age(figures: TrainingStatistics) -> str:
     if figures.checkpoint_time_s is None:
-        when = "" if figures.races_finished_total else " (the first one comes soon after the first finish)"
+        when = (
+            ""
+            if figures.races_finished_total or figures.is_own
+            else " (the first one comes soon after the first finish)"
+        )
         return f"none yet{when}"
     return f"{_duration(figures.elapsed_s - figures.checkpoint_time_s)} ago"
