@@ -17,6 +17,7 @@ from trackmania_rl.dashboard.command import address, listen
 from trackmania_rl.dashboard.page import RunPage
 from trackmania_rl.dashboard.run_on_disk import RunOnDisk
 from trackmania_rl.dashboard.server import make_app
+from trackmania_rl.settings.live import write_snapshot
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="python -m pip install selenium")
 from selenium.webdriver.chrome.service import Service  # noqa: E402
@@ -173,3 +174,30 @@ def test_nothing_is_wider_than_a_phone(page: Any) -> None:
         wait_for(lambda: chosen.get_attribute("value") == f"record:valley_{RECORD_MS}", "record that plays")
     finally:
         page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_an_own_environment_is_shown_without_what_belongs_to_races(
+    browser: Any, tmp_path: Path, repository_root: Path
+) -> None:
+    run = make_run(tmp_path, repository_root)
+    write_snapshot(repository_root / "config_files" / "config_cartpole.py", run.config_file.parent, ["run_name=tested"])
+    own = {"map": "cartpole", "race_finished": False, "progress_unit": "points", "meters": 7.5, "n_actions": 30}
+    run.races.write_text("".join(race_line(number, **own) for number in range(1, 4)))
+    listening = listen(HOST, 0)
+    port = listening.getsockname()[1]
+    server = uvicorn.Server(uvicorn.Config(make_app(RunPage(run), HOST, port), log_level="warning"))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+    thread.start()
+    browser.get(address(HOST, port, None))
+    try:
+        wait_for(lambda: "cartpole" in text(browser, "maps-table"), "table")
+        assert text(browser, "maps-table").split() == [
+            *("environment", "episodes", "return", "best", "last", "length"),
+            *("cartpole", "evaluated", "3", "7.5", "7.5", "7.5", "30"),
+        ]
+        seen = browser.find_element(By.TAG_NAME, "body").text
+        assert "Return" in seen
+        assert not [words for words in ("km/h", "Metres", "finished", "generated", "Map") if words in seen]
+    finally:
+        server.should_exit = True
+        thread.join(WITHIN_S)

@@ -1,5 +1,6 @@
 """Curves of races and figures: as the files have them, bounded, and in step with a resumed run."""
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from trackmania_rl.dashboard import figure_curves, race_curves, tails
 from trackmania_rl.dashboard.figure_curves import FigureCurves
 from trackmania_rl.dashboard.race_curves import MOST_POINTS, Curve, RaceCurves
 from trackmania_rl.dashboard.run_on_disk import RunOnDisk
+from trackmania_rl.telemetry.race_record import CommandClock, RaceLog, RaceRecord
 
 
 def test_a_curve_is_bounded_and_keeps_what_was_best() -> None:
@@ -59,6 +61,19 @@ def test_new_races_are_added_and_a_second_session_goes_on(run: RunOnDisk) -> Non
     assert curves.training_s == 43.0
     assert curves.n_unreadable == 2
     assert curves.read() == []
+
+
+def test_an_own_environment_has_returns_and_lengths(run: RunOnDisk) -> None:
+    run.races.unlink()
+    log = RaceLog(run.races, CommandClock(), session=1)
+    for number, n_actions in enumerate((10, 30), start=1):
+        race = RaceRecord("cartpole", True, 0, False, 50 * n_actions, n_actions / 4, 0, n_actions, "terminated")
+        log.write(dataclasses.replace(race, progress_unit="points"), 40 * number)
+    log.close()
+    curves = RaceCurves(run)
+    curves.read()
+    (row,) = curves.table()
+    assert [row[name] for name in ("unit", "return", "furthest", "last", "length")] == ["points", 5.0, 7.5, 7.5, 20.0]
 
 
 def test_demonstrations_are_no_results(run: RunOnDisk) -> None:

@@ -151,6 +151,8 @@ class RaceCurves:
                     "last": history.last_m,
                     "furthest": history.furthest_m,
                     "unit": history.progress_unit,
+                    "return": history.recent_return,
+                    "length": history.recent_length,
                     "median_ms": history.median_time_ms,
                 }
             )
@@ -232,9 +234,10 @@ def record_of_line(race: Mapping[str, Any]) -> RaceRecord:
         race_time_ms=int(race["race_time_ms"]),
         meters=float(race.get("meters", 0.0)),
         furthest_zone=0,
-        n_actions=0,
+        n_actions=int(race.get("n_actions", 0)),
         cutoff_reason=race.get("cutoff_reason"),
         is_demonstration=bool(race.get("is_demonstration", False)),
         track=str(race.get("track", "")),
         is_generated="track" in race,
+        progress_unit=str(race.get("progress_unit", "m")),
     )

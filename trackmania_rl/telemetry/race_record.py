@@ -101,6 +101,11 @@ class RaceRecord:
         )
 
     @property
+    def is_own(self) -> bool:
+        """Whether this is an episode of a user's own environment, which has a return instead of metres and a finish."""
+        return self.progress_unit == "points"
+
+    @property
     def counts(self) -> bool:
         """Whether it is a result of the agent. Frames are frames in any race."""
         return not self.is_demonstration
@@ -122,7 +127,8 @@ class RaceLog:
     Keys: `session` (counts the starts of the run), `wall_s` (since the start of the command), `frames_total` (actions
     of the whole run, this race included), `map`, `is_explo`, `race_finished`, `race_time_ms`, `meters`, `collector`,
     `cutoff_reason`, `is_demonstration` (the result is none of the agent's), `checkpoint_times_ms` (race times at the
-    checkpoints passed, the finish included); on a generated track also `track`, its name, which says its recipe. A
+    checkpoints passed, the finish included); on a generated track also `track`, its name, which says its recipe; of a
+    user's own environment also `progress_unit` ("points": `meters` is the return) and `n_actions` (the length). A
     resumed run adds to the file; its `wall_s` begins at 0 again. Races that came after the checkpoint from which it
     goes on are none of the run's any more, as nothing was learned from them: their lines are moved away.
 
@@ -166,6 +172,8 @@ class RaceLog:
         }
         if race.is_generated:
             line["track"] = race.track
+        if race.is_own:
+            line |= {"progress_unit": race.progress_unit, "n_actions": race.n_actions}
         self._file.write(json.dumps(line).encode() + b"\n")
         self._file.flush()
 

@@ -1,7 +1,7 @@
 // Curves over frames, drawn by uPlot.
 
 import { byId, el, fetchJson, short } from "./format.js";
-import { on, store } from "./store.js";
+import { isOwn, on, store } from "./store.js";
 
 const HEIGHT = 220;
 const COLOURS = ["#f5b14c", "#6ea8fe", "#4cc38a", "#b197fc", "#ff6b6b", "#63e6be"];
@@ -231,7 +231,11 @@ function offerMaps() {
 }
 
 on("races", () => { offerMaps(); renew((chart) => charts.indexOf(chart) < 3 || chart === charts[6]); drawCharts(); });
-on("run", () => { offerMaps(); renew(() => true); });
+on("run", () => {
+  charts[2].figure.querySelector("span").textContent = isOwn() ? "Return" : "Metres reached";
+  offerMaps();
+  renew(() => true);
+});
 on("figures", async (told) => {
   offer(anyFigure, store.figureNames, store.figureNames.find((name) => name.startsWith("schedule/epsilon")));
   if (told.reset || told.names || anyFigure.value in told.curves) await loadChosen();

@@ -1,7 +1,7 @@
 // Records and films, races by map, pictures of what the driver expects, and messages.
 
 import { byId, count, el, medalBadge, raceTime } from "./format.js";
-import { on, store } from "./store.js";
+import { isOwn, on, store } from "./store.js";
 import { choose, player } from "./player.js";
 
 function showRecords() {
@@ -72,8 +72,18 @@ function showPicture({ file, title, caption }) {
 byId("picture-set").addEventListener("change", showPictures);
 byId("film-dialog").addEventListener("close", () => byId("film").replaceChildren());
 
+function showEpisodes(rows) {
+  const heads = ["environment", "", "episodes", "return", "best", "last", "length"];
+  const numbers = (row) => [row.races, row.return, row.furthest, row.last, row.length].map((number) => el("td", { class: "number" }, `${Number(number.toPrecision(5))}`));
+  byId("maps-table").replaceChildren(
+    el("thead", {}, el("tr", {}, ...heads.map((text, index) => el("th", { class: index > 1 ? "number" : "" }, text)))),
+    el("tbody", {}, ...rows.map((row) => el("tr", {}, el("td", {}, row.map), el("td", { class: "muted" }, row.kind), ...numbers(row)))),
+  );
+}
+
 function showMaps() {
   const rows = [...(store.state?.table ?? [])].sort((a, b) => a.map.localeCompare(b.map) || b.kind.localeCompare(a.kind));
+  if (isOwn()) return showEpisodes(rows);
   const heads = ["map", "", "races", "finished", "recent", "best", "last", "median"];
   const distance = (row, metres) => `${Math.round(metres)} ${row.unit}`;
   byId("maps-table").replaceChildren(
@@ -103,6 +113,10 @@ function showLog(told) {
 
 on("files", () => { showRecords(); showPictures(); });
 on("run", showRecords);
+on("run", () => {
+  document.body.classList.toggle("own", isOwn());
+  document.querySelector("#maps h2").textContent = isOwn() ? "Episodes" : "Races by map";
+});
 on("race", showRecords);
 on("state", showMaps);
 on("log", showLog);

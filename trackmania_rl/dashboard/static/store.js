@@ -30,6 +30,9 @@ export function emit(topic, data) {
   }
 }
 
+/** Whether a user's own environment is played, which has no map: what belongs to races is hidden. */
+export const isOwn = () => Boolean(store.run) && !store.run.maps.length && !store.run.generators.length;
+
 export const watchKey = (watch) => (watch ? watch.join(":") : "newest");
 
 function addPoints(curves, told, reset) {
