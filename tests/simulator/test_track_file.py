@@ -143,8 +143,8 @@ def _with_point(index: int, value: float) -> np.ndarray:
         (np.zeros((0, 3)), "at least 20.0 m"),
         (_with_point(7, np.nan), "point 7 is not finite"),
         (_with_point(7, np.inf), "point 7 is not finite"),
-        (_with_point(7, 0.4), "points 6 and 7 are 0.900 m apart"),
-        (2.0 * STRAIGHT_LINE, "are 1.000 m apart"),
+        (_with_point(7, 5.0), "points 6 and 7 are 5.500 m apart"),
+        (2.0 * STRAIGHT_LINE, "are 1.000 m apart.* line --resample"),
         (np.full((401, 3), "x"), "no array of numbers"),
         (STRAIGHT_LINE.astype(complex), "complex128"),
         (np.array(3.0), r"shape \(\)"),
@@ -154,6 +154,11 @@ def test_lines_that_are_no_lines_are_refused(tmp_path, array, expected):
     np.save(tmp_path / "line.npy", array)
     with pytest.raises(TrackFileError, match=expected):
         load_track(tmp_path / "line.npy")
+
+
+def test_a_line_with_single_uneven_steps_is_resampled(tmp_path):
+    np.save(tmp_path / "line.npy", np.delete(STRAIGHT_LINE, (50, 51), axis=0))
+    np.testing.assert_allclose(read_line(tmp_path / "line.npy"), STRAIGHT_LINE, atol=1e-6)
 
 
 def test_damaged_npy_files_are_refused(tmp_path):

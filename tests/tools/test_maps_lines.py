@@ -191,6 +191,13 @@ def test_check_says_what_is_wrong(maps: Maps, tmp_path: Path, capsys: pytest.Cap
     np.save(tmp_path / "back.npy", np.stack((0 * z, 9 + 0 * z, z), axis=1))
     assert maps("check", tmp_path / "back.npy") == 1
     assert "goes back over itself" in " ".join(capsys.readouterr().out.split())
+    uneven, even = tmp_path / "uneven.npy", tmp_path / "even.npy"
+    np.save(uneven, np.stack((0 * z, 9 + 0 * z, z), axis=1)[np.r_[0:60, 62:160]])
+    assert maps("check", uneven) == 0
+    assert "59 and 60 are 1.500 m apart" in " ".join(capsys.readouterr().out.split())
+    assert maps("line", "--resample", uneven, "--output", even) == 0
+    assert "0.500 to 1.500 m" in capsys.readouterr().out
+    np.testing.assert_allclose(np.diff(np.load(even)[:, 2]), 0.5, rtol=1e-4)
     (tmp_path / "damaged.npy").write_bytes(b"\x93NUMPY\x01\x00")
     assert maps("check", tmp_path / "damaged.npy") == 1
     assert "not a readable .npy file" in capsys.readouterr().err

@@ -60,13 +60,13 @@ def test_numbers_that_are_none_are_a_problem() -> None:
 
 
 def test_a_jump_is_a_problem() -> None:
-    line_m = np.concatenate((STRAIGHT[:100], STRAIGHT[120:]))
+    line_m = np.concatenate((STRAIGHT[:100], STRAIGHT[120:]))  # 10.5 m
     assert verdict(line_m, None, "spacing") is Verdict.PROBLEM
 
 
-def test_uneven_spacing_is_a_warning() -> None:
-    line_m = np.concatenate((STRAIGHT[:100], STRAIGHT[101:]))  # one step of 1 m, which the loader takes
-    line_m[99] += (0.0, 0.0, 0.1)
+@pytest.mark.parametrize("end", [101, 103])
+def test_uneven_spacing_is_a_warning(end: int) -> None:
+    line_m = np.concatenate((STRAIGHT[:100], STRAIGHT[end:]))  # a step of 1 m is loaded, one of 2 m is resampled
     assert verdict(line_m, None, "spacing") is Verdict.WARNING
 
 

@@ -26,6 +26,19 @@ def test_a_good_line_loads_unchanged(tmp_path: Path) -> None:
     np.testing.assert_array_equal(line, _straight())
 
 
+def test_single_long_and_short_steps_are_resampled_with_one_notice(tmp_path: Path, caplog) -> None:
+    line = np.delete(_straight(200), (50, 51), axis=0)  # one step of 1.5 m
+    line = np.insert(line, 120, line[120], axis=0)  # and one of 0 m
+    path = _saved(tmp_path / "line.npy", line)
+    for _ in range(2):
+        loaded = load_reference_line(path, SPACING_M)
+        np.testing.assert_allclose(np.linalg.norm(np.diff(loaded, axis=0), axis=1), SPACING_M, rtol=1e-6)
+        np.testing.assert_allclose(loaded[[0, -1]], line[[0, -1]])
+    (record,) = caplog.records
+    for said in (str(path), "points 49 and 50 are 1.500 m apart", "2 of 198 steps", "line --resample"):
+        assert said in record.getMessage()
+
+
 def test_the_real_line_loads(shared_data: Path) -> None:
     line = load_reference_line(shared_data / "reference_lines" / "ESL-Hockolicious_0.5m_cl2.npy", SPACING_M)
     assert line.shape == (8062, 3)
@@ -48,7 +61,8 @@ def _with_nan() -> np.ndarray:
         (np.zeros((4, 3), dtype=complex), "dtype"),
         (_with_nan(), "1 points are not finite, the first is number 7"),
         (np.zeros((40, 3)), r"points 0 and 1 are 0\.000 m apart"),
-        (_straight() * 10, r"5\.000 m apart; 0\.125 to 1 m are allowed"),
+        (_straight() * 10, r"5\.000 m apart .*; 0\.125 to 1 m are allowed.* line --resample"),
+        (np.delete(_straight(200), range(50, 61), axis=0), r"6\.000 m apart .* line --resample"),
     ],
 )
 def test_a_wrong_line_says_what_is_wrong(tmp_path: Path, array: np.ndarray, says: str) -> None:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from trackmania_rl.gbx.challenge import BLOCK_SIZE_M, STADIUM, Block, Challenge, Gate
 from trackmania_rl.track.line_building import LINE_SPACING_M, arc_length, directions, gate_direction
-from trackmania_rl.track.reference_line import MAX_SPACING_RATIO, MIN_SPACING_RATIO
+from trackmania_rl.track.reference_line import uneven_steps
 
 GATE_HALF_WIDTH_M: Final = 17.0
 """A gate is a block of 32 m width, and cars pass at its very edge."""
@@ -209,14 +209,21 @@ def _check_length(line_m: FloatArray) -> Finding:
 
 
 def _check_spacing(line_m: FloatArray, spacing_m: float) -> Finding:
-    """The loader refuses what is outside its bounds; the simulated game is stricter."""
+    """Compare the steps with the loader's bounds and the simulated game's, which are stricter."""
     steps_m = np.diff(arc_length(line_m))
     text = f"neighbours are {steps_m.min():.2f} to {steps_m.max():.2f} m apart"
-    worst = int(np.abs(steps_m - spacing_m).argmax())
-    if steps_m.min() < MIN_SPACING_RATIO * spacing_m or steps_m.max() > MAX_SPACING_RATIO * spacing_m:
-        return Finding("spacing", Verdict.PROBLEM, f"{text}; points {worst} and {worst + 1} are the worst: a jump")
+    wrong, is_mendable = uneven_steps(line_m, spacing_m)
+    if wrong is not None:
+        verdict = Verdict.WARNING if is_mendable else Verdict.PROBLEM
+        consequence = "resampled when loaded" if is_mendable else "refused when loaded"
+        return Finding("spacing", verdict, f"{text}: {wrong}; {consequence}, maps.py line --resample makes it even")
     if np.abs(steps_m - spacing_m).max() > TOLERATED_SPACING_M:
-        return Finding("spacing", Verdict.WARNING, f"{text}; the simulated game takes {spacing_m:g} ± 0.2 m only")
+        return Finding(
+            "spacing",
+            Verdict.WARNING,
+            f"{text}; the simulated game takes {spacing_m:g} ± {TOLERATED_SPACING_M:g} m, but for single steps: "
+            "maps.py line --resample makes it even",
+        )
     return Finding("spacing", Verdict.FINE, text)
 
 

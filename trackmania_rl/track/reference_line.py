@@ -6,6 +6,9 @@ point every `distance_between_zone_centers_m`.
 
 from __future__ import annotations
 
+import functools
+import logging
+import multiprocessing
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +18,9 @@ import numpy.typing as npt
 from trackmania_rl.bounded_files import parse_npy, read_bounded
 from trackmania_rl.errors import UserError
 from trackmania_rl.places import command_line_of
+from trackmania_rl.track.line_building import resample
+
+log = logging.getLogger(__name__)
 
 MAX_LINE_BYTES: Final = 4 << 20
 """Of a `.npy` file: some 87 km. Computing with a line takes many times its size."""
@@ -23,6 +29,10 @@ MIN_SPACING_RATIO: Final = 0.25
 MAX_SPACING_RATIO: Final = 2.0
 """How far the distance of two neighbouring points may be from the nominal one, as a factor. Recorded lines that were
 smoothed by hand keep within 0.7 to 1.3."""
+MAX_RESAMPLED_SHARE: Final = 0.1
+MAX_RESAMPLED_STEP_RATIO: Final = 10.0
+"""A line with at most this share of steps outside the bounds, none of them longer than this factor of the nominal
+distance, is resampled. Any other line is refused: its distances are wrong throughout, or it jumps."""
 
 
 class ReferenceLineError(UserError):
@@ -30,7 +40,9 @@ class ReferenceLineError(UserError):
 
 
 def load_reference_line(path: Path, spacing_m: float) -> npt.NDArray[np.float64]:
-    """Read a reference line and check that it can be driven along.
+    """Read a reference line and check that it can be driven along; resample it if single steps are too short or long.
+
+    A resampled line is logged once, by the main process.
 
     Args:
         path: the `.npy` file; pickled objects in it are refused.
@@ -41,6 +53,23 @@ def load_reference_line(path: Path, spacing_m: float) -> npt.NDArray[np.float64]
 
     Raises:
         ReferenceLineError: if the file is missing, damaged, of another shape, not finite or of another spacing.
+    """
+    line = read_points(path)
+    wrong, is_mendable = uneven_steps(line, spacing_m)
+    if wrong is None:
+        return line
+    if not is_mendable:
+        raise ReferenceLineError(f"reference line {path}: {wrong}; {resample_advice(path)}")
+    if multiprocessing.parent_process() is None:
+        _warn_once(f"reference line {path}: {wrong}; resampled for now, and {resample_advice(path)}")
+    return resample(line, spacing_m)
+
+
+def read_points(path: Path) -> npt.NDArray[np.float64]:
+    """Read the (N, 3) finite points of a reference line, N >= 2, at whatever distances.
+
+    Raises:
+        ReferenceLineError: if the file is missing, damaged, of another shape or not finite.
     """
     if not path.exists():
         raise ReferenceLineError(
@@ -56,23 +85,35 @@ def load_reference_line(path: Path, spacing_m: float) -> npt.NDArray[np.float64]
     if stored.ndim != 2 or stored.shape[1] != 3 or stored.shape[0] < 2:
         raise ReferenceLineError(f"reference line {path}: shape {stored.shape}; (N, 3) with N >= 2 is needed")
     line = np.array(stored, dtype=np.float64)
-    _check_points(line, spacing_m, path)
-    return line
-
-
-def _check_points(line: npt.NDArray[np.float64], spacing_m: float, path: Path) -> None:
     not_finite = ~np.isfinite(line).all(axis=1)
     if not_finite.any():
         first = int(np.argmax(not_finite))
         raise ReferenceLineError(
             f"reference line {path}: {int(not_finite.sum())} points are not finite, the first is number {first}"
         )
+    return line
+
+
+def uneven_steps(line: npt.NDArray[np.float64], spacing_m: float) -> tuple[str | None, bool]:
+    """Describe the steps of a line outside the allowed distances, None if there are none; and whether to resample."""
     steps_m = np.linalg.norm(np.diff(line, axis=0), axis=1)
     lowest_m, highest_m = MIN_SPACING_RATIO * spacing_m, MAX_SPACING_RATIO * spacing_m
     wrong = (steps_m < lowest_m) | (steps_m > highest_m)
-    if wrong.any():
-        first = int(np.argmax(wrong))
-        raise ReferenceLineError(
-            f"reference line {path}: points {first} and {first + 1} are {steps_m[first]:.3f} m apart; {lowest_m:g} to "
-            f"{highest_m:g} m are allowed for distance_between_zone_centers_m = {spacing_m:g}"
-        )
+    if not wrong.any():
+        return None, False
+    worst = int(np.argmax(np.where(wrong, np.abs(steps_m - spacing_m), -1.0)))
+    text = (
+        f"points {worst} and {worst + 1} are {steps_m[worst]:.3f} m apart ({wrong.sum()} of {len(steps_m)} steps are "
+        f"wrong; {lowest_m:g} to {highest_m:g} m are allowed for distance_between_zone_centers_m = {spacing_m:g})"
+    )
+    return text, bool(wrong.mean() <= MAX_RESAMPLED_SHARE and steps_m.max() <= MAX_RESAMPLED_STEP_RATIO * spacing_m)
+
+
+def resample_advice(path: Path) -> str:
+    """Name the command that writes an even line."""
+    return f"{command_line_of('tools/maps')} line --resample {path} --output EVEN.npy writes an even line"
+
+
+@functools.cache
+def _warn_once(text: str) -> None:
+    log.warning("%s", text)

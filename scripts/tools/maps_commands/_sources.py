@@ -15,8 +15,8 @@ from trackmania_rl.gbx.replay import Ghost, Replay, is_replay_file, read_replay
 from trackmania_rl.telemetry.terminal_view import format_time
 from trackmania_rl.track.block_lines import line_from_blocks
 from trackmania_rl.track.driven_path import DrivenPath, path_of_ghost
-from trackmania_rl.track.line_building import LINE_SPACING_M, SMOOTHING_M, BuiltLine, build_line
-from trackmania_rl.track.reference_line import load_reference_line
+from trackmania_rl.track.line_building import LINE_SPACING_M, MAX_LENGTH_M, SMOOTHING_M, BuiltLine, build_line, resample
+from trackmania_rl.track.reference_line import load_reference_line, read_points
 from trackmania_rl.track.stadium_blocks import SEEN_DRIVEN
 
 
@@ -118,6 +118,21 @@ def from_line(file: Path, challenge: Challenge | None = None) -> Source:
         ReferenceLineError: if it cannot be used.
     """
     return Source(f"the line of {file.name}", BuiltLine(load_reference_line(file, LINE_SPACING_M), None), challenge)
+
+
+def from_uneven_line(file: Path) -> Source:
+    """Resample a line whose points are at any distances.
+
+    Raises:
+        UserError: if the file cannot be used, or the line is too short or too long.
+    """
+    points_m = read_points(file)
+    steps_m = np.linalg.norm(np.diff(points_m, axis=0), axis=1)
+    if not steps_m.sum() <= MAX_LENGTH_M:
+        raise UserError(f"{file}: {steps_m.sum():.0f} m long; a line has at most {MAX_LENGTH_M / 1000:.0f} km")
+    longest = int(steps_m.argmax())
+    note = f"steps were {steps_m.min():.3f} to {steps_m[longest]:.3f} m, the longest at point {longest}"
+    return Source(f"{file.name}, resampled", BuiltLine(resample(points_m, LINE_SPACING_M), None, (note,)))
 
 
 def from_track(track: str, maps_folder: Path) -> Source:

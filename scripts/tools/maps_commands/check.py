@@ -12,7 +12,9 @@ from rich.text import Text
 from maps_commands import _reporting, _sources
 from trackmania_rl.argument_types import png_file
 from trackmania_rl.gbx.challenge import read_challenge
+from trackmania_rl.track.line_building import BuiltLine
 from trackmania_rl.track.line_checks import check_line
+from trackmania_rl.track.reference_line import read_points
 
 
 def add_parser(subparsers: Any) -> None:
@@ -33,7 +35,8 @@ def add_parser(subparsers: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Check the line; the exit code is 1 if it has a problem."""
     challenge = None if arguments.map is None else read_challenge(arguments.map)
-    source, console = _sources.from_line(arguments.line, challenge), Console()
+    points_m = read_points(arguments.line)
+    source, console = _sources.Source("as it is stored", BuiltLine(points_m, None), challenge), Console()
     report = check_line(source.line.points_m, challenge)
     _reporting.print_report(console, report)
     if arguments.picture is not None:

@@ -23,6 +23,7 @@ Examples:
   maps.py line --replay *.Replay.Gbx --mean --map mine.Challenge.Gbx --output maps/mine_0.5m.npy
   maps.py line --inputs race.inputs --track valley --output maps/raced_0.5m.npy
   maps.py line --from-blocks mine.Challenge.Gbx --output maps/mine_0.5m.npy
+  maps.py line --resample uneven.npy --output maps/mine_0.5m.npy
 """
 
 
@@ -30,7 +31,7 @@ def add_parser(subparsers: Any) -> None:
     """Add the command `line`."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "line",
-        help="make a reference line from replays, an inputs file, a track, or a map's blocks",
+        help="make a reference line from replays, an inputs file, a track, a map's blocks, or another line",
         description="Make a reference line: one point every 0.5 m from start to finish, checked. The exit code is 1 if "
         "the line has a problem; it is written all the same, so that you can look at it.",
         epilog=EXAMPLES,
@@ -48,6 +49,9 @@ def add_parser(subparsers: Any) -> None:
         type=Path,
         metavar="MAP",
         help="a .Challenge.Gbx, without a replay: along its road pieces, where exactly one way leads through them",
+    )
+    source.add_argument(
+        "--resample", type=_reporting.line_file, metavar="LINE.npy", help="another line, at equal distances"
     )
     add("--as-far-as-possible", action="store_true", help="with --from-blocks: without a whole line, its first part")
     add("--driver", metavar="LOGIN", help="only this driver's races of the replays")
@@ -108,4 +112,6 @@ def source_of(arguments: argparse.Namespace) -> _sources.Source:
         )
     if arguments.inputs is not None:
         return _sources.from_inputs(arguments.inputs, arguments.track, arguments.maps_folder, arguments.smoothing_m)
+    if arguments.resample is not None:
+        return _sources.from_uneven_line(arguments.resample)
     return _sources.from_track(arguments.track_line, arguments.maps_folder)

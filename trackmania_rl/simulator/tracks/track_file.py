@@ -30,6 +30,9 @@ from trackmania_rl.simulator.tracks.world_file import WorldArrays, WorldFileErro
 
 SHORTEST_LINE_M = 20.0
 SPACING_TOLERANCE_M = 0.2
+MAX_RESAMPLED_SHARE = 0.1
+MAX_RESAMPLED_STEP_M = 5.0
+"""A line with at most this share of steps beyond the tolerance, none of them longer than this, is resampled."""
 """Lines recorded in the game are rounded to 0.1 m, which moves neighbouring points by this much at most."""
 MAX_TRACK_BYTES = 64 << 10
 """Largest track file read; those that ship have less than 1 KiB."""
@@ -212,13 +215,14 @@ def read_line(path: Path) -> FloatArray:
     if len(line_m) < SHORTEST_LINE_M / RIBBON_SPACING_M:
         raise TrackFileError(f"{path}: has {len(line_m)} points; a line is at least {SHORTEST_LINE_M} m long")
     steps_m = np.linalg.norm(np.diff(line_m, axis=0), axis=1)
-    worst = int(np.argmax(np.abs(steps_m - RIBBON_SPACING_M)))
-    if abs(steps_m[worst] - RIBBON_SPACING_M) > SPACING_TOLERANCE_M:
+    wrong = np.abs(steps_m - RIBBON_SPACING_M) > SPACING_TOLERANCE_M
+    if wrong.mean() > MAX_RESAMPLED_SHARE or steps_m.max() > MAX_RESAMPLED_STEP_M:
+        worst = int(np.argmax(np.abs(steps_m - RIBBON_SPACING_M)))
         raise TrackFileError(
             f"{path}: points {worst} and {worst + 1} are {steps_m[worst]:.3f} m apart, expected about "
-            f"{RIBBON_SPACING_M} m: resample the line at equal distances"
+            f"{RIBBON_SPACING_M} m: scripts/tools/maps.py line --resample {path} --output EVEN.npy writes an even line"
         )
-    return line_m
+    return resample(line_m, RIBBON_SPACING_M) if wrong.any() else line_m
 
 
 def _track_from_bare_line(path: Path) -> Track:
