@@ -17,6 +17,7 @@ from trackmania_rl.gbx.challenge import (
     read_checkpoint_positions,
 )
 from trackmania_rl.gbx.reading import GbxError
+from trackmania_rl.gbx.replay import read_embedded_map
 
 
 @pytest.fixture
@@ -43,6 +44,14 @@ def test_a_high_block_carries_its_road_higher() -> None:
 
     assert floor_center_m("StadiumRoadMainCheckpoint") == [48, 16, 112]
     assert floor_center_m("StadiumCheckpointHigh") == [48, 23, 112]
+    assert floor_center_m("StadiumHighWayCheckpoint") == [48, 16, 112]
+
+
+def test_only_stadium_has_positions_of_checkpoints(shared_data: Path, tmp_path: Path) -> None:
+    path = tmp_path / "platform.Challenge.Gbx"
+    path.write_bytes(read_embedded_map(shared_data / "replays" / "PlatformA3_33.66.Replay.gbx"))
+    with pytest.raises(GbxError, match="environment is 'Speed'"):
+        read_checkpoint_positions(path)
 
 
 @pytest.mark.parametrize(

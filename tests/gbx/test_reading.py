@@ -48,6 +48,27 @@ def test_what_is_wrong_is_said(data: bytes, message: str) -> None:
         parse_gbx(data, Path("some.Gbx"))
 
 
+@pytest.mark.parametrize(
+    ("program", "name"),
+    [
+        (
+            'exever="3.3.0" exebuild="2026-02-02_17_51" title="TMStadium" lightmap="0"',
+            r"Trackmania 2020 .version 3\.3\.0",
+        ),
+        ('exever="3.0.0" exebuild="2013-11-05_10_31" title="TMCanyon"', "ManiaPlanet"),
+        ('exever="3.0.0"', "ManiaPlanet"),
+    ],
+)
+def test_later_games_are_named_by_the_header_of_a_file_that_parses(program: str, name: str, shared_data: Path) -> None:
+    original = (shared_data / "tracks" / "test.Challenge.Gbx").read_bytes()
+    old = b'version="TMc.6" exever="2.11.26"'
+    assert original.count(old) == 1
+    grown = int.from_bytes(original[13:17], "little") + len(program) - len(old)
+    changed = original[:13] + grown.to_bytes(4, "little") + original[17:].replace(old, program.encode())
+    with pytest.raises(GbxError, match=f"a map of {name}.*supported are"):
+        parse_gbx(changed, Path("new.Map.Gbx"))
+
+
 def test_a_missing_file_and_a_folder_are_named(tmp_path: Path) -> None:
     with pytest.raises(GbxError, match="no such file"):
         read_gbx(tmp_path / "absent.Gbx")

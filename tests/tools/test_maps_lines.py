@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from trackmania_rl.gbx.challenge import read_challenge
+from trackmania_rl.gbx.replay import read_replay
 from trackmania_rl.protocol.input_script import events_from_actions, write_input_script
 from trackmania_rl.protocol.messages import KeyState
 from trackmania_rl.settings import load_settings
@@ -70,6 +71,22 @@ def test_show_prints_what_a_replay_says(maps: Maps, shared_data: Path, capsys: p
     said = capsys.readouterr().out
     assert "0:08.020, 0:14.680, 0:20.950, 0:24.940" in said
     assert "0:08.030, 0:14.680, 0:20.950, 0:24.950" in said
+
+
+def test_show_gives_cells_where_the_size_of_blocks_is_unknown_and_cuts_signatures(
+    maps: Maps, shared_data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replay = read_replay(shared_data / "replays" / "PlatformA3_33.66.Replay.gbx")
+    signed = dataclasses.replace(replay.best, game_version="TmForever.2.11.26" + "x" * 436)
+    monkeypatch.setattr(
+        sys.modules["maps_commands.show"], "read_replay", lambda _: dataclasses.replace(replay, ghosts=(signed,))
+    )
+    assert maps("show", replay.path) == 0
+    said = capsys.readouterr().out
+    assert "4, 7, 13" in said  # where the start line is
+    assert "in m" not in said
+    assert "xxx..." in said
+    assert "x" * 100 not in said
 
 
 def test_show_goes_on_behind_a_file_that_cannot_be_read(

@@ -1,7 +1,8 @@
 """What a map's `.Challenge.Gbx` file says: who made it, where its blocks and gates lie, its reference times.
 
 Facts (reference/observation.md): a block is 32 x 8 x 32 m; start, finish and checkpoint blocks have "Line" or
-"Checkpoint" in their name; "High" ones carry their road 7 m up.
+"Checkpoint" in their name; "High" ones carry their road 7 m up. All of this holds for Stadium; other environments have
+blocks of other sizes.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ CHALLENGE_SUFFIX: Final = ".challenge.gbx"
 STADIUM: Final = "Stadium"
 """The environment of TrackMania Nations Forever, and the only one whose car is simulated."""
 
+_HIGH: Final = re.compile("High(?![Ww]ay)")
 _FORMAT_CODE: Final = re.compile(r"\$(?:\$|[0-9a-fA-F][0-9a-zA-Z]{0,2}|[lhpLHP](?:\[[^\]]*\])?|.)?")
 
 
@@ -73,8 +75,8 @@ class Block:
 
     @property
     def floor_center_m(self) -> npt.NDArray[np.float64]:
-        """(3,) the middle of the block's road, or of its floor, in world axes."""
-        raise_m = HIGH_BLOCK_RAISE_M if "High" in self.name else 0.0
+        """(3,) the middle of a Stadium block's road, or of its floor, in world axes."""
+        raise_m = HIGH_BLOCK_RAISE_M if _HIGH.search(self.name) else 0.0
         return np.array(self.cell) * BLOCK_SIZE_M + BLOCK_CENTER_M + (0.0, raise_m, 0.0)
 
 
@@ -195,9 +197,15 @@ def read_checkpoint_positions(path: Path) -> npt.NDArray[np.float64]:
         (C, 3) metres, world axes, in the file's order.
 
     Raises:
-        GbxError: if the file is missing, damaged, or no map, or a map without any.
+        GbxError: if the file is missing, damaged, or no map, or a map without any, or not of Stadium.
     """
-    gates = read_challenge(path).gates
+    challenge = read_challenge(path)
+    if challenge.environment != STADIUM:
+        raise GbxError(
+            f"map {path}: its environment is {challenge.environment!r}, and only the sizes of {STADIUM} blocks are "
+            "known; remove the file to train without checking the map's own checkpoints"
+        )
+    gates = challenge.gates
     if not gates:
         raise GbxError(f"map {path}: none of its blocks is a start, finish or checkpoint")
     return np.array([gate.floor_center_m for gate in gates])

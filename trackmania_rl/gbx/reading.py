@@ -8,6 +8,7 @@ what it reads through is replaced: no read leaves the file, unpacked data is bou
 from __future__ import annotations
 
 import logging
+import re
 import threading
 import zlib
 from collections.abc import Iterator
@@ -40,6 +41,9 @@ KINDS: Final = {
     0x0304E000: "a campaign or title",
     0x0303F000: "a ghost without inputs",
 }
+SUPPORTED: Final = "supported are maps, replays and ghosts of TrackMania Nations Forever and United Forever"
+_LATER_GAME: Final = re.compile(rb'<header [^>]{0,400}exever="([3-9]\.[\d.]{1,20})"(?: exebuild="(\d{4})-)?')
+"""The program that wrote a file of ManiaPlanet or of Trackmania 2020; both have versions from 3 on."""
 _pygbx_is_guarded = threading.Lock()
 
 
@@ -100,6 +104,9 @@ def parse_gbx(data: bytes, path: Path) -> GbxFile:
         GbxError: if they are no `.Gbx` file, or damaged; also without pygbx.
     """
     class_id = _check_head(data, path)
+    if (later := _LATER_GAME.search(data, 17, 17 + int.from_bytes(data[13:17], "little"))) is not None:
+        game = "Trackmania 2020" if int(later[2] or 0) >= 2020 else "ManiaPlanet"
+        raise GbxError(f"{path}: {kind_of(class_id)} of {game} (version {later[1].decode()}); {SUPPORTED}")
     if not IS_INSTALLED:
         raise GbxError(f"{path}: {kind_of(class_id)}; reading it needs the package pygbx: {HOW_TO_INSTALL}")
     try:
@@ -109,8 +116,8 @@ def parse_gbx(data: bytes, path: Path) -> GbxFile:
     except Exception as error:  # pygbx checks nothing: a damaged file surfaces as whatever its misread bytes run into
         reason = str(error) if isinstance(error, _DamagedError) else f"{type(error).__name__}: {error}"
         raise GbxError(
-            f"{path}: {kind_of(class_id)}, but not a readable one ({reason}); supported are maps, replays and ghosts "
-            "of TrackMania Nations Forever and United Forever. Get the file again if it may be damaged"
+            f"{path}: {kind_of(class_id)}, but not a readable one ({reason}); {SUPPORTED}. Get the file again "
+            "if it may be damaged"
         ) from error
     return GbxFile(path, class_id, content, header)
 

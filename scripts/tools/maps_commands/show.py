@@ -15,7 +15,7 @@ from rich.text import Text
 
 from trackmania_rl.argument_types import png_file
 from trackmania_rl.errors import UserError
-from trackmania_rl.gbx.challenge import STADIUM, Block, Challenge, Gate, is_challenge_file, read_challenge
+from trackmania_rl.gbx.challenge import STADIUM, Challenge, Gate, is_challenge_file, read_challenge
 from trackmania_rl.gbx.replay import Ghost, is_replay_file, read_replay
 from trackmania_rl.telemetry.tables import print_table
 from trackmania_rl.telemetry.terminal_view import format_time
@@ -25,6 +25,7 @@ HEADINGS = ("+z", "-x", "-z", "+x")
 """Where a block looks, by its quarter turns."""
 GATE_ORDER = (Gate.START, Gate.START_AND_FINISH, Gate.CHECKPOINT, Gate.FINISH)
 KINDS_SHOWN = 12
+LONGEST_TEXT = 80
 
 
 def add_parser(subparsers: Any) -> None:
@@ -83,8 +84,8 @@ def show_challenge(console: Console, file: Path, challenge: Challenge, all_block
         console,
         str(file),
         {
-            "map": challenge.plain_name,
-            "author": challenge.author,
+            "map": _cut(challenge.plain_name),
+            "author": _cut(challenge.author),
             "environment": f"{challenge.environment}, {challenge.mood}",
             "size": "{} x {} x {} blocks".format(*challenge.size_cells),
             "laps": str(challenge.n_laps),
@@ -97,18 +98,21 @@ def show_challenge(console: Console, file: Path, challenge: Challenge, all_block
             **_catalogue_facts(challenge, all_blocks),
         },
     )
-    table = Table("gate", "block", "x, y, z in m", "looks along")
+    is_stadium = challenge.environment == STADIUM
+    table = Table("gate", "block", "x, y, z in m" if is_stadium else "x, y, z in blocks", "looks along")
     for gate in sorted(challenge.gates, key=lambda gate: GATE_ORDER.index(gate.gate or Gate.CHECKPOINT)):
-        table.add_row(*_gate_row(gate))
+        place = gate.floor_center_m if is_stadium else gate.cell
+        kind = "" if gate.gate is None else gate.gate.value
+        table.add_row(kind, Text(gate.name), "{:.0f}, {:.0f}, {:.0f}".format(*place), HEADINGS[gate.quarter_turns])
     print_table(table, console)
 
 
 def show_replay(console: Console, file: Path, all_blocks: bool) -> None:
     """Print a replay or a ghost: its races, then the map within it."""
     replay = read_replay(file)
-    _print_facts(console, str(file), {"saved by": replay.nickname or "unknown", "races": str(len(replay.ghosts))})
+    _print_facts(console, str(file), {"saved by": _cut(replay.nickname or "unknown"), "races": str(len(replay.ghosts))})
     for ghost in replay.ghosts:
-        _print_facts(console, f"driver {ghost.login or 'unknown'}", _ghost_facts(ghost))
+        _print_facts(console, f"driver {_cut(ghost.login or 'unknown')}", _ghost_facts(ghost))
     if replay.challenge is not None:
         show_challenge(console, Path(f"{file}, its map"), replay.challenge, all_blocks)
 
@@ -139,6 +143,7 @@ def _draw(console: Console, file: Path, picture: Path) -> None:
     challenge = read_challenge(file) if is_challenge_file(file) else read_replay(file).challenge
     if challenge is None:
         raise UserError(f"{file}: no map is in it to draw; name the map's .Challenge.Gbx")
+    _require_stadium(file, challenge)
     draw_world(picture, challenge.plain_name, world_of(challenge))
     console.print(Text(f"wrote {picture}"), soft_wrap=True)
 
@@ -154,8 +159,7 @@ def _draw_views(console: Console, file: Path, picture: Path) -> None:
     replay = read_replay(file)
     if replay.challenge is None:
         raise UserError(f"{file}: no map is in it to draw; name a .Replay.Gbx")
-    if replay.challenge.environment != STADIUM:
-        raise UserError(f"{file}: its map is of {replay.challenge.environment}; only the blocks of {STADIUM} are known")
+    _require_stadium(file, replay.challenge)
     races = [(ghost.race_time_ms or math.inf, ghost) for ghost in replay.ghosts if ghost.samples is not None]
     if not races:
         raise UserError(f"{file}: no race in it has samples, so where its car was is not known")
@@ -164,6 +168,11 @@ def _draw_views(console: Console, file: Path, picture: Path) -> None:
     title = f"{replay.challenge.plain_name}, driven by {ghost.login or 'unknown'}"
     draw_views(picture, title, scene_of(world_of(replay.challenge)), motion_of(ghost.samples))
     console.print(Text(f"wrote {picture}"), soft_wrap=True)
+
+
+def _require_stadium(file: Path, challenge: Challenge) -> None:
+    if challenge.environment != STADIUM:
+        raise UserError(f"{file}: its map is of {challenge.environment}; only the blocks of {STADIUM} are known")
 
 
 def _ghost_facts(ghost: Ghost) -> dict[str, str]:
@@ -178,13 +187,13 @@ def _ghost_facts(ghost: Ghost) -> dict[str, str]:
         "respawns": str(ghost.n_respawns),
         "samples": samples,
         "changes of inputs": str(len(ghost.events)),
-        "game": ghost.game_version or "unknown",
+        "game": _cut(ghost.game_version or "unknown"),
     }
 
 
-def _gate_row(gate: Block) -> tuple[str, Text, str, str]:
-    kind = "" if gate.gate is None else gate.gate.value
-    return kind, Text(gate.name), "{:.0f}, {:.0f}, {:.0f}".format(*gate.floor_center_m), HEADINGS[gate.quarter_turns]
+def _cut(text: str) -> str:
+    """Cut a text from a file: the Competition Patch adds a signature of some 400 letters to the game's version."""
+    return text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT]}..."
 
 
 def _print_facts(console: Console, title: str, facts: dict[str, str]) -> None:
