@@ -36,7 +36,7 @@ def parse_arguments(words: list[str] | None) -> argparse.Namespace:
     )
     add("--linesight-config", type=Path, help="the run's configuration file, if it is not in its folder")
     add("--set", action="append", default=[], metavar="NAME=VALUE", help="override a setting; may be repeated")
-    add("--frames", type=int, help="frames played so far, if accumulated_stats.joblib does not tell")
+    add("--frames", type=int, help="frames played so far (default: as in accumulated_stats.joblib)")
     return parser.parse_args(words)
 
 
@@ -64,8 +64,14 @@ def import_run(arguments: argparse.Namespace) -> None:
         raise UserError(f"--frames {arguments.frames} must be 0 or more")
     run = read_linesight_run(arguments.run_folder)
     if arguments.frames is not None:
-        statistics = dataclasses.replace(run.statistics, frames=arguments.frames, transitions=0)  # it goes before
-        run = dataclasses.replace(run, statistics=statistics)
+        run = dataclasses.replace(run, statistics=dataclasses.replace(run.statistics, frames=arguments.frames))
+    elif (transitions := run.statistics.transitions) not in (0, run.statistics.frames):
+        logging.getLogger(__name__).info(
+            "schedules continue at the %s frames played; in Linesight before its commit 098cbf8 (2024-12-05) they "
+            "followed the transitions stored: for such a run give --frames %d",
+            f"{run.statistics.frames:,}",
+            transitions,
+        )
     linesight_config = arguments.linesight_config or find_linesight_config(arguments.run_folder)
     overrides: tuple[str, ...] = ()
     if linesight_config is not None:

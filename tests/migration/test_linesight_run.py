@@ -106,18 +106,20 @@ def test_counters_and_best_times(small_run, small_words, tmp_path, tool):
     assert (scale["scale"], scale["_growth_tracker"]) == (8192, 123)
 
 
-def assert_schedules_are_at(count, state):
-    """Where the schedules go on, and no transition waits to be trained on."""
+def assert_schedules_are_at(frames, state, transitions=1_200_000):
+    """Schedules continue at the frames, and no stored transition waits to be trained on."""
     hooks = state["hooks"]
-    assert state["frames"] == count
-    assert hooks["ResetPeriodically"]["counted_from_frames"] == count
-    assert hooks["StoreRaces"]["transitions_stored"] == count
-    assert hooks["SampleAtReplayRatio"] == {"stored_before": count, "transitions_due": 0}
+    assert state["frames"] == frames
+    assert hooks["ResetPeriodically"]["counted_from_frames"] == frames
+    assert hooks["StoreRaces"]["transitions_stored"] == transitions
+    assert hooks["SampleAtReplayRatio"] == {"stored_before": transitions, "transitions_due": 0}
 
 
-def test_schedules_go_on_at_the_transitions_stored(small_run, small_words, tmp_path, tool):
+def test_schedules_continue_at_the_frames_played(small_run, small_words, tmp_path, tool, caplog):
+    caplog.set_level("INFO")
     assert tool("import_linesight", small_run.folder, "--output", tmp_path / "save" / "mine", *small_words) == 0
-    assert_schedules_are_at(1_200_000, resumed_agent(tmp_path / "save" / "mine")[1])
+    assert_schedules_are_at(1_234_567, resumed_agent(tmp_path / "save" / "mine")[1])
+    assert "--frames 1200000" in caplog.text
 
 
 def test_there_and_back(small_run, small_words, tmp_path, tool):
@@ -134,15 +136,15 @@ def test_there_and_back(small_run, small_words, tmp_path, tool):
         for part in ("step", "exp_avg", "exp_avg_sq"):
             assert torch.equal(fresh.state[parameter][part], small_run.optimizer.state[parameter][part])
     lr_schedule = load_settings(tmp_path / "save" / "mine" / "config" / "config.py").agent.lr_schedule
-    assert fresh.param_groups[0]["lr"] == pytest.approx(exponential(lr_schedule, 1_200_000))
+    assert fresh.param_groups[0]["lr"] == pytest.approx(exponential(lr_schedule, 1_234_567))
     assert fresh.param_groups[0]["eps"] == 1e-4
     assert fresh.param_groups[0]["betas"] == (0.9, 0.999)
     scaler = torch.amp.GradScaler("cpu")
     scaler.load_state_dict(torch.load(back / "scaler.torch", weights_only=True))
     assert scaler.get_scale() == 8192
     statistics = pickle.loads((back / "accumulated_stats.joblib").read_bytes())
-    assert statistics["cumul_number_frames_played"] == 1_234_567
-    assert statistics["cumul_number_memories_generated"] == 1_200_000, "which Linesight's schedules follow"
+    assert statistics["cumul_number_frames_played"] == 1_234_567, "which Linesight's schedules follow"
+    assert statistics["cumul_number_memories_generated"] == 1_200_000
     assert statistics["alltime_min_ms"] == {"hock": 54_320, "map5": 118_450}
     assert statistics["unheard of"] == 0
 
@@ -182,7 +184,7 @@ def test_frames_may_be_given(small_run, small_words, tmp_path, tool):
     assert tool("import_linesight", *words) == 0
     state = resumed_agent(tmp_path / "save" / "mine")[1]
     assert state["hooks"]["CountRaces"]["frames_total"] == 777
-    assert_schedules_are_at(777, state)
+    assert_schedules_are_at(777, state, transitions=0)
 
 
 def refused(tool, capsys, *words):

@@ -83,8 +83,8 @@ class LinesightStatistics:
     """Counters of a run; 0 where the file does not tell.
 
     Attributes:
-        frames: actions played.
-        transitions: transitions stored, which Linesight's schedules follow.
+        frames: actions played, which Linesight's schedules follow.
+        transitions: transitions stored, which they followed before Linesight's commit 098cbf8 (2024-12-05).
         batches: updates made.
         training_hours: wall-clock time.
         best_times_ms: best race time by map name.
@@ -95,11 +95,6 @@ class LinesightStatistics:
     batches: int = 0
     training_hours: float = 0.0
     best_times_ms: Mapping[str, int] = field(default_factory=dict)
-
-    @property
-    def schedule_count(self) -> int:
-        """Where the schedules are: at the transitions stored, or, where the file does not tell, at the frames."""
-        return self.transitions or self.frames
 
 
 def read_weights(file: Path) -> dict[str, Tensor]:

@@ -282,18 +282,18 @@ def _trainer_state(run: LinesightRun, settings: Settings, network: QuantileNetwo
         }
     scaler = torch.amp.GradScaler("cpu", init_scale=run.loss_scale.factor)
     state["step"]["scaler"] = scaler.state_dict() | {GROWTH: run.loss_scale.updates_since_growth}
-    reached = run.statistics.schedule_count
+    frames, transitions = run.statistics.frames, run.statistics.transitions
     return {
         "agent": state,
-        "frames": reached,
+        "frames": frames,
         "optim_count": run.statistics.batches,
         "n_turns": 0,
         "hooks": {
             "CountRaces": _statistics(run.statistics, settings).state_dict(),
-            "ResetPeriodically": {"counted_from_frames": reached},
+            "ResetPeriodically": {"counted_from_frames": frames},
             # Both, as updates are due for what one is above the other.
-            "StoreRaces": {"transitions_stored": reached, "buffers": None},
-            "SampleAtReplayRatio": {"stored_before": reached, "transitions_due": 0},
+            "StoreRaces": {"transitions_stored": transitions, "buffers": None},
+            "SampleAtReplayRatio": {"stored_before": transitions, "transitions_due": 0},
             "UpdateTargetNetwork": {"transitions_since_update": 0},
         },
     }
