@@ -104,6 +104,16 @@ def test_actions_become_changes():
     ]
 
 
+def test_set_commands_are_skipped_with_one_note(tmp_path, caplog):
+    file = tmp_path / "seek.inputs"
+    file.write_text("set speed 2\n0 set speed 30 # seek\n0.00 press up; 5.10 SET speed 1\n")
+    for _ in range(2):
+        assert read_input_script(file) == [InputEvent(0, Input.ACCELERATE, 1)]
+    (record,) = caplog.records
+    for said in (str(file), "'set speed 2', '0 set speed 30', '5.10 SET speed 1'"):
+        assert said in record.getMessage()
+
+
 def test_a_byte_order_mark_is_passed_over(tmp_path):
     file = tmp_path / "race.inputs"
     file.write_bytes(b"\xef\xbb\xbf# from Windows\n0.00 press up\n")

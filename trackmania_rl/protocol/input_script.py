@@ -8,6 +8,8 @@ One command per line or between semicolons, ``#`` begins a comment::
     3.00 gas 65536           # the pedals, of which the game sees only whether they are pressed
     1:02.50 rel up           # minutes; a time without a point is in milliseconds
 
+``set`` commands (``0 set speed 30``), which inputs from elsewhere may hold, are skipped.
+
 A time is the race time of the state in which the input changes; the next tick is the first one that feels it.
 """
 
@@ -15,6 +17,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import logging
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -62,8 +65,11 @@ MAX_TIME_MS: Final = 2**31 - 1 - 2**17
 
 MAX_SCRIPT_BYTES: Final = 4 << 20
 """Largest script read: hours of driving with a wheel, which changes some 15 times a second."""
+_COMMANDS_NAMED: Final = 5
 _QUOTED_CHARACTERS: Final = 80
 """So much of a line or word is told in an error."""
+
+log = logging.getLogger(__name__)
 
 
 class InputScriptError(UserError, ValueError):
@@ -97,19 +103,28 @@ def parse_input_script(text: str) -> list[InputEvent]:
     Raises:
         InputScriptError: If a command is not understood; names the line and its text.
     """
+    return _parse(text)[0]
+
+
+def _parse(text: str) -> tuple[list[InputEvent], list[str]]:
+    """Return the events in order of time, and the `set` commands that were skipped."""
     events: list[InputEvent] = []
+    skipped: list[str] = []
     for number, line in enumerate(text.splitlines(), start=1):
         for command in line.split("#", 1)[0].split(";"):
-            if command.strip():
+            words = command.split()
+            if "set" in (word.lower() for word in words[:2]):
+                skipped.append(_quoted(" ".join(words)))
+            elif words:
                 try:
-                    events += _parse_command(command.split())
+                    events += _parse_command(words)
                 except InputScriptError as error:
                     raise InputScriptError(f"line {number}, {_quoted(line.strip())}: {error}") from None
-    return sorted(events, key=lambda event: event.time_ms)
+    return sorted(events, key=lambda event: event.time_ms), skipped
 
 
 def read_input_script(path: Path) -> list[InputEvent]:
-    """Read a script's file.
+    """Read a script's file. Skipped `set` commands are logged once.
 
     Args:
         path: UTF-8 text of at most MAX_SCRIPT_BYTES.
@@ -125,9 +140,18 @@ def read_input_script(path: Path) -> list[InputEvent]:
     except UserError as error:
         raise InputScriptError(f"inputs file {error}") from error
     try:
-        return parse_input_script(text)
+        events, skipped = _parse(text)
     except InputScriptError as error:
         raise InputScriptError(f"inputs file {path}: {error}") from error
+    if skipped:
+        more = ", ..." if len(skipped) > _COMMANDS_NAMED else ""
+        _warn_once(f"inputs file {path}: set commands are skipped: {', '.join(skipped[:_COMMANDS_NAMED])}{more}")
+    return events
+
+
+@functools.lru_cache(maxsize=64)
+def _warn_once(text: str) -> None:
+    log.warning("%s", text)
 
 
 def write_input_script(events: Iterable[InputEvent]) -> str:
