@@ -148,6 +148,13 @@ def test_what_the_machine_has_beside_what_is_needed(context, config, gpu, told):
     assert all(words in text for words in told), text
 
 
+def test_more_collectors_than_cores_are_a_warning(context):
+    assert only(check_machine(context("n_collectors=4")))[0] is OK
+    level, text = only(check_machine(context("n_collectors=5"))[1:])
+    assert level is WARNING
+    assert "n_collectors = 5, but there are 4 cores" in text
+
+
 def test_folder_and_disk(context, tmp_path):
     assert only(check_folder(tmp_path))[0] is OK
     level, text = only(check_folder(tmp_path / "absent" / "too"))

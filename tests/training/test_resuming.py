@@ -49,6 +49,15 @@ def test_a_change_of_what_was_learned_is_refused_until_it_is_accepted(
     make_run()  # from now on it is the run's
 
 
+def test_a_change_of_sizes_is_refused_without_advice_to_accept_it(live: LiveSettings, make_run: MakeRun) -> None:
+    save(make_run())
+    edit(live, image_width_px=25, constant_reward_per_ms=-0.5)
+    for accepted in ([], ["image_width_px", "constant_reward_per_ms"]):
+        with pytest.raises(CheckpointError, match=r"does not fit .*image_width_px is 25, but was 17") as caught:
+            make_run(accepted_changes=accepted)
+        assert "--accept-change" not in str(caught.value)
+
+
 def test_an_edit_that_was_applied_while_the_run_went_on_is_accepted(live: LiveSettings, make_run: MakeRun) -> None:
     run = make_run()
     save(run)

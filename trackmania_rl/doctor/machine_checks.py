@@ -31,7 +31,7 @@ def check_machine(context: Context) -> list[Finding]:
     has_gpu = "no GPU that torch can use" if gpu is None else f"{gpu}, {_gib(gpu_bytes)}" if gpu_bytes else gpu
     wants_gpu = "advised, as the network sees images" if needs.sees_images else "not needed"
     free_bytes = system.free_disk_bytes(_nearest_existing(context.output_folder))
-    return [
+    findings = [
         ok(
             Check.MACHINE,
             f"{system.name}, {system.n_cores} cores, {_gib(system.total_memory_bytes())} of memory "
@@ -40,6 +40,16 @@ def check_machine(context: Context) -> list[Finding]:
             f"{wants_gpu}",
         )
     ]
+    n_collectors = context.settings.game.n_collectors
+    if n_collectors > system.n_cores:
+        findings.append(
+            warning(
+                Check.MACHINE,
+                f"n_collectors = {n_collectors}, but there are {system.n_cores} cores: collectors slow each other and "
+                f"the learner down; set n_collectors = {system.n_cores} or less",
+            )
+        )
+    return findings
 
 
 def check_python(system: System) -> list[Finding]:

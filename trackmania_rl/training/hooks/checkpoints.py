@@ -82,7 +82,6 @@ class SaveCheckpoints(Hook):
         loaded = load_newest(folder.path)
         self._waits_for_finish = loaded is None
         if loaded is not None:
-            self._compare_settings(loaded)
             self._resume(loaded)
             if self._weights_from is not None:
                 log.warning("--weights-from is for new runs: this one goes on with the weights of its own checkpoint")
@@ -226,6 +225,7 @@ class SaveCheckpoints(Hook):
                 f"in {folder.config} (what the command line asked for is not kept there), or begin a new run under "
                 "another run_name (--set run_name=...)"
             ) from error
+        self._compare_settings(loaded)  # after the sizes: no acceptance of a change makes another size fit
         self.trainer.checkpoints.go_on_from(loaded, self.run.memory.buffer.ring)
         log.info("resumed %s at frame %s", folder.path, f"{self.run.statistics.frames_total:,}")
 
