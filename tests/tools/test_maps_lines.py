@@ -320,19 +320,30 @@ def test_a_line_with_a_problem_is_not_inserted_unless_told_to(
 
 
 def test_a_line_alone_is_added_for_the_simulated_game(
-    maps: Maps, kart_inputs: Path, config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    maps: Maps,
+    kart_inputs: Path,
+    config: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    repository_root: Path,
 ) -> None:
     folder = tmp_path / "maps"
+    monkeypatch.chdir(tmp_path)
     line = folder / "raced_0.5m.npy"
     folder.mkdir()
     assert maps("line", "--inputs", kart_inputs.parent, "--track", "kart", "--output", line) == 0
-    options = ("--maps-folder", folder, "--config")
+    options = ("--maps-folder", folder.name, "--config")
+    capsys.readouterr()
     assert maps("add", line, *options, config, "--only") == 0
+    assert f"train with --set maps_folder={folder}" in capsys.readouterr().out  # valid from any folder
     assert [entry.map_path for entry in load_settings(config).game.map_cycle] == ["raced_0.5m.npy"] * 2
     assert maps("add", line, *options, config.with_name("config_tmnf.py"), "--insert") == 1
     assert "needs a map" in capsys.readouterr().err
     assert maps("add", line, *options, config, "--insert") == 1
     assert "'raced' already" in capsys.readouterr().err
+    assert maps("add", line, "--name", "other", *options, config, "--insert") == 0
+    assert f"copy them from {folder} to {repository_root / 'maps'}" in capsys.readouterr().out
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -110,10 +111,14 @@ def run(arguments: argparse.Namespace) -> int:
         chosen = entries_for(settings.game.game, arguments.config, real, simulated, obstacle)
         backup = add_to_map_cycle(arguments.config, chosen, replace=arguments.only)
         console.print(Text(f"inserted into {arguments.config}; as it was: {backup}"), soft_wrap=True)
-        if folder.resolve() != (PROJECT_FOLDER / settings.game.maps_folder).resolve():
-            console.print(
-                Text(f"the files are not in its maps_folder: train with --set maps_folder={folder}"), soft_wrap=True
+        own = (PROJECT_FOLDER / settings.game.maps_folder).resolve()
+        if folder.resolve() != own:
+            to_do = (
+                f"train with --set {shlex.quote(f'maps_folder={folder.resolve()}')}"
+                if arguments.only
+                else f"copy them from {folder.resolve()} to {own}, where those of its other maps are"
             )
+            console.print(Text(f"the files are not in its maps_folder: {to_do}"), soft_wrap=True)
     else:
         print_entries(console, real, simulated, obstacle)
     return 1 if report.problems else 0
