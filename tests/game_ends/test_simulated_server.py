@@ -58,6 +58,14 @@ def test_a_bad_map_leaves_the_race_alone(server_client, name, caplog):
         assert "command 'map" in caplog.text
 
 
+def test_a_long_command_is_skipped_before_it_is_split(server_client, caplog):
+    server_client.send(messages.pack_command("map " + "x" * ((1 << 20) - 4)), int32s(1))
+    began_s = time.process_time()
+    assert server_client.next_step() == 50
+    assert time.process_time() - began_s < 1.0
+    assert "command 'map xxxxxxxxxxxxxxx...: skipped; it has 1048576 characters, and 4096 are allowed" in caplog.text
+
+
 def test_recorded_inputs_can_be_loaded(server_client, maps_folder):
     client = server_client
     start = client.ask(GET_STATE)

@@ -16,6 +16,8 @@ logger = logging.getLogger(__name__)
 
 _MAPS_KEPT: Final = 16
 """So many maps stay in memory, so that changing between them takes no time."""
+_MOST_COMMAND_CHARACTERS: Final = 4096
+"""As long as a path may be; shlex's time grows with the square of the length."""
 
 
 class SimulatedGame:
@@ -79,6 +81,10 @@ class SimulatedGame:
         Known are `map NAME`, `load SCRIPT`, `unload` and `set countdown_speed FACTOR`; others (`cam`, `set ...`,
         `toggle_console`) belong to the real game and mean nothing here.
         """
+        if len(text) > _MOST_COMMAND_CHARACTERS:
+            most = _MOST_COMMAND_CHARACTERS
+            logger.error("command %.20r...: skipped; it has %d characters, and %d are allowed", text, len(text), most)
+            return
         words = _split(text)
         match words:
             case ["map", name]:
