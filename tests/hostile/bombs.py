@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import json
 import os
+import pickle
 import struct
+import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -124,6 +126,15 @@ def long_bytes(file: Path) -> None:
     file.write_bytes(b"\x80\x05\x96" + struct.pack("<Q", 1 << 33) + b".")
 
 
+PAIRS_OF_PAIRS = b"\x80\x02}K\x00" + b"".join(b"q%ch%c\x86" % (i, i) for i in range(60)) + b"K\x01s."
+"""A dictionary whose key holds the same tuple twice, which holds the same tuple twice, and so on 60 deep."""
+SAME_HASHES = (
+    b"\x80\x02}(" + b"".join(pickle.dumps(i * sys.hash_info.modulus, 2)[2:-1] + b"K\x01" for i in range(70_000)) + b"u."
+)
+"""A dictionary of whole numbers that all have the hash value 0."""
+NESTED_KEY = b"\x80\x02}K\x01" + b"\x85" * 900_000 + b"K\x01s."
+
+
 def optimizer_far_memo(file: Path) -> None:
     torch_archive(file, b"\x80\x02}r\xff\xff\xff\x7f.")
 
@@ -227,6 +238,10 @@ BOMBS: dict[str, tuple[str, str, Make]] = {
     "optimizer: a far place": ("optimizer", "a.torch", optimizer_far_memo),
     "statistics: a far place": ("statistics", "a.joblib", far_memo),
     "statistics: 8 GB of no bytes": ("statistics", "a.joblib", long_bytes),
+    "weights: the same tuple twice, 60 deep": ("weights", "a.torch", lambda file: torch_archive(file, PAIRS_OF_PAIRS)),
+    "statistics: the same tuple twice, 60 deep": ("statistics", "a.joblib", content(PAIRS_OF_PAIRS)),
+    "statistics: a key nested 900,000 deep": ("statistics", "a.joblib", content(NESTED_KEY)),
+    "statistics: 70,000 keys of one hash value": ("statistics", "a.joblib", content(SAME_HASHES)),
     "statistics: zeros without end": ("statistics", "a.joblib", zero),
     "dataset: a pipe": ("dataset", "a", _pipe_for_data),
     "dataset: terabytes that are nowhere": ("dataset", "a", dataset(_nowhere)),

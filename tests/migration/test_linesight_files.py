@@ -4,6 +4,7 @@ import collections
 import contextlib
 import os
 import pickle
+import zipfile
 import zlib
 
 import numpy as np
@@ -87,6 +88,21 @@ def test_statistics_that_run_code_are_refused(written, tmp_path):
 def test_other_contents_are_refused(written, content):
     with pytest.raises(LinesightFileError):
         read_statistics(written(content))
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("read", [read_statistics, read_weights, read_moments])
+def test_a_key_that_takes_2_to_the_60_steps_to_hash_is_refused(tmp_path, read):
+    pairs = b"".join(b"q%ch%c\x86" % (i, i) for i in range(60))  # each of the same tuple twice
+    file, pickled = tmp_path / "file", b"\x80\x02}K\x00" + pairs + b"K\x01s."
+    if read is read_statistics:
+        file.write_bytes(pickled)
+    else:
+        with zipfile.ZipFile(file, "w") as archive:
+            for name, content in {"data.pkl": pickled, "byteorder": b"little", "version": b"3\n"}.items():
+                archive.writestr(f"archive/{name}", content)
+    with pytest.raises(LinesightFileError, match="holds the same values again and again"):
+        read(file)
 
 
 def test_damaged_statistics_are_refused(written, tmp_path):

@@ -36,10 +36,32 @@ STATISTICS: Final = "accumulated_stats.joblib"
 
 COMPILED_PREFIX: Final = "_orig_mod."
 FIRST_LOSS_SCALE: Final = 2.0**16
-LARGEST_STATISTICS_BYTES: Final = 1 << 20
+LARGEST_STATISTICS_BYTES: Final = 1 << 16
 LARGEST_WEIGHTS_BYTES: Final = 128 << 20
-LARGEST_PICKLE_BYTES: Final = 1 << 20
-"""Of the names and shapes in a file of torch's."""
+LARGEST_PICKLE_BYTES: Final = 1 << 16
+"""Of the names and shapes in a file of torch's. Hashing recurses as deep as tuples are nested, without a check of its
+own, and keys of one hash value take time with the square of their number."""
+LARGEST_NUMBER: Final = 1 << 63
+"""Of statistics; Python writes no whole number of more than 4,300 digits."""
+MOST_SHARED_VALUES: Final = 16
+"""References to values that may be nested tuples, in one pickle; hashing follows each of them anew."""
+MAY_BE_SHARED: Final = frozenset(
+    [
+        "UNICODE",
+        "BINUNICODE",
+        "SHORT_BINUNICODE",
+        "BINUNICODE8",
+        "BINBYTES",
+        "SHORT_BINBYTES",
+        "LONG1",
+        "EMPTY_DICT",
+        "EMPTY_LIST",
+        "GLOBAL",
+        "STACK_GLOBAL",
+        "REDUCE",
+    ]
+)
+"""Instructions whose results are no tuples, and may be referred to any number of times."""
 MAKES_TENSORS: Final = frozenset(
     (
         "collections OrderedDict",
@@ -109,7 +131,7 @@ def read_weights(file: Path) -> dict[str, Tensor]:
     weights = {}
     for name, tensor in content.items():
         if not isinstance(name, str) or not isinstance(tensor, Tensor):
-            raise LinesightFileError(f"{file} holds {name!r}, which is no weight")
+            raise LinesightFileError(f"{file} holds something that is no weight by a name")
         weights[name.replace(COMPILED_PREFIX, "")] = tensor.float()
     return weights
 
@@ -173,9 +195,9 @@ def read_statistics(file: Path) -> LinesightStatistics:
         batches=_count(content, "cumul_number_batches_done"),
         training_hours=_number(content, "cumul_training_hours"),
         best_times_ms={
-            str(name): int(time_ms)
+            name: int(time_ms)
             for name, time_ms in (best.items() if isinstance(best, Mapping) else ())
-            if isinstance(time_ms, int | float) and 0 < time_ms < float("inf")
+            if isinstance(name, str) and isinstance(time_ms, int | float) and 0 < time_ms < LARGEST_NUMBER
         },
     )
 
@@ -286,15 +308,30 @@ def _require_plain_archive(content: bytes) -> None:
 
 
 def _require_bounded_pickle(packed: bytes) -> list[str]:
-    """Raise `ValueError` for a pickle that asks for memory which it does not fill; return the names it asks for."""
-    names = []
+    """Return the names that a pickle asks for.
+
+    Raises:
+        ValueError: if loading it takes memory that it does not fill, or time that its length does not bound: in tuples
+            that hold one tuple twice, nested 60 deep, a hash takes 2**60 steps.
+    """
+    names: list[str] = []
+    made_by: dict[int, str] = {}
+    n_shared, before = 0, ""
     for n_before, (code, argument, _) in enumerate(pickletools.genops(packed)):
-        if code.name in ("PUT", "BINPUT", "LONG_BINPUT") and int(argument or 0) > n_before:
-            raise ValueError("it keeps something at a place that it never reached")
-        if code.name in ("GLOBAL", "INST"):
+        if code.name in ("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"):
+            place = len(made_by) if code.name == "MEMOIZE" else int(argument or 0)
+            if place > n_before:
+                raise ValueError("it keeps something at a place that it never reached")
+            made_by[place] = before
+        elif code.name in ("GET", "BINGET", "LONG_BINGET"):
+            n_shared += made_by.get(int(argument or 0), "") not in MAY_BE_SHARED
+        elif code.name in ("GLOBAL", "INST"):
             names.append(str(argument))
         elif code.name in ("STACK_GLOBAL", "EXT1", "EXT2", "EXT4"):
             names.append(code.name)
+        if n_shared > MOST_SHARED_VALUES or code.name == "DUP":
+            raise ValueError("it holds the same values again and again")
+        before = code.name
     return names
 
 
@@ -316,7 +353,7 @@ def _save_torch(file: Path, content: Any) -> None:
 
 def _number(content: Mapping[Any, Any], name: str) -> float:
     value = content.get(name, 0)
-    return value if isinstance(value, int | float) and 0 <= value < float("inf") else 0.0
+    return value if isinstance(value, int | float) and 0 <= value < LARGEST_NUMBER else 0.0
 
 
 def _count(content: Mapping[Any, Any], name: str) -> int:
