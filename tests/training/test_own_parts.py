@@ -22,7 +22,7 @@ from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import SettingsError
 from trackmania_rl.settings.live import LiveSettings
-from trackmania_rl.training.building import make_hooks
+from trackmania_rl.training.building import make_configured_memory, make_hooks
 from trackmania_rl.training.hooks.checkpoints import SaveCheckpoints
 from trackmania_rl.training.hooks.hook import Hook
 
@@ -80,6 +80,22 @@ class Needy(QuantileNetwork):
 
 def failing(settings, sizes, generator):
     raise ValueError("these sizes do not fit")
+"""
+MY_MEMORIES = """
+from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
+from trackmania_rl.seeds import SeedTree
+from trackmania_rl.training.building import make_memory
+from trackmania_rl.training.context import Memory
+
+def torchrls(settings, spaces, seeds):
+    return Memory(*(TensorDictReplayBuffer(storage=LazyTensorStorage(10)) for _ in range(2)))
+
+def of_two_rings(settings, spaces, seeds):
+    one, other = (make_memory(settings, spaces, SeedTree(seed)) for seed in (1, 2))
+    return Memory(one.buffer, other.buffer_test)
+
+def none(settings, spaces, seeds):
+    return None
 """
 MY_TRANSFORMS = """
 from torchrl.envs.transforms import RewardScaling
@@ -294,6 +310,27 @@ def test_a_wrong_network_is_told_in_one_line(
     edit(live, network=f"my_parts:{name}")
     with pytest.raises(UserError, match=message) as caught:
         make_network(live.current, race_spaces(live.current), SeedTree(1))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        (
+            "torchrls",
+            r"memory: buffer is a TensorDictReplayBuffer; it takes the two MiniRaceReplayBuffers that",
+        ),
+        ("of_two_rings", r"memory: buffer and buffer_test have different rings; make both by one make_buffers"),
+        ("none", r"memory = 'my_parts:none' made a NoneType; it makes a Memory"),
+    ],
+)
+def test_a_wrong_memory_is_told_in_one_line(
+    write_parts: Callable[[str], None], live: LiveSettings, name: str, message: str
+) -> None:
+    write_parts(MY_MEMORIES)
+    edit(live, memory=f"my_parts:{name}")
+    with pytest.raises(SettingsError, match=message) as caught:
+        make_configured_memory(live.current, race_spaces(live.current), SeedTree(1))
     assert "\n" not in str(caught.value)
 
 

@@ -16,7 +16,7 @@ from trackmania_rl.checkpoints import RunFolder
 from trackmania_rl.race.cycle_position import CollectorProgress
 from trackmania_rl.race.rewards import Reward
 from trackmania_rl.race.spaces import Spaces
-from trackmania_rl.settings import Settings
+from trackmania_rl.settings import Settings, SettingsError
 from trackmania_rl.settings.live import LiveSettings
 from trackmania_rl.telemetry.statistics import TrainingStatistics
 
@@ -28,10 +28,24 @@ class Memory:
     Attributes:
         buffer: transitions to learn from.
         buffer_test: transitions only to measure the loss on.
+
+    Raises:
+        SettingsError: if they are other buffers, or do not share their ring buffer.
     """
 
     buffer: MiniRaceReplayBuffer
     buffer_test: MiniRaceReplayBuffer
+
+    def __post_init__(self) -> None:
+        """Check the buffers."""
+        for name, side in (("buffer", self.buffer), ("buffer_test", self.buffer_test)):
+            if not isinstance(side, MiniRaceReplayBuffer):
+                raise SettingsError(
+                    f"memory: {name} is a {type(side).__name__}; it takes the two MiniRaceReplayBuffers that "
+                    "make_buffers (trackmania_rl/buffer_utilities.py) makes"
+                )
+        if self.buffer.ring is not self.buffer_test.ring:
+            raise SettingsError("memory: buffer and buffer_test have different rings; make both by one make_buffers")
 
 
 @dataclass
