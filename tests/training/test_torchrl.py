@@ -7,12 +7,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 from tensordict import TensorDict
-from torchrl.trainers import CountFramesLog, EarlyStopping, LogScalar, Trainer
+from torchrl.trainers import CountFramesLog, EarlyStopping, LogScalar, RewardNormalizer, SelectKeys, Trainer
 from torchrl.trainers.trainers import TargetNetUpdaterHook, TrainerHookBase
 
 from trackmania_rl.agents.flat_parameters import flatten_parameters
 from trackmania_rl.agents.iqn import SoftUpdate
 from trackmania_rl.checkpoints import CheckpointError, find_manifests, load_checkpoint
+from trackmania_rl.errors import UserError
 from trackmania_rl.settings.live import LiveSettings
 from trackmania_rl.training.hooks.hook import Hook
 from trackmania_rl.training.hooks.replay import SampleAtReplayRatio
@@ -123,6 +124,36 @@ def test_torchrls_own_hooks_work_on_a_run(live: LiveSettings, make_run: MakeRun,
     resumed.trainer.logger = logger = KeepingLogger()
     resumed.train_on(races[:1])
     assert ("n_frames", 57, 57) in logger.written
+
+
+def test_a_figure_for_a_progress_bar_is_logged_with_one_warning(
+    make_run: MakeRun, make_race: MakeRace, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = make_run([LogScalar("state_float", "floats", log_pbar=True)])
+    run.trainer.logger = logger = KeepingLogger()
+    run.train_on([make_race(17, True), make_race(23, False)])
+    assert {"floats", "floats_std"} == {name for name, _, _ in logger.written}
+    assert caplog.text.count("log_pbar has no effect: floats, floats_std") == 1
+
+
+@pytest.mark.parametrize(
+    ("hook", "message"),
+    [
+        (RewardNormalizer(), r"hooks: RewardNormalizer fails at batch_process \(.*\); the keys are .*actions"),
+        (LogScalar(("next", "reward")), r"hooks: LogScalar fails at pre_steps_log \(.*\); .*'state_float'"),
+        (
+            SelectKeys(["actions"]),
+            "hooks: SelectKeys returns another race at batch_process, but the replay memory holds",
+        ),
+    ],
+)
+def test_a_hook_of_torchrl_that_cannot_work_ends_the_run_in_one_line(
+    make_run: MakeRun, make_race: MakeRace, hook: TrainerHookBase, message: str
+) -> None:
+    run = make_run([hook])
+    with pytest.raises(UserError, match=message) as caught:
+        run.train_on([make_race(17, True)])
+    assert "\n" not in str(caught.value)
 
 
 def test_torchrls_target_hook_moves_our_target_network(

@@ -6,26 +6,32 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import sys
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from tensordict import TensorDictBase
 from torchrl.trainers import Trainer
+from torchrl.trainers.trainers import TrainerHookBase
 
 from trackmania_rl.checkpoints import CheckpointFacts, CheckpointStore, read_checkpoint
+from trackmania_rl.errors import UserError, one_line
 from trackmania_rl.settings.of_run import shaping_settings
 from trackmania_rl.settings.since_checkpoint import stored_settings
 from trackmania_rl.training.context import RunContext
-from trackmania_rl.training.hooks.hook import Hook, Interval
+from trackmania_rl.training.hooks.hook import OF_RACES, Hook, Interval
 from trackmania_rl.training.race_stream import POLL_S, RaceStream, RoundsWithoutRaces
 from trackmania_rl.training.scores import score_of
 
 log = logging.getLogger(__name__)
+
+OF_TENSORDICTS: Final = (*OF_RACES, "process_optim_batch", "post_loss", "post_optim_log")
+"""The points at which hooks are given a race, or a batch."""
 
 
 class RunTrainer(Trainer):
@@ -47,6 +53,7 @@ class RunTrainer(Trainer):
         self._ticks = Interval()
         self._logs: dict[str, Interval] = {}
         self._broke_off = False
+        self._told_of_log_pbar = False
         self._stream = RaceStream(run, should_stop, self.tick, self._begin_turn)
         has_collectors = run.settings.game.n_collectors > 0
         super().__init__(
@@ -64,6 +71,10 @@ class RunTrainer(Trainer):
             warnings.simplefilter("ignore", FutureWarning)  # see `Hook.register`
             self.register_op("optimizer", run.agent.optimizer_step)
         self.register_op("post_optim", self._count_update)
+
+    def register_op(self, dest: Any, op: Callable[..., Any], **kwargs: Any) -> None:
+        """Register what acts at a point of the loop; what it cannot do there ends the run in one line."""
+        super().register_op(dest, _within_limits(dest, op) if dest in OF_TENSORDICTS else op, **kwargs)
 
     def tick(self) -> None:
         """Let the hooks tick, if it is time."""
@@ -184,8 +195,38 @@ class RunTrainer(Trainer):
 
     def _log(self, log_pbar: bool = False, **figures: Any) -> None:
         """Hand figures to the logger, each at most every `tensorboard_interval_s`; the last of each is kept."""
+        if log_pbar and not self._told_of_log_pbar:
+            self._told_of_log_pbar = True
+            log.warning(
+                "log_pbar has no effect: %s are written by the loggers, and not shown in the terminal",
+                ", ".join(figures),
+            )
         for name, value in figures.items():
             self._log_dict[name] = [value]  # where torchrl's EarlyStopping looks; a list of all would grow for weeks
             interval = self._logs.setdefault(name, Interval(is_due_at_first=True))
             if self.logger is not None and interval.is_due(self.run.settings.telemetry.tensorboard_interval_s):
                 self.logger.log_scalar(name, float(value), step=self.collected_frames)
+
+
+def _within_limits(point: str, op: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap what acts at a point: end the run by one line where a library's hook finds no key, or its result is lost."""
+    owner = getattr(op, "__self__", op)
+    hook = type(owner).__name__ if isinstance(owner, TrainerHookBase) else getattr(op, "__name__", "")
+
+    @functools.wraps(op, updated=())
+    def act(batch: TensorDictBase, **kwargs: Any) -> Any:
+        try:
+            result = op(batch, **kwargs)
+        except (AttributeError, KeyError, TypeError) as error:  # TensorDict.get gives None for a key that is not there
+            if isinstance(owner, Hook):
+                raise
+            keys = ", ".join(sorted(map(str, batch.keys(include_nested=True, leaves_only=True))))
+            raise UserError(f"hooks: {hook} fails at {point} ({one_line(error)}); the keys are {keys}") from error
+        if point == "batch_process" and isinstance(result, TensorDictBase) and result is not batch:
+            raise UserError(
+                f"hooks: {hook} returns another race at batch_process, but the replay memory holds the race by then: "
+                "change rewards by the setting reward, and batches by transforms or at process_optim_batch"
+            )
+        return result
+
+    return act

@@ -44,7 +44,8 @@ class Hook(TrainerHookBase):
     method                               when it is called
     ==================================== ===============================================================================
     ``batch_process(race)``              a race has come in: its columns as a TensorDict (T,) of views, which are valid
-                                         in here; more of it in ``self.run.race``
+                                         in here; more of it in ``self.run.race``; returns nothing, as the replay
+                                         memory holds the race by now
     ``pre_steps_log(race)``              then, with copies of its columns (without frames); returns figures to log
     ``pre_optim_steps()``                before the race's updates
     ``process_optim_batch(_)``           before each update; may return another batch
