@@ -199,6 +199,10 @@ BROKEN = {
     "q_values": _set("q_values", 4, INF),
     "meters_advanced_along_centerline": _set("meters_advanced_along_centerline", -1, NAN),
     "rewards": lambda rollout: rollout.update(rewards=np.array([1.0, -INF, *[0.0] * 15], dtype=np.float32)),
+    "state_float beyond float32": lambda rollout: rollout.update(state_float=rollout["state_float"] + np.float64(1e60)),
+    "rewards beyond float32": lambda rollout: rollout.update(rewards=np.full(17, 1e60)),
+    "rewards that are objects": lambda rollout: rollout.update(rewards=np.array([INF] * 17, dtype=object)),
+    "rewards that are no numbers": lambda rollout: rollout.update(rewards=np.array([None] * 17)),
 }
 
 
@@ -216,8 +220,8 @@ def test_a_race_that_is_not_finite_never_enters_the_memory(
     assert len(run.context.folder.races.read_text().splitlines()) == 1
     warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert warnings == [
-        f"a race of collector 0 on valley is refused, since its {name} holds numbers that are not finite; races "
-        "refused so far: 1"
+        f"a race of collector 0 on valley is refused, since its {name.split()[0]} holds numbers that are not finite; "
+        "races refused so far: 1"
     ]
 
 
@@ -228,18 +232,47 @@ def test_a_race_of_an_agent_that_values_no_actions_is_taken(run: LocalRun, make_
     assert run.context.statistics.races_refused == 0
 
 
-def test_a_race_whose_reward_is_not_finite_is_not_learned_from(run: LocalRun, make_race: MakeRace) -> None:
+@pytest.mark.parametrize("value", [NAN, 1e60, np.array(10**60, dtype=object)], ids=["NaN", "beyond float32", "object"])
+@pytest.mark.parametrize("name", ["rewards", "potentials"])
+def test_a_race_whose_reward_is_not_finite_is_not_learned_from_and_the_run_resumes(
+    make_run: MakeRun, make_race: MakeRace, name: str, value: Any
+) -> None:
     def reward(rollout_results: Any, *_: Any) -> RewardedRace:
         n_actions = len(rollout_results["actions"])
-        potentials = np.zeros(n_actions + 1, dtype=np.float32)
-        potentials[2] = NAN
-        return RewardedRace(np.ones(n_actions, dtype=np.float32), potentials)
+        rewarded = RewardedRace(np.ones(n_actions), np.zeros(n_actions + 1))
+        if n_actions == 17:
+            rewarded = rewarded._replace(**{name: np.full(len(getattr(rewarded, name)), value)})
+        return rewarded
 
+    run = make_run()
     run.context.reward = reward
-    run.train_on([make_race(17, True)])
+    run.train_on([make_race(17, True), make_race(21, True)])
     assert run.context.statistics.races_refused == 1
-    assert len(run.buffer) + len(run.buffer_test) == 0
-    assert run.context.statistics.races_total == 1, "it was driven all the same"
+    assert len(run.buffer) + len(run.buffer_test) == 21
+    assert run.context.statistics.races_total == 2, "it was driven all the same"
+    assert run.hook(SaveCheckpoints).try_to_save()
+    assert len(make_run().buffer.ring) == 22
+
+
+@pytest.mark.parametrize(
+    ("rewarded", "message"),
+    [
+        (None, r"the reward gives a NoneType; it has to give a RewardedRace .* of \(17,\) rewards and \(18,\)"),
+        (np.ones(17), "the reward gives a ndarray; it has"),
+        (RewardedRace(np.ones((17, 1)), np.zeros(18)), r"the reward gives rewards of the shape \(17, 1\); it has"),
+        (RewardedRace(1.0, np.zeros(18)), r"the reward gives rewards of the shape \(\); it has"),
+        (RewardedRace(np.ones(17), None), r"the reward gives potentials of the shape \(\); it has"),
+        (RewardedRace(np.array(["1"] * 17), np.zeros(18)), "the reward gives rewards that are no numbers"),
+        (RewardedRace([[1.0], [2.0, 3.0]], np.zeros(18)), "the reward gives rewards that are no numbers"),
+    ],
+)
+def test_a_reward_of_another_form_ends_the_run_in_one_line(
+    run: LocalRun, make_race: MakeRace, rewarded: Any, message: str
+) -> None:
+    run.context.reward = lambda *_: rewarded
+    with pytest.raises(UserError, match=message) as caught:
+        run.train_on([make_race(17, True)])
+    assert "\n" not in str(caught.value)
 
 
 def test_refused_races_in_a_row_end_the_run(run: LocalRun, make_race: MakeRace) -> None:

@@ -14,7 +14,7 @@ from trackmania_rl.datasets.environments import FLOATS, IMAGE, EpisodeForm
 from trackmania_rl.errors import UserError
 from trackmania_rl.experience_replay.ring_buffer import NEVER_FINISHES
 from trackmania_rl.race.policy import ELAPSED_ACTIONS_FLOAT
-from trackmania_rl.race.rewards import RewardedRace
+from trackmania_rl.race.rewards import RewardedRace, as_stored, is_finite_as_stored
 
 Array = npt.NDArray[Any]
 
@@ -152,8 +152,7 @@ def recorded_reward(episode: Episode) -> RewardedRace | None:
     if METERS in episode.infos and RACE_TIME in episode.infos:
         return None
     none = np.zeros(len(episode.actions) + 1, dtype=np.float32)
-    potentials = np.asarray(episode.infos.get(POTENTIALS, none), dtype=np.float32)
-    return RewardedRace(np.asarray(episode.rewards, dtype=np.float32), potentials)
+    return RewardedRace(as_stored(episode.rewards), as_stored(episode.infos.get(POTENTIALS, none)))
 
 
 def _observations(frames: Array, floats: Array, actions: Array, form: EpisodeForm) -> Array | dict[str, Array]:
@@ -196,7 +195,7 @@ def _check(episode: Episode, form: EpisodeForm) -> None:
     for name, shape in wanted.items():
         if columns[name].shape != shape:
             raise UserError(f"its {name} have the shape {columns[name].shape}, not {shape}")
-        if not np.isfinite(columns[name]).all():
+        if not is_finite_as_stored(columns[name]):
             raise UserError(f"its {name} hold numbers that are not finite")
     if n_actions == 0:
         raise UserError("it has no actions")

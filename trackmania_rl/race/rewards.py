@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from trackmania_rl.errors import UserError, one_line
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.observation_kernel import N_WHEELS
 from trackmania_rl.race.spaces import Spaces
@@ -93,11 +94,58 @@ class StepReward(Protocol):
         """Reward the action that led to the finish."""
 
 
+def as_stored(column: Any) -> npt.NDArray[np.float32]:
+    """Return numbers as the replay memory stores them; those beyond float32's range are infinite there.
+
+    Raises:
+        ValueError: if they are no real numbers.
+    """
+    try:
+        array = np.asarray(column)
+        if array.dtype.kind not in "biufO":
+            raise ValueError(f"they are of the type {array.dtype}")
+        with np.errstate(over="ignore"):
+            return array.astype(np.float32, copy=False)
+    except (TypeError, OverflowError) as error:
+        raise ValueError(one_line(error, 80)) from error
+
+
+def is_finite_as_stored(column: Any) -> bool:
+    """Return whether a column holds numbers that are finite in the replay memory; whole numbers all are."""
+    try:
+        return np.asarray(column).dtype.kind in "biu" or bool(np.isfinite(as_stored(column)).all())
+    except ValueError:
+        return False
+
+
+def reward_as_stored(rewarded: object, n_actions: int) -> RewardedRace:
+    """Return what a reward gave for a race as the replay memory stores it.
+
+    Raises:
+        UserError: if it is not a number for each action and a potential for each state.
+    """
+    form = (
+        f"a RewardedRace (trackmania_rl/race/rewards.py) of ({n_actions},) rewards and ({n_actions + 1},) potentials "
+        f"for a race of {n_actions} actions"
+    )
+    if not isinstance(rewarded, tuple) or len(rewarded) != len(RewardedRace._fields):
+        raise UserError(f"the reward gives a {type(rewarded).__name__}; it has to give {form}")
+    columns = {}
+    for name, column, n_rows in zip(RewardedRace._fields, rewarded, (n_actions, n_actions + 1), strict=True):
+        try:
+            columns[name] = as_stored(column)
+        except ValueError as error:
+            raise UserError(f"the reward gives {name} that are no numbers ({error}); it has to give {form}") from error
+        if columns[name].shape != (n_rows,):
+            raise UserError(f"the reward gives {name} of the shape {columns[name].shape}; it has to give {form}")
+    return RewardedRace(**columns)
+
+
 def brought_along(rollout_results: Mapping[str, Any]) -> RewardedRace | None:
     """Return the rewards that games gave in a race's columns, as somebody's own environment does; None without."""
     if "rewards" not in rollout_results:
         return None
-    rewards = np.asarray(rollout_results["rewards"], dtype=np.float32)
+    rewards = as_stored(rollout_results["rewards"])
     return RewardedRace(rewards, np.zeros(len(rewards) + 1, dtype=np.float32))
 
 

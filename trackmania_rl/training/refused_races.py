@@ -8,11 +8,10 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from trackmania_rl.channels.protocols import ReceivedRollout
 from trackmania_rl.errors import UserError
-from trackmania_rl.race.rewards import RewardedRace
+from trackmania_rl.race.rewards import RewardedRace, is_finite_as_stored
 from trackmania_rl.telemetry.statistics import TrainingStatistics
 
 log = logging.getLogger(__name__)
@@ -30,10 +29,10 @@ def what_is_not_finite(race: ReceivedRollout) -> str | None:
     """
     columns = race.rollout_results
     for name in LEARNED_FROM:
-        if _is_broken(columns.get(name)):
+        if name in columns and not is_finite_as_stored(columns[name]):
             return name
     q_values = columns.get("q_values")
-    if q_values is not None and _is_broken(q_values) and not np.isnan(q_values).all():
+    if q_values is not None and not is_finite_as_stored(q_values) and not np.isnan(q_values).all():
         return "q_values"
     return _broken_number(race.end_race_stats)
 
@@ -41,7 +40,7 @@ def what_is_not_finite(race: ReceivedRollout) -> str | None:
 def what_reward_is_not_finite(rewarded: RewardedRace) -> str | None:
     """Name what a reward gave a race that is infinite or no number; None if all of it is finite."""
     columns = {"rewards": rewarded.rewards, "potentials": rewarded.potentials}
-    return next((name for name, values in columns.items() if _is_broken(values)), None)
+    return next((name for name, values in columns.items() if not is_finite_as_stored(values)), None)
 
 
 def refuse(what: str, collector: int, map_name: str, statistics: TrainingStatistics) -> None:
@@ -66,10 +65,6 @@ def refuse(what: str, collector: int, map_name: str, statistics: TrainingStatist
             f"{MOST_REFUSED_IN_A_ROW} races in a row are refused, the last one on {map_name} since its {what} holds "
             "numbers that are not finite: mend what makes them (the environment, the reward or own floats)"
         )
-
-
-def _is_broken(column: npt.NDArray[Any] | None) -> bool:
-    return column is not None and column.dtype.kind == "f" and not bool(np.isfinite(column).all())
 
 
 def _broken_number(stats: Mapping[str, Any]) -> str | None:

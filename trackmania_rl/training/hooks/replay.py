@@ -16,7 +16,7 @@ from trackmania_rl.buffer_utilities import (
     replay_state_to_write,
 )
 from trackmania_rl.race.fragments import Fragment
-from trackmania_rl.race.rewards import RewardedRace
+from trackmania_rl.race.rewards import RewardedRace, reward_as_stored
 from trackmania_rl.schedules import staircase
 from trackmania_rl.training.hooks.hook import Hook
 from trackmania_rl.training.refused_races import refuse, what_reward_is_not_finite
@@ -35,11 +35,16 @@ class StoreRaces(Hook):
         self.transitions_stored = 0
 
     def batch_process(self, _: TensorDictBase) -> None:
-        """Store the race, if it is one to learn from; one whose rewards are not finite is not."""
+        """Store the race, if it is one to learn from; one whose rewards are not finite is not.
+
+        Raises:
+            UserError: if the reward does not give what it has to give.
+        """
         race = self.run.race
         assert race is not None
         if race.end_race_stats["fill_buffer"]:
-            rewarded = self.run.reward(race.rollout_results, self.run.settings, self.trainer.collected_frames)
+            given = self.run.reward(race.rollout_results, self.run.settings, self.trainer.collected_frames)
+            rewarded = reward_as_stored(given, len(race.rollout_results["actions"]))
             if (what := what_reward_is_not_finite(rewarded)) is not None:
                 refuse(what, race.collector, race.end_race_stats["map_name"], self.run.statistics)
                 return
