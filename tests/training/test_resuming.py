@@ -15,6 +15,7 @@ from trackmania_rl.exit_codes import ExitCode
 from trackmania_rl.settings.live import LiveSettings
 from trackmania_rl.telemetry.statistics import TrainingStatistics
 from trackmania_rl.training.hooks.checkpoints import NotSavedError, SaveCheckpoints
+from trackmania_rl.training.hooks.status import TellStatus
 from trackmania_rl.training.scores import score_of
 
 from .conftest import LocalRun, MakeRace, MakeRun, edit
@@ -29,6 +30,38 @@ def no_writers(live: LiveSettings) -> None:
 
 def save(run: LocalRun) -> None:
     assert run.hook(SaveCheckpoints).try_to_save()
+
+
+@pytest.mark.parametrize("lost", ["a link that leads nowhere", "an empty folder", "no folder"])
+def test_a_run_whose_checkpoints_are_gone_does_not_begin_anew(
+    make_run: MakeRun, make_race: MakeRace, lost: str
+) -> None:
+    run = make_run()
+    run.train_on([make_race(17, True)])
+    save(run)
+    run.hook(TellStatus).end()
+    folder = run.context.folder
+    away = folder.checkpoints.rename(folder.path / "away")
+    if lost == "an empty folder":
+        folder.checkpoints.mkdir()
+    elif lost != "no folder":
+        (folder.path / "status.json").unlink()
+        folder.checkpoints.symlink_to(folder.path / "not mounted")
+    races = folder.races.read_text()
+    with pytest.raises(
+        CheckpointError, match=r"has raced before, but .*checkpoints holds no checkpoint: mount its disk"
+    ):
+        make_run()
+    assert folder.races.read_text() == races
+    if lost != "no folder":
+        (folder.checkpoints.rmdir if lost == "an empty folder" else folder.checkpoints.unlink)()
+    away.rename(folder.checkpoints)
+    assert make_run().trainer.collected_frames == 17
+
+
+def test_a_run_that_was_killed_before_its_first_checkpoint_begins_anew(make_run: MakeRun, make_race: MakeRace) -> None:
+    make_run().train_on([make_race(17, True)])
+    assert make_run().trainer.collected_frames == 0
 
 
 def test_a_change_of_what_was_learned_is_refused_until_it_is_accepted(

@@ -17,6 +17,7 @@ from trackmania_rl.checkpoints import (
     CheckpointError,
     DiskTooFullError,
     LoadedCheckpoint,
+    RunFolder,
     find_manifests,
     is_checkpoint,
     load_checkpoint,
@@ -30,6 +31,8 @@ from trackmania_rl.files import write_durably
 from trackmania_rl.settings import Settings
 from trackmania_rl.settings.of_run import what_shapes_otherwise
 from trackmania_rl.settings.since_checkpoint import changes_since, in_force_text, require_accepted
+from trackmania_rl.telemetry.race_record import last_session
+from trackmania_rl.telemetry.run_status import read_status
 from trackmania_rl.training.driver_loading import weights_to_begin_with
 from trackmania_rl.training.hooks.finite_numbers import WatchNumbers
 from trackmania_rl.training.hooks.hook import EagerInterval, Hook
@@ -76,10 +79,16 @@ class SaveCheckpoints(Hook):
         Raises:
             UserError: if a setting was changed that gives another meaning to what was learned.
             CheckpointError: if there are checkpoints and none can be read, or that does not fit the configuration; of
-                the run itself, or of the one whose weights it is to begin with; or if its weights are not finite.
+                the run itself, or of the one whose weights it is to begin with; or if its weights are not finite. Or if
+                the run had checkpoints, and they are gone.
         """
         folder = self.run.folder
         loaded = load_newest(folder.path)
+        if loaded is None and _has_lost_its_checkpoints(folder):
+            raise CheckpointError(
+                f"{folder.path} has raced before, but {folder.checkpoints} holds no checkpoint: mount its disk, or put "
+                "the folder back; or begin a new run under another run_name (--set run_name=...)"
+            )
         self._waits_for_finish = loaded is None
         if loaded is not None:
             self._resume(loaded)
@@ -251,6 +260,14 @@ class SaveCheckpoints(Hook):
                 f"begin with {its_own}, as sizes and inputs must be the same"
             ) from error
         log.info("the networks of %s are the beginning", source)
+
+
+def _has_lost_its_checkpoints(folder: RunFolder) -> bool:
+    """Return whether a run without checkpoints had some. A run that was killed before its first one had none."""
+    leads_nowhere = folder.checkpoints.is_symlink() and not folder.checkpoints.exists()
+    status = read_status(folder.path)
+    has_saved = status is not None and status.saved_at_s is not None
+    return last_session(folder.races) > 0 and (leads_nowhere or has_saved)
 
 
 def _read_in_force(file: Path) -> Mapping[str, Any]:

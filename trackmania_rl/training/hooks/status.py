@@ -55,6 +55,7 @@ class TellStatus(Hook):
             return
         self._ends.set()
         self._thread.join()
+        self._take_figures()
         self._write(is_over=True)
 
     def _take_figures(self) -> None:
