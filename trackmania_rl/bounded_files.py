@@ -28,6 +28,9 @@ MOST_KEY_PARTS: Final = 20
 MOST_NPY_HEADER_BYTES: Final = 1000
 """Of a `.npy` file; numpy writes 118 for an array of numbers."""
 
+MOST_PYTHON_BYTES: Final = 1 << 20
+"""Of a configuration's file."""
+
 _CHUNK_BYTES: Final = 1 << 20
 
 _BRACKETS_OUTSIDE_TEXTS: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[][{}]', re.DOTALL)
@@ -185,6 +188,17 @@ def parse_npy(content: bytes | bytearray, kinds: str = "fiu", most_numbers: int 
         raise ValueError(f"it holds {n_numbers:,} numbers; at most {most_numbers:,} are read")
     numbers = np.frombuffer(content, dtype, n_numbers, stream.tell())
     return numbers.reshape(shape, order="F" if is_fortran else "C")
+
+
+def require_no_special_files(folder: Path, error: type[UserError] = UserError) -> None:
+    """Check that the files in a folder are regular ones, so that opening them neither waits nor never ends.
+
+    Raises:
+        UserError: if one is a pipe, a device or a socket; links are followed, and those that lead nowhere are left out.
+    """
+    for file in sorted(folder.iterdir()) if folder.is_dir() else ():
+        if file.exists() and not file.is_dir():
+            _require_regular(file, os.stat(file).st_mode, error)
 
 
 def within(folder: Path, name: str, error: type[UserError] = UserError) -> Path:

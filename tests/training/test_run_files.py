@@ -2,6 +2,9 @@
 
 import errno
 import logging
+import os
+import re
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,18 +18,23 @@ from trackmania_rl.channels.protocols import ReceivedRollout
 from trackmania_rl.checkpoints import CheckpointError, RunFolder, find_manifests, load_checkpoint, save_checkpoint
 from trackmania_rl.checkpoints.plain_state import StateParts
 from trackmania_rl.checkpoints.store import MANIFEST_ROOM_BYTES
+from trackmania_rl.dashboard.tails import LineTail
 from trackmania_rl.driver_file import DriverFile, DriverTrack, read_driver, write_driver
 from trackmania_rl.errors import UserError
+from trackmania_rl.multiprocess.run_setup import own_folder
 from trackmania_rl.race.cycle_position import CollectorProgress, RacePosition
 from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings.live import LiveSettings
+from trackmania_rl.telemetry.learning_summary import iterate_races
 from trackmania_rl.telemetry.race_record import UNDONE_FILE
+from trackmania_rl.telemetry.run_status import STATUS_FILE, read_status
 from trackmania_rl.training import disk_watch
 from trackmania_rl.training.hooks import figures
 from trackmania_rl.training.hooks import hook as hook_module
 from trackmania_rl.training.hooks.checkpoints import SaveCheckpoints
 from trackmania_rl.training.hooks.races import WriteRaceLog
+from trackmania_rl.training.hooks.status import TellStatus
 from trackmania_rl.training.race_stream import race_columns
 
 from .conftest import LocalRun, MakeRace, MakeRun, edit
@@ -168,6 +176,34 @@ def test_tensorboard_gets_a_race_in_each_interval_and_every_best_time(
     assert n_written_after(10.0, 3200) == 5
     run.close_files()
     assert len(run.context.folder.races.read_text().splitlines()) == 8, "every race"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such files")
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("make", [os.mkfifo, lambda file: file.symlink_to("/dev/zero")], ids=["a pipe", "/dev/zero"])
+def test_pipes_and_devices_in_a_runs_folder_are_not_opened(
+    begin_run: BeginRun,
+    live: LiveSettings,
+    make_race: MakeRace,
+    caplog: pytest.LogCaptureFixture,
+    make: Callable[[Path], object],
+) -> None:
+    run = begin_run(tensorboard_interval_s=1e-9)
+    folder = run.context.folder
+    for file in (folder.config / "config.py", folder.path / STATUS_FILE, folder.settings_in_force, folder.races):
+        file.unlink(missing_ok=True)
+        make(file)
+    _take(run, make_race(17, True, race_time_ms=3100))
+    edit(live, keep_checkpoints=4)  # which is written down
+    _tick(run, 1.0)
+    run.hook(TellStatus).end()
+    assert re.search(r"cannot keep the record .*config\.py: is not a file but a (pipe|device)", caplog.text)
+    assert read_status(folder.path) is None
+    assert folder.settings_in_force.is_file()
+    assert LineTail(folder.races).read() == []
+    for read in (lambda: list(iterate_races(folder.races)), lambda: own_folder(folder).__enter__()):
+        with pytest.raises(UserError, match=r"is not a file but a|is no file"):
+            read()
 
 
 def test_only_a_race_faster_than_all_before_is_kept(begin_run: BeginRun, make_race: MakeRace) -> None:

@@ -8,7 +8,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from trackmania_rl.bounded_files import MOST_PYTHON_BYTES, read_bounded_text
 from trackmania_rl.checkpoints.errors import CheckpointError
+from trackmania_rl.errors import UserError
 from trackmania_rl.files import replace_patiently, sync_file, sync_folder
 from trackmania_rl.settings.without_machine import without_machine
 
@@ -48,14 +50,14 @@ def save_best_run(
         np.save(temporary / "q_values.npy", q_values, allow_pickle=False)
         (temporary / "config").mkdir()
         for file in sorted(config_folder.glob("*.py")):
-            text = without_machine(file.read_text(encoding="utf-8-sig"))
+            text = without_machine(read_bounded_text(file, MOST_PYTHON_BYTES))
             (temporary / "config" / file.name).write_text(text, encoding="utf-8")
         for written in temporary.rglob("*"):
             (sync_folder if written.is_dir() else sync_file)(written)
         sync_folder(temporary)
         replace_patiently(temporary, folder)
         sync_folder(best_runs_folder)
-    except (OSError, SyntaxError, UnicodeDecodeError) as error:  # the last two: the configuration is being edited
+    except (OSError, SyntaxError, UserError) as error:  # the last two: the configuration is being edited
         shutil.rmtree(temporary, ignore_errors=True)
         reason = error.strerror if isinstance(error, OSError) else f"its configuration is no Python: {error}"
         raise CheckpointError(f"cannot keep the record {folder}: {reason}") from error

@@ -10,10 +10,13 @@ from typing import Any, Final
 
 import numpy as np
 
+from trackmania_rl.bounded_files import parse_npy, read_bounded
 from trackmania_rl.dashboard.run_on_disk import RunOnDisk
+from trackmania_rl.errors import UserError
 from trackmania_rl.telemetry.mind.index import read_index
 
 MOST_SHOWN: Final = 200
+MOST_Q_VALUES_BYTES: Final = 64 << 20
 """Records and films that are listed."""
 FILM_FOLDERS: Final = ("best_runs", "evaluation", "recordings", "videos")
 FILM_ENDINGS: Final = (".mp4", ".webm")
@@ -45,8 +48,8 @@ class BestRun:
     def q_values(self) -> list[list[float]]:
         """Its Q values, a row for each action; none where there is no such file, or it is damaged."""
         try:
-            values = np.load(self.folder / "q_values.npy", allow_pickle=False)
-        except (OSError, ValueError, EOFError):
+            values = parse_npy(read_bounded(self.folder / "q_values.npy", MOST_Q_VALUES_BYTES))
+        except (UserError, ValueError):
             return []
         if values.ndim != 2 or values.dtype.kind != "f":
             return []

@@ -58,7 +58,7 @@ class FigureCurves:
         points: list[tuple[str, Point]] = []
         bytes_left = MOST_BYTES_AT_ONCE
         for file in sorted(self._folder.glob("events.out.tfevents.*")):
-            if file in self._damaged:
+            if file in self._damaged or not file.is_file():
                 continue
             bytes_left -= self._read_file(file, bytes_left, points)
             if bytes_left <= 0:

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
+from trackmania_rl.bounded_files import MOST_PYTHON_BYTES, read_bounded_text
 from trackmania_rl.dashboard.best_runs import RunFiles
 from trackmania_rl.dashboard.figure_curves import FigureCurves
 from trackmania_rl.dashboard.log_messages import LogMessages
@@ -182,7 +183,7 @@ class RunPage:
 
     def settings(self) -> dict[str, Any]:
         """The settings as the run's configuration has them, and what is wrong with it, if something is."""
-        text = self.run.config_file.read_text(encoding="utf-8-sig")
+        text = read_bounded_text(self.run.config_file, MOST_PYTHON_BYTES)
         with self._lock:
             settings, error = self._settings, self._settings_error
         return {"rows": settings_rows(settings, text), "error": error}

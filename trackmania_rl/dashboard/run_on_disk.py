@@ -14,7 +14,7 @@ from trackmania_rl.errors import UserError
 from trackmania_rl.places import command_line_of
 from trackmania_rl.settings import Settings, load_settings
 from trackmania_rl.settings.live import SNAPSHOT_FILE
-from trackmania_rl.telemetry.learning_summary import NEEDED_KEYS
+from trackmania_rl.telemetry.learning_summary import MOST_LINE_BYTES, NEEDED_KEYS
 
 QUIET_AFTER_S: Final = 60.0
 """A run that has written nothing for so long does not seem to be trained."""
@@ -129,7 +129,7 @@ def _check_races(run: RunOnDisk, folder: Path) -> None:
     first_line = b""
     if run.races.is_file():
         with run.races.open("rb") as file:
-            first_line = file.readline()
+            first_line = file.readline(MOST_LINE_BYTES)
     if not first_line.endswith(b"\n"):
         if not _is_being_trained(run):
             raise UserError(

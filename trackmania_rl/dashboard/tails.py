@@ -37,6 +37,8 @@ class LineTail:
         Raises:
             OSError: if the disk fails.
         """
+        if self._file.exists() and not self._file.is_file():  # a pipe would keep `open` waiting
+            return []
         try:
             with self._file.open("rb") as file:
                 size_bytes = file.seek(0, 2)

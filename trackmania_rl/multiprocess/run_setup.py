@@ -21,7 +21,7 @@ from filelock import FileLock, Timeout
 from torch import nn
 
 from trackmania_rl.agents.builder import AgentBuilder, MakeAgentBuilder, make_agent_builder
-from trackmania_rl.bounded_files import read_bounded
+from trackmania_rl.bounded_files import read_bounded, require_no_special_files
 from trackmania_rl.channels.protocols import Channels, RolloutSource, WeightsKind
 from trackmania_rl.channels.shared_memory.opening import open_channels
 from trackmania_rl.checkpoints import RunFolder, find_manifests
@@ -122,7 +122,13 @@ def removed_unless_begun(folder: RunFolder) -> Iterator[Callable[[], None]]:
 
 @contextlib.contextmanager
 def own_folder(folder: RunFolder) -> Iterator[Callable[[], None]]:
-    """Make a run's folder and have it to oneself; see `removed_unless_begun`, `training_alone` and `showing_games`."""
+    """Make a run's folder and have it to oneself; see `removed_unless_begun`, `training_alone` and `showing_games`.
+
+    Raises:
+        UserError: if the folder, or its configuration, holds a pipe or a device, which would keep the run waiting.
+    """
+    for path in (folder.path, folder.config):
+        require_no_special_files(path)
     with removed_unless_begun(folder) as begin, training_alone(folder), showing_games(folder):
         yield begin
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from trackmania_rl.bounded_files import MOST_PYTHON_BYTES, read_bounded
 from trackmania_rl.errors import UserError
 from trackmania_rl.settings.groups import NEEDS_RESTART, Settings
 from trackmania_rl.settings.loading import (
@@ -151,10 +152,9 @@ def _plain(value: Any) -> Any:
 
 def _read(file: Path) -> str:
     try:
-        with file.open(encoding="utf-8-sig", newline="") as opened:
-            return opened.read()
-    except OSError as error:
-        raise UserError(f"{file} cannot be read: {error.strerror}") from error
+        return read_bounded(file, MOST_PYTHON_BYTES).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{file} is not UTF-8 text: save it as UTF-8") from error
 
 
 def _write(file: Path, text: str) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from trackmania_rl.bounded_files import MOST_PYTHON_BYTES, open_regular, read_bounded
 from trackmania_rl.errors import UserError
 from trackmania_rl.places import SHIPPED_FOLDER
 from trackmania_rl.settings.groups import Settings, groups
@@ -195,8 +196,8 @@ def _with_bases(config_file: Path) -> list[Path]:
 def _based_on(file: Path) -> ast.Assign | None:
     """Find where a file says what it is based on. One that cannot be read or parsed is complained of when it is run."""
     try:
-        tree = parse_python(file.read_bytes())
-    except (OSError, SyntaxError, ValueError):
+        tree = parse_python(bytes(read_bounded(file, MOST_PYTHON_BYTES)))
+    except (UserError, SyntaxError, ValueError):
         return None
     for node in tree.body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == BASED_ON:
@@ -209,6 +210,7 @@ def _based_on(file: Path) -> ast.Assign | None:
 def _names_set_by(file: Path, config_file: Path) -> dict[str, Any]:
     if not file.is_file():
         raise SettingsError(f"{config_file}: {file.name} is missing beside it; copy it from config_files/")
+    open_regular(file, MOST_PYTHON_BYTES, SettingsError).close()
     try:
         names = runpy.run_path(str(file))
     except SystemExit as error:

@@ -19,6 +19,7 @@ import numpy.typing as npt
 import torch
 from pydantic import BaseModel
 
+from trackmania_rl.bounded_files import MOST_PYTHON_BYTES, read_bounded_text
 from trackmania_rl.gbx.challenge import MedalTimes
 from trackmania_rl.settings import USER_FILE, Settings, UserSettings
 from trackmania_rl.telemetry.race_record import RaceRecord
@@ -159,12 +160,14 @@ def configuration_texts(folder: Path) -> dict[str, str]:
         folder: `RunFolder.config`.
 
     Raises:
-        OSError: if one cannot be read, as happens while an editor saves it.
+        UserError: if one cannot be read, as happens while an editor saves it.
     """
     of_owner = re.compile(rf"({'|'.join(UserSettings.model_fields)})\b")
     return {
         file.name: "".join(
-            line for line in file.read_text(encoding="utf-8").splitlines(keepends=True) if not of_owner.match(line)
+            line
+            for line in read_bounded_text(file, MOST_PYTHON_BYTES).splitlines(keepends=True)
+            if not of_owner.match(line)
         )
         for file in sorted(folder.glob("*.py"))
         if file.name != USER_FILE

@@ -8,10 +8,12 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from trackmania_rl.errors import UserError
 
+MOST_LINE_BYTES: Final = 1 << 20
+"""Of `races.jsonl`."""
 WINDOW_RACES = 10
 """Races over which driving is judged."""
 
@@ -161,9 +163,11 @@ def iterate_races(races_file: Path) -> Iterator[Race]:
     Raises:
         UserError: if the file is missing or damaged.
     """
+    if races_file.exists() and not races_file.is_file():  # a pipe would keep `open` waiting
+        raise UserError(f"cannot read {races_file}: it is no file; give the folder of a run, save/...")
     try:
         with races_file.open("rb") as file:
-            for number, line in enumerate(file, start=1):
+            for number, line in enumerate(iter(lambda: file.readline(MOST_LINE_BYTES), b""), start=1):
                 if not line.endswith(b"\n"):
                     return
                 race = json.loads(line)

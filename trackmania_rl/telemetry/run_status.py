@@ -14,6 +14,9 @@ from typing import Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from trackmania_rl.bounded_files import read_bounded
+from trackmania_rl.errors import UserError
+
 STATUS_FILE: Final = "status.json"
 ROOM_BYTES: Final = 1 << 14
 CHECKSUM_BYTES: Final = 10
@@ -80,6 +83,8 @@ class StatusFile:
     def write(self, status: RunStatus) -> None:
         """Write it over what was told before."""
         with contextlib.suppress(OSError):
+            if self._path.exists() and not self._path.is_file():  # a pipe or a device, which takes no status
+                return
             if not self._path.is_file() or self._path.stat().st_size != ROOM_BYTES:
                 self._path.write_bytes(bytes(ROOM_BYTES))
             with self._path.open("r+b", buffering=0) as file:
@@ -90,9 +95,8 @@ def read_status(folder: Path) -> RunStatus | None:
     """Read a run's status; None if there is none, or none that can be read."""
     for _ in range(MOST_LOOKS):
         try:
-            with (folder / STATUS_FILE).open("rb") as file:
-                raw = file.read(ROOM_BYTES)
-        except OSError:
+            raw = bytes(read_bounded(folder / STATUS_FILE, ROOM_BYTES))
+        except UserError:
             return None
         text, checksum = raw[:-CHECKSUM_BYTES], raw[-CHECKSUM_BYTES:]
         if checksum == _checksum(text):

@@ -82,7 +82,8 @@ class CsvFiles(TorchrlLogger):
 
     def __init__(self, run_folder: Path, resumed_at_frame: int) -> None:
         for file in (run_folder / "csv" / "scalars").rglob("*.csv"):
-            _take_back_lines(file, resumed_at_frame)
+            if file.is_file():
+                _take_back_lines(file, resumed_at_frame)
         super().__init__(CSVLogger(exp_name="csv", log_dir=str(run_folder)))
 
     def log_figures(self, figures: Mapping[str, float], step: int) -> None:

@@ -22,6 +22,7 @@ from torchrl.record.loggers.mlflow import MLFlowLogger
 from torchrl.record.loggers.trackio import TrackioLogger
 from torchrl.record.loggers.wandb import WandbLogger
 
+from trackmania_rl.bounded_files import read_bounded_text
 from trackmania_rl.checkpoints import RunFolder
 from trackmania_rl.errors import UserError, one_line
 from trackmania_rl.telemetry.loggers.of_torchrl import HISTOGRAM_BINS, TorchrlLogger
@@ -215,7 +216,7 @@ class TrackioRun(TorchrlLogger):
 
 def _kept_number(file: Path) -> str | None:
     """The run's number at a service; None if it has none yet."""
-    return file.read_text(encoding="utf-8").strip() or None if file.is_file() else None
+    return read_bounded_text(file, 1000).strip() or None if file.exists() else None
 
 
 @contextlib.contextmanager

@@ -22,9 +22,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from trackmania_rl.bounded_files import parse_json, read_bounded
+from trackmania_rl.errors import UserError
 from trackmania_rl.files import replace_patiently
 
 INDEX: Final = "index.json"
+MOST_INDEX_BYTES: Final = 1 << 20
 MOST_SETS: Final = 10
 """Sets whose pictures stay in the folder: the newest ones."""
 OF_A_SET: Final = re.compile(r"\d{12}_")
@@ -54,10 +57,10 @@ class Entry:
 def read_index(folder: Path) -> list[Entry]:
     """The pictures in a folder, the newest first; none where there is no index, or a damaged one."""
     try:
-        listed = json.loads((folder / INDEX).read_text(encoding="utf-8"))["pictures"]
+        listed = parse_json(read_bounded(folder / INDEX, MOST_INDEX_BYTES))["pictures"]
         entries = [Entry(**entry) for entry in listed]
         return [entry for entry in entries if Path(entry.file).name == entry.file]  # nothing outside of the folder
-    except (OSError, ValueError, KeyError, TypeError):
+    except (UserError, ValueError, KeyError, TypeError):
         return []
 
 

@@ -211,9 +211,11 @@ class SaveCheckpoints(Hook):
         settings, file = self.run.settings, self.run.folder.settings_in_force
         self._in_force = settings
         text = in_force_text(settings)
+        with contextlib.suppress(UserError):
+            if read_bounded(file, MOST_SETTINGS_BYTES) == text.encode():
+                return
         with contextlib.suppress(OSError):  # a disk that fails is told where it matters
-            if not (file.is_file() and file.read_text(encoding="utf-8") == text):
-                write_durably(file, text)
+            write_durably(file, text)
 
     def _resume(self, loaded: LoadedCheckpoint) -> None:
         folder, state = self.run.folder, loaded.state

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from tensordict import TensorDictBase
 
+from trackmania_rl.errors import UserError
 from trackmania_rl.simulator.tracks.track_generator import TrackRecipe, generate_track
 from trackmania_rl.telemetry.figures import configuration_texts, progress_figures, race_figures, weight_samples
 from trackmania_rl.telemetry.loggers.opening import open_loggers
@@ -146,7 +147,7 @@ class WriteFigures(Hook):
         """Hand on the configuration's files, at first and when one was edited."""
         if self._disk.is_short:
             return
-        with contextlib.suppress(OSError, UnicodeDecodeError):  # an editor may be at work
+        with contextlib.suppress(OSError, UserError):  # an editor may be at work
             texts = configuration_texts(self.run.folder.config)
             for name, text in texts.items() - self._texts_told.items():
                 self._tell(methodcaller("log_text", f"configuration/{name}", text, self._frames))
