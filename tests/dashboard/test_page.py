@@ -11,8 +11,8 @@ from trackmania_rl.dashboard.log_messages import LogMessages
 from trackmania_rl.dashboard.page import RunPage
 from trackmania_rl.dashboard.race_sections import race_sections
 from trackmania_rl.dashboard.run_on_disk import RunOnDisk, find_run
-from trackmania_rl.dashboard.settings_rows import comments_of
 from trackmania_rl.errors import UserError
+from trackmania_rl.settings.rows import comments_of
 from trackmania_rl.simulator.tracks.track_generator import TrackRecipe
 from trackmania_rl.telemetry.live import LiveRace
 

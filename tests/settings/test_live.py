@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 import shutil
 import time
 from pathlib import Path
@@ -70,13 +71,16 @@ def test_an_edit_is_applied_once_and_logged(snapshot: Path, caplog: pytest.LogCa
         "def (",
         "lr_schedule = ((0, 1e-3), (float('inf'), 1e-4))",
         "schedule_stretch = 1e308",
+        "adam_beta1 = 0.8  # é",
+        "memory_size_schedule = 10**30",
     ],
 )
 def test_a_wrong_edit_leaves_the_last_good_settings(
     snapshot: Path, line: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     live = LiveSettings(snapshot, load_settings(snapshot))
-    _edit(snapshot, line)
+    snapshot.write_bytes(snapshot.read_bytes() + line.encode("cp1252"))
+    _edit(snapshot, "")
     assert not live.refresh()
     assert live.current.agent.adam_beta1 == 0.9
     assert "the last good one stays" in caplog.text

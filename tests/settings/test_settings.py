@@ -107,7 +107,7 @@ def test_the_configuration_for_many_tracks_is_the_default_one_on_generated_track
 def test_a_configuration_may_be_based_on_another(repository_root: Path, tmp_path: Path) -> None:
     shutil.copytree(repository_root / "config_files", tmp_path, dirs_exist_ok=True)
     short, shorter = tmp_path / "short.py", tmp_path / "shorter.py"
-    short.write_text('"""Mine."""\nbased_on = "config_many_tracks.py"\nn_steps = 5\nseed = 3\n')
+    short.write_text('"""Mine."""\n\f\n# \u2028\nbased_on = "config_many_tracks.py"\nn_steps = 5\nseed = 3\n')
     shorter.write_text('seed = 7\nbased_on = "short.py"')
     expected = load_settings(tmp_path / "config_many_tracks.py", ["n_steps=5", "seed=7"])
     assert load_settings(shorter) == expected
@@ -215,6 +215,9 @@ def test_missing_and_broken_files_are_named(tmp_path: Path) -> None:
         load_settings(tmp_path / "config.py")
     (tmp_path / "inputs_list.py").write_text("inputs = (")
     with pytest.raises(SettingsError, match=r"inputs_list\.py: SyntaxError"):
+        load_settings(tmp_path / "config.py")
+    (tmp_path / "inputs_list.py").write_bytes("# réglages\n".encode("cp1252"))
+    with pytest.raises(SettingsError, match=r"inputs_list\.py: line 1 is not UTF-8: save the file with the encoding"):
         load_settings(tmp_path / "config.py")
 
 

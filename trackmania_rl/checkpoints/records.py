@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from trackmania_rl.checkpoints.errors import CheckpointError
 from trackmania_rl.errors import UserError
 from trackmania_rl.files import replace_patiently, sync_file, sync_folder
 from trackmania_rl.settings.without_machine import without_machine
+
+log = logging.getLogger(__name__)
 
 
 def save_best_run(
@@ -32,6 +35,7 @@ def save_best_run(
         input_script: the race's inputs as TMInterface's `load` command reads them.
         q_values: (T, A) float32, the network's values of all actions at each decision.
         config_folder: the configuration in force; its Python files are copied, without this machine's paths and names.
+            A file that is not valid Python, as during an edit, is left out with a warning.
 
     Returns:
         The record's folder. It appears complete, under its final name; one that exists already is left as it is.
@@ -50,15 +54,18 @@ def save_best_run(
         np.save(temporary / "q_values.npy", q_values, allow_pickle=False)
         (temporary / "config").mkdir()
         for file in sorted(config_folder.glob("*.py")):
-            text = without_machine(read_bounded_text(file, MOST_PYTHON_BYTES))
+            try:
+                text = without_machine(read_bounded_text(file, MOST_PYTHON_BYTES))
+            except (SyntaxError, ValueError, UserError) as error:
+                log.warning("the record %s is kept without %s: %s", folder, file, error)
+                continue
             (temporary / "config" / file.name).write_text(text, encoding="utf-8")
         for written in temporary.rglob("*"):
             (sync_folder if written.is_dir() else sync_file)(written)
         sync_folder(temporary)
         replace_patiently(temporary, folder)
         sync_folder(best_runs_folder)
-    except (OSError, SyntaxError, UserError) as error:  # the last two: the configuration is being edited
+    except OSError as error:
         shutil.rmtree(temporary, ignore_errors=True)
-        reason = error.strerror if isinstance(error, OSError) else f"its configuration is no Python: {error}"
-        raise CheckpointError(f"cannot keep the record {folder}: {reason}") from error
+        raise CheckpointError(f"cannot keep the record {folder}: {error.strerror}") from error
     return folder

@@ -17,13 +17,13 @@ from trackmania_rl.dashboard.log_messages import LogMessages
 from trackmania_rl.dashboard.race_curves import RaceCurves
 from trackmania_rl.dashboard.race_sections import MEDALS, race_sections
 from trackmania_rl.dashboard.run_on_disk import QUIET_AFTER_S, RunOnDisk
-from trackmania_rl.dashboard.settings_rows import settings_rows
 from trackmania_rl.dashboard.track_shapes import shape_of
 from trackmania_rl.dashboard.watched_races import WatchedRaces
 from trackmania_rl.errors import UserError
 from trackmania_rl.places import WORKING_FOLDER
 from trackmania_rl.settings import Settings, changed_settings, load_settings
 from trackmania_rl.settings.editing import TRIAL_FILE, edit_setting
+from trackmania_rl.settings.rows import settings_rows
 from trackmania_rl.telemetry.live import LiveCar, LiveRace, LiveReader
 from trackmania_rl.track.game_map import map_file
 from trackmania_rl.track.reference_times import load_reference_times

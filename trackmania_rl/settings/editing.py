@@ -11,7 +11,7 @@ import contextlib
 import os
 import pprint
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,7 +25,7 @@ from trackmania_rl.settings.loading import (
     parse_override,
     settings_from_flat,
 )
-from trackmania_rl.settings.syntax import parse_python
+from trackmania_rl.settings.syntax import ParsedText
 
 HEADING: Final = "# Set while the run went on."
 TRIAL_FILE: Final = ".edited_config.py"
@@ -80,9 +80,10 @@ def edit_setting(
 
 def with_value(text: str, name: str, literal: str) -> str:
     """Put a literal in the place of a setting's value where it is set last; where nothing sets it, at the end."""
+    parsed = ParsedText(text)
     nodes = [
         node
-        for node in parse_python(text).body
+        for node in parsed.tree.body
         if isinstance(node, ast.Assign)
         and len(node.targets) == 1
         and isinstance(node.targets[0], ast.Name)
@@ -92,39 +93,24 @@ def with_value(text: str, name: str, literal: str) -> str:
     if not nodes:
         heading = "" if HEADING in text else f"{newline}{HEADING}{newline}"
         return f"{text.rstrip()}{newline}{heading}{name} = {literal}{newline}"
-    node = nodes[-1]
-    lines = text.splitlines(keepends=True)
-    first, last = lines[node.lineno - 1], lines[(node.end_lineno or node.lineno) - 1]
-    before = first.encode()[: node.col_offset].decode()
-    after = last.encode()[node.end_col_offset :].decode()
-    lines[node.lineno - 1 : node.end_lineno] = [f"{before}{name} = {literal}{after}"]
-    return "".join(lines)
+    return parsed.with_replaced([(nodes[-1], f"{name} = {literal}")])
 
 
 def literals_of(text: str) -> dict[str, str]:
     """How a configuration's text writes the value of each setting, where it is a literal; none if it is no Python."""
     try:
-        tree = parse_python(text)
+        parsed = ParsedText(text)
     except (SyntaxError, ValueError):
         return {}
-    lines, found = [line.encode() for line in text.splitlines()], dict[str, str]()
-    for node in tree.body:
+    found = dict[str, str]()
+    for node in parsed.tree.body:
         if isinstance(node, ast.Assign):
             name, value = ast.unparse(node.targets[0]), node.value
             found.pop(name, None)
             with contextlib.suppress(ValueError):
                 ast.literal_eval(value)
-                found[name] = _segment(lines, value)
+                found[name] = parsed.source(value)
     return found
-
-
-def _segment(lines: Sequence[bytes], node: ast.expr) -> str:
-    """The text of a node; `ast.get_source_segment` takes all lines apart for each."""
-    first, last = node.lineno - 1, (node.end_lineno or node.lineno) - 1
-    of_node = list(lines[first : last + 1])
-    of_node[-1] = of_node[-1][: node.end_col_offset]
-    of_node[0] = of_node[0][node.col_offset :]
-    return b"\n".join(of_node).decode()
 
 
 def _load(trial: Path, config_file: Path) -> Settings:

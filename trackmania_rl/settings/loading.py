@@ -15,11 +15,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from trackmania_rl.bounded_files import MOST_PYTHON_BYTES, open_regular, read_bounded
+from trackmania_rl.bounded_files import MOST_PYTHON_BYTES, read_bounded
 from trackmania_rl.errors import UserError
 from trackmania_rl.places import SHIPPED_FOLDER
 from trackmania_rl.settings.groups import Settings, groups
-from trackmania_rl.settings.syntax import parse_python
+from trackmania_rl.settings.syntax import ParsedText, parse_python
 
 USER_FILE = "user_config.py"
 """What belongs to a machine and its owner."""
@@ -106,27 +106,33 @@ def whole_text(config_file: Path) -> str:
     """
     whole = ""
     for file in _with_bases(config_file):
-        text, line = file.read_text(encoding="utf-8-sig"), _based_on(file)
+        text, line = _text_of(file), _based_on(file)
         if line is not None:
-            lines = text.splitlines(keepends=True)
-            text = f"\n# From {file.name}.\n" + "".join(lines[: line.lineno - 1] + lines[line.end_lineno :])
-        whole = with_marks(whole, _assignments(text)) + text
+            lines = ParsedText(text).lines
+            kept = b"".join(lines[: line.lineno - 1] + lines[line.end_lineno :]).decode()
+            text = f"\n# From {file.name}.\n{kept}"
+        whole = with_marks(whole, _names_assigned_in(text)) + text
     return whole
 
 
 def with_marks(text: str, names: Container[str]) -> str:
     """Write beside each assignment to one of these names that it is set again below, where it can be edited."""
-    lines = text.splitlines()
-    for name, node in _assignments(text).items():
-        last = (node.end_lineno or node.lineno) - 1
-        ends_its_line = not lines[last].encode()[node.end_col_offset :].strip()
-        if name in names and ends_its_line:
-            lines[last] += SET_AGAIN
-    return "".join(f"{line}\n" for line in lines)
+    text = text if text.endswith("\n") or not text else f"{text}\n"
+    try:
+        parsed = ParsedText(text)
+    except (SyntaxError, ValueError):  # loading the text raises the error
+        return text
+    last = {ast.unparse(node.targets[0]): node for node in parsed.tree.body if isinstance(node, ast.Assign)}
+    marked = [
+        (node, parsed.source(node) + SET_AGAIN)
+        for name, node in last.items()
+        if name in names and parsed.ends_its_line(node)
+    ]
+    return parsed.with_replaced(marked)
 
 
-def _assignments(text: str) -> dict[str, ast.Assign]:
-    """Find where each name is set last; nowhere in a text that cannot be parsed, of which loading complains."""
+def _names_assigned_in(text: str) -> set[str]:
+    """Collect the names that a text assigns at its top level; none if the text cannot be parsed."""
     try:
         tree = parse_python(text)
     except (SyntaxError, ValueError):
@@ -196,8 +202,8 @@ def _with_bases(config_file: Path) -> list[Path]:
 def _based_on(file: Path) -> ast.Assign | None:
     """Find where a file says what it is based on. One that cannot be read or parsed is complained of when it is run."""
     try:
-        tree = parse_python(bytes(read_bounded(file, MOST_PYTHON_BYTES)))
-    except (UserError, SyntaxError, ValueError):
+        tree = parse_python(_text_of(file))
+    except (SettingsError, SyntaxError, ValueError):
         return None
     for node in tree.body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == BASED_ON:
@@ -207,10 +213,24 @@ def _based_on(file: Path) -> ast.Assign | None:
     return None
 
 
+def _text_of(file: Path) -> str:
+    """Read a Python file of a configuration.
+
+    Raises:
+        SettingsError: if it is no regular file, larger than 1 MiB, or not UTF-8.
+    """
+    try:
+        text = read_bounded(file, MOST_PYTHON_BYTES, SettingsError).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise SettingsError(f"{file}: line {line} is not UTF-8: save the file with the encoding UTF-8") from error
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
 def _names_set_by(file: Path, config_file: Path) -> dict[str, Any]:
     if not file.is_file():
         raise SettingsError(f"{config_file}: {file.name} is missing beside it; copy it from config_files/")
-    open_regular(file, MOST_PYTHON_BYTES, SettingsError).close()
+    text = _text_of(file)
     try:
         names = runpy.run_path(str(file))
     except SystemExit as error:
@@ -218,7 +238,7 @@ def _names_set_by(file: Path, config_file: Path) -> dict[str, Any]:
     except Exception as error:  # a user's own Python file can fail in any way; its line is what helps
         raise SettingsError(f"{file}: {type(error).__name__}: {error}") from error
     known = {name for model in groups().values() for name in model.model_fields}
-    imported = _names_imported_by(file)
+    imported = _names_imported_by(text)
     is_setting = {
         name: name in known  # a part may be a function or a class
         or not (
@@ -229,11 +249,11 @@ def _names_set_by(file: Path, config_file: Path) -> dict[str, Any]:
     return {name: value for name, value in names.items() if is_setting[name]}
 
 
-def _names_imported_by(file: Path) -> set[str]:
-    """Collect what a file's `import` lines name, so that a part, say, is not taken for a misspelt setting."""
+def _names_imported_by(text: str) -> set[str]:
+    """Collect what a text's `import` lines name, so that a part, say, is not taken for a misspelt setting."""
     aliases = [
         alias
-        for node in ast.walk(parse_python(file.read_bytes()))
+        for node in ast.walk(parse_python(text))
         if isinstance(node, ast.Import | ast.ImportFrom)
         for alias in node.names
     ]

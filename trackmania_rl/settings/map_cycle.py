@@ -18,7 +18,7 @@ from trackmania_rl.errors import UserError
 from trackmania_rl.settings.game import MapEntry
 from trackmania_rl.settings.groups import Settings
 from trackmania_rl.settings.loading import changed_settings, load_settings
-from trackmania_rl.settings.syntax import parse_python
+from trackmania_rl.settings.syntax import ParsedText
 
 NAME: Final = "map_cycle"
 INDENT: Final = "    "
@@ -85,27 +85,22 @@ def with_entries(text: bytes, entries: Sequence[Mapping[str, Any]], replace: boo
     Raises:
         MapCycleError: if it does not set `map_cycle`, the last time that it does, to entries written out one by one.
     """
-    cycle = _map_cycle_node(text, config_file)
+    try:
+        parsed = ParsedText(text.decode("utf-8-sig"))
+    except (SyntaxError, ValueError) as error:
+        raise MapCycleError(f"{config_file}: is not valid Python: {error}") from error
+    cycle, text = _map_cycle_node(parsed.tree, config_file), parsed.content
     newline = b"\r\n" if b"\r\n" in text else b"\n"
     written = newline.join(
         newline.join(line.encode() for line in entry_text(entry).split("\n")) + b"," for entry in entries
     ).removesuffix(b",")
-    starts = _line_starts(text)
-    begin = starts[cycle.elts[0].lineno - 1] + cycle.elts[0].col_offset
-    last = cycle.elts[-1]
-    assert last.end_lineno is not None
-    assert last.end_col_offset is not None
-    end = starts[last.end_lineno - 1] + last.end_col_offset
+    begin, end = parsed.span(cycle.elts[0]).start, parsed.span(cycle.elts[-1]).stop
     if replace:
         return text[:begin] + written.lstrip() + text[end:]
     return text[:end] + b"," + newline + written + text[end:]  # a comma that was after the last entry still is
 
 
-def _map_cycle_node(text: bytes, config_file: Path) -> ast.Tuple | ast.List:
-    try:
-        tree = parse_python(text)
-    except (SyntaxError, ValueError) as error:
-        raise MapCycleError(f"{config_file}: is not valid Python: {error}") from error
+def _map_cycle_node(tree: ast.Module, config_file: Path) -> ast.Tuple | ast.List:
     values = [
         node.value
         for node in ast.walk(tree)
@@ -126,14 +121,6 @@ def _names_in(node: ast.expr) -> set[str]:
 
 def _targets(node: ast.Assign | ast.AnnAssign | ast.AugAssign) -> list[ast.expr]:
     return node.targets if isinstance(node, ast.Assign) else [node.target]
-
-
-def _line_starts(text: bytes) -> list[int]:
-    """Find where each line begins, in bytes, as `ast` counts them."""
-    starts = [0]
-    for line in text.splitlines(keepends=True):
-        starts.append(starts[-1] + len(line))
-    return starts
 
 
 def _compare(before: Settings, after: Settings, cycle: tuple[MapEntry, ...], config_file: Path) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from trackmania_rl.file_names import portable
 from trackmania_rl.settings.groups import UserSettings
-from trackmania_rl.settings.syntax import parse_python
+from trackmania_rl.settings.syntax import ParsedText
 
 HOME: Final = "~"
 
@@ -25,28 +26,45 @@ def without_machine(text: str, home: Path | None = None) -> str:
 
     Raises:
         SyntaxError: if it is no Python.
+        ValueError: if it holds null bytes.
     """
-    tree = parse_python(text)
+    parsed = ParsedText(text)
+    tree = parsed.tree
     instead: list[tuple[ast.expr, str]] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign) and node.value is not None:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            if any(isinstance(one, ast.Name) and one.id in UserSettings.model_fields for one in targets):
-                instead.append((node.value, '""'))
+            private = {id(value): value for target in targets for value in _private_values(target, node.value)}
+            instead += [(value, '""') for value in private.values()]
     emptied = {id(part) for value, _ in instead for part in ast.walk(value)}
     in_fstrings = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in ast.walk(node)}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in emptied | in_fstrings:
-            path = node.value
-            is_whole = path[:1] in ("/", "\\", HOME) or path[1:3] in (":/", ":\\")
-            if is_whole and "\n" not in path:
-                instead.append((node, repr(portable(path.replace(HOME, "/", 1) if path.startswith(HOME) else path))))
-    lines = [line.encode() for line in text.splitlines(keepends=True)]  # columns are counted in bytes
-    for node, new in sorted(instead, key=lambda one: (one[0].lineno, one[0].col_offset), reverse=True):
-        first, last = node.lineno - 1, (node.end_lineno or node.lineno) - 1
-        whole = lines[first][: node.col_offset] + new.encode() + lines[last][node.end_col_offset :]
-        lines[first : last + 1] = [whole]
-    return _without_home(b"".join(lines).decode(), home or _home())
+        if not isinstance(node, ast.Constant) or id(node) in emptied | in_fstrings:
+            continue
+        if (cut := paths_cut(node.value)) != node.value:
+            instead.append((node, repr(cut)))
+    return _without_home(parsed.with_replaced(instead), home or _home())
+
+
+def paths_cut(value: Any) -> Any:
+    """Return a JSON value in which only the last part of each whole path is left."""
+    if isinstance(value, dict):
+        return {name: paths_cut(entry) for name, entry in value.items()}
+    if isinstance(value, list):
+        return [paths_cut(entry) for entry in value]
+    if not isinstance(value, str) or "\n" in value:
+        return value
+    is_whole = value[:1] in ("/", "\\", HOME) or value[1:3] in (":/", ":\\")
+    return portable(value.replace(HOME, "/", 1) if value.startswith(HOME) else value) if is_whole else value
+
+
+def _private_values(target: ast.expr, value: ast.expr) -> Iterator[ast.expr]:
+    """Find the values that one assignment gives to settings of `user_config.py`."""
+    if isinstance(target, ast.Name) and target.id in UserSettings.model_fields:
+        yield value
+    elif isinstance(target, ast.Tuple | ast.List) and isinstance(value, ast.Tuple | ast.List):
+        for one, its_value in zip(target.elts, value.elts, strict=False):
+            yield from _private_values(one, its_value)
 
 
 def _home() -> Path | None:

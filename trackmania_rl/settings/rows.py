@@ -9,7 +9,7 @@ from typing import Any
 from trackmania_rl.settings import NEEDS_RESTART, Settings, UserSettings, describe_range, describe_unit
 from trackmania_rl.settings.editing import literals_of
 from trackmania_rl.settings.groups import groups
-from trackmania_rl.settings.syntax import parse_python
+from trackmania_rl.settings.syntax import ParsedText
 
 
 def settings_rows(settings: Settings, config_text: str) -> list[dict[str, Any]]:
@@ -49,11 +49,11 @@ def settings_rows(settings: Settings, config_text: str) -> list[dict[str, Any]]:
 def comments_of(config_text: str) -> dict[str, str]:
     """The comment above each setting; settings that follow one another share the one above the first."""
     try:
-        tree = parse_python(config_text)
+        parsed = ParsedText(config_text)
     except (SyntaxError, ValueError):
         return {}
-    lines, comments, ends_before = config_text.splitlines(), dict[str, str](), dict[int, str]()
-    for node in tree.body:
+    lines, comments, ends_before = [line.decode() for line in parsed.lines], dict[str, str](), dict[int, str]()
+    for node in parsed.tree.body:
         if isinstance(node, ast.Assign):
             found: list[str] = []
             at = node.lineno - 2
