@@ -9,7 +9,6 @@ The hook `WriteFigures` chooses which races are written; figures over recent rac
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -22,6 +21,7 @@ from pydantic import BaseModel
 from trackmania_rl.bounded_files import MOST_PYTHON_BYTES, read_bounded_text
 from trackmania_rl.gbx.challenge import MedalTimes
 from trackmania_rl.settings import USER_FILE, Settings, UserSettings
+from trackmania_rl.settings.without_machine import paths_cut, without_machine
 from trackmania_rl.telemetry.race_record import RaceRecord
 from trackmania_rl.telemetry.statistics import RaceHistory, TrainingStatistics
 
@@ -145,12 +145,16 @@ def weight_samples(named_parameters: Iterable[tuple[str, torch.Tensor]]) -> Iter
 
 
 def hyperparameters(settings: Settings) -> dict[str, bool | int | float | str]:
-    """The settings by name, but for those of this machine and its owner; what is no number, flag or text is JSON."""
-    return {
-        name: value if isinstance(value, bool | int | float | str) else json.dumps(value, default=_plain)
-        for name, value in settings.flat().items()
-        if name not in UserSettings.model_fields
-    }
+    """The settings by name, but for those of this machine and its owner; what is no number, flag or text is JSON.
+
+    Of a whole path its last part stays.
+    """
+    told = {}
+    for name, value in settings.flat().items():
+        if name not in UserSettings.model_fields:
+            plain = paths_cut(json.loads(json.dumps(value, default=_plain)))
+            told[name] = plain if isinstance(plain, bool | int | float | str) else json.dumps(plain)
+    return told
 
 
 def configuration_texts(folder: Path) -> dict[str, str]:
@@ -160,15 +164,10 @@ def configuration_texts(folder: Path) -> dict[str, str]:
         folder: `RunFolder.config`.
 
     Raises:
-        UserError: if one cannot be read, as happens while an editor saves it.
+        UserError, SyntaxError, ValueError: if one cannot be read, as happens while an editor saves it.
     """
-    of_owner = re.compile(rf"({'|'.join(UserSettings.model_fields)})\b")
     return {
-        file.name: "".join(
-            line
-            for line in read_bounded_text(file, MOST_PYTHON_BYTES).splitlines(keepends=True)
-            if not of_owner.match(line)
-        )
+        file.name: without_machine(read_bounded_text(file, MOST_PYTHON_BYTES))
         for file in sorted(folder.glob("*.py"))
         if file.name != USER_FILE
     }

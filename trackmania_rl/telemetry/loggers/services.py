@@ -52,7 +52,17 @@ class WandbRun(TorchrlLogger):
         self._wandb = wandb
         kept = folder.path / "wandb_run.txt"
         # silent: no question is asked at the terminal, and nothing is printed into the live table.
-        settings = wandb.Settings(console="off", silent=True, init_timeout=LOGIN_WITHIN_S, login_timeout=LOGIN_WITHIN_S)
+        settings = wandb.Settings(
+            console="off",
+            silent=True,
+            init_timeout=LOGIN_WITHIN_S,
+            login_timeout=LOGIN_WITHIN_S,
+            host="",  # this and the following: no host name, command line, paths, packages, git remote or source code
+            x_disable_meta=True,
+            x_save_requirements=False,
+            disable_git=True,
+            disable_code=True,
+        )
         wandb.setup(settings)
         try:
             logger = WandbLogger(

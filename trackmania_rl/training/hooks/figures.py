@@ -147,7 +147,7 @@ class WriteFigures(Hook):
         """Hand on the configuration's files, at first and when one was edited."""
         if self._disk.is_short:
             return
-        with contextlib.suppress(OSError, UserError):  # an editor may be at work
+        with contextlib.suppress(UserError, SyntaxError, ValueError):  # an editor may be at work
             texts = configuration_texts(self.run.folder.config)
             for name, text in texts.items() - self._texts_told.items():
                 self._tell(methodcaller("log_text", f"configuration/{name}", text, self._frames))
