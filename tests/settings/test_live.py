@@ -12,7 +12,7 @@ import pytest
 from trackmania_rl.errors import UserError
 from trackmania_rl.settings import Settings, SettingsError, load_settings, reading
 from trackmania_rl.settings import live as live_settings
-from trackmania_rl.settings.live import LiveSettings, SnapshotKeeper, write_snapshot
+from trackmania_rl.settings.live import LiveSettings, SnapshotKeeper, load_run_snapshot, write_snapshot
 
 
 @pytest.fixture
@@ -84,6 +84,19 @@ def test_a_wrong_edit_leaves_the_last_good_settings(
     assert not live.refresh()
     assert live.current.agent.adam_beta1 == 0.9
     assert "the last good one stays" in caplog.text
+    if "é" in line:
+        assert re.search(r"config\.py: line \d+ is not UTF-8", caplog.text)
+
+
+def test_an_emptied_configuration_is_refused_in_one_short_line(
+    snapshot: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    live = LiveSettings(snapshot, load_settings(snapshot))
+    snapshot.write_text("")
+    assert not live.refresh()
+    assert re.search(r"config\.py: \d+ settings are missing; copy them from", caplog.text)
+    with pytest.raises(SettingsError, match=r"config\.py: sets no run_name"):  # at the run's next start
+        load_run_snapshot(snapshot)
 
 
 @pytest.mark.parametrize(

@@ -163,9 +163,39 @@ def test_generators_have_names_of_their_own_and_the_simulated_game(repository_ro
         load_settings(config / "config_tmnf.py", [f"map_cycle=({generator!r},)"])
 
 
-def test_unknown_setting_names_the_nearest(config_file: Path) -> None:
-    with pytest.raises(SettingsError, match=r"batch_sise is no known setting; did you mean batch_size\?"):
-        load_settings(config_file, ["batch_sise=3"])
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("batch_sise=3", "did you mean batch_size? (at present batch_size = 64)"),
+        ("learning_rate=3", "did you mean lr_schedule? (at present lr_schedule = ((0, 0.001), "),
+        ("lr=3", "did you mean lr_schedule?"),
+        ("gamma=0.9", "did you mean gamma_schedule?"),
+        ("epsilon=0.1", "did you mean epsilon_schedule?"),
+        ("buffer_size=9", "did you mean memory_size_schedule? (at present memory_size_schedule = ((0, 200000),); a"),
+        ("batch=3", "did you mean batch_size?"),
+        ("tau=0.1", "did you mean soft_update_tau?"),
+        ("n_step=3", "did you mean n_steps?"),
+        ("train_freq=4", "did you mean number_times_single_memory_is_used_before_discard?"),
+        ("learning_starts=9", "did you mean memory_size_start_learn_schedule?"),
+        ("batch_size=many", "batch_size = 'many': input should be a valid integer, unable to parse string as an integer"
+         " (at present batch_size = 64)"),
+        ("lr_schedule=fast", "lr_schedule = 'fast': input should be a valid tuple (at present lr_schedule = ((0, "),
+    ],
+)  # fmt: skip
+def test_an_error_suggests_the_setting_and_shows_its_present_value(
+    repository_root: Path, override: str, message: str
+) -> None:
+    with pytest.raises(SettingsError) as caught:
+        load_settings(repository_root / "config_files" / "config.py", [override])
+    assert message in str(caught.value)
+
+
+def test_a_number_is_a_constant_schedule(repository_root: Path) -> None:
+    numbers = ["lr_schedule=1e-3", "gamma_schedule=1", "memory_size_schedule=5000", "schedule_stretch=0.5"]
+    settings = load_settings(repository_root / "config_files" / "config.py", numbers)
+    assert settings.agent.lr_schedule == ((0, 1e-3),)
+    assert settings.agent.gamma_schedule == ((0, 1.0),)
+    assert settings.replay.memory_size_schedule == ((0, 5000),)
 
 
 def test_what_a_file_imports_is_no_setting_unless_named_like_one(tmp_path: Path, repository_root: Path) -> None:
@@ -192,6 +222,9 @@ def test_what_a_file_imports_is_no_setting_unless_named_like_one(tmp_path: Path,
         ("memory_size_schedule=((0, 10),)", r"learning would never start"),
         ("action_forward_idx=99", r"no index into inputs"),
         ("run_name=../elsewhere", r"run_name = '../elsewhere': string should match pattern"),
+        (f"batch_size={10**30}", r"batch_size = 10+: a whole number is at most 9223372036854775807"),
+        (f"memory_size_schedule={10**30}", r"memory_size_schedule = .*: a whole number is at most"),
+        ("batch_size=100_000_000", r"batch_size = 100000000 is more than the smallest memory"),
     ],
 )
 def test_wrong_value_is_named_with_what_is_allowed(config_file: Path, override: str, message: str) -> None:
@@ -246,7 +279,7 @@ def test_schedules_are_stretched_once(config_file: Path) -> None:
         elif name != "schedule_stretch":
             assert stretched[name] == value, name
     assert settings_from_flat(stretched).flat() == stretched
-    for override, message in (("schedule_stretch=0", "schedule_stretch = 0"), ("lr_schedule=7", "lr_schedule = 7")):
+    for override, message in (("schedule_stretch=0", "schedule_stretch = 0"), ("lr_schedule=x", "lr_schedule = 'x'")):
         with pytest.raises(SettingsError, match=message):
             load_settings(config_file, [override])
 

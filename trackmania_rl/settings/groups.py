@@ -180,6 +180,10 @@ class ReplaySettings(Group):
                 f"memory_size_start_learn_schedule begins with {start} transitions, more than the smallest memory "
                 f"({smallest} in memory_size_schedule): learning would never start"
             )
+        if self.batch_size > smallest:
+            raise ValueError(
+                f"batch_size = {self.batch_size} is more than the smallest memory ({smallest} in memory_size_schedule)"
+            )
         duration_actions = self.temporal_mini_race_duration_actions
         if duration_actions is not None and self.oversample_long_term_steps > duration_actions:
             raise ValueError(

@@ -11,7 +11,7 @@ import sys
 import types
 from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from pydantic import ValidationError
 
@@ -32,6 +32,24 @@ DEFAULTS_FILE = SHIPPED_FOLDER / "config_files" / "config.py"
 """Has a value for every setting."""
 
 SET_AGAIN = "  # is set again below"
+
+OTHER_WORDS: Final = {
+    "learning_rate": "lr_schedule",
+    "lr": "lr_schedule",
+    "gamma": "gamma_schedule",
+    "epsilon": "epsilon_schedule",
+    "buffer_size": "memory_size_schedule",
+    "batch": "batch_size",
+    "tau": "soft_update_tau",
+    "n_step": "n_steps",
+    "train_freq": "number_times_single_memory_is_used_before_discard",
+    "learning_starts": "memory_size_start_learn_schedule",
+}
+"""Other libraries' words, and the settings that an error message suggests for them."""
+RUN_NAME: Final = "run_name"
+LONGEST_EXAMPLE: Final = 100
+MOST_NAMED: Final = 5
+"""So many missing settings an error message names."""
 
 
 class SettingsError(UserError, ValueError):
@@ -54,11 +72,11 @@ def load_settings(config_file: Path, overrides: Iterable[str] | Mapping[str, Any
     values = _values_in(config_file)
     source = str(config_file)
     if isinstance(overrides, Mapping):
-        values |= overrides
         source += " with overrides" if overrides else ""
     else:
-        values |= dict(parse_override(text) for text in overrides)
-    return settings_from_flat(with_stretched_schedules(values), source)
+        overrides = dict(parse_override(text) for text in overrides)
+    overridden = {name: values[name] for name in overrides if name in values}
+    return settings_from_flat(with_stretched_schedules(values | dict(overrides)), source, overridden)
 
 
 def settings_lacking(config_file: Path) -> dict[str, Any]:
@@ -71,10 +89,14 @@ def settings_lacking(config_file: Path) -> dict[str, Any]:
         By name, their values in the configuration that ships; of one that is not there either nothing.
 
     Raises:
-        SettingsError: if a file is missing or fails to run.
+        SettingsError: if a file is missing or fails to run, or the configuration is empty.
     """
     known = {name for model in groups().values() for name in model.model_fields}
     lacking = known - _values_in(config_file).keys()
+    if RUN_NAME in lacking:
+        raise SettingsError(
+            f"{config_file}: sets no {RUN_NAME}, as every version did: restore the file, or train with --update-config"
+        )
     shipped = _values_in(DEFAULTS_FILE) if lacking else {}
     return {name: shipped[name] for name in sorted(lacking & shipped.keys())}
 
@@ -136,8 +158,8 @@ def _names_assigned_in(text: str) -> set[str]:
     try:
         tree = parse_python(text)
     except (SyntaxError, ValueError):
-        return {}
-    return {ast.unparse(node.targets[0]): node for node in tree.body if isinstance(node, ast.Assign)}
+        return set()
+    return {ast.unparse(node.targets[0]) for node in tree.body if isinstance(node, ast.Assign)}
 
 
 def parse_override(text: str) -> tuple[str, Any]:
@@ -155,20 +177,31 @@ def parse_override(text: str) -> tuple[str, Any]:
         return name.strip(), value.strip()
 
 
-def settings_from_flat(values: Mapping[str, Any], source: str = "these settings") -> Settings:
+def settings_from_flat(
+    values: Mapping[str, Any], source: str = "these settings", present: Mapping[str, Any] | None = None
+) -> Settings:
     """Validate flat `name: value` pairs and sort them into their groups.
+
+    Args:
+        values: by name.
+        source: named in error messages.
+        present: values that `values` changes, for examples in error messages.
 
     Raises:
         SettingsError: naming every missing, unknown or wrong setting.
     """
     known = {name: group for group, model in groups().items() for name in model.model_fields}
-    problems = [_unknown_name(name, known) for name in values if name not in known]
-    problems += [
-        f"{name} is missing; copy it from config_files/config.py"
+    problems = [_unknown_name(name, known, values) for name in values if name not in known]
+    missing = [
+        name
         for model in groups().values()
         for name, field in model.model_fields.items()
         if field.is_required() and name not in values
     ]
+    if len(missing) > MOST_NAMED:
+        problems.append(f"{len(missing)} settings are missing; copy them from config_files/config.py")
+    else:
+        problems += [f"{name} is missing; copy it from config_files/config.py" for name in missing]
     if problems:
         raise SettingsError(f"{source}: " + "; ".join(problems))
     grouped: dict[str, dict[str, Any]] = {group: {} for group in groups()}
@@ -177,7 +210,9 @@ def settings_from_flat(values: Mapping[str, Any], source: str = "these settings"
     try:
         return Settings.model_validate(grouped)
     except ValidationError as error:
-        raise SettingsError(f"{source}: " + "; ".join(_one_line(entry) for entry in error.errors())) from None
+        raise SettingsError(
+            f"{source}: " + "; ".join(_one_line(entry, present or {}) for entry in error.errors())
+        ) from None
 
 
 def changed_settings(old: Settings, new: Settings) -> dict[str, tuple[Any, Any]]:
@@ -273,13 +308,22 @@ def with_stretched_schedules(values: dict[str, Any]) -> dict[str, Any]:
     return stretched
 
 
-def _unknown_name(name: str, known: Iterable[str]) -> str:
-    nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    hint = f"; did you mean {nearest[0]}?" if nearest else ""
+def _unknown_name(name: str, known: Iterable[str], values: Mapping[str, Any]) -> str:
+    nearest = OTHER_WORDS.get(name) or next(iter(difflib.get_close_matches(name, known, n=1, cutoff=0.5)), None)
+    hint = "" if nearest is None else f"; did you mean {nearest}?{_example(nearest, values)}"
     return f"{name} is no known setting{hint}"
 
 
-def _one_line(error: Any) -> str:
+def _example(name: str, values: Mapping[str, Any]) -> str:
+    """Show the value of a setting, unless it is long."""
+    text = f"{name} = {values.get(name)!r}"
+    if name not in values or len(text) > LONGEST_EXAMPLE:
+        return ""
+    constant = "; a number alone is a constant schedule" if name.endswith("_schedule") else ""
+    return f" (at present {text}{constant})"
+
+
+def _one_line(error: Any, present: Mapping[str, Any]) -> str:
     """Write one pydantic error as `name = value: what is allowed`."""
     location = error["loc"][1:] if error["loc"] and error["loc"][0] in groups() else error["loc"]
     name = ".".join(str(part) for part in location)
@@ -287,4 +331,5 @@ def _one_line(error: Any) -> str:
     if not name:
         return message
     value = repr(error["input"])
-    return f"{name} = {value if len(value) <= 80 else value[:77] + '...'}: {message[0].lower() + message[1:]}"
+    value = value if len(value) <= 80 else value[:77] + "..."
+    return f"{name} = {value}: {message[0].lower() + message[1:]}{_example(str(location[0]), present)}"

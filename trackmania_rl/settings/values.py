@@ -103,6 +103,9 @@ BlockStatistics = tuple[tuple[Finite, ...], tuple[PositiveFloat, ...]]
 """(means, standard deviations) of one block of the observation."""
 
 
+LARGEST_INT: Final = 2**63 - 1
+"""Of tensors, and of what loggers take."""
+
 FARTHEST_ROW = 1000
 """Views look no further."""
 
@@ -134,10 +137,29 @@ def shifts_of(shift: int | str | tuple[int, ...]) -> tuple[int, ...]:
     return tuple(shifts)
 
 
+def _has_large_int(value: Any) -> bool:
+    if isinstance(value, tuple):
+        return any(map(_has_large_int, value))
+    return isinstance(value, int) and abs(value) > LARGEST_INT
+
+
 class Group(BaseModel):
     """Frozen; names it does not know are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _number_is_a_constant_schedule(cls, value: Any, info: Any) -> Any:
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        return ((0, value),) if is_number and info.field_name.endswith("_schedule") else value
+
+    @field_validator("*", mode="after")
+    @classmethod
+    def _whole_numbers_fit(cls, value: Any) -> Any:
+        if _has_large_int(value):
+            raise ValueError(f"a whole number is at most {LARGEST_INT}")
+        return value
 
     @field_validator("*", mode="after")
     @classmethod
