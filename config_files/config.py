@@ -6,10 +6,11 @@ other.py` reads another file, which may begin with `based_on = "config.py"` and 
 `--set name=value` overrides one setting.
 
 When a run starts, this folder is copied to save/{run_name}/config/; edits to that copy are applied while the run goes
-on, at the next race. Settings that shape networks, buffers or processes (listed with restart = yes) wait for the next
+on, at the next race. Settings that shape networks, buffers or processes (--list-settings says which) wait for the next
 start.
 
-A schedule is a tuple of (frame count, value) pairs that starts at frame 0. A frame is one action.
+A schedule is a tuple of (frame count, value) pairs that starts at frame 0, or a number, which holds for the whole run.
+A frame is one action.
 """
 
 # ==================================================================================== what you may want to change first

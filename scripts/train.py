@@ -11,6 +11,7 @@ import argparse
 import contextlib
 import gc
 import logging
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,8 @@ from trackmania_rl.files import shown_path  # noqa: E402
 from trackmania_rl.multiprocess.supervised import Supervisor  # noqa: E402
 from trackmania_rl.multiprocess.watched import WatchedTraining  # noqa: E402
 from trackmania_rl.places import PROJECT_FOLDER, WORKING_FOLDER, command_line_of  # noqa: E402
-from trackmania_rl.settings import load_settings, settings_table  # noqa: E402
+from trackmania_rl.settings import load_settings  # noqa: E402
+from trackmania_rl.settings.rows import settings_list  # noqa: E402
 
 
 @watched_command
@@ -63,10 +65,8 @@ def run(arguments: dict[str, Any], watched: WatchedTraining | None) -> None:
         overrides = [*(f"{name}={value!r}" for name, value in chosen.items()), *overrides]
         settings = load_settings(config, overrides)
     try:
-        if arguments.pop("list_settings"):
-            from trackmania_rl.telemetry.tables import print_table
-
-            print_table(settings_table(settings))
+        if (word := arguments.pop("list_settings")) is not None:
+            print(settings_list(settings, word, shutil.get_terminal_size().columns))
             return
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", datefmt="%H:%M:%S")
         from trackmania_rl.dashboard.beside_training import ServePage
@@ -90,6 +90,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add_configuration_arguments(parser, PROJECT_FOLDER / "config_files")
+    add("--seed", type="seed={}".format, action="append", dest="set", metavar="N", help="the same as --set seed=N")
     maps = (
         "train on this map: a track of maps/ (kart), a track file or line (mine.toml, line.npy), a generated track "
         "(generated:DIFFICULTY:SEED), a map that maps.py add has added; repeatable. The run is called {run_name}_{map}"
@@ -116,7 +117,8 @@ def parse_arguments() -> argparse.Namespace:
     add("--dashboard", action="store_true", help="show the run in a browser as it trains; prints the page's address")
     supervised = "watch the training and start it again if it crashes or hangs, see docs/long_runs.rst"
     add("--supervised", action="store_true", help=supervised)
-    add("--list-settings", action="store_true", help="print every setting with value, unit and range, and end")
+    listed = "print the settings with WORD in their name, group or description (without WORD: all), and end"
+    add("--list-settings", nargs="?", const="", metavar="WORD", help=listed)
     return parser.parse_args()
 
 

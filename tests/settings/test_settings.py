@@ -1,19 +1,20 @@
 """Settings: what users write is read, checked and explained."""
 
 import ast
-import io
 import pickle
+import re
 import shutil
 import tokenize
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
+from trackmania_rl.errors import UserError
 from trackmania_rl.settings import (
     COMPANION_FILES,
     DRIVER_SETTINGS,
     NEEDS_RESTART,
+    ExplorationSettings,
     ObservationSettings,
     SettingsError,
     changed_settings,
@@ -22,9 +23,9 @@ from trackmania_rl.settings import (
     load_settings,
     parse_override,
     settings_from_flat,
-    settings_table,
     whole_text,
 )
+from trackmania_rl.settings.rows import settings_list
 
 CONFIG_FILES = (
     "config.py",
@@ -303,18 +304,42 @@ def test_settings_that_shape_networks_buffers_or_processes_need_a_restart() -> N
     assert NEEDS_RESTART.isdisjoint({"batch_size", "lr_schedule", "map_cycle", "schedule_stretch", "running_speed"})
 
 
-def test_settings_are_listed_with_value_unit_range_and_restart(config_file: Path) -> None:
-    settings = load_settings(config_file)
-    console = Console(width=400, record=True, file=io.StringIO())
-    console.print(settings_table(settings))
-    lines = [[cell.strip() for cell in line.split("│")[1:-1]] for line in console.export_text().splitlines()]
-    rows = {cells[0]: cells[1:] for cells in lines if cells and cells[0]}  # long values go on in further lines
-    texts = "".join("".join(cells[1].split()) for cells in lines if cells)
-    assert texts == "".join("".join(str(value).split()) for value in settings.flat().values()), "nothing is cut"
-    assert rows.keys() == settings.flat().keys()
-    assert rows["n_steps"] == ["3", "actions", "whole number > 0", "yes"]
-    assert rows["checkpoint_interval_s"] == ["300.0", "s", "number > 0", ""]
-    assert rows["game"][2:] == ["'simulated' or 'tmnf'", "yes"]
+def test_settings_are_listed_by_group_within_80_columns(config_file: Path) -> None:
+    settings = load_settings(config_file, ["batch_size=17"])
+    text = settings_list(settings)
+    assert max(map(len, text.splitlines())) <= 80
+    assert not set("^$") & set(text), "no regular expressions"
+    names = re.findall(r"^[* ] (\w+) =", text, re.MULTILINE)
+    assert names == list(settings.flat())
+    assert (
+        """* batch_size = 17 transitions
+      Transitions in one batch.
+      Allowed: whole number > 0.
+"""
+        in text
+    )
+    assert (
+        """  n_steps = 3 actions
+      Actions that one transition spans.
+      Allowed: whole number > 0; a change waits for the next start.
+"""
+        in text
+    )
+
+
+@pytest.mark.parametrize(
+    ("word", "names"),
+    [
+        ("learning_rate", {"lr_schedule"}),
+        ("Huber", {"iqn_kappa"}),
+        ("exploration", set(ExplorationSettings.model_fields)),
+    ],
+)
+def test_settings_are_listed_by_a_word(repository_root: Path, word: str, names: set[str]) -> None:
+    settings = load_settings(repository_root / "config_files" / "config.py")
+    assert names <= set(re.findall(r"^[* ] (\w+) =", settings_list(settings, word), re.MULTILINE))
+    with pytest.raises(UserError, match="--list-settings atlantis: no setting has this word"):
+        settings_list(settings, "atlantis")
 
 
 @pytest.mark.parametrize(

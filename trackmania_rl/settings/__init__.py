@@ -43,7 +43,7 @@ from trackmania_rl.settings.loading import (
 )
 from trackmania_rl.settings.named_part import NamedPart
 from trackmania_rl.settings.of_driver import code_of_driver, differences_of_driver, driver_values, settings_of_driver
-from trackmania_rl.settings.ranges import describe_range, describe_unit, settings_table
+from trackmania_rl.settings.ranges import describe_range, describe_unit
 from trackmania_rl.settings.values import shifts_of
 
 __all__ = [
@@ -83,7 +83,6 @@ __all__ = [
     "settings_from_flat",
     "settings_lacking",
     "settings_of_driver",
-    "settings_table",
     "shifts_of",
     "whole_text",
     "with_marks",

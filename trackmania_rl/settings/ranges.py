@@ -1,22 +1,16 @@
-"""What a setting accepts, in words, and all settings as a table."""
+"""Range and unit of a setting, in words."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from trackmania_rl.settings.groups import NEEDS_RESTART, Settings, groups
-from trackmania_rl.settings.values import Unit
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
-LONGEST_LINE = 60
-"""Of a value in the table, which goes on in further lines."""
+from trackmania_rl.settings.groups import groups
+from trackmania_rl.settings.values import IN_WORDS, Unit
 
 _WORDS = {"integer": "whole number", "number": "number", "string": "text", "boolean": "True or False", "null": "None"}
 _LIMITS = {
@@ -26,19 +20,7 @@ _LIMITS = {
     "maximum": "<= {}",
     "multipleOf": "a multiple of {}",
     "maxLength": "at most {} characters",
-    "pattern": "matching {}",
 }
-
-
-def settings_table(settings: Settings) -> Table:
-    """Lay out every setting: its value, unit, range, and whether a change waits for a restart."""
-    from rich.table import Column, Table
-
-    table = Table("setting", Column("value", max_width=LONGEST_LINE, overflow="fold"), "unit", "allowed", "restart")
-    for name, value in settings.flat().items():
-        restart = "yes" if name in NEEDS_RESTART else ""
-        table.add_row(name, str(value), describe_unit(name), describe_range(name), restart)
-    return table
 
 
 def describe_range(name: str) -> str:
@@ -65,6 +47,8 @@ def _field(name: str) -> tuple[type[BaseModel], FieldInfo]:
 
 def _in_words(schema: Mapping[str, Any]) -> str:
     """Say a JSON schema, as pydantic makes it of a setting, in a few words."""
+    if IN_WORDS in schema:
+        return str(schema[IN_WORDS])
     if "anyOf" in schema:
         return " or ".join(_in_words(choice) for choice in schema["anyOf"])
     if "enum" in schema or "const" in schema:

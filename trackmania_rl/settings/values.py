@@ -19,7 +19,7 @@ from pydantic import (
 )
 
 from trackmania_rl.file_names import MOST_LETTERS, NAME_PATTERN, RUN_NAME_PATTERN, check_file_name
-from trackmania_rl.settings.named_part import PART_NAME, NamedPart, as_part
+from trackmania_rl.settings.named_part import NamedPart, as_part
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,10 @@ Restart = Annotated[T, RESTART]
 Driver = Annotated[T, RESTART, OF_DRIVER]
 
 
+IN_WORDS: Final = "inWords"
+"""Key in a JSON schema: the text of what is allowed, in place of a regular expression."""
+_PART_SCHEMA: Final = {"type": "string", IN_WORDS: '"module:attribute"'}
+
 # What a value may be. The ranges are here once; the errors and `--list-settings` quote them.
 PositiveInt = Annotated[int, Field(gt=0)]
 NonNegativeInt = Annotated[int, Field(ge=0)]
@@ -58,19 +62,30 @@ Meters = Annotated[PositiveFloat, Unit("m")]
 Actions = Annotated[PositiveInt, Unit("actions")]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 LAST_PORT = 65535
-Device = Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")]
+Device = Annotated[
+    str,
+    Field(
+        pattern=r"^(auto|cpu|cuda(:\d+)?)$", json_schema_extra={IN_WORDS: "'auto', 'cpu', 'cuda' or 'cuda:N' (GPU N)"}
+    ),
+]
 FileName = Annotated[str, Field(pattern=NAME_PATTERN, max_length=MOST_LETTERS), AfterValidator(check_file_name)]
 """What becomes part of files' names: of a map, of a driver."""
-RunName = Annotated[str, Field(pattern=RUN_NAME_PATTERN, max_length=MOST_LETTERS), AfterValidator(check_file_name)]
+RunName = Annotated[
+    str,
+    Field(
+        pattern=RUN_NAME_PATTERN,
+        max_length=MOST_LETTERS,
+        json_schema_extra={IN_WORDS: f"at most {MOST_LETTERS} letters, digits, dots, - and _"},
+    ),
+    AfterValidator(check_file_name),
+]
 Port = Annotated[int, Field(ge=1024, le=LAST_PORT)]
 Schedule = Annotated[tuple[tuple[NonNegativeInt, Finite], ...], Field(min_length=1)]
 """((frame count, value), ...): what lies between two entries is interpolated by the setting's own rule."""
 Discount = Annotated[float, Field(gt=0, le=1)]
 DiscountSchedule = Annotated[tuple[tuple[NonNegativeInt, Discount], ...], Field(min_length=1)]
 LearningRateSchedule = Annotated[tuple[tuple[NonNegativeInt, NonNegativeFloat], ...], Field(min_length=1)]
-Part = Annotated[
-    str | NamedPart, PlainValidator(as_part), WithJsonSchema({"type": "string", "pattern": PART_NAME.pattern})
-]
+Part = Annotated[str | NamedPart, PlainValidator(as_part), WithJsonSchema(_PART_SCHEMA)]
 """What a user wrote: "module:attribute", a function, a class or a `functools.partial` of one of these.
 `trackmania_rl.parts` imports it."""
 Parts = Annotated[
@@ -91,9 +106,9 @@ def _as_logger(value: Any) -> str | NamedPart:
     return value if value in SHIPPED_LOGGERS else as_part(value)
 
 
-_LOGGER_PATTERN: Final = f"{'|'.join(SHIPPED_LOGGERS)}|{PART_NAME.pattern}"
+_LOGGER_IN_WORDS: Final = f'{", ".join(map(repr, SHIPPED_LOGGERS))} or "module:attribute"'
 Logger = Annotated[
-    str | NamedPart, PlainValidator(_as_logger), WithJsonSchema({"type": "string", "pattern": _LOGGER_PATTERN})
+    str | NamedPart, PlainValidator(_as_logger), WithJsonSchema({"type": "string", IN_WORDS: _LOGGER_IN_WORDS})
 ]
 """One that ships, or a `Part`."""
 Loggers = Annotated[
