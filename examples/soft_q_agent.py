@@ -52,11 +52,12 @@ class SoftQAgent:
     """Makes the agent's three parts; called with the run's settings, the games' spaces and the run's seeds."""
 
     def __init__(self, settings: Settings, spaces: Spaces, seeds: SeedTree) -> None:
-        self.settings, self.spaces, self.seeds = settings, spaces, seeds
+        self.settings, self.spaces = settings, spaces
+        self.network_seed, self.learner_seed = seeds.integer("network"), seeds.integer("learner")
 
     def make_network(self) -> TensorDictModuleBase:
         """Make the values (B, A) of states, which also choose the action."""
-        with OwnRandomState(self.seeds.integer("network"), torch.device("cpu"))():
+        with OwnRandomState(self.network_seed, torch.device("cpu"))():
             return greedy_actor(self.settings.agent, self.spaces)
 
     def make_actor(self, network: nn.Module, device: torch.device, rng: np.random.Generator) -> TorchRLActor:
@@ -68,5 +69,5 @@ class SoftQAgent:
         """Make what trains a network."""
         loss = SoftQLoss(network, self.settings.agent.gamma_schedule[0][1])
         device = pick_device(self.settings.run.torch_device)
-        on_batches = OffPolicyLoss(loss, self.spaces, device, self.seeds.integer("learner"))
+        on_batches = OffPolicyLoss(loss, self.spaces, device, self.learner_seed)
         return TorchRLLearner(on_batches, network, self.settings.agent)

@@ -85,9 +85,7 @@ class WatchedRace:
 def watch_race(driver: TrainedDriver, games: InProcessGames, entry: MapEntry, number: int) -> WatchedRace:
     """Drive race `number` (1 is greedy throughout) and compare each value with what came of it."""
     settings = driver.settings
-    forced = forced_actions(
-        driver.settings, driver.seeds, driver.spaces, entry, number, FORCED_START_ACTIONS if number > 1 else 0
-    )
+    forced = forced_actions(driver.settings, driver.spaces, entry, number, FORCED_START_ACTIONS if number > 1 else 0)
     race = rollout(games, entry, lambda: greedy_after(forced, driver.actor))
     results, stats = race.rollout_results, race.end_race_stats
     rewards = race_rewards(

@@ -3,6 +3,7 @@ import json
 import numpy as np
 import pytest
 
+from trackmania_rl.errors import UserError
 from trackmania_rl.seeds import SeedTree, set_stream_state, stream_state
 
 
@@ -26,6 +27,15 @@ def test_the_mapping_from_names_to_numbers_is_fixed():
 
 def test_integers_fit_torch():
     assert all(0 <= SeedTree(seed).integer("learner") < 2**63 for seed in range(20))
+
+
+def test_a_name_is_used_once() -> None:
+    seeds = SeedTree(3)
+    seeds.integer("learner")
+    for ask in (seeds.integer, seeds.rng, seeds.sequence):
+        with pytest.raises(UserError, match="the stream 'learner' is in use"):
+            ask("learner")
+    assert SeedTree(3).integer("learner") > 0
 
 
 def test_a_negative_seed_is_refused():

@@ -123,7 +123,7 @@ class _Surroundings:
         seeds = SeedTree(0)
 
         def puller(name: str, kind: WeightsKind) -> WeightPuller:
-            network = make_network(settings, race_spaces(settings), seeds).eval()
+            network = make_network(settings, race_spaces(settings), SeedTree(0)).eval()
             inferer = Inferer(
                 network,
                 n_quantiles=settings.agent.iqn_k,

@@ -59,11 +59,10 @@ def test_the_part_makes_it_and_the_network_is_the_usual_one(default_settings):
             "run": default_settings.run.model_copy(update={"torch_device": "cpu", "use_torch_compile": False}),
         }
     )
-    seeds = SeedTree(1)
-    builder = make_agent_builder(settings, race_spaces(settings), seeds)
+    builder = make_agent_builder(settings, race_spaces(settings), SeedTree(1))
     assert isinstance(builder, BehaviourCloning)
     learner = builder.make_learner(builder.make_network())
     assert isinstance(learner, CloningAgent)
     usual = make_agent_builder(default_settings.model_copy(update={"agent": settings.agent.model_copy(
-        update={"agent": default_settings.agent.agent})}), race_spaces(settings), seeds)  # fmt: skip
+        update={"agent": default_settings.agent.agent})}), race_spaces(settings), SeedTree(1))  # fmt: skip
     usual.make_network().load_state_dict(learner.state_dict()["averaged"])

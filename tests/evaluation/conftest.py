@@ -119,7 +119,8 @@ def _checkpoint_state(live: LiveSettings, scratch: Path) -> Mapping[str, Any]:
     """What the trainer saves, but for online and target weights: only the averaged ones are to drive."""
     settings, seeds = live.current, SeedTree(live.current.run.seed)
     spaces = make_games_builder(settings).spaces
-    network = make_network(settings, spaces, seeds)
+    builder = make_agent_builder(settings, spaces, seeds)
+    network = builder.make_network()
     with torch.no_grad():
         network.A_head[-1].bias[FORWARD] = 10.0
     run_state = LocalRunState(settings)
@@ -127,7 +128,7 @@ def _checkpoint_state(live: LiveSettings, scratch: Path) -> Mapping[str, Any]:
         live=live,
         spaces=spaces,
         reward=make_reward(settings, spaces, seeds),
-        agent=make_agent_builder(settings, spaces, seeds).make_learner(network),
+        agent=builder.make_learner(network),
         memory=make_memory(settings, spaces, seeds),
         channels=Channels(LocalRollouts((1, 1, 0, 0), run_state), run_state),
         folder=RunFolder.create(scratch, "scratch"),

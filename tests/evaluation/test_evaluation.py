@@ -130,7 +130,7 @@ def test_a_driver_acts_on_what_an_environment_of_its_run_shows(request: pytest.F
 
 def test_a_driver_sees_the_floats_as_they_are_whether_they_are_normalized_or_not(run_settings: Settings) -> None:
     inferer = RecordingInferer()
-    driver = TrainedDriver(run_settings, SeedTree(0), race_spaces(run_settings), inferer, 0, 0.0, Path())
+    driver = TrainedDriver(run_settings, race_spaces(run_settings), inferer, 0, 0.0, Path())
     layout = ObservationLayout.from_settings(run_settings.observation)
     floats = np.random.default_rng(3).normal(layout.mean, layout.std).astype(np.float32)
     floats[0] = 0
@@ -148,9 +148,7 @@ def test_a_driver_takes_an_image_if_it_was_trained_with_one(repository_root: Pat
     floats = np.zeros(184, dtype=np.float32)
     observation = {"image": np.ones((3, 30, 40), dtype=np.uint8), "floats": floats}
     inferer = RecordingInferer()
-    with_image, without = (
-        TrainedDriver(s, SeedTree(0), race_spaces(s), inferer, 0, 0.0, Path()) for s in (settings, run_settings)
-    )
+    with_image, without = (TrainedDriver(s, race_spaces(s), inferer, 0, 0.0, Path()) for s in (settings, run_settings))
     assert with_image.act(observation) == 4
     assert inferer.frames.shape == (1, 3, 30, 40)
     for driver, wrong in ((with_image, floats), (without, observation), (without, floats[:-1])):
@@ -209,7 +207,7 @@ def test_a_device_that_is_not_there_is_told(run_folder: Path) -> None:
 
 
 def test_forced_starts_accelerate_and_never_brake(driver: TrainedDriver, bend: MapEntry) -> None:
-    assert set(forced_actions(driver.settings, driver.seeds, driver.spaces, bend, 2, 300).tolist()) == {
+    assert set(forced_actions(driver.settings, driver.spaces, bend, 2, 300).tolist()) == {
         0,
         1,
         2,
@@ -219,18 +217,18 @@ def test_forced_starts_accelerate_and_never_brake(driver: TrainedDriver, bend: M
 def test_forced_analog_starts_accelerate_steer_and_never_brake(driver: TrainedDriver, bend: MapEntry) -> None:
     settings = driver.settings
     analog = settings.model_copy(update={"game": settings.game.model_copy(update={"actions": "analog"})})
-    drawn = forced_actions(analog, driver.seeds, race_spaces(analog), bend, 2, 300)
+    drawn = forced_actions(analog, race_spaces(analog), bend, 2, 300)
     assert (drawn.shape, drawn.dtype) == ((300, 3), np.float32)
     assert (drawn[:, 1] > 0).all()
     assert (drawn[:, 2] < 0).all()
     assert drawn[:, 0].min() < -0.9
     assert drawn[:, 0].max() > 0.9
-    np.testing.assert_array_equal(drawn, forced_actions(analog, driver.seeds, race_spaces(analog), bend, 2, 300))
+    np.testing.assert_array_equal(drawn, forced_actions(analog, race_spaces(analog), bend, 2, 300))
 
 
 def test_a_driver_of_analog_actions_gives_an_environment_what_it_takes(run_settings: Settings) -> None:
     analog = run_settings.model_copy(update={"game": run_settings.game.model_copy(update={"actions": "analog"})})
     action = np.array([[0.5, 1.0, -1.0]], dtype=np.float32)
     actor = SimpleNamespace(act_batch=lambda frames, floats: BatchDecision(action, np.ones(1, bool), action[:, :1]))
-    driver = TrainedDriver(analog, SeedTree(0), race_spaces(analog), actor, 0, 0.0, Path())
+    driver = TrainedDriver(analog, race_spaces(analog), actor, 0, 0.0, Path())
     np.testing.assert_array_equal(driver.act(np.zeros(179, dtype=np.float32)), action[0])

@@ -84,7 +84,7 @@ def make_parts(live: LiveSettings, layout: ObservationLayout, is_over: Callable[
     pullers = [
         WeightPuller(
             Inferer(
-                make_network(settings, race_spaces(settings), seeds),
+                make_network(settings, race_spaces(settings), SeedTree(1)),
                 n_quantiles=settings.agent.iqn_k,
                 throttle_actions=race_spaces(settings).throttle_actions,
                 exploration_settings=settings.exploration,

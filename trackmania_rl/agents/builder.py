@@ -16,7 +16,7 @@ from trackmania_rl.agents.exploration import Exploration
 from trackmania_rl.agents.inference import Inferer
 from trackmania_rl.agents.iqn import QuantileNetwork
 from trackmania_rl.agents.precision import arithmetic_dtype
-from trackmania_rl.agents.run_network import make_network, pick_device
+from trackmania_rl.agents.run_network import network_of_seed, pick_device
 from trackmania_rl.parts import make_part
 from trackmania_rl.race.policy import BatchDecision
 from trackmania_rl.race.spaces import Spaces
@@ -94,11 +94,12 @@ class IQN:
                 f"agent = {str(settings.agent.agent)!r} chooses among a few actions, Discrete(A), but the games take "
                 f'{spaces.action}: name another agent, such as "trackmania_rl.agents.torchrl_agent:SAC"'
             )
-        self._settings, self._spaces, self._seeds = settings, spaces, seeds
+        self._settings, self._spaces = settings, spaces
+        self._network_seed, self._learner_seed = seeds.integer("network"), seeds.integer("learner")
 
     def make_network(self) -> QuantileNetwork:
         """Make what the setting `network` names; see `AgentBuilder`."""
-        return make_network(self._settings, self._spaces, self._seeds)
+        return network_of_seed(self._settings, self._spaces, self._network_seed)
 
     def make_actor(self, network: nn.Module, device: torch.device, rng: np.random.Generator) -> Inferer:
         """See `AgentBuilder`."""
@@ -119,7 +120,7 @@ class IQN:
             network,
             self._settings.agent,
             device=pick_device(self._settings.run.torch_device),
-            seed=self._seeds.integer("learner"),
+            seed=self._learner_seed,
             use_torch_compile=self._settings.run.use_torch_compile,
         )
 

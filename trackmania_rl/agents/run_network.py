@@ -31,13 +31,18 @@ def sizes_of(settings: Settings, spaces: Spaces) -> Sizes:
 
 
 def make_network(settings: Settings, spaces: Spaces, seeds: SeedTree) -> QuantileNetwork:
-    """Make the run's network with its initial weights, on the CPU: what the setting `network` names.
+    """Make the run's network, as `network_of_seed` does, with the initial weights of the run's seed."""
+    return network_of_seed(settings, spaces, seeds.integer("network"))
+
+
+def network_of_seed(settings: Settings, spaces: Spaces, seed: int) -> QuantileNetwork:
+    """Make the network that the setting `network` names, on the CPU, with initial weights drawn from a seed.
 
     Raises:
         SettingsError: if the setting names no network.
         UserError: if the image is too small for the convolutions.
     """
-    generator = torch.Generator().manual_seed(seeds.integer("network"))
+    generator = torch.Generator().manual_seed(seed)
     arguments = (settings.agent, sizes_of(settings, spaces), generator)
     try:
         network = make_part(settings.agent.network, "network", *arguments, takes="settings, sizes, generator")

@@ -50,7 +50,7 @@ def pick_learner_threads(settings: Settings, spaces: Spaces, seeds: SeedTree, ma
     if pick_device(settings.run.torch_device).type != "cpu" or most <= 1:  # with a GPU there is little to do here
         return 1
     plain = settings.model_copy(update={"run": settings.run.model_copy(update={"use_torch_compile": False})})
-    builder = make_builder(plain, spaces, seeds)
+    builder = make_builder(plain, spaces, SeedTree(seeds.seed))  # the copy begins with the same weights
     agent = builder.make_learner(builder.make_network())
     one_s, most_s = _seconds_per_update(agent, _random_batch(settings, spaces), (1, most))
     return most if one_s > LEAST_GAIN * most_s else 1

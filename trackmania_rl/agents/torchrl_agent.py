@@ -116,7 +116,8 @@ class TorchRLAgent:
                 f"gamma_schedule = {settings.agent.gamma_schedule}: {loss.__name__} has one discount all the time; set "
                 f"gamma_schedule = ((0, {settings.agent.gamma_schedule[0][1]}),)"
             )
-        self._settings, self._spaces, self._seeds = settings, spaces, seeds
+        self._settings, self._spaces = settings, spaces
+        self._network_seed, self._learner_seed = seeds.integer("network"), seeds.integer("learner")
         self._loss, self._options = loss, options
 
     def make_network(self) -> TensorDictModuleBase:
@@ -132,7 +133,7 @@ class TorchRLAgent:
         """See `AgentBuilder`."""
         networks = [network, *self._make_networks()[1:]]
         named = dict(zip(NETWORKS[self._loss], networks, strict=True))
-        device, seed = pick_device(self._settings.run.torch_device), self._seeds.integer("learner")
+        device, seed = pick_device(self._settings.run.torch_device), self._learner_seed
         with OwnRandomState(seed, torch.device("cpu"))():  # it draws the weights of further Q networks
             loss = self._loss(**named, **self._fitting_options())
         loss.make_value_estimator(ValueEstimators.TD0, gamma=self._settings.agent.gamma_schedule[0][1])
@@ -141,7 +142,7 @@ class TorchRLAgent:
 
     def _make_networks(self) -> list[Any]:
         """Make the loss's networks, always with the same weights; the driving one comes first."""
-        with OwnRandomState(self._seeds.integer("network"), torch.device("cpu"))():
+        with OwnRandomState(self._network_seed, torch.device("cpu"))():
             return [make(self._settings.agent, self._spaces) for make in NETWORKS[self._loss].values()]
 
     def _fitting_options(self) -> dict[str, Any]:

@@ -77,6 +77,7 @@ def drive(file: Path, run_folder: Path, project_folder: Path) -> None:
     from trackmania_rl.checkpoints import save_best_run
     from trackmania_rl.games.protocol import rollout
     from trackmania_rl.games.race_games import make_games_builder
+    from trackmania_rl.seeds import SeedTree
     from trackmania_rl.settings.live import write_values
     from trackmania_rl.telemetry.race_record import CommandClock, RaceLog, RaceRecord
     from trackmania_rl.track.named_maps import map_entries
@@ -90,7 +91,7 @@ def drive(file: Path, run_folder: Path, project_folder: Path) -> None:
     best_runs = run_folder / "best_runs"
     best_runs.mkdir()
     log = RaceLog(run_folder / "races.jsonl", CommandClock(), session=1)
-    games = make_games_builder(settings).make_games(0, maps_folder, driver.seeds.rng("page/games"))
+    games = make_games_builder(settings).make_games(0, maps_folder, SeedTree(settings.run.seed).rng("page/games"))
     with contextlib.closing(games), contextlib.closing(log):
         for entry in map_entries(settings, maps_folder, tracks_folder=run_folder / "generated_tracks"):
             driven = rollout(games, entry, lambda: greedy_after(np.empty(0), driver.actor))

@@ -49,7 +49,6 @@ class TrainedDriver:
 
     Attributes:
         settings: the run's own.
-        seeds: the run's seed tree.
         spaces: of its games.
         actor: decides with the run's evaluation network.
         frames_total: actions that the run had collected when the checkpoint was written.
@@ -58,7 +57,6 @@ class TrainedDriver:
     """
 
     settings: Settings
-    seeds: SeedTree
     spaces: Spaces
     actor: Actor
     frames_total: int
@@ -271,7 +269,7 @@ def _ready(learned: Learned, torch_device: str | None) -> TrainedDriver:
     device = pick_playing_device(settings, spaces) if torch_device is None else pick_device(torch_device)
     builder = make_agent_builder(settings, spaces, seeds)
     actor = builder.make_actor(fill_network(learned, builder), device, seeds.rng("evaluate/inferer"))
-    return TrainedDriver(settings, seeds, spaces, actor, counts["frames_total"], counts["training_s"], learned.file)
+    return TrainedDriver(settings, spaces, actor, counts["frames_total"], counts["training_s"], learned.file)
 
 
 def evaluate_map(
@@ -299,7 +297,7 @@ def evaluate_map(
     races = []
     for number in range(1, n_races + 1):
         n_forced = n_forced_actions if number > 1 else 0
-        forced = forced_actions(driver.settings, driver.seeds, driver.spaces, map_entry, number, n_forced)
+        forced = forced_actions(driver.settings, driver.spaces, map_entry, number, n_forced)
         make_policy = functools.partial(greedy_after, forced, driver.actor)
         driven = rollout(games, map_entry, make_policy)
         stats = driven.end_race_stats
@@ -409,10 +407,10 @@ def first_races(
 
 
 def forced_actions(
-    settings: Settings, seeds: SeedTree, spaces: Spaces, map_entry: MapEntry, number: int, n_actions: int
+    settings: Settings, spaces: Spaces, map_entry: MapEntry, number: int, n_actions: int
 ) -> npt.NDArray[Any]:
     """Draw a race's first actions, (n_actions,) or (n_actions, D): gas without brake, the same for the same number."""
-    rng = seeds.rng(f"evaluate/{map_entry.map_name}/race-{number}")
+    rng = SeedTree(settings.run.seed).rng(f"evaluate/{map_entry.map_name}/race-{number}")
     space = spaces.action
     if isinstance(space, Box):
         drawn = rng.uniform(space.low, space.high, (n_actions, *space.shape)).astype(np.float32)

@@ -42,7 +42,6 @@ class RunMind:
 
     Attributes:
         settings: the run's, for one game.
-        seeds: the run's.
         spaces: of its games.
         agent: looked into.
         actor: drives, by the same weights.
@@ -53,7 +52,6 @@ class RunMind:
     """
 
     settings: Settings
-    seeds: SeedTree
     spaces: Spaces
     agent: Agent
     actor: Actor
@@ -99,7 +97,7 @@ def load_mind(run_folder: Path, checkpoint: Path | None = None, torch_device: st
     )
     memory = None if stored is None else _memory_of(stored, settings, spaces, seeds)
     frames_total, training_s = int(statistics["frames_total"]), float(statistics["training_s"])
-    return RunMind(settings, seeds, spaces, agent, actor, memory, best, frames_total, training_s)
+    return RunMind(settings, spaces, agent, actor, memory, best, frames_total, training_s)
 
 
 def drive_and_gather(run: RunMind, entry: MapEntry, n_races: int, maps_folder: Path) -> MindNumbers:
@@ -121,7 +119,7 @@ def drive_and_gather(run: RunMind, entry: MapEntry, n_races: int, maps_folder: P
         agent=run.agent,
         settings=settings,
         spaces=run.spaces,
-        reward=make_reward(settings, run.spaces, run.seeds),
+        reward=make_reward(settings, run.spaces, SeedTree(settings.run.seed)),
         rules=MiniRaceRules.from_settings(settings.replay, linear(settings.agent.gamma_schedule, run.frames_total)),
         frames_total=run.frames_total,
         training_s=run.training_s,
@@ -131,13 +129,13 @@ def drive_and_gather(run: RunMind, entry: MapEntry, n_races: int, maps_folder: P
 
 
 def _driven(run: RunMind, entry: MapEntry, n_races: int, maps_folder: Path) -> Sequence[RecentRace]:
-    builder = make_games_builder(run.settings)
+    builder, rng = make_games_builder(run.settings), SeedTree(run.settings.run.seed).rng("mind/games")
     told = stats_of_entry(entry) | {"is_explo": False}
     races = []
-    with contextlib.closing(builder.make_games(0, maps_folder, run.seeds.rng("mind/games"))) as games:
+    with contextlib.closing(builder.make_games(0, maps_folder, rng)) as games:
         for number in range(1, n_races + 1):
             n_forced = FORCED_START_ACTIONS if number > 1 else 0
-            forced = forced_actions(run.settings, run.seeds, run.spaces, entry, number, n_forced)
+            forced = forced_actions(run.settings, run.spaces, entry, number, n_forced)
             ended = rollout(games, entry, functools.partial(greedy_after, forced, run.actor))
             columns: dict[str, Any] = {  # what a game hands out may be its own memory
                 name: value.copy() if hasattr(value, "copy") else value for name, value in ended.rollout_results.items()

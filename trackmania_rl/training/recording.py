@@ -22,7 +22,6 @@ from trackmania_rl.games.protocol import Games, rollout
 from trackmania_rl.race.policy import Policy, PolicyDecision
 from trackmania_rl.race.rewards import Reward
 from trackmania_rl.race.spaces import Spaces
-from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import MapEntry, Settings
 from trackmania_rl.training.demonstrations import actions_of_inputs, read_inputs
 from trackmania_rl.training.evaluation import TrainedDriver, forced_actions, greedy_after
@@ -37,10 +36,9 @@ def policies_of_inputs(
         UserError: if the file is missing or damaged, or holds no inputs.
     """
     actions, _ = actions_of_inputs(read_inputs(file), settings.game)
-    seeds = SeedTree(settings.run.seed)
     for number in range(1, n_races + 1):
         n_forced = n_forced_actions if number > 1 else 0
-        forced = forced_actions(settings, seeds, spaces, map_entry, number, n_forced)
+        forced = forced_actions(settings, spaces, map_entry, number, n_forced)
         yield functools.partial(_inputs_after, forced, actions, spaces.n_values)
 
 
@@ -50,7 +48,7 @@ def policies_of_driver(
     """Make the policy of each race that a driver drives."""
     for number in range(1, n_races + 1):
         n_forced = n_forced_actions if number > 1 else 0
-        forced = forced_actions(driver.settings, driver.seeds, driver.spaces, map_entry, number, n_forced)
+        forced = forced_actions(driver.settings, driver.spaces, map_entry, number, n_forced)
         yield functools.partial(greedy_after, forced, driver.actor)
 
 
