@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 import shutil
 import threading
 import time
@@ -12,7 +14,9 @@ from typing import Any
 import pytest
 import uvicorn
 
+from benchmarks.training_command import TrainCommand
 from tests.dashboard.conftest import RECORD_MS, make_run, race_line
+from tests.end_to_end.conftest import SMALL
 from trackmania_rl.dashboard.command import address, listen
 from trackmania_rl.dashboard.page import RunPage
 from trackmania_rl.dashboard.run_on_disk import RunOnDisk
@@ -50,9 +54,16 @@ def shown_run(tmp_path_factory: pytest.TempPathFactory, repository_root: Path) -
 @pytest.fixture(scope="module")
 def server(shown_run: RunOnDisk) -> Iterator[str]:
     """The page's address."""
+    with serving(shown_run) as url:
+        yield url
+
+
+@contextlib.contextmanager
+def serving(run: RunOnDisk) -> Iterator[str]:
+    """Serve a run's page in a thread."""
     listening = listen(HOST, 0)
     port = listening.getsockname()[1]
-    server = uvicorn.Server(uvicorn.Config(make_app(RunPage(shown_run), HOST, port), log_level="warning"))
+    server = uvicorn.Server(uvicorn.Config(make_app(RunPage(run), HOST, port), log_level="warning"))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
     yield address(HOST, port, None)
@@ -134,6 +145,34 @@ def test_curves_and_messages_come_as_they_are_written(page: Any, shown_run: RunO
         file.write("2026-11-24 03:00:00 WARNING the disk <b>is full</b>\n")
     wait_for(lambda: "the disk <b>is full</b>" in text(page, "log"), "new message, as text")
     wait_for(lambda: "8,400" in text(page, "facts"), "new race")
+
+
+CHART_VALUES = """
+return Object.fromEntries([...document.querySelectorAll('#charts figure')].map((figure) => [
+  figure.querySelector('figcaption span').textContent,
+  figure.querySelector('.u-legend .u-series:last-child .u-value')?.textContent ?? '',
+]));
+"""
+"""The last value of each chart's legend by the chart's title; "any figure" has none."""
+
+
+def test_the_charts_of_a_run_that_the_program_wrote_have_points(
+    browser: Any, tmp_path: Path, repository_root: Path
+) -> None:
+    training = TrainCommand(tmp_path, SMALL | {"tensorboard_interval_s": 1}, ("--max-frames", "1500"))
+    assert training.process.wait(300) == 0, training.output
+    with serving(RunOnDisk(training.run_folder, repository_root)) as url:
+        browser.set_window_size(1400, 900)
+        browser.get(url)
+        browser.execute_script("document.getElementById('curves').scrollIntoView()")
+        titles = ("Loss", "Mean Q", "Gradient norm", "Shares of time spent waiting", "")
+
+        def values() -> list[str]:
+            found = browser.execute_script(CHART_VALUES)
+            return [found[title] for title in titles]
+
+        wait_for(lambda: all(re.search(r"\d", value) for value in values()), "point in each chart")
+        assert browser.execute_script("return window.pageState.store.figures['learner/loss'].length") > 0
 
 
 def test_a_setting_is_edited_and_a_wrong_one_is_refused(page: Any, shown_run: RunOnDisk) -> None:

@@ -72,13 +72,14 @@ class Chart {
       width: this.box.clientWidth,
       height: HEIGHT,
       cursor: { points: { size: 6 } },
+      legend: { markers: { width: 2 } },
       scales: { x: { time: false }, y: { range: this.options.range ?? ((_, low, high) => padded(low, high)) } },
       axes: [
         { ...axis, values: (_, ticks) => ticks.map(formatX), space: 60, size: 32 },
         { ...axis, values: (_, ticks) => ticks.map(format), size: 54 },
       ],
       series: [
-        { label: labelX, value: (_, x) => (x === null || x === undefined ? "" : formatX(x)) },
+        { label: labelX, value: (plot, _, series, index) => shown(plot.data[series], index, formatX) },
         ...curves.map(({ label, isDots, isStep, colour }, index) => ({
           label,
           stroke: colour ?? COLOURS[index % COLOURS.length],
@@ -86,7 +87,7 @@ class Chart {
           paths: isDots ? () => null : isStep ? uPlot.paths.stepped({ align: 1 }) : undefined,
           points: { show: Boolean(isDots), size: 4, width: 0, fill: colour ?? COLOURS[index % COLOURS.length] },
           spanGaps: true,
-          value: (_, y) => (y === null || y === undefined ? "" : format(y)),
+          value: (plot, _, series, index) => shown(plot.data[series], index, format),
         })),
       ],
       hooks: { draw: this.options.draw ? [this.options.draw] : [] },
@@ -96,6 +97,12 @@ class Chart {
   resize() {
     if (this.plot && this.box.clientWidth) this.plot.setSize({ width: this.box.clientWidth, height: HEIGHT });
   }
+}
+
+/** A legend's value: the last one up to the cursor, or the newest one without a cursor. */
+function shown(column, index, format) {
+  for (let at = index ?? column.length - 1; at >= 0; at--) if (column[at] !== null && column[at] !== undefined) return format(column[at]);
+  return "–";
 }
 
 function padded(low, high) {
