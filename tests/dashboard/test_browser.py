@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import uvicorn
 
 from benchmarks.training_command import TrainCommand
 from tests.dashboard.conftest import RECORD_MS, make_run, race_line
 from tests.end_to_end.conftest import SMALL
 from trackmania_rl.dashboard.command import address, listen
+from trackmania_rl.dashboard.connections import make_server
 from trackmania_rl.dashboard.page import RunPage
 from trackmania_rl.dashboard.run_on_disk import RunOnDisk
 from trackmania_rl.dashboard.server import make_app
@@ -63,7 +63,7 @@ def serving(run: RunOnDisk) -> Iterator[str]:
     """Serve a run's page in a thread."""
     listening = listen(HOST, 0)
     port = listening.getsockname()[1]
-    server = uvicorn.Server(uvicorn.Config(make_app(RunPage(run), HOST, port), log_level="warning"))
+    server = make_server(make_app(RunPage(run), HOST, port))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
     yield address(HOST, port, None)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import socket
+import threading
 import time
 from collections.abc import Iterator
+from http.client import HTTPConnection
 from typing import Any
 
 import pytest
@@ -13,7 +17,9 @@ from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
 from tests.dashboard.conftest import RECORD_MS, race_line
-from trackmania_rl.dashboard import hub
+from trackmania_rl.dashboard import connections, hub
+from trackmania_rl.dashboard.command import listen
+from trackmania_rl.dashboard.connections import make_server
 from trackmania_rl.dashboard.hub import watch_of
 from trackmania_rl.dashboard.page import RunPage
 from trackmania_rl.dashboard.run_on_disk import RunOnDisk
@@ -140,6 +146,42 @@ def test_an_edit_needs_the_page_s_own_token(client: TestClient, run: RunOnDisk) 
     assert "adam_beta1 = 0.8" in run.config_file.read_text()
     other_site = token | {"Origin": "http://evil.example"}
     assert client.post("/api/settings", json=edit, headers=other_site).status_code == 403
+
+
+def test_half_open_connections_end_and_never_shut_others_out(
+    page: RunPage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(connections, "MOST_CONNECTIONS", 20)
+    monkeypatch.setattr(connections, "HEADER_WITHIN_S", 2.0)
+    listening = listen("127.0.0.1", 0)
+    server = make_server(make_app(page))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+    thread.start()
+    with contextlib.ExitStack() as closing:
+        half_open = [
+            closing.enter_context(socket.create_connection(listening.getsockname(), timeout=60)) for _ in range(100)
+        ]
+        for connection in half_open:
+            with contextlib.suppress(OSError):  # it is closed already
+                connection.sendall(b"GET / HTTP/1.1\r\n")
+        asking = HTTPConnection(*listening.getsockname(), timeout=60)
+        asking.request("GET", "/healthz", headers={"Host": "localhost"})
+        assert asking.getresponse().status == 503
+        asking.close()
+        for connection in half_open:
+            with contextlib.suppress(ConnectionError):
+                assert connection.recv(1) == b""
+    server.should_exit = True
+    thread.join(60)
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("header", "status"), [({"Content-Length": str(400 << 20)}, 413), ({"Transfer-Encoding": "chunked"}, 411)]
+)
+def test_a_large_body_is_refused_by_its_header(client: TestClient, header: dict[str, str], status: int) -> None:
+    answer = client.post("/api/settings", content=b"{}", headers=header)
+    assert (answer.status_code, answer.headers["connection"]) == (status, "close")
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:8600", "127.0.0.1.evil.example:8600", ""])

@@ -136,23 +136,12 @@ def serve(run: RunOnDisk, listening: socket.socket, host: str, token: str | None
         token: what requests must know.
         ends_with_stdin: whether to end when the standard input is closed.
     """
-    import uvicorn
-
+    from trackmania_rl.dashboard.connections import make_server
     from trackmania_rl.dashboard.page import RunPage
     from trackmania_rl.dashboard.server import make_app
 
     port = listening.getsockname()[1]
-    app = make_app(RunPage(run), host, port, token)
-    config = uvicorn.Config(
-        app,
-        log_level="warning",
-        access_log=False,
-        ws="websockets-sansio",
-        ws_max_size=1 << 16,
-        lifespan="on",
-        timeout_graceful_shutdown=2,
-    )
-    server = uvicorn.Server(config)
+    server = make_server(make_app(RunPage(run), host, port, token))
     if ends_with_stdin:
         threading.Thread(target=_end_with_stdin, args=(server,), daemon=True).start()
     print(f"{run.path}: {address(host, port, token)}  (Ctrl-C ends the page)", flush=True)

@@ -20,6 +20,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 LOOPBACK_NAMES: Final = ("localhost", "127.0.0.1", "::1")
 ANY_ADDRESS: Final = ("0.0.0.0", "::")
+MOST_BODY_BYTES: Final = 1 << 20
+"""An edit of a setting is the only request with a body."""
 COOKIE: Final = "dashboard_token_{port}"
 """Cookies know no ports: each page has one of its own."""
 
@@ -80,6 +82,10 @@ class Guard:
         origin = headers.get("origin")
         if origin is not None and urlsplit(origin).netloc != host:
             return PlainTextResponse("another site's requests are refused", 403)
+        if "transfer-encoding" in headers:
+            return PlainTextResponse("send a body with its Content-Length", 411, {"Connection": "close"})
+        if int(headers.get("content-length", 0)) > MOST_BODY_BYTES:  # the HTTP parser has checked that it is a number
+            return PlainTextResponse(f"a body has at most {MOST_BODY_BYTES} bytes", 413, {"Connection": "close"})
         if self._token is None or self._knows_token(headers, self._token):
             return None
         asked = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("token", [""])[0]
