@@ -2,7 +2,8 @@
 
 The space is a TOML file that names settings with ranges; research/search/spaces/ has one. The same command goes on
 with a search that was interrupted. At the end the best trial's settings are a configuration, and the command is printed
-that measures it against the default: the best of many trials with one seed is partly luck. See docs/search.rst.
+that measures it against the default: the best of many trials with one seed is partly luck. See
+docs/settings_search.rst.
 
 Examples:
   python -m research.search --space research/search/spaces/learning.toml --scheduler pbt --trials 8 --jobs 4
