@@ -45,7 +45,9 @@ FLAGS = (
 
 @pytest.fixture(scope="module")
 def shown_run(tmp_path_factory: pytest.TempPathFactory, repository_root: Path) -> RunOnDisk:
-    run = make_run(tmp_path_factory.mktemp("runs"), repository_root)
+    save_folder = tmp_path_factory.mktemp("runs")
+    make_run(save_folder, repository_root, "other", n_races=3)
+    run = make_run(save_folder, repository_root)
     page = RunPage(run)
     page.watched.picture(page.record(f"valley_{RECORD_MS}"), 0)  # compiles what drives and draws
     return run
@@ -173,6 +175,7 @@ def test_the_charts_of_a_run_that_the_program_wrote_have_points(
 
         wait_for(lambda: all(re.search(r"\d", value) for value in values()), "point in each chart")
         assert browser.execute_script("return window.pageState.store.figures['learner/loss'].length") > 0
+        assert text(browser, "no-picture").startswith("The training does not run.")
 
 
 def test_a_setting_is_edited_and_a_wrong_one_is_refused(page: Any, shown_run: RunOnDisk) -> None:
@@ -180,14 +183,18 @@ def test_a_setting_is_edited_and_a_wrong_one_is_refused(page: Any, shown_run: Ru
     wait_for(lambda: page.find_elements(By.CSS_SELECTOR, "#settings-rows summary"), "settings")
     page.find_element(By.ID, "settings-search").send_keys("adam_beta1")
 
+    def answer() -> str:
+        row = "document.querySelector('[data-setting=adam_beta1]')?.closest('.setting')"
+        told: str = page.execute_script(f"return {row}?.querySelector('.told').textContent")
+        return told
+
     def give(value: str) -> str:
         field = page.find_element(By.CSS_SELECTOR, "[data-setting=adam_beta1]")
         field.send_keys(Keys.CONTROL, "a")
         field.send_keys(value)
-        field.send_keys(Keys.ENTER)
-        told = page.find_element(By.XPATH, "//textarea[@data-setting='adam_beta1']/../../p")
-        wait_for(lambda: told.text, "answer")
-        return told.text
+        field.find_element(By.XPATH, "../..//button").send_keys(Keys.ENTER)
+        wait_for(answer, "answer")
+        return answer()
 
     wait_for(lambda: page.find_elements(By.CSS_SELECTOR, "[data-setting=adam_beta1]"), "setting")
     assert "adam_beta1 = 7: input should be less than 1" in give("7")
@@ -196,8 +203,19 @@ def test_a_setting_is_edited_and_a_wrong_one_is_refused(page: Any, shown_run: Ru
     wait_for(lambda: page.find_elements(By.CSS_SELECTOR, "#settings-rows summary"), "settings")
     page.find_element(By.ID, "settings-search").send_keys("adam_beta1")
     wait_for(lambda: page.find_elements(By.CSS_SELECTOR, "[data-setting=adam_beta1]"), "setting")
+    page.execute_script("document.querySelector('[data-setting=adam_beta1]').isOld = true")
     assert "adam_beta1: 0.9 -> 0.8" in give("0.8")
     assert "adam_beta1 = 0.8\n" in shown_run.config_file.read_text()
+    is_new = "return !document.querySelector('[data-setting=adam_beta1]').isOld"
+    wait_for(lambda: page.execute_script(is_new), "rows of the edited configuration")
+    assert "adam_beta1: 0.9 -> 0.8" in answer(), "it stays"
+
+
+def test_the_other_runs_of_the_folder_are_listed_and_opened(page: Any) -> None:
+    wait_for(lambda: len(page.find_elements(By.CSS_SELECTOR, "#runs-table a")) == 2, "list of runs")
+    page.execute_script("[...document.querySelectorAll('#runs-table a')].find((a) => a.text === 'other').click()")
+    wait_for(lambda: text(page, "run-name") == "other", "the other run's name")
+    wait_for(lambda: "1,200" in text(page, "facts"), "its frames")
 
 
 def test_nothing_is_wider_than_a_phone(page: Any) -> None:
@@ -208,6 +226,11 @@ def test_nothing_is_wider_than_a_phone(page: Any) -> None:
         wait_for(lambda: page.find_elements(By.CSS_SELECTOR, "#records-table button"), "records")
         width = page.execute_script("return document.documentElement.scrollWidth")
         assert width == 360
+        cut = (
+            "return [...document.querySelectorAll('.scroll')].filter((box) => box.scrollWidth > box.clientWidth).length"
+        )
+        wait_for(lambda: len(page.find_elements(By.CSS_SELECTOR, ".scroll tbody")) >= 4, "tables")
+        assert page.execute_script(cut) == 0
         page.execute_script("document.querySelector('#records-table button').click()")
         chosen = page.find_element(By.ID, "source")
         wait_for(lambda: chosen.get_attribute("value") == f"record:valley_{RECORD_MS}", "record that plays")

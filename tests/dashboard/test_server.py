@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from http.client import HTTPConnection
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
-from tests.dashboard.conftest import RECORD_MS, race_line
+from tests.dashboard.conftest import RECORD_MS, make_run, race_line
 from trackmania_rl.dashboard import connections, hub
 from trackmania_rl.dashboard.command import listen
 from trackmania_rl.dashboard.connections import make_server
@@ -71,6 +72,16 @@ def test_maps_races_pictures_and_files(client: TestClient, run: RunOnDisk) -> No
     assert (driver.content, "attachment" in driver.headers["content-disposition"]) == (b"weights", True)
     for path in ("/files/races.jsonl", "/files/..%2f..%2fconfig.py", "/files/%2fetc/passwd", "/static/..%2fserver.py"):
         assert client.get(path).status_code == 404
+
+
+def test_only_runs_of_the_folder_are_opened(client: TestClient, run: RunOnDisk, repository_root: Path) -> None:
+    make_run(run.path.parent, repository_root, "other", n_races=3)
+    outside = make_run(run.path.parent.parent, repository_root, "outside")
+    assert client.get("/runs/other/api/settings").json()["error"] == ""
+    with client.websocket_connect(f"{LIVE.removesuffix('/live')}/runs/other/live") as tab:
+        assert tab.receive_json()["run"]["name"] == "other"
+    for name in ("nowhere", f"..%2f{outside.name}", ".%2e"):
+        assert client.get(f"/runs/{name}/api/settings").status_code in (404, 422)
 
 
 def test_a_tab_is_sent_all_and_then_what_is_new(client: TestClient, run: RunOnDisk) -> None:

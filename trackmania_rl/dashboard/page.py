@@ -16,7 +16,7 @@ from trackmania_rl.dashboard.figure_curves import FigureCurves
 from trackmania_rl.dashboard.log_messages import LogMessages
 from trackmania_rl.dashboard.race_curves import RaceCurves
 from trackmania_rl.dashboard.race_sections import MEDALS, race_sections
-from trackmania_rl.dashboard.run_on_disk import QUIET_AFTER_S, RunOnDisk
+from trackmania_rl.dashboard.run_on_disk import QUIET_AFTER_S, RunOnDisk, list_runs
 from trackmania_rl.dashboard.track_shapes import shape_of
 from trackmania_rl.dashboard.watched_races import WatchedRaces
 from trackmania_rl.errors import UserError
@@ -25,6 +25,7 @@ from trackmania_rl.settings import Settings, changed_settings, load_settings
 from trackmania_rl.settings.editing import TRIAL_FILE, edit_setting
 from trackmania_rl.settings.rows import settings_rows
 from trackmania_rl.telemetry.live import LiveCar, LiveRace, LiveReader
+from trackmania_rl.telemetry.run_status import read_status
 from trackmania_rl.track.game_map import map_file
 from trackmania_rl.track.reference_times import load_reference_times
 
@@ -65,6 +66,7 @@ class RunPage:
         self._readers: dict[Watch, LiveReader] = {}
         self._announced: dict[Watch, str] = {}
         self._listed: dict[str, Any] = {}
+        self._runs: list[dict[str, Any]] = []
         self._list_at_s = 0.0
         self._shapes: dict[str, dict[str, Any]] = {}
         self._lock = threading.Lock()
@@ -239,6 +241,7 @@ class RunPage:
             told["log"] = {"reset": False, "messages": messages}
         if time.monotonic() >= self._list_at_s:
             self._list_at_s = time.monotonic() + FILES_LISTED_EVERY_S
+            self._runs = list_runs(self.run.path.parent)
             if (listed := self.files.listed()) != self._listed:
                 told["files"] = self._listed = listed
         if (stamp := _stamp(self.run.config_file)) != self._config_stamp:
@@ -288,15 +291,18 @@ class RunPage:
     def _state(self) -> dict[str, Any]:
         races = self._races
         quiet_s = self.run.seconds_since_written()
+        status = read_status(self.run.path)
+        is_over = status is not None and status.is_over
         return {
             "now": time.time(),
             "quiet_s": quiet_s,
-            "is_running": quiet_s is not None and quiet_s < QUIET_AFTER_S,
+            "is_running": quiet_s is not None and quiet_s < QUIET_AFTER_S and not is_over,
             "frames": races.frames_total,
             "races": round(races.n_races),
             "training_s": round(races.training_s),
             "unreadable": races.n_unreadable,
             "table": races.table(),
+            "runs": self._runs,
         }
 
     def _shown_figures(self) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import json
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from filelock import FileLock, Timeout
 
@@ -15,9 +15,13 @@ from trackmania_rl.places import command_line_of
 from trackmania_rl.settings import Settings, load_settings
 from trackmania_rl.settings.live import SNAPSHOT_FILE
 from trackmania_rl.telemetry.learning_summary import MOST_LINE_BYTES, NEEDED_KEYS
+from trackmania_rl.telemetry.run_status import read_status
 
 QUIET_AFTER_S: Final = 60.0
 """A run that has written nothing for so long does not seem to be trained."""
+
+MOST_RUNS: Final = 100
+"""Runs in the page's list."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +74,25 @@ class RunOnDisk:
         """How long ago the run wrote a race or a message; None if it never did."""
         times_s = [file.stat().st_mtime for file in (self.races, self.log) if file.is_file()]
         return max(0.0, time.time() - max(times_s)) if times_s else None
+
+
+def list_runs(save_folder: Path) -> list[dict[str, Any]]:
+    """List the runs of a folder, the newest first, `MOST_RUNS` at most.
+
+    Returns:
+        For each its name, when it wrote last (s since 1970), whether it is trained, and the figures of its status.
+    """
+    runs = sorted(((_last_written_s(folder), folder) for folder in _runs(save_folder)), reverse=True)[:MOST_RUNS]
+    return [
+        {
+            "name": folder.name,
+            "written_s": written_s,
+            "is_running": status is not None and status.what_is_wrong(time.monotonic()) is None,
+            "figures": {} if status is None else status.figures,
+        }
+        for written_s, folder in runs
+        for status in [read_status(folder)]
+    ]
 
 
 def find_run(name: str | None, save_folder: Path, project_folder: Path) -> RunOnDisk:

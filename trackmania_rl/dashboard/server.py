@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,13 +13,14 @@ from fastapi import FastAPI, Header, HTTPException, Query, WebSocket
 from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, Response
 from fastapi.staticfiles import StaticFiles
 from pydantic import BaseModel, Field
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from trackmania_rl.dashboard.best_runs import FILM_ENDINGS
 from trackmania_rl.dashboard.guard import Guard, is_same
 from trackmania_rl.dashboard.health import METRICS_TYPE, health_of, metrics_of
 from trackmania_rl.dashboard.hub import Hub
 from trackmania_rl.dashboard.page import RunPage
+from trackmania_rl.dashboard.run_on_disk import find_run, list_runs
 from trackmania_rl.errors import UserError
 
 STATIC: Final = Path(__file__).parent / "static"
@@ -37,27 +39,79 @@ def make_app(page: RunPage, host: str = "127.0.0.1", port: int = 0, token: str |
     """Make the server of a page.
 
     Args:
-        page: what it shows.
+        page: what it shows at "/". The other runs of its folder are at "/runs/{name}/".
         host: where it listens; requests for other hosts are refused.
         port: likewise.
         token: what a request must know; None on loopback only.
     """
-    hub = Hub(page)
-    edit_token = secrets.token_urlsafe(24)
-    """The page has it, and nobody else: another site can send a request, but not read this one's page."""
+    runs = _Runs(page, secrets.token_urlsafe(24))
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         yield
-        await hub.close()
+        await runs.close()
 
     app = FastAPI(title="Live page", docs_url=None, redoc_url=None, openapi_url=None, lifespan=lifespan)
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
+    app.mount("/runs/{name}", runs)
+    app.mount("", runs.first)
+    app.add_exception_handler(UserError, _answer)
+    return Guard(app, host, port, token)
+
+
+class _Runs:
+    """The pages of a folder's runs, each made when it is opened; an ASGI app.
+
+    Args:
+        page: of the run that the command named.
+        edit_token: the page has it, and nobody else: another site can send a request, but not read this one's page.
+
+    Attributes:
+        first: the app of that page.
+    """
+
+    def __init__(self, page: RunPage, edit_token: str) -> None:
+        self._run = page.run
+        self._edit_token = edit_token
+        self._apps = {page.run.name: _app_of(page, edit_token)}
+        self.first = self._apps[page.run.name]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer for the run that the path names.
+
+        Raises:
+            UserError: if it is not listed, or can't be shown.
+        """
+        name = scope["path_params"]["name"]
+        if name not in self._apps:
+            self._apps[name] = await asyncio.to_thread(self._make, name)
+        await self._apps[name](scope, receive, send)
+
+    async def close(self) -> None:
+        """Disconnect all tabs."""
+        for app in self._apps.values():
+            await app.state.hub.close()
+
+    def _make(self, name: str) -> FastAPI:
+        save_folder = self._run.path.parent
+        if name not in {run["name"] for run in list_runs(save_folder)}:
+            raise UserError(f"{name}: there is no such run in {save_folder}")
+        run = find_run(str(save_folder / name), save_folder, self._run.project_folder)
+        return _app_of(RunPage(run), self._edit_token)
+
+
+def _app_of(page: RunPage, edit_token: str) -> FastAPI:
+    app, hub = FastAPI(docs_url=None, redoc_url=None, openapi_url=None), Hub(page)
+    app.state.hub = hub
+    app.add_exception_handler(UserError, _answer)
     _add_pages(app, page, hub, edit_token)
     _add_settings(app, page, edit_token)
     _add_health(app, page)
-    app.state.hub = hub
-    return Guard(app, host, port, token)
+    return app
+
+
+def _answer(_: Any, error: Exception) -> JSONResponse:
+    return JSONResponse({"detail": str(error)}, 422)
 
 
 def _add_pages(app: FastAPI, page: RunPage, hub: Hub, edit_token: str) -> None:
@@ -110,10 +164,6 @@ def _add_pages(app: FastAPI, page: RunPage, hub: Hub, edit_token: str) -> None:
             raise HTTPException(404, "there is no such file")
         is_shown = found.suffix in (*FILM_ENDINGS, ".png")
         return FileResponse(found, filename=found.name, content_disposition_type="inline" if is_shown else "attachment")
-
-    @app.exception_handler(UserError)
-    def tell(_: Any, error: Exception) -> JSONResponse:
-        return JSONResponse({"detail": str(error)}, 422)
 
 
 def _add_health(app: FastAPI, page: RunPage) -> None:

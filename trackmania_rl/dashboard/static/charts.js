@@ -72,7 +72,7 @@ class Chart {
       width: this.box.clientWidth,
       height: HEIGHT,
       cursor: { points: { size: 6 } },
-      legend: { markers: { width: 2 } },
+      legend: { markers: { width: 2, stroke: (plot, index) => (index ? plot.series[index].points.fill(plot, index) : null) } },
       scales: { x: { time: false }, y: { range: this.options.range ?? ((_, low, high) => padded(low, high)) } },
       axes: [
         { ...axis, values: (_, ticks) => ticks.map(formatX), space: 60, size: 32 },
@@ -174,7 +174,7 @@ let chosenPoints = [];
 
 async function loadChosen() {
   const name = anyFigure.value;
-  if (name) chosenPoints = store.figures[name] ?? (await fetchJson(`/api/figure?name=${encodeURIComponent(name)}`).catch(() => []));
+  if (name) chosenPoints = store.figures[name] ?? (await fetchJson(`api/figure?name=${encodeURIComponent(name)}`).catch(() => []));
 }
 
 const charts = [

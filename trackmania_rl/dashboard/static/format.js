@@ -51,6 +51,12 @@ export function el(tag, attributes = {}, ...children) {
   return element;
 }
 
+/** A table's row whose cells know their column's head: on a phone, where rows wrap, it stands beside the value. */
+export function labelled(heads, row) {
+  [...row.cells].forEach((cell, index) => { cell.dataset.head = heads[index]; });
+  return row;
+}
+
 export const byId = (id) => document.getElementById(id);
 
 /** Fetches JSON; an error has the server's own text. */

@@ -1,6 +1,6 @@
-// Records and films, races by map, pictures of what the driver expects, and messages.
+// Records and films, races by map, runs, pictures of what the driver expects, and messages.
 
-import { byId, count, el, medalBadge, raceTime } from "./format.js";
+import { byId, count, duration, el, labelled, medalBadge, raceTime } from "./format.js";
 import { isOwn, on, store } from "./store.js";
 import { choose, player } from "./player.js";
 
@@ -31,7 +31,7 @@ function showRecords() {
   )))))] : []));
 }
 
-const fileAddress = (file) => `/files/${file.split("/").map(encodeURIComponent).join("/")}`;
+const fileAddress = (file) => `files/${file.split("/").map(encodeURIComponent).join("/")}`;
 
 function ago(seconds) {
   const age = Math.max(0, (store.state?.now ?? Date.now() / 1000) - seconds);
@@ -88,7 +88,7 @@ function showMaps() {
   const distance = (row, metres) => `${Math.round(metres)} ${row.unit}`;
   byId("maps-table").replaceChildren(
     el("thead", {}, el("tr", {}, ...heads.map((text, index) => el("th", { class: index > 1 ? "number" : "" }, text)))),
-    el("tbody", {}, ...rows.map((row) => el("tr", {},
+    el("tbody", {}, ...rows.map((row) => labelled(heads, el("tr", {},
       el("td", {}, row.map),
       el("td", { class: "muted" }, row.kind),
       el("td", { class: "number" }, count(row.races)),
@@ -97,7 +97,27 @@ function showMaps() {
       el("td", { class: "number" }, row.best_ms === null ? distance(row, row.furthest) : raceTime(row.best_ms), " ", medalBadge(row.best_ms, store.run?.medals_ms[row.map])),
       el("td", { class: "number" }, row.last_ms === null ? distance(row, row.last) : raceTime(row.last_ms)),
       el("td", { class: "number" }, raceTime(row.median_ms)),
-    ))),
+    )))),
+  );
+}
+
+let runsShown = "";
+
+/** The runs in the same folder, the newest first; a run by itself needs no list. */
+function showRuns({ runs }) {
+  byId("runs").hidden = byId("runs-link").hidden = runs.length < 2;
+  const stamp = JSON.stringify([runs, store.run?.name]);
+  if (stamp === runsShown) return;
+  runsShown = stamp;
+  const heads = ["run", "", "frames", "races", "trained"];
+  const number = (figure, show = count) => el("td", { class: "number" }, figure === undefined ? "–" : show(figure));
+  byId("runs-table").replaceChildren(
+    el("thead", {}, el("tr", {}, ...heads.map((text, index) => el("th", { class: index > 1 ? "number" : "" }, text)))),
+    el("tbody", {}, ...runs.map(({ name, is_running: isRunning, written_s: writtenS, figures }) => labelled(heads, el("tr", { class: name === store.run?.name ? "current" : "" },
+      el("td", {}, el("a", { href: `/runs/${encodeURIComponent(name)}/` }, name)),
+      el("td", { class: isRunning ? "win" : "muted" }, isRunning ? "training" : ago(writtenS)),
+      number(figures.frames_total), number(figures.races_total), number(figures.training_seconds_total, duration),
+    )))),
   );
 }
 
@@ -119,5 +139,6 @@ on("run", () => {
 });
 on("race", showRecords);
 on("state", showMaps);
+on("state", showRuns);
 on("log", showLog);
 byId("warnings-only").addEventListener("change", (event) => byId("log").classList.toggle("warnings-only", event.target.checked));

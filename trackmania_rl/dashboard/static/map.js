@@ -27,7 +27,7 @@ export async function showMap(name) {
   askedFor = name;
   const note = byId("map-note");
   try {
-    const told = await fetchJson(`/api/map/${encodeURIComponent(name)}`);
+    const told = await fetchJson(`api/map/${encodeURIComponent(name)}`);
     if (askedFor !== name) return;
     shape = told;
     note.hidden = true;

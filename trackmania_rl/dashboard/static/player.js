@@ -80,7 +80,7 @@ export function choose(chosen) {
   const option = [...byId("source").options].find((entry) => entry.value === chosen);
   if (option) byId("source").value = chosen;
   setPlaying(true);
-  if (kind === "record") load(`/api/record/${encodeURIComponent(rest.join(":"))}`);
+  if (kind === "record") load(`api/record/${encodeURIComponent(rest.join(":"))}`);
   else loadNewest(true);
 }
 
@@ -88,7 +88,7 @@ function loadNewest(isChosen = false) {
   if (source.startsWith("record:")) return;
   const key = source === NEWEST ? NEWEST : watchKey(source.split(":").slice(1));
   const id = store.newest.get(key) ?? (isChosen ? null : store.newest.get(NEWEST));
-  if (id && id !== player.race?.id) load(`/api/race/${encodeURIComponent(id)}`);
+  if (id && id !== player.race?.id) load(`api/race/${encodeURIComponent(id)}`);
   else if (player.race && !isChosen) play(player.race);
 }
 
@@ -162,7 +162,7 @@ async function askForPicture() {
   const race = player.race, now = performance.now();
   if (isPictureAsked || !hasPictures || !isSeen || !race?.id || now - pictureAt < PICTURE_EVERY_MS) return;
   const time = Math.floor(player.time / PICTURE_EVERY_MS) * PICTURE_EVERY_MS;
-  const address = `/api/race/${encodeURIComponent(race.id)}/picture?t=${time}`;
+  const address = `api/race/${encodeURIComponent(race.id)}/picture?t=${time}`;
   if (address === pictureUrl) return;
   isPictureAsked = true;
   pictureAt = now;
@@ -219,9 +219,13 @@ function showChoices() {
 
 on("cars", showChoices);
 on("files", showChoices);
+on("state", ({ is_running: isRunning }) => {
+  if (player.race || loading) return;
+  byId("no-picture").textContent = isRunning ? "waiting for a race …" : "The training does not run. A record can be watched; this run has none yet.";
+});
 on("state", (state) => { // as long as no race is to be seen, or nobody trains, the best one is
   if (player.race || loading || source !== NEWEST || store.newest.size || !store.files.best_runs.length) return;
-  if (!state.is_running || performance.now() - openedAt > LIVE_WITHIN_MS) load(`/api/record/${encodeURIComponent(store.files.best_runs[0].name)}`);
+  if (!state.is_running || performance.now() - openedAt > LIVE_WITHIN_MS) load(`api/record/${encodeURIComponent(store.files.best_runs[0].name)}`);
 });
 on("newest", () => { if (!player.race || (endedAt !== null && player.isPlaying)) loadNewest(); });
 on("race", (race) => {

@@ -1,6 +1,6 @@
 // Where the watched race wins or loses time: against the map's best race, and against the pace of a medal.
 
-import { byId, el, fetchJson, lead, raceTime } from "./format.js";
+import { byId, el, fetchJson, labelled, lead, raceTime } from "./format.js";
 import { on } from "./store.js";
 import { player } from "./player.js";
 import { Chart } from "./charts.js";
@@ -34,7 +34,7 @@ new ResizeObserver(() => { chart.resize(); chart.draw(); }).observe(byId("delta-
 
 async function load(race) {
   try {
-    const compared = await fetchJson(`/api/race/${encodeURIComponent(race.id)}/sections`);
+    const compared = await fetchJson(`api/race/${encodeURIComponent(race.id)}/sections`);
     if (player.race?.id === race.id) show(race, compared);
   } catch (error) {
     byId("sections-about").textContent = error.message;
@@ -58,7 +58,7 @@ function show(race, compared) {
   ].filter(Boolean);
   byId("sections-table").replaceChildren(
     el("thead", {}, el("tr", {}, ...columns.map(([head], index) => el("th", { class: index ? "number" : "" }, head)))),
-    el("tbody", {}, ...rows.map((row) => el("tr", {}, ...columns.map(([, cell]) => cell(row))))),
+    el("tbody", {}, ...rows.map((row) => labelled(columns.map(([head]) => head), el("tr", {}, ...columns.map(([, cell]) => cell(row)))))),
   );
   const kind = race.collector < 0 ? "record" : `${race.kind} race`;
   byId("sections-about").textContent = bestMs ? `the ${kind} that you watch against the best of ${race.map}, ${raceTime(bestMs)}` : `${race.map}: no best race to compare with yet`;

@@ -4,11 +4,12 @@ import { byId, el, fetchJson } from "./format.js";
 import { on } from "./store.js";
 
 const editToken = document.querySelector("meta[name=edit-token]").content;
+const answers = new Map(); // setting -> [text, class] of its last edit, kept when the rows are made anew
 let rows = [];
 let stamp = null;
 
 async function load() {
-  const told = await fetchJson("/api/settings");
+  const told = await fetchJson("api/settings");
   rows = told.rows;
   byId("settings-error").textContent = told.error ? `The configuration has a mistake, so the last good one stays in force: ${told.error}` : "";
   byId("settings-error").hidden = !told.error;
@@ -30,8 +31,15 @@ function setting(row) {
   const field = el("textarea", { rows: 1, spellcheck: "false", readonly: row.restart, "aria-label": row.name, "data-setting": row.name });
   field.value = row.text;
   const button = el("button", { type: "button", hidden: true }, "apply");
-  const told = el("p", { class: "told", hidden: true });
-  const tell = (text, kind) => { told.textContent = text; told.className = `told ${kind}`; told.hidden = false; };
+  const answer = el("p", { class: "told" });
+  const showAnswer = () => {
+    const [text, kind] = answers.get(row.name) ?? ["", ""];
+    answer.textContent = text;
+    answer.className = `told ${kind}`;
+    answer.hidden = !text;
+  };
+  const tell = (...told) => { answers.set(row.name, told); showAnswer(); };
+  showAnswer();
   const changed = () => {
     const isChanged = field.value.trim() !== row.text.trim();
     field.classList.toggle("changed", isChanged);
@@ -42,7 +50,7 @@ function setting(row) {
   button.addEventListener("click", async () => {
     button.disabled = true;
     try {
-      const { changed: changes } = await fetchJson("/api/settings", {
+      const { changed: changes } = await fetchJson("api/settings", {
         method: "POST",
         headers: { "Content-Type": "application/json", "X-Edit-Token": editToken },
         body: JSON.stringify({ name: row.name, text: field.value }),
@@ -61,7 +69,7 @@ function setting(row) {
   return el("div", { class: "setting" },
     el("div", {}, el("code", {}, row.name), " ", row.restart ? el("span", { class: "badge" }, "next start") : null, el("small", {}, row.about)),
     el("div", {}, field, el("small", {}, about)),
-    button, told);
+    button, answer);
 }
 
 for (const id of ["settings-search", "live-only"]) byId(id).addEventListener("input", show);

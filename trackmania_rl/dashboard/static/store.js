@@ -69,7 +69,7 @@ export function watch(game) {
 /** Connects, and again whenever the connection is lost; a tab that nobody sees needs none. */
 export function connect() {
   if (socket || document.hidden) return;
-  const address = new URL("/live", location.href);
+  const address = new URL("live", location.href);
   address.protocol = location.protocol === "https:" ? "wss:" : "ws:";
   socket = new WebSocket(address);
   socket.onopen = () => { retryMs = 500; watch(wanted); emit("connection", true); };
