@@ -31,11 +31,11 @@ def test_figures_are_root_mean_squares():
     figures = layer_figures(layers, adam_epsilon=0.5)
     assert figures == pytest.approx(
         {
-            "weight_rms/head/0/weight": math.sqrt(12.5),
-            "moment_1_rms/head/0/weight": math.sqrt(50),
-            "moment_2_rms/head/0/weight": 4.0,
-            "step_scale_rms/head/0/weight": 0.4,
-            "weight_rms/head/0/bias": 0.0,
+            "weights/weight_rms/head/0/weight": math.sqrt(12.5),
+            "weights/moment_1_rms/head/0/weight": math.sqrt(50),
+            "weights/moment_2_rms/head/0/weight": 4.0,
+            "weights/step_scale_rms/head/0/weight": 0.4,
+            "weights/weight_rms/head/0/bias": 0.0,
         }
     )
     assert layer_figures({}, adam_epsilon=0.5) == {}

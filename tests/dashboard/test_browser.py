@@ -174,7 +174,7 @@ def test_the_charts_of_a_run_that_the_program_wrote_have_points(
             return [found[title] for title in titles]
 
         wait_for(lambda: all(re.search(r"\d", value) for value in values()), "point in each chart")
-        assert browser.execute_script("return window.pageState.store.figures['learner/loss'].length") > 0
+        assert browser.execute_script("return window.pageState.store.figures['train/loss'].length") > 0
         assert text(browser, "no-picture").startswith("The training does not run.")
 
 

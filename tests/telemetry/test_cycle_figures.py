@@ -31,14 +31,14 @@ def test_times_are_added_up_when_all_maps_have_one() -> None:
     assert cycle_figures(run, CYCLE) == {}
     evaluate(run, "valley", 20_000)
     evaluate(run, "kart", 10_000, is_explo=True)
-    assert cycle_figures(run, CYCLE) == {"cycle/finish_rate/trained": 1.0}
+    assert cycle_figures(run, CYCLE) == {"rollout/cycle/finish_rate/trained": 1.0}
     evaluate(run, "kart", 60_000, finished=False)
     evaluate(run, "kart", 12_000)
     evaluate(run, "ring", 60_000, finished=False)
     assert cycle_figures(run, CYCLE) == {
-        "cycle/finish_rate/trained": 0.75,
-        "cycle/best_time_s/trained": 32.0,
-        "cycle/finish_rate/blind": 0.0,
+        "rollout/cycle/finish_rate/trained": 0.75,
+        "rollout/cycle/best_time_s/trained": 32.0,
+        "rollout/cycle/finish_rate/blind": 0.0,
     }
 
 
@@ -51,12 +51,14 @@ def test_ratios_are_of_the_maps_with_a_time_to_beat() -> None:
     evaluate(run, "valley", 20_900)
     figures = cycle_figures(run, CYCLE)
     assert (
-        figures["cycle/best_over_author/trained"] == figures["cycle/median_over_author/trained"] == pytest.approx(1.1)
+        figures["rollout/cycle/best_over_author/trained"]
+        == figures["rollout/cycle/median_over_author/trained"]
+        == pytest.approx(1.1)
     )
-    assert figures["cycle/best_over_gold/trained"] == pytest.approx(0.95)
-    assert "cycle/best_time_s/trained" not in figures, "kart has no time"
+    assert figures["rollout/cycle/best_over_gold/trained"] == pytest.approx(0.95)
+    assert "rollout/cycle/best_time_s/trained" not in figures, "kart has no time"
     assert not any(name.endswith("/blind") for name in figures)
     evaluate(run, "ring", 33_000)
     figures = cycle_figures(run, CYCLE)
-    assert figures["cycle/median_over_gold/blind"] == pytest.approx(1.1)
-    assert "cycle/median_over_author/blind" not in figures
+    assert figures["rollout/cycle/median_over_gold/blind"] == pytest.approx(1.1)
+    assert "rollout/cycle/median_over_author/blind" not in figures

@@ -32,20 +32,22 @@ def figures_of(*, is_explo: bool = False, is_generated: bool = False) -> dict[st
 
 
 def test_splits_are_those_of_evaluated_races_on_one_track() -> None:
-    splits = {name: value for name, value in figures_of().items() if name.startswith("split")}
+    splits = {name: value for name, value in figures_of().items() if name.startswith("rollout/split")}
     assert splits == {
-        "split_1_s/evaluated/valley": 8.0,
-        "split_2_s/evaluated/valley": 13.0,
-        "split_3_s/evaluated/valley": 19.0,
+        "rollout/split_1_s/evaluated/valley": 8.0,
+        "rollout/split_2_s/evaluated/valley": 13.0,
+        "rollout/split_3_s/evaluated/valley": 19.0,
     }
-    assert not any(name.startswith("split") for name in figures_of(is_explo=True) | figures_of(is_generated=True))
+    assert not any(
+        name.startswith("rollout/split") for name in figures_of(is_explo=True) | figures_of(is_generated=True)
+    )
 
 
 def test_values_of_a_race() -> None:
     figures = figures_of(is_explo=True)
-    assert figures["mean_q/explored/valley"] == pytest.approx(0.5 / 6)
-    assert figures["mean_value/explored/valley"] == pytest.approx(1.5)
-    assert figures["action_gap/explored/valley"] == pytest.approx((0.5 + 2.0) / 2)
+    assert figures["rollout/mean_q/explored/valley"] == pytest.approx(0.5 / 6)
+    assert figures["rollout/mean_value/explored/valley"] == pytest.approx(1.5)
+    assert figures["rollout/action_gap/explored/valley"] == pytest.approx((0.5 + 2.0) / 2)
 
 
 def test_an_agent_without_values_has_none() -> None:

@@ -50,6 +50,10 @@ def test_loggers_show_the_share_finished(track: str, has_best: bool) -> None:
     figures, race = TrainingStatistics(), make_race(track, 31_000)
     figures.add_race(race)
     written = race_figures(race, figures.maps["made"].evaluated)
-    assert written["finish_rate/evaluated/made"] == 1.0
-    assert written["race_time_s/evaluated/made"] == 31.0
-    assert ("best_time_s/evaluated/made" in written) == ("median_time_s/evaluated/made" in written) == has_best
+    assert written["rollout/finish_rate/evaluated/made"] == 1.0
+    assert written["rollout/race_time_s/evaluated/made"] == 31.0
+    assert (
+        ("rollout/best_time_s/evaluated/made" in written)
+        == ("rollout/median_time_s/evaluated/made" in written)
+        == has_best
+    )

@@ -97,6 +97,7 @@ def test_a_resumed_run_goes_on_with_the_counts(tmp_path):
     figures = TrainingStatistics(clock)
     for r in (race(31_000), race(), race(30_000, is_explo=False)):
         figures.add_race(r)
+        figures.add_return(r.map_name, r.is_explo, -1.5, r.n_actions)
     clock.now_s = 70.0
     save_checkpoint(tmp_path, {"statistics": figures.state_dict()}, minimum_free_disk_mb=0)
 
@@ -105,6 +106,7 @@ def test_a_resumed_run_goes_on_with_the_counts(tmp_path):
     resumed = TrainingStatistics(later)
     resumed.load_state_dict(load_checkpoint(tmp_path)["statistics"])
     assert resumed.state_dict() == figures.state_dict() | {"training_s": 75.0}
+    assert resumed.returns.figures()["ep_rew_mean"] == -1.5
     observe(resumed, batches_total=1_000)
     assert not resumed.add_race(race(30_500))
     later.now_s = 7.0

@@ -73,10 +73,10 @@ def written(tmp_path_factory):
     network.bias.data.fill_(torch.nan)
     for name, values in weight_samples(network.named_parameters()):
         writer.log_histogram(name, values, figures.frames_total)
-    writer.log_picture("racing_line/valley", np.zeros((20, 30, 3), np.uint8), figures.frames_total)
+    writer.log_picture("rollout/racing_line/valley", np.zeros((20, 30, 3), np.uint8), figures.frames_total)
     film = tmp_path_factory.mktemp("film") / "film.mp4"
     write_gif(film.with_suffix(".gif"), [Image.new("RGB", (16, 12), colour) for colour in ("red", "blue")], 100)
-    writer.log_film("film/valley", film, figures.frames_total)
+    writer.log_film("rollout/film/valley", film, figures.frames_total)
     writer.log_settings({"batch_size": 512, "run_name": "tested"})
     writer.log_text("configuration/config.py", "batch_size = 512  # a *star*\n", figures.frames_total)
     writer.close()
@@ -88,24 +88,24 @@ def scalars(events, tag):
 
 
 def test_every_race_is_written_under_its_own_map(written):
-    assert scalars(written, "race_time_s/explored/flat") == [(100, 30.0), (400, 29.0)]
-    assert scalars(written, "race_time_s/explored/flat 2") == [(200, 40.0)]
-    assert scalars(written, "race_time_s/evaluated/valley") == [(300, 50.0)]
-    assert scalars(written, "best_time_s/explored/flat") == [(100, 30.0), (400, 29.0)]
-    assert scalars(written, "median_time_s/explored/flat") == [(100, 30.0), (400, 29.5)]
-    assert scalars(written, "zone_reached/evaluated/valley") == [(300, 300.0)]
-    assert scalars(written, "timings_ms/policy/evaluated/valley") == [(300, 0.25)]
-    assert scalars(written, "finish_rate/explored/flat 2") == [(200, 1.0)]
+    assert scalars(written, "rollout/race_time_s/explored/flat") == [(100, 30.0), (400, 29.0)]
+    assert scalars(written, "rollout/race_time_s/explored/flat 2") == [(200, 40.0)]
+    assert scalars(written, "rollout/race_time_s/evaluated/valley") == [(300, 50.0)]
+    assert scalars(written, "rollout/best_time_s/explored/flat") == [(100, 30.0), (400, 29.0)]
+    assert scalars(written, "rollout/median_time_s/explored/flat") == [(100, 30.0), (400, 29.5)]
+    assert scalars(written, "rollout/zone_reached/evaluated/valley") == [(300, 300.0)]
+    assert scalars(written, "rollout/timings_ms/policy/evaluated/valley") == [(300, 0.25)]
+    assert scalars(written, "rollout/finish_rate/explored/flat 2") == [(200, 1.0)]
 
 
 def test_what_is_measured_at_intervals(written):
-    assert scalars(written, "learner/test_loss") == [(400, 2.0)]
-    assert scalars(written, "schedule/epsilon") == [(400, 0.5)]
+    assert scalars(written, "train/test_loss") == [(400, 2.0)]
+    assert scalars(written, "train/schedule/epsilon") == [(400, 0.5)]
     assert scalars(written, "waiting/collector_0") == [(400, 0.25)]
     assert scalars(written, "weights_age_s/collector_0") == [(400, 2.5)]
-    assert scalars(written, "left_out/races_lost") == [(400, 3.0)]
-    assert scalars(written, "replay/fill") == [(400, 0.25)]
-    assert scalars(written, "speed/actions_per_s")[0][1] > 0
+    assert scalars(written, "train/left_out/races_lost") == [(400, 3.0)]
+    assert scalars(written, "train/replay/fill") == [(400, 0.25)]
+    assert scalars(written, "train/speed/actions_per_s")[0][1] > 0
 
 
 def test_histograms_leave_out_what_is_not_finite(written):
@@ -113,12 +113,12 @@ def test_histograms_leave_out_what_is_not_finite(written):
 
 
 def test_the_picture(written):
-    (image,) = written.Images("racing_line/valley")
+    (image,) = written.Images("rollout/racing_line/valley")
     assert (image.height, image.width) == (20, 30)
 
 
 def test_the_film_moves(written):
-    (event,) = written.Images("film/valley")
+    (event,) = written.Images("rollout/film/valley")
     assert (event.height, event.width, event.step) == (12, 16, 400)
     with Image.open(io.BytesIO(event.encoded_image_string)) as film:
         assert [frame.convert("RGB").getpixel((3, 3)) for frame in ImageSequence.Iterator(film)] == [
@@ -142,7 +142,7 @@ def test_the_settings_are_beside_the_results(written):
     }
     (experiment,) = (content for content in contents if content.HasField("experiment"))
     metrics = {info.name.tag for info in experiment.experiment.metric_infos}
-    assert {"best_time_s/evaluated/valley", "finish_rate/evaluated/flat 2"} <= metrics
+    assert {"rollout/best_time_s/evaluated/valley", "rollout/finish_rate/evaluated/flat 2"} <= metrics
 
 
 def test_every_chart_of_the_layout_is_one_line_of_one_map(written):
@@ -156,12 +156,12 @@ def test_every_chart_of_the_layout_is_one_line_of_one_map(written):
         if chart.WhichOneof("content") == "multiline"
     }
     assert max(map(len, found.values())) == 1, "tensorboard gives all lines of a run one colour"
-    assert found["flat: explored"] == ["race_time_s/explored/flat"]
-    assert found["flat 2: metres, explored"] == ["meters/explored/flat 2"]
-    assert found["loss"] == ["learner/loss"]
+    assert found["flat: explored"] == ["rollout/race_time_s/explored/flat"]
+    assert found["flat 2: metres, explored"] == ["rollout/meters/explored/flat 2"]
+    assert found["loss"] == ["train/loss"]
     (margin,) = charts["gradient norm: median, first quartile to 98th centile"].margin.series
     assert (margin.value, margin.lower, margin.upper) == tuple(
-        f"learner/grad_norm_{name}" for name in ("median", "q1", "c98")
+        f"train/grad_norm_{name}" for name in ("median", "q1", "c98")
     )
     assert custom_scalars_layout(("valley", "valley")) == custom_scalars_layout(("valley",))
 
@@ -184,7 +184,7 @@ def test_a_resumed_run_takes_back_what_came_after_its_checkpoint(tmp_path):
             figures.add_race(r)
             write_race(writer, r, figures)
         writer.close()
-    assert scalars(read(tmp_path), "race_time_s/explored/flat") == [(100, 30.0), (200, 31.0), (300, 33.0)]
+    assert scalars(read(tmp_path), "rollout/race_time_s/explored/flat") == [(100, 30.0), (200, 31.0), (300, 33.0)]
 
 
 def test_reference_times_become_differences_where_there_are_any(tmp_path):
@@ -197,15 +197,15 @@ def test_reference_times_become_differences_where_there_are_any(tmp_path):
     writer.close()
     events = read(tmp_path)
     differences = {tag for tag in events.Tags()["scalars"] if "minus" in tag}
-    assert differences == {"best_minus_author_s/explored/flat", "best_minus_gold_s/explored/flat"}
+    assert differences == {"rollout/best_minus_author_s/explored/flat", "rollout/best_minus_gold_s/explored/flat"}
     written = {tag: [event.value for event in events.Scalars(tag)] for tag in differences}
-    np.testing.assert_allclose(written["best_minus_author_s/explored/flat"], [0.5, -0.5])
-    np.testing.assert_allclose(written["best_minus_gold_s/explored/flat"], [-1.0, -2.0])
-    ratios = [event.value for event in events.Scalars("best_over_author/explored/flat")]
+    np.testing.assert_allclose(written["rollout/best_minus_author_s/explored/flat"], [0.5, -0.5])
+    np.testing.assert_allclose(written["rollout/best_minus_gold_s/explored/flat"], [-1.0, -2.0])
+    ratios = [event.value for event in events.Scalars("rollout/best_over_author/explored/flat")]
     np.testing.assert_allclose(ratios, [30 / 29.5, 29 / 29.5])
-    assert "median_over_gold/explored/flat" in events.Tags()["scalars"]
+    assert "rollout/median_over_gold/explored/flat" in events.Tags()["scalars"]
     charts = custom_scalars_layout(MAPS, times)["race times"]
-    assert re.match(charts["flat: best minus gold time"][1][0], "best_minus_gold_s/evaluated/flat")
+    assert re.match(charts["flat: best minus gold time"][1][0], "rollout/best_minus_gold_s/evaluated/flat")
     assert "valley: best minus gold time" not in charts
 
 

@@ -8,6 +8,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from trackmania_rl.gbx.challenge import MedalTimes
+from trackmania_rl.telemetry.figures import progress_figures
 
 from .conftest import MakeRace, MakeRun, edit
 
@@ -139,9 +140,34 @@ def test_there_are_a_hundred_figures(tags: set[str]) -> None:
     assert not {tag for tag in tags if "  " in tag or tag.count("/") == 0}
 
 
+def test_tensorboard_opens_races_and_learning_first(written: EventAccumulator) -> None:
+    groups = {tag.split("/")[0] for kind in ("scalars", "images", "histograms") for tag in written.Tags()[kind]}
+    assert sorted(groups)[:2] == ["rollout", "train"]
+    assert len(groups) < 8
+
+
+def test_returns_and_lengths_of_all_races_and_of_each_map_and_kind(written: EventAccumulator) -> None:
+    ends = ("", "/explored/valley", "/evaluated/valley")
+    returns, explored, evaluated = (written.Scalars(f"rollout/ep_rew_mean{end}")[-1].value for end in ends)
+    assert explored != evaluated
+    assert returns == pytest.approx((explored + evaluated) / 2)
+    assert [written.Scalars(f"rollout/ep_len_mean{end}")[-1].value for end in ends] == [50.0, 50.0, 50.0]
+
+
+def test_the_return_of_an_own_environment_is_the_sum_of_its_rewards(make_run: MakeRun, make_race: MakeRace) -> None:
+    run = make_run()
+    episode = make_race(20, False, map_name="pendulum")
+    episode.rollout_results["rewards"] = np.full(20, 3.0, dtype=np.float32)
+    run.train_on([episode])
+    figures = progress_figures(run.context.statistics, {})
+    for end in ("", "/explored/pendulum"):
+        assert (figures[f"rollout/ep_rew_mean{end}"], figures[f"rollout/ep_len_mean{end}"]) == (60.0, 20.0)
+    assert "rollout/ep_rew_mean/evaluated/pendulum" not in figures
+
+
 def test_figures_of_single_parameters_are_rare(written: EventAccumulator) -> None:
-    assert len(written.Scalars("total/frames")) > 1
-    assert len(written.Scalars("weight_rms/A_head/0/weight")) == 1, "at the run's end"
+    assert len(written.Scalars("train/total/frames")) > 1
+    assert len(written.Scalars("weights/weight_rms/A_head/0/weight")) == 1, "at the run's end"
 
 
 def test_figures_are_measured(make_run: MakeRun, make_race: MakeRace, live: object) -> None:
@@ -153,21 +179,23 @@ def test_figures_are_measured(make_run: MakeRun, make_race: MakeRace, live: obje
         figures |= hook.interval_figures() | hook.rare_figures()
     weights = dict(run.agent.exploration_network.named_parameters())
     rms = weights["A_head.0.weight"].detach().square().mean().sqrt()
-    np.testing.assert_allclose(figures["weight_rms/A_head/0/weight"], rms.item(), rtol=1e-6)
-    of_gradient = [figures[f"gradient_norm_{name}/A_head/0/weight"] for name in ("median", "q3", "d9", "c98", "max")]
+    np.testing.assert_allclose(figures["weights/weight_rms/A_head/0/weight"], rms.item(), rtol=1e-6)
+    of_gradient = [
+        figures[f"weights/gradient_norm_{name}/A_head/0/weight"] for name in ("median", "q3", "d9", "c98", "max")
+    ]
     assert 0 < of_gradient[0] <= of_gradient[-1] == max(of_gradient) <= run.context.settings.agent.clip_grad_norm
-    spreads = [value for name, value in figures.items() if name.startswith("quantile_spread/action_")]
+    spreads = [value for name, value in figures.items() if name.startswith("train/quantile_spread/action_")]
     assert len(spreads) == run.context.spaces.n_values
     assert min(spreads) > 0
-    np.testing.assert_allclose(figures["quantile_spread/mean"], np.mean(spreads))
-    assert figures["learner/grad_norm_q1"] <= figures["learner/grad_norm_median"] <= figures["learner/grad_norm_max"]
-    assert figures["learner/update_ms_median"] > 0
-    assert 0 < figures["learner_time/updates"] <= 1
-    assert figures["total/transitions_trained_on"] == 13 * run.agent.updates > 0
-    assert figures["total/target_updates"] == run.agent.updates // 2
-    assert not {name for name in figures if name.startswith("replay/priority")}, "nothing is drawn by priority"
+    np.testing.assert_allclose(figures["train/quantile_spread/mean"], np.mean(spreads))
+    assert figures["train/grad_norm_q1"] <= figures["train/grad_norm_median"] <= figures["train/grad_norm_max"]
+    assert figures["train/update_ms_median"] > 0
+    assert 0 < figures["train/learner_time/updates"] <= 1
+    assert figures["train/total/transitions_trained_on"] == 13 * run.agent.updates > 0
+    assert figures["train/total/target_updates"] == run.agent.updates // 2
+    assert not {name for name in figures if name.startswith("train/replay/priority")}, "nothing is drawn by priority"
     again: dict[str, float] = {}
     for hook in run.trainer.hooks:
         again |= hook.interval_figures() | hook.rare_figures()
-    assert "learner/grad_norm_q1" not in again, "no update since"
-    assert "gradient_norm_max/A_head/0/weight" not in again
+    assert "train/grad_norm_q1" not in again, "no update since"
+    assert "weights/gradient_norm_max/A_head/0/weight" not in again

@@ -58,7 +58,7 @@ def test_updates_are_counted_and_warned_of_at_the_tenth(run: LocalRun, caplog: p
         assert (statistics.updates_not_finite, statistics.updates_not_finite_in_a_row) == (number + 1, 1)
         assert ("a loss or a gradient that is not finite" in caplog.text) == (number >= 9)
     assert caplog.text.count("not finite") == 1
-    assert hook.interval_figures()["total/updates_not_finite"] == 12
+    assert hook.interval_figures()["train/total/updates_not_finite"] == 12
     hook.optimizer(losses(1.0))
     assert statistics.updates_not_finite_in_a_row == 0
 

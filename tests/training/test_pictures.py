@@ -97,8 +97,8 @@ def test_a_set_is_of_an_evaluated_race_and_handed_on(
     assert not drawn.files
     run.train_on([make_race(34, True, is_explo=False)])
     take_up(run)
-    assert [name for name, *_ in logger.told if name.startswith("mind/")] == ["mind/a/valley"]
-    assert [shape for name, shape, _ in logger.told if name.startswith("mind/")] == [(5, 7, 3)]
+    assert [name for name, *_ in logger.told if name.startswith("rollout/mind/")] == ["rollout/mind/a/valley"]
+    assert [shape for name, shape, _ in logger.told if name.startswith("rollout/mind/")] == [(5, 7, 3)]
     numbers = load_numbers(drawn.files[0])
     assert numbers.about.frames_total == 30 + 60 + 31 + 32 + 33 + 34
     assert numbers.race is not None
@@ -178,7 +178,7 @@ def test_a_drawing_that_fails_is_told_in_one_line(
     run.train_on([make_race(32, False), make_race(20, True, is_explo=False)])
     run.hook(DrawPictures).end()
     assert f"the pictures in {run.context.folder.pictures} could not be drawn: error: no paper" in caplog.text
-    assert not [name for name, *_ in logger.told if name.startswith("mind/")]
+    assert not [name for name, *_ in logger.told if name.startswith("rollout/mind/")]
 
 
 def test_a_run_learns_the_same_with_pictures_and_without(

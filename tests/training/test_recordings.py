@@ -66,7 +66,7 @@ def test_every_second_evaluated_race_is_kept_and_handed_on(
         run.train_on([race])
         wait_for_film(run)
     name = "000000000069_valley"
-    assert logger.told == [("recording/valley", f"{name}.pt", 69), ("film/valley", f"{name}.mp4", 69)]
+    assert logger.told == [("recording/valley", f"{name}.pt", 69), ("rollout/film/valley", f"{name}.mp4", 69)]
     folder = run.context.folder.recordings
     assert sorted(file.name for file in folder.iterdir()) == [f"{name}.gif", f"{name}.mp4", f"{name}.pt"]
     recording = TensorDict(torch.load(folder / f"{name}.pt", weights_only=True), batch_size=[23])
@@ -87,7 +87,7 @@ def test_a_race_of_the_simulated_game_is_driven_again_for_its_film(
     wait_for_film(run)
     endings = {file.name.partition(".")[2] for file in run.context.folder.recordings.iterdir()}
     assert endings == {"pt", "inputs", "mp4", "gif"}
-    assert [name for name, _, _ in logger.told] == ["recording/valley", "film/valley"]
+    assert [name for name, _, _ in logger.told] == ["recording/valley", "rollout/film/valley"]
 
 
 def test_a_film_that_fails_is_told_and_the_recording_is_handed_on(

@@ -54,8 +54,8 @@ class Writer:
     def log_figures(self, values: dict[str, float], _: int) -> None:
         if self.fails:
             raise OSError(errno.ENOSPC, "No space left on device")
-        self.n_races += any(name.startswith("meters/") for name in values)
-        self.n_rows += "speed/actions_per_s" in values
+        self.n_races += any(name.startswith("rollout/meters/") for name in values)
+        self.n_rows += "train/speed/actions_per_s" in values
 
     def log_text(self, *_: object) -> None:
         """Nothing is told."""

@@ -50,18 +50,18 @@ def layer_figures(layers: Mapping[str, Layer], adam_epsilon: float) -> dict[str,
         adam_epsilon: the optimizer's epsilon.
 
     Returns:
-        By `{what}/{parameter}`: `weight_rms`; `moment_1_rms` and `moment_2_rms` of the running means of gradients and
-        of their squares; `step_scale_rms` of 1 / (root of the mean square + epsilon), which multiplies the learning
-        rate.
+        By `weights/{what}/{parameter}`: `weight_rms`; `moment_1_rms` and `moment_2_rms` of the running means of
+        gradients and of their squares; `step_scale_rms` of 1 / (root of the mean square + epsilon), which multiplies
+        the learning rate.
     """
     measured: dict[str, Tensor] = {}
     for name, layer in layers.items():
         of = name.replace(".", "/")
-        measured[f"weight_rms/{of}"] = _rms(layer.weight)
+        measured[f"weights/weight_rms/{of}"] = _rms(layer.weight)
         if layer.first_moment is not None and layer.second_moment is not None:
-            measured[f"moment_1_rms/{of}"] = _rms(layer.first_moment)
-            measured[f"moment_2_rms/{of}"] = _rms(layer.second_moment)
-            measured[f"step_scale_rms/{of}"] = _rms(1 / (layer.second_moment.sqrt() + adam_epsilon))
+            measured[f"weights/moment_1_rms/{of}"] = _rms(layer.first_moment)
+            measured[f"weights/moment_2_rms/{of}"] = _rms(layer.second_moment)
+            measured[f"weights/step_scale_rms/{of}"] = _rms(1 / (layer.second_moment.sqrt() + adam_epsilon))
     if not measured:
         return {}
     return dict(zip(measured, torch.stack(list(measured.values())).tolist(), strict=True))

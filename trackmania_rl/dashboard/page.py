@@ -29,7 +29,7 @@ from trackmania_rl.telemetry.run_status import read_status
 from trackmania_rl.track.game_map import map_file
 from trackmania_rl.track.reference_times import load_reference_times
 
-SHOWN_FIGURES: Final = ("learner/", "speed/", "waiting/", "replay/fill", "schedule/")
+SHOWN_FIGURES: Final = ("rollout/ep_", "train/", "waiting/")
 """Beginnings of the figures that every tab is sent; others it asks for by name."""
 MOST_WATCHED: Final = 3
 """Games that are watched at a time; further wishes see the newest evaluated race."""

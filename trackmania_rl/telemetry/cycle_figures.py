@@ -12,7 +12,7 @@ from trackmania_rl.telemetry.statistics import RaceHistory, TrainingStatistics
 
 
 def cycle_figures(run: TrainingStatistics, entries: Iterable[MapEntry]) -> dict[str, float]:
-    """Add up times, by `cycle/{what}/{trained|blind}`.
+    """Add up times, by `rollout/cycle/{what}/{trained|blind}`.
 
     A total of times is there when each map has one; a ratio, when each map that has a time to be compared with has one.
 
@@ -28,7 +28,7 @@ def cycle_figures(run: TrainingStatistics, entries: Iterable[MapEntry]) -> dict[
             for medal, time_ms in times_to_beat_ms(run.reference_times[name]).items():
                 to_beat_ms[medal][name] = time_ms
         totals = _totals(names, histories, to_beat_ms)
-        figures |= {f"cycle/{name}/{status}": value for name, value in totals}
+        figures |= {f"rollout/cycle/{name}/{status}": value for name, value in totals}
     return figures
 
 

@@ -1,7 +1,8 @@
 """What loggers are told of a run: its figures by name, samples of its weights, and its settings.
 
-`docs/reading_a_run.rst` lists all names, with their units. Those of a map's races end with `/{explored|evaluated}/` and
-the map's name, those of a parameter with its name.
+`docs/reading_a_run.rst` lists all names, with their units. Figures of races begin with `rollout/`, those of learning
+with `train/`, those of single parameters with `weights/`: tensorboard opens the first two groups of the alphabet.
+Figures of a map's races end with `/{explored|evaluated}/` and the map's name, those of a parameter with its name.
 
 The hook `WriteFigures` chooses which races are written; figures over recent races, and the best, know all of them.
 """
@@ -65,7 +66,7 @@ def race_figures(
         values |= value_figures(q_values)
     if history.is_one_track and not race.is_explo:
         values |= {f"split_{number}_s": time_ms / _MS_PER_S for number, time_ms in enumerate(race.split_times_ms, 1)}
-    return {f"{name}/{race.kind}/{race.map_name}": value for name, value in values.items()}
+    return {f"rollout/{name}/{race.kind}/{race.map_name}": value for name, value in values.items()}
 
 
 def value_figures(q_values: npt.NDArray[np.float32]) -> dict[str, float]:
@@ -106,28 +107,33 @@ def progress_figures(run: TrainingStatistics, learner_means: Mapping[str, float]
         learner_means: means of the learner's figures since the last call; what was not measured is left out.
     """
     rates = run.rates()
-    values = {f"learner/{name}": value for name, value in learner_means.items()}
-    values |= {f"schedule/{name}": value for name, value in run.current_values.items()}
+    values = {f"train/{name}": value for name, value in learner_means.items()}
+    values |= {f"train/schedule/{name}": value for name, value in run.current_values.items()}
     values |= {
-        "speed/actions_per_s": rates.actions_per_s,
-        "speed/races_per_s": rates.races_per_s,
-        "speed/batches_per_s": rates.batches_per_s,
+        "train/speed/actions_per_s": rates.actions_per_s,
+        "train/speed/races_per_s": rates.races_per_s,
+        "train/speed/batches_per_s": rates.batches_per_s,
         "waiting/learner": rates.learner_waiting_share,
-        "replay/transitions": float(run.replay_transitions),
-        "total/frames": float(run.frames_total),
-        "total/races": float(run.races_total),
-        "total/races_finished": float(run.races_finished_total),
-        "total/updates": float(run.batches_total),
-        "total/training_h": run.training_s / _S_PER_H,
+        "train/replay/transitions": float(run.replay_transitions),
+        "train/total/frames": float(run.frames_total),
+        "train/total/races": float(run.races_total),
+        "train/total/races_finished": float(run.races_finished_total),
+        "train/total/updates": float(run.batches_total),
+        "train/total/training_h": run.training_s / _S_PER_H,
     }
     if run.collectors:
         values["waiting/collectors"] = run.collectors_waiting_share
     for collector in run.collectors:
         values[f"waiting/collector_{collector}"] = run.collector_waiting_share(collector)
     values |= {f"weights_age_s/collector_{collector}": age_s for collector, age_s in run.weights_age_s.items()}
-    values |= {f"left_out/{why}": float(number) for why, number in run.rollouts_left_out.items()}
+    values |= {f"train/left_out/{why}": float(number) for why, number in run.rollouts_left_out.items()}
+    values |= {f"rollout/{name}": value for name, value in run.returns.figures().items()}
+    for map_name, of_map in run.maps.items():
+        for kind, history in (("explored", of_map.explored), ("evaluated", of_map.evaluated)):
+            figures = history.returns.figures()
+            values |= {f"rollout/{name}/{kind}/{map_name}": value for name, value in figures.items()}
     if run.replay_capacity > 0:
-        values["replay/fill"] = run.replay_transitions / run.replay_capacity
+        values["train/replay/fill"] = run.replay_transitions / run.replay_capacity
     return values
 
 

@@ -15,10 +15,40 @@ from trackmania_rl.telemetry.race_record import RaceRecord
 
 RECENT_RACES = 10
 """Races over which recent figures are taken."""
+RETURN_RACES = 100
+"""Races over which mean returns and lengths are taken, as in Stable-Baselines3."""
 RATE_WINDOW_S = 30.0
 """Time over which rates are taken."""
 SAMPLE_INTERVAL_S = 1.0
 """Time between two samples of the counts in that window."""
+
+
+class Returns:
+    """Sums of rewards and lengths (actions) of the last `RETURN_RACES` races."""
+
+    def __init__(self) -> None:
+        """Starts without a race."""
+        self._recent: deque[tuple[float, int]] = deque(maxlen=RETURN_RACES)
+
+    def add(self, sum_of_rewards: float, n_actions: int) -> None:
+        """Add a race."""
+        self._recent.append((sum_of_rewards, n_actions))
+
+    def figures(self) -> dict[str, float]:
+        """Return both means by Stable-Baselines3's names; empty before the first race."""
+        if not self._recent:
+            return {}
+        returns, lengths = zip(*self._recent, strict=True)
+        return {"ep_rew_mean": statistics.fmean(returns), "ep_len_mean": statistics.fmean(lengths)}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything, as plain values."""
+        return {"recent": [list(race) for race in self._recent]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over what `state_dict` gave; earlier versions counted no returns."""
+        self._recent.clear()
+        self._recent.extend((float(value), int(n_actions)) for value, n_actions in state.get("recent", ()))
 
 
 class RaceHistory:
@@ -33,10 +63,12 @@ class RaceHistory:
         furthest_m: the largest distance reached.
         last_m: the last race's distance.
         progress_unit: of these two, see `RaceRecord`.
+        returns: of the recent races.
     """
 
     def __init__(self) -> None:
         """Starts without a race."""
+        self.returns = Returns()
         self.n_races = 0
         self.n_finished = 0
         self.is_one_track = True
@@ -124,6 +156,7 @@ class RaceHistory:
             "progress_unit": self.progress_unit,
             "recent_times_ms": list(self._recent_times_ms),
             "recent_returns": [list(recent) for recent in self._recent_returns],
+            "returns": self.returns.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -139,6 +172,7 @@ class RaceHistory:
         self._recent_times_ms = deque(state["recent_times_ms"], maxlen=RECENT_RACES)
         recent = state.get("recent_returns", ())  # which earlier versions did not keep
         self._recent_returns = deque(((float(points), int(length)) for points, length in recent), maxlen=RECENT_RACES)
+        self.returns.load_state_dict(state.get("returns", {}))
 
 
 class MapStatistics:
@@ -201,6 +235,7 @@ class TrainingStatistics:
         races_refused_in_a_row: the last so many of them, in this session.
         weights_age_s: how old the weights of each collector's last race were at its end: the time since they had come.
         rollouts_left_out: what was on its way and was not received in this session, by why; see `RolloutSource`.
+        returns: of the recent races that count, of all maps and both kinds.
         maps: statistics by map name, in the order in which the maps were first driven.
         reference_times: times to beat by map name, for the maps that have any.
         replay_transitions: what the replay memory holds now.
@@ -229,6 +264,7 @@ class TrainingStatistics:
         self.collectors_alive = 0
         self.weights_age_s: dict[int, float] = {}
         self.rollouts_left_out: Mapping[str, int] = {}
+        self.returns = Returns()
         self.maps: dict[str, MapStatistics] = {}
         self.reference_times: dict[str, MedalTimes] = {}
         self.replay_transitions = 0
@@ -286,6 +322,12 @@ class TrainingStatistics:
         best_before_ms = of_map.best_time_ms
         is_best_of_kind = of_map.history(race.is_explo).add(race)
         return is_best_of_kind and (best_before_ms is None or race.race_time_ms < best_before_ms)
+
+    def add_return(self, map_name: str, is_explo: bool, sum_of_rewards: float, n_actions: int) -> None:
+        """Adds a race's sum of rewards and its length."""
+        history = self.maps.setdefault(map_name, MapStatistics()).history(is_explo)
+        for returns in (self.returns, history.returns):
+            returns.add(sum_of_rewards, n_actions)
 
     def observe(
         self, *, batches_total: int, learner_waited_s: float, replay_transitions: int, replay_capacity: int
@@ -356,6 +398,7 @@ class TrainingStatistics:
             "training_s": self.training_s,
             "updates_not_finite": self.updates_not_finite,
             "races_refused": self.races_refused,
+            "returns": self.returns.state_dict(),
             "maps": {
                 name: {"explored": of_map.explored.state_dict(), "evaluated": of_map.evaluated.state_dict()}
                 for name, of_map in self.maps.items()
@@ -369,6 +412,7 @@ class TrainingStatistics:
         self._earlier_sessions_s = state["training_s"]
         self.updates_not_finite = state.get("updates_not_finite", 0)  # which earlier versions did not count
         self.races_refused = state.get("races_refused", 0)
+        self.returns.load_state_dict(state.get("returns", {}))
         self.maps = {}
         for name, kinds in state["maps"].items():
             of_map = self.maps[name] = MapStatistics()

@@ -192,11 +192,11 @@ const charts = [
     { label: "explored", points: raceCurve("explored", 2), isDots: true, colour: "#6ea8fe99" },
   ]),
   new Chart("Loss", () => [
-    { label: "loss", points: figure("learner/loss") },
-    { label: "test loss", points: figure("learner/test_loss") },
+    { label: "loss", points: figure("train/loss") },
+    { label: "test loss", points: figure("train/test_loss") },
   ]),
-  new Chart("Mean Q", () => [{ label: "mean Q", points: figure("learner/mean_q"), colour: "#b197fc" }]),
-  new Chart("Gradient norm", () => [{ label: "gradient norm", points: figure("learner/grad_norm"), colour: "#ff6b6b" }]),
+  new Chart("Mean Q", () => [{ label: "mean Q", points: figure("train/mean_q"), colour: "#b197fc" }]),
+  new Chart("Gradient norm", () => [{ label: "gradient norm", points: figure("train/grad_norm"), colour: "#ff6b6b" }]),
   new Chart("Frames per second", () => [{ label: "frames/s", points: (store.curves.rates ?? []).map((point) => [point[0], point[2]]), colour: "#4cc38a" }], { range: (_, __, high) => [0, (high || 1) * 1.08] }),
   new Chart("Shares of time spent waiting", waiting, { range: share, format: percent }),
   new Chart("", () => [{ label: anyFigure.value, points: chosenPoints, colour: "#63e6be" }], { control: anyFigure, empty: "no figures: the run writes no tensorboard files" }),
@@ -244,7 +244,7 @@ on("run", () => {
   renew(() => true);
 });
 on("figures", async (told) => {
-  offer(anyFigure, store.figureNames, store.figureNames.find((name) => name.startsWith("schedule/epsilon")));
+  offer(anyFigure, store.figureNames, store.figureNames.find((name) => name.startsWith("train/schedule/epsilon")));
   if (told.reset || told.names || anyFigure.value in told.curves) await loadChosen();
   renew((chart) => charts.indexOf(chart) >= 3);
   drawCharts();

@@ -43,46 +43,44 @@ def custom_scalars_layout(
     """
     names = tuple(dict.fromkeys(map_names))
     race_times = {
-        f"{name}: evaluated, median of recent races": _line(f"median_time_s/evaluated/{name}") for name in names
+        f"{name}: evaluated, median of recent races": _line(f"rollout/median_time_s/evaluated/{name}") for name in names
     }
-    progress = {f"{name}: finish rate, evaluated": _line(f"finish_rate/evaluated/{name}") for name in names}
+    progress = {f"{name}: finish rate, evaluated": _line(f"rollout/finish_rate/evaluated/{name}") for name in names}
     values = {}
     for name in names:
         for kind in ("evaluated", "explored"):
-            race_times[f"{name}: {kind}"] = _line(f"race_time_s/{kind}/{name}")
-            progress[f"{name}: metres, {kind}"] = _line(f"meters/{kind}/{name}")
-        race_times[f"{name}: best"] = _line(f"best_time_s/evaluated/{name}")
-        values[f"{name}: mean Q of a race"] = _line(f"mean_q/evaluated/{name}")
-        values[f"{name}: action gap"] = _line(f"action_gap/evaluated/{name}")
+            race_times[f"{name}: {kind}"] = _line(f"rollout/race_time_s/{kind}/{name}")
+            progress[f"{name}: metres, {kind}"] = _line(f"rollout/meters/{kind}/{name}")
+        race_times[f"{name}: best"] = _line(f"rollout/best_time_s/evaluated/{name}")
+        values[f"{name}: mean Q of a race"] = _line(f"rollout/mean_q/evaluated/{name}")
+        values[f"{name}: action gap"] = _line(f"rollout/action_gap/evaluated/{name}")
         if name in maps_with_times:
-            race_times[f"{name}: best minus author time"] = _line(f"best_minus_author_s/evaluated/{name}")
-            race_times[f"{name}: best minus gold time"] = _line(f"best_minus_gold_s/evaluated/{name}")
+            race_times[f"{name}: best minus author time"] = _line(f"rollout/best_minus_author_s/evaluated/{name}")
+            race_times[f"{name}: best minus gold time"] = _line(f"rollout/best_minus_gold_s/evaluated/{name}")
     return {
         "race times": race_times,
         "map cycle": _of_cycle(names, maps_with_times, blind_maps),
         "progress": progress,
         "learning": {
-            "loss": _line("learner/loss"),
-            "test loss": _line("learner/test_loss"),
-            "mean Q of batches": _line("learner/mean_q"),
-            "gradient norm: median, first quartile to 98th centile": _margin(
-                "learner/grad_norm", "median", "q1", "c98"
-            ),
+            "loss": _line("train/loss"),
+            "test loss": _line("train/test_loss"),
+            "mean Q of batches": _line("train/mean_q"),
+            "gradient norm: median, first quartile to 98th centile": _margin("train/grad_norm", "median", "q1", "c98"),
         },
         "values": values,
         "speed": {
             "learner waits": _line("waiting/learner"),
             "collectors wait, mean": _line("waiting/collectors"),
-            "actions per second": _line("speed/actions_per_s"),
-            "batches per second": _line("speed/batches_per_s"),
-            "milliseconds of an update": _line("learner/update_ms_median"),
-            "replay fill": _line("replay/fill"),
+            "actions per second": _line("train/speed/actions_per_s"),
+            "batches per second": _line("train/speed/batches_per_s"),
+            "milliseconds of an update": _line("train/update_ms_median"),
+            "replay fill": _line("train/replay/fill"),
         },
         "schedules": {
-            "exploration: epsilon": _line("schedule/epsilon"),
-            "exploration: epsilon of Boltzmann": _line("schedule/epsilon_boltzmann"),
-            "learning rate": _line("schedule/learning_rate"),
-            "gamma": _line("schedule/gamma"),
+            "exploration: epsilon": _line("train/schedule/epsilon"),
+            "exploration: epsilon of Boltzmann": _line("train/schedule/epsilon_boltzmann"),
+            "learning rate": _line("train/schedule/learning_rate"),
+            "gamma": _line("train/schedule/gamma"),
         },
     }
 
@@ -91,11 +89,11 @@ def _of_cycle(names: Iterable[str], maps_with_times: Container[str], blind_maps:
     """Totals of the maps that are trained on, and of those that are not; arguments as of `custom_scalars_layout`."""
     charts = {}
     for status in dict.fromkeys("blind" if name in blind_maps else "trained" for name in names):
-        charts[f"{status} maps: finish rate"] = _line(f"cycle/finish_rate/{status}")
-        charts[f"{status} maps: medians together"] = _line(f"cycle/median_time_s/{status}")
+        charts[f"{status} maps: finish rate"] = _line(f"rollout/cycle/finish_rate/{status}")
+        charts[f"{status} maps: medians together"] = _line(f"rollout/cycle/median_time_s/{status}")
         if any(name in maps_with_times and (name in blind_maps) == (status == "blind") for name in names):
-            charts[f"{status} maps: medians over author times"] = _line(f"cycle/median_over_author/{status}")
-            charts[f"{status} maps: medians over gold times"] = _line(f"cycle/median_over_gold/{status}")
+            charts[f"{status} maps: medians over author times"] = _line(f"rollout/cycle/median_over_author/{status}")
+            charts[f"{status} maps: medians over gold times"] = _line(f"rollout/cycle/median_over_gold/{status}")
     return charts
 
 
@@ -170,7 +168,7 @@ class TensorboardWriter:
 
     def log_settings(self, settings: Mapping[str, bool | int | float | str]) -> None:
         """Show the settings on the page "HParams", beside what the evaluated races came to."""
-        results = {f"{figure}/evaluated/{name}": 0.0 for name in self._map_names for figure in RESULTS}
+        results = {f"rollout/{figure}/evaluated/{name}": 0.0 for name in self._map_names for figure in RESULTS}
         for summary in hparams(dict(settings), results):
             self._write(summary)
 

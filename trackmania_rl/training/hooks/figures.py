@@ -117,7 +117,7 @@ class WriteFigures(Hook):
         """Hand on an evaluated race that was kept: its columns, and its film if there is one."""
         self._tell(lambda logger: logger.log_recording(f"recording/{map_name}", recording, frames))
         if film is not None:
-            self._tell(lambda logger: logger.log_film(f"film/{map_name}", film, frames))
+            self._tell(lambda logger: logger.log_film(f"rollout/film/{map_name}", film, frames))
 
     @property
     def _frames(self) -> int:
@@ -166,7 +166,7 @@ class WriteFigures(Hook):
         for map_name, (record, track, positions_m) in self._latest_line.items():
             line_m = self._line_m(map_name, track)
             if line_m is not None:
-                name, picture = f"racing_line/{map_name}", self._racing_line(record, track, line_m, positions_m)
+                name, picture = f"rollout/racing_line/{map_name}", self._racing_line(record, track, line_m, positions_m)
                 self._tell(methodcaller("log_picture", name, picture, frames))
 
     def _racing_line(

@@ -102,8 +102,8 @@ class WatchNumbers(Hook):
         """How many updates and races of the run were not finite."""
         statistics = self.run.statistics
         return {
-            "total/updates_not_finite": float(statistics.updates_not_finite),
-            "total/races_refused": float(statistics.races_refused),
+            "train/total/updates_not_finite": float(statistics.updates_not_finite),
+            "train/total/races_refused": float(statistics.races_refused),
         }
 
     def _count(self, *, is_finite: bool) -> None:

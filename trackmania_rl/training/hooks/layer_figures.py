@@ -38,10 +38,10 @@ class LayerFigures(Hook):
                 self._gradient_norms[name].append(torch.linalg.vector_norm(layer.gradient))
 
     def rare_figures(self) -> dict[str, float]:
-        """Figures by layer: see `layer_figures`, and `gradient_norm_{quantile}/{parameter}` since the last call."""
+        """Return `layer_figures`, and `weights/gradient_norm_{quantile}/{parameter}` since the last call."""
         figures = layer_figures(self.run.agent.layers(), self.run.settings.agent.adam_epsilon)
         for name, norms in self._gradient_norms.items():
-            of_layer = quantile_figures("gradient_norm", torch.stack(list(norms)), QUANTILES)
+            of_layer = quantile_figures("weights/gradient_norm", torch.stack(list(norms)), QUANTILES)
             figures |= {f"{figure}/{name.replace('.', '/')}": value for figure, value in of_layer.items()}
         self._gradient_norms.clear()
         return figures

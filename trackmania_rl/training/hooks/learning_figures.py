@@ -79,11 +79,11 @@ class LearningFigures(Hook):
 
         An update's duration is the mean of a race's updates, with all that hooks do in between.
         """
-        figures = {"learner_time/updates": self._time.take()}
+        figures = {"train/learner_time/updates": self._time.take()}
         if self._grad_norms:
             norms = torch.stack(list(self._grad_norms))
-            figures |= quantile_figures("learner/grad_norm", norms, ("q1", "median", "q3", "d9", "c98", "max"))
-        figures |= quantile_figures("learner/update_ms", torch.tensor(self._update_ms), ("median", "d9", "max"))
+            figures |= quantile_figures("train/grad_norm", norms, ("q1", "median", "q3", "d9", "c98", "max"))
+        figures |= quantile_figures("train/update_ms", torch.tensor(self._update_ms), ("median", "d9", "max"))
         self._grad_norms.clear()
         self._update_ms.clear()
         return figures
@@ -137,7 +137,7 @@ class MeasureTestLoss(Hook):
 
     def interval_figures(self) -> dict[str, float]:
         """The share of time that it took since the last call."""
-        return {"learner_time/test_loss": self._time.take()}
+        return {"train/learner_time/test_loss": self._time.take()}
 
 
 def transitions_in_loss(loss_module: LossModule, batch_size: int) -> int:

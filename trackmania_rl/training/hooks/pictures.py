@@ -192,7 +192,7 @@ class DrawPictures(Hook):
         except OSError as error:
             log.warning("the picture %s is gone: %s", entry.file, error.strerror)
             return
-        self._loggers.log_picture(f"mind/{entry.name}/{entry.map}", pixels, entry.frames)
+        self._loggers.log_picture(f"rollout/mind/{entry.name}/{entry.map}", pixels, entry.frames)
 
 
 def best_races(state_dict: Mapping[str, Any]) -> dict[str, DrivenRace]:

@@ -30,4 +30,6 @@ class UpdatePriorities(Hook):
         if buffer.sampler.alpha == 0 or len(buffer) == 0:
             return {}
         priorities = buffer.storage.priorities
-        return quantile_figures("replay/priority", priorities) | {"replay/priority_mean": float(priorities.mean())}
+        return quantile_figures("train/replay/priority", priorities) | {
+            "train/replay/priority_mean": float(priorities.mean())
+        }

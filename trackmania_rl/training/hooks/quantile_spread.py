@@ -24,7 +24,7 @@ class MeasureQuantileSpread(Hook):
         self._batch = batch
 
     def rare_figures(self) -> dict[str, float]:
-        """`quantile_spread/action_{index}` and their mean, in units of reward: standard deviations over taus.
+        """`train/quantile_spread/action_{index}` and their mean, in units of reward: standard deviations over taus.
 
         Of the network that evaluates, averaged over states; nothing of an agent that expects single values.
         """
@@ -36,5 +36,5 @@ class MeasureQuantileSpread(Hook):
         if returns is None or returns.shape[1] == 1:
             return {}
         spreads = returns.std(dim=1).mean(dim=0).tolist()
-        figures = {f"quantile_spread/action_{index}": spread for index, spread in enumerate(spreads)}
-        return figures | {"quantile_spread/mean": sum(spreads) / len(spreads)}
+        figures = {f"train/quantile_spread/action_{index}": spread for index, spread in enumerate(spreads)}
+        return figures | {"train/quantile_spread/mean": sum(spreads) / len(spreads)}

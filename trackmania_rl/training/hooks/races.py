@@ -91,8 +91,8 @@ class CountRaces(Hook):
         """Totals of the map cycle, and rates that depend on settings."""
         settings, rates = self.run.settings, self.run.statistics.rates()
         return cycle_figures(self.run.statistics, settings.game.map_cycle) | {
-            "speed/times_real_time": rates.actions_per_s * settings.game.ms_per_action / 1000,
-            "speed/transitions_per_s": rates.batches_per_s * settings.replay.batch_size,
+            "train/speed/times_real_time": rates.actions_per_s * settings.game.ms_per_action / 1000,
+            "train/speed/transitions_per_s": rates.batches_per_s * settings.replay.batch_size,
         }
 
     def end(self) -> None:

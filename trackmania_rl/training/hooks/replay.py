@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 from tensordict import TensorDict, TensorDictBase
 
 from trackmania_rl.buffer_management import fill_buffer_from_rollout_with_n_steps_rule
@@ -35,21 +36,29 @@ class StoreRaces(Hook):
         self.transitions_stored = 0
 
     def batch_process(self, _: TensorDictBase) -> None:
-        """Store the race, if it is one to learn from; one whose rewards are not finite is not.
+        """Count the return of a race that is over, and store the race, or its fragment, if it is one to learn from.
+
+        A race whose rewards are not finite is refused.
 
         Raises:
-            UserError: if the reward does not give what it has to give.
+            UserError: if the reward is of another form.
         """
-        race = self.run.race
+        race, statistics = self.run.race, self.run.statistics
         assert race is not None
-        if race.end_race_stats["fill_buffer"]:
-            given = self.run.reward(race.rollout_results, self.run.settings, self.trainer.collected_frames)
-            rewarded = reward_as_stored(given, len(race.rollout_results["actions"]))
-            if (what := what_reward_is_not_finite(rewarded)) is not None:
-                refuse(what, race.collector, race.end_race_stats["map_name"], self.run.statistics)
-                return
+        stats = race.end_race_stats
+        if race.is_under_way and not stats["fill_buffer"]:
+            return
+        given = self.run.reward(race.rollout_results, self.run.settings, self.trainer.collected_frames)
+        rewarded = reward_as_stored(given, len(race.rollout_results["actions"]))
+        if (what := what_reward_is_not_finite(rewarded)) is not None:
+            refuse(what, race.collector, stats["map_name"], statistics)
+            return
+        if not race.is_under_way and not stats.get("is_demonstration", False):
+            sum_of_rewards = float(rewarded.rewards.sum(dtype=np.float64))
+            statistics.add_return(stats["map_name"], stats["is_explo"], sum_of_rewards, len(rewarded.rewards))
+        if stats["fill_buffer"]:
             self.transitions_stored += self.store(race.rollout_results, rewarded, race.fragment)
-            self.run.statistics.races_refused_in_a_row = 0
+            statistics.races_refused_in_a_row = 0
 
     def store(
         self, rollout_results: Mapping[str, Any], rewarded: RewardedRace, fragment: Fragment | None = None
@@ -68,7 +77,7 @@ class StoreRaces(Hook):
 
     def interval_figures(self) -> dict[str, float]:
         """How many transitions were stored in the whole run."""
-        return {"total/transitions_stored": float(self.transitions_stored)}
+        return {"train/total/transitions_stored": float(self.transitions_stored)}
 
     def state_dict(self) -> dict[str, Any]:
         """The replay memory, unless the configuration leaves it out of checkpoints."""
@@ -163,8 +172,8 @@ class SampleAtReplayRatio(Hook):
     def interval_figures(self) -> dict[str, float]:
         """What was drawn in the whole run, and what is due."""
         return {
-            "total/transitions_trained_on": float(self.transitions_drawn),
-            "replay/transitions_due": self.transitions_due,
+            "train/total/transitions_trained_on": float(self.transitions_drawn),
+            "train/replay/transitions_due": self.transitions_due,
         }
 
     def state_dict(self) -> dict[str, Any]:

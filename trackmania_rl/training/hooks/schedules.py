@@ -39,9 +39,9 @@ class FollowSchedules(Hook):
         """What is in force beside the four values that the terminal shows."""
         settings = self.run.settings
         return {
-            "schedule/weight_decay": self.learning_rate * settings.agent.weight_decay_lr_ratio,
-            "schedule/n_steps": float(settings.replay.n_steps),
-            "schedule/replay_ratio": settings.replay.number_times_single_memory_is_used_before_discard,
+            "train/schedule/weight_decay": self.learning_rate * settings.agent.weight_decay_lr_ratio,
+            "train/schedule/n_steps": float(settings.replay.n_steps),
+            "train/schedule/replay_ratio": settings.replay.number_times_single_memory_is_used_before_discard,
         }
 
     def _resize_memory(self, memory_size: int) -> None:

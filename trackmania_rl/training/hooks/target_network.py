@@ -27,7 +27,7 @@ class UpdateTargetNetwork(Hook):
 
     def interval_figures(self) -> dict[str, float]:
         """How often it was moved in the whole run."""
-        return {"total/target_updates": float(self._n_updates)}
+        return {"train/total/target_updates": float(self._n_updates)}
 
     def state_dict(self) -> dict[str, Any]:
         """The counts."""
