@@ -20,7 +20,7 @@ PROJECT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not installed, and from anywhere
 
 from trackmania_rl.argument_types import add_configuration_arguments  # noqa: E402
-from trackmania_rl.command_line import end_in_order_when_terminated, watched_command  # noqa: E402
+from trackmania_rl.command_line import discard_output, end_in_order_when_terminated, watched_command  # noqa: E402
 from trackmania_rl.exit_codes import ExitCode  # noqa: E402
 from trackmania_rl.files import shown_path  # noqa: E402
 from trackmania_rl.multiprocess.supervised import Supervisor  # noqa: E402
@@ -78,9 +78,11 @@ def run(arguments: dict[str, Any], watched: WatchedTraining | None) -> None:
         hooks: list[Hook] = [ServePage()] if arguments.pop("dashboard") else []
         hooks += [TellWatcher(watched)] if watched is not None else []
         figures = train(config, overrides=overrides, project_folder=PROJECT_FOLDER, hooks=hooks, **arguments)
-        with contextlib.suppress(OSError):  # nobody may be there to read it
-            folder = shown_path(arguments["output_folder"] / "save" / settings.run.run_name)
-            print(closing_text(figures, folder, f"{command_line_of('evaluate')} {folder}"))
+        folder = shown_path(arguments["output_folder"] / "save" / settings.run.run_name)
+        try:
+            print(closing_text(figures, folder, f"{command_line_of('evaluate')} {folder}"), flush=True)
+        except OSError:  # a closed pipe or a full disk: the run itself has ended well
+            discard_output()
     finally:
         gc.freeze()  # skips the garbage collector's last pass over torch's objects, which takes seconds
 

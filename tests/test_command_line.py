@@ -85,3 +85,14 @@ def test_a_pipe_that_nobody_reads_ends_a_command_without_a_word():
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         process.stdout.close()
         assert process.stderr.read() == b""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="shells close streams otherwise there")
+def test_closed_standard_streams_end_nothing_and_no_file_takes_their_place():
+    script = (
+        "import os; from trackmania_rl.command_line import command\n"
+        "main = command(lambda: print('out', open(os.devnull).fileno() > 2 or 1 / 0))\n"
+        "raise SystemExit(main())"
+    )
+    closed = ["sh", "-c", 'exec "$0" -c "$1" <&- >&- 2>&-', sys.executable, script]
+    assert subprocess.run(closed).returncode == 0

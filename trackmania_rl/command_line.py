@@ -34,6 +34,7 @@ def watched_command(main: Callable[P, int | None]) -> Callable[P, int]:
 def _returning_exit_code(main: Callable[P, int | None], code_of: Callable[[PlainError], ExitCode]) -> Callable[P, int]:
     @functools.wraps(main)
     def exit_code(*arguments: P.args, **named: P.kwargs) -> int:
+        _open_closed_streams()
         for stream in (sys.stdout, sys.stderr):  # names of files and players hold what a terminal may not have
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors="backslashreplace")
@@ -47,11 +48,26 @@ def _returning_exit_code(main: Callable[P, int | None], code_of: Callable[[Plain
         except KeyboardInterrupt:
             print("interrupted", file=sys.stderr)
             return ExitCode.INTERRUPTED
-        except BrokenPipeError:  # as by `| head`; the interpreter, which writes what is left, shall not complain either
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        except BrokenPipeError:  # as by `| head`
+            discard_output()
             return ExitCode.FAILED
 
     return exit_code
+
+
+def _open_closed_streams() -> None:
+    """Replace standard streams that the caller closed (`>&-`) by the null device.
+
+    Otherwise the next file that is opened gets their number, and child processes write into it.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
+
+
+def discard_output() -> None:
+    """Discard unwritten output, so that the interpreter does not fail to write it at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def end_in_order_when_terminated() -> None:
