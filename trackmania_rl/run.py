@@ -15,6 +15,7 @@ import logging
 import math
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
+from logging.handlers import WatchedFileHandler
 from pathlib import Path
 
 import numpy as np
@@ -221,7 +222,7 @@ def _tell(folder: RunFolder, settings: Settings, network: nn.Module) -> None:
 @contextlib.contextmanager
 def _logging_to(file: Path) -> Iterator[None]:
     """Log to the run's file as well, with the date: a run may take weeks; the end by an error is written there."""
-    handler = logging.FileHandler(file, encoding="utf-8")
+    handler = WatchedFileHandler(file, encoding="utf-8")  # makes a file again that was deleted or rotated
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%Y-%m-%d %H:%M:%S"))
     root = logging.getLogger()
     root.addHandler(handler)

@@ -1,4 +1,6 @@
 import json
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -86,6 +88,19 @@ def test_each_race_is_a_line_at_once(tmp_path):
     assert [line["frames_total"] for line in lines] == [625, 1_250]
     assert lines[1]["cutoff_reason"] == "too_long"
     log.close()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="an open file stays there")
+@pytest.mark.parametrize("take_away", [Path.unlink, lambda path: path.rename(path.with_suffix(".1"))])
+def test_a_file_that_was_deleted_or_rotated_is_made_again(tmp_path, take_away):
+    path = tmp_path / "races.jsonl"
+    log = RaceLog(path, CommandClock(), session=7)
+    log.write(make_record(), frames_total=1)
+    take_away(path)
+    for frames_total in (2, 3):
+        log.write(make_record(), frames_total)
+    log.close()
+    assert [json.loads(line)["frames_total"] for line in path.read_text().splitlines()] == [2, 3]
 
 
 def test_a_resumed_run_adds_lines_and_drops_a_torn_one(tmp_path):

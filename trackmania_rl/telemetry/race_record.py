@@ -150,12 +150,13 @@ class RaceLog:
         """
         self._clock = clock
         self._session = session
+        self._path = path
         self._file = path.open("ab")
         cut_off_torn_line(path)
         self.n_undone = 0 if frames_total is None else _move_away_after(path, frames_total)
 
     def write(self, race: RaceRecord, frames_total: int) -> None:
-        """Adds a race."""
+        """Adds a race. A file that was deleted or moved away meanwhile is made again."""
         line = {
             "session": self._session,
             "wall_s": round(self._clock(), 3),
@@ -174,6 +175,9 @@ class RaceLog:
             line["track"] = race.track
         if race.is_own:
             line |= {"progress_unit": race.progress_unit, "n_actions": race.n_actions}
+        if not (self._path.exists() and os.path.samefile(self._path, self._file.fileno())):
+            self._file.close()
+            self._file = self._path.open("ab")
         self._file.write(json.dumps(line).encode() + b"\n")
         self._file.flush()
 
