@@ -2,6 +2,7 @@
 
 import contextlib
 import signal
+import threading
 
 import pytest
 
@@ -95,6 +96,16 @@ def test_what_is_done_interruptibly_is_left_at_the_first_signal(should_stop, num
     assert should_stop()
     should_stop.interruptibly(work)
     assert done == ["before"], "it is not begun any more"
+
+
+def test_the_limit_of_seconds_ends_what_is_done_interruptibly(run, should_stop):
+    run.wall_s = 4.9
+    waited = []
+    should_stop.interruptibly(lambda: waited.append(threading.Event().wait(60.0)))
+    assert not waited
+    assert should_stop()
+    should_stop.interruptibly(lambda: waited.append("begun"))
+    assert not waited
 
 
 @pytest.mark.parametrize("number", [number for number in ENDING if number != signal.SIGINT])

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import _thread
 import signal
+import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -35,3 +38,11 @@ def release_ctrl_c() -> None:
     """Undo `hold_back_ctrl_c` in this process."""
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, OF_THE_TERMINAL)
+
+
+def terminate_main_thread() -> None:
+    """Send SIGTERM to this process's main thread, from any thread; on POSIX this also interrupts a blocking call."""
+    if sys.platform == "win32":
+        _thread.interrupt_main(signal.SIGTERM)
+    else:
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)

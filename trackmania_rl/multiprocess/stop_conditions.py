@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from types import FrameType
 from typing import Protocol
 
-from trackmania_rl.multiprocess.signals import HANG_UP, OF_THE_TERMINAL
+from trackmania_rl.multiprocess.signals import HANG_UP, OF_THE_TERMINAL, terminate_main_thread
 
 
 class StopRequested(KeyboardInterrupt):
@@ -69,16 +70,24 @@ class StopConditions:
         )
 
     def interruptibly(self, work: Callable[[], object]) -> None:
-        """Do what is long and does not ask whether to stop: it is left at the first signal, and not begun after one."""
+        """Do long work that does not ask whether to stop. The first signal and the limit of seconds interrupt it.
+
+        Work that begins after either is skipped.
+        """
+        left_s = max(0.0, self._max_wall_s - self._clock())
+        at_limit = threading.Timer(min(left_s, threading.TIMEOUT_MAX), terminate_main_thread)
+        at_limit.daemon = True
         try:
             self._is_interruptible = True
-            if not self._is_requested:
+            if not self():
+                at_limit.start()
                 work()
             self._is_interruptible = False  # here already, so that no signal comes between `try` and `finally`
         except StopRequested:
             pass
         finally:
             self._is_interruptible = False
+            at_limit.cancel()
 
     def _on_signal(self, number: int, _: FrameType | None) -> None:
         is_first, self._is_requested = not self._is_requested, True

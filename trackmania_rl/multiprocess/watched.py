@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import _thread
 import json
 import os
-import signal
-import sys
 import threading
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
+from trackmania_rl.multiprocess.signals import terminate_main_thread
 from trackmania_rl.pulse import Pulse
 
 VARIABLE: Final = "TRACKMANIA_RL_SUPERVISED"
@@ -90,9 +88,5 @@ class WatchedTraining:
     def _end_with_watcher(self) -> None:
         while os.read(0, 1 << 10):
             pass
-        if self._ends.is_set():
-            return
-        if sys.platform == "win32":
-            _thread.interrupt_main(signal.SIGTERM)
-        else:  # which also wakes it from a wait
-            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
+        if not self._ends.is_set():
+            terminate_main_thread()
