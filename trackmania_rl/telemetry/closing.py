@@ -20,14 +20,11 @@ def closing_text(figures: TrainingStatistics, folder: str, evaluate: str) -> str
     maps = [_best(name, of_map, figures) for name, of_map in figures.maps.items()]
     if len(maps) > MOST_MAPS:
         maps[MOST_MAPS:] = [f"{len(maps) - MOST_MAPS} more maps"]
-    driven = f"{figures.races_total:,} races, {figures.frames_total:,} frames"
-    lines = ["; ".join([driven, *maps, f"everything is in {folder}"])]
+    lines = [f"{figures.races_total:,} races, {figures.frames_total:,} frames", *maps, f"run folder: {folder}"]
     histories = [history for of_map in figures.maps.values() for history in (of_map.explored, of_map.evaluated)]
-    goes_on = "the same command goes on from here"
     if any(history.n_finished > 0 or history.is_own for history in histories):
-        lines.append(f"next: {evaluate}    (drives it and films it; {goes_on})")
-    else:
-        lines.append(f"next: {goes_on}")
+        lines.append(f"evaluate and film: {evaluate}")
+    lines.append("resume training: repeat the training command")
     return "\n".join(lines)
 
 
