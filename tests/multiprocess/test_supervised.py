@@ -213,3 +213,17 @@ def test_no_file_of_a_pulse_is_left(supervise: Callable[..., Supervised]) -> Non
     one = supervise("(folder / 'pulse').write_text(watched.orders.pulse); sys.exit(75 if n_starts == 1 else 0)")
     assert one.end()[0] == 0
     assert not Path((one.folder / "pulse").read_text()).exists()
+
+
+def test_the_checkpoint_that_a_training_resumes_from_is_no_progress(supervise: Callable[..., Supervised]) -> None:
+    one = supervise("""
+        from types import SimpleNamespace
+        progress = SimpleNamespace(frames_total=5, batches_total=2, checkpoint_time_s=-3.0)
+        with watched:
+            watched.begin(progress)
+        resumed = watched.pulse.saved
+        with watched:
+            progress.checkpoint_time_s = 4.0
+        sys.exit(0 if (resumed, watched.pulse.saved) == (0, 7) else 78)
+    """)
+    assert one.end() == (0, "")

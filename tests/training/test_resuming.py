@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import shutil
 from typing import Any
 
@@ -14,6 +15,7 @@ from trackmania_rl.errors import UserError
 from trackmania_rl.exit_codes import ExitCode
 from trackmania_rl.settings.live import LiveSettings
 from trackmania_rl.telemetry.statistics import TrainingStatistics
+from trackmania_rl.telemetry.terminal_view import plain_line
 from trackmania_rl.training.hooks.checkpoints import NotSavedError, SaveCheckpoints
 from trackmania_rl.training.hooks.status import TellStatus
 from trackmania_rl.training.scores import score_of
@@ -89,6 +91,13 @@ def test_a_change_of_sizes_is_refused_without_advice_to_accept_it(live: LiveSett
         with pytest.raises(CheckpointError, match=r"does not fit .*image_width_px is 25, but was 17") as caught:
             make_run(accepted_changes=accepted)
         assert "--accept-change" not in str(caught.value)
+
+
+def test_a_resumed_run_shows_the_age_of_its_checkpoint(make_run: MakeRun) -> None:
+    run = make_run()
+    assert "checkpoint none yet" in plain_line(run.context.statistics)
+    save(run)
+    assert re.search(r"checkpoint 0:\d\d:\d\d ago$", plain_line(make_run().context.statistics))
 
 
 def test_an_edit_that_was_applied_while_the_run_went_on_is_accepted(live: LiveSettings, make_run: MakeRun) -> None:

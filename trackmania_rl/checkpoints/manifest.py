@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import datetime
 import hashlib
 import json
 import math
+import time
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from trackmania_rl.bounded_files import parse_json, read_bounded
 from trackmania_rl.checkpoints.errors import DamagedError
@@ -174,6 +176,18 @@ class Manifest(_Strict):
         dict[FileName, Annotated[dict[str, TensorEntry], Field(max_length=20_000)]], Field(max_length=100)
     ]
     rows: RowsEntry | None
+
+    @property
+    def age_s(self) -> float:
+        """Seconds since it was written."""
+        written = datetime.datetime.fromisoformat(self.written)
+        return max(0.0, time.time() - written.timestamp())
+
+    @field_validator("written")
+    @classmethod
+    def _is_a_time(cls, written: str) -> str:
+        datetime.datetime.fromisoformat(written)
+        return written
 
     @model_validator(mode="after")
     def _files_hold_what_they_have_to(self) -> Manifest:

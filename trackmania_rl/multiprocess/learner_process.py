@@ -58,7 +58,7 @@ class TellWatcher(Hook):
 
     def begin(self) -> None:
         """Say how the training before this one ended, if there was one."""
-        self._watched.progress = self.run.statistics
+        self._watched.begin(self.run.statistics)
         if self._watched.orders.because:
             log.warning("started again by --supervised, since the training %s", self._watched.orders.because)
 

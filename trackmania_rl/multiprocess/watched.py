@@ -54,7 +54,7 @@ class WatchedTraining:
     def __init__(self, orders: Orders) -> None:
         self.orders = orders
         self.pulse = Pulse(Path(orders.pulse))
-        self.progress: Progress | None = None
+        self._progress: Progress | None = None
         self._checkpoint_time_s: float | None = None
         self._ends = threading.Event()
 
@@ -63,6 +63,11 @@ class WatchedTraining:
         """Read what the watcher wrote; None if there is none. Processes of this one are not meant any more."""
         text = os.environ.pop(VARIABLE, None)
         return None if text is None else cls(Orders(**json.loads(text)))
+
+    def begin(self, progress: Progress) -> None:
+        """Note the checkpoints that are written from now on."""
+        self._checkpoint_time_s = progress.checkpoint_time_s
+        self._progress = progress
 
     def __enter__(self) -> WatchedTraining:
         threading.Thread(target=self._stir, name="pulse", daemon=True).start()
@@ -80,7 +85,7 @@ class WatchedTraining:
 
     def _note_saved(self) -> None:
         """Tell how far the run had come, if a checkpoint was written since the last look."""
-        progress = self.progress
+        progress = self._progress
         if progress is not None and progress.checkpoint_time_s != self._checkpoint_time_s:
             self._checkpoint_time_s = progress.checkpoint_time_s
             self.pulse.saved = progress.frames_total + progress.batches_total

@@ -243,7 +243,8 @@ class TrainingStatistics:
         current_values: scheduled values in force now (epsilon, learning rate, gamma...), by name.
         last_metrics: the learner's newest means (loss...), by name.
         ends_at_s: when the run ends at the latest, on the clock; infinity where nothing says so.
-        checkpoint_time_s: when the last checkpoint was written, on the clock; None before the first.
+        checkpoint_time_s: when the last checkpoint was written, on the clock; negative if before this session; None
+            before the first.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, ends_at_s: float = math.inf) -> None:
@@ -372,9 +373,9 @@ class TrainingStatistics:
         shares = [self.collector_waiting_share(collector) for collector in self._collector_times_s]
         return statistics.fmean(shares) if shares else 0.0
 
-    def checkpoint_written(self) -> None:
-        """Notes that a checkpoint was written now."""
-        self.checkpoint_time_s = self._clock()
+    def checkpoint_written(self, ago_s: float = 0.0) -> None:
+        """Notes when the newest checkpoint was written."""
+        self.checkpoint_time_s = self._clock() - ago_s
 
     def rates(self) -> Rates:
         """The rates now; 0 in the first second after `observe` was first called."""
@@ -413,11 +414,12 @@ class TrainingStatistics:
         self.updates_not_finite = state.get("updates_not_finite", 0)  # which earlier versions did not count
         self.races_refused = state.get("races_refused", 0)
         self.returns.load_state_dict(state.get("returns", {}))
-        self.maps = {}
+        maps = {}
         for name, kinds in state["maps"].items():
-            of_map = self.maps[name] = MapStatistics()
+            of_map = maps[name] = MapStatistics()
             of_map.explored.load_state_dict(kinds["explored"])
             of_map.evaluated.load_state_dict(kinds["evaluated"])
+        self.maps = maps  # at once: the terminal view may be drawn in another thread meanwhile
         self._samples.clear()
 
     def _now(self) -> _Sample:

@@ -238,6 +238,7 @@ class SaveCheckpoints(Hook):
             ) from error
         self._compare_settings(loaded)  # after the sizes: no acceptance of a change makes another size fit
         self.trainer.checkpoints.go_on_from(loaded, self.run.memory.buffer.ring)
+        self.run.statistics.checkpoint_written(loaded.manifest.age_s)
         log.info("resumed %s at frame %s", folder.path, f"{self.run.statistics.frames_total:,}")
 
     def _begin_with_weights(self, source: Path) -> None:
