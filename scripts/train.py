@@ -13,6 +13,7 @@ import gc
 import logging
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,18 @@ from trackmania_rl.argument_types import add_configuration_arguments  # noqa: E4
 from trackmania_rl.command_line import discard_output, end_in_order_when_terminated, watched_command  # noqa: E402
 from trackmania_rl.exit_codes import ExitCode  # noqa: E402
 from trackmania_rl.files import shown_path  # noqa: E402
+from trackmania_rl.log_phases import phase  # noqa: E402
 from trackmania_rl.multiprocess.supervised import Supervisor  # noqa: E402
 from trackmania_rl.multiprocess.watched import WatchedTraining  # noqa: E402
 from trackmania_rl.places import PROJECT_FOLDER, WORKING_FOLDER, command_line_of  # noqa: E402
-from trackmania_rl.settings import load_settings  # noqa: E402
+from trackmania_rl.settings import Settings, load_settings  # noqa: E402
+from trackmania_rl.settings.of_run import AskedFor, RunConfiguration  # noqa: E402
 from trackmania_rl.settings.rows import settings_list  # noqa: E402
+from trackmania_rl.telemetry.race_record import CommandClock  # noqa: E402
+from trackmania_rl.telemetry.statistics import TrainingStatistics  # noqa: E402
+from trackmania_rl.telemetry.terminal_view import TerminalView, open_terminal_view  # noqa: E402
+
+log = logging.getLogger(__name__)
 
 
 @watched_command
@@ -69,15 +77,19 @@ def run(arguments: dict[str, Any], watched: WatchedTraining | None) -> None:
             print(settings_list(settings, word, shutil.get_terminal_size().columns))
             return
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", datefmt="%H:%M:%S")
-        from trackmania_rl.dashboard.beside_training import ServePage
-        from trackmania_rl.multiprocess.learner_process import TellWatcher
-        from trackmania_rl.run import train
-        from trackmania_rl.telemetry.closing import closing_text
-        from trackmania_rl.training.hooks.hook import Hook
+        with _shown_at_once(arguments, settings, AskedFor(config, overrides, arguments["update_config"])) as view:
+            from trackmania_rl.dashboard.beside_training import ServePage
+            from trackmania_rl.multiprocess.learner_process import TellWatcher
+            from trackmania_rl.run import train
+            from trackmania_rl.telemetry.closing import closing_text
+            from trackmania_rl.training.hooks.hook import Hook
 
-        hooks: list[Hook] = [ServePage()] if arguments.pop("dashboard") else []
-        hooks += [TellWatcher(watched)] if watched is not None else []
-        figures = train(config, overrides=overrides, project_folder=PROJECT_FOLDER, hooks=hooks, **arguments)
+            hooks: list[Hook] = [ServePage()] if arguments.pop("dashboard") else []
+            hooks += [TellWatcher(watched)] if watched is not None else []
+            log.info("preparing the run", extra=phase("preparing the run"))
+            figures = train(
+                config, overrides=overrides, project_folder=PROJECT_FOLDER, hooks=hooks, view=view, **arguments
+            )
         folder = shown_path(arguments["output_folder"] / "save" / settings.run.run_name)
         try:
             print(closing_text(figures, folder, f"{command_line_of('evaluate')} {folder}"), flush=True)
@@ -85,6 +97,18 @@ def run(arguments: dict[str, Any], watched: WatchedTraining | None) -> None:
             discard_output()
     finally:
         gc.freeze()  # skips the garbage collector's last pass over torch's objects, which takes seconds
+
+
+@contextlib.contextmanager
+def _shown_at_once(arguments: dict[str, Any], settings: Settings, asked_for: AskedFor) -> Iterator[TerminalView]:
+    """Show the run in the terminal before torch is imported, which takes seconds."""
+    configuration = RunConfiguration(asked_for, arguments["output_folder"] / "save" / settings.run.run_name / "config")
+    with configuration.telling_which():
+        mode = configuration.read().telemetry.terminal_view
+    with open_terminal_view(mode, settings.run.run_name) as view:
+        log.info("importing torch, torchrl and numba", extra=phase("importing"))
+        view.try_to_show(TrainingStatistics(CommandClock(), ends_at_s=arguments["max_wall_s"]))
+        yield view
 
 
 def parse_arguments() -> argparse.Namespace:

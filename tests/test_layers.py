@@ -27,7 +27,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "presets",
         "pulse",
         "versions",
-        "log_steps",
+        "log_phases",
     ),
     ("schedules", "gbx", "protocol"),
     ("race", "track", "simulator.*"),

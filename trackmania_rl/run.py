@@ -55,7 +55,7 @@ from trackmania_rl.settings.reading import ReadInProcess
 from trackmania_rl.settings.since_checkpoint import require_known
 from trackmania_rl.telemetry.race_record import CommandClock
 from trackmania_rl.telemetry.statistics import TrainingStatistics
-from trackmania_rl.telemetry.terminal_view import open_terminal_view
+from trackmania_rl.telemetry.terminal_view import TerminalView, open_terminal_view
 from trackmania_rl.track.reference_times import load_reference_times
 from trackmania_rl.training.building import MakeMemory, make_configured_memory, make_hooks, make_reward, make_trainer
 from trackmania_rl.training.context import RunContext
@@ -82,6 +82,7 @@ def train(
     games: MakeGamesBuilder = make_games_builder,
     memory: MakeMemory = make_configured_memory,
     hooks: Sequence[TrainerHookBase] = (),
+    view: TerminalView | None = None,
 ) -> TrainingStatistics:
     """Train a run until it is stopped (Ctrl-C, SIGTERM) or a limit is reached; the same call goes on from there.
 
@@ -106,6 +107,7 @@ def train(
         games: called with the settings, makes what is played; likewise.
         memory: called with settings, spaces and seeds, makes the replay memory.
         hooks: act at points of the training loop, after those that ship and those that the setting `hooks` names.
+        view: shows the run; entered by the caller. None for the view that the setting `terminal_view` names.
 
     Returns:
         The run's figures.
@@ -128,7 +130,7 @@ def train(
             spaces, builder, reward = _parts(settings, seeds, games, agent)
             datasets, own = open_datasets(settings, spaces, project_folder), [*make_hooks(settings), *hooks]
             check_machine(settings, folder.path)
-        closing.enter_context(_logging_to(folder.log))
+        view = closing.enter_context(_shown_and_logged(settings, folder, view))
         snapshot = closing.enter_context(SnapshotKeeper(folder.config))
         settings = configuration.write()
         _tell(folder, settings, network := builder.make_network())
@@ -147,13 +149,12 @@ def train(
             reference_lines_m=reference_lines_m,
             maps_folder=maps_folder,
         )
-        view = open_terminal_view(settings.telemetry.terminal_view, settings.run.run_name)
         taken_up = functools.partial(make_trainer, weights_from=weights_from, accepted_changes=accept_change)
         trainer = taken_up(run, own, should_stop=should_stop, clock=clock, view=view, datasets=datasets)
         parts = demonstrations, games, agent
         supervisor = make_supervisor(channels, placement, folder, maps_folder, run.session, *parts, run.progress)
         _keep(snapshot, begin, seeds, folder)
-        learner_process_fn(trainer, supervisor, placement.logs, view, should_stop.interruptibly)
+        learner_process_fn(trainer, supervisor, placement.logs, should_stop.interruptibly)
     return statistics
 
 
@@ -217,6 +218,16 @@ def _tell(folder: RunFolder, settings: Settings, network: nn.Module) -> None:
         pick_device(settings.run.torch_device),
         ", ".join(dict.fromkeys(entry.map_name for entry in settings.game.map_cycle)),
     )
+
+
+@contextlib.contextmanager
+def _shown_and_logged(settings: Settings, folder: RunFolder, view: TerminalView | None) -> Iterator[TerminalView]:
+    """Log to the run's file; open the configured view, unless the caller has opened one."""
+    with contextlib.ExitStack() as closing:
+        if view is None:
+            view = closing.enter_context(open_terminal_view(settings.telemetry.terminal_view, settings.run.run_name))
+        closing.enter_context(_logging_to(folder.log))
+        yield view
 
 
 @contextlib.contextmanager

@@ -65,7 +65,7 @@ def test_it_ends_while_the_update_is_compiled(
     command = start_training(
         tmp_path, environment={"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor")}, use_torch_compile=True
     )
-    command.wait_for(lambda: "the update is compiled" in command.output, "compiling")
+    command.wait_for(lambda: "compiling the update" in command.output, "compiling")
     time.sleep(delay_s)
     seconds = command.stop(number, whole_group=number == signal.SIGINT)
     print(f"{number.name} {delay_s} s into compiling: {seconds:.2f} s")

@@ -13,18 +13,6 @@ from trackmania_rl.channels.protocols import Channels
 from trackmania_rl.multiprocess.learner_process import WatchCollectors, learner_process_fn
 from trackmania_rl.settings import Settings, settings_from_flat
 from trackmania_rl.settings.live import LiveSettings
-from trackmania_rl.telemetry.terminal_view import TerminalView
-
-
-class NotedView(TerminalView):
-    """Shows nothing, and notes when it gives the terminal back."""
-
-    def __init__(self, note: Mock) -> None:
-        super().__init__()
-        self._note = note
-
-    def __exit__(self, *_: object) -> None:
-        self._note.close()
 
 
 class NotedRunState(LocalRunState):
@@ -66,9 +54,8 @@ class Rig:
             register_op=lambda *_: None,
             register_module=lambda *_: None,
         )
-        view: Any = NotedView(self.asked.view)
         logs: Any = contextlib.nullcontext()
-        learner_process_fn(trainer, self.asked.supervisor, logs, view, interruptibly)  # type: ignore[arg-type]
+        learner_process_fn(trainer, self.asked.supervisor, logs, interruptibly)  # type: ignore[arg-type]
 
     @property
     def asked_in_order(self) -> list[str]:
@@ -107,7 +94,6 @@ def test_however_training_ends_everything_is_closed_in_order(rig: Rig, failing: 
         "first_hook.end",
         "supervisor.stop",
         "rollouts.close",
-        "view.close",
     ]
 
 

@@ -2,12 +2,20 @@ import dataclasses
 import errno
 import io
 import logging
+import os
+import re
+import select
+import struct
+import subprocess
+import sys
+import time
 
+import pyte
 import pytest
 from rich.console import Console
 
 from trackmania_rl.gbx.challenge import MedalTimes
-from trackmania_rl.log_steps import step_of
+from trackmania_rl.log_phases import phase
 from trackmania_rl.telemetry import terminal_view
 from trackmania_rl.telemetry.race_record import RaceRecord
 from trackmania_rl.telemetry.statistics import TrainingStatistics
@@ -44,7 +52,7 @@ def make_figures():
     return figures
 
 
-def as_text(figures, width, messages=None):
+def as_text(figures, width, messages=()):
     console = Console(width=width, file=io.StringIO(), record=True)
     console.print(render(figures, "trial", messages))
     return console.export_text()
@@ -70,7 +78,7 @@ def test_the_live_view_fits_and_shows_the_figures(width):
     assert explored.strip("│ ").split() == ["valley", "explored", "3", "33", "%", "1/3", "0:31.250", "123", "m", "-"]
     (evaluated,) = [line for line in lines if "evaluated" in line]
     assert evaluated.strip("│ ").split()[-3:] == ["0:30.999", "0:30.999", "0:30.999"]
-    assert "…" in lines[-2]
+    assert text.count("started again") == 10, "the message is wrapped between words"
 
 
 def test_an_own_environment_has_returns_and_lengths():
@@ -100,18 +108,26 @@ def test_what_is_left_of_a_limit_is_shown():
     assert "0:00:00 left" in plain_line(TrainingStatistics(lambda: 75.0, ends_at_s=70.0))
 
 
-def test_a_step_takes_the_place_of_the_one_before():
-    messages = terminal_view._RecentMessages()
-    for text, step in (
-        ("collector 0 prepares", "0"),
-        ("resumed", None),
-        ("collector 1 prepares", "1"),
-        ("drives", "0"),
-    ):
-        record = logging.LogRecord("x", logging.INFO, "x.py", 1, text, (), None)
-        vars(record).update(step_of(step) if step else {})
-        messages.emit(record)
-    assert [text for _, _, text in messages.recent] == ["resumed", "collector 1 prepares", "drives"]
+def test_the_phases_of_the_start_are_shown_with_their_seconds_until_the_first_race():
+    logger, terminal = logging.getLogger("collectors"), Terminal()
+
+    def begin_phase(name, process):
+        record = logger.makeRecord("collectors", logging.INFO, "x.py", 1, "in words", (), None, extra=phase(name))
+        record.process, record.created = process, time.time() - 7.1
+        logger.handle(record)
+
+    with LiveView("trial", Console(file=terminal, force_terminal=True, width=80, color_system=None)) as view:
+        for name, process in (("importing", 1), ("compiling the update", 1), *[("compiling the simulator", 2)] * 2):
+            begin_phase(name, process)
+        view.update(make_figures())
+        assert re.search("starting +compiling the update 7 s, compiling the simulator 7 s ", terminal.getvalue())
+        assert "importing" not in terminal.getvalue()
+        view.end_start()
+        begin_phase("compiling the simulator", 3)
+        terminal.truncate(0)
+        view.show(make_figures())
+        assert "starting" not in terminal.getvalue()
+        assert "in words" in terminal.getvalue(), "later it is a message as any other"
 
 
 def test_the_plain_line_is_one_line_of_ascii():
@@ -181,6 +197,7 @@ def test_log_messages_appear_in_the_live_view_and_not_across_it():
     try:
         console = Console(file=terminal, force_terminal=True, width=80, color_system=None)
         with LiveView("trial", console) as view:
+            view.update(make_figures())
             root.warning("a word\nin two lines")
             before_drawing = terminal.getvalue()
             view.show(make_figures())
@@ -213,3 +230,94 @@ def test_a_medal_stands_beside_the_best_time_where_the_map_has_times():
     assert "silver 0:31.250" in explored
     assert "gold 0:30.999" in evaluated
     assert "best 0:31.250 (silver), last 123 m; evaluated 1/1 finished, best 0:30.999 (gold)" in plain_line(figures)
+
+
+class PseudoTerminal:
+    """A command in a terminal of so many columns and rows."""
+
+    def __init__(self, n_columns, n_rows, command):
+        import fcntl
+        import termios
+
+        self.screen = pyte.HistoryScreen(n_columns, n_rows, history=1000, ratio=0.5)
+        self._stream = pyte.ByteStream(self.screen)
+        self._end, terminal = os.openpty()
+        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", n_rows, n_columns, 0, 0))
+
+        def take_terminal():
+            os.setsid()
+            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+        environment = os.environ | {"TERM": "xterm-256color", "PYTHONUNBUFFERED": "1"}
+        self.process = subprocess.Popen(
+            command, stdin=terminal, stdout=terminal, stderr=terminal, env=environment, preexec_fn=take_terminal
+        )
+        os.close(terminal)
+
+    @property
+    def lines(self):
+        """All lines, those that were scrolled away included."""
+        rows = [*self.screen.history.top, *(self.screen.buffer[row] for row in range(self.screen.lines))]
+        return ["".join(row[column].data for column in range(self.screen.columns)).rstrip() for row in rows]
+
+    def read_until(self, pattern):
+        """Read until a line matches; None for the end of the command."""
+        while pattern is None or not any(re.search(pattern, line) for line in self.lines):
+            assert select.select([self._end], [], [], 60.0)[0], self.lines
+            try:
+                output = os.read(self._end, 1 << 16)
+            except OSError:  # Linux: all have closed it
+                output = b""
+            if not output:
+                assert pattern is None, self.lines
+                break
+            self._stream.feed(output)
+
+    def press_ctrl_c_and_wait(self):
+        os.write(self._end, b"\x03")
+        self.read_until(None)
+        os.close(self._end)
+        return self.process.wait(60.0)
+
+
+TRAINING_THAT_CTRL_C_ENDS = """
+import logging, time
+from trackmania_rl.log_phases import phase
+from trackmania_rl.telemetry.statistics import TrainingStatistics
+from trackmania_rl.telemetry.terminal_view import open_terminal_view
+logging.basicConfig(level=logging.INFO)
+with open_terminal_view("auto", "trial") as view:
+    view.try_to_show(TrainingStatistics())
+    logging.info("compiles", extra=phase("compiling the update"))
+    try:
+        time.sleep(60.0)
+    except KeyboardInterrupt:
+        logging.info("the training ends: " + "checkpoint " * 20)
+        view.try_to_show(TrainingStatistics())
+print("ended")
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals are POSIX's")
+@pytest.mark.parametrize(("n_columns", "n_rows"), [(80, 24), (100, 40)])
+@pytest.mark.parametrize(
+    ("command", "phase_shown", "exit_code"),
+    [
+        (["-c", TRAINING_THAT_CTRL_C_ENDS], "compiling the update [1-9] s", 0),
+        (["scripts/train.py", "--set", "run_name=trial"], "importing", 130),
+    ],
+)
+def test_ctrl_c_leaves_one_whole_table(
+    tmp_path, repository_root, monkeypatch, n_columns, n_rows, command, phase_shown, exit_code
+):
+    monkeypatch.chdir(repository_root)
+    output = ["--output-folder", str(tmp_path)] if exit_code else []
+    terminal = PseudoTerminal(n_columns, n_rows, [sys.executable, *command, *output])
+    terminal.read_until(phase_shown)
+    assert terminal.press_ctrl_c_and_wait() == exit_code, terminal.lines
+    lines = [line for line in terminal.lines if line]
+    assert [line[0] + line[-1] for line in lines if line[0] in "╭╰"] == ["╭╮", "╰╯"], lines
+    end = lines.index("interrupted" if exit_code else "ended")
+    assert (lines[0][0], lines[end - 1][0]) == ("╭", "╰")
+    n_words = len(re.findall(r"\bcheckpoint\b", " ".join(lines)))
+    assert n_words == (1 if exit_code else 21), "words stay whole"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Protocol
 
@@ -174,7 +175,9 @@ class IQNAgent:
         """
         before = copy.deepcopy(self.state_dict())
         try:
-            carry_out(lambda: self.update(batch))
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "Error detected in")  # torch's, of an interrupted backward pass
+                carry_out(lambda: self.update(batch))
         finally:  # also if it was interrupted: a checkpoint is written after that
             self.load_state_dict(before)
 

@@ -43,7 +43,6 @@ class Compiler:
         torch._dynamo.config.trace_autograd_ops = True  # lets a graph hold gradients
         torch._dynamo.config.recompile_limit = MOST_COMPILATIONS
         self._works = True
-        log.info("the update is compiled, which takes a quarter of a minute or more")
 
     def compiled(self, function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
         """The function as a single graph, so that a failure to compile it comes before anything of it has run.

@@ -8,10 +8,10 @@ from contextlib import ExitStack
 from tensordict import TensorDictBase
 
 from trackmania_rl.agents.agent import CarryOut
+from trackmania_rl.log_phases import phase
 from trackmania_rl.multiprocess.collector_logs import CollectorLogs
 from trackmania_rl.multiprocess.supervisor import CollectorSupervisor
 from trackmania_rl.multiprocess.watched import WatchedTraining
-from trackmania_rl.telemetry.terminal_view import TerminalView
 from trackmania_rl.training.hooks.hook import Hook
 from trackmania_rl.training.trainer import RunTrainer
 
@@ -73,7 +73,6 @@ def learner_process_fn(
     trainer: RunTrainer,
     supervisor: CollectorSupervisor,
     logs: CollectorLogs,
-    view: TerminalView,
     interruptibly: CarryOut = lambda work: work(),
 ) -> None:
     """Learn until the run ends; then end the collectors and write a last checkpoint.
@@ -82,7 +81,6 @@ def learner_process_fn(
         trainer: with all its hooks, see `make_trainer`.
         supervisor: of the collectors, not started yet.
         logs: the collectors' log records.
-        view: what the terminal shows.
         interruptibly: compiles the update, which would let a stop wait.
 
     Raises:
@@ -91,8 +89,7 @@ def learner_process_fn(
     """
     run = trainer.run
     with ExitStack() as at_end:  # what is entered last is done first, and everything is done whatever fails
-        at_end.enter_context(view)
-        at_end.enter_context(logs)  # inside the view, which shows the messages
+        at_end.enter_context(logs)
         at_end.callback(run.channels.rollouts.close)
         at_end.callback(supervisor.stop)
         for hook in trainer.hooks:
@@ -101,6 +98,9 @@ def learner_process_fn(
         WatchCollectors(supervisor).register(trainer)
         supervisor.start()
         if run.settings.run.use_torch_compile:
+            log.info("compiling the update", extra=phase("compiling the update"))
             batch = run.memory.buffer.blank_batch()
             run.agent.rehearse_update(batch, interruptibly)  # the collectors start and compile meanwhile
+        if run.settings.game.n_collectors > 0:
+            log.info("waiting for the first race", extra=phase("waiting for the first race"))
         trainer.train()

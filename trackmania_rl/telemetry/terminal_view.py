@@ -1,7 +1,8 @@
 """What the terminal shows while a run is on: a table that renews itself, or a line now and then.
 
 The learner calls `update` as often as it likes; a view draws when its interval is over, in the caller's thread, so that
-nothing changes under it while it draws.
+nothing changes under it while it draws. Before the first call, while modules are imported and functions compiled, a
+thread of the live view draws. Ctrl-C does not interrupt that thread: an interrupted drawing would appear twice.
 """
 
 from __future__ import annotations
@@ -9,9 +10,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Literal
 
@@ -23,13 +25,14 @@ from rich.table import Table
 from rich.text import Text
 
 from trackmania_rl.gbx.challenge import MedalTimes
-from trackmania_rl.log_steps import what_it_is_a_step_of
+from trackmania_rl.log_phases import phase_of
+from trackmania_rl.telemetry.race_record import CommandClock
 from trackmania_rl.telemetry.statistics import MapStatistics, RaceHistory, TrainingStatistics
 
 LIVE_INTERVAL_S = 0.5
 PLAIN_INTERVAL_S = 5.0
 N_MESSAGES = 6
-"""Log messages that the live view keeps in sight."""
+"""Log messages that the live view keeps; it shows as many of the newest ones as fit into as many lines."""
 REPLAY_BAR_CHARACTERS = 24
 PAIR_GAP = "   "
 MOST_TIMES_TO_BEAT = 3
@@ -93,6 +96,9 @@ class TerminalView:
     def show(self, figures: TrainingStatistics) -> None:
         """Shows the run's figures now."""
 
+    def end_start(self) -> None:
+        """Ends the phases of the run's start: the first race has come in."""
+
     def __enter__(self) -> TerminalView:
         return self
 
@@ -127,13 +133,43 @@ class LiveView(TerminalView):
         super().__init__()
         self._run_name = run_name
         self._messages = _RecentMessages()
+        self._figures = TrainingStatistics(CommandClock())
+        self._is_updated = threading.Event()
+        self._start_drawer = threading.Thread(target=self._draw_start, name="terminal", daemon=True)
         self._silenced: list[logging.Handler] = []
         # Whatever is printed goes through rich, which writes it above the table.
         self._live = Live(console=console, auto_refresh=False, redirect_stdout=True, redirect_stderr=True)
 
+    def update(self, figures: TrainingStatistics) -> None:
+        """Shows the run's figures. From the first call on they may change: the caller's thread draws."""
+        self._end_start_drawer()
+        super().update(figures)
+
     def show(self, figures: TrainingStatistics) -> None:
-        """Draws the table again."""
-        self._live.update(render(figures, self._run_name, self._messages.recent), refresh=True)
+        """Draws the table again; before the first `update`, the view's thread draws it at its next turn."""
+        self._figures = figures
+        if self._is_updated.is_set():
+            self._draw()
+
+    def _draw(self) -> None:
+        picture = render(self._figures, self._run_name, tuple(self._messages.recent), self._messages.phases)
+        # The terminal shows ^C where the cursor is: in a line of its own, it does not move the table.
+        self._live.update(Group(picture, Text()), refresh=True)
+
+    def end_start(self) -> None:
+        """Ends the phases of the start."""
+        self._messages.phases = None
+
+    def _draw_start(self) -> None:
+        while not self._is_updated.is_set():
+            with contextlib.suppress(OSError):  # the terminal may be gone
+                self._draw()
+            self._is_updated.wait(self.interval_s)
+
+    def _end_start_drawer(self) -> None:
+        if not self._is_updated.is_set():
+            self._is_updated.set()
+            self._start_drawer.join()
 
     def __enter__(self) -> LiveView:
         root = logging.getLogger()
@@ -143,11 +179,14 @@ class LiveView(TerminalView):
             root.removeHandler(handler)
         root.addHandler(self._messages)
         self._live.start()
+        self._start_drawer.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        self._end_start_drawer()
+        self.try_to_show(self._figures)
         with contextlib.suppress(OSError):  # the terminal may be gone
             self._live.stop()
         root = logging.getLogger()
@@ -157,21 +196,25 @@ class LiveView(TerminalView):
 
 
 class _RecentMessages(logging.Handler):
-    """Keeps the last log messages as (time of day, level, one line of text), of steps the last one only."""
+    """Log handler that keeps the last messages, and the phases of the start.
+
+    Attributes:
+        recent: (time of day, level, one line of text), oldest first.
+        phases: by process, the name of its phase and when the phase began; None after the start.
+    """
 
     def __init__(self) -> None:
         super().__init__(level=logging.INFO)
         self.recent: deque[tuple[str, int, str]] = deque(maxlen=N_MESSAGES)
-        self._steps: dict[str, tuple[str, int, str]] = {}
+        self.phases: dict[int | None, tuple[str, float]] | None = {}
 
     def emit(self, record: logging.LogRecord) -> None:
+        name = phase_of(record)
+        if name is not None and self.phases is not None:
+            self.phases = self.phases | {record.process: (name, record.created)}
+            return
         time_of_day = time.strftime("%H:%M:%S", time.localtime(record.created))
-        message = (time_of_day, record.levelno, " ".join(record.getMessage().split()))
-        if (step_of := what_it_is_a_step_of(record)) is not None:
-            with contextlib.suppress(KeyError, ValueError):
-                self.recent.remove(self._steps[step_of])
-            self._steps[step_of] = message
-        self.recent.append(message)
+        self.recent.append((time_of_day, record.levelno, " ".join(record.getMessage().split())))
 
 
 def _writes_to_terminal(handler: logging.Handler) -> bool:
@@ -180,7 +223,10 @@ def _writes_to_terminal(handler: logging.Handler) -> bool:
 
 
 def render(
-    figures: TrainingStatistics, run_name: str, messages: deque[tuple[str, int, str]] | None = None
+    figures: TrainingStatistics,
+    run_name: str,
+    messages: Sequence[tuple[str, int, str]] = (),
+    phases: Mapping[int | None, tuple[str, float]] | None = None,
 ) -> RenderableType:
     """The live view's picture of the run's figures.
 
@@ -188,10 +234,11 @@ def render(
         figures: the run's figures.
         run_name: shown as the title.
         messages: (time of day, level of `logging`, text), oldest first.
+        phases: of the start, by process: name, and the time of its beginning.
     """
-    parts: list[RenderableType] = [_overview(figures), Text(), _map_table(figures)]
+    parts: list[RenderableType] = [_overview(figures, phases), Text(), _map_table(figures)]
     if messages:
-        parts += [Text(), _message_lines(messages)]
+        parts += [Text(), _MessageLines(messages)]
     times = f"{_duration(figures.elapsed_s)} since the start, {_duration(figures.training_s)} in all"
     if figures.left_s < math.inf:
         times = f"{_duration(figures.left_s)} left, {times}"
@@ -206,7 +253,7 @@ def render(
     )
 
 
-def _overview(figures: TrainingStatistics) -> RenderableType:
+def _overview(figures: TrainingStatistics, phases: Mapping[int | None, tuple[str, float]] | None) -> RenderableType:
     rates = figures.rates()
     rows: list[tuple[str, RenderableType]] = [
         (
@@ -236,12 +283,22 @@ def _overview(figures: TrainingStatistics) -> RenderableType:
         ("replay", _replay_bar(figures)),
         ("checkpoint", Text(_checkpoint_age(figures))),
     ]
+    if phases:
+        rows.insert(0, ("starting", Text(_phases_text(phases), style="bold")))
     grid = Table.grid(padding=(0, 2), expand=True)
     grid.add_column(style="cyan")
     grid.add_column(ratio=1)
     for label, content in rows:
         grid.add_row(label, content)
     return grid
+
+
+def _phases_text(phases: Mapping[int | None, tuple[str, float]]) -> str:
+    """Name each phase once, with the seconds since the first process came to it."""
+    began_s: dict[str, float] = {}
+    for name, phase_began_s in phases.values():
+        began_s[name] = min(began_s.get(name, math.inf), phase_began_s)
+    return ", ".join(f"{name} {max(0.0, time.time() - phase_began_s):.0f} s" for name, phase_began_s in began_s.items())
 
 
 class _Pairs:
@@ -336,15 +393,24 @@ def _time_or_distance(race_time_ms: int | None, distance_m: float, unit: str, st
     return Text(format_time(race_time_ms), style=style)
 
 
-def _message_lines(messages: deque[tuple[str, int, str]]) -> Text:
-    lines = [
-        Text.assemble((f"{time_of_day} ", "dim"), (text, LEVEL_STYLES.get(level, "")))
-        for time_of_day, level, text in messages
-    ]
-    joined = Text("\n").join(lines)
-    joined.no_wrap = True
-    joined.overflow = "ellipsis"
-    return joined
+class _MessageLines:
+    """The newest messages that fit into `N_MESSAGES` lines, wrapped between words."""
+
+    def __init__(self, messages: Sequence[tuple[str, int, str]]) -> None:
+        self._messages = messages
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        lines: list[Text] = []
+        for time_of_day, level, text in reversed(self._messages):
+            first, *others = Text(text, LEVEL_STYLES.get(level, "")).wrap(
+                console, options.max_width - len(time_of_day) - 1
+            )
+            indent = " " * (len(time_of_day) + 1)
+            of_message = [Text.assemble((f"{time_of_day} ", "dim"), first), *(Text(indent) + line for line in others)]
+            if lines and len(of_message) + len(lines) > N_MESSAGES:
+                break
+            lines = [*of_message, *lines]
+        yield from lines
 
 
 def plain_line(figures: TrainingStatistics) -> str:

@@ -9,6 +9,7 @@ there while they go on. Nothing here knows of processes; a test drives it in one
 from __future__ import annotations
 
 import functools
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,11 +22,14 @@ from trackmania_rl.agents.builder import Actor
 from trackmania_rl.agents.exploration import Exploration
 from trackmania_rl.channels.protocols import NO_WEIGHTS, RolloutSink, RunStateView, WeightsKind
 from trackmania_rl.games.protocol import GameIds, Games, Received
+from trackmania_rl.log_phases import phase
 from trackmania_rl.race.cycle_position import CollectorProgress, RacePosition
 from trackmania_rl.race.fragments import Fragment, RaceInFragments
 from trackmania_rl.seeds import stream_state
 from trackmania_rl.settings import MapEntry
 from trackmania_rl.track.generated_maps import GeneratedMaps, generator_key
+
+log = logging.getLogger(__name__)
 
 FROM_THE_BEGINNING: Final = CollectorProgress()
 
@@ -227,6 +231,7 @@ class Collector:
         self._games = games
         self._entries = parts.entries()
         self._races: dict[int, Race] = {}
+        self._has_answered = False
         self._fragment_length_actions = settings.sync.fragment_length_actions
 
     def run(self) -> None:
@@ -277,6 +282,9 @@ class Collector:
 
     def _answer(self, received: Received) -> None:
         """Decide for the games that wait."""
+        if not self._has_answered:
+            self._has_answered = True
+            log.info("the games are ready: the first race begins", extra=phase("first race"))
         for puller in (self._parts.explorer, self._parts.evaluator):
             asked = [self._races[game].puller is puller for game in received.ids.tolist()]
             if any(asked):

@@ -12,7 +12,6 @@ from tensordict import TensorDictBase
 from trackmania_rl.checkpoints import save_best_run
 from trackmania_rl.driver_file import ENDING, DriverTrack, write_driver
 from trackmania_rl.errors import UserError
-from trackmania_rl.log_steps import step_of
 from trackmania_rl.schedules import exponential
 from trackmania_rl.telemetry.cycle_figures import cycle_figures
 from trackmania_rl.telemetry.race_record import UNDONE_FILE, CommandClock, RaceLog, RaceRecord
@@ -47,8 +46,7 @@ class CountRaces(Hook):
         race, statistics = self.run.race, self.run.statistics
         assert race is not None
         if race.collector not in statistics.collectors:
-            step = step_of(f"start of collector {race.collector}")
-            log.info("collector %d drives: its first race has come in", race.collector, extra=step)
+            log.info("collector %d: the first race has come in", race.collector)
         statistics.add_collector_time(race.collector, race.waited_s, race.elapsed_s)
         if (age_s := race.weights_age_s) is not None:
             statistics.weights_age_s[race.collector] = age_s

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 
+from tensordict import TensorDictBase
+
 from trackmania_rl.telemetry.terminal_view import TerminalView
 from trackmania_rl.training.hooks.hook import Hook
 
@@ -19,6 +21,16 @@ class ShowInTerminal(Hook):
 
     def __init__(self, view: TerminalView) -> None:
         self._view = view
+
+    takes_fragments = True
+
+    def begin(self) -> None:
+        """Show what the run resumes from."""
+        self._view.try_to_show(self.run.statistics)
+
+    def batch_process(self, _: TensorDictBase) -> None:
+        """End the phases of the start."""
+        self._view.end_start()
 
     def tick(self) -> None:
         """Show them, if it is time."""
