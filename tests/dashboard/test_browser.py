@@ -245,13 +245,8 @@ def test_an_own_environment_is_shown_without_what_belongs_to_races(
     write_snapshot(repository_root / "config_files" / "config_cartpole.py", run.config_file.parent, ["run_name=tested"])
     own = {"map": "cartpole", "race_finished": False, "progress_unit": "points", "meters": 7.5, "n_actions": 30}
     run.races.write_text("".join(race_line(number, **own) for number in range(1, 4)))
-    listening = listen(HOST, 0)
-    port = listening.getsockname()[1]
-    server = uvicorn.Server(uvicorn.Config(make_app(RunPage(run), HOST, port), log_level="warning"))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
-    thread.start()
-    browser.get(address(HOST, port, None))
-    try:
+    with serving(run) as url:
+        browser.get(url)
         wait_for(lambda: "cartpole" in text(browser, "maps-table"), "table")
         assert text(browser, "maps-table").split() == [
             *("environment", "episodes", "return", "best", "last", "length"),
@@ -260,6 +255,3 @@ def test_an_own_environment_is_shown_without_what_belongs_to_races(
         seen = browser.find_element(By.TAG_NAME, "body").text
         assert "Return" in seen
         assert not [words for words in ("km/h", "Metres", "finished", "generated", "Map") if words in seen]
-    finally:
-        server.should_exit = True
-        thread.join(WITHIN_S)
