@@ -107,7 +107,7 @@ def _shown_at_once(arguments: dict[str, Any], settings: Settings, asked_for: Ask
         mode = configuration.read().telemetry.terminal_view
     with open_terminal_view(mode, settings.run.run_name) as view:
         log.info("importing torch, torchrl and numba", extra=phase("importing"))
-        view.try_to_show(TrainingStatistics(CommandClock(), ends_at_s=arguments["max_wall_s"]))
+        view.preview(TrainingStatistics(CommandClock(), ends_at_s=arguments["max_wall_s"]))
         yield view
 
 

@@ -162,6 +162,7 @@ def test_views_are_drawn_at_their_interval(monkeypatch):
     output = io.StringIO()
     figures = make_figures()
     with PlainView(Console(file=output)) as view:
+        view.preview(figures)
         for _ in range(5):
             view.update(figures)
     assert len(output.getvalue().splitlines()) == 2
@@ -287,7 +288,7 @@ from trackmania_rl.telemetry.statistics import TrainingStatistics
 from trackmania_rl.telemetry.terminal_view import open_terminal_view
 logging.basicConfig(level=logging.INFO)
 with open_terminal_view("auto", "trial") as view:
-    view.try_to_show(TrainingStatistics())
+    view.preview(TrainingStatistics())
     logging.info("compiles", extra=phase("compiling the update"))
     try:
         time.sleep(60.0)

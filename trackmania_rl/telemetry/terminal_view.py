@@ -96,6 +96,9 @@ class TerminalView:
     def show(self, figures: TrainingStatistics) -> None:
         """Shows the run's figures now."""
 
+    def preview(self, figures: TrainingStatistics) -> None:
+        """Takes the figures that the live view shows until the first `update`; other views show the log's lines."""
+
     def end_start(self) -> None:
         """Ends the phases of the run's start: the first race has come in."""
 
@@ -144,6 +147,10 @@ class LiveView(TerminalView):
         """Shows the run's figures. From the first call on they may change: the caller's thread draws."""
         self._end_start_drawer()
         super().update(figures)
+
+    def preview(self, figures: TrainingStatistics) -> None:
+        """Takes the figures that are drawn until the first `update`."""
+        self._figures = figures
 
     def show(self, figures: TrainingStatistics) -> None:
         """Draws the table again; before the first `update`, the view's thread draws it at its next turn."""

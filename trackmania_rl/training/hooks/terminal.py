@@ -26,7 +26,7 @@ class ShowInTerminal(Hook):
 
     def begin(self) -> None:
         """Show what the run resumes from."""
-        self._view.try_to_show(self.run.statistics)
+        self._view.preview(self.run.statistics)
 
     def batch_process(self, _: TensorDictBase) -> None:
         """End the phases of the start."""
