@@ -336,7 +336,7 @@ def evaluate_environment(driver: TrainedDriver, n_episodes: int, film: Path | No
     builder.render = film is not None
     make_policy = functools.partial(greedy_after, np.empty(0), driver.actor)
     episodes = []
-    with contextlib.closing(builder.make_games(0, Path(), driver.seeds.rng("evaluate/games"))) as games:
+    with contextlib.closing(builder.make_games(0, Path(), SeedTree(settings.run.seed).rng("evaluate/games"))) as games:
         for number in range(n_episodes):
             if film is None or number > 0:
                 driven = rollout(games, settings.game.map_cycle[0], make_policy)
