@@ -72,7 +72,7 @@ def test_an_edit_is_applied_once_and_logged(snapshot: Path, caplog: pytest.LogCa
         "lr_schedule = ((0, 1e-3), (float('inf'), 1e-4))",
         "schedule_stretch = 1e308",
         "adam_beta1 = 0.8  # é",
-        "memory_size_schedule = 10**30",
+        "batch_size = 10**30",
     ],
 )
 def test_a_wrong_edit_leaves_the_last_good_settings(
