@@ -1,7 +1,8 @@
 """An agent of your own: soft Q-learning (Haarnoja et al. 2017, arXiv:1702.08165) in sixty lines.
 
     python scripts/train.py --set run_name=soft --set agent=examples.soft_q_agent:SoftQAgent \
-        --set temporal_mini_race_duration_actions=None --set 'gamma_schedule=((0, 0.98),)'
+        --set temporal_mini_race_duration_actions=None --set 'gamma_schedule=((0, 0.98),)' \
+        --set expected_reward_per_action=0.0 --set return_bounds_per_action=None
 
 What is its own is the loss. Driving by values, optimizer, target network and checkpoints are parts that ship, for any
 loss of torchrl's kind; `trackmania_rl/agents/builder.py` says what an agent has to have that brings all of it.

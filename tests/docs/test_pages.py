@@ -1,7 +1,6 @@
-"""What the pages name exists: files, links, pictures, commands with their options, and settings."""
+"""Files, links, pictures, names and settings that the pages name exist; see test_commands.py for commands."""
 
 import re
-import shlex
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,6 @@ MODULE_FILE = re.compile(r"``((?:\w+/)*\w+\.py)``")
 """A Python file by its name alone, or by the end of its path."""
 NAME = re.compile(r"``((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:_|[a-z][A-Z])\w*)(?:\(\))?``")
 """A name of the code: words joined by underscores or capitals, with or without the modules that hold it."""
-COMMAND = re.compile(r"python (?:-m )?(?:scripts/|benchmarks[./]|research[./]).*")
 LINK = re.compile(r"<([^<>:]+)>`_")
 PICTURE = re.compile(r"^\.\. image:: (\S+)$", re.MULTILINE)
 SET = re.compile(r"--set [\"']?([a-z_]+)=")
@@ -34,11 +32,6 @@ OF_LINESIGHT = "migration.rst"
 def pages(root: Path) -> dict[Path, str]:
     """Every page's text by its path."""
     return {file: file.read_text(encoding="utf-8") for pattern in PAGES for file in sorted(root.glob(pattern))}
-
-
-def commands(text: str) -> list[str]:
-    """The commands of a page's blocks and lines, those of several lines joined."""
-    return [match.group().split("``")[0].split("#")[0] for match in COMMAND.finditer(text.replace("\\\n", " "))]
 
 
 @pytest.fixture(scope="module")
@@ -110,37 +103,3 @@ def test_settings_that_commands_set_are_known(texts: dict[Path, str], repository
     }
     assert named
     assert not {f"{page}: {name}" for page, name in named if name not in {*known, *OPTIONS}}
-
-
-def test_commands_name_programs_and_options_that_exist(texts: dict[Path, str], repository_root: Path) -> None:
-    library = "\n".join(file.read_text("utf-8") for file in (repository_root / "trackmania_rl").rglob("*.py"))
-    wrong = []
-    n_commands = 0
-    for page, text in texts.items():
-        for command in commands(text):
-            n_commands += 1
-            program, *options = _words(command)
-            file = repository_root / program
-            if not file.is_file():
-                wrong.append(f"{page.name}: {command}")
-                continue
-            known = library + "\n".join(module.read_text("utf-8") for module in file.parent.rglob("*.py"))
-            wrong += [
-                f"{page.name}: {program} has no {option}"
-                for option in options
-                if option.startswith("--")
-                and option != "--help"
-                and f'"{option.split("=")[0]}"' not in known  # as argparse is told
-            ]
-    assert n_commands > 50
-    assert not wrong
-
-
-def _words(command: str) -> list[str]:
-    """The program's file and what follows it."""
-    words = shlex.split(command.rstrip(".,;:`)").replace("'", "").replace('"', ""))[1:]
-    if words[0] != "-m":
-        return words
-    module = words[1].replace(".", "/")
-    package = Path(__file__).parents[2] / module
-    return [f"{module}/__main__.py" if package.is_dir() else f"{module}.py", *words[2:]]

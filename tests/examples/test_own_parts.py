@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
+import ast
 import math
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,21 +22,29 @@ from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import load_settings
 
-NO_MINI_RACES = (
-    "temporal_mini_race_duration_actions=None",
-    "gamma_schedule=((0, 0.98),)",
-    "expected_reward_per_action=0.0",
-    "return_bounds_per_action=None",
-)
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+
+
+def printed(example: str) -> tuple[str, tuple[str, ...]]:
+    """The configuration and the settings of the command that an example's docstring prints."""
+    docstring = ast.get_docstring(ast.parse((EXAMPLES / f"{example}.py").read_text(encoding="utf-8"))) or ""
+    words = shlex.split(docstring.partition("scripts/train.py ")[2].partition("\n\n")[0])
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--config", default="config_files/config.py")
+    parser.add_argument("--set", action="append")
+    arguments = parser.parse_args(words)
+    return Path(arguments.config).name, tuple(arguments.set)
+
+
 PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "reward": ("config.py", ("reward=examples.steady_reward:SteadyReward",)),
-    "float": ("config.py", ("games=examples.slip_angle:SlipAngle",)),
-    "network": ("config.py", ("network=examples.small_network:SmallNetwork",)),
-    "agent": ("config.py", ("agent=examples.soft_q_agent:SoftQAgent", *NO_MINI_RACES)),
-    "environment": ("config_cartpole.py", ("games=examples.hovering:HoveringGames",)),
+    "reward": printed("steady_reward"),
+    "float": printed("slip_angle"),
+    "network": printed("small_network"),
+    "agent": printed("soft_q_agent"),
+    "environment": printed("hovering"),
     "cartpole": ("config_cartpole.py", ()),
     "pendulum": ("config_pendulum.py", ("batch_size=16",)),
-    "hook": ("config.py", ("hooks=('examples.speed_hook:LogSpeed',)",)),
+    "hook": printed("speed_hook"),
     "sac": ("config_sac.py", ()),
     "discrete sac": ("config_discrete_sac.py", ()),
 }
