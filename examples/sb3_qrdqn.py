@@ -13,7 +13,7 @@ from sb3_contrib import QRDQN
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.monitor import Monitor
 
-RACE_ID = "trackmania_rl.games.envs:TrackMania/Race-v0"
+RACE_ID = "trackmania_rl:TrackMania/Race-v0"
 
 
 def main() -> None:

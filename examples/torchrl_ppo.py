@@ -17,7 +17,7 @@ from torchrl.modules import MLP, ProbabilisticActor, ValueOperator
 from torchrl.objectives import ClipPPOLoss
 from torchrl.objectives.value import GAE
 
-import trackmania_rl.games.envs  # noqa: F401  # registers the environment
+import trackmania_rl  # noqa: F401  # registers the environments
 
 GAMMA, LAMBDA, EPOCHS, MINIBATCH, WIDTH = 0.99, 0.95, 4, 256, 256
 

@@ -1,1 +1,29 @@
-"""A reinforcement-learning trainer for TrackMania Nations Forever and for the simulated game that ships with it."""
+"""A reinforcement-learning trainer for TrackMania Nations Forever and for the simulated game that ships with it.
+
+Importing it registers its Gymnasium environments. Their code, with numba, is imported when one is made.
+"""
+
+from typing import Final
+
+try:
+    import gymnasium
+except ModuleNotFoundError:  # a machine that only keeps games has none (requirements-games.txt)
+    gymnasium = None  # type: ignore[assignment]
+
+RACE_ID: Final = "TrackMania/Race-v0"
+ANALOG_RACE_ID: Final = "TrackMania/RaceAnalog-v0"
+REAL_TIME_RACE_ID: Final = "TrackMania/RealTime-v0"
+
+if gymnasium is not None:
+    _environments = "trackmania_rl.games.envs"
+    gymnasium.register(
+        RACE_ID,
+        entry_point=f"{_environments}:make_race_env",
+        vector_entry_point=f"{_environments}:make_race_vector_env",
+    )
+    gymnasium.register(
+        ANALOG_RACE_ID,
+        entry_point=f"{_environments}:make_analog_race_env",
+        vector_entry_point=f"{_environments}:make_analog_race_vector_env",
+    )
+    gymnasium.register(REAL_TIME_RACE_ID, entry_point=f"{_environments}:make_real_time_race_env", nondeterministic=True)

@@ -1,6 +1,8 @@
 """From arguments to environments: configuration, overrides, maps; and what stays behind when it fails."""
 
 import shutil
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -139,3 +141,16 @@ def test_many_games_that_cannot_be_made_leave_nothing_behind(tmp_path: Path, mon
     with pytest.raises(UserError, match="autoreset_mode = 'Sometimes': choose one of NEXT_STEP, DISABLED"):
         make_race_vector_env(2, "generated:0.2:7", autoreset_mode="Sometimes")
     assert not list(tmp_path.iterdir())
+
+
+def test_importing_the_package_registers_the_environments_without_their_code() -> None:
+    code = (
+        "import sys, gymnasium, trackmania_rl as t; "
+        "print([gymnasium.spec(id).id for id in (t.RACE_ID, t.ANALOG_RACE_ID, t.REAL_TIME_RACE_ID)]); "
+        "print(sorted({'torch', 'numba', 'trackmania_rl.games'} & set(sys.modules)))"
+    )
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert printed.splitlines() == [
+        "['TrackMania/Race-v0', 'TrackMania/RaceAnalog-v0', 'TrackMania/RealTime-v0']",
+        "[]",
+    ]

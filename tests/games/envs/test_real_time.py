@@ -15,7 +15,7 @@ from gymnasium.wrappers import FlattenObservation
 from torchrl.envs import GymWrapper
 from torchrl.envs.utils import check_env_specs
 
-import trackmania_rl.games.envs  # noqa: F401  # registers the environments
+import trackmania_rl  # noqa: F401  # registers the environments
 from trackmania_rl.errors import UserError
 from trackmania_rl.games.envs import REAL_TIME_RACE_ID, making
 
@@ -169,5 +169,5 @@ def test_what_the_game_fails_with_reaches_the_driver(make_env: MakeEnv, monkeypa
 def test_without_rtgym_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "rtgym.envs.real_time_env", None)
     monkeypatch.delitem(sys.modules, "trackmania_rl.games.envs.real_time", raising=False)
-    with pytest.raises(UserError, match="pip install rtgym"):
+    with pytest.raises(UserError, match=r'pip install "trackmania-rl\[realtime\]"'):
         making.make_real_time_race_env("valley")
