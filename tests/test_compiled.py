@@ -1,6 +1,8 @@
 """Caches of compiled loops: a folder for each version of the sources, of which old ones go when a new one comes."""
 
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -55,3 +57,40 @@ def test_a_cache_folder_that_is_not_there_yet_is_no_hindrance(tmp_path: Path, ca
     assert not caches.exists()
     compiler_for("loops", [source])(lambda: 1)
     assert len(list(caches.iterdir())) == 1
+
+
+@pytest.mark.parametrize("has_temporary_folder", [True, False])
+def test_an_installation_that_cannot_be_written_to(
+    tmp_path: Path, repository_root: Path, has_temporary_folder: bool
+) -> None:
+    """Without a home folder either, as in containers: a file stands where each folder would be made."""
+    package = tmp_path / "trackmania_rl"
+    package.mkdir()
+    for part in (repository_root / "trackmania_rl").glob("[!_]*"):
+        (package / part.name).symlink_to(part)
+    (package / "compiled.py").unlink()
+    for file in ("compiled.py", "__init__.py"):
+        (package / file).write_bytes((repository_root / "trackmania_rl" / file).read_bytes())
+    for folder in (package / "__pycache__", tmp_path / "home", tmp_path / "no_folder"):
+        folder.touch()
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    code = (
+        "import numpy as np; from trackmania_rl.race.cutoffs import TOO_LONG, judge; "
+        "print(judge(np.array([7]), np.zeros(1), 0, 0, 6, 9, 0.0, 9) == (TOO_LONG, 0))"
+    )
+    if not has_temporary_folder:
+        code = f"import tempfile; tempfile.tempdir = {str(tmp_path / 'no_folder')!r}; {code}"
+    unset = ("NUMBA_CACHE_DIR", "PYTHONPATH", "XDG_CACHE_HOME", "XDG_RUNTIME_DIR")
+    ended = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env={name: value for name, value in os.environ.items() if name not in unset}
+        | {"HOME": str(tmp_path / "home"), "XDG_RUNTIME_DIR": "none", "TMPDIR": str(temporary)},
+        capture_output=True,
+        text=True,
+    )
+    assert (ended.returncode, ended.stdout) == (0, "True\n"), ended.stderr
+    (notice,) = [line for line in ended.stderr.splitlines() if "cannot be written to" in line]
+    assert ("cached nowhere" in notice) is not has_temporary_folder
+    assert bool(list(tmp_path.rglob("*.nbi"))) is has_temporary_folder

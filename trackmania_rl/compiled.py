@@ -8,8 +8,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import logging
+import multiprocessing
+import os
 import re
 import shutil
+import tempfile
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -17,6 +21,10 @@ from typing import Any, Final, Literal, Protocol
 
 import numba
 
+from trackmania_rl.errors import UserError
+from trackmania_rl.private_folders import cache_folder
+
+log = logging.getLogger(__name__)
 _numba_config: Any = numba.config  # its settings are read from the environment, which type checkers cannot see
 
 VERSION_DIGITS: Final = 16
@@ -57,21 +65,56 @@ def compiler_for(name: str, sources: Iterable[Path]) -> Compiler:
     digest = hashlib.sha256()
     for path in sorted(sources):
         digest.update(path.read_bytes())
-    parent = Path(_numba_config.CACHE_DIR or Path(__file__).parent / "__pycache__")
-    cache_folder = parent / f"{name}-{digest.hexdigest()[:VERSION_DIGITS]}"
-    _remove_earlier_versions(name, cache_folder)
+    parent = _cache_parent(_numba_config.CACHE_DIR)
+    folder = None if parent is None else parent / f"{name}-{digest.hexdigest()[:VERSION_DIGITS]}"
+    if folder is not None:
+        _remove_earlier_versions(name, folder)
 
     def compiler(function: Callable[..., Any] | None = None, *, inline: Literal["never", "always"] = "never") -> Any:
         if function is None:
             return functools.partial(compiler, inline=inline)
+        compile_function = numba.njit(cache=folder is not None, error_model="numpy", inline=inline)
         folder_before = _numba_config.CACHE_DIR
-        _numba_config.CACHE_DIR = str(cache_folder)
+        _numba_config.CACHE_DIR = str(folder or folder_before)
         try:
-            return numba.njit(cache=True, error_model="numpy", inline=inline)(function)
+            return compile_function(function)
         finally:
             _numba_config.CACHE_DIR = folder_before
 
     return compiler
+
+
+@functools.cache
+def _cache_parent(configured: str) -> Path | None:
+    """Return the folder that holds the cache folders; None if no folder can be written to.
+
+    In an installation that cannot be written to it is in this user's own cache folder, or in a temporary folder of
+    this user alone: cached functions are code.
+
+    Args:
+        configured: numba's setting NUMBA_CACHE_DIR; may be empty.
+    """
+    usual = Path(configured or Path(__file__).parent / "__pycache__")
+    if _is_writable(usual):
+        return usual
+    try:
+        parent = cache_folder("compiled")
+        os.environ["NUMBA_CACHE_DIR"] = str(parent)  # of child processes, which then neither search nor warn
+        where = f"in {parent}"
+    except (UserError, OSError):
+        parent, where = None, "nowhere, so that each process compiles for a minute"
+    if multiprocessing.parent_process() is None:  # collectors and other children would repeat it
+        log.warning("%s cannot be written to: compiled functions are cached %s (docs/package.rst)", usual, where)
+    return parent
+
+
+def _is_writable(folder: Path) -> bool:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError:
+        return False
+    return True
 
 
 def _remove_earlier_versions(name: str, cache_folder: Path) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from trackmania_rl.compiled import compiler_for
 from trackmania_rl.settings import GameSettings
+
+_compiled = compiler_for("cutoffs", [Path(__file__)])
 
 CutoffReason = Literal["no_progress", "too_long", "horizon"]
 
@@ -54,7 +57,7 @@ class CutoffRules(NamedTuple):
         )
 
 
-@njit(cache=True)
+@_compiled
 def judge(
     race_times_ms: npt.NDArray[np.int64],
     furthest_m: npt.NDArray[np.float64],

@@ -8,13 +8,16 @@ touches itself is no special case. Rules: reference/observation.md, "Virtual che
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from trackmania_rl.compiled import compiler_for
 from trackmania_rl.settings import ObservationSettings
+
+_compiled = compiler_for("zones", [Path(__file__)])
 
 SAME_CHECKPOINT_REACH_M: Final = 50.0
 """Zones this near along the line to the one tied to a real checkpoint belong to the same passage of it; a passage
@@ -168,7 +171,7 @@ def extend_and_smooth(
     return smoothed
 
 
-@njit(cache=True)
+@_compiled
 def move_zone(zone_idx: int, position_m: FloatArray, zones: VirtualCheckpoints) -> int:
     """Move a zone index to where the car is: forwards while the next centre is nearer, else backwards likewise.
 
@@ -198,7 +201,7 @@ def move_zone(zone_idx: int, position_m: FloatArray, zones: VirtualCheckpoints) 
     return zone_idx
 
 
-@njit(cache=True)
+@_compiled
 def meters_along_line(zone_idx: int, position_m: FloatArray, zones: VirtualCheckpoints) -> float:
     """Metres along the line: all segments before the current zone plus the clipped projection on its own.
 
@@ -215,12 +218,12 @@ def meters_along_line(zone_idx: int, position_m: FloatArray, zones: VirtualCheck
     return zones.border_distance_m[entry] + min(max(along_m, 0.0), segment_m)
 
 
-@njit(cache=True)
+@_compiled
 def _real_checkpoint_is_near(zone_idx: int, position_m: FloatArray, zones: VirtualCheckpoints) -> bool:
     return _distance_m(zones.real_checkpoint_m[zone_idx], position_m) < zones.real_checkpoint_radius_m[zone_idx]
 
 
-@njit(cache=True)
+@_compiled
 def _distance_m(a: FloatArray, b: FloatArray) -> float:
     return math.sqrt((a[0] - b[0]) ** 2 + (a[1] - b[1]) ** 2 + (a[2] - b[2]) ** 2)
 
