@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import ast
 import functools
+import itertools
 import os
 import re
 import runpy
@@ -146,8 +147,8 @@ def check_training(arguments: argparse.Namespace, before: str) -> None:
     overrides = tuple(arguments.set)
     settings = make_parts(arguments.config, overrides)
     maps_folder = ROOT / settings.game.maps_folder
-    added_before = re.findall(r"maps\.py add .*--name (\w+)|--output maps/(\w+)\.toml", before)
-    to_find = [name for name in arguments.map if not any(name in names for names in added_before)]
+    made_before = re.findall(r"maps\.py add .*--name (\S+)|--output maps/(\S+)", before)
+    to_find = [name for name in arguments.map if not {name, f"{name}.toml"} & {*itertools.chain(*made_before)}]
     if settings.game.game != "simulated":
         assert ".Challenge.Gbx" in before, "the page must say first where the real game's map comes from"
     elif to_find:

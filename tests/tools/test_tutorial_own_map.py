@@ -81,13 +81,15 @@ def test_every_block_of_the_tutorial_is_run_by_a_test(tutorial: Path) -> None:
 def test_the_commands_for_real_files(tutorial: Path, project: Path, shared_data: Path) -> None:
     shutil.copy(shared_data / "tracks" / "B13-Obstacle.Challenge.Gbx", project / "mine.Challenge.Gbx")
     shutil.copy(shared_data / "replays" / "B13-Obstacle_24.94_a.Replay.Gbx", project / "mine.Replay.Gbx")
-    shown, printed, _, for_the_real_game = (say(block, project) for block in commands(tutorial, "real"))
+    shipped = (project / "config_files" / "config.py").read_bytes()
+    shown, printed, _, in_a_configuration = (say(block, project) for block in commands(tutorial, "real"))
     assert "0:24.940" in shown
     assert '"map_path": "mine.toml",' in printed
     assert (project / "maps" / "mine_0.5m.png").is_file()
-    assert (project / "config_files" / "config.py.bak").is_file()
-    assert maps_driven(project, "mine") == {"mine"}
-    assert "inserted into" in for_the_real_game
+    assert (project / "config_files" / "config.py").read_bytes() == shipped
+    assert maps_driven(project, "simulated_mine") == {"mine"}
+    assert "inserted into" in in_a_configuration
+    assert (project / "config_files" / "config_tmnf.py.bak").is_file()
     assert '"map_path": "mine.Challenge.Gbx"' in (project / "config_files" / "config_tmnf.py").read_text()
 
 
@@ -106,4 +108,4 @@ def test_the_commands_for_shipped_files(tutorial: Path, project: Path) -> None:
     record.write_text(write_input_script(events_from_actions(keys, DECISION_MS)))
     say(others, project)
     assert (project / "raced.png").is_file()
-    assert maps_driven(project, "raced") == {"raced"}
+    assert maps_driven(project, "simulated_raced_0.5m") == {"raced_0.5m"}
