@@ -28,7 +28,7 @@ sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not 
 from trackmania_rl.argument_types import add_configuration_arguments, png_file  # noqa: E402
 from trackmania_rl.command_line import command  # noqa: E402
 from trackmania_rl.exit_codes import ExitCode  # noqa: E402
-from trackmania_rl.places import PROJECT_FOLDER, WORKING_FOLDER  # noqa: E402
+from trackmania_rl.places import DISTRIBUTION, IS_CHECKOUT, PROJECT_FOLDER, WORKING_FOLDER  # noqa: E402
 
 if TYPE_CHECKING:
     from trackmania_rl.doctor.findings import Finding
@@ -47,7 +47,7 @@ def main() -> int:
         remedy = (
             "install the Microsoft Visual C++ Redistributable (https://aka.ms/vs/17/release/vc_redist.x64.exe)"
             if is_of_windows
-            else "python -m pip install -r requirements.txt"
+            else f"python -m pip install {'-r requirements.txt' if IS_CHECKOUT else DISTRIBUTION}"
         )
         print(f"problem: packages: {error}: {remedy}", file=sys.stderr)
         return ExitCode.FAILED

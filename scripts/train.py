@@ -78,13 +78,16 @@ def run(arguments: dict[str, Any], watched: WatchedTraining | None) -> None:
             return
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", datefmt="%H:%M:%S")
         with _shown_at_once(arguments, settings, AskedFor(config, overrides, arguments["update_config"])) as view:
-            from trackmania_rl.dashboard.beside_training import ServePage
             from trackmania_rl.multiprocess.learner_process import TellWatcher
             from trackmania_rl.run import train
             from trackmania_rl.telemetry.closing import closing_text
             from trackmania_rl.training.hooks.hook import Hook
 
-            hooks: list[Hook] = [ServePage()] if arguments.pop("dashboard") else []
+            hooks: list[Hook] = []
+            if arguments.pop("dashboard"):
+                from trackmania_rl.dashboard.beside_training import ServePage
+
+                hooks.append(ServePage())
             hooks += [TellWatcher(watched)] if watched is not None else []
             log.info("preparing the run", extra=phase("preparing the run"))
             figures = train(

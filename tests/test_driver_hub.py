@@ -112,6 +112,6 @@ def test_what_stands_in_the_way_is_told(hub: FolderAsHub, file: Path, tmp_path: 
 def test_a_missing_package_is_named(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     importlib.invalidate_caches()
-    with pytest.raises(UserError, match="python -m pip install huggingface-hub"):
+    with pytest.raises(UserError, match=r'python -m pip install "trackmania-rl\[hub\]"'):
         push_driver(file, "me/valley", {})
     assert read_driver(file)

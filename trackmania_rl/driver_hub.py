@@ -93,7 +93,7 @@ def _api() -> HfApi:
         if error.name != "huggingface_hub":
             raise
         raise UserError(
-            "push and pull need the package huggingface-hub: install it with python -m pip install huggingface-hub"
+            'push and pull need the package huggingface-hub: python -m pip install "trackmania-rl[hub]"'
         ) from None
     return HfApi()
 

@@ -15,6 +15,8 @@ from trackmania_rl.errors import UserError
 from trackmania_rl.files import shown_path
 
 _PACKAGE: Final = Path(__file__).absolute().parent  # where it is found, not where a link to it leads
+DISTRIBUTION: Final = "trackmania-rl"
+"""The installed package's name, as pip has it."""
 IS_CHECKOUT: Final = (_PACKAGE.parent / "scripts" / "train.py").is_file()
 """Whether the package lies beside its scripts, as in the repository."""
 SHIPPED_FOLDER: Final = _PACKAGE.parent if IS_CHECKOUT else _PACKAGE / "shipped"

@@ -76,7 +76,9 @@ def test_a_missing_package_is_named_with_the_way_to_get_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(command, "NEEDED_PACKAGES", ("json", "no_such_package"))
-    assert "python -m pip install no_such_package" in told(capsys, monkeypatch, tmp_path)
+    assert 'no_such_package, which is not installed: python -m pip install "trackmania-rl[dash' in told(
+        capsys, monkeypatch, tmp_path
+    )
 
 
 def test_the_address_is_one_that_a_browser_opens() -> None:

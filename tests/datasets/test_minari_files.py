@@ -116,7 +116,7 @@ def test_foreign_metadata_are_told(tmp_path: Path, changes: dict[str, str | None
 
 def test_the_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "minari", None)
-    with pytest.raises(UserError, match=r'data sets need the package Minari .*pip install "minari\[hdf5\]"'):
+    with pytest.raises(UserError, match=r'data sets need the package Minari .*pip install "trackmania-rl\[datasets\]"'):
         open_dataset("tested/short-v0", Path())
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import socket
+from importlib.metadata import Distribution
 from pathlib import Path
 
 import pytest
@@ -22,12 +23,14 @@ from trackmania_rl.doctor.game_checks import (
 )
 from trackmania_rl.doctor.machine_checks import (
     check_disk,
+    check_distribution,
     check_folder,
     check_gpu,
     check_machine,
     check_memory,
     check_packages,
     check_python,
+    pinned,
 )
 from trackmania_rl.doctor.run_checks import check_maps, check_ports
 from trackmania_rl.errors import UserError
@@ -92,13 +95,28 @@ def test_packages(system, tmp_path):
         "# two that fit\ntorch==2.13.0\nnumpy==2.4.6  # here\n./third_party/x\n-e .\n"
         'pywin32==312; sys_platform == "no such system"\n'
     )
-    assert only(check_packages(system, file)) == (OK, "2 packages have the tested versions")
+    assert only(check_packages(system, pinned(file))) == (OK, "2 packages have the tested versions")
     file.write_text("torch==2.12.0\nrich==15.0.0\npython-xlib==0.33\n")
-    found = check_packages(system, file)
+    found = check_packages(system, pinned(file))
     assert [finding.level for finding in found] == [WARNING, PROBLEM, WARNING, OK]
     assert "torch is 2.13.0+cpu, and 2.12.0 is what is tested: python -m pip install" in found[0].text
     assert "rich is not installed" in found[1].text
     assert "python-xlib is not installed" in found[2].text
+
+
+def test_packages_of_a_wheel(system, tmp_path):
+    """The declared dependencies, and extras by name in place of a file that an installed package lacks."""
+    (tmp_path / "METADATA").write_text(
+        "Name: trackmania-rl\nVersion: 1\nProvides-Extra: dashboard\nProvides-Extra: test\nProvides-Extra: fast\n"
+        "Requires-Dist: torch>=2.12,<2.15\nRequires-Dist: numpy>=3\nRequires-Dist: fastapi; extra == 'dashboard'\n"
+        "Requires-Dist: pytest; extra == 'test'\nRequires-Dist: numpy; extra == 'fast'\n"
+    )
+    found = check_distribution(system, Distribution.at(tmp_path))
+    assert [finding.level for finding in found] == [WARNING, OK, OK]
+    assert "numpy is 2.4.6, and >=3 is what is tested" in found[0].text
+    assert found[1].text == "1 packages have the tested versions"
+    assert found[2].text.startswith("extras that are not installed: dashboard; ")
+    assert found[2].text.endswith('python -m pip install "trackmania-rl[dashboard]"')
 
 
 def test_gpu(context):

@@ -288,7 +288,7 @@ def test_collectors_share_the_demonstrations_of_a_run_without_races(
 
 def test_a_machine_that_cannot_be_one_of_a_cluster_is_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_setup, "find_spec", lambda name: None)
-    with pytest.raises(UserError, match=r"pip install -r requirements-cluster\.txt"):
+    with pytest.raises(UserError, match=r'pip install "trackmania-rl\[cluster\]"'):
         require_ray()
     monkeypatch.setattr(sys, "platform", "win32")
     with pytest.raises(UserError, match=r"keep_games\.py"):

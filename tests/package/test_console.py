@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
 import sys
+import tempfile
 import tomllib
 import venv
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from trackmania_rl import console
+from trackmania_rl.exit_codes import ExitCode
 from trackmania_rl.places import CONFIG_FILES, IS_CHECKOUT, MAPS, PROJECT_FOLDER, SHIPPED_FOLDER, command_line_of
 
 
@@ -48,42 +53,90 @@ def test_a_command_has_its_own_help(repository_root: Path) -> None:
     assert "usage: trackmania_rl maps" in said.stdout
 
 
+def test_every_extra_that_is_named_is_declared(repository_root: Path) -> None:
+    declared = tomllib.loads((repository_root / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    sources = [*(repository_root / "trackmania_rl").rglob("*.py"), *(repository_root / "docs").glob("*.rst")]
+    named = {
+        extra for file in sources for extra in re.findall(r"trackmania-rl\[([a-z0-9-]+)\]", file.read_text("utf-8"))
+    }
+    assert len(named) > 5
+    assert named <= set(declared)
+
+
+@pytest.fixture(scope="module")
+def wheel_home(repository_root: Path) -> Iterator[Path]:
+    """A fresh virtual environment that holds the wheel and its declared dependencies, and nothing else."""
+    with tempfile.TemporaryDirectory() as folder:  # not pytest's, which are kept: it has 1.5 GB
+        home = Path(folder)
+        venv.create(home, with_pip=True)
+        pip = [str(home / "bin" / "python"), "-m", "pip", "install", "--quiet", "--no-compile"]
+        builder = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder]
+        subprocess.run([*builder, str(repository_root)], check=True)
+        (wheel,) = home.glob("trackmania_rl-*.whl")
+        pins = (repository_root / "requirements.txt").read_text("utf-8").splitlines()
+        torch_pins = [pin for pin in pins if re.match("torch|tensordict", pin)]  # else pip takes the newest torch
+        subprocess.run([*pip, *torch_pins, str(wheel)], check=True)
+        yield home
+
+
 @pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_a_wheel_trains_and_evaluates_from_an_empty_folder(repository_root: Path, tmp_path: Path) -> None:
-    """Built and installed as the page says, beside the packages of this environment."""
-    pip = [sys.executable, "-m", "pip"]
-    subprocess.run([*pip, "wheel", "--quiet", "--no-deps", "-w", str(tmp_path), str(repository_root)], check=True)
-    (wheel,) = tmp_path.glob("trackmania_rl-*.whl")
-    home = tmp_path / "home"
-    venv.create(home, with_pip=True)
-    site = next((home / "lib").glob("python*/site-packages"))
-    # This environment's packages, the project apart: reinstalling torch would take gigabytes.
-    (site / "others.pth").write_text("\n".join(path for path in sys.path if path.endswith("site-packages")))
-    python = home / "bin" / "python"
-    subprocess.run(
-        [python, "-m", "pip", "install", "--quiet", "--no-deps", "--force-reinstall", str(wheel)], check=True
-    )
-    empty = tmp_path / "empty"
-    empty.mkdir()
+@pytest.mark.timeout(1800)
+def test_a_wheel_alone_trains_and_evaluates(wheel_home: Path, tmp_path: Path) -> None:
+    binaries = wheel_home / "bin"
+    alone = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 
-    def run(*command: str) -> str:
-        done = subprocess.run(command, cwd=empty, capture_output=True, text=True)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
+    def run(command: str, *arguments: str, exit_code: int = 0) -> str:
+        done = subprocess.run([binaries / command, *arguments], cwd=tmp_path, env=alone, capture_output=True, text=True)
+        said = done.stdout + done.stderr
+        assert done.returncode == exit_code, said
+        return said
 
-    where = run(str(python), "-c", "import trackmania_rl.places as p; print(p.SHIPPED_FOLDER, p.WORKING_FOLDER)")
-    assert where.split() == [str(site / "trackmania_rl" / "shipped"), str(empty)]
-    binaries = home / "bin"
-    settings = ("--set", "terminal_view=off", "--set", "use_torch_compile=False", "--set", "checkpoint_interval_s=5")
-    run(str(binaries / "trackmania-train"), "--max-frames", "20000", *settings)
-    assert (empty / "save" / "simulated" / "races.jsonl").is_file()
-    run(str(binaries / "trackmania-evaluate"), "save/simulated", "--races", "1")
-    run(str(binaries / "trackmania-doctor"))
-    run(str(binaries / "trackmania-driver"), "pack", "save/simulated", "-o", "mine.driver")
-    run(str(binaries / "trackmania-evaluate"), "mine.driver", "--races", "1", "--no-video")
-    copied = run(str(python), "-m", "trackmania_rl", "init")
+    def lacks(extra: str, command: str, *arguments: str, exit_code: int = ExitCode.FAILED) -> None:
+        said = run(command, *arguments, exit_code=exit_code)
+        assert f'python -m pip install "trackmania-rl[{extra}]"' in said.splitlines()[-1], said
+        assert "Traceback" not in said
+
+    where = run("python", "-c", "import trackmania_rl.places as p; print(p.SHIPPED_FOLDER.parent, p.WORKING_FOLDER)")
+    (package,) = (wheel_home / "lib").glob("python*/site-packages/trackmania_rl")
+    assert where.split() == [str(package), str(tmp_path)]
+    for command in console_scripts():
+        assert "usage: " in run(command, "--help")
+
+    short = ("--set", "terminal_view=off", "--set", "use_torch_compile=False", "--set", "checkpoint_interval_s=5")
+    run("trackmania-train", "--max-frames", "4000", *short)
+    assert (tmp_path / "save" / "simulated" / "races.jsonl").is_file()
+    run("trackmania-evaluate", "save/simulated", "--races", "1")
+    said = run("trackmania-doctor")
+    assert "0 problems" in said
+    assert "requirements.txt" not in said
+    run("trackmania-driver", "pack", "save/simulated", "-o", "mine.driver")
+    run("trackmania-evaluate", "mine.driver", "--races", "1", "--no-video")
+
+    lacks("dashboard", "trackmania-dashboard")
+    lacks("dashboard", "trackmania-train", "--dashboard", exit_code=ExitCode.NEEDS_A_PERSON)
+    lacks("cluster", "trackmania-train", "--cluster", "local:2", exit_code=ExitCode.NEEDS_A_PERSON)
+    lacks("wandb", "trackmania-train", "--set", "loggers=('wandb',)", exit_code=ExitCode.NEEDS_A_PERSON)
+    lacks("hub", "trackmania-driver", "push", "mine.driver", "me/mine")
+    record = ("record", "mine.driver", "--map", "valley", "--id", "mine/valley-v0", "--folder", "data", "--races", "1")
+    lacks("datasets", "python", "-m", "trackmania_rl", "dataset", *record)
+    environments = "from trackmania_rl.games import envs; envs.make_"
+    for extra, code in {
+        "sb3": "import trackmania_rl.games.envs.sb3",
+        "realtime": f"{environments}real_time_race_env('valley')",
+        "window": f"{environments}race_env('valley', render_mode='human').reset()",
+    }.items():
+        in_one_line = (
+            f"import sys; from trackmania_rl.command_line import command; sys.exit(command(lambda: exec({code!r}))())"
+        )
+        lacks(extra, "python", "-c", in_one_line)
+
+    copied = run("python", "-m", "trackmania_rl", "init")
     assert copied.startswith(f"{CONFIG_FILES}/ and {MAPS}/ copied to")
-    own = run(str(python), "-c", "import trackmania_rl.places as p; print(p.PROJECT_FOLDER)")
-    assert own.strip() == str(empty)
-    run(str(binaries / "trackmania-train"), "--map", "kart", "--max-frames", "5000", *settings)
+    own = run("python", "-c", "import trackmania_rl.places as p; print(p.PROJECT_FOLDER)")
+    assert own.strip() == str(tmp_path)
+    run("trackmania-train", "--map", "kart", "--max-frames", "3000", *short)
+
+
+def console_scripts() -> list[str]:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    return list(project["scripts"])

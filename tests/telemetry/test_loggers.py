@@ -184,8 +184,8 @@ def test_a_missing_package_is_named(
     monkeypatch.setattr(opening.importlib.util, "find_spec", lambda _: None)
     settings = settings_with(repository_root, "csv", name)
     (message,) = missing_packages(settings)
-    assert f"needs the package {name}, which is not installed: python -m pip install {name}" in message
-    with pytest.raises(UserError, match=f"pip install {name}"):
+    assert f'needs the package {name}, which is not installed: python -m pip install "trackmania-rl[{name}]"' in message
+    with pytest.raises(UserError, match=rf'pip install "trackmania-rl\[{name}\]"'):
         open_loggers(settings, folder)
 
 

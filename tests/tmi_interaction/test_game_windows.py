@@ -181,8 +181,8 @@ def test_without_library_or_display_nothing_is_done_and_the_reason_is_known(x11,
     monkeypatch.setenv("DISPLAY", ":7")
     for name in ("Xlib.X", "win32api"):
         monkeypatch.setitem(sys.modules, name, None)  # as if not installed
-    assert "python -m pip install python-xlib" in open_x11_windows().reason
-    assert "python -m pip install pywin32" in open_win32_windows().reason
+    assert 'python -m pip install "trackmania-rl[game-window]"' in open_x11_windows().reason
+    assert 'python -m pip install "trackmania-rl[game-window]"' in open_win32_windows().reason
 
 
 def test_no_windows_are_complained_of_once(caplog):

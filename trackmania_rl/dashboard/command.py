@@ -27,7 +27,6 @@ from typing import Final
 from trackmania_rl.argument_types import port
 from trackmania_rl.command_line import command
 from trackmania_rl.dashboard.driver_races import ENDING, run_of_driver
-from trackmania_rl.dashboard.guard import is_loopback
 from trackmania_rl.dashboard.run_on_disk import RunOnDisk, find_run
 from trackmania_rl.errors import UserError
 from trackmania_rl.places import PROJECT_FOLDER, WORKING_FOLDER
@@ -86,7 +85,7 @@ def check_packages() -> None:
     if missing:
         raise UserError(
             f"the live page needs {', '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not installed: "
-            f"python -m pip install {' '.join(missing)}"
+            'python -m pip install "trackmania-rl[dashboard]"'
         )
 
 
@@ -96,6 +95,8 @@ def check_who_may_look(host: str, token: str | None) -> None:
     Raises:
         UserError: if it has none.
     """
+    from trackmania_rl.dashboard.guard import is_loopback  # needs packages that --help does without
+
     if token is None and not is_loopback(host):
         raise UserError(
             f"--host {host} lets other machines see this page and edit settings: give --token as well, a word of your "

@@ -246,6 +246,6 @@ def _minari() -> tuple[Any, Any]:
         from minari.dataset.minari_storage import MinariStorage
     except ImportError as error:
         raise UserError(
-            f'data sets need the package Minari ({one_line(error)}): python -m pip install "minari[hdf5]"'
+            f'data sets need the package Minari ({one_line(error)}): python -m pip install "trackmania-rl[datasets]"'
         ) from error
     return minari, MinariStorage

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -21,6 +22,7 @@ from trackmania_rl.doctor.findings import (
 from trackmania_rl.doctor.game_checks import check_game
 from trackmania_rl.doctor.machine_checks import (
     check_disk,
+    check_distribution,
     check_folder,
     check_gpu,
     check_loggers,
@@ -28,11 +30,12 @@ from trackmania_rl.doctor.machine_checks import (
     check_memory,
     check_packages,
     check_python,
+    pinned,
 )
 from trackmania_rl.doctor.play_checks import SHIPPED_MAP, can_play, check_play
 from trackmania_rl.doctor.run_checks import check_maps, check_maps_of_game, check_ports
 from trackmania_rl.errors import PassingError, UserError
-from trackmania_rl.places import SHIPPED_FOLDER
+from trackmania_rl.places import DISTRIBUTION, IS_CHECKOUT
 from trackmania_rl.settings import Settings, SettingsError, load_settings
 
 log = logging.getLogger(__name__)
@@ -64,8 +67,10 @@ def examine(
     except SettingsError as error:
         settings = error
     yield from check_python(system)
-    own = project / "requirements.txt"
-    yield from check_packages(system, own if own.is_file() else SHIPPED_FOLDER / own.name)
+    if IS_CHECKOUT:
+        yield from check_packages(system, pinned(project / "requirements.txt"))
+    else:
+        yield from check_distribution(system, importlib.metadata.distribution(DISTRIBUTION))
     if isinstance(settings, SettingsError):
         yield problem(Check.CONFIGURATION, settings)
         return

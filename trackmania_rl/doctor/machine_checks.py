@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
+from importlib.metadata import Distribution
 from pathlib import Path
 from typing import Final
 
 from packaging.requirements import InvalidRequirement, Requirement
-from packaging.version import Version
 
 from trackmania_rl.agents.run_network import pick_device, why_unusable
 from trackmania_rl.doctor.findings import Check, Context, Finding, System, ok, problem, warning
 from trackmania_rl.doctor.needs import Needs
 from trackmania_rl.errors import UserError
+from trackmania_rl.places import DISTRIBUTION, IS_CHECKOUT
 from trackmania_rl.settings import Settings
 from trackmania_rl.telemetry.loggers.opening import missing_packages
 
@@ -20,7 +22,7 @@ OLDEST_PYTHON: Final = (3, 11)
 NEWEST_TESTED_PYTHON: Final = (3, 12)
 MAY_BE_MISSING: Final = frozenset({"pywin32", "python-xlib"})
 """Packages for the game's window only."""
-INSTALL: Final = "python -m pip install -r requirements.txt"
+INSTALL: Final = f"python -m pip install {'-r requirements.txt' if IS_CHECKOUT else DISTRIBUTION}"
 
 
 def check_machine(context: Context) -> list[Finding]:
@@ -62,22 +64,43 @@ def check_python(system: System) -> list[Finding]:
     return [ok(Check.PYTHON, f"Python {version}")]
 
 
-def check_packages(system: System, requirements: Path) -> list[Finding]:
+def check_packages(system: System, wanted_packages: Iterable[Requirement]) -> list[Finding]:
     """The installed packages against those that are tested together."""
     findings, n_right = [], 0
-    for wanted in _pinned(requirements):
+    for wanted in wanted_packages:
         installed = system.installed_version(wanted.name)
-        pinned = next(iter(wanted.specifier)).version
         if installed is None:
             say = warning if wanted.name in MAY_BE_MISSING else problem
             findings.append(say(Check.PACKAGES, f"{wanted.name} is not installed: {INSTALL}"))
-        elif Version(installed).public != Version(pinned).public:
+        elif not wanted.specifier.contains(installed, prereleases=True):
+            tested = str(wanted.specifier).removeprefix("==")
             findings.append(
-                warning(Check.PACKAGES, f"{wanted.name} is {installed}, and {pinned} is what is tested: {INSTALL}")
+                warning(Check.PACKAGES, f"{wanted.name} is {installed}, and {tested} is what is tested: {INSTALL}")
             )
         else:
             n_right += 1
     return [*findings, ok(Check.PACKAGES, f"{n_right} packages have the tested versions")]
+
+
+def check_distribution(system: System, distribution: Distribution) -> list[Finding]:
+    """Check the packages that an installed wheel declares, and name the extras that are not installed."""
+    declared = [Requirement(text) for text in distribution.requires or ()]
+    extras = [extra for extra in distribution.metadata.get_all("Provides-Extra", []) if extra != "test"]
+    missing = [
+        extra
+        for extra in extras
+        if any(
+            not _is_needed(package) and _is_needed(package, extra) and system.installed_version(package.name) is None
+            for package in declared
+        )
+    ]
+    findings = check_packages(system, [package for package in declared if _is_needed(package)])
+    if missing:
+        command = f'python -m pip install "{DISTRIBUTION}[{missing[0]}]"'
+        findings.append(
+            ok(Check.PACKAGES, f"extras that are not installed: {', '.join(missing)}; to install the first: {command}")
+        )
+    return findings
 
 
 def check_loggers(settings: Settings) -> list[Finding]:
@@ -170,17 +193,21 @@ def _nearest_existing(folder: Path) -> Path:
     return next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
 
 
-def _pinned(requirements: Path) -> list[Requirement]:
+def pinned(requirements: Path) -> list[Requirement]:
     """The lines `name==version` that hold on this system."""
-    pinned = []
+    found = []
     for line in requirements.read_text(encoding="utf-8").splitlines():
         try:
             requirement = Requirement(line.partition("#")[0].strip())
         except InvalidRequirement:  # a comment, a folder or an option
             continue
-        if len(requirement.specifier) == 1 and (requirement.marker is None or requirement.marker.evaluate()):
-            pinned.append(requirement)
-    return pinned
+        if len(requirement.specifier) == 1 and _is_needed(requirement):
+            found.append(requirement)
+    return found
+
+
+def _is_needed(package: Requirement, extra: str = "") -> bool:
+    return package.marker is None or package.marker.evaluate({"extra": extra})
 
 
 def _gib(size_bytes: int) -> str:

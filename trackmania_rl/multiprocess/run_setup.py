@@ -187,7 +187,7 @@ def require_ray() -> None:
             "--cluster is for Linux: a Windows machine takes part by scripts/keep_games.py (docs/game_machines.rst)"
         )
     if find_spec("ray") is None:
-        raise UserError("--cluster needs Ray: python -m pip install -r requirements-cluster.txt")
+        raise UserError('--cluster needs Ray: python -m pip install "trackmania-rl[cluster]"')
 
 
 class OnThisMachine:

@@ -144,7 +144,7 @@ def test_a_window_shows_a_game_behind_a_socket_in_its_own_size(make_env: MakeEnv
 
 def test_without_pygame_it_says_what_to_install(make_env: MakeEnv, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(UserError, match="python -m pip install pygame-ce"):
+    with pytest.raises(UserError, match=r'python -m pip install "trackmania-rl\[window\]"'):
         make_env("straight", render_mode="human")
 
 

@@ -131,5 +131,5 @@ def test_what_games_share_can_be_asked_for_and_nothing_be_set(make_vec_env: Make
 def test_without_sb3_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "stable_baselines3.common.vec_env", None)
     monkeypatch.delitem(sys.modules, "trackmania_rl.games.envs.sb3", raising=False)
-    with pytest.raises(UserError, match="python -m pip install stable-baselines3"):
+    with pytest.raises(UserError, match=r'python -m pip install "trackmania-rl\[sb3\]"'):
         import trackmania_rl.games.envs.sb3  # noqa: F401

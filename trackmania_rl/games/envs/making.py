@@ -188,7 +188,7 @@ def make_real_time_race_env(
         if (error.name or "").partition(".")[0] != "rtgym":
             raise
         raise UserError(
-            "TrackMania/RealTime-v0 needs the package rtgym: install it with python -m pip install rtgym"
+            'TrackMania/RealTime-v0 needs the package rtgym: python -m pip install "trackmania-rl[realtime]"'
         ) from None
     at_clock_speed = REAL_TIME | dict(overrides or {})
     env = make_race_env(maps, config=config, overrides=at_clock_speed, reward=reward, normalize=normalize)

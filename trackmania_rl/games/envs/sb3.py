@@ -20,7 +20,7 @@ except ModuleNotFoundError as error:
     if (error.name or "").partition(".")[0] != "stable_baselines3":
         raise
     raise UserError(
-        "RaceVecEnv needs the package stable-baselines3: install it with python -m pip install stable-baselines3"
+        'RaceVecEnv needs the package stable-baselines3: python -m pip install "trackmania-rl[sb3]"'
     ) from None
 
 Array = npt.NDArray[Any]

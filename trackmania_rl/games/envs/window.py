@@ -29,7 +29,7 @@ class Window:
     def __init__(self, title: str, frames_per_s: float) -> None:
         if importlib.util.find_spec("pygame") is None:
             raise UserError(
-                'render_mode = "human" needs the package pygame: install it with python -m pip install pygame-ce'
+                'render_mode = "human" needs the package pygame: python -m pip install "trackmania-rl[window]"'
             )
         self._title = title
         self._frames_per_s = frames_per_s

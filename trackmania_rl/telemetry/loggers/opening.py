@@ -25,8 +25,8 @@ NEEDS_PACKAGE: Final = ("wandb", "mlflow", "trackio")
 def missing_packages(settings: Settings) -> list[str]:
     """Say of each logger whose package is not installed how to get it, in one line each."""
     return [
-        f"loggers: {name!r} needs the package {name}, which is not installed: python -m pip install {name}, or take "
-        f"{name!r} out of the setting loggers"
+        f"loggers: {name!r} needs the package {name}, which is not installed: "
+        f'python -m pip install "trackmania-rl[{name}]", or take {name!r} out of the setting loggers'
         for name in settings.telemetry.loggers
         if name in NEEDS_PACKAGE and importlib.util.find_spec(name) is None
     ]

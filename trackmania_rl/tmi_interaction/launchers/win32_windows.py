@@ -15,7 +15,7 @@ def open_win32_windows() -> WindowSystem:
     try:
         return Win32Windows()
     except ImportError as error:
-        return NoWindows(f"{error}; python -m pip install pywin32")
+        return NoWindows(f'{error}; python -m pip install "trackmania-rl[game-window]"')
 
 
 class Win32Windows:

@@ -24,7 +24,7 @@ def open_x11_windows() -> WindowSystem:
     try:
         return X11Windows()
     except ImportError as error:
-        return NoWindows(f"{error}; python -m pip install python-xlib")
+        return NoWindows(f'{error}; python -m pip install "trackmania-rl[game-window]"')
     except WindowError as error:
         return NoWindows(str(error))
 
