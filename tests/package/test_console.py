@@ -119,22 +119,21 @@ def test_a_wheel_alone_trains_and_evaluates(wheel_home: Path, tmp_path: Path) ->
     lacks("hub", "trackmania-driver", "push", "mine.driver", "me/mine")
     record = ("record", "mine.driver", "--map", "valley", "--id", "mine/valley-v0", "--folder", "data", "--races", "1")
     lacks("datasets", "python", "-m", "trackmania_rl", "dataset", *record)
-    environments = "from trackmania_rl.games import envs; envs.make_"
-    for extra, code in {
-        "sb3": "import trackmania_rl.games.envs.sb3",
-        "realtime": f"{environments}real_time_race_env('valley')",
-        "window": f"{environments}race_env('valley', render_mode='human').reset()",
-    }.items():
-        in_one_line = (
-            f"import sys; from trackmania_rl.command_line import command; sys.exit(command(lambda: exec({code!r}))())"
-        )
-        lacks(extra, "python", "-c", in_one_line)
+    made = "from trackmania_rl.games import envs; envs.make_"
+    asked_for = (
+        "import trackmania_rl.games.envs.sb3",
+        f"{made}real_time_race_env('valley')",
+        f"{made}race_env('valley', render_mode='human').reset()",
+    )
+    in_turn = f"for code in {asked_for!r}:\n try: exec(code)\n except UserError as error: print(error)"
+    said = run("python", "-c", f"from trackmania_rl.errors import UserError\n{in_turn}")
+    assert re.findall(r'pip install "trackmania-rl\[(\w+)\]"\n', said) == ["sb3", "realtime", "window"]
 
     copied = run("python", "-m", "trackmania_rl", "init")
     assert copied.startswith(f"{CONFIG_FILES}/ and {MAPS}/ copied to")
     own = run("python", "-c", "import trackmania_rl.places as p; print(p.PROJECT_FOLDER)")
     assert own.strip() == str(tmp_path)
-    run("trackmania-train", "--map", "kart", "--max-frames", "3000", *short)
+    assert "simulated_kart" in run("trackmania-train", "--map", "kart", "--list-settings")
 
 
 def console_scripts() -> list[str]:
