@@ -151,7 +151,7 @@ class ReplaySettings(Group):
     """What is remembered, and how a batch of mini-races is drawn from it."""
 
     memory: Restart[Part]
-    batch_size: Annotated[PositiveInt, Unit("transitions")]
+    batch_size: Annotated[PositiveInt, Field(le=1_000_000), Unit("transitions")]
     memory_size_schedule: Annotated[tuple[tuple[NonNegativeInt, PositiveInt], ...], Field(min_length=1)]
     memory_size_start_learn_schedule: Annotated[tuple[tuple[NonNegativeInt, PositiveInt], ...], Field(min_length=1)]
     number_times_single_memory_is_used_before_discard: PositiveFloat
@@ -179,10 +179,6 @@ class ReplaySettings(Group):
             raise ValueError(
                 f"memory_size_start_learn_schedule begins with {start} transitions, more than the smallest memory "
                 f"({smallest} in memory_size_schedule): learning would never start"
-            )
-        if self.batch_size > smallest:
-            raise ValueError(
-                f"batch_size = {self.batch_size} is more than the smallest memory ({smallest} in memory_size_schedule)"
             )
         duration_actions = self.temporal_mini_race_duration_actions
         if duration_actions is not None and self.oversample_long_term_steps > duration_actions:
