@@ -1,6 +1,7 @@
 """One race without a socket."""
 
 import contextlib
+import itertools
 
 import numpy as np
 import pytest
@@ -13,12 +14,10 @@ from trackmania_rl.protocol.messages import COUNTDOWN_MS, NO_KEYS, AnalogInput, 
 from trackmania_rl.protocol.state_blob import (
     STATE_HEAD_DTYPE,
     StateBlobError,
-    StateView,
     parse_state_blob,
     with_last_checkpoint_time_cleared,
 )
 from trackmania_rl.simulator.race import CheckpointCountChanged, LapCountChanged, SimulatedRace
-from trackmania_rl.simulator.state_codec import MAX_RACE_MS, signature
 from trackmania_rl.simulator.tracks.world import Track
 
 FORWARD = KeyState(left=False, right=False, accelerate=True, brake=False)
@@ -63,39 +62,34 @@ def parse_with_oracle(blob):
     return state
 
 
-def test_countdown_holds_the_car(straight_track):
+def test_countdown_holds_the_car_in_every_race(straight_track):
     race = SimulatedRace(straight_track)
-    race.set_input(FORWARD)
-    spawn = race.car.copy()
-    assert race.race_time_ms == -COUNTDOWN_MS
-    assert race.advance(1) == 1
-    assert race.race_time_ms == -COUNTDOWN_MS + 10
-    assert race.advance(1000) == 259, "the countdown's end is not jumped over"
-    assert race.race_time_ms == 0
-    assert race.car.tobytes() == spawn.tobytes()
+    fresh = race.save_state()
+    for _ in range(2):
+        assert race.race_time_ms == -COUNTDOWN_MS
+        assert race.save_state() == fresh
+        assert race.input_script() == ""
+        race.set_input(FORWARD)
+        spawn = race.car.copy()
+        assert race.advance(1) == 1
+        assert race.race_time_ms == -COUNTDOWN_MS + 10
+        assert race.advance(1000) == 259, "the countdown's end is not jumped over"
+        assert race.race_time_ms == 0
+        assert race.car.tobytes() == spawn.tobytes()
+        trace(race, 300)
+        race.give_up()
 
 
-@pytest.mark.parametrize("ticks_before", [0, 100, 250, 261, 400, 560])
-def test_rewinding_is_exact(two_lap_track, ticks_before):
-    race = SimulatedRace(two_lap_track)
+@pytest.mark.parametrize("ticks_before", [0, 250, 261, 400, 560])
+def test_rewinding_is_exact_also_in_another_race(two_lap_track, ticks_before):
+    race, other = SimulatedRace(two_lap_track), SimulatedRace(two_lap_track)
     trace(race, ticks_before, seed=1)
     start = race.save_state()
     first = trace(race, 330, seed=2)
-    race.restore_state(start)
-    assert race.save_state() == start
-    assert trace(race, 330, seed=2) == first
-
-
-def test_a_blob_restores_another_race_of_the_same_track(straight_track):
-    one, other = at_start(straight_track), SimulatedRace(straight_track)
-    trace(one, 100)
-    other.restore_state(one.save_state())
-    assert trace(one, 300, seed=3) == trace(other, 300, seed=3)
-
-
-def test_blobs_do_not_depend_on_padding_in_memory(straight_track):
-    ribbon = straight_track.ribbon
-    assert signature(ribbon._replace(sections=np.zeros_like(ribbon.sections))) == signature(ribbon)
+    for again in (race, other):
+        again.restore_state(start)
+        assert again.save_state() == start
+        assert trace(again, 330, seed=2) == first
 
 
 def test_races_are_deterministic_and_ticks_may_be_batched(straight_track):
@@ -107,32 +101,20 @@ def test_races_are_deterministic_and_ticks_may_be_batched(straight_track):
     assert at_start(straight_track).advance(10_000) < 300, "a batch ends where a gate is passed"
 
 
-def test_a_new_race_forgets_the_old_one(straight_track):
-    race = SimulatedRace(straight_track)
-    fresh = race.save_state()
-    trace(race, 500)
-    race.give_up()
-    assert race.save_state() == fresh
-    assert race.input_script() == ""
-
-
 def test_official_times_are_the_labels_of_the_ticks_that_touch_the_gates(straight_track):
     race = at_start(straight_track)
     for count, gate_m in enumerate((20.0, 40.0, 60.0), start=1):
         assert drive_to_event(race) == CheckpointCountChanged(count, 3)
         assert race.checkpoint_times_ms[-1] == race.tick_time_ms - 10
-        speed_m_s = float(np.linalg.norm(race.car[0]["velocity_m_s"]))
         nose_m = float(race.car["station_m"][0]) + NOSE_M
-        assert gate_m <= nose_m < gate_m + 0.01 * speed_m_s + 0.01
-    assert race.checkpoint_times_ms == sorted(race.checkpoint_times_ms)
+        assert gate_m <= nose_m < gate_m + 0.01 * np.linalg.norm(race.car["velocity_m_s"]) + 0.01
 
 
 def test_the_clock_stops_when_the_finish_is_reported(straight_track):
     race = at_start(straight_track)
     while not race.is_finished:
+        race.take_checkpoint_event()
         race.advance()
-        if not race.is_finished:
-            race.take_checkpoint_event()
     finish_ms = race.checkpoint_times_ms[-1]
     assert (race.race_time_ms, race.is_over) == (finish_ms + 10, False)
     assert race.take_checkpoint_event() == CheckpointCountChanged(3, 3)
@@ -144,20 +126,11 @@ def test_the_clock_stops_when_the_finish_is_reported(straight_track):
 
 
 def test_laps(two_lap_track):
-    race = at_start(two_lap_track)
-    seen = []
+    race, seen = at_start(two_lap_track), []
     while not race.is_finished:
-        seen += [drive_to_event(race), race.take_lap_event()]
-    assert seen == [
-        CheckpointCountChanged(1, 4),
-        None,
-        CheckpointCountChanged(2, 4),
-        LapCountChanged(1, 2),
-        CheckpointCountChanged(3, 4),
-        None,
-        CheckpointCountChanged(4, 4),
-        LapCountChanged(2, 2),
-    ]
+        event = drive_to_event(race)
+        seen.append((event.current, event.target, race.take_lap_event()))
+    assert seen == [(1, 4, None), (2, 4, LapCountChanged(1, 2)), (3, 4, None), (4, 4, LapCountChanged(2, 2))]
     state = parse_with_oracle(race.save_state())
     assert [entry.time for entry in state.cp_data.cp_times] == race.checkpoint_times_ms
     assert state.cp_data.cp_states_length == 2
@@ -253,17 +226,6 @@ def test_leaving_the_road_is_a_fall_until_the_race_is_given_up(pier_track):
     assert race.car["position_m"][0, 1] < -100.0
     race.restore_state(race.save_state())
     assert race.render(16, 12).shape == (12, 16, 4)
-    race.give_up()
-    assert race.race_time_ms == -COUNTDOWN_MS
-
-
-def test_a_race_of_a_day_is_given_up(straight_track):
-    race = at_start(straight_track, NO_KEYS)
-    race.car["clock_ms"] = MAX_RACE_MS
-    race._tick_time_ms = MAX_RACE_MS
-    race.restore_state(race.save_state())
-    race.advance()
-    assert race.race_time_ms == -COUNTDOWN_MS + 10
 
 
 def test_the_blob_says_what_the_oracle_expects(straight_track):
@@ -291,25 +253,19 @@ def test_the_blob_says_what_the_oracle_expects(straight_track):
         assert simulated.steerable == (wheel < 2)
     speed_m_s = np.linalg.norm(car["velocity_m_s"])
     assert state.display_speed == int(speed_m_s * 3.6)
-    assert (state.input_accelerate, state.input_left, state.input_right, state.input_brake) == (
-        True,
-        True,
-        False,
-        False,
-    )
+    pressed = (state.input_accelerate, state.input_left, state.input_right, state.input_brake)
+    assert pressed == (True, True, False, False)
     assert state.player_info.nb_completed == race.checkpoint_count
     assert state.player_info.max_completed == 3
     assert not state.player_info.race_finished
-    rebuilt = StateView(race.save_state()).rotation
-    np.testing.assert_allclose(rebuilt @ rebuilt.T, np.eye(3), atol=1e-5)
-
-
-@pytest.mark.parametrize("flag", ["has_any_lateral_contact", "is_freewheeling"])
-def test_the_cars_flags_are_where_a_client_looks_for_them(straight_track, flag):
-    race = at_start(straight_track)
-    for value in (1, 0):
+    for flag, value in itertools.product(("has_any_lateral_contact", "is_freewheeling"), (1, 0)):
         race.car[flag] = value
         assert getattr(parse_with_oracle(race.save_state()).scene_mobil, flag) == value
+    race.play_script([InputEvent(2510, Input.STEER, -ANALOG_FULL), InputEvent(2510, Input.GAS, 1000)])
+    race.advance()
+    state = parse_with_oracle(race.save_state())
+    assert (state.input_steer, state.input_gas) == (-ANALOG_FULL, 1000)
+    assert state.input_steer_event.time == 102_520
 
 
 def test_blobs_of_another_track_or_shape_are_refused(straight_track, two_lap_track, pier_track):
@@ -337,59 +293,50 @@ def test_blobs_of_another_track_or_shape_are_refused(straight_track, two_lap_tra
         ("timers_ms", 12_345),
         ("timers_ms", -COUNTDOWN_MS - 10),
         ("input_events", 0x7FFFFF),
+        ("private", 1),  # respawns at a gate not passed
     ],
 )
 def test_wild_numbers_are_refused(straight_track, field, value):
     race = at_start(straight_track)
     trace(race, 50)
-    blob = bytearray(race.save_state())
-    head = StateView(blob).head
-    if head[field].ndim:
-        head[field][:] = value
-    else:
-        head[field] = value
     before = race.save_state()
+    blob = bytearray(before)
+    head = np.frombuffer(blob, STATE_HEAD_DTYPE, count=1)
+    head[field][...] = value
     with pytest.raises(StateBlobError, match="state blob"):
         race.restore_state(bytes(blob))
     assert race.save_state() == before
 
 
-def test_checkpoint_times_that_contradict_themselves_are_refused(straight_track):
+@pytest.mark.parametrize("times_ms", [(-1, 500, -1), (-7, -1, -1), (10**6, -1, -1), (500, 600, -1)])
+def test_checkpoint_times_that_contradict_themselves_are_refused(straight_track, times_ms):
     race = at_start(straight_track)
     drive_to_event(race)
-    for times_ms in ((-1, 500, -1), (-7, -1, -1), (10**6, -1, -1), (500, 600, -1)):
-        blob = bytearray(race.save_state())
-        np.frombuffer(blob, "<i4")[-6::2] = times_ms
-        with pytest.raises(StateBlobError, match="checkpoint times"):
-            race.restore_state(bytes(blob))
-
-
-class Driven:
-    """A race and a blob of it; a class of its own, whose name hypothesis prints instead of the blob."""
-
-    def __init__(self, race, blob):
-        self.race, self.blob = race, blob
+    blob = bytearray(race.save_state())
+    np.frombuffer(blob, "<i4")[-6::2] = times_ms
+    with pytest.raises(StateBlobError, match="checkpoint times"):
+        race.restore_state(bytes(blob))
 
 
 @pytest.fixture(scope="module")
 def driven(straight_track):
     race = at_start(straight_track)
     trace(race, 150)
-    return Driven(race, race.save_state())
+    return race
 
 
 @settings(max_examples=150, deadline=None)
 @given(word=st.integers(0, BLOB_WORDS - 1), value=st.integers(0, 2**32 - 1))
 def test_any_changed_word_is_refused_or_driven_on_with(driven, word, value):
-    race, start = driven.race, driven.blob
+    start = driven.save_state()
     blob = bytearray(start)
     np.frombuffer(blob, "<u4")[word] = value
     with contextlib.suppress(StateBlobError):
-        race.restore_state(bytes(blob))
-    race.advance(3)
-    race.save_state()
-    race.restore_state(start)
-    assert race.save_state() == start
+        driven.restore_state(bytes(blob))
+    driven.advance(3)
+    driven.save_state()
+    driven.restore_state(start)
+    assert driven.save_state() == start
 
 
 def test_recorded_inputs_replay_to_the_same_race(straight_track):
@@ -419,34 +366,15 @@ def test_a_script_plays_in_every_race_until_it_is_taken_away(straight_track):
     assert race.input_script() == ""
 
 
-def test_the_log_follows_rewinds(straight_track):
-    race = at_start(straight_track, FORWARD)
-    race.advance(10)
-    race.take_checkpoint_event()
-    early = race.save_state()
-    race.set_input(LEFT)
-    race.advance(10)
-    late = race.save_state()
-    race.restore_state(early)
-    assert race.input_script() == "0.00 press up\n"
-    assert race.inputs.controls == (1.0, 0.0, 0.0)
-    race.restore_state(late)
-    assert race.input_script() == "0.00 press up\n0.20 press left\n", "what is unknown is logged where it is found"
-
-
 @pytest.mark.parametrize(
     ("script", "controls"),
     [
         ("0 steer -65536", (0.0, 0.0, -1.0)),
         ("0 steer 32768; 0 gas 65536", (1.0, 0.0, 0.5)),
-        ("0 gas -32768", (0.0, 1.0, 0.0)),
         ("0 gas 19661", (1.0, 0.0, 0.0)),
-        ("0 gas 19660", (0.0, 0.0, 0.0)),
         ("0 gas -19660", (0.0, 0.0, 0.0)),
-        ("0 gas 65536; 0 press down", (1.0, 1.0, 0.0)),
         ("0 press left; 0 press right", (0.0, 0.0, -1.0)),
         ("0 press right; 0 press down", (0.0, 1.0, 1.0)),
-        ("0 press right; 10 steer -65536", (0.0, 0.0, -1.0)),
         ("0 steer -65536; 10 press right", (0.0, 0.0, 1.0)),
         ("0 steer -65536; 0 press right", (0.0, 0.0, -1.0)),
         ("0 steer -600; 0 press right", (0.0, 0.0, 1.0)),
@@ -468,39 +396,29 @@ def test_a_respawn_puts_the_car_back_to_the_gate_passed_last(straight_track):
     race.play_script(parse_input_script("0 press up; 2.00 press enter; 2.10 rel enter"))
     while race.tick_time_ms < 2000:
         race.advance(1000)
-    assert race.checkpoint_count == len(race.checkpoint_times_ms) == 1
     assert race.car["station_m"][0] > 25.0
     before = race.save_state()
     assert race.advance(1000) == 1, "it takes one tick"
-    assert race.tick_time_ms == 2010
     assert race.car["station_m"][0] == pytest.approx(20.0, abs=0.3)
     assert not race.car["velocity_m_s"].any()
     assert race.inputs.controls == (1.0, 0.0, 0.0), "keys stay held"
-    assert race.checkpoint_count == 1
+    assert race.checkpoint_count == len(race.checkpoint_times_ms) == 1
     assert race.input_script() == "0.00 press up\n2.00 press enter\n"
-
     rest = trace(race, 300)
     assert race.is_finished
     race.restore_state(before)
     race.advance()
     assert trace(race, 300) == rest
-    assert len(race.checkpoint_times_ms) == 3
-    race.play_script(parse_input_script(f"{race.tick_time_ms / 1000:.2f} press enter"))
-    position_m = race.car["position_m"].copy()
-    race.advance()
-    assert np.abs(race.car["position_m"] - position_m).max() < 1.0, "after the finish nobody is put back"
 
 
 def test_a_respawn_before_the_first_gate_begins_the_race_again(straight_track):
-    race = at_start(straight_track, NO_KEYS)
+    race, fresh = at_start(straight_track, NO_KEYS), SimulatedRace(straight_track)
     race.play_script(parse_input_script("0 press up; 0.5 press enter"))
     race.advance(1000)
     race.advance()
-    assert race.tick_time_ms == -COUNTDOWN_MS + 10
-    assert race.input_script() == ""
-    fresh = SimulatedRace(straight_track)
     fresh.advance()
     assert race.save_state() == fresh.save_state()
+    assert race.input_script() == ""
 
 
 def test_a_respawn_in_a_later_lap_is_at_that_laps_gates(two_lap_track):
@@ -517,15 +435,7 @@ def test_a_respawn_in_a_later_lap_is_at_that_laps_gates(two_lap_track):
         assert race.checkpoint_count == number
 
 
-def test_a_state_that_respawns_at_a_gate_not_passed_is_refused(straight_track):
-    race = at_start(straight_track)
-    blob = bytearray(race.save_state())
-    np.frombuffer(blob, STATE_HEAD_DTYPE, count=1)["private"][0, 4] = 1
-    with pytest.raises(StateBlobError, match="respawns at gate 1 with 0 passed"):
-        race.restore_state(bytes(blob))
-
-
-def test_a_wheel_is_held_until_the_next_inputs(straight_track):
+def test_a_wheel_is_held_until_the_next_inputs_and_logged(straight_track):
     race = at_start(straight_track, NO_KEYS)
     race.set_input(AnalogInput(-32768, ANALOG_FULL, False))
     race.advance(5)
@@ -537,17 +447,6 @@ def test_a_wheel_is_held_until_the_next_inputs(straight_track):
     race.restore_state(turned)
     assert race.inputs.controls == (1.0, 0.0, -0.5)
     assert race.input_script() == "0.00 steer -32768\n0.00 gas 65536\n"
-    race.set_input(AnalogInput(-32768, ANALOG_FULL, False))
-    assert race.input_script() == "0.00 steer -32768\n0.00 gas 65536\n", "nothing changed"
-
-
-def test_analog_inputs_are_in_the_blob(straight_track):
-    race = at_start(straight_track, NO_KEYS)
-    race.play_script([InputEvent(0, Input.STEER, -ANALOG_FULL), InputEvent(0, Input.GAS, 1000)])
-    race.advance()
-    state = parse_with_oracle(race.save_state())
-    assert (state.input_steer, state.input_gas) == (-ANALOG_FULL, 1000)
-    assert state.input_steer_event.time == 100_010
 
 
 def test_a_picture_is_of_this_instant(straight_track):
