@@ -10,7 +10,7 @@ from trackmania_rl.gbx.replay import read_replay
 from trackmania_rl.simulator.physics.vehicle import tick
 from trackmania_rl.simulator.physics.vehicle_parameters import STADIUM_CAR
 from trackmania_rl.simulator.physics.vehicle_state import new_vehicle
-from trackmania_rl.simulator.tracks.surface_mesh import SurfaceMesh, build_surface_mesh, ground_under
+from trackmania_rl.simulator.tracks.surface_mesh import SurfaceMesh
 from trackmania_rl.simulator.tracks.world import Surface
 from trackmania_rl.track.block_world import mesh_of_world, world_of
 from trackmania_rl.track.ghost_race import race_of_ghost
@@ -44,32 +44,6 @@ def test_a_car_comes_to_rest_a_centimetre_above_the_road() -> None:
     assert set(car["wheel_material"][0]) == {int(Surface.ASPHALT)}
     assert car["position_m"][0, 1] - 9.3446 == pytest.approx(0.010, abs=0.004)
     assert np.linalg.norm(car["velocity_m_s"]) < 0.05
-
-
-def test_flat_pairs_of_triangles_are_one_face_and_drive_the_same() -> None:
-    times = MedalTimes(None, None, None, None)
-    blocks = (*ROAD, Block("StadiumPlatformLoopStart", (9, 1, 9), 2, 3))
-    world = world_of(Challenge("uid", "made", "me", "Stadium", "Day", (32, 32, 32), 1, times, blocks))
-    forward = np.tile((0.0, 0.0, 1.0), (len(world.surface), 1))
-    merged = build_surface_mesh(world.corners_m, world.surface, forward, world.has_grass, 9.0)
-    # The other way round no triangle follows the one that it makes a quadrilateral with.
-    apart = build_surface_mesh(world.corners_m[::-1], world.surface[::-1], forward, world.has_grass, 9.0)
-    assert len(apart.faces) == len(world.surface)
-    assert len(merged.faces) == len(world.surface) / 2
-    draw = np.random.default_rng(0)
-    for x, y, z in draw.uniform((280, 8, 96), (330, 25, 320), (300, 3)):
-        one, other = ground_under(merged, x, y, z, 3.0), ground_under(apart, x, y, z, 3.0)
-        assert one.exists == other.exists
-        if one.exists:
-            np.testing.assert_allclose(one.height_m, other.height_m, atol=1e-9)
-    cars = [car_at(9 * 32 + 14.0, 9.4, 120.0, speed_m_s=60.0, heading_rad=0.02) for _ in range(2)]
-    highest_m = 0.0
-    for _ in range(30):
-        for car, mesh in zip(cars, (merged, apart), strict=True):
-            drive(car, mesh, 10, gas=1.0)
-        highest_m = max(highest_m, float(cars[0]["position_m"][0, 1]))
-    assert highest_m > 15.0, "it does not reach the loop"
-    np.testing.assert_allclose(cars[0]["position_m"], cars[1]["position_m"], atol=1e-3)
 
 
 def test_beside_the_blocks_it_stands_on_grass_and_over_water_it_falls() -> None:
@@ -122,24 +96,6 @@ def test_the_same_drive_gives_the_same_bytes() -> None:
         drive(car, mesh, 400, gas=1.0, steer=0.05)
     assert cars[0].tobytes() == cars[1].tobytes()
     assert np.isfinite(cars[0]["position_m"]).all()
-
-
-def test_ground_is_found_along_its_normal() -> None:
-    mesh = mesh_of(*ROAD, Block("StadiumPlatformWall4", (3, 4, 3), 0, 0))
-    road = ground_under(mesh, 304.0, 9.8, 120.0, 1.0)
-    assert (road.exists, road.material) == (True, int(Surface.ASPHALT))
-    assert road.height_m == pytest.approx(9.8 - 9.3446)
-    wall = ground_under(mesh, 110.0, 40.0, 96.0 + 1.345 + 0.4, 1.0)
-    assert wall.height_m == pytest.approx(0.4)
-    assert wall.normal == pytest.approx((0.0, 0.0, 1.0))
-    assert not ground_under(mesh, 304.0, 30.0, 120.0, 1.0).exists
-
-
-def test_triangles_further_apart_than_any_map_are_refused() -> None:
-    triangle = np.array(((0.0, 0.0, 0.0), (0.0, 0.0, 1.0), (1.0, 0.0, 0.0)))
-    corners_m = np.stack((triangle, triangle + 1e5))
-    with pytest.raises(ValueError, match="largest map"):
-        build_surface_mesh(corners_m, np.array((0, 0)), np.zeros((2, 3)), np.ones((1, 1), dtype=bool), 9.0)
 
 
 def test_loops_are_followed_as_a_human_drove_them(shared_data: Path) -> None:
