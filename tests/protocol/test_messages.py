@@ -36,7 +36,3 @@ def test_the_ids_are_the_23_of_the_protocol_and_our_own():
 def test_a_payload_the_other_end_would_refuse_is_not_sent():
     with pytest.raises(ValueError, match=f"{MAX_PAYLOAD_BYTES + 1} bytes"):
         messages.pack_rewind_to_state(bytes(MAX_PAYLOAD_BYTES + 1))
-
-
-def test_frame_size():
-    assert messages.frame_bytes(160, 120) == 160 * 120 * 4
