@@ -48,7 +48,7 @@ def test_what_is_written_reads_back_here_and_with_the_tminterface_package(events
     [
         ("# only a comment\n\n", []),
         ("\ufeff0.00 press up", [InputEvent(0, Input.ACCELERATE, 1)]),
-        ("1.25 rel left  # go straight", [InputEvent(1250, Input.LEFT, 0)]),
+        ("1.25 REL Left  # go straight", [InputEvent(1250, Input.LEFT, 0)]),
         ("1257 press up", [InputEvent(1250, Input.ACCELERATE, 1)]),
         ("1:01:02.50 press up", [InputEvent(3662500, Input.ACCELERATE, 1)]),
         ("1.5-0 steer -65536", [InputEvent(0, Input.STEER, -65536), InputEvent(1500, Input.STEER, 0)]),
