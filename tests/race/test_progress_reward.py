@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trackmania_rl.race.progress_reward import FINISH_S, PER_M, ProgressReward
+from trackmania_rl.race.progress_reward import PER_M, ProgressReward
 from trackmania_rl.race.rewards import Arrival
 from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.seeds import SeedTree
@@ -19,12 +19,8 @@ def settings(repository_root: Path) -> Settings:
     return load_settings(repository_root / "config_files" / "config.py")
 
 
-@pytest.fixture
-def reward(settings: Settings) -> ProgressReward:
-    return ProgressReward(settings, race_spaces(settings), SeedTree(0))
-
-
-def test_a_race_cut_off_earns_its_metres(settings: Settings, reward: ProgressReward) -> None:
+def test_a_race_cut_off_earns_its_metres(settings):
+    reward = ProgressReward(settings, race_spaces(settings), SeedTree(0))
     race = {METERS: np.array([3.0, 3.5, 5.0, 4.0])}
     rewarded = reward(race, settings, 0)
     np.testing.assert_allclose(rewarded.rewards, PER_M * np.array([0.5, 1.5, -1.0]), rtol=1e-6)
@@ -32,31 +28,14 @@ def test_a_race_cut_off_earns_its_metres(settings: Settings, reward: ProgressRew
     assert rewarded.potentials.tolist() == [0, 0, 0, 0]
 
 
-def test_the_sooner_the_finish_the_larger_its_bonus(settings: Settings, reward: ProgressReward) -> None:
-    meters = np.linspace(10.0, 310.0, 7)
-    total = {
-        time_ms: float(reward({METERS: meters, "race_time": time_ms}, settings, 0).rewards.sum())
-        for time_ms in (280, 300)
-    }
-    for time_ms, earned in total.items():
-        assert earned == pytest.approx(PER_M * 300 * (1 + FINISH_S / (time_ms / 1000)), rel=1e-6)
-    assert total[280] > total[300] > PER_M * 300
-
-
-def test_single_actions_earn_what_they_earn_in_the_race(settings: Settings, reward: ProgressReward) -> None:
+def test_a_finished_race_earns_the_more_the_sooner_and_its_actions_earn_what_it_earns(settings):
+    reward = ProgressReward(settings, race_spaces(settings), SeedTree(0), per_m=2.0, finish_s=3.0)
     meters, race_time_ms = np.array([1.0, 2.0, 4.5, 4.0, 8.0]), 180
     whole = reward({METERS: meters, "race_time": race_time_ms}, settings, 0).rewards
+    assert whole.sum() == pytest.approx(2.0 * 7 * (1 + 3.0 / 0.180), rel=1e-6)
+    assert whole.sum() < reward({METERS: meters, "race_time": 160}, settings, 0).rewards.sum()
     nothing = np.empty((3, 0), dtype=np.float32)
     steps = reward.of_actions(nothing, nothing, np.diff(meters)[:3], n_actions_made=3)
     arrival = Arrival(advanced_m=4.0, duration_ms=30, race_m=7.0, race_time_ms=race_time_ms)
     np.testing.assert_allclose([*steps, reward.of_arrival(arrival)], whole, rtol=1e-6)
-
-
-def test_its_scale_and_its_bonus_are_arguments(settings: Settings) -> None:
-    reward = ProgressReward(settings, race_spaces(settings), SeedTree(0), per_m=2.0, finish_s=0.0)
-    race = {METERS: np.array([0.0, 1.0, 3.0]), "race_time": 90}
-    assert reward(race, settings, 0).rewards.tolist() == [2.0, 4.0]
-
-
-def test_rewards_of_an_environments_own_are_kept(settings: Settings, reward: ProgressReward) -> None:
-    assert reward({"rewards": [1.0, 2.0]}, settings, 0).rewards.tolist() == [1.0, 2.0]
+    assert reward({"rewards": [1.0, 2.0]}, settings, 0).rewards.tolist() == [1.0, 2.0], "an environment's own are kept"

@@ -1,4 +1,4 @@
-"""The range finder: against geometry on paper, a naive search, and pictures of the same places."""
+"""The range finder: against a naive search, and pictures of the same places."""
 
 import math
 from pathlib import Path
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from trackmania_rl.protocol.state_blob import HEAD_BYTES, STATE_HEAD_DTYPE
-from trackmania_rl.race.known_road import N_QUALITIES, ROAD_QUALITIES, KnownRoad
+from trackmania_rl.race.known_road import KnownRoad
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.picture_range_finder import ChaseCamera, PictureRangeFinder
 from trackmania_rl.race.range_finder import BEAM_ANGLES_DEG, N_BEAMS, measure_ranges
@@ -39,56 +39,10 @@ def head(position_m, forward) -> np.ndarray:
     return made.view(np.float32)
 
 
-def straight_road(length_m=400.0, half_width_m=8.0, gap_m=(math.inf, math.inf)) -> KnownRoad:
-    """A road towards +z, its borders at x = 8 (left) and x = -8."""
-    z = np.arange(0.0, length_m, 0.5)
-    center = np.stack([np.zeros_like(z), np.zeros_like(z), z], axis=1)
-    qualities = np.zeros((len(z), N_QUALITIES), dtype=np.float32)
-    qualities[:, ROAD_QUALITIES.index("is_there")] = (z < gap_m[0]) | (z >= gap_m[1])
-    to_left_m = np.full((len(z), 1), half_width_m) * (1, 0, 0)
-    return KnownRoad.of_sections(center, to_left_m, -to_left_m, qualities, 0.5, center)
-
-
-def ranges(road: KnownRoad, position_m, forward=(0, 1), zone=None, reach_m=REACH_M) -> np.ndarray:
+def ranges(road: KnownRoad, position_m, forward, zone) -> np.ndarray:
     measured = np.full(N_BEAMS, np.nan, dtype=np.float32)
-    zone = int(position_m[2] / 0.5) if zone is None else zone
-    measure_ranges(measured, head(position_m, forward), zone, road, reach_m)
+    measure_ranges(measured, head(position_m, forward), zone, road, REACH_M)
     return measured
-
-
-def test_on_a_straight_road_it_is_trigonometry() -> None:
-    measured = ranges(straight_road(), (2.0, 5.0, 100.0))
-    expected = [
-        min(REACH_M, (10.0 if angle < 0 else 6.0) / abs(math.sin(math.radians(angle)))) if angle else REACH_M
-        for angle in BEAM_ANGLES_DEG
-    ]
-    np.testing.assert_allclose(measured, expected, rtol=1e-5)
-
-
-def test_it_turns_with_the_car() -> None:
-    road = straight_road()
-    to_the_left = ranges(road, (2.0, 0.0, 100.0), forward=(1, 0))
-    assert to_the_left[AHEAD] == pytest.approx(6.0, rel=1e-5)
-    assert to_the_left[[LEFT, RIGHT]].tolist() == [REACH_M] * 2
-    backwards = ranges(road, (2.0, 0.0, 100.0), forward=(0, -1))
-    np.testing.assert_allclose(backwards, ranges(road, (-2.0, 0.0, 100.0)), rtol=1e-5)
-
-
-def test_a_jump_leaves_a_gap_in_the_borders() -> None:
-    road = straight_road(gap_m=(90.0, 110.0))
-    in_the_gap = ranges(road, (0.0, 0.0, 100.0))
-    assert in_the_gap[[LEFT, RIGHT]].tolist() == [REACH_M] * 2
-    beyond = BEAM_ANGLES_DEG.index(30)  # meets the left border 8 / tan(30) = 13.9 m ahead
-    assert in_the_gap[beyond] == pytest.approx(16.0, rel=1e-5)
-    assert in_the_gap[BEAM_ANGLES_DEG.index(50)] == REACH_M
-
-
-def test_a_car_that_points_straight_up_has_numbers_all_the_same() -> None:
-    state = head((0.0, 0.0, 100.0), (0, 1))
-    state.view(np.uint8)[:HEAD_BYTES].view(STATE_HEAD_DTYPE)[0]["rotation"] = [[1, 0, 0], [0, 0, 1], [0, -1, 0]]
-    measured = np.empty(N_BEAMS, dtype=np.float32)
-    measure_ranges(measured, state, 200, straight_road(), REACH_M)
-    assert np.isfinite(measured).all()
 
 
 def naive_ranges(ribbon: Ribbon, position_m, forward, first: int, end: int) -> np.ndarray:
@@ -118,8 +72,8 @@ def entry(name: str) -> MapEntry:
     )
 
 
-@pytest.mark.parametrize("name", ["kart", "jump", "ring"])
-def test_it_finds_what_a_naive_search_finds(name: str, repository_root: Path, lidar: Settings) -> None:
+@pytest.mark.parametrize("name", ["jump", "ring"])
+def test_it_finds_what_a_naive_search_finds(name, repository_root, lidar):
     maps, rng = repository_root / "maps", np.random.default_rng(3)
     ribbon = load_track(maps / f"{name}.toml").ribbon
     game_map = load_game_map(entry(name), maps, lidar.observation)
@@ -137,18 +91,7 @@ def test_it_finds_what_a_naive_search_finds(name: str, repository_root: Path, li
         assert np.mean(np.abs(measured - expected) < 0.02 * expected + 0.1) > 0.9
 
 
-def test_there_are_no_borders_where_nothing_measures_on_them(repository_root: Path) -> None:
-    settings = load_settings(repository_root / "config_files" / "config.py")
-    assert load_game_map(entry("valley"), repository_root / "maps", settings.observation).road is None
-
-
-def test_the_camera_is_the_simulated_games() -> None:
-    assert ChaseCamera() == ChaseCamera(
-        camera.BEHIND_CAR_M, camera.ABOVE_CAR_M, camera.PITCH_DOWN_RAD, camera.VERTICAL_FIELD_OF_VIEW_RAD
-    )
-
-
-def test_pictures_tell_roughly_what_the_track_does(repository_root: Path, lidar: Settings) -> None:
+def test_pictures_tell_roughly_what_the_track_does(repository_root, lidar):
     """On a flat track, away from the white lines under its gates."""
     maps, rng = repository_root / "maps", np.random.default_rng(1)
     track = load_track(maps / "speedway.toml")
@@ -178,11 +121,14 @@ def test_pictures_tell_roughly_what_the_track_does(repository_root: Path, lidar:
         zone = section - 80 + game_map.zones.first_zone_idx
         on_track = np.minimum(ranges(game_map.road, position, rotation[[0, 2], 2], zone), finder.limits_m)
         errors.append(np.abs(finder.measure(picture) - on_track) / on_track)
+    assert ChaseCamera() == ChaseCamera(
+        camera.BEHIND_CAR_M, camera.ABOVE_CAR_M, camera.PITCH_DOWN_RAD, camera.VERTICAL_FIELD_OF_VIEW_RAD
+    )
     assert np.median(errors) < 0.05
     assert np.quantile(errors, 0.85) < 0.2
 
 
-def test_a_beam_that_meets_nothing_tells_where_it_leaves_the_picture() -> None:
+def test_a_beam_that_meets_nothing_tells_where_it_leaves_the_picture():
     finder = PictureRangeFinder(160, 120, REACH_M, (200, 255))
     nothing = finder.measure(np.full((120, 160), 80, dtype=np.uint8))
     np.testing.assert_array_equal(nothing, finder.limits_m)
@@ -190,15 +136,6 @@ def test_a_beam_that_meets_nothing_tells_where_it_leaves_the_picture() -> None:
     assert 5.0 < nothing[RIGHT] == nothing[LEFT] < 10.0
     dark = PictureRangeFinder(160, 120, REACH_M, (0, 55))
     assert (dark.measure(np.zeros((120, 160), dtype=np.uint8)) < 10.0).all()
-
-
-def test_other_floats_stay_as_they_were(repository_root: Path) -> None:
-    file = repository_root / "config_files" / "config_tmnf.py"
-    blocks = load_settings(file).observation.observation_blocks
-    more = load_settings(file, [f"observation_blocks={(*blocks, 'range_finder_m')}", "range_finder_source=picture"])
-    before, after = (ObservationLayout.from_settings(s.observation) for s in (load_settings(file), more))
-    assert after.blocks[:-1] == before.blocks
-    assert after["range_finder_m"] == slice(184, 184 + N_BEAMS)
 
 
 @pytest.mark.parametrize(
@@ -216,7 +153,7 @@ def test_other_floats_stay_as_they_were(repository_root: Path) -> None:
         ([WITH_RANGE_FINDER], "fourier_wavelengths: zone_centers_m is no block of the observation"),
     ],
 )
-def test_what_does_not_fit_is_told(overrides: list[str], message: str, repository_root: Path) -> None:
+def test_what_does_not_fit_is_told(overrides, message, repository_root):
     config = repository_root / "config_files" / "config.py"
     with pytest.raises(SettingsError, match=message):
         ObservationLayout.from_settings(load_settings(config, overrides).observation)

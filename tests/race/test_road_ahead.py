@@ -27,7 +27,7 @@ def settings(shipped: Path) -> Settings:
 
 
 @pytest.mark.parametrize("name", ["jump", "rally", "ring"])
-def test_it_is_that_of_the_nearest_cross_section(name: str, repository_root: Path, settings: Settings) -> None:
+def test_it_is_that_of_the_nearest_cross_section(name, repository_root, settings):
     maps = repository_root / "maps"
     entry = MapEntry(
         map_name=name, map_path=f"{name}.toml", reference_line=f"{name}_0.5m.npy", is_explo=True, fill_buffer=True
@@ -53,26 +53,17 @@ def test_it_is_that_of_the_nearest_cross_section(name: str, repository_root: Pat
             assert np.abs(of["banking"] - ribbon.left[near, 1]).min() < 0.05
 
 
-def test_it_has_its_place_in_the_vector(settings: Settings) -> None:
-    layout = ObservationLayout.from_settings(settings.observation)
-    assert layout.needs_road
-    assert not layout.measures_on_track
-    assert layout["road_ahead"] == slice(2, 2 + 20 * N_QUALITIES)
-
-
-def test_it_is_refused_where_no_road_is_known(shipped: Path) -> None:
+def test_it_is_refused_where_no_road_is_known(shipped):
     with pytest.raises(SettingsError, match=re.escape('"road_ahead" with game = "tmnf"')):
         load_settings(shipped, [BLOCKS, "fourier_wavelengths={}", "game=tmnf"])
+    fewer = load_settings(shipped, [BLOCKS, "fourier_wavelengths={}", "n_zone_centers_in_inputs=19"])
+    with pytest.raises(SettingsError, match="road_ahead_zone_centers = 20"):
+        ObservationLayout.from_settings(fewer.observation)
 
 
-def test_a_real_map_tells_no_road(settings: Settings, repository_root: Path) -> None:
+def test_a_real_map_tells_no_road(settings, repository_root):
     entry = MapEntry(
         map_name="a01", map_path="A01.Challenge.Gbx", reference_line="valley_0.5m.npy", is_explo=True, fill_buffer=True
     )
     with pytest.raises(TrackFileError, match=r"maps\.py track"):
         load_game_map(entry, repository_root / "maps", settings.observation)
-
-
-def test_it_is_told_at_zones_that_are_ahead(settings: Settings) -> None:
-    with pytest.raises(SettingsError, match="road_ahead_zone_centers = 20"):
-        ObservationLayout.from_settings(settings.observation.model_copy(update={"n_zone_centers_in_inputs": 19}))
