@@ -23,9 +23,10 @@ from trackmania_rl.buffer_utilities import (
 )
 from trackmania_rl.experience_replay.mini_race import cut_to_mini_races
 from trackmania_rl.experience_replay.ring_buffer import NEVER_FINISHES, RowColumns
-from trackmania_rl.experience_replay.transition_storage import TransitionStorage
-from trackmania_rl.race.views import NO_VIEWS, View, Views
+from trackmania_rl.race.views import View, Views
 from trackmania_rl.settings import ReplaySettings
+
+from .test_buffer_management import replay_settings as settings_of_replay
 
 N_FLOATS = 4
 VIEWS = Views(
@@ -38,38 +39,17 @@ VIEWS = Views(
 IMAGE_SIZE_PX = (3, 2)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _compiled():
-    """Compile once, so that no single example takes seconds."""
-    buffer, buffer_test = make(replay_settings())
-    add_race(buffer, buffer_test, 5, True, seed=0)
-    buffer.sample()
-
-
 def replay_settings(**changes) -> ReplaySettings:
-    values = {
-        "memory": "trackmania_rl.training.building:make_memory",
-        "batch_size": 50,
-        "memory_size_schedule": ((0, 37),),
-        "memory_size_start_learn_schedule": ((0, 2),),
-        "number_times_single_memory_is_used_before_discard": 2.0,
-        "buffer_test_ratio": 0.3,
-        "buffer_test_side_redraw_probability": 0.4,
-        "n_steps": 3,
-        "discard_non_greedy_actions_in_nsteps": True,
-        "no_done_at_end": False,
-        "max_training_steps_per_environment_step": None,
-        "offline": (),
-        "temporal_mini_race_duration_actions": 6,
-        "oversample_long_term_steps": 3,
-        "oversample_maximum_term_steps": 1,
-        "prio_alpha": 0.0,
-        "prio_beta": 1.0,
-        "prio_epsilon": 1e-3,
-        "min_horizon_to_update_priority_actions": None,
-        "transforms": (),
-    }
-    return ReplaySettings(**values | changes)
+    return settings_of_replay(
+        **{
+            "batch_size": 50,
+            "memory_size_schedule": ((0, 37),),
+            "temporal_mini_race_duration_actions": 6,
+            "oversample_long_term_steps": 3,
+            "oversample_maximum_term_steps": 1,
+        }
+        | changes
+    )
 
 
 def make(settings, *, gamma=0.9, seed=0, image_size_px=IMAGE_SIZE_PX):
@@ -166,30 +146,6 @@ def test_batches_equal_transitions_one_by_one(races, gamma, duration, memory_siz
                 torch.testing.assert_close(actual, value, msg=lambda text, name=name: f"{name}: {text}")
 
 
-@pytest.mark.parametrize("views", [NO_VIEWS, VIEWS], ids=["no views", "views"])
-@pytest.mark.parametrize("image_size_px", [IMAGE_SIZE_PX, (0, 0)])
-@pytest.mark.parametrize("gamma", [1.0, 0.9])
-def test_arrays_and_tensors_are_cut_alike(gamma, image_size_px, views):
-    settings = replay_settings(memory_size_schedule=((0, 29),))
-    buffer, buffer_test = make(settings, gamma=gamma, image_size_px=image_size_px)
-    for seed, n_states in enumerate((11, 7, 5, 9, 8)):  # more than there is room for
-        add_race(buffer, buffer_test, n_states, seed % 2 == 0, seed)
-    index = torch.cat([buffer.storage.index, buffer_test.storage.index])
-    storage = TransitionStorage(buffer.ring, buffer.storage.n_steps_max, views)
-    for elapsed in range(settings.temporal_mini_race_duration_actions):
-        elapsed_actions = torch.full_like(index, elapsed)
-        of_arrays = storage.get(index)
-        with_arrays, buffer.ring.arrays = buffer.ring.arrays, buffer.ring.columns
-        of_tensors = storage.get(index)
-        buffer.ring.arrays = with_arrays
-        assert isinstance(of_arrays.rewards, np.ndarray)
-        assert isinstance(of_tensors.rewards, torch.Tensor)
-        host = cut_to_mini_races(of_arrays, elapsed_actions, buffer.rules)
-        device = cut_to_mini_races(of_tensors, elapsed_actions, buffer.rules)
-        for name, expected in device.items():
-            torch.testing.assert_close(host[name], expected, msg=lambda text, name=name: f"{name}: {text}")
-
-
 def test_shaping_does_not_depend_on_the_course():
     """Over any way to the end of a mini-race, the shaped rewards are the rewards minus the first state's potential."""
     settings = replay_settings(temporal_mini_race_duration_actions=2, oversample_long_term_steps=1)
@@ -220,21 +176,6 @@ def test_both_sides_are_torchrl_buffers_over_the_same_rows():
     assert buffer[-1].terminal_actions == 19 - buffer.storage.index[-1]
 
 
-@pytest.mark.parametrize("image_size_px", [(0, 0), IMAGE_SIZE_PX])
-def test_a_blank_batch_has_the_form_of_a_drawn_one(image_size_px):
-    buffer, buffer_test = make(replay_settings(), image_size_px=image_size_px)
-    generator_before = buffer.generator.get_state()
-    blank = buffer.blank_batch()
-    assert torch.equal(buffer.generator.get_state(), generator_before)
-    for seed in range(3):
-        add_race(buffer, buffer_test, 11, True, seed=seed)
-    drawn = buffer.sample()
-    assert set(blank.keys()) == set(drawn.keys())
-    for name, tensor in drawn.items():
-        assert (blank[name].shape, blank[name].dtype) == (tensor.shape, tensor.dtype), name
-        assert blank[name].stride() == tensor.stride(), name
-
-
 def test_a_batch_is_memory_of_its_own():
     buffer, buffer_test = make(replay_settings())
     add_race(buffer, buffer_test, 12, True, seed=1)
@@ -244,14 +185,6 @@ def test_a_batch_is_memory_of_its_own():
         batch[name].fill_(1)
     for name, column in buffer.ring.columns.by_name().items():
         assert torch.equal(column[:12], before[name][:12]), name
-
-
-def test_an_empty_buffer_says_so():
-    buffer, _ = make(replay_settings())
-    with pytest.raises(RuntimeError, match="fill it with a race"):
-        buffer.sample()
-    with pytest.raises(IndexError):
-        buffer[0]
 
 
 def test_batches_depend_only_on_the_seed():
@@ -322,19 +255,6 @@ def test_edited_settings_keep_the_content():
     batch = buffer.sample()
     assert batch.batch_size == (7,) == buffer_test.sample().batch_size
     assert batch["state_float"][:, 0].max() < 4
-
-
-def test_growing_loses_nothing():
-    buffer, buffer_test = make(replay_settings(memory_size_schedule=((0, 20),)))
-    add_race(buffer, buffer_test, 20, True, seed=1)
-    contents = [side[i] for side in (buffer, buffer_test) for i in range(len(side))]
-    resize_buffers(buffer, 50)
-    assert buffer.ring.capacity == 50
-    for before, after in zip(
-        contents, [side[i] for side in (buffer, buffer_test) for i in range(len(side))], strict=True
-    ):
-        for name, value in vars(before).items():
-            np.testing.assert_array_equal(getattr(after, name), value, err_msg=name)
 
 
 def test_no_batch_is_gathered_while_a_race_is_written():

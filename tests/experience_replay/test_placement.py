@@ -22,7 +22,3 @@ def test_it_leaves_a_gpu_that_it_would_fill(monkeypatch, caplog, free_bytes, dev
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free_bytes, 10 * free_bytes))
     assert pick_replay_device(GPU, GROWING, 5, (7, 9)) == device
     assert ("kept in host memory" in caplog.text) == (device == CPU)
-
-
-def test_without_a_gpu_nothing_is_asked():
-    assert pick_replay_device(CPU, GROWING, 5, (7, 9)) == CPU

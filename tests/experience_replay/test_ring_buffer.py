@@ -67,31 +67,6 @@ def test_the_state_holds_only_filled_rows_and_needs_no_pickle():
     assert_holds_the_newest(restored, 6, 6)
 
 
-def test_without_an_image_the_frames_take_no_memory():
-    ring = RingBuffer(4, N_FLOATS)
-    assert ring.columns.frames.shape == (4, 1, 0, 0)
-    assert RingBuffer.bytes_per_row(N_FLOATS, (0, 0)) == N_FLOATS * 4 + 2 * 2 + 3 * 4
-    assert RingBuffer.bytes_per_row(N_FLOATS, (2, 3)) == RingBuffer.bytes_per_row(N_FLOATS, (0, 0)) + 6
-
-
-@pytest.mark.parametrize(("capacity", "n_floats", "message"), [(0, 5, "0 rows"), (5, 0, "0 floats")])
-def test_impossible_sizes_are_refused(capacity, n_floats, message):
-    with pytest.raises(ValueError, match=message):
-        RingBuffer(capacity, n_floats)
-
-
-def test_no_row_at_all_is_refused_as_a_new_size():
-    with pytest.raises(ValueError, match="at least 1"):
-        RingBuffer(3, N_FLOATS).resize(0)
-
-
-def test_rows_of_another_shape_are_refused_and_nothing_is_written():
-    ring = RingBuffer(4, N_FLOATS, (3, 2))
-    with pytest.raises(ValueError, match=r"frames of a race is \(2, 1, 2, 3\)"):
-        ring.append(rows(0, 2))
-    assert len(ring) == 0
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -106,9 +81,16 @@ def test_a_damaged_state_is_refused(changes, message):
     ring.append(rows(0, 6))
     with pytest.raises(ValueError, match=message):
         RingBuffer(4, N_FLOATS, IMAGE_SIZE_PX).load_state_dict(ring.state_dict() | changes)
-
-
-def test_a_state_of_another_observation_is_refused():
-    ring = RingBuffer(4, N_FLOATS, IMAGE_SIZE_PX)
     with pytest.raises(ValueError, match="was the observation changed"):
         RingBuffer(4, N_FLOATS + 1, IMAGE_SIZE_PX).load_state_dict(ring.state_dict())
+
+
+def test_rows_and_sizes_that_do_not_fit_are_refused_and_nothing_is_written():
+    ring = RingBuffer(4, N_FLOATS, (3, 2))
+    with pytest.raises(ValueError, match=r"frames of a race is \(2, 1, 2, 3\)"):
+        ring.append(rows(0, 2))
+    assert len(ring) == 0
+    with pytest.raises(ValueError, match="at least 1"):
+        ring.resize(0)
+    with pytest.raises(ValueError, match="0 rows"):
+        RingBuffer(0, N_FLOATS)

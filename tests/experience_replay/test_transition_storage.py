@@ -6,7 +6,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trackmania_rl.experience_replay.proportional_sampler import ProportionalSampler
 from trackmania_rl.experience_replay.ring_buffer import RingBuffer, RowColumns
 from trackmania_rl.experience_replay.transition_storage import TransitionStorage, TransitionWriter
 
@@ -36,17 +35,6 @@ def test_the_list_holds_every_transition_whose_row_is_there(capacity, races):
         assert n_added == sum(row >= ring.first_row for row in chosen)
 
 
-def test_overwritten_rows_are_gone_without_a_word_from_anybody():
-    ring = RingBuffer(4, 1)
-    storage, writer = storage_with_writer(ring)
-    append_rows(ring, 4)
-    writer.append(np.array([0, 1, 3]))
-    append_rows(ring, 2)
-    assert storage.index.tolist() == [3]
-    ring.resize(1)
-    assert len(storage) == 0
-
-
 def test_growing_keeps_transitions_and_priorities():
     ring = RingBuffer(3, 1)
     storage, writer = storage_with_writer(ring)
@@ -62,33 +50,7 @@ def test_growing_keeps_transitions_and_priorities():
     assert storage.max_size == 10
 
 
-def test_transitions_are_read_by_place_or_by_index():
-    ring = RingBuffer(5, 1)
-    storage, writer = storage_with_writer(ring)
-    append_rows(ring, 7)
-    ring.columns.n_steps.zero_()
-    ring.columns.potentials.copy_(torch.arange(5))
-    writer.append(np.array([3, 4, 6]))
-    assert storage.contains(4)
-    assert not storage.contains(5)
-    for read in (storage[1:], storage.get(torch.tensor([4, 6]))):
-        assert read.index.tolist() == [4, 6]
-        assert read.state_potential.tolist() == [4 % 5, 6 % 5]
-
-
-@pytest.mark.parametrize("part", [TransitionStorage(RingBuffer(3, 1), 1), TransitionWriter(), ProportionalSampler()])
-def test_parts_are_saved_with_the_buffer(part, tmp_path):
-    for way in (part.dumps, part.loads):
-        with pytest.raises(NotImplementedError, match="the buffer's"):
-            way(tmp_path)
-
-
-def test_content_is_added_only_at_the_end():
-    with pytest.raises(TypeError, match="extend"):
-        TransitionStorage(RingBuffer(3, 1), 1)[0] = 1
-
-
-def test_state_comes_back():
+def test_state_comes_back_and_is_refused_where_it_contradicts_itself():
     ring = RingBuffer(5, 1)
     storage, writer = storage_with_writer(ring)
     append_rows(ring, 7)
@@ -101,21 +63,9 @@ def test_state_comes_back():
     assert other.index.tolist() == [3, 4, 6]
     assert other.priorities.tolist() == [1.0, 9.0, 1.0]
     assert other.new_priority == 9.0
-
-
-@pytest.mark.parametrize("index", [[1, 3], [3, 7], [4, 3]])
-def test_transitions_outside_the_ring_are_refused(index):
-    ring = RingBuffer(5, 1)
-    append_rows(ring, 7)
-    storage = TransitionStorage(ring, 1)
-    state = storage.state_dict() | {"index": torch.tensor(index), "priorities": torch.ones(2)}
-    with pytest.raises(ValueError, match="outside 2 to 6"):
-        storage.load_state_dict(state)
-
-
-def test_priorities_that_do_not_belong_to_the_transitions_are_refused():
-    ring = RingBuffer(5, 1)
-    append_rows(ring, 2)
-    storage = TransitionStorage(ring, 1)
-    with pytest.raises(ValueError, match="1 stored transitions with 2 priorities"):
-        storage.load_state_dict(storage.state_dict() | {"index": torch.tensor([0]), "priorities": torch.ones(2)})
+    for index in ([1, 3], [3, 7], [4, 3]):
+        state = storage.state_dict() | {"index": torch.tensor(index), "priorities": torch.ones(2)}
+        with pytest.raises(ValueError, match="outside 2 to 6"):
+            other.load_state_dict(state)
+    with pytest.raises(ValueError, match="1 stored transitions with 3 priorities"):
+        other.load_state_dict(storage.state_dict() | {"index": torch.tensor([3])})
