@@ -57,18 +57,6 @@ def test_beside_the_blocks_it_stands_on_grass_and_over_water_it_falls() -> None:
     assert car["position_m"][0, 1] < 0.0
 
 
-def test_seams_between_blocks_and_triangles_are_not_felt() -> None:
-    mesh, car = mesh_of(*ROAD), car_at(9 * 32 + 16.0, 9.355, 100.0, speed_m_s=60.0)
-    drive(car, mesh, 30, gas=1.0)
-    spins = []
-    for _ in range(180):
-        drive(car, mesh, 1, gas=1.0)
-        spins.append(np.linalg.norm(car["angular_velocity_rad_s"]))
-    assert car["position_m"][0, 2] > 230.0
-    assert max(spins) < 0.05
-    assert car["position_m"][0, 0] == pytest.approx(9 * 32 + 16.0, abs=0.01)
-
-
 @pytest.mark.parametrize("side", [-1.0, 1.0])
 def test_a_border_holds_a_car_and_slows_it_down(side: float) -> None:
     mesh, car = mesh_of(*ROAD), car_at(9 * 32 + 16.0 + side * 8.0, 9.355, 110.0, speed_m_s=50.0, heading_rad=side * 0.3)

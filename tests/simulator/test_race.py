@@ -147,17 +147,6 @@ def test_a_finish_counts_only_when_all_checkpoints_are_taken(straight_track):
     assert race.checkpoint_count == 1
 
 
-def test_a_checkpoint_ends_free_wheeling(straight_track):
-    race = at_start(straight_track)
-    while race.car["station_m"][0] < 10.0:
-        race.advance()
-    race.car["is_freewheeling"] = 1
-    race.advance()
-    assert race.car["is_freewheeling"][0] == 1
-    assert drive_to_event(race) == CheckpointCountChanged(1, 3)
-    assert race.car["is_freewheeling"][0] == 0
-
-
 def test_a_gate_is_passed_between_its_posts_only(pier_track):
     race = at_start(pier_track)
     race.car["position_m"][0] += (30.0, 0.0, 58.0)
@@ -199,15 +188,6 @@ def test_an_undone_finish_comes_again_while_the_car_stands_in_it(straight_track,
     assert race.take_checkpoint_event() is None, "behind the finish there is none"
 
 
-def test_undoing_no_finish_does_nothing(straight_track):
-    race = at_start(straight_track)
-    drive_to_event(race)
-    before = race.save_state()
-    race.prevent_finish()
-    undo_by_rewinding(race)
-    assert race.save_state() == before
-
-
 def test_a_rewind_makes_no_event_but_an_unreported_one_survives_it(straight_track):
     race = at_start(straight_track)
     start = race.save_state()
@@ -217,15 +197,6 @@ def test_a_rewind_makes_no_event_but_an_unreported_one_survives_it(straight_trac
     assert race.take_checkpoint_event() == CheckpointCountChanged(1, 3)
     race.restore_state(start)
     assert race.take_checkpoint_event() is None
-
-
-def test_leaving_the_road_is_a_fall_until_the_race_is_given_up(pier_track):
-    race = at_start(pier_track, LEFT)
-    for _ in range(60):
-        race.advance(100)
-    assert race.car["position_m"][0, 1] < -100.0
-    race.restore_state(race.save_state())
-    assert race.render(16, 12).shape == (12, 16, 4)
 
 
 def test_the_blob_says_what_the_oracle_expects(straight_track):

@@ -198,30 +198,6 @@ def test_gates_are_seen_and_told_apart():
     assert np.all(passed - ahead >= LEAST_CONTRAST)
 
 
-def test_slopes_change_picture_and_light():
-    """A road that rises 20 m ahead is seen higher and brighter than a level one, one that falls lower."""
-
-    def bent(slope):
-        n_level = int((CAR_STATION_M + 20.0) / RIBBON_SPACING_M)
-        line = line_points()
-        line[n_level:, 1] += slope * RIBBON_SPACING_M * np.arange(LINE_POINTS - n_level)
-        line[n_level:, 2] -= (1.0 - np.sqrt(1.0 - slope**2)) * RIBBON_SPACING_M * np.arange(LINE_POINTS - n_level)
-        return make_track(line)
-
-    rising, level, falling = (bent(slope) for slope in (0.15, 0.0, -0.15))
-    far = [pixel_of(track, place(track.ribbon, CAR_STATION_M + 60.0, 4.0)) for track in (rising, level, falling)]
-    assert far[0][0] < far[1][0] < far[2][0]
-    up, flat = (gray(picture(track))[pixel] for track, pixel in zip((rising, level), far[:2], strict=True))
-    assert up - flat >= 8
-
-
-def test_a_bank_tilts_the_horizon():
-    sky_is_right = gray(picture(make_track(banking_rad=0.3)))
-    # Rolled to its left side, the car sees the horizon fall to the right.
-    left_column, right_column = sky_is_right[:, 5], sky_is_right[:, -5]
-    assert np.sum(right_column > 150) > np.sum(left_column > 150) + 10
-
-
 def test_the_other_leg_of_a_hairpin_is_not_hidden_by_grass():
     """Verges are 30 m wide: those of one leg lie on the other leg's road, which must be seen all the same."""
     legs = np.concatenate([np.zeros(160), np.full(80, np.pi / 40.0 / 0.995), np.zeros(400)])

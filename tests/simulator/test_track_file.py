@@ -32,11 +32,7 @@ def at_station(values: np.ndarray, ribbon, station_m: float) -> float:
     return values[int(np.searchsorted(ribbon.station_m, station_m - 1e-6))]
 
 
-def test_defaults_and_sections_arrive_in_the_ribbon(tmp_path):
-    track = load_track(
-        write_track(
-            tmp_path,
-            """
+SECTIONS = """
 width_m = 18
 edge = "grass"
 checkpoints_m = [50, 120.5]
@@ -51,31 +47,27 @@ banking_deg = 5
 from_m = 140
 to_m = 150
 gap = true
-""",
-        )
-    )
+"""
+
+
+def test_defaults_and_sections_arrive_in_the_ribbon(tmp_path):
+    path = write_track(tmp_path, SECTIONS)
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())  # as Windows writes it
+    track = load_track(path)
     ribbon = track.ribbon
-    assert track.name == "test"
-    assert track.n_laps == 1
-    assert track.checkpoint_stations_m == (50.0, 120.5)
+
+    def at(values: np.ndarray, *stations_m: float) -> list:
+        return [at_station(values, ribbon, station_m) for station_m in stations_m]
+
+    assert (track.name, track.n_laps, track.checkpoint_stations_m) == ("test", 1, (50.0, 120.5))
     assert track.finish_station_m == pytest.approx(200.0, abs=0.01)
-    assert at_station(ribbon.half_width_m, ribbon, 20) == pytest.approx(9.0)
-    assert at_station(ribbon.half_width_m, ribbon, 80) == pytest.approx(15.0)
-    assert [at_station(ribbon.surface, ribbon, s) for s in (59.5, 60, 99.5, 100)] == [
-        Surface.ASPHALT,
-        Surface.DIRT,
-        Surface.DIRT,
-        Surface.ASPHALT,
-    ]
-    assert at_station(ribbon.edge, ribbon, 20) == Edge.GRASS
-    assert at_station(ribbon.edge, ribbon, 80) == Edge.DROP
-    assert at_station(ribbon.left, ribbon, 80)[1] < -0.05  # positive banking lowers the left border
-    assert [bool(at_station(ribbon.has_road, ribbon, s)) for s in (139.5, 140, 149.5, 150)] == [
-        True,
-        False,
-        False,
-        True,
-    ]
+    assert at(ribbon.half_width_m, 20, 80, 200) == pytest.approx([9.0, 15.0, 9.0])
+    assert np.abs(np.diff(ribbon.half_width_m)).max() < 0.8, "a wall does not step"
+    asphalt, dirt = Surface.ASPHALT, Surface.DIRT
+    assert at(ribbon.surface, 59.5, 60, 99.5, 100) == [asphalt, dirt, dirt, asphalt]
+    assert at(ribbon.edge, 20, 80) == [Edge.GRASS, Edge.DROP]
+    assert at(ribbon.left, 80)[0][1] < -0.05, "positive banking lowers the left border"
+    assert [bool(is_there) for is_there in at(ribbon.has_road, 139.5, 140, 149.5, 150)] == [True, False, False, True]
 
 
 @pytest.mark.parametrize(
@@ -84,15 +76,12 @@ gap = true
         ("widht_m = 3", r"unknown key \(did you mean 'width_m'\?\)"),
         ('surface = "asfalt"', r"did you mean 'asphalt'"),
         ('edge = "fence"', r"edge = 'fence' is unknown; known are wall, grass, drop"),
-        ("[[section]]\nfrom_m = 10\nto_m = 20\nsurfce = 'dirt'", r"section.1.surfce: unknown key"),
         ("[[section]]\nfrom_m = 10\nto_m = 20\nsurface = 'dirty'", r"section.1.surface = 'dirty'.*did you mean 'dirt'"),
         ("[[section]]\nfrom_m = 30\nto_m = 20", r"to_m = 20.0 must be greater than from_m = 30.0"),
         ("[[section]]\nfrom_m = 150\nto_m = 300", r"from 150.0 m to 300.0 m lies outside the line, which is 200.0 m"),
         ("[[section]]\nfrom_m = 0\nto_m = 30\ngap = true", r"gap from 0.0 m to 30.0 m touches the start"),
         ("checkpoints_m = [80, 40]", r"40.0 m after 80.0 m"),
-        ("checkpoints_m = [400]", r"400.0 m after 0.0 m"),
         ("width_m = 1", r"width_m: input should be greater than or equal to 4 \(given: 1\)"),
-        ("laps = 0", r"laps: input should be greater than or equal to 1"),
         ("laps = 2", r"laps = 2, but the line's laps lie up to 200.0 m apart"),
         ("width_m = = 3", r"not valid TOML"),
         ("width_m = nan", r"width_m"),
@@ -106,20 +95,22 @@ def test_mistakes_in_a_track_file_are_named(tmp_path, text, expected):
     assert str(path) in str(raised.value)
 
 
-def test_missing_keys_and_files_are_named(tmp_path):
-    (tmp_path / "empty.toml").write_text("")
-    with pytest.raises(TrackFileError, match="key name is missing; the key line is missing"):
-        load_track(tmp_path / "empty.toml")
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"", "key name is missing; the key line is missing"),
+        (b'name = "a"\nline = "gone.npy"', r"gone\.npy: cannot be read"),
+        (b'name = "\xe9"', "not UTF-8"),
+    ],
+)
+def test_missing_keys_and_files_are_named(tmp_path, content, expected):
+    (tmp_path / "track.toml").write_bytes(content)
+    with pytest.raises(TrackFileError, match=expected):
+        load_track(tmp_path / "track.toml")
     with pytest.raises(TrackFileError, match=r"nowhere\.toml: cannot be read"):
         load_track(tmp_path / "nowhere.toml")
-    (tmp_path / "alone.toml").write_text('name = "a"\nline = "gone.npy"')
-    with pytest.raises(TrackFileError, match=r"gone\.npy: cannot be read"):
-        load_track(tmp_path / "alone.toml")
     with pytest.raises(TrackFileError, match=r"not '.json'"):
         load_track(tmp_path / "track.json")
-    (tmp_path / "latin.toml").write_bytes(b'name = "\xe9"')
-    with pytest.raises(TrackFileError, match="not UTF-8"):
-        load_track(tmp_path / "latin.toml")
 
 
 def _with_point(index: int, value: float) -> np.ndarray:
@@ -133,9 +124,7 @@ def _with_point(index: int, value: float) -> np.ndarray:
     [
         (STRAIGHT_LINE[:, :2], r"shape \(401, 2\)"),
         (STRAIGHT_LINE[:10], "at least 20.0 m"),
-        (np.zeros((0, 3)), "at least 20.0 m"),
         (_with_point(7, np.nan), "point 7 is not finite"),
-        (_with_point(7, np.inf), "point 7 is not finite"),
         (_with_point(7, 5.0), "points 6 and 7 are 5.500 m apart"),
         (2.0 * STRAIGHT_LINE, "are 1.000 m apart.* line --resample"),
         (np.full((401, 3), "x"), "no array of numbers"),
@@ -254,16 +243,6 @@ def test_designs_that_cannot_be_built_say_why():
         close_lap(square * 2, 0, 1)
     with pytest.raises(ValueError, match="almost parallel"):
         close_lap(square * 2, 0, 4)
-
-
-def test_the_finish_of_one_lap_is_not_its_start(tmp_path):
-    narrow_start = '[[section]]\nfrom_m = 0\nto_m = 60\nwidth_m = 8\nsurface = "dirt"\n'
-    ribbon = load_track(write_track(tmp_path, "width_m = 20\n" + narrow_start)).ribbon
-    assert at_station(ribbon.half_width_m, ribbon, 200.0) == pytest.approx(10.0)
-    assert at_station(ribbon.surface, ribbon, 200.0) == Surface.ASPHALT
-    narrow_end = "[[section]]\nfrom_m = 150\nto_m = 200\nwidth_m = 8\n"
-    ribbon = load_track(write_track(tmp_path, "width_m = 20\n" + narrow_end)).ribbon
-    assert at_station(ribbon.half_width_m, ribbon, 200.0) == pytest.approx(4.0)
 
 
 def test_smoothing_takes_the_wobble_out_of_a_recorded_line(tmp_path):
