@@ -201,18 +201,45 @@ def test_with_analog_actions_the_previous_ones_are_wheel_and_pedals(layout, sett
     np.testing.assert_array_equal(made.build(blob).floats[1:16], [*forward * 3, 0.25, -0.5, 1, -1, 0.5, 0])
 
 
+WITH_RANGES = 'observation_blocks=("mini_race_time_actions", "speed_m_s", "range_finder_m")'
+WITH_ROAD = 'observation_blocks=("mini_race_time_actions", "speed_m_s", "road_ahead")'
+NO_WAVES = "fourier_wavelengths={}"
+
+
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("overrides", "message"),
     [
-        ({"n_prev_actions_in_inputs": 2}, r'state_normalization\["previous_actions"\] has 20 means .* 8 floats'),
-        ({"state_normalization": {}}, "missing blocks .*'gear'"),
-        ({"fourier_wavelengths": {"zone_centers": (4.0,)}}, r"zone_centers is no block .* zone_centers_m,"),
-        ({"n_zone_centers_extrapolate_after_end_of_map": 700}, "780 zones ahead"),
+        (["n_prev_actions_in_inputs=2"], r'state_normalization\["previous_actions"\] has 20 means .* 8 floats'),
+        (["state_normalization={}"], "missing blocks .*'gear'"),
+        (['fourier_wavelengths={"zone_centers": (4.0,)}'], r"zone_centers is no block .* zone_centers_m,"),
+        (["n_zone_centers_extrapolate_after_end_of_map=700"], "780 zones ahead"),
+        (['observation_blocks=("gear",)'], "lacks 'mini_race_time_actions'"),
+        (['observation_blocks=("mini_race_time_actions", "geer")'], "'geer' is no block; mini_race_time_actions,"),
+        ([WITH_RANGES, "game=tmnf"], 'set range_finder_source = "picture"'),
+        ([WITH_RANGES, "range_finder_source=picture"], "image_width_px and image_height_px are 0"),
+        ([WITH_RANGES], "fourier_wavelengths: zone_centers_m is no block of the observation"),
+        (
+            [WITH_RANGES, "shaped_reward_dist_to_cur_vcp=-0.1", "return_bounds_per_action=None"],
+            "is computed from zone_centers_m, which observation_blocks leaves out",
+        ),
+        (["range_finder_border_gray=(9, 3)"], "the darkest gray"),
+        ([WITH_ROAD, NO_WAVES, "game=tmnf"], '"road_ahead" with game = "tmnf"'),
+        ([WITH_ROAD, NO_WAVES, "n_zone_centers_in_inputs=19"], "road_ahead_zone_centers = 20"),
+        (["frames_per_state=17"], "frames_per_state"),
+        (["frames_per_state=-9:0:3"], r"frames_per_state = -9:0:3 needs an image"),
+        (['views={"a": {"column": "sped", "shift": -1}}'], "'a' looks at 'sped'; there are actions, rewards, frames"),
+        (['views={"gear": {"column": "actions", "shift": -1}}'], "'gear' is the name of a block"),
+        (['views={"a": {"column": "rewards", "shift": -1}}'], 'For training batches alone add "input": False'),
+        (['views={"a": {"column": "frames", "shift": -1}}'], "frames are a setting of their own, frames_per_state"),
+        (['views={"a": {"column": "actions", "shift": "-3:0"}}'], "it sees floats and actions of rows before"),
+        (['views={"a": {"column": "gear"}}'], "views.a.shift"),
+        (['views={"A b": {"column": "gear", "shift": -1}}'], "views.A b"),
     ],
 )
-def test_settings_that_do_not_fit_are_refused(settings, changes, message):
+def test_settings_that_do_not_fit_are_refused(overrides, message, repository_root):
+    config = repository_root / "config_files" / "config.py"
     with pytest.raises(SettingsError, match=message):
-        ObservationLayout.from_settings(settings.observation.model_copy(update=changes))
+        ObservationLayout.from_settings(load_settings(config, overrides).observation)
 
 
 def test_waves_stand_by_block_and_of_the_nearest_zone_centers_only(settings):

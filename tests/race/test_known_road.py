@@ -1,4 +1,4 @@
-"""The range finder: against a naive search, and pictures of the same places."""
+"""The range finder and the road ahead: against a naive search, pictures of the same places, cross-sections."""
 
 import math
 from pathlib import Path
@@ -8,25 +8,23 @@ import numpy as np
 import pytest
 
 from trackmania_rl.protocol.state_blob import HEAD_BYTES, STATE_HEAD_DTYPE
-from trackmania_rl.race.known_road import KnownRoad
-from trackmania_rl.race.observation import ObservationLayout
+from trackmania_rl.race.known_road import N_QUALITIES, ROAD_QUALITIES, KnownRoad, look_along_road
 from trackmania_rl.race.picture_range_finder import ChaseCamera, PictureRangeFinder
 from trackmania_rl.race.range_finder import BEAM_ANGLES_DEG, N_BEAMS, measure_ranges
-from trackmania_rl.settings import MapEntry, Settings, SettingsError, load_settings
+from trackmania_rl.settings import MapEntry, Settings, load_settings
 from trackmania_rl.simulator.picture import camera
 from trackmania_rl.simulator.picture.renderer import Renderer
-from trackmania_rl.simulator.tracks.track_file import load_track
-from trackmania_rl.simulator.tracks.world import Ribbon
+from trackmania_rl.simulator.tracks.track_file import TrackFileError, load_track
+from trackmania_rl.simulator.tracks.world import Edge, Ribbon, Surface
 from trackmania_rl.track.game_map import load_game_map
 
 REACH_M = 150.0
-RIGHT, AHEAD, LEFT = 0, N_BEAMS // 2, N_BEAMS - 1
-WITH_RANGE_FINDER = 'observation_blocks=("mini_race_time_actions", "speed_m_s", "range_finder_m")'
 
 
 @pytest.fixture(scope="module")
-def lidar(repository_root: Path) -> Settings:
-    return load_settings(repository_root / "config_files" / "config.py", [WITH_RANGE_FINDER, "fourier_wavelengths={}"])
+def settings(repository_root: Path) -> Settings:
+    blocks = 'observation_blocks=("mini_race_time_actions", "speed_m_s", "range_finder_m", "road_ahead")'
+    return load_settings(repository_root / "config_files" / "config.py", [blocks, "fourier_wavelengths={}"])
 
 
 def head(position_m, forward) -> np.ndarray:
@@ -73,10 +71,10 @@ def entry(name: str) -> MapEntry:
 
 
 @pytest.mark.parametrize("name", ["jump", "ring"])
-def test_it_finds_what_a_naive_search_finds(name, repository_root, lidar):
+def test_the_range_finder_finds_what_a_naive_search_finds(name, repository_root, settings):
     maps, rng = repository_root / "maps", np.random.default_rng(3)
     ribbon = load_track(maps / f"{name}.toml").ribbon
-    game_map = load_game_map(entry(name), maps, lidar.observation)
+    game_map = load_game_map(entry(name), maps, settings.observation)
     assert game_map.road is not None
     for _ in range(2):
         section = int(rng.integers(200, len(ribbon.station_m) - 700))
@@ -91,12 +89,12 @@ def test_it_finds_what_a_naive_search_finds(name, repository_root, lidar):
         assert np.mean(np.abs(measured - expected) < 0.02 * expected + 0.1) > 0.9
 
 
-def test_pictures_tell_roughly_what_the_track_does(repository_root, lidar):
+def test_pictures_tell_roughly_what_the_track_does(repository_root, settings):
     """On a flat track, away from the white lines under its gates."""
     maps, rng = repository_root / "maps", np.random.default_rng(1)
     track = load_track(maps / "speedway.toml")
     ribbon, renderer = track.ribbon, Renderer(track)
-    game_map = load_game_map(entry("speedway"), maps, lidar.observation)
+    game_map = load_game_map(entry("speedway"), maps, settings.observation)
     assert game_map.road is not None
     finder = PictureRangeFinder(160, 120, REACH_M, (200, 255))
     gates_m = np.array([*track.checkpoint_stations_m, track.finish_station_m])
@@ -108,14 +106,8 @@ def test_pictures_tell_roughly_what_the_track_does(repository_root, lidar):
             continue
         aside_m, turn = rng.uniform(-6, 6), rng.uniform(-0.2, 0.2)
         left, up, forward = ribbon.left[section], ribbon.up[section], ribbon.forward[section]
-        rotation = np.stack(
-            [
-                math.cos(turn) * left - math.sin(turn) * forward,
-                up,
-                math.cos(turn) * forward + math.sin(turn) * left,
-            ],
-            axis=1,
-        )
+        cosine, sine = math.cos(turn), math.sin(turn)
+        rotation = np.stack([cosine * left - sine * forward, up, cosine * forward + sine * left], axis=1)
         position = ribbon.center_m[section] + aside_m * left
         picture = cv2.cvtColor(renderer.render(position, rotation, section, 160, 120), cv2.COLOR_BGRA2GRAY)
         zone = section - 80 + game_map.zones.first_zone_idx
@@ -128,32 +120,30 @@ def test_pictures_tell_roughly_what_the_track_does(repository_root, lidar):
     assert np.quantile(errors, 0.85) < 0.2
 
 
-def test_a_beam_that_meets_nothing_tells_where_it_leaves_the_picture():
-    finder = PictureRangeFinder(160, 120, REACH_M, (200, 255))
-    nothing = finder.measure(np.full((120, 160), 80, dtype=np.uint8))
-    np.testing.assert_array_equal(nothing, finder.limits_m)
-    assert nothing[AHEAD] == REACH_M
-    assert 5.0 < nothing[RIGHT] == nothing[LEFT] < 10.0
-    dark = PictureRangeFinder(160, 120, REACH_M, (0, 55))
-    assert (dark.measure(np.zeros((120, 160), dtype=np.uint8)) < 10.0).all()
+@pytest.mark.parametrize("name", ["jump", "rally", "ring"])
+def test_the_road_ahead_is_that_of_the_nearest_cross_section(name, repository_root, settings):
+    maps = repository_root / "maps"
+    game_map, ribbon = load_game_map(entry(name), maps, settings.observation), load_track(maps / f"{name}.toml").ribbon
+    assert game_map.road is not None
+    zones = game_map.zones
+    stride, n_points = 20, 5
+    for zone in range(zones.first_zone_idx, len(zones.centers_m) // 3, 37):
+        floats = np.full(n_points * N_QUALITIES, np.nan, dtype=np.float32)
+        look_along_road(floats, zone, stride, game_map.road)
+        for told, center_m in zip(floats.reshape(n_points, -1), zones.centers_m[zone::stride][:n_points], strict=True):
+            # A lap's sections lie over each other and are alike; a told point may be half a metre off.
+            near = np.flatnonzero(((ribbon.center_m - center_m) ** 2).sum(axis=1) < 1.5**2)
+            of = dict(zip(ROAD_QUALITIES, told.tolist(), strict=True))
+            assert of["half_width_m"] == pytest.approx(ribbon.half_width_m[near], abs=0.5)
+            assert of["has_wall"] in (ribbon.edge[near] == Edge.WALL)
+            assert of["has_grass_beside"] in (ribbon.edge[near] == Edge.GRASS)
+            assert of["is_dirt"] in (ribbon.surface[near] == Surface.DIRT)
+            assert of["is_grass"] in (ribbon.surface[near] == Surface.GRASS)
+            assert of["is_there"] in ribbon.has_road[near]
+            assert np.abs(of["banking"] - ribbon.left[near, 1]).min() < 0.05
 
 
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (['observation_blocks=("gear",)'], "lacks 'mini_race_time_actions'"),
-        (['observation_blocks=("mini_race_time_actions", "geer")'], "'geer' is no block; mini_race_time_actions,"),
-        ([WITH_RANGE_FINDER, "game=tmnf"], 'set range_finder_source = "picture"'),
-        ([WITH_RANGE_FINDER, "range_finder_source=picture"], "image_width_px and image_height_px are 0"),
-        (["range_finder_border_gray=(9, 3)"], "the darkest gray"),
-        (
-            [WITH_RANGE_FINDER, "shaped_reward_dist_to_cur_vcp=-0.1", "return_bounds_per_action=None"],
-            "is computed from zone_centers_m, which observation_blocks leaves out",
-        ),
-        ([WITH_RANGE_FINDER], "fourier_wavelengths: zone_centers_m is no block of the observation"),
-    ],
-)
-def test_what_does_not_fit_is_told(overrides, message, repository_root):
-    config = repository_root / "config_files" / "config.py"
-    with pytest.raises(SettingsError, match=message):
-        ObservationLayout.from_settings(load_settings(config, overrides).observation)
+def test_a_real_map_tells_no_road(settings, repository_root):
+    a01 = entry("valley").model_copy(update={"map_path": "A01.Challenge.Gbx"})
+    with pytest.raises(TrackFileError, match=r"maps\.py track"):
+        load_game_map(a01, repository_root / "maps", settings.observation)
