@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from trackmania_rl.buffer_management import (
     draw_test_side,
     fill_buffer_from_rollout_with_n_steps_rule,
-    rows_of_rollout,
 )
 from trackmania_rl.buffer_utilities import make_buffers
 from trackmania_rl.experience_replay.experience import Experience
@@ -219,18 +218,6 @@ def test_a_finish_ends_a_race_unless_no_done_at_end():
         buffer, buffer_test = make(replay)
         fill(buffer, buffer_test, rollout, replay)
         assert min(buffer[place].terminal_actions for place in range(len(buffer))) == least
-
-
-@pytest.mark.parametrize("finish_after_ms", [None, 20])
-def test_a_rollout_can_be_written_to_one_side_alone(finish_after_ms):
-    replay = replay_settings(buffer_test_ratio=0.0)
-    (filled, filled_test), (extended, _) = make(replay), make(replay)
-    rollout = random_rollout(8, finish_after_ms, seed=0)
-    fill(filled, filled_test, rollout, replay)
-    rows = rows_of_rollout(rollout, rewarded_race(rollout), replay)
-    assert extended.extend(rows).tolist() == filled.storage.index.tolist() == list(range(8))
-    for place in range(8):
-        assert_same(extended[place], filled[place])
 
 
 def test_test_sides_come_in_runs_of_the_right_share_by_the_seed():

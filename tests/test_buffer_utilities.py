@@ -144,22 +144,6 @@ def test_batches_equal_transitions_one_by_one(races, gamma, duration, memory_siz
                 torch.testing.assert_close(actual, value, msg=lambda text, name=name: f"{name}: {text}")
 
 
-def test_shaping_does_not_depend_on_the_course():
-    """Over any way to the end of a mini-race, the shaped rewards are the rewards minus the first state's potential."""
-    replay = replay_settings(temporal_mini_race_duration_actions=2, oversample_long_term_steps=1)
-    buffer, buffer_test = make(replay, gamma=1.0)
-    race = add_race(buffer, buffer_test, 30, False, seed=3)
-    n_checked = 0
-    for batch in (buffer.sample() for _ in range(20)):
-        for i in (batch["gamma_n"] == 0).nonzero().flatten().tolist():
-            t = int(batch["index"][i])  # the first race's rows count from 0
-            n = 2 - int(batch["state_float"][i, 0])
-            expected = race.rewards[t : t + n].sum() - race.potentials[t]
-            torch.testing.assert_close(batch["reward"][i], expected)
-            n_checked += 1
-    assert n_checked > 100
-
-
 def test_both_sides_are_torchrl_buffers_over_the_same_rows():
     buffer, buffer_test = make(replay_settings())
     with pytest.raises(RuntimeError, match="fill it with a race"):
@@ -186,16 +170,6 @@ def test_a_batch_is_memory_of_its_own():
         batch[name].fill_(1)
     for name, column in buffer.ring.columns.by_name().items():
         assert torch.equal(column[:12], before[name][:12]), name
-
-
-def test_batches_depend_only_on_the_seed():
-    batches = []
-    for seed in (4, 4, 5):
-        buffer, buffer_test = make(replay_settings(), seed=seed)
-        add_race(buffer, buffer_test, 30, True, seed=1)
-        batches.append(torch.cat([buffer.sample()["state_float"], buffer_test.sample()["state_float"]]))
-    assert torch.equal(batches[0], batches[1])
-    assert not torch.equal(batches[0], batches[2])
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.7])
@@ -225,19 +199,6 @@ def test_a_restored_memory_goes_on_with_the_same_batches(alpha):
         if not going_on:
             for pair in ((buffer, buffer_test), restored):
                 add_race(*pair, 25, False, seed=10)
-
-
-def test_priorities_reach_the_sampler_and_the_weights_the_batch():
-    buffer, buffer_test = make(replay_settings(prio_alpha=1.0, prio_beta=1.0, buffer_test_ratio=0.0))
-    add_race(buffer, buffer_test, 20, True, seed=1)
-    index = buffer.storage.index
-    errors = torch.zeros(len(index))
-    errors[3] = 1000.0
-    buffer.update_priority(index, errors)
-    batch = buffer.sample()
-    assert (batch["index"] == index[3]).float().mean() > 0.9
-    assert batch["weight"].dtype == torch.float32
-    assert batch["weight"].max() == 1.0
 
 
 def test_edited_settings_keep_the_content():

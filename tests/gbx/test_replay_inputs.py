@@ -68,23 +68,12 @@ def test_clocks_and_axes_of_ghosts(events: tuple[tuple[int, str, int], ...], scr
     assert write_input_script(script_of_ghost(ghost(*events), HERE).events) == script
 
 
-def test_names_that_a_script_has_no_word_for_are_counted() -> None:
-    script = script_of_ghost(ghost((10, "Camera2", 1), (20, "Camera2", 0), (30, "Brake", 1)), HERE)
-    assert (script.unknown, len(script.events)) == ({"Camera2": 2}, 1)
-
-
-def test_what_is_held_at_the_start() -> None:
-    early = ghost(
-        *((-500, "Accelerate", 1), (-400, "SteerLeft", 1), (-300, "SteerLeft", 0), (-200, "Steer", 5), (0, "Steer", 9)),
-        *((0, "_FakeIsRaceRunning", 1), (10, "Brake", 1)),
-    )
-    script = script_of_ghost(early, HERE)
-    assert script.events == (
-        InputEvent(0, Input.ACCELERATE, 1),
-        InputEvent(0, Input.STEER, 9),
-        InputEvent(0, Input.BRAKE, 1),
-    )
-    assert script.n_before_start == 5
+def test_what_is_held_at_the_start_is_pressed_there() -> None:
+    before = ((-500, "Accelerate", 1), (-400, "SteerLeft", 1), (-300, "SteerLeft", 0), (-200, "Steer", 5))
+    after = ((0, "Steer", 9), (0, "_FakeIsRaceRunning", 1), (10, "Brake", 1), (20, "Camera2", 1))
+    script = script_of_ghost(ghost(*before, *after), HERE)
+    assert write_input_script(script.events) == "0.00 press up\n0.00 steer 9\n0.00 press down\n"
+    assert (script.n_before_start, script.unknown) == (5, {"Camera2": 1})
 
 
 @pytest.mark.parametrize(

@@ -22,24 +22,13 @@ def game(repository_root: Path) -> GameSettings:
 
 
 @pytest.fixture
-def keys(game: GameSettings) -> ActionKind:
-    return actions_of_game(game)
-
-
-@pytest.fixture
 def analog(game: GameSettings) -> ActionKind:
     return actions_of_game(game.model_copy(update={"actions": "analog"}))
 
 
-def test_the_setting_decides_on_the_space(keys, analog):
-    assert keys.space() == gymnasium.spaces.Discrete(12)
-    assert analog.space() == gymnasium.spaces.Box(-1, 1, (3,), np.float32)
-    assert (keys.n_values, analog.n_values) == (12, 1)
-    assert keys.space() is not keys.space(), "a space has random numbers of its own"
-
-
-def test_keys_are_what_they_always_were(keys, game):
-    actions = np.arange(12)
+def test_keys_are_what_they_always_were(game):
+    keys, actions = actions_of_game(game), np.arange(12)
+    assert (keys.space(), keys.n_values) == (gymnasium.spaces.Discrete(12), 12)
     assert keys.held(actions) == key_states(game.inputs)
     np.testing.assert_array_equal(keys.controls(actions), [controls_of_keys(k) for k in key_states(game.inputs)])
     expected = [[k.accelerate, k.brake, k.left, k.right] for k in game.inputs]
@@ -49,6 +38,7 @@ def test_keys_are_what_they_always_were(keys, game):
 
 
 def test_steer_is_proportional_and_pedals_are_pressed_above_0(analog):
+    assert (analog.space(), analog.n_values) == (gymnasium.spaces.Box(-1, 1, (3,), np.float32), 1)
     expected = [AnalogInput(32768, 65536, False), AnalogInput(-65536, 0, True), AnalogInput(65536, 0, False)]
     assert analog.held(ANALOG) == expected
     np.testing.assert_array_equal(analog.controls(ANALOG), [[1, 0, 0.5], [0, 1, -1], [0, 0, 1]])

@@ -227,14 +227,3 @@ def test_gray_pictures_are_the_gray_of_the_coloured_ones(eventful_track):
         pose = (cars[race]["position_m"], cars[race]["rotation"], cars[race]["ribbon_index"])
         expected[race, rows[race]] = gray(renderer.render(*pose, 47, 33, passed_checkpoints=passed[race]))
     np.testing.assert_array_equal(frames, expected)
-
-
-def test_an_impossible_pose_among_gray_pictures_is_refused(eventful_track):
-    cars, rows = np.zeros(2, dtype=VEHICLE_DTYPE), np.zeros(2, dtype=np.int64)
-    cars["rotation"] = np.eye(3)
-    cars["position_m"][1] = np.nan
-    frames = np.zeros((2, 1, 8, 8), dtype=np.uint8)
-    renderer = Renderer(eventful_track)
-    renderer.render_gray(np.array([0]), cars, rows, frames, rows)
-    with pytest.raises(ValueError, match=r"no pose.*nan"):
-        renderer.render_gray(np.array([0, 1]), cars, rows, frames, rows)
