@@ -102,7 +102,8 @@ def test_what_only_the_game_writes_lies_where_the_oracle_reads_it(noise_blob):
         state = operator.attrgetter(part)(whole)
         for name, oracle_name in names.items():
             expected = getattr(state, oracle_name)
-            np.testing.assert_array_equal(head[name].astype(type(expected)), expected, err_msg=name)
+            actual = bool(head[name]) if isinstance(expected, bool) else head[name]
+            np.testing.assert_array_equal(actual, expected, err_msg=name)
     assert list(head["timers_ms"]) == list(whole.timers)
     events = ["running", "finish", "accelerate", "brake", "left", "right", "steer", "gas"]
     for slot, name in enumerate(events):
@@ -110,22 +111,9 @@ def test_what_only_the_game_writes_lies_where_the_oracle_reads_it(noise_blob):
         assert [int(value) for value in head["input_events"][slot].view("<i4")] == [event.time, event.input_data]
 
 
-def test_new_blob_is_whole_and_nothing_is_passed():
-    blob = new_state_blob(2, 4)
-    assert len(blob) == BLOB_FIXED_BYTES + 4 * 2 + 8 * 4
-    assert list(parse_state_blob(blob).checkpoint_times_ms) == [-1] * 4
-    state = parse_with_oracle(blob)
-    assert (state.context_mode, state.flags) == (1, 0xFF)
-    assert state.cp_data.cp_states_length == 2
-    assert state.cp_data.cp_times_length == 4
-
-
 def test_clearing_the_last_time_changes_nothing_else(noise_blob):
     cleared = with_last_checkpoint_time_cleared(bytes(noise_blob))
-    assert (
-        list(np.flatnonzero(np.frombuffer(cleared, "u1") != np.frombuffer(noise_blob, "u1")) // 4 * 4)
-        == [len(noise_blob) - 8] * 4
-    )
+    assert cleared[:-8] + cleared[-4:] == noise_blob[:-8] + noise_blob[-4:]
     assert StateView(cleared).checkpoint_times_ms[-1] == -1
     with pytest.raises(StateBlobError, match="no finish to undo"):
         with_last_checkpoint_time_cleared(new_state_blob(0, 0))

@@ -233,15 +233,6 @@ def test_a_glancing_wall_hit_costs_half_a_second_of_slow_down():
     assert hit["has_any_lateral_contact"][0] == 0
 
 
-def test_wall_slow_down_ends_half_a_second_after_the_contact():
-    car = rolling(PLANE, 150.0)
-    car["last_lateral_contact_time_ms"] = car["clock_ms"]
-    speeds = run(car, PLANE, 60)
-    gains = np.diff(speeds) / KMH_PER_M_S / 0.01
-    assert gains[10] == pytest.approx(11.0 - 24.0, abs=0.5)
-    assert gains[55] == pytest.approx(11.0, abs=0.5)
-
-
 def test_a_head_on_wall_stops_the_car_without_a_bounce():
     road = straight(half_width_m=20.0)
     car = rolling(road, 150.0, np.radians(90.0))
