@@ -293,21 +293,21 @@ def test_checkpoint_times_that_contradict_themselves_are_refused(straight_track,
 def driven(straight_track):
     race = at_start(straight_track)
     trace(race, 150)
-    return race
+    return race, race.save_state()
 
 
 @settings(max_examples=150, deadline=None)
 @given(word=st.integers(0, BLOB_WORDS - 1), value=st.integers(0, 2**32 - 1))
 def test_any_changed_word_is_refused_or_driven_on_with(driven, word, value):
-    start = driven.save_state()
+    race, start = driven
     blob = bytearray(start)
     np.frombuffer(blob, "<u4")[word] = value
     with contextlib.suppress(StateBlobError):
-        driven.restore_state(bytes(blob))
-    driven.advance(3)
-    driven.save_state()
-    driven.restore_state(start)
-    assert driven.save_state() == start
+        race.restore_state(bytes(blob))
+    race.advance(3)
+    race.save_state()
+    race.restore_state(start)
+    assert race.save_state() == start
 
 
 def test_recorded_inputs_replay_to_the_same_race(straight_track):
