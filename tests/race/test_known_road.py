@@ -14,7 +14,7 @@ from trackmania_rl.race.range_finder import BEAM_ANGLES_DEG, N_BEAMS, measure_ra
 from trackmania_rl.settings import MapEntry, Settings, load_settings
 from trackmania_rl.simulator.picture import camera
 from trackmania_rl.simulator.picture.renderer import Renderer
-from trackmania_rl.simulator.tracks.track_file import TrackFileError, load_track
+from trackmania_rl.simulator.tracks.track_file import load_track
 from trackmania_rl.simulator.tracks.world import Edge, Ribbon, Surface
 from trackmania_rl.track.game_map import load_game_map
 
@@ -141,9 +141,3 @@ def test_the_road_ahead_is_that_of_the_nearest_cross_section(name, repository_ro
             assert of["is_grass"] in (ribbon.surface[near] == Surface.GRASS)
             assert of["is_there"] in ribbon.has_road[near]
             assert np.abs(of["banking"] - ribbon.left[near, 1]).min() < 0.05
-
-
-def test_a_real_map_tells_no_road(settings, repository_root):
-    a01 = entry("valley").model_copy(update={"map_path": "A01.Challenge.Gbx"})
-    with pytest.raises(TrackFileError, match=r"maps\.py track"):
-        load_game_map(a01, repository_root / "maps", settings.observation)

@@ -222,7 +222,6 @@ NO_WAVES = "fourier_wavelengths={}"
             [WITH_RANGES, "shaped_reward_dist_to_cur_vcp=-0.1", "return_bounds_per_action=None"],
             "is computed from zone_centers_m, which observation_blocks leaves out",
         ),
-        (["range_finder_border_gray=(9, 3)"], "the darkest gray"),
         ([WITH_ROAD, NO_WAVES, "game=tmnf"], '"road_ahead" with game = "tmnf"'),
         ([WITH_ROAD, NO_WAVES, "n_zone_centers_in_inputs=19"], "road_ahead_zone_centers = 20"),
         (["frames_per_state=0", "image_width_px=16", "image_height_px=16"], "nothing looks at the image"),
@@ -233,23 +232,9 @@ NO_WAVES = "fourier_wavelengths={}"
         (['views={"a": {"column": "rewards", "shift": -1}}'], 'For training batches alone add "input": False'),
         (['views={"a": {"column": "frames", "shift": -1}}'], "frames are a setting of their own, frames_per_state"),
         (['views={"a": {"column": "actions", "shift": "-3:0"}}'], "it sees floats and actions of rows before"),
-        (['views={"a": {"column": "gear"}}'], "views.a.shift"),
-        (['views={"A b": {"column": "gear", "shift": -1}}'], "views.A b"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused(overrides, message, repository_root):
     config = repository_root / "config_files" / "config.py"
     with pytest.raises(SettingsError, match=message):
         ObservationLayout.from_settings(load_settings(config, overrides).observation)
-
-
-def test_waves_stand_by_block_and_of_the_nearest_zone_centers_only(settings):
-    changes = {
-        "fourier_wavelengths": {"zone_centers_m": (16.0, 4.0), "velocity_m_s": (9.0,)},
-        "fourier_zone_centers": 2,
-    }
-    zone, speed = 62, 56
-    assert ObservationLayout.from_settings(settings.observation.model_copy(update=changes)).waves == (
-        *((zone + number, wavelength) for number in range(6) for wavelength in (16.0, 4.0)),
-        *((speed + number, 9.0) for number in range(3)),
-    )

@@ -1,7 +1,5 @@
 """Measured means and deviations of the observation."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -10,11 +8,6 @@ from trackmania_rl.race.observation_statistics import MOST_DEVIATIONS, Observati
 from trackmania_rl.settings import load_settings
 
 N = 20_001
-
-
-@pytest.fixture(scope="module")
-def layout(repository_root: Path) -> ObservationLayout:
-    return ObservationLayout.from_settings(load_settings(repository_root / "config_files" / "config.py").observation)
 
 
 def random_floats(layout: ObservationLayout) -> np.ndarray:
@@ -28,7 +21,9 @@ def random_floats(layout: ObservationLayout) -> np.ndarray:
     return floats
 
 
-def test_means_and_deviations_are_those_of_all_states(layout):
+def test_means_and_deviations_are_those_of_all_states(repository_root):
+    settings = load_settings(repository_root / "config_files" / "config.py").observation
+    layout = ObservationLayout.from_settings(settings)
     floats, statistics = random_floats(layout), ObservationStatistics(layout)
     for part in np.array_split(floats, [17, 5000]):
         statistics.add(part)

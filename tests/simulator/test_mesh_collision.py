@@ -70,13 +70,6 @@ def test_a_border_holds_a_car_and_slows_it_down(side: float) -> None:
     assert np.isfinite(car["position_m"]).all()
 
 
-def test_a_pad_pushes_the_way_its_block_looks() -> None:
-    for turns, sign in ((0, 1.0), (2, -1.0)):
-        mesh, car = mesh_of(Block("StadiumRoadMainTurbo", (9, 1, 4), turns, 0)), car_at(304.0, 9.355, 140.0, 30.0)
-        drive(car, mesh, 10)
-        assert car["turbo_boost_factor"][0] == pytest.approx(sign * 5.0, abs=0.01)
-
-
 def test_loops_are_followed_as_a_human_drove_them(shared_data: Path) -> None:
     path = shared_data / "replays" / "B13-Obstacle_24.95_a.Replay.gbx"
     replay = read_replay(path)

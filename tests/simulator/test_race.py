@@ -425,14 +425,3 @@ def test_a_wheel_is_held_until_the_next_inputs_and_logged(straight_track):
     race.restore_state(turned)
     assert race.inputs.controls == (1.0, 0.0, -0.5)
     assert race.input_script() == "0.00 steer -32768\n0.00 gas 65536\n"
-
-
-def test_a_picture_is_of_this_instant(straight_track):
-    race = at_start(straight_track)
-    start = race.save_state()
-    picture = race.render(32, 24)
-    assert (picture.shape, picture.dtype) == ((24, 32, 4), np.uint8)
-    race.advance(150)
-    assert not np.array_equal(race.render(32, 24), picture)
-    race.restore_state(start)
-    np.testing.assert_array_equal(race.render(32, 24), picture)
