@@ -1,7 +1,6 @@
 """Whatever bytes a `.Gbx` file holds, it is read or refused: no other error, no hang, no memory without bound."""
 
 import contextlib
-import logging
 import random
 import struct
 import tracemalloc
@@ -9,7 +8,6 @@ import zlib
 from pathlib import Path
 
 import lzallright
-import pygbx.gbx
 import pytest
 
 from trackmania_rl.gbx import reading
@@ -103,15 +101,6 @@ def test_nodes_within_nodes_within_nodes_end() -> None:
     body = b"".join(struct.pack("<Iii", 0x03043026, index, 0x03043000) for index in range(1, 5_000))
     with pytest.raises(GbxError, match="RecursionError"):
         parse_gbx(gbx(body), Path("deep.Gbx"))
-
-
-def test_pygbx_is_left_as_it_was(shared_data: Path) -> None:
-    originals = (pygbx.gbx.ByteReader, pygbx.gbx.lzo, pygbx.gbx.zlib)
-    read_gbx(shared_data / "tracks" / "test.Challenge.Gbx")
-    with pytest.raises(GbxError):
-        parse_gbx(gbx(b"\x02" * 3), Path("some.Gbx"))
-    assert (pygbx.gbx.ByteReader, pygbx.gbx.lzo, pygbx.gbx.zlib) == originals
-    assert logging.root.manager.disable == logging.NOTSET
 
 
 def mutated(original: bytes, rng: random.Random) -> bytes:

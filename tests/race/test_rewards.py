@@ -8,7 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trackmania_rl.race.rewards import EngineeredRewards, race_rewards, speedslide_quality, state_potentials
+from trackmania_rl.race.progress_reward import PER_M, ProgressReward
+from trackmania_rl.race.rewards import (
+    Arrival,
+    EngineeredRewards,
+    race_rewards,
+    speedslide_quality,
+    state_potentials,
+)
+from trackmania_rl.race.spaces import race_spaces
+from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import RewardSettings, load_settings
 
 MS_PER_ACTION = 50
@@ -23,15 +32,13 @@ PLACES = {
 N_FLOATS = 26
 
 
-SHIPPED = load_settings(Path(__file__).parents[2] / "config_files" / "config.py").reward
+SHIPPED = load_settings(Path(__file__).parents[2] / "config_files" / "config.py")
+METERS = "meters_advanced_along_centerline"
 
 
 def settings(**changes) -> RewardSettings:
     none = ((0, 0.0),)
     values = {
-        "constant_reward_per_ms": -6 / 5000,
-        "reward_per_m_advanced_along_centerline": 5 / 500,
-        "final_speed_reward_per_m_per_s": 0.0,
         **dict.fromkeys((name for name in RewardSettings.model_fields if name.endswith("_schedule")), none),
         "engineered_reward_min_dist_to_cur_vcp_m": 4.0,
         "engineered_reward_max_dist_to_cur_vcp_m": 19.0,
@@ -40,7 +47,7 @@ def settings(**changes) -> RewardSettings:
         "shaped_reward_max_dist_to_cur_vcp_m": 25.0,
         "shaped_reward_point_to_vcp_ahead": 0.0,
     }
-    return SHIPPED.model_copy(update=values | changes)
+    return SHIPPED.reward.model_copy(update=values | changes)
 
 
 def random_states(n_states: int, seed: int) -> np.ndarray:
@@ -150,3 +157,25 @@ def test_engineered_rewards_follow_their_schedules_linearly():
     schedules = {f"engineered_{n}_reward_schedule": ((0, 0.1), (100, e)) for n, e in zip(names, ends, strict=True)}
     halfway = EngineeredRewards.at_frame(settings(**schedules), 50)
     assert [getattr(halfway, name) for name in names] == pytest.approx([0.25, 0.3, 0.35, 0.4])
+
+
+def test_a_race_cut_off_earns_its_metres():
+    reward = ProgressReward(SHIPPED, race_spaces(SHIPPED), SeedTree(0))
+    race = {METERS: np.array([3.0, 3.5, 5.0, 4.0])}
+    rewarded = reward(race, SHIPPED, 0)
+    np.testing.assert_allclose(rewarded.rewards, PER_M * np.array([0.5, 1.5, -1.0]), rtol=1e-6)
+    assert rewarded.rewards.dtype == rewarded.potentials.dtype == np.float32
+    assert rewarded.potentials.tolist() == [0, 0, 0, 0]
+
+
+def test_a_finished_race_earns_the_more_the_sooner_and_its_actions_earn_what_it_earns():
+    reward = ProgressReward(SHIPPED, race_spaces(SHIPPED), SeedTree(0), per_m=2.0, finish_s=3.0)
+    meters, race_time_ms = np.array([1.0, 2.0, 4.5, 4.0, 8.0]), 180
+    whole = reward({METERS: meters, "race_time": race_time_ms}, SHIPPED, 0).rewards
+    assert whole.sum() == pytest.approx(2.0 * 7 * (1 + 3.0 / 0.180), rel=1e-6)
+    assert whole.sum() < reward({METERS: meters, "race_time": 160}, SHIPPED, 0).rewards.sum()
+    nothing = np.empty((3, 0), dtype=np.float32)
+    steps = reward.of_actions(nothing, nothing, np.diff(meters)[:3], n_actions_made=3)
+    arrival = Arrival(advanced_m=4.0, duration_ms=30, race_m=7.0, race_time_ms=race_time_ms)
+    np.testing.assert_allclose([*steps, reward.of_arrival(arrival)], whole, rtol=1e-6)
+    assert reward({"rewards": [1.0, 2.0]}, SHIPPED, 0).rewards.tolist() == [1.0, 2.0], "an environment's own are kept"

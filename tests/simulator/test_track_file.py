@@ -243,15 +243,3 @@ def test_designs_that_cannot_be_built_say_why():
         close_lap(square * 2, 0, 1)
     with pytest.raises(ValueError, match="almost parallel"):
         close_lap(square * 2, 0, 4)
-
-
-def test_smoothing_takes_the_wobble_out_of_a_recorded_line(tmp_path):
-    line_m = STRAIGHT_LINE.copy()
-    line_m[1::2, 0] += 0.1
-    wobble_m = []
-    for smoothing_m in (0, 5):
-        ribbon = load_track(write_track(tmp_path, f"width_m = 10\nsmoothing_m = {smoothing_m}", line_m)).ribbon
-        middle = (ribbon.station_m > 50.0) & (ribbon.station_m < 150.0)
-        wobble_m.append(np.ptp(ribbon.center_m[middle, 0]))
-    assert wobble_m[0] > 0.05
-    assert wobble_m[1] < 0.01

@@ -233,14 +233,6 @@ def test_a_glancing_wall_hit_costs_half_a_second_of_slow_down():
     assert hit["has_any_lateral_contact"][0] == 0
 
 
-def test_a_head_on_wall_stops_the_car_without_a_bounce():
-    road = straight(half_width_m=20.0)
-    car = rolling(road, 150.0, np.radians(90.0))
-    run(car, road, 100)
-    assert speed_kmh(car) < 5.0
-    assert 16.0 < car["position_m"][0, 0] < 18.5
-
-
 @pytest.mark.parametrize("speed", [100.0, 300.0, 600.0, 990.0])
 def test_no_wall_is_tunnelled(speed):
     road = straight(half_width_m=8.0)
