@@ -75,10 +75,8 @@ def test_loops_are_followed_as_a_human_drove_them(shared_data: Path) -> None:
     path = shared_data / "replays" / "B13-Obstacle_24.95_a.Replay.gbx"
     replay = read_replay(path)
     assert replay.challenge is not None
-    race, mesh = (
-        race_of_ghost(replay.ghosts[0], replay.challenge.blocks, path),
-        mesh_of_world(world_of(replay.challenge)),
-    )
+    race = race_of_ghost(replay.ghosts[0], replay.challenge.blocks, path)
+    mesh = mesh_of_world(world_of(replay.challenge))
     windows = [window for window in windows_of(race) if window.kind is Kind.CURVED]
     ends_m = np.array([drive_window(race, window, mesh).position_m[-1] for window in windows])
     assert len(ends_m) > 20
@@ -87,14 +85,11 @@ def test_loops_are_followed_as_a_human_drove_them(shared_data: Path) -> None:
 
 
 LOW_M, HIGH_M = np.array((100.0, 8.0, 200.0)), np.array((125.0, 19.0, 200.8))
-NOSE_M = 1.7821 + 0.364
-TAIL_M = 0.898 + 1.038
 
 
-def touches(position_m, rotation=None) -> bool:
+def touches(position_m, rotation) -> bool:
     boxes = TriggerBoxes(LOW_M[None].copy(), HIGH_M[None].copy())
-    turned = np.eye(3) if rotation is None else rotation
-    return touches_box(boxes, 0, np.array(position_m, dtype=float), turned, STADIUM_CAR[0])
+    return touches_box(boxes, 0, position_m, rotation, STADIUM_CAR[0])
 
 
 def test_a_car_with_a_point_in_the_box_touches_it() -> None:
@@ -102,11 +97,11 @@ def test_a_car_with_a_point_in_the_box_touches_it() -> None:
     random = np.random.default_rng(4)
     centers = np.concatenate((STADIUM_CAR["wheel_points_m"][0], STADIUM_CAR["body_centers_m"][0]))
     radii = np.concatenate((np.tile(STADIUM_CAR["wheel_radii_m"][0], (4, 1)), STADIUM_CAR["body_radii_m"][0]))
-    directions = random.normal(size=(4000, 3))
+    directions = random.normal(size=(2000, 3))
     directions /= np.linalg.norm(directions, axis=1, keepdims=True)
     own_m = centers[:, None] + radii[:, None] * directions
     seen = set()
-    for _ in range(300):
+    for _ in range(200):
         rotation = np.linalg.qr(random.normal(size=(3, 3)))[0]
         position_m = np.array((random.uniform(98, 127), random.uniform(6, 21), random.uniform(196, 205)))
         points_m = position_m + own_m @ rotation.T
