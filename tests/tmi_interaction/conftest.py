@@ -1,229 +1,16 @@
-"""A tiny game inside the test process, with a switch for each open point of the protocol."""
+"""Settings, a straight map and a check of processes, for all tests of games."""
 
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import psutil
 import pytest
 
-from trackmania_rl.protocol.messages import NO_KEYS, HeldInputs, KeyState, MessageId
-from trackmania_rl.protocol.state_blob import STATE_HEAD_DTYPE, StateView, new_state_blob
-from trackmania_rl.race.observation import FeatureBuilder, ObservationLayout
-from trackmania_rl.race.zones import VirtualCheckpoints
-from trackmania_rl.settings import Settings, load_settings
-from trackmania_rl.tmi_interaction.race_machine import RaceMachine
-from trackmania_rl.tmi_interaction.transport import GameEvent
-from trackmania_rl.track.game_map import GameMap
+from trackmania_rl.settings import MapEntry, Settings, load_settings
 
-TICK_MS = 10
-SPEED_M_S = 20.0
-CM_PER_TICK = 20
-LINE_M = 60.0
-
-
-@dataclass
-class FakeGame:
-    """A car on a straight line: 20 m/s while it accelerates, else standing. A checkpoint at 20 m, the finish behind.
-
-    Implements `GameTransport`. What a real game does not promise is a switch.
-    """
-
-    finish_m: float = 41.1
-    checkpoint_before_step: bool = False
-    step_repeated_after_rewind: bool = False
-    finish_repeated: bool = False
-    laps_reported: bool = False
-    rewind_reports_checkpoints: bool = False
-    finish_unreported: bool = False
-    finish_told_later_ms: int = 0
-    zero_step_missing_once: bool = False
-    steps_before_give_up_takes_effect: int = 0
-    in_menus: bool = True
-    late_step_at_ms: int | None = None
-    version: int = 0
-
-    calls: list[str] = field(default_factory=list)
-    driven: list[tuple[int, HeldInputs]] = field(default_factory=list)  # (race time before the tick, held in it)
-
-    def __post_init__(self) -> None:
-        self.map: str | None = None if self.in_menus else "another"
-        self.time_ms, self.x_cm, self.times_ms = 500, 0, [-1, -1]
-        self.keys: HeldInputs = NO_KEYS
-        self.speed, self.period_ms, self.timeout_ms = 1.0, 10, 2000
-        self.frame_size: tuple[int, int] | None = None
-        self.is_over = False
-        self.restart_in_steps: int | None = None
-        self.is_rewound = False
-        self.held: GameEvent | None = None
-        self.state_wanted = False
-        self.reports: list[GameEvent] = []  # that come before anything else
-        self.events = self._run()
-
-    # What the game does by itself.
-
-    def _run(self) -> Iterator[GameEvent]:
-        yield GameEvent(MessageId.ON_CONNECT)
-        while True:
-            if self.frame_size is not None:
-                width, height = self.frame_size
-                shade = np.full((height, width, 4), self.time_ms // 50 % 200, dtype=np.uint8)
-                yield GameEvent(MessageId.REQUESTED_FRAME, frame=shade)
-                self.frame_size = None
-            elif self.speed == 0 or self.map is None:
-                raise AssertionError("the game stands still and nobody can be heard any more")
-            if self.step_repeated_after_rewind and self.is_rewound:
-                self.is_rewound = False
-                yield GameEvent(MessageId.RUN_STEP, self.time_ms)
-            elif self.speed > 0 and self.map is not None:
-                yield from self._tick()
-
-    def _tick(self) -> Iterator[GameEvent]:
-        if self.restart_in_steps is not None:
-            self.restart_in_steps -= 1
-            if self.restart_in_steps < 0:
-                self.restart_in_steps = None
-                self.driven.clear()
-                self.time_ms, self.x_cm, self.times_ms, self.is_over = -200, 0, [-1, -1], False
-        if not self.is_over:
-            if self.time_ms >= 0:
-                self.driven.append((self.time_ms, self.keys))
-                self.x_cm += CM_PER_TICK * self.accelerates
-            self.time_ms += TICK_MS
-        if self.zero_step_missing_once and self.time_ms == 0:
-            self.zero_step_missing_once = False
-            self.time_ms += TICK_MS
-        passed = self._checkpoints()
-        if self.checkpoint_before_step:
-            yield from passed
-        if (self.time_ms % self.period_ms == 0 and self.time_ms != self.late_step_at_ms) or self.is_over:
-            yield GameEvent(MessageId.RUN_STEP, self.time_ms)
-        if not self.checkpoint_before_step:
-            yield from passed
-
-    def _checkpoints(self) -> list[GameEvent]:
-        before = self.n_passed
-        if self.x_cm >= 2000 and before == 0:
-            self.times_ms[0] = self.time_ms
-        if self.x_cm >= 100 * self.finish_m and self.n_passed == 1:
-            self.times_ms[1] = self.time_ms + self.finish_told_later_ms
-            self.is_over = self.finish_unreported
-        if self.n_passed == before and not (self.finish_repeated and self.n_passed == 2):
-            return []
-        if self.n_passed == 2 and self.finish_unreported:
-            return []
-        laps = [GameEvent(MessageId.LAP_COUNT_CHANGED, current=1, target=1)] if self.n_passed == 2 else []
-        return [GameEvent(MessageId.CHECKPOINT_COUNT_CHANGED, current=self.n_passed, target=2)] + (
-            laps if self.laps_reported else []
-        )
-
-    @property
-    def accelerates(self) -> bool:
-        return self.keys.accelerate if isinstance(self.keys, KeyState) else self.keys.gas > 0
-
-    @property
-    def n_passed(self) -> int:
-        return sum(time_ms >= 0 for time_ms in self.times_ms)
-
-    # GameTransport.
-
-    def next_event(self, within_s: float | None = None) -> GameEvent:
-        assert self.held is None, "an event was not answered"
-        event = self.reports.pop() if self.reports else next(self.events)
-        if self.state_wanted:
-            event = GameEvent(event.id, event.race_time_ms, event.current, event.target, event.frame, self._blob())
-        self.state_wanted = False
-        self.held = event
-        return event
-
-    def answer(self, event: GameEvent, then_get_state: bool = False) -> None:
-        assert self.held is event, "only what is held can be answered"
-        self.held = None
-        self.state_wanted = then_get_state
-
-    def flush(self) -> None:
-        self.calls.append("flush")
-
-    def get_state(self) -> bytes:
-        return self._blob()
-
-    def _blob(self) -> bytes:
-        blob = new_state_blob(2, 2)
-        head = np.frombuffer(blob, STATE_HEAD_DTYPE, count=1)[0]
-        head["race_time_ms"] = self.time_ms
-        head["position_m"] = (0, 0, self.x_cm / 100)
-        head["rotation"] = np.eye(3)
-        head["velocity_m_s"] = (0, 0, SPEED_M_S * self.accelerates)
-        times = StateView(blob).checkpoint_times_ms
-        times[:] = self.times_ms
-        return bytes(blob)
-
-    def is_race_finished(self) -> bool:
-        return self.is_over
-
-    def is_in_menus(self) -> bool:
-        return self.map is None
-
-    def rewind_to_state(self, blob: bytes) -> None:
-        view = StateView(blob)
-        before = self.n_passed
-        self.time_ms, self.x_cm = view.race_time_ms, round(100 * float(view.position_m[2]))
-        self.times_ms = view.checkpoint_times_ms.tolist()
-        self.is_over, self.is_rewound = False, True
-        self.keys = NO_KEYS
-        if self.time_ms == 0:
-            self.driven.clear()
-        if self.rewind_reports_checkpoints and self.n_passed != before:
-            self.reports.append(GameEvent(MessageId.CHECKPOINT_COUNT_CHANGED, current=self.n_passed, target=2))
-        self.calls.append(f"rewind to {self.time_ms}")
-
-    def rewind_to_current_state(self) -> None:
-        self.calls.append("rewind to current")
-
-    def set_speed(self, speed: float) -> None:
-        self.speed = speed
-
-    def set_step_period(self, period_ms: int) -> None:
-        self.calls.append(f"step period {period_ms}")
-        self.period_ms = period_ms
-
-    def set_timeout(self, timeout_ms: int) -> None:
-        self.timeout_ms = timeout_ms
-
-    def plugin_version(self) -> int:
-        self.calls.append("version")
-        return self.version
-
-    def set_input(self, held: HeldInputs) -> None:
-        self.keys = held
-
-    def give_up(self) -> None:
-        self.calls.append("give up")
-        self.restart_in_steps = self.steps_before_give_up_takes_effect
-
-    def prevent_finish(self) -> None:
-        self.calls.append("prevent finish")
-        self.times_ms[1] = -1
-
-    def command(self, text: str) -> None:
-        self.calls.append(text)
-        if text.startswith("map "):
-            self.map = text.removeprefix("map ").strip('"')
-            self.restart_in_steps = self.steps_before_give_up_takes_effect
-
-    def toggle_interface(self, shown: bool) -> None:
-        self.calls.append(f"interface {shown}")
-
-    def request_frame(self, width_px: int, height_px: int) -> None:
-        self.frame_size = (width_px, height_px)
-
-    def unrequest_frame(self) -> None:
-        self.frame_size = None
-
-    def close(self) -> None:
-        self.calls.append("close")
+LINE_M = 50
 
 
 @pytest.fixture(scope="session")
@@ -239,32 +26,26 @@ def settings_without_image(repository_root: Path) -> Settings:
 
 
 @pytest.fixture(scope="session")
-def straight_map(settings: Settings) -> GameMap:
-    line = np.arange(0, LINE_M, 0.5)[:, None] * np.array([0.0, 0.0, 1.0])
-    return GameMap("straight", "straight.toml", VirtualCheckpoints.from_reference_line(line, settings.observation))
+def maps_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a straight of 50 m for the simulated game."""
+    folder = tmp_path_factory.mktemp("maps")
+    np.save(folder / "straight.npy", np.arange(0, LINE_M, 0.5)[:, None] * np.array([0.0, 0.0, 1.0]) + (0, 100, 0))
+    return folder
 
 
 @pytest.fixture(scope="session")
-def make_fake_game() -> Callable[..., FakeGame]:
-    return FakeGame
-
-
-@pytest.fixture(scope="session")
-def make_machine() -> Callable[[FakeGame, Settings], RaceMachine]:
-    def make(game: FakeGame, settings: Settings) -> RaceMachine:
-        layout = ObservationLayout.from_settings(settings.observation, settings.game.actions)
-        features = FeatureBuilder(layout, settings.game)
-        return RaceMachine(game, settings.game, features)
-
-    return make
+def straight() -> MapEntry:
+    return MapEntry(
+        map_name="straight", map_path="straight.npy", reference_line="straight.npy", is_explo=True, fill_buffer=True
+    )
 
 
 @pytest.fixture(scope="session")
 def is_gone() -> Callable[[int], bool]:
-    """Whether a process ends within 5 s."""
+    """Whether a process ends within 60 s."""
 
     def wait(pid: int) -> bool:
-        deadline_s = time.monotonic() + 5.0
+        deadline_s = time.monotonic() + 60.0
         while time.monotonic() < deadline_s:
             if not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
                 return True

@@ -1,0 +1,505 @@
+"""Races through `GameInstanceManager.rollout()`: results, cut-offs, and games that differ or fail in every way."""
+
+import itertools
+import logging
+import time
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from trackmania_rl.errors import UserError
+from trackmania_rl.protocol.input_script import parse_input_script
+from trackmania_rl.protocol.messages import AnalogInput, KeyState, MessageId
+from trackmania_rl.race.policy import PolicyDecision
+from trackmania_rl.settings import MapEntry
+from trackmania_rl.tmi_interaction import game_instance_manager, race_machine, race_start
+from trackmania_rl.tmi_interaction.game_instance_manager import (
+    MAX_ATTEMPTS,
+    GameInstanceManager,
+    GameKeepsFailingError,
+)
+from trackmania_rl.tmi_interaction.launchers.launcher import LISTENS_WITHIN_S
+from trackmania_rl.tmi_interaction.race_start import CONNECT_COMMANDS
+from trackmania_rl.tmi_interaction.speed_watch import RACES_AVERAGED
+from trackmania_rl.tmi_interaction.transport import (
+    GameConnectionError,
+    GameEvent,
+    GameProtocolError,
+    GameTimeoutError,
+)
+from trackmania_rl.track.reference_line import ReferenceLineError
+
+from .fake_game import FakeGame
+
+N_ACTIONS = 12
+FORWARD, LEFT, NOTHING = 0, 1, 3
+FINISH_MS = 2060
+"""Of a race that is driven forward from its start: 41.1 m at 20 m/s."""
+VARIANTS = {
+    "strict": {},
+    "checkpoint before step": {"checkpoint_before_step": True},
+    "step repeated after a rewind": {"step_repeated_after_rewind": True},
+    "finish repeated": {"finish_repeated": True},
+    "laps reported": {"laps_reported": True},
+    "rewinds report checkpoints": {"rewind_reports_checkpoints": True},
+    "finish never reported": {"finish_unreported": True},
+    "step at 0 missing once": {"zero_step_missing_once": True},
+    "old steps before a new race": {"steps_before_give_up_takes_effect": 40},
+    "not in the menus at first": {"in_menus": False},
+    "everything at once": {
+        "checkpoint_before_step": True,
+        "step_repeated_after_rewind": True,
+        "finish_repeated": True,
+        "laps_reported": True,
+        "rewind_reports_checkpoints": True,
+        "zero_step_missing_once": True,
+        "steps_before_give_up_takes_effect": 40,
+        "in_menus": False,
+    },
+}
+
+
+class FakeLauncher:
+    port = 9999
+    commands_on_connect = ("toggle_console",)
+
+    def __init__(self):
+        self.runs = False
+        self.log = []
+        self.waited_s = []
+        self.times_shown = 0
+
+    def check_map(self, map_path):
+        if map_path == "absent.toml":
+            raise UserError("absent.toml is not there")
+
+    def map_argument(self, map_path):
+        return map_path.upper()
+
+    def start(self):
+        assert not self.runs, "started twice"
+        self.runs = True
+        self.log.append("start")
+
+    def is_alive(self):
+        return self.runs
+
+    def kill(self):
+        if self.runs:
+            self.log.append("kill")
+        self.runs = False
+
+    def show_window(self):
+        assert self.runs
+        self.times_shown += 1
+
+    def focus_window(self):
+        assert self.runs
+
+    def wait_until_connectable(self, timeout_s):
+        assert self.runs
+        self.waited_s.append(timeout_s)
+
+
+class ScriptedPolicy:
+    """Plays given actions, then forward; even decisions are greedy."""
+
+    def __init__(self, actions=()):
+        self.actions = list(actions)
+        self.seen = []
+
+    def __call__(self, frame, floats):
+        index = len(self.seen)
+        self.seen.append((frame.copy(), floats.copy()))
+        action = self.actions[index] if index < len(self.actions) else FORWARD
+        q_values = np.arange(N_ACTIONS, dtype=np.float32) + index
+        return PolicyDecision(action, index % 2 == 0, q_values)
+
+
+@pytest.fixture
+def straight(tmp_path):
+    np.save(tmp_path / "straight.npy", np.arange(0, 60, 0.5)[:, None] * np.array([0.0, 0.0, 1.0]))
+    return MapEntry(
+        map_name="straight", map_path="straight.toml", reference_line="straight.npy", is_explo=True, fill_buffer=True
+    )
+
+
+@pytest.fixture
+def make_manager(settings, tmp_path):
+    """A manager whose games are `games`, one after the other."""
+
+    def make(*games, image=True, **changes):
+        size = {} if image else {"image_width_px": 0, "image_height_px": 0}
+        changes = {"game": "simulated", "maps_folder": str(tmp_path), **size, **changes}
+        waiting = list(games) or [FakeGame()]
+        launcher = FakeLauncher()
+
+        def connect(port, timeout_s, on_silence):
+            assert on_silence == launcher.show_window
+            return waiting.pop(0)
+
+        game_settings = settings.game.model_copy(update=changes)
+        return GameInstanceManager(game_settings, settings.observation, launcher, connect), launcher
+
+    return make
+
+
+with_and_without_image = pytest.mark.parametrize("image", [True, False], ids=["image", "no image"])
+
+
+@with_and_without_image
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_races_are_the_same_on_every_variant_of_the_game(make_manager, straight, variant, image):
+    game = FakeGame(**VARIANTS[variant])
+    manager, _ = make_manager(game, image=image)
+    for n_waits in (3, 0, 7):
+        game.driven.clear()
+        results, stats = manager.rollout(straight, ScriptedPolicy([NOTHING] * n_waits))
+        finish_ms = 50 * n_waits + FINISH_MS
+        assert results["race_time"] == finish_ms
+        assert stats["checkpoint_times_ms"] == [50 * n_waits + 1000, finish_ms]
+        assert results["input_w"].tolist() == [n >= n_waits for n in range(n_waits + 42)]
+        held = [KeyState(False, False, time_ms >= 50 * n_waits, False) for time_ms in range(0, finish_ms, 10)]
+        assert game.driven == list(zip(range(0, finish_ms, 10), held, strict=True))
+
+
+@with_and_without_image
+def test_results_of_a_finished_race(make_manager, straight, image):
+    manager, _ = make_manager(image=image)
+    policy = ScriptedPolicy([NOTHING] * 3 + [LEFT] * 2)
+    results, _ = manager.rollout(straight, policy)
+    T = 45  # the race time is 150 + 2060 ms
+    expected_types = {
+        "frames": ((T + 1, 1, 8, 16) if image else (T + 1, 1, 0, 0), np.uint8),
+        "state_float": ((T + 1, 184), np.float32),
+        "car_gear_and_wheels": ((T + 1, 22), np.float32),
+        "current_zone_idx": ((T + 1,), np.int64),
+        "meters_advanced_along_centerline": ((T + 1,), np.float64),
+        "actions": ((T,), np.int64),
+        "q_values": ((T, N_ACTIONS), np.float32),
+        "position_m": ((T, 3), np.float32),
+    }
+    assert {name: (results[name].shape, results[name].dtype) for name in expected_types} == expected_types
+    np.testing.assert_array_equal(results["actions"], [NOTHING] * 3 + [LEFT] * 2 + [FORWARD] * (T - 5))
+    np.testing.assert_array_equal(results["action_was_greedy"], np.arange(T) % 2 == 0)
+    np.testing.assert_array_equal(results["input_w"], np.arange(T) >= 3)
+    assert results["current_zone_idx"][-1] == results["furthest_zone_idx"] == 20 + 120
+    advances_m = np.diff(results["meters_advanced_along_centerline"])
+    assert advances_m.min() >= 0
+    np.testing.assert_allclose(advances_m[10:20], 1, atol=1e-3)
+    for t, (frame, floats) in enumerate(policy.seen):
+        np.testing.assert_array_equal(results["frames"][t], frame)
+        np.testing.assert_array_equal(results["state_float"][t], floats)
+        assert (frame == t).all(), "it shows the step's own time"
+    np.testing.assert_array_equal(results["frames"][-1], results["frames"][-2], err_msg="none of the finish")
+
+
+def test_statistics_of_a_finished_race(make_manager, straight):
+    manager, _ = make_manager()
+    _, stats = manager.rollout(straight, ScriptedPolicy([NOTHING]))
+    assert stats["race_finished"] is True
+    assert stats["race_time_ms"] == 2110
+    assert stats["cutoff_reason"] is None
+    assert stats["meters"] == pytest.approx(60, abs=0.5)
+    assert stats["mean_speed_m_s"] == pytest.approx(20 * 41 / 43)
+    assert stats["fraction_greedy"] == pytest.approx(22 / 43)
+    assert stats["first_value"] == N_ACTIONS - 1
+    assert set(stats["timings_ms"]) == {"answer_game", "wait_game", "features", "policy"}
+    assert all(value > 0 for value in stats["timings_ms"].values())
+    assert [event.time_ms for event in parse_input_script(stats["inputs"])] == [50]
+
+
+def test_floats_are_the_same_without_image_and_the_game_is_never_frozen(make_manager, straight):
+    game = FakeGame()
+    results = [
+        manager.rollout(straight, ScriptedPolicy())[0]
+        for manager, _ in (make_manager(), make_manager(game, image=False))
+    ]
+    for name in ("state_float", "current_zone_idx", "meters_advanced_along_centerline"):
+        assert results[0][name].tobytes() == results[1][name].tobytes()
+    assert "rewind to current" not in game.calls
+
+
+def test_the_policy_sees_the_last_frames_of_its_own_race(make_manager, straight):
+    manager, _ = make_manager(frames_per_state=3)
+    for _ in range(2):
+        policy = ScriptedPolicy()
+        kept = manager.rollout(straight, policy)[0]["frames"]
+        for t, (image, _) in enumerate(policy.seen):
+            expected = np.concatenate([kept[max(t - back, 0)] for back in (2, 1, 0)])
+            np.testing.assert_array_equal(image, expected)
+
+
+def test_frames_go_where_there_is_room_for_them(make_manager, straight):
+    manager, _ = make_manager()
+    room = np.zeros((100, 1, 8, 16), dtype=np.uint8)
+    results, _ = manager.rollout(straight, ScriptedPolicy(), frames=room)
+    assert results["frames"].ctypes.data == room.ctypes.data
+    more, _ = manager.rollout(straight, ScriptedPolicy(), frames=np.zeros((10, 1, 8, 16), dtype=np.uint8))
+    np.testing.assert_array_equal(more["frames"], results["frames"])
+
+
+# Ends of races.
+
+
+@with_and_without_image
+@pytest.mark.parametrize("checkpoint_before_step", [False, True])
+def test_a_decision_at_the_moment_of_the_finish_is_dropped(make_manager, straight, image, checkpoint_before_step):
+    game = FakeGame(finish_m=41.99, checkpoint_before_step=checkpoint_before_step)
+    results, _ = make_manager(game, image=image)[0].rollout(straight, ScriptedPolicy())
+    assert results["race_time"] == 2100
+    assert len(results["actions"]) == 42
+
+
+@with_and_without_image
+def test_a_standing_car_is_cut_off_and_the_next_race_begins_anew(make_manager, straight, image):
+    manager, launcher = make_manager(image=image)
+    results, stats = manager.rollout(straight, ScriptedPolicy([FORWARD] * 10 + [NOTHING] * 1000))
+    assert "race_time" not in results
+    assert stats["race_finished"] is False
+    assert stats["cutoff_reason"] == "no_progress"
+    assert stats["race_time_ms"] == 500 + 2000
+    assert len(results["actions"]) == 50
+    for name in ("current_zone_idx", "meters_advanced_along_centerline", "state_float", "frames"):
+        assert len(results[name]) == 51
+    assert (results["frames"][-1] == 50).all()
+    assert manager.rollout(straight, ScriptedPolicy())[0]["race_time"] == FINISH_MS
+    assert launcher.log == ["start"]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_race_ends_at_the_first_moment_with_too_little_progress(make_manager, straight, seed):
+    manager, _ = make_manager(image=False, cutoff_no_progress_within_ms=500, cutoff_progress_m=3.0)
+    actions = np.random.default_rng(seed).choice([FORWARD, NOTHING], 400, p=[0.4, 0.6]).tolist()
+    results, stats = manager.rollout(straight, ScriptedPolicy(actions))
+    furthest_m = np.maximum.accumulate(results["meters_advanced_along_centerline"])
+    is_too_little = furthest_m[10:] - furthest_m[:-10] < 3.0
+    assert stats["cutoff_reason"] == ("no_progress" if is_too_little.any() else None)
+    assert not is_too_little[:-1].any()
+
+
+def test_settings_of_cutoffs_hold_from_the_next_race_on(make_manager, straight):
+    manager, _ = make_manager()
+    manager.rollout(straight, ScriptedPolicy())
+    for changes, reason, race_time_ms in (
+        ({"cutoff_race_longer_than_ms": 500}, "too_long", 550),
+        ({"horizon": 30}, "horizon", 1500),
+        ({"horizon": 30, "soft_horizon": True}, None, FINISH_MS),
+    ):
+        before = manager.game
+        manager.game = before.model_copy(update=changes)
+        stats = manager.rollout(straight, ScriptedPolicy())[1]
+        assert (stats["cutoff_reason"], stats["race_time_ms"]) == (reason, race_time_ms)
+        manager.game = before
+
+
+def test_a_step_that_comes_late_makes_one_action_longer(make_manager, straight):
+    manager, _ = make_manager(FakeGame(late_step_at_ms=300))
+    _, stats = manager.rollout(straight, ScriptedPolicy([FORWARD] * 6 + [LEFT]))
+    assert [(event.time_ms, event.value) for event in parse_input_script(stats["inputs"])] == [
+        (0, 1),
+        (350, 1),
+        (400, 0),
+    ]
+
+
+# What the game is asked.
+
+
+def test_a_new_game_is_prepared_once_and_later_races_rewind(make_manager, straight, settings):
+    game = FakeGame()
+    manager, launcher = make_manager(game, game_camera_number=3)
+    focused = []
+    launcher.focus_window = lambda: focused.append((game.map, game.time_ms, game.timeout_ms, game.held is not None))
+    for n_races in (1, 2, 3):
+        assert manager.rollout(straight, ScriptedPolicy())[0]["race_time"] == FINISH_MS
+        assert launcher.times_shown == n_races
+        assert game.timeout_ms == settings.game.timeout_between_races_ms
+    told = [call for call in game.calls if call.startswith(("set ", "cam ", "toggle_console"))]
+    assert told == [*CONNECT_COMMANDS, *launcher.commands_on_connect, "cam 3"]
+    asked = [call for call in game.calls if call.startswith(("step", "map", "give up", "interface", "version"))]
+    assert asked == [f"step period {settings.game.ms_per_action}", 'map "STRAIGHT.TOML"', "interface False"]
+    assert game.calls.count("rewind to 0") == 2
+    assert focused == [("STRAIGHT.TOML", 0, settings.game.timeout_during_race_ms, True)] * 3
+    assert launcher.waited_s == [LISTENS_WITHIN_S]
+    manager.close()
+    assert launcher.log == ["start", "kill"]
+
+
+@with_and_without_image
+@pytest.mark.parametrize("n_old_steps", [0, 40])
+def test_each_map_is_loaded_and_its_interface_hidden_in_the_countdown(make_manager, straight, image, n_old_steps):
+    game = FakeGame(steps_before_give_up_takes_effect=n_old_steps)
+    manager, _ = make_manager(game, image=image)
+    for map_path in ("straight.toml", "other.toml", "straight.toml"):
+        assert manager.rollout(straight.model_copy(update={"map_path": map_path}), ScriptedPolicy())[1]["race_finished"]
+    assert [call for call in game.calls if call.startswith(("map", "interface"))] == [
+        *('map "STRAIGHT.TOML"', "interface False"),
+        *('map "OTHER.TOML"', "interface False"),
+        *('map "STRAIGHT.TOML"', "interface False"),
+    ]
+    assert all(time_ms < 0 for time_ms in game.hidden_at_ms)
+
+
+def test_analog_actions_are_sent_as_wheel_and_pedals(make_manager, straight):
+    game = FakeGame(version=2)
+    manager, _ = make_manager(game, actions="analog")
+    action = np.array([-0.5, 0.2, 0.9], dtype=np.float32)
+    manager.rollout(straight, lambda *_: PolicyDecision(action, True, np.zeros(1, dtype=np.float32)))
+    assert {held for _, held in game.driven} == {AnalogInput(-32768, 65536, True)}
+
+
+@pytest.mark.parametrize(("version", "runs"), [(0, "another plugin than this"), (1, "version 1 of this")])
+def test_a_plugin_that_knows_keys_only_is_not_steered(make_manager, straight, version, runs):
+    manager, _ = make_manager(FakeGame(version=version), actions="analog")
+    with pytest.raises(UserError, match=rf'actions = "analog": the game runs {runs} .* start the game again .*"keys"'):
+        manager.rollout(straight, ScriptedPolicy())
+
+
+def test_missing_maps_and_lines_are_named(make_manager, straight):
+    manager, launcher = make_manager()
+    with pytest.raises(UserError, match=r"absent\.toml is not there"):
+        manager.rollout(straight.model_copy(update={"map_path": "absent.toml"}), ScriptedPolicy())
+    with pytest.raises(ReferenceLineError, match=r"absent\.npy: no such file"):
+        manager.rollout(straight.model_copy(update={"reference_line": "absent.npy"}), ScriptedPolicy())
+    assert launcher.log == []
+
+
+# Games that fail.
+
+
+def failing_at(at_event, error):
+    """A game that fails at its `at_event`-th report."""
+    game, count = FakeGame(), itertools.count(1)
+    original = game.next_event
+
+    def next_event(within_s=None):
+        if next(count) >= at_event:
+            raise error
+        return original()
+
+    game.next_event = next_event
+    return game
+
+
+@pytest.mark.parametrize(
+    "error", [GameConnectionError("gone"), GameTimeoutError("silent"), GameProtocolError("nonsense")]
+)
+@pytest.mark.parametrize("at_event", [1, 3, 40])
+def test_a_failing_game_is_replaced_and_the_race_played_anew(make_manager, straight, caplog, error, at_event):
+    manager, launcher = make_manager(failing_at(at_event, error), FakeGame())
+    with caplog.at_level(logging.WARNING):
+        results, stats = manager.rollout(straight, ScriptedPolicy())
+    assert stats["race_finished"]
+    assert len(results["actions"]) == 42
+    assert launcher.log == ["start", "kill", "start"]
+    assert f"race on straight lost (attempt 1 of {MAX_ATTEMPTS}): {error}" in caplog.text
+
+
+def never_stepping_on():
+    game = FakeGame()
+    game.events = itertools.chain(itertools.islice(game.events, 20), itertools.repeat(GameEvent(MessageId.RUN_STEP, 3)))
+    return game
+
+
+def of_damaged_states():
+    game = FakeGame()
+    game.get_state = lambda: b"short"
+    return game
+
+
+def in_the_menus_for_ever():
+    game = FakeGame()
+    game.command = lambda text: None
+    game.events = itertools.repeat(GameEvent(MessageId.ON_CONNECT))
+    return game
+
+
+@pytest.mark.parametrize(
+    ("make_game", "reason"),
+    [
+        (lambda: failing_at(1, GameConnectionError("gone")), "straight: gone"),
+        (never_stepping_on, "but no next step|but no frame"),
+        (of_damaged_states, "5 bytes"),
+        (in_the_menus_for_ever, r"no race began on map 'STRAIGHT\.TOML' .* does the game have this map"),
+        (lambda: FakeGame(in_menus=False, steps_before_give_up_takes_effect=10**9), "no race began on map"),
+        *((lambda ms=ms: FakeGame(finish_told_later_ms=ms), "last decision was at 20") for ms in (-60, 1010, 10**7)),
+    ],
+)
+@with_and_without_image
+def test_a_game_that_fails_again_and_again_is_an_error(make_manager, straight, make_game, reason, image, monkeypatch):
+    monkeypatch.setattr(race_start, "START_WITHIN_S", 0.1 if reason.startswith("no race") else 60.0)
+    manager, launcher = make_manager(*(make_game() for _ in range(MAX_ATTEMPTS)), image=image)
+    with pytest.raises(GameKeepsFailingError, match=reason):
+        manager.rollout(straight, ScriptedPolicy())
+    assert not launcher.runs
+
+
+def test_a_game_that_died_between_races_is_replaced(make_manager, straight):
+    manager, launcher = make_manager(FakeGame(), FakeGame())
+    manager.rollout(straight, ScriptedPolicy())
+    launcher.runs = False
+    assert manager.rollout(straight, ScriptedPolicy())[1]["race_finished"]
+    assert manager.game_starts == 2
+
+
+def test_an_old_game_is_restarted_between_races(make_manager, straight, monkeypatch):
+    now_s = [1000.0]
+    clock = SimpleNamespace(monotonic=lambda: now_s[0], perf_counter=time.perf_counter)
+    monkeypatch.setattr(game_instance_manager, "time", clock)
+    manager, launcher = make_manager(FakeGame(), FakeGame(), game_reboot_interval_s=3600.0)
+    manager.rollout(straight, ScriptedPolicy())
+    now_s[0] += 3599
+    manager.rollout(straight, ScriptedPolicy())
+    assert launcher.log == ["start"]
+    now_s[0] += 2
+    manager.rollout(straight, ScriptedPolicy())
+    assert launcher.log == ["start", "kill", "start"]
+
+
+def test_a_game_that_has_become_slow_is_restarted(make_manager, straight, monkeypatch, caplog):
+    now_s, step_s = [0.0], [0.001]
+    monkeypatch.setattr(race_machine, "time", SimpleNamespace(perf_counter=lambda: now_s[0]))
+
+    def game():
+        made = FakeGame()
+        original = made.next_event
+
+        def next_event(within_s=None):
+            now_s[0] += step_s[0]
+            return original()
+
+        made.next_event = next_event
+        return made
+
+    def play(n_races):
+        for _ in range(n_races):
+            manager.rollout(straight, ScriptedPolicy())
+
+    manager, launcher = make_manager(game(), game(), image=False, game_reboot_below_speed_share=0.5)
+    play(RACES_AVERAGED + 1)  # the first one has a countdown
+    step_s[0] = 0.0025  # two fifths of the speed, which the average falls to race by race
+    play(RACES_AVERAGED - 1)
+    assert launcher.log == ["start"]
+    play(1)
+    with caplog.at_level(logging.WARNING):
+        play(1)
+    assert launcher.log == ["start", "kill", "start"]
+    assert "of its best speed" in caplog.text
+    play(2 * RACES_AVERAGED)  # the new game is that slow from its start on, so that is its best
+    assert launcher.log == ["start", "kill", "start"]
+
+
+def test_an_exception_of_the_policy_passes_through_and_the_game_stays(make_manager, straight):
+    class StopError(Exception):
+        pass
+
+    def stopping(frame, floats):
+        raise StopError
+
+    manager, launcher = make_manager()
+    with pytest.raises(StopError):
+        manager.rollout(straight, stopping)
+    assert launcher.runs
+    assert manager.rollout(straight, ScriptedPolicy())[0]["race_time"] == FINISH_MS
