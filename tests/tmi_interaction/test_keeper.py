@@ -1,4 +1,4 @@
-"""The keeper of a game, by itself: a game, connections and a clock that do what the test says."""
+"""The keeper of one game, with a game, connections and a clock that the test controls."""
 
 import logging
 
@@ -13,24 +13,23 @@ from trackmania_rl.tmi_interaction.launchers.keeper import GameKeeper, KeeperLim
 from trackmania_rl.tmi_interaction.transport import GameConnectionError
 
 MAX_AGE_S, GREETS_WITHIN_S, LISTENS_WITHIN_S = 5000.0, 40.0, 100.0
-LIMITS = KeeperLimits(MAX_AGE_S, GREETS_WITHIN_S, LISTENS_WITHIN_S)
-OUR_VERSION = LINK_VERSION
-COLLECTOR = Client(50_001)
+COLLECTOR, SECOND = Client(50_001), Client(50_002)
+COLLECTOR_THAT_LEFT = Client(COLLECTOR.peer_port, has_left=True)
 OWN_PORT = 40_000
 
 
 class Game:
-    """A launcher, what it launches, and the time."""
+    """A launcher, the game that it launches, and the time."""
 
     port = 8478
 
-    def __init__(self, commands=()):
-        self.commands_on_connect = commands
+    def __init__(self):
+        self.commands_on_connect = ()
         self.now_s = 0.0
         self.runs = False
         self.listens_from_s = 0.0
         self.greets = True
-        self.version = OUR_VERSION
+        self.version = LINK_VERSION
         self.start_errors = []
         self.starts, self.told, self.n_focused, self.n_connections, self.n_open = [], [], 0, 0, 0
 
@@ -78,8 +77,15 @@ class Attempt:
         self.game.n_open -= 1
 
 
-def kept(game):
-    return GameKeeper(game, LIMITS, game.connect, lambda: game.now_s)
+@pytest.fixture
+def game():
+    return Game()
+
+
+@pytest.fixture
+def keeper(game):
+    limits = KeeperLimits(MAX_AGE_S, GREETS_WITHIN_S, LISTENS_WITHIN_S)
+    return GameKeeper(game, limits, game.connect, lambda: game.now_s)
 
 
 def look(keeper, game, *clients, until_s, every_s=1.0):
@@ -90,23 +96,17 @@ def look(keeper, game, *clients, until_s, every_s=1.0):
 
 
 @pytest.fixture
-def game():
-    return Game()
-
-
-@pytest.fixture
-def keeper(game):
-    keeper = kept(game)
+def greeted(keeper, game):
+    """The keeper of a game that has greeted."""
     keeper.step(())
     keeper.step(())
     assert game.starts == [0.0]
     return keeper
 
 
-def test_a_new_game_is_greeted_and_told_its_commands_once(caplog):
-    game = Game(commands=("toggle_console", "set autologin me"))
+def test_a_new_game_is_greeted_and_told_its_commands_once(keeper, game, caplog):
+    game.commands_on_connect = ("toggle_console", "set autologin me")
     game.listens_from_s = 30.0
-    keeper = kept(game)
     look(keeper, game, until_s=20)
     assert keeper.is_starting
     with caplog.at_level(logging.INFO):
@@ -118,108 +118,56 @@ def test_a_new_game_is_greeted_and_told_its_commands_once(caplog):
     assert game.n_open == 0
 
 
-def test_a_new_game_is_told_its_commands_even_if_a_collector_came_first():
-    game = Game(commands=("toggle_console",))
-    keeper = kept(game)
-    look(keeper, game, COLLECTOR, until_s=3)
-    assert game.told == ["toggle_console"]
-
-
-def test_a_game_with_a_collector_is_left_alone(keeper, game):
+@pytest.mark.parametrize("commands", [("toggle_console",), ()])
+def test_a_new_game_is_told_its_commands_even_if_a_collector_came_first(keeper, game, commands):
+    game.commands_on_connect = commands
     look(keeper, game, COLLECTOR, until_s=1000)
-    assert game.n_connections == 1
-    assert game.starts == [0.0]
+    assert tuple(game.told) == commands
+    assert game.n_connections == len(commands), "it is left to its collector"
+    assert game.starts == [1.0]
     assert game.n_focused > 0
 
 
-def test_a_new_game_that_needs_no_commands_is_left_to_a_collector(game):
-    keeper = kept(game)
-    look(keeper, game, COLLECTOR, until_s=100)
-    assert (game.n_connections, keeper.is_starting) == (0, False)
-
-
-def test_a_game_that_has_ended_is_started_again_and_later_the_more_often_it_happens(keeper, game, caplog):
-    ends = []
+def test_a_game_that_has_ended_is_started_again_and_later_the_more_often_it_happens(greeted, game, caplog):
+    waits_s = []
     for _ in range(10):
-        game.runs = False
-        ends.append(game.now_s)
-        look(keeper, game, until_s=game.now_s + 100, every_s=0.5) if len(ends) > 9 else wait_for_start(keeper, game)
-    waits = [start - end for end, start in zip(ends, game.starts[1:], strict=True)]
-    assert waits == sorted(waits)
-    assert waits[0] <= 2.0
-    assert keepers.LONGEST_DELAY_S <= waits[-1] <= keepers.LONGEST_DELAY_S + 2.0
+        game.runs, ended_s, n_starts = False, game.now_s, len(game.starts)
+        while len(game.starts) == n_starts:
+            look(greeted, game, until_s=game.now_s + 0.5, every_s=0.5)
+        waits_s.append(game.starts[-1] - ended_s)
+    assert waits_s == sorted(waits_s)
+    assert waits_s[0] <= 2.0
+    assert keepers.LONGEST_DELAY_S <= waits_s[-1] <= keepers.LONGEST_DELAY_S + 2.0
     assert "the game at port 8478 has ended: it is started again" in caplog.text
-    look(keeper, game, until_s=game.now_s + 100)
+    look(greeted, game, until_s=game.now_s + 100)
     game.runs, ended_s = False, game.now_s
-    wait_for_start(keeper, game)
-    assert game.starts[-1] - ended_s <= 2.0, "it had run well for a while"
-
-
-def wait_for_start(keeper, game):
-    n_starts = len(game.starts)
-    while len(game.starts) == n_starts:
-        look(keeper, game, until_s=game.now_s + 0.5, every_s=0.5)
-
-
-def test_a_game_is_started_again_when_it_is_too_old_whoever_plays_on_it(keeper, game):
-    look(keeper, game, COLLECTOR, until_s=MAX_AGE_S)
-    assert len(game.starts) == 1
-    look(keeper, game, COLLECTOR, until_s=MAX_AGE_S + 5)
-    assert len(game.starts) == 2
+    look(greeted, game, until_s=game.now_s + 2.0, every_s=0.5)
+    assert game.runs, "after it had run well for a while it is started at once"
 
 
 @pytest.mark.parametrize(
-    "clients",
+    ("clients", "change", "restarted_after_s", "told"),
     [
-        (Client(50_001, has_left=True),),
-        (Client(50_001, has_left=True), Client(50_002)),  # one waits where the one before gave up
+        ((COLLECTOR,), {}, MAX_AGE_S - 10, "has run for 5000 s"),
+        ((COLLECTOR_THAT_LEFT,), {"greets": False}, GREETS_WITHIN_S, "holds on to a connection that was over 40 s ago"),
+        ((COLLECTOR_THAT_LEFT, SECOND), {"greets": False}, GREETS_WITHIN_S, "holds on to a connection that was over"),
+        ((COLLECTOR, SECOND), {}, GREETS_WITHIN_S, "holds on to a connection that was over 40 s ago, so it hangs"),
+        ((), {"greets": False}, keepers.GREET_EVERY_S + GREETS_WITHIN_S, "does not greet within 40 s"),
     ],
 )
-def test_a_game_that_holds_on_to_who_has_left_hangs(keeper, game, caplog, clients):
-    look(keeper, game, COLLECTOR, until_s=10)
-    game.greets = False
-    look(keeper, game, *clients, until_s=10 + GREETS_WITHIN_S)
+def test_a_game_that_is_old_or_hangs_is_started_again(greeted, game, caplog, clients, change, restarted_after_s, told):
+    caplog.set_level(logging.INFO)
+    look(greeted, game, COLLECTOR, until_s=10)
+    vars(game).update(change)
+    look(greeted, game, *clients, until_s=10 + restarted_after_s - 2)
     assert len(game.starts) == 1
-    look(keeper, game, *clients, until_s=15 + GREETS_WITHIN_S)
+    look(greeted, game, *clients, until_s=10 + restarted_after_s + 10)
     assert len(game.starts) == 2
-    assert "holds on to a connection that was over 40 s ago, so it hangs" in caplog.text
+    assert told in caplog.text
 
 
-def test_a_game_that_serves_no_newcomer_hangs(keeper, game):
-    look(keeper, game, COLLECTOR, until_s=10)
-    look(keeper, game, COLLECTOR, Client(50_002), until_s=15 + GREETS_WITHIN_S)
-    assert len(game.starts) == 2
-
-
-def test_a_game_that_waits_for_a_client_who_left_is_asked_and_turns_to_who_asks(keeper, game):
-    """As the real one does between two races: its sockets do not say that the other end has hung up."""
-    look(keeper, game, COLLECTOR, until_s=10)
-    look(keeper, game, Client(COLLECTOR.peer_port, has_left=True), until_s=13)
-    assert game.n_connections == 2
-    look(keeper, game, until_s=1000)
-    assert game.starts == [0.0]
-
-
-def test_collectors_that_come_and_go_do_no_harm(keeper, game):
-    for peer_port in range(50_000, 50_200):
-        look(keeper, game, Client(peer_port), until_s=game.now_s + 2)
-    assert game.starts == [0.0]
-    assert game.n_connections == 1
-
-
-def test_a_game_that_nobody_plays_on_and_that_does_not_greet_is_started_again(keeper, game, caplog):
-    game.greets = False
-    look(keeper, game, until_s=keepers.GREET_EVERY_S + GREETS_WITHIN_S - 2)
-    assert len(game.starts) == 1
-    look(keeper, game, until_s=keepers.GREET_EVERY_S + GREETS_WITHIN_S + 10)
-    assert len(game.starts) == 2
-    assert "does not greet within 40 s" in caplog.text
-    assert game.n_open <= 1
-
-
-def test_a_game_that_never_listens_is_started_again(game, caplog):
+def test_a_game_that_never_listens_is_started_again(keeper, game, caplog):
     game.listens_from_s = float("inf")
-    keeper = kept(game)
     look(keeper, game, until_s=LISTENS_WITHIN_S)
     assert len(game.starts) == 1
     look(keeper, game, until_s=LISTENS_WITHIN_S + 10)
@@ -227,13 +175,22 @@ def test_a_game_that_never_listens_is_started_again(game, caplog):
     assert "does not listen within 100 s" in caplog.text
 
 
-def test_the_first_start_must_succeed(game):
+def test_collectors_that_come_and_go_do_no_harm(greeted, game):
+    for peer_port in range(50_000, 50_200):
+        look(greeted, game, Client(peer_port), until_s=game.now_s + 2)
+    assert game.n_connections == 1
+    # Sockets of the real game do not say that the other end has hung up, so it is asked.
+    look(greeted, game, Client(50_199, has_left=True), until_s=game.now_s + 3)
+    assert game.n_connections == 2
+    look(greeted, game, until_s=game.now_s + 1000)
+    assert game.starts == [0.0]
+
+
+def test_the_first_start_must_succeed_and_later_ones_are_tried_again(keeper, game, caplog):
     game.start_errors = [UserError("there is no TMLoader")]
     with pytest.raises(UserError, match="no TMLoader"):
-        kept(game).step(())
-
-
-def test_a_later_start_that_fails_is_tried_again(keeper, game, caplog):
+        keeper.step(())
+    keeper.step(())
     game.runs = False
     game.start_errors = [UserError("port 8478 is in use"), GameConnectionError("no process TmForever.exe appeared")]
     look(keeper, game, until_s=20)
@@ -241,21 +198,19 @@ def test_a_later_start_that_fails_is_tried_again(keeper, game, caplog):
     assert "cannot be started now: port 8478 is in use; next try in 2 s" in caplog.text
 
 
-def test_another_plugin_is_told(caplog):
-    for version, text in (
-        (0, f"another plugin, and version {LINK_VERSION}"),
-        (1, "version 1 of this project's plugin"),
-    ):
-        game = Game()
-        game.version = version
-        look(kept(game), game, until_s=3)
-        assert text in caplog.text
-        caplog.clear()
+@pytest.mark.parametrize(
+    ("version", "text"),
+    [(0, f"another plugin, and version {LINK_VERSION}"), (1, "version 1 of this project's plugin")],
+)
+def test_another_plugin_is_warned_of(keeper, game, caplog, version, text):
+    game.version = version
+    look(keeper, game, until_s=3)
+    assert text in caplog.text
 
 
-def test_closing_ends_the_game_and_the_connection(keeper, game):
+def test_closing_ends_the_game_and_the_connection(greeted, game):
     game.greets = False
-    look(keeper, game, until_s=keepers.GREET_EVERY_S + 2)
+    look(greeted, game, until_s=keepers.GREET_EVERY_S + 2)
     assert game.n_open == 1
-    keeper.close()
+    greeted.close()
     assert (game.n_open, game.runs) == (0, False)
