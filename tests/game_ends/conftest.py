@@ -1,4 +1,4 @@
-"""Both games that speak the protocol; skips what executes the plugin's script where its engine is missing."""
+"""Both games that speak the protocol; skips tests that execute the plugin's script where its engine is missing."""
 
 import logging
 import sys
@@ -28,12 +28,13 @@ def _hear_the_log(caplog: pytest.LogCaptureFixture) -> None:
 
 
 @pytest.fixture(scope="session")
-def library(pytestconfig: pytest.Config) -> Path:
+def library(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The host, built once for all sessions with the same sources; skips where it cannot be built."""
     missing = plugin_host.what_is_missing()
     if missing is not None:
         pytest.skip(f"the plugin's script cannot be executed here: {missing}")
-    return plugin_host.build(pytestconfig.cache.mkdir("plugin_host"))
+    cache = getattr(pytestconfig, "cache", None)  # none with -p no:cacheprovider
+    return plugin_host.build(cache.mkdir("plugin_host") if cache else tmp_path_factory.mktemp("plugin_host"))
 
 
 @pytest.fixture(scope="session")
@@ -55,7 +56,7 @@ def maps_folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def make_simulated(maps_folder: Path) -> Callable[[Track | None], SimulatedGame]:
-    """Make a game that nobody serves yet, with a race on a track or in the menus."""
+    """Make a game that is not served yet, with a race on a track or in the menus."""
 
     def make(track: Track | None) -> SimulatedGame:
         game = SimulatedGame(maps_folder, maps_folder)
@@ -104,7 +105,7 @@ def make_played(
 
 @pytest.fixture(params=["server", "plugin"])
 def make_served(request: pytest.FixtureRequest) -> Callable[..., ServedGame]:
-    """Either of the two: a test that asks for it is about what every game must do."""
+    """Either of the two, for tests of what every game must do."""
     return request.getfixturevalue({"server": "make_server", "plugin": "make_played"}[request.param])
 
 
@@ -126,7 +127,6 @@ def server(make_server: Callable[..., ServedServer], straight_track: Track) -> S
 
 @pytest.fixture
 def server_client(server: ServedServer) -> RawClient:
-    """The same, of the simulated game's own server."""
     return _at_the_start(server)
 
 
@@ -137,7 +137,6 @@ def played(make_played: Callable[..., ServedPlugin], straight_track: Track) -> S
 
 @pytest.fixture
 def plugin_client(played: ServedPlugin) -> RawClient:
-    """The same, of the game with our plugin."""
     return _at_the_start(played)
 
 

@@ -10,10 +10,8 @@ import dataclasses
 import json
 import logging
 import math
-import os
 import sys
 import time
-from functools import partial
 from pathlib import Path
 
 REPOSITORY_ROOT = Path(__file__).resolve().parents[2]
@@ -24,13 +22,6 @@ from plugin_host import PluginHost  # noqa: E402
 from trackmania_rl.protocol.input_script import Input  # noqa: E402
 from trackmania_rl.protocol.state_blob import StateBlobError  # noqa: E402
 from trackmania_rl.simulator.race import SimulatedRace  # noqa: E402
-from trackmania_rl.simulator.server.chaos import (  # noqa: E402
-    EXIT_CODE_KILLED,
-    Chaos,
-    FaultKind,
-    Ledger,
-    parse_faults,
-)
 from trackmania_rl.simulator.server.game import SimulatedGame  # noqa: E402
 
 logger = logging.getLogger("game")
@@ -51,9 +42,6 @@ TICKS_PER_FRAME = 100
 """Most ticks between two frames: at speed 80 and 60 frames a second the real game makes 133."""
 TICK_S = 0.01
 IDLE_FRAME_S = 0.002
-FAULTS_OF_A_GAME = (FaultKind.KILL, FaultKind.HANG, FaultKind.LATE)
-"""What can go wrong however sound its plugin is."""
-LONGEST_HANG_S = 3600.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -206,10 +194,7 @@ class PluginGame:
 
     def _report_step(self, race: SimulatedRace) -> None:
         if race.tick_time_ms >= 0 or not self._unknowns.countdown_is_silent:
-            self._run_step(race)
-
-    def _run_step(self, race: SimulatedRace) -> None:
-        self.host.run_step()
+            self.host.run_step()
 
     @property
     def _race(self) -> SimulatedRace | None:
@@ -316,47 +301,10 @@ class PluginGame:
         logger.log(SEVERITIES[severity], "%s", text.decode(errors="replace"))
 
 
-class FaultyPluginGame(PluginGame):
-    """A `PluginGame` that dies, stands still or is late in the middle of races.
-
-    Args:
-        chaos: what goes wrong; only FAULTS_OF_A_GAME do here.
-        game: these two and `options` are those of `PluginGame`.
-        library: see there.
-    """
-
-    def __init__(self, chaos: Chaos, game: SimulatedGame, library: Path, **options) -> None:
-        super().__init__(game, library, **options)
-        self._chaos = chaos
-        self._races_begun = 0
-        self._last_tick_ms = 0
-
-    def _run_step(self, race: SimulatedRace) -> None:
-        tick_ms = race.tick_time_ms
-        if tick_ms > 0 and (self._last_tick_ms <= 0 or tick_ms < self._last_tick_ms):
-            self._races_begun += 1  # after the countdown, or after a rewind to the start
-        self._last_tick_ms = tick_ms
-        fault = self._chaos.take(self._races_begun, tick_ms, *FAULTS_OF_A_GAME)
-        if fault is not None and fault.kind == FaultKind.KILL:
-            os._exit(EXIT_CODE_KILLED)
-        if fault is not None:
-            time.sleep(min(fault.seconds, LONGEST_HANG_S))
-        super()._run_step(race)
-
-
 def _copy(data: bytes, buffer, capacity: int) -> int:
     assert len(data) <= capacity
     ctypes.memmove(buffer, data, len(data))
     return len(data)
-
-
-def _try_out(game: SimulatedGame, map_name: str) -> None:
-    """Drive and draw on a map, so that no timeout of a client counts what is loaded and compiled for the first race."""
-    race = game.load_map(map_name)
-    race.advance(1000)  # the countdown
-    race.advance()
-    race.render(4, 4)
-    game.race = None
 
 
 def main() -> None:
@@ -368,21 +316,10 @@ def main() -> None:
     parser.add_argument("--library", type=Path, required=True)
     parser.add_argument("--interface", type=Path, help="a file with all that TMInterface declares")
     parser.add_argument("--unknowns", type=json.loads, default={}, help="a dictionary of what `Unknowns` has")
-    parser.add_argument("--try-out", metavar="MAP", help="load it before listening, for clients with short timeouts")
-    parser.add_argument("--chaos", type=parse_faults, default=(), help="see FaultyPluginGame")
-    parser.add_argument("--chaos-ledger", type=Path, help="remembers for the next start which faults were made")
     arguments = parser.parse_args()
-    if any(fault.kind not in FAULTS_OF_A_GAME for fault in arguments.chaos):
-        parser.error(f"--chaos: only {', '.join(FAULTS_OF_A_GAME)} can be made here")
     logging.basicConfig(level=logging.INFO)
-    game = SimulatedGame(arguments.maps_folder)
-    if arguments.try_out is not None:
-        _try_out(game, arguments.try_out)
-    make = PluginGame
-    if arguments.chaos:
-        make = partial(FaultyPluginGame, Chaos(arguments.chaos, Ledger(arguments.chaos_ledger)))
-    make(
-        game,
+    PluginGame(
+        SimulatedGame(arguments.maps_folder),
         arguments.library,
         commands_after_startup=(f"set custom_port {arguments.port}",),
         interface=arguments.interface,

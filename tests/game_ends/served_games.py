@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 
 from plugin_game import PluginGame
-from raw_client import RawClient, int32s
+from raw_client import SERVED_WITHIN_S, RawClient, int32s
 
 from trackmania_rl.simulator.race import SimulatedRace
 from trackmania_rl.simulator.server.game import SimulatedGame
@@ -20,14 +20,7 @@ class ServedGame:
         simulated: its maps and its race.
         port: where it listens.
         run: plays until `_ask_to_stop` is called.
-
-    Attributes:
-        PROMPT_S: within this time it hangs up on a client that it drops.
-        STOPS_WITHIN_S: within this time it ends when it is asked to.
     """
-
-    PROMPT_S: float
-    STOPS_WITHIN_S: float
 
     def __init__(self, simulated: SimulatedGame, port: int, run: Callable[[], None]) -> None:
         self.simulated = simulated
@@ -50,7 +43,7 @@ class ServedGame:
         self._ask_to_stop()
         for client in self.clients:
             client.socket.close()
-        self.thread.join(self.STOPS_WITHIN_S)
+        self.thread.join(SERVED_WITHIN_S)
         assert not self.thread.is_alive()
 
     def _ask_to_stop(self) -> None:
@@ -59,9 +52,6 @@ class ServedGame:
 
 class ServedServer(ServedGame):
     """The simulated game's own server."""
-
-    PROMPT_S = 1.0
-    STOPS_WITHIN_S = 5.0
 
     def __init__(self, simulated: SimulatedGame) -> None:
         self.server = GameServer(simulated, port=0)
@@ -73,9 +63,6 @@ class ServedServer(ServedGame):
 
 class ServedPlugin(ServedGame):
     """A game with our plugin, whose script looks at its sockets once in a frame."""
-
-    PROMPT_S = 2.0
-    STOPS_WITHIN_S = 10.0
 
     def __init__(self, game: PluginGame, port: int) -> None:
         self.game = game
@@ -91,7 +78,7 @@ class ServedPlugin(ServedGame):
             socket.create_connection(("127.0.0.1", self.port), timeout=0.1).close()
 
     def close(self) -> None:
-        """Stop, and look whether the script ever did what would hurt a real game."""
+        """Stop, and check that the script never did what would hurt a real game."""
         super().close()
         counters = self.game.host.counters()
         assert counters.reads_that_block == 0, "the script read bytes that had not come: a real game would stand still"
