@@ -3,14 +3,32 @@
 import struct
 import time
 
+import numpy as np
 import pytest
-from damaged_states import DAMAGES
 from raw_client import FAST, GET_STATE, GIVE_UP, UP, int32s
 from tminterface.structs import SimStateData
 
 from trackmania_rl.protocol import messages
 from trackmania_rl.protocol.messages import AnalogInput, KeyState, MessageId
 from trackmania_rl.protocol.state_blob import StateView, with_last_checkpoint_time_cleared
+
+
+def changed(offset, content):
+    return lambda blob: blob[:offset] + content + blob[offset + len(content) :]
+
+
+DAMAGES = {
+    "empty": (lambda blob: b"", "is too short"),
+    "short": (lambda blob: blob[:-1], "claims 3 checkpoint states"),
+    "long": (lambda blob: blob + bytes(8), "claims 3 checkpoint states and 3 times"),
+    "noise": (lambda blob: bytes(range(256)) * 40, "claims"),
+    "negative count": (changed(8348, int32s(-1)), "claims 4294967295 checkpoint states"),
+    "infinite position": (changed(724, struct.pack("<f", np.inf)), "not finite"),
+    "velocity that is no number": (changed(744, struct.pack("<f", np.nan)), "not finite"),
+    "endless turning": (changed(768, struct.pack("<f", -np.inf)), "not finite"),
+}
+"""Each makes an impossible state of a state of a race with three gates; with the reason that the plugin gives."""
+
 
 # Messages of the game.
 
@@ -37,22 +55,22 @@ def test_steps_come_every_10_ms_by_default_and_at_multiples_of_the_period(served
     assert [client.next_step(), client.send(int32s(1)), client.next_step()] == [-2450, None, -2380]
 
 
-def test_a_wrong_answer_and_unknown_messages_are_swallowed_and_logged(client, caplog):
-    client.send(int32s(2), int32s(3), int32s(4), int32s(5), int32s(0), int32s(-1), int32s(25), int32s(1))
+def test_wrong_answers_and_unknown_messages_are_skipped_and_logged_a_few_times(client, caplog):
+    client.send(int32s(2, 3, 4, 5, 0, -1, 25), int32s(1))
     assert client.next_step() == 50
     assert "sent message 25 while" in caplog.text
     assert "is to be answered; skipped" in caplog.text
-
-
-def test_noise_does_not_fill_the_log(client, caplog):
     client.send(int32s(*range(100, 5000)), int32s(1))
-    assert client.next_step() == 50
-    assert len(caplog.records) < 30
+    assert client.next_step() == 100
+    assert len(caplog.records) < 40
     assert "no more will be logged" in caplog.text
 
 
-@pytest.mark.parametrize(("chunk_bytes", "pause_s"), [(10_000, 0.0), (1, 0.0), (3, 0.001)])
-def test_many_messages_may_come_at_once_or_in_pieces(client, chunk_bytes, pause_s):
+@pytest.mark.parametrize("chunk_bytes", [100_000, 1001, 3, 1])
+def test_messages_may_come_at_once_or_in_pieces(client, served, chunk_bytes):
+    start = client.ask(GET_STATE)
+    client.send(UP, int32s(1))
+    assert client.next_step() == 50
     stream = b"".join(
         [
             UP,
@@ -63,25 +81,18 @@ def test_many_messages_may_come_at_once_or_in_pieces(client, chunk_bytes, pause_
             messages.pack_command("cam 2"),
             int32s(22),
             int32s(16),
+            messages.pack_rewind_to_state(start),
+            GET_STATE,
+            messages.pack_set_input(AnalogInput(1000, 65536, False)),
             int32s(1),
         ]
     )
     for begin in range(0, len(stream), chunk_bytes):
         client.send(stream[begin : begin + chunk_bytes])
-        time.sleep(pause_s)
     assert client.ints(2) == (0, 0)
+    assert client.read(client.ints(1)[0]) == start
     assert client.next_step() == 50
-
-
-def test_a_state_in_many_pieces_is_put_together(client):
-    start = client.ask(GET_STATE)
-    client.send(UP, int32s(1))
-    assert client.next_step() == 50
-    message = messages.pack_rewind_to_state(start)
-    for begin in range(0, len(message), 1001):
-        client.send(message[begin : begin + 1001])
-        time.sleep(0.003)
-    assert client.ask(GET_STATE) == start
+    assert served.race.inputs.controls == (1.0, 0.0, 1000 / 65536)
 
 
 def test_the_whole_race(client):
@@ -182,9 +193,11 @@ def test_rewinding_in_the_real_clients_order_is_exact(client):
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_an_impossible_state_is_refused_and_the_race_goes_on(client, caplog, damage):
     blob = client.ask(GET_STATE)
-    client.send(messages.pack_rewind_to_state(DAMAGES[damage](blob)))
+    damaged, reason = DAMAGES[damage]
+    client.send(messages.pack_rewind_to_state(damaged(blob)))
     assert client.ask(GET_STATE) == blob
     assert "rewind refused: state" in caplog.text
+    assert reason in caplog.text or "[Python Link]" not in caplog.text
     client.send(int32s(1))
     assert client.next_step() == 50
 
@@ -192,23 +205,14 @@ def test_an_impossible_state_is_refused_and_the_race_goes_on(client, caplog, dam
 # Frames.
 
 
-@pytest.mark.parametrize(("width_px", "height_px"), [(16, 12), (160, 120), (1, 1), (640, 480)])
+@pytest.mark.parametrize(("width_px", "height_px"), [(16, 12), (1, 1), (640, 480)])
 def test_a_frame_shows_the_frozen_instant(client, served, width_px, height_px):
     expected = served.race.render(width_px, height_px).tobytes()
     assert client.frozen_frame(width_px, height_px) == expected
-    client.send(FAST, int32s(4))
+    client.send(int32s(17, 16, 12), FAST, int32s(4))  # a request made in the frame's own wait is lost
     assert client.next_step() == 50
-
-
-def test_a_frame_request_can_be_withdrawn(client):
-    client.send(int32s(17, 16, 12), int32s(20), int32s(1))
-    assert client.next_step() == 50
-
-
-def test_a_request_made_in_the_frames_own_wait_is_lost(client):
-    client.frozen_frame()
-    client.send(int32s(17, 16, 12), FAST, int32s(4))
-    assert client.next_step() == 50
+    client.send(int32s(17, 16, 12), int32s(20), int32s(1))  # one that is withdrawn as well
+    assert client.next_step() == 100
 
 
 @pytest.mark.parametrize("size_px", [(0, 12), (16, -1), (4097, 12), (16, 4097), (-(2**31), 2**31 - 1)])
@@ -238,30 +242,14 @@ def test_menus(make_served):
 
 
 def test_unknown_commands_are_accepted(client):
-    for text in (
-        "cam 2",
-        "set autologin x",
-        "set countdown_speed nan",
-        "toggle_console",
-        "é" * 100,
-        "x" * 100_000,
-        "",
-        "'",
-    ):
-        client.send(messages.pack_command(text))
-    client.send(messages.pack_bytes(MessageId.COMMAND, b"\xff\xfe\0 map"), int32s(1))
+    texts = ("cam 2", "set countdown_speed nan", "toggle_console", "é" * 100, "x" * 100_000, "", "'")
+    for content in (*(text.encode() for text in texts), b"\xff\xfe\0 map"):
+        client.send(messages.pack_bytes(MessageId.COMMAND, content))
+    client.send(int32s(1))
     assert client.next_step() == 50
 
 
-def test_give_up_begins_anew(client):
-    client.send(UP, int32s(1))
-    client.next_step()
-    client.send(GIVE_UP, int32s(1))
-    assert client.next_step() == -2550
-    assert client.ask(int32s(23)) == b""
-
-
-def test_inputs_are_recorded(client):
+def test_inputs_are_recorded_until_the_race_is_given_up(client):
     for keys in (b"\0\0\1\0", b"\1\0\1\0", b"\0\0\0\1", b"\0\xff\0\0"):
         client.send(int32s(10), keys, int32s(1))
         client.next_step()
@@ -270,6 +258,9 @@ def test_inputs_are_recorded(client):
         b"0.00 press up\n0.05 press left\n0.10 rel left\n0.10 rel up\n0.10 press down\n"
         b"0.15 press right\n0.15 rel down\n"
     )
+    client.send(GIVE_UP, int32s(1))
+    assert client.next_step() == -2550
+    assert client.ask(int32s(23)) == b""
 
 
 def test_analog_inputs_are_driven_and_recorded(client, served):
@@ -296,34 +287,20 @@ def test_a_wheel_takes_the_place_of_keys(client, served):
     )
 
 
-def test_analog_inputs_beyond_their_range_are_refused(client, served, caplog):
+@pytest.mark.parametrize("speed", [float("nan"), float("inf"), -1.0])
+def test_impossible_inputs_speeds_and_periods_are_refused(client, served, speed, caplog):
     for steer, gas in ((65537, 0), (0, -65537), (2**31 - 1, -(2**31))):
         client.send(messages.pack_set_input(AnalogInput(steer, gas, True)))
-    client.send(int32s(1))
+    client.send(struct.pack("<if", 6, speed), int32s(19, 0), int32s(19, -50), int32s(1))
     assert client.next_step() == 50
     assert served.race.inputs.controls == (0.0, 0.0, 0.0)
     assert "steer 0, gas -65537 refused; -65536 to 65536 is allowed" in caplog.text
-
-
-def test_an_analog_input_in_pieces_is_put_together(client, served):
-    for byte in messages.pack_set_input(AnalogInput(1000, 65536, False)):
-        client.send(bytes([byte]))
-        time.sleep(0.003)
-    client.send(int32s(1))
-    client.next_step()
-    assert served.race.inputs.controls == (1.0, 0.0, 1000 / 65536)
-
-
-def test_the_version_is_said_to_who_asks(client):
-    client.send(messages.pack_command(messages.LINK_VERSION_COMMAND), int32s(22), int32s(22))
-    asked, after = client.ints(2)
-    assert messages.link_version(asked) >= messages.ANALOG_LINK_VERSION
-    assert (asked & 1, after) == (0, 0)
-
-
-@pytest.mark.parametrize("speed", [float("nan"), float("inf"), -1.0])
-def test_impossible_speeds_and_periods_are_refused(client, speed, caplog):
-    client.send(struct.pack("<if", 6, speed), int32s(19, 0), int32s(19, -50), int32s(1))
-    assert client.next_step() == 50
     assert "game speed" in caplog.text
     assert "step period of -50 ms refused" in caplog.text
+
+
+def test_the_version_is_given_once_asked_for(client):
+    client.send(int32s(22), messages.pack_command(messages.LINK_VERSION_COMMAND), int32s(22), int32s(22))
+    before, asked, after = client.ints(3)
+    assert messages.link_version(asked) >= messages.ANALOG_LINK_VERSION
+    assert (before, asked & 1, after) == (0, 0, 0)
