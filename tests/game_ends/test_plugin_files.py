@@ -1,4 +1,4 @@
-"""Finding TMInterface's folder, and what installing does to the files there."""
+"""TMInterface's folder for plugins, and the files there when the plugin is installed."""
 
 import os
 import re
@@ -34,44 +34,27 @@ def with_version(version):
     return re.sub(r"LINK_VERSION = \d+;", f"LINK_VERSION = {version};", PLUGIN_FILE.read_text(encoding="utf-8"))
 
 
-def test_the_plugin_knows_its_version():
-    assert read_version(PLUGIN_FILE) == LINK_VERSION
-
-
-def test_the_first_installation_copies_the_plugin(plugins):
+def test_the_first_installation_copies_the_plugin_and_the_next_one_leaves_it_alone(plugins):
     done = install_plugin(plugins)
-    assert (done.outcome, done.backup, done.version) == (Outcome.INSTALLED, None, read_version(PLUGIN_FILE))
+    assert (done.outcome, done.backup, done.version) == (Outcome.INSTALLED, None, LINK_VERSION)
     assert done.path.read_bytes() == PLUGIN_FILE.read_bytes()
-    assert names_in(plugins) == [PLUGIN_NAME]
-
-
-@pytest.mark.parametrize("line_end", ["\n", "\r\n"])
-def test_a_plugin_that_is_up_to_date_is_left_alone(plugins, line_end):
-    text = PLUGIN_FILE.read_text(encoding="utf-8")
-    (plugins / PLUGIN_NAME).write_bytes(text.replace("\n", line_end).encode())
-    before = (plugins / PLUGIN_NAME).stat()
+    done.path.write_bytes(PLUGIN_FILE.read_bytes().replace(b"\n", b"\r\n"))
+    before = done.path.stat()
     assert install_plugin(plugins).outcome == Outcome.UP_TO_DATE
-    assert (plugins / PLUGIN_NAME).stat() == before
+    assert done.path.stat() == before
     assert names_in(plugins) == [PLUGIN_NAME]
 
 
-@pytest.mark.parametrize(
-    "content", [OTHERS.encode(), b"", b"\xff\xfe\0", with_version(0).encode(), with_version(1).encode() + b"// mine\n"]
-)
-def test_whatever_else_is_there_is_kept_as_a_backup(plugins, content):
-    (plugins / PLUGIN_NAME).write_bytes(content)
-    done = install_plugin(plugins)
-    assert done.outcome == Outcome.UPDATED
-    assert done.backup.read_bytes() == content
-    assert done.path.read_bytes() == PLUGIN_FILE.read_bytes()
-
-
-def test_backups_are_never_overwritten_and_are_no_plugins(plugins):
-    for edit in ("a", "b", "c"):
-        (plugins / PLUGIN_NAME).write_text(edit)
-        install_plugin(plugins)
+def test_other_files_of_its_name_are_kept_as_backups_that_are_no_plugins(plugins):
+    contents = [OTHERS, "", with_version(0), with_version(1) + "// mine\n", "const int LINK_VERSION = 999;\n"]
+    for content in contents:
+        (plugins / PLUGIN_NAME).write_text(content, encoding="utf-8")
+        done = install_plugin(plugins)
+        assert done.outcome == Outcome.UPDATED
+        assert done.backup.read_text(encoding="utf-8") == content
+        assert done.path.read_bytes() == PLUGIN_FILE.read_bytes()
     backups = [name for name in names_in(plugins) if name != PLUGIN_NAME]
-    assert [(plugins / name).read_text() for name in backups] == ["a", "b", "c"]
+    assert len(backups) == len(contents)
     assert not any(name.endswith(".as") for name in backups)
 
 
@@ -83,13 +66,7 @@ def test_a_newer_version_is_left_alone(plugins):
     assert (plugins / PLUGIN_NAME).read_text(encoding="utf-8") == newer
 
 
-def test_a_version_line_alone_makes_no_plugin_of_ours(plugins):
-    (plugins / PLUGIN_NAME).write_text("const int LINK_VERSION = 999;\n")
-    assert read_version(plugins / PLUGIN_NAME) is None
-    assert install_plugin(plugins).outcome == Outcome.UPDATED
-
-
-def test_what_cannot_be_written_is_named(plugins):
+def test_files_that_cannot_be_read_or_written_are_named(plugins, tmp_path):
     (plugins / PLUGIN_NAME).mkdir()
     with pytest.raises(UserError, match=f"{PLUGIN_NAME}: cannot be read"):
         install_plugin(plugins)
@@ -97,42 +74,30 @@ def test_what_cannot_be_written_is_named(plugins):
     (plugins / (PLUGIN_NAME + ".unfinished")).mkdir()
     with pytest.raises(UserError, match="cannot be written"):
         install_plugin(plugins)
-    assert names_in(plugins) == [PLUGIN_NAME + ".unfinished"]
-
-
-def test_a_folder_that_is_gone_is_named(tmp_path):
     with pytest.raises(UserError, match="nowhere: there is no such folder"):
         install_plugin(tmp_path / "nowhere")
-
-
-def test_a_source_that_is_none_of_ours_is_refused(plugins, tmp_path):
     (tmp_path / "other.as").write_text(OTHERS)
     for source in (tmp_path / "other.as", tmp_path / "absent.as"):
         with pytest.raises(UserError, match="is not this project's plugin"):
             install_plugin(plugins, source)
-
-
-# Finding the folder.
-
-
-def test_the_folder_lies_beside_the_games(plugins, tmp_path):
-    assert find_plugins_folder(str(tmp_path / "Documents" / "TrackMania")) == plugins
-    assert find_plugins_folder(str(tmp_path / "Documents")) == plugins
+    assert read_version(tmp_path / "other.as") is None
 
 
 @pytest.mark.parametrize(
     "documents",
     ["Documents", "OneDrive/Documents", ".wine/drive_c/users/me/Documents", "prefix/drive_c/users/x/My Documents"],
 )
-def test_the_usual_places_are_looked_at(tmp_path, documents, monkeypatch):
+def test_the_usual_places_are_searched(tmp_path, documents, monkeypatch):
     if "drive_c" in documents and os.name != "posix":
         pytest.skip("Wine is for Linux")
     monkeypatch.delenv("WINEPREFIX", raising=False)
     if documents.startswith("prefix"):
         monkeypatch.setenv("WINEPREFIX", str(tmp_path / "prefix"))
-    (tmp_path / documents / "TMInterface").mkdir(parents=True)
-    assert find_plugins_folder("", home=tmp_path) == tmp_path / documents / "TMInterface" / "Plugins"
-    assert (tmp_path / documents / "TMInterface" / "Plugins").is_dir()
+    expected = tmp_path / documents / "TMInterface" / "Plugins"
+    expected.parent.mkdir(parents=True)
+    assert find_plugins_folder("", home=tmp_path, read_documents=lambda: str(tmp_path / "gone")) == expected
+    assert expected.is_dir()
+    assert find_plugins_folder(str(tmp_path / documents / "TrackMania")) == expected
 
 
 def test_documents_that_were_moved_are_found_where_the_registry_says(tmp_path, monkeypatch):
@@ -144,13 +109,8 @@ def test_documents_that_were_moved_are_found_where_the_registry_says(tmp_path, m
     assert found == moved / "Plugins"
 
 
-def test_the_usual_places_are_looked_at_also_where_the_registry_is_wrong(plugins, tmp_path):
-    assert find_plugins_folder("", home=tmp_path, read_documents=lambda: str(tmp_path / "gone")) == plugins
-    assert find_plugins_folder("", home=tmp_path, read_documents=lambda: None) == plugins
-
-
 @pytest.mark.parametrize(("base", "remedy"), [("", "set trackmania_base_path"), ("nowhere/TrackMania", "set it to")])
-def test_a_missing_folder_is_named_with_what_to_do(tmp_path, base, remedy, monkeypatch):
+def test_a_missing_folder_is_named_with_a_remedy(tmp_path, base, remedy, monkeypatch):
     monkeypatch.delenv("WINEPREFIX", raising=False)
     with pytest.raises(UserError) as caught:
         find_plugins_folder(base and str(tmp_path / base), home=tmp_path)
