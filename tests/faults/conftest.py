@@ -1,31 +1,18 @@
 """Simulated games that misbehave on request, played by the manager as a collector plays them."""
 
-import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from trackmania_rl.race.policy import PolicyDecision
 from trackmania_rl.settings import MapEntry, Settings, load_settings
 from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager
 from trackmania_rl.tmi_interaction.launchers.launcher import SimulatedGameLauncher, find_free_port
 
+from ..scripted_policies import playing
+
 LINE_M = 50
-N_ACTIONS = 12
-FORWARD = 0
-
-
-@dataclass
-class PlayedRace:
-    """What came of a race, and how long it took in wall-clock seconds."""
-
-    results: dict[str, Any]
-    stats: dict[str, Any]
-    took_s: float
 
 
 class Player:
@@ -36,20 +23,14 @@ class Player:
         self.port = port
         self.straight = straight
 
-    def race(self) -> PlayedRace:
-        began_s = time.monotonic()
-        results, stats = self.manager.rollout(self.straight, forward)
-        return PlayedRace(results, stats, time.monotonic() - began_s)
-
-
-def forward(frame: object, floats: object) -> PolicyDecision:
-    return PolicyDecision(FORWARD, True, np.zeros(N_ACTIONS, dtype=np.float32))
+    def race(self) -> tuple[dict, dict]:
+        return self.manager.rollout(self.straight, playing([]))
 
 
 @pytest.fixture(scope="session")
 def settings(repository_root: Path) -> Settings:
     config = repository_root / "config_files" / "config_tmnf.py"
-    return load_settings(config, ["image_width_px=0", "image_height_px=0", "tmi_protection_timeout_s=1.5"])
+    return load_settings(config, ["image_width_px=0", "image_height_px=0", "tmi_protection_timeout_s=60"])
 
 
 @pytest.fixture(scope="session")
@@ -59,23 +40,12 @@ def maps_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="session")
-def straight() -> MapEntry:
-    return MapEntry(
-        map_name="straight",
-        map_path="straight.npy",
-        reference_line="straight.npy",
-        is_explo=True,
-        fill_buffer=True,
-    )
-
-
-MakePlayer = Callable[..., Player]
-
-
 @pytest.fixture
-def make_player(settings: Settings, maps_folder: Path, straight: MapEntry, tmp_path: Path) -> Iterator[MakePlayer]:
+def make_player(settings: Settings, maps_folder: Path, tmp_path: Path) -> Iterator[Callable[..., Player]]:
     """`make_player("kill@race=2", name=value, ...)` plays on a game with these faults, each made once."""
+    straight = MapEntry(
+        map_name="straight", map_path="straight.npy", reference_line="straight.npy", is_explo=True, fill_buffer=True
+    )
     players = []
 
     def make(chaos: str = "", **changes: object) -> Player:
