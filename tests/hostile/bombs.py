@@ -118,14 +118,8 @@ def bytes_of_nothing(file: Path) -> None:
     torch_archive(file, b"\x80\x02cbuiltins\nbytearray\nK\x01\x8a\x05\x00\x00\x00\x00\x04\x85R.")
 
 
-def far_memo(file: Path) -> None:
-    file.write_bytes(b"\x80\x02}r\xff\xff\xff\x7f.")
-
-
-def long_bytes(file: Path) -> None:
-    file.write_bytes(b"\x80\x05\x96" + struct.pack("<Q", 1 << 33) + b".")
-
-
+FAR_MEMO = b"\x80\x02}r\xff\xff\xff\x7f."
+LONG_BYTES = b"\x80\x05\x96" + struct.pack("<Q", 1 << 33) + b"."
 PAIRS_OF_PAIRS = b"\x80\x02}K\x00" + b"".join(b"q%ch%c\x86" % (i, i) for i in range(60)) + b"K\x01s."
 """A dictionary whose key holds the same tuple twice, which holds the same tuple twice, and so on 60 deep."""
 SAME_HASHES = (
@@ -133,10 +127,6 @@ SAME_HASHES = (
 )
 """A dictionary of whole numbers that all have the hash value 0."""
 NESTED_KEY = b"\x80\x02}K\x01" + b"\x85" * 900_000 + b"K\x01s."
-
-
-def optimizer_far_memo(file: Path) -> None:
-    torch_archive(file, b"\x80\x02}r\xff\xff\xff\x7f.")
 
 
 def dataset(change: Callable[[Any, dict[str, Any]], object]) -> Make:
@@ -199,9 +189,18 @@ def _pipe_for_data(folder: Path) -> None:
 MANY_POINTS = npy(npy_header((1_390_000, 3), "|i1"), bytes(4_170_000))
 THE_SAME = {f"w{i}": tensor(1 << 20) for i in range(9_000)}
 
+NAMES = {
+    "track": "a.toml",
+    "line": "a.npy",
+    "driver": "a.driver",
+    "gbx": "a.Challenge.Gbx",
+    "inputs": "a.inputs",
+    "weights": "a.torch",
+    "statistics": "a.joblib",
+}
 BOMBS: dict[str, tuple[str, str, Make]] = {
-    "track: a pipe": ("track", "a.toml", os.mkfifo),
-    "track: zeros without end": ("track", "a.toml", zero),
+    **{f"{kind}: a pipe": (kind, name, os.mkfifo) for kind, name in NAMES.items()},
+    **{f"{kind}: zeros without end": (kind, name, zero) for kind, name in NAMES.items()},
     "track: 100 GB": ("track", "a.toml", sparse(100 << 30)),
     "track: nested lists": ("track", "a.toml", text("a = " + "[" * 50_000)),
     "track: nested tables": ("track", "a.toml", text("a = " + "{a = " * 10_000)),
@@ -210,39 +209,29 @@ BOMBS: dict[str, tuple[str, str, Make]] = {
     "track: its line is a pipe": ("track", "a.toml", track_with_a_pipe),
     "track: its line lies elsewhere": ("track", "a.toml", track_with("../../../../etc/hostname")),
     "track: its line is on another machine": ("track", "a.toml", track_with("\\\\\\\\host\\\\share\\\\a.npy")),
-    "line: a pipe": ("line", "a.npy", os.mkfifo),
-    "line: zeros without end": ("line", "a.npy", zero),
     "line: 100 GB": ("line", "a.npy", sparse(100 << 30, npy(npy_header((4_473_924_266, 3))))),
     "line: a shape of terabytes": ("line", "a.npy", content(npy(npy_header((1 << 40, 3))))),
     "line: a header of 4 GB": ("line", "a.npy", content(b"\x93NUMPY\x02\x00\xff\xff\xff\xff")),
     "line: nested header": ("line", "a.npy", content(npy("(" * 60_000))),
     "line: an archive that unpacks to 256 MB": ("line", "a.npy", zip_bomb("line.npy")),
     "line: four million points of a byte": ("line", "a.npy", content(MANY_POINTS)),
-    "driver: a pipe": ("driver", "a.driver", os.mkfifo),
-    "driver: zeros without end": ("driver", "a.driver", zero),
     "driver: 100 GB": ("driver", "a.driver", driver({"w": tensor(1 << 34)}, n_bytes=100 << 30)),
     "driver: nested header": ("driver", "a.driver", driver("[" * 900_000)),
     "driver: a shape of terabytes": ("driver", "a.driver", driver({"w": tensor(1 << 40)}, bytes(64))),
     "driver: all tensors are the same": ("driver", "a.driver", driver(THE_SAME, n_bytes=5 << 20)),
     "driver: 128 MB of zeros": ("driver", "a.driver", driver({"w": tensor(127 << 18)}, n_bytes=8 + 64 + (127 << 20))),
-    "gbx: a pipe": ("gbx", "a.Challenge.Gbx", os.mkfifo),
-    "gbx: zeros without end": ("gbx", "a.Challenge.Gbx", zero),
     "gbx: unpacks to 2 GB": ("gbx", "a.Challenge.Gbx", gbx(1 << 31, b"\x12\x00" + bytes(900_000))),
-    "inputs: a pipe": ("inputs", "a.inputs", os.mkfifo),
-    "inputs: zeros without end": ("inputs", "a.inputs", zero),
-    "weights: a pipe": ("weights", "a.torch", os.mkfifo),
     "weights: packed": ("weights", "a.torch", packed_weights),
     "weights: one number a billion times": ("weights", "a.torch", one_number_a_billion_times),
     "weights: the same numbers often": ("weights", "a.torch", the_same_numbers_often),
     "weights: 16 GB of no bytes": ("weights", "a.torch", bytes_of_nothing),
-    "optimizer: a far place": ("optimizer", "a.torch", optimizer_far_memo),
-    "statistics: a far place": ("statistics", "a.joblib", far_memo),
-    "statistics: 8 GB of no bytes": ("statistics", "a.joblib", long_bytes),
+    "optimizer: a far place": ("optimizer", "a.torch", lambda file: torch_archive(file, FAR_MEMO)),
+    "statistics: a far place": ("statistics", "a.joblib", content(FAR_MEMO)),
+    "statistics: 8 GB of no bytes": ("statistics", "a.joblib", content(LONG_BYTES)),
     "weights: the same tuple twice, 60 deep": ("weights", "a.torch", lambda file: torch_archive(file, PAIRS_OF_PAIRS)),
     "statistics: the same tuple twice, 60 deep": ("statistics", "a.joblib", content(PAIRS_OF_PAIRS)),
     "statistics: a key nested 900,000 deep": ("statistics", "a.joblib", content(NESTED_KEY)),
     "statistics: 70,000 keys of one hash value": ("statistics", "a.joblib", content(SAME_HASHES)),
-    "statistics: zeros without end": ("statistics", "a.joblib", zero),
     "dataset: a pipe": ("dataset", "a", _pipe_for_data),
     "dataset: terabytes that are nowhere": ("dataset", "a", dataset(_nowhere)),
     "dataset: zeros, packed": ("dataset", "a", dataset(_packed)),

@@ -18,6 +18,7 @@ from typing import Any
 
 from trackmania_rl.datasets.minari_files import open_dataset
 from trackmania_rl.driver_file import read_driver
+from trackmania_rl.errors import UserError
 from trackmania_rl.gbx.reading import read_gbx
 from trackmania_rl.migration.linesight_config import read_linesight_config
 from trackmania_rl.migration.linesight_files import read_moments, read_statistics, read_weights
@@ -59,27 +60,21 @@ def memory_mb(name: str) -> float:
 
 def main() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY_BYTES, MOST_MEMORY_BYTES))
-    for kind in ("dataset", "driver"):  # what is imported late is no cost of a file
+    listed = [line.split("\t") for line in Path(sys.argv[1]).read_text().splitlines()]
+    for kind in {kind for kind, _ in listed}:  # late imports are no cost of a file
         with contextlib.suppress(Exception):
             READERS[kind](Path("absent"))
-    for line in Path(sys.argv[1]).read_text().splitlines():
-        kind, path = line.split("\t")
+    for kind, path in listed:
         gc.collect()
         Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
         before_mb, started_s, error = memory_mb("VmRSS"), time.process_time(), ("", "")
         try:
             READERS[kind](Path(path))
         except BaseException as caught:
-            error = (_kind_of(caught), str(caught))
+            error = (type(caught).__name__ if not isinstance(caught, UserError) else "UserError", str(caught))
         told = {"kind": kind, "path": path, "error": error[0], "text": error[1]}
         told |= {"cpu_s": time.process_time() - started_s, "peak_mb": memory_mb("VmHWM") - before_mb}
         print(json.dumps(told), flush=True)
-
-
-def _kind_of(error: BaseException) -> str:
-    from trackmania_rl.errors import UserError
-
-    return "UserError" if isinstance(error, UserError) else type(error).__name__
 
 
 if __name__ == "__main__":
