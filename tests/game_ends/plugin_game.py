@@ -113,8 +113,8 @@ class PluginGame:
         self._set_inputs: dict[Input, int] = {}
         self.host = PluginHost(library, SCRIPT, self, interface)
         for name, value in (stored_variables or {}).items():
-            self.host.store_variable(name, value)
-        self.host.main()
+            self.host.call("store_variable", name.encode(), ctypes.c_double(value))
+        self.host.call("main")
 
     def run(self) -> None:
         """Play until `is_stopping` is set."""
@@ -135,7 +135,7 @@ class PluginGame:
                     break
             if self.host.counters().writes == writes_before:  # nobody plays, or it stands still
                 time.sleep(max(IDLE_FRAME_S, began_s + ticks * TICK_S / max(self.speed, 1.0) - time.monotonic()))
-        self.host.disabled()
+        self.host.call("disabled")
 
     def _reach_menus(self) -> None:
         for command in self._commands_after_startup:
@@ -146,11 +146,11 @@ class PluginGame:
         state = self.game_state()
         if state != self._told_state and not self._unknowns.states_are_untold:
             self._told_state = state
-            self.host.game_state_changed(state)
+            self.host.call("game_state_changed", state)
         if self._unknowns.frame_is_late:
             race = self._race
             self._drawn = [self._drawn[1], None if race is None else (race, race.save_state())]
-        self.host.render()
+        self.host.call("render")
 
     def _ticks_due(self) -> int:
         race = self.game.race
@@ -185,16 +185,16 @@ class PluginGame:
         if self._race is race and not self._unknowns.checkpoint_before_step:
             self._report_checkpoint(race)
         if self._race is race and (laps := race.take_lap_event()) is not None:
-            self.host.lap_count_changed(laps.current, laps.target)
+            self.host.call("lap_count_changed", laps.current, laps.target)
         return self._race is race
 
     def _report_checkpoint(self, race: SimulatedRace) -> None:
         if (checkpoints := race.take_checkpoint_event()) is not None:
-            self.host.checkpoint_count_changed(checkpoints.current, checkpoints.target)
+            self.host.call("checkpoint_count_changed", checkpoints.current, checkpoints.target)
 
     def _report_step(self, race: SimulatedRace) -> None:
         if race.tick_time_ms >= 0 or not self._unknowns.countdown_is_silent:
-            self.host.run_step()
+            self.host.call("run_step")
 
     @property
     def _race(self) -> SimulatedRace | None:

@@ -6,8 +6,8 @@ import os
 import shutil
 import subprocess
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from script_interface import as_text, read_declarations
 
@@ -79,21 +79,13 @@ def build(folder: Path) -> Path:
     return library
 
 
-@dataclass(frozen=True)
-class Counters:
-    """What the host saw the script do.
+class Counters(NamedTuple):
+    """What the script did."""
 
-    Attributes:
-        reads_that_block: reads of more bytes than had come, which would stop the real game.
-        writes: calls of `Write`.
-        open_sockets: sockets that a handle in the script holds open.
-        script_exceptions: callbacks that ended with a script exception.
-    """
-
-    reads_that_block: int
+    reads_that_block: int  # of more bytes than had come, which would stop the real game
     writes: int
     open_sockets: int
-    script_exceptions: int
+    script_exceptions: int  # callbacks that ended with one
 
 
 class PluginHost:
@@ -114,8 +106,6 @@ class PluginHost:
     def __init__(self, library: Path, script: Path, game: object, interface: Path | None = None) -> None:
         with tempfile.TemporaryDirectory() as folder:
             self._library = ctypes.CDLL(shutil.copy(library, folder))
-        self._library.host_store_variable.argtypes = [ctypes.c_char_p, ctypes.c_double]
-        self._library.host_set_variable.argtypes = [ctypes.c_char_p, ctypes.c_double]
         # Kept here, since the library only keeps the addresses.
         self._functions = GameFunctions(*(made(getattr(game, name)) for name, made in FUNCTION_TYPES.items()))
         self._library.host_messages.restype = ctypes.c_char_p
@@ -123,48 +113,19 @@ class PluginHost:
         if self._library.host_open(str(script).encode(), ctypes.byref(self._functions), declared.encode()) != 0:
             raise HostError(f"{script} does not compile:\n{self._library.host_messages().decode(errors='replace')}")
 
-    def store_variable(self, name: str, value: float) -> None:
-        """Remember a variable's value of an earlier session."""
-        self._library.host_store_variable(name.encode(), value)
+    def call(self, name: str, *arguments: object) -> int:
+        """Call `host_NAME` of the library: a callback of the script, or what TMInterface does with it (host.h)."""
+        return getattr(self._library, f"host_{name}")(*arguments)
 
     def set_variable(self, name: str, value: float) -> bool:
         """Set a variable; False if the plugin registered none of this name."""
-        return bool(self._library.host_set_variable(name.encode(), value))
+        return bool(self.call("set_variable", name.encode(), ctypes.c_double(value)))
 
     def run_custom_command(self, name: str) -> bool:
         """Run a console command of the plugin's; False if it registered none of this name."""
-        return bool(self._library.host_run_custom_command(name.encode()))
-
-    def main(self) -> None:
-        """Load the plugin, as the game does at its start."""
-        self._library.host_main()
-
-    def render(self) -> None:
-        """A frame is drawn."""
-        self._library.host_render()
-
-    def run_step(self) -> None:
-        """A tick of the physics was made."""
-        self._library.host_run_step()
-
-    def checkpoint_count_changed(self, current: int, target: int) -> None:
-        """A checkpoint was passed."""
-        self._library.host_checkpoint_count_changed(current, target)
-
-    def lap_count_changed(self, current: int, target: int) -> None:
-        """A lap was completed."""
-        self._library.host_lap_count_changed(current, target)
-
-    def game_state_changed(self, state: int) -> None:
-        """The game reached another state."""
-        self._library.host_game_state_changed(state)
-
-    def disabled(self) -> None:
-        """The plugin is switched off."""
-        self._library.host_disabled()
+        return bool(self.call("run_custom_command", name.encode()))
 
     def counters(self) -> Counters:
-        """See `Counters`."""
         values = [ctypes.c_int64() for _ in range(4)]
         self._library.host_counters(*(ctypes.byref(value) for value in values))
         return Counters(*(value.value for value in values))

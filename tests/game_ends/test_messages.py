@@ -1,7 +1,6 @@
 """Every message of the protocol, byte by byte: what both games that speak it must do, and say in their logs."""
 
 import struct
-import time
 
 import numpy as np
 import pytest
@@ -31,15 +30,6 @@ DAMAGES = {
 
 
 # Messages of the game.
-
-
-def test_the_greeting_stops_the_game_until_it_is_answered(served):
-    client = served.connect()
-    before = client.ask(GET_STATE)
-    time.sleep(0.05)
-    assert client.ask(GET_STATE) == before
-    client.send(FAST, int32s(5))
-    client.next_step()
 
 
 def test_steps_come_every_10_ms_by_default_and_at_multiples_of_the_period(served):

@@ -40,12 +40,6 @@ def test_a_starting_game_never_listens_at_the_port_of_its_last_session(make_play
     played.connect()
 
 
-def test_without_a_command_the_stored_port_is_taken(make_played):
-    stored = find_free_port()
-    make_played(stored_variables={"custom_port": stored}, commands_after_startup=())
-    RawClient(stored).send(int32s(13))
-
-
 def test_another_port_is_taken_at_once(plugin_client, played, caplog):
     other = find_free_port()
     plugin_client.send(messages.pack_command(f"set custom_port {other}"), WITHOUT_STEPS, int32s(1))
@@ -103,15 +97,6 @@ def test_a_busy_client_keeps_its_place_while_it_answers(plugin_client, played):
     assert waiting.read(4) == int32s(5), "the newcomer is served at the first frame after the wait"
 
 
-def test_many_clients_leave_no_socket_behind(played):
-    for _ in range(30):
-        client = played.connect()
-        client.send(int32s(99), messages.pack_rewind_to_state(bytes(9000)), GET_STATE, int32s(13))
-        assert client.is_hung_up_on()
-        client.socket.close()
-    wait_until(lambda: played.game.host.counters().open_sockets == 1)  # the listening one
-
-
 def test_console_camera_interface_and_version_are_handed_on(plugin_client, played, caplog):
     camera_resets = played.game.camera_resets
     plugin_client.send(int32s(21, 0), int32s(18), messages.pack_command("cam 2"), int32s(1))
@@ -121,12 +106,6 @@ def test_console_camera_interface_and_version_are_handed_on(plugin_client, playe
     assert played.game.interface_shown is False
     assert played.game.host.run_custom_command(messages.LINK_VERSION_COMMAND)
     assert f"listening on port {played.port}, a client is connected" in caplog.text
-
-
-def test_half_a_message_is_named_in_the_log(plugin_client, caplog):
-    plugin_client.send(messages.pack_set_timeout(300), int32s(14, 100), b"map")
-    assert plugin_client.is_hung_up_on()
-    assert "[Python Link] client dropped: sent half a message" in caplog.text
 
 
 # The version, and greetings.

@@ -100,15 +100,6 @@ def test_the_usual_places_are_searched(tmp_path, documents, monkeypatch):
     assert find_plugins_folder(str(tmp_path / documents / "TrackMania")) == expected
 
 
-def test_documents_that_were_moved_are_found_where_the_registry_says(tmp_path, monkeypatch):
-    monkeypatch.setenv("MOVED_TO", str(tmp_path / "disk"))
-    moved = tmp_path / "disk" / "Dokumente" / "TMInterface"
-    for folder in (moved, tmp_path / "Documents" / "TMInterface"):
-        folder.mkdir(parents=True)
-    found = find_plugins_folder("", home=tmp_path, read_documents=lambda: "%MOVED_TO%/Dokumente")
-    assert found == moved / "Plugins"
-
-
 @pytest.mark.parametrize(("base", "remedy"), [("", "set trackmania_base_path"), ("nowhere/TrackMania", "set it to")])
 def test_a_missing_folder_is_named_with_a_remedy(tmp_path, base, remedy, monkeypatch):
     monkeypatch.delenv("WINEPREFIX", raising=False)

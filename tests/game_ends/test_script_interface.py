@@ -91,5 +91,5 @@ def test_undeclared_statements_do_not_compile(open_script, interface, statement)
 
 def test_a_declared_function_that_the_host_lacks_compiles_and_ends_the_script(open_script, declared):
     host = open_script("void Main() { GetSimulationManager().Horn(); }", declared)
-    host.main()
+    host.call("main")
     assert host.counters().script_exceptions == 1

@@ -1,6 +1,5 @@
 """The simulated game's own server beyond the protocol, and its script."""
 
-import os
 import signal
 import struct
 import subprocess
@@ -13,7 +12,6 @@ from raw_client import FAST, FOREVER, FREEZE, GET_STATE, WITHOUT_STEPS, RawClien
 from trackmania_rl.protocol import messages
 from trackmania_rl.protocol.state_blob import with_last_checkpoint_time_cleared
 from trackmania_rl.simulator.server import server as server_module
-from trackmania_rl.simulator.server.game import SimulatedGame
 
 
 def test_a_finish_undone_in_its_own_wait_comes_again(server_client):
@@ -39,14 +37,6 @@ def test_a_car_beyond_any_picture_gives_a_black_one(server_client, caplog):
 
 
 # The console.
-
-
-@pytest.mark.parametrize("name", ["short.toml", '"short é.toml"', '"short line.npy"', "{folder}/short.toml"])
-def test_map_begins_a_race(make_server, maps_folder, name):
-    client = make_server().connect()
-    client.send(FAST, messages.pack_command("map " + name.format(folder=maps_folder)), int32s(22), int32s(5))
-    assert client.ints(1) == (0,)
-    assert client.next_step() == -2590
 
 
 @pytest.mark.parametrize("name", ["", "none.toml", ".", '"', "a\0b.toml", "short.exe"])
@@ -80,17 +70,6 @@ def test_recorded_inputs_can_be_loaded(server_client, maps_folder):
     assert client.ask(GET_STATE) == driven
     client.send(messages.pack_command("unload"), messages.pack_command("load none.inputs"), int32s(1))
     client.next_step()
-
-
-def test_a_track_that_was_edited_is_read_anew(maps_folder):
-    game, file = SimulatedGame(maps_folder), maps_folder / "short.toml"
-    first = game.load_map("short.toml")
-    assert first.checkpoint_target == 2
-    assert game.load_map("short.toml") is first
-    changed_ns = file.stat().st_mtime_ns + 1_000_000_000
-    file.write_text(file.read_text().replace("[20.0]", "[20.0, 40.0]"))
-    os.utime(file, ns=(changed_ns, changed_ns))
-    assert game.load_map("short.toml").checkpoint_target == 3
 
 
 # Speed.

@@ -166,15 +166,6 @@ def test_a_game_that_is_old_or_hangs_is_started_again(greeted, game, caplog, cli
     assert told in caplog.text
 
 
-def test_a_game_that_never_listens_is_started_again(keeper, game, caplog):
-    game.listens_from_s = float("inf")
-    look(keeper, game, until_s=LISTENS_WITHIN_S)
-    assert len(game.starts) == 1
-    look(keeper, game, until_s=LISTENS_WITHIN_S + 10)
-    assert len(game.starts) == 2
-    assert "does not listen within 100 s" in caplog.text
-
-
 def test_collectors_that_come_and_go_do_no_harm(greeted, game):
     for peer_port in range(50_000, 50_200):
         look(greeted, game, Client(peer_port), until_s=game.now_s + 2)
@@ -196,21 +187,3 @@ def test_the_first_start_must_succeed_and_later_ones_are_tried_again(keeper, gam
     look(keeper, game, until_s=20)
     assert len(game.starts) == 2
     assert "cannot be started now: port 8478 is in use; next try in 2 s" in caplog.text
-
-
-@pytest.mark.parametrize(
-    ("version", "text"),
-    [(0, f"another plugin, and version {LINK_VERSION}"), (1, "version 1 of this project's plugin")],
-)
-def test_another_plugin_is_warned_of(keeper, game, caplog, version, text):
-    game.version = version
-    look(keeper, game, until_s=3)
-    assert text in caplog.text
-
-
-def test_closing_ends_the_game_and_the_connection(greeted, game):
-    game.greets = False
-    look(greeted, game, until_s=keepers.GREET_EVERY_S + 2)
-    assert game.n_open == 1
-    greeted.close()
-    assert (game.n_open, game.runs) == (0, False)

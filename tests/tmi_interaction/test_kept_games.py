@@ -228,9 +228,3 @@ def test_the_command_runs_with_the_packages_of_its_requirements_alone(repository
     command = [sys.executable, "-c", IMPORT_ONLY, *allowed]
     done = subprocess.run(command, cwd=repository_root, capture_output=True, text=True, timeout=150)
     assert done.returncode == 0, done.stderr
-
-
-def test_kept_games_need_sockets(settings):
-    changes = {"game": "simulated", "game_transport": "in_process", "games_are_kept": True}
-    with pytest.raises(ValueError, match=r"games_are_kept = True is for games that .* set game_transport = .socket"):
-        type(settings.game)(**{**settings.game.model_dump(), **changes})

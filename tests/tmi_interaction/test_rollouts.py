@@ -209,27 +209,6 @@ def test_statistics_of_a_finished_race(make_manager, straight):
     assert [event.time_ms for event in parse_input_script(stats["inputs"])] == [50]
 
 
-def test_floats_are_the_same_without_image_and_the_game_is_never_frozen(make_manager, straight):
-    game = FakeGame()
-    results = [
-        manager.rollout(straight, ScriptedPolicy())[0]
-        for manager, _ in (make_manager(), make_manager(game, image=False))
-    ]
-    for name in ("state_float", "current_zone_idx", "meters_advanced_along_centerline"):
-        assert results[0][name].tobytes() == results[1][name].tobytes()
-    assert "rewind to current" not in game.calls
-
-
-def test_the_policy_sees_the_last_frames_of_its_own_race(make_manager, straight):
-    manager, _ = make_manager(frames_per_state=3)
-    for _ in range(2):
-        policy = ScriptedPolicy()
-        kept = manager.rollout(straight, policy)[0]["frames"]
-        for t, (image, _) in enumerate(policy.seen):
-            expected = np.concatenate([kept[max(t - back, 0)] for back in (2, 1, 0)])
-            np.testing.assert_array_equal(image, expected)
-
-
 # Ends of races.
 
 

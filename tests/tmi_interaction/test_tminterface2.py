@@ -209,20 +209,3 @@ def test_silence_is_reported_again_and_again_and_ends_with_the_timeout(any_way_o
     client, game = connect(0.4, lambda: None)
     with pytest.raises(GameTimeoutError, match=r"silent for 0\.4 s"):
         client.next_event()
-
-
-def test_ctrl_c_is_heard_between_two_short_waits_on_windows(connect, monkeypatch):
-    waits_s = []
-
-    def select(readers, writers, others, timeout_s):
-        waits_s.append(timeout_s)
-        if len(waits_s) == 2:
-            raise KeyboardInterrupt
-        return [], [], []
-
-    client, _ = connect(500)
-    monkeypatch.setattr(tminterface2, "WAITS_IN_SELECT", True)
-    monkeypatch.setattr(tminterface2.select, "select", select)
-    with pytest.raises(KeyboardInterrupt):
-        client.next_event()
-    assert waits_s == [0.5, 0.5]
