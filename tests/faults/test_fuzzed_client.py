@@ -5,6 +5,7 @@ import random
 import socket
 import threading
 import time
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -52,23 +53,6 @@ def hostile_game(listener, stream, *, hangs_up, timeout_s=TIMEOUT_S):
         thread.join(60)
         assert not thread.is_alive()
         connection.close()
-
-
-class HostileLauncher:
-    """Launches nothing: the test is the game."""
-
-    port, commands_on_connect = 0, ()
-
-    def map_argument(self, map_path):
-        return map_path
-
-    def is_alive(self):
-        return True
-
-    def do_nothing(self, *_):
-        pass
-
-    check_map = start = kill = show_window = focus_window = wait_until_connectable = do_nothing
 
 
 def use_at_random(client, draw, n_calls):
@@ -142,7 +126,8 @@ def fuzz_races(listener, settings, maps_folder):
         connections = []
         with contextlib.ExitStack() as opened, contextlib.suppress(GameKeepsFailingError):
             game = settings.game.model_copy(update=changes)
-            manager = GameInstanceManager(game, settings.observation, HostileLauncher(), connect)
+            launcher = Mock(port=0, commands_on_connect=(), map_argument=str)
+            manager = GameInstanceManager(game, settings.observation, launcher, connect)
             results, _ = manager.rollout(straight, decide)
             assert len(results["state_float"]) == len(results["actions"]) + 1
         return n_decisions

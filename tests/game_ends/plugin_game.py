@@ -28,14 +28,7 @@ logger = logging.getLogger("game")
 
 SCRIPT = REPOSITORY_ROOT / "trackmania_rl" / "tmi_interaction" / "Python_Link.as"
 STATE_STARTUP, STATE_MENUS, STATE_LOCAL_RACE = 16, 32, 512
-INPUTS = {
-    0: Input.BRAKE,
-    1: Input.ACCELERATE,
-    2: Input.LEFT,
-    3: Input.RIGHT,
-    4: Input.STEER,
-    5: Input.GAS,
-}
+INPUTS = (Input.BRAKE, Input.ACCELERATE, Input.LEFT, Input.RIGHT, Input.STEER, Input.GAS)
 """By TMInterface's `InputType`."""
 SEVERITIES = {0: logging.INFO, 1: logging.INFO, 2: logging.WARNING, 3: logging.ERROR}
 TICKS_PER_FRAME = 100
@@ -74,26 +67,16 @@ class Unknowns:
 
 
 class PluginGame:
-    """The game's side of the host: what the script calls, and the loop that calls the script.
-
-    Args:
-        game: maps, the race and the console.
-        library: the built host.
-        startup_frames: frames before the menus are reached.
-        stored_variables: values that TMInterface kept of an earlier session.
-        commands_after_startup: console commands that the launcher gave the game; run when the menus are reached.
-        interface: a file with all that TMInterface declares, if there is one.
-        unknowns: how this game does what is not known of the real one.
-    """
+    """The game's side of the host: functions that the script calls, and the loop that calls the script."""
 
     def __init__(
         self,
         game: SimulatedGame,
         library: Path,
-        startup_frames: int = 0,
-        stored_variables: dict[str, float] | None = None,
-        commands_after_startup: tuple[str, ...] = (),
-        interface: Path | None = None,
+        startup_frames: int = 0,  # before the menus are reached
+        stored_variables: dict[str, float] | None = None,  # that TMInterface kept of an earlier session
+        commands_after_startup: tuple[str, ...] = (),  # run when the menus are reached
+        interface: Path | None = None,  # a file with all that TMInterface declares
         unknowns: Unknowns = Unknowns(),
     ) -> None:
         self.game = game
@@ -282,17 +265,13 @@ class PluginGame:
         self.captures += 1
         race = self._race
         if self._unknowns.frame_is_late:
-            race = self._race_as_drawn(self._drawn[0])
+            race = None
+            if self._drawn[0] is not None:
+                drawn_race, state = self._drawn[0]
+                race = SimulatedRace(drawn_race.track)
+                race.restore_state(state)
         if race is not None:
             _copy(race.render(width_px, height_px).tobytes(), pixels, width_px * height_px * 4)
-
-    def _race_as_drawn(self, drawn: tuple[SimulatedRace, bytes] | None) -> SimulatedRace | None:
-        if drawn is None:
-            return None
-        race, state = drawn
-        as_drawn = SimulatedRace(race.track)
-        as_drawn.restore_state(state)
-        return as_drawn
 
     def toggle_interface(self, is_shown: int) -> None:
         self.interface_shown = bool(is_shown)

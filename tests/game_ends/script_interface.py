@@ -16,19 +16,11 @@ TYPE_KINDS = ("enum", "value", "ref", "single", "template")
 
 @dataclass(frozen=True)
 class Declaration:
-    """One thing to register.
+    """One thing to register."""
 
-    Attributes:
-        kind: "enum", "item" (of an enum), the three kinds of type ("value", "ref", "single"), "template", a type's
-            "constructor", "destructor", "method" or "property", or what belongs to no type: "function", "constant"
-            or "funcdef".
-        scope: the namespace; for what belongs to a type or an enum its name, too; "" is the global one.
-        text: a name for enums and types, else the declaration as it stands in the file.
-    """
-
-    kind: str
-    scope: str
-    text: str
+    kind: str  # see `_declared`, `_kind_of_type`, `_kind_of_member` and `_kind_of_global`
+    scope: str  # the namespace, and the name of the type or enum that it belongs to
+    text: str  # a name for enums and types, else the declaration as it stands in the file
 
 
 class InterfaceFileError(Exception):
@@ -36,11 +28,7 @@ class InterfaceFileError(Exception):
 
 
 def read_declarations(path: Path) -> list[Declaration]:
-    """Read a file of declarations, in its order, but with each type before its members.
-
-    Raises:
-        InterfaceFileError: if it holds anything else.
-    """
+    """Read a file of declarations, in its order, but with each type before its members."""
     text = re.sub(r"//.*", "", path.read_text())
     declarations: list[Declaration] = []
     for head, body in _statements(text):
