@@ -78,12 +78,6 @@ def test_a_timeout_may_be_raised_during_the_wait(client):
     assert client.next_step() == 50
 
 
-def test_a_partial_message_has_its_own_limit(client, caplog):
-    client.send(messages.pack_set_timeout(300), int32s(14, 100), b"map")
-    assert client.is_hung_up_on()
-    assert "client dropped: " in caplog.text
-
-
 # Clients that go, and newcomers.
 
 

@@ -150,20 +150,6 @@ def test_the_state_is_one_that_the_package_reads(client, served):
     assert blob == served.race.save_state()
 
 
-def test_the_step_after_a_rewind_is_the_next_one(client):
-    start = client.ask(GET_STATE)
-    client.send(int32s(19, 10), UP, int32s(1))
-    after = []
-    for _ in range(3):
-        for time_ms in (10, 20, 30):
-            assert client.next_step() == time_ms
-            if time_ms < 30:
-                client.send(int32s(1))
-        after.append(client.ask(GET_STATE))
-        client.send(messages.pack_rewind_to_state(start), UP, int32s(1))
-    assert after[0] == after[1] == after[2]
-
-
 def test_rewinding_in_the_real_clients_order_is_exact(client):
     start = client.ask(GET_STATE)
     traces = []

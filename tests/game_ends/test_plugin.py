@@ -60,16 +60,6 @@ def test_a_port_in_use_is_named_once_and_tried_again(make_played, caplog):
     RawClient(port).send(int32s(13))
 
 
-@pytest.mark.parametrize("port", [0, -1, 65536, 80.5, 1e18])
-def test_an_impossible_port_is_named_once_and_mended_by_another(make_played, caplog, port):
-    played = make_played(stored_variables={"custom_port": port}, commands_after_startup=())
-    wait_until(lambda: "a whole number from 1 to 65535 is needed" in caplog.text)
-    time.sleep(0.1)
-    assert caplog.text.count("a whole number") == 1
-    played.game.host.set_variable("custom_port", played.port)
-    played.connect()
-
-
 # Clients.
 
 
@@ -86,15 +76,6 @@ def test_a_frozen_game_whose_client_vanished_moves_again(plugin_client, played):
     assert played.game.speed == 0
     assert plugin_client.is_hung_up_on()
     wait_until(lambda: played.game.speed == 1)
-
-
-def test_a_busy_client_keeps_its_place_while_it_answers(plugin_client, played):
-    waiting = played.connect(is_greeted=False)
-    for _ in range(5):  # in one wait
-        assert plugin_client.ask(GET_STATE)
-        time.sleep(0.05)  # longer than the script watches without a look for newcomers
-    plugin_client.send(WITHOUT_STEPS, int32s(1))
-    assert waiting.read(4) == int32s(5), "the newcomer is served at the first frame after the wait"
 
 
 def test_console_camera_interface_and_version_are_handed_on(plugin_client, played, caplog):

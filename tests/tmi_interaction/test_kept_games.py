@@ -146,40 +146,30 @@ def test_races_go_on_when_a_kept_game_is_stopped(keep_games, make_manager, race,
 # Other programs at the port of a kept game.
 
 
-@pytest.fixture
-def answering(request):
-    """A port at which a program says this to each client, and hangs up."""
-    server = socket.create_server(("127.0.0.1", 0))
-
-    def answer():
-        with contextlib.suppress(OSError):
-            while True:
-                with server.accept()[0] as client:
-                    client.sendall(request.param)
-
-    threading.Thread(target=answer, daemon=True).start()
-    yield server.getsockname()[1]
-    server.shutdown(socket.SHUT_RDWR)
-    server.close()
-
-
 @pytest.mark.parametrize(
-    ("answering", "reason"),
-    [(b"", "closed the connection"), (b"SSH-2.0-OpenSSH_9.2\r\n", "sent message id")],
-    ids=["ssh without a game behind", "another program"],
-    indirect=["answering"],
+    ("words", "reason"), [(b"", "closed the connection"), (b"SSH-2.0-OpenSSH_9.2\r\n", "sent message id")]
 )
-def test_another_program_at_the_port_is_named_in_one_line(answering, reason):
-    with pytest.raises(GameConnectionError) as error:
-        KeptGame(answering).wait_until_connectable(1.0)
+def test_another_program_at_the_port_is_named_in_one_line(words, reason):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+
+        def answer():
+            with server.accept()[0] as client:
+                client.sendall(words)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with pytest.raises(GameConnectionError) as error:
+            KeptGame(port).wait_until_connectable(0.4)
+        thread.join()
     text = str(error.value)
     assert "\n" not in text
-    assert text.startswith(f"no kept game greets at port {answering} (")
+    assert text.startswith(f"no kept game greets at port {port} (")
     assert reason in text
-    assert f"python scripts/keep_games.py --ports {answering}" in text
-    assert f"ssh -N -R {answering}:127.0.0.1:{answering} USER@THIS_MACHINE" in text
+    assert f"python scripts/keep_games.py --ports {port}" in text
+    assert f"ssh -N -R {port}:127.0.0.1:{port} USER@THIS_MACHINE" in text
     with pytest.raises(GameConnectionError, match=r"\(no game accepts connections .*games_are_kept = True: run python"):
-        KeptGame(find_free_port(1)).wait_until_connectable(0.1)
+        KeptGame(find_free_port()).wait_until_connectable(0.1)
 
 
 def test_a_kept_game_of_another_version_is_warned_of_once(maps_folder, caplog, monkeypatch):

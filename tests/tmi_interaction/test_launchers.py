@@ -13,7 +13,6 @@ import subprocess
 import sys
 import threading
 from types import SimpleNamespace
-from unittest.mock import Mock, call
 
 import psutil
 import pytest
@@ -96,20 +95,14 @@ def records(records_folder):
 
 
 @pytest.fixture
-def windows():
-    """A window system that shows each game's window."""
-    return Mock(**{"find.return_value": 77, "is_minimised.return_value": False})
-
-
-@pytest.fixture
-def make(records, windows):
+def make(records):
     """`make(words, port, ...)` is a launcher of the real game that runs this command."""
     made = []
 
     def make_launcher_of(words, port=None, **user):
         port = port or find_free_port()
         settings = NO_USER.model_copy(update={"game_command": shlex.join(words), **user})
-        made.append(TmnfLauncher(port, game_command(port, settings), lambda: windows, settings, records))
+        made.append(TmnfLauncher(port, game_command(port, settings), None, settings, records))
         return made[-1]
 
     yield make_launcher_of
@@ -231,35 +224,6 @@ def test_several_that_start_at_once_each_find_their_own_and_leave_one_started_by
         by_hand.wait()
 
 
-def test_of_two_new_games_that_cannot_be_told_apart_neither_is_taken_nor_ended(make, game, monkeypatch):
-    monkeypatch.setattr(tmnf, "FIND_WITHIN_S", 0.5)
-    begun = []
-
-    def find_games():
-        return [GameProcess(identity_of(psutil.Process(process.pid))) for process in begun]
-
-    launcher = make([sys.executable, "-c", SILENT_GAME, "{port}"])
-    launcher._find_games = find_games
-    popen = subprocess.Popen
-
-    def start(*arguments, **options):
-        begun.extend(popen([*game, "silent", "1"]) for _ in range(2))
-        return popen(*arguments, **options)
-
-    monkeypatch.setattr(tmnf.subprocess, "Popen", start)
-    try:
-        with pytest.raises(
-            GameConnectionError, match=f"several games have begun since the one for port {launcher.port}"
-        ):
-            launcher.start()
-        assert launcher.pid is None
-        assert [process.poll() for process in begun] == [None, None]
-    finally:
-        for process in begun:
-            process.kill()
-            process.wait()
-
-
 LAUNCH = Launch(port=8478, mark="ours", starter_pid=500, at_s=1000.0, before=frozenset({ProcessIdentity(41, 900.0)}))
 EVIDENCE = [
     {"mark": "ours"},
@@ -276,26 +240,19 @@ OF_ANOTHER = [
 ]
 
 
-def found(*games):
-    """Numbers of the found ones of games given as (process number, start time, what is known)."""
-    processes = [GameProcess(ProcessIdentity(pid, created_at_s), **known) for pid, created_at_s, known in games]
-    return [game.identity.pid for game in find_started(LAUNCH, processes)]
+def test_a_game_of_another_launcher_is_never_taken_and_the_best_evidence_wins():
+    def found(*games):
+        processes = [GameProcess(ProcessIdentity(pid, created_at_s), **known) for pid, created_at_s, known in games]
+        return [game.identity.pid for game in find_started(LAUNCH, processes)]
 
-
-def test_a_game_of_another_launcher_is_never_taken():
     for own, other in itertools.product(EVIDENCE, OF_ANOTHER):
         for order in itertools.permutations(((7, 1003.0, own), (8, 1003.0, other), (41, 900.0, {}))):
             assert found(*order) == [7]
     assert found((41, 900.0, {}), (42, 990.0, {})) == [], "they began before"
-    assert found((41, 1003.0, {})) == [41], "a number used again is another process"
-
-
-def test_better_evidence_wins_and_games_that_cannot_be_told_apart_are_all_found():
-    games = [(10 + rank, 1003.0, known) for rank, known in enumerate(EVIDENCE)]
-    for best in range(len(games)):
-        for order in itertools.permutations(games[best:]):
-            assert found(*order) == [10 + best]
-    assert found((7, 1003.0, {}), (8, 1003.0, {})) == [7, 8]
+    for best, known in enumerate(EVIDENCE):
+        worse = [(pid, 1003.0, evidence) for pid, evidence in enumerate(EVIDENCE[best + 1 :])]
+        assert found(*worse, (41, 1003.0, known)) == [41], "a number used again is another process"
+    assert found((7, 1003.0, {}), (8, 1003.0, {})) == [7, 8], "they cannot be told apart"
 
 
 def test_a_process_is_told_from_a_later_one_of_its_number_and_stays_the_same_when_the_clock_is_set():
@@ -409,22 +366,6 @@ print("locked", flush=True)"""
 
 
 # What users set.
-
-
-def test_the_window_is_found_once_for_each_game_and_focused_once(make, game, windows):
-    launcher = make([*game, "{port}"])
-    launcher.show_window()
-    assert windows.mock_calls == []
-    for _ in range(2):
-        launcher.start()
-        pid = launcher.pid
-        for _ in range(3):
-            launcher.show_window()
-            launcher.focus_window()
-        assert windows.find.mock_calls == [call(pid)]
-        assert windows.focus.mock_calls == [call(77)]
-        windows.reset_mock()
-        launcher.kill()
 
 
 def test_commands_and_maps_of_a_new_game(make, game, tmp_path):

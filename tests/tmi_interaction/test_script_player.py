@@ -1,6 +1,6 @@
 """Input scripts on the simulated game: they arrive at the time of the races that they were made of."""
 
-from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -91,26 +91,15 @@ def test_a_file_that_cannot_be_played_is_named(player, tmp_path, name, told):
         player.play("valley.toml", tmp_path / name)
 
 
-class WatchedGame:
-    """A game that makes these reports, with these checkpoint times at 40 ms; it keeps the commands that it is given."""
-
-    def __init__(self, *reports, times_ms=(30, 40)):
-        self.commands = []
-        blob = new_state_blob(2, 2)
-        np.frombuffer(blob, STATE_HEAD_DTYPE, count=1)[0]["race_time_ms"] = 40
-        StateView(blob).checkpoint_times_ms[:] = times_ms
-        self.get_state = lambda: bytes(blob)
-        self.command = self.commands.append
-        steps = (GameEvent(MessageId.RUN_STEP, time_ms) for time_ms in (-50, 0))
-        self._events = iter((GameEvent(MessageId.ON_CONNECT), *steps, *reports))
-        self.next_event = lambda: next(self._events)
-        self.answer = self.set_speed = self.set_step_period = lambda _: None
-
-    def close(self):
-        """There is no connection."""
-
-
-FINISH = GameEvent(MessageId.CHECKPOINT_COUNT_CHANGED, current=2, target=2)
+def watched_game(times_ms=(30, 40)):
+    """A game whose race finishes at 40 ms, with these checkpoint times then."""
+    blob = new_state_blob(2, 2)
+    np.frombuffer(blob, STATE_HEAD_DTYPE, count=1)[0]["race_time_ms"] = 40
+    StateView(blob).checkpoint_times_ms[:] = times_ms
+    steps = [GameEvent(MessageId.RUN_STEP, time_ms) for time_ms in (-50, 0)]
+    finish = GameEvent(MessageId.CHECKPOINT_COUNT_CHANGED, current=2, target=2)
+    events = [GameEvent(MessageId.ON_CONNECT), *steps, finish]
+    return Mock(**{"get_state.return_value": bytes(blob), "next_event.side_effect": events})
 
 
 @pytest.fixture
@@ -121,23 +110,18 @@ def play_on(monkeypatch, tmp_path):
     def play(*games):
         waiting = iter(games)
         monkeypatch.setattr(script_player, "TMInterface", lambda *_: next(waiting))
-        launcher = SimpleNamespace(
-            port=9999,
-            commands_on_connect=("toggle_console", "set autologin pilot"),
-            check_map=lambda map_path: None,
-            map_argument=str.upper,
-            show_window=lambda: None,
+        player = ScriptPlayer(
+            Mock(commands_on_connect=("toggle_console", "set autologin pilot"), map_argument=str.upper)
         )
-        player = ScriptPlayer(launcher)
         return [player.play("my map.Challenge.Gbx", tmp_path / "race.inputs") for _ in games]
 
     return play
 
 
 def test_a_new_game_is_greeted_once_however_many_scripts_it_plays(play_on):
-    games = [WatchedGame(FINISH) for _ in range(3)]
+    games = [watched_game() for _ in range(3)]
     play_on(*games)
-    told = [command for game in games for command in game.commands]
+    told = [call.args[0] for game in games for call in game.command.mock_calls]
     assert told[:2] == ["toggle_console", "set autologin pilot"]
     assert told.count("toggle_console") == told.count("set autologin pilot") == 1
     assert told.count('map "MY MAP.CHALLENGE.GBX"') == 3
@@ -145,12 +129,7 @@ def test_a_new_game_is_greeted_once_however_many_scripts_it_plays(play_on):
 
 @pytest.mark.parametrize("times_ms", [(30, 40), (30, -1), (-1, -1)])
 def test_a_finish_whose_time_the_game_has_not_written_yet_is_timed_by_the_clock(play_on, times_ms):
-    (race,) = play_on(WatchedGame(FINISH, times_ms=times_ms))
+    (race,) = play_on(watched_game(times_ms))
     assert race.is_finished
     assert race.race_time_ms == 40
     assert race.checkpoint_times_ms == tuple(time_ms for time_ms in times_ms if time_ms >= 0)
-
-
-def test_a_script_that_gives_up_and_begins_again_is_not_watched_for_ever(play_on):
-    (race,) = play_on(WatchedGame(GameEvent(MessageId.RUN_STEP, 50), GameEvent(MessageId.RUN_STEP, -50)))
-    assert (race.is_finished, race.race_time_ms) == (False, 50)
