@@ -1,4 +1,4 @@
-"""`scripts/keep_games.py` as its users have it: a process, its games."""
+"""`scripts/keep_games.py` as a process, and its games."""
 
 from __future__ import annotations
 
@@ -17,14 +17,7 @@ SOON_S = 60.0
 
 
 class KeepGames:
-    """The command, with the simulated game.
-
-    Args:
-        folder: where its output goes.
-        first_port: of its games.
-        n_games: their number.
-        options: further words of the command line.
-    """
+    """The command with the simulated game; its output goes to a file in `folder`."""
 
     def __init__(self, folder: Path, first_port: int, n_games: int = 1, options: tuple[str, ...] = ()) -> None:
         self.first_port = first_port
@@ -41,7 +34,6 @@ class KeepGames:
 
     @property
     def output(self) -> str:
-        """What it has said so far."""
         return self._output_file.read_text()
 
     def games(self) -> list[psutil.Process]:
@@ -50,7 +42,6 @@ class KeepGames:
         return sorted(games, key=lambda game: game.cmdline()[game.cmdline().index("--port") + 1])
 
     def wait_until_it_says(self, text: str, times: int = 1) -> None:
-        """Wait until it has said something so often."""
         wait_until(lambda: self.output.count(text) >= times or self.process.poll() is not None, text)
         assert self.output.count(text) >= times, self.output
 
@@ -65,7 +56,6 @@ class KeepGames:
 
 
 def wait_until(condition: Callable[[], object], what: str, within_s: float = SOON_S) -> None:
-    """Wait until something is so."""
     deadline_s = time.monotonic() + within_s
     while not condition():
         assert time.monotonic() < deadline_s, f"not within {within_s:g} s: {what}"
