@@ -70,14 +70,6 @@ def test_traffic_does_not_renew_the_timeout(client):
         pytest.fail("it is still served after 20 s")
 
 
-def test_a_timeout_may_be_raised_during_the_wait(client):
-    client.send(messages.pack_set_timeout(200), FOREVER)
-    assert not client.is_hung_up_on(within_s=0.5)
-    client.socket.settimeout(SERVED_WITHIN_S)
-    client.send(int32s(1))
-    assert client.next_step() == 50
-
-
 # Clients that go, and newcomers.
 
 

@@ -10,20 +10,7 @@ import pytest
 from raw_client import FAST, FOREVER, FREEZE, GET_STATE, WITHOUT_STEPS, RawClient, int32s, wait_until
 
 from trackmania_rl.protocol import messages
-from trackmania_rl.protocol.state_blob import with_last_checkpoint_time_cleared
 from trackmania_rl.simulator.server import server as server_module
-
-
-def test_a_finish_undone_in_its_own_wait_comes_again(server_client):
-    client = server_client
-    client.drive_into_the_finish()
-    blob = client.ask(GET_STATE)
-    client.send(messages.pack_rewind_to_state(with_last_checkpoint_time_cleared(blob)), int32s(2))
-    message_id, *numbers = client.ints(2)
-    if message_id == 1:  # the next tick may be that of a step
-        client.send(int32s(1))
-        message_id, *numbers = client.ints(2)
-    assert (message_id, *numbers, *client.ints(1)) == (2, 3, 3)
 
 
 def test_a_car_beyond_any_picture_gives_a_black_one(server_client, caplog):
