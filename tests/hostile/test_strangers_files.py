@@ -17,7 +17,7 @@ from .bombs import BOMBS, LAUGHS
 
 MOST_CPU_S = 2.0
 MOST_MB = 200.0
-N_MUTATED = 30
+N_MUTATED = 15
 N_MUTATED_BY_NAME = 200
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="peak memory is read from Linux's /proc")
