@@ -7,7 +7,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.gbx.challenge import Block, Challenge, MedalTimes, read_challenge
+from trackmania_rl.gbx.challenge import Block, read_challenge
 from trackmania_rl.gbx.replay import read_replay
 from trackmania_rl.gbx.replay_inputs import ghost_of_driver
 from trackmania_rl.protocol.input_script import Input, InputEvent
@@ -24,6 +24,8 @@ from trackmania_rl.track.driven_path import path_of_ghost
 from trackmania_rl.track.ghost_race import race_of_ghost
 from trackmania_rl.track.line_building import build_line
 
+from .conftest import make_challenge
+
 FORWARD = KeyState(left=False, right=False, accelerate=True, brake=False)
 LEFT = KeyState(left=True, right=False, accelerate=True, brake=False)
 START = Block("StadiumRoadMainStartLine", (9, 1, 2), 0, 0x1000)
@@ -33,14 +35,9 @@ FINISH = Block("StadiumRoadMainFinishLine", (9, 1, 7), 0, 0x1000)
 LINE_M = np.stack([np.full(300, 304.0), np.full(300, 9.6), 76.0 + 0.5 * np.arange(300)], axis=1)
 
 
-def challenge_of(*blocks: Block, n_laps: int = 1) -> Challenge:
-    times = MedalTimes(None, None, None, None)
-    return Challenge("uid", "made", "me", "Stadium", "Day", (32, 32, 32), n_laps, times, blocks)
-
-
 @pytest.fixture(scope="module")
 def track_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    challenge = challenge_of(START, *ROAD, CHECKPOINT, FINISH)
+    challenge = make_challenge(START, *ROAD, CHECKPOINT, FINISH)
     file = tmp_path_factory.mktemp("blocks") / "made.toml"
     write_block_track(challenge, arrays_of_map(challenge, world_of(challenge), LINE_M), LINE_M, file)
     return file
@@ -64,6 +61,8 @@ def test_a_race_begins_at_the_start_and_passes_the_gates(track: Track) -> None:
     assert 4 * 32 < passed[0][1] < 5 * 32
     assert 7 * 32 < passed[1][1] < 8 * 32
     assert race.checkpoint_target == 2
+    picture = race.render(160, 120)
+    assert len(np.unique(picture.reshape(-1, 4), axis=0)) > 20
 
 
 def test_a_batch_drives_the_same_race_and_a_saved_one_goes_on_the_same(track: Track) -> None:
@@ -90,7 +89,7 @@ def test_a_batch_drives_the_same_race_and_a_saved_one_goes_on_the_same(track: Tr
 
 def test_a_respawn_is_before_the_middle_of_the_block_passed_last_in_whatever_order(tmp_path: Path) -> None:
     second = Block("StadiumRoadMainCheckpoint", (9, 1, 6), 2, 0x1000)  # faces the other way
-    challenge = challenge_of(START, ROAD[0], ROAD[1], CHECKPOINT, second, FINISH)
+    challenge = make_challenge(START, ROAD[0], ROAD[1], CHECKPOINT, second, FINISH)
     file = tmp_path / "two.toml"
     write_block_track(challenge, arrays_of_map(challenge, world_of(challenge), LINE_M), LINE_M, file)
     race = SimulatedRace(load_track(file))
@@ -107,17 +106,8 @@ def test_a_respawn_is_before_the_middle_of_the_block_passed_last_in_whatever_ord
         assert not race.car["velocity_m_s"].any()
 
 
-def test_the_picture_is_of_the_blocks(track: Track) -> None:
-    picture = SimulatedRace(track).render(160, 120)
-    assert len(np.unique(picture.reshape(-1, 4), axis=0)) > 20
-
-
-def test_the_way_lies_along_the_line(track: Track) -> None:
-    assert track.checkpoint_stations_m == pytest.approx((70.0,), abs=10)
-    np.testing.assert_allclose(track.ribbon.up[:, 1], 1.0, atol=0.05)
-
-
 def test_the_road_along_the_line_is_as_wide_as_its_blocks(track: Track) -> None:
+    assert track.checkpoint_stations_m == pytest.approx((70.0,), abs=10)
     assert track.mesh_world is not None
     ribbon = track.ribbon
     on_road = (ribbon.station_m > 25.0) & (ribbon.station_m < 60.0)  # beyond the start's posts
@@ -146,12 +136,9 @@ def test_who_knows_roads_only_refuses_it(track: Track) -> None:
         ("corners_m", lambda a: a.astype(np.float32), "float32"),
         ("surface", lambda a: np.full_like(a, 99), "surface that there is not"),
         ("gate_of_box", lambda a: a + 1, "numbered one after the other"),
-        ("gate_of_box", lambda a: a[:, np.newaxis], r"gate_of_box has the shape \(2, 1\), and not \(2,\)"),
         ("scene_corners", lambda a: a + 1, "none of its group's points"),
         ("scene_paint", lambda a: np.full_like(a, 1000), "paint that there is not"),
-        ("scene_first_quad", lambda a: a[::-1].copy(), "one after the other"),
         ("way_up", lambda a: a[:-1], "line of 299 points"),
-        ("has_grass", lambda a: a[0], "has_grass"),
         ("respawn_rotation", lambda a: 0.5 * a, "no rotation"),
         ("respawn_m", lambda a: a[:-1], r"respawn_m has the shape \(1, 3\), and not \(2, 3\)"),
         ("respawn_m", None, r"older version \(it lacks respawn_m\): make it anew with scripts/tools/maps.py"),
@@ -171,7 +158,7 @@ def test_a_damaged_world_is_refused_by_name(track_file: Path, tmp_path: Path, na
     assert "made_world.safetensors" in str(refused.value)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(20))
 def test_a_mutated_world_is_refused_or_driven(track_file: Path, tmp_path: Path, seed: int) -> None:
     for file in track_file.parent.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
@@ -190,21 +177,15 @@ def test_a_mutated_world_is_refused_or_driven(track_file: Path, tmp_path: Path, 
     race.render(64, 48)
 
 
-@pytest.mark.parametrize(
-    ("blocks", "why"),
-    [
-        ((*ROAD, FINISH), "no start"),
-        ((START, *ROAD), "no finish"),
-    ],
-)
+@pytest.mark.parametrize(("blocks", "why"), [((*ROAD, FINISH), "no start"), ((START, *ROAD), "no finish")])
 def test_maps_that_make_no_track_are_refused(blocks: tuple[Block, ...], why: str) -> None:
-    challenge = challenge_of(*blocks)
+    challenge = make_challenge(*blocks)
     with pytest.raises(BlockTrackError, match=why):
         arrays_of_map(challenge, world_of(challenge), LINE_M)
 
 
 def test_unknown_blocks_are_told_of_and_there_is_nothing_where_they_stand() -> None:
-    challenge = challenge_of(START, *ROAD, FINISH, Block("Mystery", (1, 1, 1), 0, 0))
+    challenge = make_challenge(START, *ROAD, FINISH, Block("Mystery", (1, 1, 1), 0, 0))
     with pytest.raises(BlockTrackError, match="89 % of its blocks are in the catalogue; not 1 Mystery"):
         require_known(world_of(challenge), "made")
     assert len(arrays_of_map(challenge, world_of(challenge), LINE_M).surface) > 0

@@ -22,14 +22,15 @@ from trackmania_rl.track.line_building import build_line
 from trackmania_rl.track.placed_blocks import BlockGrid
 from trackmania_rl.track.replay_tracker import SEGMENT_TICKS, TrackerSettings, _cost_plans, follow, path_of
 
-from .test_block_tracks import CHECKPOINT, FINISH, LINE_M, ROAD, START, challenge_of
+from .conftest import make_challenge
+from .test_block_tracks import CHECKPOINT, FINISH, LINE_M, ROAD, START
 
 TICKS = 600
 
 
 @pytest.fixture(scope="module")
 def track() -> Track:
-    challenge = challenge_of(START, *ROAD, CHECKPOINT, FINISH)
+    challenge = make_challenge(START, *ROAD, CHECKPOINT, FINISH)
     return track_in_world("made", LINE_M, arrays_of_map(challenge, world_of(challenge), LINE_M))
 
 
