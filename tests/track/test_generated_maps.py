@@ -1,6 +1,7 @@
 """Tracks for a map cycle's generators: drawn from a seed, written on demand, bounded on the disk."""
 
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from trackmania_rl.simulator.tracks.track_file import load_track
 from trackmania_rl.simulator.tracks.track_generator import TrackRecipe, generate_track
 from trackmania_rl.track import generated_maps
 from trackmania_rl.track.game_map import load_game_map
-from trackmania_rl.track.generated_maps import GeneratedMaps, draw_recipe, first_recipes
+from trackmania_rl.track.generated_maps import GeneratedMaps, draw_recipe
 
 
 @pytest.fixture
@@ -78,29 +79,17 @@ def test_files_are_bounded_and_those_used_last_stay(entry: MapEntry, tmp_path: P
     assert Path(maps.concrete(entry, recipes[1]).map_path).is_file(), "one that gave way is made anew"
 
 
-def test_a_generator_stands_for_its_first_seeds(entry: MapEntry) -> None:
-    assert entry.generator is not None
-    assert first_recipes(entry.generator, 3) == [TrackRecipe(7, 0.2), TrackRecipe(8, 0.4), TrackRecipe(9, 0.6)]
-    assert [recipe.seed for recipe in first_recipes(entry.generator, 100)] == [7, 8, 9, 10, 11]
-
-
-def test_a_folder_that_cannot_be_written_is_told(entry: MapEntry, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="cannot write the generated track"):
-        GeneratedMaps(tmp_path / "file" / "tracks", np.random.SeedSequence(1)).draw(entry)
-
-
 def test_on_a_full_disk_the_last_track_is_driven_once_more(
     entry: MapEntry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     maps = GeneratedMaps(tmp_path / "tracks", np.random.SeedSequence(1))
     last = [maps.draw(entry) for _ in range(2)][-1]
     with monkeypatch.context() as full:
-        full.setattr(generated_maps, "write_generated_track", _no_space)
+        no_space = UserError("cannot write the generated track: no space")
+        full.setattr(generated_maps, "write_generated_track", Mock(side_effect=no_space))
         assert [maps.draw(entry) for _ in range(3)] == [last] * 3
     assert "driven once more" in caplog.text
     assert maps.draw(entry) != last
-
-
-def _no_space(*_: object) -> None:
-    raise UserError("cannot write the generated track: no space")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="cannot write the generated track"):
+        GeneratedMaps(tmp_path / "file" / "tracks", np.random.SeedSequence(1)).draw(entry)

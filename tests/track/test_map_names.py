@@ -1,4 +1,4 @@
-"""`train.py --map`: names become a map cycle, and a name of the run."""
+"""Maps as a user names them: for a training (`overrides_for_maps`), and for everything else (`map_entries`)."""
 
 from pathlib import Path
 from typing import Any
@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.settings import Settings, load_settings
+from trackmania_rl.settings import MapEntry, Settings, load_settings
 from trackmania_rl.track.chosen_maps import overrides_for_maps
+from trackmania_rl.track.named_maps import map_entries
 
 
 def chosen(repository_root: Path, maps_folder: Path, *names: str, config: str = "config.py") -> Settings:
@@ -60,12 +61,6 @@ def test_a_generated_track(repository_root: Path, name: str, map_name: str, last
     assert generator.is_one_track == (last_seed == 7)
 
 
-def test_maps_of_the_configuration_keep_their_races(repository_root: Path) -> None:
-    settings = chosen(repository_root, repository_root / "maps", "unseen", config="config_many_tracks.py")
-    assert kinds(settings) == [("unseen", False, 1)]
-    assert settings.run.run_name == "many_tracks_unseen"
-
-
 @pytest.mark.parametrize("name", ["mine", "mine.Challenge.Gbx"])
 def test_a_map_of_the_real_game(repository_root: Path, own_maps: Path, name: str) -> None:
     entry = chosen(repository_root, own_maps, name, config="config_tmnf.py").game.map_cycle[0]
@@ -75,17 +70,66 @@ def test_a_map_of_the_real_game(repository_root: Path, own_maps: Path, name: str
 @pytest.mark.parametrize(
     ("config", "name", "told"),
     [
-        (
-            "config.py",
-            "cart",
-            r"--map cart: no such track file \(did you mean kart\?\); .*kart\.toml.*valley.*maps\.py add",
-        ),
+        ("config.py", "cart", r"--map cart: no such track file \(did you mean kart\?\); .*kart\.toml.*maps\.py add"),
         ("config.py", "my.Challenge.Gbx", r"real game becomes a track with python scripts/tools/maps\.py add"),
-        ("config.py", "generated:2:1", "difficulty = 2"),
         ("config_tmnf.py", "kart", r"--map kart: not among .*\(hock\).*no .*kart\.Challenge\.Gbx.*maps\.py add"),
         ("config_cartpole.py", "kart", "this configuration has no maps"),
     ],
 )
-def test_what_is_no_map_is_told(repository_root: Path, config: str, name: str, told: str) -> None:
+def test_an_unknown_map_to_train_on_is_refused(repository_root: Path, config: str, name: str, told: str) -> None:
     with pytest.raises(UserError, match=told):
         chosen(repository_root, repository_root / "maps", name, config=config)
+
+
+@pytest.fixture
+def settings(repository_root: Path) -> Settings:
+    """A map cycle of one map, `bend`."""
+    entry = {"map_name": "bend", "map_path": "my line.npy", "reference_line": "my line.npy", "fill_buffer": True}
+    cycle = tuple(entry | {"is_explo": is_explo} for is_explo in (True, False))
+    return load_settings(repository_root / "config_files" / "config.py", [f"map_cycle={cycle!r}"])
+
+
+def test_maps_are_those_of_the_run_or_track_files(settings: Settings, own_maps: Path, repository_root: Path) -> None:
+    assert [entry.map_name for entry in map_entries(settings, own_maps)] == ["bend"]
+    kart, bend, line = map_entries(settings, repository_root / "maps", ["kart", "bend", str(own_maps / "my line.npy")])
+    assert kart.map_path == str(repository_root / "maps" / "kart.toml")
+    assert kart.reference_line == str(repository_root / "maps" / "kart_0.5m.npy")
+    assert bend.map_path == "my line.npy"
+    assert (line.map_name, line.map_path) == ("my line", line.reference_line)
+
+
+def test_generated_tracks_are_named_by_difficulty_and_seeds(settings: Settings, tmp_path: Path) -> None:
+    entries = map_entries(settings, tmp_path, ["generated:0.5:1000-1001", "generated:1:7", "bend"], tmp_path)
+    names = ["generated_0.500_1000", "generated_0.500_1001", "generated_1.000_7", "bend"]
+    assert [entry.map_name for entry in entries] == names
+    assert all(Path(entry.map_path).parent == tmp_path for entry in entries[:3])
+    generator = {"difficulty": (0.1, 0.3), "first_seed": 5, "last_seed": 7}
+    made = MapEntry(map_name="made", generator=generator, is_explo=False, fill_buffer=False)
+    game = settings.game.model_copy(update={"map_cycle": (made,)})
+    entries = map_entries(settings.model_copy(update={"game": game}), tmp_path, (), tmp_path)
+    names = ["generated_0.100_5", "generated_0.200_6", "generated_0.300_7"]
+    assert [entry.map_name for entry in entries] == names
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("generated:hard:1-2", "write generated:DIFFICULTY:FIRST_SEED-LAST_SEED"),
+        ("generated:1.5:1-2", "difficulty = 1.5"),
+        ("generated:0.5:9-8", "the first seed comes first"),
+        ("generated:0.5:0-5000", "1000 tracks at most"),
+        ("absent", "bend"),
+        ("README.rst", "no such track file"),
+        ("_line.npy", "rename it"),
+    ],
+)
+def test_a_name_of_no_map_is_refused(settings: Settings, own_maps: Path, name: str, told: str) -> None:
+    (own_maps / "_line.npy").write_bytes((own_maps / "my line.npy").read_bytes())
+    with pytest.raises(UserError, match=told):
+        map_entries(settings, own_maps, [str(own_maps / name) if name == "_line.npy" else name], own_maps)
+
+
+def test_an_environment_has_no_maps(repository_root: Path, tmp_path: Path) -> None:
+    cartpole = load_settings(repository_root / "config_files" / "config_cartpole.py")
+    with pytest.raises(UserError, match=r"cartpole: no map, but .*GymnasiumGames.*; only races are driven"):
+        map_entries(cartpole, tmp_path)
