@@ -20,7 +20,7 @@ from trackmania_rl.track.ghost_motion import motion_of
 from trackmania_rl.track.ghost_race import GhostRace, race_of_ghost
 from trackmania_rl.track.line_building import build_line
 from trackmania_rl.track.placed_blocks import BlockGrid
-from trackmania_rl.track.replay_tracker import SEGMENT_TICKS, TrackerSettings, _cost_plans, follow, path_of
+from trackmania_rl.track.replay_tracker import TrackerSettings, follow
 
 from .conftest import make_challenge
 from .test_block_tracks import CHECKPOINT, FINISH, LINE_M, ROAD, START
@@ -65,26 +65,6 @@ def test_it_comes_along_where_the_simulated_car_went(track: Track, race: GhostRa
     assert np.abs(followed.behind_ms).max() <= 60
     again = follow(race, track, np.random.default_rng(0), settings)
     np.testing.assert_array_equal(followed.controls, again.controls)
-
-
-def test_what_a_plan_costs(track: Track, race: GhostRace) -> None:
-    for_batch, batch = TrackForBatch(track), RaceBatch(1)
-    batch.begin(0, for_batch)
-    path_m = path_of(race)
-    plans = np.random.default_rng(1).uniform((0.0, 0.0, -1.0), 1.0, (5, 7, 3))
-    costs = np.empty(5)
-    _cost_plans(batch.cars, plans, for_batch.world, STADIUM_CAR, path_m, 0, 0.3, costs)
-    for plan, cost in zip(plans, costs, strict=True):
-        car, aside_m2, nearest = batch.cars.copy(), [], 0
-        for inputs in plan:
-            for _ in range(SEGMENT_TICKS):
-                tick(car, *inputs.tolist(), for_batch.world, STADIUM_CAR)
-            apart_m = car["position_m"][0] - path_m[nearest : nearest + 80]
-            nearest += int((apart_m**2).sum(axis=1).argmin())
-            away_m, way_m = car["position_m"][0] - path_m[nearest], path_m[nearest + 1] - path_m[nearest]
-            share = float(away_m @ way_m) / max(float(way_m @ way_m), 1e-6)
-            aside_m2.append(max(float(away_m @ away_m) - share * float(away_m @ way_m), 0.0))
-        assert cost == pytest.approx(np.mean(aside_m2) - 0.3 * (nearest + np.clip(share, -1, 1)), rel=1e-4, abs=1e-4)
 
 
 @pytest.mark.slow
