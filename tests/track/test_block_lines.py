@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from trackmania_rl.gbx.challenge import Block, read_challenge
-from trackmania_rl.track import block_lines
 from trackmania_rl.track.block_lines import BlockLineError, line_from_blocks
 from trackmania_rl.track.stadium_blocks import size_cells
 
@@ -90,25 +89,6 @@ def test_where_no_way_leads_through_the_error_names_block_cell_and_remedy(blocks
         assert text in str(raised.value)
 
 
-def test_blocks_of_other_environments_are_refused() -> None:
-    with pytest.raises(BlockLineError, match="Island"):
-        line_from_blocks(make_challenge(*CHAIN, environment="Island"))
-
-
-def test_as_far_as_possible_gives_the_part_from_the_start() -> None:
-    line = line_from_blocks(make_challenge(*without(5)), as_far_as_possible=True)
-    assert line.gap is not None
-    assert len(line.blocks) == 5
-    whole_m = line_from_blocks(make_challenge(*CHAIN)).points_m
-    assert line.points_m == pytest.approx(whole_m[: len(line.points_m)], abs=0.3)
-
-
-def test_a_search_ends_after_the_allowed_number_of_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(block_lines, "MOST_SEARCH_STEPS", 5)
-    with pytest.raises(BlockLineError, match="branch so often"):
-        line_from_blocks(make_challenge(*CHAIN))
-
-
 def test_two_ways_to_the_finish_are_refused() -> None:
     # Straight on, or round three sides of a square from one T to the other.
     ring = (
@@ -125,22 +105,6 @@ def test_two_ways_to_the_finish_are_refused() -> None:
         line_from_blocks(make_challenge(*ring))
     part = line_from_blocks(make_challenge(*ring), as_far_as_possible=True)
     assert [block.cell for block in part.blocks] == [(10, 1, 10)]
-
-
-@pytest.mark.parametrize("n_laps", [1, 3])
-def test_laps_are_driven_one_after_the_other(n_laps: int) -> None:
-    circuit = (
-        Block("StadiumRoadMainStartFinishLine", (10, 1, 10), 0, 0),
-        Block("StadiumRoadMain", (10, 1, 11), 1, 2),
-        Block("StadiumRoadMain", (9, 1, 11), 2, 2),
-        Block("StadiumRoadMainCheckpoint", (9, 1, 10), 2, 0),
-        Block("StadiumRoadMain", (9, 1, 9), 3, 2),
-        Block("StadiumRoadMain", (10, 1, 9), 0, 2),
-    )
-    line = line_from_blocks(make_challenge(*circuit, n_laps=n_laps))
-    lap_m = 2 * 32 + 4 * 16 * np.pi / 2
-    assert 0.5 * len(line.points_m) == pytest.approx(n_laps * lap_m - 11.2 + 17, abs=1.5)
-    assert len(line.blocks) == 6 * n_laps + 1
 
 
 @pytest.mark.parametrize(

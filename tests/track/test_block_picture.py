@@ -77,19 +77,6 @@ def test_a_road_has_lines_walls_and_ground_beside_it() -> None:
     assert pixel_at(frame, moved(ahead_m, 0.0, 30.0, 100.0)) in SKY
 
 
-def test_pads_have_arrows_pools_are_blue_and_platforms_concrete() -> None:
-    scene = make_scene(
-        Block("StadiumRoadMain", (10, 1, 10), 0, ROAD),
-        Block("StadiumRoadMainTurbo", (10, 1, 11), 0, 0),
-        Block("StadiumPool", (11, 0, 12), 0, 0),
-        Block("StadiumPlatformRoad", (9, 1, 12), 0, 0),
-    )
-    frame = see(scene)
-    seen = {tuple(pixel) for pixel in frame.reshape(-1, 4).tolist()}
-    for paint in (Paint.TURBO, Paint.TURBO_ARROW, Paint.CONCRETE, Paint.WATER):
-        assert seen & shades(paint), paint
-
-
 def test_checkpoints_are_gray_once_passed_and_the_finish_is_chequered() -> None:
     scene = make_scene(
         *straight_road(2),

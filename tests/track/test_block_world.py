@@ -13,6 +13,7 @@ from trackmania_rl.gbx.replay import read_replay
 from trackmania_rl.simulator.picture.renderer import Renderer
 from trackmania_rl.track.block_picture import scene_of
 from trackmania_rl.track.block_world import BlockWorld, BlockWorldError, world_of
+from trackmania_rl.track.ghost_gates import gate_times_ms
 from trackmania_rl.track.ghost_motion import motion_of
 from trackmania_rl.track.piece_catalogue import stadium_pieces
 
@@ -116,6 +117,20 @@ def test_real_wheels_roll_on_the_surface(replay: str, least: float, shared_data:
     over_surface = np.isfinite(lowest_m) & (lowest_m < 0.15)
     assert over_surface.sum() > 0.7 * len(lowest_m)
     assert (np.abs(lowest_m[over_surface] + 0.01) <= 0.02).mean() >= least
+
+
+@pytest.mark.parametrize(
+    "replay", ["B13-Obstacle_24.94_a.Replay.Gbx", "B13-Obstacle_24.95_a.Replay.gbx", "mydli_20.14.Replay.gbx"]
+)
+def test_real_gates_are_triggered_within_one_tick_of_their_times(replay: str, shared_data: Path) -> None:
+    read = read_replay(shared_data / "replays" / replay)
+    assert read.challenge is not None
+    assert read.ghosts[0].samples is not None
+    gates = [gate for gate in world_of(read.challenge).gates if gate.kind is not Gate.START]
+    measured_ms = read.ghosts[0].checkpoint_times_ms
+    assert len(gates) == len(measured_ms)
+    times_ms = gate_times_ms(motion_of(read.ghosts[0].samples), gates)
+    np.testing.assert_allclose(sorted(times_ms), measured_ms, atol=10)
 
 
 def _above_m(world: BlockWorld, point_m: np.ndarray) -> float:

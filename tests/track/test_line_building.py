@@ -18,8 +18,6 @@ from trackmania_rl.track.line_building import (
     build_line,
     curve_through,
     line_of_path,
-    mean_line,
-    resample,
 )
 from trackmania_rl.track.line_checks import Verdict, check_line, gate_passages
 
@@ -87,13 +85,6 @@ def test_a_circle_of_8_m_samples_comes_out_as_a_circle() -> None:
     radius_m = np.hypot(line.points_m[:, 0], line.points_m[:, 2])
     assert np.abs(radius_m - RADIUS_M).max() < 0.03
     np.testing.assert_allclose(np.diff(arc_length(line.points_m)), 0.5, atol=2e-3)
-
-
-def test_the_mean_of_three_races_does_not_follow_the_one_that_went_astray() -> None:
-    straight_m = a_straight(200.0, 0.5)
-    astray_m = straight_m + np.stack((9.0 * np.exp(-(((straight_m[:, 2] - 100) / 20) ** 2)),) * 3, axis=1) * (1, 0, 0)
-    mean_m = mean_line(straight_m, [resample(astray_m, 0.5), straight_m + np.array((0.4, 0, 0))], ["a", "b", "c"])
-    assert np.abs(mean_m[:, 0] - 16.0).max() <= 0.4 + 1e-9
 
 
 def test_a_line_reaches_from_the_start_line_to_a_bit_behind_the_finish() -> None:

@@ -1,13 +1,9 @@
 """The tracker comes along where the simulated car went before, and B13's human through loops and walls."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
-from trackmania_rl.gbx.challenge import read_challenge
-from trackmania_rl.gbx.replay import GhostSamples, read_replay
-from trackmania_rl.gbx.replay_inputs import ghost_of_driver
+from trackmania_rl.gbx.replay import GhostSamples
 from trackmania_rl.simulator.physics.vehicle import tick
 from trackmania_rl.simulator.physics.vehicle_parameters import STADIUM_CAR
 from trackmania_rl.simulator.race_batch import RaceBatch, TrackForBatch
@@ -15,10 +11,8 @@ from trackmania_rl.simulator.tracks.world import Track
 from trackmania_rl.simulator.tracks.world_file import track_in_world
 from trackmania_rl.track.block_tracks import arrays_of_map
 from trackmania_rl.track.block_world import world_of
-from trackmania_rl.track.driven_path import path_of_ghost
 from trackmania_rl.track.ghost_motion import motion_of
-from trackmania_rl.track.ghost_race import GhostRace, race_of_ghost
-from trackmania_rl.track.line_building import build_line
+from trackmania_rl.track.ghost_race import GhostRace
 from trackmania_rl.track.placed_blocks import BlockGrid
 from trackmania_rl.track.replay_tracker import TrackerSettings, follow
 
@@ -65,17 +59,3 @@ def test_it_comes_along_where_the_simulated_car_went(track: Track, race: GhostRa
     assert np.abs(followed.behind_ms).max() <= 60
     again = follow(race, track, np.random.default_rng(0), settings)
     np.testing.assert_array_equal(followed.controls, again.controls)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_it_follows_a_human_through_b13(shared_data: Path) -> None:
-    replay = read_replay(shared_data / "replays" / "B13-Obstacle_24.94_a.Replay.Gbx")
-    challenge = read_challenge(shared_data / "tracks" / "B13-Obstacle.Challenge.Gbx")
-    ghost = ghost_of_driver(replay, None)
-    line_m = build_line([path_of_ghost(ghost, "b13")], challenge).points_m
-    track = track_in_world("b13", line_m, arrays_of_map(challenge, world_of(challenge), line_m))
-    followed = follow(race_of_ghost(ghost, challenge.blocks, replay.path), track, np.random.default_rng(0))
-    assert followed.is_finished
-    assert followed.gate_times_ms[-1] == pytest.approx(24940, rel=0.005)
-    assert followed.aside_m.max() < 3.0

@@ -1,0 +1,127 @@
+"""The catalogue of Stadium pieces: buildable, as high as measured, and where real cars drove."""
+
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pygbx import STADIUM_BLOCK_OFFSETS
+
+from trackmania_rl.gbx.challenge import Block, Challenge, read_challenge
+from trackmania_rl.gbx.replay import read_replay
+from trackmania_rl.simulator.tracks.world import Surface
+from trackmania_rl.track.piece_catalogue import stadium_pieces
+from trackmania_rl.track.piece_mesh import PieceMesh, mesh_of
+from trackmania_rl.track.placed_blocks import BlockGrid, roads_of
+from trackmania_rl.track.road_lanes import CELL_M
+from trackmania_rl.track.stadium_blocks import SEEN_DRIVEN, size_cells
+
+CAR_HEIGHT_M = 0.36
+
+ALL = sorted(stadium_pieces().by_name, key=lambda key: (key[0], key[1] or 0))
+UNLISTED = {"StadiumGrassClip", "StadiumWater", "StadiumPool", "StadiumWaterClip", "StadiumDirtBorder"}
+"""Blocks of real maps that the list of footprints lacks; they fill one cell."""
+
+
+def built(name: str, shape: int = 3) -> PieceMesh:
+    block = Block(name, (5, 1, 7), 0, shape)
+    piece = stadium_pieces().find(block)
+    assert piece is not None
+    return mesh_of(piece, block)
+
+
+def height_at(mesh: PieceMesh, x_m: float, z_m: float) -> float:
+    """Of the highest triangle that lies over a place and faces up."""
+    best = -np.inf
+    for a, b, c in mesh.corners_m:
+        sides = np.stack((b - a, c - a), axis=1)[[0, 2]]
+        if abs(np.linalg.det(sides)) < 1e-9:
+            continue
+        u, v = np.linalg.solve(sides, np.array((x_m, z_m)) - a[[0, 2]])
+        if min(u, v, 1.0 - u - v) >= -1e-9 and np.cross(b - a, c - a)[1] > 0.0:
+            best = max(best, float(a[1] + u * (b - a)[1] + v * (c - a)[1]))
+    return best
+
+
+@pytest.mark.parametrize(("name", "shape"), ALL)
+def test_every_piece_is_a_block_of_the_game_and_can_be_built(name: str, shape: int | None) -> None:
+    assert name in STADIUM_BLOCK_OFFSETS or name in UNLISTED
+    mesh = built(name, 3 if shape is None else shape)
+    piece = stadium_pieces().by_name[name, shape]
+    assert piece.is_water or piece.is_scenery or piece.trigger_m is not None or len(mesh.surface) > 0
+    assert mesh.corners_m.shape == (len(mesh.surface), 3, 3)
+    assert np.isfinite(mesh.corners_m).all()
+    assert len(mesh.surface) < 5000
+    assert set(mesh.surface) <= set(map(int, Surface))
+    width_m, depth_m = (32.0 * cells for cells in size_cells(name))
+    if len(mesh.surface):
+        assert mesh.corners_m[..., 0].min() >= -0.1
+        assert mesh.corners_m[..., 0].max() <= width_m + 0.1
+        assert mesh.corners_m[..., 2].min() >= -0.1
+        assert mesh.corners_m[..., 2].max() <= depth_m + 0.1
+
+
+def test_heights_are_as_measured() -> None:
+    road = built("StadiumRoadMain")
+    assert height_at(road, 16.0, 10.0) == pytest.approx(1.3446)
+    assert height_at(road, 16.0 + 10.3, 25.0) == pytest.approx(1.3446)
+    assert height_at(road, 16.0 - 10.8, 25.0) == pytest.approx(1.387, abs=0.005)
+    assert height_at(road, 16.0 + 12.5, 3.0) == pytest.approx(1.3446)
+    assert height_at(road, 16.0 + 13.0, 3.0) == pytest.approx(2.3446)
+    assert set(built("StadiumRoadMainTurbo").surface) == {int(Surface.TURBO)}
+    dead_end, start = built("StadiumRoadMain", 1), built("StadiumRoadMainStartLine")
+    assert height_at(dead_end, 16.0, 1.0) == pytest.approx(1.0), "up from the grass at its back"
+    assert height_at(start, 16.0, 11.2) == pytest.approx(2.0)
+    assert height_at(start, 16.0, 31.9) == pytest.approx(1.3446), "down to the road's height"
+
+
+def test_a_block_is_under_the_car_that_drives_on_it_not_under_the_one_below() -> None:
+    low, high = Block("StadiumRoadMain", (7, 1, 9), 0, 3), Block("StadiumRoadMain", (7, 3, 9), 0, 3)
+    fence = Block("StadiumTubeRoad", (7, 1, 9), 0, 0)
+    grid = BlockGrid([fence, high, low])
+    place = (7 * CELL_M + 5.0, 9 * CELL_M + 11.0)
+    assert grid.under(np.array((place[0], 9.4, place[1]))) == low
+    assert grid.under(np.array((place[0], 25.4, place[1]))) == high
+    assert grid.under(np.array((place[0], 70.0, place[1]))) is None
+    assert grid.under(np.array((place[0] + CELL_M, 9.4, place[1]))) is None
+
+
+def _driven(shared_data: Path) -> list[tuple[Challenge, np.ndarray]]:
+    line_m = np.load(shared_data / "reference_lines" / "ESL-Hockolicious_0.5m_cl2.npy", allow_pickle=False)
+    driven = [(read_challenge(shared_data / "tracks" / "ESL-Hockolicious.Challenge.Gbx"), line_m.astype(np.float64))]
+    for file in ("B13-Obstacle_24.94_a.Replay.Gbx", "B13-Obstacle_24.95_a.Replay.gbx", "mydli_20.14.Replay.gbx"):
+        replay = read_replay(shared_data / "replays" / file)
+        assert replay.challenge is not None
+        assert replay.best.samples is not None
+        driven.append((replay.challenge, replay.best.samples.position_m))
+    return driven
+
+
+def test_real_cars_drove_where_the_catalogue_has_its_roads(shared_data: Path) -> None:
+    """Heights to decimetres, which no wrongly turned, banked or inclined piece reaches; places within the borders."""
+    found: dict[str, list[tuple[float, float]]] = defaultdict(list)  # (beside the middle, above the road)
+    for challenge, positions_m in _driven(shared_data):
+        grid = BlockGrid(challenge.blocks)
+        for here_m in positions_m:
+            block = grid.under(here_m)
+            places = [] if block is None else [_place(here_m, road) for road in roads_of(block)[::2]]
+            if block is not None and places:
+                beside_m, above_m = min(places, key=lambda place: abs(place[0]))
+                found[block.name].append((beside_m, above_m - CAR_HEIGHT_M))
+    assert set(found) >= SEEN_DRIVEN
+    for name in SEEN_DRIVEN:
+        beside_m, above_m = np.array(found[name]).T
+        is_driving = np.abs(above_m) < 1.0  # not flying
+        assert is_driving.sum() >= 5, name
+        assert np.abs(above_m[is_driving]).mean() < (0.5 if name.endswith("Line") else 0.3), name  # cars drop at starts
+        assert np.quantile(np.abs(beside_m[is_driving]), 0.9) < 13.0, name
+
+
+def _place(here_m: np.ndarray, road) -> tuple[float, float]:
+    """How far a point is beside a road's middle, to the left, and above its surface."""
+    apart_m = np.linalg.norm((road.points_m - here_m)[:, [0, 2]], axis=1)
+    at = int(apart_m.argmin())
+    ahead = road.points_m[min(at + 1, len(apart_m) - 1)] - road.points_m[max(at - 1, 0)]
+    left = np.array((ahead[2], -ahead[0])) / np.hypot(ahead[0], ahead[2])
+    beside_m = float((here_m - road.points_m[at])[[0, 2]] @ left)
+    return beside_m, float(here_m[1] - road.points_m[at, 1] - beside_m * road.bank[at])
