@@ -1,7 +1,6 @@
 """Two halves of games that take turns: every game sees what it would see alone."""
 
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -77,18 +76,17 @@ def test_every_game_drives_its_own_race(
     assert games.close()
 
 
-class SlowGames:
-    """Games whose actions take a while; each remembers when."""
+class OneSlowGame:
+    """A game whose actions wait for `may_drive`."""
 
     n_games = 1
 
     def __init__(self) -> None:
-        self.drove: list[tuple[float, float, str]] = []
+        self.may_drive, self.n_sent, self.thread = threading.Event(), 0, ""
 
     def send(self, ids: GameIds, decision: BatchDecision, policy_s: float = 0.0) -> None:
-        began_s = time.monotonic()
-        time.sleep(0.05)
-        self.drove.append((began_s, time.monotonic(), threading.current_thread().name))
+        assert self.may_drive.wait(60)
+        self.n_sent, self.thread = self.n_sent + 1, threading.current_thread().name
         if decision.actions[0] == 7:
             raise FloatingPointError("the simulated car left the world of finite numbers")
 
@@ -105,16 +103,16 @@ def decision(action: int) -> BatchDecision:
 
 
 def test_one_half_drives_while_the_other_is_decided_for() -> None:
-    halves: Any = SlowGames(), SlowGames()
+    halves: Any = OneSlowGame(), OneSlowGame()
     games = AlternatingGames(*halves)
-    began_s = time.monotonic()
     games.send(np.array([1]), decision(0))
-    assert time.monotonic() - began_s < 0.04, "it does not wait"
     assert games.recv().ids.tolist() == [0]
-    assert halves[1].drove == [], "the other half is still driving"
+    assert halves[1].n_sent == 0, "the other half is still driving"
+    for half in halves:
+        half.may_drive.set()
     assert games.recv().ids.tolist() == [1]
-    assert len(halves[1].drove) == 1
-    assert halves[1].drove[0][2].startswith("alternating games")
+    assert halves[1].n_sent == 1
+    assert halves[1].thread.startswith("alternating games")
     games.send(np.array([0]), decision(7))
     with pytest.raises(FloatingPointError, match="finite numbers"):
         games.recv()

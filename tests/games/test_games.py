@@ -1,5 +1,6 @@
 """Games in this process against the same games through a socket: the same actions give the same bytes."""
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,11 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trackmania_rl.games.in_process import InProcessGames, _Clock
+from trackmania_rl.games.checked import CHECK_SUMS, CheckedGames, sums_of_actions, sums_of_states
+from trackmania_rl.games.in_process import InProcessGames
+from trackmania_rl.games.protocol import rollout
+from trackmania_rl.games.socket_games import SocketGames
+from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.policy import BatchDecision, PolicyDecision
 from trackmania_rl.settings import MapEntry, Settings
 from trackmania_rl.simulator.physics.scripted_driver import drive
 from trackmania_rl.simulator.tracks.track_file import load_track
+from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager
+from trackmania_rl.tmi_interaction.launchers.launcher import SimulatedGameLauncher, find_free_port
 
 FORWARD, COAST = 0, 3
 N_ACTIONS = 12
@@ -102,21 +109,31 @@ def assert_same(ours: Rollout, theirs: Rollout) -> None:
     assert ours[1]["mean_speed_m_s"] == pytest.approx(theirs[1]["mean_speed_m_s"], rel=1e-12)
 
 
+@pytest.fixture
+def play_both_ways(maps_folder: Path, entry_of: Callable[[str], MapEntry], open_socket_game: Any):
+    """`play_both_ways(settings, plans)`: the races through the socket, after the same ones in this process."""
+
+    def play(settings: Settings, plans: Sequence[Any], n_times: int = 1) -> list[Rollout]:
+        with open_socket_game(settings) as manager:
+            expected = play_through_socket(manager, entry_of, plans)
+        games = InProcessGames(len(plans), settings.game, settings.observation, maps_folder)
+        for _ in range(n_times):  # the second time in games that have had a race before
+            for ours, theirs in zip(play_in_process(games, entry_of, plans), expected, strict=True):
+                assert_same(ours, theirs)
+        return expected
+
+    return play
+
+
 @pytest.mark.parametrize("has_image", [False, True], ids=["floats", "image"])
 def test_the_same_bytes_as_through_the_socket(
-    has_image: bool, maps_folder: Path, make_settings, entry_of, open_socket_game, three_laps: PlannedRace
+    has_image: bool, make_settings, play_both_ways, three_laps: PlannedRace
 ) -> None:
-    settings = make_settings(has_image)
     standing = PlannedRace("straight", [COAST] * 1000)
     turning_back = PlannedRace("ring", [*three_laps.actions[:150], *[6] * 1000], seed=5)
     many_gates = PlannedRace("gates", [])
     plans = [wandering(1), three_laps, standing, wandering(2), turning_back, many_gates, *map(wandering, range(3, 9))]
-    with open_socket_game(settings) as manager:
-        expected = play_through_socket(manager, entry_of, plans)
-    games = InProcessGames(len(plans), settings.game, settings.observation, maps_folder)
-    for _ in range(2):  # the second time in games that have had a race before
-        for ours, theirs in zip(play_in_process(games, entry_of, plans), expected, strict=True):
-            assert_same(ours, theirs)
+    expected = play_both_ways(make_settings(has_image), plans, n_times=2)
     reasons = {stats["cutoff_reason"] for _, stats in expected}
     assert reasons == {None, "no_progress"}
     assert [len(expected[index][1]["checkpoint_times_ms"]) for index in (1, 5)] == [9, 21]
@@ -125,35 +142,23 @@ def test_the_same_bytes_as_through_the_socket(
     assert 0 in finishes_ms, "one with a decision at the very finish"
 
 
-@pytest.mark.parametrize("source", ["track", "picture"])
-def test_the_range_finder_is_the_same_through_the_socket(source: str, wander_both_ways) -> None:
-    blocks = ("mini_race_time_actions", "speed_m_s", "range_finder_m")
-    options = (f"observation_blocks={blocks}", f"range_finder_source={source}")
-    ranges_m = wander_both_ways(source == "picture", *options)[:, 2:]
-    assert ranges_m.shape[1] == 19
-    assert len(np.unique(ranges_m)) > 20
+RANGES = "('mini_race_time_actions', 'speed_m_s', 'range_finder_m')"
+ROAD = "('mini_race_time_actions', 'speed_m_s', 'road_ahead')"
 
 
-def test_the_road_ahead_is_the_same_through_the_socket(wander_both_ways) -> None:
-    blocks = ("mini_race_time_actions", "speed_m_s", "road_ahead")
-    assert wander_both_ways(False, f"observation_blocks={blocks}").shape[1] == 2 + 20 * 7
-
-
-@pytest.fixture
-def wander_both_ways(maps_folder: Path, make_settings, entry_of, open_socket_game, three_laps: PlannedRace):
-    """`wander_both_ways(has_image, *options)` sees that both transports show the same; the floats of a lap's states."""
-
-    def wander(has_image: bool, *options: str) -> np.ndarray:
-        settings = make_settings(has_image, *options, "fourier_wavelengths={}", "cutoff_race_longer_than_ms=5000")
-        plans = [wandering(1), PlannedRace("ring", three_laps.actions), wandering(2)]
-        with open_socket_game(settings) as manager:
-            expected = play_through_socket(manager, entry_of, plans)
-        games = InProcessGames(len(plans), settings.game, settings.observation, maps_folder)
-        for ours, theirs in zip(play_in_process(games, entry_of, plans), expected, strict=True):
-            assert_same(ours, theirs)
-        return expected[1][0]["state_float"]
-
-    return wander
+@pytest.mark.parametrize(
+    ("has_image", "blocks", "source", "n_floats"),
+    [(False, RANGES, "track", 19), (True, RANGES, "picture", 19), (False, ROAD, "track", 20 * 7)],
+)
+def test_ranges_and_the_road_ahead_are_the_same_through_the_socket(
+    has_image: bool, blocks: str, source: str, n_floats: int, make_settings, play_both_ways, three_laps: PlannedRace
+) -> None:
+    options = (f"observation_blocks={blocks}", f"range_finder_source={source}", "fourier_wavelengths={}")
+    settings = make_settings(has_image, *options, "cutoff_race_longer_than_ms=5000")
+    expected = play_both_ways(settings, [wandering(1), three_laps, wandering(2)])
+    seen = expected[1][0]["state_float"][:, 2:]
+    assert seen.shape[1] == n_floats
+    assert seen.std(axis=0).any(), "it changes along the way"
 
 
 @dataclass(frozen=True)
@@ -171,51 +176,29 @@ class AnalogRace:
 
 
 @pytest.mark.parametrize("has_image", [False, True], ids=["floats", "image"])
-def test_analog_races_are_the_same_bytes_as_through_the_socket(
-    has_image: bool, maps_folder: Path, make_settings, entry_of, open_socket_game
-) -> None:
+def test_analog_races_are_the_same_bytes_as_through_the_socket(has_image: bool, make_settings, play_both_ways) -> None:
     settings = make_settings(has_image, "actions=analog", "cutoff_race_longer_than_ms=9000")
-    plans = [AnalogRace("straight", seed) for seed in range(5)] + [AnalogRace("ring", 5)]
-    with open_socket_game(settings) as manager:
-        expected = play_through_socket(manager, entry_of, plans)
-    games = InProcessGames(len(plans), settings.game, settings.observation, maps_folder)
-    for ours, theirs in zip(play_in_process(games, entry_of, plans), expected, strict=True):
-        assert_same(ours, theirs)
-    results, stats = expected[0]
+    plans = [AnalogRace("straight", 0), AnalogRace("straight", 1), AnalogRace("ring", 5)]
+    results, stats = play_both_ways(settings, plans)[0]
     assert stats["race_finished"]
     actions = results["actions"]
     assert (actions.dtype, actions.shape) == (np.float32, (len(results["input_w"]), 3))
     np.testing.assert_array_equal(results["input_w"], actions[:, 1] > 0)
-    np.testing.assert_array_equal(results["state_float"][1:, games.layout["previous_actions"]][:, -3:], actions)
+    places = ObservationLayout.from_settings(settings.observation, "analog")["previous_actions"]
+    np.testing.assert_array_equal(results["state_float"][1:, places][:, -3:], actions)
     assert results["q_values"].shape == (len(actions), 1)
     assert " steer " in stats["inputs"]
 
 
-def test_races_that_take_too_long_are_cut_off_alike(
-    maps_folder: Path, make_settings, entry_of, open_socket_game
-) -> None:
+def test_races_are_cut_off_alike(make_settings, play_both_ways) -> None:
     settings = make_settings(False, "cutoff_race_longer_than_ms=2600")
-    plans = [wandering(1), PlannedRace("straight", []), PlannedRace("ring", [])]
-    with open_socket_game(settings) as manager:
-        expected = play_through_socket(manager, entry_of, plans)
-    games = InProcessGames(len(plans), settings.game, settings.observation, maps_folder)
-    for ours, theirs in zip(play_in_process(games, entry_of, plans), expected, strict=True):
-        assert_same(ours, theirs)
+    expected = play_both_ways(settings, [wandering(1), PlannedRace("straight", []), PlannedRace("ring", [])])
     assert expected[2][1]["cutoff_reason"] == "too_long"
+    for results, stats in play_both_ways(make_settings(False, "horizon=17"), [wandering(1), wandering(2)]):
+        assert (len(results["actions"]), stats["cutoff_reason"]) == (17, "horizon")
 
 
-def test_races_are_cut_off_at_the_horizon_alike(maps_folder: Path, make_settings, entry_of, open_socket_game) -> None:
-    settings = make_settings(False, "horizon=17")
-    plans = [wandering(1), wandering(2)]
-    with open_socket_game(settings) as manager:
-        expected = play_through_socket(manager, entry_of, plans)
-    games = InProcessGames(len(plans), settings.game, settings.observation, maps_folder)
-    for ours, theirs in zip(play_in_process(games, entry_of, plans), expected, strict=True):
-        assert_same(ours, theirs)
-        assert (len(theirs[0]["actions"]), theirs[1]["cutoff_reason"]) == (17, "horizon")
-
-
-@pytest.mark.parametrize("longest_ms", range(3_000, 6_000, 150))
+@pytest.mark.parametrize("longest_ms", range(3_000, 6_000, 450))
 def test_a_finish_and_a_cut_off_at_the_same_decision(
     longest_ms: int, maps_folder: Path, make_settings, entry_of
 ) -> None:
@@ -236,18 +219,14 @@ def test_edited_settings_hold_from_the_next_race_on(maps_folder: Path, make_sett
     games.begin(0, entry_of("straight"))
     games.game = patient.game.model_copy(update={"cutoff_no_progress_within_ms": 500})
     games.begin(1, entry_of("straight"))
-    standing = BatchDecision(np.full(2, COAST), np.ones(2, dtype=bool), np.zeros((2, N_ACTIONS), dtype=np.float32))
     ended = {}
     for _ in range(12):
         received = games.recv()
         ended |= received.ended
-        games.send(received.ids, _first(standing, len(received.ids)))
+        n = len(received.ids)
+        games.send(received.ids, BatchDecision(np.full(n, COAST), np.ones(n, bool), np.zeros((n, N_ACTIONS))))
     assert list(ended) == [1]
     assert ended[1].end.race_time_ms == 500
-
-
-def _first(decision: BatchDecision, n: int) -> BatchDecision:
-    return BatchDecision(decision.actions[:n], decision.is_greedy[:n], decision.q_values[:n])
 
 
 def test_each_game_shows_the_last_frames_of_its_own_race(maps_folder, make_settings, entry_of):
@@ -271,10 +250,19 @@ def test_each_game_shows_the_last_frames_of_its_own_race(maps_folder, make_setti
     assert not np.array_equal(seen[0], seen[3])
 
 
-def test_a_races_time_is_its_share_of_the_steps_since_it_began() -> None:
-    clock = _Clock()
-    clock.add(0.8, 0.4, 0.2, n_games=4)
-    begun = clock.copy()
-    clock.add(0.4, 0.2, 0.1, n_games=4)
-    timings, policy_s = clock.since(begun)
-    assert (timings.wait_game_s, timings.features_s, policy_s) == pytest.approx((0.1, 0.05, 0.025))
+@pytest.mark.parametrize("transport", ["in_process", "socket"])
+def test_check_sums_are_those_of_the_columns(transport: str, maps_folder: Path, make_settings, entry_of) -> None:
+    settings = make_settings(True, f"game_transport={transport}", f"maps_folder={maps_folder}")
+    games: Any
+    if transport == "in_process":
+        games = InProcessGames(1, settings.game, settings.observation, maps_folder)
+    else:
+        launcher = SimulatedGameLauncher(find_free_port(), maps_folder)
+        games = SocketGames([GameInstanceManager(settings.game, settings.observation, launcher)])
+    decision = PolicyDecision(FORWARD, True, np.zeros(N_ACTIONS, dtype=np.float32))
+    with contextlib.closing(CheckedGames(games)) as checked:
+        columns = rollout(checked, entry_of("straight"), lambda: lambda *_: decision).rollout_results
+    n = len(columns["actions"])
+    assert len(columns[CHECK_SUMS]) in (n, n + 1)
+    states = sums_of_states(columns["frames"][:n], columns["state_float"][:n])
+    assert columns[CHECK_SUMS][:n].tolist() == np.array([states, sums_of_actions(columns["actions"])]).T.tolist()

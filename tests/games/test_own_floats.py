@@ -88,24 +88,6 @@ def test_what_was_shown_is_what_is_kept(
         assert race.end.is_finished
 
 
-def test_a_part_of_a_race_under_way_has_them_too(
-    settings: Settings, entry_of: Callable[[str], MapEntry], maps_folder: Path
-) -> None:
-    games = TwoFloats(settings).make_games(0, maps_folder, np.random.default_rng(0))
-    shown = []
-    for _ in range(2):  # the second race begins anew
-        games.begin(0, entry_of("straight"))
-        shown.clear()
-        for _ in range(7):
-            games.recv()  # without an answer it comes again
-            received = games.recv()
-            shown.append(received.floats[0])
-            decision = BatchDecision(np.zeros(1, np.int64), np.ones(1, bool), np.zeros((1, N_ACTIONS), np.float32))
-            games.send(received.ids, decision)
-    games.recv()
-    np.testing.assert_array_equal(games.under_way(0, range(2, 6))["state_float"], shown[2:6])
-
-
 def test_floats_of_views_stay_the_last_ones(
     make_settings: Callable[..., Settings], entry_of: Callable[[str], MapEntry], maps_folder: Path
 ) -> None:

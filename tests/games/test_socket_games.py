@@ -151,38 +151,6 @@ def test_all_games_are_waited_for_where_chance_must_not_decide(make_rig: Callabl
         assert driver.actions[0] in ([0, 1, 2, 3, 4], [0, 1, 2, 0, 1, 2, 3, 4])
 
 
-def test_who_is_not_answered_asks_again_where_all_are_waited_for(make_rig: Callable[..., Rig]) -> None:
-    rig = make_rig(all_together=True, begins=False)
-    rig.games.begin(0, rig.entry)
-    rig.games.begin(2, rig.entry)
-    for _ in range(2):
-        received = rig.games.recv()
-        while len(received.ids) == 0:
-            received = rig.games.recv()
-        assert received.ids.tolist() == [0, 2]
-        assert received.is_first.all()
-    rig.games.begin(1, rig.entry)
-    rig.play_until(lambda: len(rig.batches) > 0)
-    assert rig.batches[0].ids.tolist() == [0, 1, 2]
-
-
-def test_a_part_of_a_race_is_asked_of_its_driver(make_rig: Callable[..., Rig]) -> None:
-    rig = make_rig()
-    rig.play_until(lambda: any((received.floats[:, 0] == 3).any() for received in rig.batches))
-    game = next(int(r.ids[i]) for r in rig.batches for i in range(len(r.ids)) if r.floats[i, 0] == 3)
-    assert rig.games.under_way(game, range(1, 4))["actions"].tolist() == [1, 2]
-
-
-def test_motion_is_that_of_the_state_that_waits(make_rig: Callable[..., Rig]) -> None:
-    rig = make_rig(1)
-    rig.play_once()
-    received = rig.games.recv()
-    motion = rig.games.motion(received.ids)
-    assert [column.shape for column in motion] == [(1,), (1,), (1, 3), (1,), (1,), (1, 3)]
-    assert (motion.meters[0], motion.race_time_ms[0], motion.speed_m_s[0]) == (1.0, 50, 2.0)
-    assert (motion.zone_idx[0], motion.car[0].tolist()) == (8, [1.0, 1.0, 1.0])
-
-
 def test_a_race_begins_with_the_settings_and_the_room_it_was_given(make_rig: Callable[..., Rig]) -> None:
     rig = make_rig(1, begins=False)
     room = np.zeros((9, 1, 30, 40), dtype=np.uint8)
@@ -202,16 +170,6 @@ def test_without_room_a_game_stands_still(make_rig: Callable[..., Rig]) -> None:
     assert set(rig.ended) == {0}
     rig.games.begin(1, rig.entry)
     rig.play_until(lambda: 1 in rig.ended)
-
-
-def test_a_race_that_is_given_up_leaves_nothing_behind(make_rig: Callable[..., Rig]) -> None:
-    rig = make_rig(1)
-    for _ in range(2):
-        rig.play_once()
-    rig.games.begin(0, rig.entry)
-    rig.play_until(lambda: len(rig.ended) == 1)
-    assert rig.drivers[0].actions[0] == [0, 1]
-    assert rig.drivers[0].actions[1] == [0, 1, 2, 3, 4]
 
 
 def test_a_race_begun_again_in_another_game_says_so(make_rig: Callable[..., Rig]) -> None:
@@ -244,17 +202,6 @@ def test_a_game_that_hangs_holds_up_nobody_and_not_the_end(make_rig: Callable[..
     assert not rig.games.close()
     assert time.monotonic() - began_s < 2
     hangs.set()
-
-
-def test_a_game_that_comes_back_plays_on(make_rig: Callable[..., Rig]) -> None:
-    rig = make_rig(begins=False)
-    starts_anew = threading.Event()
-    rig.drivers[2].before_race = starts_anew.wait
-    rig.begin_all()
-    rig.play_until(lambda: len(rig.ended) >= 6)
-    starts_anew.set()
-    rig.play_until(lambda: 2 in rig.ended)
-    assert rig.ended.index(2) >= 6
 
 
 def test_the_first_game_compiles_before_the_others_begin(make_rig: Callable[..., Rig]) -> None:
@@ -310,13 +257,6 @@ def test_when_no_game_plays_any_more_its_error_is_raised(
     assert all(driver.is_closed for driver in rig.drivers)
 
 
-def test_one_game_of_many_that_plays_alone_and_fails_is_told_at_once(make_rig: Callable[..., Rig]) -> None:
-    rig = make_rig(begins=False)
-    rig.drivers[0].before_race = fail
-    with pytest.raises(GameKeepsFailingError):
-        rollout(rig.games, rig.entry, lambda: pytest.fail("nothing to decide"))
-
-
 def test_a_mistake_of_the_user_is_raised_and_another_race_may_begin(make_rig: Callable[..., Rig]) -> None:
     rig = make_rig(begins=False)
     refusals = iter([UserError("port 8480 is in use")])
@@ -331,10 +271,3 @@ def test_a_mistake_of_the_user_is_raised_and_another_race_may_begin(make_rig: Ca
         rig.play_until(lambda: False)
     rig.games.begin(2, rig.entry)
     rig.play_until(lambda: 2 in rig.ended)
-
-
-def test_a_game_ends_in_the_thread_that_played_it(make_rig: Callable[..., Rig]) -> None:
-    rig = make_rig(2)
-    rig.play_until(lambda: len(rig.ended) >= 4)
-    assert rig.games.close()
-    assert [driver.closed_by for driver in rig.drivers] == ["game 0", "game 1"]

@@ -1,18 +1,14 @@
 """Environments with steer, gas and brake: Gymnasium's rules, the same races in all forms, and what is no action."""
 
-import contextlib
 from collections.abc import Callable
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.utils.env_checker import check_env
-from torchrl.envs import GymWrapper
-from torchrl.envs.utils import check_env_specs
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.games.envs import ANALOG_RACE_ID, RaceEnv, RaceVectorEnv
+from trackmania_rl.games.envs import RaceEnv, RaceVectorEnv
 
 ANALOG = {"actions": "analog"}
 SOCKET = {"game_transport": "socket"}
@@ -35,23 +31,6 @@ def play(env: Any) -> tuple[list[np.ndarray], list[float], dict[str, Any]]:
     return observations, rewards, info
 
 
-@pytest.mark.filterwarnings("ignore:.*Box observation space.*infinity")
-@pytest.mark.parametrize("has_image", [False, True])
-@pytest.mark.parametrize("transport", [{}, SOCKET], ids=["in process", "socket"])
-def test_it_keeps_gymnasiums_rules(make_env: MakeEnv, image: dict, transport: dict, has_image: bool) -> None:
-    env = make_env("straight", "lane", overrides=ANALOG | transport | (image if has_image else {}))
-    assert env.action_space == SPACE
-    check_env(env, skip_render_check=True)
-
-
-@pytest.mark.filterwarnings("ignore:.*Box observation space.*infinity")
-def test_the_registered_environment_keeps_gymnasiums_rules(tracks: dict[str, str]) -> None:
-    made = gymnasium.make(ANALOG_RACE_ID, maps=tracks["lane"], render_mode="rgb_array", overrides={"seed": 3})
-    with contextlib.closing(made) as env:
-        assert env.action_space == SPACE
-        check_env(env.unwrapped)
-
-
 def test_a_race_is_the_same_in_process_through_the_socket_and_among_others(
     make_env: MakeEnv, make_envs: Callable[..., RaceVectorEnv]
 ) -> None:
@@ -69,22 +48,6 @@ def test_a_race_is_the_same_in_process_through_the_socket_and_among_others(
         seen, reward, *_ = envs.step(np.stack((others[0], wheel(step), others[1])))
         np.testing.assert_array_equal(seen[1], observations[step + 1])
         assert reward[1] == pytest.approx(rewards[step], rel=1e-6)
-
-
-def test_many_are_made_by_their_name(tracks: dict[str, str]) -> None:
-    with contextlib.closing(gymnasium.make_vec(ANALOG_RACE_ID, num_envs=2, maps=tracks["lane"])) as envs:
-        assert envs.single_action_space == SPACE
-        envs.reset(seed=0)
-        envs.step(envs.action_space.sample())
-
-
-def test_torchrl_takes_one_game_and_many(make_env: MakeEnv, make_envs: Callable[..., RaceVectorEnv]) -> None:
-    env = GymWrapper(make_env("lane", overrides=ANALOG))
-    check_env_specs(env)
-    assert env.rollout(7)["action"].shape == (7, 3)
-    envs = GymWrapper(make_envs(2, "lane", overrides=ANALOG, autoreset_mode="DISABLED"))
-    check_env_specs(envs)
-    assert envs.rollout(7)["action"].shape == (2, 7, 3)
 
 
 @pytest.mark.parametrize("wrong", [0, [0.0, 0.0], [0.0, 2.0, 0.0], [0.0, float("nan"), 0.0]])

@@ -55,13 +55,6 @@ def test_closing_a_copy_leaves_the_originals_tracks(make_env: Callable[..., Race
     env.reset(options={"map": env.map_names[1]})
 
 
-def test_closing_a_copy_of_many_games_leaves_the_originals_tracks(make_envs: Callable[..., RaceVectorEnv]) -> None:
-    envs = make_envs(2, "generated:0.2:7-8")
-    copy.deepcopy(envs).close()
-    for name in envs.map_names:
-        envs.reset(options={"map": name})
-
-
 def test_a_pickled_environment_begins_the_same_race(make_env: Callable[..., RaceEnv]) -> None:
     env = make_env("straight", "lane")
     first = env.reset(seed=2)
@@ -78,9 +71,3 @@ def test_a_game_behind_a_socket_is_not_copied(make_env: Callable[..., RaceEnv]) 
             copying(env._games)
     with pytest.raises(UserError, match="can't be copied"):
         copy.deepcopy(env)
-
-
-def test_only_generated_tracks_need_a_folder(make_env: Callable[..., RaceEnv]) -> None:
-    env = make_env("straight")
-    env.reset()
-    assert env._tracks_folder._made is None

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.games.envs import RaceEnv, make_race_env, make_race_vector_env
-from trackmania_rl.games.envs.map_draw import MapDraw
+from trackmania_rl.games.envs import RaceEnv, make_race_env
 from trackmania_rl.settings import MapEntry
 
 MakeEnv = Callable[..., RaceEnv]
@@ -55,14 +54,6 @@ def test_a_wrong_override_is_told(make_env: MakeEnv, overrides: dict, told: str)
     assert "--set" not in str(refused.value)
 
 
-def test_maps_may_be_paths(tracks: dict[str, str]) -> None:
-    files = [Path(file) for file in tracks.values()]
-    for maps, names in ((files[0], ("straight",)), (files, ("straight", "lane"))):
-        env = make_race_env(maps)
-        assert env.map_names == names
-        env.close()
-
-
 def test_a_relative_configuration_lies_here_or_in_the_project(
     make_env: MakeEnv, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, repository_root: Path
 ) -> None:
@@ -74,12 +65,6 @@ def test_a_relative_configuration_lies_here_or_in_the_project(
     assert make_env("straight", config="config_files/config.py").settings.game.cutoff_progress_m == 5.5
     with pytest.raises(UserError, match=r"config = 'absent\.py': there is no such file here, nor in"):
         make_env("straight", config="absent.py")
-
-
-def test_without_maps_a_generator_stands_for_ten_of_the_tracks_that_are_trained_on(make_env: MakeEnv) -> None:
-    env = make_env(config="config_files/config_many_tracks.py")
-    assert [name.rpartition("_")[2] for name in env.map_names] == [str(seed) for seed in range(10)]
-    assert env.map_names[0] == "generated_0.000_0"
 
 
 def test_without_maps_they_are_drawn_as_often_as_in_the_map_cycle(make_env: MakeEnv, tracks: dict[str, str]) -> None:
@@ -96,14 +81,6 @@ def test_without_maps_they_are_drawn_as_often_as_in_the_map_cycle(make_env: Make
     assert drawn.count("lane") == pytest.approx(150, abs=20)
 
 
-def test_a_map_is_drawn_in_proportion_to_its_weight() -> None:
-    draw = MapDraw([entry("often"), entry("seldom"), entry("often")], [2.0, 1.0, 1.0])
-    rng = np.random.default_rng(0)
-    names = [draw.draw(rng, None).map_name for _ in range(400)]
-    assert draw.names == ("often", "seldom")
-    assert names.count("often") == pytest.approx(300, abs=30)
-
-
 def test_two_maps_of_the_same_name_are_refused(make_env: MakeEnv, tracks: dict[str, str], tmp_path: Path) -> None:
     for file in Path(tracks["lane"]).parent.glob("lane*"):
         shutil.copy(file, tmp_path)
@@ -112,11 +89,6 @@ def test_two_maps_of_the_same_name_are_refused(make_env: MakeEnv, tracks: dict[s
         make_env("lane", other)
     assert tracks["lane"] in str(refused.value)
     assert other in str(refused.value)
-
-
-def test_a_track_that_is_named_twice_is_one_map(make_env: MakeEnv) -> None:
-    env = make_env("generated:0.2:7-8", "generated:0.2:8-9")
-    assert [name[-1] for name in env.map_names] == ["7", "8", "9"]
 
 
 @pytest.mark.parametrize(
@@ -133,13 +105,6 @@ def test_an_environment_that_cannot_be_made_leaves_nothing_behind(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with pytest.raises(UserError):
         make_race_env(**arguments)
-    assert not list(tmp_path.iterdir())
-
-
-def test_many_games_that_cannot_be_made_leave_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    with pytest.raises(UserError, match="autoreset_mode = 'Sometimes': choose one of NEXT_STEP, DISABLED"):
-        make_race_vector_env(2, "generated:0.2:7", autoreset_mode="Sometimes")
     assert not list(tmp_path.iterdir())
 
 

@@ -1,17 +1,15 @@
 """`RaceEnv` on games of both kinds: Gymnasium's rules, and the races of the trainer."""
 
-import contextlib
 from collections.abc import Callable
 from pathlib import Path
 
-import gymnasium
 import numpy as np
 import pytest
 from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 from gymnasium.utils.env_checker import check_env, data_equivalence
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.games.envs import RACE_ID, RaceEnv
+from trackmania_rl.games.envs import RaceEnv
 from trackmania_rl.games.in_process import InProcessGames
 from trackmania_rl.games.protocol import rollout
 from trackmania_rl.race.observation import ObservationLayout
@@ -59,12 +57,6 @@ def settings_with(repository_root: Path, overrides: dict) -> Settings:
 def test_it_keeps_gymnasiums_rules(make_env: MakeEnv, image: dict, transport: dict, has_image: bool) -> None:
     overrides = transport | (image if has_image else {})
     check_env(make_env("straight", "lane", overrides=overrides), skip_render_check=True)
-
-
-@pytest.mark.filterwarnings("ignore:.*Box observation space.*infinity")
-def test_it_keeps_gymnasiums_rules_of_rendering_and_closing(tracks: dict[str, str]) -> None:
-    with contextlib.closing(gymnasium.make(RACE_ID, maps=tracks["lane"], render_mode="rgb_array")) as env:
-        check_env(env.unwrapped)
 
 
 @pytest.mark.parametrize("overrides", [OPTIONAL_REWARDS, OPTIONAL_REWARDS | SOCKET], ids=["in process", "socket"])
@@ -117,11 +109,6 @@ def test_by_default_metres_and_an_early_finish_are_rewarded(
     assert sum(standing[1]) == pytest.approx(0, abs=0.01), "parking costs nothing and earns nothing"
 
 
-def test_an_unknown_reward_is_told(make_env: MakeEnv) -> None:
-    with pytest.raises(UserError, match=r"reward = 'score': choose one of progress, trainer"):
-        make_env("straight", reward="score")
-
-
 def test_floats_are_normalized_unless_asked_otherwise(make_env: MakeEnv, repository_root: Path) -> None:
     raw, _ = make_env("straight", normalize=False).reset()
     normalized, _ = make_env("straight").reset()
@@ -141,14 +128,6 @@ def test_an_image_holds_the_last_frames(make_env: MakeEnv, image: dict, transpor
     assert (images[-1] != images[-20]).any()
 
 
-def test_a_race_that_is_cut_off_is_truncated(make_env: MakeEnv) -> None:
-    env = make_env("straight", overrides={"cutoff_no_progress_within_ms": 1500}, reward="trainer")
-    _, rewards, info = play(env, [COAST] * 100)
-    assert (info["race_finished"], info["cutoff_reason"]) == (False, "no_progress")
-    assert len(rewards) == 1500 // 50
-    assert rewards[-1] == pytest.approx(rewards[-2], abs=1e-5) != 0
-
-
 def test_maps_are_drawn_by_the_seed_or_chosen(make_env: MakeEnv) -> None:
     env = make_env("straight", "lane")
     drawn = [[env.reset(seed=seed)[1]["map"]] + [env.reset()[1]["map"] for _ in range(20)] for seed in (7, 7, 8)]
@@ -157,10 +136,6 @@ def test_maps_are_drawn_by_the_seed_or_chosen(make_env: MakeEnv) -> None:
     assert [env.reset(options={"map": "lane"})[1]["map"] for _ in range(5)] == ["lane"] * 5
     with pytest.raises(UserError, match="the maps of this environment are straight, lane"):
         env.reset(options={"map": "elsewhere"})
-
-
-def test_without_maps_it_drives_those_of_the_map_cycle(make_env: MakeEnv) -> None:
-    assert make_env().reset()[1]["map"] == "valley"
 
 
 def test_generated_tracks_go_with_the_environment(make_env: MakeEnv) -> None:
@@ -206,30 +181,6 @@ def test_an_action_that_there_is_not_is_refused(make_env: MakeEnv, action) -> No
     assert f"step({action!r})" in str(refused.value)
 
 
-@pytest.mark.parametrize("action", [np.int8(4), np.uint64(4), np.array(4), 4])
-def test_an_action_may_be_any_whole_number(make_env: MakeEnv, action) -> None:
-    env = make_env("straight")
-    env.reset()
-    env.step(action)
-
-
-def test_gymnasium_makes_it_by_its_name(tracks: dict[str, str]) -> None:
-    with contextlib.closing(gymnasium.make(RACE_ID, maps=tracks["lane"])) as env:
-        observation, info = env.reset(seed=1)
-        assert env.observation_space.contains(observation)
-        assert info["map"] == "lane"
-        assert env.action_space.n == 12
-
-
-def test_metres_are_those_of_the_race(make_env: MakeEnv) -> None:
-    env = make_env()
-    _, info = env.reset()
-    assert info["meters"] == 0.0
-    for _ in range(10):
-        info = env.step(0)[-1]
-    assert 0.0 < info["meters"] < 5.0
-
-
 def test_both_transports_say_the_same(make_env: MakeEnv, wandering: list[int]) -> None:
     said = []
     for transport in ({}, SOCKET):
@@ -240,28 +191,6 @@ def test_both_transports_say_the_same(make_env: MakeEnv, wandering: list[int]) -
     assert info["position_m"].dtype == info["speed_m_s"].dtype == np.float32
     assert info["position_m"][2] - start["position_m"][2] == pytest.approx(info["meters"], abs=0.1)
     assert 3.0 < info["speed_m_s"] < 30.0
-
-
-@pytest.mark.parametrize("transport", [{}, SOCKET], ids=["in process", "socket"])
-def test_a_cut_off_shows_the_state_that_the_last_action_led_to(make_env: MakeEnv, image: dict, transport: dict) -> None:
-    shown = []
-    for longest_ms in (1000, 10_000):
-        env = make_env("straight", overrides=image | transport | {"cutoff_race_longer_than_ms": longest_ms})
-        env.reset()
-        shown.append([env.step(0) for _ in range(21)])
-    cut_off, going_on = (steps[-1] for steps in shown)
-    assert cut_off[3] != going_on[3]
-    assert data_equivalence(cut_off[:2], going_on[:2], exact=True)
-    assert (cut_off[-1]["position_m"] == going_on[-1]["position_m"]).all()
-    assert (cut_off[0]["image"] != shown[0][-2][0]["image"]).any()
-
-
-def test_its_settings_layout_and_maps_are_public(make_env: MakeEnv) -> None:
-    env = make_env("lane", "straight", normalize=False)
-    assert env.map_names == ("lane", "straight")
-    assert env.settings.game.ms_per_action == 50
-    observation, _ = env.reset()
-    assert observation[env.layout["previous_actions"]].tolist() == [1, 0, 0, 0] * 5, "forward"
 
 
 def test_a_reset_that_fails_ends_the_race_before(make_env: MakeEnv, tmp_path: Path) -> None:
@@ -276,12 +205,6 @@ def test_a_reset_that_fails_ends_the_race_before(make_env: MakeEnv, tmp_path: Pa
             env.step(0)
 
 
-def test_an_unknown_option_of_a_reset_is_refused(make_env: MakeEnv) -> None:
-    env = make_env("straight")
-    with pytest.raises(UserError, match=r"'track': \.\.\.\}\): the options of this environment are map"):
-        env.reset(options={"track": "straight"})
-
-
 def test_a_closed_environment_says_so(make_env: MakeEnv) -> None:
     env = make_env("straight", render_mode="rgb_array")
     env.reset()
@@ -290,18 +213,3 @@ def test_a_closed_environment_says_so(make_env: MakeEnv) -> None:
         with pytest.raises(ClosedEnvironmentError, match="make another one"):
             use()
     env.close()
-
-
-def test_scheduled_rewards_follow_the_actions_of_the_environment(make_env: MakeEnv) -> None:
-    schedule = {"engineered_kamikaze_reward_schedule": ((0, 0.0), (10, 1.0))}  # full throttle earns it every time
-    plain, scheduled = (make_env("straight", overrides=overrides, reward="trainer") for overrides in ({}, schedule))
-    for n_before in (0, 1000):
-        without, rewards = play(plain, [])[1], play(scheduled, [])[1]
-        expected = np.minimum((n_before + np.arange(1, len(without))) / 10, 1.0)
-        np.testing.assert_allclose(np.subtract(rewards, without)[:-1], expected, atol=1e-5)
-
-
-def test_metres_at_the_end_are_those_made_since_the_race_began(make_env: MakeEnv) -> None:
-    assert play(make_env("straight"), [])[2]["meters"] == pytest.approx(59.75, abs=0.3)
-    standing = make_env("straight", overrides={"cutoff_no_progress_within_ms": 500})
-    assert 0.0 <= play(standing, [COAST] * 100)[2]["meters"] < 0.5

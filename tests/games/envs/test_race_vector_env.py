@@ -2,16 +2,14 @@
 
 import contextlib
 from collections.abc import Callable
-from pathlib import Path
 
-import gymnasium
 import numpy as np
 import pytest
-from gymnasium.error import ClosedEnvironmentError, ResetNeeded
+from gymnasium.error import ResetNeeded
 from gymnasium.vector import AutoresetMode
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.games.envs import RACE_ID, RaceVectorEnv, make_race_env, make_race_vector_env
+from trackmania_rl.games.envs import RaceVectorEnv, make_race_env, make_race_vector_env
 
 COAST = 3
 ENDS_AFTER_TEN_ACTIONS = {"cutoff_no_progress_within_ms": 500}
@@ -78,46 +76,6 @@ def test_a_seed_gives_the_same_maps_again(tracks: dict[str, str]) -> None:
         assert len(np.unique(chosen, axis=0)) == 1
 
 
-def test_gymnasium_makes_it_by_its_name(tracks: dict[str, str]) -> None:
-    with contextlib.closing(gymnasium.make_vec(RACE_ID, num_envs=5, maps=tracks["lane"])) as env:
-        env.reset(seed=0)
-        observations, rewards, *_ = env.step(env.action_space.sample())
-        assert env.observation_space.contains(observations)
-        assert observations.shape == (5, 184)
-        assert rewards.shape == (5,)
-
-
-def test_games_behind_sockets_are_not_stepped_together(tracks: dict[str, str]) -> None:
-    with pytest.raises(UserError, match="game_transport"):
-        make_race_vector_env(2, tracks["lane"], overrides={"game_transport": "socket"})
-
-
-def test_tracks_folder_goes_with_the_environment(make_envs: MakeEnvs) -> None:
-    envs = make_envs(2, "generated:0.2:7-8")
-    tracks_folder = Path(envs._tracks_folder)
-    assert len(list(tracks_folder.glob("*.toml"))) == 2
-    envs.close()
-    assert not tracks_folder.exists()
-
-
-def test_its_settings_layout_and_maps_are_public(make_envs: MakeEnvs) -> None:
-    envs = make_envs(2, "lane", "straight")
-    assert envs.map_names == ("lane", "straight")
-    assert envs.settings.game.ms_per_action == 50
-    assert envs.layout.float_input_dim == 184
-
-
-def test_infos_say_each_games_map(make_envs: MakeEnvs) -> None:
-    envs = make_envs(9, "straight", "lane")
-    for seed in range(3):
-        names = envs.reset(seed=seed)[1]["map"]
-        assert set(names) == {"straight", "lane"}
-        assert names.dtype == object
-    chosen = envs.reset(options={"map": "lane"})[1]
-    assert set(chosen["map"]) == {"lane"}
-    assert chosen["_map"].all()
-
-
 @pytest.mark.parametrize("mode", [AutoresetMode.DISABLED, "DISABLED", "Disabled"])
 def test_a_race_that_ended_waits_for_its_reset_where_nothing_else_begins_the_next(
     make_envs: MakeEnvs, mode: AutoresetMode | str
@@ -153,38 +111,11 @@ def test_a_reset_of_some_games_leaves_the_others_alone(make_envs: MakeEnvs, mode
     assert infos["race_time_ms"].tolist() == [50, 0]
 
 
-def test_there_is_no_reset_within_the_step_that_ends_a_race(make_envs: MakeEnvs) -> None:
-    with pytest.raises(UserError, match="choose one of NEXT_STEP, DISABLED"):
-        make_envs(2, "straight", autoreset_mode=AutoresetMode.SAME_STEP)
-
-
 @pytest.mark.parametrize("mask", [[True], [1, 0], [False, False], np.ones((2, 1), dtype=bool)])
 def test_a_mask_that_is_none_is_refused(make_envs: MakeEnvs, mask) -> None:
     envs = make_envs(2, "straight")
     with pytest.raises(UserError, match=r"a mask is an array of bool with the shape \(2,\)"):
         envs.reset(options={"reset_mask": mask})
-
-
-def test_an_unknown_option_of_a_reset_is_refused(make_envs: MakeEnvs) -> None:
-    with pytest.raises(UserError, match="the options of this environment are map, reset_mask"):
-        make_envs(2, "straight").reset(options={"mask": None})
-
-
-def test_a_step_needs_races_in_all_games(make_envs: MakeEnvs) -> None:
-    envs = make_envs(2, "straight")
-    with pytest.raises(ResetNeeded, match="call reset first"):
-        envs.step([0, 0])
-    with pytest.raises(ResetNeeded, match=r"games \[0\] have no race"):
-        envs.reset(options={"reset_mask": np.array([False, True])})
-
-
-def test_a_reset_that_fails_ends_the_races_before(make_envs: MakeEnvs) -> None:
-    envs = make_envs(2, "straight")
-    envs.reset()
-    with pytest.raises(UserError, match="the maps of this environment are straight"):
-        envs.reset(options={"map": "elsewhere"})
-    with pytest.raises(ResetNeeded):
-        envs.step([0, 0])
 
 
 @pytest.mark.parametrize("actions", [[0, 12], [-1, 0], [0], [[0, 0]], 0, [0.0, 1.0], [True, False], ["0", "1"]])
@@ -194,24 +125,6 @@ def test_actions_that_there_are_not_are_refused(make_envs: MakeEnvs, actions) ->
     with pytest.raises(UserError, match=r"whole numbers with the shape \(2,\), 0 to 11") as refused:
         envs.step(actions)
     assert f"step({actions!r})" in str(refused.value)
-
-
-@pytest.mark.parametrize("actions", [[4, COAST], (4, COAST), np.array([4, COAST], dtype=np.uint8)])
-def test_actions_may_be_whole_numbers_of_any_kind(make_envs: MakeEnvs, actions) -> None:
-    envs, others = (make_envs(2, "straight") for _ in range(2))
-    envs.reset()
-    others.reset()
-    expected = others.step(np.array([4, COAST]))[0]
-    np.testing.assert_array_equal(envs.step(actions)[0], expected)
-
-
-def test_closed_environments_say_so(make_envs: MakeEnvs) -> None:
-    envs = make_envs(2, "straight")
-    envs.reset()
-    envs.close()
-    for use in (envs.reset, lambda: envs.step([0, 0])):
-        with pytest.raises(ClosedEnvironmentError, match="make another one"):
-            use()
 
 
 def test_what_was_shown_stays_as_it_was(tracks: dict[str, str], image: dict) -> None:
@@ -225,31 +138,3 @@ def test_what_was_shown_stays_as_it_was(tracks: dict[str, str], image: dict) -> 
             np.testing.assert_array_equal(first[name], values)
             assert (later[name] != values).any()
         assert infos["race_time_ms"].tolist() == [0, 0]
-
-
-def test_after_a_reset_every_game_is_driven_at_once(tracks: dict[str, str]) -> None:
-    env = make_race_vector_env(2, tracks["straight"], overrides=ENDS_AFTER_TEN_ACTIONS)
-    with contextlib.closing(env):
-        env.reset(seed=0)
-        for _ in range(10):
-            truncated = env.step(np.full(2, COAST))[3]
-        assert truncated.all()
-        env.reset()
-        assert env.step(np.zeros(2, dtype=np.int64))[-1]["race_time_ms"].tolist() == [50, 50]
-
-
-def test_scheduled_rewards_count_the_actions_of_all_games(tracks: dict[str, str]) -> None:
-    schedule = {"engineered_kamikaze_reward_schedule": ((0, 0.0), (10, 1.0))}  # full throttle earns it every time
-    forward = np.zeros(2, dtype=np.int64)
-    with contextlib.ExitStack() as opened:
-        plain, scheduled = (
-            opened.enter_context(
-                contextlib.closing(make_race_vector_env(2, tracks["straight"], overrides=overrides, reward="trainer"))
-            )
-            for overrides in ({}, schedule)
-        )
-        plain.reset(seed=0)
-        scheduled.reset(seed=0)
-        for n_steps in range(1, 9):
-            gained = scheduled.step(forward)[1] - plain.step(forward)[1]
-            np.testing.assert_allclose(gained, min(2 * n_steps / 10, 1.0), atol=1e-6)

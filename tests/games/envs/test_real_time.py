@@ -1,6 +1,5 @@
 """Races that go on while their driver thinks; twenty times as fast as the clock, so that tests are."""
 
-import re
 import sys
 import time
 import warnings
@@ -8,7 +7,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import gymnasium
-import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 from gymnasium.wrappers import FlattenObservation
@@ -84,32 +82,6 @@ def test_the_game_goes_on_while_the_driver_thinks(make_env: MakeEnv, monkeypatch
     assert info["meters"] > 10
 
 
-def test_a_slow_driver_is_warned_once_a_minute_and_at_the_end(
-    make_env: MakeEnv, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    env = make_env()
-    env.reset()
-    now_s, clock = [0.0], time.perf_counter
-    monkeypatch.setattr(real_time.time, "perf_counter", lambda: clock() + now_s[0])
-
-    def drive_slowly(n_steps: int) -> None:
-        for _ in range(n_steps):
-            time.sleep(5 * STEP_S)
-            env.step(0)
-        env.unwrapped._join_thread()
-
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always")
-        drive_slowly(4)
-        assert [str(warning.message)[:22] for warning in told] == ["1 time step timed out:"]
-        now_s[0] = 61.0
-        drive_slowly(3)
-        assert len(told) == 2
-        assert re.match(r"\d+ time steps timed out in the last 6\d s: ", str(told[1].message))
-        env.close()
-        assert len(told) == 3, "of those since"
-
-
 def test_a_race_that_is_cut_off_is_truncated_and_its_rewards_are_all_there(make_env: MakeEnv) -> None:
     overrides = {"cutoff_no_progress_within_ms": 500, "constant_reward_per_ms": -0.001}
     env = make_env(overrides, reward="trainer", act_buf_len=1)
@@ -131,39 +103,6 @@ def test_a_race_that_is_cut_off_is_truncated_and_its_rewards_are_all_there(make_
     assert info["race_time_ms"] >= 500
     _, info = env.reset()
     assert info["race_time_ms"] == 0
-
-
-def test_rtgyms_benchmark_is_there(make_env: MakeEnv) -> None:
-    env = make_env()
-    env.reset()
-    for _ in range(20):
-        env.step(0)
-    mean_s, _ = env.unwrapped.benchmarks()["time_step_duration"]
-    assert 0.5 * STEP_S < mean_s < 20 * STEP_S
-
-
-def test_time_steps_may_be_others_than_the_games(make_env: MakeEnv) -> None:
-    env = make_env(time_step_duration=4 * STEP_S, ep_max_length=5)
-    env.reset()
-    began_s, is_over = time.perf_counter(), False
-    while not is_over:
-        *_, is_over, info = env.step(0)
-    assert time.perf_counter() - began_s > 4 * 4 * STEP_S
-    assert info["race_time_ms"] >= 12 * 50
-    assert not np.isnan(info["meters"])
-
-
-def test_what_the_game_fails_with_reaches_the_driver(make_env: MakeEnv, monkeypatch: pytest.MonkeyPatch) -> None:
-    env = make_env()
-    env.reset()
-
-    def fail(_: object) -> None:
-        raise OSError("the game is gone")
-
-    monkeypatch.setattr(env.unwrapped._race, "step", fail)
-    time.sleep(4 * STEP_S)
-    with pytest.raises(OSError, match="the game is gone"):
-        env.unwrapped.interface.get_obs_rew_terminated_info()
 
 
 def test_without_rtgym_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

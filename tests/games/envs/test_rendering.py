@@ -8,14 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import cv2
-import gymnasium
 import numpy as np
 import pytest
 from gymnasium.error import ResetNeeded
 from gymnasium.utils.env_checker import data_equivalence
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.games.envs import RACE_ID, RaceEnv, make_race_vector_env
+from trackmania_rl.games.envs import RaceEnv, make_race_vector_env
 from trackmania_rl.simulator.picture.renderer import Renderer
 from trackmania_rl.simulator.tracks.track_file import load_track
 
@@ -52,24 +51,6 @@ def test_who_watches_changes_nothing(make_env: MakeEnv, image: dict, wandering: 
         assert data_equivalence(watched.step(action), unwatched.step(action), exact=True)
 
 
-def test_a_race_that_is_over_is_still_shown(make_env: MakeEnv) -> None:
-    env = make_env("straight", overrides={"cutoff_no_progress_within_ms": 500}, render_mode="rgb_array")
-    env.reset()
-    while not env.step(0)[3]:
-        pass
-    assert env.render().shape == (240, 320, 3)
-
-
-def test_nothing_is_prepared_for_drawing_before_something_is_drawn(make_env: MakeEnv) -> None:
-    env = make_env("straight", render_mode="rgb_array")
-    env.reset()
-    env.step(0)
-    track = env._games._maps[0].track
-    assert "renderer" not in vars(track)
-    env.render()
-    assert "renderer" in vars(track)
-
-
 def test_a_game_behind_a_socket_shows_the_newest_frame_of_its_image(make_env: MakeEnv, image: dict) -> None:
     env = make_env("straight", overrides=image | SOCKET, render_mode="rgb_array")
     env.reset()
@@ -85,22 +66,6 @@ def test_a_game_behind_a_socket_without_an_image_says_how_to_get_one(make_env: M
     env.step(0)
     with pytest.raises(UserError, match="image_width_px"):
         env.render()
-
-
-def test_there_is_nothing_to_show_before_the_first_race(make_env: MakeEnv) -> None:
-    with pytest.raises(ResetNeeded, match="call reset first"):
-        make_env("straight", render_mode="rgb_array").render()
-
-
-def test_without_a_render_mode_nothing_is_shown(make_env: MakeEnv) -> None:
-    env = make_env("straight")
-    env.reset()
-    assert env.render() is None
-
-
-def test_an_unknown_way_to_render_is_refused(make_env: MakeEnv) -> None:
-    with pytest.raises(UserError, match="choose one of human, rgb_array"):
-        make_env("straight", render_mode="ansi")
 
 
 @pytest.fixture
@@ -131,17 +96,6 @@ def test_a_window_shows_the_race_at_the_clocks_speed(make_env: MakeEnv) -> None:
     assert not pygame.display.get_init()
 
 
-@pytest.mark.usefixtures("_no_screen")
-def test_a_window_shows_a_game_behind_a_socket_in_its_own_size(make_env: MakeEnv, image: dict) -> None:
-    import pygame
-
-    env = make_env("straight", overrides=image | SOCKET, render_mode="human")
-    seen = env.reset()[0]["image"][-1]
-    shown = pygame.surfarray.array3d(pygame.display.get_surface()).swapaxes(0, 1)
-    assert shown.shape == (480, 640, 3)
-    np.testing.assert_array_equal(shown[..., 0], cv2.resize(seen, (640, 480)))
-
-
 def test_without_pygame_it_says_what_to_install(make_env: MakeEnv, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UserError, match=r'python -m pip install "trackmania-rl\[window\]"'):
@@ -161,11 +115,3 @@ def test_many_games_are_shown_as_one_is(tracks: dict[str, str]) -> None:
         assert envs.metadata["render_fps"] == 20
     with pytest.raises(UserError, match='render_mode = "human": many games have only rgb_array'):
         make_race_vector_env(2, tracks["lane"], render_mode="human")
-
-
-def test_gymnasium_knows_the_render_modes_and_collects_pictures(tracks: dict[str, str]) -> None:
-    with contextlib.closing(gymnasium.make(RACE_ID, maps=tracks["lane"], render_mode="rgb_array_list")) as env:
-        env.reset()
-        for _ in range(3):
-            env.step(0)
-        assert [picture.shape for picture in env.render()] == [(240, 320, 3)] * 4

@@ -108,15 +108,6 @@ def test_a_seed_gives_the_same_maps_again_and_an_option_chooses(make_vec_env: Ma
     assert envs._options == [{}] * 9, "for one reset only"
 
 
-def test_its_games_are_drawn(make_vec_env: MakeVecEnv) -> None:
-    envs = make_vec_env(4, "lane", render_mode="rgb_array")
-    assert envs.render_mode == "rgb_array"
-    assert envs.metadata["render_fps"] == 20, "for VecVideoRecorder"
-    envs.reset()
-    assert [picture.shape for picture in envs.get_images()] == [(240, 320, 3)] * 4
-    assert envs.render().shape == (480, 640, 3)
-
-
 def test_what_games_share_can_be_asked_for_and_nothing_be_set(make_vec_env: MakeVecEnv) -> None:
     envs = make_vec_env(2, "lane")
     assert [settings.game.ms_per_action for settings in envs.get_attr("settings")] == [50, 50]

@@ -1,0 +1,195 @@
+"""The environments under the checkers and wrappers of Gymnasium, Stable-Baselines3 and torchrl."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env
+from gymnasium.wrappers import FlattenObservation, FrameStackObservation, RecordEpisodeStatistics
+from gymnasium.wrappers.vector import DictInfoToList
+from gymnasium.wrappers.vector import RecordEpisodeStatistics as RecordStatisticsOfMany
+from torchrl.envs import GymWrapper
+from torchrl.envs.utils import check_env_specs
+
+from trackmania_rl.errors import UserError
+from trackmania_rl.games.envs import (
+    ANALOG_RACE_ID,
+    RACE_ID,
+    REAL_TIME_RACE_ID,
+    RaceEnv,
+    RaceVectorEnv,
+    make_race_vector_env,
+)
+from trackmania_rl.games.in_process import InProcessGames
+from trackmania_rl.games.protocol import rollout
+from trackmania_rl.race.policy import PolicyDecision
+from trackmania_rl.track.named_maps import map_entries
+
+ID_THAT_REGISTERS_ITSELF = f"trackmania_rl.games.envs:{RACE_ID}"
+ENDS_AFTER_TEN_ACTIONS = {"cutoff_no_progress_within_ms": 500}
+ALL_IDS = sorted(race_id for race_id in gymnasium.registry if race_id.startswith("TrackMania/"))
+KINDS = {
+    "floats": {},
+    "image": {"overrides": {"image_width_px": 40, "image_height_px": 30, "frames_per_state": 3}},
+    "lidar": {"config": "config_files/config_lidar.py"},
+    "socket": {"overrides": {"game_transport": "socket"}},
+}
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # infinite bounds; a step on a busy machine takes long
+
+
+CASES = [(race_id, kind) for race_id in ALL_IDS for kind in KINDS if race_id != REAL_TIME_RACE_ID or kind == "floats"]
+
+
+@pytest.fixture(params=CASES, ids="-".join)
+def registered(request: pytest.FixtureRequest, tracks: dict[str, str]) -> Iterator[gymnasium.Env[Any, Any]]:
+    """Each environment that Gymnasium knows by a name; the one in real time at twenty times the clock's speed."""
+    race_id, kind = request.param
+    options = {"overrides": {}} | KINDS[kind]
+    if race_id == REAL_TIME_RACE_ID:
+        pytest.importorskip("rtgym", reason="python -m pip install rtgym")
+        options["overrides"] = {"running_speed": 20.0}
+    with contextlib.closing(gymnasium.make(race_id, maps=tracks["lane"], **options)) as env:
+        yield env
+
+
+def sb3_checker() -> Any:
+    return pytest.importorskip("stable_baselines3.common.env_checker", reason="python -m pip install stable-baselines3")
+
+
+def test_it_keeps_gymnasiums_and_torchrls_rules(registered: gymnasium.Env[Any, Any]) -> None:
+    assert set(ALL_IDS) >= {RACE_ID, ANALOG_RACE_ID, REAL_TIME_RACE_ID}
+    check_env(registered.unwrapped, skip_render_check=True)
+    is_tuple = isinstance(registered.observation_space, gymnasium.spaces.Tuple)  # unknown to torchrl
+    env = GymWrapper(FlattenObservation(registered) if is_tuple else registered)
+    check_env_specs(env)
+    assert env.rollout(7)["next", "reward"].shape == (7, 1)
+
+
+def test_it_keeps_stable_baselines_rules(registered: gymnasium.Env[Any, Any]) -> None:
+    is_tuple = isinstance(registered.observation_space, gymnasium.spaces.Tuple)  # unknown to SB3
+    env = FlattenObservation(registered) if is_tuple else registered.unwrapped
+    sb3_checker().check_env(env, skip_render_check=True)
+
+
+def test_it_keeps_gymnasiums_rules_of_rendering_and_closing(tracks: dict[str, str]) -> None:
+    check_env(gymnasium.make(RACE_ID, maps=tracks["lane"], render_mode="rgb_array").unwrapped)
+
+
+class OneOfMany(gymnasium.Env[Any, Any]):
+    """The only game of a vector environment as a single environment, for the checkers."""
+
+    def __init__(self, envs: RaceVectorEnv) -> None:
+        self.envs = envs
+        self.observation_space, self.action_space = envs.single_observation_space, envs.single_action_space
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        shown, infos = self.envs.reset(seed=seed, options=options)
+        return _first(shown), _first(infos)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        shown, rewards, terminated, truncated, infos = self.envs.step(np.asarray(action)[np.newaxis])
+        return _first(shown), float(rewards[0]), bool(terminated[0]), bool(truncated[0]), _first(infos)
+
+
+def _first(values: Any) -> Any:
+    return {name: part[0] for name, part in values.items()} if isinstance(values, dict) else values[0]
+
+
+@pytest.mark.parametrize(("race_id", "kind"), [(RACE_ID, "image"), (ANALOG_RACE_ID, "floats")])
+def test_many_games_keep_the_rules_one_by_one(tracks: dict[str, str], race_id: str, kind: str) -> None:
+    envs = gymnasium.make_vec(race_id, 1, maps=tracks["lane"], autoreset_mode="DISABLED", **KINDS[kind])
+    with contextlib.closing(envs):
+        sb3_checker().check_env(OneOfMany(envs), skip_render_check=True)
+        check_env(OneOfMany(envs), skip_render_check=True, skip_close_check=True)
+
+
+@pytest.mark.parametrize("race_id", [RACE_ID, ANALOG_RACE_ID])
+@pytest.mark.parametrize("kind", ["floats", "image"])
+def test_torchrl_takes_many_games_and_begins_their_next_races(tracks: dict[str, str], race_id: str, kind: str) -> None:
+    overrides = ENDS_AFTER_TEN_ACTIONS | KINDS[kind].get("overrides", {})
+    envs = gymnasium.make_vec(race_id, 2, maps=tracks["lane"], overrides=overrides, autoreset_mode="DISABLED")
+    with contextlib.closing(envs):
+        check_env_specs(wrapped := GymWrapper(envs))
+        rollout = wrapped.rollout(25, break_when_any_done=False)
+        assert rollout["next", "reward"].shape == (2, 25, 1)
+        done = rollout["next", "done"][..., 0]
+        assert done.nonzero().tolist() == [[game, step] for game in range(2) for step in (9, 19)]
+        floats = rollout["floats" if kind == "image" else "observation"]
+        assert (floats[:, 10] == floats[:, 0]).all(), "the start of the next race"
+    with (
+        contextlib.closing(gymnasium.make_vec(race_id, num_envs=2, maps=tracks["lane"])) as envs,
+        pytest.raises(RuntimeError, match="auto-reset mode must be one of"),
+    ):
+        GymWrapper(envs)
+
+
+@pytest.mark.parametrize("vectorization_mode", ["sync", "async"])
+def test_gymnasium_makes_several_of_one(tracks: dict[str, str], vectorization_mode: str) -> None:
+    envs = gymnasium.make_vec(
+        ID_THAT_REGISTERS_ITSELF, 2, vectorization_mode, maps=tracks["lane"], overrides=ENDS_AFTER_TEN_ACTIONS
+    )
+    with contextlib.closing(envs):
+        observations, infos = envs.reset(seed=0)
+        assert observations.shape == (2, 184)
+        for _ in range(10):
+            *_, truncated, infos = envs.step(np.zeros(2, dtype=np.int64))
+        assert truncated.all()
+        assert list(infos["cutoff_reason"]) == ["no_progress"] * 2
+
+
+def test_gymnasiums_wrappers_go_around_one_game_and_many(tracks: dict[str, str]) -> None:
+    env = FrameStackObservation(RecordEpisodeStatistics(gymnasium.make(RACE_ID, maps=tracks["lane"])), 3)
+    made = gymnasium.make_vec(RACE_ID, num_envs=3, maps=tracks["lane"], overrides=ENDS_AFTER_TEN_ACTIONS)
+    envs = DictInfoToList(RecordStatisticsOfMany(made))
+    with contextlib.closing(env), contextlib.closing(envs):
+        assert env.reset()[0].shape == (3, 184)
+        rewards, terminated = [], False
+        while not terminated:
+            _, reward, terminated, _, info = env.step(0)
+            rewards.append(reward)
+        assert info["episode"]["l"] == len(rewards)
+        assert info["episode"]["r"] == pytest.approx(sum(rewards), rel=1e-4)
+        envs.reset(seed=1)
+        for _ in range(10):
+            *_, infos = envs.step([0, 0, 0])
+        assert [info["episode"]["l"] for info in infos] == [10] * 3
+        assert [info["map"] for info in infos] == ["lane"] * 3
+
+
+def test_a_limit_of_steps_truncates_one_game_and_many_alike(tracks: dict[str, str]) -> None:
+    one = gymnasium.make(RACE_ID, maps=tracks["lane"], max_episode_steps=4)
+    many = gymnasium.make_vec(RACE_ID, num_envs=2, maps=tracks["lane"], max_episode_steps=4)
+    with contextlib.closing(one), contextlib.closing(many):
+        one.reset()
+        many.reset()
+        for step in range(1, 5):
+            assert one.step(0)[2:4] == (False, step == 4)
+            _, _, terminated, truncated, _ = many.step([0, 0])
+            assert (terminated.tolist(), truncated.tolist()) == ([False] * 2, [step == 4] * 2)
+    with contextlib.closing(make_race_vector_env(1, tracks["lane"], max_episode_steps=-1)) as unlimited:
+        assert unlimited.settings.game.horizon is None
+    with pytest.raises(UserError, match="max_episode_steps = 0: it takes 1 step or more"):
+        make_race_vector_env(1, tracks["lane"], max_episode_steps=0)
+
+
+def test_the_last_observation_of_a_race_cut_off_is_the_true_one(
+    make_env: Callable[..., RaceEnv], tracks: dict[str, str], image: dict
+) -> None:
+    coast = 3
+    env = make_env("lane", overrides=ENDS_AFTER_TEN_ACTIONS | image, normalize=False)
+    env.reset(seed=0)
+    truncated = False
+    while not truncated:
+        observation, *_, truncated, _ = env.step(coast)
+    games = InProcessGames(1, env.settings.game, env.settings.observation, maps_folder := Path(tracks["lane"]).parent)
+    entry = map_entries(env.settings, maps_folder, [tracks["lane"]])[0]
+    no_values = np.zeros(len(env.settings.game.inputs), dtype=np.float32)
+    race = rollout(games, entry, lambda: lambda frame, floats: PolicyDecision(coast, True, no_values)).rollout_results
+    np.testing.assert_array_equal(observation["floats"], race["state_float"][-1])
+    np.testing.assert_array_equal(observation["image"], race["frames"][-3:, 0])
+    assert not np.array_equal(race["state_float"][-1], race["state_float"][-2])
