@@ -1,4 +1,4 @@
-"""`RaceEnv` on games of both kinds: Gymnasium's rules, and the races of the trainer."""
+"""`RaceEnv` on games of both kinds: the races, observations and rewards of the trainer."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -6,10 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from gymnasium.error import ClosedEnvironmentError, ResetNeeded
-from gymnasium.utils.env_checker import check_env, data_equivalence
+from gymnasium.utils.env_checker import data_equivalence
 
+from examples.slip_angle import SlipAngle
 from trackmania_rl.errors import UserError
-from trackmania_rl.games.envs import RaceEnv
+from trackmania_rl.games.envs import RaceEnv, RaceVectorEnv
 from trackmania_rl.games.in_process import InProcessGames
 from trackmania_rl.games.protocol import rollout
 from trackmania_rl.race.observation import ObservationLayout
@@ -22,8 +23,9 @@ from trackmania_rl.settings import Settings, load_settings
 from trackmania_rl.track.named_maps import map_entries
 
 COAST = 3
-BRAKE = 6
 SOCKET = {"game_transport": "socket"}
+ANALOG = {"actions": "analog"}
+SLIP = {"games": "examples.slip_angle:SlipAngle"}
 OPTIONAL_REWARDS = {
     "final_speed_reward_per_m_per_s": 0.013,
     "engineered_kamikaze_reward_schedule": ((0, 0.1), (200, 0.1)),
@@ -33,7 +35,7 @@ OPTIONAL_REWARDS = {
 MakeEnv = Callable[..., RaceEnv]
 
 
-def play(env: RaceEnv, actions: list[int]):
+def play(env: RaceEnv, actions: list):
     """Play one race, forward when the actions are over; returns observations, rewards and the last info."""
     observation, _ = env.reset(seed=0)
     observations, rewards, is_over, step = [observation], [], False, 0
@@ -49,14 +51,6 @@ def play(env: RaceEnv, actions: list[int]):
 
 def settings_with(repository_root: Path, overrides: dict) -> Settings:
     return load_settings(repository_root / "config_files" / "config.py", [f"{k}={v!r}" for k, v in overrides.items()])
-
-
-@pytest.mark.filterwarnings("ignore:.*Box observation space.*infinity")
-@pytest.mark.parametrize("has_image", [False, True])
-@pytest.mark.parametrize("transport", [{}, SOCKET], ids=["in process", "socket"])
-def test_it_keeps_gymnasiums_rules(make_env: MakeEnv, image: dict, transport: dict, has_image: bool) -> None:
-    overrides = transport | (image if has_image else {})
-    check_env(make_env("straight", "lane", overrides=overrides), skip_render_check=True)
 
 
 @pytest.mark.parametrize("overrides", [OPTIONAL_REWARDS, OPTIONAL_REWARDS | SOCKET], ids=["in process", "socket"])
@@ -117,15 +111,23 @@ def test_floats_are_normalized_unless_asked_otherwise(make_env: MakeEnv, reposit
     assert normalized.dtype == raw.dtype == np.float32
 
 
-@pytest.mark.parametrize("transport", [{}, SOCKET], ids=["in process", "socket"])
-def test_an_image_holds_the_last_frames(make_env: MakeEnv, image: dict, transport: dict) -> None:
-    env = make_env("straight", overrides=image | transport)
-    first = env.reset()[0]["image"]
-    assert first.shape == (3, 30, 40)
-    assert (first == first[:1]).all(), "at the start, the first frame stands in for those before it"
-    images = [env.step(0)[0]["image"] for _ in range(30)]
-    assert (images[-1][:-1] == images[-2][1:]).all()
-    assert (images[-1] != images[-20]).any()
+def test_both_transports_show_the_same_and_an_image_holds_the_last_frames(
+    make_env: MakeEnv, image: dict, wandering: list[int]
+) -> None:
+    shown = []
+    for transport in ({}, SOCKET):
+        env = make_env("straight", overrides=image | transport | {"cutoff_race_longer_than_ms": 1000})
+        shown.append([env.reset(), *map(env.step, wandering[:21])])
+    assert data_equivalence(*shown, exact=True)
+    start, *_, (before, *_), (last, _, terminated, truncated, info) = shown[0]
+    assert (terminated, truncated, info["cutoff_reason"]) == (False, True, "too_long")
+    assert start[0]["image"].shape == (3, 30, 40)
+    assert (start[0]["image"] == start[0]["image"][0]).all(), "the first frame stands in for those before it"
+    assert (last["image"][:-1] == before["image"][1:]).all()
+    assert (last["image"][-1] != before["image"][-1]).any(), "the state that the last action led to"
+    assert info["position_m"].dtype == info["speed_m_s"].dtype == np.float32
+    assert info["position_m"][2] - start[1]["position_m"][2] == pytest.approx(info["meters"], abs=0.1)
+    assert 3.0 < info["speed_m_s"] < 30.0
 
 
 def test_maps_are_drawn_by_the_seed_or_chosen(make_env: MakeEnv) -> None:
@@ -134,8 +136,8 @@ def test_maps_are_drawn_by_the_seed_or_chosen(make_env: MakeEnv) -> None:
     assert drawn[0] == drawn[1] != drawn[2]
     assert set(drawn[0]) == {"straight", "lane"}
     assert [env.reset(options={"map": "lane"})[1]["map"] for _ in range(5)] == ["lane"] * 5
-    with pytest.raises(UserError, match="the maps of this environment are straight, lane"):
-        env.reset(options={"map": "elsewhere"})
+    with pytest.raises(UserError, match=r"'track': \.\.\.\}\): the options of this environment are map"):
+        env.reset(options={"track": "straight"})
 
 
 def test_generated_tracks_go_with_the_environment(make_env: MakeEnv) -> None:
@@ -163,34 +165,19 @@ def test_a_lost_game_ends_the_race_and_the_next_one_has_another_game(make_env: M
     assert env._games._drivers[0].game_starts == 2
 
 
-def test_a_step_needs_a_race(make_env: MakeEnv) -> None:
-    env = make_env("straight")
-    with pytest.raises(ResetNeeded, match="call reset first"):
-        env.step(0)
+def test_a_step_needs_a_race_and_an_open_environment(make_env: MakeEnv) -> None:
+    env = make_env("straight", render_mode="rgb_array")
+    for use in (env.render, lambda: env.step(0)):
+        with pytest.raises(ResetNeeded, match="call reset first"):
+            use()
     play(env, [])
     with pytest.raises(ResetNeeded, match="call reset first"):
         env.step(0)
-
-
-@pytest.mark.parametrize("action", [-1, 12, 0.0, True, [0], "0"])
-def test_an_action_that_there_is_not_is_refused(make_env: MakeEnv, action) -> None:
-    env = make_env("straight")
-    env.reset()
-    with pytest.raises(UserError, match=r"an action is one whole number, 0 to 11") as refused:
-        env.step(action)
-    assert f"step({action!r})" in str(refused.value)
-
-
-def test_both_transports_say_the_same(make_env: MakeEnv, wandering: list[int]) -> None:
-    said = []
-    for transport in ({}, SOCKET):
-        env = make_env("straight", overrides=transport)
-        said.append([env.reset(), *map(env.step, wandering[:30])])
-    assert data_equivalence(*said, exact=True)
-    start, info = said[0][0][-1], said[0][-1][-1]
-    assert info["position_m"].dtype == info["speed_m_s"].dtype == np.float32
-    assert info["position_m"][2] - start["position_m"][2] == pytest.approx(info["meters"], abs=0.1)
-    assert 3.0 < info["speed_m_s"] < 30.0
+    env.close()
+    env.close()  # which may be said twice
+    for use in (env.reset, env.render, lambda: env.step(0)):
+        with pytest.raises(ClosedEnvironmentError, match="make another one"):
+            use()
 
 
 def test_a_reset_that_fails_ends_the_race_before(make_env: MakeEnv, tmp_path: Path) -> None:
@@ -205,11 +192,66 @@ def test_a_reset_that_fails_ends_the_race_before(make_env: MakeEnv, tmp_path: Pa
             env.step(0)
 
 
-def test_a_closed_environment_says_so(make_env: MakeEnv) -> None:
-    env = make_env("straight", render_mode="rgb_array")
+@pytest.mark.parametrize("action", [-1, 12, 0.0, True, [0], "0"])
+def test_an_action_that_there_is_not_is_refused(make_env: MakeEnv, action: object) -> None:
+    env = make_env("straight")
     env.reset()
-    env.close()
-    for use in (env.reset, env.render, lambda: env.step(0)):
-        with pytest.raises(ClosedEnvironmentError, match="make another one"):
-            use()
-    env.close()
+    with pytest.raises(UserError, match=r"an action is one whole number, 0 to 11") as refused:
+        env.step(action)
+    assert f"step({action!r})" in str(refused.value)
+    for number in (np.int8(4), np.uint64(4), np.array(4)):
+        env.step(number)
+
+
+@pytest.mark.parametrize("transport", ["in_process", "socket"])
+def test_floats_of_ones_own_are_shown_behind_the_others(
+    make_env: Callable[..., RaceEnv], wandering: list[int], transport: str
+) -> None:
+    overrides = {"game_transport": transport}
+    plain, with_slip = (make_env("lane", overrides=overrides | more, normalize=False) for more in ({}, SLIP))
+    assert with_slip.observation_space.shape == (185,)
+    slip = SlipAngle(with_slip.settings)
+    seen, theirs = with_slip.reset()[0], plain.reset()[0]
+    is_over, actions = False, iter(wandering)
+    while not is_over:
+        np.testing.assert_array_equal(seen[:184], theirs)
+        np.testing.assert_allclose(seen[184:], slip.own_floats(theirs[np.newaxis])[0], rtol=1e-6)
+        action = next(actions)
+        seen, _, terminated, truncated, _ = with_slip.step(action)
+        theirs, *_ = plain.step(action)
+        is_over = terminated or truncated
+    np.testing.assert_array_equal(seen[:184], theirs)
+    assert seen.shape == (185,), "at the finish, too"
+
+
+def wheel(step: int) -> np.ndarray:
+    return np.array([0.2 * np.sin(step), 1.0, -1.0], dtype=np.float32)
+
+
+def test_an_analog_race_is_the_same_in_process_through_the_socket_and_among_others(
+    make_env: MakeEnv, make_envs: Callable[..., RaceVectorEnv]
+) -> None:
+    actions = [wheel(step) for step in range(300)]
+    observations, rewards, info = play(make_env("straight", overrides=ANALOG), actions)
+    theirs, their_rewards, their_info = play(make_env("straight", overrides=ANALOG | SOCKET), actions)
+    assert info["race_finished"]
+    assert info["race_time_ms"] == their_info["race_time_ms"]
+    np.testing.assert_array_equal(observations, theirs)
+    np.testing.assert_array_equal(rewards, their_rewards)
+    envs = make_envs(3, "straight", overrides=ANALOG)
+    assert envs.action_space.shape == (3, 3)
+    envs.reset(seed=0)
+    for step in range(len(rewards)):
+        others = np.array([[-0.1, 1, -1], [0.1, -1, -1]], dtype=np.float32)
+        seen, reward, *_ = envs.step(np.stack((others[0], wheel(step), others[1])))
+        np.testing.assert_array_equal(seen[1], observations[step + 1])
+        assert reward[1] == pytest.approx(rewards[step], rel=1e-6)
+
+
+@pytest.mark.parametrize("wrong", [0, [0.0, 0.0], [0.0, 2.0, 0.0], [0.0, float("nan"), 0.0]])
+def test_an_analog_action_that_is_none_is_refused_and_no_step(make_env: MakeEnv, wrong: object) -> None:
+    env = make_env("straight", overrides=ANALOG)
+    env.reset()
+    with pytest.raises(UserError, match="steer, gas, brake, each -1 to 1"):
+        env.step(wrong)
+    assert env.step(wheel(0))[4]["race_time_ms"] == 50
