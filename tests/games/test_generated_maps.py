@@ -7,12 +7,10 @@ import pytest
 
 from trackmania_rl.games import in_process as games_module
 from trackmania_rl.games.in_process import InProcessGames
-from trackmania_rl.race.policy import BatchDecision, PolicyDecision
+from trackmania_rl.race.policy import BatchDecision
 from trackmania_rl.settings import MapEntry
-from trackmania_rl.simulator.physics.scripted_driver import drive
 from trackmania_rl.simulator.tracks.track_file import load_track
 from trackmania_rl.simulator.tracks.track_generator import TrackRecipe
-from trackmania_rl.tmi_interaction import game_instance_manager
 from trackmania_rl.track.generated_maps import GeneratedMaps
 
 N_ACTIONS = 12
@@ -34,40 +32,6 @@ def entries(tmp_path: Path) -> list[MapEntry]:
 def decide(actions: list[int]) -> BatchDecision:
     n = len(actions)
     return BatchDecision(np.array(actions), np.ones(n, dtype=bool), np.zeros((n, N_ACTIONS), dtype=np.float32))
-
-
-def test_both_kinds_of_games_drive_generated_tracks_alike(
-    entries: list[MapEntry], maps_folder: Path, make_settings, open_socket_game, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(game_instance_manager, "MOST_MAPS_KEPT", 2)
-    settings = make_settings(False)
-    action_of_keys = {
-        (keys.accelerate, keys.brake, keys.left, keys.right): action for action, keys in enumerate(settings.game.inputs)
-    }
-    plans = [
-        [action_of_keys[tuple(keys)] for keys in drive(load_track(Path(entry.map_path))).keys.tolist()]
-        for entry in entries[:3]
-    ]
-    games = InProcessGames(3, settings.game, settings.observation, maps_folder)
-    for game, entry in enumerate(entries[:3]):
-        games.begin(game, entry)
-    ours = {}
-    for step in range(max(map(len, plans)) + 1):
-        received = games.recv()
-        ours |= {game: (race.rollout_results, race.end_race_stats) for game, race in received.ended.items()}
-        if len(received.ids) > 0:
-            games.send(received.ids, decide([plans[game][step] for game in received.ids.tolist()]))
-    with open_socket_game(settings) as manager:
-        for game, plan in enumerate(plans):
-            actions = iter(plan)
-            zeros = np.zeros(N_ACTIONS, dtype=np.float32)
-            results, stats = manager.rollout(
-                entries[game], lambda frame, floats, a=actions, z=zeros: PolicyDecision(next(a), True, z)
-            )
-            assert stats["race_finished"]
-            assert ours[game][1]["checkpoint_times_ms"] == stats["checkpoint_times_ms"]
-            np.testing.assert_array_equal(ours[game][0]["state_float"], results["state_float"])
-        assert list(manager._maps) == entries[1:3]
 
 
 def test_maps_in_memory_are_bounded_and_one_in_use_never_gives_way(

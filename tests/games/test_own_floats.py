@@ -88,27 +88,6 @@ def test_what_was_shown_is_what_is_kept(
         assert race.end.is_finished
 
 
-def test_floats_of_views_stay_the_last_ones(
-    make_settings: Callable[..., Settings], entry_of: Callable[[str], MapEntry], maps_folder: Path
-) -> None:
-    views = "views={'last_velocity': {'column': 'velocity_m_s', 'shift': '-2:-1'}}"
-    settings = make_settings(False, views)
-    builder, plain = TwoFloats(settings), RaceGames(settings)
-    assert plain.spaces.views.n_input_floats == 6
-    shown = []
-    for made in (builder, plain):
-        games = made.make_games(0, maps_folder, np.random.default_rng(0))
-        games.begin(0, entry_of("straight"))
-        decision = BatchDecision(np.zeros(1, np.int64), np.ones(1, bool), np.zeros((1, N_ACTIONS), np.float32))
-        for _ in range(4):
-            games.send(games.recv().ids, decision)
-        shown.append(games.recv().floats[0])
-    own = np.arange(builder.spaces.n_own_floats - 2, builder.spaces.n_own_floats)
-    np.testing.assert_array_equal(np.delete(shown[0], own), shown[1])
-    assert shown[0][own[0]] == np.linalg.norm(shown[0][builder.layout["velocity_m_s"]])
-    assert builder.spaces.float_mean[own[0]] == 3.0
-
-
 @pytest.mark.parametrize("part", [OneMeanTooFew, OneStdTooMany])
 def test_sizes_that_do_not_fit_are_told(settings: Settings, part: type[RaceGamesWithFloats]) -> None:
     with pytest.raises(

@@ -12,9 +12,9 @@ import pytest
 
 from trackmania_rl.errors import UserError
 from trackmania_rl.games import socket_games
-from trackmania_rl.games.protocol import Received, rollout
+from trackmania_rl.games.protocol import Received
 from trackmania_rl.games.socket_games import SocketGames
-from trackmania_rl.race.policy import BatchDecision, PolicyDecision
+from trackmania_rl.race.policy import BatchDecision
 from trackmania_rl.race.results import EndedRace
 from trackmania_rl.race.types import Observation, RaceEnd
 from trackmania_rl.settings import GameSettings, MapEntry
@@ -179,18 +179,6 @@ def test_a_race_begun_again_in_another_game_says_so(make_rig: Callable[..., Rig]
     assert [bool(received.is_first[0]) for received in rig.batches] == [True, False, False, True] + [False] * 4
 
 
-def test_a_rollouts_policy_is_made_afresh_with_each_game(make_rig: Callable[..., Rig]) -> None:
-    rig = make_rig(1, begins=False)
-    rig.drivers[0].loses_at = 3
-
-    def make_policy() -> Any:
-        actions = iter(range(7, 20))
-        return lambda image, floats: PolicyDecision(next(actions), True, np.zeros(12, dtype=np.float32))
-
-    race = rollout(rig.games, rig.entry, make_policy)
-    assert race.rollout_results["actions"].tolist() == [7, 8, 9, 7, 8, 9, 10, 11]
-
-
 def test_a_game_that_hangs_holds_up_nobody_and_not_the_end(make_rig: Callable[..., Rig]) -> None:
     rig = make_rig(begins=False)
     hangs = threading.Event()
@@ -214,18 +202,6 @@ def test_the_first_game_compiles_before_the_others_begin(make_rig: Callable[...,
     assert not any(driver.entries for driver in rig.drivers)
     compiles.set()
     rig.play_until(lambda: set(rig.ended) == {0, 1, 2})
-
-
-def test_others_do_not_wait_for_the_first_game_for_ever(
-    make_rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(socket_games, "FIRST_GAME_WITHIN_S", 0.2)
-    rig = make_rig(begins=False)
-    hangs = threading.Event()
-    rig.drivers[0].before_race = hangs.wait
-    rig.begin_all()
-    rig.play_until(lambda: set(rig.ended) == {1, 2})
-    hangs.set()
 
 
 def test_a_game_that_keeps_failing_is_lost_after_a_while_and_may_try_another_race(

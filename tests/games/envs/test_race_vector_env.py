@@ -1,15 +1,14 @@
 """`RaceVectorEnv`: against as many single environments, and what it is asked and told."""
 
-import contextlib
 from collections.abc import Callable
 
 import numpy as np
 import pytest
-from gymnasium.error import ResetNeeded
+from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 from gymnasium.vector import AutoresetMode
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.games.envs import RaceVectorEnv, make_race_env, make_race_vector_env
+from trackmania_rl.games.envs import RaceVectorEnv
 
 COAST = 3
 ENDS_AFTER_TEN_ACTIONS = {"cutoff_no_progress_within_ms": 500}
@@ -18,40 +17,38 @@ MakeEnvs = Callable[..., RaceVectorEnv]
 
 
 @pytest.mark.parametrize("has_image", [False, True])
-def test_every_game_goes_as_a_single_environment_does(tracks: dict[str, str], image: dict, has_image: bool) -> None:
+def test_every_game_goes_as_a_single_environment_does(
+    make_env, make_envs: MakeEnvs, image: dict, has_image: bool
+) -> None:
     """Over several races of each game; the first game's car stands still, so that its races are cut off."""
     n_games, n_steps = 3, 250
     overrides = {"cutoff_no_progress_within_ms": 2000} | (image if has_image else {})
     actions = np.random.default_rng(1).choice([0, 0, 0, 1, 2, 4, 5], (n_steps, n_games))
     actions[:, 0] = 3
-    with contextlib.ExitStack() as opened:
-        open_ = opened.enter_context
-        many = open_(contextlib.closing(make_race_vector_env(n_games, tracks["straight"], overrides=overrides)))
-        singles = [
-            open_(contextlib.closing(make_race_env(tracks["straight"], overrides=overrides))) for _ in range(n_games)
+    many = make_envs(n_games, "straight", overrides=overrides)
+    singles = [make_env("straight", overrides=overrides) for _ in range(n_games)]
+    seen, infos = many.reset(seed=0)
+    assert many.observation_space.contains(seen)
+    _assert_same(seen, [single.reset()[0] for single in singles])
+    has_ended, n_ends = [False] * n_games, {True: 0, False: 0}
+    for chosen in actions:
+        seen, rewards, terminated, truncated, infos = many.step(chosen)
+        steps = [
+            (*single.reset(), 0.0, False, False) if ended else _in_order(single.step(action))
+            for single, action, ended in zip(singles, chosen, has_ended, strict=True)
         ]
-        seen, infos = many.reset(seed=0)
-        assert many.observation_space.contains(seen)
-        _assert_same(seen, [single.reset()[0] for single in singles])
-        has_ended, n_ends = [False] * n_games, {True: 0, False: 0}
-        for chosen in actions:
-            seen, rewards, terminated, truncated, infos = many.step(chosen)
-            steps = [
-                (*single.reset(), 0.0, False, False) if ended else _in_order(single.step(action))
-                for single, action, ended in zip(singles, chosen, has_ended, strict=True)
-            ]
-            expected, single_infos, *others = zip(*steps, strict=True)
-            _assert_same(seen, expected)
-            for values, of_singles in zip((rewards, terminated, truncated), others, strict=True):
-                np.testing.assert_allclose(values, of_singles, rtol=1e-5)
-            has_ended = list(np.logical_or(terminated, truncated))
-            for game, info in enumerate(single_infos):
-                for name, value in info.items():
-                    assert infos[f"_{name}"][game]
-                    np.testing.assert_array_equal(infos[name][game], value)
-                if has_ended[game]:
-                    n_ends[info["race_finished"]] += 1
-        assert min(n_ends.values()) >= 3
+        expected, single_infos, *others = zip(*steps, strict=True)
+        _assert_same(seen, expected)
+        for values, of_singles in zip((rewards, terminated, truncated), others, strict=True):
+            np.testing.assert_allclose(values, of_singles, rtol=1e-5)
+        has_ended = list(np.logical_or(terminated, truncated))
+        for game, info in enumerate(single_infos):
+            for name, value in info.items():
+                assert infos[f"_{name}"][game]
+                np.testing.assert_array_equal(infos[name][game], value)
+            if has_ended[game]:
+                n_ends[info["race_finished"]] += 1
+    assert min(n_ends.values()) >= 3
 
 
 def _in_order(step):
@@ -67,13 +64,15 @@ def _assert_same(seen, of_singles) -> None:
         np.testing.assert_array_equal(seen, np.stack(of_singles))
 
 
-def test_a_seed_gives_the_same_maps_again(tracks: dict[str, str]) -> None:
-    with contextlib.closing(make_race_vector_env(9, list(tracks.values()))) as env:
-        first = env.reset(seed=[4] * 9)[0]
-        assert len(np.unique(first, axis=0)) == 2, "both tracks, whose finishes are not as far away"
-        np.testing.assert_array_equal(env.reset(seed=4)[0], first)
-        chosen = env.reset(options={"map": "lane"})[0]
-        assert len(np.unique(chosen, axis=0)) == 1
+def test_a_seed_gives_the_same_maps_again(make_envs: MakeEnvs) -> None:
+    envs = make_envs(9, "straight", "lane")
+    first, infos = envs.reset(seed=[4] * 9)
+    assert len(np.unique(first, axis=0)) == 2, "both tracks, whose finishes are not as far away"
+    assert set(infos["map"]) == {"straight", "lane"}
+    np.testing.assert_array_equal(envs.reset(seed=4)[0], first)
+    chosen, infos = envs.reset(options={"map": "lane"})
+    assert len(np.unique(chosen, axis=0)) == 1
+    assert set(infos["map"]) == {"lane"}
 
 
 @pytest.mark.parametrize("mode", [AutoresetMode.DISABLED, "DISABLED", "Disabled"])
@@ -111,30 +110,56 @@ def test_a_reset_of_some_games_leaves_the_others_alone(make_envs: MakeEnvs, mode
     assert infos["race_time_ms"].tolist() == [50, 0]
 
 
-@pytest.mark.parametrize("mask", [[True], [1, 0], [False, False], np.ones((2, 1), dtype=bool)])
-def test_a_mask_that_is_none_is_refused(make_envs: MakeEnvs, mask) -> None:
+def test_wrong_uses_are_refused(make_envs: MakeEnvs) -> None:
+    with pytest.raises(UserError, match="game_transport"):
+        make_envs(2, "lane", overrides={"game_transport": "socket"})
+    with pytest.raises(UserError, match="choose one of NEXT_STEP, DISABLED"):
+        make_envs(2, "straight", autoreset_mode=AutoresetMode.SAME_STEP)
     envs = make_envs(2, "straight")
-    with pytest.raises(UserError, match=r"a mask is an array of bool with the shape \(2,\)"):
-        envs.reset(options={"reset_mask": mask})
-
-
-@pytest.mark.parametrize("actions", [[0, 12], [-1, 0], [0], [[0, 0]], 0, [0.0, 1.0], [True, False], ["0", "1"]])
-def test_actions_that_there_are_not_are_refused(make_envs: MakeEnvs, actions) -> None:
-    envs = make_envs(2, "straight")
+    with pytest.raises(ResetNeeded, match="call reset first"):
+        envs.step([0, 0])
+    with pytest.raises(ResetNeeded, match=r"games \[0\] have no race"):
+        envs.reset(options={"reset_mask": np.array([False, True])})
+    for mask in ([True], [1, 0], [False, False], np.ones((2, 1), dtype=bool)):
+        with pytest.raises(UserError, match=r"a mask is an array of bool with the shape \(2,\)"):
+            envs.reset(options={"reset_mask": mask})
+    with pytest.raises(UserError, match="the options of this environment are map, reset_mask"):
+        envs.reset(options={"mask": None})
     envs.reset()
-    with pytest.raises(UserError, match=r"whole numbers with the shape \(2,\), 0 to 11") as refused:
-        envs.step(actions)
-    assert f"step({actions!r})" in str(refused.value)
+    with pytest.raises(UserError, match="the maps of this environment are straight"):
+        envs.reset(options={"map": "elsewhere"})
+    with pytest.raises(ResetNeeded):
+        envs.step([0, 0])
+    envs.reset()
+    for actions in ([0, 12], [-1, 0], [0], [[0, 0]], 0, [0.0, 1.0], [True, False], ["0", "1"]):
+        with pytest.raises(UserError, match=r"whole numbers with the shape \(2,\), 0 to 11") as refused:
+            envs.step(actions)
+        assert f"step({actions!r})" in str(refused.value)
+    envs.step(np.array([4, COAST], dtype=np.uint8))
+    envs.close()
+    for use in (envs.reset, lambda: envs.step([0, 0])):
+        with pytest.raises(ClosedEnvironmentError, match="make another one"):
+            use()
 
 
-def test_what_was_shown_stays_as_it_was(tracks: dict[str, str], image: dict) -> None:
-    env = make_race_vector_env(2, tracks["straight"], overrides=image, normalize=False)
-    with contextlib.closing(env):
-        first, infos = env.reset(seed=0)
-        kept = {name: values.copy() for name, values in first.items()}
-        for _ in range(20):
-            later = env.step(np.zeros(2, dtype=np.int64))[0]
-        for name, values in kept.items():
-            np.testing.assert_array_equal(first[name], values)
-            assert (later[name] != values).any()
-        assert infos["race_time_ms"].tolist() == [0, 0]
+def test_what_was_shown_stays_as_it_was(make_envs: MakeEnvs, image: dict) -> None:
+    envs = make_envs(2, "straight", overrides=image, normalize=False)
+    first, infos = envs.reset(seed=0)
+    kept = {name: values.copy() for name, values in first.items()}
+    for _ in range(20):
+        later = envs.step(np.zeros(2, dtype=np.int64))[0]
+    for name, values in kept.items():
+        np.testing.assert_array_equal(first[name], values)
+        assert (later[name] != values).any()
+    assert infos["race_time_ms"].tolist() == [0, 0]
+
+
+def test_scheduled_rewards_count_the_actions_of_all_games(make_envs: MakeEnvs) -> None:
+    schedule = {"engineered_kamikaze_reward_schedule": ((0, 0.0), (10, 1.0))}  # full throttle earns it every time
+    forward = np.zeros(2, dtype=np.int64)
+    plain, scheduled = (make_envs(2, "straight", overrides=given, reward="trainer") for given in ({}, schedule))
+    plain.reset(seed=0)
+    scheduled.reset(seed=0)
+    for n_steps in range(1, 9):
+        gained = scheduled.step(forward)[1] - plain.step(forward)[1]
+        np.testing.assert_allclose(gained, min(2 * n_steps / 10, 1.0), atol=1e-6)

@@ -21,7 +21,6 @@ from trackmania_rl.games.envs import (
     RACE_ID,
     REAL_TIME_RACE_ID,
     RaceEnv,
-    RaceVectorEnv,
     make_race_vector_env,
 )
 from trackmania_rl.games.in_process import InProcessGames
@@ -77,35 +76,6 @@ def test_it_keeps_stable_baselines_rules(registered: gymnasium.Env[Any, Any]) ->
 
 def test_it_keeps_gymnasiums_rules_of_rendering_and_closing(tracks: dict[str, str]) -> None:
     check_env(gymnasium.make(RACE_ID, maps=tracks["lane"], render_mode="rgb_array").unwrapped)
-
-
-class OneOfMany(gymnasium.Env[Any, Any]):
-    """The only game of a vector environment as a single environment, for the checkers."""
-
-    def __init__(self, envs: RaceVectorEnv) -> None:
-        self.envs = envs
-        self.observation_space, self.action_space = envs.single_observation_space, envs.single_action_space
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
-        shown, infos = self.envs.reset(seed=seed, options=options)
-        return _first(shown), _first(infos)
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        shown, rewards, terminated, truncated, infos = self.envs.step(np.asarray(action)[np.newaxis])
-        return _first(shown), float(rewards[0]), bool(terminated[0]), bool(truncated[0]), _first(infos)
-
-
-def _first(values: Any) -> Any:
-    return {name: part[0] for name, part in values.items()} if isinstance(values, dict) else values[0]
-
-
-@pytest.mark.parametrize(("race_id", "kind"), [(RACE_ID, "image"), (ANALOG_RACE_ID, "floats")])
-def test_many_games_keep_the_rules_one_by_one(tracks: dict[str, str], race_id: str, kind: str) -> None:
-    envs = gymnasium.make_vec(race_id, 1, maps=tracks["lane"], autoreset_mode="DISABLED", **KINDS[kind])
-    with contextlib.closing(envs):
-        sb3_checker().check_env(OneOfMany(envs), skip_render_check=True)
-        check_env(OneOfMany(envs), skip_render_check=True, skip_close_check=True)
 
 
 @pytest.mark.parametrize("race_id", [RACE_ID, ANALOG_RACE_ID])
