@@ -1,6 +1,7 @@
 """Games in this process against the same games through a socket: the same actions give the same bytes."""
 
 import contextlib
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,17 +10,23 @@ from typing import Any
 import numpy as np
 import pytest
 
+from trackmania_rl.games import in_process
+from trackmania_rl.games.alternating import AlternatingGames, games_for
 from trackmania_rl.games.checked import CHECK_SUMS, CheckedGames, sums_of_actions, sums_of_states
 from trackmania_rl.games.in_process import InProcessGames
-from trackmania_rl.games.protocol import rollout
+from trackmania_rl.games.own_floats import Floats, RaceGamesWithFloats
+from trackmania_rl.games.protocol import GameIds, Games, Received, rollout
+from trackmania_rl.games.race_games import RaceGames
 from trackmania_rl.games.socket_games import SocketGames
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.policy import BatchDecision, PolicyDecision
-from trackmania_rl.settings import MapEntry, Settings
+from trackmania_rl.settings import MapEntry, Settings, SettingsError
 from trackmania_rl.simulator.physics.scripted_driver import drive
 from trackmania_rl.simulator.tracks.track_file import load_track
+from trackmania_rl.simulator.tracks.track_generator import TrackRecipe
 from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager
 from trackmania_rl.tmi_interaction.launchers.launcher import SimulatedGameLauncher, find_free_port
+from trackmania_rl.track.generated_maps import GeneratedMaps
 
 FORWARD, COAST = 0, 3
 N_ACTIONS = 12
@@ -57,31 +64,39 @@ def three_laps(maps_folder: Path, make_settings: Callable[..., Settings]) -> Pla
     return PlannedRace("ring", [action_of_keys[tuple(keys)] for keys in report.keys.tolist()])
 
 
-def play_in_process(games: InProcessGames, entry_of: Callable[[str], MapEntry], plans: Sequence[PlannedRace]):
-    """Play all races at the same time, one in each game."""
+def play_in_process(games: Games, entry_of: Callable[[str], MapEntry], plans: Sequence[Any]):
+    """Play all races at the same time, one in each game; return them and what was received until they ended."""
     for game, plan in enumerate(plans):
         games.begin(game, entry_of(plan.map_name))
     rollouts: dict[int, Rollout] = {}
-    index = 0
+    n_decided, all_received = [0] * len(plans), []
     while len(rollouts) < len(plans):
         received = games.recv()
-        rollouts |= {game: (race.rollout_results, race.end_race_stats) for game, race in received.ended.items()}
-        going_on = received.ids
-        assert going_on.tolist() == [game for game in range(len(plans)) if game not in rollouts]
-        if len(going_on) == 0:
-            break
-        assert (received.is_first == (index == 0)).all()
-        decisions = [plans[game].decision(index) for game in going_on.tolist()]
-        batch = BatchDecision(
-            np.array([d.action for d in decisions]),
-            np.array([d.is_greedy for d in decisions]),
-            np.stack([d.q_values for d in decisions]),
-        )
-        assert received.images.shape[:2] == (len(going_on), 1)
-        assert len(received.floats) == len(going_on)
-        games.send(going_on, batch)
-        index += 1
-    return [rollouts[game] for game in range(len(plans))]
+        for game, race in received.ended.items():
+            columns = {n: v.copy() if isinstance(v, np.ndarray) else v for n, v in race.rollout_results.items()}
+            rollouts[game] = columns, race.end_race_stats
+        ids = received.ids.tolist()
+        if not ids:
+            continue
+        all_received.append(received)
+        assert received.is_first.tolist() == [n_decided[game] == 0 for game in ids]
+        assert games.motion(received.ids).race_time_ms.tolist() == [50 * n_decided[game] for game in ids]
+        assert received.images.shape[:2] == (len(ids), 1)
+        assert len(received.floats) == len(ids)
+        decisions = [plans[game].decision(n_decided[game]) for game in ids]
+        is_odd = received.ids % 2 == 1  # as where one network explores and another evaluates
+        for some in (is_odd, ~is_odd):
+            of_some = [decisions[row] for row in np.flatnonzero(some)]
+            if of_some:
+                batch = BatchDecision(
+                    np.array([d.action for d in of_some]),
+                    np.array([d.is_greedy for d in of_some]),
+                    np.stack([d.q_values for d in of_some]),
+                )
+                games.send(received.ids[some], batch)
+        for game in ids:
+            n_decided[game] += 1
+    return [rollouts[game] for game in range(len(plans))], all_received
 
 
 def play_through_socket(manager, entry_of: Callable[[str], MapEntry], plans: Sequence[PlannedRace]):
@@ -118,7 +133,7 @@ def play_both_ways(maps_folder: Path, entry_of: Callable[[str], MapEntry], open_
             expected = play_through_socket(manager, entry_of, plans)
         games = InProcessGames(len(plans), settings.game, settings.observation, maps_folder)
         for _ in range(n_times):  # the second time in games that have had a race before
-            for ours, theirs in zip(play_in_process(games, entry_of, plans), expected, strict=True):
+            for ours, theirs in zip(play_in_process(games, entry_of, plans)[0], expected, strict=True):
                 assert_same(ours, theirs)
         return expected
 
@@ -158,7 +173,7 @@ def test_ranges_and_the_road_ahead_are_the_same_through_the_socket(
     expected = play_both_ways(settings, [wandering(1), three_laps, wandering(2)])
     seen = expected[1][0]["state_float"][:, 2:]
     assert seen.shape[1] == n_floats
-    assert seen.std(axis=0).any(), "it changes along the way"
+    assert np.unique(seen).size > 2
 
 
 @dataclass(frozen=True)
@@ -205,7 +220,7 @@ def test_a_finish_and_a_cut_off_at_the_same_decision(
     """Whatever the limit is, a race ends once: finished before it, or cut off at the first decision beyond it."""
     settings = make_settings(False, f"cutoff_race_longer_than_ms={longest_ms}")
     games = InProcessGames(1, settings.game, settings.observation, maps_folder)
-    [(results, stats)] = play_in_process(games, entry_of, [PlannedRace("straight", [])])
+    [(results, stats)], _ = play_in_process(games, entry_of, [PlannedRace("straight", [])])
     if stats["race_finished"]:
         assert results["race_time"] <= longest_ms + settings.game.ms_per_action
     else:
@@ -266,3 +281,132 @@ def test_check_sums_are_those_of_the_columns(transport: str, maps_folder: Path, 
     assert len(columns[CHECK_SUMS]) in (n, n + 1)
     states = sums_of_states(columns["frames"][:n], columns["state_float"][:n])
     assert columns[CHECK_SUMS][:n].tolist() == np.array([states, sums_of_actions(columns["actions"])]).T.tolist()
+
+
+def test_in_halves_every_game_drives_its_own_race(maps_folder: Path, make_settings, entry_of) -> None:
+    settings, plans = make_settings(False), [wandering(seed) for seed in range(5)]
+    alternating = settings.sync.model_copy(update={"sampling": "alternating"})
+
+    def make(numbers: Any) -> Games:
+        return InProcessGames(len(numbers), settings.game, settings.observation, maps_folder)
+
+    expected, _ = play_in_process(games_for(settings.sync, range(5), make), entry_of, plans)
+    games = games_for(alternating, range(5), make)
+    assert games.n_games == 5
+    for _ in range(2):
+        races, all_received = play_in_process(games, entry_of, plans)
+        halves = [received.ids.tolist() for received in all_received[:4]]
+        assert halves[0] in ([0, 1], [2, 3, 4])
+        assert halves[0] == halves[2] != halves[1] == halves[3]
+        for ours, theirs in zip(races, expected, strict=True):
+            assert_same(ours, theirs)
+    games.game = settings.game.model_copy(update={"cutoff_race_longer_than_ms": 300})
+    races, _ = play_in_process(games, entry_of, plans)
+    assert {len(columns["actions"]) for columns, _ in races} == {7}
+    assert games.close()
+
+
+class OneSlowGame:
+    """A game whose actions wait for `may_drive`."""
+
+    n_games = 1
+
+    def __init__(self) -> None:
+        self.may_drive, self.n_sent, self.thread = threading.Event(), 0, ""
+
+    def send(self, ids: GameIds, decision: BatchDecision, policy_s: float = 0.0) -> None:
+        assert self.may_drive.wait(60)
+        self.n_sent, self.thread = self.n_sent + 1, threading.current_thread().name
+        if decision.actions[0] == 7:
+            raise FloatingPointError("the simulated car left the world of finite numbers")
+
+    def recv(self) -> Any:
+        empty = np.zeros((1, 0), dtype=np.float32)
+        return Received(np.array([0]), empty, empty, np.array([False]), {})
+
+    def close(self) -> bool:
+        return True
+
+
+def one_decision(action: int) -> BatchDecision:
+    return BatchDecision(np.array([action]), np.array([True]), np.zeros((1, 12), dtype=np.float32))
+
+
+def test_one_half_drives_while_the_other_is_decided_for() -> None:
+    halves: Any = OneSlowGame(), OneSlowGame()
+    games = AlternatingGames(*halves)
+    games.send(np.array([1]), one_decision(0))
+    assert games.recv().ids.tolist() == [0]
+    assert halves[1].n_sent == 0, "the other half is still driving"
+    for half in halves:
+        half.may_drive.set()
+    assert games.recv().ids.tolist() == [1]
+    assert halves[1].n_sent == 1
+    assert halves[1].thread.startswith("alternating games")
+    games.send(np.array([0]), one_decision(7))
+    with pytest.raises(FloatingPointError, match="finite numbers"):
+        games.recv()
+    assert games.close()
+
+
+class TwoFloats(RaceGamesWithFloats):
+    own_mean: Any = (3.0, 0.0)
+    own_std: Any = (2.0, 1.0)
+    calls = 0
+
+    def own_floats(self, floats: Floats) -> Any:
+        self.calls += 1
+        speed_m_s = np.linalg.norm(floats[:, self.layout["velocity_m_s"]], axis=1)
+        return np.stack((speed_m_s, np.full(len(floats), self.calls)), axis=1)  # tells when it was asked
+
+
+class OneMeanTooFew(TwoFloats):
+    own_mean = (3.0,)
+
+
+class OneStdTooMany(TwoFloats):
+    own_std = (2.0, 1.0, 1.0)
+
+
+def test_floats_of_ones_own_are_kept_as_they_were_shown(maps_folder: Path, make_settings, entry_of) -> None:
+    settings, rng, plans = make_settings(False), np.random.default_rng(0), [wandering(1), wandering(2)]
+    builder, plain = TwoFloats(settings), RaceGames(settings)
+    assert builder.spaces.n_floats == plain.spaces.n_floats + 2
+    assert builder.spaces.float_mean[-2:] == (3.0, 0.0)
+    assert builder.spaces.float_std[-2:] == (2.0, 1.0)
+    races, all_received = play_in_process(builder.make_games(0, maps_folder, rng), entry_of, plans)
+    expected, _ = play_in_process(plain.make_games(0, maps_folder, rng), entry_of, plans)
+    for game, (columns, _) in enumerate(races):
+        floats, n_actions = columns["state_float"], len(columns["actions"])
+        shown = [received.floats[received.ids == game][0] for received in all_received if game in received.ids]
+        assert (floats.dtype, floats.shape) == (np.float32, (n_actions + 1, builder.spaces.n_floats))
+        np.testing.assert_array_equal(floats[:-1], shown[:n_actions])
+        np.testing.assert_array_equal(floats[:, :-2], expected[game][0]["state_float"])
+        speed_m_s = np.linalg.norm(floats[:, builder.layout["velocity_m_s"]], axis=1)
+        np.testing.assert_array_equal(floats[:, -2], speed_m_s)
+    for part in (OneMeanTooFew, OneStdTooMany):
+        with pytest.raises(SettingsError, match=r"has \d numbers in own_mean and \d in own_std, .*\(2, 2\)"):
+            part(settings)
+
+
+def test_maps_in_memory_are_bounded_and_one_in_use_stays(
+    maps_folder: Path, make_settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generator = {"difficulty": 0.4, "first_seed": 0, "last_seed": 9}
+    entry = MapEntry(map_name="made", generator=generator, is_explo=True, fill_buffer=True)
+    generated = GeneratedMaps(tmp_path / "tracks", np.random.SeedSequence(1))
+    entries = [generated.concrete(entry, TrackRecipe(seed, 0.4)) for seed in range(7)]
+    monkeypatch.setattr(in_process, "SPARE_MAPS", 1)
+    settings = make_settings(False)
+    games, alone = (InProcessGames(n, settings.game, settings.observation, maps_folder) for n in (2, 1))
+    games.begin(0, entries[0])
+    alone.begin(0, entries[0])
+    for other in (*entries[1:], entries[1], *entries):  # game 1 plays all maps while game 0 stays on its own
+        games.begin(1, other)
+        games.send(np.array([1]), one_decision(0))
+        games.send(np.array([0]), one_decision(0))
+        alone.send(np.array([0]), one_decision(0))
+        assert len(games._maps) <= 3
+        ours, expected = games.recv(), alone.recv()
+        np.testing.assert_array_equal(ours.images[:1], expected.images)
+        np.testing.assert_array_equal(ours.floats[:1], expected.floats)
