@@ -1,19 +1,24 @@
-"""From arguments to environments: configuration, overrides, maps; and what stays behind when it fails."""
+"""From arguments to environments, and copies of environments."""
 
+import contextlib
+import copy
+import pickle
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
+from gymnasium.utils.env_checker import data_equivalence
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.games.envs import RaceEnv, make_race_env
+from trackmania_rl.games.envs import RaceEnv, RaceVectorEnv, make_race_env, make_race_vector_env
 from trackmania_rl.settings import MapEntry
 
+COAST = 3
 MakeEnv = Callable[..., RaceEnv]
 
 
@@ -91,20 +96,19 @@ def test_two_maps_of_the_same_name_are_refused(make_env: MakeEnv, tracks: dict[s
     assert other in str(refused.value)
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        {"maps": ["generated:0.2:7", "absent"]},
-        {"maps": "generated:0.2:7", "render_mode": "ansi"},
-        {"maps": "generated:0.2:7", "reward": "score"},
-    ],
-)
 def test_an_environment_that_cannot_be_made_leaves_nothing_behind(
-    arguments: dict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    with pytest.raises(UserError):
-        make_race_env(**arguments)
+    track = "generated:0.2:7"
+    with pytest.raises(UserError, match="absent"):
+        make_race_env([track, "absent"])
+    with pytest.raises(UserError, match="choose one of human, rgb_array"):
+        make_race_env(track, render_mode="ansi")
+    with pytest.raises(UserError, match=r"reward = 'score': choose one of progress, trainer"):
+        make_race_env(track, reward="score")
+    with pytest.raises(UserError, match="autoreset_mode = 'Sometimes': choose one of NEXT_STEP, DISABLED"):
+        make_race_vector_env(2, track, autoreset_mode="Sometimes")
     assert not list(tmp_path.iterdir())
 
 
@@ -119,3 +123,58 @@ def test_importing_the_package_registers_the_environments_without_their_code() -
         "['TrackMania/Race-v0', 'TrackMania/RaceAnalog-v0', 'TrackMania/RealTime-v0']",
         "[]",
     ]
+
+
+def steps(env: RaceEnv | RaceVectorEnv, actions: Sequence) -> list:
+    return [env.step(action) for action in actions]
+
+
+@pytest.mark.parametrize("has_image", [False, True])
+def test_a_copy_and_its_original_go_on_from_the_same_state_by_themselves(
+    make_env: MakeEnv, image: dict, wandering: list[int], has_image: bool
+) -> None:
+    never_copied, env = (make_env("straight", overrides=image if has_image else {}) for _ in range(2))
+    begun, rest = wandering[:20], wandering[20:45]
+    for one in (never_copied, env):
+        one.reset()
+        steps(one, begun)
+    copied, astray = copy.deepcopy(env), copy.deepcopy(env)
+    steps(astray, [COAST] * 10)
+    expected = steps(never_copied, rest)
+    assert data_equivalence(steps(copied, rest), expected, exact=True)
+    assert data_equivalence(steps(env, rest), expected, exact=True)
+
+
+def test_copies_of_many_games_go_on_from_the_same_state_and_draw_the_same_maps(
+    make_envs: Callable[..., RaceVectorEnv],
+) -> None:
+    envs = make_envs(3, "straight", "lane", overrides={"cutoff_no_progress_within_ms": 500})
+    envs.reset(seed=3)
+    forward, coast = np.zeros(3, dtype=np.int64), np.full(3, COAST)
+    steps(envs, [forward] * 5)
+    copied, astray = copy.deepcopy(envs), copy.deepcopy(envs)
+    steps(astray, [coast] * 9)
+    expected = steps(envs, [forward] * 60)
+    assert data_equivalence(steps(copied, [forward] * 60), expected, exact=True)
+    assert len({name for *_, infos in expected for name in infos["map"]}) == 2
+
+
+def test_closing_a_copy_leaves_the_originals_tracks(make_env: MakeEnv) -> None:
+    env = make_env("generated:0.2:7-8")
+    env.reset(options={"map": env.map_names[0]})
+    copy.deepcopy(env).close()
+    env.reset(options={"map": env.map_names[1]})
+
+
+def test_a_pickled_environment_begins_the_same_race(make_env: MakeEnv) -> None:
+    env = make_env("straight", "lane")
+    first = env.reset(seed=2)
+    with contextlib.closing(pickle.loads(pickle.dumps(env))) as pickled:
+        assert data_equivalence(pickled.reset(seed=2), first, exact=True)
+
+
+def test_a_game_behind_a_socket_is_not_copied(make_env: MakeEnv) -> None:
+    env = make_env("straight", overrides={"game_transport": "socket"})
+    for copying in (copy.deepcopy, pickle.dumps):
+        with pytest.raises(UserError, match="can't be copied"):
+            copying(env)

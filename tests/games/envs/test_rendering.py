@@ -58,26 +58,16 @@ def test_a_game_behind_a_socket_shows_the_newest_frame_of_its_image(make_env: Ma
     shown = env.render()
     assert shown.shape == (30, 40, 3)
     assert (shown == seen[-1][..., np.newaxis]).all()
-
-
-def test_a_game_behind_a_socket_without_an_image_says_how_to_get_one(make_env: MakeEnv) -> None:
-    env = make_env("straight", overrides=SOCKET, render_mode="rgb_array")
-    env.reset()
-    env.step(0)
+    without = make_env("straight", overrides=SOCKET, render_mode="rgb_array")
+    without.reset()
+    without.step(0)
     with pytest.raises(UserError, match="image_width_px"):
-        env.render()
+        without.render()
 
 
-@pytest.fixture
-def _no_screen(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("pygame", reason="python -m pip install pygame-ce")
+def test_a_window_shows_the_race_at_the_clocks_speed(make_env: MakeEnv, monkeypatch: pytest.MonkeyPatch) -> None:
+    pygame = pytest.importorskip("pygame", reason="python -m pip install pygame-ce")
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
-
-
-@pytest.mark.usefixtures("_no_screen")
-def test_a_window_shows_the_race_at_the_clocks_speed(make_env: MakeEnv) -> None:
-    import pygame
-
     env = make_env("straight", render_mode="human")
     env.reset()
     assert pygame.display.get_caption()[0] == "TrackMania"
