@@ -2,16 +2,11 @@
 
 import sys
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import gymnasium
 import pytest
-from gymnasium.utils.env_checker import check_env
-from gymnasium.wrappers import FlattenObservation
-from torchrl.envs import GymWrapper
-from torchrl.envs.utils import check_env_specs
 
 import trackmania_rl  # noqa: F401  # registers the environments
 from trackmania_rl.errors import UserError
@@ -39,23 +34,6 @@ def make_env() -> Iterator[MakeEnv]:
     yield make
     for env in made:
         env.close()
-
-
-@pytest.mark.parametrize("actions", ["keys", "analog"])
-def test_gymnasium_finds_nothing_to_complain_of(make_env: MakeEnv, actions: str) -> None:
-    env = make_env({"actions": actions})
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        warnings.filterwarnings("ignore", ".*time steps? timed out")
-        warnings.filterwarnings("ignore", ".*(maximum|minimum) value is.*infinity")
-        warnings.filterwarnings("ignore", ".*action space.*|.*observation space.*")
-        check_env(env.unwrapped, skip_render_check=True)
-
-
-def test_torchrl_takes_it_flattened(make_env: MakeEnv) -> None:
-    env = GymWrapper(FlattenObservation(make_env({"actions": "analog"})))
-    check_env_specs(env)
-    assert env.rollout(5)["observation"].shape == (5, 179 + 2 * 3), "five previous actions of three floats each"
 
 
 def test_the_observation_ends_with_the_last_actions(make_env: MakeEnv) -> None:

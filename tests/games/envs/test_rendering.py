@@ -2,7 +2,6 @@
 
 import contextlib
 import copy
-import importlib.util
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -39,6 +38,9 @@ def test_a_game_in_this_process_draws_the_view_from_behind_the_car(make_env: Mak
     )
     np.testing.assert_array_equal(shown, cv2.cvtColor(drawn, cv2.COLOR_BGRA2RGB))
     assert env.metadata["render_fps"] == 20
+    unwatched = make_env("straight")
+    unwatched.reset()
+    assert unwatched.render() is None
 
 
 @pytest.mark.parametrize("has_image", [False, True])
@@ -84,12 +86,6 @@ def test_a_window_shows_the_race_at_the_clocks_speed(make_env: MakeEnv, monkeypa
     np.testing.assert_array_equal(pygame.surfarray.array3d(pygame.display.get_surface()).swapaxes(0, 1), shown)
     env.close()
     assert not pygame.display.get_init()
-
-
-def test_without_pygame_it_says_what_to_install(make_env: MakeEnv, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(UserError, match=r'python -m pip install "trackmania-rl\[window\]"'):
-        make_env("straight", render_mode="human")
 
 
 def test_many_games_are_shown_as_one_is(tracks: dict[str, str]) -> None:

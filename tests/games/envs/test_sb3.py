@@ -108,17 +108,6 @@ def test_a_seed_gives_the_same_maps_again_and_an_option_chooses(make_vec_env: Ma
     assert envs._options == [{}] * 9, "for one reset only"
 
 
-def test_what_games_share_can_be_asked_for_and_nothing_be_set(make_vec_env: MakeVecEnv) -> None:
-    envs = make_vec_env(2, "lane")
-    assert [settings.game.ms_per_action for settings in envs.get_attr("settings")] == [50, 50]
-    assert envs.get_images() == [None, None]
-    assert not envs.has_attr("action_masks")
-    with pytest.raises(UserError, match="no attributes of their own"):
-        envs.set_attr("settings", None)
-    with pytest.raises(UserError, match="no methods of their own"):
-        envs.env_method("step")
-
-
 def test_without_sb3_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "stable_baselines3.common.vec_env", None)
     monkeypatch.delitem(sys.modules, "trackmania_rl.games.envs.sb3", raising=False)
