@@ -24,18 +24,6 @@ def weights_of(agent):
     return flatten_parameters(agent.loss_module.online)
 
 
-def test_it_learns_the_rewards_of_terminal_transitions(make_agent, make_batch, update):
-    agent = make_agent()
-    batch = make_batch(batch_size=11)
-    batch["gamma_n"].zero_()
-    update(agent, batch, 1e-2)
-    first = batch["td_error"].mean()
-    for _ in range(400):
-        update(agent, batch, 1e-2)
-    assert batch["td_error"].mean() < 0.1 * first
-    assert agent.updates == 401
-
-
 @pytest.mark.parametrize("expected_reward_per_action", [0.0, 0.8])
 def test_it_learns_values_that_are_known(make_agent, make_batch, update, expected_reward_per_action):
     """A mini-race of 10 actions with rewards of 1, 0 and -1: best from here is 1 for each action left."""
@@ -83,7 +71,11 @@ def test_a_resumed_agent_makes_the_same_bytes(make_agent, make_batch, update):
     run(straight, range(9))
     run(first_half, range(4))
     assert bytes_of(resumed) != bytes_of(first_half)
-    resumed.load_state_dict(torch.load(io.BytesIO(bytes_of(first_half)), weights_only=True))
+    state = torch.load(io.BytesIO(bytes_of(first_half)), weights_only=True)
+    for entry in state:
+        with pytest.raises(KeyError, match=entry):
+            make_agent().load_state_dict({name: value for name, value in state.items() if name != entry})
+    resumed.load_state_dict(state)
     assert bytes_of(resumed) == bytes_of(first_half)
     run(resumed, range(4, 9))
 
@@ -91,54 +83,24 @@ def test_a_resumed_agent_makes_the_same_bytes(make_agent, make_batch, update):
     assert bytes_of(resumed) == bytes_of(straight)
 
 
-@pytest.mark.parametrize(
-    "entry", ["online", "target", "averaged", "n_averaged", "step", "scaling", "generator", "device_type", "updates"]
-)
-def test_a_state_without_an_entry_is_refused(make_agent, entry):
-    state = make_agent().state_dict()
-    del state[entry]
-    with pytest.raises(KeyError, match=entry):
-        make_agent().load_state_dict(state)
-
-
-def test_loading_keeps_the_networks_and_the_optimizer_that_others_hold(make_agent, make_batch, update):
-    trained, agent = make_agent(), make_agent(seed=77)
-    update(trained, make_batch(), 1e-2)
-    held = [agent.optimizer_step.weights, *agent.optimizer_step.optimizer.state[agent.optimizer_step.weights].values()]
-    agent.load_state_dict(trained.state_dict())
-    theirs = trained.optimizer_step.weights
-    expected = [theirs, *trained.optimizer_step.optimizer.state[theirs].values()]
-    assert all(map(torch.equal, held, expected))
-
-
-def interruptibly(work):
-    with contextlib.suppress(KeyboardInterrupt):
-        work()
-
-
-def test_an_interrupted_rehearsal_leaves_no_trace(make_agent, make_batch, monkeypatch):
-    interrupted, other = make_agent(), make_agent()
-    update = interrupted.update
-    n_updates = 0
-
-    def update_until_ctrl_c(batch):
-        nonlocal n_updates
-        update(batch)
-        n_updates += 1
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(interrupted, "update", update_until_ctrl_c)
-    interrupted.follow(interrupted.loss_module.settings, 1e-3)
-    interrupted.rehearse_update(make_batch(seed=2), interruptibly)
-    assert n_updates == 1
-    assert bytes_of(interrupted) == bytes_of(other)
-
-
-def test_a_rehearsed_update_leaves_no_trace(make_agent, make_batch, update):
+@pytest.mark.parametrize("is_interrupted", [False, True])
+def test_a_rehearsed_update_leaves_no_trace(make_agent, make_batch, update, monkeypatch, is_interrupted):
     rehearsed, other = make_agent(), make_agent()
     for agent in (rehearsed, other):
         update(agent, make_batch(seed=1), 1e-3)
-    rehearsed.rehearse_update(make_batch(seed=2))
+    run = type(rehearsed).update
+    n_updates = []
+
+    def update_once(batch):
+        run(rehearsed, batch)
+        n_updates.append(1)
+        if is_interrupted:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, contextlib.suppress(KeyboardInterrupt):
+        patched.setattr(rehearsed, "update", update_once)
+        rehearsed.rehearse_update(make_batch(seed=2))
+    assert n_updates
     assert bytes_of(rehearsed) == bytes_of(other)
     for agent in (rehearsed, other):
         update(agent, make_batch(seed=3), 1e-3)
@@ -153,22 +115,6 @@ def test_a_checkpoint_from_another_kind_of_device_goes_on_from_its_weights(make_
     assert torch.equal(weights_of(resumed), weights_of(trained))
     update(resumed, make_batch(seed=1), 1e-3)
     assert resumed.updates == 2
-
-
-def test_followed_settings_take_effect_also_after_loading(make_agent, make_batch, update):
-    def weights_after_a_change(epsilon, reload):
-        agent = make_agent()
-        for step in range(8):  # RAdam uses its epsilon from the sixth step on
-            update(agent, make_batch(seed=step), 1e-3)
-        agent.follow(agent.loss_module.settings.model_copy(update={"adam_epsilon": epsilon}), 1e-3)
-        if reload:
-            agent.load_state_dict(copy.deepcopy(agent.state_dict()))
-        agent.update(make_batch(seed=9))
-        return weights_of(agent).clone()
-
-    unchanged = weights_after_a_change(1e-4, reload=False)
-    assert not torch.equal(unchanged, weights_after_a_change(0.5, reload=False))
-    assert torch.equal(weights_after_a_change(0.5, reload=False), weights_after_a_change(0.5, reload=True))
 
 
 @pytest.mark.parametrize(
@@ -208,29 +154,6 @@ def test_partial_reset_mixes_each_layer_by_its_share(make_agent, make_batch, upd
     torch.testing.assert_close(bias.detach(), torch.full_like(bias, 1.5))
 
 
-def test_a_full_reset_gives_a_fresh_network(make_agent):
-    agent = make_agent(use_layer_norm=True, overall_reset_mul_factor=1.0, last_layer_reset_mul_factor=1.0)
-    norms = [layer for layer in agent.loss_module.online.modules() if isinstance(layer, torch.nn.LayerNorm)]
-    assert norms
-    with torch.no_grad():
-        for norm in norms:
-            norm.weight.fill_(3.0)
-            norm.bias.fill_(2.0)
-    agent.reset_partially()
-    for norm in norms:
-        assert (norm.weight == 1).all()
-        assert (norm.bias == 0).all()
-
-
-def test_resets_draw_from_the_seed(make_agent):
-    agents = [make_agent(seed=seed, overall_reset_mul_factor=0.5) for seed in (5, 5, 6)]
-    for agent in agents:
-        agent.reset_partially()
-    first, same, other = map(weights_of, agents)
-    assert torch.equal(first, same)
-    assert not torch.equal(first, other)
-
-
 def test_evaluation_weights_are_an_exponential_average(make_agent, make_batch, update):
     agent = make_agent(evaluation_weights_decay=0.5)
     average = weights_of(agent).clone()
@@ -242,11 +165,6 @@ def test_evaluation_weights_are_an_exponential_average(make_agent, make_batch, u
     assert agent.exploration_network is agent.loss_module.online is not agent.evaluation_network
 
 
-def test_without_averaging_the_online_network_is_evaluated(make_agent):
-    agent = make_agent(evaluation_weights_decay=0.0)
-    assert agent.evaluation_network is agent.loss_module.online
-
-
 def test_loaded_weights_are_in_all_networks_and_still_train(
     make_agent, make_network, make_batch, agent_settings, update
 ):
@@ -256,19 +174,6 @@ def test_loaded_weights_are_in_all_networks_and_still_train(
         assert torch.equal(flatten_parameters(network), flatten_parameters(trained))
     update(agent, make_batch(), 1e-2)
     assert not torch.equal(weights_of(agent), flatten_parameters(trained))
-
-
-def test_weights_of_another_size_are_refused(make_agent, make_network, agent_settings):
-    other = make_network(agent_settings(float_hidden_dim=10))
-    with pytest.raises(RuntimeError, match="size mismatch"):
-        make_agent().load_weights(other.state_dict())
-
-
-def test_a_processor_without_matrix_instructions_computes_in_float32(make_agent, make_batch, update, monkeypatch):
-    monkeypatch.setattr(torch.cpu, "get_capabilities", dict)
-    dtypes = ("float16", "bfloat16", "float32")
-    losses = [update(make_agent(autocast_dtype=dtype), make_batch(), 1e-3)["loss"] for dtype in dtypes]
-    assert losses[0] == losses[1] == losses[2]
 
 
 @pytest.mark.parametrize("has_image", [False, True])

@@ -49,18 +49,6 @@ def _results(function: Callable[[torch.Tensor, str], torch.Tensor], n_settings: 
     return [function(torch.zeros(3), "x" * length)[2].item() for length in range(n_settings)]
 
 
-def test_more_edits_than_torch_allows_for_are_compiled(
-    graphs: list[Any], warnings_said: Callable[[], list[str]]
-) -> None:
-    function = Compiler().compiled(_plus_length)
-    n_settings = LIMIT_OF_TORCH + 4
-    assert _results(function, n_settings) == list(range(n_settings))
-    assert len(graphs) == n_settings
-    assert _results(function, n_settings) == list(range(n_settings)), "settings of before, for which it is compiled"
-    assert len(graphs) == n_settings
-    assert warnings_said() == []
-
-
 def test_beyond_the_limit_everything_runs_as_it_is_and_says_so_once(
     graphs: list[Any], warnings_said: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

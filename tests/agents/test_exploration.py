@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from trackmania_rl.agents.exploration import GREEDY, ActionChooser, Exploration
-from trackmania_rl.settings import ExplorationSettings
 
 Q_VALUES = np.array([0.1, 0.3, 0.2], np.float32)
 THROTTLE = (1,)
@@ -26,23 +25,11 @@ def test_greedy_takes_the_best_action_and_draws_nothing():
     assert rng.bit_generator.state == np.random.default_rng(0).bit_generator.state
 
 
-def test_random_actions_are_even():
-    chooser = ActionChooser(3, THROTTLE, np.random.default_rng(0))
-    shares = counts(chooser, Exploration(0.6, 0.0, 0.0, throttle_probability=None))
-    np.testing.assert_allclose(shares, [0.2, 0.6, 0.2], atol=0.02)
-
-
 @pytest.mark.parametrize("probability", [0.0, 0.7, 1.0])
 def test_random_actions_favour_throttle_by_its_probability(probability):
     chooser = ActionChooser(3, THROTTLE, np.random.default_rng(0))
     shares = counts(chooser, Exploration(1.0, 0.0, 0.0, throttle_probability=probability))
     np.testing.assert_allclose(shares, [(1 - probability) / 2, probability, (1 - probability) / 2], atol=0.02)
-
-
-def test_without_both_kinds_of_actions_throttle_has_no_say():
-    chooser = ActionChooser(3, (0, 1, 2), np.random.default_rng(0))
-    shares = counts(chooser, Exploration(1.0, 0.0, 0.0, throttle_probability=0.0))
-    np.testing.assert_allclose(shares, [1 / 3] * 3, atol=0.02)
 
 
 def test_boltzmann_noise_swaps_close_actions_only():
@@ -52,17 +39,3 @@ def test_boltzmann_noise_swaps_close_actions_only():
     np.testing.assert_allclose(shares, [0.0, 0.961, 0.039], atol=0.01)
     half = counts(chooser, Exploration(0.0, 0.5, 1e9, throttle_probability=None))
     np.testing.assert_allclose(half, [1 / 6, 1 / 2 + 1 / 6, 1 / 6], atol=0.02)
-
-
-def test_schedules_are_read_at_the_frame_count():
-    settings = ExplorationSettings(
-        epsilon_schedule=((0, 1.0), (100, 0.01)),
-        epsilon_boltzmann_schedule=((0, 0.16), (100, 0.01)),
-        tau_epsilon_boltzmann=0.5,
-        random_action_throttle_probability=0.7,
-    )
-    exploration = Exploration.scheduled(settings, 50)
-    assert exploration.epsilon == pytest.approx(0.1)
-    assert exploration.epsilon_boltzmann == pytest.approx(0.04)
-    assert exploration.boltzmann_std == 0.5
-    assert exploration.throttle_probability == 0.7

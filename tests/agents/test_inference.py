@@ -81,30 +81,6 @@ def test_exploring_is_fixed_by_the_seed_and_told_apart_from_greedy(make_inferer)
     assert 0 < sum(decision.is_greedy for decision in runs[0]) < 40
 
 
-def test_each_state_of_a_batch_explores_in_its_own_way(make_inferer):
-    frames, floats = states(40)
-    inferer = make_inferer()
-    explorations = [inferer.exploration_of_race(is_explo=index % 2 == 0, frame_count=0) for index in range(40)]
-    batch = inferer.act_batch(frames, floats, explorations)
-    assert batch.is_greedy[1::2].all()
-    assert 0 < batch.is_greedy[0::2].sum() < 20
-    np.testing.assert_array_equal(batch.is_greedy, batch.actions == batch.q_values.argmax(axis=1))
-    again = make_inferer().act_batch(frames, floats, explorations)
-    np.testing.assert_array_equal(batch.actions, again.actions)
-
-
-def test_changed_weights_count_once_announced(make_inferer):
-    inferer = make_inferer(has_image=True)
-    frames, floats = states(3, has_image=True)
-    with torch.no_grad():
-        for parameter in inferer.network.parameters():
-            parameter.mul_(0.9)
-        inferer.weights_changed()
-        tau = ((torch.arange(6) + 0.5) / 6).expand(3, 6)
-        expected = inferer.network(torch.from_numpy(frames), torch.from_numpy(floats), tau).mean(dim=1).numpy()
-    np.testing.assert_allclose(inferer.act_batch(frames, floats).q_values, expected, rtol=1e-4, atol=1e-5)
-
-
 def test_bfloat16_values_are_rougher_float32_values(make_inferer):
     frames, floats = states(11, has_image=True)
     exact, rough = (

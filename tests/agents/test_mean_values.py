@@ -56,30 +56,6 @@ def test_prepared_and_plain_values_are_means_of_the_returns(make_trained, make_b
         torch.testing.assert_close(values, expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("multiplied", ["features", "hidden_layers"])
-def test_bfloat16_values_are_rougher_ones(make_trained, make_batch, multiplied):
-    network, batch = make_trained(multiplied, has_image=True), make_batch(has_image=True)
-    expected = means_of_forward(network, batch)
-    for make in (PreparedMeanValues, PlainMeanValues):
-        values = make(network, N_QUANTILES, torch.bfloat16)(batch["state_img"], batch["state_float"])
-        assert values.dtype == torch.float32
-        assert not torch.equal(values, expected)
-        torch.testing.assert_close(values, expected, rtol=0.03, atol=0.1)
-
-
-@pytest.mark.parametrize("multiplied", ["features", "hidden_layers"])
-def test_changed_weights_count_once_prepared(make_trained, make_batch, multiplied):
-    network, batch = make_trained(multiplied, has_image=True), make_batch(has_image=True)
-    values = PreparedMeanValues(network, N_QUANTILES)
-    with torch.no_grad():
-        for parameter in network.parameters():
-            parameter.mul_(0.9)
-    draw_biases(network, seed=1)
-    values.prepare()
-    found = values(batch["state_img"], batch["state_float"])
-    torch.testing.assert_close(found, means_of_forward(network, batch), rtol=1e-4, atol=1e-4)
-
-
 def test_a_network_that_computes_in_its_own_way_is_asked_itself(make_trained, make_batch):
     network, batch = make_trained("features", False, Doubled), make_batch()
     values = mean_values(network, N_QUANTILES)

@@ -53,12 +53,6 @@ def test_full_size_network_has_the_published_shape(full_size_settings):
     assert sum(parameter.numel() for parameter in network.parameters()) == 6_578_333
 
 
-def test_without_image_there_is_no_image_head(agent_settings, make_network):
-    keys = make_network(agent_settings()).state_dict().keys()
-    assert {key.split(".")[0] for key in keys} == {"float_feature_extractor", "A_head", "V_head", "iqn_fc"}
-    assert make_network(agent_settings()).A_head[0].in_features == 9
-
-
 def test_too_small_an_image_is_named(agent_settings, make_network):
     with pytest.raises(ValueError, match=r"23 x 17 pixels is too small for conv_kernel_sizes = \(4, 9\)"):
         make_network(agent_settings(conv_kernel_sizes=(4, 9)), has_image=True)
@@ -157,16 +151,6 @@ def test_returns_equal_loops(agent_settings, make_network, make_batch, has_image
 
 
 @pytest.mark.parametrize("multiplied", ["features", "hidden_layers"])
-def test_as_many_states_as_actions_have_each_their_own_taus(agent_settings, make_network, make_batch, multiplied):
-    network = make_network(agent_settings(quantile_factors_multiply=multiplied))
-    batch, tau = make_batch(batch_size=3), torch.rand(3, 4, generator=torch.Generator().manual_seed(0))
-    state = batch["state_img"], batch["state_float"], tau
-    together = network(*state)
-    for b in range(3):
-        torch.testing.assert_close(together[b : b + 1], network(*(part[b : b + 1] for part in state)))
-
-
-@pytest.mark.parametrize("multiplied", ["features", "hidden_layers"])
 def test_returns_of_an_action_have_the_gradient_of_all_returns(agent_settings, make_network, make_batch, multiplied):
     network = make_network(agent_settings(quantile_factors_multiply=multiplied), has_image=True)
     batch, tau = make_batch(has_image=True), torch.rand(1, 4)
@@ -209,16 +193,6 @@ def test_a_convolution_of_pixels_as_channels_is_the_plain_one(kernel_size, strid
         torch.testing.assert_close(of_ours, of_plain, rtol=1e-4, atol=1e-4)
 
 
-def test_each_frame_of_a_state_counts(agent_settings, make_network):
-    network = make_network(agent_settings(), has_image=True, n_frames=3)
-    img = torch.randint(256, (2, 3, 17, 23), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
-    features = network.features(img, torch.zeros(2, 7))
-    for frame in range(3):
-        changed = img.clone()
-        changed[:, frame] = 255 - changed[:, frame]
-        assert not torch.allclose(features, network.features(changed, torch.zeros(2, 7)))
-
-
 def test_waves_of_floats_are_read_beside_the_floats(agent_settings, make_network, make_batch):
     network = make_network(agent_settings(), waves=[Wave(2, 4.0)])
     batch = make_batch()
@@ -254,14 +228,3 @@ def test_taus_are_mirrored_pairs_spread_over_strata():
         assert i / 8 <= tau[:, i].min() < i / 8 + 0.01
         assert (i + 1) / 8 - 0.01 < tau[:, i].max() <= (i + 1) / 8
     assert torch.equal(tau, draw_symmetric_taus(1000, 8, torch.Generator().manual_seed(0)))
-
-
-def test_layer_normalization_keeps_features_of_one_size_in_strange_states(agent_settings, make_network):
-    no_image = torch.empty(2, 1, 0, 0, dtype=torch.uint8)
-    for use_layer_norm, largest_ratio in ((False, 1e9), (True, 3.0)):
-        network = make_network(agent_settings(use_layer_norm=use_layer_norm))
-        known = network.float_mean + network.float_std
-        strange = network.float_mean + 1000 * network.float_std
-        near, far = network.features(no_image, torch.stack((known, strange))).norm(dim=1).tolist()
-        assert far / near < largest_ratio
-        assert use_layer_norm or far / near > 100

@@ -33,11 +33,6 @@ def pick(default_settings, agent_settings, monkeypatch):
     return make
 
 
-def test_a_configured_number_is_taken_untried(pick, monkeypatch):
-    monkeypatch.setattr(threads, "_seconds_per_update", pytest.fail)
-    assert pick(3) == 3
-
-
 @pytest.mark.parametrize(
     ("n_cores", "n_collectors", "device"), [(2, 1, "cpu"), (1, 1, "cpu"), (4, 16, "cpu"), (8, 1, "cuda")]
 )

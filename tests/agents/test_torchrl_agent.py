@@ -196,15 +196,6 @@ def test_it_learns_what_is_known(name: str, settings: Settings) -> None:
     assert (actions[:, 0] > 0.5).all() if name == "SAC" else (actions == 4).all()
 
 
-def test_networks_are_of_the_runs_seed(settings: Settings) -> None:
-    one, same, other = (
-        flatten_parameters(TorchRLAgent(settings, spaces_for(SACLoss), SeedTree(seed), loss=SACLoss).make_network())
-        for seed in (1, 1, 2)
-    )
-    assert torch.equal(one, same)
-    assert not torch.equal(one, other)
-
-
 @pytest.mark.parametrize(
     ("loss", "options", "gamma", "message"),
     [
