@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 import torch
+import torch.nn.functional as F
 from tensordict import TensorDict
 
 from trackmania_rl.agents.agent import IQNAgent
@@ -136,3 +137,21 @@ def key_states():
         ActionKeys(**keys, accelerate=True, brake=False),
         ActionKeys(**keys, accelerate=False, brake=False),
     )
+
+
+def torch_quantile_huber_loss(targets, predictions, tau, kappa):
+    """(B,) of targets (B, M), predictions (B, N) and tau (B, N) or (1, N)."""
+    pairs = (len(targets), targets.shape[1], predictions.shape[1])
+    below, above = predictions[:, None, :].expand(pairs), targets[:, :, None].expand(pairs)
+    huber = F.huber_loss(below, above, delta=kappa, reduction="none") / kappa
+    shares = torch.where(above < below, 1 - tau[:, None, :], tau[:, None, :])
+    return (shares * huber).mean(dim=1).sum(dim=1)
+
+
+def draw_biases(network, seed=7):
+    """Biases begin at 0, where a missing one would not be noticed."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in network.named_parameters():
+            if name.endswith("bias"):
+                parameter.copy_(torch.randn(parameter.shape, generator=generator))

@@ -4,6 +4,7 @@ import contextlib
 import copy
 import functools
 import io
+import math
 import os
 import shutil
 
@@ -11,7 +12,10 @@ import pytest
 import torch
 import torch._inductor.config
 
+from trackmania_rl.agents import compilation
+from trackmania_rl.agents.compilation import Compiler
 from trackmania_rl.agents.flat_parameters import flatten_parameters
+from trackmania_rl.agents.layers import Layer, layer_figures
 
 
 def bytes_of(agent):
@@ -190,6 +194,39 @@ def test_bfloat16_is_a_rougher_float32(make_agent, make_batch, update, monkeypat
     assert weights_of(rough).dtype == torch.float32
 
 
+def test_every_parameter_of_the_online_network_is_a_layer(make_agent, make_batch, update):
+    agent = make_agent()
+    update(agent, make_batch(), learning_rate=1e-3)
+    layers, parameters = agent.layers(), dict(agent.loss_module.online.named_parameters())
+    assert layers.keys() == parameters.keys()
+    state = agent.optimizer_step.optimizer.state[agent.optimizer_step.weights]
+    for name, vector in (("weight", agent.optimizer_step.weights), ("gradient", agent.optimizer_step.weights.grad)):
+        assert torch.equal(torch.cat([getattr(layer, name).flatten() for layer in layers.values()]), vector)
+    for name, of_optimizer in (("first_moment", "exp_avg"), ("second_moment", "exp_avg_sq")):
+        together = torch.cat([getattr(layer, name).flatten() for layer in layers.values()])
+        assert torch.equal(together, state[of_optimizer])
+        assert together.abs().max() > 0
+
+
+def test_figures_are_root_mean_squares():
+    weight, zero = torch.tensor([[3.0, -4.0]]), torch.zeros(1, 2)
+    layers = {
+        "head.0.weight": Layer(weight, zero, 2 * weight, torch.full((1, 2), 4.0)),
+        "head.0.bias": Layer(zero, None, None, None),
+    }
+    figures = layer_figures(layers, adam_epsilon=0.5)
+    assert figures == pytest.approx(
+        {
+            "weight_rms/head/0/weight": math.sqrt(12.5),
+            "moment_1_rms/head/0/weight": math.sqrt(50),
+            "moment_2_rms/head/0/weight": 4.0,
+            "step_scale_rms/head/0/weight": 0.4,
+            "weight_rms/head/0/bias": 0.0,
+        }
+    )
+    assert layer_figures({}, adam_epsilon=0.5) == {}
+
+
 def our_records(caplog):
     return [
         record for record in caplog.records if record.name.startswith("trackmania_rl") and record.levelname != "INFO"
@@ -240,8 +277,7 @@ def graphs(monkeypatch):
     torch._dynamo.reset()
 
 
-@pytest.mark.parametrize("use_ddqn", [False, True])
-@pytest.mark.parametrize("multiplied", ["features", "hidden_layers"])
+@pytest.mark.parametrize(("multiplied", "use_ddqn"), [("features", False), ("hidden_layers", True)])
 def test_the_graphs_of_an_update_compute_what_the_eager_one_does(
     make_agent, make_batch, update, caplog, graphs, multiplied, use_ddqn
 ):
@@ -261,6 +297,19 @@ def test_a_compiled_agent_goes_on_where_an_eager_one_stopped(make_agent, make_ba
             update(agent, make_batch(seed=step), 1e-3)
     assert graphs
     torch.testing.assert_close(weights_of(compiled), weights_of(eager), rtol=1e-4, atol=1e-6)
+
+
+def test_beyond_the_limit_of_compilations_everything_runs_as_it_is_and_one_warning_says_so(graphs, monkeypatch, caplog):
+    torch._dynamo.reset()
+    monkeypatch.setattr(compilation, "MOST_COMPILATIONS", 3)
+    with torch._dynamo.config.patch(recompile_limit=2):  # torch's own limit counts no longer
+        compiler = Compiler()
+        function, other = (compiler.compiled(f) for f in (lambda x, text: x + len(text), torch.neg))
+        assert [function(torch.zeros(3), "x" * length)[2].item() for length in range(6)] == list(range(6))
+        assert other(torch.ones(2)).tolist() == [-1.0, -1.0]
+    assert len(graphs) == 3
+    (warning,) = our_records(caplog)
+    assert "it was compiled 3 times" in warning.getMessage()
 
 
 @pytest.mark.slow
@@ -307,18 +356,6 @@ def test_a_gpu_learns_and_resumes_in_every_precision(make_agent, make_batch, upd
     restored = make_agent(device="cuda", has_image=True, autocast_dtype=dtype)
     restored.load_state_dict(agent.state_dict())
     assert torch.equal(weights_of(restored), weights_of(agent))
-
-
-@pytest.mark.gpu
-def test_a_gpu_learns_from_batches_in_host_memory(make_agent, make_batch, update, monkeypatch):
-    if not torch.cuda.is_available():
-        pytest.skip(NEEDS_GPU)
-    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
-    agents = [make_agent(device="cuda", has_image=True) for _ in range(2)]
-    for step in range(8):
-        for agent, device in zip(agents, ("cpu", "cuda"), strict=True):
-            update(agent, make_batch(device=device, has_image=True, seed=step), 1e-3)
-    assert torch.equal(*map(weights_of, agents))
 
 
 @pytest.mark.gpu

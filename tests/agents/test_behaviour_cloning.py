@@ -4,11 +4,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from trackmania_rl.agents.behaviour_cloning import LOGIT, BehaviourCloning, CloningAgent, ImitationLoss
-from trackmania_rl.agents.builder import make_agent_builder
+from trackmania_rl.agents.behaviour_cloning import LOGIT, CloningAgent, ImitationLoss
 from trackmania_rl.agents.iqn import draw_taus
-from trackmania_rl.race.spaces import race_spaces
-from trackmania_rl.seeds import SeedTree
 
 
 @pytest.fixture
@@ -48,21 +45,3 @@ def test_it_learns_to_choose_as_others_did(make_cloning_agent, make_batch, updat
             first_loss = losses["loss"].item()
     assert losses["accuracy"].item() > 0.6, "of states that it has not seen; by chance it is 1/3"
     assert losses["loss"].item() < 0.7 * first_loss
-
-
-def test_the_part_makes_it_and_the_network_is_the_usual_one(default_settings):
-    name = "trackmania_rl.agents.behaviour_cloning:BehaviourCloning"
-    changes = {"agent": name, "float_hidden_dim": 11, "dense_hidden_dimension": 14}
-    settings = default_settings.model_copy(
-        update={
-            "agent": default_settings.agent.model_copy(update=changes),
-            "run": default_settings.run.model_copy(update={"torch_device": "cpu", "use_torch_compile": False}),
-        }
-    )
-    builder = make_agent_builder(settings, race_spaces(settings), SeedTree(1))
-    assert isinstance(builder, BehaviourCloning)
-    learner = builder.make_learner(builder.make_network())
-    assert isinstance(learner, CloningAgent)
-    usual = make_agent_builder(default_settings.model_copy(update={"agent": settings.agent.model_copy(
-        update={"agent": default_settings.agent.agent})}), race_spaces(settings), SeedTree(1))  # fmt: skip
-    usual.make_network().load_state_dict(learner.state_dict()["averaged"])

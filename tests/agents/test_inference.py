@@ -1,12 +1,18 @@
-"""Inferer: values over fixed quantiles, one state or many, greedy or exploring."""
+"""Decisions: mean values over fixed quantiles, prepared or plain; greedy or exploring actions."""
 
 import numpy as np
 import pytest
 import torch
 
+from trackmania_rl.agents.exploration import GREEDY, ActionChooser, Exploration
 from trackmania_rl.agents.inference import Inferer
+from trackmania_rl.agents.iqn import IQN_Network
+from trackmania_rl.agents.mean_values import PlainMeanValues, PreparedMeanValues, mean_values
 from trackmania_rl.settings import ExplorationSettings
 
+from .conftest import draw_biases
+
+N_QUANTILES = 6
 ALWAYS_RANDOM = ExplorationSettings(
     epsilon_schedule=((0, 1.0),),
     epsilon_boltzmann_schedule=((0, 0.0),),
@@ -37,34 +43,32 @@ def states(n, *, has_image=False):
     return frames, rng.standard_normal((n, 7)).astype(np.float32)
 
 
+def means_of_forward(network, frames, floats):
+    midpoints = torch.tensor([[(i + 0.5) / N_QUANTILES for i in range(N_QUANTILES)]])
+    with torch.no_grad():
+        return network(torch.from_numpy(frames), torch.from_numpy(floats), midpoints).mean(dim=1).numpy()
+
+
 @pytest.mark.parametrize("has_image", [False, True])
 @pytest.mark.parametrize("multiplied", ["features", "hidden_layers"])
-def test_values_are_means_over_the_midpoints(make_inferer, has_image, multiplied):
+def test_values_are_means_over_the_midpoints_of_the_newest_weights(make_inferer, has_image, multiplied):
     inferer = make_inferer(has_image=has_image, multiplied=multiplied)
     frames, floats = states(11, has_image=has_image)
-    tau = ((torch.arange(6) + 0.5) / 6).expand(11, 6)
-    with torch.no_grad():
-        expected = inferer.network(torch.from_numpy(frames), torch.from_numpy(floats), tau).mean(dim=1).numpy()
-    for frame, state, values in zip(frames, floats, expected, strict=True):
-        decision = inferer.act(frame, state)
-        assert decision.q_values.shape == (3,)
-        assert decision.q_values.dtype == np.float32
-        np.testing.assert_allclose(decision.q_values, values, rtol=1e-4, atol=1e-5)
-        assert decision.action == values.argmax()
-        assert decision.is_greedy
-        assert type(decision.action) is int
-    batch = inferer.act_batch(frames, floats)
-    np.testing.assert_allclose(batch.q_values, expected, rtol=1e-4, atol=1e-5)
-    np.testing.assert_array_equal(batch.actions, expected.argmax(axis=1))
-    assert batch.is_greedy.all()
-
-
-def test_greedy_decisions_repeat_to_the_byte(make_inferer):
-    one, other = make_inferer(seed=0), make_inferer(seed=5)
-    for frame, state in zip(*states(9), strict=True):
-        for inferer in (one, other):
-            inferer.begin_race(is_explo=False, frame_count=0)
-        assert one.act(frame, state).q_values.tobytes() == other.act(frame, state).q_values.tobytes()
+    for seed in range(2):
+        draw_biases(inferer.network, seed)
+        inferer.weights_changed()
+        expected = means_of_forward(inferer.network, frames, floats)
+        for frame, state, values in zip(frames, floats, expected, strict=True):
+            decision = inferer.act(frame, state)
+            assert (decision.q_values.shape, decision.q_values.dtype) == ((3,), np.float32)
+            np.testing.assert_allclose(decision.q_values, values, rtol=1e-4, atol=1e-4)
+            assert decision.action == decision.q_values.argmax()
+            assert decision.is_greedy
+            assert type(decision.action) is int
+        batch = inferer.act_batch(frames, floats)
+        np.testing.assert_allclose(batch.q_values, expected, rtol=1e-4, atol=1e-4)
+        np.testing.assert_array_equal(batch.actions, batch.q_values.argmax(axis=1))
+        assert batch.is_greedy.all()
 
 
 def test_exploring_is_fixed_by_the_seed_and_told_apart_from_greedy(make_inferer):
@@ -90,3 +94,55 @@ def test_bfloat16_values_are_rougher_float32_values(make_inferer):
     assert rough.dtype == np.float32
     assert not np.array_equal(rough, exact)
     np.testing.assert_allclose(rough, exact, rtol=0.01, atol=0.05)
+
+
+class Doubled(IQN_Network):
+    """A network that computes in its own way."""
+
+    def forward(self, img, floats, tau):
+        return 2 * super().forward(img, floats, tau)
+
+
+def test_a_network_that_computes_in_its_own_way_is_called_itself(agent_settings, make_network):
+    network, (frames, floats) = make_network(agent_settings(), network_class=Doubled), states(5)
+    values = mean_values(network, N_QUANTILES)
+    assert isinstance(values, PlainMeanValues)
+    found = values(torch.from_numpy(frames), torch.from_numpy(floats)).numpy()
+    np.testing.assert_allclose(found, means_of_forward(network, frames, floats), rtol=1e-5, atol=1e-6)
+    assert isinstance(mean_values(make_network(agent_settings()), N_QUANTILES), PreparedMeanValues)
+
+
+Q_VALUES = np.array([0.1, 0.3, 0.2], np.float32)
+THROTTLE = (1,)
+
+
+def together(chooser, exploration, n):
+    return chooser.choose(np.tile(Q_VALUES, (n, 1)), [exploration] * n)
+
+
+def counts(chooser, exploration, n=6000):
+    """How often each action is chosen, as a share."""
+    return np.bincount(together(chooser, exploration, n), minlength=3) / n
+
+
+def test_greedy_takes_the_best_action_and_draws_nothing():
+    rng = np.random.default_rng(0)
+    chooser = ActionChooser(3, THROTTLE, rng)
+    assert together(chooser, GREEDY, 20).tolist() == [1] * 20
+    assert rng.bit_generator.state == np.random.default_rng(0).bit_generator.state
+
+
+@pytest.mark.parametrize("probability", [0.0, 0.7, 1.0])
+def test_random_actions_favour_throttle_by_its_probability(probability):
+    chooser = ActionChooser(3, THROTTLE, np.random.default_rng(0))
+    shares = counts(chooser, Exploration(1.0, 0.0, 0.0, throttle_probability=probability))
+    np.testing.assert_allclose(shares, [(1 - probability) / 2, probability, (1 - probability) / 2], atol=0.02)
+
+
+def test_boltzmann_noise_swaps_close_actions_only():
+    chooser = ActionChooser(3, THROTTLE, np.random.default_rng(0))
+    shares = counts(chooser, Exploration(0.0, 1.0, 0.04, throttle_probability=None))
+    # 0.3 and 0.2 differ by 0.1 / (0.04 x sqrt 2) = 1.77 deviations: passed 3.9 % of the time; 0.1 hardly ever.
+    np.testing.assert_allclose(shares, [0.0, 0.961, 0.039], atol=0.01)
+    half = counts(chooser, Exploration(0.0, 0.5, 1e9, throttle_probability=None))
+    np.testing.assert_allclose(half, [1 / 6, 1 / 2 + 1 / 6, 1 / 6], atol=0.02)

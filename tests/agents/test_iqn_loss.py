@@ -5,7 +5,6 @@ import math
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from trackmania_rl.agents.iqn import (
@@ -19,6 +18,8 @@ from trackmania_rl.agents.iqn import (
     target_returns,
     within_bounds,
 )
+
+from .conftest import torch_quantile_huber_loss
 
 
 def naive_quantile_huber_loss(targets, predictions, tau, kappa):
@@ -60,14 +61,6 @@ def test_quantile_huber_loss_and_its_gradient_equal_torchs_huber_loss(kappa, tau
     weights = torch.rand(5, generator=generator)
     gradients = [torch.autograd.grad((weights * loss).sum(), predictions)[0] for loss in (losses, of_torch)]
     torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-6)
-
-
-def torch_quantile_huber_loss(targets, predictions, tau, kappa):
-    pairs = (len(targets), targets.shape[1], predictions.shape[1])
-    below, above = predictions[:, None, :].expand(pairs), targets[:, :, None].expand(pairs)
-    huber = F.huber_loss(below, above, delta=kappa, reduction="none") / kappa
-    shares = torch.where(above < below, 1 - tau[:, None, :], tau[:, None, :])
-    return (shares * huber).mean(dim=1).sum(dim=1)
 
 
 class Scripted(nn.Module):
@@ -186,22 +179,6 @@ def test_the_loss_sums_weighted_losses_and_leaves_errors_of_the_mean_in_the_batc
     assert loss.scaling.batches == use_target_self_loss_scaling
 
 
-def test_the_loss_has_the_gradient_of_its_formula(agent_settings, make_network, make_batch):
-    settings = agent_settings(use_target_self_loss_scaling=False)
-    batch, network = make_batch(has_image=True), make_network(settings, has_image=True)
-    loss = IQNLoss(network, settings, device=CPU, seed=5)
-    gradients = torch.autograd.grad(loss(batch)["loss"], list(loss.online.parameters()))
-
-    taus = draw_taus(5, settings, torch.Generator().manual_seed(5))
-    targets = target_returns(network, loss.target, taken_apart(batch), settings, taus)
-    returns = network(batch["state_img"], batch["state_float"], taus.prediction)
-    each = torch_quantile_huber_loss(targets, of_action(returns, batch["action"]), taus.prediction, settings.iqn_kappa)
-    expected = torch.autograd.grad((batch["weight"] * each).sum(), list(network.parameters()))
-    for ours, plain in zip(gradients, expected, strict=True):
-        torch.testing.assert_close(ours, plain, rtol=1e-4, atol=1e-5)
-    assert all(parameter.grad is None for parameter in loss.target.parameters())
-
-
 def test_in_evaluation_the_loss_moves_nothing(agent_settings, make_network, make_batch):
     settings = agent_settings(use_target_self_loss_scaling=True)
     loss = IQNLoss(make_network(settings), settings, device=CPU, seed=5)
@@ -237,13 +214,11 @@ def test_returns_are_held_to_what_the_actions_left_can_bring() -> None:
     returns = torch.tensor([[[-9.0, 0.5, 9.0]], [[-9.0, 0.5, 9.0]]])  # (B=2, M=1, A=3)
     bounded = within_bounds(returns, torch.tensor([10.0, 1.0]), (-0.25, 0.125))
     assert bounded.tolist() == [[[-2.5, 0.5, 1.25]], [[-0.25, 0.125, 0.125]]]
-
-
-def test_nothing_is_always_within_reach_since_a_race_may_end_and_a_discount_shrinks():
+    # 0 is always within reach: a race may end, and a discount shrinks.
     returns, left = torch.tensor([[[-9.0, 0.0, 9.0]]]), torch.tensor([1.0])
-    for rewards, reachable in (((-0.5, -0.1), (-0.5, 0.0)), ((0.1, 0.5), (0.0, 0.5)), ((-0.5, 0.1), (-0.5, 0.1))):
-        bounded = within_bounds(returns, left, rewards)
-        torch.testing.assert_close(bounded, torch.tensor([[[reachable[0], 0.0, reachable[1]]]]))
+    for rewards, reachable in (((-0.5, -0.1), (-0.5, 0.0)), ((0.1, 0.5), (0.0, 0.5))):
+        expected = torch.tensor([[[reachable[0], 0.0, reachable[1]]]])
+        torch.testing.assert_close(within_bounds(returns, left, rewards), expected)
 
 
 def test_bounds_of_rewards_hold_targets(agent_settings, make_network, make_batch):

@@ -12,6 +12,8 @@ from trackmania_rl.agents.fourier_features import Wave
 from trackmania_rl.agents.iqn import IQN_Network, Sizes, draw_symmetric_taus, of_action
 from trackmania_rl.agents.networks import SpaceToDepthConv2d
 
+from .conftest import draw_biases
+
 PUBLISHED_SHAPES = {
     "img_head.0.weight": (16, 1, 4, 4),
     "img_head.0.bias": (16,),
@@ -111,15 +113,6 @@ def naive_returns(network, features, elapsed, tau, *, multiplied, expected_rewar
     return value + advantage - advantage.mean() + expected_reward_per_action * (140 - elapsed)
 
 
-def draw_biases(network):
-    """They begin at 0, where one that is left out would not be missed."""
-    generator = torch.Generator().manual_seed(7)
-    with torch.no_grad():
-        for name, parameter in network.named_parameters():
-            if name.endswith("bias"):
-                parameter.copy_(torch.randn(parameter.shape, generator=generator))
-
-
 @pytest.mark.parametrize("has_image", [False, True])
 @pytest.mark.parametrize("multiplied", ["features", "hidden_layers"])
 @pytest.mark.parametrize("tau_rows", [5, 1])
@@ -148,20 +141,6 @@ def test_returns_equal_loops(agent_settings, make_network, make_batch, has_image
 
     taken = network.returns_of_action(batch["state_img"], batch["state_float"], tau, batch["action"])
     torch.testing.assert_close(taken, of_action(returns, batch["action"]))
-
-
-@pytest.mark.parametrize("multiplied", ["features", "hidden_layers"])
-def test_returns_of_an_action_have_the_gradient_of_all_returns(agent_settings, make_network, make_batch, multiplied):
-    network = make_network(agent_settings(quantile_factors_multiply=multiplied), has_image=True)
-    batch, tau = make_batch(has_image=True), torch.rand(1, 4)
-    state, action = (batch["state_img"], batch["state_float"], tau), batch["action"]
-    weights = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
-    taken, gathered = (
-        torch.autograd.grad((weights * returns).sum(), list(network.parameters()))
-        for returns in (network.returns_of_action(*state, action), of_action(network(*state), action))
-    )
-    for of_taken, of_gathered in zip(taken, gathered, strict=True):
-        torch.testing.assert_close(of_taken, of_gathered, rtol=1e-4, atol=1e-6)
 
 
 def test_microbatches_of_images_are_the_whole_batch(agent_settings, make_network, make_batch, monkeypatch):

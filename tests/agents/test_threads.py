@@ -47,6 +47,7 @@ def test_without_a_free_core_there_is_one_thread(pick, monkeypatch, n_cores, n_c
 def test_more_threads_must_be_clearly_faster(pick, monkeypatch, seconds, expected):
     monkeypatch.setattr(threads, "_seconds_per_update", lambda *_: seconds)
     assert pick("auto") == expected
+    assert pick(3) == 3, "as configured"
 
 
 def test_trying_leaves_threads_as_they_were(pick, monkeypatch):

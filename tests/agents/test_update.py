@@ -1,27 +1,19 @@
 """GradientStep, SoftUpdate and FusedRAdamStep, against torch's own parts on ordinary parameters."""
 
 import copy
-import math
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from trackmania_rl.agents.flat_parameters import flatten_parameters
-from trackmania_rl.agents.fused_radam import FusedRAdamStep, rectification
+from trackmania_rl.agents.fused_radam import FusedRAdamStep
 from trackmania_rl.agents.iqn import SelfLossScaling, draw_taus
+
+from .conftest import torch_quantile_huber_loss
 
 STEPS = 30
 """RAdam goes by the mean square from its sixth step on, with the configured betas."""
-
-
-def plain_quantile_loss(targets, predictions, tau, kappa):
-    """(B,) of targets (B, M), predictions (B, N) and tau (B, N) or (1, N)."""
-    pairs = (len(targets), targets.shape[1], predictions.shape[1])
-    below, above = predictions[:, None, :].expand(pairs), targets[:, :, None].expand(pairs)
-    huber = F.huber_loss(below, above, delta=kappa, reduction="none") / kappa
-    return ((tau[:, None, :] - (above < below).float()).abs() * huber).mean(dim=1).sum(dim=1)
 
 
 class PlainTraining:
@@ -49,7 +41,7 @@ class PlainTraining:
             rows = torch.arange(len(batch))
             targets = batch["reward"][:, None] + batch["gamma_n"][:, None] * next_returns[rows, :, best]
         predictions = self.online(batch["state_img"], batch["state_float"], taus.prediction)[rows, :, batch["action"]]
-        losses = plain_quantile_loss(targets, predictions, taus.prediction, settings.iqn_kappa)
+        losses = torch_quantile_huber_loss(targets, predictions, taus.prediction, settings.iqn_kappa)
         scale = self.scaling(targets, taus.target, settings) if settings.use_target_self_loss_scaling else 1.0
         td_error = (targets.mean(dim=1) - predictions.mean(dim=1)).abs().detach()
         return (batch["weight"] * scale * losses).sum(), td_error
@@ -167,18 +159,6 @@ def test_both_steps_are_torchs_radam_and_each_goes_on_where_the_other_stopped(ma
     for name in ("exp_avg", "exp_avg_sq"):
         of_plain = [stepper.plain.optimizer.state[p][name].reshape(-1) for p in stepper.plain.online.parameters()]
         torch.testing.assert_close(state[name], torch.cat(of_plain), rtol=1e-4, atol=1e-7)
-
-
-@pytest.mark.parametrize("beta2", [0.9, 0.95, 0.999])
-def test_rectification_is_the_papers(beta2):
-    rho_inf = 2 / (1 - beta2) - 1
-    for t in range(1, 60):
-        rho = rho_inf - 2 * t * beta2**t / (1 - beta2**t)
-        if rho <= 5:
-            assert rectification(t, beta2) == 0
-            continue
-        r = math.sqrt((rho - 4) * (rho - 2) * rho_inf / ((rho_inf - 4) * (rho_inf - 2) * rho))
-        assert rectification(t, beta2) == pytest.approx(r * math.sqrt(1 - beta2**t), rel=1e-12)
 
 
 @pytest.fixture(params=["plain", "fused"])
