@@ -39,11 +39,8 @@ def default_settings(repository_root: Path) -> Settings:
     return load_settings(repository_root / "config_files" / "config.py")
 
 
-def small_form(
-    *, has_image: bool = False, is_analog: bool = False, has_elapsed: bool = True, has_views: bool = False
-) -> EpisodeForm:
+def small_form(*, has_image: bool = False, is_analog: bool = False, has_views: bool = False) -> EpisodeForm:
     """Floats, with an image or without, and a choice among a few actions or two numbers."""
-    n_floats = N_FLOATS + (not has_elapsed)
     before = View("before", "floats", (-2, -1), 1, 3)
     views = Views(
         frame_shifts=tuple(range(1 - IMAGE_SHAPE[0], 1)) if has_image else (0,),
@@ -51,13 +48,13 @@ def small_form(
         n_input_floats=4 if has_views else 0,
     )
     spaces = Spaces(
-        float_mean=(0.0,) * (n_floats + views.n_input_floats),
-        float_std=(1.0,) * (n_floats + views.n_input_floats),
+        float_mean=(0.0,) * (N_FLOATS + views.n_input_floats),
+        float_std=(1.0,) * (N_FLOATS + views.n_input_floats),
         views=views,
         action=Box(-1, 1, (2,), np.float32) if is_analog else Discrete(N_ACTIONS),
         image_shape=IMAGE_SHAPE if has_image else (1, 0, 0),
     )
-    return EpisodeForm(spaces, has_elapsed)
+    return EpisodeForm(spaces)
 
 
 def random_rollout(n_actions: int, seed: int, spaces: Spaces, *, is_finished: bool) -> dict[str, Any]:
@@ -94,8 +91,8 @@ def replay_settings(default_settings: Settings) -> ReplaySettings:
 
 
 @pytest.fixture
-def make_memory(replay_settings: ReplaySettings) -> Callable[[Spaces], MiniRaceReplayBuffer]:
-    """`make_memory(spaces)` makes an empty memory."""
+def fill_memory(replay_settings: ReplaySettings) -> FillMemory:
+    """`fill_memory(spaces, rollouts and what they are worth)` makes a memory that holds them."""
 
     def make(spaces: Spaces) -> MiniRaceReplayBuffer:
         buffer, _ = make_buffers(
@@ -109,19 +106,11 @@ def make_memory(replay_settings: ReplaySettings) -> Callable[[Spaces], MiniRaceR
         )
         return buffer
 
-    return make
-
-
-@pytest.fixture
-def fill_memory(replay_settings: ReplaySettings, make_memory: Any) -> FillMemory:
-    """`fill_memory(spaces, rollouts and what they are worth)` makes a memory that holds them."""
-
     def fill(spaces: Spaces, races: list[tuple[dict[str, Any], RewardedRace]]) -> MiniRaceReplayBuffer:
-        buffer: MiniRaceReplayBuffer = make_memory(spaces)
-        nothing: MiniRaceReplayBuffer = make_memory(spaces)
-        nothing.storage.ring = buffer.ring  # the side of the test share, which is 0
+        buffer, test_side = make(spaces), make(spaces)  # the test share is 0
+        test_side.storage.ring = buffer.ring
         for rollout_results, rewarded in races:
-            fill_buffer_from_rollout_with_n_steps_rule(buffer, nothing, rollout_results, rewarded, replay_settings)
+            fill_buffer_from_rollout_with_n_steps_rule(buffer, test_side, rollout_results, rewarded, replay_settings)
         return buffer
 
     return fill

@@ -43,9 +43,7 @@ def test_what_a_configuration_records_it_can_learn_from(default_settings: Settin
     ("observation", "action", "theirs"),
     [
         (floats(185), Discrete(12), "floats (185,), 12 actions"),
-        (floats(184), Discrete(11), "floats (184,), 11 actions"),
         (floats(184), Box(-1, 1, (3,), np.float32), "floats (184,), actions (3,) from -1 to 1"),
-        (Discrete(5), Discrete(12), "Discrete(5), 12 actions"),
         (
             Dict({"floats": floats(184), "image": Box(0, 255, (1, 6, 8), np.uint8)}),
             Discrete(12),
