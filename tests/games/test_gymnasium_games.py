@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -67,11 +68,6 @@ class OldReset(Counting):
         return super().reset()[0]
 
 
-class OldStep(Counting):
-    def step(self, action: Any) -> Any:
-        return super().step(action)[:4]
-
-
 class ObservesTooMuch(Counting):
     def _seen(self) -> Any:
         return {**super()._seen(), "n": np.zeros(1 + self.n, np.float32)}
@@ -82,21 +78,19 @@ class LacksAnEntry(Counting):
         return {"n": np.zeros(1, np.float32)}
 
 
-class RewardsNothing(Counting):
-    def step(self, action: Any) -> Any:
-        seen, _, *rest = super().step(action)
-        return seen, None, *rest
+def with_steps(name: str, change: Callable[[tuple[Any, ...]], Any]) -> type[Counting]:
+    """An environment of this name whose steps are changed."""
+    return type(name, (Counting,), {"step": lambda env, action: change(Counting.step(env, action))})
 
 
-class RewardsAnArray(Counting):
-    def step(self, action: Any) -> Any:
-        seen, _, *rest = super().step(action)
-        return seen, np.ones(1), *rest
+def lose_the_sensor(_: tuple[Any, ...]) -> Any:
+    raise OSError("no sensor")
 
 
-class LosesItsSensor(Counting):
-    def step(self, action: Any) -> Any:
-        raise OSError("no sensor")
+OldStep = with_steps("OldStep", lambda step: step[:4])
+RewardsNothing = with_steps("RewardsNothing", lambda step: (step[0], None, *step[2:]))
+RewardsAnArray = with_steps("RewardsAnArray", lambda step: (step[0], np.ones(1), *step[2:]))
+LosesItsSensor = with_steps("LosesItsSensor", lose_the_sensor)
 
 
 @pytest.fixture
@@ -159,11 +153,8 @@ def test_actions_may_be_numbers_and_episodes_truncated(settings: Settings) -> No
     assert race.rollout_results["actions"].dtype == np.float32
     assert not race.rollout_results["terminated"]
     assert race.end_race_stats["cutoff_reason"] == "truncated"
-
-
-def test_an_episode_too_long_for_the_channel_is_truncated(settings: Settings) -> None:
     game = settings.game.model_copy(update={"cutoff_race_longer_than_ms": 3 * settings.game.ms_per_action})
-    games = games_of(settings.model_copy(update={"game": game}), Counting)
+    games = games_of(settings.model_copy(update={"game": game}), Counting)  # too long for the channel
     games.begin(0, ENTRY)
     for _ in range(3):
         decide(games, 0)
@@ -201,6 +192,16 @@ def test_the_setting_names_an_environment(settings: Settings, repository_root: P
 def test_what_cannot_be_learned_is_told(settings: Settings, env: Any, message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         GymnasiumGames(settings, env=env)
+
+
+def test_views_of_unknown_columns_and_parts_that_make_no_games_are_refused(settings: Settings) -> None:
+    views = {"a": {"column": "speed_m_s", "shift": -1}}
+    observation = settings.observation.model_validate(settings.observation.model_dump() | {"views": views})
+    with pytest.raises(SettingsError, match="'a' looks at 'speed_m_s'; there are actions"):
+        GymnasiumGames(settings.model_copy(update={"observation": observation}), env=Counting)
+    game = settings.game.model_copy(update={"games": "builtins:id"})
+    with pytest.raises(SettingsError, match=r"games = 'builtins:id' made a int; it needs spaces"):
+        make_games_builder(settings.model_copy(update={"game": game}))
 
 
 @pytest.mark.parametrize(
@@ -321,16 +322,3 @@ def test_episodes_are_evaluated_and_the_first_one_is_filmed(settings: Settings, 
     with pytest.raises(UserError, match='Counting renders no RGB arrays to film: let it take render_mode="rgb_array"'):
         evaluate_environment(driver_of(settings, Counting), 1, tmp_path / "none.mp4")
     assert [file.name for file in tmp_path.iterdir()] == ["film.mp4"]
-
-
-def test_a_view_of_what_an_environment_has_not_is_told(settings: Settings) -> None:
-    views = {"a": {"column": "speed_m_s", "shift": -1}}
-    observation = settings.observation.model_validate(settings.observation.model_dump() | {"views": views})
-    with pytest.raises(SettingsError, match="'a' looks at 'speed_m_s'; there are actions"):
-        GymnasiumGames(settings.model_copy(update={"observation": observation}), env=Counting)
-
-
-def test_a_part_that_makes_no_games_is_told(settings: Settings) -> None:
-    game = settings.game.model_copy(update={"games": "builtins:id"})
-    with pytest.raises(SettingsError, match=r"games = 'builtins:id' made a int; it needs spaces"):
-        make_games_builder(settings.model_copy(update={"game": game}))

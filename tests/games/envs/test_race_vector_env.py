@@ -101,15 +101,6 @@ def test_a_race_that_ended_waits_for_its_reset_where_nothing_else_begins_the_nex
     assert not envs.step([0, 0, 0])[3].any()
 
 
-@pytest.mark.parametrize("mode", ["NextStep", "NEXT_STEP", AutoresetMode.NEXT_STEP])
-def test_a_reset_of_some_games_leaves_the_others_alone(make_envs: MakeEnvs, mode: AutoresetMode | str) -> None:
-    envs = make_envs(2, "straight", autoreset_mode=mode)
-    envs.reset()
-    envs.step([0, 0])
-    _, infos = envs.reset(options={"reset_mask": np.array([False, True])})
-    assert infos["race_time_ms"].tolist() == [50, 0]
-
-
 def test_wrong_uses_are_refused(make_envs: MakeEnvs) -> None:
     with pytest.raises(UserError, match="game_transport"):
         make_envs(2, "lane", overrides={"game_transport": "socket"})
