@@ -191,12 +191,6 @@ def test_unknown_blocks_are_told_of_and_there_is_nothing_where_they_stand() -> N
     assert len(arrays_of_map(challenge, world_of(challenge), LINE_M).surface) > 0
 
 
-def test_a_track_has_one_ground(track_file: Path, tmp_path: Path) -> None:
-    (tmp_path / "both.toml").write_text(track_file.read_text() + "width_m = 12.0\n")
-    with pytest.raises(TrackFileError, match="no road of its own: leave out width_m"):
-        load_track(tmp_path / "both.toml")
-
-
 def test_a_humans_keys_drive_through_the_loops_of_b13(shared_data: Path, tmp_path: Path) -> None:
     replay = read_replay(shared_data / "replays" / "B13-Obstacle_24.94_a.Replay.Gbx")
     challenge = read_challenge(shared_data / "tracks" / "B13-Obstacle.Challenge.Gbx")

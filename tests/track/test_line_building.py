@@ -80,13 +80,6 @@ def test_the_curve_is_that_of_naive_hermite_pieces() -> None:
             np.testing.assert_allclose(curve_m[knot_at[piece] + part], naive, atol=1e-9)
 
 
-def test_a_circle_of_8_m_samples_comes_out_as_a_circle() -> None:
-    line = line_of_path(a_path(a_circle(8.0)))
-    radius_m = np.hypot(line.points_m[:, 0], line.points_m[:, 2])
-    assert np.abs(radius_m - RADIUS_M).max() < 0.03
-    np.testing.assert_allclose(np.diff(arc_length(line.points_m)), 0.5, atol=2e-3)
-
-
 def test_a_line_reaches_from_the_start_line_to_a_bit_behind_the_finish() -> None:
     start, finish = (Block(f"StadiumRoadMain{kind}Line", (0, 1, z), 0, 0) for kind, z in (("Start", 0), ("Finish", 5)))
     for end_m in (168.0, 216.0):  # before and behind the finish at 176 m

@@ -71,17 +71,6 @@ def test_the_car_follows_itself_on_level_road(level_race):
     assert max(np.abs(result.speed_kmh).max() for result in results) < 0.4
 
 
-def test_gear_and_steering_follow_from_the_race_so_far(level_race):
-    """Above 101.7 km/h second gear is chosen, and the change takes 0.28 s, which falls between the samples."""
-    engine, speed_kmh = level_race.engine, 3.6 * level_race.motion.speed_m_s
-    changed_ms = TICK_MS * int(np.argmax(engine["gear"] == 2))
-    before = int(np.searchsorted(level_race.motion.time_ms, changed_ms)) - 1
-    assert speed_kmh[before] < 101.7 < speed_kmh[before + 1]
-    assert 200 < TICK_MS * int((engine["gearbox_state"][: 10 * before + 40] == 1).sum()) < 350
-    assert level_race.turning_rate[level_race.tick_of(740)] == pytest.approx(-0.8)
-    assert level_race.turning_rate[level_race.tick_of(4000)] == -1.0
-
-
 @pytest.mark.parametrize(
     ("road", "kind"),
     [
@@ -94,18 +83,6 @@ def test_slopes_and_the_lawn_are_known_by_the_samples(road, kind):
     window = window_at(race, 2500, 3500)
     assert window.kind is kind
     assert drive_window(race, window).position_m[-1] < 0.15
-
-
-def test_in_the_air_nothing_is_under_the_car():
-    road = plane(length_m=600.0)
-    sections = road.sections.copy()
-    sections["has_road"][: int((40.0 + 230.0) / 0.5)] = True
-    sections["has_road"][int((40.0 + 230.0) / 0.5) :] = False
-    race = race_driven(road._replace(sections=sections), [(10, "Accelerate", 1)], 2500, start_kmh=200.0)
-    flying = window_at(race, 1000, 2000)
-    assert race.flies[8:23].all()
-    assert flying.kind is Kind.AIR
-    assert drive_window(race, flying).position_m[-1] < 0.02
 
 
 def test_turning_and_velocity_of_a_circle():
