@@ -112,17 +112,7 @@ def tool(script_module: Callable[[str], ModuleType]) -> Callable[..., int]:
     return lambda name, *words: script_module(f"tools/{name}").main([str(word) for word in words])
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def small_words() -> list[str]:
     """--set ... for the small sizes."""
     return [word for text in SMALL for word in ("--set", text)]
-
-
-@pytest.fixture
-def gradients():
-    return make_gradients
-
-
-@pytest.fixture
-def write_linesight_run():
-    return write_run

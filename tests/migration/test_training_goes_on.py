@@ -8,6 +8,8 @@ import pytest
 from trackmania_rl.checkpoints import load_checkpoint
 from trackmania_rl.settings import load_settings
 
+from .conftest import write_run
+
 SETTINGS = (
     "use_layer_norm=False",
     "expected_reward_per_action=0.0",
@@ -34,9 +36,9 @@ SETTINGS = (
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-def test_train_resumes_an_imported_run(write_linesight_run, repository_root, tmp_path, tool):
+def test_train_resumes_an_imported_run(repository_root, tmp_path, tool):
     config = repository_root / "config_files" / "config.py"
-    run = write_linesight_run(tmp_path / "linesight", load_settings(config, SETTINGS))
+    run = write_run(tmp_path / "linesight", load_settings(config, SETTINGS))
     words = [word for text in SETTINGS for word in ("--set", text)]
     output = tmp_path / "save" / "mine"
     assert tool("import_linesight", run.folder, "--output", output, "--config", config, *words) == 0
