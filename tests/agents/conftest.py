@@ -10,7 +10,7 @@ from tensordict import TensorDict
 from trackmania_rl.agents.agent import IQNAgent
 from trackmania_rl.agents.fourier_features import Wave
 from trackmania_rl.agents.iqn import IQN_Network, Sizes
-from trackmania_rl.settings import ActionKeys, AgentSettings, load_settings
+from trackmania_rl.settings import AgentSettings, load_settings
 
 BATCH, FLOATS, ACTIONS, MINI_RACE = 5, 7, 3, 140
 HEIGHT, WIDTH = 17, 23
@@ -126,17 +126,6 @@ def make_batch():
         return TensorDict(batch, batch_size=[batch_size]).to(device)
 
     return make
-
-
-@pytest.fixture
-def key_states():
-    """Three actions: only the second accelerates without braking."""
-    keys = {"left": False, "right": False}
-    return (
-        ActionKeys(**keys, accelerate=True, brake=True),
-        ActionKeys(**keys, accelerate=True, brake=False),
-        ActionKeys(**keys, accelerate=False, brake=False),
-    )
 
 
 def torch_quantile_huber_loss(targets, predictions, tau, kappa):

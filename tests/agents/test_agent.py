@@ -194,20 +194,6 @@ def test_bfloat16_is_a_rougher_float32(make_agent, make_batch, update, monkeypat
     assert weights_of(rough).dtype == torch.float32
 
 
-def test_every_parameter_of_the_online_network_is_a_layer(make_agent, make_batch, update):
-    agent = make_agent()
-    update(agent, make_batch(), learning_rate=1e-3)
-    layers, parameters = agent.layers(), dict(agent.loss_module.online.named_parameters())
-    assert layers.keys() == parameters.keys()
-    state = agent.optimizer_step.optimizer.state[agent.optimizer_step.weights]
-    for name, vector in (("weight", agent.optimizer_step.weights), ("gradient", agent.optimizer_step.weights.grad)):
-        assert torch.equal(torch.cat([getattr(layer, name).flatten() for layer in layers.values()]), vector)
-    for name, of_optimizer in (("first_moment", "exp_avg"), ("second_moment", "exp_avg_sq")):
-        together = torch.cat([getattr(layer, name).flatten() for layer in layers.values()])
-        assert torch.equal(together, state[of_optimizer])
-        assert together.abs().max() > 0
-
-
 def test_figures_are_root_mean_squares():
     weight, zero = torch.tensor([[3.0, -4.0]]), torch.zeros(1, 2)
     layers = {

@@ -22,7 +22,7 @@ ALWAYS_RANDOM = ExplorationSettings(
 
 
 @pytest.fixture
-def make_inferer(agent_settings, make_network, key_states):
+def make_inferer(agent_settings, make_network):
     def make(*, has_image=False, seed=0, dtype=torch.float32, multiplied="features"):
         settings = agent_settings(expected_reward_per_action=-0.05, quantile_factors_multiply=multiplied)
         return Inferer(

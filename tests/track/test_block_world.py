@@ -39,18 +39,6 @@ def test_what_is_known_is_built_where_it_stands_and_turned() -> None:
     assert set(world.block) == {0}
 
 
-def test_water_and_troughs_are_holes_in_the_grass() -> None:
-    world = world_of(
-        make_challenge(
-            Block("StadiumWater", (3, 0, 12), 1, 0x1009),
-            Block("StadiumRoadDirt", (7, 1, 2), 0, 0x1000),
-            Block("StadiumRoadDirt", (9, 4, 2), 0, 0),
-        )
-    )
-    assert [(x, z) for x, z in np.argwhere(~world.has_grass).tolist()] == [(3, 12), (7, 2)]
-    assert [block.name for block in world.water] == ["StadiumWater"]
-
-
 def test_gates_stand_across_their_road() -> None:
     world = world_of(
         make_challenge(

@@ -16,7 +16,6 @@ from trackmania_rl.track.line_building import (
     LineError,
     arc_length,
     build_line,
-    curve_through,
     line_of_path,
 )
 from trackmania_rl.track.line_checks import Verdict, check_line, gate_passages
@@ -24,17 +23,11 @@ from trackmania_rl.track.line_checks import Verdict, check_line, gate_passages
 from .conftest import make_challenge
 
 FloatArray = npt.NDArray[np.float64]
-RADIUS_M = 40.0
 
 
 def a_path(position_m: FloatArray, name: str = "a race") -> DrivenPath:
     speed_m_s = np.full(len(position_m), 30.0)
     return DrivenPath(name, 100.0 * np.arange(len(position_m)), position_m, speed_m_s, np.zeros((0, 3)))
-
-
-def a_circle(step_m: float, share: float = 0.7) -> FloatArray:
-    angle = np.arange(0.0, 2 * np.pi * share, step_m / RADIUS_M)
-    return RADIUS_M * np.stack((np.cos(angle), 0.1 * angle, np.sin(angle)), axis=1)
 
 
 def a_straight(length_m: float, step_m: float, beside_m: float = 0.0) -> FloatArray:
@@ -58,26 +51,6 @@ def distance_to_curve_m(points_m: FloatArray, curve_m: FloatArray) -> FloatArray
         share = np.clip(((point_m - begin) * step).sum(axis=1) / (step * step).sum(axis=1), 0.0, 1.0)
         result.append(np.linalg.norm(begin + share[:, None] * step - point_m, axis=1).min())
     return np.array(result)
-
-
-def test_the_curve_is_that_of_naive_hermite_pieces() -> None:
-    knots_m = np.random.default_rng(5).normal(size=(7, 3)) * 3 + np.arange(7)[:, None] * 8.0
-    curve_m, knot_at = curve_through(knots_m)
-    h = [float(np.linalg.norm(knots_m[k + 1] - knots_m[k])) for k in range(6)]
-    slope = [(knots_m[k + 1] - knots_m[k]) / h[k] for k in range(6)]
-    inner = [(h[k] * slope[k - 1] + h[k - 1] * slope[k]) / (h[k - 1] + h[k]) for k in range(1, 6)]
-    tangent = [2 * slope[0] - inner[0], *inner, 2 * slope[-1] - inner[-1]]
-    for piece in range(6):
-        n_parts = knot_at[piece + 1] - knot_at[piece]
-        for part in range(n_parts):
-            u = part / n_parts
-            naive = (
-                (2 * u**3 - 3 * u**2 + 1) * knots_m[piece]
-                + (u**3 - 2 * u**2 + u) * h[piece] * tangent[piece]
-                + (-2 * u**3 + 3 * u**2) * knots_m[piece + 1]
-                + (u**3 - u**2) * h[piece] * tangent[piece + 1]
-            )
-            np.testing.assert_allclose(curve_m[knot_at[piece] + part], naive, atol=1e-9)
 
 
 def test_a_line_reaches_from_the_start_line_to_a_bit_behind_the_finish() -> None:

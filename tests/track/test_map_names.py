@@ -127,9 +127,3 @@ def test_a_name_of_no_map_is_refused(settings: Settings, own_maps: Path, name: s
     (own_maps / "_line.npy").write_bytes((own_maps / "my line.npy").read_bytes())
     with pytest.raises(UserError, match=told):
         map_entries(settings, own_maps, [str(own_maps / name) if name == "_line.npy" else name], own_maps)
-
-
-def test_an_environment_has_no_maps(repository_root: Path, tmp_path: Path) -> None:
-    cartpole = load_settings(repository_root / "config_files" / "config_cartpole.py")
-    with pytest.raises(UserError, match=r"cartpole: no map, but .*GymnasiumGames.*; only races are driven"):
-        map_entries(cartpole, tmp_path)

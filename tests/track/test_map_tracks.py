@@ -13,7 +13,7 @@ from trackmania_rl.simulator.tracks.track_writing import write_track
 from trackmania_rl.simulator.tracks.world import Surface, Track
 from trackmania_rl.track.driven_path import path_of_ghost
 from trackmania_rl.track.line_building import build_line
-from trackmania_rl.track.map_tracks import MapTrackError, roll_out, track_of_map
+from trackmania_rl.track.map_tracks import MapTrackError, track_of_map
 
 from .conftest import make_challenge
 
@@ -79,26 +79,6 @@ def test_the_start_line_of_a_circuit_counts_once_a_lap(tmp_path: Path) -> None:
     track = written(make_challenge(*blocks, n_laps=3), line_m, tmp_path)
     lap_m = 50 * 2 * np.pi
     assert track.checkpoint_stations_m == pytest.approx([lap_m * share for share in (0.5, 1, 1.5, 2, 2.5)], abs=12.0)
-
-
-def test_a_loop_is_rolled_out_to_level_road_of_the_same_length() -> None:
-    radius_m, sideways_m = 30.0, 40.0
-    angle = np.arange(0.0, 2 * np.pi, 0.5 / np.hypot(radius_m, sideways_m / (2 * np.pi)))
-    loop_m = np.stack(
-        (sideways_m * angle / (2 * np.pi), radius_m * (1 - np.cos(angle)), 100.0 + radius_m * np.sin(angle)), axis=1
-    )
-    before_m = np.stack((np.zeros(200), np.zeros(200), np.arange(200) * 0.5), axis=1)
-    after_m = before_m + np.array((sideways_m, 0.0, 100.0))
-    line_m = np.concatenate((before_m, loop_m, after_m))
-    rolled_m, stretches = roll_out(line_m)
-    assert len(stretches) == 1
-    begin, last = stretches[0]
-    assert 150 < begin <= 205
-    assert len(before_m) + len(loop_m) - 5 <= last < len(before_m) + len(loop_m) + 50
-    steps_m = np.linalg.norm(np.diff(line_m, axis=0), axis=1)
-    assert np.linalg.norm(np.diff(rolled_m, axis=0), axis=1) == pytest.approx(steps_m)
-    assert np.ptp(rolled_m[:, 1]) < 3.0
-    assert rolled_m[-1, 2] - line_m[-1, 2] > 150.0  # most of the loop's 190 m lie ahead now
 
 
 @pytest.mark.parametrize(

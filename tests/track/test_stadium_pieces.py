@@ -13,7 +13,6 @@ from trackmania_rl.simulator.tracks.world import Surface
 from trackmania_rl.track.piece_catalogue import stadium_pieces
 from trackmania_rl.track.piece_mesh import PieceMesh, mesh_of
 from trackmania_rl.track.placed_blocks import BlockGrid, roads_of
-from trackmania_rl.track.road_lanes import CELL_M
 from trackmania_rl.track.stadium_blocks import SEEN_DRIVEN, size_cells
 
 CAR_HEIGHT_M = 0.36
@@ -73,17 +72,6 @@ def test_heights_are_as_measured() -> None:
     assert height_at(dead_end, 16.0, 1.0) == pytest.approx(1.0), "up from the grass at its back"
     assert height_at(start, 16.0, 11.2) == pytest.approx(2.0)
     assert height_at(start, 16.0, 31.9) == pytest.approx(1.3446), "down to the road's height"
-
-
-def test_a_block_is_under_the_car_that_drives_on_it_not_under_the_one_below() -> None:
-    low, high = Block("StadiumRoadMain", (7, 1, 9), 0, 3), Block("StadiumRoadMain", (7, 3, 9), 0, 3)
-    fence = Block("StadiumTubeRoad", (7, 1, 9), 0, 0)
-    grid = BlockGrid([fence, high, low])
-    place = (7 * CELL_M + 5.0, 9 * CELL_M + 11.0)
-    assert grid.under(np.array((place[0], 9.4, place[1]))) == low
-    assert grid.under(np.array((place[0], 25.4, place[1]))) == high
-    assert grid.under(np.array((place[0], 70.0, place[1]))) is None
-    assert grid.under(np.array((place[0] + CELL_M, 9.4, place[1]))) is None
 
 
 def _driven(shared_data: Path) -> list[tuple[Challenge, np.ndarray]]:

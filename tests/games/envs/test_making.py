@@ -72,20 +72,6 @@ def test_a_relative_configuration_lies_here_or_in_the_project(
         make_env("straight", config="absent.py")
 
 
-def test_without_maps_they_are_drawn_as_often_as_in_the_map_cycle(make_env: MakeEnv, tracks: dict[str, str]) -> None:
-    folder = Path(tracks["lane"]).parent
-    lines = {name: f"{name}_0.5m.npy" for name in ("lane", "straight")}
-    cycle = [
-        entry("lane", reference_line=lines["lane"], repeat=3),
-        entry("straight", reference_line=lines["straight"]),
-        entry("elsewhere", is_explo=False, repeat=100),
-    ]
-    env = make_env(overrides={"map_cycle": cycle, "maps_folder": folder})
-    assert env.map_names == ("lane", "straight")
-    drawn = [env.reset(seed=1 if race == 0 else None)[1]["map"] for race in range(200)]
-    assert drawn.count("lane") == pytest.approx(150, abs=20)
-
-
 def test_two_maps_of_the_same_name_are_refused(make_env: MakeEnv, tracks: dict[str, str], tmp_path: Path) -> None:
     for file in Path(tracks["lane"]).parent.glob("lane*"):
         shutil.copy(file, tmp_path)
