@@ -384,6 +384,14 @@ def test_floats_of_ones_own_are_kept_as_they_were_shown(maps_folder: Path, make_
         np.testing.assert_array_equal(floats[:, :-2], expected[game][0]["state_float"])
         speed_m_s = np.linalg.norm(floats[:, builder.layout["velocity_m_s"]], axis=1)
         np.testing.assert_array_equal(floats[:, -2], speed_m_s)
+    games, shown = builder.make_games(0, maps_folder, rng), []
+    games.begin(0, entry_of("straight"))
+    for _ in range(7):
+        received = games.recv()
+        shown.append(received.floats[0])
+        games.send(received.ids, one_decision(FORWARD))
+    games.recv()
+    np.testing.assert_array_equal(games.under_way(0, range(2, 6))["state_float"], shown[2:6])
     for part in (OneMeanTooFew, OneStdTooMany):
         with pytest.raises(SettingsError, match=r"has \d numbers in own_mean and \d in own_std, .*\(2, 2\)"):
             part(settings)

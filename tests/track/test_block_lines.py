@@ -89,6 +89,11 @@ def test_where_no_way_leads_through_the_error_names_block_cell_and_remedy(blocks
         assert text in str(raised.value)
 
 
+def test_blocks_of_other_environments_are_refused() -> None:
+    with pytest.raises(BlockLineError, match="Island"):
+        line_from_blocks(make_challenge(*CHAIN, environment="Island"))
+
+
 def test_two_ways_to_the_finish_are_refused() -> None:
     # Straight on, or round three sides of a square from one T to the other.
     ring = (

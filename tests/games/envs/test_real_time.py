@@ -1,6 +1,7 @@
 """Races that go on while their driver thinks; twenty times as fast as the clock, so that tests are."""
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -81,6 +82,21 @@ def test_a_race_that_is_cut_off_is_truncated_and_its_rewards_are_all_there(make_
     assert info["race_time_ms"] >= 500
     _, info = env.reset()
     assert info["race_time_ms"] == 0
+
+
+def test_an_error_of_the_game_reaches_the_driver(make_env: MakeEnv, monkeypatch: pytest.MonkeyPatch) -> None:
+    env, failed = make_env(), threading.Event()
+    env.reset()
+
+    def fail(_: object) -> None:
+        failed.set()
+        raise OSError("the game is gone")
+
+    monkeypatch.setattr(env.unwrapped._race, "step", fail)
+    assert failed.wait(60)
+    env.unwrapped.interface._thread.join(60)
+    with pytest.raises(OSError, match="the game is gone"):
+        env.unwrapped.interface.get_obs_rew_terminated_info()
 
 
 def test_without_rtgym_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
