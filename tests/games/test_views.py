@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from trackmania_rl.buffer_management import rows_of_rollout
+from trackmania_rl.buffer_management import fill_buffer_from_rollout_with_n_steps_rule, rows_of_rollout
 from trackmania_rl.buffer_utilities import make_buffers
 from trackmania_rl.games.envs.race_states import RaceStates
 from trackmania_rl.games.in_process import InProcessGames
+from trackmania_rl.race.fragments import Fragment, RaceInFragments
 from trackmania_rl.race.policy import BatchDecision, PolicyDecision
 from trackmania_rl.race.rewards import RewardedRace
 from trackmania_rl.race.spaces import race_spaces
@@ -120,3 +121,35 @@ def test_what_is_driven_with_is_what_is_learned_from(settings, maps_folder, entr
                 np.testing.assert_array_equal(ours[0], theirs[0])
                 np.testing.assert_array_equal(ours[1], theirs[1])
             assert len(through_socket) >= len(of_race) - 1
+
+
+def test_a_race_in_fragments_is_the_race(settings, maps_folder, entry_of):
+    _, (race, _) = drive(settings, maps_folder, entry_of, (3, 5))
+    n_actions = len(race["actions"])
+    in_fragments, parts = RaceInFragments.of_settings(settings), []
+    for n_decided in range(1, n_actions):
+        in_fragments.n_decided = n_decided
+        if in_fragments.n_to_hand_on >= 9:
+            states, fragment = in_fragments.cut()
+            part = {name: race[name][states.start : states.stop] for name in ("frames", "state_float")}
+            for name in ("actions", "action_was_greedy"):
+                part[name] = race[name][states.start : states.stop - 1]
+            parts.append((part, fragment))
+    assert len(parts) > 2
+    parts.append((race, in_fragments.end(n_actions)))
+
+    def stored(parts):
+        sides = make_memory(settings)
+        for part, fragment in parts:
+            worth = worth_of(len(part["actions"]))
+            worth.rewards[:] += fragment.race_row
+            fill_buffer_from_rollout_with_n_steps_rule(*sides, part, worth, settings.replay, fragment=fragment)
+        index = torch.cat([side.storage.index for side in sides]).sort().values
+        return sides[0].storage.get(index)
+
+    whole, joined = stored([(race, Fragment.whole(n_actions))]), stored(parts)
+    assert len(whole.index) == len(joined.index) == n_actions
+    for name in ("state_img", "state_float", "action", "n_steps", "next_state_img", "next_state_float"):
+        np.testing.assert_array_equal(getattr(joined, name), getattr(whole, name), err_msg=name)
+    for name in ("around", "earned"):
+        np.testing.assert_array_equal(joined.entries[name], whole.entries[name], err_msg=name)
