@@ -123,18 +123,28 @@ def test_a_checkpoint_from_another_kind_of_device_goes_on_from_its_weights(make_
 
 @pytest.mark.parametrize(
     "change",
-    [{"iqn_kappa": 0.01}, {"clip_grad_norm": 1e-3}, {"weight_decay_lr_ratio": 5.0}, {"adam_beta1": 0.5}],
+    [
+        {"iqn_kappa": 0.01},
+        {"clip_grad_norm": 1e-3},
+        {"weight_decay_lr_ratio": 5.0},
+        {"adam_beta1": 0.5},
+        {"adam_epsilon": 0.5},
+    ],
     ids=lambda change: next(iter(change)),
 )
-def test_each_followed_setting_counts_from_the_next_update_on(make_agent, make_batch, change):
-    weights = []
-    for changes in ({}, change):
+def test_each_followed_setting_counts_from_the_next_update_on_also_after_loading(make_agent, make_batch, change):
+    def weights_after(changes, reload):
         agent = make_agent()
-        for step in range(2):
-            agent.follow(agent.loss_module.settings.model_copy(update=changes if step == 1 else {}), 1e-2)
+        for step in range(8):  # RAdam uses its epsilon from the sixth step on
+            agent.follow(agent.loss_module.settings.model_copy(update=changes if step == 7 else {}), 1e-2)
+            if reload and step == 7:
+                agent.load_state_dict(copy.deepcopy(agent.state_dict()))
             agent.update(make_batch(seed=step))
-        weights.append(weights_of(agent))
-    assert not torch.equal(*weights)
+        return weights_of(agent)
+
+    changed = weights_after(change, reload=False)
+    assert not torch.equal(changed, weights_after({}, reload=False))
+    assert torch.equal(changed, weights_after(change, reload=True))
 
 
 def test_partial_reset_mixes_each_layer_by_its_share(make_agent, make_batch, update):

@@ -132,11 +132,30 @@ def test_greedy_takes_the_best_action_and_draws_nothing():
     assert rng.bit_generator.state == np.random.default_rng(0).bit_generator.state
 
 
-@pytest.mark.parametrize("probability", [0.0, 0.7, 1.0])
-def test_random_actions_favour_throttle_by_its_probability(probability):
+@pytest.mark.parametrize(
+    ("epsilon", "probability", "expected"),
+    [
+        (0.6, None, [0.2, 0.6, 0.2]),  # 0.4 of them greedy
+        (1.0, 0.0, [0.5, 0.0, 0.5]),
+        (1.0, 0.7, [0.15, 0.7, 0.15]),
+    ],
+)
+def test_random_actions_are_even_or_favour_throttle(epsilon, probability, expected):
     chooser = ActionChooser(3, THROTTLE, np.random.default_rng(0))
-    shares = counts(chooser, Exploration(1.0, 0.0, 0.0, throttle_probability=probability))
-    np.testing.assert_allclose(shares, [(1 - probability) / 2, probability, (1 - probability) / 2], atol=0.02)
+    shares = counts(chooser, Exploration(epsilon, 0.0, 0.0, throttle_probability=probability))
+    np.testing.assert_allclose(shares, expected, atol=0.02)
+
+
+def test_schedules_are_read_at_the_frame_count():
+    settings = ExplorationSettings(
+        epsilon_schedule=((0, 1.0), (100, 0.01)),
+        epsilon_boltzmann_schedule=((0, 0.16), (100, 0.01)),
+        tau_epsilon_boltzmann=0.5,
+        random_action_throttle_probability=0.7,
+    )
+    found = Exploration.scheduled(settings, 50)
+    assert (found.epsilon, found.epsilon_boltzmann) == pytest.approx((0.1, 0.04))
+    assert (found.boltzmann_std, found.throttle_probability) == (0.5, 0.7)
 
 
 def test_boltzmann_noise_swaps_close_actions_only():

@@ -143,6 +143,16 @@ def test_returns_equal_loops(agent_settings, make_network, make_batch, has_image
     torch.testing.assert_close(taken, of_action(returns, batch["action"]))
 
 
+@pytest.mark.parametrize("multiplied", ["features", "hidden_layers"])
+def test_as_many_states_as_actions_have_each_their_own_taus(agent_settings, make_network, make_batch, multiplied):
+    network = make_network(agent_settings(quantile_factors_multiply=multiplied))
+    batch, tau = make_batch(batch_size=3), torch.rand(3, 4, generator=torch.Generator().manual_seed(0))
+    state = batch["state_img"], batch["state_float"], tau
+    together = network(*state)
+    for b in range(3):
+        torch.testing.assert_close(together[b : b + 1], network(*(part[b : b + 1] for part in state)))
+
+
 def test_microbatches_of_images_are_the_whole_batch(agent_settings, make_network, make_batch, monkeypatch):
     network, batch = make_network(agent_settings(), has_image=True), make_batch(has_image=True)
 
