@@ -1,16 +1,19 @@
 """Which data sets fit a run, and that the environment of one can be made again."""
 
+import functools
 import re
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.envs.classic_control import CartPoleEnv
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Box, Dict, Discrete
 
 from trackmania_rl.datasets.environments import EpisodeForm, check_fits, environment_spec
 from trackmania_rl.errors import UserError
+from trackmania_rl.games.gymnasium_games import GymnasiumGames
 from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.settings import Settings, settings_from_flat
 
@@ -85,3 +88,13 @@ def test_the_environment_is_made_again_from_its_text(default_settings: Settings)
     assert unwrapped.settings.observation == settings.observation
     assert unwrapped.settings.game == settings.game
     env.close()
+
+
+def test_an_environment_of_ones_own_is_recorded_if_a_text_can_name_it(default_settings: Settings) -> None:
+    own = {"games": functools.partial(GymnasiumGames, env="CartPole-v1")}
+    spec = environment_spec(with_changes(default_settings, **own))
+    assert spec is not None
+    assert spec.id == "CartPole-v1"
+    gymnasium.register("Tested/Made-v0", entry_point=lambda: CartPoleEnv())
+    made = {"games": functools.partial(GymnasiumGames, env="Tested/Made-v0")}
+    assert environment_spec(with_changes(default_settings, **made)) is None, "a function is no text"
