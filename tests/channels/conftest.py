@@ -1,6 +1,8 @@
 """Small races, and a run's channels in each implementation."""
 
 import multiprocessing
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,13 +13,15 @@ import torch
 from torch import nn
 
 from trackmania_rl.channels.local import LocalRollouts, LocalRunState
-from trackmania_rl.channels.protocols import Channels, ReceivedRollout, WeightsKind
+from trackmania_rl.channels.protocols import Channels, ReceivedRollout, RolloutSink, RolloutSource, WeightsKind
 from trackmania_rl.channels.shared_memory.rollouts import SharedRolloutSource
 from trackmania_rl.channels.shared_memory.run_state import SharedRunState
 from trackmania_rl.channels.shared_memory.slots import RolloutBounds
 from trackmania_rl.settings import Settings, load_settings
 
 SPAWN = multiprocessing.get_context("spawn")
+CHILDREN = multiprocessing.get_context("spawn" if sys.platform == "win32" else "forkserver")
+"""Starts processes of the tests. They get the same pickles as spawned ones, and import numpy once for all."""
 BOUNDS = RolloutBounds(max_actions=20, image_height_px=6, image_width_px=8, n_floats=5, n_values=3)
 
 
@@ -38,13 +42,49 @@ def assert_is_race(rollout: ReceivedRollout, expected_results: Any, expected_sta
     assert rollout.end_race_stats == expected_stats
 
 
+def acquired(sink: RolloutSink, game: int = 0, timeout_s: float = 60.0) -> np.ndarray:
+    frames = sink.acquire_frames(game, timeout_s)
+    assert frames is not None
+    return frames
+
+
+def got(source: RolloutSource) -> ReceivedRollout:
+    rollout = source.get(timeout_s=60.0)
+    assert rollout is not None
+    return rollout
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    deadline_s = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+
+
 @pytest.fixture
 def children(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The module of the spawned functions, importable in the children too (they inherit sys.path)."""
+    """The module of the processes' functions, importable in the processes too (they inherit sys.path)."""
     monkeypatch.syspath_prepend(Path(__file__).parent)
     import rollout_children
 
+    multiprocessing.set_forkserver_preload(["rollout_children", "trackmania_rl.channels.shared_memory.rollouts"])
     return rollout_children
+
+
+@pytest.fixture
+def start(children: Any) -> Any:
+    """`start(function, *arguments)` starts a process, which is killed at the test's end."""
+    started: list[Any] = []
+
+    def start_it(function: Callable[..., None], *arguments: Any) -> Any:
+        started.append(CHILDREN.Process(target=function, args=arguments, daemon=True))
+        started[-1].start()
+        return started[-1]
+
+    yield start_it
+    for process in started:
+        process.kill()
+        process.join(60)
 
 
 @pytest.fixture(scope="session")

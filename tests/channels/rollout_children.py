@@ -1,4 +1,4 @@
-"""What test_shared_rollouts' spawned collectors do; a module of its own, so that they import little."""
+"""Functions of the tests' processes, in a module of its own, so that they import little."""
 
 import os
 import signal
@@ -6,6 +6,7 @@ import sys
 import time
 
 import numpy as np
+import psutil
 
 
 def make_rollout(seed, n_actions, frames=None):
@@ -29,7 +30,7 @@ def make_rollout(seed, n_actions, frames=None):
 
 
 def send_races(sink, seeds, n_actions):
-    """Sends one race for each seed and reports by its exit code whether torch stayed out."""
+    """Send one race for each seed; the exit code is 3 if torch was imported."""
     for seed in seeds:
         frames = sink.acquire_frames(0)
         sink.put(0, *make_rollout(seed, n_actions, frames if seed % 2 else None))
@@ -39,18 +40,24 @@ def send_races(sink, seeds, n_actions):
 
 
 def send_then_hang(sink, seed):
-    """Sends one race, takes the next slot and never ends by itself."""
+    """Send one race, take the next slot and never end."""
     sink.acquire_frames(0)
     sink.put(0, *make_rollout(seed, 4))
     sink.acquire_frames(0)
     time.sleep(600)
 
 
-class EndsBefore:
-    """Stands for something shared; before (or after) the call of one of its methods, the process gets a signal."""
+def set_and_die(flag):
+    """Set the flag for the end of the run, and be killed."""
+    flag.set()
+    os.kill(os.getpid(), signal.SIGKILL)
 
-    def __init__(self, shared, method, number, after=False):
-        self._shared, self._method, self._number, self._after = shared, method, number, after
+
+class StopsBefore:
+    """Wrapper of a shared object; before (or after) the call of one of its methods, the process stops itself."""
+
+    def __init__(self, shared, method, after=False):
+        self._shared, self._method, self._after = shared, method, after
 
     def __getattr__(self, name):
         of_shared = getattr(self._shared, name)
@@ -59,24 +66,32 @@ class EndsBefore:
 
         def interrupted(*arguments, **named):
             result = of_shared(*arguments, **named) if self._after else None
-            os.kill(os.getpid(), getattr(signal, self._number))
+            os.kill(os.getpid(), signal.SIGSTOP)
             return result if self._after else of_shared(*arguments, **named)
 
         return interrupted
 
 
-def end_within(sink, place, number, seed):
-    """Sends one race, and gets a signal in the midst of the next one, at a place of `PLACES`."""
+def stop_within(sink, place, seed):
+    """Send one race, and stop in the midst of the next one, at a place of `PLACES`."""
     shared = sink._shared
     frames = sink.acquire_frames(0)
     sink.put(0, *make_rollout(seed, 4, frames))
     part, method, after = PLACES[place]
-    object.__setattr__(shared, part, EndsBefore(getattr(shared, part), method, number, after))
+    object.__setattr__(shared, part, StopsBefore(getattr(shared, part), method, after))
     if part == "turn":
         sink.await_turn()
         sink.end_turn()
     sink.acquire_frames(0)
     sink.put(0, *make_rollout(seed + 1, 4))
+
+
+def wait_until_stopped(pid):
+    """Wait until another process, a child or not, has stopped itself."""
+    deadline_s = time.monotonic() + 60
+    while psutil.Process(pid).status() != psutil.STATUS_STOPPED:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
 
 
 PLACES = {

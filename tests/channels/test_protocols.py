@@ -1,8 +1,7 @@
-"""What every implementation of the channels does, whoever carries them."""
+"""Promises of the channels' protocols, held to by each implementation."""
 
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,31 +10,11 @@ from torch import nn
 
 from trackmania_rl.agents.flat_parameters import flatten_parameters
 from trackmania_rl.channels.local import LocalRollouts
-from trackmania_rl.channels.protocols import (
-    NO_WEIGHTS,
-    WEIGHTS_KINDS,
-    ReceivedRollout,
-    RolloutSink,
-    RolloutSource,
-    SignsOfLife,
-    WeightsKind,
-)
+from trackmania_rl.channels.protocols import NO_WEIGHTS, WEIGHTS_KINDS, SignsOfLife, WeightsKind
 from trackmania_rl.channels.shared_memory.rollouts import SharedRolloutSource
 from trackmania_rl.settings import Settings, settings_from_flat
 
-from .conftest import BOUNDS, SHARES_MEMORY, OpenChannels, assert_is_race, network_of
-
-
-def acquired(sink: RolloutSink, game: int = 0, timeout_s: float = 20.0) -> np.ndarray:
-    frames = sink.acquire_frames(game, timeout_s)
-    assert frames is not None
-    return frames
-
-
-def got(source: RolloutSource) -> ReceivedRollout:
-    rollout = source.get(timeout_s=20.0)
-    assert rollout is not None
-    return rollout
+from .conftest import BOUNDS, SHARES_MEMORY, OpenChannels, acquired, assert_is_race, got, network_of, wait_until
 
 
 def test_races_arrive_whole_in_order_and_every_collector_has_its_turn(
@@ -53,7 +32,7 @@ def test_races_arrive_whole_in_order_and_every_collector_has_its_turn(
         with got(source) as rollout:
             order.append(rollout.collector)
             assert_is_race(rollout, *children.make_rollout(seeds[rollout.collector].pop(0), 7 + rollout.collector))
-    if isinstance(source, SharedRolloutSource | LocalRollouts):  # others take a moment to arrive, in whatever order
+    if isinstance(source, SharedRolloutSource | LocalRollouts):  # others take a moment to arrive, in any order
         assert order == [0, 1, 0, 1, 0]
     assert source.get(timeout_s=0) is None
 
@@ -81,7 +60,9 @@ def test_the_collector_waits_without_room_and_both_waits_are_measured(
     for rollout in (kept_while_overwriting, third):
         rollout.release()
         rollout.release()  # a second release must not free room twice
-    assert [sink.acquire_frames(game, timeout_s=0.5) is not None for game in range(3)] == [True, True, False]
+    for game in range(2):
+        acquired(sink, game)
+    assert sink.acquire_frames(2, timeout_s=0.3) is None
 
 
 @pytest.mark.parametrize("open_channels", SHARES_MEMORY, indirect=True)
@@ -90,7 +71,7 @@ def test_frames_written_during_the_race_are_not_copied(open_channels: OpenChanne
     sink = source.open_collector(0)
     results, stats = children.make_rollout(5, 6, acquired(sink))
     sink.put(0, results, stats)
-    results["frames"][3, 0, 2, 1] ^= 255  # still the very memory that the learner sees
+    results["frames"][3, 0, 2, 1] ^= 255  # still the memory that the learner reads
     with got(source) as rollout:
         np.testing.assert_array_equal(rollout.rollout_results["frames"], results["frames"])
         for array in (rollout.rollout_results["frames"], rollout.rollout_results["actions"]):
@@ -98,35 +79,30 @@ def test_frames_written_during_the_race_are_not_copied(open_channels: OpenChanne
                 array[0] = 0
 
 
-def test_a_lost_race_leaves_its_room_to_the_game(open_channels: OpenChannels, children: Any) -> None:
-    sink = open_channels(slots_per_collector=1).rollouts.open_collector(0)
-    lost = acquired(sink)
-    assert np.shares_memory(acquired(sink), lost)
-    sink.put(0, *children.make_rollout(1, 4))
-    with pytest.raises(ValueError, match="game 0 holds no room"):
-        sink.put(0, *children.make_rollout(1, 4))
-
-
-def test_games_of_one_collector_have_rooms_of_their_own(open_channels: OpenChannels, children: Any) -> None:
+def test_each_game_of_a_collector_has_room_of_its_own(open_channels: OpenChannels, children: Any) -> None:
     source = open_channels(slots_per_collector=1, games_per_collector=3).rollouts
     sink = source.open_collector(0)
     rooms = [acquired(sink, game) for game in range(3)]
-    assert not np.shares_memory(rooms[0], rooms[1])
+    assert not any(np.shares_memory(rooms[game], rooms[(game + 1) % 3]) for game in range(3))
+    assert np.shares_memory(acquired(sink, 2), rooms[2]), "a lost race leaves its room to the game"
     sink.put(2, *children.make_rollout(7, 4, rooms[2]))
+    with pytest.raises(ValueError, match="game 2 holds no room"):
+        sink.put(2, *children.make_rollout(7, 4))
+    waited_before_s, began_s = sink.waited_s, time.monotonic()
     assert sink.acquire_frames(2, timeout_s=0.3) is None, "the learner has it"
-    assert 0.1 <= sink.waited_s < 0.3, "one game of three waited"
+    assert 0.3 <= 3 * (sink.waited_s - waited_before_s) <= time.monotonic() - began_s, "one game of three waited"
     with got(source) as rollout:
         assert_is_race(rollout, *children.make_rollout(7, 4))
     assert np.shares_memory(acquired(sink, 2), rooms[2])
 
 
 def test_games_put_from_threads_of_their_own(open_channels: OpenChannels, children: Any) -> None:
-    source = open_channels(games_per_collector=5).rollouts
+    source = open_channels(slots_per_collector=1, games_per_collector=5).rollouts
     sink = source.open_collector(0)
 
     def play(game: int) -> None:
         for race in range(8):
-            frames = acquired(sink, game, timeout_s=30)
+            frames = acquired(sink, game)
             sink.put(game, *children.make_rollout(100 * game + race, 4, frames))
 
     threads = [threading.Thread(target=play, args=(game,)) for game in range(5)]
@@ -135,13 +111,10 @@ def test_games_put_from_threads_of_their_own(open_channels: OpenChannels, childr
     seeds = [100 * game + race for game in range(5) for race in range(8)]
     expected = {seed: children.make_rollout(seed, 4) for seed in seeds}
     by_floats = {results["state_float"].tobytes(): seed for seed, (results, _) in expected.items()}
-    for _ in range(len(expected)):
-        rollout = source.get(timeout_s=30)
-        assert rollout is not None
-        with rollout:
+    while expected:
+        with got(source) as rollout:
             seed = by_floats[rollout.rollout_results["state_float"].tobytes()]
             assert_is_race(rollout, *expected.pop(seed))
-    assert not expected
     for thread in threads:
         thread.join()
 
@@ -159,16 +132,23 @@ def test_a_collector_that_is_opened_again_begins_with_all_its_room(open_channels
     assert source.get(timeout_s=0) is None, "what was not received is dropped"
 
 
-def test_the_end_of_the_run_ends_the_wait_for_room(open_channels: OpenChannels) -> None:
+def test_the_end_of_the_run_ends_the_waits_for_room_and_for_a_turn(open_channels: OpenChannels) -> None:
     channels = open_channels(slots_per_collector=1)
     sink, view = channels.rollouts.open_collector(0), channels.run_state.view()
     acquired(sink)
-    stopping = threading.Timer(0.1, lambda: channels.run_state.publish(stop=True))
-    stopping.start()
-    began_s = time.monotonic()
-    assert sink.acquire_frames(game=1) is None
-    assert time.monotonic() - began_s < 5
-    _wait_until(lambda: view.stop_requested)
+    answers: list[Any] = []
+    waiting = [
+        threading.Thread(target=lambda: answers.append(sink.acquire_frames(game=1))),
+        threading.Thread(target=lambda: answers.append(sink.await_turn())),
+    ]
+    for thread in waiting:
+        thread.start()
+    wait_until(lambda: channels.rollouts.signs_of_life(0).is_waiting)
+    channels.run_state.publish(stop=True)
+    for thread in waiting:
+        thread.join()
+    assert answers == [None, None]
+    wait_until(lambda: view.stop_requested)
     assert sink.acquire_frames(game=2) is None
 
 
@@ -179,7 +159,7 @@ def test_collectors_play_when_they_are_given_a_turn(open_channels: OpenChannels,
 
     def play(collector: int) -> None:
         while (number := sinks[collector].await_turn()) is not None and number < 2:
-            acquired(sinks[collector], timeout_s=30)
+            acquired(sinks[collector])
             sinks[collector].put(0, *children.make_rollout(number, 4))
             played.append((number, collector))
             sinks[collector].end_turn()
@@ -198,9 +178,7 @@ def test_collectors_play_when_they_are_given_a_turn(open_channels: OpenChannels,
         while len(received) < len(sinks):
             with got(source) as rollout:
                 received.append(rollout.collector)
-        deadline_s = time.monotonic() + 5
-        while any(map(source.is_at_turn, sinks)):
-            assert time.monotonic() < deadline_s
+        wait_until(lambda: not any(map(source.is_at_turn, sinks)))
         assert sorted(received) == [0, 1]
         assert source.get(timeout_s=0) is None
     for thread in threads:
@@ -211,7 +189,7 @@ def test_collectors_play_when_they_are_given_a_turn(open_channels: OpenChannels,
 def test_a_turn_is_lost_with_its_collector(open_channels: OpenChannels) -> None:
     source = open_channels().rollouts
     source.give_turn(0, 7)
-    assert not source.is_at_turn(0), "it is not there"
+    assert not source.is_at_turn(0), "it is not open"
     source.open_collector(0)
     source.give_turn(0, 8)
     assert source.is_at_turn(0)
@@ -222,26 +200,6 @@ def test_a_turn_is_lost_with_its_collector(open_channels: OpenChannels) -> None:
     assert source.is_at_turn(0)
     source.close_collector(0)
     assert not source.is_at_turn(0)
-
-
-def test_the_end_of_the_run_ends_the_wait_for_a_turn(open_channels: OpenChannels) -> None:
-    channels = open_channels()
-    sink = channels.rollouts.open_collector(0)
-    stopping = threading.Timer(0.1, lambda: channels.run_state.publish(stop=True))
-    stopping.start()
-    assert sink.await_turn() is None
-
-
-def test_the_frame_count_and_the_end_are_seen_as_they_are_published(open_channels: OpenChannels) -> None:
-    run_state = open_channels().run_state
-    view = run_state.view()
-    assert (view.frames_total, view.stop_requested) == (0, False)
-    run_state.publish(frames_total=7_000_000_000)
-    run_state.publish(frames_total=8_000_000_000, stop=True)
-    run_state.publish()
-    view.pull()
-    _wait_until(lambda: view.stop_requested)
-    assert view.frames_total == 8_000_000_000
 
 
 def test_settings_arrive_at_the_next_pull_exactly_as_they_are(open_channels: OpenChannels, settings: Settings) -> None:
@@ -255,14 +213,14 @@ def test_settings_arrive_at_the_next_pull_exactly_as_they_are(open_channels: Ope
         before = view.settings
         run_state.publish(settings=edited)
         assert view.settings is before, "a race is played by the settings at its beginning"
-        _wait_until(view.pull)
+        wait_until(view.pull)
         assert repr(view.settings) == repr(edited)
         run_state.publish(settings=edited)
         assert not view.pull()
-    assert repr(run_state.view().settings) == repr(edited), "what a collector begins with that is started later"
+    assert repr(run_state.view().settings) == repr(edited), "of a collector that is started later"
 
 
-def test_weights_of_each_kind_are_pulled_when_they_are_newer(open_channels: OpenChannels) -> None:
+def test_weights_frame_count_and_the_end_are_seen_as_they_are_published(open_channels: OpenChannels) -> None:
     def values(network: nn.Module) -> set[float]:
         return set(flatten_parameters(network).tolist())
 
@@ -279,11 +237,20 @@ def test_weights_of_each_kind_are_pulled_when_they_are_newer(open_channels: Open
         assert view.pull_weights(kind, network, version) == version
         assert values(network) == {-1.0}
         run_state.publish(weights={kind: network_of(value + 5)})
-        _wait_until(lambda: view.pull_weights(kind, network, version) > version)  # noqa: B023
+        wait_until(lambda: view.pull_weights(kind, network, version) > version)  # noqa: B023
         assert values(network) == {value + 5}
+    assert (view.frames_total, view.stop_requested) == (0, False)
+    run_state.publish(frames_total=7_000_000_000)
+    run_state.publish(frames_total=8_000_000_000, stop=True)
+    run_state.publish()
+    view.pull()
+    wait_until(lambda: view.stop_requested)
+    assert view.frames_total == 8_000_000_000
 
 
-def test_a_collector_beats_and_says_that_it_waits_for_room(open_channels: OpenChannels, children: Any) -> None:
+def test_a_collector_beats_while_it_waits_for_room_or_for_its_turn_and_says_so(
+    open_channels: OpenChannels, children: Any
+) -> None:
     source = open_channels(slots_per_collector=1).rollouts
     sink = source.open_collector(0)
     source.open_collector(1)
@@ -291,36 +258,24 @@ def test_a_collector_beats_and_says_that_it_waits_for_room(open_channels: OpenCh
     acquired(sink)
     sink.put(0, *children.make_rollout(1, 4))
     sink.beat()
-    _wait_until(lambda: source.signs_of_life(0).n_beats > 0)
-    before = source.signs_of_life(0)
-    assert not before.is_waiting
+    wait_until(lambda: source.signs_of_life(0).n_beats > 0)
+    assert not source.signs_of_life(0).is_waiting
     assert source.signs_of_life(1) == SignsOfLife(0, is_waiting=False)
-    waiting = threading.Thread(target=sink.acquire_frames, args=(0,))
-    waiting.start()
-    _wait_until(lambda: source.signs_of_life(0).is_waiting)
-    _wait_until(lambda: source.signs_of_life(0).n_beats > before.n_beats + 2)
-    with got(source):
-        pass
-    waiting.join()
-    _wait_until(lambda: not source.signs_of_life(0).is_waiting)
+
+    def release_room() -> None:
+        got(source).release()
+
+    def give_turn() -> None:
+        source.give_turn(0, 5)
+
+    for wait, end in ((lambda: sink.acquire_frames(0), release_room), (sink.await_turn, give_turn)):
+        before = source.signs_of_life(0)
+        waiting = threading.Thread(target=wait)
+        waiting.start()
+        wait_until(lambda: source.signs_of_life(0).is_waiting)
+        wait_until(lambda: source.signs_of_life(0).n_beats > before.n_beats + 2)  # noqa: B023
+        end()
+        waiting.join()
+        wait_until(lambda: not source.signs_of_life(0).is_waiting)
     source.open_collector(0)
     assert source.signs_of_life(0).n_beats == 0, "of its new process"
-
-
-def test_a_collector_beats_and_says_that_it_waits_for_its_turn(open_channels: OpenChannels) -> None:
-    source = open_channels().rollouts
-    sink = source.open_collector(0)
-    waiting = threading.Thread(target=sink.await_turn)
-    waiting.start()
-    _wait_until(lambda: source.signs_of_life(0).is_waiting)
-    _wait_until(lambda: source.signs_of_life(0).n_beats > 2)
-    source.give_turn(0, 5)
-    waiting.join()
-    _wait_until(lambda: not source.signs_of_life(0).is_waiting)
-
-
-def _wait_until(condition: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.01)

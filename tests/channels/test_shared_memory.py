@@ -1,0 +1,336 @@
+"""Channels in shared memory: between real processes, beside stopped or killed ones, and where memory is short."""
+
+import ctypes
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from trackmania_rl.agents.flat_parameters import flatten_parameters
+from trackmania_rl.channels.protocols import NO_WEIGHTS, ChannelError
+from trackmania_rl.channels.shared_memory import rollouts, segments, slots
+from trackmania_rl.channels.shared_memory.opening import open_channels
+from trackmania_rl.channels.shared_memory.rollouts import SharedRolloutSource
+from trackmania_rl.channels.shared_memory.run_state import SharedRunState, SharedRunStateView
+from trackmania_rl.channels.shared_memory.stop_flag import StopFlag
+from trackmania_rl.settings import Settings, load_settings, settings_from_flat
+
+from .conftest import BOUNDS, SPAWN, acquired, assert_is_race, got, network_of
+
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere segments are no files")
+
+
+@pytest.fixture
+def source() -> Any:
+    source = SharedRolloutSource(BOUNDS, slots_per_collector=2, stop=StopFlag(SPAWN))
+    yield source
+    source.close()
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Folder in place of /dev/shm."""
+    monkeypatch.setattr(segments, "SHARED_MEMORY_FOLDER", tmp_path)
+    return tmp_path
+
+
+def values(network: nn.Module) -> set[float]:
+    return set(flatten_parameters(network).tolist())
+
+
+def edited(settings: Settings, running_speed: float) -> Settings:
+    return settings_from_flat(settings.flat() | {"running_speed": running_speed})
+
+
+def test_races_of_other_processes_arrive_whole_and_in_order(
+    children: Any, start: Any, source: SharedRolloutSource
+) -> None:
+    seeds = {0: [1, 2, 3, 4, 5], 1: [11, 12, 13]}
+    processes = [start(children.send_races, source.open_collector(c), seeds[c], 7 + c) for c in seeds]
+    arrived: dict[int, list[int]] = {0: [], 1: []}
+    for _ in range(8):
+        with got(source) as rollout:
+            seed = seeds[rollout.collector][len(arrived[rollout.collector])]
+            assert_is_race(rollout, *children.make_rollout(seed, 7 + rollout.collector))
+            assert 0 <= rollout.waited_s <= rollout.elapsed_s
+            arrived[rollout.collector].append(seed)
+    assert arrived == seeds
+    for process in processes:
+        process.join(60)
+        assert process.exitcode == 0, "3 says that torch was imported"
+    assert source.get(timeout_s=0) is None
+
+
+def test_a_header_enters_its_pipe_whole_however_long_the_race(
+    children: Any, source: SharedRolloutSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = source.open_collector(0)
+    headers: list[Any] = []
+    monkeypatch.setattr(sink._shared.headers_in, "send", headers.append)
+    for n_actions in (2, 19):
+        acquired(sink)
+        results, stats = children.make_rollout(1, n_actions)
+        sink.put(0, results, stats | {"inputs": "0.00 press up\n" * 200 * n_actions})
+    sizes = [len(pickle.dumps(header)) for header in headers]
+    assert max(sizes) < 4096, "what POSIX systems write to a pipe at once"
+    assert abs(sizes[1] - sizes[0]) < 20
+
+
+def test_a_race_beyond_the_bound_is_refused_by_name(children: Any, source: SharedRolloutSource) -> None:
+    sink = source.open_collector(0)
+    acquired(sink)
+    results, stats = children.make_rollout(1, 4)
+    with pytest.raises(ChannelError, match="state_float has shape"):
+        sink.put(0, results | {"state_float": np.zeros((30000, 5), dtype=np.float32)}, stats)
+    sink.put(0, results, stats)  # the slot is still good
+    with got(source) as rollout:
+        assert_is_race(rollout, results, stats)
+
+
+@on_linux
+def test_too_little_shared_memory_is_refused_with_what_to_do(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rollouts, "available_shared_memory_bytes", lambda: 3 * BOUNDS.slot_bytes)
+    source = SharedRolloutSource(BOUNDS, slots_per_collector=2, stop=StopFlag(SPAWN))
+    source.open_collector(0)
+    source.open_collector(0)  # replacing needs no more
+    with pytest.raises(ChannelError, match=r"rollout_slots_per_collector.*--shm-size=1g\)$"):
+        source.open_collector(1)
+    for name, size_mb in (("psm_a", 2), ("psm_b", 5), ("torch_c", 3), ("psm_d", 4), (segment_name(os.getpid()), 9)):
+        (folder / name).write_bytes(bytes(size_mb << 20))
+    (folder / "sem.small").write_bytes(b"small")
+    largest = r"psm_b \(5 MB\), psm_d \(4 MB\), torch_c \(3 MB\): delete"
+    with pytest.raises(ChannelError, match=rf"--shm-size=1g\)\. Others have 14 MB there, the largest {largest}"):
+        source.open_collector(1)
+    source.close()
+
+
+@on_linux
+def test_a_folder_that_cannot_be_written_to_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slots, "SHARED_MEMORY_FOLDER", Path("/proc/sys"))
+    monkeypatch.setattr(os, "access", lambda folder, _: str(folder) != "/proc/sys")  # root may write anywhere
+    with pytest.raises(ChannelError, match=r"^/proc/sys cannot be written to, and processes share their memory there"):
+        open_channels(None, None, {})  # type: ignore[arg-type]
+
+
+def segment_name(pid: int, pid_namespace: str | None = None) -> str:
+    if pid_namespace is None:
+        pid_namespace = f"{os.stat('/proc/self/ns/pid').st_ino:x}"
+    return f"trackmania_rl_{pid}_{pid_namespace}0123abcd"
+
+
+@on_linux
+def test_a_run_that_starts_removes_only_segments_of_ended_processes(folder: Path) -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    kept = [
+        segment_name(os.getpid()),
+        segment_name(os.getppid()),
+        segment_name(ended.pid, pid_namespace="1234abcd"),  # of another container, where that number may be in use
+        f"trackmania_rl_{ended.pid}_notes",
+        f"trackmania_rl_{ended.pid}",
+        f"psm_{ended.pid}",
+    ]
+    for name in (segment_name(ended.pid), *kept):
+        (folder / name).touch()
+    SharedRolloutSource(BOUNDS, slots_per_collector=2, stop=StopFlag(SPAWN)).close()
+    assert sorted(file.name for file in folder.iterdir()) == sorted(kept)
+
+
+@on_linux
+def test_nothing_is_left_behind_and_nothing_is_said_at_exit(children: Any, repository_root: Path) -> None:
+    program = textwrap.dedent(
+        """
+        import multiprocessing, os, sys
+        sys.path.insert(0, sys.argv[1])
+        import rollout_children
+        from trackmania_rl.channels.shared_memory.rollouts import SHARED_MEMORY_FOLDER, SharedRolloutSource
+        from trackmania_rl.channels.shared_memory.slots import RolloutBounds
+        from trackmania_rl.channels.shared_memory.stop_flag import StopFlag
+
+        if __name__ == "__main__":
+            context = multiprocessing.get_context("spawn")
+            source = SharedRolloutSource(RolloutBounds(20, 6, 8, 5, 3), 2, stop=StopFlag(context))
+            sink = source.open_collector(0)
+            child = context.Process(target=rollout_children.send_then_hang, args=(sink, 1), daemon=True)
+            child.start()
+            with source.get(60) as rollout:
+                print(rollout.rollout_results["frames"].shape)
+            child.kill()
+            child.join()
+            source.open_collector(0)
+            print(*(file.name for file in SHARED_MEMORY_FOLDER.glob(f"trackmania_rl_{os.getpid()}_*")))
+            source.close()
+        """
+    )
+    command = [sys.executable, "-c", program, str(Path(children.__file__).parent)]
+    done = subprocess.run(command, cwd=repository_root, capture_output=True, text=True, timeout=100)
+    assert done.stderr == ""
+    shape, names = done.stdout.splitlines()
+    assert shape == "(4, 1, 6, 8)"
+    assert len(names.split()) == 2
+    for name in names.split():
+        assert not (rollouts.SHARED_MEMORY_FOLDER / name).exists()
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="kills a process as POSIX systems do")
+def test_the_end_of_the_run_is_seen_whatever_becomes_of_the_process_that_asked_for_it(
+    children: Any, start: Any
+) -> None:
+    flag = StopFlag(SPAWN)
+    assert not flag.is_set()
+    start(children.set_and_die, flag).join(60)
+    assert flag.is_set()
+
+
+@pytest.mark.filterwarnings("error::UserWarning")
+@pytest.mark.parametrize("name", ["config.py", "config_tmnf.py", "config_many_tracks.py", "config_cartpole.py"])
+def test_shipped_configurations_come_out_exactly_as_they_went_in(repository_root: Path, name: str) -> None:
+    settings = load_settings(repository_root / "config_files" / name)
+    read = SharedRunState(settings, {}, SPAWN).view().settings
+    assert read is not settings
+    assert repr(read) == repr(settings)
+
+
+def _pull_and_answer(view: SharedRunStateView, connection: Any) -> None:
+    network = network_of(0.0)
+    for _ in range(2):
+        connection.recv()  # the other side has published
+        view.pull()
+        version = view.pull_weights("evaluation", network, NO_WEIGHTS)
+        connection.send((view.settings, view.frames_total, view.stop_requested, version, values(network)))
+
+
+def test_another_process_sees_all_that_is_published(settings: Settings, start: Any) -> None:
+    uncompiled_shared_network = network_of(1.0)
+    run_state = SharedRunState(settings, {"evaluation": uncompiled_shared_network}, SPAWN)
+    here, there = SPAWN.Pipe()
+    run_state.publish(settings=edited(settings, 5.0), frames_total=3)
+    start(_pull_and_answer, run_state.view(), there)
+    here.send("go")
+    assert here.poll(60)
+    assert here.recv() == (edited(settings, 5.0), 3, False, 1, {1.0})
+    run_state.publish(
+        settings=edited(settings, 6.0), frames_total=10**12, stop=True, weights={"evaluation": network_of(2.0)}
+    )
+    here.send("go")
+    assert here.poll(60)
+    assert here.recv() == (edited(settings, 6.0), 10**12, True, 2, {2.0})
+    assert values(uncompiled_shared_network) == {2.0}, "the given network is the shared one"
+
+
+def test_settings_that_were_half_written_are_not_read(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_state = SharedRunState(settings, {}, SPAWN)
+    view = run_state.view()
+    memmove = ctypes.memmove
+
+    def copy_half(target: Any, text: bytes, n_bytes: int) -> None:
+        memmove(target, text, n_bytes // 2)
+
+    def be_killed_half_way(*arguments: Any) -> None:
+        copy_half(*arguments)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ctypes, "memmove", be_killed_half_way)
+        with pytest.raises(KeyboardInterrupt):
+            run_state.publish(settings=edited(settings, 5.0))
+        assert run_state.view().settings == view.settings == settings
+        patched.setattr(ctypes, "memmove", copy_half)  # the new version is seen before all of its text
+        run_state.publish(settings=edited(settings, 6.0))
+        assert not view.pull()
+        assert view.settings == settings
+    run_state.publish(settings=edited(settings, 7.0))
+    assert view.pull()
+    assert view.settings == edited(settings, 7.0)
+
+
+def test_settings_that_are_too_long_leave_the_last_ones(settings: Settings, caplog: pytest.LogCaptureFixture) -> None:
+    run_state = SharedRunState(settings, {}, SPAWN)
+    view = run_state.view()
+    entry = settings.game.map_cycle[0].model_dump() | {"map_path": "x" * 3_000_000}
+    too_long = settings_from_flat(settings.flat() | {"map_cycle": (entry,), "demonstrations": ()})
+    for _ in range(2):
+        run_state.publish(settings=too_long)
+        assert not view.pull()
+    assert caplog.text.count("the edited settings are too long") == 1
+    run_state.publish(settings=edited(settings, 5.0))
+    assert view.pull()
+    assert view.settings == edited(settings, 5.0)
+
+
+def test_weights_that_change_while_they_are_copied_are_copied_again(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_state = SharedRunState(settings, {"evaluation": network_of(1.0)}, SPAWN)
+    published = iter([network_of(2.0), network_of(3.0)])
+    clone = torch.Tensor.clone
+
+    def clone_slowly(vector: torch.Tensor) -> torch.Tensor:
+        copied = clone(vector)
+        if (network := next(published, None)) is not None:
+            run_state.publish(weights={"evaluation": network})
+            copied[: len(copied) // 2] = flatten_parameters(network)[: len(copied) // 2]
+        return copied
+
+    monkeypatch.setattr(torch.Tensor, "clone", clone_slowly)
+    reader = network_of(0.0)
+    assert run_state.view().pull_weights("evaluation", reader, NO_WEIGHTS) == 3
+    assert values(reader) == {3.0}
+
+
+def test_weights_that_were_half_published_are_not_read(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_state = SharedRunState(settings, {"evaluation": network_of(1.0)}, SPAWN)
+    half, new, reader = network_of(2.0), network_of(3.0), network_of(0.0)
+
+    def fail(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as failing:
+        failing.setattr(torch.Tensor, "copy_", fail)
+        with pytest.raises(KeyboardInterrupt):
+            run_state.publish(weights={"evaluation": half})
+    assert run_state.view().pull_weights("evaluation", reader, NO_WEIGHTS) == NO_WEIGHTS
+    assert values(reader) == {0.0}
+    run_state.publish(weights={"evaluation": new})
+    assert run_state.view().pull_weights("evaluation", reader, NO_WEIGHTS) > NO_WEIGHTS
+    assert values(reader) == {3.0}
+
+
+def _stop_while_copying(view: SharedRunStateView) -> None:
+    torch.Tensor.clone = lambda _: os.kill(os.getpid(), signal.SIGSTOP)  # type: ignore[method-assign,assignment,return-value]
+    view.pull_weights("evaluation", network_of(0.0), NO_WEIGHTS)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no such signals")
+def test_no_process_waits_for_a_reader_that_is_stopped_or_killed_while_it_copies(
+    settings: Settings, children: Any, start: Any
+) -> None:
+    run_state = SharedRunState(settings, {"evaluation": network_of(1.0)}, SPAWN)
+    reader = start(_stop_while_copying, run_state.view())
+    children.wait_until_stopped(reader.pid)
+    view, network = run_state.view(), network_of(0.0)
+    for version in range(2, 40):
+        run_state.publish(weights={"evaluation": network_of(float(version))})
+        assert view.pull_weights("evaluation", network, version - 1) == version
+        if version == 20:
+            os.kill(reader.pid, signal.SIGKILL)
+            reader.join(60)
+    assert values(network) == {39.0}
+
+
+def test_a_machine_without_room_for_the_weights_is_told_so(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: torch.Tensor) -> None:
+        raise RuntimeError("unable to write to file </torch_1>:\nNo space left on device (28)")
+
+    monkeypatch.setattr(torch.Tensor, "share_memory_", full)
+    with pytest.raises(ChannelError, match=r"no room for the network's weights \(.* MB\): unable .* No space left"):
+        SharedRunState(settings, {"evaluation": network_of(1.0)}, SPAWN)
