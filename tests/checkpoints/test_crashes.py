@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import shutil
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,32 +25,64 @@ STEPS = ("fsync", "replace", "mkdir", "unlink", "rmdir")
 KILLED = 9
 
 
-class Steps:
-    """Counts the steps of a writer, and lets one of them end it."""
+def fail() -> None:
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    def __init__(self, at: int, end: Callable[[], object]) -> None:
-        self.n_done, self._at, self._end = 0, at, end
 
-    @contextlib.contextmanager
-    def counted(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-        with monkeypatch.context() as patched:
-            for name in STEPS:
-                patched.setattr(os, name, self._counting(getattr(os, name)))
-            patched.setattr(zlib, "crc32", self._counting(zlib.crc32))
-            yield
+def interrupt() -> None:
+    raise KeyboardInterrupt
 
-    def _counting(self, step: Callable[..., Any]) -> Callable[..., Any]:
+
+ENDS: dict[str, Callable[[], object]] = {
+    "it is killed": lambda: os._exit(KILLED),
+    "the disk fails": fail,
+    "a second Ctrl-C": interrupt,
+}
+
+
+def save_until(step: int, end: Callable[[], object], save: Callable[[], object]) -> str:
+    """Write a checkpoint until a step, which ends it; return what came of it."""
+    n_done = 0
+
+    def counted(original: Callable[..., Any]) -> Callable[..., Any]:
         def count(*arguments: Any, **named: Any) -> Any:
-            self.n_done += 1
-            if self.n_done == self._at:
-                self._end()
-            return step(*arguments, **named)
+            nonlocal n_done
+            n_done += 1
+            if n_done == step:
+                end()
+            return original(*arguments, **named)
 
         return count
 
+    with pytest.MonkeyPatch.context() as patched:
+        for name in STEPS:
+            patched.setattr(os, name, counted(getattr(os, name)))
+        patched.setattr(zlib, "crc32", counted(zlib.crc32))
+        try:
+            save()
+        except CheckpointError as error:
+            is_told = "000003: Input/output error; the checkpoints written before are intact" in str(error)
+            return "told" if is_told else str(error)
+        except KeyboardInterrupt:
+            return "interrupted"
+    return "done" if n_done < step else "written all the same"
 
-def fail() -> None:
-    raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+def in_a_fork(function: Callable[[], str]) -> str:
+    """What a function returns in a process of its own, or that it was killed."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.write(writing, function().encode())
+            os._exit(0)
+        finally:
+            os._exit(1)
+    os.close(writing)
+    with open(reading, "rb") as answer:
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        assert code in (0, KILLED)
+        return answer.read().decode() or "killed"
 
 
 @pytest.fixture
@@ -102,52 +134,22 @@ def assert_next_one_clears_up(folder: Path, ring: RingBuffer) -> None:
     assert not any(name.startswith(".") for name in files_of(checkpoints) + files_of(checkpoints / "memory"))
 
 
-def test_a_writer_that_is_killed_at_any_step(
-    tmp_path: Path, ring: RingBuffer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("end", ENDS)
+def test_a_writer_that_ends_at_any_step_leaves_a_whole_checkpoint(
+    tmp_path: Path, ring: RingBuffer, caplog: pytest.LogCaptureFixture, end: str
 ) -> None:
-    n_killed = 0
+    ended: list[str] = []
     while True:
-        folder = Path(shutil.copytree(tmp_path / "run", tmp_path / f"killed_{n_killed}"))
+        folder = Path(shutil.copytree(tmp_path / "run", tmp_path / f"ended_{len(ended)}"))
         save = saved_in(folder, ring)
-        child = os.fork()
-        if child == 0:
-            try:
-                with Steps(n_killed + 1, lambda: os._exit(KILLED)).counted(monkeypatch):
-                    save()
-                os._exit(0)
-            finally:
-                os._exit(1)
-        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        assert code in (0, KILLED)
-        if code == 0:
+        how = in_a_fork(partial(save_until, len(ended) + 1, ENDS[end], save))
+        if how == "done":
             break
-        n_killed += 1
-        assert_is_whole(folder, caplog, (2, 3))
+        ended.append(how)
+        assert_is_whole(folder, caplog, (3,) if how == "written all the same" else (2, 3))
         assert_next_one_clears_up(folder, ring)
         shutil.rmtree(folder)
     assert_is_whole(folder, caplog, (3,))
-    assert n_killed > 30
-
-
-def test_a_disk_that_fails_at_any_step(
-    tmp_path: Path, ring: RingBuffer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    n_failed = n_told = 0
-    has_failed = True
-    while has_failed:
-        folder = Path(shutil.copytree(tmp_path / "run", tmp_path / f"failed_{n_failed}"))
-        save = saved_in(folder, ring)
-        steps = Steps(n_failed + 1, fail)
-        is_told = False
-        with steps.counted(monkeypatch):
-            try:
-                save()
-            except CheckpointError as error:
-                is_told = "000003: Input/output error; the checkpoints written before are intact" in str(error)
-        has_failed = steps.n_done > n_failed
-        n_failed += 1
-        n_told += is_told
-        assert_is_whole(folder, caplog, (2, 3) if is_told else (3,))
-        assert_next_one_clears_up(folder, ring)
-        shutil.rmtree(folder)
-    assert n_told > 15
+    told = {"it is killed": "killed", "the disk fails": "told", "a second Ctrl-C": "interrupted"}[end]
+    assert set(ended) <= {told, "written all the same"}
+    assert ended.count(told) > 15
