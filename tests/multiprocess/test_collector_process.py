@@ -13,7 +13,7 @@ from trackmania_rl.agents.builder import make_agent_builder
 from trackmania_rl.channels.local import LocalRunState
 from trackmania_rl.games.race_games import make_games_builder
 from trackmania_rl.multiprocess import collector_process
-from trackmania_rl.multiprocess.collector_process import collector_process_fn, make_parts
+from trackmania_rl.multiprocess.collector_process import collector_process_fn, make_begin_turn, make_parts
 from trackmania_rl.multiprocess.collector_task import CollectorTask
 from trackmania_rl.multiprocess.signals import OF_THE_TERMINAL
 from trackmania_rl.race.cycle_position import CollectorProgress
@@ -60,10 +60,18 @@ def first_tracks(parts: CollectorParts) -> list[TrackRecipe]:
     return [parts.generated_maps.recipe(generator, number) for number in range(4)]
 
 
-def test_every_random_stream_of_every_collector_is_one_of_its_own(live: LiveSettings) -> None:
+def reseeded(live: LiveSettings) -> LocalRunState:
+    run = live.current.run.model_copy(update={"seed": live.current.run.seed + 1})
+    return LocalRunState(live.current.model_copy(update={"run": run}))
+
+
+def test_every_random_stream_follows_from_the_seed_of_the_run_and_the_name_of_the_collectors_start(
+    live: LiveSettings,
+) -> None:
     one, other, one_again = (first_draws(parts_of(task_of(live, name))) for name in ("one", "other", "one"))
-    assert len({*one, *other}) == 2 + 2
+    reseeded_one = first_draws(parts_of(task_of(live, "one", run_state=reseeded(live))))
     assert one_again == one
+    assert len({*one, *other, *reseeded_one}) == 2 + 2 + 2
 
 
 def test_every_collector_has_tracks_of_its_own_which_are_the_same_however_often_it_is_started(
@@ -73,6 +81,7 @@ def test_every_collector_has_tracks_of_its_own_which_are_the_same_however_often_
     one, one_again, other = (first_tracks(parts_of(task_of(live, name, index=index))) for name, index in tasks)
     assert one == one_again
     assert len({*one, *other}) == 8
+    assert first_tracks(parts_of(task_of(live, "one", run_state=reseeded(live)))) != one
 
 
 def test_random_streams_go_on_where_an_earlier_session_was(live: LiveSettings) -> None:
@@ -85,28 +94,26 @@ def test_random_streams_go_on_where_an_earlier_session_was(live: LiveSettings) -
     assert first_draws(parts_of(task_of(live, "another session", progress=progress))) == next_ones
 
 
-def test_another_seed_of_the_run_gives_other_random_numbers(live: LiveSettings) -> None:
-    one = first_draws(parts_of(task_of(live, "one")))
-    run = live.current.run.model_copy(update={"seed": live.current.run.seed + 1})
-    reseeded = LocalRunState(live.current.model_copy(update={"run": run}))
-    other = parts_of(task_of(live, "one", run_state=reseeded))
-    assert not set(one) & set(first_draws(other))
-    assert first_tracks(other) != first_tracks(parts_of(task_of(live, "one")))
+def test_a_turn_has_random_streams_that_follow_from_its_number_alone(live: LiveSettings) -> None:
+    def draws(name: str, turns: tuple[int, ...]) -> list[float]:
+        task = task_of(live, name)
+        spaces = race_spaces(task.run_state.settings)
+        parts = make_parts(task, spaces)
+        begin_turn = make_begin_turn(task, spaces, parts)
+        for number in turns:
+            begin_turn(number)
+        return first_draws(parts)
+
+    assert draws("one", (3,)) == draws("one again", (1, 2, 3))
+    assert len({*draws("one", (3,)), *draws("one", (4,))}) == 4
 
 
-def test_explorer_and_evaluator_pull_the_weights_that_are_meant_for_them(live: LiveSettings) -> None:
-    parts = parts_of(task_of(live, "one"))
+def test_a_collector_begins_where_its_task_says_and_follows_the_weights_of_each_kind(live: LiveSettings) -> None:
+    progress = CollectorProgress(n_races=17, place=2, of_generators={"of this one": 5})
+    parts = parts_of(task_of(live, "one", n_starts_before=3, progress=progress))
+    assert (parts.progress, parts.n_entries_left_out) == (progress, 3)
     assert (parts.explorer.kind, parts.evaluator.kind) == ("exploration", "evaluation")
     assert parts.explorer.actor.network is not parts.evaluator.actor.network
-
-
-def test_a_collector_is_told_where_to_begin_and_where_to_keep_its_tracks(live: LiveSettings) -> None:
-    progress = CollectorProgress(n_races=17, place=2, of_generators={"of this one": 5})
-    parts = parts_of(task_of(live, "one", n_starts_before=3, tracks_folder=Path("/mine"), progress=progress))
-    assert (parts.progress, parts.n_entries_left_out) == (progress, 3)
-    assert parts.generated_maps is not None
-    assert parts.generated_maps._n_begun == progress.of_generators
-    assert parts.generated_maps._folder == Path("/mine").resolve()
 
 
 def test_a_collector_leaves_the_signals_of_the_terminal_to_the_main_process(

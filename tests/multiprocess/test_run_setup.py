@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from trackmania_rl import files
 from trackmania_rl.channels.local import LocalRunState
 from trackmania_rl.channels.protocols import Channels, SignsOfLife
 from trackmania_rl.checkpoints import CheckpointFacts, CheckpointStore, RunFolder
@@ -35,12 +34,12 @@ def _settings(repository_root: Path, *overrides: str):
     return load_settings(repository_root / "config_files" / "config.py", overrides)
 
 
-def test_the_shipped_maps_are_there(repository_root: Path) -> None:
+def test_a_missing_map_and_a_damaged_line_are_named(repository_root: Path, tmp_path: Path) -> None:
     lines_m = load_reference_lines(_settings(repository_root), repository_root / "maps")
     assert all(line_m.shape[1] == 3 for line_m in lines_m.values())
-
-
-def test_a_missing_map_and_a_damaged_line_are_named(repository_root: Path, tmp_path: Path) -> None:
+    check_edited_maps(_settings(repository_root), repository_root / "maps")
+    with pytest.raises(UserError, match=r"valley\.toml"):
+        check_edited_maps(_settings(repository_root), tmp_path)
     with pytest.raises(UserError, match=r"valley\.toml"):
         load_reference_lines(_settings(repository_root), tmp_path)
     for file in (repository_root / "maps").iterdir():
@@ -50,7 +49,7 @@ def test_a_missing_map_and_a_damaged_line_are_named(repository_root: Path, tmp_p
         load_reference_lines(_settings(repository_root), tmp_path)
 
 
-def test_a_taken_port_is_named(repository_root: Path, tmp_path: Path) -> None:
+def test_a_taken_port_and_a_full_disk_are_named(repository_root: Path, tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -61,20 +60,16 @@ def test_a_taken_port_is_named(repository_root: Path, tmp_path: Path) -> None:
         with pytest.raises(UserError, match=rf"port {port} is in use"):  # which the third game of six would take
             check_machine(_settings(repository_root, *several), tmp_path)
         check_machine(_settings(repository_root, f"base_tmi_port={port}"), tmp_path)  # no game listens anywhere
+    with pytest.raises(UserError, match="minimum_free_disk_mb = 999999999"):
+        check_machine(_settings(repository_root, "minimum_free_disk_mb=999999999"), tmp_path)
 
 
 def test_every_game_has_a_port_of_its_own(repository_root: Path) -> None:
     several = ("game_transport=socket", "n_collectors=2", "games_per_collector=3", "base_tmi_port=9000")
     game = _settings(repository_root, *several).game
     assert [list(game.tmi_ports_of(collector)) for collector in (0, 1)] == [[9000, 9001, 9002], [9003, 9004, 9005]]
-    assert len(_settings(repository_root, "game_transport=in_process").game.tmi_ports) == 0
     with pytest.raises(UserError, match="last game's port would be 65536"):
         _settings(repository_root, *several[:3], "base_tmi_port=65531")
-
-
-def test_a_full_disk_is_named(repository_root: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="minimum_free_disk_mb = 999999999"):
-        check_machine(_settings(repository_root, "minimum_free_disk_mb=999999999"), tmp_path)
 
 
 def test_a_run_is_trained_by_one_process_at_a_time(tmp_path: Path) -> None:
@@ -107,53 +102,40 @@ def test_a_folder_that_cannot_be_locked(
         assert "cannot be locked (No locks available)" in caplog.text
 
 
-def test_a_command_that_fails_before_its_run_begins_leaves_nothing(tmp_path: Path) -> None:
+def test_a_command_that_fails_leaves_its_folder_only_if_its_run_had_begun(tmp_path: Path) -> None:
     output = tmp_path / "new" / "place"
     folder = RunFolder.below(output, "run")
 
-    def fail_early() -> None:
-        with removed_unless_begun(folder), training_alone(folder):
+    def fail(has_begun: bool) -> None:
+        with removed_unless_begun(folder) as begin, training_alone(folder):
             folder.log.write_text("an error\n")
+            if has_begun:
+                begin()
             raise UserError("no such map")
 
     with pytest.raises(UserError):
-        fail_early()
+        fail(has_begun=False)
     assert list(tmp_path.iterdir()) == []
-
     RunFolder.create(output, "other")
     folder.path.mkdir()
     (folder.path / "notes.txt").write_text("the user's")
-    with pytest.raises(KeyboardInterrupt), removed_unless_begun(folder):
-        raise KeyboardInterrupt
+    with pytest.raises(UserError):
+        fail(has_begun=False)
     assert (folder.path / "notes.txt").is_file()
     assert not folder.tensorboard.exists()
     assert (output / "save" / "other" / "config").is_dir()
-
-
-def test_a_run_that_has_begun_stays_whatever_comes(tmp_path: Path) -> None:
-    folder = RunFolder.below(tmp_path, "run")
-
-    def fail_late() -> None:
-        with removed_unless_begun(folder) as begin:
-            begin()
-            raise UserError("the weights are no longer finite numbers")
-
     with pytest.raises(UserError):
-        fail_late()
+        fail(has_begun=True)
     assert folder.config.is_dir()
     assert folder.tensorboard.is_dir()
 
 
-def test_sessions_are_counted(tmp_path: Path) -> None:
-    folder = RunFolder.create(tmp_path, "run")
-    assert [count_session(folder) for _ in range(3)] == [1, 2, 3]
-
-
 @pytest.mark.parametrize("content", [b"", b"\0\0\0", b"1" * 10_000, b"\xff"])
-def test_a_count_of_sessions_that_a_power_cut_spoilt_goes_on_above_all_that_is_known(
+def test_sessions_are_counted_and_after_a_power_cut_above_all_that_is_known(
     content: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = RunFolder.create(tmp_path, "run")
+    assert [count_session(folder) for _ in range(3)] == [1, 2, 3]
     folder.sessions.write_bytes(content)
     assert count_session(folder) == 1
     CheckpointStore(folder.path).save({}, 0, CheckpointFacts(session=4))
@@ -165,25 +147,6 @@ def test_a_count_of_sessions_that_a_power_cut_spoilt_goes_on_above_all_that_is_k
     assert folder.sessions.read_text() == "8\n"
     assert [count_session(folder) for _ in range(2)] == [9, 10]
     assert caplog.text.count("sessions.txt is damaged: this is called session") == 3
-
-
-def test_the_count_of_sessions_is_renamed_patiently(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    renamed = []
-    monkeypatch.setattr(files, "replace_patiently", lambda source, target: renamed.append((source.suffix, target.name)))
-    count_session(RunFolder.create(tmp_path, "run"))
-    assert renamed == [(".tmp", "sessions.txt")]
-
-
-def test_an_edited_map_cycle_must_be_drivable(repository_root: Path, tmp_path: Path) -> None:
-    maps_folder = repository_root / "maps"
-    check_edited_maps(_settings(repository_root), maps_folder)
-    with pytest.raises(UserError, match=r"valley\.toml"):
-        check_edited_maps(_settings(repository_root), tmp_path)
-    (tmp_path / "Tracks" / "Challenges").mkdir(parents=True)
-    real = _settings(repository_root, "game=tmnf", f"trackmania_base_path={tmp_path}")
-    if sys.platform in ("linux", "win32"):
-        with pytest.raises(UserError, match="no such map"):
-            check_edited_maps(real, maps_folder)
 
 
 class Collectors:
@@ -230,24 +193,20 @@ def collectors(live: LiveSettings, monkeypatch: pytest.MonkeyPatch) -> Collector
     return collectors
 
 
-def test_each_collector_draws_other_random_numbers_in_each_session_and_after_each_start(
-    collectors: Collectors,
-) -> None:
-    for session in (1, 2):
-        collectors.start(session, n_starts=3)
-    assert [task.index for task in collectors.tasks] == [0, 1] * 3 * 2
-    assert [task.n_starts_before for task in collectors.tasks] == [0, 0, 1, 1, 2, 2] * 2
-    assert len({task.name for task in collectors.tasks}) == 12
-
-
-def test_a_collector_goes_on_where_its_progress_says_and_after_a_crash_by_other_random_numbers(
-    collectors: Collectors,
-) -> None:
+def test_each_start_of_a_collector_has_a_name_and_so_random_numbers_of_its_own(collectors: Collectors) -> None:
     progress = {1: CollectorProgress(n_races=17, place=2, streams={"explorer": "state"})}
-    collectors.start(session=2, n_starts=3, progress=progress)
-    assert [task.progress.n_races for task in collectors.tasks] == [0, 17] * 3
-    assert [dict(task.progress.streams) for task in collectors.tasks] == [{}, {"explorer": "state"}, {}, {}, {}, {}]
-    assert [task.progress.place for task in collectors.tasks if task.index == 1] == [2, 2, 2]
+    for session in (1, 2):
+        collectors.start(session, n_starts=3, progress=progress)
+    tasks = collectors.tasks
+    assert [task.index for task in tasks] == [0, 1] * 3 * 2
+    assert [task.n_starts_before for task in tasks] == [0, 0, 1, 1, 2, 2] * 2
+    assert len({task.name for task in tasks}) == 12
+    assert [task.progress.n_races for task in tasks] == [0, 17] * 6
+    # After a crash the streams begin anew, as what they gave last may have led to it.
+    assert [dict(task.progress.streams) for task in tasks] == [{}, {"explorer": "state"}, {}, {}, {}, {}] * 2
+    assert [task.rollouts for task in tasks] == ["way of 0", "way of 1"] * 6
+    assert [task.tracks_folder.name for task in tasks] == ["collector-0", "collector-1"] * 6
+    assert all(task.run_state is collectors.run_state.view() for task in tasks)
 
 
 def test_starts_count_from_the_last_race_that_came_in(collectors: Collectors) -> None:
@@ -263,18 +222,6 @@ def test_starts_count_from_the_last_race_that_came_in(collectors: Collectors) ->
     collectors.start(session=1, n_starts=4, progress=progress)
     for index, expected in ((0, [0, 1, 2, 3]), (1, [0, 1, 0, 1])):
         assert [task.n_starts_before for task in collectors.tasks if task.index == index] == expected
-
-
-def test_a_collector_is_started_with_the_state_of_the_run_and_its_own_way_to_the_learner(
-    collectors: Collectors,
-) -> None:
-    collectors.start(session=1, n_starts=1)
-    assert [task.rollouts for task in collectors.tasks] == ["way of 0", "way of 1"]
-    assert [task.tracks_folder.name for task in collectors.tasks] == ["collector-0", "collector-1"]
-    for task in collectors.tasks:
-        assert task.run_state is collectors.run_state.view()
-        assert task.maps_folder == Path("/maps")
-    assert [task.log_pipe for task in collectors.tasks] == ["logs of collector 0", "logs of collector 1"]
 
 
 @pytest.mark.parametrize(("frames_total", "expected"), [(0, [("a", "c"), ("b",)]), (1, [(), ()])])

@@ -1,162 +1,49 @@
-"""The supervisor restarts what dies and leaves nothing alive."""
+"""The supervisor starts collectors again that die or hang, on a clock of the test's own, and leaves none alive."""
 
 import itertools
+import logging
 import multiprocessing
+import os
+import signal
+import subprocess
+import sys
 import time
-from multiprocessing.process import BaseProcess
+from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 
 from trackmania_rl.channels.protocols import SignsOfLife
 from trackmania_rl.channels.shared_memory.stop_flag import StopFlag
 from trackmania_rl.errors import UserError
 from trackmania_rl.exit_codes import ExitCode
+from trackmania_rl.multiprocess import ending
 from trackmania_rl.multiprocess import supervisor as supervisor_module
-from trackmania_rl.multiprocess.liveness import Bounds
+from trackmania_rl.multiprocess.liveness import FIRST_BEAT_WITHIN_S, FIRST_RACE_LATER_S, Bounds
 from trackmania_rl.multiprocess.supervisor import CollectorsKeepDyingError, CollectorSupervisor
+from trackmania_rl.settings import load_settings
 
-CONTEXT = multiprocessing.get_context("fork")
-
-
-def _obedient(stop: StopFlag) -> None:
-    ends_s = time.monotonic() + 30
-    while not stop.is_set() and time.monotonic() < ends_s:
-        time.sleep(0.01)
-
-
-def _deaf() -> None:
-    time.sleep(30)
-
-
-def _dies() -> None:
-    raise SystemExit(7)
-
-
-def _start(target: object, *args: object) -> BaseProcess:
-    process = CONTEXT.Process(target=target, args=args, daemon=True)  # type: ignore[arg-type]
-    process.start()
-    return process
-
-
-def test_all_end_when_asked() -> None:
-    stop = StopFlag(CONTEXT)
-    supervisor = CollectorSupervisor(lambda _: _start(_obedient, stop), lambda _: None, 3, stop.set)
-    supervisor.start()
-    assert supervisor.n_alive == 3
-    supervisor.stop(within_s=5)
-    assert supervisor.n_alive == 0
-
-
-def test_a_deaf_collector_is_killed_in_time() -> None:
-    stop = StopFlag(CONTEXT)
-    supervisor = CollectorSupervisor(lambda _: _start(_deaf), lambda _: None, 1, stop.set)
-    supervisor.start()
-    began_s = time.monotonic()
-    supervisor.stop(within_s=0.2)
-    assert supervisor.n_alive == 0
-    assert time.monotonic() - began_s < 3
-
-
-def test_the_dead_are_reported_and_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervisor_module, "FIRST_RESTART_DELAY_S", 0.0)
-    stop, dead = StopFlag(CONTEXT), []
-    targets = iter([lambda: _start(_dies), lambda: _start(_obedient, stop)])
-    supervisor = CollectorSupervisor(lambda _: next(targets)(), dead.append, 1, stop.set)
-    supervisor.start()
-    deadline_s = time.monotonic() + 10
-    while supervisor.restarts == 0 and time.monotonic() < deadline_s:
-        supervisor.check()
-        time.sleep(0.01)
-    assert dead == [0]
-    assert supervisor.n_alive == 1
-    supervisor.stop()
-
-
-def test_a_collector_that_needs_a_person_ends_the_run_at_once() -> None:
-    process = SimpleNamespace(is_alive=lambda: False, exitcode=int(ExitCode.NEEDS_A_PERSON))
-    supervisor = CollectorSupervisor(lambda _: process, lambda _: None, 2, lambda: None)
-    supervisor.start()
-    with pytest.raises(UserError, match="collector 0 cannot play, see its message above"):
-        supervisor.check()
-
-
-def test_it_gives_up_on_a_collector_that_always_dies(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervisor_module, "FIRST_RESTART_DELAY_S", 0.0)
-    stop = StopFlag(CONTEXT)
-    supervisor = CollectorSupervisor(lambda _: _start(_dies), lambda _: None, 1, stop.set)
-    supervisor.start()
-
-    def check_for_a_while() -> None:
-        deadline_s = time.monotonic() + 20
-        while time.monotonic() < deadline_s:
-            supervisor.check()
-            time.sleep(0.005)
-
-    with pytest.raises(CollectorsKeepDyingError, match="died 6 times in a row"):
-        check_for_a_while()
-
-
-def test_each_restart_waits_twice_as_long_as_the_one_before_up_to_half_a_minute(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    clock = SimpleNamespace(now_s=1000.0)
-    monkeypatch.setattr(supervisor_module, "time", SimpleNamespace(monotonic=lambda: clock.now_s))
-    alive, dead = SimpleNamespace(is_alive=lambda: True), SimpleNamespace(is_alive=lambda: False, exitcode=7)
-    started_s: list[float] = []
-
-    def spawn(index: int) -> BaseProcess:
-        if index == 1:  # one that works, so that nobody gives up
-            return alive  # type: ignore[return-value]
-        started_s.append(clock.now_s)
-        return dead  # type: ignore[return-value]
-
-    supervisor = CollectorSupervisor(spawn, lambda _: None, 2, StopFlag(CONTEXT).set)
-    supervisor.start()
-    check_every_s = 0.5
-    for _ in range(200):
-        clock.now_s += check_every_s
-        supervisor.check()
-    delays_s = [later - earlier - check_every_s for earlier, later in itertools.pairwise(started_s)]
-    assert delays_s == [1, 2, 4, 8, 16, 30, 30]
-
-
-def test_a_collector_that_dies_after_each_race_is_started_again_and_again_but_not_one_that_brings_none(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(supervisor_module, "FIRST_RESTART_DELAY_S", 0.0)
-    stop = StopFlag(CONTEXT)
-    supervisor = CollectorSupervisor(lambda _: _start(_dies), lambda _: None, 1, stop.set)
-    supervisor.start()
-
-    def check_until(restarts: int, delivers: bool) -> None:
-        deadline_s = time.monotonic() + 20
-        while supervisor.restarts < restarts and time.monotonic() < deadline_s:
-            if delivers:
-                supervisor.delivered(0)
-            supervisor.check()
-            time.sleep(0.005)
-
-    check_until(10, delivers=True)
-    assert supervisor.restarts == 10
-    with pytest.raises(CollectorsKeepDyingError, match="died 6 times in a row"):
-        check_until(20, delivers=False)
+FORK = multiprocessing.get_context("spawn" if sys.platform == "win32" else "fork")
 
 
 class FakeCollectors:
-    """Collectors of no process, that are killed and beat as a test has it, on a clock of its own."""
+    """Collectors of no process, that die, beat and deliver as a test has it."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, n_collectors: int, bounds: Bounds | None = None) -> None:
         self.now_s = 1000.0
-        self.n_starts = [0] * n_collectors
+        self.starts_s: list[list[float]] = [[] for _ in range(n_collectors)]
         self.signs = [SignsOfLife(0, is_waiting=False)] * n_collectors
         self.processes: list[Any] = [None] * n_collectors
         self.killed: list[int] = []
+        self.reported_dead: list[int] = []
+        self.failing_starts: list[OSError] = []
         monkeypatch.setattr(supervisor_module, "time", SimpleNamespace(monotonic=lambda: self.now_s))
         self.supervisor = CollectorSupervisor(
             self._spawn,
-            lambda _: None,
+            self.reported_dead.append,
             n_collectors,
             lambda: None,
             lambda index: self.signs[index],
@@ -169,54 +56,68 @@ class FakeCollectors:
         self.now_s += seconds
         self.supervisor.check()
 
-    def beat(self, *indices: int) -> None:
-        for index in indices:
-            self.signs[index] = SignsOfLife(self.signs[index].n_beats + 1, self.signs[index].is_waiting)
-
-    def die(self, index: int) -> None:
+    def die(self, index: int, exit_code: int = -9) -> None:
         self.processes[index].is_alive = lambda: False
+        self.processes[index].exitcode = exit_code
 
-    def _spawn(self, index: int) -> BaseProcess:
-        self.n_starts[index] += 1
+    def go_on(self, seconds: float, *, beats: bool = True, waits: bool = False, look_s: float = 0.5) -> bool:
+        """Let time pass for collector 0; return whether it was killed meanwhile."""
+        n_killed = len(self.killed)
+        for _ in range(round(seconds / look_s)):
+            self.signs[0] = SignsOfLife(self.signs[0].n_beats + beats, is_waiting=waits)
+            self.pass_time(look_s)
+            if len(self.killed) > n_killed:
+                return True
+        return False
+
+    def _spawn(self, index: int) -> Any:
+        if self.failing_starts:
+            raise self.failing_starts.pop()
+        self.starts_s[index].append(self.now_s)
         self.signs[index] = SignsOfLife(0, is_waiting=False)
-        self.processes[index] = SimpleNamespace(index=index, is_alive=lambda: True, exitcode=-9)
-        return self.processes[index]  # type: ignore[no-any-return]
+        self.processes[index] = SimpleNamespace(index=index, is_alive=lambda: True, exitcode=None)
+        return self.processes[index]
 
     def _kill(self, process: Any) -> None:
         self.killed.append(process.index)
         self.die(process.index)
 
 
-def test_one_of_two_collectors_that_is_killed_every_ten_seconds_never_ends_a_run_that_delivers(
-    monkeypatch: pytest.MonkeyPatch,
+MakeCollectors = Callable[..., FakeCollectors]
+
+
+@pytest.fixture
+def collectors_of(monkeypatch: pytest.MonkeyPatch) -> MakeCollectors:
+    return lambda n_collectors, bounds=None: FakeCollectors(monkeypatch, n_collectors, bounds)
+
+
+def test_each_restart_waits_twice_as_long_as_the_one_before_up_to_half_a_minute(collectors_of: MakeCollectors) -> None:
+    collectors = collectors_of(2)  # of which one works, so that the run goes on
+    for _ in range(200):
+        collectors.die(0)
+        collectors.pass_time(0.5)
+    delays_s = [later - earlier - 0.5 for earlier, later in itertools.pairwise(collectors.starts_s[0])]
+    assert delays_s == [1, 2, 4, 8, 16, 30, 30]
+    assert len(collectors.starts_s[1]) == 1
+    assert set(collectors.reported_dead) == {0}
+    assert collectors.supervisor.restarts == len(delays_s)
+
+
+def test_a_collector_that_delivers_is_started_again_after_a_second_however_often_it_dies(
+    collectors_of: MakeCollectors,
 ) -> None:
-    collectors = FakeCollectors(monkeypatch, 2)
-    for second in range(36_000):
-        collectors.supervisor.delivered(1)
-        if second % 10 == 8 and collectors.processes[0].is_alive():
+    collectors = collectors_of(1)
+    for second in range(3600):
+        if second % 10 == 8:
             collectors.supervisor.delivered(0)
         if second % 10 == 9:
             collectors.die(0)
         collectors.pass_time(1.0)
-    assert collectors.n_starts[1] == 1
-    assert collectors.n_starts[0] == pytest.approx(3600, abs=2), "each time after a second, since it delivers"
+    assert len(collectors.starts_s[0]) == pytest.approx(360, abs=2)
 
 
-def test_one_that_never_delivers_is_started_twice_a_minute_beside_one_that_does(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    collectors = FakeCollectors(monkeypatch, 2)
-    for _ in range(36_000):
-        collectors.supervisor.delivered(1)
-        collectors.die(0)
-        collectors.pass_time(1.0)
-    assert collectors.n_starts[0] == pytest.approx(36_000 / 31, rel=0.05)
-
-
-def test_a_run_in_which_nobody_delivers_any_more_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    collectors = FakeCollectors(monkeypatch, 2)
-    for index in (0, 1):
-        collectors.supervisor.delivered(index)
+def test_a_run_ends_when_no_collector_delivers_any_more(collectors_of: MakeCollectors) -> None:
+    collectors = collectors_of(2)
 
     def all_die_for_an_hour() -> None:
         for _ in range(3600):
@@ -224,41 +125,24 @@ def test_a_run_in_which_nobody_delivers_any_more_ends(monkeypatch: pytest.Monkey
                 collectors.die(index)
             collectors.pass_time(1.0)
 
+    for index in (0, 1):
+        collectors.supervisor.delivered(index)
     with pytest.raises(CollectorsKeepDyingError, match=r"6 times in a row .*\(exit code -9\)\), and so did all others"):
         all_die_for_an_hour()
 
 
-def test_a_collector_that_falls_silent_is_killed_and_replaced(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    collectors = FakeCollectors(monkeypatch, 2, Bounds(silence_s=30.0, delivery_s=1e6))
-    for _ in range(100):
-        collectors.beat(0, 1)
-        collectors.pass_time(0.5)
-    for _ in range(59):
-        collectors.beat(1)
-        collectors.pass_time(0.5)
-    assert collectors.killed == []
-    for _ in range(10):
-        collectors.beat(1)
-        collectors.pass_time(0.5)
-    assert (collectors.killed, collectors.n_starts) == ([0], [2, 1])
-    assert "collector 0 has given no sign of life for 30 s: it is killed with its games" in caplog.text
+def test_a_collector_that_needs_a_person_ends_the_run_at_once(collectors_of: MakeCollectors) -> None:
+    collectors = collectors_of(2)
+    collectors.die(0, ExitCode.NEEDS_A_PERSON)
+    with pytest.raises(UserError, match="collector 0 cannot play, see its message above"):
+        collectors.supervisor.check()
 
 
 def test_a_start_for_which_there_is_no_memory_is_tried_again(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    collectors_of: MakeCollectors, caplog: pytest.LogCaptureFixture
 ) -> None:
-    collectors = FakeCollectors(monkeypatch, 1)
-    spawn = collectors._spawn
-    failing = iter([OSError("Cannot allocate memory")] * 3)
-
-    def spawn_or_fail(index: int) -> BaseProcess:
-        if (error := next(failing, None)) is not None:
-            raise error
-        return spawn(index)
-
-    monkeypatch.setattr(collectors.supervisor, "_spawn", spawn_or_fail)
+    collectors = collectors_of(1)
+    collectors.failing_starts = [OSError("Cannot allocate memory") for _ in range(3)]
     collectors.die(0)
     for _ in range(20):
         collectors.pass_time(1.0)
@@ -266,17 +150,123 @@ def test_a_start_for_which_there_is_no_memory_is_tried_again(
     assert "collector 0 could not be started (Cannot allocate memory); it starts again in 8 s" in caplog.text
 
 
-def test_as_long_as_one_collector_works_the_run_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervisor_module, "FIRST_RESTART_DELAY_S", 0.0)
-    stop = StopFlag(CONTEXT)
-    supervisor = CollectorSupervisor(
-        lambda index: _start(_dies) if index == 0 else _start(_obedient, stop), lambda _: None, 2, stop.set
-    )
+BOUNDS = Bounds(silence_s=30.0, delivery_s=200.0)
+
+
+@pytest.fixture
+def watched(collectors_of: MakeCollectors) -> FakeCollectors:
+    """One that has delivered."""
+    collectors = collectors_of(1, BOUNDS)
+    assert not collectors.go_on(10)
+    collectors.supervisor.delivered(0)
+    return collectors
+
+
+def test_a_collector_that_falls_silent_is_killed_with_its_games_and_replaced(
+    watched: FakeCollectors, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert not watched.go_on(29, beats=False, waits=True)
+    assert watched.go_on(2, beats=False, waits=True)
+    assert "collector 0 has given no sign of life for 30 s: it is killed with its games" in caplog.text
+    watched.pass_time(2.0)
+    assert len(watched.starts_s[0]) == 2
+    # A process that begins may take longer until it beats.
+    assert not watched.go_on(FIRST_BEAT_WITHIN_S - 3, beats=False)
+    assert watched.go_on(4, beats=False)
+
+
+def test_a_collector_that_beats_but_brings_no_race_is_killed(
+    watched: FakeCollectors, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert not watched.go_on(100_000, waits=True, look_s=10.0), "it waits for room or for its turn"
+    assert not watched.go_on(199)
+    assert watched.go_on(2)
+    assert "has brought no race for 200 s" in caplog.text
+    watched.pass_time(2.0)
+    # The first race of a process may take longer, since it compiles.
+    assert not watched.go_on(200 + FIRST_RACE_LATER_S - 3)
+    assert watched.go_on(4)
+
+
+def test_races_that_are_seen_to_come_slowly_have_more_time(watched: FakeCollectors) -> None:
+    for _ in range(3):
+        assert not watched.go_on(150)
+        watched.supervisor.delivered(0)
+    assert not watched.go_on(440)
+    assert watched.go_on(20)
+
+
+def test_after_a_machine_was_suspended_no_collector_is_killed(watched: FakeCollectors) -> None:
+    """The supervisor was stopped as well: an hour has passed between two looks."""
+    for _ in range(20):
+        assert not watched.go_on(3600, beats=False, look_s=3600.0)
+        assert not watched.go_on(1)
+
+
+def test_the_bounds_follow_from_the_longest_race_and_from_a_games_start(repository_root: Path) -> None:
+    def delivery_s(**changes: object) -> float:
+        overrides = {"cutoff_race_longer_than_ms": 60_000, "collector_silence_s": 30.0, **changes}
+        return Bounds.of_settings(load_settings(repository_root / "config_files" / "config.py", overrides)).delivery_s
+
+    assert delivery_s() == 30 + 60 * 2
+    assert delivery_s(cutoff_race_longer_than_ms=300_000) == 30 + 300 * 2
+    assert delivery_s(running_speed=0.5) == 30 + 60 * 2 * 2
+    assert delivery_s(running_speed=80.0) == delivery_s(running_speed=1.0)
+    assert delivery_s(game_transport="socket", tmi_protection_timeout_s=10.0) == 30 + 60 * 2 + 3 * (120 + 120 + 10)
+
+
+def obey(stop: StopFlag) -> None:
+    while not stop.is_set():
+        time.sleep(0.01)
+
+
+def hang_with_a_game(pipe: Any) -> None:
+    """Start a game and never end, not by SIGTERM either."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    game = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    pipe.send(game.pid)
+    time.sleep(600)
+
+
+def test_collectors_end_when_they_are_asked(caplog: pytest.LogCaptureFixture) -> None:
+    def spawn(_: int) -> Any:
+        process = FORK.Process(target=obey, args=(stop,), daemon=True)
+        process.start()
+        return process
+
+    stop = StopFlag(FORK)
+    supervisor = CollectorSupervisor(spawn, lambda _: None, 3, stop.set)
     supervisor.start()
-    deadline_s = time.monotonic() + 20
-    while supervisor.restarts < 10 and time.monotonic() < deadline_s:
-        supervisor.check()
-        time.sleep(0.005)
-    assert supervisor.restarts == 10
-    assert supervisor.n_alive >= 1
-    supervisor.stop()
+    assert supervisor.n_alive == 3
+    supervisor.stop(within_s=60)
+    assert supervisor.n_alive == 0
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("how", ["it hangs", "it is stopped", "on Windows"])
+def test_a_collector_that_does_not_end_is_killed_with_its_games(
+    how: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    owners_of_ended_games: list[int] = []
+    records = SimpleNamespace(end_games_of=owners_of_ended_games.append)
+    monkeypatch.setattr(ending, "GameRecords", lambda: records)
+    monkeypatch.setattr(supervisor_module, "HAS_SIGTERM", how != "on Windows" and sys.platform != "win32")
+    monkeypatch.setattr(supervisor_module, "KILL_AFTER_S", 0.1)
+    here, there = FORK.Pipe(duplex=False)
+    process = FORK.Process(target=hang_with_a_game, args=(there,))
+    process.start()
+    try:
+        game = psutil.Process(here.recv())
+        if how == "it is stopped":
+            os.kill(process.pid or 0, signal.SIGSTOP)
+        supervisor = CollectorSupervisor(lambda _: process, lambda _: None, 1, lambda: None)
+        supervisor.start()
+        with caplog.at_level(logging.WARNING):
+            supervisor.stop(within_s=0.1)
+        assert supervisor.n_alive == 0
+        assert not game.is_running()
+        assert owners_of_ended_games == [process.pid]
+        assert "did not end when asked and is killed" in caplog.text
+    finally:
+        process.kill()
+        process.join()
