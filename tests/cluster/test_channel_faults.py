@@ -1,9 +1,6 @@
 """What becomes of races and news where a relay or a collector is lost."""
 
-import contextlib
-import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -12,13 +9,14 @@ from torch import nn
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install -r requirements-cluster.txt")
 
-from ray.exceptions import RayActorError  # noqa: E402
+from ray.exceptions import GetTimeoutError, RayError  # noqa: E402
 
-from trackmania_rl.channels.over_ray.opening import open_ray_channels, start_relay  # noqa: E402
-from trackmania_rl.channels.over_ray.relay import Offer  # noqa: E402
+from trackmania_rl.channels.over_ray.opening import open_ray_channels  # noqa: E402
 from trackmania_rl.channels.over_ray.rollouts import RayRolloutSource, RaySink  # noqa: E402
 from trackmania_rl.channels.protocols import Channels, ReceivedRollout  # noqa: E402
 from trackmania_rl.settings import Settings, load_settings  # noqa: E402
+
+from .conftest import wait_until  # noqa: E402
 
 SHAPE = (11, 1, 5, 7)
 
@@ -36,23 +34,16 @@ def channels(settings: Settings, ray_here: None) -> Iterator[Channels]:
 
 
 def put(sink: RaySink, number: int) -> None:
-    frames = sink.acquire_frames(0, timeout_s=20)
+    frames = sink.acquire_frames(0, timeout_s=60)
     assert frames is not None
     frames[:] = number
     sink.put(0, {"frames": frames[:9], "number": number}, {"race_time_ms": number})
 
 
 def got(channels: Channels) -> ReceivedRollout:
-    rollout = channels.rollouts.get(timeout_s=20)
+    rollout = channels.rollouts.get(timeout_s=60)
     assert rollout is not None
     return rollout
-
-
-def wait_until(condition: Callable[[], object]) -> None:
-    deadline_s = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.02)
 
 
 def test_a_killed_relay_loses_no_race_and_brings_none_twice(channels: Channels) -> None:
@@ -85,29 +76,6 @@ def test_a_killed_relay_loses_no_race_and_brings_none_twice(channels: Channels) 
             assert rollout.rollout_results["number"] == number
 
 
-def test_a_relay_that_came_back_takes_what_was_offered_before_a_newer_race(ray_here: None) -> None:
-    relay = start_relay()
-    ray.get(relay.set_posts.remote({0: 1}))
-    sink = RaySink(relay, 0, 1, SHAPE, n_rooms=3, n_games=1)
-    put(sink, 1)
-    put(sink, 2)
-    before = ray.get(relay.look_in.remote(0, 1, 1, False, 0.0)).epoch
-    ray.kill(relay, no_restart=False)
-    offers: list[Offer] = []
-    with ThreadPoolExecutor() as pool:
-        newest = pool.submit(put, sink, 3)
-        deadline_s = time.monotonic() + 30
-        while len(offers) < 3 and time.monotonic() < deadline_s:
-            with contextlib.suppress(RayActorError):
-                ray.get(relay.set_posts.remote({0: 1}))
-                arrived = ray.get(relay.take.remote(0.1))
-                offers += arrived.offers if arrived.epoch != before else []
-        newest.result()
-    assert [offer.sequence for offer in offers] == [1, 2, 3]
-    sink.close()
-    ray.kill(relay)
-
-
 def test_a_collector_that_was_replaced_is_refused_and_its_races_are_dropped(channels: Channels) -> None:
     before = channels.rollouts.open_collector(0)
     put(before, 1)
@@ -135,39 +103,14 @@ def test_weights_come_no_more_often_than_they_shall(settings: Settings, ray_here
     channels.rollouts.close()
 
 
-def test_races_beyond_the_object_store_are_kept_on_disk(settings: Settings, ray_here: None) -> None:
-    shape = (11, 1, 1500, 1600)  # 26 MB, of which the store of `ray_here` holds three
-    channels = open_ray_channels(settings, shape, {"exploration": nn.Linear(5, 7)}, games_per_collector=1)
-    sinks = [channels.rollouts.open_collector(collector) for collector in range(3)]
-    for number in range(6):
-        sink = sinks[number % 3]
-        frames = sink.acquire_frames(0, timeout_s=20)
-        assert frames is not None
-        frames[:] = number
-        sink.put(0, {"frames": frames, "number": number}, {})
-    numbers = []
-    for _ in range(6):
-        with got(channels) as rollout:
-            numbers.append(rollout.rollout_results["number"])
-            assert (rollout.rollout_results["frames"] == numbers[-1]).all()
-    assert sorted(numbers) == [0, 1, 2, 3, 4, 5]
-    channels.rollouts.close()
-
-
-def test_nobody_waits_for_a_collector_that_is_slow(channels: Channels) -> None:
-    slow, fast = (channels.rollouts.open_collector(collector) for collector in (0, 1))
-    put(slow, 1)
-    frames = slow.acquire_frames(0)  # it drives on, and on
-    assert frames is not None
-    received = []
-    for number in range(2, 7):
-        put(fast, number)
-        with got(channels) as rollout:
-            received.append(rollout.rollout_results["number"])
-    with got(channels) as rollout:
-        received.append(rollout.rollout_results["number"])
-    assert sorted(received) == [1, 2, 3, 4, 5, 6]
-    assert channels.rollouts.get(timeout_s=0) is None
+def is_gone(parcel: Any) -> bool:
+    try:
+        ray.get(parcel, timeout=1.0)
+    except GetTimeoutError:
+        return False
+    except RayError:
+        return True
+    return False
 
 
 def test_a_race_whose_machine_is_gone_is_lost_and_counted(channels: Channels) -> None:
@@ -186,7 +129,7 @@ def test_a_race_whose_machine_is_gone_is_lost_and_counted(channels: Channels) ->
     ray.get(actor.play.remote(sink))
     wait_until(lambda: offered)
     ray.kill(actor)
-    time.sleep(1.0)
+    wait_until(lambda: is_gone(offered[0].parcel[0]))
     note(offered[0])
     wait_until(lambda: channels.rollouts.left_out["races_lost"] == 1)
     assert channels.rollouts.get(timeout_s=0) is None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -11,31 +11,13 @@ import pytest
 
 from benchmarks.training_command import TrainCommand
 
-from ..end_to_end.conftest import SMALL
-
 pytest.importorskip("ray", reason="Ray is not installed: pip install -r requirements-cluster.txt")
-
-ONE_COLLECTOR = {**SMALL, "n_collectors": 1, "collector_silence_s": 4, "checkpoint_interval_s": 5}
 
 
 def processes(command: TrainCommand, name: str) -> list[psutil.Process]:
     """Ray's processes of a training by what they do, such as ray::CollectorHost.play."""
     family = psutil.Process(command.process.pid).children(recursive=True)
     return [one for one in family if any(name in word for word in one.cmdline())]
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[..., TrainCommand]]:
-    commands: list[TrainCommand] = []
-
-    def start_it(cluster: str, **settings: object) -> TrainCommand:
-        options = ("--cluster", cluster) if cluster else ()
-        commands.append(TrainCommand(tmp_path, {**ONE_COLLECTOR, **settings}, options))
-        return commands[-1]
-
-    yield start_it
-    for command in commands:
-        command.end()
 
 
 @pytest.mark.slow
@@ -86,6 +68,50 @@ def test_collectors_without_room_wait_and_a_lost_machine_makes_them(start: Calla
     command.wait_for(lambda: "which waits" in command.output, "a word that there is no room", 90)
     for one in collectors:
         assert psutil.wait_procs([one], 30)[0], "a collector without its machine goes on"
+    command.stop(signal.SIGTERM)
+    assert command.process.returncode == 0, command.output
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_without_its_head_a_training_ends_with_a_checkpoint_and_goes_on_with_a_new_one(
+    start: Callable[..., TrainCommand],
+) -> None:
+    command = start("local:2")
+    command.wait_for_races(4)
+    family = psutil.Process(command.process.pid).children(recursive=True)
+    [head] = [one for one in family if one.name() == "gcs_server"]
+    head.kill()
+    assert command.process.wait(90) not in (0, 1, -signal.SIGKILL, -signal.SIGABRT), command.output
+    assert "head of the Ray cluster has not answered for 15 s" in command.output
+    assert "Traceback" not in command.output
+    assert not psutil.wait_procs(family, 30)[1], "something of the cluster is left"
+
+    again = start("local:2")
+    again.wait_for_races(4)
+    assert "resumed" in again.output
+    again.stop(signal.SIGTERM)
+    assert again.process.returncode == 0, again.output
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_machine_that_was_cut_off_and_comes_back_is_replaced_and_its_collector_ends(
+    start: Callable[..., TrainCommand],
+) -> None:
+    command = start("local:3")
+    command.wait_for_races(4)
+    family = psutil.Process(command.process.pid).children(recursive=True)
+    [collector] = [one for one in family if "CollectorHost" in " ".join(one.cmdline())]
+    machine = [collector.parent(), *collector.parent().children(recursive=True)]
+    for one in machine:
+        one.suspend()
+    command.wait_for(lambda: "no sign of life" in command.output, "a word of its silence", 60)
+    command.wait_for_races(4)
+    for one in machine:
+        one.resume()
+    assert psutil.wait_procs([collector], 60)[0], "the collector that was replaced goes on"
+    command.wait_for_races(4)
     command.stop(signal.SIGTERM)
     assert command.process.returncode == 0, command.output
 

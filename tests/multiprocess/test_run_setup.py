@@ -3,7 +3,6 @@
 import errno
 import os
 import socket
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,7 +21,6 @@ from trackmania_rl.multiprocess.run_setup import (
     count_session,
     make_supervisor,
     removed_unless_begun,
-    require_ray,
     training_alone,
 )
 from trackmania_rl.race.cycle_position import CollectorProgress
@@ -231,12 +229,3 @@ def test_collectors_share_the_demonstrations_of_a_run_without_races(
     collectors.run_state.publish(frames_total=frames_total)
     collectors.start(session=1, n_starts=1, demonstrations=("a", "b", "c"))
     assert [task.demonstrations for task in collectors.tasks] == expected
-
-
-def test_a_machine_that_cannot_be_one_of_a_cluster_is_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_setup, "find_spec", lambda name: None)
-    with pytest.raises(UserError, match=r'pip install "trackmania-rl\[cluster\]"'):
-        require_ray()
-    monkeypatch.setattr(sys, "platform", "win32")
-    with pytest.raises(UserError, match=r"keep_games\.py"):
-        require_ray()

@@ -1,9 +1,8 @@
-"""Heads of `ray start` with a token and TLS, and machines that are lost: as they are, without doubles."""
+"""Which clusters a training joins: by what Ray says, and heads of `ray start` with a token and TLS."""
 
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -15,15 +14,74 @@ from pathlib import Path
 import psutil
 import pytest
 
-from benchmarks.training_command import TrainCommand
-
-from ..end_to_end.conftest import SMALL
-
 pytest.importorskip("ray", reason="Ray is not installed: pip install -r requirements-cluster.txt")
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+from trackmania_rl.errors import UserError
+from trackmania_rl.multiprocess import run_setup
+from trackmania_rl.multiprocess.cluster import connecting
 
-ONE_COLLECTOR = {**SMALL, "n_collectors": 1, "collector_silence_s": 4, "checkpoint_interval_s": 5}
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("Unauthenticated: RPC error: InvalidAuthToken: Authentication token is missing", "asks for another token"),
+        ("RuntimeError: Version mismatch: The cluster was started with:\n  Ray: 2.59", "is of another version"),
+        ("Ssl handshake failed: SSL_ERROR_SSL: WRONG_VERSION_NUMBER", "one side speaks TLS"),
+        ("ConnectionError: Could not find any running Ray instance. Please", "no Ray runs on this machine"),
+        ("", "nobody answered within 10 s"),
+    ],
+)
+def test_each_reason_has_its_line(said: str, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connecting, "_said_by_probe", lambda address, variables: said)
+    with pytest.raises(UserError, match=told) as caught:
+        connecting.require_answer("auto")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("head", "without_token", "is_taken"),
+    [
+        ("127.0.0.1:6379", "", True),
+        ("[::1]:6379", "", True),
+        ("10.0.0.7:6379", "RPC error: InvalidAuthToken", True),
+        ("10.0.0.7:6379", f"{connecting.HEAD}10.0.0.7:6379", False),
+        ("10.0.0.7:6379", "it took too long to tell", False),
+    ],
+)
+def test_beyond_this_machine_a_cluster_must_ask_for_a_token(
+    head: str, without_token: str, is_taken: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def said(address: str, variables: dict[str, str]) -> str:
+        return without_token if variables else f"warning\n{connecting.HEAD}{head}\n"
+
+    monkeypatch.setattr(connecting, "_said_by_probe", said)
+    if is_taken:
+        connecting.require_answer("10.0.0.7:6379")
+    else:
+        with pytest.raises(UserError, match="takes in anybody"):
+            connecting.require_answer("10.0.0.7:6379")
+
+
+def test_a_child_is_asked_no_longer_than_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connecting, "PROBE_WITHIN_S", 1.0)
+    monkeypatch.setattr(connecting, "_PROBE", "import time; print('here', flush=True); time.sleep(600)")
+    assert connecting._said_by_probe("anywhere", {}) == "here\n"
+    monkeypatch.setattr(connecting, "PROBE_WITHIN_S", 600.0)
+    monkeypatch.setattr(
+        connecting, "_PROBE", f"import time; print('{connecting.REFUSED}', flush=True); time.sleep(600)"
+    )
+    assert connecting.REFUSED in connecting._said_by_probe("anywhere", {})
+
+
+def test_a_machine_that_cannot_be_one_of_a_cluster_is_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_setup, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"pip install -r requirements-cluster\.txt"):
+        run_setup.require_ray()
+    monkeypatch.setattr(sys, "platform", "win32")
+    with pytest.raises(UserError, match=r"keep_games\.py"):
+        run_setup.require_ray()
+
+
 OPEN = {"RAY_AUTH_MODE": "disabled"}
 TOKEN = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "a" * 32}
 OTHER_TOKEN = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "b" * 32}
@@ -125,10 +183,14 @@ def join(head: Head, home: Path, variables: Mapping[str, str]) -> str:
     return joined.stdout
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_a_head_without_a_token_is_refused(start_head: Callable[..., Head], tmp_path: Path) -> None:
     assert "takes in anybody" in join(start_head(OPEN), tmp_path, {})
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_a_head_with_a_token_takes_in_who_has_it(
     start_head: Callable[..., Head], tls: dict[str, str], tmp_path: Path
 ) -> None:
@@ -138,62 +200,11 @@ def test_a_head_with_a_token_takes_in_who_has_it(
     assert "one side speaks TLS" in join(head, tmp_path, {**TOKEN, **tls})
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_a_head_with_tls_takes_in_who_speaks_it(
     start_head: Callable[..., Head], tls: dict[str, str], tmp_path: Path
 ) -> None:
     head = start_head({**TOKEN, **tls})
     assert "it answered 35" in join(head, tmp_path, {**TOKEN, **tls})
     assert "RAY_USE_TLS" in join(head, tmp_path, TOKEN)
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[..., TrainCommand]]:
-    commands: list[TrainCommand] = []
-
-    def start_it(cluster: str, **settings: object) -> TrainCommand:
-        commands.append(TrainCommand(tmp_path, {**ONE_COLLECTOR, **settings}, ("--cluster", cluster)))
-        return commands[-1]
-
-    yield start_it
-    for command in commands:
-        command.end()
-
-
-def test_without_its_head_a_training_ends_with_a_checkpoint_and_goes_on_with_a_new_one(
-    start: Callable[..., TrainCommand],
-) -> None:
-    command = start("local:2")
-    command.wait_for_races(4)
-    family = psutil.Process(command.process.pid).children(recursive=True)
-    [head] = [one for one in family if one.name() == "gcs_server"]
-    head.kill()
-    assert command.process.wait(90) not in (0, 1, -signal.SIGKILL, -signal.SIGABRT), command.output
-    assert "head of the Ray cluster has not answered for 15 s" in command.output
-    assert "Traceback" not in command.output
-    assert not psutil.wait_procs(family, 30)[1], "something of the cluster is left"
-
-    again = start("local:2")
-    again.wait_for_races(4)
-    assert "resumed" in again.output
-    again.stop(signal.SIGTERM)
-    assert again.process.returncode == 0, again.output
-
-
-def test_a_machine_that_was_cut_off_and_comes_back_is_replaced_and_its_collector_ends(
-    start: Callable[..., TrainCommand],
-) -> None:
-    command = start("local:3")
-    command.wait_for_races(4)
-    family = psutil.Process(command.process.pid).children(recursive=True)
-    [collector] = [one for one in family if "CollectorHost" in " ".join(one.cmdline())]
-    machine = [collector.parent(), *collector.parent().children(recursive=True)]
-    for one in machine:
-        one.suspend()
-    command.wait_for(lambda: "no sign of life" in command.output, "a word of its silence", 60)
-    command.wait_for_races(4)
-    for one in machine:
-        one.resume()
-    assert psutil.wait_procs([collector], 60)[0], "the collector that was replaced goes on"
-    command.wait_for_races(4)
-    command.stop(signal.SIGTERM)
-    assert command.process.returncode == 0, command.output

@@ -1,0 +1,37 @@
+"""Trainings on a Ray cluster, and waiting for what comes in its own time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from benchmarks.training_command import TrainCommand
+
+from ..end_to_end.conftest import SMALL
+
+ONE_COLLECTOR = {**SMALL, "n_collectors": 1, "collector_silence_s": 4, "checkpoint_interval_s": 5}
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., TrainCommand]]:
+    """`start(cluster, **settings)` starts a training in the test's folder; no cluster is this machine alone."""
+    commands: list[TrainCommand] = []
+
+    def start_it(cluster: str, **settings: object) -> TrainCommand:
+        options = ("--cluster", cluster) if cluster else ()
+        commands.append(TrainCommand(tmp_path, {**ONE_COLLECTOR, **settings}, options))
+        return commands[-1]
+
+    yield start_it
+    for command in commands:
+        command.end()
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    deadline_s = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.02)
