@@ -1,13 +1,17 @@
-"""One setting of a run's own configuration is edited: validated as a whole, or nothing changes."""
+"""Programs edit a configuration: one setting, or entries of its map cycle; nothing else in the file changes."""
 
+import difflib
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from trackmania_rl.errors import UserError
 from trackmania_rl.settings import Settings, SettingsError, load_settings
-from trackmania_rl.settings.editing import HEADING, edit_setting, literals_of
+from trackmania_rl.settings.editing import HEADING, edit_setting
 from trackmania_rl.settings.live import write_snapshot
+from trackmania_rl.settings.map_cycle import MapCycleError, add_to_map_cycle
 
 
 @pytest.fixture
@@ -15,10 +19,12 @@ def config(tmp_path: Path, repository_root: Path) -> Path:
     return write_snapshot(repository_root / "config_files" / "config.py", tmp_path / "config")
 
 
-def test_the_value_is_changed_where_it_stands(config: Path) -> None:
-    before = config.read_text()
+@pytest.mark.parametrize("line_break", ["\n", "\r\n"])
+def test_the_value_is_changed_where_it_stands(config: Path, line_break: str) -> None:
+    config.write_bytes(config.read_bytes().replace(b"\n", line_break.encode()))
+    before = config.read_bytes()
     assert edit_setting(config, "adam_beta1", "0.8") == {"adam_beta1": (0.9, 0.8)}
-    assert config.read_text() == before.replace("adam_beta1 = 0.9\n", "adam_beta1 = 0.8\n")
+    assert config.read_bytes() == before.replace(b"adam_beta1 = 0.9", b"adam_beta1 = 0.8")
     assert load_settings(config).agent.adam_beta1 == 0.8
     assert [file.name for file in config.parent.glob(".*")] == []
 
@@ -37,11 +43,6 @@ def test_what_is_set_nowhere_comes_to_the_end(config: Path) -> None:
     edit_setting(config, "adam_beta1", "0.7")
     edit_setting(config, "adam_beta1", "0.6")
     assert config.read_text().endswith(f"\n{HEADING}\nadam_beta1 = 0.6\n")
-
-
-def test_what_follows_from_a_setting_is_told_too(config: Path) -> None:
-    config.write_text(config.read_text().replace("prio_beta = 1.0\n", "prio_beta = prio_alpha\n"))
-    assert edit_setting(config, "prio_alpha", "0.5") == {"prio_alpha": (0.0, 0.5), "prio_beta": (0.0, 0.5)}
 
 
 @pytest.mark.parametrize(
@@ -66,7 +67,10 @@ def test_a_wrong_edit_changes_nothing(config: Path, name: str, text: str, told: 
     assert [file.name for file in config.parent.glob(".*")] == []
 
 
-def test_a_check_of_the_caller_s_own_refuses_an_edit(config: Path) -> None:
+def test_an_edit_that_the_caller_refuses_changes_nothing_and_one_by_another_program_is_not_lost(config: Path) -> None:
+    def somebody_edits(_: Settings) -> None:
+        config.write_text(config.read_text() + "\nprio_alpha = 0.25\n")
+
     def refuse(settings: Settings) -> None:
         raise UserError(f"not with {settings.agent.adam_beta1}")
 
@@ -74,12 +78,6 @@ def test_a_check_of_the_caller_s_own_refuses_an_edit(config: Path) -> None:
     with pytest.raises(UserError, match=r"not with 0\.5"):
         edit_setting(config, "adam_beta1", "0.5", refuse)
     assert config.read_bytes() == before
-
-
-def test_an_edit_by_somebody_else_at_the_same_time_is_not_lost(config: Path) -> None:
-    def somebody_edits(_: Settings) -> None:
-        config.write_text(config.read_text() + "\nprio_alpha = 0.25\n")
-
     with pytest.raises(UserError, match="edited by somebody else"):
         edit_setting(config, "adam_beta1", "0.5", somebody_edits)
     assert load_settings(config).replay.prio_alpha == 0.25
@@ -92,15 +90,100 @@ def test_a_value_that_code_sets_again_is_left_to_the_user(config: Path) -> None:
         edit_setting(config, "adam_beta1", "0.5")
 
 
-def test_windows_line_breaks_stay(config: Path) -> None:
-    config.write_bytes(config.read_bytes().replace(b"\n", b"\r\n"))
-    edit_setting(config, "adam_beta1", "0.8")
-    content = config.read_bytes()
-    assert b"adam_beta1 = 0.8\r\n" in content
-    assert content.count(b"\n") == content.count(b"\r\n")
+ENTRY: dict[str, Any] = {
+    "map_name": "mine",
+    "map_path": 'a "quoted" \\ folder/mine.npy',
+    "reference_line": "mine_0.5m.npy",
+    "is_explo": True,
+    "fill_buffer": True,
+    "repeat": 3,
+}
+GREEDY = {**ENTRY, "is_explo": False, "repeat": 1}
 
 
-def test_how_the_file_writes_a_value() -> None:
-    text = "a = 1 / 2\nb = (\n    1,\n)\nc = 3\na = 3  # last\nc = a / 2\nd = 'ä'; e = -2\n"
-    assert literals_of(text) == {"a": "3", "b": "(\n    1,\n)", "d": "'ä'", "e": "-2"}
-    assert literals_of("a = (") == {}
+@pytest.fixture
+def map_config(repository_root: Path, tmp_path: Path) -> Path:
+    """A copy of the default configuration, with its companions."""
+    return Path(shutil.copytree(repository_root / "config_files", tmp_path / "config_files")) / "config.py"
+
+
+@pytest.mark.parametrize("name", ["config.py", "config_tmnf.py", "config_many_tracks.py"])
+def test_entries_are_added_behind_the_others_and_no_other_line_changes(map_config: Path, name: str) -> None:
+    map_config = map_config.with_name(name)
+    before_text, before = map_config.read_text(), load_settings(map_config).game.map_cycle
+    backup = add_to_map_cycle(map_config, [ENTRY, GREEDY])
+    after = load_settings(map_config).game.map_cycle
+    assert after[:-2] == before
+    assert [entry.model_dump(exclude={"generator"}) for entry in after[-2:]] == [ENTRY, GREEDY]
+    assert backup.read_text() == before_text
+    changes = list(difflib.ndiff(before_text.splitlines(), map_config.read_text().splitlines()))
+    assert not [line for line in changes if line.startswith("- ")]
+    assert len([line for line in changes if line.startswith("+ ")]) == 16
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("windows line ends", lambda text: text.replace("\n", "\r\n")),
+        ("a byte order mark", lambda text: "\ufeff" + text),
+        (
+            "letters of several bytes",
+            lambda text: text.replace('"map_name": "valley",', '"map_name": "valley",  # äöü→'),
+        ),
+        ("a list", lambda text: text.replace("map_cycle = (", "map_cycle = [").replace("},\n)", "},\n]", 1)),
+        ("no comma at the end", lambda text: text.replace("},\n)", "}\n)", 1)),
+        ("a comment behind the last entry", lambda text: text.replace("},\n)", "},  # the last\n)", 1)),
+        ("a type", lambda text: text.replace("map_cycle = (", "map_cycle: tuple = (")),
+    ],
+)
+def test_files_that_were_edited_by_hand_are_understood(map_config: Path, name: str, change: Any) -> None:
+    before = map_config.read_bytes().decode()
+    assert change(before) != before
+    map_config.write_bytes(change(before).encode())
+    add_to_map_cycle(map_config, [ENTRY])
+    assert [entry.map_name for entry in load_settings(map_config).game.map_cycle] == ["valley", "valley", "mine"]
+    assert (b"\r\n" in map_config.read_bytes()) == (name == "windows line ends")
+    assert map_config.read_bytes().count(b"\n") == map_config.read_bytes().count(b"\r\n") or name != "windows line ends"
+
+
+def test_a_name_is_added_once_and_every_backup_is_kept(map_config: Path) -> None:
+    texts, backups = [], []
+    for name in ("a", "b", "c"):
+        texts.append(map_config.read_text())
+        backups.append(add_to_map_cycle(map_config, [{**ENTRY, "map_name": name}]))
+    assert [backup.read_text() for backup in backups] == texts
+    with pytest.raises(MapCycleError, match="'a' already"):
+        add_to_map_cycle(map_config, [{**GREEDY, "map_name": "a"}])
+    add_to_map_cycle(map_config, [ENTRY, GREEDY], replace=True)
+    assert [entry.map_name for entry in load_settings(map_config).game.map_cycle] == ["mine", "mine"]
+
+
+@pytest.mark.parametrize(
+    "tail",
+    [
+        "map_cycle = tuple(map_cycle)",
+        "map_cycle += (map_cycle[0],)",
+        "map_cycle = map_cycle[:1]",
+        "(map_cycle) = (map_cycle[0],)",
+        "globals()['map_cycle'] = map_cycle[:1]",
+    ],
+)
+def test_a_cycle_that_is_computed_is_left_alone(map_config: Path, tail: str) -> None:
+    map_config.write_text(f"{map_config.read_text()}\n{tail}\n")
+    before = map_config.read_bytes()
+    with pytest.raises(MapCycleError, match="by hand"):
+        add_to_map_cycle(map_config, [ENTRY])
+    assert map_config.read_bytes() == before
+    assert sorted(path.name for path in map_config.parent.iterdir() if "new" in path.name or "bak" in path.name) == []
+
+
+@pytest.mark.parametrize("name", ["config_tmnf.py", "config_many_tracks.py"])
+def test_a_runs_own_copy_of_a_configuration_based_on_another_can_be_changed(
+    map_config: Path, tmp_path: Path, name: str
+) -> None:
+    snapshot = write_snapshot(map_config.with_name(name), tmp_path / "run", ["game=simulated"])
+    before = load_settings(snapshot)
+    add_to_map_cycle(snapshot, [ENTRY])
+    cycle = load_settings(snapshot).game.map_cycle
+    assert cycle[:-1] == before.game.map_cycle
+    assert cycle[-1].map_name == "mine"

@@ -4,8 +4,8 @@ import logging
 import os
 import re
 import shutil
-import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -20,15 +20,10 @@ def snapshot(tmp_path: Path, repository_root: Path) -> Path:
     return write_snapshot(repository_root / "config_files" / "config.py", tmp_path / "config", ["seed=3"])
 
 
-def _edit(snapshot: Path, line: str) -> None:
+def edit(snapshot: Path, line: str) -> None:
     with snapshot.open("a") as file:
         file.write(line + "\n")
     os.utime(snapshot, ns=(snapshot.stat().st_mtime_ns + 1_000_000_000,) * 2)
-
-
-def test_command_line_overrides_stand_in_the_snapshot(snapshot: Path) -> None:
-    assert load_settings(snapshot).run.seed == 3
-    assert "seed = 3" in snapshot.read_text()
 
 
 def test_what_is_set_again_below_is_marked_in_the_snapshot(tmp_path: Path, repository_root: Path) -> None:
@@ -53,7 +48,8 @@ def test_what_is_set_again_below_is_marked_in_the_snapshot(tmp_path: Path, repos
 def test_an_edit_is_applied_once_and_logged(snapshot: Path, caplog: pytest.LogCaptureFixture) -> None:
     live = LiveSettings(snapshot, load_settings(snapshot))
     assert not live.refresh()
-    _edit(snapshot, "n_collectors = 9\nadam_beta1 = 0.8")
+    settings = live.current
+    edit(snapshot, "n_collectors = 9\nadam_beta1 = 0.8")
     with caplog.at_level(logging.INFO):
         assert live.refresh()
     assert live.current.agent.adam_beta1 == 0.8
@@ -61,6 +57,9 @@ def test_an_edit_is_applied_once_and_logged(snapshot: Path, caplog: pytest.LogCa
     assert "adam_beta1 = 0.8 (was 0.9)" in caplog.text
     assert "wait for the next start: n_collectors" in caplog.text
     assert not live.refresh()
+    began_later = LiveSettings(snapshot, settings)
+    assert began_later.refresh(), "the file was edited since the settings were read"
+    assert began_later.current == live.current
 
 
 @pytest.mark.parametrize(
@@ -80,7 +79,7 @@ def test_a_wrong_edit_leaves_the_last_good_settings(
 ) -> None:
     live = LiveSettings(snapshot, load_settings(snapshot))
     snapshot.write_bytes(snapshot.read_bytes() + line.encode("cp1252"))
-    _edit(snapshot, "")
+    edit(snapshot, "")
     assert not live.refresh()
     assert live.current.agent.adam_beta1 == 0.9
     assert "the last good one stays" in caplog.text
@@ -100,7 +99,7 @@ def test_an_emptied_configuration_is_refused_in_one_short_line(
 
 
 @pytest.mark.parametrize(
-    "edit",
+    "text",
     [
         "temporal_mini_race_duration_actions = 140\noversample_long_term_steps = 120",
         "map_cycle = ({'map_name': 'hills', 'map_path': 'hills.toml', 'reference_line': 'hills_0.5m.npy',"
@@ -108,13 +107,13 @@ def test_an_emptied_configuration_is_refused_in_one_short_line(
     ],
 )
 def test_an_edit_whose_parts_do_not_go_alone_waits_as_a_whole(
-    tmp_path: Path, repository_root: Path, edit: str, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, repository_root: Path, text: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     demonstrations = "demonstrations=({'map_name': 'valley', 'inputs': 'x.inputs'},)"
     snapshot = write_snapshot(repository_root / "config_files" / "config.py", tmp_path / "config", [demonstrations])
     live = LiveSettings(snapshot, load_settings(snapshot))
     before = live.current
-    _edit(snapshot, edit)
+    edit(snapshot, text)
     load_settings(snapshot)  # there is nothing wrong with it
     assert not live.refresh()
     assert live.current is before
@@ -127,36 +126,20 @@ def test_an_edit_that_cannot_be_used_is_refused(snapshot: Path, caplog: pytest.L
             raise UserError("no such speed")
 
     live = LiveSettings(snapshot, load_settings(snapshot), check=check)
-    _edit(snapshot, "running_speed = 7")
+    edit(snapshot, "running_speed = 7")
     assert not live.refresh()
     assert live.current.game.running_speed == 1000
     assert "is not applied, the last good one stays: no such speed" in caplog.text
-    _edit(snapshot, "running_speed = 8")
+    edit(snapshot, "running_speed = 8")
     assert live.refresh()
 
 
-def test_an_edit_made_since_the_settings_were_read_is_seen(snapshot: Path) -> None:
-    settings = load_settings(snapshot)
-    _edit(snapshot, "adam_beta1 = 0.8")
-    live = LiveSettings(snapshot, settings)
-    assert live.refresh()
-    assert live.current.agent.adam_beta1 == 0.8
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("temporal_mini_race_duration_actions", "iqn_k", "n_steps", "float_hidden_dim", "expected_reward_per_action"),
-        *("buffer_test_ratio", "cutoff_race_longer_than_ms", "rollout_slots_per_collector"),
-    ],
-)
-def test_what_networks_and_rows_are_made_with_waits(
-    snapshot: Path, name: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_networks_and_rows_are_made_with_waits(snapshot: Path, caplog: pytest.LogCaptureFixture) -> None:
+    names = ["buffer_test_ratio", "cutoff_race_longer_than_ms", "float_hidden_dim", "iqn_k", "n_steps"]
     live = LiveSettings(snapshot, load_settings(snapshot))
-    _edit(snapshot, f"{name} = 2 * {name}")
+    edit(snapshot, "\n".join(f"{name} = 2 * {name}" for name in names))
     assert not live.refresh()
-    assert f"these settings wait for the next start: {name}" in caplog.text
+    assert f"these settings wait for the next start: {', '.join(names)}" in caplog.text
 
 
 def test_a_command_that_fails_early_leaves_the_snapshot_as_it_was(snapshot: Path, repository_root: Path) -> None:
@@ -188,7 +171,7 @@ def test_a_disk_that_fails_changes_nothing(snapshot: Path, monkeypatch: pytest.M
     with monkeypatch.context() as failing:
         failing.setattr(Path, "stat", fail)
         assert not live.refresh()
-    _edit(snapshot, "adam_beta1 = 0.8")
+    edit(snapshot, "adam_beta1 = 0.8")
     assert live.refresh()
 
 
@@ -205,7 +188,7 @@ def test_an_edit_that_cannot_be_read_for_a_moment_is_not_lost(
 ) -> None:
     live = LiveSettings(snapshot, load_settings(snapshot))
     assert not live.refresh()
-    _edit(snapshot, "adam_beta1 = 0.8")
+    edit(snapshot, "adam_beta1 = 0.8")
 
     def refuse(_: Path) -> Settings:
         held = PermissionError(13, "The process cannot access the file")
@@ -213,14 +196,15 @@ def test_an_edit_that_cannot_be_read_for_a_moment_is_not_lost(
             raise SettingsError(f"config.py: {held}") from held
         raise held
 
-    monkeypatch.setattr(live_settings, "RETRY_AFTER_S", 0.05)
+    clock = SimpleNamespace(now_s=100.0)
+    monkeypatch.setattr(live_settings, "time", SimpleNamespace(monotonic=lambda: clock.now_s))
     with monkeypatch.context() as while_held:
         while_held.setattr(reading, "load_settings", refuse)
         for _ in range(3):
             assert not live.refresh()
     assert caplog.text.count("is not applied, the last good one stays") == 1
     assert not live.refresh(), "it is tried again a little later"
-    time.sleep(0.06)
+    clock.now_s += live_settings.RETRY_AFTER_S + 1
     assert live.refresh()
     assert live.current.agent.adam_beta1 == 0.8
     assert not live.refresh()

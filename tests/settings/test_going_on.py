@@ -1,15 +1,18 @@
-"""What has changed since a checkpoint, and what of it would change what the network means."""
+"""A run goes on: settings that it lacks are as they ship, and none may change what the network means."""
 
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.settings import Settings, load_settings, settings_from_flat
+from trackmania_rl.settings import Settings, SettingsError, load_settings, settings_from_flat, settings_lacking
+from trackmania_rl.settings.live import load_run_snapshot, write_snapshot
+from trackmania_rl.settings.of_run import AskedFor, RunConfiguration
 from trackmania_rl.settings.since_checkpoint import (
     changes_since,
     in_force_text,
@@ -33,10 +36,6 @@ def refused(settings: Settings, new: Settings, in_force: Settings | None = None,
     known = stored_settings(in_force) if in_force is not None else {}
     stored = json.loads(json.dumps(stored_settings(settings)))  # as a manifest has them
     return [change.name for change in changes_since(stored, new, known, accepted) if change.is_refused]
-
-
-def test_nothing_has_changed(settings: Settings) -> None:
-    assert changes_since(json.loads(in_force_text(settings)), settings, {}) == []
 
 
 def test_a_checkpoint_tells_nobodys_paths_and_names(settings: Settings) -> None:
@@ -85,18 +84,14 @@ def test_what_changes_the_meaning_is_refused_unless_it_is_asked_for(
     assert str(tmp_path / "config") in str(caught.value)
 
 
-def test_actions_in_another_order_are_refused(settings: Settings) -> None:
-    game = settings.game
-    assert refused(settings, changed(settings, inputs=game.inputs[::-1])) == ["inputs"]
-
-
-def test_other_maps_are_refused_but_not_another_order_of_them(settings: Settings) -> None:
+def test_other_maps_and_actions_in_another_order_are_refused_but_not_maps_in_another_order(settings: Settings) -> None:
     (first, second) = settings.game.map_cycle
     other = first.model_copy(update={"map_name": "kart", "map_path": "kart.toml", "reference_line": "kart_0.5m.npy"})
     assert refused(settings, changed(settings, map_cycle=(first, second, other))) == ["map_cycle"]
     assert refused(settings, changed(settings, map_cycle=(other,))) == ["map_cycle"]
     more = first.model_copy(update={"repeat": 9, "map_name": "my valley"})
     assert refused(settings, changed(settings, map_cycle=(second, more))) == []
+    assert refused(settings, changed(settings, inputs=settings.game.inputs[::-1])) == ["inputs"]
 
 
 def test_other_changes_are_listed_and_new_settings_are_none(settings: Settings) -> None:
@@ -106,19 +101,50 @@ def test_other_changes_are_listed_and_new_settings_are_none(settings: Settings) 
     assert str(change) == f"batch_size = {settings.replay.batch_size} (was 77)"
     assert not change.is_refused
     require_accepted([change], Path())
-
-
-def test_long_values_are_shortened(settings: Settings) -> None:
-    (change,) = changes_since(stored_settings(settings), changed(settings, inputs=settings.game.inputs[::-1]), {})
-    assert len(str(change)) < 300
-
-
-def test_names_that_are_no_settings_are_told() -> None:
+    in_force = json.loads(in_force_text(settings))
+    assert changes_since(in_force, settings, {}) == []
+    assert json.loads(in_force_text(changed(settings, hooks=(complex,))))["hooks"]
     require_known(["inputs", "map_cycle"])
     with pytest.raises(UserError, match="--accept-change input: there is no such setting"):
         require_known(["inputs", "input"])
 
 
-def test_arguments_of_parts_that_json_has_not_are_texts(settings: Settings, repository_root: Path) -> None:
-    with_part = changed(settings, hooks=(complex,))
-    assert json.loads(in_force_text(with_part))["hooks"]
+@pytest.fixture
+def config(repository_root: Path) -> Path:
+    return repository_root / "config_files" / "config.py"
+
+
+@pytest.fixture
+def snapshot(config: Path, tmp_path: Path) -> Path:
+    """A run's own configuration, of a time before there were two settings."""
+    file = write_snapshot(config, tmp_path / "config", ["seed=3"])
+    file.write_text(re.sub(r"^(keep_checkpoints|hooks) = .*$", "", file.read_text(), flags=re.MULTILINE))
+    return file
+
+
+def test_what_a_run_lacks_is_as_it_ships(config: Path, snapshot: Path) -> None:
+    with pytest.raises(SettingsError, match="keep_checkpoints is missing"):
+        load_settings(snapshot)
+    shipped = load_settings(config)
+    assert settings_lacking(snapshot) == {"keep_checkpoints": shipped.run.keep_checkpoints, "hooks": ()}
+    assert settings_lacking(config) == {}
+    own = load_run_snapshot(snapshot, ["batch_size=7"])
+    assert (own.run.keep_checkpoints, own.run.seed, own.replay.batch_size) == (shipped.run.keep_checkpoints, 3, 7)
+    assert load_run_snapshot(snapshot, ["keep_checkpoints=9"]).run.keep_checkpoints == 9
+
+
+def test_a_run_that_goes_on_has_them_from_then_on(
+    config: Path, snapshot: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    configuration = RunConfiguration(AskedFor(config, ["seed=3"]), snapshot.parent)
+    read = configuration.read()
+    assert configuration.write() == read == load_settings(snapshot)
+    assert "is of an earlier version; new settings are as they ship: hooks = (), keep_checkpoints = 3" in caplog.text
+    caplog.clear()
+    RunConfiguration(AskedFor(config, ["seed=3"]), snapshot.parent).write()
+    assert "earlier version" not in caplog.text
+
+
+def test_what_is_taken_anew_must_have_all(config: Path, snapshot: Path) -> None:
+    with pytest.raises(SettingsError, match="keep_checkpoints is missing"):
+        RunConfiguration(AskedFor(snapshot, update=True), snapshot.parent).read()
