@@ -51,25 +51,6 @@ def edited(settings: Settings, running_speed: float) -> Settings:
     return settings_from_flat(settings.flat() | {"running_speed": running_speed})
 
 
-def test_races_of_other_processes_arrive_whole_and_in_order(
-    children: Any, start: Any, source: SharedRolloutSource
-) -> None:
-    seeds = {0: [1, 2, 3, 4, 5], 1: [11, 12, 13]}
-    processes = [start(children.send_races, source.open_collector(c), seeds[c], 7 + c) for c in seeds]
-    arrived: dict[int, list[int]] = {0: [], 1: []}
-    for _ in range(8):
-        with got(source) as rollout:
-            seed = seeds[rollout.collector][len(arrived[rollout.collector])]
-            assert_is_race(rollout, *children.make_rollout(seed, 7 + rollout.collector))
-            assert 0 <= rollout.waited_s <= rollout.elapsed_s
-            arrived[rollout.collector].append(seed)
-    assert arrived == seeds
-    for process in processes:
-        process.join(60)
-        assert process.exitcode == 0, "3 says that torch was imported"
-    assert source.get(timeout_s=0) is None
-
-
 def test_a_header_enters_its_pipe_whole_however_long_the_race(
     children: Any, source: SharedRolloutSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:

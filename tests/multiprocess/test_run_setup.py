@@ -1,7 +1,5 @@
 """Before a run starts: what is missing or taken is told in one line."""
 
-import errno
-import os
 import socket
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +12,7 @@ from trackmania_rl.channels.protocols import Channels, SignsOfLife
 from trackmania_rl.checkpoints import CheckpointFacts, CheckpointStore, RunFolder
 from trackmania_rl.doctor.run_checks import check_edited_maps, load_reference_lines
 from trackmania_rl.errors import UserError
-from trackmania_rl.multiprocess import run_setup, supervisor
+from trackmania_rl.multiprocess import supervisor
 from trackmania_rl.multiprocess.collector_task import CollectorTask
 from trackmania_rl.multiprocess.run_setup import (
     check_machine,
@@ -77,27 +75,6 @@ def test_a_run_is_trained_by_one_process_at_a_time(tmp_path: Path) -> None:
         pass
     with training_alone(folder):
         pass
-
-
-@pytest.mark.parametrize(("number", "is_told"), [(errno.EROFS, True), (errno.ENOLCK, False)])
-def test_a_folder_that_cannot_be_locked(
-    number: int, is_told: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr(run_setup.FileLock, "acquire", refuse)
-    folder = RunFolder.create(tmp_path, "run")
-    if is_told:
-        with (
-            pytest.raises(UserError, match=r"cannot be written to: Read-only.*--output-folder"),
-            training_alone(folder),
-        ):
-            pass
-    else:
-        with training_alone(folder):
-            pass
-        assert "cannot be locked (No locks available)" in caplog.text
 
 
 def test_a_command_that_fails_leaves_its_folder_only_if_its_run_had_begun(tmp_path: Path) -> None:

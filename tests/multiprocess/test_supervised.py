@@ -15,8 +15,6 @@ import pytest
 
 from trackmania_rl.exit_codes import ExitCode
 from trackmania_rl.multiprocess.restarts import (
-    DEFAULT_SILENCE_S,
-    DEFAULT_STALL_S,
     GIVE_UP_AFTER,
     End,
     PulseWatch,
@@ -75,13 +73,6 @@ def test_a_stopped_training_hangs_and_so_does_one_in_a_dead_loop_but_not_one_tha
     assert looping.go_on(100) is None
     assert looping.go_on(899, ticks=False) is None
     assert looping.go_on(2, ticks=False) == "did not go on for 900 s"
-
-
-def test_a_start_may_take_longer() -> None:
-    watched = Watched(silence_s=0.0, stall_s=0.0)
-    assert watched.go_on(DEFAULT_SILENCE_S - 1, stirs=False, ticks=False) is None
-    assert watched.go_on(DEFAULT_STALL_S - DEFAULT_SILENCE_S - 1, ticks=False) is None
-    assert watched.go_on(4, ticks=False) is not None
 
 
 def test_a_training_does_not_hang_because_the_machine_was_suspended() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from trackmania_rl.errors import UserError
 from trackmania_rl.settings import Settings, SettingsError, load_settings
-from trackmania_rl.settings.editing import HEADING, edit_setting
+from trackmania_rl.settings.editing import edit_setting
 from trackmania_rl.settings.live import write_snapshot
 from trackmania_rl.settings.map_cycle import MapCycleError, add_to_map_cycle
 
@@ -35,14 +35,6 @@ def test_a_value_over_several_lines_gives_way_to_another(config: Path) -> None:
     settings = load_settings(config)
     assert [entry.map_name for entry in settings.game.map_cycle] == ["kart"]
     assert "# Number of collector processes" in config.read_text()
-
-
-def test_what_is_set_nowhere_comes_to_the_end(config: Path) -> None:
-    text = config.read_text().replace("adam_beta1 = 0.9\n", "exec('adam_beta1 = 0.9')\n")
-    config.write_text(text)
-    edit_setting(config, "adam_beta1", "0.7")
-    edit_setting(config, "adam_beta1", "0.6")
-    assert config.read_text().endswith(f"\n{HEADING}\nadam_beta1 = 0.6\n")
 
 
 @pytest.mark.parametrize(

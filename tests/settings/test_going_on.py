@@ -18,7 +18,6 @@ from trackmania_rl.settings.since_checkpoint import (
     in_force_text,
     require_accepted,
     require_known,
-    settings_of_meaning,
     stored_settings,
 )
 
@@ -41,21 +40,6 @@ def refused(settings: Settings, new: Settings, in_force: Settings | None = None,
 def test_a_checkpoint_tells_nobodys_paths_and_names(settings: Settings) -> None:
     private = {"username", "game_command", "trackmania_base_path", "tmloader_path", "tmloader_profile_name"}
     assert stored_settings(settings).keys() == settings.flat().keys() - private
-
-
-def test_what_the_network_means_is_known() -> None:
-    named = {"inputs", "engine_ticks_per_action", "state_normalization", "observation_blocks", "map_cycle", "reward"}
-    named |= {"temporal_mini_race_duration_actions", "constant_reward_per_ms", "actions", "expected_reward_per_action"}
-    assert named <= settings_of_meaning()
-    others = {
-        "batch_size",
-        "lr_schedule",
-        "float_hidden_dim",
-        "n_collectors",
-        "gamma_schedule",
-        "checkpoint_interval_s",
-    }
-    assert not others & settings_of_meaning()
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """Settings: what users write is read, checked and explained."""
 
-import ast
 import pickle
 import re
 import shutil
@@ -10,7 +9,6 @@ import pytest
 
 from trackmania_rl.errors import UserError
 from trackmania_rl.settings import (
-    COMPANION_FILES,
     DRIVER_SETTINGS,
     NEEDS_RESTART,
     ExplorationSettings,
@@ -53,39 +51,6 @@ def test_shipped_configurations_load_and_are_frozen_and_picklable(config_file: P
     assert pickle.loads(pickle.dumps(settings)) == settings
     with pytest.raises(ValueError, match="frozen"):
         settings.replay.batch_size = 3  # type: ignore[misc]
-
-
-def stated_in(config_file: Path) -> list[str]:
-    tree = ast.parse(config_file.read_text(encoding="utf-8"))
-    return [ast.unparse(node.targets[0]) for node in tree.body if isinstance(node, ast.Assign)]
-
-
-def test_the_default_configuration_sets_everything_once(repository_root: Path) -> None:
-    folder = repository_root / "config_files"
-    stated = [name for file in (*COMPANION_FILES, "config.py") for name in stated_in(folder / file)]
-    assert sorted(stated) == sorted(load_settings(folder / "config.py").flat())
-
-
-@pytest.mark.parametrize("name", ["config_tmnf.py", "config_many_tracks.py", "config_lidar.py"])
-def test_a_configuration_based_on_the_default_one_states_what_differs_and_only_that(
-    repository_root: Path, name: str
-) -> None:
-    folder = repository_root / "config_files"
-    default, other = (load_settings(folder / file, NOT_STRETCHED) for file in ("config.py", name))
-    stated = set(stated_in(folder / name)) - {"schedule_stretch"}
-    assert sorted(stated) == sorted(["based_on", *changed_settings(default, other)])
-
-
-def test_the_configuration_for_many_tracks_is_the_default_one_on_generated_tracks(repository_root: Path) -> None:
-    folder = repository_root / "config_files"
-    settings = [load_settings(folder / name, NOT_STRETCHED) for name in ("config.py", "config_many_tracks.py")]
-    changed = {"run_name", "map_cycle", "memory_size_schedule", "observation_blocks"}
-    assert changed_settings(*settings).keys() == changed
-    assert settings[1].observation.observation_blocks == (*settings[0].observation.observation_blocks, "road_ahead")
-    explored, evaluated = (entry.generator for entry in settings[1].game.map_cycle)
-    assert explored is not None
-    assert evaluated is not None
-    assert explored.last_seed < evaluated.first_seed, "evaluation tracks are never trained on"
 
 
 def test_a_configuration_may_be_based_on_another(repository_root: Path, tmp_path: Path) -> None:
@@ -180,16 +145,6 @@ def test_a_number_is_a_constant_schedule(repository_root: Path) -> None:
     assert settings.agent.lr_schedule == ((0, 1e-3),)
     assert settings.agent.gamma_schedule == ((0, 1.0),)
     assert settings.replay.memory_size_schedule == ((0, 5000),)
-
-
-def test_what_a_file_imports_is_no_setting_unless_named_like_one(tmp_path: Path, repository_root: Path) -> None:
-    folder = shutil.copytree(repository_root / "config_files", tmp_path / "config_files")
-    (folder / "imported_parts.py").write_text(
-        "import functools\nbatch_size = 24\nmy_part = functools.partial(dict, a=1)\n"
-    )
-    own = folder / "own.py"
-    own.write_text('based_on = "config.py"\nfrom imported_parts import batch_size, my_part\n')
-    assert load_settings(own).replay.batch_size == 24
 
 
 @pytest.mark.parametrize(
