@@ -22,7 +22,7 @@ from trackmania_rl.channels.shared_memory.opening import open_channels
 from trackmania_rl.channels.shared_memory.rollouts import SharedRolloutSource
 from trackmania_rl.channels.shared_memory.run_state import SharedRunState, SharedRunStateView
 from trackmania_rl.channels.shared_memory.stop_flag import StopFlag
-from trackmania_rl.settings import Settings, load_settings, settings_from_flat
+from trackmania_rl.settings import Settings, settings_from_flat
 
 from .conftest import BOUNDS, SPAWN, acquired, assert_is_race, got, network_of
 
@@ -172,15 +172,6 @@ def test_the_end_of_the_run_is_seen_whatever_becomes_of_the_process_that_asked_f
     assert flag.is_set()
 
 
-@pytest.mark.filterwarnings("error::UserWarning")
-@pytest.mark.parametrize("name", ["config.py", "config_tmnf.py", "config_many_tracks.py", "config_cartpole.py"])
-def test_shipped_configurations_come_out_exactly_as_they_went_in(repository_root: Path, name: str) -> None:
-    settings = load_settings(repository_root / "config_files" / name)
-    read = SharedRunState(settings, {}, SPAWN).view().settings
-    assert read is not settings
-    assert repr(read) == repr(settings)
-
-
 def _pull_and_answer(view: SharedRunStateView, connection: Any) -> None:
     network = network_of(0.0)
     for _ in range(2):
@@ -232,20 +223,6 @@ def test_settings_that_were_half_written_are_not_read(settings: Settings, monkey
     run_state.publish(settings=edited(settings, 7.0))
     assert view.pull()
     assert view.settings == edited(settings, 7.0)
-
-
-def test_settings_that_are_too_long_leave_the_last_ones(settings: Settings, caplog: pytest.LogCaptureFixture) -> None:
-    run_state = SharedRunState(settings, {}, SPAWN)
-    view = run_state.view()
-    entry = settings.game.map_cycle[0].model_dump() | {"map_path": "x" * 3_000_000}
-    too_long = settings_from_flat(settings.flat() | {"map_cycle": (entry,), "demonstrations": ()})
-    for _ in range(2):
-        run_state.publish(settings=too_long)
-        assert not view.pull()
-    assert caplog.text.count("the edited settings are too long") == 1
-    run_state.publish(settings=edited(settings, 5.0))
-    assert view.pull()
-    assert view.settings == edited(settings, 5.0)
 
 
 def test_weights_that_change_while_they_are_copied_are_copied_again(

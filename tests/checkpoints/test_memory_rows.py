@@ -165,9 +165,3 @@ def test_rows_are_left_out_where_they_are_not_asked_for(run: Run) -> None:
     loaded = load_newest(run.folder, with_rows=False)
     assert loaded is not None
     assert loaded.state["hooks"]["StoreRaces"]["buffers"] is None
-
-
-def test_a_second_memory_is_refused(tmp_path: Path) -> None:
-    two = {"one": new_ring().rows(), "two": new_ring().rows()}
-    with pytest.raises(TypeError, match=r"state\['two'\] are the rows of a second replay memory"):
-        CheckpointStore(tmp_path).save(two, 0)

@@ -4,25 +4,12 @@ import contextlib
 import operator
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import MagicMock, Mock
+from unittest.mock import MagicMock
 
 import pytest
 
-from trackmania_rl.multiprocess.learner_process import WatchCollectors, learner_process_fn
+from trackmania_rl.multiprocess.learner_process import learner_process_fn
 from trackmania_rl.settings.live import LiveSettings
-
-
-def test_the_supervisor_hears_whose_race_came_in_and_looks_after_the_collectors() -> None:
-    supervisor = Mock(restarts=7, n_alive=2)
-    hook = WatchCollectors(supervisor)
-    statistics = SimpleNamespace()
-    hook.run = SimpleNamespace(race=SimpleNamespace(collector=3), statistics=statistics)  # type: ignore[assignment]
-    hook.batch_process({})  # type: ignore[arg-type]
-    supervisor.delivered.assert_called_once_with(3)
-    supervisor.check.assert_not_called()
-    hook.tick()
-    supervisor.check.assert_called_once_with()
-    assert (statistics.collector_restarts, statistics.collectors_alive) == (7, 2)
 
 
 @pytest.mark.parametrize("failing", [None, "train", "second_hook.end", "first_hook.end", "supervisor.stop"])

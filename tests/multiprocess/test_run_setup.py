@@ -184,21 +184,6 @@ def test_each_start_of_a_collector_has_a_name_and_so_random_numbers_of_its_own(c
     assert all(task.run_state is collectors.run_state.view() for task in tasks)
 
 
-def test_starts_count_from_the_last_race_that_came_in(collectors: Collectors) -> None:
-    progress: dict[int, CollectorProgress] = {}
-    place = collectors.place
-
-    def place_after_a_race(task: CollectorTask) -> Any:
-        if len(collectors.tasks) == 4:  # each was started twice
-            progress[1] = CollectorProgress(n_races=4)
-        return place(task)
-
-    collectors.place = place_after_a_race  # type: ignore[method-assign]
-    collectors.start(session=1, n_starts=4, progress=progress)
-    for index, expected in ((0, [0, 1, 2, 3]), (1, [0, 1, 0, 1])):
-        assert [task.n_starts_before for task in collectors.tasks if task.index == index] == expected
-
-
 @pytest.mark.parametrize(("frames_total", "expected"), [(0, [("a", "c"), ("b",)]), (1, [(), ()])])
 def test_collectors_share_the_demonstrations_of_a_run_without_races(
     collectors: Collectors, frames_total: int, expected: list[tuple[str, ...]]

@@ -110,11 +110,3 @@ def test_a_signal_that_was_swallowed_helps_when_it_comes_again(should_stop):
 
     should_stop.interruptibly(work)
     assert done == ["swallowed"]
-
-
-def test_after_what_is_done_interruptibly_only_a_second_ctrl_c_interrupts(should_stop):
-    should_stop.interruptibly(lambda: None)
-    signal.raise_signal(signal.SIGINT)
-    assert should_stop()
-    with pytest.raises(KeyboardInterrupt):
-        signal.raise_signal(signal.SIGINT)

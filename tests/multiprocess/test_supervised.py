@@ -75,13 +75,6 @@ def test_a_stopped_training_hangs_and_so_does_one_in_a_dead_loop_but_not_one_tha
     assert looping.go_on(2, ticks=False) == "did not go on for 900 s"
 
 
-def test_a_training_does_not_hang_because_the_machine_was_suspended() -> None:
-    watched = Watched()
-    for _ in range(10):
-        assert watched.go_on(10) is None
-        assert watched.go_on(3600, stirs=False, ticks=False, look_s=3600.0) is None
-
-
 PROLOGUE = """
 import json, os, pathlib, signal, subprocess, sys, time
 sys.path.insert(0, {root!r})

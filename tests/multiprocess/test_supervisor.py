@@ -188,14 +188,6 @@ def test_a_collector_that_beats_but_brings_no_race_is_killed(
     assert watched.go_on(4)
 
 
-def test_races_that_are_seen_to_come_slowly_have_more_time(watched: FakeCollectors) -> None:
-    for _ in range(3):
-        assert not watched.go_on(150)
-        watched.supervisor.delivered(0)
-    assert not watched.go_on(440)
-    assert watched.go_on(20)
-
-
 def test_after_a_machine_was_suspended_no_collector_is_killed(watched: FakeCollectors) -> None:
     """The supervisor was stopped as well: an hour has passed between two looks."""
     for _ in range(20):

@@ -167,15 +167,3 @@ def test_a_cycle_that_is_computed_is_left_alone(map_config: Path, tail: str) -> 
         add_to_map_cycle(map_config, [ENTRY])
     assert map_config.read_bytes() == before
     assert sorted(path.name for path in map_config.parent.iterdir() if "new" in path.name or "bak" in path.name) == []
-
-
-@pytest.mark.parametrize("name", ["config_tmnf.py", "config_many_tracks.py"])
-def test_a_runs_own_copy_of_a_configuration_based_on_another_can_be_changed(
-    map_config: Path, tmp_path: Path, name: str
-) -> None:
-    snapshot = write_snapshot(map_config.with_name(name), tmp_path / "run", ["game=simulated"])
-    before = load_settings(snapshot)
-    add_to_map_cycle(snapshot, [ENTRY])
-    cycle = load_settings(snapshot).game.map_cycle
-    assert cycle[:-1] == before.game.map_cycle
-    assert cycle[-1].map_name == "mine"

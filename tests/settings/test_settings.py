@@ -78,27 +78,6 @@ _GENERATOR = {"difficulty": 0.5, "first_seed": 0, "last_seed": 9}
 _FILES = {"map_path": "valley.toml", "reference_line": "valley_0.5m.npy"}
 
 
-@pytest.mark.parametrize(
-    ("entry", "message"),
-    [
-        ({}, "give map_path and reference_line, or a generator"),
-        ({**_FILES, "generator": _GENERATOR}, "give map_path and reference_line, or a generator"),
-        ({"map_path": "valley.toml"}, "give map_path and reference_line, or a generator"),
-        ({"generator": _GENERATOR | {"difficulty": 1.5}}, "difficulty"),
-        ({"generator": _GENERATOR | {"difficulty": (0.6, 0.2)}}, "lower end of the range comes first"),
-        ({"generator": _GENERATOR | {"first_seed": 10}}, "first_seed = 10 is above last_seed = 9"),
-        ({"generator": _GENERATOR | {"first_seed": -1}}, "first_seed"),
-        ({"generator": _GENERATOR | {"last_seed": 2**63}}, "last_seed"),
-        ({"generator": _GENERATOR | {"sead": 1}}, "sead"),
-        ({"generator": _GENERATOR | {"races_per_track": 0}}, "races_per_track"),
-    ],
-)
-def test_a_map_cycle_names_maps_or_generators(entry: dict[str, object], message: str, repository_root: Path) -> None:
-    whole = {"map_name": "m", "is_explo": True, "fill_buffer": True, **entry}
-    with pytest.raises(SettingsError, match=message):
-        load_settings(repository_root / "config_files" / "config.py", [f"map_cycle=({whole!r},)"])
-
-
 def test_generators_have_names_of_their_own_and_the_simulated_game(repository_root: Path) -> None:
     config = repository_root / "config_files"
     flags = {"map_name": "m", "is_explo": True, "fill_buffer": True}
@@ -145,30 +124,6 @@ def test_a_number_is_a_constant_schedule(repository_root: Path) -> None:
     assert settings.agent.lr_schedule == ((0, 1e-3),)
     assert settings.agent.gamma_schedule == ((0, 1.0),)
     assert settings.replay.memory_size_schedule == ((0, 5000),)
-
-
-@pytest.mark.parametrize(
-    ("override", "message"),
-    [
-        ("batch_size=0", r"batch_size = 0: input should be greater than 0"),
-        ("batch_size=many", r"batch_size = 'many': input should be a valid integer"),
-        ("torch_device=gpu", r"torch_device = 'gpu': string should match pattern"),
-        ("iqn_n=7", r"iqn_n = 7: input should be a multiple of 2"),
-        ("min_horizon_to_update_priority_actions=0", r"priority_actions = 0: input should be greater than 0"),
-        ("image_width_px=33", r"both 0 \(no image\) or both positive"),
-        ("lr_schedule=((5, 0.1),)", r"lr_schedule = .*a schedule starts at frame 0"),
-        ("epsilon_schedule=((0, 1.5),)", r"epsilon_schedule = .*probabilities"),
-        ("memory_size_schedule=((0, 10),)", r"learning would never start"),
-        ("action_forward_idx=99", r"no index into inputs"),
-        ("run_name=../elsewhere", r"run_name = '../elsewhere': string should match pattern"),
-        (f"batch_size={10**30}", r"batch_size = 10+: input should be less than or equal to 1000000"),
-        (f"memory_size_schedule={10**30}", r"memory_size_schedule = .*: a whole number is at most"),
-        ("batch_size=100_000_000", r"batch_size = 100000000: input should be less than or equal to 1000000"),
-    ],
-)
-def test_wrong_value_is_named_with_what_is_allowed(config_file: Path, override: str, message: str) -> None:
-    with pytest.raises(SettingsError, match=message):
-        load_settings(config_file, [override])
 
 
 def test_missing_and_broken_files_are_named(tmp_path: Path) -> None:
@@ -220,8 +175,9 @@ def test_settings_that_shape_networks_buffers_or_processes_need_a_restart() -> N
     assert NEEDS_RESTART.isdisjoint({"batch_size", "lr_schedule", "map_cycle", "schedule_stretch", "running_speed"})
 
 
-def test_settings_are_listed_by_group_within_80_columns(config_file: Path) -> None:
-    settings = load_settings(config_file, ["batch_size=17"])
+@pytest.mark.parametrize("name", CONFIG_FILES)
+def test_settings_are_listed_by_group_within_80_columns(config_file: Path, name: str) -> None:
+    settings = load_settings(config_file.with_name(name), ["batch_size=17"])
     text = settings_list(settings)
     assert max(map(len, text.splitlines())) <= 80
     assert not set("^$") & set(text), "no regular expressions"
@@ -258,9 +214,27 @@ def test_settings_are_listed_by_a_word(repository_root: Path, word: str, names: 
         settings_list(settings, "atlantis")
 
 
+def map_cycle(**entry: object) -> list[str]:
+    return [f"map_cycle=({ {'map_name': 'm', 'is_explo': True, 'fill_buffer': True, **entry}!r},)"]
+
+
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
+        (["batch_size=0"], r"batch_size = 0: input should be greater than 0"),
+        (["batch_size=many"], r"batch_size = 'many': input should be a valid integer"),
+        (["torch_device=gpu"], r"torch_device = 'gpu': string should match pattern"),
+        (["iqn_n=7"], r"iqn_n = 7: input should be a multiple of 2"),
+        (["min_horizon_to_update_priority_actions=0"], r"priority_actions = 0: input should be greater than 0"),
+        (["image_width_px=33"], r"both 0 \(no image\) or both positive"),
+        (["lr_schedule=((5, 0.1),)"], r"lr_schedule = .*a schedule starts at frame 0"),
+        (["epsilon_schedule=((0, 1.5),)"], r"epsilon_schedule = .*probabilities"),
+        (["memory_size_schedule=((0, 10),)"], r"learning would never start"),
+        (["action_forward_idx=99"], r"no index into inputs"),
+        (["run_name=../elsewhere"], r"run_name = '../elsewhere': string should match pattern"),
+        ([f"batch_size={10**30}"], r"batch_size = 10+: a whole number is at most 9223372036854775807"),
+        ([f"memory_size_schedule={10**30}"], r"memory_size_schedule = .*: a whole number is at most"),
+        (["batch_size=100_000_000"], r"batch_size = 100000000 is more than the smallest memory"),
         (["frames_per_state=2"], r"frames_per_state = 2 needs an image, .* are 0"),
         (["sampling=alternating", "games_per_collector=1"], r"'alternating' is for two halves .*collector = 1: set it"),
         (["sampling=sync"], r"sampling = 'sync': input should be 'asynchronous', 'synchronous' or 'alternating'"),
@@ -272,10 +246,20 @@ def test_settings_are_listed_by_a_word(repository_root: Path, word: str, names: 
         (["shaped_reward_dist_to_cur_vcp=-0.1"], r"shaped_reward_dist_to_cur_vcp = -0.1 adds the potential of a state"),
         (["gamma_schedule=((0, 1.01),)"], r"gamma_schedule.*less than or equal to 1"),
         (["lr_schedule=((0, -1e-3),)"], r"lr_schedule.*greater than or equal to 0"),
+        (map_cycle(), "give map_path and reference_line, or a generator"),
+        (map_cycle(**_FILES, generator=_GENERATOR), "give map_path and reference_line, or a generator"),
+        (map_cycle(map_path="valley.toml"), "give map_path and reference_line, or a generator"),
+        (map_cycle(generator=_GENERATOR | {"difficulty": 1.5}), "difficulty"),
+        (map_cycle(generator=_GENERATOR | {"difficulty": (0.6, 0.2)}), "lower end of the range comes first"),
+        (map_cycle(generator=_GENERATOR | {"first_seed": 10}), "first_seed = 10 is above last_seed = 9"),
+        (map_cycle(generator=_GENERATOR | {"first_seed": -1}), "first_seed"),
+        (map_cycle(generator=_GENERATOR | {"last_seed": 2**63}), "last_seed"),
+        (map_cycle(generator=_GENERATOR | {"sead": 1}), "sead"),
+        (map_cycle(generator=_GENERATOR | {"races_per_track": 0}), "races_per_track"),
     ],
 )
-def test_options_that_contradict_each_other_are_refused(
-    repository_root: Path, overrides: list[str], message: str
+def test_a_wrong_or_contradictory_value_is_refused_by_name(
+    config_file: Path, overrides: list[str], message: str
 ) -> None:
     with pytest.raises(SettingsError, match=message):
-        load_settings(repository_root / "config_files" / "config.py", overrides)
+        load_settings(config_file, overrides)
