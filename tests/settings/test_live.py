@@ -4,15 +4,21 @@ import logging
 import os
 import re
 import shutil
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from trackmania_rl.errors import UserError
 from trackmania_rl.settings import Settings, SettingsError, load_settings, reading
 from trackmania_rl.settings import live as live_settings
-from trackmania_rl.settings.live import LiveSettings, SnapshotKeeper, load_run_snapshot, write_snapshot
+from trackmania_rl.settings.live import LiveSettings, SnapshotKeeper, load_run_snapshot, stamp_of, write_snapshot
+from trackmania_rl.settings.reading import ReadInProcess
 
 
 @pytest.fixture
@@ -208,3 +214,76 @@ def test_an_edit_that_cannot_be_read_for_a_moment_is_not_lost(
     assert live.refresh()
     assert live.current.agent.adam_beta1 == 0.8
     assert not live.refresh()
+
+
+WAIT_S = 120.0
+
+
+def refresh_until(live: LiveSettings, is_so: Callable[[], object]) -> None:
+    """Look again and again, as a run does."""
+    ends_at_s = time.monotonic() + WAIT_S
+    while not is_so():
+        assert time.monotonic() < ends_at_s
+        live.refresh()
+        time.sleep(0.02)
+
+
+def read_in_a_process(snapshot: Path, within_s: float = WAIT_S, most_memory_bytes: int = 3 << 30) -> LiveSettings:
+    start = partial(ReadInProcess, within_s=within_s, most_memory_bytes=most_memory_bytes)
+    stamp, settings = stamp_of(snapshot), load_settings(snapshot)
+    return LiveSettings(snapshot, settings, start_reading=start, seen=stamp)
+
+
+def test_an_edit_counts_once_it_is_read(snapshot: Path, caplog: pytest.LogCaptureFixture) -> None:
+    live = read_in_a_process(snapshot)
+    edit(snapshot, "print('x' * 10_000_000)\nadam_beta1 = 0.8")  # what it prints goes nowhere
+    assert not live.refresh(), "it is being read"
+    with caplog.at_level(logging.INFO):
+        refresh_until(live, lambda: live.current.agent.adam_beta1 == 0.8)
+    assert "adam_beta1 = 0.8 (was 0.9)" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("raise ValueError('wrong')", r"config\.py: ValueError: wrong"),
+        ("import sys; sys.exit(3)", r"ends the program \(SystemExit: 3\): take that out"),
+        ("import os; os.kill(os.getpid(), 9)", r"ended with exit code -9 before it was done"),
+        ("import os; os.write(1, b'{}'); os.close(1); adam_beta1 = 7", r"adam_beta1 = 7"),
+        ("import time; time.sleep(1e6)", r"was not read within 3 s: take out what loops or waits"),
+    ],
+)
+def test_an_edit_that_fails_in_any_way_changes_nothing(
+    snapshot: Path, line: str, told: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    children_before = set(psutil.Process().children())  # such as multiprocessing's own, which stay
+    live = read_in_a_process(snapshot, within_s=3.0 if "sleep" in line else WAIT_S)
+    before = live.current
+    edit(snapshot, line)
+    refresh_until(live, lambda: caplog.records)
+    assert live.current is before
+    assert "is not applied, the last good one stays" in caplog.text
+    assert re.search(told, caplog.text)
+    assert set(psutil.Process().children()) <= children_before
+    if "ValueError" in line:
+        snapshot.write_text(snapshot.read_text().replace(line, "adam_beta1 = 0.8"))
+        refresh_until(live, lambda: live.current.agent.adam_beta1 == 0.8)
+    assert len(caplog.records) == 1, "it is told once"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="where nothing bounds a process, it takes what it has")
+def test_an_edit_that_takes_all_memory_is_refused(snapshot: Path, caplog: pytest.LogCaptureFixture) -> None:
+    live = read_in_a_process(snapshot, most_memory_bytes=300 << 20)
+    edit(snapshot, "hoard = []\nwhile True: hoard.append(bytearray(1 << 24))")
+    refresh_until(live, lambda: caplog.records)
+    assert "takes more than 300 MiB of memory to be read" in caplog.text
+
+
+def test_a_run_that_ends_gives_up_what_it_reads(snapshot: Path) -> None:
+    before = set(psutil.Process().children())
+    live = read_in_a_process(snapshot)
+    edit(snapshot, "import time; time.sleep(1e6)")
+    assert not live.refresh()
+    live.close()
+    assert set(psutil.Process().children()) <= before
+    live.close()
