@@ -22,12 +22,13 @@ class Beats:
             assert time.monotonic() < deadline_s
             time.sleep(0.005)
 
-    def have_ended(self) -> bool:
-        """Whether no more come in many times their interval."""
-        time.sleep(0.1)  # for one that had begun already
-        n = self.n
-        time.sleep(0.2)
-        return self.n == n
+    def wait_until_there_are_none(self) -> None:
+        """Wait until none came for many times their interval; one may have begun already."""
+        n, deadline_s = -1, time.monotonic() + 60
+        while self.n != n:
+            assert time.monotonic() < deadline_s
+            n = self.n
+            time.sleep(0.3)
 
 
 def test_it_beats_until_the_main_thread_does_and_while_numba_compiles_in_any_thread() -> None:
@@ -41,17 +42,17 @@ def test_it_beats_until_the_main_thread_does_and_while_numba_compiles_in_any_thr
     with BeatKeeper(beats.beat, every_s=0.01) as keeper:
         beats.wait_for_more()
         keeper.beat()
-        assert beats.have_ended()
+        beats.wait_until_there_are_none()
         compiling = threading.Thread(target=compile_for_long)
         compiling.start()
         beats.wait_for_more()
         has_gone_on.set()
         compiling.join()
-        assert beats.have_ended()
+        beats.wait_until_there_are_none()
         n = beats.n
         keeper.beat()
         assert beats.n == n + 1
-    assert beats.have_ended()
+    beats.wait_until_there_are_none()
 
 
 def test_numba_tells_of_its_compiling_under_that_name() -> None:
