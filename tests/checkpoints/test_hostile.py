@@ -237,6 +237,8 @@ def test_the_good_one_loads(good: Path) -> None:
 def test_what_was_forged_is_refused(good: Path, reader: ProcessPoolExecutor, name: str) -> None:
     FORGED[name](good)
     assert reader.submit(problem_of, good).result() == ""
+    with pytest.raises(CheckpointError):  # here as well, where coverage is measured
+        read_checkpoint(good)
 
 
 def test_random_damage_is_refused(good: Path, reader: ProcessPoolExecutor, tmp_path: Path) -> None:

@@ -1,6 +1,9 @@
 """Before a run starts: what is missing or taken is told in one line."""
 
+import errno
+import os
 import socket
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +15,7 @@ from trackmania_rl.channels.protocols import Channels, SignsOfLife
 from trackmania_rl.checkpoints import CheckpointFacts, CheckpointStore, RunFolder
 from trackmania_rl.doctor.run_checks import check_edited_maps, load_reference_lines
 from trackmania_rl.errors import UserError
-from trackmania_rl.multiprocess import supervisor
+from trackmania_rl.multiprocess import run_setup, supervisor
 from trackmania_rl.multiprocess.collector_task import CollectorTask
 from trackmania_rl.multiprocess.run_setup import (
     check_machine,
@@ -36,6 +39,11 @@ def test_a_missing_map_and_a_damaged_line_are_named(repository_root: Path, tmp_p
     check_edited_maps(_settings(repository_root), repository_root / "maps")
     with pytest.raises(UserError, match=r"valley\.toml"):
         check_edited_maps(_settings(repository_root), tmp_path)
+    if sys.platform in ("linux", "win32"):
+        (tmp_path / "Tracks" / "Challenges").mkdir(parents=True)
+        real = _settings(repository_root, "game=tmnf", f"trackmania_base_path={tmp_path}")
+        with pytest.raises(UserError, match="no such map"):
+            check_edited_maps(real, repository_root / "maps")
     with pytest.raises(UserError, match=r"valley\.toml"):
         load_reference_lines(_settings(repository_root), tmp_path)
     for file in (repository_root / "maps").iterdir():
@@ -76,6 +84,23 @@ def test_a_run_is_trained_by_one_process_at_a_time(tmp_path: Path) -> None:
         pass
     with training_alone(folder):
         pass
+
+
+@pytest.mark.parametrize("number", [errno.EROFS, errno.ENOLCK])
+def test_a_folder_that_cannot_be_written_to_is_refused_and_one_that_cannot_be_locked_is_used(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(run_setup.FileLock, "acquire", refuse)
+    folder = RunFolder.create(tmp_path, "run")
+    if number == errno.EROFS:
+        with pytest.raises(UserError, match=r"cannot be written to: Read-only.*--output-folder"):
+            training_alone(folder).__enter__()
+    else:
+        with training_alone(folder):
+            assert "cannot be locked (No locks available)" in caplog.text
 
 
 def test_a_command_that_fails_leaves_its_folder_only_if_its_run_had_begun(tmp_path: Path) -> None:
