@@ -225,6 +225,8 @@ def map_cycle(**entry: object) -> list[str]:
         (["batch_size=many"], r"batch_size = 'many': input should be a valid integer"),
         (["torch_device=gpu"], r"torch_device = 'gpu': string should match pattern"),
         (["iqn_n=7"], r"iqn_n = 7: input should be a multiple of 2"),
+        (["batch_size=100_000_000"], r"batch_size = 100000000: input should be less than or equal to 1000000"),
+        ([f"memory_size_schedule={10**30}"], r"memory_size_schedule = .*: a whole number is at most"),
         (["min_horizon_to_update_priority_actions=0"], r"priority_actions = 0: input should be greater than 0"),
         (["image_width_px=33"], r"both 0 \(no image\) or both positive"),
         (["lr_schedule=((5, 0.1),)"], r"lr_schedule = .*a schedule starts at frame 0"),
