@@ -32,7 +32,6 @@ class FakeGame:
     zero_step_missing_once: bool = False
     steps_before_give_up_takes_effect: int = 0
     in_menus: bool = True
-    late_step_at_ms: int | None = None
     version: int = 0
 
     calls: list[str] = field(default_factory=list)
@@ -87,7 +86,7 @@ class FakeGame:
         passed = self._checkpoints()
         if self.checkpoint_before_step:
             yield from passed
-        if (self.time_ms % self.period_ms == 0 and self.time_ms != self.late_step_at_ms) or self.is_over:
+        if self.time_ms % self.period_ms == 0 or self.is_over:
             yield GameEvent(MessageId.RUN_STEP, self.time_ms)
         if not self.checkpoint_before_step:
             yield from passed

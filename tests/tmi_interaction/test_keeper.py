@@ -4,7 +4,6 @@ import logging
 
 import pytest
 
-from trackmania_rl.errors import UserError
 from trackmania_rl.protocol.messages import LINK_VERSION
 from trackmania_rl.tmi_interaction.greeting import Greeting
 from trackmania_rl.tmi_interaction.launchers import keeper as keepers
@@ -30,13 +29,10 @@ class Game:
         self.runs = False
         self.listens_from_s = 0.0
         self.greets = True
-        self.start_errors = []
         self.starts, self.told, self.n_focused, self.n_connections, self.n_open = [], [], 0, 0, 0
 
     def start(self):
         assert not self.runs
-        if self.start_errors:
-            raise self.start_errors.pop(0)
         self.runs = True
         self.starts.append(self.now_s)
 
@@ -111,16 +107,6 @@ def test_a_new_game_is_greeted_and_told_its_commands_once(keeper, game, caplog):
     assert game.n_open == 0
 
 
-@pytest.mark.parametrize("commands", [("toggle_console",), ()])
-def test_a_new_game_is_told_its_commands_even_if_a_collector_came_first(keeper, game, commands):
-    game.commands_on_connect = commands
-    look(keeper, game, COLLECTOR, until_s=1000)
-    assert tuple(game.told) == commands
-    assert game.n_connections == len(commands), "it is left to its collector"
-    assert game.starts == [1.0]
-    assert game.n_focused > 0
-
-
 def test_a_game_that_has_ended_is_started_again_and_later_the_more_often_it_happens(greeted, game, caplog):
     waits_s = []
     for _ in range(10):
@@ -143,7 +129,6 @@ def test_a_game_that_has_ended_is_started_again_and_later_the_more_often_it_happ
     [
         ((COLLECTOR,), {}, MAX_AGE_S - 10, "has run for 5000 s"),
         ((COLLECTOR_THAT_LEFT,), {"greets": False}, GREETS_WITHIN_S, "holds on to a connection that was over 40 s ago"),
-        ((COLLECTOR_THAT_LEFT, SECOND), {"greets": False}, GREETS_WITHIN_S, "holds on to a connection that was over"),
         ((COLLECTOR, SECOND), {}, GREETS_WITHIN_S, "holds on to a connection that was over 40 s ago, so it hangs"),
         ((), {"greets": False}, keepers.GREET_EVERY_S + GREETS_WITHIN_S, "does not greet within 40 s"),
     ],
@@ -157,15 +142,3 @@ def test_a_game_that_is_old_or_hangs_is_started_again(greeted, game, caplog, cli
     look(greeted, game, *clients, until_s=10 + restarted_after_s + 10)
     assert len(game.starts) == 2
     assert told in caplog.text
-
-
-def test_the_first_start_must_succeed_and_later_ones_are_tried_again(keeper, game, caplog):
-    game.start_errors = [UserError("there is no TMLoader")]
-    with pytest.raises(UserError, match="no TMLoader"):
-        keeper.step(())
-    keeper.step(())
-    game.runs = False
-    game.start_errors = [UserError("port 8478 is in use"), GameConnectionError("no process TmForever.exe appeared")]
-    look(keeper, game, until_s=20)
-    assert len(game.starts) == 2
-    assert "cannot be started now: port 8478 is in use; next try in 2 s" in caplog.text

@@ -3,16 +3,13 @@
 The real game's stand-in is a process that Linux and psutil call TmForever.exe.
 """
 
-import itertools
 import json
 import os
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 import threading
-from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -20,16 +17,7 @@ import pytest
 from trackmania_rl.errors import UserError
 from trackmania_rl.settings import UserSettings
 from trackmania_rl.tmi_interaction.launchers import launcher as launchers
-from trackmania_rl.tmi_interaction.launchers import tmnf
-from trackmania_rl.tmi_interaction.launchers.choice import make_launcher
-from trackmania_rl.tmi_interaction.launchers.game_processes import (
-    GameProcess,
-    Launch,
-    ProcessIdentity,
-    find_started,
-    identity_of,
-    open_process,
-)
+from trackmania_rl.tmi_interaction.launchers.game_processes import identity_of
 from trackmania_rl.tmi_interaction.launchers.game_records import GameRecords
 from trackmania_rl.tmi_interaction.launchers.launcher import PortInUseError, SimulatedGameLauncher, find_free_port
 from trackmania_rl.tmi_interaction.launchers.linux import game_command, split_game_command
@@ -46,7 +34,6 @@ port = next(word for word in sys.argv[1:] if word.isdigit())
 server = None if "silent" in sys.argv else socket.create_server(("127.0.0.1", int(port)))
 time.sleep(600)
 """
-STUBBORN_GAME = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + GAME
 SILENT_GAME = "import time; time.sleep(600)"
 FAILING_GAME = "import sys; sys.exit('error: the track is made of cheese')"
 HAND_OVER = """
@@ -173,27 +160,9 @@ def test_a_port_in_use_is_named_before_anything_starts(make, make_simulated, gam
         with pytest.raises(PortInUseError, match=f"port {first.port} is in use by TmForever.* .process {first.pid}.*"):
             launcher.start()
     assert first.is_alive()
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-        client = socket.create_connection(("127.0.0.1", port))
-        server.accept()[0].close()  # the listener's side closes first, so the port lingers in TIME_WAIT
-        client.close()
-    launchers.check_port_is_free(port)
-
-
-def test_free_ports_are_in_a_row_below_those_that_linux_hands_out():
-    assert find_free_port(3) + 2 < 32_768
 
 
 # The simulated game.
-
-
-def test_a_game_that_ignores_sigterm_is_killed(make_simulated, monkeypatch):
-    monkeypatch.setattr(launchers, "TERMINATE_WITHIN_S", 0.2)
-    launcher = started(make_simulated(STUBBORN_GAME))
-    pid = launcher.pid
-    launcher.kill()
-    assert not psutil.pid_exists(pid)
 
 
 def test_a_game_that_ends_at_once_is_quoted(make_simulated):
@@ -224,75 +193,15 @@ def test_several_that_start_at_once_each_find_their_own_and_leave_one_started_by
         by_hand.wait()
 
 
-LAUNCH = Launch(port=8478, mark="ours", starter_pid=500, at_s=1000.0, before=frozenset({ProcessIdentity(41, 900.0)}))
-EVIDENCE = [
-    {"mark": "ours"},
-    {"command_line": 'Z:\\games\\TmForever.exe "/configstring=set custom_port 8478"'},
-    {"ancestors": (510, 500, 1)},
-    {},
-]
-"""Best first."""
-OF_ANOTHER = [
-    {"mark": "theirs"},
-    {"command_line": "/configstring=set custom_port 84780"},
-    {"mark": "theirs", "command_line": "set custom_port 8478"},
-    {"mark": "theirs", "ancestors": (500,)},
-]
-
-
-def test_a_game_of_another_launcher_is_never_taken_and_the_best_evidence_wins():
-    def found(*games):
-        processes = [GameProcess(ProcessIdentity(pid, created_at_s), **known) for pid, created_at_s, known in games]
-        return [game.identity.pid for game in find_started(LAUNCH, processes)]
-
-    for own, other in itertools.product(EVIDENCE, OF_ANOTHER):
-        for order in itertools.permutations(((7, 1003.0, own), (8, 1003.0, other), (41, 900.0, {}))):
-            assert found(*order) == [7]
-    assert found((41, 900.0, {}), (42, 990.0, {})) == [], "they began before"
-    for best, known in enumerate(EVIDENCE):
-        worse = [(pid, 1003.0, evidence) for pid, evidence in enumerate(EVIDENCE[best + 1 :])]
-        assert found(*worse, (41, 1003.0, known)) == [41], "a number used again is another process"
-    assert found((7, 1003.0, {}), (8, 1003.0, {})) == [7, 8], "they cannot be told apart"
-
-
-def test_a_process_is_told_from_a_later_one_of_its_number_and_stays_the_same_when_the_clock_is_set():
-    own = identity_of(psutil.Process())
-    for step_s, pid in ((0.0, os.getpid()), (-30.0, os.getpid()), (30.0, os.getpid()), (-120.0, None)):
-        process = open_process(ProcessIdentity(own.pid, own.created_at_s + step_s))
-        assert (process and process.pid) == pid
-
-
-def test_starters_that_fail_or_start_nothing_are_reported(make, monkeypatch, is_gone):
-    with pytest.raises(GameConnectionError, match=r"ended with exit code 3: run it by hand"):
-        make([sys.executable, "-c", "raise SystemExit(3)", "{port}"]).start()
-    monkeypatch.setattr(tmnf, "FIND_WITHIN_S", 0.5)
-    launcher = make([sys.executable, "-c", SILENT_GAME, "{port}"])
-    with pytest.raises(GameConnectionError, match=r"no process TmForever\.exe appeared within 0\.5 s"):
-        launcher.start()
-    left = [child for child in psutil.Process().children() if str(launcher.port) in child.cmdline()]
-    assert all(is_gone(child.pid) for child in left)
-
-
 # Games on record.
 
 
-def run_owner(program, repository_root):
-    """Start a process that runs these lines, says something, and waits to be killed."""
-    code = f"import pathlib, time\n{program}\ntime.sleep(600)\n"
-    return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=repository_root)
-
-
-@pytest.mark.parametrize("kind", ["simulated", "tmnf"])
 def test_a_game_whose_owner_is_killed_ends_at_the_latest_before_its_port_is_used_again(
-    make, game, hand_over, records, records_folder, tmp_path, repository_root, is_gone, kind
+    make, game, hand_over, records, records_folder, repository_root, is_gone
 ):
     port = find_free_port()
-    (tmp_path / "stubborn.py").write_text(STUBBORN_GAME)
-    simulated = f"""
-from trackmania_rl.tmi_interaction.launchers import launcher as launchers
-launchers.SIMULATED_GAME_SCRIPT = pathlib.Path({str(tmp_path / "stubborn.py")!r})
-launcher = launchers.SimulatedGameLauncher({port}, pathlib.Path("."))"""
-    of_the_real_game = f"""
+    program = f"""
+import pathlib, time
 from trackmania_rl.settings import UserSettings
 from trackmania_rl.tmi_interaction.launchers.game_records import GameRecords
 from trackmania_rl.tmi_interaction.launchers.linux import game_command
@@ -300,18 +209,19 @@ from trackmania_rl.tmi_interaction.launchers.tmnf import TmnfLauncher
 user = UserSettings(game_command={shlex.join([*hand_over, "--", *game, "{port}"])!r}, trackmania_base_path="",
                     tmloader_path="", tmloader_profile_name="", username="")
 records = GameRecords(pathlib.Path({str(records_folder)!r}))
-launcher = TmnfLauncher({port}, game_command({port}, user), None, user, records)"""
-    program = simulated if kind == "simulated" else of_the_real_game
-    program += f"\nlauncher.start()\nlauncher.wait_until_connectable({GENEROUS_S})\nprint(launcher.pid, flush=True)"
-    owner = run_owner(program, repository_root)
+launcher = TmnfLauncher({port}, game_command({port}, user), None, user, records)
+launcher.start()
+launcher.wait_until_connectable({GENEROUS_S})
+print(launcher.pid, flush=True)
+time.sleep(600)"""
+    owner = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, cwd=repository_root)
     with owner.stdout:
         pid = int(owner.stdout.readline())
         assert records.left_behind(port) is None  # its owner still runs
         owner.kill()
         owner.wait()
-    if kind == "tmnf":
-        assert records.left_behind(port).pid == pid
-        started(make([*game, "{port}"], port=port))
+    assert records.left_behind(port).pid == pid
+    started(make([*game, "{port}"], port=port))
     assert is_gone(pid)
 
 
@@ -330,48 +240,12 @@ def test_games_end_with_their_owner_and_no_others(make, game, records, records_f
     other.wait()
 
 
-@pytest.mark.parametrize(
-    "content",
-    ["", "{", "[]", '{"game": [1], "owner": [1, 2]}', '{"game": 3}', "a process that is no game"],
-)
-def test_a_record_that_cannot_be_trusted_ends_nothing(records, records_folder, content):
-    if content.startswith("a process"):
-        content = json.dumps({"game": identity_of(psutil.Process()), "owner": [DEAD_PID, 0.0]})
-    (records_folder / "9000.json").write_text(content)
-    assert records.left_behind(9000) is None
-    assert records.end_left_behind(9000) is None
-    records.end_own()
-
-
-def test_the_lock_of_starts_is_released_when_its_holder_is_killed_or_fails(
-    records, records_folder, make, game, repository_root
-):
-    program = f"""
-from trackmania_rl.tmi_interaction.launchers.game_records import GameRecords
-lock = GameRecords(pathlib.Path({str(records_folder)!r})).starting()
-lock.__enter__()
-print("locked", flush=True)"""
-    holder = run_owner(program, repository_root)
-    with holder.stdout:
-        assert holder.stdout.readline() == "locked\n"
-        with pytest.raises(GameConnectionError, match=r"has been starting a game for 0\.1 s"), records.starting(0.1):
-            pass
-        holder.kill()
-        holder.wait()
-    with pytest.raises(KeyboardInterrupt), records.starting(GENEROUS_S):
-        raise KeyboardInterrupt
-    started(make([*game, "{port}"]))
-    with records.starting(GENEROUS_S):  # the game, started within the lock, does not hold it
-        pass
-
-
 # What users set.
 
 
 def test_commands_and_maps_of_a_new_game(make, game, tmp_path):
     launcher = make([*game, "{port}"])
     assert launcher.commands_on_connect == ("toggle_console",)
-    launcher.check_map("A01.Challenge.Gbx")  # without a folder nothing is known of its maps
     assert launcher.map_argument(r"My\A01.Challenge.Gbx") == "My/A01.Challenge.Gbx"
     assert with_own_separators(r"My\sub/A01.Challenge.Gbx", "win32") == r"My\sub\A01.Challenge.Gbx"
     launcher = make([*game, "{port}"], username="pilot", trackmania_base_path=str(tmp_path))
@@ -416,13 +290,3 @@ def test_the_command_of_linux(tmp_path, monkeypatch):
     ):
         with pytest.raises(UserError, match=message):
             split_game_command(wrong)
-
-
-def test_the_launcher_that_a_game_and_a_system_need(tmp_path):
-    simulated, real = (SimpleNamespace(game=game, games_are_kept=False) for game in ("simulated", "tmnf"))
-    assert isinstance(make_launcher(simulated, NO_USER, 9000, tmp_path, "darwin"), SimulatedGameLauncher)
-    for platform, message in (("win32", "TMLoader"), ("linux", "game_command")):
-        with pytest.raises(UserError, match=message):
-            make_launcher(real, NO_USER, 9000, tmp_path, platform).start()
-    with pytest.raises(UserError, match="not for darwin"):
-        make_launcher(real, NO_USER, 9000, tmp_path, "darwin")

@@ -1,20 +1,14 @@
 """Input scripts on the simulated game: they arrive at the time of the races that they were made of."""
 
-from unittest.mock import Mock
-
 import numpy as np
 import pytest
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.protocol.messages import MessageId
-from trackmania_rl.protocol.state_blob import STATE_HEAD_DTYPE, StateView, new_state_blob
 from trackmania_rl.race.policy import PolicyDecision
 from trackmania_rl.settings import MapEntry
-from trackmania_rl.tmi_interaction import script_player
 from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager
 from trackmania_rl.tmi_interaction.launchers.launcher import SimulatedGameLauncher, find_free_port
 from trackmania_rl.tmi_interaction.script_player import PATIENCE_MS, Filming, ScriptPlayer
-from trackmania_rl.tmi_interaction.transport import GameEvent
 
 VALLEY = MapEntry(
     map_name="valley", map_path="valley.toml", reference_line="valley_0.5m.npy", is_explo=True, fill_buffer=True
@@ -89,47 +83,3 @@ def test_a_file_that_cannot_be_played_is_named(player, tmp_path, name, told):
     (tmp_path / 'a".inputs').write_text("0.00 press up\n")
     with pytest.raises(UserError, match=told):
         player.play("valley.toml", tmp_path / name)
-
-
-def watched_game(times_ms=(30, 40)):
-    """A game whose race finishes at 40 ms, with these checkpoint times then."""
-    blob = new_state_blob(2, 2)
-    np.frombuffer(blob, STATE_HEAD_DTYPE, count=1)[0]["race_time_ms"] = 40
-    StateView(blob).checkpoint_times_ms[:] = times_ms
-    steps = [GameEvent(MessageId.RUN_STEP, time_ms) for time_ms in (-50, 0)]
-    finish = GameEvent(MessageId.CHECKPOINT_COUNT_CHANGED, current=2, target=2)
-    events = [GameEvent(MessageId.ON_CONNECT), *steps, finish]
-    return Mock(**{"get_state.return_value": bytes(blob), "next_event.side_effect": events})
-
-
-@pytest.fixture
-def play_on(monkeypatch, tmp_path):
-    """`play_on(game, ...)` plays a script on each connection's game, as to one new game instance."""
-    (tmp_path / "race.inputs").write_text("0.00 press up\n")
-
-    def play(*games):
-        waiting = iter(games)
-        monkeypatch.setattr(script_player, "TMInterface", lambda *_: next(waiting))
-        player = ScriptPlayer(
-            Mock(commands_on_connect=("toggle_console", "set autologin pilot"), map_argument=str.upper)
-        )
-        return [player.play("my map.Challenge.Gbx", tmp_path / "race.inputs") for _ in games]
-
-    return play
-
-
-def test_a_new_game_is_greeted_once_however_many_scripts_it_plays(play_on):
-    games = [watched_game() for _ in range(3)]
-    play_on(*games)
-    told = [call.args[0] for game in games for call in game.command.mock_calls]
-    assert told[:2] == ["toggle_console", "set autologin pilot"]
-    assert told.count("toggle_console") == told.count("set autologin pilot") == 1
-    assert told.count('map "MY MAP.CHALLENGE.GBX"') == 3
-
-
-@pytest.mark.parametrize("times_ms", [(30, 40), (30, -1), (-1, -1)])
-def test_a_finish_whose_time_the_game_has_not_written_yet_is_timed_by_the_clock(play_on, times_ms):
-    (race,) = play_on(watched_game(times_ms))
-    assert race.is_finished
-    assert race.race_time_ms == 40
-    assert race.checkpoint_times_ms == tuple(time_ms for time_ms in times_ms if time_ms >= 0)

@@ -75,9 +75,7 @@ def test_without_wine_the_newest_proton_of_steam_does(start, home):
     [
         (("8478",), {}, "found neither wine nor a Proton in"),
         (("8478",), {"TMLOADER": "/nowhere/TMLoader.exe"}, "there is no /nowhere/TMLoader.exe: unpack TMLoader there"),
-        (("8478",), {"PROTON": "/nowhere/proton"}, "there is no /nowhere/proton: correct PROTON"),
         (("soon",), {"WINE": "sh"}, "soon is no port, and no file"),
-        (("8478", "8479"), {"WINE": "sh"}, "one port, one program, or nothing"),
     ],
 )
 def test_errors_are_named_in_one_line(start, arguments, environment, told):

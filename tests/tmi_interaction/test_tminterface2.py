@@ -82,19 +82,6 @@ def test_every_request_has_the_documented_bytes(pair):
     assert game.recv(1) == b""
 
 
-def test_requests_wait_for_the_answer_and_leave_together(pair):
-    client, game = pair
-    game.sendall(i32(1, -50))
-    event = client.next_event()
-    client.set_speed(1.0)
-    game.settimeout(0.1)
-    with pytest.raises(TimeoutError):
-        game.recv(1)
-    game.settimeout(GENEROUS_S)
-    client.answer(event, then_get_state=True)
-    assert received(game, 16) == i32(6) + b"\0\0\x80\x3f" + i32(1, 9)
-
-
 def test_questions_are_answered(pair):
     client, game = pair
     game.sendall(i32(4) + b"blob" + i32(1) + i32(0))
@@ -191,21 +178,3 @@ def test_silence_is_a_timeout_and_a_wait_may_be_shorter_than_usual(any_way_of_wa
             client.next_event(within_s)
     game.sendall(i32(1, 50))
     assert client.next_event().race_time_ms == 50
-
-
-def test_silence_is_reported_again_and_again_and_ends_with_the_timeout(any_way_of_waiting, connect, monkeypatch):
-    monkeypatch.setattr(tminterface2, "LONGEST_WAIT_S", 0.05)
-    monkeypatch.setattr(tminterface2, "SILENCE_S", 0.1)
-    calls = []
-
-    def on_silence():
-        calls.append(True)
-        if len(calls) == 3:
-            game.sendall(i32(1, 50))
-
-    client, game = connect(GENEROUS_S, on_silence)
-    assert client.next_event().race_time_ms == 50
-    assert len(calls) == 3
-    client, game = connect(0.4, lambda: None)
-    with pytest.raises(GameTimeoutError, match=r"silent for 0\.4 s"):
-        client.next_event()
