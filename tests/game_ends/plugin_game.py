@@ -87,10 +87,6 @@ class PluginGame:
         self._drawn: list[tuple[SimulatedRace, bytes] | None] = [None, None]
         self.speed = 1.0
         self.is_stopping = False
-        self.commands: list[str] = []
-        self.camera_resets = 0
-        self.captures = 0
-        self.interface_shown = True
         self._startup_frames = startup_frames
         self._commands_after_startup = commands_after_startup
         self._set_inputs: dict[Input, int] = {}
@@ -243,13 +239,12 @@ class PluginGame:
         race.prevent_finish()
 
     def reset_camera(self) -> None:
-        self.camera_resets += 1
+        """The simulated game has no camera to reset."""
 
     def run_command(self, text, n_bytes: int) -> None:
         self._run_text(ctypes.string_at(text, n_bytes).decode(errors="replace"))
 
     def _run_text(self, text: str) -> None:
-        self.commands.append(text)
         words = text.split()
         if len(words) == 3 and words[:2] == ["set", "custom_port"]:
             if not self.host.set_variable("custom_port", float(words[2])):
@@ -262,7 +257,6 @@ class PluginGame:
         return _copy(b"" if race is None else race.input_script().encode(), buffer, capacity)
 
     def capture(self, pixels, width_px: int, height_px: int) -> None:
-        self.captures += 1
         race = self._race
         if self._unknowns.frame_is_late:
             race = None
@@ -274,7 +268,7 @@ class PluginGame:
             _copy(race.render(width_px, height_px).tobytes(), pixels, width_px * height_px * 4)
 
     def toggle_interface(self, is_shown: int) -> None:
-        self.interface_shown = bool(is_shown)
+        """The simulated game has no race interface."""
 
     def log(self, text: bytes, severity: int) -> None:
         logger.log(SEVERITIES[severity], "%s", text.decode(errors="replace"))

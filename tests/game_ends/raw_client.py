@@ -30,11 +30,10 @@ FOREVER = messages.pack_set_timeout(600_000_000)
 class RawClient:
     """A socket and a few shorthands; what it expects and does not get fails the test."""
 
-    def __init__(self, port: int, is_greeted: bool = True) -> None:
+    def __init__(self, port: int) -> None:
         self.socket = _connect(port)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if is_greeted:
-            assert self.read(4) == int32s(5)
+        assert self.read(4) == int32s(5)
 
     def send(self, *parts: bytes) -> None:
         self.socket.sendall(b"".join(parts))

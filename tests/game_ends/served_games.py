@@ -34,8 +34,8 @@ class ServedGame:
         assert self.simulated.race is not None
         return self.simulated.race
 
-    def connect(self, is_greeted: bool = True) -> RawClient:
-        self.clients.append(RawClient(self.port, is_greeted))
+    def connect(self) -> RawClient:
+        self.clients.append(RawClient(self.port))
         return self.clients[-1]
 
     def close(self) -> None:

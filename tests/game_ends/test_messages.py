@@ -8,7 +8,7 @@ from raw_client import FAST, GET_STATE, GIVE_UP, UP, int32s
 from tminterface.structs import SimStateData
 
 from trackmania_rl.protocol import messages
-from trackmania_rl.protocol.messages import AnalogInput, KeyState, MessageId
+from trackmania_rl.protocol.messages import AnalogInput, KeyState
 from trackmania_rl.protocol.state_blob import StateView, with_last_checkpoint_time_cleared
 
 
@@ -18,13 +18,9 @@ def changed(offset, content):
 
 DAMAGES = {
     "empty": (lambda blob: b"", "is too short"),
-    "short": (lambda blob: blob[:-1], "claims 3 checkpoint states"),
     "long": (lambda blob: blob + bytes(8), "claims 3 checkpoint states and 3 times"),
-    "noise": (lambda blob: bytes(range(256)) * 40, "claims"),
     "negative count": (changed(8348, int32s(-1)), "claims 4294967295 checkpoint states"),
     "infinite position": (changed(724, struct.pack("<f", np.inf)), "not finite"),
-    "velocity that is no number": (changed(744, struct.pack("<f", np.nan)), "not finite"),
-    "endless turning": (changed(768, struct.pack("<f", -np.inf)), "not finite"),
 }
 """Each makes an impossible state of a state of a race with three gates; with the reason that the plugin gives."""
 
@@ -56,7 +52,7 @@ def test_wrong_answers_and_unknown_messages_are_skipped_and_logged_a_few_times(c
     assert "no more will be logged" in caplog.text
 
 
-@pytest.mark.parametrize("chunk_bytes", [100_000, 1001, 3, 1])
+@pytest.mark.parametrize("chunk_bytes", [100_000, 1])
 def test_messages_may_come_at_once_or_in_pieces(client, served, chunk_bytes):
     start = client.ask(GET_STATE)
     client.send(UP, int32s(1))
@@ -181,7 +177,7 @@ def test_an_impossible_state_is_refused_and_the_race_goes_on(client, caplog, dam
 # Frames.
 
 
-@pytest.mark.parametrize(("width_px", "height_px"), [(16, 12), (1, 1), (640, 480)])
+@pytest.mark.parametrize(("width_px", "height_px"), [(1, 1), (640, 480)])
 def test_a_frame_shows_the_frozen_instant(client, served, width_px, height_px):
     expected = served.race.render(width_px, height_px).tobytes()
     assert client.frozen_frame(width_px, height_px) == expected
@@ -191,7 +187,7 @@ def test_a_frame_shows_the_frozen_instant(client, served, width_px, height_px):
     assert client.next_step() == 100
 
 
-@pytest.mark.parametrize("size_px", [(0, 12), (16, -1), (4097, 12), (16, 4097), (-(2**31), 2**31 - 1)])
+@pytest.mark.parametrize("size_px", [(0, 12), (16, 4097), (-(2**31), 2**31 - 1)])
 def test_odd_frame_sizes_are_refused(client, size_px, caplog):
     client.send(int32s(17, *size_px), int32s(1))
     assert client.next_step() == 50
@@ -215,14 +211,6 @@ def test_menus(make_served):
     client.send(messages.pack_command('map "short é.toml"'), FAST, int32s(22), int32s(4))
     assert client.ints(1) == (0,)
     assert client.next_step() == -2590
-
-
-def test_unknown_commands_are_accepted(client):
-    texts = ("cam 2", "set countdown_speed nan", "toggle_console", "é" * 100, "x" * 100_000, "", "'")
-    for content in (*(text.encode() for text in texts), b"\xff\xfe\0 map"):
-        client.send(messages.pack_bytes(MessageId.COMMAND, content))
-    client.send(int32s(1))
-    assert client.next_step() == 50
 
 
 def test_inputs_are_recorded_until_the_race_is_given_up(client):
@@ -252,31 +240,14 @@ def test_analog_inputs_are_driven_and_recorded(client, served):
     )
 
 
-def test_a_wheel_takes_the_place_of_keys(client, served):
-    client.send(messages.pack_set_input(KeyState(True, False, True, True)), int32s(1))
-    client.next_step()
-    client.send(messages.pack_set_input(AnalogInput(30_000, 0, True)), int32s(1))
-    client.next_step()
-    assert served.race.inputs.controls == (0.0, 1.0, 30_000 / 65536)
-    assert client.ask(int32s(23)) == (
-        b"0.00 press left\n0.00 press up\n0.00 press down\n0.05 steer 30000\n0.05 rel left\n0.05 rel up\n"
-    )
-
-
-@pytest.mark.parametrize("speed", [float("nan"), float("inf"), -1.0])
-def test_impossible_inputs_speeds_and_periods_are_refused(client, served, speed, caplog):
+def test_impossible_inputs_speeds_and_periods_are_refused(client, served, caplog):
     for steer, gas in ((65537, 0), (0, -65537), (2**31 - 1, -(2**31))):
         client.send(messages.pack_set_input(AnalogInput(steer, gas, True)))
-    client.send(struct.pack("<if", 6, speed), int32s(19, 0), int32s(19, -50), int32s(1))
+    for speed in (float("nan"), float("inf"), -1.0):
+        client.send(struct.pack("<if", 6, speed))
+    client.send(int32s(19, 0), int32s(19, -50), int32s(1))
     assert client.next_step() == 50
     assert served.race.inputs.controls == (0.0, 0.0, 0.0)
     assert "steer 0, gas -65537 refused; -65536 to 65536 is allowed" in caplog.text
     assert "game speed" in caplog.text
     assert "step period of -50 ms refused" in caplog.text
-
-
-def test_the_version_is_given_once_asked_for(client):
-    client.send(int32s(22), messages.pack_command(messages.LINK_VERSION_COMMAND), int32s(22), int32s(22))
-    before, asked, after = client.ints(3)
-    assert messages.link_version(asked) >= messages.ANALOG_LINK_VERSION
-    assert (before, asked & 1, after) == (0, 0, 0)
