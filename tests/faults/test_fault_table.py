@@ -66,11 +66,6 @@ def test_a_port_that_is_taken_is_an_error_at_first_and_waited_for_later(make_pla
         player.race()
     player.race()
     player.manager.close()
-    monkeypatch.setattr("trackmania_rl.tmi_interaction.game_instance_manager.PORT_FREE_WITHIN_S", 0.5)
-    began_s = time.monotonic()
-    with socket.create_server(address), pytest.raises(PortInUseError):
-        player.race()
-    assert time.monotonic() - began_s >= 0.5
     monkeypatch.setattr("trackmania_rl.tmi_interaction.game_instance_manager.PORT_FREE_WITHIN_S", 60.0)
     with socket.create_server(address) as squatter:
         threading.Timer(1.0, squatter.close).start()
