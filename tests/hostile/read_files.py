@@ -21,7 +21,7 @@ from trackmania_rl.driver_file import read_driver
 from trackmania_rl.errors import UserError
 from trackmania_rl.gbx.reading import read_gbx
 from trackmania_rl.migration.linesight_config import read_linesight_config
-from trackmania_rl.migration.linesight_files import read_moments, read_statistics, read_weights
+from trackmania_rl.migration.linesight_files import read_statistics, read_weights
 from trackmania_rl.protocol.input_script import read_input_script
 from trackmania_rl.simulator.tracks.track_file import load_track
 from trackmania_rl.track.reference_line import load_reference_line
@@ -44,7 +44,6 @@ READERS: dict[str, Callable[[Path], Any]] = {
     "gbx": read_gbx,
     "inputs": read_input_script,
     "weights": read_weights,
-    "optimizer": read_moments,
     "statistics": read_statistics,
     "config": read_linesight_config,
     "dataset": read_dataset,

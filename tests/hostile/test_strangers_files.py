@@ -53,7 +53,6 @@ def test_bombs_are_refused_by_name(tmp_path: Path, repository_root: Path) -> Non
         files.append((kind, folder / name))
     read = zip(BOMBS, read_all(files, tmp_path, repository_root), strict=True)
     wrong = [(name, told) for name, told in read if not is_refused_cheaply(told)]
-    assert len(BOMBS) >= 30
     assert not wrong, "\n".join(f"{name}: {told}" for name, told in wrong)
 
 
