@@ -1,16 +1,11 @@
 """One race without a socket."""
 
-import contextlib
-import itertools
-
 import numpy as np
 import pytest
 import tminterface.structs as oracle
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from trackmania_rl.protocol.input_script import ANALOG_FULL, Input, InputEvent, parse_input_script
-from trackmania_rl.protocol.messages import COUNTDOWN_MS, NO_KEYS, AnalogInput, KeyState
+from trackmania_rl.protocol.messages import COUNTDOWN_MS, NO_KEYS, KeyState
 from trackmania_rl.protocol.state_blob import (
     STATE_HEAD_DTYPE,
     StateBlobError,
@@ -22,7 +17,6 @@ from trackmania_rl.simulator.race import CheckpointCountChanged, LapCountChanged
 FORWARD = KeyState(left=False, right=False, accelerate=True, brake=False)
 LEFT = KeyState(left=True, right=False, accelerate=True, brake=False)
 NOSE_M = 2.14
-BLOB_WORDS = (8356 + 3 * 4 + 3 * 8) // 4
 
 
 def at_start(track, keys=FORWARD):
@@ -79,7 +73,7 @@ def test_countdown_holds_the_car_in_every_race(straight_track):
         race.give_up()
 
 
-@pytest.mark.parametrize("ticks_before", [0, 250, 261, 400, 560])
+@pytest.mark.parametrize("ticks_before", [0, 261, 560])
 def test_rewinding_is_exact_also_in_another_race(two_lap_track, ticks_before):
     race, other = SimulatedRace(two_lap_track), SimulatedRace(two_lap_track)
     trace(race, ticks_before, seed=1)
@@ -146,16 +140,6 @@ def test_a_finish_counts_only_when_all_checkpoints_are_taken(straight_track):
     assert race.checkpoint_count == 1
 
 
-def test_a_gate_is_passed_between_its_posts_only(pier_track):
-    race = at_start(pier_track)
-    race.car["position_m"][0] += (30.0, 0.0, 58.0)
-    race.car["ribbon_index"] += 116
-    race.car["station_m"] += 58.0
-    for _ in range(100):
-        race.advance()
-    assert not race.is_finished
-
-
 def undo_by_rewinding(race):
     race.restore_state(with_last_checkpoint_time_cleared(race.save_state()))
 
@@ -171,25 +155,6 @@ def test_an_undone_finish_comes_again_while_the_car_stands_in_it(straight_track,
         assert parse_with_oracle(race.save_state()).cp_data.cp_times[2].time == -1
         race.advance()
         assert race.take_checkpoint_event() == CheckpointCountChanged(3, 3)
-    undo(race)
-    while race.car["station_m"][0] < 70.0:
-        undo(race)
-        race.advance()
-    race.take_checkpoint_event()
-    undo(race)
-    race.advance(100)
-    assert race.take_checkpoint_event() is None, "behind the finish there is none"
-
-
-def test_a_rewind_makes_no_event_but_an_unreported_one_survives_it(straight_track):
-    race = at_start(straight_track)
-    start = race.save_state()
-    while race.checkpoint_count == 0:
-        race.advance()
-    race.restore_state(race.save_state())
-    assert race.take_checkpoint_event() == CheckpointCountChanged(1, 3)
-    race.restore_state(start)
-    assert race.take_checkpoint_event() is None
 
 
 def test_the_blob_says_what_the_oracle_expects(straight_track):
@@ -222,9 +187,6 @@ def test_the_blob_says_what_the_oracle_expects(straight_track):
     assert state.player_info.nb_completed == race.checkpoint_count
     assert state.player_info.max_completed == 3
     assert not state.player_info.race_finished
-    for flag, value in itertools.product(("has_any_lateral_contact", "is_freewheeling"), (1, 0)):
-        race.car[flag] = value
-        assert getattr(parse_with_oracle(race.save_state()).scene_mobil, flag) == value
     race.play_script([InputEvent(2510, Input.STEER, -ANALOG_FULL), InputEvent(2510, Input.GAS, 1000)])
     race.advance()
     state = parse_with_oracle(race.save_state())
@@ -248,14 +210,10 @@ def test_blobs_of_another_track_or_shape_are_refused(straight_track, two_lap_tra
     ("field", "value"),
     [
         ("position_m", np.nan),
-        ("velocity_m_s", 1e30),
         ("rotation", 2.0),
         ("quaternion", 0.0),
         ("engine_gear", 6),
-        ("engine_gear", -1),
-        ("turning_rate", np.inf),
         ("timers_ms", 12_345),
-        ("timers_ms", -COUNTDOWN_MS - 10),
         ("input_events", 0x7FFFFF),
     ],
 )
@@ -271,7 +229,7 @@ def test_wild_numbers_are_refused(straight_track, field, value):
     assert race.save_state() == before
 
 
-@pytest.mark.parametrize("times_ms", [(-1, 500, -1), (-7, -1, -1), (10**6, -1, -1), (500, 600, -1)])
+@pytest.mark.parametrize("times_ms", [(-1, 500, -1), (500, 600, -1)])
 def test_checkpoint_times_that_contradict_themselves_are_refused(straight_track, times_ms):
     race = at_start(straight_track)
     drive_to_event(race)
@@ -279,35 +237,6 @@ def test_checkpoint_times_that_contradict_themselves_are_refused(straight_track,
     np.frombuffer(blob, "<i4")[-6::2] = times_ms
     with pytest.raises(StateBlobError, match="checkpoint times"):
         race.restore_state(bytes(blob))
-
-
-def test_a_state_that_respawns_at_a_gate_not_passed_is_refused(straight_track):
-    race = at_start(straight_track)
-    blob = bytearray(race.save_state())
-    np.frombuffer(blob, STATE_HEAD_DTYPE, count=1)["private"][0, 4] = 1
-    with pytest.raises(StateBlobError, match="respawns at gate 1 with 0 passed"):
-        race.restore_state(bytes(blob))
-
-
-@pytest.fixture(scope="module")
-def driven(straight_track):
-    race = at_start(straight_track)
-    trace(race, 150)
-    return race, race.save_state()
-
-
-@settings(max_examples=150, deadline=None)
-@given(word=st.integers(0, BLOB_WORDS - 1), value=st.integers(0, 2**32 - 1))
-def test_any_changed_word_is_refused_or_driven_on_with(driven, word, value):
-    race, start = driven
-    blob = bytearray(start)
-    np.frombuffer(blob, "<u4")[word] = value
-    with contextlib.suppress(StateBlobError):
-        race.restore_state(bytes(blob))
-    race.advance(3)
-    race.save_state()
-    race.restore_state(start)
-    assert race.save_state() == start
 
 
 def test_recorded_inputs_replay_to_the_same_race(straight_track):
@@ -322,34 +251,15 @@ def test_recorded_inputs_replay_to_the_same_race(straight_track):
     assert replay.input_script() == race.input_script()
 
 
-def test_a_script_plays_in_every_race_until_it_is_taken_away(straight_track):
-    race = SimulatedRace(straight_track)
-    race.play_script(parse_input_script("0 press up\n0.50 press left"))
-    for _ in range(2):
-        while race.tick_time_ms < 1000:
-            race.advance(1000 if race.tick_time_ms < 500 else 1)
-        assert race.input_script() == "0.00 press up\n0.50 press left\n"
-        assert race.inputs.controls == (1.0, 0.0, -1.0)
-        race.give_up()
-    race.play_script(())
-    while race.tick_time_ms < 100:
-        race.advance()
-    assert race.input_script() == ""
-
-
 @pytest.mark.parametrize(
     ("script", "controls"),
     [
         ("0 steer -65536", (0.0, 0.0, -1.0)),
         ("0 steer 32768; 0 gas 65536", (1.0, 0.0, 0.5)),
-        ("0 gas 19661", (1.0, 0.0, 0.0)),
-        ("0 gas -19660", (0.0, 0.0, 0.0)),
         ("0 press left; 0 press right", (0.0, 0.0, -1.0)),
         ("0 press right; 0 press down", (0.0, 1.0, 1.0)),
-        ("0 steer -65536; 10 press right", (0.0, 0.0, 1.0)),
         ("0 steer -65536; 0 press right", (0.0, 0.0, -1.0)),
         ("0 steer -600; 0 press right", (0.0, 0.0, 1.0)),
-        ("0 press enter; 0 press horn", (0.0, 0.0, 0.0)),
     ],
 )
 def test_what_inputs_mean(straight_track, script, controls):
@@ -380,41 +290,3 @@ def test_a_respawn_puts_the_car_back_to_the_gate_passed_last(straight_track):
     race.restore_state(before)
     race.advance()
     assert trace(race, 300) == rest
-
-
-def test_a_respawn_before_the_first_gate_begins_the_race_again(straight_track):
-    race, fresh = at_start(straight_track, NO_KEYS), SimulatedRace(straight_track)
-    race.play_script(parse_input_script("0 press up; 0.5 press enter"))
-    race.advance(1000)
-    race.advance()
-    fresh.advance()
-    assert race.save_state() == fresh.save_state()
-    assert race.input_script() == ""
-
-
-def test_a_respawn_in_a_later_lap_is_at_that_laps_gates(two_lap_track):
-    race = at_start(two_lap_track)
-    stations_m = (*two_lap_track.checkpoint_stations_m, two_lap_track.finish_station_m)
-    for number, station_m in enumerate(stations_m[:-1], start=1):
-        while race.checkpoint_count < number:
-            race.advance(100)
-        race.restore_state(race.save_state())  # the gate is in the state, too
-        race.play_script([InputEvent(race.tick_time_ms, Input.RESPAWN, 1)])
-        race.advance()
-        assert race.car["station_m"][0] == pytest.approx(station_m, abs=0.3)
-        assert not race.car["velocity_m_s"].any()
-        assert race.checkpoint_count == number
-
-
-def test_a_wheel_is_held_until_the_next_inputs_and_logged(straight_track):
-    race = at_start(straight_track, NO_KEYS)
-    race.set_input(AnalogInput(-32768, ANALOG_FULL, False))
-    race.advance(5)
-    assert race.inputs.controls == (1.0, 0.0, -0.5)
-    turned = race.save_state()
-    race.set_input(AnalogInput(0, 0, True))
-    race.advance(5)
-    assert race.inputs.controls == (0.0, 1.0, 0.0)
-    race.restore_state(turned)
-    assert race.inputs.controls == (1.0, 0.0, -0.5)
-    assert race.input_script() == "0.00 steer -32768\n0.00 gas 65536\n"

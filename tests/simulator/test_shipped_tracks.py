@@ -60,12 +60,6 @@ def test_a_shipped_track_lies_inside_a_map_and_can_be_driven(name, maps_folder):
         assert fast.race_time_ms < careful.race_time_ms - 4_000
 
 
-def test_a_car_that_creeps_up_the_ramp_falls_into_the_gap(maps_folder):
-    report = drive(load_track(maps_folder / "jump.toml"), top_speed_m_s=12.0)
-    assert report.race_time_ms is None
-    assert 120.0 < report.reached_m < 150.0
-
-
 def test_the_scripted_driver_reaches_the_end_of_a_real_line(shared_data):
     track = load_track(shared_data / "reference_lines" / "ESL-Hockolicious_0.5m_cl2.npy")
     assert 3900.0 < track.finish_station_m < 4050.0

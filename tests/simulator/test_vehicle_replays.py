@@ -12,14 +12,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from trackmania_rl.gbx.replay import read_replay
 from trackmania_rl.simulator.physics.engine import KMH_PER_M_S
 from trackmania_rl.simulator.physics.vehicle import TICK_MS, VEHICLE_DTYPE, tick
 from trackmania_rl.simulator.physics.vehicle_parameters import STADIUM_CAR
 from trackmania_rl.simulator.tracks.world import Ribbon, build_ribbon
-from trackmania_rl.track.ghost_race import race_of_ghost
-from trackmania_rl.track.replay_windows import window_at
-from trackmania_rl.track.window_ground import HALF_WIDTH_M, ribbon_of
+from trackmania_rl.track.window_ground import HALF_WIDTH_M
 
 WINDOWS = {window["name"]: window for window in json.loads(Path(__file__).with_name("replay_windows.json").read_text())}
 
@@ -97,19 +94,3 @@ def test_follows_the_ghost(name):
     ):
         assert of_window[:11].max() <= first_second
         assert of_window.max() <= whole
-
-
-def test_ground_and_inputs_are_those_of_the_replays(shared_data):
-    races = {}
-    for path in (shared_data / "replays").iterdir():
-        replay = read_replay(path)
-        if replay.challenge.environment == "Stadium":
-            races[path.name.split(".Replay")[0]] = race_of_ghost(replay.best, replay.challenge.blocks, path)
-    for stored in WINDOWS.values():
-        race, start_ms, controls = races[stored["replay"]], stored["start_ms"], expand(stored["controls"])
-        window = window_at(race, start_ms, start_ms + TICK_MS * len(controls))
-        ticks = slice(race.tick_of(start_ms), race.tick_of(start_ms) + len(controls))
-        np.testing.assert_allclose(race.controls[ticks], controls, atol=1e-5)
-        ground = ribbon_of(race, window.samples, window.footing)
-        np.testing.assert_allclose(ground.center_m, ground_of(stored).center_m, atol=1e-3)
-        np.testing.assert_array_equal(ground.surface, ground_of(stored).surface)
