@@ -6,10 +6,9 @@ import gymnasium
 import numpy as np
 import pytest
 
-from trackmania_rl.errors import UserError
 from trackmania_rl.protocol.input_script import parse_input_script, write_input_script
 from trackmania_rl.protocol.messages import AnalogInput, KeyState, key_states
-from trackmania_rl.race.actions import ActionKind, AnalogActions, actions_of_game, wire_values
+from trackmania_rl.race.actions import ActionKind, actions_of_game, wire_values
 from trackmania_rl.settings import GameSettings, load_settings
 from trackmania_rl.simulator.inputs import controls_of_keys
 
@@ -65,18 +64,3 @@ def test_analog_actions_are_a_script_of_changes(analog):
     steer = np.arange(-65536, 65537)
     every = np.stack([steer / 65536, np.ones(len(steer)), -np.ones(len(steer))], axis=1).astype(np.float32)
     np.testing.assert_array_equal(wire_values(every), np.stack([steer, 0 * steer + 65536, 0 * steer], axis=1))
-
-
-@pytest.mark.parametrize(
-    ("wrong", "n_games"),
-    [
-        ([0.0, 0.0], None),
-        ([0.0, 0.0, 1.01], None),
-        ([0.0, np.nan, 0.0], None),
-        (["a", "b", "c"], None),
-        (np.zeros((2, 3)), 3),
-    ],
-)
-def test_what_is_no_analog_action_is_told_what_one_is(wrong, n_games):
-    with pytest.raises(UserError, match=r"an array of numbers with the shape .* steer, gas, brake, each -1 to 1"):
-        AnalogActions().checked(wrong, n_games)  # type: ignore[arg-type]

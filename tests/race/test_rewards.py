@@ -115,17 +115,8 @@ def test_rewards_equal_those_of_single_actions(n_states, finish_after_ms, seed):
 
 
 @pytest.mark.parametrize(
-    ("n_meters", "race_time_ms", "message"),
-    [(3, 120, "3 values for 4 states"), (5, None, "5 values for 4 states"), (4, 99, "race_time = 99 ms")],
-)
-def test_a_race_that_does_not_fit_together_is_refused(n_meters, race_time_ms, message):
-    with pytest.raises(ValueError, match=message):
-        rewards_of(random_states(4, seed=0), np.zeros(n_meters), race_time_ms, settings(), EngineeredRewards())
-
-
-@pytest.mark.parametrize(
     ("kmh", "sideways_m_s", "quality"),
-    [(100, 0.0, 0.0), (50, 8.0, 1.0), (300, -6.7, 1.0), (350, 12.7, 2.0), (600, 5.5, 1.0)],
+    [(100, 0.0, 0.0), (300, -6.7, 1.0), (350, 12.7, 2.0)],
 )
 def test_speedslide_quality(kmh, sideways_m_s, quality):
     assert speedslide_quality(np.array(kmh / 3.6), np.array(sideways_m_s)) == pytest.approx(quality)
@@ -143,20 +134,6 @@ def test_potential_of_every_state():
     np.testing.assert_allclose(potentials, expected, rtol=1e-5)
     distances = state_potentials(states, places=PLACES, settings=settings())
     assert {-0.2, -2.5} <= set(np.round(distances.astype(float), 6).tolist()), "both clips are met"
-    with pytest.raises(ValueError, match="n_zone_centers_in_inputs"):
-        state_potentials(
-            states,
-            places=PLACES | {"zone_centers_m": slice(16, 19)},
-            settings=settings(shaped_reward_point_to_vcp_ahead=1.0),
-        )
-
-
-def test_engineered_rewards_follow_their_schedules_linearly():
-    names = ("speedslide", "neoslide", "kamikaze", "close_to_vcp")
-    ends = (0.4, 0.5, 0.6, 0.7)
-    schedules = {f"engineered_{n}_reward_schedule": ((0, 0.1), (100, e)) for n, e in zip(names, ends, strict=True)}
-    halfway = EngineeredRewards.at_frame(settings(**schedules), 50)
-    assert [getattr(halfway, name) for name in names] == pytest.approx([0.25, 0.3, 0.35, 0.4])
 
 
 def test_a_race_cut_off_earns_its_metres():

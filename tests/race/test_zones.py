@@ -103,19 +103,3 @@ def test_driving_down_the_line_visits_every_zone_and_all_metres(settings):
     assert zones.start_m < metres[0] < metres[-1] < zones.finish_m
     assert zones.length_m == pytest.approx(0.5 * len(line), rel=0.02)
     assert zones.finish_zone_idx == 20 + len(line)
-    assert tracker.update(zones.centers_m[zones.last_zone_idx + 60]) == pytest.approx(zones.finish_m)
-    assert tracker.zone_idx == zones.last_zone_idx, "beyond the finish"
-    far_away = ZoneTracker(zones)
-    far_away.update(zones.centers_m[60] + (0, 100, 0))
-    assert far_away.zone_idx == zones.first_zone_idx
-
-
-def test_a_missed_real_checkpoint_holds_the_zone_back(settings):
-    line = np.arange(400)[:, None] * np.array([0.0, 0.0, 0.5])
-    zones = VirtualCheckpoints.from_reference_line(line, settings, line[[200]])
-    missing, passing = ZoneTracker(zones), ZoneTracker(zones)
-    for point in line:
-        missing.update(point + np.array([20, 0, 0]))
-        passing.update(point + np.array([10, 0, 0]))
-    assert missing.furthest_zone_idx == 20 + 200
-    assert passing.furthest_zone_idx == zones.last_zone_idx
