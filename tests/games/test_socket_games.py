@@ -29,8 +29,6 @@ class FakeDriver:
 
     def __init__(self, game: GameSettings) -> None:
         self.game = game
-        self.settings_of_races: list[GameSettings] = []
-        self.frames: list[npt.NDArray[np.uint8] | None] = []
         self.actions: list[list[int]] = []
         self.before_race: Callable[[], None] = lambda: None
         self.loses_at: int | None = None
@@ -38,8 +36,6 @@ class FakeDriver:
 
     def play(self, map_entry: MapEntry, decide: Decide, frames: npt.NDArray[np.uint8] | None) -> EndedRace:
         self.before_race()
-        self.settings_of_races.append(self.game)
-        self.frames.append(frames)
         self.actions.append([])
         action = 0
         while action < N_ACTIONS_IN_RACE:
@@ -142,34 +138,6 @@ def test_all_games_are_waited_for_where_chance_must_not_decide(make_rig: Callabl
         assert driver.actions[0] in ([0, 1, 2, 3, 4], [0, 1, 2, 0, 1, 2, 3, 4])
 
 
-def test_a_race_begins_with_the_settings_and_the_room_it_was_given(
-    make_rig: Callable[..., Rig],
-) -> None:
-    rig = make_rig(1, begins=False)
-    room = np.zeros((9, 1, 30, 40), dtype=np.uint8)
-    rig.games.begin(0, rig.entry, lambda: room)
-    rig.games.game = rig.games.game.model_copy(update={"running_speed": 7})
-    rig.play_until(lambda: len(rig.ended) >= 2)
-    driver = rig.drivers[0]
-    assert driver.frames[:2] == [room, None]
-    assert [settings.running_speed for settings in driver.settings_of_races[:2]] == [1000, 7]
-
-    rig = make_rig(2, begins=False)
-    rig.games.begin(0, rig.entry)
-    rig.games.begin(1, rig.entry, lambda: None)
-    rig.play_until(lambda: len(rig.ended) >= 3)
-    assert set(rig.ended) == {0}
-    rig.games.begin(1, rig.entry)
-    rig.play_until(lambda: 1 in rig.ended)
-
-
-def test_a_race_begun_again_in_another_game_says_so(make_rig: Callable[..., Rig]) -> None:
-    rig = make_rig(1)
-    rig.drivers[0].loses_at = 3
-    rig.play_until(lambda: len(rig.ended) == 1)
-    assert [bool(received.is_first[0]) for received in rig.batches] == [True, False, False, True] + [False] * 4
-
-
 def test_a_game_that_hangs_holds_up_nobody_and_not_the_end(make_rig: Callable[..., Rig]) -> None:
     rig = make_rig(begins=False)
     hangs = threading.Event()
@@ -179,18 +147,6 @@ def test_a_game_that_hangs_holds_up_nobody_and_not_the_end(make_rig: Callable[..
     assert set(rig.ended) == {0, 2}
     assert not rig.games.close(), "it does not wait for the game"
     hangs.set()
-
-
-def test_the_first_game_compiles_before_the_others_begin(make_rig: Callable[..., Rig]) -> None:
-    rig = make_rig(begins=False)
-    compiles = threading.Event()
-    rig.drivers[0].before_race = compiles.wait
-    rig.begin_all()
-    for _ in range(3):
-        rig.play_once()
-    assert not any(driver.actions for driver in rig.drivers)
-    compiles.set()
-    rig.play_until(lambda: set(rig.ended) == {0, 1, 2})
 
 
 def test_a_game_that_keeps_failing_is_lost_after_a_while_and_may_try_another_race(

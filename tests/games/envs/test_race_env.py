@@ -8,9 +8,8 @@ import pytest
 from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 from gymnasium.utils.env_checker import data_equivalence
 
-from examples.slip_angle import SlipAngle
 from trackmania_rl.errors import UserError
-from trackmania_rl.games.envs import RaceEnv, RaceVectorEnv
+from trackmania_rl.games.envs import RaceEnv
 from trackmania_rl.games.in_process import InProcessGames
 from trackmania_rl.games.protocol import rollout
 from trackmania_rl.race.observation import ObservationLayout
@@ -24,8 +23,6 @@ from trackmania_rl.track.named_maps import map_entries
 
 COAST = 3
 SOCKET = {"game_transport": "socket"}
-ANALOG = {"actions": "analog"}
-SLIP = {"games": "examples.slip_angle:SlipAngle"}
 OPTIONAL_REWARDS = {
     "final_speed_reward_per_m_per_s": 0.013,
     "engineered_kamikaze_reward_schedule": ((0, 0.1), (200, 0.1)),
@@ -83,11 +80,8 @@ def test_a_race_is_the_trainers_race(
     assert info["map"] == "straight"
 
 
-@pytest.mark.parametrize("transport", [{}, SOCKET], ids=["in process", "socket"])
-def test_by_default_metres_and_an_early_finish_are_rewarded(
-    make_env: MakeEnv, wandering: list[int], transport: dict
-) -> None:
-    env = make_env("straight", overrides=transport)
+def test_by_default_metres_and_an_early_finish_are_rewarded(make_env: MakeEnv, wandering: list[int]) -> None:
+    env = make_env("straight")
     _, rewards, info = play(env, wandering)
     assert info["race_finished"]
     per_m = sum(rewards[:-1]) / (info["meters"] - 1.0)
@@ -99,7 +93,7 @@ def test_by_default_metres_and_an_early_finish_are_rewarded(
     )
     assert sum(rewards) == pytest.approx(float(whole.rewards.sum()), rel=1e-5)
     assert rewards[-1] > 0.5 * per_m * FINISH_S * info["meters"] / race_s
-    standing = play(make_env("straight", overrides=transport | {"cutoff_no_progress_within_ms": 500}), [COAST] * 100)
+    standing = play(make_env("straight", overrides={"cutoff_no_progress_within_ms": 500}), [COAST] * 100)
     assert sum(standing[1]) == pytest.approx(0, abs=0.01), "parking costs nothing and earns nothing"
 
 
@@ -167,32 +161,16 @@ def test_a_lost_game_ends_the_race_and_the_next_one_has_another_game(make_env: M
 
 def test_a_step_needs_a_race_and_an_open_environment(make_env: MakeEnv) -> None:
     env = make_env("straight", render_mode="rgb_array")
-    for use in (env.render, lambda: env.step(0)):
-        with pytest.raises(ResetNeeded, match="call reset first"):
-            use()
     play(env, [])
     with pytest.raises(ResetNeeded, match="call reset first"):
         env.step(0)
     env.close()
     env.close()  # which may be said twice
-    for use in (env.reset, env.render, lambda: env.step(0)):
-        with pytest.raises(ClosedEnvironmentError, match="make another one"):
-            use()
+    with pytest.raises(ClosedEnvironmentError, match="make another one"):
+        env.reset()
 
 
-def test_a_reset_that_fails_ends_the_race_before(make_env: MakeEnv, tmp_path: Path) -> None:
-    broken = tmp_path / "broken.toml"
-    broken.write_text('name = "broken"\nline = "absent.npy"\n')
-    env = make_env("straight", str(broken))
-    for name, told in (("elsewhere", "the maps of this environment are"), ("broken", "absent.npy")):
-        env.reset(options={"map": "straight"})
-        with pytest.raises(UserError, match=told):
-            env.reset(options={"map": name})
-        with pytest.raises(ResetNeeded):
-            env.step(0)
-
-
-@pytest.mark.parametrize("action", [-1, 12, 0.0, True, [0], "0"])
+@pytest.mark.parametrize("action", [-1, 12, 0.0])
 def test_an_action_that_there_is_not_is_refused(make_env: MakeEnv, action: object) -> None:
     env = make_env("straight")
     env.reset()
@@ -201,57 +179,3 @@ def test_an_action_that_there_is_not_is_refused(make_env: MakeEnv, action: objec
     assert f"step({action!r})" in str(refused.value)
     for number in (np.int8(4), np.uint64(4), np.array(4)):
         env.step(number)
-
-
-@pytest.mark.parametrize("transport", ["in_process", "socket"])
-def test_floats_of_ones_own_are_shown_behind_the_others(
-    make_env: Callable[..., RaceEnv], wandering: list[int], transport: str
-) -> None:
-    overrides = {"game_transport": transport}
-    plain, with_slip = (make_env("lane", overrides=overrides | more, normalize=False) for more in ({}, SLIP))
-    assert with_slip.observation_space.shape == (185,)
-    slip = SlipAngle(with_slip.settings)
-    seen, theirs = with_slip.reset()[0], plain.reset()[0]
-    is_over, actions = False, iter(wandering)
-    while not is_over:
-        np.testing.assert_array_equal(seen[:184], theirs)
-        np.testing.assert_allclose(seen[184:], slip.own_floats(theirs[np.newaxis])[0], rtol=1e-6)
-        action = next(actions)
-        seen, _, terminated, truncated, _ = with_slip.step(action)
-        theirs, *_ = plain.step(action)
-        is_over = terminated or truncated
-    np.testing.assert_array_equal(seen[:184], theirs)
-    assert seen.shape == (185,), "at the finish, too"
-
-
-def wheel(step: int) -> np.ndarray:
-    return np.array([0.2 * np.sin(step), 1.0, -1.0], dtype=np.float32)
-
-
-def test_an_analog_race_is_the_same_in_process_through_the_socket_and_among_others(
-    make_env: MakeEnv, make_envs: Callable[..., RaceVectorEnv]
-) -> None:
-    actions = [wheel(step) for step in range(300)]
-    observations, rewards, info = play(make_env("straight", overrides=ANALOG), actions)
-    theirs, their_rewards, their_info = play(make_env("straight", overrides=ANALOG | SOCKET), actions)
-    assert info["race_finished"]
-    assert info["race_time_ms"] == their_info["race_time_ms"]
-    np.testing.assert_array_equal(observations, theirs)
-    np.testing.assert_array_equal(rewards, their_rewards)
-    envs = make_envs(3, "straight", overrides=ANALOG)
-    assert envs.action_space.shape == (3, 3)
-    envs.reset(seed=0)
-    for step in range(len(rewards)):
-        others = np.array([[-0.1, 1, -1], [0.1, -1, -1]], dtype=np.float32)
-        seen, reward, *_ = envs.step(np.stack((others[0], wheel(step), others[1])))
-        np.testing.assert_array_equal(seen[1], observations[step + 1])
-        assert reward[1] == pytest.approx(rewards[step], rel=1e-6)
-
-
-@pytest.mark.parametrize("wrong", [0, [0.0, 0.0], [0.0, 2.0, 0.0], [0.0, float("nan"), 0.0]])
-def test_an_analog_action_that_is_none_is_refused_and_no_step(make_env: MakeEnv, wrong: object) -> None:
-    env = make_env("straight", overrides=ANALOG)
-    env.reset()
-    with pytest.raises(UserError, match="steer, gas, brake, each -1 to 1"):
-        env.step(wrong)
-    assert env.step(wheel(0))[4]["race_time_ms"] == 50

@@ -75,11 +75,8 @@ def test_a_seed_gives_the_same_maps_again(make_envs: MakeEnvs) -> None:
     assert set(infos["map"]) == {"lane"}
 
 
-@pytest.mark.parametrize("mode", [AutoresetMode.DISABLED, "DISABLED", "Disabled"])
-def test_a_race_that_ended_waits_for_its_reset_where_nothing_else_begins_the_next(
-    make_envs: MakeEnvs, mode: AutoresetMode | str
-) -> None:
-    envs = make_envs(3, "straight", "lane", overrides=ENDS_AFTER_TEN_ACTIONS, autoreset_mode=mode)
+def test_a_race_that_ended_waits_for_its_reset_where_nothing_else_begins_the_next(make_envs: MakeEnvs) -> None:
+    envs = make_envs(3, "straight", "lane", overrides=ENDS_AFTER_TEN_ACTIONS, autoreset_mode="Disabled")
     assert envs.autoreset_mode is envs.metadata["autoreset_mode"] is AutoresetMode.DISABLED
     start = envs.reset(options={"map": "lane"})[0]
     first_only = np.array([True, False, False])
@@ -104,53 +101,18 @@ def test_a_race_that_ended_waits_for_its_reset_where_nothing_else_begins_the_nex
 def test_wrong_uses_are_refused(make_envs: MakeEnvs) -> None:
     with pytest.raises(UserError, match="game_transport"):
         make_envs(2, "lane", overrides={"game_transport": "socket"})
-    with pytest.raises(UserError, match="choose one of NEXT_STEP, DISABLED"):
-        make_envs(2, "straight", autoreset_mode=AutoresetMode.SAME_STEP)
     envs = make_envs(2, "straight")
     with pytest.raises(ResetNeeded, match="call reset first"):
         envs.step([0, 0])
-    with pytest.raises(ResetNeeded, match=r"games \[0\] have no race"):
-        envs.reset(options={"reset_mask": np.array([False, True])})
-    for mask in ([True], [1, 0], [False, False], np.ones((2, 1), dtype=bool)):
-        with pytest.raises(UserError, match=r"a mask is an array of bool with the shape \(2,\)"):
-            envs.reset(options={"reset_mask": mask})
-    with pytest.raises(UserError, match="the options of this environment are map, reset_mask"):
-        envs.reset(options={"mask": None})
-    envs.reset()
+    with pytest.raises(UserError, match=r"a mask is an array of bool with the shape \(2,\)"):
+        envs.reset(options={"reset_mask": [True]})
     with pytest.raises(UserError, match="the maps of this environment are straight"):
         envs.reset(options={"map": "elsewhere"})
-    with pytest.raises(ResetNeeded):
-        envs.step([0, 0])
     envs.reset()
-    for actions in ([0, 12], [-1, 0], [0], [[0, 0]], 0, [0.0, 1.0], [True, False], ["0", "1"]):
-        with pytest.raises(UserError, match=r"whole numbers with the shape \(2,\), 0 to 11") as refused:
+    for actions in ([0, 12], [0], [0.0, 1.0]):
+        with pytest.raises(UserError, match=r"whole numbers with the shape \(2,\), 0 to 11"):
             envs.step(actions)
-        assert f"step({actions!r})" in str(refused.value)
     envs.step(np.array([4, COAST], dtype=np.uint8))
     envs.close()
-    for use in (envs.reset, lambda: envs.step([0, 0])):
-        with pytest.raises(ClosedEnvironmentError, match="make another one"):
-            use()
-
-
-def test_what_was_shown_stays_as_it_was(make_envs: MakeEnvs, image: dict) -> None:
-    envs = make_envs(2, "straight", overrides=image, normalize=False)
-    first, infos = envs.reset(seed=0)
-    kept = {name: values.copy() for name, values in first.items()}
-    for _ in range(20):
-        later = envs.step(np.zeros(2, dtype=np.int64))[0]
-    for name, values in kept.items():
-        np.testing.assert_array_equal(first[name], values)
-        assert (later[name] != values).any()
-    assert infos["race_time_ms"].tolist() == [0, 0]
-
-
-def test_scheduled_rewards_count_the_actions_of_all_games(make_envs: MakeEnvs) -> None:
-    schedule = {"engineered_kamikaze_reward_schedule": ((0, 0.0), (10, 1.0))}  # full throttle earns it every time
-    forward = np.zeros(2, dtype=np.int64)
-    plain, scheduled = (make_envs(2, "straight", overrides=given, reward="trainer") for given in ({}, schedule))
-    plain.reset(seed=0)
-    scheduled.reset(seed=0)
-    for n_steps in range(1, 9):
-        gained = scheduled.step(forward)[1] - plain.step(forward)[1]
-        np.testing.assert_allclose(gained, min(2 * n_steps / 10, 1.0), atol=1e-6)
+    with pytest.raises(ClosedEnvironmentError, match="make another one"):
+        envs.reset()

@@ -1,6 +1,5 @@
 """Races that go on while their driver thinks; twenty times as fast as the clock, so that tests are."""
 
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -10,8 +9,7 @@ import gymnasium
 import pytest
 
 import trackmania_rl  # noqa: F401  # registers the environments
-from trackmania_rl.errors import UserError
-from trackmania_rl.games.envs import REAL_TIME_RACE_ID, making
+from trackmania_rl.games.envs import REAL_TIME_RACE_ID
 
 real_time = pytest.importorskip(
     "trackmania_rl.games.envs.real_time", reason="python -m pip install rtgym", exc_type=ModuleNotFoundError
@@ -97,10 +95,3 @@ def test_an_error_of_the_game_reaches_the_driver(make_env: MakeEnv, monkeypatch:
     env.unwrapped.interface._thread.join(60)
     with pytest.raises(OSError, match="the game is gone"):
         env.unwrapped.interface.get_obs_rew_terminated_info()
-
-
-def test_without_rtgym_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "rtgym.envs.real_time_env", None)
-    monkeypatch.delitem(sys.modules, "trackmania_rl.games.envs.real_time", raising=False)
-    with pytest.raises(UserError, match=r'pip install "trackmania-rl\[realtime\]"'):
-        making.make_real_time_race_env("valley")

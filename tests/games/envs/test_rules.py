@@ -1,32 +1,22 @@
 """The environments under the checkers and wrappers of Gymnasium, Stable-Baselines3 and torchrl."""
 
 import contextlib
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
-from gymnasium.wrappers import FlattenObservation, FrameStackObservation, RecordEpisodeStatistics
-from gymnasium.wrappers.vector import DictInfoToList
-from gymnasium.wrappers.vector import RecordEpisodeStatistics as RecordStatisticsOfMany
+from gymnasium.wrappers import FlattenObservation
 from torchrl.envs import GymWrapper
 from torchrl.envs.utils import check_env_specs
 
-from trackmania_rl.errors import UserError
 from trackmania_rl.games.envs import (
     ANALOG_RACE_ID,
     RACE_ID,
     REAL_TIME_RACE_ID,
-    RaceEnv,
-    make_race_vector_env,
 )
-from trackmania_rl.games.in_process import InProcessGames
-from trackmania_rl.games.protocol import rollout
-from trackmania_rl.race.policy import PolicyDecision
-from trackmania_rl.track.named_maps import map_entries
 
 ID_THAT_REGISTERS_ITSELF = f"trackmania_rl.games.envs:{RACE_ID}"
 ENDS_AFTER_TEN_ACTIONS = {"cutoff_no_progress_within_ms": 500}
@@ -91,11 +81,6 @@ def test_torchrl_takes_many_games_and_begins_their_next_races(tracks: dict[str, 
         assert done.nonzero().tolist() == [[game, step] for game in range(2) for step in (9, 19)]
         floats = rollout["floats" if kind == "image" else "observation"]
         assert (floats[:, 10] == floats[:, 0]).all(), "the start of the next race"
-    with (
-        contextlib.closing(gymnasium.make_vec(race_id, num_envs=2, maps=tracks["lane"])) as envs,
-        pytest.raises(RuntimeError, match="auto-reset mode must be one of"),
-    ):
-        GymWrapper(envs)
 
 
 @pytest.mark.parametrize("vectorization_mode", ["sync", "async"])
@@ -112,25 +97,6 @@ def test_gymnasium_makes_several_of_one(tracks: dict[str, str], vectorization_mo
         assert list(infos["cutoff_reason"]) == ["no_progress"] * 2
 
 
-def test_gymnasiums_wrappers_go_around_one_game_and_many(tracks: dict[str, str]) -> None:
-    env = FrameStackObservation(RecordEpisodeStatistics(gymnasium.make(RACE_ID, maps=tracks["lane"])), 3)
-    made = gymnasium.make_vec(RACE_ID, num_envs=3, maps=tracks["lane"], overrides=ENDS_AFTER_TEN_ACTIONS)
-    envs = DictInfoToList(RecordStatisticsOfMany(made))
-    with contextlib.closing(env), contextlib.closing(envs):
-        assert env.reset()[0].shape == (3, 184)
-        rewards, terminated = [], False
-        while not terminated:
-            _, reward, terminated, _, info = env.step(0)
-            rewards.append(reward)
-        assert info["episode"]["l"] == len(rewards)
-        assert info["episode"]["r"] == pytest.approx(sum(rewards), rel=1e-4)
-        envs.reset(seed=1)
-        for _ in range(10):
-            *_, infos = envs.step([0, 0, 0])
-        assert [info["episode"]["l"] for info in infos] == [10] * 3
-        assert [info["map"] for info in infos] == ["lane"] * 3
-
-
 def test_a_limit_of_steps_truncates_one_game_and_many_alike(tracks: dict[str, str]) -> None:
     one = gymnasium.make(RACE_ID, maps=tracks["lane"], max_episode_steps=4)
     many = gymnasium.make_vec(RACE_ID, num_envs=2, maps=tracks["lane"], max_episode_steps=4)
@@ -141,25 +107,3 @@ def test_a_limit_of_steps_truncates_one_game_and_many_alike(tracks: dict[str, st
             assert one.step(0)[2:4] == (False, step == 4)
             _, _, terminated, truncated, _ = many.step([0, 0])
             assert (terminated.tolist(), truncated.tolist()) == ([False] * 2, [step == 4] * 2)
-    with contextlib.closing(make_race_vector_env(1, tracks["lane"], max_episode_steps=-1)) as unlimited:
-        assert unlimited.settings.game.horizon is None
-    with pytest.raises(UserError, match="max_episode_steps = 0: it takes 1 step or more"):
-        make_race_vector_env(1, tracks["lane"], max_episode_steps=0)
-
-
-def test_the_last_observation_of_a_race_cut_off_is_the_true_one(
-    make_env: Callable[..., RaceEnv], tracks: dict[str, str], image: dict
-) -> None:
-    coast = 3
-    env = make_env("lane", overrides=ENDS_AFTER_TEN_ACTIONS | image, normalize=False)
-    env.reset(seed=0)
-    truncated = False
-    while not truncated:
-        observation, *_, truncated, _ = env.step(coast)
-    games = InProcessGames(1, env.settings.game, env.settings.observation, maps_folder := Path(tracks["lane"]).parent)
-    entry = map_entries(env.settings, maps_folder, [tracks["lane"]])[0]
-    no_values = np.zeros(len(env.settings.game.inputs), dtype=np.float32)
-    race = rollout(games, entry, lambda: lambda frame, floats: PolicyDecision(coast, True, no_values)).rollout_results
-    np.testing.assert_array_equal(observation["floats"], race["state_float"][-1])
-    np.testing.assert_array_equal(observation["image"], race["frames"][-3:, 0])
-    assert not np.array_equal(race["state_float"][-1], race["state_float"][-2])

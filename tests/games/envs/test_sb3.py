@@ -1,13 +1,11 @@
 """`RaceVecEnv`: what Stable-Baselines3 is told, against `RaceEnv`, and its wrappers around it."""
 
 import contextlib
-import sys
 from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
 
-from trackmania_rl.errors import UserError
 from trackmania_rl.games.envs import make_race_env
 
 pytest.importorskip("stable_baselines3", reason="python -m pip install stable-baselines3")
@@ -34,11 +32,6 @@ def make_vec_env(tracks: dict[str, str]) -> Iterator[MakeVecEnv]:
             return opened.enter_context(contextlib.closing(envs))
 
         yield make
-
-
-def test_no_game_at_all_is_told() -> None:
-    with pytest.raises(UserError, match="num_envs = 0: it takes 1 game or more"):
-        RaceVecEnv(0)
 
 
 @pytest.mark.parametrize("has_image", [False, True])
@@ -87,29 +80,3 @@ def test_ppo_learns_in_it_and_is_evaluated(make_vec_env: MakeVecEnv) -> None:
     assert len(agent.ep_info_buffer) > 0
     _, lengths = evaluate_policy(agent, envs, n_eval_episodes=2, return_episode_rewards=True)
     assert all(length >= 10 for length in lengths)
-
-
-def test_a_seed_gives_the_same_maps_again_and_an_option_chooses(make_vec_env: MakeVecEnv) -> None:
-    envs = make_vec_env(9, "straight", "lane")
-    drawn = []
-    for _ in range(2):
-        envs.seed(4)
-        envs.reset()
-        drawn.append([info["map"] for info in envs.reset_infos])
-    assert drawn[0] == drawn[1]
-    assert set(drawn[0]) == {"straight", "lane"}
-    envs.set_options({"map": "lane"})
-    envs.reset()
-    assert {info["map"] for info in envs.reset_infos} == {"lane"}
-    chosen = ["lane"] * 4 + ["straight"] * 5
-    envs.set_options([{"map": name} for name in chosen])
-    envs.reset()
-    assert [info["map"] for info in envs.reset_infos] == chosen
-    assert envs._options == [{}] * 9, "for one reset only"
-
-
-def test_without_sb3_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "stable_baselines3.common.vec_env", None)
-    monkeypatch.delitem(sys.modules, "trackmania_rl.games.envs.sb3", raising=False)
-    with pytest.raises(UserError, match=r'python -m pip install "trackmania-rl\[sb3\]"'):
-        import trackmania_rl.games.envs.sb3  # noqa: F401
