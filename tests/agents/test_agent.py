@@ -4,18 +4,12 @@ import contextlib
 import copy
 import functools
 import io
-import math
-import os
-import shutil
 
 import pytest
 import torch
 import torch._inductor.config
 
-from trackmania_rl.agents import compilation
-from trackmania_rl.agents.compilation import Compiler
 from trackmania_rl.agents.flat_parameters import flatten_parameters
-from trackmania_rl.agents.layers import Layer, layer_figures
 
 
 def bytes_of(agent):
@@ -111,16 +105,6 @@ def test_a_rehearsed_update_leaves_no_trace(make_agent, make_batch, update, monk
     assert bytes_of(rehearsed) == bytes_of(other)
 
 
-def test_a_checkpoint_from_another_kind_of_device_goes_on_from_its_weights(make_agent, make_batch, update):
-    trained, resumed = make_agent(), make_agent(seed=77)
-    update(trained, make_batch(), 1e-2)
-    gpus_generator = torch.zeros(16, dtype=torch.uint8)
-    resumed.load_state_dict(trained.state_dict() | {"device_type": "cuda", "generator": gpus_generator})
-    assert torch.equal(weights_of(resumed), weights_of(trained))
-    update(resumed, make_batch(seed=1), 1e-3)
-    assert resumed.updates == 2
-
-
 @pytest.mark.parametrize(
     "change",
     [
@@ -179,17 +163,6 @@ def test_evaluation_weights_are_an_exponential_average(make_agent, make_batch, u
     assert agent.exploration_network is agent.loss_module.online is not agent.evaluation_network
 
 
-def test_loaded_weights_are_in_all_networks_and_still_train(
-    make_agent, make_network, make_batch, agent_settings, update
-):
-    agent, trained = make_agent(evaluation_weights_decay=0.5), make_network(agent_settings(), seed=9)
-    agent.load_weights(trained.state_dict())
-    for network in (agent.loss_module.online, agent.loss_module.target, agent.evaluation_network):
-        assert torch.equal(flatten_parameters(network), flatten_parameters(trained))
-    update(agent, make_batch(), 1e-2)
-    assert not torch.equal(weights_of(agent), flatten_parameters(trained))
-
-
 @pytest.mark.parametrize("has_image", [False, True])
 @pytest.mark.parametrize("multiplied", ["features", "hidden_layers"])
 def test_bfloat16_is_a_rougher_float32(make_agent, make_batch, update, monkeypatch, has_image, multiplied):
@@ -202,25 +175,6 @@ def test_bfloat16_is_a_rougher_float32(make_agent, make_batch, update, monkeypat
         torch.testing.assert_close(losses[0]["loss"], losses[1]["loss"], rtol=0.02, atol=0)
         torch.testing.assert_close(losses[0]["grad_norm"], losses[1]["grad_norm"], rtol=0.05, atol=0)
     assert weights_of(rough).dtype == torch.float32
-
-
-def test_figures_are_root_mean_squares():
-    weight, zero = torch.tensor([[3.0, -4.0]]), torch.zeros(1, 2)
-    layers = {
-        "head.0.weight": Layer(weight, zero, 2 * weight, torch.full((1, 2), 4.0)),
-        "head.0.bias": Layer(zero, None, None, None),
-    }
-    figures = layer_figures(layers, adam_epsilon=0.5)
-    assert figures == pytest.approx(
-        {
-            "weight_rms/head/0/weight": math.sqrt(12.5),
-            "moment_1_rms/head/0/weight": math.sqrt(50),
-            "moment_2_rms/head/0/weight": 4.0,
-            "step_scale_rms/head/0/weight": 0.4,
-            "weight_rms/head/0/bias": 0.0,
-        }
-    )
-    assert layer_figures({}, adam_epsilon=0.5) == {}
 
 
 def our_records(caplog):
@@ -281,41 +235,6 @@ def test_the_graphs_of_an_update_compute_what_the_eager_one_does(
         make_agent, make_batch, update, caplog, quantile_factors_multiply=multiplied, use_ddqn=use_ddqn
     )
     assert len(graphs) == 2, "the losses with their gradient; clipping and step; neither again for another step"
-
-
-def test_a_compiled_agent_goes_on_where_an_eager_one_stopped(make_agent, make_batch, update, graphs):
-    eager, compiled = make_agent(), make_agent(seed=77, use_torch_compile=True)
-    for step in range(7):
-        update(eager, make_batch(seed=step), 1e-3)
-    compiled.load_state_dict(torch.load(io.BytesIO(bytes_of(eager)), weights_only=True))
-    for step in range(7, 10):
-        for agent in (compiled, eager):
-            update(agent, make_batch(seed=step), 1e-3)
-    assert graphs
-    torch.testing.assert_close(weights_of(compiled), weights_of(eager), rtol=1e-4, atol=1e-6)
-
-
-def test_beyond_the_limit_of_compilations_everything_runs_as_it_is_and_one_warning_says_so(graphs, monkeypatch, caplog):
-    torch._dynamo.reset()
-    monkeypatch.setattr(compilation, "MOST_COMPILATIONS", 3)
-    with torch._dynamo.config.patch(recompile_limit=2):  # torch's own limit counts no longer
-        compiler = Compiler()
-        function, other = (compiler.compiled(f) for f in (lambda x, text: x + len(text), torch.neg))
-        assert [function(torch.zeros(3), "x" * length)[2].item() for length in range(6)] == list(range(6))
-        assert other(torch.ones(2)).tolist() == [-1.0, -1.0]
-    assert len(graphs) == 3
-    (warning,) = our_records(caplog)
-    assert "it was compiled 3 times" in warning.getMessage()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("multiplied", ["features", "hidden_layers"])
-def test_a_compiled_update_equals_the_eager_one(make_agent, make_batch, update, caplog, multiplied):
-    if shutil.which(os.environ.get("CXX", "g++")) is None:
-        pytest.skip("no C++ compiler here")
-    assert_compiled_updates_equal_eager_ones(
-        make_agent, make_batch, update, caplog, quantile_factors_multiply=multiplied
-    )
 
 
 def test_without_a_compiler_it_says_so_once_and_runs_eagerly(make_agent, make_batch, update, caplog, monkeypatch):

@@ -6,8 +6,6 @@ import torch
 
 from trackmania_rl.agents.exploration import GREEDY, ActionChooser, Exploration
 from trackmania_rl.agents.inference import Inferer
-from trackmania_rl.agents.iqn import IQN_Network
-from trackmania_rl.agents.mean_values import PlainMeanValues, PreparedMeanValues, mean_values
 from trackmania_rl.settings import ExplorationSettings
 
 from .conftest import draw_biases
@@ -85,33 +83,6 @@ def test_exploring_is_fixed_by_the_seed_and_told_apart_from_greedy(make_inferer)
     assert 0 < sum(decision.is_greedy for decision in runs[0]) < 40
 
 
-def test_bfloat16_values_are_rougher_float32_values(make_inferer):
-    frames, floats = states(11, has_image=True)
-    exact, rough = (
-        make_inferer(has_image=True, dtype=dtype).act_batch(frames, floats).q_values
-        for dtype in (torch.float32, torch.bfloat16)
-    )
-    assert rough.dtype == np.float32
-    assert not np.array_equal(rough, exact)
-    np.testing.assert_allclose(rough, exact, rtol=0.01, atol=0.05)
-
-
-class Doubled(IQN_Network):
-    """A network that computes in its own way."""
-
-    def forward(self, img, floats, tau):
-        return 2 * super().forward(img, floats, tau)
-
-
-def test_a_network_that_computes_in_its_own_way_is_called_itself(agent_settings, make_network):
-    network, (frames, floats) = make_network(agent_settings(), network_class=Doubled), states(5)
-    values = mean_values(network, N_QUANTILES)
-    assert isinstance(values, PlainMeanValues)
-    found = values(torch.from_numpy(frames), torch.from_numpy(floats)).numpy()
-    np.testing.assert_allclose(found, means_of_forward(network, frames, floats), rtol=1e-5, atol=1e-6)
-    assert isinstance(mean_values(make_network(agent_settings()), N_QUANTILES), PreparedMeanValues)
-
-
 Q_VALUES = np.array([0.1, 0.3, 0.2], np.float32)
 THROTTLE = (1,)
 
@@ -144,18 +115,6 @@ def test_random_actions_are_even_or_favour_throttle(epsilon, probability, expect
     chooser = ActionChooser(3, THROTTLE, np.random.default_rng(0))
     shares = counts(chooser, Exploration(epsilon, 0.0, 0.0, throttle_probability=probability))
     np.testing.assert_allclose(shares, expected, atol=0.02)
-
-
-def test_schedules_are_read_at_the_frame_count():
-    settings = ExplorationSettings(
-        epsilon_schedule=((0, 1.0), (100, 0.01)),
-        epsilon_boltzmann_schedule=((0, 0.16), (100, 0.01)),
-        tau_epsilon_boltzmann=0.5,
-        random_action_throttle_probability=0.7,
-    )
-    found = Exploration.scheduled(settings, 50)
-    assert (found.epsilon, found.epsilon_boltzmann) == pytest.approx((0.1, 0.04))
-    assert (found.boltzmann_std, found.throttle_probability) == (0.5, 0.7)
 
 
 def test_boltzmann_noise_swaps_close_actions_only():

@@ -19,8 +19,6 @@ from trackmania_rl.agents.iqn import (
     within_bounds,
 )
 
-from .conftest import torch_quantile_huber_loss
-
 
 def naive_quantile_huber_loss(targets, predictions, tau, kappa):
     losses = []
@@ -44,23 +42,6 @@ def test_quantile_huber_loss_equals_loops(kappa):
     tau = torch.rand(5, 9, generator=generator)
     expected = naive_quantile_huber_loss(targets.tolist(), predictions.tolist(), tau.tolist(), kappa)
     np.testing.assert_allclose(quantile_huber_loss(targets, predictions, tau, kappa).numpy(), expected, rtol=1e-5)
-
-
-@pytest.mark.parametrize("kappa", [5e-3, 1.0])
-@pytest.mark.parametrize("tau_rows", [5, 1])
-def test_quantile_huber_loss_and_its_gradient_equal_torchs_huber_loss(kappa, tau_rows):
-    generator = torch.Generator().manual_seed(0)
-    targets = torch.randn(5, 7, generator=generator)
-    predictions = torch.randn(5, 9, generator=generator)
-    predictions[:, 0] = targets[:, 0] + kappa * torch.tensor([-0.9, -0.1, 0.1, 0.5, 0.9])  # within the square part
-    predictions.requires_grad_()
-    tau = torch.rand(tau_rows, 9, generator=generator)
-    losses = quantile_huber_loss(targets, predictions, tau, kappa)
-    of_torch = torch_quantile_huber_loss(targets, predictions, tau, kappa)
-    torch.testing.assert_close(losses, of_torch)
-    weights = torch.rand(5, generator=generator)
-    gradients = [torch.autograd.grad((weights * loss).sum(), predictions)[0] for loss in (losses, of_torch)]
-    torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-6)
 
 
 class Scripted(nn.Module):
@@ -179,37 +160,6 @@ def test_the_loss_sums_weighted_losses_and_leaves_errors_of_the_mean_in_the_batc
     assert loss.scaling.batches == use_target_self_loss_scaling
 
 
-def test_in_evaluation_the_loss_moves_nothing(agent_settings, make_network, make_batch):
-    settings = agent_settings(use_target_self_loss_scaling=True)
-    loss = IQNLoss(make_network(settings), settings, device=CPU, seed=5)
-    loss(make_batch())
-    before = {name: value.clone() for name, value in loss.state_dict().items()}
-    assert any(name.startswith("scaling.") for name in before)
-    loss.eval()
-    with torch.no_grad():
-        losses = loss(make_batch(seed=1))
-    assert not losses["loss"].requires_grad
-    for name, value in loss.state_dict().items():
-        assert torch.equal(value, before[name]), name
-
-
-def test_with_the_value_baseline_a_silent_network_is_right_about_constant_rewards(
-    agent_settings, make_network, make_batch
-):
-    settings = agent_settings(expected_reward_per_action=-0.0475)
-    network = make_network(settings)
-    for head in (network.A_head, network.V_head):
-        torch.nn.init.zeros_(head[-1].weight)
-    batch = make_batch()
-    n_steps = 3
-    batch["state_float"][:, 0] = torch.tensor([0.0, 137.0, 20.0, 136.0, 50.0])
-    batch["next_state_float"][:, 0] = batch["state_float"][:, 0] + n_steps
-    batch["reward"][:] = n_steps * -0.0475
-    batch["gamma_n"][:] = torch.tensor([1.0, 0.0, 1.0, 1.0, 1.0])  # the second one ends the mini-race
-    IQNLoss(network, settings, device=CPU, seed=5)(batch)
-    torch.testing.assert_close(batch["td_error"], torch.zeros(5), rtol=0, atol=1e-5)
-
-
 def test_returns_are_held_to_what_the_actions_left_can_bring() -> None:
     returns = torch.tensor([[[-9.0, 0.5, 9.0]], [[-9.0, 0.5, 9.0]]])  # (B=2, M=1, A=3)
     bounded = within_bounds(returns, torch.tensor([10.0, 1.0]), (-0.25, 0.125))
@@ -219,18 +169,3 @@ def test_returns_are_held_to_what_the_actions_left_can_bring() -> None:
     for rewards, reachable in (((-0.5, -0.1), (-0.5, 0.0)), ((0.1, 0.5), (0.0, 0.5))):
         expected = torch.tensor([[[reachable[0], 0.0, reachable[1]]]])
         torch.testing.assert_close(within_bounds(returns, left, rewards), expected)
-
-
-def test_bounds_of_rewards_hold_targets(agent_settings, make_network, make_batch):
-    settings = agent_settings(return_bounds_per_action=(-0.5, 0.25), target_action="max_of_each_quantile")
-    network, batch = make_network(settings), make_batch()
-    with torch.no_grad():
-        for parameter in network.parameters():
-            parameter.mul_(100)
-    taus = draw_taus(5, settings, torch.Generator().manual_seed(5))
-    targets = target_returns(network, network, taken_apart(batch), settings, taus)
-    reach = (batch["gamma_n"] * network.actions_left(batch["next_state_float"]))[:, None]
-    of_next_state = targets - batch["reward"][:, None]
-    assert (of_next_state >= -0.5 * reach - 1e-4).all()
-    assert (of_next_state <= 0.25 * reach + 1e-4).all()
-    assert torch.isclose(of_next_state, 0.25 * reach, atol=1e-4)[reach[:, 0] > 0].any()

@@ -55,11 +55,6 @@ def test_full_size_network_has_the_published_shape(full_size_settings):
     assert sum(parameter.numel() for parameter in network.parameters()) == 6_578_333
 
 
-def test_too_small_an_image_is_named(agent_settings, make_network):
-    with pytest.raises(ValueError, match=r"23 x 17 pixels is too small for conv_kernel_sizes = \(4, 9\)"):
-        make_network(agent_settings(conv_kernel_sizes=(4, 9)), has_image=True)
-
-
 def leaky_relu(x):
     return np.where(x > 0, x, 0.01 * x)
 
@@ -141,16 +136,6 @@ def test_returns_equal_loops(agent_settings, make_network, make_batch, has_image
 
     taken = network.returns_of_action(batch["state_img"], batch["state_float"], tau, batch["action"])
     torch.testing.assert_close(taken, of_action(returns, batch["action"]))
-
-
-@pytest.mark.parametrize("multiplied", ["features", "hidden_layers"])
-def test_as_many_states_as_actions_have_each_their_own_taus(agent_settings, make_network, make_batch, multiplied):
-    network = make_network(agent_settings(quantile_factors_multiply=multiplied))
-    batch, tau = make_batch(batch_size=3), torch.rand(3, 4, generator=torch.Generator().manual_seed(0))
-    state = batch["state_img"], batch["state_float"], tau
-    together = network(*state)
-    for b in range(3):
-        torch.testing.assert_close(together[b : b + 1], network(*(part[b : b + 1] for part in state)))
 
 
 def test_microbatches_of_images_are_the_whole_batch(agent_settings, make_network, make_batch, monkeypatch):

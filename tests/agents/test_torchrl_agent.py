@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import io
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
 from tensordict import TensorDict
-from torchrl.objectives import A2CLoss, LossModule, SACLoss
+from torchrl.objectives import LossModule, SACLoss
 
 from trackmania_rl.agents import torchrl_agent
 from trackmania_rl.agents.builder import check_decision
@@ -21,7 +20,7 @@ from trackmania_rl.agents.flat_parameters import flatten_parameters
 from trackmania_rl.agents.torchrl_agent import FOR_NUMBERS, TorchRLAgent, TorchRLLearner
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.seeds import SeedTree
-from trackmania_rl.settings import Settings, SettingsError
+from trackmania_rl.settings import Settings
 
 BATCH, FLOATS, CHOICES, NUMBERS = 11, 5, 7, 3
 LOSSES = tuple(torchrl_agent.NETWORKS)
@@ -194,30 +193,6 @@ def test_it_learns_what_is_known(name: str, settings: Settings) -> None:
     floats = np.random.default_rng(3).standard_normal((BATCH, FLOATS)).astype(np.float32)
     actions = actor.act_batch(np.zeros((BATCH, 1, 0, 0), dtype=np.uint8), floats).actions
     assert (actions[:, 0] > 0.5).all() if name == "SAC" else (actions == 4).all()
-
-
-@pytest.mark.parametrize(
-    ("loss", "options", "gamma", "message"),
-    [
-        (SACLoss, {}, 1, r"SACLoss is for actions that are numbers, .* but the games take Discrete\(7\)"),
-        (A2CLoss, {}, 1, r"TorchRLAgent\(loss=A2CLoss\): choose one of SACLoss, "),
-        (torchrl_agent.DQNLoss, {"dubble_dqn": True}, 1, r"DQNLoss has no option dubble_dqn"),
-        (
-            torchrl_agent.DQNLoss,
-            {},
-            2,
-            r"gamma_schedule = .* has one discount all the time; set gamma_schedule = \(\(0,",
-        ),
-    ],
-)
-def test_what_does_not_fit_is_told(
-    settings: Settings, loss: type[LossModule], options: dict[str, Any], gamma: int, message: str
-) -> None:
-    schedule = tuple((frame, 0.9) for frame in range(gamma))
-    settings = settings.model_copy(update={"agent": settings.agent.model_copy(update={"gamma_schedule": schedule})})
-    make = functools.partial(TorchRLAgent, loss=loss, **options)
-    with pytest.raises(SettingsError, match=message):
-        make(settings, spaces_for(torchrl_agent.DQNLoss), SeedTree(0))
 
 
 @pytest.mark.parametrize("loss", LOSSES)

@@ -191,41 +191,6 @@ def test_a_first_gradient_with_a_nan_moves_nothing_and_leaves_no_trace(
     assert not torch.equal(weights, before)
 
 
-def test_later_on_a_gradient_with_a_nan_counts_as_zero(make_either, make_batch, update):
-    broken, other = make_either(), make_either()
-    for step in range(8):
-        for agent in (broken, other):
-            update(agent, make_batch(seed=step), 1e-3)
-    before = other.optimizer_step.weights.detach().clone()
-    for agent, gradient in ((broken, 1.0), (other, 0.0)):
-        agent.optimizer_step.weights.grad.fill_(gradient)
-    broken.optimizer_step.weights.grad[5] = torch.nan
-    for agent in (broken, other):
-        agent.optimizer_step.move_weights()
-    assert torch.equal(broken.optimizer_step.weights, other.optimizer_step.weights)
-    assert not torch.equal(before, other.optimizer_step.weights), "the running mean goes on"
-
-
-def test_entries_that_a_hook_adds_to_the_losses_count(make_agent, make_batch):
-    weights = {}
-    for has_extra in (False, True):
-        agent = make_agent(clip_grad_value=1e9, clip_grad_norm=1e9)
-        agent.follow(agent.loss_module.settings, 1e-2)
-        losses = agent.loss_module(make_batch())
-        if has_extra:
-            losses["loss_of_weights"] = 3 * agent.loss_module.online.A_head[2].weight.square().sum()
-            losses["regret"] = torch.full((), 7.0, requires_grad=True)  # not named loss...: a figure
-        agent.optimizer_step(losses)
-        weights[has_extra] = agent.optimizer_step.weights.grad.clone()
-    agent = make_agent()
-    last_layer = dict(agent.loss_module.online.named_parameters())["A_head.2.weight"]
-    expected = [
-        (6 * parameter if parameter is last_layer else torch.zeros_like(parameter)).detach().reshape(-1)
-        for parameter in agent.loss_module.online.parameters()
-    ]
-    torch.testing.assert_close(weights[True] - weights[False], torch.cat(expected), rtol=1e-3, atol=1e-4)
-
-
 def test_a_scaled_gradient_makes_the_same_step_and_an_overflow_makes_none(make_agent, make_batch, update):
     scaled, plain = make_agent(), make_agent()
     scaled.optimizer_step.scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
@@ -243,16 +208,3 @@ def test_a_scaled_gradient_makes_the_same_step_and_an_overflow_makes_none(make_a
     resumed.optimizer_step.scaler = torch.amp.GradScaler("cpu")
     resumed.load_state_dict(scaled.state_dict())
     assert resumed.optimizer_step.scaler.get_scale() == 512.0
-
-
-def test_soft_update_moves_the_target_by_tau(make_agent, make_batch, update):
-    agent = make_agent(soft_update_tau=0.25)
-    update(agent, make_batch(), 1e-2)
-    online, target = (flatten_parameters(net) for net in (agent.loss_module.online, agent.loss_module.target))
-    expected = target + 0.25 * (online - target)
-    agent.target_updater.step()
-    torch.testing.assert_close(target, expected)
-    expected = online + 0.75**3 * (target - online)
-    agent.target_updater.step(3)
-    torch.testing.assert_close(target, expected)
-    assert torch.equal(target, flatten_parameters(agent.loss_module.target))

@@ -4,18 +4,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from pygbx import STADIUM_BLOCK_OFFSETS
 
 from trackmania_rl.gbx.challenge import Block, Challenge, Gate, read_challenge
 from trackmania_rl.gbx.replay import read_replay
-from trackmania_rl.simulator.picture.renderer import Renderer
-from trackmania_rl.track.block_picture import scene_of
-from trackmania_rl.track.block_world import BlockWorld, BlockWorldError, world_of
+from trackmania_rl.track.block_world import BlockWorldError, world_of
 from trackmania_rl.track.ghost_gates import gate_times_ms
 from trackmania_rl.track.ghost_motion import motion_of
-from trackmania_rl.track.piece_catalogue import stadium_pieces
 
 from .conftest import make_challenge
 
@@ -87,27 +81,6 @@ def test_shares_of_real_maps(name: str, least: float, shared_data: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("replay", "least"),
-    [
-        ("B13-Obstacle_24.94_a.Replay.Gbx", 0.95),
-        ("mydli_20.14.Replay.gbx", 0.92),
-    ],
-)
-def test_real_wheels_roll_on_the_surface(replay: str, least: float, shared_data: Path) -> None:
-    """The lowest wheel of a car stands 1 cm in the road; the rest are flights, landings and starts."""
-    read = read_replay(shared_data / "replays" / replay)
-    assert read.challenge is not None
-    assert read.ghosts[0].samples is not None
-    motion, world = motion_of(read.ghosts[0].samples), world_of(read.challenge)
-    bottoms_m = motion.wheel_bottoms_m(motion.rotation[:, :, 1])[::3]
-    above_m = np.array([[_above_m(world, bottom_m) for bottom_m in of_sample] for of_sample in bottoms_m])
-    lowest_m = above_m.min(axis=1)
-    over_surface = np.isfinite(lowest_m) & (lowest_m < 0.15)
-    assert over_surface.sum() > 0.7 * len(lowest_m)
-    assert (np.abs(lowest_m[over_surface] + 0.01) <= 0.02).mean() >= least
-
-
-@pytest.mark.parametrize(
     "replay", ["B13-Obstacle_24.94_a.Replay.Gbx", "B13-Obstacle_24.95_a.Replay.gbx", "mydli_20.14.Replay.gbx"]
 )
 def test_real_gates_are_triggered_within_one_tick_of_their_times(replay: str, shared_data: Path) -> None:
@@ -119,42 +92,3 @@ def test_real_gates_are_triggered_within_one_tick_of_their_times(replay: str, sh
     assert len(gates) == len(measured_ms)
     times_ms = gate_times_ms(motion_of(read.ghosts[0].samples), gates)
     np.testing.assert_allclose(sorted(times_ms), measured_ms, atol=10)
-
-
-def _above_m(world: BlockWorld, point_m: np.ndarray) -> float:
-    """Distance along the normal from the nearest triangle that a point is over, within 1 m."""
-    near = ((world.corners_m.min(axis=1) - 1.0 < point_m) & (point_m < world.corners_m.max(axis=1) + 1.0)).all(axis=1)
-    a, b, c = np.moveaxis(world.corners_m[near], 1, 0)
-    normal = np.cross(b - a, c - a)
-    normal /= np.linalg.norm(normal, axis=1, keepdims=True)
-    above_m = np.einsum("ij,ij->i", point_m - a, normal)
-    foot_m = point_m - above_m[:, None] * normal
-    inside = np.ones(len(a), dtype=bool)
-    for begin, end in ((a, b), (b, c), (c, a)):
-        inside &= np.einsum("ij,ij->i", np.cross(end - begin, foot_m - begin), normal) >= -1e-9
-    return min(above_m[inside], key=abs, default=np.inf)
-
-
-NAMES = [*sorted({name for name, _ in stadium_pieces().by_name} | set(STADIUM_BLOCK_OFFSETS)), "Mystery", ""]
-CELLS = (st.integers(0, 31), st.integers(0, 255), st.integers(-(2**31), 2**31))
-BLOCKS = [
-    st.builds(Block, st.sampled_from(NAMES), st.tuples(cell, cell, cell), st.integers(0, 3), st.integers(0, 2**32 - 1))
-    for cell in CELLS
-]
-SIZES = st.one_of(st.just((32, 32, 32)), st.tuples(*[st.integers(-1, 300)] * 3))
-PLACES = st.tuples(*[st.floats(-100.0, 1400.0)] * 3)
-
-
-@given(st.one_of(*[st.lists(blocks, max_size=60) for blocks in BLOCKS]), SIZES, PLACES)
-@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
-def test_any_list_of_blocks_is_a_world_that_can_be_drawn_or_an_error(
-    blocks: list[Block], size_cells: tuple[int, int, int], place_m: tuple[float, float, float]
-) -> None:
-    try:
-        world = world_of(make_challenge(*blocks, size_cells=size_cells))
-    except BlockWorldError:
-        return
-    assert np.isfinite(world.corners_m).all()
-    assert world.corners_m.shape == (len(world.surface), 3, 3)
-    frame = Renderer(scene_of(world)).render(np.array(place_m), np.eye(3), 0, 64, 48)
-    assert (frame[..., 3] == 255).all()

@@ -1,16 +1,13 @@
 """Tracks for a map cycle's generators: drawn from a seed, written on demand, bounded on the disk."""
 
 from pathlib import Path
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
-from trackmania_rl.errors import UserError
 from trackmania_rl.settings import MapEntry, load_settings
 from trackmania_rl.simulator.tracks.track_file import load_track
 from trackmania_rl.simulator.tracks.track_generator import TrackRecipe, generate_track
-from trackmania_rl.track import generated_maps
 from trackmania_rl.track.game_map import load_game_map
 from trackmania_rl.track.generated_maps import GeneratedMaps, draw_recipe
 
@@ -49,18 +46,6 @@ def test_the_same_seed_draws_the_same_tracks(entry: MapEntry) -> None:
     assert len({recipe.difficulty for recipe in first}) > 30
 
 
-def test_a_track_is_driven_in_so_many_races_whatever_comes_between(entry: MapEntry, tmp_path: Path) -> None:
-    def entry_with(**changes: object) -> MapEntry:
-        assert entry.generator is not None
-        return entry.model_copy(update={"generator": entry.generator.model_copy(update=changes)})
-
-    maps = GeneratedMaps(tmp_path / "tracks", np.random.SeedSequence(1))
-    three, two = entry_with(races_per_track=3), entry_with(races_per_track=2, first_seed=5)
-    drawn = [(maps.draw(three).map_path, maps.draw(two).map_path) for _ in range(6)]
-    for paths, races in ((next(zip(*drawn, strict=True)), 3), (list(zip(*drawn, strict=True))[1], 2)):
-        assert [paths.index(path) for path in paths] == [k - k % races for k in range(6)]
-
-
 def test_files_are_bounded_and_those_used_last_stay(entry: MapEntry, tmp_path: Path) -> None:
     folder = tmp_path / "tracks"
     folder.mkdir()
@@ -77,19 +62,3 @@ def test_files_are_bounded_and_those_used_last_stay(entry: MapEntry, tmp_path: P
     assert {path.name for path in folder.iterdir()} == {f"{n}.toml" for n in kept} | {f"{n}_0.5m.npy" for n in kept}
     assert (folder / f"{recipes[0].name}.toml").stat().st_mtime_ns == written_ns
     assert Path(maps.concrete(entry, recipes[1]).map_path).is_file(), "one that gave way is made anew"
-
-
-def test_on_a_full_disk_the_last_track_is_driven_once_more(
-    entry: MapEntry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    maps = GeneratedMaps(tmp_path / "tracks", np.random.SeedSequence(1))
-    last = [maps.draw(entry) for _ in range(2)][-1]
-    with monkeypatch.context() as full:
-        no_space = UserError("cannot write the generated track: no space")
-        full.setattr(generated_maps, "write_generated_track", Mock(side_effect=no_space))
-        assert [maps.draw(entry) for _ in range(3)] == [last] * 3
-    assert "driven once more" in caplog.text
-    assert maps.draw(entry) != last
-    (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="cannot write the generated track"):
-        GeneratedMaps(tmp_path / "file" / "tracks", np.random.SeedSequence(1)).draw(entry)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +9,7 @@ import numpy.typing as npt
 import pytest
 
 from trackmania_rl.gbx.challenge import Block, read_challenge
-from trackmania_rl.gbx.replay import RACE_RUNNING, ControlEvent, Ghost, GhostSamples, read_replay
+from trackmania_rl.gbx.replay import ControlEvent, Ghost, GhostSamples, read_replay
 from trackmania_rl.track.driven_path import DrivenPath, DrivenPathError, path_of_ghost
 from trackmania_rl.track.line_building import (
     LineError,
@@ -115,20 +114,6 @@ def test_the_line_of_a_real_replay_passes_its_checks_and_the_checkpoints_in_orde
         assert np.linalg.norm(place_m - passage.point_m) < 4.5
 
 
-def test_the_mean_of_two_real_races_lies_between_them(shared_data: Path) -> None:
-    replays = [read_replay(file) for file in sorted((shared_data / "replays").glob("B13-*"))]
-    challenge = read_challenge(shared_data / "tracks" / "B13-Obstacle.Challenge.Gbx")
-    paths = [path_of_ghost(replay.best, replay.path.name) for replay in replays]
-    lines = [build_line([path], challenge).points_m for path in paths]
-    mean_m = build_line(paths, challenge).points_m
-    assert not check_line(mean_m, challenge).problems
-    some_m = mean_m[20:-20:50]
-    to_both_m = np.array([distance_to_curve_m(some_m, line_m) for line_m in lines])
-    apart_m = distance_to_curve_m(lines[0][20:-20:50], lines[1]).max()
-    assert to_both_m.max() <= 0.6 * apart_m
-    assert np.median(np.abs(to_both_m[0] - to_both_m[1])) < 0.1
-
-
 def test_a_real_line_comes_back_from_8_m_samples(shared_data: Path) -> None:
     """Its points are rounded to 0.1 m; landings of jumps are the sharpest bends, and the furthest away."""
     real_m = np.load(shared_data / "reference_lines" / "ESL-Hockolicious_0.5m_cl2.npy")
@@ -145,27 +130,3 @@ def test_a_real_line_comes_back_from_8_m_samples(shared_data: Path) -> None:
     assert away_m.max() < 0.3
     challenge = read_challenge(shared_data / "tracks" / "ESL-Hockolicious.Challenge.Gbx")
     assert len(gate_passages(line.points_m, challenge)) >= 13
-
-
-def test_a_respawn_of_a_slow_car_beside_its_checkpoint_is_known_by_the_drivers_key() -> None:
-    way_m = np.concatenate((a_straight(80.0, 8.0), a_straight(84.0, 1.0)[81:]))
-    position_m = np.concatenate((way_m, way_m[-1] + [(1.0, 0.0, 0.5)], a_straight(200.0, 8.0)[10:]))
-    speed_m_s = np.full(len(position_m), 80.0)
-    pressed_ms = 100 * len(way_m) + 30
-    ghost = a_ghost(position_m, speed_m_s, 1, pressed_ms)
-    moved = [dataclasses.replace(event, time_ms=event.time_ms + 65_535) for event in ghost.events]
-    of_tminterface = dataclasses.replace(ghost, events=(ControlEvent(65_535, RACE_RUNNING, 1), *moved))
-    expected, path = path_of_ghost(ghost, "a race"), path_of_ghost(of_tminterface, "a race")
-    assert (np.diff(expected.position_m[:, 2]) >= 0.0).all()
-    np.testing.assert_array_equal(path.position_m, expected.position_m)  # the key's time is on the inputs' clock
-    assert path.notes == expected.notes
-
-
-def test_a_way_ends_at_the_finish_between_two_samples() -> None:
-    position_m = a_straight(240.0, 8.0)
-    ghost = a_ghost(position_m, np.full(len(position_m), 80.0))
-    ghost = dataclasses.replace(ghost, race_time_ms=1_950, checkpoint_times_ms=(830, 1_950))
-    path = path_of_ghost(ghost, "a race")
-    assert path.time_ms[-2:].tolist() == [1_900.0, 1_950.0]
-    np.testing.assert_allclose(path.position_m[-1], (16.0, 9.0, 156.0))
-    np.testing.assert_allclose(path.checkpoint_m, [(16.0, 9.0, 66.4)])

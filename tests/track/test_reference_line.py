@@ -1,14 +1,11 @@
 """Loading, extending and smoothing reference lines."""
 
-import contextlib
-import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from trackmania_rl.race.zones import extend_and_smooth
-from trackmania_rl.track.line_checks import check_line
 from trackmania_rl.track.reference_line import ReferenceLineError, load_reference_line
 
 SPACING_M = 0.5
@@ -46,12 +43,9 @@ def test_single_long_and_short_steps_are_resampled_with_one_notice(tmp_path: Pat
     ("array", "says"),
     [
         (_straight()[:, :2], r"shape \(40, 2\)"),
-        (_straight()[:1], r"shape \(1, 3\)"),
-        (np.zeros(3), r"shape \(3,\)"),
         (np.zeros((4, 3), dtype="U3"), "dtype"),
         (np.where(np.arange(40)[:, None] == 7, np.nan, _straight()), "1 points are not finite, the first is number 7"),
         (np.zeros((40, 3)), r"points 0 and 1 are 0\.000 m apart"),
-        (_straight() * 10, r"5\.000 m apart .*; 0\.125 to 1 m are allowed.* line --resample"),
         (np.delete(_straight(200), range(50, 61), axis=0), r"6\.000 m apart .* line --resample"),
     ],
 )
@@ -82,39 +76,6 @@ def test_unreadable_files_are_refused(tmp_path: Path) -> None:
         load_reference_line(tmp_path / "line.npz", SPACING_M)
     with pytest.raises(ReferenceLineError, match="no such file"):
         load_reference_line(tmp_path / "absent.npy", SPACING_M)
-
-
-def _damaged(content: bytes, generator: np.random.Generator) -> bytes:
-    """The file with bits flipped, cut off, overwritten in part, or with another header."""
-    data, header_bytes, kind = bytearray(content), 128, generator.integers(4)
-    if kind == 0:
-        end = header_bytes if generator.integers(2) else len(data)
-        for _ in range(generator.integers(1, 20)):
-            data[generator.integers(end)] ^= 1 << int(generator.integers(8))
-    elif kind == 1:
-        del data[generator.integers(len(data)) :]
-    elif kind == 2:
-        begin = generator.integers(len(data))
-        data[begin : begin + 40] = generator.bytes(40)
-    else:
-        shape = tuple(generator.choice([0, 1, 2, 3, 97, 2**31, 2**62], size=generator.integers(0, 4)).tolist())
-        dtype = generator.choice(["<f4", "<f8", ">f4", "|O", "<U9", "|b1", "<c8", "<i8", "|V12", "<f2", "nonsense"])
-        header = f"{{'descr': '{dtype}', 'fortran_order': {generator.integers(2) == 0}, 'shape': {shape}, }}"
-        data[10:header_bytes] = header.encode().ljust(header_bytes - 11)[: header_bytes - 11] + b"\n"
-    return bytes(data)
-
-
-def test_a_damaged_file_is_an_error_or_a_line_that_can_be_checked(tmp_path: Path) -> None:
-    content, generator = _stored(_straight(120).astype(np.float32), tmp_path), np.random.default_rng(3)
-    path, n_lines = tmp_path / "line.npy", 0
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # numbers near the end of the range overflow to infinity
-        for _ in range(200):
-            path.write_bytes(_damaged(content, generator))
-            with contextlib.suppress(ReferenceLineError):
-                check_line(load_reference_line(path, SPACING_M))
-                n_lines += 1
-    assert 0 < n_lines < 150
 
 
 def test_a_line_is_extended_straight_on_and_smoothed_by_points_five_places_away() -> None:

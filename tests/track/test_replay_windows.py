@@ -9,9 +9,8 @@ from trackmania_rl.gbx.replay import RACE_RUNNING, ControlEvent, Ghost, GhostSam
 from trackmania_rl.simulator.physics.vehicle import TICK_MS, spawn_vehicle, tick
 from trackmania_rl.simulator.physics.vehicle_parameters import STADIUM_CAR
 from trackmania_rl.simulator.tracks.world import Surface, Track, build_ribbon
-from trackmania_rl.track.ghost_motion import motion_of
 from trackmania_rl.track.ghost_race import GhostRace, race_of_ghost
-from trackmania_rl.track.replay_windows import Kind, drive_window, window_at, windows_of
+from trackmania_rl.track.replay_windows import Kind, drive_window, windows_of
 
 LEVEL_M = 41.3446
 """A height that a road of the game has."""
@@ -69,29 +68,3 @@ def test_the_car_follows_itself_on_level_road(level_race):
     assert np.median(ends_m) < 0.02
     assert ends_m.max() < 0.15
     assert max(np.abs(result.speed_kmh).max() for result in results) < 0.4
-
-
-@pytest.mark.parametrize(
-    ("road", "kind"),
-    [
-        (plane(slope=0.2), Kind.SLOPE),
-        (plane(9.0, surface=Surface.GRASS), Kind.GRASS),  # the stadium's lawn
-    ],
-)
-def test_slopes_and_the_lawn_are_known_by_the_samples(road, kind):
-    race = race_driven(road, [(10, "Accelerate", 1)], 3500)
-    window = window_at(race, 2500, 3500)
-    assert window.kind is kind
-    assert drive_window(race, window).position_m[-1] < 0.15
-
-
-def test_turning_and_velocity_of_a_circle():
-    """A car that circles at 1 rad/s about a point 20 m to its left, its centre of mass 0.29 m ahead of its origin."""
-    time_ms = np.arange(0, 1000, 100)
-    angle = time_ms / 1000.0
-    position_m = np.stack((-20.0 * np.cos(angle), np.zeros(10), 20.0 * np.sin(angle)), axis=1) * [-1.0, 1.0, 1.0]
-    quaternion = np.stack((np.cos(-angle / 2), np.zeros(10), np.sin(-angle / 2), np.zeros(10)), axis=1)
-    motion = motion_of(GhostSamples(100, time_ms, position_m, quaternion, np.full(10, 20.0)))
-    np.testing.assert_allclose(motion.spin_rad_s[2:-2], np.tile([0.0, -1.0, 0.0], (6, 1)), atol=1e-4)
-    np.testing.assert_allclose(np.linalg.norm(motion.velocity_m_s, axis=1), 20.0)
-    assert (motion.run == 0).all()
