@@ -208,7 +208,7 @@ class AlwaysFirst:
 def driver_of(settings: Settings, env: Any) -> TrainedDriver:
     given = settings_from_flat({**settings.flat(), "games": partial(GymnasiumGames, env=env)})
     spaces = make_games_builder(given).spaces
-    return TrainedDriver(given, SeedTree(0), spaces, AlwaysFirst(), 0, 0.0, Path())  # type: ignore[arg-type]
+    return TrainedDriver(given, spaces, AlwaysFirst(), 0, 0.0, Path())  # type: ignore[arg-type]
 
 
 def test_a_driver_acts_on_the_environments_own_observation(settings: Settings) -> None:
