@@ -63,18 +63,16 @@ def make_network():
         has_image: bool = False,
         seed: int = 1,
         waves: Sequence[Wave] = (),
-        n_frames: int = 1,
-        network_class: type[IQN_Network] = IQN_Network,
     ) -> IQN_Network:
         sizes = Sizes(
             float_mean=[0.1 * i for i in range(FLOATS)],
             float_std=[1.0 + i for i in range(FLOATS)],
             n_actions=ACTIONS,
-            image_shape=(n_frames, HEIGHT, WIDTH) if has_image else (n_frames, 0, 0),
+            image_shape=(1, HEIGHT, WIDTH) if has_image else (1, 0, 0),
             mini_race_duration_actions=MINI_RACE,
             waves=waves,
         )
-        return network_class(settings, sizes, torch.Generator().manual_seed(seed))
+        return IQN_Network(settings, sizes, torch.Generator().manual_seed(seed))
 
     return make
 

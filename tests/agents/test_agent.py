@@ -1,6 +1,5 @@
 """IQNAgent: learning what is known, resuming to the byte, resets and averages, and the compiled update."""
 
-import contextlib
 import copy
 import functools
 import io
@@ -81,24 +80,11 @@ def test_a_resumed_agent_makes_the_same_bytes(make_agent, make_batch, update):
     assert bytes_of(resumed) == bytes_of(straight)
 
 
-@pytest.mark.parametrize("is_interrupted", [False, True])
-def test_a_rehearsed_update_leaves_no_trace(make_agent, make_batch, update, monkeypatch, is_interrupted):
+def test_a_rehearsed_update_leaves_no_trace(make_agent, make_batch, update):
     rehearsed, other = make_agent(), make_agent()
     for agent in (rehearsed, other):
         update(agent, make_batch(seed=1), 1e-3)
-    run = type(rehearsed).update
-    n_updates = []
-
-    def update_once(batch):
-        run(rehearsed, batch)
-        n_updates.append(1)
-        if is_interrupted:
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched, contextlib.suppress(KeyboardInterrupt):
-        patched.setattr(rehearsed, "update", update_once)
-        rehearsed.rehearse_update(make_batch(seed=2))
-    assert n_updates
+    rehearsed.rehearse_update(make_batch(seed=2))
     assert bytes_of(rehearsed) == bytes_of(other)
     for agent in (rehearsed, other):
         update(agent, make_batch(seed=3), 1e-3)
@@ -143,13 +129,6 @@ def test_partial_reset_mixes_each_layer_by_its_share(make_agent, make_batch, upd
     weight = online.A_head[2].weight.detach()
     torch.testing.assert_close(weight @ weight.T, torch.eye(3))  # fresh: orthogonal
     assert not online.A_head[2].bias.any()
-
-    between = make_agent(overall_reset_mul_factor=0.5, last_layer_reset_mul_factor=0.0)
-    bias = between.loss_module.online.iqn_fc[0].bias
-    with torch.no_grad():
-        bias.fill_(3.0)
-    between.reset_partially()
-    torch.testing.assert_close(bias.detach(), torch.full_like(bias, 1.5))
 
 
 def test_evaluation_weights_are_an_exponential_average(make_agent, make_batch, update):

@@ -1,6 +1,5 @@
 """Finding, writing and reading data sets, and what is said of those that cannot be."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -74,24 +73,6 @@ def test_damaged_data_and_missing_races_are_errors(tmp_path: Path) -> None:
         del file["episode_2"]
     with pytest.raises(UserError, match="damaged after 2 of its 3 races"):
         list(open_dataset(str(dataset.folder), Path()).episodes())
-
-
-@pytest.mark.parametrize(
-    ("changes", "told"),
-    [
-        (None, "is damaged, or no Minari data set: Expecting"),
-        ({"observation_space": None}, "it does not say what its observations and actions are"),
-    ],
-    ids=["no JSON", "no spaces"],
-)
-def test_foreign_metadata_are_told(tmp_path: Path, changes: dict[str, str | None] | None, told: str) -> None:
-    dataset = write(tmp_path)
-    file = dataset.folder / "metadata.json"
-    values = json.loads(file.read_text()) | (changes or {})
-    text = json.dumps({name: value for name, value in values.items() if value is not None})
-    file.write_text(text if changes else "{")
-    with pytest.raises(UserError, match=told):
-        open_dataset(str(dataset.folder), Path())
 
 
 def test_what_others_have_recorded_is_read(tmp_path: Path) -> None:

@@ -8,23 +8,14 @@ import pytest
 from trackmania_rl.checkpoints import load_checkpoint
 from trackmania_rl.settings import load_settings
 
-from .conftest import write_run
+from .conftest import SMALL, write_run
 
 SETTINGS = (
+    *SMALL,
     "use_layer_norm=False",
     "expected_reward_per_action=0.0",
     "quantile_factors_multiply=features",
     "fourier_wavelengths={}",
-    "image_width_px=32",
-    "image_height_px=24",
-    "conv_channels=(3, 5)",
-    "conv_kernel_sizes=(4, 3)",
-    "conv_strides=(2, 1)",
-    "float_hidden_dim=11",
-    "dense_hidden_dimension=14",
-    "iqn_embedding_dimension=9",
-    "torch_device=cpu",
-    "use_torch_compile=False",
     "terminal_view=off",
     "batch_size=24",
     "games_per_collector=2",

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pytest
 
 from trackmania_rl.gbx.challenge import Block, read_challenge
-from trackmania_rl.gbx.replay import ControlEvent, Ghost, GhostSamples, read_replay
+from trackmania_rl.gbx.replay import Ghost, GhostSamples, read_replay
 from trackmania_rl.track.driven_path import DrivenPath, DrivenPathError, path_of_ghost
 from trackmania_rl.track.line_building import (
     LineError,
@@ -34,12 +34,11 @@ def a_straight(length_m: float, step_m: float, beside_m: float = 0.0) -> FloatAr
     return np.stack((np.full_like(z, 16.0 + beside_m), np.full_like(z, 9.0), z), axis=1)
 
 
-def a_ghost(position_m: FloatArray, speed_m_s: FloatArray, n_respawns: int = 0, pressed_ms: int | None = None) -> Ghost:
+def a_ghost(position_m: FloatArray, speed_m_s: FloatArray, n_respawns: int = 0) -> Ghost:
     n = len(position_m)
     rotation = np.tile([1.0, 0.0, 0.0, 0.0], (n, 1))
-    events = () if pressed_ms is None else (ControlEvent(pressed_ms, "Respawn", 1),)
     samples = GhostSamples(100, 100 * np.arange(n), position_m, rotation, speed_m_s)
-    return Ghost("driver", None, (), n_respawns, samples, events, "")
+    return Ghost("driver", None, (), n_respawns, samples, (), "")
 
 
 def distance_to_curve_m(points_m: FloatArray, curve_m: FloatArray) -> FloatArray:

@@ -16,19 +16,15 @@ LEVEL_M = 41.3446
 """A height that a road of the game has."""
 
 
-def plane(height_m=LEVEL_M, slope=0.0, surface=Surface.ASPHALT, length_m=600.0):
+def plane():
     """A straight road as wide as a field, along +z."""
-    along_m = np.arange(0.0, length_m, 0.5)
-    line_m = np.zeros((len(along_m), 3))
-    line_m[:, 1] = height_m + slope * along_m
-    line_m[:, 2] = along_m
-    return build_ribbon(line_m / [1.0, 1.0, np.hypot(1.0, slope)], 1000.0, surface=surface)
+    line_m = np.arange(0.0, 600.0, 0.5)[:, None] * np.array([0.0, 0.0, 1.0]) + (0.0, LEVEL_M, 0.0)
+    return build_ribbon(line_m, 1000.0, surface=Surface.ASPHALT)
 
 
-def race_driven(ribbon, keys, end_ms, start_kmh=0.0) -> GhostRace:
+def race_driven(ribbon, keys, end_ms) -> GhostRace:
     """Drive (time in ms, key, value) events; the race that a ghost of it tells."""
     car = spawn_vehicle(Track("plane", ribbon, (), 500.0), 200.0)
-    car["velocity_m_s"] = start_kmh / 3.6 * ribbon.forward[0]
     held = {"Accelerate": 0, "Brake": 0, "SteerLeft": 0, "SteerRight": 0}
     events = [ControlEvent(0, RACE_RUNNING, 1), *(ControlEvent(*key) for key in keys)]
     rows = []
