@@ -33,8 +33,14 @@ SMALL = {
 StartTraining = Callable[..., TrainCommand]
 
 
+def settings_words() -> list[str]:
+    """The small settings as words of a command line."""
+    settings = {"run_name": "tested", "terminal_view": "off", **SMALL}
+    return [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
+
+
 @pytest.fixture(scope="module")
-def start_training(repository_root: Path) -> Iterator[StartTraining]:
+def start_training() -> Iterator[StartTraining]:
     """`start_training(folder, options=(...), name=value, ...)` starts the command; all end with the module."""
     commands: list[TrainCommand] = []
 

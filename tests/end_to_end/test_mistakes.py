@@ -1,220 +1,172 @@
-"""What a user can get wrong ends the command at once: one clear line, a non-zero exit code, no process left."""
+"""Each mistake of a user ends the training command at once: one line, a non-zero exit code, no run left behind."""
 
 from __future__ import annotations
 
+import gc
+import shlex
 import shutil
+import signal
 import socket
-from collections.abc import Callable, Iterable
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 
 from trackmania_rl.checkpoints import find_manifests
+from trackmania_rl.exit_codes import ExitCode
+from trackmania_rl.tmi_interaction.launchers.launcher import find_free_port
 
-ENDS_WITHIN_S = 120.0
+from .conftest import StartTraining, settings_words
 
+
+class Mistake(NamedTuple):
+    """A command line, words of its one line of error, and the run that is there already, if any."""
+
+    words: str
+    told: tuple[str, ...]
+    run: str | None = None
+
+
+def map_cycle(map_path: str, line: str) -> str:
+    entry = {"map_name": "m", "map_path": map_path, "reference_line": line, "is_explo": True, "fill_buffer": True}
+    return shlex.quote(f"map_cycle={({**entry, 'repeat': 1},)}")
+
+
+def demonstration(map_name: str) -> str:
+    return shlex.quote(f"demonstrations={({'map_name': map_name, 'inputs': 'absent.inputs'},)}")
+
+
+OTHER_SIZE = ("does not fit", "float_hidden_dim is 20", "but was 11", "run_name")
+KEPT = "--set game_transport=socket --set games_are_kept=True --set base_tmi_port="
 MISTAKES = {
-    "unknown setting": ("epsilon_shedule", "did you mean epsilon_schedule"),
-    "wrong value": ("batch_size", "-3"),
-    "unreadable override": ("no_equals_sign", "name=value"),
-    "missing configuration": ("nowhere.py", "no such configuration"),
-    "configuration without companions": ("lonely.py", "inputs_list.py", "copy it from config_files"),
-    "broken configuration": ("broken.py", "line 3"),
-    "missing map": ("atlantis.toml",),
-    "damaged reference line": ("line.npy",),
-    "missing demonstration": ("demonstrations", "absent.inputs", "cannot be read"),
-    "demonstration on another map": ("atlantis", "not in map_cycle", "valley"),
-    "too few means": ("previous_actions", "means"),
-    "too small an image": ("image", "convolution"),
-    "truncated checkpoint": ("averaged.safetensors", "cannot read the checkpoint"),
-    "random checkpoint": ("averaged.safetensors", "cannot read the checkpoint"),
-    "checkpoint of an older version": ("checkpoint.pt", "older version", "run_name"),
-    "other rewards": ("constant_reward_per_ms = -0.5 (was -0.0012)", "--accept-change constant_reward_per_ms"),
-    "unknown change": ("--accept-change", "constant_reward", "no such setting"),
-    "other network sizes": ("does not fit", "float_hidden_dim is 20", "but was 11", "run_name"),
-    "other network sizes in another configuration": ("does not fit", "float_hidden_dim is 20", "run_name"),
-    "weights of another network": ("--weights-from", "does not fit", "float_hidden_dim is 20", "but was 11"),
-    "weights from nowhere": ("--weights-from", "no checkpoint"),
-    "weights from no folder": ("--weights-from", "there is no such run folder"),
-    "map of nobody": ("--map", "atlantis", "valley", "maps.py add"),
-    "map of an environment": ("--map", "has no maps"),
-    "port in use": ("port", "base_tmi_port"),
-    "full disk": ("minimum_free_disk_mb",),
-    "folder is a file": ("cannot make the folder",),
-    "no such device": ("cuda:99",),
-    "real game": ("launcher",),
+    "unknown setting": Mistake("--set epsilon_shedule=3", ("epsilon_shedule", "did you mean epsilon_schedule")),
+    "wrong value": Mistake("--set batch_size=-3", ("batch_size", "-3")),
+    "unreadable override": Mistake("--set no_equals_sign", ("no_equals_sign", "name=value")),
+    "missing configuration": Mistake("--config @/nowhere.py", ("nowhere.py", "no such configuration")),
+    "lonely configuration": Mistake("--config @/lonely/lonely.py", ("lonely.py", "inputs_list.py", "copy it from")),
+    "broken configuration": Mistake("--config @/configuration/broken.py", ("broken.py", "line 3")),
+    "missing map": Mistake(f"--set {map_cycle('atlantis.toml', 'valley_0.5m.npy')}", ("atlantis.toml",)),
+    "damaged reference line": Mistake(
+        f"--set maps_folder=@/maps --set {map_cycle('valley.toml', 'line.npy')}", ("line.npy",)
+    ),
+    "missing demonstration": Mistake(
+        f"--set {demonstration('valley')}", ("demonstrations", "absent.inputs", "cannot be read")
+    ),
+    "demonstration on another map": Mistake(
+        f"--set {demonstration('atlantis')}", ("atlantis", "not in map_cycle", "valley")
+    ),
+    "too few means": Mistake("--set n_prev_actions_in_inputs=6", ("previous_actions", "means")),
+    "too small an image": Mistake("--set image_width_px=32 --set image_height_px=24", ("image", "convolution")),
+    "analog games for an agent that chooses among keys": Mistake(
+        "--set actions=analog", ("chooses among a few actions, Discrete(A), but the games take Box(-1.0, 1.0, (3,)",)
+    ),
+    "truncated checkpoint": Mistake("", ("averaged.safetensors", "cannot read the checkpoint"), "truncated"),
+    "random checkpoint": Mistake("", ("averaged.safetensors", "cannot read the checkpoint"), "random"),
+    "checkpoint of an older version": Mistake("", ("checkpoint.pt", "older version", "run_name"), "older"),
+    "other rewards": Mistake(
+        "--set constant_reward_per_ms=-0.5",
+        ("constant_reward_per_ms = -0.5 (was -0.0012)", "--accept-change constant_reward_per_ms"),
+        "good",
+    ),
+    "unknown change": Mistake("--accept-change constant_reward", ("constant_reward", "no such setting"), "good"),
+    "other network sizes": Mistake("--set float_hidden_dim=20", OTHER_SIZE, "good"),
+    "other network sizes in another configuration": Mistake(
+        "--update-config --set float_hidden_dim=20", OTHER_SIZE, "good"
+    ),
+    "weights of another network": Mistake(
+        "--weights-from @/good/save/tested --set float_hidden_dim=20", ("--weights-from", *OTHER_SIZE[:3])
+    ),
+    "weights from a folder without a checkpoint": Mistake("--weights-from @/maps", ("--weights-from", "no checkpoint")),
+    "weights from no folder": Mistake("--weights-from @/nowhere", ("--weights-from", "there is no such run folder")),
+    "unknown map": Mistake("--map atlantis", ("--map", "atlantis", "valley", "maps.py add")),
+    "map of an environment": Mistake("--preset cartpole --map kart", ("--map", "has no maps")),
+    "port in use": Mistake("--set game_transport=socket --set base_tmi_port=TAKEN", ("port", "base_tmi_port")),
+    "no kept game": Mistake(f"{KEPT}FREE", ("no kept game greets at port FREE", "keep_games.py --ports FREE")),
+    "full disk": Mistake("--set minimum_free_disk_mb=1000000000", ("minimum_free_disk_mb",)),
+    "folder is a file": Mistake("--output-folder @/a_file", ("cannot make the folder",)),
+    "no such device": Mistake("--set torch_device=cuda:99", ("cuda:99",)),
+    "real game": Mistake("--set game=tmnf", ("launcher",)),
 }
-"""Each mistake, and what its line must mention."""
-
-READ_BY_NAME = {
-    "wrong value",
-    "broken configuration",
-    "missing demonstration",
-    "unknown change",
-    "map of nobody",
-    "unreadable override",
-    "configuration without companions",
-    "demonstration on another map",
-    "too few means",
-    "too small an image",
-    "random checkpoint",
-    "other network sizes in another configuration",
-    "weights from nowhere",
-    "weights from no folder",
-    "map of an environment",
-    "folder is a file",
-    "no such device",
-    "real game",
-}
-"""Those whose line is made where another's is, or that a faster test reads: each is a training of its own."""
-
-LEAVE_NOTHING = [
-    "missing map",
-    "damaged reference line",
-    "port in use",
-    "full disk",
-    "weights of another network",
-    "weights from nowhere",
-    "too few means",
-    "too small an image",
-    "weights from no folder",
-    "map of nobody",
-]
-"""Mistakes that are seen before a new run's folder is made."""
-
-
-def marked(mistakes: Iterable[str]) -> list[Any]:
-    """Mark those as slow that are read by name only."""
-    return [pytest.param(name, marks=[pytest.mark.slow] * (name in READ_BY_NAME)) for name in mistakes]
+MAY_PASS = {"port in use", "no kept game"}
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Holds an output folder for each command."""
-    return tmp_path_factory.mktemp("mistakes")
+def folder(start_training: StartTraining, repository_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Files that command lines name by `@`, and the runs good, truncated, random and older."""
+    folder = tmp_path_factory.mktemp("mistakes")
+    good = start_training(folder / "good", options=("--max-wall-s", "0"))
+    assert good.process.wait(120) == 0, good.output
+    (checkpoint, *_) = find_manifests(good.run_folder)
+    weights = (checkpoint / "averaged.safetensors").read_bytes()
+    for name, content in (
+        ("truncated", weights[: len(weights) // 2]),
+        ("random", np.random.default_rng(0).bytes(100_000)),
+        ("older", weights),
+    ):
+        shutil.copytree(good.folder, folder / name)
+        for copied in find_manifests(folder / name / "save" / "tested"):
+            (copied / "averaged.safetensors").write_bytes(content)
+    shutil.rmtree(folder / "older" / "save" / "tested" / "checkpoints")
+    (folder / "older" / "save" / "tested" / "checkpoint.pt").write_bytes(b"PK")
+
+    shutil.copytree(repository_root / "config_files", folder / "configuration")
+    (folder / "configuration" / "broken.py").write_text("seed = 1\nrun_name = 'x'\nbatch_size = = 3\n")
+    (folder / "lonely").mkdir()
+    (folder / "lonely" / "lonely.py").write_text("seed = 1\n")
+    shutil.copytree(repository_root / "maps", folder / "maps")
+    (folder / "maps" / "line.npy").write_bytes((folder / "maps" / "valley_0.5m.npy").read_bytes()[:1000])
+    (folder / "a_file").write_text("not a folder")
+    return folder
 
 
-@pytest.fixture(scope="module")
-def outcomes(
-    request: pytest.FixtureRequest, start_training: Any, folder: Path, repository_root: Path
-) -> dict[str, tuple[int, str, list[Any]]]:
-    """(exit code, output, survivors) by mistake that a test of this run asks for; all run at the same time."""
-    commands = {}
-    asked = {item.callspec.params.get("mistake") for item in request.session.items if hasattr(item, "callspec")}
+@pytest.fixture
+def train(script_module: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., int]]:
+    """`train(*words)` runs the command in this process, which has imported torch already."""
+    before = signal.getsignal(signal.SIGTERM)
+
+    def run(*words: str) -> int:
+        monkeypatch.setattr(sys, "argv", ["train.py", *words])
+        return script_module("train").main()
+
+    yield run
+    signal.signal(signal.SIGTERM, before)
+    gc.unfreeze()
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_told_in_one_line(
+    name: str, train: Callable[..., int], folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    mistake, output, free = MISTAKES[name], tmp_path / "output", str(find_free_port(2))
+    if mistake.run is not None:
+        shutil.copytree(folder / mistake.run, output)
+    config = output / "save" / "tested" / "config"
+    before = {file.name: file.read_bytes() for file in config.glob("*.py")}
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        for mistake, arguments in _arguments(start_training, folder, repository_root, taken).items():
-            if mistake in asked:
-                commands[mistake] = arguments(mistake)
-        for command in commands.values():
-            command.process.wait(ENDS_WITHIN_S)
-    return {name: (c.process.returncode, c.output, c.survivors()) for name, c in commands.items()}
+        words = mistake.words.replace("TAKEN", str(taken.getsockname()[1])).replace("FREE", free)
+        words = words.replace("@", str(folder))
+        exit_code = train(*settings_words(), "--output-folder", str(output), *shlex.split(words))
+    said = capfd.readouterr()
+    assert exit_code == (ExitCode.TRY_AGAIN if name in MAY_PASS else ExitCode.NEEDS_A_PERSON), said
+    (error,) = [line for line in said.err.splitlines() if line.startswith("error: ")]
+    assert all(word.replace("FREE", free) in error for word in mistake.told), error
+    assert "Traceback" not in said.out + said.err
+    assert {file.name: file.read_bytes() for file in config.glob("*.py")} == before
+    if mistake.run is None:
+        assert not output.exists() or not list(output.iterdir())
 
 
-def _arguments(
-    start_training: Any, folder: Path, repository_root: Path, taken: socket.socket
-) -> dict[str, Callable[[str], Any]]:
-    """How each command with a mistake is started, in a folder of the name that is handed in."""
-    good = start_training(folder / "good", options=("--max-wall-s", "0"))
-    assert good.process.wait(ENDS_WITHIN_S) == 0, good.output
-    weights = (next(iter(find_manifests(good.run_folder))) / "averaged.safetensors").read_bytes()
-
-    def with_weights(name: str, content: bytes) -> Path:
-        shutil.copytree(good.folder, folder / name)
-        for checkpoint in find_manifests(folder / name / "save" / "tested"):
-            (checkpoint / "averaged.safetensors").write_bytes(content)
-        return folder / name
-
-    def of_older_version(name: str) -> Path:
-        run = with_weights(name, weights) / "save" / "tested"
-        shutil.rmtree(run / "checkpoints")
-        (run / "checkpoint.pt").write_bytes(b"PK")
-        return folder / name
-
-    def start(*options: str, **settings: object) -> Callable[[str], Any]:
-        return lambda here: start_training(folder / here, options, **settings)
-
-    configuration = folder / "configuration"
-    shutil.copytree(repository_root / "config_files", configuration)
-    (configuration / "broken.py").write_text("seed = 1\nrun_name = 'x'\nbatch_size = = 3\n")
-    (folder / "lonely").mkdir()
-    (folder / "lonely" / "lonely.py").write_text("seed = 1\n")
-    maps = folder / "maps"
-    shutil.copytree(repository_root / "maps", maps)
-    (maps / "line.npy").write_bytes((maps / "valley_0.5m.npy").read_bytes()[:1000])
-    np.save(folder / "random.npy", np.random.default_rng(0).integers(0, 255, 100_000))
-    (folder / "a_file").write_text("not a folder")
-
-    def map_cycle(map_path: str, line: str) -> str:
-        entry = {"map_name": "m", "map_path": map_path, "reference_line": line, "is_explo": True, "fill_buffer": True}
-        return repr(({**entry, "repeat": 1},))
-
-    def demonstrations(map_name: str) -> str:
-        return repr(({"map_name": map_name, "inputs": "absent.inputs"},))
-
-    return {
-        "unknown setting": start(epsilon_shedule=3),
-        "wrong value": start(batch_size=-3),
-        "unreadable override": start("--set", "no_equals_sign"),
-        "missing configuration": start("--config", str(configuration / "nowhere.py")),
-        "configuration without companions": start("--config", str(folder / "lonely" / "lonely.py")),
-        "broken configuration": start("--config", str(configuration / "broken.py")),
-        "missing map": start(map_cycle=map_cycle("atlantis.toml", "valley_0.5m.npy")),
-        "damaged reference line": start(maps_folder=repr(str(maps)), map_cycle=map_cycle("valley.toml", "line.npy")),
-        "missing demonstration": start(demonstrations=demonstrations("valley")),
-        "demonstration on another map": start(demonstrations=demonstrations("atlantis")),
-        "too few means": start(n_prev_actions_in_inputs=6),
-        "too small an image": start(image_width_px=32, image_height_px=24),
-        "truncated checkpoint": lambda here: start_training(with_weights(here, weights[: len(weights) // 2])),
-        "random checkpoint": lambda here: start_training(with_weights(here, (folder / "random.npy").read_bytes())),
-        "checkpoint of an older version": lambda here: start_training(of_older_version(here)),
-        "other rewards": lambda here: start_training(with_weights(here, weights), constant_reward_per_ms=-0.5),
-        "unknown change": lambda here: start_training(
-            with_weights(here, weights), ("--accept-change", "constant_reward")
-        ),
-        "other network sizes": lambda here: start_training(with_weights(here, weights), float_hidden_dim=20),
-        "other network sizes in another configuration": lambda here: start_training(
-            with_weights(here, weights),
-            ("--update-config",),
-            float_hidden_dim=20,
-        ),
-        "weights of another network": start("--weights-from", str(good.run_folder), float_hidden_dim=20),
-        "weights from nowhere": start("--weights-from", str(maps)),
-        "weights from no folder": start("--weights-from", str(folder / "nowhere")),
-        "map of nobody": start("--map", "atlantis"),
-        "map of an environment": start("--preset", "cartpole", "--map", "kart"),
-        "port in use": start(game_transport="'socket'", base_tmi_port=taken.getsockname()[1]),
-        "full disk": start(minimum_free_disk_mb=10**9),
-        "folder is a file": start("--output-folder", str(folder / "a_file")),
-        "no such device": start(torch_device="'cuda:99'"),
-        "real game": start(game="'tmnf'"),
-    }
-
-
-@pytest.mark.parametrize("mistake", marked(MISTAKES))
-def test_one_clear_line(outcomes: dict[str, tuple[int, str, list[Any]]], mistake: str) -> None:
-    exit_code, output, survivors = outcomes[mistake]
-    errors = [line for line in output.splitlines() if line.startswith("error: ")]
-    assert exit_code == (75 if mistake == "port in use" else 78), output
-    assert "Traceback" not in output, output
-    assert len(errors) == 1, output
-    assert all(word in errors[0] for word in MISTAKES[mistake]), output
-    assert not survivors
-
-
-@pytest.mark.usefixtures("outcomes")
-@pytest.mark.parametrize("mistake", marked(["other network sizes", "other network sizes in another configuration"]))
-def test_a_run_keeps_its_configuration_if_its_checkpoint_does_not_fit_the_command(folder: Path, mistake: str) -> None:
-    before, after = (folder / run / "save" / "tested" / "config" for run in ("good", mistake))
-    assert {file.name: file.read_bytes() for file in after.glob("*.py")} == {
-        file.name: file.read_bytes() for file in before.glob("*.py")
-    }
-
-
-@pytest.mark.usefixtures("outcomes")
-@pytest.mark.parametrize("mistake", marked(LEAVE_NOTHING))
-def test_a_mistake_leaves_nothing_of_a_new_run_behind(folder: Path, mistake: str) -> None:
-    assert [file.name for file in (folder / mistake).iterdir()] == ["terminal.txt"]
+def test_the_command_ends_with_the_exit_code_and_leaves_no_process(
+    start_training: StartTraining, folder: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(folder / "good", tmp_path, dirs_exist_ok=True)
+    command = start_training(tmp_path, float_hidden_dim=20)
+    assert command.process.wait(120) == ExitCode.NEEDS_A_PERSON, command.output
+    assert command.output.splitlines()[-1].startswith("error: ")
+    assert not command.survivors()
