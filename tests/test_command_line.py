@@ -1,19 +1,26 @@
-"""Commands' exit codes, and what they say when they end otherwise than by their work."""
+"""Commands: exit codes, errors, interruptions, streams, presets and the version."""
 
+import argparse
+import re
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from trackmania_rl.argument_types import add_configuration_arguments
 from trackmania_rl.command_line import command, end_in_order_when_terminated, watched_command
 from trackmania_rl.errors import PassingError, UserError
+from trackmania_rl.presets import preset_files
+from trackmania_rl.settings import load_settings
 from trackmania_rl.tmi_interaction.launchers.launcher import PortInUseError
 from trackmania_rl.tmi_interaction.transport import GameTimeoutError
+from trackmania_rl.versions import git_revision, program_version
 
 
-@pytest.mark.parametrize(("returned", "exit_code"), [(None, 0), (0, 0), (1, 1), (5, 5)])
-def test_what_a_command_returns_is_its_exit_code(returned, exit_code, capsys):
+@pytest.mark.parametrize(("returned", "exit_code"), [(None, 0), (0, 0), (5, 5)])
+def test_the_value_that_a_command_returns_is_its_exit_code(returned, exit_code, capsys):
     @command
     def main(words, shift=0):
         assert (words, shift) == (["a"], 2)
@@ -23,35 +30,25 @@ def test_what_a_command_returns_is_its_exit_code(returned, exit_code, capsys):
     assert capsys.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize("error", [UserError("gamma 2 is above 1"), GameTimeoutError("gamma 2 is above 1")])
-def test_an_error_for_the_user_is_one_line_without_a_traceback(error, capsys):
-    @command
+@pytest.mark.parametrize(
+    ("kind", "error", "exit_code", "said"),
+    [
+        (command, UserError("port 1 is taken"), 1, "error: port 1 is taken\n"),
+        (command, GameTimeoutError("port 1 is silent"), 1, "error: port 1 is silent\n"),
+        (command, KeyboardInterrupt(), 130, "interrupted\n"),
+        (watched_command, GameTimeoutError("port 1 is silent"), 1, "error: port 1 is silent\n"),
+        (watched_command, PassingError("port 1 is taken"), 75, "error: port 1 is taken\n"),
+        (watched_command, PortInUseError("port 1 is taken"), 75, "error: port 1 is taken\n"),
+        (watched_command, UserError("port 1 is taken"), 78, "error: port 1 is taken\n"),
+    ],
+)
+def test_an_error_for_the_user_is_one_line_and_an_exit_code(kind, error, exit_code, said, capsys):
+    @kind
     def main():
         raise error
 
-    assert main() == 1
-    assert capsys.readouterr() == ("", "error: gamma 2 is above 1\n")
-
-
-@pytest.mark.parametrize(
-    ("error", "exit_code"), [(GameTimeoutError, 1), (PassingError, 75), (UserError, 78), (PortInUseError, 75)]
-)
-def test_a_watched_command_says_by_its_code_whether_to_try_again(error, exit_code, capsys):
-    @watched_command
-    def main():
-        raise error("port 1 is taken")
-
     assert main() == exit_code
-    assert capsys.readouterr() == ("", "error: port 1 is taken\n")
-
-
-def test_an_interruption_is_one_word(capsys):
-    @command
-    def main():
-        raise KeyboardInterrupt
-
-    assert main() == 130
-    assert capsys.readouterr() == ("", "interrupted\n")
+    assert capsys.readouterr() == ("", said)
 
 
 def test_a_bug_is_not_hidden():
@@ -96,3 +93,43 @@ def test_closed_standard_streams_end_nothing_and_no_file_takes_their_place():
     )
     closed = ["sh", "-c", 'exec "$0" -c "$1" <&- >&- 2>&-', sys.executable, script]
     assert subprocess.run(closed).returncode == 0
+
+
+@pytest.fixture
+def parser(repository_root):
+    parser = argparse.ArgumentParser(formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_configuration_arguments(parser, repository_root / "config_files")
+    return parser
+
+
+def test_a_preset_is_a_configuration_that_ships(parser, repository_root, capsys):
+    folder = repository_root / "config_files"
+    assert parser.parse_args([]).config == parser.parse_args(["--preset", "default"]).config == folder / "config.py"
+    assert parser.parse_args(["--preset", "lidar"]).config == folder / "config_lidar.py"
+    assert parser.parse_args(["--config", "mine.py", "--set", "seed=1"]).config == Path("mine.py")
+    text = parser.format_help()
+    for name, file in preset_files(folder).items():
+        load_settings(file)
+        assert f"\n  {name} " in text
+    assert "sac           Soft actor-critic with analog actions" in text
+    for wrong in (["--preset", "atlantis"], ["--preset", "sac", "--config", "mine.py"]):
+        with pytest.raises(SystemExit):
+            parser.parse_args(wrong)
+    said = capsys.readouterr().err
+    assert "'atlantis' is none of default, cartpole" in said
+    assert "not allowed with" in said
+
+
+def test_a_users_broken_configuration_does_not_break_the_help(tmp_path):
+    (tmp_path / "config.py").write_text('"""The usual one."""\n')
+    (tmp_path / "config_broken.py").write_text("a = = 1")
+    parser = argparse.ArgumentParser()
+    add_configuration_arguments(parser, tmp_path)
+    assert "default  The usual one." in parser.epilog
+    assert parser.parse_args(["--preset", "broken"]).config == tmp_path / "config_broken.py"
+
+
+def test_the_version_and_the_commit_are_told():
+    assert re.fullmatch(r"unknown|\d+\.\d+.*", program_version())
+    revision = git_revision()
+    assert revision is None or re.fullmatch(r"[0-9a-f]{40,64}(-changed)?", revision)

@@ -50,11 +50,6 @@ FORBIDDEN = {
 }
 
 
-def _modules(repository_root: Path) -> dict[str, Path]:
-    package = repository_root / PACKAGE
-    return {".".join(file.relative_to(package).with_suffix("").parts): file for file in package.rglob("*.py")}
-
-
 def _imports(file: Path) -> set[str]:
     names: set[str] = set()
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
@@ -66,7 +61,7 @@ def _imports(file: Path) -> set[str]:
 
 
 def _layer(module: str) -> int:
-    """Index of the layer that names the module most precisely."""
+    """Index of the layer that names the module most precisely; -1 for none."""
     best = (-1, -1)
     for index, patterns in enumerate(LAYERS):
         for pattern in patterns:
@@ -77,65 +72,62 @@ def _layer(module: str) -> int:
     return best[1]
 
 
-def test_imports_only_point_to_the_same_layer_or_below(repository_root: Path) -> None:
-    modules = _modules(repository_root)
-    upward = []
-    for module, file in modules.items():
-        for imported in _imports(file):
-            target = imported.removeprefix(PACKAGE + ".")
-            if imported.startswith(PACKAGE + ".") and target in modules and _layer(target) > _layer(module):
-                upward.append(f"{module} imports {target}, which lies above it")
-    assert not upward
+@pytest.fixture(scope="module")
+def imports(repository_root: Path) -> dict[str, set[str]]:
+    """Each module's imports, by the module's name without the package's."""
+    package = repository_root / PACKAGE
+    files = {".".join(file.relative_to(package).with_suffix("").parts): file for file in package.rglob("*.py")}
+    return {module: _imports(file) for module, file in files.items()}
 
 
-def test_rooms_import_each_other_in_one_direction(repository_root: Path) -> None:
-    modules = _modules(repository_root)
-    neighbours: dict[str, set[str]] = {module.split(".")[0]: set() for module in modules}
-    for module, file in modules.items():
-        targets = {imported.removeprefix(PACKAGE + ".") for imported in _imports(file)} & modules.keys()
-        neighbours[module.split(".")[0]] |= {target.split(".")[0] for target in targets}
-    for room in neighbours:
-        neighbours[room].discard(room)
+def test_imports_only_point_to_the_same_layer_or_below(imports: dict[str, set[str]]) -> None:
+    assert not [module for module in imports if module != "__init__" and _layer(module) < 0], "modules without a layer"
+    assert not [
+        f"{module} imports {target}, which is above it"
+        for module, imported in imports.items()
+        for target in {name.removeprefix(PACKAGE + ".") for name in imported} & imports.keys()
+        if _layer(target) > _layer(module)
+    ]
+
+
+def test_rooms_import_each_other_in_one_direction(imports: dict[str, set[str]]) -> None:
+    neighbours: dict[str, set[str]] = {module.split(".")[0]: set() for module in imports}
+    for module, imported in imports.items():
+        targets = {name.removeprefix(PACKAGE + ".") for name in imported} & imports.keys()
+        neighbours[module.split(".")[0]] |= {target.split(".")[0] for target in targets} - {module.split(".")[0]}
     TopologicalSorter(neighbours).prepare()  # raises CycleError, which names the circle
 
 
-def test_every_module_has_a_layer(repository_root: Path) -> None:
-    homeless = [m for m in _modules(repository_root) if m != "__init__" and _layer(m) < 0]
-    assert not homeless
-
-
 @pytest.mark.parametrize("part", FORBIDDEN)
-def test_a_part_does_not_import_what_it_must_not_know(repository_root: Path, part: str) -> None:
-    for module, file in _modules(repository_root).items():
+def test_a_part_does_not_import_what_is_forbidden(imports: dict[str, set[str]], part: str) -> None:
+    for module in imports:
         if module == part or module.startswith(part + "."):
-            for imported in _imports(file):
-                assert not any(imported == f or imported.startswith(f + ".") for f in FORBIDDEN[part]), (
-                    f"{module} imports {imported}"
-                )
+            for name in imports[module]:
+                assert not any(name == f or name.startswith(f + ".") for f in FORBIDDEN[part]), (module, name)
 
 
-def test_only_who_opens_channels_knows_how_they_are_carried(repository_root: Path) -> None:
-    carriers = tuple(f"{PACKAGE}.channels.{carrier}" for carrier in ("shared_memory", "local", "over_ray"))
+def test_only_modules_that_open_channels_import_a_kind_of_them(imports: dict[str, set[str]]) -> None:
+    kinds = tuple(f"{PACKAGE}.channels.{kind}" for kind in ("shared_memory", "local", "over_ray"))
     openers = ("run", "multiprocess.run_setup", "migration.linesight_run")
-    for module, file in _modules(repository_root).items():
+    for module, imported in imports.items():
         if not module.startswith(("channels", "multiprocess.cluster")) and module not in openers:
-            assert not any(imported.startswith(carriers) for imported in _imports(file)), module
+            assert not any(name.startswith(kinds) for name in imported), module
 
 
-def test_only_the_cluster_and_the_search_import_ray(repository_root: Path) -> None:
-    may = ("trackmania_rl/channels/over_ray/", "trackmania_rl/multiprocess/cluster/", "research/search", "benchmarks/")
-    for folder in ("trackmania_rl", "scripts", "research", "benchmarks", "config_files"):
-        for file in (repository_root / folder).rglob("*.py"):
-            if not file.relative_to(repository_root).as_posix().startswith(may):
-                assert not {one for one in _imports(file) if one.split(".")[0] == "ray"}, file
+def test_only_the_cluster_and_the_search_import_ray(imports: dict[str, set[str]], repository_root: Path) -> None:
+    others = {
+        str(file): _imports(file)
+        for folder in ("scripts", "research", "config_files")
+        for file in (repository_root / folder).rglob("*.py")
+        if not file.is_relative_to(repository_root / "research" / "search")
+    }
+    for module, imported in (imports | others).items():
+        if not module.startswith(("channels.over_ray.", "multiprocess.cluster.")):
+            assert not [name for name in imported if name.split(".")[0] == "ray"], module
 
 
-def test_the_simulator_shares_only_the_protocol_with_the_client(repository_root: Path) -> None:
-    for module, file in _modules(repository_root).items():
+def test_the_simulator_shares_only_the_protocol_with_the_client(imports: dict[str, set[str]]) -> None:
+    shared = tuple(f"{PACKAGE}.{part}" for part in ("simulator", "protocol", "errors", "bounded_files", "compiled"))
+    for module, imported in imports.items():
         if module.startswith("simulator"):
-            ours = {i for i in _imports(file) if i.startswith(PACKAGE + ".")}
-            shared = tuple(
-                f"{PACKAGE}.{part}" for part in ("simulator", "protocol", "errors", "bounded_files", "compiled")
-            )
-            outside = {i for i in ours if not i.startswith(shared)}
-            assert not outside, f"{module} imports {outside}"
+            assert not [name for name in imported if name.startswith(PACKAGE + ".") and not name.startswith(shared)]

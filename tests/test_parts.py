@@ -25,20 +25,15 @@ def config_file(tmp_path: Path, repository_root: Path, monkeypatch: pytest.Monke
     return file
 
 
-def test_the_default_network_is_found(config_file: Path) -> None:
+def test_parts_are_found_beside_the_configuration_and_in_the_current_folder(
+    config_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert load_part(load_settings(config_file).agent.network, "network") is IQN_Network
-
-
-def test_a_module_beside_the_configuration_is_found(config_file: Path) -> None:
-    settings = load_settings(config_file, ["hooks=own_parts:LogSpeed"])
-    assert settings.run.hooks == ("own_parts:LogSpeed",)
-    assert load_part(settings.run.hooks[0], "hooks").__name__ == "LogSpeed"
-
-
-def test_a_module_in_the_current_folder_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    (tmp_path / "parts_of_this_folder.py").write_text("answer = 42\n")
-    monkeypatch.chdir(tmp_path)
+    (name,) = load_settings(config_file, ["hooks=own_parts:LogSpeed"]).run.hooks
+    assert load_part(name, "hooks").__name__ == "LogSpeed"
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "parts_of_this_folder.py").write_text("answer = 42\n")
+    monkeypatch.chdir(tmp_path / "elsewhere")
     assert load_part("parts_of_this_folder:answer", "hooks") == 42
 
 

@@ -16,28 +16,17 @@ def test_entries_are_met_and_the_last_one_holds(reading):
     for frame_count, value in EPSILON:
         assert reading(EPSILON, frame_count) == pytest.approx(value, rel=1e-12)
     assert reading(EPSILON, 10**9) == 0.03
-
-
-@pytest.mark.parametrize("reading", READINGS)
-def test_one_entry_is_a_constant(reading):
     assert reading(((0, 7.5),), 0) == reading(((0, 7.5),), 123) == 7.5
+    with pytest.raises(ValueError, match="before the schedule's first entry"):
+        reading(EPSILON, -1)
 
 
-def test_between_entries():
+def test_values_between_entries():
     assert schedules.staircase(EPSILON, 299_999) == 1.0
     assert schedules.linear(EPSILON, 175_000) == pytest.approx(0.55)
     assert schedules.exponential(EPSILON, 175_000) == pytest.approx(np.sqrt(1.0 * 0.1))
-
-
-def test_exponential_is_straight_where_a_value_is_not_positive():
-    assert schedules.exponential(((0, 1.0), (10, 0.0)), 5) == 0.5
+    assert schedules.exponential(((0, 1.0), (10, 0.0)), 5) == 0.5, "linear where a value is not positive"
     assert schedules.exponential(((0, -1.0), (10, 1.0)), 5) == 0.0
-
-
-@pytest.mark.parametrize("reading", READINGS)
-def test_before_the_first_entry_is_an_error(reading):
-    with pytest.raises(ValueError, match="before the schedule's first entry"):
-        reading(EPSILON, -1)
 
 
 @given(

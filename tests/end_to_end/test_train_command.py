@@ -1,142 +1,176 @@
-"""One training over sockets: started, disturbed, stopped and resumed; each test looks at one thing that happened."""
+"""One training over sockets: watched, edited, disturbed, ended and resumed. The last test ends it."""
 
 from __future__ import annotations
 
+import importlib.util
+import os
 import re
 import signal
-from dataclasses import dataclass, field
+import sys
 from pathlib import Path
-from typing import Any
 
+import numpy as np
 import pytest
 
 from trackmania_rl.checkpoints import find_manifests
+from trackmania_rl.dashboard.health import health_of
+from trackmania_rl.telemetry.live import LiveReader, RacePlayback
 
-FIRST_RACE_WITHIN_S = 120.0
-STOPS_WITHIN_S = 10.0
+from .conftest import StartTraining, TrainCommand
 
-EDITS = {"epsilon": "tau_epsilon_boltzmann = 0.02", "wrong": "batch_size = -5", "structure": "float_hidden_dim = 20"}
-
-
-@dataclass
-class Story:
-    """What was seen of the two commands.
-
-    Attributes:
-        first: output of the first command, which Ctrl-C ended; second: of the one that resumed, which SIGTERM ended.
-        log: train.log after both.
-        seconds: what took how long.
-        exit_codes: of the two commands.
-        survivors: processes that outlived them.
-        frames: frames in races.jsonl when the first ended, and after it was resumed.
-        shared_memory_left: names that still exist.
-        has_checkpoint: after the first command.
-    """
-
-    first: str = ""
-    second: str = ""
-    log: str = ""
-    seconds: dict[str, float] = field(default_factory=dict)
-    exit_codes: list[int | None] = field(default_factory=list)
-    survivors: list[Any] = field(default_factory=list)
-    frames: list[int] = field(default_factory=list)
-    shared_memory_left: list[str] = field(default_factory=list)
-    has_checkpoint: bool = False
-
-
-def lose_a_race(command: Any) -> None:
-    """Kill games until one was in a race; one that ends between two races is replaced without a word about a race."""
-    while "attempt 1 of 3" not in command.output:
-        n_starts = command.output.count("starting a game")
-        command.games()[0].kill()
-        command.wait_for(lambda n=n_starts: command.output.count("starting a game") > n, "another game in the log")
-        command.wait_for_races()
+PAGE = "trackmania_rl.dashboard"
+SETTINGS = {
+    "game_transport": "'socket'",
+    "n_collectors": 2,
+    "games_per_collector": 1,
+    "collector_silence_s": 12.0,
+    "cutoff_race_longer_than_ms": 8_000,
+}
+SIZE_PX = (64, 48)
 
 
 @pytest.fixture(scope="module")
-def story(start_training: Any, tmp_path_factory: pytest.TempPathFactory) -> Story:
-    folder, seen = tmp_path_factory.mktemp("run"), Story()
-    command = start_training(folder, game_transport="'socket'")
-    seen.seconds["first race"] = command.wait_for_races(4)
+def training(start_training: StartTraining, tmp_path_factory: pytest.TempPathFactory) -> TrainCommand:
+    has_page = importlib.util.find_spec("fastapi") is not None
+    command = start_training(tmp_path_factory.mktemp("run"), ("--dashboard",) * has_page, **SETTINGS)
+    command.wait_for_races(3)
+    return command
 
-    config_file = command.run_folder / "config" / "config.py"
-    for name, said in (("epsilon", "tau_epsilon_boltzmann"), ("wrong", "not applied"), ("structure", "wait for")):
-        before = config_file.read_text()
-        config_file.write_text(f"{before}\n{EDITS[name]}\n")
-        command.wait_for(lambda said=said: said in command.output, f"{said!r} in the log")
-        if name == "wrong":
-            config_file.write_text(before)
-    config_file.write_text(config_file.read_text().replace(EDITS["structure"], ""))
 
-    lose_a_race(command)
-    seen.seconds["race after the game was killed"] = command.wait_for_races(2)
+def page_address(training: TrainCommand) -> str:
+    match = re.search(r"the live page of this run: http://(127\.0\.0\.1:\d+)/", training.output)
+    assert match is not None
+    return match[1]
 
-    shared_memory = command.shared_memory()
-    assert shared_memory
-    victim, victims_game = command.collectors()[0], command.games()[0]
+
+def test_edits_of_the_configuration_are_applied_refused_or_kept_for_the_next_start(training: TrainCommand) -> None:
+    file = training.run_folder / "config" / "config.py"
+    for edit, said in (
+        ("tau_epsilon_boltzmann = 0.02", "configuration: tau_epsilon_boltzmann = 0.02 (was 0.01)"),
+        ("batch_size = -5", "the last good one stays"),
+        ("float_hidden_dim = 20", "these settings wait for the next start: float_hidden_dim"),
+    ):
+        before = file.read_text()
+        file.write_text(f"{before}\n{edit}\n")
+        training.wait_for(lambda said=said: said in training.output, f"{said!r} in the log")
+        file.write_text(before)
+
+
+def test_cars_are_seen_moving_and_races_are_played_back(training: TrainCommand) -> None:
+    reader = LiveReader(training.run_folder)
+    training.wait_for(lambda: len(reader.cars()) == 2, "cars")
+    ways_m: dict[int, list[np.ndarray]] = {0: [], 1: []}
+
+    def all_moved() -> bool:
+        for car in reader.cars():
+            ways_m[car.collector].append(np.array(car.position))
+        return all(len(way) > 1 and np.linalg.norm(np.diff(way, axis=0), axis=1).sum() > 20 for way in ways_m.values())
+
+    training.wait_for(all_moved, "20 m of each car")
+
+    def watched_race() -> bool:
+        reader.watch(1, 0)
+        race = reader.race()
+        return race is not None and race.collector == 1
+
+    training.wait_for(watched_race, "the watched game's race")
+    race = reader.race()
+    assert race is not None
+    assert race.map_name == "valley"
+    playback = RacePlayback(race)
+    first, last = playback.picture(0, *SIZE_PX), playback.picture(playback.duration_ms, *SIZE_PX)
+    assert first.shape == last.shape == (48, 64, 3)
+    assert (first != last).any()
+
+
+def test_the_page_shows_the_games(training: TrainCommand) -> None:
+    pytest.importorskip("fastapi", reason="the live page's packages are not installed: pip install fastapi uvicorn")
+    from httpx2 import Client, TransportError
+    from websockets.sync.client import connect
+
+    with Client(base_url=f"http://{page_address(training)}") as client:
+
+        def answers(path: str, pattern: str) -> bool:
+            try:
+                answer = client.get(path)
+            except TransportError:  # also while it starts: its port is taken before it can answer
+                return False
+            return answer.status_code == 200 and re.search(pattern, answer.text, re.MULTILINE) is not None
+
+        training.wait_for(lambda: answers("/", "html"), "page")
+        training.wait_for(lambda: answers("/metrics", "^trackmania_races_total [1-9]"), "count of races")
+        assert answers("/metrics", r"^trackmania_up 1\.0")
+        training.wait_for(lambda: answers("/healthz", '"ok": ?true'), "healthy training")
+    with connect(f"ws://{page_address(training)}/live", max_size=None) as tab:
+        told: set[str] = set()
+        while not {"run", "state", "races", "cars"} <= told:
+            told |= set(re.findall(r'"(run|state|races|cars)":[{[]', str(tab.recv(60))))
+
+
+def test_a_killed_game_is_replaced_and_the_race_driven_again(training: TrainCommand) -> None:
+    while "attempt 1 of 3" not in training.output:  # a game that ends between two races is replaced without a word
+        n_starts = training.output.count("starting a game")
+        training.games()[0].kill()
+        training.wait_for(lambda n=n_starts: training.output.count("starting a game") > n, "another game in the log")
+        training.wait_for_races()
+    training.wait_for_races(2)
+
+
+def test_a_killed_collector_is_replaced_and_its_shared_memory_freed(training: TrainCommand) -> None:
+    training.wait_for(lambda: len(training.collectors()) == 2 and len(training.games()) == 2, "both games")
+    shared_memory = training.shared_memory()
+    victim = training.collectors()[0]
+    (game,) = [game for game in training.games() if game.ppid() == victim.pid]
+    number = training.output.count("died (exit code -9)")
     victim.kill()
-    command.wait_for(lambda: command.collectors() and command.collectors() != [victim], "another collector")
-    seen.seconds["race after the collector was killed"] = command.wait_for_races(2)
-    seen.survivors += [process for process in (victim, victims_game) if process in command.children("")]
-    seen.shared_memory_left += [path for path in shared_memory if Path(path).exists()]
+    training.wait_for(lambda: training.output.count("died (exit code -9)") > number, "line that says so")
+    training.wait_for(lambda: len({*training.collectors()} - {victim}) == 2, "another collector")
+    training.wait_for(lambda: not game.is_running(), "end of its game")
+    training.wait_for(lambda: shared_memory - training.shared_memory(), "end of its shared memory")
+    training.wait_for_races(4)
+    assert not [path for path in shared_memory - training.shared_memory() if Path(path).exists()]
 
-    shared_memory = command.shared_memory()
-    assert shared_memory
-    seen.seconds["Ctrl-C"] = command.stop(signal.SIGINT, whole_group=True)
-    seen.shared_memory_left += [path for path in shared_memory if Path(path).exists()]
-    seen.has_checkpoint = bool(find_manifests(command.run_folder))
-    seen.frames.append(command.races[-1]["frames_total"])
 
-    resumed = start_training(folder, game_transport="'socket'")
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGSTOP")
+def test_a_stopped_collector_is_replaced_with_its_game_while_the_other_drives_on(training: TrainCommand) -> None:
+    training.wait_for(lambda: len(training.collectors()) == 2 and len(training.games()) == 2, "both games")
+    stopped, other = training.collectors()
+    (game,) = [game for game in training.games() if game.ppid() == stopped.pid]
+    os.kill(stopped.pid, signal.SIGSTOP)
+    training.wait_for_races(3)
+    training.wait_for(lambda: "no sign of life" in training.output, "line that says so")
+    training.wait_for(lambda: not stopped.is_running() and not game.is_running(), "end of both")
+    training.wait_for(lambda: len(training.collectors()) == 2, "another collector in its place")
+    training.wait_for_races(6)
+    assert other.is_running(), training.output
+
+
+def test_it_ends_with_ctrl_c_and_the_same_command_resumes_it(
+    training: TrainCommand, start_training: StartTraining
+) -> None:
+    training.wait_for(training.shared_memory, "shared memory")  # of a collector that was just replaced
+    shared_memory = training.shared_memory()
+    reader = LiveReader(training.run_folder)
+    training.stop(signal.SIGINT, whole_group=True)
+    assert training.process.returncode == 0
+    assert not training.survivors()
+    assert not [path for path in shared_memory if Path(path).exists()]
+    assert reader.cars() == []
+    assert not (training.run_folder / "live").exists()
+    assert health_of(training.run_folder)[1]["problem"] == "the training has ended"
+    assert find_manifests(training.run_folder)
+    n_frames = training.races[-1]["frames_total"]
+
+    resumed = start_training(training.folder, **SETTINGS)
     resumed.wait_for_races(2)
-    seen.seconds["SIGTERM"] = resumed.stop(signal.SIGTERM)
-    seen.frames.append(resumed.races[-1]["frames_total"])
-    seen.first, seen.second = command.output, resumed.output
-    seen.log = (command.run_folder / "train.log").read_text()
-    seen.exit_codes = [command.process.returncode, resumed.process.returncode]
-    seen.survivors += command.survivors() + resumed.survivors()
-    return seen
-
-
-def test_races_are_driven_soon(story: Story) -> None:
-    assert story.seconds["first race"] < FIRST_RACE_WITHIN_S
-
-
-@pytest.mark.parametrize("how", ["Ctrl-C", "SIGTERM"])
-def test_it_ends_in_time(story: Story, how: str) -> None:
-    assert story.seconds[how] < STOPS_WITHIN_S
-
-
-def test_nothing_is_left_behind(story: Story) -> None:
-    assert story.exit_codes == [0, 0]
-    assert not story.survivors
-    assert not story.shared_memory_left
-    assert story.has_checkpoint
-
-
-def test_no_traceback_is_shown(story: Story) -> None:
-    assert "Traceback" not in story.first + story.second
-    assert "leaked" not in story.first + story.second
-
-
-def test_the_log_names_the_day_and_the_terminal_the_time_of_day(story: Story) -> None:
-    first_line = story.log.splitlines()[0]
+    resumed.stop(signal.SIGTERM)
+    assert resumed.process.returncode == 0
+    assert not resumed.survivors()
+    assert "resumed" in resumed.output
+    assert f"at frame {n_frames:,}" in resumed.output
+    assert resumed.races[-1]["frames_total"] > n_frames
+    for output in (training.output, resumed.output):
+        assert "Traceback" not in output
+        assert "leaked" not in output
+    first_line = (training.run_folder / "train.log").read_text().splitlines()[0]
     assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d [A-Z]+ ", first_line)
-    assert first_line.partition(" ")[2] in story.first.splitlines()
-
-
-def test_killed_games_and_collectors_are_replaced(story: Story) -> None:
-    assert "attempt 1 of 3" in story.first
-    assert "collector 0 died (exit code -9)" in story.first
-
-
-def test_edits_of_the_configuration_are_told(story: Story) -> None:
-    assert "configuration: tau_epsilon_boltzmann = 0.02 (was 0.01)" in story.first
-    assert "the last good one stays" in story.first
-    assert "these settings wait for the next start: float_hidden_dim" in story.first
-
-
-def test_the_same_command_goes_on(story: Story) -> None:
-    assert "resumed" in story.second
-    assert f"at frame {story.frames[0]:,}" in story.second
-    assert story.frames[1] > story.frames[0]
