@@ -120,15 +120,6 @@ def test_a_preset_is_a_configuration_that_ships(parser, repository_root, capsys)
     assert "not allowed with" in said
 
 
-def test_a_users_broken_configuration_does_not_break_the_help(tmp_path):
-    (tmp_path / "config.py").write_text('"""The usual one."""\n')
-    (tmp_path / "config_broken.py").write_text("a = = 1")
-    parser = argparse.ArgumentParser()
-    add_configuration_arguments(parser, tmp_path)
-    assert "default  The usual one." in parser.epilog
-    assert parser.parse_args(["--preset", "broken"]).config == tmp_path / "config_broken.py"
-
-
 def test_the_version_and_the_commit_are_told():
     assert re.fullmatch(r"unknown|\d+\.\d+.*", program_version())
     revision = git_revision()

@@ -8,7 +8,6 @@ import pytest
 
 from trackmania_rl.errors import UserError
 from trackmania_rl.file_names import (
-    LONGEST_WITHIN_RUN,
     as_file_name,
     check_file_name,
     require_short_paths,
@@ -33,20 +32,11 @@ def test_good_names_stay(name: str) -> None:
     assert check_file_name(name) == name
 
 
-@pytest.mark.parametrize("name", DEVICES)
-def test_devices_of_windows_are_told(name: str) -> None:
-    with pytest.raises(ValueError, match=r"on Windows .* is a device, not a file: choose another name"):
-        check_file_name(name)
-
-
-@pytest.mark.parametrize("name", NONE)
-def test_what_is_no_name_everywhere_is_refused_with_the_form(name: str) -> None:
-    with pytest.raises(ValueError, match=r"it is no name of a file on all systems: write at most 80 letters"):
-        check_file_name(name)
-
-
 @pytest.mark.parametrize("name", [*DEVICES, *NONE])
-def test_settings_take_no_such_names(name: str, repository_root: Path) -> None:
+def test_a_bad_name_is_refused_as_a_name_of_a_run_and_of_a_map(name: str, repository_root: Path) -> None:
+    told = "is a device, not a file" if name in DEVICES else "no name of a file on all systems"
+    with pytest.raises(ValueError, match=told):
+        check_file_name(name)
     with pytest.raises(SettingsError, match="run_name = "):
         load_settings(repository_root / "config_files" / "config.py", {"run_name": name})
     with pytest.raises(ValueError, match="map_name"):
@@ -78,10 +68,3 @@ def test_paths_that_windows_does_not_take_are_told_early() -> None:
     require_short_paths([Path("/short")], ["valley"], platform="win32", takes_long_ones=False)
     with pytest.raises(UserError, match=r"paths of 273 letters, and Windows takes 259"):
         require_short_paths([deep], ["a name of some length"], platform="win32", takes_long_ones=False)
-
-
-def test_the_longest_names_within_a_run_are_counted(repository_root: Path) -> None:
-    """What the code names after a map and a count of frames, at its longest."""
-    longest = "best_runs/" + f"_{99_999_999}/" + f"_{99_999_999}.driver.{4_194_304}.tmp"
-    events = "events.out.tfevents.1700000000.a-name-of-a-machine.4194304.99.v2"
-    assert max(len(longest), len(events)) <= LONGEST_WITHIN_RUN

@@ -15,7 +15,6 @@ from trackmania_rl.datasets.environments import environment_spec
 from trackmania_rl.driver_file import DriverTrack, driver_values
 from trackmania_rl.settings import load_settings
 from trackmania_rl.settings.live import write_snapshot
-from trackmania_rl.settings.without_machine import without_machine
 from trackmania_rl.telemetry.figures import configuration_texts, hyperparameters
 
 LOGIN = "secret-login"
@@ -104,11 +103,3 @@ def test_drivers_and_data_sets_hold_nothing_of_the_machine(home: Path, snapshot:
         for word in words_of_the_machine(home):
             assert word not in held
     assert "mine.toml" in spec.to_json()
-
-
-def test_all_else_in_a_configuration_stays_as_it_is() -> None:
-    text = 'a = "é"; b = ("/home/me/x.toml", 3)  # of me\nc = f"/home/{a}"\nusername: str = "me" + "you"\nd = "a/b"\n'
-    expected = 'a = "é"; b = (\'x.toml\', 3)  # of me\nc = f"/home/{a}"\nusername: str = ""\nd = "a/b"\n'
-    assert without_machine(text, Path("/home/nobody")) == expected
-    assert without_machine("# in /home/me/notes\n", Path("/home/me")) == "# in ~/notes\n"
-    assert without_machine("x = 'C:\\\\Users\\\\me\\\\m.npy'\n", Path("/root")) == "x = 'm.npy'\n"

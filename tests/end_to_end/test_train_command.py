@@ -110,6 +110,7 @@ def test_the_page_shows_the_games(training: TrainCommand) -> None:
 def test_a_killed_game_is_replaced_and_the_race_driven_again(training: TrainCommand) -> None:
     while "attempt 1 of 3" not in training.output:  # a game that ends between two races is replaced without a word
         n_starts = training.output.count("starting a game")
+        training.wait_for(training.games, "game")
         training.games()[0].kill()
         training.wait_for(lambda n=n_starts: training.output.count("starting a game") > n, "another game in the log")
         training.wait_for_races()
@@ -148,7 +149,8 @@ def test_a_stopped_collector_is_replaced_with_its_game_while_the_other_drives_on
 def test_it_ends_with_ctrl_c_and_the_same_command_resumes_it(
     training: TrainCommand, start_training: StartTraining
 ) -> None:
-    training.wait_for(training.shared_memory, "shared memory")  # of a collector that was just replaced
+    training.wait_for(lambda: len(training.games()) == 2, "games of the replaced collector as well")
+    training.wait_for(training.shared_memory, "shared memory")
     shared_memory = training.shared_memory()
     reader = LiveReader(training.run_folder)
     training.stop(signal.SIGINT, whole_group=True)
