@@ -1,11 +1,7 @@
-"""The commands of scripts/tools/maps.py that make, check and add lines: show, line, check, add."""
+"""`maps.py show, line, check, add`: from maps, replays and inputs to lines, and into a configuration."""
 
 import dataclasses
-import json
-import shutil
-import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import cv2
@@ -14,67 +10,45 @@ import pytest
 
 from trackmania_rl.gbx.challenge import read_challenge
 from trackmania_rl.gbx.replay import read_replay
-from trackmania_rl.protocol.input_script import events_from_actions, write_input_script
-from trackmania_rl.protocol.messages import KeyState
 from trackmania_rl.settings import load_settings
-from trackmania_rl.simulator.physics.scripted_driver import DECISION_MS, FAST_DRIVER, drive
-from trackmania_rl.simulator.tracks.track_file import load_track
 from trackmania_rl.track.game_map import load_game_map
 from trackmania_rl.track.line_checks import Finding, LineReport, Verdict
 from trackmania_rl.track.line_checks import check_line as real_check_line
 from trackmania_rl.track.reference_line import load_reference_line
 
+from .conftest import Tool
+
 B13 = ("B13-Obstacle_24.94_a.Replay.Gbx", "B13-Obstacle_24.95_a.Replay.gbx")
-
-Maps = Callable[..., int]
-
-
-@pytest.fixture(scope="module")
-def maps(script_module) -> Maps:
-    """Runs a command line as `python scripts/tools/maps.py ...` does."""
-    module = script_module("tools/maps")
-    return lambda *words: module.main([str(word) for word in words])
+B13_MAP = "B13-Obstacle.Challenge.Gbx"
 
 
-@pytest.fixture
-def config(repository_root: Path, tmp_path: Path) -> Path:
-    """A copy of the default configuration."""
-    return Path(shutil.copytree(repository_root / "config_files", tmp_path / "config_files")) / "config.py"
-
-
-@pytest.fixture(scope="module")
-def kart_inputs(repository_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A race of the scripted driver on the track kart."""
-    race = drive(load_track(repository_root / "maps" / "kart.toml"), FAST_DRIVER)
-    keys = [KeyState(accelerate=gas, brake=brake, left=left, right=right) for gas, brake, left, right in race.keys]
-    file = tmp_path_factory.mktemp("inputs") / "kart_20590.inputs"
-    file.write_text(write_input_script(events_from_actions(keys, DECISION_MS)))
-    return file
-
-
-def test_show_prints_what_a_map_says(maps: Maps, shared_data: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for name, n_blocks, times in (
-        ("A01-Race", 397, "0:24.540, 0:25.870, 0:29.190, 0:38.030"),
-        ("B13-Obstacle", 216, "0:25.650, 0:27.170, 0:31.150, 0:38.550"),
-        ("ESL-Hockolicious", 317, "0:55.100, 0:59.000, 1:07.000, 1:23.000"),
+def test_show_prints_maps_and_replays_and_continues_after_unreadable_files(
+    maps: Tool, shared_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, facts in (
+        ("A01-Race", ("397", "0:24.540, 0:25.870, 0:29.190, 0:38.030")),
+        ("B13-Obstacle", ("216", "0:25.650, 0:27.170, 0:31.150, 0:38.550")),
+        ("ESL-Hockolicious", ("317", "0:55.100, 0:59.000, 1:07.000, 1:23.000", "656, 8, 688")),  # blocks, medals, end
     ):
         assert maps("show", shared_data / "tracks" / f"{name}.Challenge.Gbx") == 0
         said = capsys.readouterr().out
-        assert name in said
-        assert str(n_blocks) in said
-        assert times in said
-    assert "656, 8, 688" in said  # where Hockolicious ends
-
-
-def test_show_prints_what_a_replay_says(maps: Maps, shared_data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        assert all(fact in said for fact in (name, *facts))
     assert maps("show", *(shared_data / "replays" / name for name in B13)) == 0
     said = capsys.readouterr().out
     assert "0:08.020, 0:14.680, 0:20.950, 0:24.940" in said
     assert "0:08.030, 0:14.680, 0:20.950, 0:24.950" in said
 
+    damaged = tmp_path / "damaged.Replay.Gbx"
+    damaged.write_bytes((shared_data / "replays" / B13[0]).read_bytes()[:3000])
+    assert maps("show", damaged, tmp_path / "a.txt", shared_data / "tracks" / "A01-Race.Challenge.Gbx") == 1
+    told = capsys.readouterr()
+    assert str(damaged) in told.err
+    assert "must end in" in told.err
+    assert "397" in told.out
+
 
 def test_show_gives_cells_where_the_size_of_blocks_is_unknown_and_cuts_signatures(
-    maps: Maps, shared_data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    maps: Tool, shared_data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replay = read_replay(shared_data / "replays" / "PlatformA3_33.66.Replay.gbx")
     signed = dataclasses.replace(replay.best, game_version="TmForever.2.11.26" + "x" * 436)
@@ -89,20 +63,34 @@ def test_show_gives_cells_where_the_size_of_blocks_is_unknown_and_cuts_signature
     assert "x" * 100 not in said
 
 
-def test_show_goes_on_behind_a_file_that_cannot_be_read(
-    maps: Maps, shared_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_show_draws_a_map_and_a_replays_view(
+    maps: Tool, shared_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    damaged = tmp_path / "damaged.Replay.Gbx"
-    damaged.write_bytes((shared_data / "replays" / B13[0]).read_bytes()[:3000])
-    assert maps("show", damaged, tmp_path / "a.txt", shared_data / "tracks" / "A01-Race.Challenge.Gbx") == 1
-    said = capsys.readouterr()
-    assert str(damaged) in said.err
-    assert "must end in" in said.err
-    assert "397" in said.out
+    monkeypatch.setenv("COLUMNS", "200")
+    picture, views, replays = tmp_path / "map.png", tmp_path / "views.png", shared_data / "replays"
+    a01 = shared_data / "tracks" / "A01-Race.Challenge.Gbx"
+    assert maps("show", a01, "--picture", picture) == 0
+    said = capsys.readouterr().out
+    assert "112 of 247, 45 %" in said
+    assert "88 StadiumCircuitBorderStraight" in said
+    drawn = cv2.imread(str(picture))
+    assert drawn.shape[1] > 1000
+    assert ((drawn[..., 2] > 200) & (drawn[..., 1] < 100) & (drawn[..., 0] < 60)).mean() > 0.02  # the warning's red
+    assert maps("show", replays / B13[0], "--views", views) == 0
+    drawn = cv2.imread(str(views))
+    assert drawn.shape[1] == 1600
+    assert (np.abs(drawn.astype(int) - (30, 60, 214)).max(axis=-1) <= 3).mean() > 0.002  # the pads' red
+    for words, why in (
+        ((a01, replays / B13[0], "--picture", picture), "draws one map"),
+        ((replays / "PlatformA3_33.66.Replay.gbx", "--views", views), "its map is of Speed"),
+        ((shared_data / "tracks" / B13_MAP, "--views", views), "name a replay on that map"),
+    ):
+        assert maps("show", *words) == 1
+        assert why in capsys.readouterr().err
 
 
-def test_the_line_of_an_inputs_file_lies_on_its_track(
-    maps: Maps, repository_root: Path, kart_inputs: Path, tmp_path: Path
+def test_the_line_of_an_inputs_file_is_on_its_track(
+    maps: Tool, repository_root: Path, kart_inputs: Path, tmp_path: Path
 ) -> None:
     output, picture = tmp_path / "raced.npy", tmp_path / "raced.png"
     assert maps("line", "--inputs", kart_inputs, "--track", "kart", "--output", output, "--picture", picture) == 0
@@ -114,34 +102,13 @@ def test_the_line_of_an_inputs_file_lies_on_its_track(
     assert np.linalg.norm(line_m[-1] - middle_m[-1]) < 8.0
 
 
-def test_the_line_of_a_track_is_its_own(maps: Maps, repository_root: Path, tmp_path: Path) -> None:
-    assert maps("line", "--track-line", "hills", "--output", tmp_path / "hills.npy") == 0
-    shipped_m = np.load(repository_root / "maps" / "hills_0.5m.npy")
-    np.testing.assert_array_equal(np.load(tmp_path / "hills.npy"), shipped_m)
-
-
-def test_lines_of_real_replays(
-    maps: Maps, shared_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    replays = [shared_data / "replays" / name for name in B13]
-    challenge = shared_data / "tracks" / "B13-Obstacle.Challenge.Gbx"
-    lines = [tmp_path / f"{name}.npy" for name in ("best", "named", "mean")]
-    assert maps("line", "--replay", *replays, "--output", lines[0], "--picture", tmp_path / "b13.png") == 0
-    assert "gosufighter in 0:24.940" in capsys.readouterr().out
-    assert maps("line", "--replay", *replays, "--driver", "_BACHI_", "--map", challenge, "--output", lines[1]) == 0
-    assert "_bachi_ in 0:24.950" in capsys.readouterr().out
-    assert maps("line", "--replay", *replays, "--mean", "--output", lines[2]) == 0
-    assert "mean of 2 races" in capsys.readouterr().out
-    for line in lines:
-        assert maps("check", line, "--map", challenge) == 0
-    assert len({line.read_bytes() for line in lines}) == 3
-
-
-def test_a_line_is_not_overwritten_unless_asked_to(
-    maps: Maps, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_the_line_of_a_track_is_its_own_and_is_overwritten_by_force_alone(
+    maps: Tool, repository_root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     output = tmp_path / "line.npy"
     assert maps("line", "--track-line", "hills", "--output", output) == 0
+    shipped_m = np.load(repository_root / "maps" / "hills_0.5m.npy")
+    np.testing.assert_array_equal(np.load(output), shipped_m)
     assert maps("line", "--track-line", "hills", "--output", output) == 0  # the same once more
     assert maps("line", "--track-line", "kart", "--output", output) == 1
     assert "--force" in capsys.readouterr().err
@@ -149,61 +116,72 @@ def test_a_line_is_not_overwritten_unless_asked_to(
     assert not list(tmp_path.glob(".*"))
 
 
-def test_replays_of_different_maps_and_other_cars_are_refused(
-    maps: Maps, shared_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_lines_of_real_replays(
+    maps: Tool, shared_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    replays, output = shared_data / "replays", tmp_path / "line.npy"
+    replays = [shared_data / "replays" / name for name in B13]
+    challenge = shared_data / "tracks" / B13_MAP
+    lines = []
     for words, said in (
-        ((replays / B13[0], replays / "mydli_20.14.Replay.gbx"), "different ids"),
-        ((replays / B13[0], "--map", shared_data / "tracks" / "A01-Race.Challenge.Gbx"), "different ids"),
-        ((replays / "PlatformA3_33.66.Replay.gbx",), "another car"),
-        ((replays / B13[0], "--driver", "nobody"), "gosufighter"),
-        ((shared_data / "tracks" / "A01-Race.Challenge.Gbx",), "no race is in it: it is a map"),
+        ((*replays, "--picture", tmp_path / "b13.png"), "gosufighter in 0:24.940"),
+        ((*replays, "--driver", "_BACHI_", "--map", challenge), "_bachi_ in 0:24.950"),
+        ((*replays, "--mean"), "mean of 2 races"),
     ):
-        assert maps("line", "--replay", *words, "--output", output) == 1
-        assert said in capsys.readouterr().err
-    assert not output.exists()
+        lines.append(tmp_path / f"{len(lines)}.npy")
+        assert maps("line", "--replay", *words, "--output", lines[-1]) == 0
+        assert said in capsys.readouterr().out
+        assert maps("check", lines[-1], "--map", challenge) == 0
+    assert len({line.read_bytes() for line in lines}) == 3
+
+
+REPLAY = f"@/replays/{B13[0]}"
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--inputs", "a.inputs"), "belong together"),
-        (("--track-line", "kart", "--mean"), "belong to --replay"),
-        (("--track-line", "nowhere"), "no such track file"),
-        (("--inputs", "nowhere.inputs", "--track", "kart"), "nowhere.inputs"),
-        (("--replay", "nowhere.Replay.Gbx"), "no such file"),
+        ("--inputs a.inputs", "belong together"),
+        ("--track-line kart --mean", "belong to --replay"),
+        ("--track-line nowhere", "no such track file"),
+        ("--inputs nowhere.inputs --track kart", "nowhere.inputs"),
+        ("--replay nowhere.Replay.Gbx", "no such file"),
+        (f"--replay {REPLAY} @/replays/mydli_20.14.Replay.gbx", "different ids"),
+        (f"--replay {REPLAY} --map @/tracks/A01-Race.Challenge.Gbx", "different ids"),
+        ("--replay @/replays/PlatformA3_33.66.Replay.gbx", "another car"),
+        (f"--replay {REPLAY} --driver nobody", "gosufighter"),
+        ("--replay @/tracks/A01-Race.Challenge.Gbx", "no race is in it: it is a map"),
     ],
 )
 def test_mistakes_are_told_in_one_line(
-    maps: Maps, words: tuple[str, ...], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    maps: Tool, shared_data: Path, words: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert maps("line", *words, "--output", tmp_path / "line.npy") == 1
+    words = words.replace("@", str(shared_data))
+    assert maps("line", *words.split(), "--output", tmp_path / "line.npy") == 1
     error = capsys.readouterr().err
     assert said in error
     assert error.startswith("error: ")
     assert error.count("\n") == 1
+    assert not (tmp_path / "line.npy").exists()
 
 
 @pytest.mark.parametrize(
     "words",
     [
-        (),
-        ("line", "--track-line", "kart", "--output", "line.txt"),
-        ("line", "--track-line", "kart", "--output", "line.npy", "--smoothing-m", "-1"),
-        ("add", "map", "--name", "../elsewhere"),
+        "",
+        "line --track-line kart --output line.txt",
+        "line --track-line kart --output line.npy --smoothing-m -1",
+        "add map --name ../elsewhere",
+        "track a.Challenge.Gbx b.npy --output c.txt",
     ],
 )
-def test_wrong_command_lines_are_explained(
-    maps: Maps, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wrong_command_lines_are_explained(maps: Tool, words: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        maps(*words)
+        maps(*words.split())
     assert ended.value.code == 2
     assert "usage: " in capsys.readouterr().err
 
 
-def test_check_says_what_is_wrong(maps: Maps, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_says_what_is_wrong(maps: Tool, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     z = np.concatenate((np.arange(0.0, 80.0, 0.5), np.arange(80.0, 40.0, -0.5)))
     np.save(tmp_path / "back.npy", np.stack((0 * z, 9 + 0 * z, z), axis=1))
     assert maps("check", tmp_path / "back.npy") == 1
@@ -220,40 +198,35 @@ def test_check_says_what_is_wrong(maps: Maps, tmp_path: Path, capsys: pytest.Cap
     assert "not a readable .npy file" in capsys.readouterr().err
 
 
-def test_add_prints_entries_for_both_games(
-    maps: Maps, shared_data: Path, config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_add_prints_entries_for_both_games_and_takes_the_map_out_of_a_replay(
+    maps: Tool, shared_data: Path, config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    before = config.read_bytes()
-    words = (
-        shared_data / "tracks" / "B13-Obstacle.Challenge.Gbx",
-        shared_data / "replays" / B13[0],
-        *("--name", "b13", "--maps-folder", tmp_path / "maps", "--config", config),
-    )
+    before, folder = config.read_bytes(), tmp_path / "maps"
+    words = (shared_data / "replays" / B13[1], "--name", "b13", "--maps-folder", folder, "--config", config)
     assert maps("add", *words) == 0
     said = capsys.readouterr().out
-    assert said.count('"map_path": "B13-Obstacle.Challenge.Gbx",') == 2
+    assert said.count('"map_path": "b13.Challenge.Gbx",') == 2
     assert said.count('"map_path": "b13.toml",') == 2
     assert config.read_bytes() == before
-    files = {"B13-Obstacle.Challenge.Gbx", "b13_0.5m.npy", "b13_0.5m.png", "b13.toml", "b13_world.safetensors"}
-    assert {file.name for file in (tmp_path / "maps").iterdir()} == files
-    assert maps("add", *words) == 0  # once more, to look again
+    files = {"b13.Challenge.Gbx", "b13_0.5m.npy", "b13_0.5m.png", "b13.toml", "b13_world.safetensors"}
+    assert {file.name for file in folder.iterdir()} == files
+    real, written = (read_challenge(file) for file in (shared_data / "tracks" / B13_MAP, folder / "b13.Challenge.Gbx"))
+    assert (written.uid, written.blocks) == (real.uid, real.blocks)
+    (folder / "b13.Challenge.Gbx").write_bytes(b"another map")
+    assert maps("add", *words) == 1
+    assert "another map of that name" in capsys.readouterr().err
+    assert maps("add", *words, "--force") == 0
 
 
-@pytest.mark.parametrize(
-    ("name", "map_path"), [("config.py", "b13.toml"), ("config_tmnf.py", "B13-Obstacle.Challenge.Gbx")]
-)
-def test_what_add_inserts_can_be_loaded(
-    maps: Maps, shared_data: Path, config: Path, tmp_path: Path, name: str, map_path: str
+@pytest.mark.parametrize(("name", "map_path"), [("config.py", "b13.toml"), ("config_tmnf.py", B13_MAP)])
+def test_the_entries_that_add_inserts_can_be_loaded(
+    maps: Tool, shared_data: Path, config: Path, tmp_path: Path, name: str, map_path: str
 ) -> None:
-    config = config.with_name(name)
+    config, folder = config.with_name(name), tmp_path / "maps"
     n_before = len(load_settings(config).game.map_cycle)
-    folder = tmp_path / "maps"
-    assert not maps(
-        "add",
-        shared_data / "tracks" / "B13-Obstacle.Challenge.Gbx",
-        *(shared_data / "replays" / replay for replay in B13),
-        *("--name", "b13", "--maps-folder", folder, "--config", config, "--insert"),
-    )
+    replays = [shared_data / "replays" / replay for replay in B13]
+    options = ("--name", "b13", "--maps-folder", folder, "--config", config, "--insert")
+    assert maps("add", shared_data / "tracks" / B13_MAP, *replays, *options) == 0
     settings = load_settings(config)
     new = settings.game.map_cycle[n_before:]
     assert [(entry.map_name, entry.map_path, entry.is_explo) for entry in new] == [
@@ -266,10 +239,10 @@ def test_what_add_inserts_can_be_loaded(
         assert np.isfinite(zones.real_checkpoint_radius_m).sum() == 5
 
 
-def test_add_refuses_what_does_not_fit(
-    maps: Maps, shared_data: Path, config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_add_refuses_files_that_do_not_fit(
+    maps: Tool, shared_data: Path, config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    challenge, replay = shared_data / "tracks" / "B13-Obstacle.Challenge.Gbx", shared_data / "replays" / B13[0]
+    challenge, replay = shared_data / "tracks" / B13_MAP, shared_data / "replays" / B13[0]
     options = ("--maps-folder", tmp_path / "maps", "--config", config, "--insert")
     before = config.read_bytes()
     for words, said in (
@@ -283,32 +256,14 @@ def test_add_refuses_what_does_not_fit(
     assert config.read_bytes() == before
 
 
-def test_a_replay_brings_its_map(
-    maps: Maps, shared_data: Path, config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_line_with_a_problem_is_inserted_only_with_ignore_problems(
+    maps: Tool, repository_root: Path, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = tmp_path / "maps"
-    words = (shared_data / "replays" / B13[1], "--name", "b13", "--maps-folder", folder, "--config", config)
-    assert maps("add", *words) == 0
-    assert capsys.readouterr().out.count('"map_path": "b13.Challenge.Gbx",') == 2
-    real = read_challenge(shared_data / "tracks" / "B13-Obstacle.Challenge.Gbx")
-    written = read_challenge(folder / "b13.Challenge.Gbx")
-    assert (written.uid, written.blocks) == (real.uid, real.blocks)
-    (folder / "b13.Challenge.Gbx").write_bytes(b"another map")
-    assert maps("add", *words) == 1
-    assert "another map of that name" in capsys.readouterr().err
-    assert maps("add", *words, "--force") == 0
-
-
-def test_a_line_with_a_problem_is_not_inserted_unless_told_to(
-    maps: Maps, repository_root: Path, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    add = sys.modules["maps_commands.add"]
-
     def check_line(*arguments: object) -> LineReport:
         report = real_check_line(*arguments)
         return dataclasses.replace(report, findings=(Finding("bends", Verdict.PROBLEM, "made up"), *report.findings))
 
-    monkeypatch.setattr(add, "check_line", check_line)
+    monkeypatch.setattr(sys.modules["maps_commands.add"], "check_line", check_line)
     words = (repository_root / "maps" / "kart_0.5m.npy", "--name", "other", "--config", config, "--only")
     words += ("--maps-folder", tmp_path / "maps")
     before = config.read_bytes()
@@ -320,19 +275,13 @@ def test_a_line_with_a_problem_is_not_inserted_unless_told_to(
 
 
 def test_a_line_alone_is_added_for_the_simulated_game(
-    maps: Maps,
-    kart_inputs: Path,
-    config: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    repository_root: Path,
+    maps: Tool, config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "maps"
     monkeypatch.chdir(tmp_path)
     line = folder / "raced_0.5m.npy"
     folder.mkdir()
-    assert maps("line", "--inputs", kart_inputs.parent, "--track", "kart", "--output", line) == 0
+    assert maps("line", "--track-line", "kart", "--output", line) == 0
     options = ("--maps-folder", folder.name, "--config")
     capsys.readouterr()
     assert maps("add", line, *options, config, "--only") == 0
@@ -342,62 +291,3 @@ def test_a_line_alone_is_added_for_the_simulated_game(
     assert "needs a map" in capsys.readouterr().err
     assert maps("add", line, *options, config, "--insert") == 1
     assert "'raced' already" in capsys.readouterr().err
-    assert maps("add", line, "--name", "other", *options, config, "--insert") == 0
-    assert f"copy them from {folder} to {repository_root / 'maps'}" in capsys.readouterr().out
-
-
-@pytest.mark.slow
-def test_training_starts_on_a_real_map_that_was_just_added(
-    maps: Maps, shared_data: Path, repository_root: Path, config: Path, tmp_path: Path
-) -> None:
-    assert not maps(
-        "add",
-        shared_data / "tracks" / "B13-Obstacle.Challenge.Gbx",
-        shared_data / "replays" / B13[0],
-        *("--name", "b13", "--maps-folder", tmp_path / "maps", "--config", config, "--only"),
-    )
-    command: list[object] = [
-        *(sys.executable, repository_root / "scripts" / "train.py", "--config", config),
-        *("--max-frames", "3000", "--max-wall-s", "90"),  # seconds, or what a busy machine takes for them
-        *("--output-folder", tmp_path, "--set", f"maps_folder={tmp_path / 'maps'}", "--set", "run_name=b13"),
-    ]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=170)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    races = [json.loads(line) for line in (tmp_path / "save" / "b13" / "races.jsonl").read_text().splitlines()]
-    assert races
-    assert {race["map"] for race in races} == {"b13"}
-
-
-def test_show_draws_a_map_and_says_what_is_not_known(
-    maps: Maps, shared_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
-    picture = tmp_path / "map.png"
-    a01, replay = shared_data / "tracks" / "A01-Race.Challenge.Gbx", shared_data / "replays" / B13[0]
-    assert maps("show", a01, "--picture", picture) == 0
-    said = capsys.readouterr().out
-    assert "112 of 247, 45 %" in said
-    assert "88 StadiumCircuitBorderStraight" in said
-    drawn = cv2.imread(str(picture))
-    assert drawn.shape[1] > 1000
-    assert ((drawn[..., 2] > 200) & (drawn[..., 1] < 100) & (drawn[..., 0] < 60)).mean() > 0.02  # the warning's red
-    assert maps("show", replay, "--picture", picture) == 0  # the map that it holds
-    assert "66 of 66, 100 %" in capsys.readouterr().out
-    assert maps("show", a01, replay, "--picture", picture) == 1
-    assert "draws one map" in capsys.readouterr().err
-
-
-def test_what_a_replays_driver_sees_is_drawn(
-    maps: Maps, shared_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    views, replays = tmp_path / "views.png", shared_data / "replays"
-    assert maps("show", replays / B13[0], "--views", views) == 0
-    drawn = cv2.imread(str(views))
-    assert drawn.shape[1] == 1600
-    assert (np.abs(drawn.astype(int) - (30, 60, 214)).max(axis=-1) <= 3).mean() > 0.002  # the pads' red
-    for file, why in (
-        (replays / "PlatformA3_33.66.Replay.gbx", "its map is of Speed"),
-        (shared_data / "tracks" / "B13-Obstacle.Challenge.Gbx", "name a replay on that map"),
-    ):
-        assert maps("show", file, "--views", views) == 1
-        assert why in capsys.readouterr().err

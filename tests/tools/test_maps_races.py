@@ -1,15 +1,16 @@
-"""The commands of scripts/tools/maps.py that look at races: inputs, drive, compare, times."""
+"""`maps.py inputs, drive, compare, times, follow, windows`: what they print of races, and what they refuse."""
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import cv2
 import pytest
 
-from trackmania_rl.protocol.input_script import events_from_actions, write_input_script
-from trackmania_rl.protocol.messages import KeyState
-from trackmania_rl.simulator.physics.scripted_driver import CAREFUL_DRIVER, DECISION_MS, FAST_DRIVER, drive
+from trackmania_rl.protocol.input_script import read_input_script
+from trackmania_rl.simulator.physics.scripted_driver import CAREFUL_DRIVER, FAST_DRIVER
 from trackmania_rl.simulator.race import SimulatedRace
 from trackmania_rl.simulator.tracks.track_file import load_track
 
@@ -17,32 +18,22 @@ B13 = ("B13-Obstacle_24.94_a.Replay.Gbx", "B13-Obstacle_24.95_a.Replay.gbx")
 
 
 @pytest.fixture(scope="module")
-def maps(script_module) -> Callable[..., int]:
-    """Runs a command line as `python scripts/tools/maps.py ...` does."""
-    module = script_module("tools/maps")
-    return lambda *words: module.main([str(word) for word in words])
-
-
-@pytest.fixture(scope="module")
-def best_runs(repository_root: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, tuple[int, int]]:
-    """Two records of a driver on the track kart, in a folder as a training keeps them; and their times in ms."""
-    folder = tmp_path_factory.mktemp("best_runs")
-    track = load_track(repository_root / "maps" / "kart.toml")
-    times_ms = []
-    for settings in (FAST_DRIVER, CAREFUL_DRIVER):
-        keys = [
-            KeyState(accelerate=gas, brake=brake, left=left, right=right)
-            for gas, brake, left, right in drive(track, settings).keys
-        ]
-        events = events_from_actions(keys, DECISION_MS)
-        race = SimulatedRace(track)
-        race.play_script(events)
+def best_runs(
+    repository_root: Path, write_race: Callable[..., int], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, tuple[int, int]]:
+    """Two records on the track kart, in a folder as a training keeps them; and their times in ms."""
+    folder, times_ms = tmp_path_factory.mktemp("best_runs"), []
+    for driver in (FAST_DRIVER, CAREFUL_DRIVER):
+        file = folder / "race.inputs"
+        write_race("kart", file, driver)
+        race = SimulatedRace(load_track(repository_root / "maps" / "kart.toml"))
+        race.play_script(read_input_script(file.read_text()))
         while not race.is_finished:
             race.advance()
         times_ms.append(race.checkpoint_times_ms[-1])
         name = f"kart_{times_ms[-1]}"
         (folder / name).mkdir()
-        (folder / name / f"{name}.inputs").write_text(write_input_script(events))
+        file.rename(folder / name / f"{name}.inputs")
     return folder, (times_ms[0], times_ms[1])
 
 
@@ -69,22 +60,27 @@ def test_compare_records_of_a_training(maps, best_runs, capsys, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("drive", "absent.inputs", "--map", "kart"), "absent.inputs: cannot be read"),
-        (("drive", "{empty}", "--map", "kart"), "holds no record of map 'kart'; its records are of maps: none"),
-        (("compare", "{best}", "{best}"), "name its map with --map"),
-        (("compare", "{best}", "{best}", "--map", "kart", "--output", "{empty}/a.xyz"), "picture"),
-        (("inputs", "absent.Replay.Gbx"), "no such file"),
-        (("inputs", "README.rst"), "README.rst: line 1"),
-        (("times", "absent"), "no such file or folder"),
+        ("drive absent.inputs --map kart", "absent.inputs: cannot be read"),
+        ("drive {empty} --map kart", "holds no record of map 'kart'; its records are of maps: none"),
+        ("compare {best} {best}", "name its map with --map"),
+        ("compare {best} {best} --map kart --output {empty}/a.xyz", "picture"),
+        ("inputs absent.Replay.Gbx", "no such file"),
+        ("inputs {root}/README.rst", "README.rst: line 1"),
+        ("inputs {replays}/mydli_20.14.Replay.gbx --driver nobody", "its drivers are iuadrien"),
+        ("times absent", "no such file or folder"),
+        ("follow {replays}/mydli_20.14.Replay.gbx", "its driver respawned"),
+        ("follow {replays}/PlatformA3_33.66.Replay.gbx", "its environment is 'Speed'"),
+        ("follow race.txt", "ends in .Replay.Gbx"),
+        ("windows {replays}/PlatformA3_33.66.Replay.gbx", "'Speed'"),
+        ("windows {replays}/mydli_20.14.Replay.gbx --length 950", "a sample every 100 ms"),
     ],
 )
 def test_troubles_are_told_in_a_line(
-    maps, best_runs, capsys, tmp_path: Path, repository_root: Path, words, told
+    maps, best_runs, capsys, tmp_path: Path, repository_root: Path, shared_data: Path, words: str, told: str
 ) -> None:
-    names = {"best": best_runs[0], "empty": tmp_path}
-    words = [word.format(**names).replace("README.rst", str(repository_root / "README.rst")) for word in words]
-    assert maps(*words) == 1
-    assert told in capsys.readouterr().err
+    folders = {"best": best_runs[0], "empty": tmp_path, "root": repository_root, "replays": shared_data / "replays"}
+    assert maps(*words.format(**folders).split()) == 1
+    assert told in " ".join(capsys.readouterr().err.split())
 
 
 def test_inputs_to_the_terminal_and_into_a_file(maps, capsys, shared_data: Path, tmp_path: Path) -> None:
@@ -101,8 +97,6 @@ def test_inputs_to_the_terminal_and_into_a_file(maps, capsys, shared_data: Path,
     assert maps("inputs", replay, "--ghost-events") == 0
     of_replay = capsys.readouterr().out.splitlines()
     assert {line.split()[1] for line in {*of_replay} ^ {*of_script}} == {"Respawn", "_FakeFinishLine"}
-    assert maps("inputs", replay, "--driver", "nobody") == 1
-    assert "its drivers are iuadrien" in capsys.readouterr().err
 
 
 def test_compare_replays(maps, capsys, shared_data: Path) -> None:
@@ -135,8 +129,25 @@ def test_times_of_a_folder(maps, capsys, shared_data: Path, tmp_path: Path) -> N
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "B13-Obstacle  author 0:25.650, gold 0:27.170"
     assert lines[2].split()[:3] == ["0:24.940", "gosufighter", "0"]
-
-
-def test_times_of_nothing(maps, capsys, tmp_path: Path) -> None:
-    assert maps("times", tmp_path) == 1
+    (tmp_path / "empty").mkdir()
+    assert maps("times", tmp_path / "empty") == 1
     assert "no replay or ghost" in capsys.readouterr().out
+
+
+def test_windows_prints_and_draws_how_well_a_replay_is_followed(maps, shared_data, tmp_path, capsys, monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)  # pytest-xdist sets 80, at which rows go on in further lines
+    picture = tmp_path / "windows.png"
+    assert maps("windows", shared_data / "replays" / "mydli_20.14.Replay.gbx", "--picture", picture) == 0
+    printed = capsys.readouterr().out
+    assert "38 windows of 1 s" in printed
+    shares = {}
+    for line in printed.splitlines():
+        found = re.match(r"[│|] ([a-z ,]+?) +[│|] +(\d+) +[│|](.*)", line)
+        if found:
+            shares[found[1]] = (int(found[2]), [int(share) for share in re.findall(r"(\d+) %", found[3])])
+    assert shares["start"][1][1] == 100
+    assert shares["respawn"] == (1, [100, 100, 100, 100])
+    count, within = shares["level asphalt"]
+    assert count >= 10
+    assert within[1] >= 80
+    assert cv2.imread(str(picture)).shape[1] > 1000

@@ -35,6 +35,8 @@ def test_races_at_random_are_the_same_again(
     assert measure(*words) == 0
     assert "states of 5 races at random on valley, generated_0.300_1, generated_0.300_2" in capsys.readouterr().out
     first = written(tmp_path)
+    assert measure(*words) == 1
+    assert "is there already" in capsys.readouterr().err
     assert measure(*words, "--force") == 0
     assert written(tmp_path) == first
     means, deviations = first["velocity_m_s"]
@@ -82,13 +84,3 @@ def test_mistakes_are_told_in_one_line(
     assert told.startswith("error: ")
     assert message in told
     assert told.count("\n") == 1
-
-
-def test_a_file_is_not_replaced_unasked(
-    measure: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "new").mkdir()
-    (tmp_path / "new" / "state_normalization.py").write_text("mine")
-    assert measure() == 1
-    assert "is there already" in capsys.readouterr().err
-    assert (tmp_path / "new" / "state_normalization.py").read_text() == "mine"
