@@ -62,7 +62,11 @@ class RolloutRecorder:
 
     def _columns(self, states: range) -> RaceColumns:
         seen = self._observations[states.start : states.stop]
-        decisions = self._decisions[states.start : states.stop - 1]
+        decisions = self._decisions[states.start : states.stop]  # of a single state: its own, for the arrays' shapes
+        n_actions = len(states) - 1
+        q_values = np.stack([decision.q_values for decision in decisions]).astype(np.float32, copy=False)
+        actions = np.array([decision.action for decision in decisions], dtype=actions_of_game(self._settings).dtype)
+        is_greedy = np.array([decision.is_greedy for decision in decisions], dtype=np.bool_)
         return RaceColumns(
             frames=self._frames[states.start : states.stop],
             floats=np.stack([observation.floats for observation in seen]),
@@ -72,9 +76,9 @@ class RolloutRecorder:
             race_time_ms=np.array([observation.race_time_ms for observation in seen], dtype=np.int64),
             position_m=np.stack([observation.position_m for observation in seen]),
             speed_m_s=np.array([observation.speed_m_s for observation in seen], dtype=np.float64),
-            actions=np.array([decision.action for decision in decisions], dtype=actions_of_game(self._settings).dtype),
-            is_greedy=np.array([decision.is_greedy for decision in decisions], dtype=np.bool_),
-            q_values=np.stack([decision.q_values for decision in decisions]).astype(np.float32, copy=False),
+            actions=actions[:n_actions],
+            is_greedy=is_greedy[:n_actions],
+            q_values=q_values[:n_actions],
         )
 
     def _see(self, observation: Observation) -> None:
