@@ -23,7 +23,7 @@ SETTINGS = {
     "game_transport": "'socket'",
     "n_collectors": 2,
     "games_per_collector": 1,
-    "collector_silence_s": 12.0,
+    "collector_silence_s": 10.0,
     "cutoff_race_longer_than_ms": 8_000,
 }
 SIZE_PX = (64, 48)
@@ -67,6 +67,7 @@ def test_cars_are_seen_moving_and_races_are_played_back(training: TrainCommand) 
         return all(len(way) > 1 and np.linalg.norm(np.diff(way, axis=0), axis=1).sum() > 20 for way in ways_m.values())
 
     training.wait_for(all_moved, "20 m of each car")
+    assert "died" not in training.output, "being watched ends no collector"
 
     def watched_race() -> bool:
         reader.watch(1, 0)

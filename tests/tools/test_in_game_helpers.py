@@ -1,7 +1,6 @@
 """show_checkpoints.py, play_inputs.py and personal_record_ghost.py, on the simulated game and on made-up folders."""
 
 import contextlib
-import re
 import shutil
 import threading
 from collections.abc import Iterator
@@ -10,12 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trackmania_rl.protocol.input_script import events_from_actions, write_input_script
-from trackmania_rl.protocol.messages import KeyState
-from trackmania_rl.simulator.physics.scripted_driver import DECISION_MS, FAST_DRIVER, drive
 from trackmania_rl.simulator.server.game import SimulatedGame
 from trackmania_rl.simulator.server.server import GameServer
-from trackmania_rl.simulator.tracks.track_file import load_track
 from trackmania_rl.telemetry.video import video_facts
 from trackmania_rl.tmi_interaction import script_player
 from trackmania_rl.tmi_interaction.console_triggers import trigger_commands
@@ -58,29 +53,11 @@ def game(repository_root):
 
 
 @pytest.fixture
-def tool(script_module):
-    """Runs a command line as `python scripts/tools/NAME.py ...` does."""
-
-    def run(name: str, *words: object) -> int:
-        return script_module(f"tools/{name}").main([str(word) for word in words])
-
-    return run
-
-
-@pytest.fixture(scope="module")
-def kart_inputs(repository_root, tmp_path_factory) -> Path:
-    """An inputs file that finishes the track kart."""
-    rows = drive(load_track(repository_root / "maps" / "kart.toml"), FAST_DRIVER).keys
-    keys = [KeyState(accelerate=gas, brake=brake, left=left, right=right) for gas, brake, left, right in rows]
-    file = tmp_path_factory.mktemp("inputs") / "fast.inputs"
-    file.write_text(write_input_script(events_from_actions(keys, DECISION_MS)))
-    return file
-
-
-def test_trigger_corners_lie_around_the_points():
-    commands = trigger_commands(np.array([[10.0, 20.5, 30.0], [-1.0, 0.0, 7.123]]), side_m=4.0)
-    assert commands[0] == "add_trigger 8.00 18.50 28.00 12.00 22.50 32.00"
-    assert commands[1] == "add_trigger -3.00 -2.00 5.12 1.00 2.00 9.12"
+def play(tool, game, kart_inputs, repository_root):
+    """`play(inputs, *words)` plays in the running game."""
+    config = repository_root / "config_files" / "config.py"
+    words = ("--map", "kart", "--port", game[1], "--speed", 1000, "--config", config)
+    return lambda inputs, *more: tool("play_inputs", inputs, *words, *more)
 
 
 def test_checkpoints_are_sent_to_the_game(tool, game, repository_root, capsys):
@@ -105,38 +82,30 @@ def test_checkpoints_are_written_and_nothing_is_overwritten(tool, repository_roo
 
 
 def test_real_checkpoints_of_a_real_map(tool, shared_data, tmp_path):
-    challenge = next(iter(sorted(shared_data.rglob("*.Challenge.Gbx"))), None)
-    if challenge is None:
-        pytest.skip("no .Challenge.Gbx among the real game files")
     script = tmp_path / "triggers.txt"
+    challenge = shared_data / "tracks" / "B13-Obstacle.Challenge.Gbx"
     assert tool("show_checkpoints", challenge, "--output", script) == 0
     first = np.array(script.read_text().splitlines()[0].split()[1:], dtype=float)
     np.testing.assert_allclose(first[3:] - first[:3], 4.0)
 
 
-def test_play_in_a_running_game_keeps_what_it_reports(tool, game, kart_inputs, repository_root, tmp_path, capsys):
-    _, port = game
-    config = repository_root / "config_files" / "config.py"
-    words = ("--map", "kart", "--port", port, "--speed", 1000, "--config", config, "--output", tmp_path / "played")
-    assert tool("play_inputs", kart_inputs.parent, *words) == 0
+def test_play_in_a_running_game_keeps_the_inputs_that_it_reports_and_films_them(play, kart_inputs, tmp_path, capsys):
+    assert play(kart_inputs.parent, "--output", tmp_path / "played") == 0
     told = capsys.readouterr().out
-    assert "fast.inputs: finished in " in told
+    assert f"{kart_inputs.name}: finished in " in told
     (kept,) = (tmp_path / "played").iterdir()
-    assert f"({kept.stem.removeprefix('fast_')} ms)" in told
-    assert tool("play_inputs", kept, *words) == 0  # what the game reports gives the same time again
-    assert f"({kept.stem.removeprefix('fast_')} ms)" in capsys.readouterr().out
-
-
-def test_play_films_what_the_game_shows(tool, game, kart_inputs, repository_root, tmp_path, capsys):
-    config, video = repository_root / "config_files" / "config.py", tmp_path / "fast.mp4"
-    words = ("--map", "kart", "--port", game[1], "--speed", 1000, "--config", config)
-    assert tool("play_inputs", kart_inputs, *words, "--video", video, "--video-size", "64x48", "--video-fps", 10) == 0
+    time_ms = kept.stem.removeprefix(f"{kart_inputs.stem}_")
+    assert f"({time_ms} ms)" in told
+    video = tmp_path / "fast.mp4"
+    assert (
+        play(kept, "--output", tmp_path / "played", "--video", video, "--video-size", "64x48", "--video-fps", 10) == 0
+    )
     told = capsys.readouterr().out
+    assert f"({time_ms} ms)" in told, "the reported inputs give the same time again"
     assert f"wrote {video}" in told
-    race_s = int(re.search(r"\((\d+) ms\)", told)[1]) / 1000
     facts = video_facts(video)
     assert (facts.size_px, facts.frames_per_s) == ((64, 48), 10)
-    assert facts.duration_s == pytest.approx(race_s + 1, abs=0.2), "the last picture stays for a second"
+    assert facts.duration_s == pytest.approx(int(time_ms) / 1000 + 1, abs=0.2), "the last picture stays for a second"
 
 
 def test_play_in_the_real_games_folders(tool, kart_inputs, repository_root, tmp_path, capsys):
@@ -159,29 +128,21 @@ def test_play_in_the_real_games_folders(tool, kart_inputs, repository_root, tmp_
         assert tool("play_inputs", kart_inputs, *words) == 0
     assert "finished in" in capsys.readouterr().out
     assert game.told[-2:] == ['map "kart.toml"', 'load "trackmania_rl_play.txt"']
-    (replay,) = output.glob("fast_*.Replay.Gbx")
+    (replay,) = output.glob("*.Replay.Gbx")
     assert replay.read_text() == "a personal record"
     assert (documents / "TMInterface" / "Scripts" / "trackmania_rl_play.txt").read_text() == kart_inputs.read_text()
 
 
-def test_a_map_that_the_game_does_not_load_ends_the_wait(tool, game, kart_inputs, repository_root, monkeypatch, capsys):
-    listening, port = game
-    config = repository_root / "config_files" / "config.py"
-    words = (kart_inputs, "--map", "kart", "--port", port, "--speed", 1000, "--config", config)
-    monkeypatch.setattr(script_player, "BEGIN_WITHIN_S", 0.3)
-    assert tool("play_inputs", *words) == 0
+def test_play_names_a_missing_race_and_missing_inputs(play, game, kart_inputs, tmp_path, monkeypatch, capsys):
+    for inputs, told in ((tmp_path, "holds no *.inputs"), ("gone.inputs", "cannot be read")):
+        assert play(inputs) == 1
+        assert told in capsys.readouterr().err
+    assert play(kart_inputs) == 0
     # From here on it obeys no command, so the race that is over is all it reports: no countdown, no new race.
-    monkeypatch.setattr(listening, "run_command", listening.told.append)
-    assert tool("play_inputs", *words) == 1
+    monkeypatch.setattr(script_player, "BEGIN_WITHIN_S", 0.3)
+    monkeypatch.setattr(game[0], "run_command", game[0].told.append)
+    assert play(kart_inputs) == 1
     assert "no race began within 0.3 s" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(("words", "told"), [(("{tmp}",), "holds no *.inputs"), (("gone.inputs",), "cannot be read")])
-def test_play_names_what_is_wrong(tool, game, repository_root, tmp_path, capsys, words, told):
-    config = repository_root / "config_files" / "config.py"
-    names = (word.format(tmp=tmp_path) for word in words)
-    assert tool("play_inputs", *names, "--map", "kart", "--port", game[1], "--config", config) == 1
-    assert told in capsys.readouterr().err
 
 
 def test_records_are_hidden_and_restored(tool, tmp_path, capsys):
@@ -207,10 +168,6 @@ def test_records_are_hidden_and_restored(tool, tmp_path, capsys):
     assert (first.read_text(), second.read_text()) == ("first", "newer")
     assert (hidden / second.name).read_text() == "second"
     assert capsys.readouterr().out.count("left where it is") == 2
-
-
-def test_a_missing_base_path_is_told(tool, tmp_path, capsys):
-    assert tool("personal_record_ghost", "hide", "--base-path", tmp_path) == 1
-    assert "there is no such folder" in capsys.readouterr().err
-    assert tool("personal_record_ghost", "hide") == 1
-    assert "trackmania_base_path is not set" in capsys.readouterr().err
+    for words, told in ((("--base-path", tmp_path / "absent"), "there is no such folder"), ((), "is not set")):
+        assert tool("personal_record_ghost", "hide", *words) == 1
+        assert told in capsys.readouterr().err

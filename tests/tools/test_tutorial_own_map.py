@@ -4,15 +4,12 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from trackmania_rl.protocol.input_script import events_from_actions, write_input_script
-from trackmania_rl.protocol.messages import KeyState
-from trackmania_rl.simulator.physics.scripted_driver import CAREFUL_DRIVER, DECISION_MS, drive
-from trackmania_rl.simulator.tracks.track_file import load_track
+from trackmania_rl.simulator.physics.scripted_driver import CAREFUL_DRIVER
 
 SHORT = "--max-frames 4000 --max-wall-s 300 --set cutoff_race_longer_than_ms=8000"
 """In place of the minutes that the tutorial trains: short races, until the first ones are written down."""
@@ -95,17 +92,15 @@ def test_the_commands_for_real_files(tutorial: Path, project: Path, shared_data:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_the_commands_for_shipped_files(tutorial: Path, project: Path) -> None:
+def test_the_commands_for_shipped_files(tutorial: Path, project: Path, write_race: Callable[..., int]) -> None:
     training, others = commands(tutorial, "shipped")
     say(training, project)
     assert maps_driven(project, "first") == {"valley"}
-    race = drive(load_track(project / "maps" / "valley.toml"), CAREFUL_DRIVER)  # a training of minutes would finish one
-    keys = [KeyState(accelerate=gas, brake=brake, left=left, right=right) for gas, brake, left, right in race.keys]
-    record = (
-        project / "save" / "first" / "best_runs" / f"valley_{race.race_time_ms}" / f"valley_{race.race_time_ms}.inputs"
-    )
+    file = project / "race.inputs"  # a training of minutes would finish a race
+    time_ms = write_race("valley", file, CAREFUL_DRIVER)
+    record = project / "save" / "first" / "best_runs" / f"valley_{time_ms}" / f"valley_{time_ms}.inputs"
     record.parent.mkdir(parents=True, exist_ok=True)
-    record.write_text(write_input_script(events_from_actions(keys, DECISION_MS)))
+    file.rename(record)
     say(others, project)
     assert (project / "raced.png").is_file()
     assert maps_driven(project, "simulated_raced_0.5m") == {"raced_0.5m"}
