@@ -60,30 +60,23 @@ def play(tool, game, kart_inputs, repository_root):
     return lambda inputs, *more: tool("play_inputs", inputs, *words, *more)
 
 
-def test_checkpoints_are_sent_to_the_game(tool, game, repository_root, capsys):
+def test_checkpoints_are_sent_to_the_game_or_written(tool, game, repository_root, shared_data, tmp_path, capsys):
     listening, port = game
     assert tool("show_checkpoints", "kart", "--every", 50, "--clear", "--port", port) == 0
     line_m = np.load(repository_root / "maps" / "kart_0.5m.npy")
     assert listening.told == ["clear_triggers", *trigger_commands(line_m[::50], 0.8)]
     assert f"sent {len(listening.told)} commands" in capsys.readouterr().out
 
-
-def test_checkpoints_are_written_and_nothing_is_overwritten(tool, repository_root, tmp_path, capsys):
     script = tmp_path / "triggers.txt"
-    line = repository_root / "maps" / "kart_0.5m.npy"
-    assert tool("show_checkpoints", line, "--output", script) == 0
+    assert tool("show_checkpoints", repository_root / "maps" / "kart_0.5m.npy", "--output", script) == 0
     lines = script.read_text().splitlines()
-    assert len(lines) == len(np.load(line)[::20])
+    assert len(lines) == len(line_m[::20])
     assert all(text.startswith("add_trigger ") and len(text.split()) == 7 for text in lines)
-    assert tool("show_checkpoints", line, "--output", script) == 1
-    assert "exists already" in capsys.readouterr().err
-    assert tool("show_checkpoints", "nowhere") == 1
-    assert "nowhere: no line" in capsys.readouterr().err
+    for line, told in ((repository_root / "maps" / "kart_0.5m.npy", "exists already"), ("nowhere", "nowhere: no line")):
+        assert tool("show_checkpoints", line, "--output", script) == 1
+        assert told in capsys.readouterr().err
 
-
-def test_real_checkpoints_of_a_real_map(tool, shared_data, tmp_path):
-    script = tmp_path / "triggers.txt"
-    challenge = shared_data / "tracks" / "B13-Obstacle.Challenge.Gbx"
+    challenge, script = shared_data / "tracks" / "B13-Obstacle.Challenge.Gbx", tmp_path / "real.txt"
     assert tool("show_checkpoints", challenge, "--output", script) == 0
     first = np.array(script.read_text().splitlines()[0].split()[1:], dtype=float)
     np.testing.assert_allclose(first[3:] - first[:3], 4.0)

@@ -1,4 +1,4 @@
-"""`maps.py show, line, check, add`: from maps, replays and inputs to lines, and into a configuration."""
+"""`maps.py show, line, check, add, track`: from maps, replays and inputs to lines and tracks."""
 
 import dataclasses
 import sys
@@ -11,10 +11,11 @@ import pytest
 from trackmania_rl.gbx.challenge import read_challenge
 from trackmania_rl.gbx.replay import read_replay
 from trackmania_rl.settings import load_settings
+from trackmania_rl.simulator.tracks.track_file import load_track
 from trackmania_rl.track.game_map import load_game_map
-from trackmania_rl.track.line_checks import Finding, LineReport, Verdict
-from trackmania_rl.track.line_checks import check_line as real_check_line
+from trackmania_rl.track.named_maps import map_entries
 from trackmania_rl.track.reference_line import load_reference_line
+from trackmania_rl.training.evaluation import first_races, load_driver
 
 from .conftest import Tool
 
@@ -256,24 +257,6 @@ def test_add_refuses_files_that_do_not_fit(
     assert config.read_bytes() == before
 
 
-def test_a_line_with_a_problem_is_inserted_only_with_ignore_problems(
-    maps: Tool, repository_root: Path, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def check_line(*arguments: object) -> LineReport:
-        report = real_check_line(*arguments)
-        return dataclasses.replace(report, findings=(Finding("bends", Verdict.PROBLEM, "made up"), *report.findings))
-
-    monkeypatch.setattr(sys.modules["maps_commands.add"], "check_line", check_line)
-    words = (repository_root / "maps" / "kart_0.5m.npy", "--name", "other", "--config", config, "--only")
-    words += ("--maps-folder", tmp_path / "maps")
-    before = config.read_bytes()
-    for option in ((), ("--force",)):
-        assert maps("add", *words, *option) == 1
-        assert config.read_bytes() == before
-    assert maps("add", *words, "--ignore-problems") == 1
-    assert config.read_bytes() != before
-
-
 def test_a_line_alone_is_added_for_the_simulated_game(
     maps: Tool, config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -291,3 +274,40 @@ def test_a_line_alone_is_added_for_the_simulated_game(
     assert "needs a map" in capsys.readouterr().err
     assert maps("add", line, *options, config, "--insert") == 1
     assert "'raced' already" in capsys.readouterr().err
+
+
+def test_from_a_map_alone_to_a_track_that_was_driven(maps, shared_data: Path, tmp_path: Path, capsys) -> None:
+    test_map = shared_data / "tracks" / "test.Challenge.Gbx"
+    line, track = tmp_path / "test_0.5m.npy", tmp_path / "made" / "test.toml"
+    assert maps("line", "--from-blocks", test_map, "--output", line) == 0
+    assert np.load(line, allow_pickle=False).shape == (76, 3)
+    picture = tmp_path / "test.png"
+    command = ("track", test_map, line, "--output", track, "--picture", picture, "--drive", "careful")
+    assert maps(*command) == 0
+    assert "driver finishes in" in capsys.readouterr().out
+    assert load_track(track).name == "test_road"
+    assert picture.stat().st_size > 1000
+    assert maps(*command) == 1
+    assert "is there already" in capsys.readouterr().err
+    assert maps(*command, "--force") == 0
+
+
+@pytest.mark.parametrize(
+    ("map_file", "source", "within_ms"),
+    [
+        ("tracks/B13-Obstacle.Challenge.Gbx", "replays/B13-Obstacle_24.94_a.Replay.Gbx", 33_000),
+        ("replays/mydli_20.14.Replay.gbx", "replays/mydli_20.14.Replay.gbx", 36_000),
+        ("tracks/ESL-Hockolicious.Challenge.Gbx", "reference_lines/ESL-Hockolicious_0.5m_cl2.npy", 75_000),
+    ],
+)
+def test_the_shipped_driver_finishes_its_first_race_on_a_real_maps_road(
+    maps, repository_root: Path, shared_data, tmp_path, map_file: str, source: str, within_ms: int
+) -> None:
+    track = tmp_path / "road.toml"
+    files = (shared_data / map_file, shared_data / source)
+    assert maps("track", *files, "--output", track, "--ground", "line") == 0
+    driver = load_driver(repository_root / "drivers" / "generalist.driver")
+    entries = map_entries(driver.settings, repository_root / "maps", [str(track)])
+    ((_, stats),) = first_races(driver, repository_root / "maps", entries, n_at_a_time=1)
+    assert stats["race_finished"]
+    assert stats["race_time_ms"] < within_ms

@@ -1,26 +1,18 @@
-"""`maps.py inputs, drive, compare, times, follow, windows`: what they print of races, and what they refuse."""
+"""`maps.py inputs, drive, compare, times, windows, follow, track`: the output for races, and refused files."""
 
 import json
 import re
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import cv2
-import numpy as np
 import pytest
-from rich.console import Console
 
-from trackmania_rl.gbx.challenge import read_challenge
-from trackmania_rl.gbx.replay import read_replay
-from trackmania_rl.gbx.replay_inputs import ghost_of_driver
 from trackmania_rl.protocol.input_script import read_input_script
 from trackmania_rl.simulator.physics.scripted_driver import CAREFUL_DRIVER, FAST_DRIVER
 from trackmania_rl.simulator.race import SimulatedRace
 from trackmania_rl.simulator.tracks.track_file import load_track
-from trackmania_rl.track.ghost_race import race_of_ghost
-from trackmania_rl.track.replay_tracker import Followed
 
 B13 = ("B13-Obstacle_24.94_a.Replay.Gbx", "B13-Obstacle_24.95_a.Replay.gbx")
 
@@ -81,14 +73,22 @@ def test_compare_records_of_a_training(maps, best_runs, capsys, tmp_path: Path) 
         ("follow race.txt", "ends in .Replay.Gbx"),
         ("windows {replays}/PlatformA3_33.66.Replay.gbx", "'Speed'"),
         ("windows {replays}/mydli_20.14.Replay.gbx --length 950", "a sample every 100 ms"),
+        ("track {tracks}/ESL-Hockolicious.Challenge.Gbx {replays}/mydli_20.14.Replay.gbx", "not on 'ESL-Hock"),
+        ("track {tracks}/B13-Obstacle.Challenge.Gbx {root}/maps/kart_0.5m.npy", "from the start of map"),
+        ("track {replays}/PlatformA3_33.66.Replay.gbx {replays}/mydli_20.14.Replay.gbx", "'Speed'"),
+        ("track {tracks}/test.Challenge.Gbx {tracks}/test.Challenge.Gbx", "a line's name ends in .npy"),
+        ("track {root}/maps/kart_0.5m.npy {replays}/mydli_20.14.Replay.gbx", "ends in .Challenge.Gbx"),
     ],
 )
 def test_troubles_are_told_in_a_line(
     maps, best_runs, capsys, tmp_path: Path, repository_root: Path, shared_data: Path, words: str, told: str
 ) -> None:
-    folders = {"best": best_runs[0], "empty": tmp_path, "root": repository_root, "replays": shared_data / "replays"}
-    assert maps(*words.format(**folders).split()) == 1
+    folders = {"best": best_runs[0], "empty": tmp_path, "root": repository_root}
+    folders |= {name: shared_data / name for name in ("replays", "tracks")}
+    output = ("--output", tmp_path / "x.toml") if words.startswith("track") else ()
+    assert maps(*words.format(**folders).split(), *output) == 1
     assert told in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "x.toml").exists()
 
 
 def test_inputs_to_the_terminal_and_into_a_file(maps, capsys, shared_data: Path, tmp_path: Path) -> None:
@@ -159,33 +159,3 @@ def test_windows_prints_and_draws_how_well_a_replay_is_followed(maps, shared_dat
     assert count >= 10
     assert within[1] >= 80
     assert cv2.imread(str(picture)).shape[1] > 1000
-
-
-def test_gates_and_the_places_where_time_is_lost_are_printed(maps, shared_data: Path) -> None:
-    assert maps("follow", "race.txt") == 1  # loads the command's module
-    follow = sys.modules["maps_commands.follow"]
-    replay = read_replay(shared_data / "replays" / "B13-Obstacle_24.94_a.Replay.Gbx")
-    ghost = ghost_of_driver(replay, None)
-    blocks = read_challenge(shared_data / "tracks" / "B13-Obstacle.Challenge.Gbx").blocks
-    race = race_of_ghost(ghost, blocks, replay.path)
-    n = 90  # decisions of 50 ms, all on the path; behind from 4 s on
-    followed = Followed(
-        controls=np.zeros((n, 3)),
-        position_m=np.zeros((n, 3)),
-        aside_m=np.linspace(0.0, 2.0, n),
-        behind_ms=np.where(np.arange(n) < 80, 0.0, 50.0),
-        path_tick=5 * np.arange(1, n + 1),
-        gate_times_ms=(8120,),
-        is_finished=False,
-    )
-    places = follow.places_of(race, followed)
-    assert [place.block for place in places if place.lost_ms > 0] == ["StadiumPlatformLoopStart"]
-    assert sum(place.lost_ms for place in places) == 50
-    assert places[-1].aside_m == 2.0
-    console = Console(width=120, record=True)
-    follow.print_followed(console, race, ghost, followed)
-    printed = console.export_text()
-    assert "0:08.020" in printed
-    assert "+0.10" in printed
-    assert "lost after 4.5 s" in printed
-    assert "StadiumPlatformLoopStart" in printed
