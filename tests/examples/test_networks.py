@@ -52,34 +52,21 @@ def random_batch(settings: Settings, n_floats: int) -> TensorDict:
     return TensorDict(batch, batch_size=n)
 
 
-def test_it_learns(settings: Settings, network: QuantileNetwork) -> None:
-    agent = IQNAgent(network, settings.agent, device=CPU, seed=0)
+def test_it_decides_by_the_mean_of_its_quantiles_and_learns(settings: Settings, network: QuantileNetwork) -> None:
     batch = random_batch(settings, len(network.float_mean))
-    losses = []
-    for _ in range(60):
-        agent.follow(settings.agent, 3e-3)
-        losses.append(agent.optimizer_step(agent.loss_module(batch))["loss"].item())
-    assert losses[-1] < 0.8 * losses[0]
-
-
-def test_it_decides(settings: Settings, network: QuantileNetwork) -> None:
     inferer = IQN(settings, race_spaces(settings), SeedTree(0)).make_actor(network, CPU, np.random.default_rng(0))
-    batch = random_batch(settings, len(network.float_mean))
     decision = inferer.act_batch(batch["state_img"].numpy(), batch["state_float"].numpy())
     tau = (torch.arange(settings.agent.iqn_k) + 0.5).unsqueeze(0) / settings.agent.iqn_k
     with torch.no_grad():
         expected = network(batch["state_img"], batch["state_float"], tau).mean(dim=1)
     np.testing.assert_allclose(decision.q_values, expected.numpy(), rtol=1e-3, atol=1e-4)
 
-
-def test_weights_come_from_the_runs_seed(settings: Settings, network: QuantileNetwork) -> None:
-    same, other = (make_network(settings, race_spaces(settings), SeedTree(seed)) for seed in (0, 1))
-    equal = [
-        [torch.equal(value, another.state_dict()[name]) for name, value in network.state_dict().items()]
-        for another in (same, other)
-    ]
-    assert all(equal[0])
-    assert not all(equal[1])
+    agent = IQNAgent(network, settings.agent, device=CPU, seed=0)
+    losses = []
+    for _ in range(60):
+        agent.follow(settings.agent, 3e-3)
+        losses.append(agent.optimizer_step(agent.loss_module(batch))["loss"].item())
+    assert losses[-1] < 0.8 * losses[0]
 
 
 @pytest.mark.parametrize("settings", ["ImpalaNetwork"], indirect=True)

@@ -13,14 +13,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from gymnasium.utils.env_checker import check_env
 from tensordict import TensorDict
 
+from trackmania_rl.checkpoints import RunFolder
 from trackmania_rl.parts import load_part
 from trackmania_rl.race.rewards import RaceReward
 from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import load_settings
+from trackmania_rl.telemetry.loggers.opening import open_loggers
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
@@ -55,6 +58,12 @@ def test_it_trains(train_a_little: Callable[..., Any], part: str) -> None:
     config, overrides = PARTS[part]
     run = train_a_little(*overrides, config=config, n_races=8)
     assert run.context.agent.updates > 2
+    if part == "hook":
+        state = run.trainer.state_dict()["hooks"]["LogSpeed"]
+        assert state["highest_m_s"] > 5
+        hook = load_part("examples.speed_hook:LogSpeed", "hooks")()
+        hook.load_state_dict(state)
+        assert hook.highest_m_s == state["highest_m_s"]
     weights = run.context.agent.exploration_network.state_dict()
     assert all(tensor.isfinite().all() for tensor in weights.values() if tensor.is_floating_point())
 
@@ -80,15 +89,6 @@ def test_the_float_is_the_angle_of_the_slide(repository_root: Path) -> None:
     floats = np.zeros((3, games.spaces.n_floats - 1), dtype=np.float32)
     floats[:, games.layout["velocity_m_s"]] = [[10, 0, 10], [-5, 0, 0], [0.1, 0, 0]]
     np.testing.assert_allclose(games.own_floats(floats), [[math.pi / 4], [-math.pi / 2], [0]], atol=1e-6)
-
-
-def test_the_hook_logs_and_is_resumed(train_a_little: Callable[..., Any]) -> None:
-    run = train_a_little("hooks=('examples.speed_hook:LogSpeed',)")
-    state = run.trainer.state_dict()["hooks"]["LogSpeed"]
-    assert state["highest_m_s"] > 5
-    hook = load_part("examples.speed_hook:LogSpeed", "hooks")()
-    hook.load_state_dict(state)
-    assert hook.highest_m_s == state["highest_m_s"]
 
 
 def test_the_environment_keeps_gymnasiums_rules() -> None:
@@ -126,3 +126,48 @@ def test_the_agents_loss_is_the_soft_one() -> None:
     errors = [0.25 + 0.9**2 * soft - 1.0, 0.25 - 2.0]
     assert loss(batch)["loss"].item() == pytest.approx(np.mean(np.square(errors)), rel=1e-5)
     np.testing.assert_allclose(batch["td_error"][:, 0], np.abs(errors), rtol=1e-5)
+
+
+def crops(img: torch.Tensor, max_shift_px: int) -> dict[tuple[int, int], torch.Tensor]:
+    """Every crop (S, H, W) of one image that was padded with its border, by (down, right)."""
+    padded = F.pad(img[None].float(), (max_shift_px,) * 4, mode="replicate")[0].to(img.dtype)
+    height, width = img.shape[1:]
+    span = range(2 * max_shift_px + 1)
+    return {(y, x): padded[:, y : y + height, x : x + width] for y in span for x in span}
+
+
+def test_the_transform_shows_each_image_as_a_crop_of_itself_padded() -> None:
+    torch.manual_seed(0)
+    img, floats = torch.randint(256, (11, 3, 7, 9), dtype=torch.uint8), torch.randn(11, 2)
+    batch = TensorDict({"state_img": img, "next_state_img": img, "state_float": floats}, batch_size=11)
+    shifted = load_part("examples.image_shifts:ImageShifts", "transforms")(max_shift_px=2)(batch.clone())
+    assert torch.equal(shifted["state_float"], floats)
+    places = {}
+    for name in ("state_img", "next_state_img"):
+        assert shifted[name].shape == img.shape
+        assert shifted[name].dtype == torch.uint8
+        found = [
+            [place for place, crop in crops(before, 2).items() if torch.equal(crop, after)]
+            for before, after in zip(img, shifted[name], strict=True)
+        ]
+        assert all(len(each) == 1 for each in found)  # all frames of one state moved alike
+        places[name] = [each[0] for each in found]
+        assert len(set(places[name])) > 5
+    assert places["state_img"] != places["next_state_img"]
+
+
+def test_the_logger_writes_each_figure_as_a_line(repository_root: Path, tmp_path: Path) -> None:
+    named = {"loggers": "examples.table_logger:TableLogger", "seed": 7}
+    settings = load_settings(repository_root / "config_files" / "config.py", named)
+    folder = RunFolder.create(tmp_path, "told")
+    for frames in (100, 200):
+        (logger,) = open_loggers(settings, folder, resumed_at_frame=frames - 100)
+        logger.log_figures({"learner/loss": 0.25, "meters/explored/valley": 30.0}, frames)
+        logger.close()
+    lines = (folder.path / "figures.txt").read_text().splitlines()
+    assert lines.count("setting\tseed\t7") == 2
+    assert [line for line in lines if not line.startswith("setting")] == [
+        f"{frames}\t{figure}"
+        for frames in (100, 200)
+        for figure in ("learner/loss\t0.25", "meters/explored/valley\t30")
+    ]
