@@ -6,16 +6,23 @@ import os
 import re
 import shutil
 import signal
+import sys
 import time
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
 
-from trackmania_rl.checkpoints import find_manifests
+from trackmania_rl.checkpoints import find_manifests, load_checkpoint
+from trackmania_rl.exit_codes import ExitCode
 from trackmania_rl.telemetry.live import LiveReader
+from trackmania_rl.tmi_interaction.launchers.launcher import find_free_port
 
-from .conftest import StartTraining
+from ..keep_games_command import KeepGames
+from .conftest import StartTraining, TrainCommand
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -27,6 +34,12 @@ IMAGE = {
     "conv_strides": "(4, 2)",
 }
 SOCKET = {"game_transport": "'socket'"}
+N_REPEATED = 12
+CYCLE = tuple(
+    {"map_name": name, "map_path": f"{name}.toml", "reference_line": f"{name}_0.5m.npy"}
+    | {"is_explo": True, "fill_buffer": True, "repeat": N_REPEATED}
+    for name in ("valley", "ring", "kart")
+)
 
 
 def frames_saved(run_folder: Path) -> int:
@@ -155,3 +168,110 @@ def test_training_continues_while_games_fail_at_random(start_training: StartTrai
     assert find_manifests(command.run_folder)
     kinds = {line.split("'")[1] for line in faults()}
     assert len(kinds) >= 3, kinds
+
+
+def require_that_file_and_statistics_agree(command: TrainCommand) -> None:
+    state = load_checkpoint(command.run_folder)
+    assert state is not None
+    counted, races = state["hooks"]["CountRaces"], command.races
+    assert counted["races_total"] == len(races)
+    assert counted["frames_total"] == state["frames"] == races[-1]["frames_total"]
+    assert (np.diff([race["frames_total"] for race in races]) > 0).all()
+    n_of_map = {name: of["explored"]["n_races"] for name, of in counted["maps"].items()}
+    assert n_of_map == Counter(race["map"] for race in races)
+
+
+def test_short_sessions_drive_the_whole_map_cycle(start_training: StartTraining, tmp_path: Path) -> None:
+    for session in range(4):
+        command = start_training(
+            tmp_path,
+            map_cycle=repr(CYCLE),
+            number_times_single_memory_is_used_before_discard=0.1,
+            cutoff_no_progress_within_ms=1000,
+            checkpoint_interval_s=0.3,
+        )
+        command.wait_for_races(N_REPEATED if session > 0 else N_REPEATED // 2)
+        assert {race["session"] for race in command.races} <= set(range(1, session + 2))
+        if session == 1:
+            command.stop(signal.SIGKILL)
+            continue
+        command.stop(signal.SIGINT, whole_group=True)
+        assert command.process.returncode == 0, command.output
+        require_that_file_and_statistics_agree(command)
+    assert list(dict.fromkeys(race["map"] for race in command.races))[:3] == ["valley", "ring", "kart"]
+
+
+def test_a_training_that_was_stopped_as_a_whole_loses_no_collector(
+    start_training: StartTraining, tmp_path: Path
+) -> None:
+    run = start_training(tmp_path, n_collectors=2, games_per_collector=1, collector_silence_s=4.0)
+    run.wait_for_races(6)
+    collectors = run.collectors()
+    family = [psutil.Process(run.process.pid), *run.children("")]
+    for _ in range(2):
+        for process in family:
+            process.suspend()
+        time.sleep(12.0)  # as when a machine is suspended: longer than a collector may be silent
+        for process in family:
+            process.resume()
+        run.wait_for_races(4)
+    assert all(process.is_running() for process in collectors), run.output
+    assert "no sign of life" not in run.output
+    run.stop(signal.SIGINT)
+    assert run.process.returncode == 0, run.output
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGSTOP")
+@pytest.mark.parametrize(
+    ("number", "said"), [("SIGKILL", "ended with SIGKILL"), ("SIGSTOP", "gave no sign of life for 6 s")]
+)
+def test_a_supervised_training_resumes_and_ends_in_order(
+    start_training: StartTraining, tmp_path: Path, number: str, said: str
+) -> None:
+    settings = {"learner_silence_s": 6.0, "checkpoint_interval_s": 2.0, "n_collectors": 1}
+    run = start_training(tmp_path, ("--supervised",), **settings)
+    run.wait_for_races(10)
+    run.wait_for(lambda: any(run.run_folder.glob("checkpoint*")), "checkpoint")
+    [learner] = psutil.Process(run.process.pid).children()
+    family = [learner, *learner.children(recursive=True)]
+    os.kill(learner.pid, getattr(signal, number))
+    run.wait_for(lambda: f"WARNING the training {said}; it starts again in 2 s" in run.output, "line that says so")
+    assert psutil.wait_procs(family, timeout=30)[1] == []
+    run.wait_for(lambda: "resumed" in run.output, "training that goes on", 120)
+    run.wait_for_races(10)
+    assert f"started again by --supervised, since the training {said}" in (run.run_folder / "train.log").read_text()
+    run.stop(signal.SIGTERM)
+    assert run.process.returncode == 0, run.output
+    assert not run.survivors()
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Iterator[KeepGames]:
+    """Two kept games."""
+    command = KeepGames(tmp_path, find_free_port(2), 2)
+    yield command
+    command.end()
+
+
+def test_collectors_start_nothing_and_drive_on_when_kept_games_die(
+    start_training: StartTraining, tmp_path: Path, kept: KeepGames
+) -> None:
+    settings = {**SOCKET, "games_are_kept": True, "base_tmi_port": kept.first_port}
+    command = start_training(tmp_path / "first", **settings)
+    command.wait_for_races(3)
+    assert not command.games()
+    for game in kept.games():
+        game.kill()
+    command.wait_for_races(6)
+    assert "closed the connection" in command.output or "reset by peer" in command.output
+    assert kept.output.count("has ended: it is started again") == 2
+
+    second = start_training(tmp_path / "second", **settings)
+    assert second.process.wait(120) == ExitCode.TRY_AGAIN
+    assert f"another collector of this machine plays on the kept game at port {kept.first_port}" in second.output
+
+    games = kept.games()
+    command.stop(signal.SIGINT, whole_group=True)
+    assert command.process.returncode == 0
+    assert "Traceback" not in command.output, command.output
+    assert kept.games() == games, "they are not the training's to end"

@@ -15,6 +15,8 @@ import pytest
 from trackmania_rl.checkpoints import load_checkpoint
 from trackmania_rl.settings import Settings, changed_settings, load_settings
 
+from .conftest import SMALL
+
 SCRIPT = """
 import json
 import os
@@ -84,24 +86,17 @@ if __name__ == "__main__":
             "frames": figures.frames_total, "races": figures.races_total,
         }))
 """
-OVERRIDES = (
-    "run_name=called",
-    "terminal_view=off",
-    "torch_device=cpu",
-    "use_torch_compile=False",
-    "float_hidden_dim=11",
-    "dense_hidden_dimension=18",
-    "iqn_embedding_dimension=7",
-    "iqn_n=4",
-    "iqn_k=6",
-    "batch_size=23",
-    "n_collectors=1",
-    "games_per_collector=2",
-    "memory_size_schedule=((0, 5000),)",
-    "memory_size_start_learn_schedule=((0, 100),)",
-    "schedule_stretch=0.5",
-    "cutoff_race_longer_than_ms=5000",
-)
+SETTINGS = {
+    **SMALL,
+    "run_name": "called",
+    "terminal_view": "off",
+    "torch_device": "cpu",
+    "n_collectors": 1,
+    "memory_size_start_learn_schedule": "((0, 100),)",
+    "schedule_stretch": 0.5,
+    "cutoff_race_longer_than_ms": 5000,
+}
+OVERRIDES = [f"{name}={value}" for name, value in SETTINGS.items()]
 
 
 @dataclass
