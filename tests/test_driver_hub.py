@@ -1,7 +1,5 @@
 """Drivers on the Hugging Face Hub, which a folder stands for here."""
 
-import importlib
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +8,7 @@ from unittest import mock
 import pytest
 import torch
 
-from trackmania_rl.driver_file import DriverFile, DriverFileError, DriverTrack, read_driver, write_driver
+from trackmania_rl.driver_file import DriverFile, DriverFileError, DriverTrack, write_driver
 from trackmania_rl.driver_hub import pull_driver, push_driver
 from trackmania_rl.errors import UserError
 from trackmania_rl.race.spaces import race_spaces
@@ -107,11 +105,3 @@ def test_what_stands_in_the_way_is_told(hub: FolderAsHub, file: Path, tmp_path: 
     with pytest.raises(DriverFileError, match="larger than a driver may be"):
         pull_driver("me/valley", "fast.driver", tmp_path / "pulled.driver")
     assert not (tmp_path / "pulled.driver").exists()
-
-
-def test_a_missing_package_is_named(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    importlib.invalidate_caches()
-    with pytest.raises(UserError, match=r'python -m pip install "trackmania-rl\[hub\]"'):
-        push_driver(file, "me/valley", {})
-    assert read_driver(file)

@@ -18,7 +18,8 @@ from trackmania_rl.telemetry.live import LiveReader, RacePlayback
 
 from .conftest import StartTraining, TrainCommand
 
-PAGE = "trackmania_rl.dashboard"
+pytestmark = pytest.mark.timeout(600)  # each wait has a limit of its own
+
 SETTINGS = {
     "game_transport": "'socket'",
     "n_collectors": 2,
@@ -129,7 +130,7 @@ def test_a_killed_collector_is_replaced_and_its_shared_memory_freed(training: Tr
     training.wait_for(lambda: len({*training.collectors()} - {victim}) == 2, "another collector")
     training.wait_for(lambda: not game.is_running(), "end of its game")
     training.wait_for(lambda: shared_memory - training.shared_memory(), "end of its shared memory")
-    training.wait_for_races(4)
+    training.wait_for_races(2)
     assert not [path for path in shared_memory - training.shared_memory() if Path(path).exists()]
 
 
@@ -143,7 +144,7 @@ def test_a_stopped_collector_is_replaced_with_its_game_while_the_other_drives_on
     training.wait_for(lambda: "no sign of life" in training.output, "line that says so")
     training.wait_for(lambda: not stopped.is_running() and not game.is_running(), "end of both")
     training.wait_for(lambda: len(training.collectors()) == 2, "another collector in its place")
-    training.wait_for_races(6)
+    training.wait_for_races(3)
     assert other.is_running(), training.output
 
 
@@ -165,7 +166,7 @@ def test_it_ends_with_ctrl_c_and_the_same_command_resumes_it(
     n_frames = training.races[-1]["frames_total"]
 
     resumed = start_training(training.folder, **SETTINGS)
-    resumed.wait_for_races(2)
+    resumed.wait_for_races()
     resumed.stop(signal.SIGTERM)
     assert resumed.process.returncode == 0
     assert not resumed.survivors()
