@@ -12,8 +12,10 @@ from torchrl.trainers.trainers import TrainerHookBase
 
 from trackmania_rl.agents.agent import IQNAgent
 from trackmania_rl.agents.builder import make_agent_builder
+from trackmania_rl.agents.inference import Inferer
+from trackmania_rl.agents.run_network import make_network
 from trackmania_rl.channels.local import LocalRollouts, LocalRunState
-from trackmania_rl.channels.protocols import Channels, ReceivedRollout
+from trackmania_rl.channels.protocols import Channels, ReceivedRollout, WeightsKind
 from trackmania_rl.checkpoints import RunFolder
 from trackmania_rl.datasets.minari_files import DataSet
 from trackmania_rl.race.observation import ObservationLayout
@@ -24,6 +26,7 @@ from trackmania_rl.settings import Settings, load_settings, settings_from_flat
 from trackmania_rl.settings.live import LiveSettings, write_snapshot
 from trackmania_rl.telemetry.statistics import TrainingStatistics
 from trackmania_rl.training.building import make_memory, make_reward, make_trainer
+from trackmania_rl.training.collector import WeightPuller
 from trackmania_rl.training.context import RunContext
 from trackmania_rl.training.hooks.figures import WriteFigures
 from trackmania_rl.training.hooks.hook import Hook
@@ -74,6 +77,23 @@ class WatchedRunState(LocalRunState):
     @stop_requested.setter
     def stop_requested(self, _: bool) -> None:
         """It ends by `is_over` only."""
+
+
+def pullers_of(settings: Settings, run_state: Any, seeds: SeedTree) -> list[WeightPuller]:
+    """Explorer and evaluator of a collector, with the same first weights."""
+    spaces = race_spaces(settings)
+
+    def puller(name: str, kind: WeightsKind) -> WeightPuller:
+        actor = Inferer(
+            make_network(settings, spaces, SeedTree(1)),
+            n_quantiles=settings.agent.iqn_k,
+            throttle_actions=spaces.throttle_actions,
+            exploration_settings=settings.exploration,
+            rng=seeds.rng(name),
+        )
+        return WeightPuller(actor, run_state, kind)
+
+    return [puller("explorer", "exploration"), puller("evaluator", "evaluation")]
 
 
 class KeepingSink:
