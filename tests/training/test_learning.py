@@ -1,31 +1,36 @@
-"""Learning in one process: races in, updates and weights out, and resuming to the same bytes."""
+"""Learning in one process: races and fragments in, updates and weights out, schedules, edits, and exact resume."""
 
 import io
+import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from tensordict import TensorDict
+from tensordict import TensorDict, TensorDictBase
 
 from trackmania_rl.agents import run_network
 from trackmania_rl.agents.flat_parameters import flatten_parameters
 from trackmania_rl.agents.run_network import make_network, pick_device, pick_playing_device
-from trackmania_rl.channels.protocols import WEIGHTS_KINDS
+from trackmania_rl.channels.protocols import WEIGHTS_KINDS, ReceivedRollout
 from trackmania_rl.errors import UserError
+from trackmania_rl.race.fragments import RaceInFragments
 from trackmania_rl.race.observation import ObservationLayout
+from trackmania_rl.race.policy import ELAPSED_ACTIONS_FLOAT
 from trackmania_rl.race.rewards import EngineeredRewards, race_rewards
 from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import load_settings
 from trackmania_rl.settings.live import LiveSettings
+from trackmania_rl.training import trainer as trainer_module
 from trackmania_rl.training.hooks.hook import Hook
 from trackmania_rl.training.hooks.learning_figures import LearningFigures, MeasureTestLoss
+from trackmania_rl.training.hooks.priorities import UpdatePriorities
+from trackmania_rl.training.hooks.publishing import PublishRunState
 from trackmania_rl.training.hooks.schedules import FollowSchedules
 
-from .conftest import MakeRace, MakeRun, edit
+from .conftest import LocalRun, MakeRace, MakeRun, edit
 
 
 class NoteUpdates(Hook):
@@ -38,74 +43,97 @@ class NoteUpdates(Hook):
         self.noted.append((len(batch), float(self.run.agent.optimizer_step.optimizer.param_groups[0]["lr"])))
 
 
-def test_each_transition_is_trained_on_as_often_as_configured(
+def bytes_of(state: Mapping[str, Any]) -> io.BytesIO:
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    return file
+
+
+def resume(run: LocalRun, other: LocalRun) -> None:
+    """Load into a run what a checkpoint of another one holds."""
+    run.trainer.load_state_dict(torch.load(bytes_of(other.trainer.state_dict()), weights_only=True))
+
+
+def n_stored(run: LocalRun) -> int:
+    return len(run.buffer) + len(run.buffer_test)
+
+
+def test_each_transition_is_trained_on_as_often_as_configured_and_weights_are_published(
     live: LiveSettings, make_run: MakeRun, make_race: MakeRace
 ) -> None:
     run = make_run()
+    networks = [make_network(live.current, race_spaces(live.current), SeedTree(seed)) for seed in (98, 99)]
+    before = run.run_state.pull_weights("exploration", networks[0], 0)
+    assert torch.equal(flatten_parameters(networks[0]), flatten_parameters(run.agent.exploration_network))
     run.train_on([make_race(31, False)])
-    assert run.agent.updates == 0, "too little stored to learn yet"
-    run.train_on([make_race(37, True), make_race(23, False)])
+    assert run.agent.updates == 0, "too little is stored to learn yet"
+    for n_actions in (37, 23):
+        run.put(make_race(n_actions, False))
+    run.train()  # the Trainer's own loop, until there is no race
     stored = 31 + 37 + 23
-    assert len(run.buffer) + len(run.buffer_test) == stored
+    assert n_stored(run) == stored
     assert run.agent.updates == stored * 2 // 13
-    assert run.trainer.collected_frames == stored
-
-
-def test_the_trainers_own_loop_runs_until_the_stream_ends(
-    live: LiveSettings, layout: ObservationLayout, make_run: MakeRun, make_race: MakeRace
-) -> None:
-    run = make_run()
-    network = make_network(live.current, race_spaces(live.current), SeedTree(99))
-    before = run.run_state.pull_weights("exploration", network, 0)
-    for race in (make_race(60, True), make_race(41, False), make_race(5, False)):
-        run.put(race)
-    run.train()
-    assert run.context.statistics.races_total == 3
-    for race in (make_race(60, True), make_race(41, False), make_race(5, False)):
-        run.put(race)  # there is room: they were released
-    assert run.agent.updates > 2
-    assert run.run_state.pull_weights("exploration", network, before) > before
-    figures = run.hook(LearningFigures)
-    means = figures.take_means()
+    assert run.trainer.collected_frames == run.run_state.frames_total == stored
+    versions = [run.run_state.pull_weights(kind, one, 0) for kind, one in zip(WEIGHTS_KINDS, networks, strict=True)]
+    assert min(versions) > before
+    exploring, evaluating = (flatten_parameters(network) for network in networks)
+    assert torch.equal(exploring, flatten_parameters(run.agent.exploration_network))
+    assert torch.equal(evaluating, flatten_parameters(run.agent.evaluation_network))
+    assert not torch.equal(exploring, evaluating), "races are evaluated with averaged weights"
+    means = run.hook(LearningFigures).take_means()
     assert set(means) == {"loss", "grad_norm", "mean_q"}
     assert all(np.isfinite(value) for value in means.values())
-    assert figures.take_means() == {}
+    run.train_on([make_race(31, True, fill_buffer=False, is_explo=False)])
+    assert (n_stored(run), run.trainer.collected_frames) == (stored, stored + 31), "not learned from, only counted"
+    assert run.context.statistics.maps["valley"].history(is_explo=False).n_finished == 1
 
 
-def test_races_that_are_not_to_be_learned_from_only_count(
-    live: LiveSettings, make_run: MakeRun, make_race: MakeRace
-) -> None:
-    run = make_run()
-    run.train_on([make_race(31, True, fill_buffer=False)])
-    assert len(run.buffer) + len(run.buffer_test) == 0
-    assert run.trainer.collected_frames == 31
+def test_the_seed_decides_on_first_weights_and_on_all_that_agent_and_memory_draw(make_run: MakeRun) -> None:
+    def state(name: str, seed: int) -> list[bytes]:
+        run = make_run(name=name, seed=seed)
+        weights = flatten_parameters(run.agent.exploration_network)
+        drawn = [generator.get_state() for generator in (run.agent.loss_module.generator, run.buffer.generator)]
+        return [tensor.detach().numpy().tobytes() for tensor in (weights, *drawn)]
+
+    one, again, other = state("one", 1), state("again", 1), state("other", 2)
+    assert one == again
+    assert len({*one, *other}) == 6
 
 
+RESETS = {"reset_every_n_frames_generated": 60, "additional_transitions_after_reset": 26}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "none": {},
+    "double DQN, priorities, two frames": {"use_ddqn": True, "prio_alpha": 0.6, "frames_per_state": 2},
+    "resets": RESETS,
+}
+
+
+@pytest.mark.parametrize("option", OPTIONS)
 def test_a_resumed_learner_goes_on_to_the_same_bytes(
-    live: LiveSettings, make_run: MakeRun, make_race: MakeRace
+    live: LiveSettings, make_run: MakeRun, make_race: MakeRace, option: str
 ) -> None:
+    edit(live, **OPTIONS[option])
     races = [make_race(n, n % 2 == 0) for n in (60, 41, 38, 52)]
-    straight = make_run(name="straight")
+    straight, resumed = make_run(name="straight"), make_run(name="resumed")
     straight.train_on(races[:2])
-    state = straight.trainer.state_dict()
-    resumed = make_run(name="resumed")
-    resumed.trainer.load_state_dict(torch.load(_bytes_of(state), weights_only=True))
+    assert straight.agent.updates > 10
+    if "prio_alpha" in OPTIONS[option]:
+        assert len(straight.buffer.storage.priorities.unique()) > 1
+    resume(resumed, straight)
     for run in (straight, resumed):
         run.train_on(races[2:])
     assert resumed.agent.updates == straight.agent.updates
     assert resumed.trainer.collected_frames == straight.trainer.collected_frames
-    for (name, one), other in zip(
-        straight.agent.loss_module.online.state_dict().items(),
-        resumed.agent.loss_module.online.state_dict().values(),
-        strict=True,
-    ):
-        assert torch.equal(one, other), name
+    weights = [run.agent.loss_module.online.state_dict() for run in (straight, resumed)]
+    for name, weight in weights[0].items():
+        assert torch.equal(weight, weights[1][name]), name
 
 
 def test_a_rehearsal_changes_nothing(make_run: MakeRun) -> None:
     rehearsed, other = (make_run(name=name, clock=lambda: 0.0) for name in ("rehearsed", "other"))
     rehearsed.agent.rehearse_update(rehearsed.buffer.blank_batch())
-    states = [_bytes_of(run.trainer.state_dict()).getvalue() for run in (rehearsed, other)]
+    states = [bytes_of(run.trainer.state_dict()).getvalue() for run in (rehearsed, other)]
     assert states[0] == states[1]
 
 
@@ -118,19 +146,15 @@ def test_schedules_follow_the_frame_count(live: LiveSettings, make_run: MakeRun,
     )
     updates = NoteUpdates()
     run = make_run([updates])
-    run.train_on([make_race(50, False)])
-    assert run.hook(FollowSchedules).learning_rate == pytest.approx(1e-4)
-    assert [learning_rate for _, learning_rate in updates.noted] == pytest.approx([1e-4] * len(updates.noted))
-    assert run.buffer.rules.gamma == pytest.approx(0.7)
-    assert run.buffer.ring.capacity == 80
-    run.train_on([make_race(20, False), make_race(50, False)])
-    assert run.hook(FollowSchedules).learning_rate == pytest.approx(1e-5)
-    assert updates.noted[-1] == (13, pytest.approx(1e-5))
-    assert run.buffer.rules.gamma == pytest.approx(0.9)
-    assert run.buffer.ring.capacity == 500
+    for n_actions, learning_rate, gamma, capacity in ((50, 1e-4, 0.7, 80), (70, 1e-5, 0.9, 500)):
+        run.train_on([make_race(n_actions, False)])
+        assert run.hook(FollowSchedules).learning_rate == pytest.approx(learning_rate)
+        assert updates.noted[-1] == (13, pytest.approx(learning_rate))
+        assert run.buffer.rules.gamma == pytest.approx(gamma)
+        assert run.buffer.ring.capacity == capacity
 
 
-def test_an_edit_reaches_the_updates_after_the_next_race(
+def test_an_edit_reaches_collectors_and_the_updates_after_the_next_race(
     live: LiveSettings, make_run: MakeRun, make_race: MakeRace
 ) -> None:
     updates = NoteUpdates()
@@ -138,7 +162,12 @@ def test_an_edit_reaches_the_updates_after_the_next_race(
     run.train_on([make_race(60, True)])
     assert {batch_size for batch_size, _ in updates.noted} == {13}
     updates.noted.clear()
-    edit(live, batch_size=7, adam_beta1=0.8)
+    run.run_state.pull()
+    snapshot = live._snapshot_file
+    snapshot.write_text(snapshot.read_text() + "\nrunning_speed = 7.0\nbatch_size = 7\nadam_beta1 = 0.8\n")
+    run.hook(PublishRunState).tick()
+    assert run.run_state.pull()
+    assert run.run_state.settings.game.running_speed == 7
     run.train_on([make_race(23, False)])
     assert {batch_size for batch_size, _ in updates.noted} == {7}
     assert run.agent.loss_module.settings.adam_beta1 == 0.8
@@ -164,7 +193,7 @@ def test_rewards_follow_their_schedules_at_the_frames_before_the_race(
     ]
     assert expected[1].max() > 20 > expected[0].max()
     run.train_on(races)
-    stored = run.buffer.ring.columns.rewards[: 51 + 37]  # the first race's last state stands between
+    stored = run.buffer.ring.columns.rewards[: 51 + 37]  # the first race's last state is between them
     np.testing.assert_array_equal(np.delete(stored.numpy(), 50), np.concatenate(expected))
 
 
@@ -188,123 +217,36 @@ def test_a_memory_that_cannot_grow_stays_as_it_is(
     assert caplog.text.count("no room for a replay memory of 500 transitions, so it keeps its 80") == 1
 
 
-def test_a_periodic_reset_changes_the_network_and_adds_training(
-    live: LiveSettings, make_run: MakeRun, make_race: MakeRace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    edit(live, reset_every_n_frames_generated=100, additional_transitions_after_reset=26)
-    run = make_run()
-    reset_at_frames: list[int] = []
-    reset = run.agent.reset_partially
-
-    def note_and_reset() -> None:
-        reset_at_frames.append(run.trainer.collected_frames)
-        reset()
-
-    monkeypatch.setattr(run.agent, "reset_partially", note_and_reset)
-    run.train_on([make_race(n_states, False) for n_states in (61, 43, 60, 43)])
-    assert reset_at_frames == [61 + 43, 61 + 43 + 60 + 43]
-    assert run.agent.updates == (2 * (60 + 42 + 59 + 42) + 2 * 26) // 13
-
-
-def test_resets_that_are_switched_on_late_count_from_then_on(
+def test_resets_come_at_their_interval_also_when_they_are_switched_on_late(
     live: LiveSettings, make_run: MakeRun, make_race: MakeRace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = make_run()
     reset_at_frames: list[int] = []
     monkeypatch.setattr(run.agent, "reset_partially", lambda: reset_at_frames.append(run.trainer.collected_frames))
     run.train_on([make_race(61, False), make_race(43, False)])
-    edit(live, reset_every_n_frames_generated=100, additional_transitions_after_reset=0)
+    edit(live, reset_every_n_frames_generated=100, additional_transitions_after_reset=26)
     run.train_on([make_race(43, False)])
     assert reset_at_frames == [], "43 frames after it was switched on"
     run.train_on([make_race(60, False)])
     assert reset_at_frames == [61 + 43 + 43 + 60]
-
-
-def test_device_names() -> None:
-    assert pick_device("cpu") == torch.device("cpu")
-    assert pick_device("auto").type == ("cuda" if torch.cuda.is_available() else "cpu")
-
-
-def test_without_an_image_collectors_decide_on_the_processor(
-    monkeypatch: pytest.MonkeyPatch, repository_root: Path
-) -> None:
-    monkeypatch.setattr(run_network, "why_unusable", lambda _: None)
-    without_image, with_image = (
-        load_settings(repository_root / "config_files" / name, ["torch_device=cuda"])
-        for name in ("config.py", "config_tmnf.py")
-    )
-    assert pick_playing_device(without_image, race_spaces(without_image)) == torch.device("cpu")
-    assert pick_playing_device(with_image, race_spaces(with_image)) == torch.device("cuda")
-
-
-@pytest.mark.parametrize("file", ["config.py", "config_tmnf.py"])
-def test_collectors_may_have_another_device_than_the_learner(
-    monkeypatch: pytest.MonkeyPatch, repository_root: Path, file: str
-) -> None:
-    monkeypatch.setattr(run_network, "why_unusable", lambda device: None if device == "cpu" else "it is away")
-    asked_for = ["torch_device=cuda", "collector_device=cpu"]
-    settings = load_settings(repository_root / "config_files" / file, asked_for)
-    assert pick_playing_device(settings, race_spaces(settings)) == torch.device("cpu")
-    settings = load_settings(repository_root / "config_files" / file, ["collector_device=cuda"])
-    with pytest.raises(UserError, match=r'collector_device = "cuda" cannot be used here: it is away'):
-        pick_playing_device(settings, race_spaces(settings))
-
-
-def test_the_gpu_that_is_named_becomes_the_current_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    made_current: list[torch.device] = []
-    monkeypatch.setattr(run_network, "why_unusable", lambda _: None)
-    monkeypatch.setattr(torch.cuda, "set_device", made_current.append)
-    assert pick_device("cuda:1") == torch.device("cuda:1")
-    pick_device("cuda")
-    assert made_current == [torch.device("cuda:1")]
-
-
-def test_a_gpu_that_torch_finds_but_cannot_use_leaves_the_processor(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(run_network, "why_unusable", lambda _: "no kernel image is available")
-    assert pick_device("auto") == torch.device("cpu")
-    assert "no kernel image is available" in caplog.text
-    with pytest.raises(UserError, match=r'torch_device = "cuda" cannot be used here: no kernel image'):
-        pick_device("cuda")
-
-
-def _bytes_of(state: Mapping[str, Any]) -> io.BytesIO:
-    file = io.BytesIO()
-    torch.save(state, file)
-    file.seek(0)
-    return file
+    assert run.agent.updates == (2 * (61 + 43 + 43 + 60) + 26) // 13
 
 
 def test_a_run_resumed_without_its_memory_fills_it_before_it_learns(
     live: LiveSettings, make_run: MakeRun, make_race: MakeRace
 ) -> None:
-    edit(live, **{"checkpoint_holds_replay": False})
-    before = make_run(name="before")
+    edit(live, checkpoint_holds_replay=False)
+    before, resumed = make_run(name="before"), make_run(name="resumed")
     before.train_on([make_race(60, True), make_race(41, False)])
     assert before.agent.updates > 0
-    resumed = make_run(name="resumed")
-    resumed.trainer.load_state_dict(torch.load(_bytes_of(before.trainer.state_dict()), weights_only=True))
+    resume(resumed, before)
     resumed.train_on([make_race(31, False)])
     assert resumed.agent.updates == before.agent.updates, "31 states are remembered, 50 are asked for"
     resumed.train_on([make_race(23, False)])
     assert resumed.agent.updates > before.agent.updates
 
 
-def test_a_memory_smaller_than_what_learning_asks_for_is_learned_from_when_it_is_full(
-    live: LiveSettings, make_run: MakeRun, make_race: MakeRace
-) -> None:
-    smaller = {"memory_size_schedule": ((0, 40),)}  # as later in a run whose schedule shrinks it
-    live.current = live.current.model_copy(update={"replay": live.current.replay.model_copy(update=smaller)})
-    run = make_run()
-    run.train_on([make_race(31, False)])
-    assert run.agent.updates == 0
-    run.train_on([make_race(23, False)])
-    assert run.agent.updates > 0
-
-
-@pytest.mark.parametrize("interval", [26, 13, 5, 20])
+@pytest.mark.parametrize("interval", [26, 5, 20])
 def test_the_target_network_moves_as_often_as_configured_whatever_the_batch(
     live: LiveSettings, make_run: MakeRun, make_race: MakeRace, monkeypatch: pytest.MonkeyPatch, interval: int
 ) -> None:
@@ -312,44 +254,8 @@ def test_the_target_network_moves_as_often_as_configured_whatever_the_batch(
     run = make_run()
     moves: list[int] = []
     monkeypatch.setattr(run.agent.target_updater, "step", moves.append)
-    run.train_on([make_race(61, False), make_race(43, False)])
-    assert sum(moves) == run.agent.updates * 13 // interval
-
-
-def test_collectors_explore_with_the_online_weights_and_evaluate_with_averaged_ones(
-    live: LiveSettings, layout: ObservationLayout, make_run: MakeRun, make_race: MakeRace
-) -> None:
-    run = make_run()
-    run.train_on([make_race(60, True), make_race(35, True)])
-    assert run.agent.updates == 14
-    assert run.agent._averaged.n_averaged == 7, "at every second update, the last one among them"
-    pulled = [make_network(live.current, race_spaces(live.current), SeedTree(seed)) for seed in (98, 99)]
-    for kind, network in zip(WEIGHTS_KINDS, pulled, strict=True):
-        run.run_state.pull_weights(kind, network, 0)
-    exploring, evaluating = (flatten_parameters(network) for network in pulled)
-    assert torch.equal(exploring, flatten_parameters(run.agent.exploration_network))
-    assert torch.equal(evaluating, flatten_parameters(run.agent.evaluation_network))
-    assert not torch.equal(exploring, evaluating)
-
-
-def test_errors_become_priorities(live: LiveSettings, make_run: MakeRun, make_race: MakeRace) -> None:
-    edit(live, prio_alpha=0.6)
-    run = make_run()
-    run.train_on([make_race(60, True)])
-    assert run.agent.updates > 0
-    assert len(run.buffer.storage.priorities.unique()) > 1
-
-
-def test_without_prioritized_replay_no_errors_are_noted(
-    live: LiveSettings, make_run: MakeRun, make_race: MakeRace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    edit(live, prio_alpha=0.0)
-    run = make_run()
-    noted: list[Any] = []
-    monkeypatch.setattr(run.buffer, "update_priority", lambda *arguments: noted.append(arguments))
-    run.train_on([make_race(60, True)])
-    assert run.agent.updates > 0
-    assert not noted
+    run.train_on([make_race(61, False)])
+    assert sum(moves) == run.agent.updates * 13 // interval > 0
 
 
 def test_the_test_loss_is_of_transitions_that_are_never_trained_on(
@@ -371,3 +277,159 @@ def test_the_test_loss_is_of_transitions_that_are_never_trained_on(
     assert set(measured_on) <= set(run.buffer_test.storage.index.tolist())
     assert run.agent.loss_module.training
     assert np.isfinite(run.hook(MeasureTestLoss).test_loss)
+
+
+@pytest.mark.parametrize(
+    ("min_horizon", "is_renewed"),
+    [(60, [True, True, False, False, True]), (1, [True, False, False, False, False]), (None, [True] * 5)],
+)
+def test_a_transition_near_the_end_of_its_mini_race_keeps_its_priority(
+    live: LiveSettings, make_run: MakeRun, make_race: MakeRace, min_horizon: int | None, is_renewed: list[bool]
+) -> None:
+    edit(live, prio_alpha=1.0, buffer_test_ratio=0.0, min_horizon_to_update_priority_actions=min_horizon)
+    run, errors = make_run(), torch.tensor([3.0, 5.0, 7.0, 9.0, 11.0])
+    run.train_on([make_race(40, False)])
+    assert run.agent.updates == 0
+    batch = run.buffer[torch.arange(5)]
+    batch["state_float"][:, ELAPSED_ACTIONS_FLOAT] = torch.tensor([0.0, 59.0, 60.0, 99.0, 12.0])
+    batch["td_error"] = errors
+    run.hook(UpdatePriorities).post_loss(batch)
+    expected = torch.where(torch.tensor(is_renewed), errors + live.current.replay.prio_epsilon, 1.0)
+    torch.testing.assert_close(run.buffer.storage.priorities[:5], expected)
+
+
+def test_training_steps_are_bound_to_the_actions_driven(
+    live: LiveSettings, make_run: MakeRun, make_race: MakeRace
+) -> None:
+    edit(live, max_training_steps_per_environment_step=0.1, number_times_single_memory_is_used_before_discard=1e6)
+    run = make_run()
+    n_updates = []
+    for _ in range(3):
+        run.train_on([make_race(50, False)])
+        n_updates.append(run.agent.updates)
+    assert n_updates == [5, 10, 15]
+    edit(live, max_training_steps_per_environment_step=0.2, number_times_single_memory_is_used_before_discard=1.0)
+    run.train_on([make_race(50, False)])
+    assert run.agent.updates == 40, "what was due before is made up for"
+
+
+class CountTicks(Hook):
+    """Counts its ticks."""
+
+    n_ticks = 0
+
+    def tick(self) -> None:
+        self.n_ticks += 1
+
+
+def test_hooks_tick_while_no_race_comes_and_between_updates(
+    live: LiveSettings, make_run: MakeRun, make_race: MakeRace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trainer_module, "POLL_S", 0.0)
+    edit(live, checkpoint_interval_s=1e6)
+    ticks = CountTicks()
+    run = make_run([ticks])
+    run.train()
+    assert ticks.n_ticks == 1
+    run.train_on([make_race(60, True)])
+    assert ticks.n_ticks == 1 + run.agent.updates + 2, "after each update, after the race, and when there is no other"
+
+
+# ----------------------------------------------------------------------------------------------------------- fragments
+
+
+class Seen(Hook):
+    """Notes how many actions it is given, and where."""
+
+    def __init__(self, *, takes_fragments: bool) -> None:
+        self.takes_fragments = takes_fragments
+        self.seen: list[tuple[str, int]] = []
+
+    def batch_process(self, race: TensorDictBase) -> None:
+        self.seen.append(("batch_process", len(race)))
+
+    def post_steps(self) -> None:
+        self.seen.append(("post_steps", 0))
+
+    def post_steps_log(self, race: TensorDictBase) -> None:
+        self.seen.append(("post_steps_log", len(race)))
+
+
+def fragments_of(race: ReceivedRollout, n_steps: int, n_actions: int) -> list[ReceivedRollout]:
+    """A race as a collector hands it on that cuts it every so many actions."""
+    results, stats = race.rollout_results, race.end_race_stats
+    in_fragments, fragments = RaceInFragments(n_steps), []
+    known_under_way = {name: stats[name] for name in ("map_name", "track", "is_explo", "fill_buffer")}
+    for n_decided in range(1, len(results["actions"])):
+        in_fragments.n_decided = n_decided
+        if in_fragments.n_to_hand_on == n_actions:
+            states, fragment = in_fragments.cut()
+            part: dict[str, Any] = {"furthest_zone_idx": 1}
+            for name in results.keys() - {"race_time", "furthest_zone_idx"}:
+                is_of_states = len(results[name]) > len(results["actions"])
+                part[name] = results[name][states.start : states.stop - (not is_of_states)]
+            fragments.append(ReceivedRollout(0, part, {**known_under_way, "fragment": fragment}))
+    last = in_fragments.end(len(results["actions"]))
+    return [*fragments, ReceivedRollout(0, results, {**stats, "fragment": last})]
+
+
+def test_actions_of_fragments_count_as_they_come_and_a_race_when_it_ends(
+    make_run: MakeRun, make_race: MakeRace
+) -> None:
+    at_ends, seen = Seen(takes_fragments=False), Seen(takes_fragments=True)
+    race = make_race(60, True)
+    whole, run = make_run(name="whole"), make_run([at_ends, seen], name="in fragments")
+    whole.train_on([race])
+    fragments = fragments_of(race, n_steps=3, n_actions=20)
+    assert [fragment.is_under_way for fragment in fragments] == [True, True, False]
+    for fragment, n_frames, stored in zip(fragments, (20, 40, 60), (18, 38, 60), strict=True):
+        run.train_on([fragment])
+        assert run.run_state.frames_total == run.trainer.collected_frames == n_frames
+        assert n_stored(run) == stored
+        assert run.context.statistics.races_total == (n_frames == 60)
+    assert whole.agent.updates - 1 <= run.agent.updates <= whole.agent.updates
+    assert seen.seen == [("batch_process", 20), ("post_steps", 0), ("post_steps_log", 20)] * 3
+    of_whole_race = [("batch_process", 60), ("post_steps", 0), ("post_steps_log", 20)]
+    assert at_ends.seen == [("post_steps", 0)] * 2 + of_whole_race
+    lines = [json.loads(one.context.folder.races.read_text()) | {"wall_s": 0} for one in (whole, run)]
+    assert lines[0] == lines[1]
+    for one in (whole, run):
+        assert [file.name for file in one.context.folder.best_runs.iterdir()] == ["valley_3000"]
+    run.train_on(fragments_of(make_race(60, False, fill_buffer=False), n_steps=3, n_actions=7))
+    assert (run.context.statistics.frames_total, run.context.statistics.races_total) == (120, 2)
+    assert n_stored(run) == 60
+
+
+# ------------------------------------------------------------------------------------------------------------- devices
+
+
+def test_collectors_decide_on_the_processor_where_there_is_no_image_or_it_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch, repository_root: Any
+) -> None:
+    def device_of(config: str, *asked_for: str) -> str:
+        settings = load_settings(repository_root / "config_files" / config, asked_for)
+        return pick_playing_device(settings, race_spaces(settings)).type
+
+    monkeypatch.setattr(run_network, "why_unusable", lambda _: None)
+    assert device_of("config.py", "torch_device=cuda") == "cpu"
+    assert device_of("config_tmnf.py", "torch_device=cuda") == "cuda"
+    assert device_of("config_tmnf.py", "torch_device=cuda", "collector_device=cpu") == "cpu"
+    monkeypatch.setattr(run_network, "why_unusable", lambda device: None if device == "cpu" else "it is away")
+    with pytest.raises(UserError, match=r'collector_device = "cuda" cannot be used here: it is away'):
+        device_of("config.py", "collector_device=cuda")
+
+
+def test_a_gpu_that_torch_finds_but_cannot_use_leaves_the_processor(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(run_network, "why_unusable", lambda _: "no kernel image is available")
+    assert pick_device("auto") == torch.device("cpu")
+    assert "no kernel image is available" in caplog.text
+    with pytest.raises(UserError, match=r'torch_device = "cuda" cannot be used here: no kernel image'):
+        pick_device("cuda")
+    made_current: list[torch.device] = []
+    monkeypatch.setattr(run_network, "why_unusable", lambda _: None)
+    monkeypatch.setattr(torch.cuda, "set_device", made_current.append)
+    assert [pick_device(name) for name in ("cuda:1", "cuda")] == [torch.device("cuda:1"), torch.device("cuda")]
+    assert made_current == [torch.device("cuda:1")]
