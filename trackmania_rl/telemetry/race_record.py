@@ -156,7 +156,7 @@ class RaceLog:
         self.n_undone = 0 if frames_total is None else _move_away_after(path, frames_total)
 
     def write(self, race: RaceRecord, frames_total: int) -> None:
-        """Adds a race. A file that was deleted or moved away meanwhile is made again."""
+        """Adds a race. A file that was deleted or moved away meanwhile is made again; a pipe there is not opened."""
         line = {
             "session": self._session,
             "wall_s": round(self._clock(), 3),
@@ -175,7 +175,8 @@ class RaceLog:
             line["track"] = race.track
         if race.is_own:
             line |= {"progress_unit": race.progress_unit, "n_actions": race.n_actions}
-        if not (self._path.exists() and os.path.samefile(self._path, self._file.fileno())):
+        is_gone = not self._path.exists()
+        if is_gone or (self._path.is_file() and not os.path.samefile(self._path, self._file.fileno())):
             self._file.close()
             self._file = self._path.open("ab")
         self._file.write(json.dumps(line).encode() + b"\n")
