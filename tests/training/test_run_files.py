@@ -1,4 +1,4 @@
-"""A run's files: what a failing disk or spoilt weights cost, what is kept, and what a new run begins with."""
+"""Files of a run: full disks, race log, records, kept drivers, checkpoints in time, and weights to begin with."""
 
 import errno
 import logging
@@ -15,7 +15,7 @@ import torch
 
 from trackmania_rl.agents.run_network import make_network
 from trackmania_rl.channels.protocols import ReceivedRollout
-from trackmania_rl.checkpoints import CheckpointError, RunFolder, find_manifests, load_checkpoint, save_checkpoint
+from trackmania_rl.checkpoints import CheckpointError, RunFolder, load_checkpoint, save_checkpoint
 from trackmania_rl.checkpoints.plain_state import StateParts
 from trackmania_rl.checkpoints.store import MANIFEST_ROOM_BYTES
 from trackmania_rl.dashboard.tails import LineTail
@@ -43,7 +43,7 @@ BeginRun = Callable[..., LocalRun]
 
 
 class Writer:
-    """Stands for tensorboard's, which never writes again once it failed."""
+    """Logger that fails until it is opened again."""
 
     def __init__(self) -> None:
         self.fails = False
@@ -57,25 +57,12 @@ class Writer:
         self.n_races += any(name.startswith("rollout/meters/") for name in values)
         self.n_rows += "train/speed/actions_per_s" in values
 
-    def log_text(self, *_: object) -> None:
-        """Nothing is told."""
-
-    def log_histogram(self, *_: object) -> None:
-        """Nothing is drawn."""
-
-    def log_picture(self, *_: object) -> None:
-        """Nothing is drawn."""
-
     def reopen(self) -> None:
         self.fails = False
         self.n_reopened += 1
 
-    def flush(self) -> None:
-        """Nothing is held back."""
-
-    def close(self) -> None:
-        if self.fails:
-            raise OSError(errno.ENOSPC, "No space left on device")
+    def __getattr__(self, _: str) -> Any:
+        return lambda *_: None
 
 
 @pytest.fixture
@@ -92,16 +79,12 @@ def writers(monkeypatch: pytest.MonkeyPatch) -> list[Writer]:
 
 @pytest.fixture
 def begin_run(live: LiveSettings, make_run: MakeRun, writers: list[Writer]) -> BeginRun:
-    """`begin_run(began_s=65.0, name=value, ...)` takes a run up, which writes what the settings ask for only.
-
-    Its clock is set by `_tick`.
-    """
+    """`begin_run(name=value, ...)` begins a run, or resumes it, with these settings and a clock set by `_tick`."""
     intervals = ("checkpoint_interval_s", "tensorboard_interval_s", "histogram_interval_s")
-    quiet = dict.fromkeys(intervals, 1e6) | {"minimum_free_disk_mb": 0}
 
-    def begin(began_s: float = 0.0, **settings: Any) -> LocalRun:
-        edit(live, **(quiet | settings))
-        now = SimpleNamespace(s=began_s)
+    def begin(**settings: Any) -> LocalRun:
+        edit(live, **(dict.fromkeys(intervals, 1e6) | settings))
+        now = SimpleNamespace(s=0.0)
         run = make_run(clock=lambda: now.s)
         run.now = now
         return run
@@ -110,7 +93,7 @@ def begin_run(live: LiveSettings, make_run: MakeRun, writers: list[Writer]) -> B
 
 
 def _tick(run: LocalRun, now_s: float) -> None:
-    """Let all hooks tick after `now_s` of training, which drives 100 frames a second."""
+    """Let all hooks tick after `now_s` of training at 100 frames a second."""
     run.now.s = now_s
     run.context.statistics.frames_total = run.trainer.collected_frames = int(100 * now_s)
     for hook in run.trainer.hooks:
@@ -154,30 +137,6 @@ def test_a_full_disk_costs_lines_but_not_the_run(
     assert len(run.context.folder.races.read_text().splitlines()) == 3
 
 
-def test_tensorboard_gets_a_race_in_each_interval_and_every_best_time(
-    begin_run: BeginRun, make_race: MakeRace, writers: list[Writer], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now = SimpleNamespace(s=0.0)
-    monkeypatch.setattr(hook_module, "time", SimpleNamespace(monotonic=lambda: now.s))
-    run = begin_run(tensorboard_interval_s=10.0)
-
-    def n_written_after(now_s: float, race_time_ms: int, is_explo: bool = True) -> int:
-        now.s = now_s
-        _take(run, make_race(17, True, race_time_ms=race_time_ms, is_explo=is_explo))
-        return writers[0].n_races
-
-    assert n_written_after(0.0, 3000) == 1
-    assert n_written_after(1.0, 3100) == 1
-    assert n_written_after(2.0, 3000) == 1, "only as fast as the best one"
-    assert n_written_after(3.0, 2900) == 2, "faster than all before"
-    assert n_written_after(4.0, 3500, is_explo=False) == 3, "the first of another kind"
-    assert n_written_after(5.0, 3400, is_explo=False) == 4, "the fastest of its kind"
-    assert n_written_after(9.9, 3200) == 4
-    assert n_written_after(10.0, 3200) == 5
-    run.close_files()
-    assert len(run.context.folder.races.read_text().splitlines()) == 8, "every race"
-
-
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such files")
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("make", [os.mkfifo, lambda file: file.symlink_to("/dev/zero")], ids=["a pipe", "/dev/zero"])
@@ -197,7 +156,7 @@ def test_pipes_and_devices_in_a_runs_folder_are_not_opened(
     edit(live, keep_checkpoints=4)  # which is written down
     _tick(run, 1.0)
     run.hook(TellStatus).end()
-    assert re.search(r"cannot keep the record .*config\.py: is not a file but a (pipe|device)", caplog.text)
+    assert re.search(r"is kept without .*config\.py: .* is not a file but a (pipe|device)", caplog.text)
     assert read_status(folder.path) is None
     assert folder.settings_in_force.is_file()
     assert LineTail(folder.races).read() == []
@@ -206,24 +165,7 @@ def test_pipes_and_devices_in_a_runs_folder_are_not_opened(
             read()
 
 
-def test_only_a_race_faster_than_all_before_is_kept(begin_run: BeginRun, make_race: MakeRace) -> None:
-    run = begin_run()
-    best_runs = run.context.folder.best_runs
-
-    def kept_after(race_finished: bool = True, **stats: Any) -> list[str]:
-        _take(run, make_race(17, race_finished, **stats))
-        return sorted(path.name for path in best_runs.iterdir())
-
-    assert kept_after(race_time_ms=900, race_finished=False) == []
-    assert kept_after(race_time_ms=3100) == ["valley_3100"]
-    assert kept_after(race_time_ms=3100) == ["valley_3100"]
-    assert kept_after(race_time_ms=3200, is_explo=False) == ["valley_3100"], "the first evaluation, but no record"
-    assert kept_after(race_time_ms=2000, is_demonstration=True) == ["valley_3100"], "not the agent's"
-    assert kept_after(race_time_ms=3000, inputs="0.00 press up\n") == ["valley_3000", "valley_3100"]
-    assert (best_runs / "valley_3000" / "valley_3000.inputs").read_text() == "0.00 press up\n"
-
-
-def test_the_best_race_of_each_map_has_the_driver_that_drove_it(
+def test_the_best_race_of_each_map_is_kept_with_its_inputs_and_the_driver_that_drove_it(
     live: LiveSettings, begin_run: BeginRun, make_race: MakeRace
 ) -> None:
     valley, *_ = live.current.game.map_cycle
@@ -233,33 +175,22 @@ def test_the_best_race_of_each_map_has_the_driver_that_drove_it(
     agent, settings = run.agent, live.current
     agent.exploration_network.load_state_dict(make_network(settings, race_spaces(settings), SeedTree(2)).state_dict())
 
-    def kept_after(name: str, race_time_ms: int, is_explo: bool = True) -> list[str]:
-        _take(run, make_race(17, True, race_time_ms=race_time_ms, is_explo=is_explo, map_name=name))
-        return sorted(file.name for file in best_runs.glob("*/*.driver"))
+    def kept_after(race_time_ms: int, name: str = "valley", **stats: Any) -> list[str]:
+        _take(run, make_race(17, True, race_time_ms=race_time_ms, map_name=name, **stats))
+        return sorted(file.stem for file in best_runs.glob("*/*.driver"))
 
-    assert kept_after("valley", 3100) == ["valley_3100.driver"]
-    assert kept_after("valley_2", 3300) == ["valley_2_3300.driver", "valley_3100.driver"]
-    assert kept_after("valley", 3000, is_explo=False) == ["valley_2_3300.driver", "valley_3000.driver"]
-    assert kept_after("taken away", 3000) == ["valley_2_3300.driver", "valley_3000.driver"]
+    assert kept_after(3100) == ["valley_3100"]
+    assert kept_after(3200, is_explo=False) == ["valley_3100"], "the first evaluation, but no record"
+    assert kept_after(2000, is_demonstration=True) == ["valley_3100"], "not the agent's"
+    assert kept_after(3300, "valley_2") == ["valley_2_3300", "valley_3100"]
+    assert kept_after(3000, is_explo=False, inputs="0.00 press up\n") == ["valley_2_3300", "valley_3000"]
+    assert kept_after(2900, "taken away") == ["valley_2_3300", "valley_3000"]
+    assert {"valley_3100", "valley_3000"} < {path.name for path in best_runs.iterdir()}
+    assert (best_runs / "valley_3000" / "valley_3000.inputs").read_text() == "0.00 press up\n"
     for name, network in (("valley_2_3300", agent.exploration_network), ("valley_3000", agent.evaluation_network)):
         driver = read_driver(best_runs / name / f"{name}.driver")
         assert all(torch.equal(driver.weights[key], weight) for key, weight in network.state_dict().items()), name
         assert [track.best_time_ms for track in driver.card.tracks] == [int(name.rpartition("_")[2])]
-
-
-def test_a_checkpoint_is_written_whenever_its_interval_is_over(
-    begin_run: BeginRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock = SimpleNamespace(now_s=0.0)
-    monkeypatch.setattr(hook_module, "time", SimpleNamespace(monotonic=lambda: clock.now_s))
-    run = begin_run(checkpoint_interval_s=30.0)
-    saved_frames = []
-    for now_s in (29.0, 31.0, 60.0, 62.0):
-        clock.now_s = now_s
-        _tick(run, now_s)
-        state = load_checkpoint(run.context.folder.path)
-        saved_frames.append(state and state["hooks"]["CountRaces"]["frames_total"])
-    assert saved_frames == [None, 3100, 3100, 6200]
 
 
 def test_a_new_run_has_checkpoints_soon_after_its_first_finish(
@@ -305,20 +236,6 @@ def test_races_and_figures_wait_while_a_checkpoint_needs_the_space(
     assert caplog.text.count("wait for space") == caplog.text.count("are written again") == 1
 
 
-def test_older_checkpoints_count_as_space_since_they_would_make_room(
-    begin_run: BeginRun, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    run = begin_run(minimum_free_disk_mb=3, tensorboard_interval_s=1e-9)
-    assert run.hook(SaveCheckpoints).try_to_save()
-    assert run.hook(SaveCheckpoints).try_to_save()
-    _, older = find_manifests(run.context.folder.path)
-    older_bytes = sum(file.stat().st_size for file in older.iterdir() if file.name != "manifest.json")
-    free_bytes = (3 << 20) + run.trainer.checkpoints.written_bytes - older_bytes
-    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=free_bytes))
-    _tick(run, 1.0)
-    assert "wait for space" not in caplog.text
-
-
 def test_a_run_that_was_killed_counts_no_race_twice_and_keeps_its_records(
     begin_run: BeginRun, make_race: MakeRace
 ) -> None:
@@ -349,146 +266,69 @@ def test_a_run_that_was_killed_counts_no_race_twice_and_keeps_its_records(
     }
 
 
-def _spoil(run: LocalRun, network: str, value: float) -> None:
-    """Make all weights of a network's first layer a value."""
-    weights = run.agent.state_dict()[network]
-    next(iter(weights.values())).fill_(value)
-
-
-@pytest.mark.parametrize(("network", "value"), [("online", torch.nan), ("averaged", torch.inf)])
-def test_weights_that_are_no_numbers_end_the_run_and_its_checkpoint_stays(
-    live: LiveSettings, begin_run: BeginRun, network: str, value: float
-) -> None:
-    run = begin_run()
-    assert run.hook(SaveCheckpoints).try_to_save()
-    sound = find_manifests(run.context.folder.path)
-    _spoil(run, network, value)
-    with pytest.raises(UserError, match="weights are no longer finite numbers"):
-        run.hook(SaveCheckpoints).try_to_save()  # as at the end of a run
-    edit(live, checkpoint_interval_s=1e-9)
-    with pytest.raises(UserError, match="weights are no longer finite numbers"):
-        _tick(run, 1.0)
-    assert find_manifests(run.context.folder.path) == sound
-    assert len(sound) == 1
-
-
-def test_weights_that_are_no_numbers_are_not_kept_as_a_driver(begin_run: BeginRun) -> None:
-    run = begin_run(keep_driver_every_s=60.0)
-    _spoil(run, "online", torch.nan)
-    with pytest.raises(UserError, match="weights are no longer finite numbers"):
-        _tick(run, 75.0)
-    assert _drivers(run) == []
-
-
-def test_a_run_does_not_begin_with_weights_that_are_no_numbers(begin_run: BeginRun) -> None:
-    run = begin_run()
-    _spoil(run, "online", torch.nan)
-    save_checkpoint(run.context.folder.path, run.trainer.state_dict(), 0)  # as earlier versions did
-    with pytest.raises(CheckpointError, match="the weights to begin with are not finite numbers"):
-        begin_run()
-
-
-def _needed_bytes(state: Mapping[str, Any]) -> int:
-    parts = StateParts.of(state)
-    return parts.tensor_bytes + len(parts.json_bytes()) + MANIFEST_ROOM_BYTES
-
-
 def test_on_a_disk_too_full_for_the_replay_memory_the_checkpoint_is_written_without_it(
     begin_run: BeginRun, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    def bytes_of(state: Mapping[str, Any]) -> int:
+        parts = StateParts.of(state)
+        return parts.tensor_bytes + len(parts.json_bytes()) + MANIFEST_ROOM_BYTES
+
     run = begin_run(checkpoint_holds_replay=True)
     assert run.hook(SaveCheckpoints).try_to_save()
     full, without = (run.trainer.state_to_write() for _ in range(2))
     without["hooks"]["StoreRaces"]["buffers"] = None
-    needed_bytes = [_needed_bytes(state) for state in (without, full)]
-    assert needed_bytes[0] < needed_bytes[1]
-    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=sum(needed_bytes) // 2))
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=(bytes_of(full) + bytes_of(without)) // 2))
     assert run.hook(SaveCheckpoints).try_to_save()
     state = load_checkpoint(run.context.folder.path)
     assert state is not None
     assert state["hooks"]["StoreRaces"]["buffers"] is None
     assert "is written without it" in caplog.text
-    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=needed_bytes[0] // 2))
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=bytes_of(without) // 2))
     assert not run.hook(SaveCheckpoints).try_to_save()
     assert "no checkpoint written" in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("keep_driver_every_s", "began_s", "observed_s", "kept_s"),
-    [
-        (60.0, 0.0, (10, 59, 60, 61, 130), (60, 130)),
-        (60.0, 65.0, (66, 119, 120), (120,)),
-        (0.0, 0.0, (10, 60, 130), ()),
-    ],
-    ids=["new run", "resumed run", "none wanted"],
-)
-def test_a_driver_is_kept_whenever_its_time_of_training_is_over(
-    begin_run: BeginRun,
-    keep_driver_every_s: float,
-    began_s: float,
-    observed_s: tuple[int, ...],
-    kept_s: tuple[int, ...],
+def test_drivers_are_kept_as_often_as_configured_and_evaluate_as_the_run_did(
+    live: LiveSettings, begin_run: BeginRun, caplog: pytest.LogCaptureFixture
 ) -> None:
-    run = begin_run(began_s, keep_driver_every_s=keep_driver_every_s)
-    for now_s in observed_s:
-        _tick(run, now_s)
-    assert _drivers(run) == [f"{100 * now_s:012d}.driver" for now_s in kept_s]
-
-
-def test_a_driver_is_kept_every_so_many_batches_and_only_the_newest_stay(begin_run: BeginRun) -> None:
-    run = begin_run(keep_driver_every_n_batches=10, keep_drivers_at_most=2)
-    for now_s, updates in ((1, 9), (2, 10), (3, 19), (4, 35), (5, 36), (6, 40)):
-        run.agent.updates = updates
-        _tick(run, now_s)
-    assert _drivers(run) == ["000000000400.driver", "000000000600.driver"]
-
-
-def test_a_kept_driver_is_the_one_that_evaluates_at_its_moment(begin_run: BeginRun) -> None:
     run = begin_run(keep_driver_every_s=60.0)
     run.agent.loss_module.online.initialize(torch.Generator().manual_seed(2))
-    _tick(run, 75.0)
+    for now_s in (10, 59, 75, 119):
+        _tick(run, now_s)
+    assert _drivers(run) == ["000000007500.driver"]
     kept = read_driver(run.context.folder.drivers / "000000007500.driver")
     assert (kept.card.frames_total, kept.card.training_s) == (7500, 75.0)
     for name, weight in run.agent.evaluation_network.state_dict().items():
         assert torch.equal(kept.weights[name], weight), name
-
-
-def test_a_disk_too_full_for_a_driver_is_told_once_when_one_is_due(
-    live: LiveSettings, begin_run: BeginRun, caplog: pytest.LogCaptureFixture
-) -> None:
-    run = begin_run(keep_driver_every_s=60.0, minimum_free_disk_mb=10**9)
-    for now_s in (59, 60, 61, 119, 120, 121):
+    edit(live, minimum_free_disk_mb=10**9)
+    for now_s in (120, 121):
         _tick(run, now_s)
-    assert [record.levelno for record in caplog.records].count(logging.ERROR) == 2
-    assert _drivers(run) == []
-    edit(live, minimum_free_disk_mb=0)
-    _tick(run, 180)
-    assert _drivers(run) == ["000000018000.driver"]
+    assert [record.levelno for record in caplog.records].count(logging.ERROR) == 1
+    edit(live, minimum_free_disk_mb=0, keep_driver_every_s=0.0, keep_driver_every_n_batches=10, keep_drivers_at_most=2)
+    for now_s, updates in ((201, 9), (202, 10), (203, 19), (204, 35), (205, 36), (206, 40)):
+        run.agent.updates = updates
+        _tick(run, now_s)
+    assert _drivers(run) == ["000000020400.driver", "000000020600.driver"]
 
 
 @pytest.mark.usefixtures("writers")
 @pytest.mark.parametrize("is_folder", [True, False])
-def test_a_new_run_begins_with_the_networks_of_another(make_run: MakeRun, is_folder: bool) -> None:
+def test_a_new_run_begins_with_the_networks_of_another_and_keeps_its_own_from_then_on(
+    make_run: MakeRun, caplog: pytest.LogCaptureFixture, is_folder: bool
+) -> None:
     trained = make_run(name="other", seed=1)
     assert trained.hook(SaveCheckpoints).try_to_save()
     other = trained.context.folder
     fresh = make_run(name="new", seed=2, weights_from=other.path if is_folder else other.checkpoints / "000001")
-    loss = fresh.agent.loss_module
-    for network in (loss.online, loss.target, fresh.agent.evaluation_network):
-        for name, weight in trained.agent.loss_module.online.state_dict().items():
-            assert torch.equal(network.state_dict()[name], weight), name
-    assert fresh.agent.updates == 0
-
-
-@pytest.mark.usefixtures("writers")
-def test_a_run_that_exists_goes_on_with_its_own_networks(make_run: MakeRun, caplog: pytest.LogCaptureFixture) -> None:
-    for name, seed in (("other", 1), ("run", 2)):
-        assert make_run(name=name, seed=seed).hook(SaveCheckpoints).try_to_save()
-    original = make_run(name="original", seed=2).agent.exploration_network
-    resumed = make_run(name="run", seed=3, weights_from=Path("nowhere")).agent.exploration_network
+    assert fresh.hook(SaveCheckpoints).try_to_save()
+    resumed = make_run(name="new", seed=3, weights_from=Path("nowhere"))
     assert "--weights-from is for new runs" in caplog.text
-    for one, other in zip(original.parameters(), resumed.parameters(), strict=True):
-        assert torch.equal(one, other)
+    for run in (fresh, resumed):
+        loss = run.agent.loss_module
+        for network in (loss.online, loss.target, run.agent.evaluation_network):
+            for name, weight in trained.agent.loss_module.online.state_dict().items():
+                assert torch.equal(network.state_dict()[name], weight), name
+    assert fresh.agent.updates == 0
 
 
 @pytest.mark.usefixtures("writers")
