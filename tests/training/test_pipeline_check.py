@@ -33,9 +33,15 @@ def run(live: LiveSettings, make_run: MakeRun) -> LocalRun:
     return make_run()
 
 
-def test_sound_races_pass(run: LocalRun, make_race: MakeRace) -> None:
+def test_sound_races_pass_and_a_resumed_run_leaves_out_what_its_checkpoint_holds(
+    run: LocalRun, make_run: MakeRun, make_race: MakeRace
+) -> None:
     run.train_on([_with_sums(make_race(n, n % 2 == 0)) for n in (60, 71, 82)])
     assert run.hook(CheckPipeline).n_checked == run.agent.updates * 13 > 100
+    assert run.hook(SaveCheckpoints).try_to_save()
+    resumed = make_run()
+    resumed.train_on([_with_sums(make_race(60, False))])
+    assert 0 < resumed.hook(CheckPipeline).n_checked < (resumed.agent.updates - run.agent.updates) * 13
 
 
 def _swap(column: npt.NDArray[np.generic]) -> None:
@@ -59,24 +65,12 @@ def test_what_is_changed_on_the_way_is_found(run: LocalRun, make_race: MakeRace,
         run.train_on([race, _with_sums(make_race(60, False)), _with_sums(make_race(60, False))])
 
 
-def test_a_race_with_too_few_decisions_is_refused(run: LocalRun, make_race: MakeRace) -> None:
+def test_races_with_too_few_decisions_and_fragments_are_refused(
+    run: LocalRun, live: LiveSettings, make_race: MakeRace
+) -> None:
     race = _with_sums(make_race(60, False))
     race.rollout_results[CHECK_SUMS] = race.rollout_results[CHECK_SUMS][1:]
     with pytest.raises(UserError, match="a race of 60 actions has come in, but 59 were decided"):
         run.train_on([race])
-
-
-def test_a_resumed_run_leaves_out_what_its_checkpoint_holds(
-    run: LocalRun, make_run: MakeRun, make_race: MakeRace
-) -> None:
-    run.train_on([_with_sums(make_race(60, False))])
-    assert run.hook(SaveCheckpoints).try_to_save()
-    run.close_files()
-    resumed = make_run()
-    resumed.train_on([_with_sums(make_race(60, False))])
-    assert 0 < resumed.hook(CheckPipeline).n_checked < (resumed.agent.updates - run.agent.updates) * 13
-
-
-def test_fragments_are_refused(live: LiveSettings) -> None:
     with pytest.raises(SettingsError, match="crc_debug = True checks whole races"):
         settings_from_flat(live.current.flat() | {"crc_debug": True, "batch_mode": "truncate_episodes"})

@@ -2,8 +2,6 @@
 
 import csv
 
-import pytest
-
 from trackmania_rl.agents.agent import Agent
 from trackmania_rl.settings.live import LiveSettings
 from trackmania_rl.training.hooks.checkpoints import SaveCheckpoints
@@ -52,46 +50,28 @@ def test_a_scheduler_is_called_with_each_epoch_and_the_training_ends_after_the_l
     assert run.agent.updates == 10, "the ninth was the last of the third epoch"
 
 
-def test_a_resumed_run_goes_on_with_the_table_of_its_checkpoint(
+def test_a_round_and_its_table_continue_in_a_resumed_run(
     live: LiveSettings, make_run: MakeRun, make_race: MakeRace
 ) -> None:
     edit(live, batch_size=10, number_times_single_memory_is_used_before_discard=1.0)
-    run = make_run([Rounds(steps=5, rounds=2)])
-    run.train_on([make_race(50, False), make_race(50, False)])
-    assert run.hook(SaveCheckpoints).try_to_save()
-    run.train_on([make_race(50, False)])
-    run.close_files()
+    races = [make_race(50, True, meters=300.0), make_race(50, True, meters=500.0), make_race(70, False)]
     epochs: list[int] = []
-    resumed = make_run([Rounds(steps=5, rounds=2, agent_scheduler=lambda _, epoch: epochs.append(epoch))])
-    resumed.train_on([make_race(70, False)])
-    assert [row["frames"] for row in _table(resumed)] == ["50", "100", "170"]
-    assert epochs == [1]
 
+    def rounds() -> list[Rounds]:
+        return [Rounds(steps=10, rounds=1, agent_scheduler=lambda _, epoch: epochs.append(epoch))]
 
-def test_a_round_goes_on_in_a_resumed_run(live: LiveSettings, make_run: MakeRun, make_race: MakeRace) -> None:
-    edit(live, batch_size=10, number_times_single_memory_is_used_before_discard=1.0)
-    races = [make_race(50, True, meters=300.0), make_race(50, True, meters=500.0)]
-    once = make_run([Rounds(steps=10, rounds=2)], name="once")
+    once = make_run(rounds(), name="once")
     once.train_on(races)
-    run = make_run([Rounds(steps=10, rounds=2)])
+    run = make_run(rounds())
     run.train_on(races[:1])
     assert run.hook(SaveCheckpoints).try_to_save()
+    run.train_on(races[1:2])  # which is lost with its row
     run.close_files()
-    resumed = make_run([Rounds(steps=10, rounds=2)])
+    assert len(_table(run)) == 1
+    epochs.clear()
+    resumed = make_run(rounds())
     resumed.train_on(races[1:])
-    (row,), (expected,) = _table(resumed), _table(once)
-    assert (row["explored_races"], row["explored_meters"]) == ("2", "400")
-    assert {**row, "training_s": ""} == {**expected, "training_s": ""}
-
-
-def test_rounds_of_nothing_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"Rounds\(steps=0, rounds=50, epochs=None\): each is at least 1"):
-        Rounds(steps=0)
-
-
-def test_races_that_are_never_trained_on_are_reported_as_evaluations(make_run: MakeRun, make_race: MakeRace) -> None:
-    run = make_run()
-    run.train_on([make_race(30, True, is_explo=False, fill_buffer=False)])
-    assert len(run.context.memory.buffer) + len(run.context.memory.buffer_test) == 0
-    evaluated, explored = (run.context.statistics.maps["valley"].history(is_explo) for is_explo in (False, True))
-    assert (evaluated.n_races, evaluated.n_finished, explored.n_races) == (1, 1, 0)
+    assert epochs == [0, 1]
+    rows, expected = ([{**row, "training_s": ""} for row in _table(one)] for one in (resumed, once))
+    assert rows == expected
+    assert [(row["explored_races"], row["explored_meters"]) for row in rows] == [("2", "400")]
