@@ -115,14 +115,18 @@ class KeepingSink:
         """Nothing to let go of."""
 
 
-@pytest.fixture
-def live(tmp_path: Path, repository_root: Path) -> LiveSettings:
+def live_in(folder: Path, repository_root: Path) -> LiveSettings:
     """The tiny configuration in a run folder of its own, with an image of 17 x 15 pixels."""
     overrides = (*TINY, "image_width_px=17", "image_height_px=15")
-    snapshot = write_snapshot(repository_root / "config_files" / "config.py", tmp_path / "config", overrides)
+    snapshot = write_snapshot(repository_root / "config_files" / "config.py", folder / "config", overrides)
     live = LiveSettings(snapshot, load_settings(snapshot))
     live.refresh()  # so that tests may replace `current`
     return live
+
+
+@pytest.fixture
+def live(tmp_path: Path, repository_root: Path) -> LiveSettings:
+    return live_in(tmp_path, repository_root)
 
 
 @pytest.fixture
@@ -232,8 +236,7 @@ def make_run(live: LiveSettings, layout: ObservationLayout, tmp_path: Path) -> I
         run.close_files()
 
 
-@pytest.fixture
-def make_race(live: LiveSettings, layout: ObservationLayout) -> MakeRace:
+def race_maker(live: LiveSettings, layout: ObservationLayout) -> MakeRace:
     """`make_race(n_actions, race_finished, name=value, ...)` gives a race with random observations.
 
     What is named is in `end_race_stats`.
@@ -266,3 +269,8 @@ def make_race(live: LiveSettings, layout: ObservationLayout) -> MakeRace:
         return ReceivedRollout(0, rollout, stats | others)
 
     return make
+
+
+@pytest.fixture
+def make_race(live: LiveSettings, layout: ObservationLayout) -> MakeRace:
+    return race_maker(live, layout)

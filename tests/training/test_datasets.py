@@ -1,4 +1,4 @@
-"""Data sets in the memory of a run: before its first race, and in place of any."""
+"""Data sets in the memory of a run: before its first race, or without any race (offline training)."""
 
 import dataclasses
 import logging
@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from trackmania_rl.agents.flat_parameters import flatten_parameters
 from trackmania_rl.datasets.environments import EpisodeForm, environment_spec
 from trackmania_rl.datasets.episodes import Episode, episode_of_race
 from trackmania_rl.datasets.minari_files import write_dataset
@@ -17,9 +18,8 @@ from trackmania_rl.errors import UserError
 from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.settings import SettingsError, load_settings
 from trackmania_rl.settings.live import LiveSettings
-from trackmania_rl.training.hooks.datasets import LearnFromDataSets, open_datasets
+from trackmania_rl.training.hooks.datasets import open_datasets
 from trackmania_rl.training.hooks.hook import Hook
-from trackmania_rl.training.hooks.replay import StoreRaces
 from trackmania_rl.training.race_stream import FRAMES_PER_ROUND
 
 from .conftest import MakeRace, MakeRun, edit
@@ -86,106 +86,72 @@ def test_they_are_in_the_memory_before_the_first_race(
     assert run.context.statistics.frames_total == 0
     run.train_on([make_race(10, False)])
     assert run.agent.updates == (30 + 41 + 17 + 10) * 2 // 13, "each is trained on as often as configured"
+    long = run_with(write("long", 200, 150), name="long")
+    assert len(long.buffer.ring) == 300
+    assert "tested/long-v0 has 352 states, but the memory has room for 300" in caplog.text
 
 
-def test_rewards_are_those_of_the_configuration_that_learns(
-    live: LiveSettings, write: WriteDataset, run_with: Callable[..., Any], make_race: MakeRace
+def test_rewards_are_those_of_the_configuration_that_learns_or_without_columns_those_recorded(
+    live: LiveSettings, write: WriteDataset, run_with: Callable[..., Any]
 ) -> None:
-    name = write("first", 30)
     edit(live, constant_reward_per_ms=-0.5, reward_per_m_advanced_along_centerline=0.0)
-    run = run_with(name)
-    rewards = run.buffer.ring.columns.rewards[:30]
+    rewards = run_with(write("first", 30), name="with columns").buffer.ring.columns.rewards[:30]
     assert rewards[:29].tolist() == pytest.approx([-25.0] * 29)
     assert rewards[29].item() == pytest.approx(-0.5 * 30), "the finish came 20 ms before the last action's end"
+    bare = write("bare", 30, change=lambda episode: dataclasses.replace(episode, infos={}))
+    columns = run_with(bare, name="without").buffer.ring.columns
+    assert columns.rewards[:30].numpy().tobytes() == np.linspace(-1, 1, 30).astype(np.float32).tobytes()
+    assert columns.steps_to_finish[:31].tolist() == list(range(30, -1, -1))
 
 
-def test_without_columns_rewards_are_those_recorded(write: WriteDataset, run_with: Callable[..., Any]) -> None:
-    run = run_with(write("bare", 30, change=lambda episode: dataclasses.replace(episode, infos={})))
-    assert run.buffer.ring.columns.rewards[:30].numpy().tobytes() == np.linspace(-1, 1, 30).astype(np.float32).tobytes()
-    assert run.buffer.ring.columns.steps_to_finish[:31].tolist() == list(range(30, -1, -1))
-
-
-def test_a_resumed_run_does_not_load_them_again(
-    write: WriteDataset, run_with: Callable[..., Any], make_race: MakeRace
+@pytest.mark.parametrize("holds_replay", [True, False])
+def test_a_resumed_run_loads_them_again_only_where_its_checkpoint_lacks_them(
+    live: LiveSettings, write: WriteDataset, run_with: Callable[..., Any], make_race: MakeRace, holds_replay: bool
 ) -> None:
+    edit(live, checkpoint_holds_replay=holds_replay)
     first, second = write("first", 30, 41), write("second", 17)
     run = run_with(first)
     run.train_on([make_race(10, False)])
     run.trainer._save_trainer()
-    before = run.buffer.ring.state_dict()
     run.close_files()
     again = run_with(first)
-    after = again.buffer.ring.state_dict()
-    assert (after["first_row"], after["end_row"]) == (before["first_row"], before["end_row"])
-    assert all(torch.equal(column, after["columns"][name]) for name, column in before["columns"].items())
-    again.close_files()
-    with_another = run_with(first, second)
-    assert transitions(with_another) == 30 + 41 + 10 + 17, "one that was named since is loaded"
-    with_another.train_on([make_race(10, False)])
-    assert with_another.agent.updates == (30 + 41 + 10 + 17 + 10) * 2 // 13
-
-
-def test_a_checkpoint_without_memory_has_them_loaded_again_and_owes_them_nothing(
-    live: LiveSettings, write: WriteDataset, run_with: Callable[..., Any], make_race: MakeRace
-) -> None:
-    edit(live, checkpoint_holds_replay=False)
-    name = write("first", 30, 41)
-    run = run_with(name)
-    run.train_on([make_race(10, False)])
-    run.trainer._save_trainer()
-    run.close_files()
-    again = run_with(name)
-    assert transitions(again) == 30 + 41
+    assert transitions(again) == 30 + 41 + 10 * holds_replay
+    if holds_replay:
+        before, after = (one.buffer.ring.state_dict() for one in (run, again))
+        assert (after["first_row"], after["end_row"]) == (before["first_row"], before["end_row"])
+        assert all(torch.equal(column, after["columns"][name]) for name, column in before["columns"].items())
+        again.close_files()
+        again = run_with(first, second)
+    n_new = 17 * holds_replay  # of a data set that was named since
+    assert transitions(again) == 30 + 41 + 10 * holds_replay + n_new
     again.train_on([make_race(10, False)])
-    assert again.agent.updates == (30 + 41 + 10 + 10) * 2 // 13
-    assert again.hook(StoreRaces).transitions_stored == 30 + 41 + 10 + 10
+    assert again.agent.updates == (30 + 41 + 10 + n_new + 10) * 2 // 13
 
 
-def test_more_than_fits_is_said(write: WriteDataset, run_with: Callable[..., Any], caplog: Any) -> None:
-    run = run_with(write("long", 200, 150))
-    assert len(run.buffer.ring) == 300
-    assert "tested/long-v0 has 352 states, but the memory has room for 300" in caplog.text
-
-
-def test_without_collectors_the_learner_learns_from_them_alone(
+def test_without_collectors_the_learner_learns_from_them_alone_and_resumes_to_the_same_weights(
     live: LiveSettings, write: WriteDataset, run_with: Callable[..., Any]
 ) -> None:
     edit(live, number_times_single_memory_is_used_before_discard=0.25)
     name, updates_per_round = write("first", 22, 20), FRAMES_PER_ROUND / 4 / 13
-    end = EndAfterUpdates(20)
-    run = run_with(name, n_collectors=0, hooks=[end], should_stop=end)
-    run.trainer.train()
-    assert run.agent.updates == 20, "fewer transitions than learning otherwise begins with"
-    assert transitions(run) == 42
-    assert run.context.statistics.frames_total == run.trainer.collected_frames == FRAMES_PER_ROUND * 3
-    assert 2 * updates_per_round < 20 < 3 * updates_per_round
-    assert run.context.statistics.races_total == 0
-    run.trainer._save_trainer()
-    weights = torch.cat([weight.flatten() for weight in run.agent.exploration_network.state_dict().values()])
-    run.close_files()
 
-    end = EndAfterUpdates(23)
-    again = run_with(name, n_collectors=0, hooks=[end], should_stop=end)
-    resumed = torch.cat([weight.flatten() for weight in again.agent.exploration_network.state_dict().values()])
-    assert torch.equal(resumed, weights)
-    again.trainer.train()
-    assert (again.agent.updates, transitions(again)) == (23, 42)
-    assert again.context.statistics.frames_total == FRAMES_PER_ROUND * 3, "the third round's updates go on"
-
-
-def test_an_interrupted_learning_gives_the_same_weights(write: WriteDataset, run_with: Callable[..., Any]) -> None:
-    name = write("first", 22, 20)
-
-    def learn(run_name: str, *ends: int) -> torch.Tensor:
+    def learn(run_name: str, *ends: int) -> tuple[Any, torch.Tensor]:
         for n_updates in ends:
             end = EndAfterUpdates(n_updates)
             run = run_with(name, n_collectors=0, name=run_name, hooks=[end], should_stop=end)
             run.trainer.train()
             run.trainer._save_trainer()
             run.close_files()
-        return torch.cat([weight.flatten() for weight in run.agent.exploration_network.state_dict().values()])
+            assert run.agent.updates == n_updates, "fewer transitions than learning otherwise begins with"
+            assert transitions(run) == 42
+            assert run.context.statistics.races_total == 0
+        return run, flatten_parameters(run.agent.exploration_network)
 
-    assert torch.equal(learn("at once", 12), learn("in two", 5, 12))
+    once, weights = learn("at once", 23)
+    resumed, of_resumed = learn("in two", 20, 23)
+    assert torch.equal(weights, of_resumed)
+    assert 2 * updates_per_round < 20 < 3 * updates_per_round
+    for run in (once, resumed):
+        assert run.context.statistics.frames_total == FRAMES_PER_ROUND * 3
 
 
 def test_what_cannot_be_learned_from_is_told_before_the_run(
@@ -209,27 +175,14 @@ def test_what_cannot_be_learned_from_is_told_before_the_run(
         load_settings(config, ["n_collectors=0", "offline=mine-v0", demonstration])
 
 
-def test_races_that_do_not_fit_are_told(write: WriteDataset, run_with: Callable[..., Any]) -> None:
+def test_races_that_do_not_fit_are_refused_in_one_line(
+    write: WriteDataset, run_with: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def spoil(episode: Episode) -> Episode:
         return dataclasses.replace(episode, actions=episode.actions + (12 if len(episode.actions) == 20 else 0))
 
     with pytest.raises(UserError, match=r"offline: race 1 of tested/spoilt-v0: its actions are not all from 0 to 11"):
         run_with(write("spoilt", 10, 20, 30, change=spoil))
-
-
-def test_a_reward_that_asks_for_more_than_there_is_says_so(
-    write: WriteDataset, run_with: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.setattr("trackmania_rl.race.rewards.RaceReward.__call__", lambda _, race, *__: race["q_values"])
     with pytest.raises(UserError, match=r"the reward asks for the column 'q_values' of a race, which tested/first-"):
         run_with(write("first", 30))
-
-
-def test_one_name_may_stand_by_itself(repository_root: Path) -> None:
-    config = repository_root / "config_files" / "config.py"
-    for text, names in (("mine-v0", ("mine-v0",)), ("", ()), ("None", ()), ("('a-v0', 'b-v0')", ("a-v0", "b-v0"))):
-        assert load_settings(config, [f"offline={text}"]).replay.offline == names
-
-
-def test_the_hook_is_there_only_where_it_has_work(make_run: MakeRun) -> None:
-    assert not any(isinstance(hook, LearnFromDataSets) for hook in make_run().trainer.hooks)

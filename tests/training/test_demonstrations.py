@@ -1,92 +1,63 @@
-"""Learning from people: inputs become the agent's actions, are driven, and are in the memory before learning starts."""
+"""Demonstrations: inputs become the agent's actions, are driven, and are in the memory before learning starts."""
 
-import contextlib
 import logging
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from trackmania_rl.agents.inference import Inferer
-from trackmania_rl.agents.run_network import make_network
 from trackmania_rl.channels.local import LocalRunState
-from trackmania_rl.channels.protocols import WeightsKind
+from trackmania_rl.channels.protocols import ReceivedRollout
 from trackmania_rl.errors import UserError
 from trackmania_rl.games.in_process import InProcessGames
-from trackmania_rl.games.socket_games import SocketGames
 from trackmania_rl.protocol.input_script import events_from_actions, parse_input_script, write_input_script
 from trackmania_rl.protocol.messages import KeyState
 from trackmania_rl.race.actions import actions_of_game
-from trackmania_rl.race.observation import ObservationLayout
-from trackmania_rl.race.policy import PolicyDecision
-from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import DemonstrationEntry, SettingsError, load_settings
 from trackmania_rl.settings.live import LiveSettings
 from trackmania_rl.simulator.physics.scripted_driver import drive
 from trackmania_rl.simulator.race import SimulatedRace
 from trackmania_rl.simulator.tracks.track_file import load_track
-from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager
-from trackmania_rl.tmi_interaction.launchers.launcher import SimulatedGameLauncher, find_free_port
-from trackmania_rl.training.collector import CollectorParts, WeightPuller
+from trackmania_rl.training.collector import CollectorParts
 from trackmania_rl.training.demonstrations import actions_of_inputs, drive_demonstrations, load_demonstrations
 
-from .conftest import KeepingSink, MakeRun
+from .conftest import KeepingSink, MakeRun, edit, pullers_of
 
 FORWARD, FORWARD_RIGHT = 0, 2
 
 
-@pytest.fixture
-def inputs_file(tmp_path: Path, repository_root: Path) -> Path:
-    """The scripted driver's race on the valley."""
-    report = drive(load_track(repository_root / "maps" / "valley.toml"))
-    keys = [KeyState(left, right, up, down) for up, down, left, right in report.keys.tolist()]
-    file = tmp_path / "scripted.inputs"
+@pytest.fixture(scope="module")
+def demonstrated(tmp_path_factory: pytest.TempPathFactory, repository_root: Path) -> tuple[Path, int]:
+    """The scripted driver's inputs on the valley, and their official time when the game plays them as a script."""
+    track = load_track(repository_root / "maps" / "valley.toml")
+    keys = [KeyState(left, right, up, down) for up, down, left, right in drive(track).keys.tolist()]
+    file = tmp_path_factory.mktemp("inputs") / "scripted.inputs"
     file.write_text(write_input_script(events_from_actions(keys, 50)))
-    return file
-
-
-@pytest.fixture
-def finish_ms(inputs_file: Path, repository_root: Path) -> int:
-    """The official time of that race, played as a script in the game."""
-    race = SimulatedRace(load_track(repository_root / "maps" / "valley.toml"))
-    race.play_script(parse_input_script(inputs_file.read_text()))
+    race = SimulatedRace(track)
+    race.play_script(parse_input_script(file.read_text()))
     while not race.is_finished:
         race.advance(100)
-    return race.checkpoint_times_ms[-1]
+    return file, race.checkpoint_times_ms[-1]
 
 
 @pytest.fixture
-def parts(live: LiveSettings, layout: ObservationLayout) -> CollectorParts:
-    """What surrounds a collector of a run with a small memory."""
-    current = live.current
-    live.current = current.model_copy(
-        update={
-            "replay": current.replay.model_copy(update={"memory_size_schedule": ((0, 5000),)}),
-        }
-    )
+def drive_files(live: LiveSettings, repository_root: Path) -> Callable[..., list[ReceivedRollout]]:
+    """`drive_files(file, ...)` drives demonstrations on the valley in games of this process; returns the races."""
+    edit(live, memory_size_schedule=((0, 5000),))
+    pullers = pullers_of(live.current, LocalRunState(live.current), SeedTree(1))
 
-    def puller(name: str, kind: WeightsKind) -> WeightPuller:
-        network = make_network(live.current, race_spaces(live.current), SeedTree(1))
-        inferer = Inferer(
-            network,
-            n_quantiles=live.current.agent.iqn_k,
-            throttle_actions=race_spaces(live.current).throttle_actions,
-            exploration_settings=live.current.exploration,
-            rng=SeedTree(1).rng(name),
-        )
-        return WeightPuller(inferer, run_state, kind)
+    def drive_all(*files: Path) -> list[ReceivedRollout]:
+        run_state, sink = LocalRunState(live.current), KeepingSink()
+        run_state.publish(frames_total=1000)
+        parts = CollectorParts(run_state, sink, *pullers)
+        games = InProcessGames(5, live.current.game, live.current.observation, repository_root / "maps")
+        drive_demonstrations(demonstrations_of(live, *files), games, parts)
+        return sink.races
 
-    run_state = LocalRunState(live.current)
-    run_state.publish(frames_total=1000)
-    return CollectorParts(
-        run_state,
-        KeepingSink(),
-        puller("explorer", "exploration"),
-        puller("evaluator", "evaluation"),
-    )
+    return drive_all
 
 
 def demonstrations_of(live: LiveSettings, *files: Path) -> Any:
@@ -94,29 +65,39 @@ def demonstrations_of(live: LiveSettings, *files: Path) -> Any:
     return load_demonstrations(live.current.game.model_copy(update={"demonstrations": entries}), Path("/nowhere"))
 
 
-def test_a_demonstration_is_in_the_memory_before_learning_starts(
+@pytest.mark.parametrize("actions", ["keys", "analog"])
+def test_a_demonstration_is_driven_to_the_same_time_and_in_the_memory_before_learning_starts(
     live: LiveSettings,
-    parts: CollectorParts,
+    drive_files: Callable[..., list[ReceivedRollout]],
     make_run: MakeRun,
-    inputs_file: Path,
-    finish_ms: int,
-    repository_root: Path,
+    demonstrated: tuple[Path, int],
+    tmp_path: Path,
     caplog: Any,
+    actions: str,
 ) -> None:
-    assert isinstance(parts.rollouts, KeepingSink)
-    games = InProcessGames(5, live.current.game, live.current.observation, repository_root / "maps")
+    file, finish_ms = demonstrated
+    asleep = tmp_path / "asleep.inputs"
+    asleep.write_text("0.00 press up\n0.40 rel up")
+    if actions == "analog":
+        live.current = live.current.model_copy(
+            update={"game": live.current.game.model_copy(update={"actions": actions})}
+        )
     with caplog.at_level(logging.INFO):
-        drive_demonstrations(demonstrations_of(live, inputs_file), games, parts)
-    [race] = parts.rollouts.races
-    assert race.end_race_stats["race_finished"]
+        race, slept = sorted(drive_files(file, asleep), key=lambda one: not one.end_race_stats["race_finished"])
     assert race.rollout_results["race_time"] == finish_ms
     assert race.end_race_stats["is_demonstration"]
     assert f"scripted.inputs on valley: finished in {finish_ms / 1000:.2f} s" in caplog.text
+    assert not slept.end_race_stats["race_finished"]
+    assert "asleep.inputs on valley: cut off (no_progress) after" in caplog.text
+    n_transitions = len(race.rollout_results["actions"])
+    if actions == "analog":
+        assert race.rollout_results["actions"].shape == (len(race.rollout_results["input_w"]), 3)
+        assert not race.rollout_results["action_was_greedy"].any()
+        return
     run = make_run()
     run.train_on([race])
-    n_transitions = len(race.rollout_results["actions"])
-    assert len(run.buffer) + len(run.buffer_test) == n_transitions
     ring = run.buffer.ring
+    assert len(run.buffer) + len(run.buffer_test) == n_transitions
     assert ring.columns.steps_to_finish[: len(ring)].tolist() == list(range(n_transitions, -1, -1))
 
 
@@ -173,69 +154,6 @@ def test_a_wheel_that_turns_within_an_action_is_taken_at_its_mean(live: LiveSett
     np.testing.assert_allclose(actions[:, 0], means, atol=1e-5)
     assert (actions[:, 1] == 1).all()
     assert (actions[:, 2] == -1).all()
-
-
-def test_an_analog_demonstration_is_driven_to_the_same_time(
-    live: LiveSettings, parts: CollectorParts, inputs_file: Path, finish_ms: int, repository_root: Path
-) -> None:
-    assert isinstance(parts.rollouts, KeepingSink)
-    live.current = live.current.model_copy(update={"game": live.current.game.model_copy(update={"actions": "analog"})})
-    run_state = LocalRunState(live.current)
-    run_state.publish(frames_total=1000)
-    games = InProcessGames(1, live.current.game, live.current.observation, repository_root / "maps")
-    drive_demonstrations(demonstrations_of(live, inputs_file), games, replace(parts, run_state=run_state))
-    [race] = parts.rollouts.races
-    assert race.rollout_results["race_time"] == finish_ms
-    assert race.rollout_results["actions"].shape == (len(race.rollout_results["input_w"]), 3)
-    assert not race.rollout_results["action_was_greedy"].any()
-
-
-def test_inputs_long_after_the_longest_race_cost_nothing(live: LiveSettings) -> None:
-    actions, _ = actions_of_inputs(parse_input_script("0.00 press up\n500:00:00.00 rel up"), live.current.game)
-    assert len(actions) == live.current.game.cutoff_race_longer_than_ms // live.current.game.ms_per_action + 1
-
-
-def test_a_race_that_departs_from_its_model_says_how_far_it_came(
-    live: LiveSettings, parts: CollectorParts, tmp_path: Path, repository_root: Path, caplog: Any
-) -> None:
-    file = tmp_path / "asleep.inputs"
-    file.write_text("0.00 press up\n0.40 rel up")
-    games = InProcessGames(1, live.current.game, live.current.observation, repository_root / "maps")
-    with caplog.at_level(logging.WARNING):
-        drive_demonstrations(demonstrations_of(live, file), games, parts)
-    assert "asleep.inputs on valley: cut off (no_progress) after" in caplog.text
-
-
-def test_a_demonstration_lost_with_its_game_begins_again_with_its_first_action(
-    live: LiveSettings, parts: CollectorParts, tmp_path: Path, repository_root: Path
-) -> None:
-    file = tmp_path / "right.inputs"
-    file.write_text("0.00 press up\n0.20 press right\n0.60 rel right\n0.90 rel up")
-    [demonstration] = demonstrations_of(live, file)
-    assert demonstration.actions[:12].tolist() == [FORWARD] * 4 + [FORWARD_RIGHT] * 8
-    current = live.current
-    launcher = SimulatedGameLauncher(find_free_port(), repository_root / "maps")
-    manager = GameInstanceManager(current.game, current.observation, launcher)
-    play = manager.play
-
-    def losing_a_game(map_entry: Any, decide: Any, frames: Any) -> Any:
-        decisions = iter(range(10_000))
-
-        def act(image: Any, seen: Any) -> PolicyDecision:
-            if next(decisions) == 7:
-                launcher.kill()
-            return decide(image, seen)
-
-        return play(map_entry, act, frames)
-
-    manager.play = losing_a_game  # type: ignore[method-assign]
-    with contextlib.closing(SocketGames([manager])) as games:
-        drive_demonstrations([demonstration], games, parts)
-    assert manager.game_starts == 2
-    assert isinstance(parts.rollouts, KeepingSink)
-    [race] = parts.rollouts.races
-    driven = race.rollout_results["actions"].tolist()
-    assert driven[: len(demonstration.actions)] == list(demonstration.actions)
 
 
 def test_mistakes_are_told_before_the_run(live: LiveSettings, tmp_path: Path, repository_root: Path) -> None:

@@ -1,9 +1,7 @@
-"""Evaluated races that are kept: which ones, what is in their files, and who is told."""
+"""Recordings of evaluated races: which ones are kept, their files and films, and what loggers get."""
 
-import logging
 import time
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -77,37 +75,33 @@ def test_every_second_evaluated_race_is_kept_and_handed_on(
     assert "frames" not in recording
 
 
-def test_a_race_of_the_simulated_game_is_driven_again_for_its_film(
-    live: LiveSettings, make_run: MakeRun, make_race: MakeRace, logger: KeepingLogger, repository_root: Path
+def test_a_race_of_the_simulated_game_is_driven_again_for_its_film_which_may_fail(
+    live: LiveSettings,
+    make_run: MakeRun,
+    make_race: MakeRace,
+    logger: KeepingLogger,
+    repository_root: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    edit(live, record_every_n_evaluations=1)
     run = make_run()
+    run.train_on([make_race(9, False, is_explo=False)])
+    assert not run.context.folder.recordings.exists(), "nothing is kept by default"
+    edit(live, record_every_n_evaluations=1)
     run.context.maps_folder = repository_root / "maps"
     run.train_on([make_race(23, False, is_explo=False, inputs="0.00 press up\n")])
     wait_for_film(run)
     endings = {file.name.partition(".")[2] for file in run.context.folder.recordings.iterdir()}
     assert endings == {"pt", "inputs", "mp4", "gif"}
     assert [name for name, _, _ in logger.told] == ["recording/valley", "rollout/film/valley"]
-
-
-def test_a_film_that_fails_is_told_and_the_recording_is_handed_on(
-    live: LiveSettings,
-    make_run: MakeRun,
-    make_race: MakeRace,
-    logger: KeepingLogger,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
     monkeypatch.setattr(RecordEvaluations, "_track", lambda _: "nowhere.toml")
-    edit(live, record_every_n_evaluations=1)
-    run = make_run()
-    run.train_on([make_race(23, False, is_explo=False, inputs="0.00 press up\n")])
+    run.train_on([make_race(24, False, is_explo=False, inputs="0.00 press up\n")])
     run.hook(RecordEvaluations).end()
-    assert "no film of the evaluated race 000000000023_valley could be made: error: " in caplog.text
-    assert [name for name, _, _ in logger.told] == ["recording/valley"]
+    assert "no film of the evaluated race 000000000056_valley could be made: error: " in caplog.text
+    assert [name for name, _, _ in logger.told][2:] == ["recording/valley"]
 
 
-def test_a_race_is_kept_now_and_then_by_the_clock(
+def test_races_are_kept_by_the_clock_and_only_the_newest_stay(
     live: LiveSettings,
     make_run: MakeRun,
     make_race: MakeRace,
@@ -116,46 +110,17 @@ def test_a_race_is_kept_now_and_then_by_the_clock(
 ) -> None:
     now_s = 1000.0
     monkeypatch.setattr(time, "monotonic", lambda: now_s)
+    monkeypatch.setattr(recordings, "MOST_KEPT", 2)
     monkeypatch.setattr(RecordEvaluations, "_film_command", lambda *_: None)
     edit(live, record_every_s=60.0)
     run = make_run()
-    for after_s in (0, 50, 20, 50, 20):
+    for after_s in (0, 50, 20, 50, 20, 70):
         now_s += after_s
         run.train_on([make_race(20, True, is_explo=False)])
     kept = sorted(file.name for file in run.context.folder.recordings.iterdir())
-    assert kept == ["000000000060_valley.pt", "000000000100_valley.pt"]
-
-
-def test_one_film_at_a_time_and_only_the_newest_are_kept(
-    live: LiveSettings,
-    make_run: MakeRun,
-    make_race: MakeRace,
-    logger: KeepingLogger,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(recordings, "MOST_KEPT", 2)
-    monkeypatch.setattr(RecordEvaluations, "_film_command", lambda *_: None)
-    edit(live, record_every_n_evaluations=1)
-    run = make_run()
-    for n_actions in (20, 21, 22):
-        run.train_on([make_race(n_actions, True, is_explo=False)])
-    kept = sorted(file.name for file in run.context.folder.recordings.iterdir())
-    assert kept == ["000000000041_valley.pt", "000000000063_valley.pt"]
-    under_way = SimpleNamespace(process=SimpleNamespace(poll=lambda: None), began_s=time.monotonic())
-    run.hook(RecordEvaluations)._filming = under_way  # type: ignore[assignment]
-    run.train_on([make_race(23, True, is_explo=False)])
-    run.hook(RecordEvaluations)._filming = None
+    assert kept == ["000000000100_valley.pt", "000000000120_valley.pt"]
     assert len(logger.told) == 3
+    edit(live, record_every_s=0.0, record_every_n_evaluations=2)
+    run.train_on([make_race(20, True, is_explo=False)])
     assert run.hook(SaveCheckpoints).try_to_save()
-    resumed = make_run()
-    assert resumed.hook(RecordEvaluations).state_dict() == {"since_last": {"valley": 1}}
-
-
-def test_nothing_is_kept_by_default(
-    make_run: MakeRun, make_race: MakeRace, logger: KeepingLogger, caplog: pytest.LogCaptureFixture
-) -> None:
-    run = make_run()
-    with caplog.at_level(logging.WARNING):
-        run.train_on([make_race(23, True, is_explo=False)])
-    assert not run.context.folder.recordings.exists()
-    assert not caplog.records
+    assert make_run().hook(RecordEvaluations).state_dict() == {"since_last": {"valley": 1}}

@@ -1,0 +1,112 @@
+"""Figures of a run: tags of the page's table, returns and lengths, and values against a computation by hand."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from trackmania_rl.checkpoints import RunFolder
+from trackmania_rl.gbx.challenge import MedalTimes
+from trackmania_rl.race.observation import ObservationLayout
+from trackmania_rl.settings.live import LiveSettings
+from trackmania_rl.telemetry.figures import progress_figures
+
+from .conftest import LocalRun, MakeRace, MakeRun, edit, live_in, race_maker
+
+PLACES = {
+    "status": "trained",
+    "kind": "evaluated",
+    "map": "valley",
+    "quantile": "median",
+    "parameter": "A_head/0/weight",
+    "i": "1",
+}
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory, repository_root: Path) -> EventAccumulator:
+    """Tensorboard's file of a run that explored, evaluated and learned."""
+    folder = tmp_path_factory.mktemp("figures")
+    live = live_in(folder, repository_root)
+    edit(live, prio_alpha=0.5, tensorboard_interval_s=1e-9)
+    layout = ObservationLayout.from_settings(live.current.observation)
+    make_race = race_maker(live, layout)
+    run = LocalRun(live, layout, RunFolder.create(folder, "run"))
+    run.context.statistics.reference_times["valley"] = MedalTimes(1000, 2000, None, None)
+    of_race = {"checkpoint_times_ms": [500, 1000, 2500], "first_value": 0.5}
+    of_race |= {"timings_ms": dict.fromkeys(("wait_game", "answer_game", "features", "policy"), 0.1)}
+    run.train_on(make_race(50, True, is_explo=is_explo, **of_race) for is_explo in (True, False) * 3)
+    run.close_files()
+    events = EventAccumulator(str(run.context.folder.tensorboard), size_guidance={"tensors": 0})
+    events.Reload()
+    return events
+
+
+def test_each_figure_that_the_page_names_for_one_of_linesights_is_written(
+    written: EventAccumulator, repository_root: Path
+) -> None:
+    page = (repository_root / "docs" / "reading_a_run.rst").read_text(encoding="utf-8")
+    section = page.split("Names of Linesight's charts\n")[1].split("\n---")[0]
+    rows = re.findall(r"^   \* - (.*?)\n     - (.*?)(?=\n   \* -|\n\n|\Z)", section, re.MULTILINE | re.DOTALL)
+    here = {tag for _, cell in rows for tag in re.findall("``([^`]*/[^`]*)``", cell)}
+    assert len(here) > 30
+    tags = {*written.Tags()["scalars"]}
+    assert {tag for tag in here if tag.format(**PLACES) not in tags} == set()
+    assert len(tags) >= 100
+    groups = {tag.split("/")[0] for kind in ("scalars", "images", "histograms") for tag in written.Tags()[kind]}
+    assert sorted(groups)[:2] == ["rollout", "train"], "tensorboard opens these"
+    assert len(groups) < 8
+
+
+def test_returns_and_lengths_of_all_races_and_of_each_map_and_kind(written: EventAccumulator) -> None:
+    ends = ("", "/explored/valley", "/evaluated/valley")
+    returns, explored, evaluated = (written.Scalars(f"rollout/ep_rew_mean{end}")[-1].value for end in ends)
+    assert explored != evaluated
+    assert returns == pytest.approx((explored + evaluated) / 2)
+    assert [written.Scalars(f"rollout/ep_len_mean{end}")[-1].value for end in ends] == [50.0, 50.0, 50.0]
+    assert len(written.Scalars("train/total/frames")) > 1
+    assert len(written.Scalars("weights/weight_rms/A_head/0/weight")) == 1, "at the run's end"
+
+
+def test_the_return_of_an_own_environment_is_the_sum_of_its_rewards(make_run: MakeRun, make_race: MakeRace) -> None:
+    run = make_run()
+    episode = make_race(20, False, map_name="pendulum")
+    episode.rollout_results["rewards"] = np.full(20, 3.0, dtype=np.float32)
+    run.train_on([episode])
+    figures = progress_figures(run.context.statistics, {})
+    for end in ("", "/explored/pendulum"):
+        assert (figures[f"rollout/ep_rew_mean{end}"], figures[f"rollout/ep_len_mean{end}"]) == (60.0, 20.0)
+    assert "rollout/ep_rew_mean/evaluated/pendulum" not in figures
+
+
+def test_figures_are_measured(make_run: MakeRun, make_race: MakeRace, live: LiveSettings) -> None:
+    edit(live, tensorboard_interval_s=1e6, histogram_interval_s=1e6)
+    run = make_run()
+    run.train_on(make_race(50, False) for _ in range(4))
+    figures: dict[str, float] = {}
+    for hook in run.trainer.hooks:
+        figures |= hook.interval_figures() | hook.rare_figures()
+    weights = dict(run.agent.exploration_network.named_parameters())
+    rms = weights["A_head.0.weight"].detach().square().mean().sqrt()
+    np.testing.assert_allclose(figures["weights/weight_rms/A_head/0/weight"], rms.item(), rtol=1e-6)
+    of_gradient = [
+        figures[f"weights/gradient_norm_{name}/A_head/0/weight"] for name in ("median", "q3", "d9", "c98", "max")
+    ]
+    assert 0 < of_gradient[0] <= of_gradient[-1] == max(of_gradient) <= run.context.settings.agent.clip_grad_norm
+    spreads = [value for name, value in figures.items() if name.startswith("train/quantile_spread/action_")]
+    assert len(spreads) == run.context.spaces.n_values
+    assert min(spreads) > 0
+    np.testing.assert_allclose(figures["train/quantile_spread/mean"], np.mean(spreads))
+    assert figures["train/grad_norm_q1"] <= figures["train/grad_norm_median"] <= figures["train/grad_norm_max"]
+    assert figures["train/update_ms_median"] > 0
+    assert 0 < figures["train/learner_time/updates"] <= 1
+    assert figures["train/total/transitions_trained_on"] == 13 * run.agent.updates > 0
+    assert figures["train/total/target_updates"] == run.agent.updates // 2
+    assert not {name for name in figures if name.startswith("train/replay/priority")}, "nothing is drawn by priority"
+    again: dict[str, float] = {}
+    for hook in run.trainer.hooks:
+        again |= hook.interval_figures() | hook.rare_figures()
+    assert "train/grad_norm_q1" not in again, "no update since"
+    assert "weights/gradient_norm_max/A_head/0/weight" not in again
