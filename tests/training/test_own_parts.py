@@ -1,4 +1,4 @@
-"""Hooks, networks and transforms of a user, in a file beside the configuration."""
+"""Hooks, networks, memories and transforms of a user, in a file beside the configuration."""
 
 import logging
 import sys
@@ -20,7 +20,7 @@ from trackmania_rl.errors import UserError
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.seeds import SeedTree
-from trackmania_rl.settings import SettingsError
+from trackmania_rl.settings import Settings
 from trackmania_rl.settings.live import LiveSettings
 from trackmania_rl.training.building import make_configured_memory, make_hooks
 from trackmania_rl.training.hooks.checkpoints import SaveCheckpoints
@@ -118,14 +118,19 @@ def write_parts(tmp_path: Path, live: LiveSettings, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_hook_of_ten_lines_logs_and_is_resumed(
-    write_parts: Callable[[str], None], live: LiveSettings, make_run: MakeRun, make_race: MakeRace
+    write_parts: Callable[[str], None], live: LiveSettings, make_run: MakeRun, make_race: MakeRace, caplog: Any
 ) -> None:
     write_parts(MY_HOOKS)
+    before = make_run()
+    assert before.hook(SaveCheckpoints).try_to_save()
+    before.close_files()
     edit(live, hooks=("my_parts:LogSpeed",), tensorboard_interval_s=1e-9)
     races = [make_race(17, True), make_race(23, False), make_race(31, True)]
     for race in races:
         race.rollout_results["speed"] = np.full(len(race.rollout_results["actions"]), 40.0, dtype=np.float32)
     run = make_run(make_hooks(live.current))
+    warnings = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert warnings == ["the checkpoint knows no hook LogSpeed: it begins afresh"]
     run.train_on(races[:2])
     assert run.hook(SaveCheckpoints).try_to_save()
     run.close_files()
@@ -137,23 +142,6 @@ def test_a_hook_of_ten_lines_logs_and_is_resumed(
         name: [(event.step, event.value) for event in events.Scalars(f"mine/{name}")] for name in ("speed", "races")
     }
     assert written == {"speed": [(17, 40), (40, 40), (71, 40)], "races": [(17, 1), (40, 2), (71, 3)]}
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("NoHook", r"hooks = 'my_parts:NoHook' makes a NoHook; derive it from Hook"),
-        ("Greedy", r"hooks = 'my_parts:Greedy' cannot be called without arguments: .*wants_an_argument"),
-    ],
-)
-def test_what_is_no_hook_is_refused(
-    write_parts: Callable[[str], None], live: LiveSettings, name: str, message: str
-) -> None:
-    write_parts(MY_HOOKS)
-    edit(live, hooks=(f"my_parts:{name}",))
-    with pytest.raises(SettingsError, match=message) as caught:
-        make_hooks(live.current)
-    assert "\n" not in str(caught.value)
 
 
 class AtEveryPoint(Hook):
@@ -181,6 +169,8 @@ class AtEveryPoint(Hook):
         np.testing.assert_array_equal(race["frames"].numpy(), self.frames[:-1])
         assert self.run.race is not None
         assert self.run.race.end_race_stats["map_name"] == "valley"
+        n_stored = len(self.run.memory.buffer) + len(self.run.memory.buffer_test)
+        assert n_stored == 60 * self.calls["batch_process"], "its transitions are in the memory already"
 
     def pre_steps_log(self, race: TensorDict) -> None:
         self._check_race("pre_steps_log", race)
@@ -231,37 +221,6 @@ def test_a_hook_sees_what_there_is_at_each_point(make_run: MakeRun, make_race: M
     assert hook.calls == dict.fromkeys(of_races, 2) | dict.fromkeys(of_updates, updates)
 
 
-def test_the_transitions_of_a_race_are_in_the_memory_before_a_users_hook_sees_it(
-    make_run: MakeRun, make_race: MakeRace
-) -> None:
-    seen: list[int] = []
-
-    class LookAtMemory(Hook):
-        def batch_process(self, _: TensorDict) -> None:
-            memory = self.run.memory
-            seen.append(len(memory.buffer) + len(memory.buffer_test))
-
-    make_run([LookAtMemory()]).train_on([make_race(17, True), make_race(23, False)])
-    assert seen == [17, 40]
-
-
-def test_a_checkpoint_without_a_hooks_state_resumes_and_says_so(
-    make_run: MakeRun, make_race: MakeRace, write_parts: Callable[[str], None], live: LiveSettings, caplog: Any
-) -> None:
-    before = make_run()
-    before.train_on([make_race(60, True)])
-    assert before.hook(SaveCheckpoints).try_to_save()
-    write_parts(MY_HOOKS)
-    edit(live, hooks=("my_parts:LogSpeed",))
-    with caplog.at_level(logging.WARNING):
-        resumed = make_run(make_hooks(live.current))
-    assert [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING] == [
-        "the checkpoint knows no hook LogSpeed: it begins afresh"
-    ]
-    assert resumed.agent.updates == before.agent.updates > 0
-    assert resumed.trainer.collected_frames == 60
-
-
 def test_a_network_of_twenty_lines_drives_and_learns_by_one_line_of_configuration(
     write_parts: Callable[[str], None],
     live: LiveSettings,
@@ -294,43 +253,40 @@ def test_a_network_of_twenty_lines_drives_and_learns_by_one_line_of_configuratio
     assert torch.equal(flatten_parameters(resumed.agent.exploration_network), after)
 
 
+def make_network_of(settings: Settings) -> object:
+    return make_network(settings, race_spaces(settings), SeedTree(1))
+
+
+def make_memory_of(settings: Settings) -> object:
+    return make_configured_memory(settings, race_spaces(settings), SeedTree(1))
+
+
 @pytest.mark.parametrize(
-    ("name", "message"),
+    ("setting", "make", "name", "message"),
     [
-        ("NoQuantileNetwork", r"network = 'my_parts:NoQuantileNetwork' made a NoQuantileNetwork; derive it from"),
-        ("Needy", r"network = 'my_parts:Needy' cannot be called with \(settings, sizes, generator\): "),
-        ("failing", "these sizes do not fit"),
-        ("Missing", r"my_parts\.py has no Missing"),
+        ("hooks", make_hooks, "NoHook", r"hooks = 'my_parts:NoHook' makes a NoHook; derive it from Hook"),
+        ("hooks", make_hooks, "Greedy", r"'my_parts:Greedy' cannot be called without arguments: .*wants_an_argument"),
+        ("network", make_network_of, "NoQuantileNetwork", r"network = .* made a NoQuantileNetwork; derive it from"),
+        ("network", make_network_of, "Needy", r"Needy' cannot be called with \(settings, sizes, generator\): "),
+        ("network", make_network_of, "failing", "these sizes do not fit"),
+        ("network", make_network_of, "Missing", r"my_parts\.py has no Missing"),
+        ("memory", make_memory_of, "torchrls", r"is a TensorDictReplayBuffer; it takes the two MiniRaceReplayBuffers"),
+        ("memory", make_memory_of, "of_two_rings", r"have different rings; make both by one make_buffers"),
+        ("memory", make_memory_of, "none", r"memory = 'my_parts:none' made a NoneType; it makes a Memory"),
     ],
 )
-def test_a_wrong_network_is_told_in_one_line(
-    write_parts: Callable[[str], None], live: LiveSettings, layout: ObservationLayout, name: str, message: str
+def test_a_wrong_part_is_refused_in_one_line(
+    write_parts: Callable[[str], None],
+    live: LiveSettings,
+    setting: str,
+    make: Callable[[Settings], object],
+    name: str,
+    message: str,
 ) -> None:
-    write_parts(MY_NETWORK)
-    edit(live, network=f"my_parts:{name}")
+    write_parts({"hooks": MY_HOOKS, "network": MY_NETWORK, "memory": MY_MEMORIES}[setting])
+    edit(live, **{setting: (f"my_parts:{name}",) if setting == "hooks" else f"my_parts:{name}"})
     with pytest.raises(UserError, match=message) as caught:
-        make_network(live.current, race_spaces(live.current), SeedTree(1))
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        (
-            "torchrls",
-            r"memory: buffer is a TensorDictReplayBuffer; it takes the two MiniRaceReplayBuffers that",
-        ),
-        ("of_two_rings", r"memory: buffer and buffer_test have different rings; make both by one make_buffers"),
-        ("none", r"memory = 'my_parts:none' made a NoneType; it makes a Memory"),
-    ],
-)
-def test_a_wrong_memory_is_told_in_one_line(
-    write_parts: Callable[[str], None], live: LiveSettings, name: str, message: str
-) -> None:
-    write_parts(MY_MEMORIES)
-    edit(live, memory=f"my_parts:{name}")
-    with pytest.raises(SettingsError, match=message) as caught:
-        make_configured_memory(live.current, race_spaces(live.current), SeedTree(1))
+        make(live.current)
     assert "\n" not in str(caught.value)
 
 

@@ -204,8 +204,6 @@ def test_the_same_seed_gives_the_same_run_also_when_it_was_interrupted(play_run:
     assert state["agent"]["updates"] > 10
     assert [race["collector"] for race in races[: 2 * N_GAMES]] == [0] * N_GAMES + [1] * N_GAMES
     assert len({race["track"] for race in races if "track" in race}) > 3
-    assert play_run("again", 350) == (races, state)
-    assert play_run("interrupted", 150, 350) == (races, state)
     assert play_run("killed", 350, killed_after_races=(0, 3, 8, 2)) == (races, state)
     assert play_run("broken off", 350, killed_after_races=(4, 2), is_killed=False) == (races, state)
     other_races, other_state = play_run("another seed", 350, seed=7)
@@ -235,15 +233,10 @@ def test_a_run_that_was_killed_goes_on_as_if_it_was_not(play_run: PlayRun, varia
     settings = VARIANTS[variant]
     races, state = play_run("once", 350, **settings)
     assert state["agent"]["updates"] > 10
+    if variant == "fragments":
+        assert state["n_turns"] >= 350 // (5 * N_COLLECTORS * N_GAMES)
+        assert state["frames"] > sum(race["race_time_ms"] // 50 for race in races), "some were under way"
     if variant == "three maps":
         assert [race["map"] for race in races[:N_GAMES]] == ["valley", "ring", "ring"]
         assert {race["map"] for race in races} == {"valley", "ring", "kart"}
     assert play_run("killed", 150, 350, killed_after_races=(5, 9), **settings) == (races, state)
-
-
-def test_fragments_come_in_turns_as_well(play_run: PlayRun) -> None:
-    in_fragments: dict[str, Any] = {"batch_mode": "truncate_episodes", "rollout_fragment_length": 5}
-    races, state = play_run("once", 300, **in_fragments)
-    assert state["n_turns"] >= 300 // (5 * N_COLLECTORS * N_GAMES)
-    assert state["frames"] >= 300 > sum(race["race_time_ms"] // 50 for race in races), "some were under way"
-    assert play_run("again", 300, **in_fragments) == (races, state)
