@@ -52,12 +52,6 @@ def run_folder(tmp_path_factory: pytest.TempPathFactory, repository_root: Path, 
 
 
 @pytest.fixture(scope="session")
-def run_with_own_floats(tmp_path_factory: pytest.TempPathFactory, repository_root: Path, maps_folder: Path) -> Path:
-    """The same of a run whose games show a float more."""
-    return _make_run(tmp_path_factory, repository_root, maps_folder, "games=examples.slip_angle:SlipAngle")
-
-
-@pytest.fixture(scope="session")
 def run_in_own_environment(tmp_path_factory: pytest.TempPathFactory, repository_root: Path, maps_folder: Path) -> Path:
     """The same of a run in a Gymnasium environment that renders nothing."""
     return _make_run(tmp_path_factory, repository_root, maps_folder, "games=examples.hovering:HoveringGames")

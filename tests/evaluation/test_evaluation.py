@@ -1,35 +1,33 @@
-"""Loading a run's driver, and its greedy races."""
+"""Loading a run's driver, what it sees, and its greedy races."""
 
 import contextlib
+import shutil
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
-from trackmania_rl.agents.builder import make_agent_builder
 from trackmania_rl.checkpoints import CheckpointError, read_checkpoint, save_checkpoint
 from trackmania_rl.errors import UserError
 from trackmania_rl.games.envs import make_race_env
+from trackmania_rl.games.in_process import InProcessGames
 from trackmania_rl.games.protocol import Games
 from trackmania_rl.games.socket_games import SocketGames
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.policy import BatchDecision
 from trackmania_rl.race.spaces import race_spaces
-from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import MapEntry, Settings, load_settings
 from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager
 from trackmania_rl.tmi_interaction.launchers.launcher import SimulatedGameLauncher, find_free_port
 from trackmania_rl.track.named_maps import map_entries
-from trackmania_rl.training.driver_loading import fill_network, read_run
 from trackmania_rl.training.evaluation import (
     EvaluatedRace,
     MapEvaluation,
     TrainedDriver,
     evaluate_map,
+    first_races,
     forced_actions,
     load_driver,
 )
@@ -63,12 +61,6 @@ class RecordingInferer:
 @pytest.fixture
 def bend(run_settings: Settings, maps_folder: Path) -> MapEntry:
     return map_entries(run_settings, maps_folder)[0]
-
-
-def race(finished: bool, time_ms: int, meters: float) -> EvaluatedRace:
-    return EvaluatedRace(
-        0, finished, time_ms, None if finished else "no_progress", meters, 20.0, (), "", np.zeros((1, 12), np.float32)
-    )
 
 
 def test_the_driver_has_the_checkpoints_averaged_weights(driver: TrainedDriver, run_folder: Path) -> None:
@@ -158,63 +150,23 @@ def test_a_driver_takes_an_image_if_it_was_trained_with_one(repository_root: Pat
 
 def test_a_maps_figures() -> None:
     entry = MapEntry(map_name="m", map_path="m", reference_line="m", is_explo=False, fill_buffer=False)
+
+    def race(finished: bool, time_ms: int, meters: float) -> EvaluatedRace:
+        return EvaluatedRace(0, finished, time_ms, None, meters, 20.0, (), "", np.zeros((1, 12), np.float32))
+
     races = (race(True, 3000, 50.0), race(False, 900, 70.0), race(True, 2000, 50.0), race(True, 2500, 50.0))
     figures = MapEvaluation(entry, races)
     assert (figures.finish_rate, figures.median_ms, figures.mean_ms) == (0.75, 2500, 2500)
-    assert figures.best_race is races[2]
     assert figures.best_race_name == "m_2000"
-    assert figures.as_dict()["best_ms"] == 2000
-    assert figures.as_dict()["best_meters"] == 70.0
-
+    assert (figures.as_dict()["best_ms"], figures.as_dict()["best_meters"]) == (2000, 70.0)
     none_finished = MapEvaluation(entry, (race(False, 900, 30.4), race(False, 500, 40.6)))
-    assert none_finished.as_dict()["best_ms"] is None
-    assert none_finished.as_dict()["median_ms"] is None
+    assert (none_finished.as_dict()["best_ms"], none_finished.as_dict()["median_ms"]) == (None, None)
     assert none_finished.best_race_name == "m_unfinished_41m"
 
 
-def test_a_checkpoint_of_another_network_is_told(run_folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "config").mkdir()
-    for file in (run_folder / "config").iterdir():
-        (tmp_path / "config" / file.name).write_bytes(file.read_bytes())
-    with (tmp_path / "config" / "config.py").open("a") as config:
-        config.write("float_hidden_dim = 17\n")
-    with pytest.raises(CheckpointError, match="does not fit the configuration"):
-        load_driver(tmp_path, run_folder / "checkpoints" / "000001")
-
-
-def test_a_file_that_is_no_trainings_checkpoint_is_told(run_folder: Path, tmp_path: Path) -> None:
-    other = save_checkpoint(tmp_path, {"hooks": {}}, 0)
-    with pytest.raises(CheckpointError, match="it holds no 'agent'"):
-        load_driver(run_folder, other)
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
-def test_weights_that_are_not_finite_drive_nothing(run_folder: Path) -> None:
-    learned = read_run(run_folder)
-    weights = {name: weight.clone() for name, weight in learned.weights.items()}
-    weights["A_head.2.bias"][1] = torch.nan
-    broken, settings = replace(learned, weights=weights), learned.settings
-    builder = make_agent_builder(settings, race_spaces(settings), SeedTree(1))
-    with pytest.raises(
-        CheckpointError, match=r"its weights A_head\.2\.bias are not finite numbers, so it cannot drive"
-    ):
-        fill_network(broken, builder)
-
-
-def test_a_device_that_is_not_there_is_told(run_folder: Path) -> None:
-    with pytest.raises(UserError, match='torch_device = "cuda"'):
-        load_driver(run_folder, torch_device="cuda")
-
-
-def test_forced_starts_accelerate_and_never_brake(driver: TrainedDriver, bend: MapEntry) -> None:
-    assert set(forced_actions(driver.settings, driver.spaces, bend, 2, 300).tolist()) == {
-        0,
-        1,
-        2,
-    }  # forward, forward left, forward right
-
-
-def test_forced_analog_starts_accelerate_steer_and_never_brake(driver: TrainedDriver, bend: MapEntry) -> None:
+def test_forced_starts_accelerate_steer_and_never_brake(driver: TrainedDriver, bend: MapEntry) -> None:
+    forward_and_turns = {0, 1, 2}
+    assert set(forced_actions(driver.settings, driver.spaces, bend, 2, 300).tolist()) == forward_and_turns
     settings = driver.settings
     analog = settings.model_copy(update={"game": settings.game.model_copy(update={"actions": "analog"})})
     drawn = forced_actions(analog, race_spaces(analog), bend, 2, 300)
@@ -226,9 +178,36 @@ def test_forced_analog_starts_accelerate_steer_and_never_brake(driver: TrainedDr
     np.testing.assert_array_equal(drawn, forced_actions(analog, race_spaces(analog), bend, 2, 300))
 
 
-def test_a_driver_of_analog_actions_gives_an_environment_what_it_takes(run_settings: Settings) -> None:
-    analog = run_settings.model_copy(update={"game": run_settings.game.model_copy(update={"actions": "analog"})})
-    action = np.array([[0.5, 1.0, -1.0]], dtype=np.float32)
-    actor = SimpleNamespace(act_batch=lambda frames, floats: BatchDecision(action, np.ones(1, bool), action[:, :1]))
-    driver = TrainedDriver(analog, race_spaces(analog), actor, 0, 0.0, Path())
-    np.testing.assert_array_equal(driver.act(np.zeros(179, dtype=np.float32)), action[0])
+def test_a_checkpoint_that_cannot_drive_is_refused(run_folder: Path, tmp_path: Path) -> None:
+    newest = run_folder / "checkpoints" / "000001"
+    with pytest.raises(CheckpointError, match="it holds no 'agent'"):
+        load_driver(run_folder, save_checkpoint(tmp_path, {"hooks": {}}, 0))
+    shutil.copytree(run_folder / "config", tmp_path / "config")
+    with (tmp_path / "config" / "config.py").open("a") as config:
+        config.write("float_hidden_dim = 17\n")
+    with pytest.raises(CheckpointError, match="does not fit the configuration"):
+        load_driver(tmp_path, newest)
+    state = read_checkpoint(newest)
+    state["agent"]["averaged"]["A_head.2.bias"][1] = torch.nan
+    with pytest.raises(CheckpointError, match=r"A_head\.2\.bias are not finite numbers, so it cannot drive"):
+        load_driver(run_folder, save_checkpoint(tmp_path, state, 0))
+    if not torch.cuda.is_available():
+        with pytest.raises(UserError, match='torch_device = "cuda"'):
+            load_driver(run_folder, torch_device="cuda")
+
+
+MAPS = ("ring", "valley", "jump")
+
+
+def test_greedy_races_driven_together_are_those_driven_one_by_one(repository_root: Path) -> None:
+    driver, maps = load_driver(repository_root / "drivers" / "ring.driver"), repository_root / "maps"
+    entries = map_entries(driver.settings, maps, MAPS)
+    together = {entry.map_name: stats for entry, stats in first_races(driver, maps, entries, n_at_a_time=2)}
+    assert sorted(together) == sorted(MAPS)
+    with contextlib.closing(InProcessGames(1, driver.settings.game, driver.settings.observation, maps)) as games:
+        for entry in entries:
+            (alone,) = evaluate_map(driver, games, entry, 1).races
+            stats = together[entry.map_name]
+            assert (stats["race_finished"], stats["race_time_ms"]) == (alone.race_finished, alone.race_time_ms)
+            assert stats["meters"] == alone.meters
+    assert together["ring"]["race_finished"]

@@ -23,8 +23,7 @@ PRINTED = [
 ]
 
 
-def test_each_block_of_the_page_is_looked_at() -> None:
-    assert len(BLOCKS) == PAGE.count("code-block:: python") == len(PRINTED)
+assert PAGE.count("code-block:: python") == len(BLOCKS) == len(PRINTED)
 
 
 @pytest.mark.parametrize(("block", "printed"), list(zip(BLOCKS, PRINTED, strict=True)), ids=range(1, len(BLOCKS) + 1))
@@ -37,7 +36,3 @@ def test_a_block_can_be_copied_alone(
     monkeypatch.chdir(REPOSITORY_ROOT)
     exec(block.replace("save/simulated", str(run_folder)), {})
     assert re.search(printed, capsys.readouterr().out)
-
-
-def test_the_training_loop_is_short() -> None:
-    assert max(len(block.splitlines()) for block in BLOCKS) <= 40

@@ -235,7 +235,6 @@ def test_a_run_that_was_killed_goes_on_as_if_it_was_not(play_run: PlayRun, varia
     assert state["agent"]["updates"] > 10
     if variant == "fragments":
         assert state["n_turns"] >= 350 // (5 * N_COLLECTORS * N_GAMES)
-        assert state["frames"] > sum(race["race_time_ms"] // 50 for race in races), "some were under way"
     if variant == "three maps":
         assert [race["map"] for race in races[:N_GAMES]] == ["valley", "ring", "ring"]
         assert {race["map"] for race in races} == {"valley", "ring", "kart"}

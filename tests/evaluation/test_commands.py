@@ -1,0 +1,245 @@
+"""The commands `evaluate.py`, `replay_inputs.py`, `tools/driver.py` and `tools/draw_mind.py`, run in this process."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import cv2
+import numpy as np
+import psutil
+import pytest
+
+from trackmania_rl.settings import DRIVER_SETTINGS, Settings, load_settings
+from trackmania_rl.telemetry.mind import album
+from trackmania_rl.telemetry.mind.index import read_index
+from trackmania_rl.track.named_maps import map_entries
+from trackmania_rl.training.mind_of_run import drive_and_gather, load_mind
+
+from .conftest import FORWARD, FRAMES_TOTAL, TRAINING_S, MakeScript
+
+
+def test_evaluate_says_which_share_of_generated_tracks_is_finished(
+    script: MakeScript, run_folder: Path, tmp_path: Path
+) -> None:
+    code, out, err = script(
+        *("evaluate", run_folder, "--map", "generated:0.2:3-4", "--no-video"),
+        *("--json", tmp_path / "r.json", "--output", tmp_path / "out"),
+    )
+    assert (code, err) == (0, "")
+    report = json.loads((tmp_path / "r.json").read_text())
+    assert [figures["map"] for figures in report["maps"]] == ["generated_0.200_3", "generated_0.200_4"]
+    n_finished = sum(figures["finish_rate"] == 1.0 for figures in report["maps"])
+    assert report["share_of_maps_finished"] == n_finished / 2
+    assert f"finished: {n_finished} of 2 maps" in out
+    assert (tmp_path / "out" / "generated_tracks" / "generated_0.200_3.toml").is_file(), "for replay_inputs.py"
+
+
+def test_an_own_environment_has_returns_and_lengths(
+    script: MakeScript, run_in_own_environment: Path, tmp_path: Path
+) -> None:
+    reports = []
+    for name in ("first", "second"):
+        code, out, err = script(
+            *("evaluate", run_in_own_environment, "--races", 3, "--json", tmp_path / name),
+            *("--output", tmp_path / "out"),
+        )
+        assert (code, err) == (0, "")
+        reports.append(json.loads((tmp_path / name).read_text()))
+    assert reports[0] == reports[1]
+    assert "not filmed: Hovering renders no RGB arrays" in out
+    assert "mean return" in out
+    assert "metres" not in out
+    episodes = reports[0]["episodes"]
+    assert len({episode["episode_return"] for episode in episodes}) == 3, "of three starts"
+    assert reports[0]["mean_length"] == pytest.approx(np.mean([episode["length"] for episode in episodes]))
+    code, _, err = script("evaluate", run_in_own_environment, "--video", tmp_path / "film.mp4")
+    assert (code, err.count("\n")) == (1, 1)
+    assert "renders no RGB arrays" in err
+
+
+def test_evaluate_writes_what_replay_inputs_plays_to_the_millisecond(
+    script: MakeScript, run_folder: Path, maps_folder: Path, tmp_path: Path
+) -> None:
+    code, out, err = script(
+        *("evaluate", run_folder, "--races", 3, "--json", tmp_path / "r.json"),
+        *("--output", tmp_path / "out", "--video-size", "64x48"),
+    )
+    assert (code, err) == (0, "")
+    assert "3/3 (100%)" in out
+    report = json.loads((tmp_path / "r.json").read_text())
+    (figures,) = report["maps"]
+    assert report["frames_total"] == 1234
+    assert figures["map"] == "bend"
+    assert figures["best_ms"] == min(race["race_time_ms"] for race in figures["races"])
+    assert Path(figures["inputs_file"]).name == f"bend_{figures['best_ms']}.inputs"
+
+    video = cv2.VideoCapture(figures["video_file"])
+    assert video.get(cv2.CAP_PROP_FPS) == 50
+    n_frames = figures["best_ms"] / 20 + 50  # the last one stays for a second
+    assert video.get(cv2.CAP_PROP_FRAME_COUNT) == pytest.approx(n_frames, abs=1.1)
+    first = video.read()[1]
+    video.set(cv2.CAP_PROP_POS_FRAMES, video.get(cv2.CAP_PROP_FRAME_COUNT) - 1)
+    last = video.read()[1]
+    assert first.shape == (48, 64, 3)
+    assert np.abs(first.astype(int) - last).mean() > 3
+
+    code, out, err = script("replay_inputs", figures["inputs_file"], "--map", maps_folder / "curve.npy")
+    assert (code, err) == (0, "")
+    assert f"({figures['best_ms']} ms)" in out
+
+
+def test_a_run_is_packed_shown_and_driven_elsewhere(
+    script: MakeScript, run_folder: Path, maps_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, err = script("tools/driver", "pack", run_folder)
+    assert (code, err, out) == (0, "", "wrote simulated.driver (0.0 MB)\n")
+    code, out, err = script("tools/driver", "show", "simulated.driver")
+    assert (code, err) == (0, "")
+    for told in ("bend not finished", "1,234 frames, 9.5 minutes", "184 floats in 16 blocks, no image", "every 50 ms"):
+        assert told in " ".join(out.split())
+    code, out, err = script(
+        *("evaluate", "simulated.driver", "--map", maps_folder / "curve.npy", "--no-video", "--json", "r.json")
+    )
+    assert (code, err) == (0, "")
+    report = json.loads(Path("r.json").read_text())
+    assert report["maps"][0]["finish_rate"] == 1
+    assert (report["run"], report["checkpoint"]) == ("simulated.driver", "simulated.driver")
+    assert Path(report["maps"][0]["inputs_file"]).parent == Path("evaluation/simulated")
+
+
+def test_settings_of_a_driver_become_a_configuration(
+    script: MakeScript, driver_file: Path, run_settings: Settings, repository_root: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(repository_root / "config_files", tmp_path / "config_files")
+    file = tmp_path / "config_files" / "config_bend.py"
+    code, out, err = script("tools/driver", "configuration", driver_file, "-o", file)
+    assert (code, err) == (0, "")
+    assert f"--config {file} --weights-from {driver_file}" in out
+    written, packed = load_settings(file).flat(), run_settings.flat()
+    assert {name: written[name] for name in DRIVER_SETTINGS} == {name: packed[name] for name in DRIVER_SETTINGS}
+    code, _, err = script("tools/driver", "configuration", driver_file, "-o", file)
+    assert (code, err) == (1, f"error: {file} is there already: name another file with --output\n")
+
+
+def test_races_are_driven_by_the_checkpoint_or_a_driver(run_folder: Path, driver_file: Path, maps_folder: Path) -> None:
+    run = load_mind(run_folder)
+    [entry] = map_entries(run.settings, maps_folder)
+    numbers = drive_and_gather(run, entry, 2, maps_folder)
+    about, seen = numbers.about, numbers.expectations
+    assert (about.map_name, about.frames_total) == ("bend", FRAMES_TOTAL)
+    assert about.training_s == pytest.approx(TRAINING_S)
+    assert len(about.line_m) == 120
+    assert seen is not None
+    assert (seen.best_actions == FORWARD).all()
+    assert numbers.race is not None
+    assert numbers.race.is_finished
+    assert numbers.race.kind == "evaluated"
+    assert numbers.comparison is not None
+    assert set(numbers.comparison.race.tolist()) == {0, 1}
+    assert numbers.surprises is not None
+    assert set(numbers.surprises.kind.tolist()) == {"evaluated"}
+    assert numbers.errors is None  # the memory is empty
+    kept = load_mind(run_folder, driver_file)
+    assert kept.frames_total == FRAMES_TOTAL
+    assert kept.memory is None
+    weights = [mind.agent.state_dict()["averaged"] for mind in (kept, run)]
+    for name in weights[0]:
+        np.testing.assert_array_equal(weights[0][name].numpy(), weights[1][name].numpy())
+
+
+def test_draw_mind_writes_a_set(
+    run_folder: Path, tmp_path: Path, script: MakeScript, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(album, "KINDS", [kind for kind in album.KINDS if kind.name == "racing_line"])  # soon drawn
+    code, out, err = script("tools/draw_mind", run_folder, "--races", 1, "--output", tmp_path / "pictures")
+    assert (code, err) == (0, "")
+    [entry] = read_index(tmp_path / "pictures")
+    assert (entry.map, entry.frames) == ("bend", FRAMES_TOTAL)
+    assert str(tmp_path / "pictures" / entry.file) in out
+
+
+def test_what_the_user_can_mend_is_told_in_one_line(
+    script: MakeScript, run_folder: Path, driver_file: Path, tmp_path: Path, taken_port: int
+) -> None:
+    for name in ("without", "damaged", "real"):
+        shutil.copytree(run_folder / "config", tmp_path / name / "config")
+        if name != "without":
+            shutil.copytree(run_folder / "checkpoints", tmp_path / name / "checkpoints")
+    weights = tmp_path / "damaged" / "checkpoints" / "000001" / "averaged.safetensors"
+    weights.write_bytes(weights.read_bytes()[:5000])
+    (tmp_path / "short.driver").write_bytes(driver_file.read_bytes()[:2000])
+    real = {"map_name": "real", "map_path": "Real.Challenge.Gbx", "reference_line": "curve.npy"}
+    real |= {"is_explo": False, "fill_buffer": False}
+    with (tmp_path / "real" / "config" / "config.py").open("a") as config:
+        config.write(f"\ngame_command = ''\ntmloader_path = ''\nmap_cycle += ({real!r},)\n")
+    for name, content in {
+        "bad": b"0.00 press up\n0.10 jump up\n",
+        "noise": b"\xff\x00",
+        "good": b"0.00 press up",
+    }.items():
+        (tmp_path / f"{name}.inputs").write_bytes(content)
+    cases: list[tuple[str, str, tuple[object, ...]]] = [
+        ("evaluate", "no such run folder or driver's file", (tmp_path / "absent",)),
+        ("evaluate", "no run folder", (tmp_path,)),
+        ("evaluate", "no checkpoint yet", (tmp_path / "without",)),
+        ("evaluate", "cannot read the checkpoint", (tmp_path / "damaged",)),
+        ("evaluate", "no such checkpoint", (run_folder, "--checkpoint", "000099")),
+        ("evaluate", "absent: no such track file", (run_folder, "--map", "absent")),
+        ("evaluate", "port", (run_folder, "--port", taken_port)),
+        ("evaluate", "bend: tracks of the simulated game; real: maps of the real one", (tmp_path / "real",)),
+        ("evaluate", "not filmed here", (tmp_path / "real", "--map", "real", "--video", tmp_path / "real.mp4")),
+        ("evaluate", "is damaged, or no driver", (tmp_path / "short.driver",)),
+        ("evaluate", "leave --checkpoint out", (driver_file, "--checkpoint", run_folder / "checkpoints" / "000001")),
+        ("evaluate", "curve.npy", (driver_file,)),  # its track did not come with it
+        ("replay_inputs", "line 2", (tmp_path / "bad.inputs", "--map", "valley")),
+        ("replay_inputs", "not UTF-8 text", (tmp_path / "noise.inputs", "--map", "valley")),
+        ("replay_inputs", "cannot be read", (tmp_path / "absent.inputs", "--map", "valley")),
+        ("replay_inputs", "no such track file", (tmp_path / "good.inputs", "--map", "absent")),
+        ("replay_inputs", "is in use", (tmp_path / "good.inputs", "--map", "valley", "--port", taken_port)),
+        ("tools/driver", "no such run folder", ("pack", tmp_path / "absent")),
+        ("tools/driver", "is called NAME.driver", ("pack", run_folder, "-o", tmp_path / "a.pt")),
+        ("tools/driver", "absent.driver: cannot be read", ("show", tmp_path / "absent.driver")),
+        ("tools/draw_mind", "there is no such run folder", (tmp_path / "absent",)),
+        ("tools/draw_mind", "there is no such checkpoint", (run_folder, "--checkpoint", tmp_path / "000099")),
+        ("tools/draw_mind", "the maps of this run are bend", (run_folder, "--map", "nowhere")),
+    ]
+    for name, message, arguments in cases:
+        code, _, err = script(name, *arguments)
+        assert (code, err.count("\n")) == (1, 1), err
+        assert err.startswith("error: ")
+        assert message in err
+    for arguments in (("--races", 0), ("--video", "race.avi"), ("--video-size", "640"), ("--port", 80)):
+        code, _, err = script("evaluate", run_folder, *arguments)
+        assert code == 2
+        assert f"argument {arguments[0]}" in err
+    code, _, err = script("evaluate", tmp_path / "real", "--map", "real", "--no-video")
+    assert code == 1
+    assert "game_command" in err or "tmloader_path" in err or "launcher for Windows and Linux" in err
+    assert not [child for child in psutil.Process().children() if "simulated_game" in " ".join(child.cmdline())]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs signals")
+def test_interrupting_leaves_no_game_behind(repository_root: Path, tmp_path: Path) -> None:
+    (tmp_path / "long.inputs").write_text("0.00 press up\n600.00 rel up\n")
+    command = [sys.executable, repository_root / "scripts" / "replay_inputs.py", tmp_path / "long.inputs"]
+    process = subprocess.Popen(
+        [*command, "--map", "valley", "--video", tmp_path / "long.mp4"], stderr=subprocess.PIPE, cwd=tmp_path
+    )
+    deadline_s = time.monotonic() + 150
+    while not list(tmp_path.glob(".long.*.mp4")):  # it films
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)
+    children = psutil.Process(process.pid).children()  # the game and ffmpeg
+    assert len(children) == 2
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert errors.decode() == "interrupted\n"
+    assert [file.name for file in tmp_path.iterdir()] == ["long.inputs"]
+    assert not psutil.wait_procs(children, timeout=60)[1]
