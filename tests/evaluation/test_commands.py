@@ -127,41 +127,34 @@ def test_settings_of_a_driver_become_a_configuration(
     assert (code, err) == (1, f"error: {file} is there already: name another file with --output\n")
 
 
-def test_races_are_driven_by_the_checkpoint_or_a_driver(run_folder: Path, driver_file: Path, maps_folder: Path) -> None:
-    run = load_mind(run_folder)
-    [entry] = map_entries(run.settings, maps_folder)
-    numbers = drive_and_gather(run, entry, 2, maps_folder)
-    about, seen = numbers.about, numbers.expectations
-    assert (about.map_name, about.frames_total) == ("bend", FRAMES_TOTAL)
-    assert about.training_s == pytest.approx(TRAINING_S)
-    assert len(about.line_m) == 120
-    assert seen is not None
-    assert (seen.best_actions == FORWARD).all()
-    assert numbers.race is not None
-    assert numbers.race.is_finished
-    assert numbers.race.kind == "evaluated"
-    assert numbers.comparison is not None
-    assert set(numbers.comparison.race.tolist()) == {0, 1}
-    assert numbers.surprises is not None
-    assert set(numbers.surprises.kind.tolist()) == {"evaluated"}
-    assert numbers.errors is None  # the memory is empty
-    kept = load_mind(run_folder, driver_file)
-    assert kept.frames_total == FRAMES_TOTAL
-    assert kept.memory is None
-    weights = [mind.agent.state_dict()["averaged"] for mind in (kept, run)]
-    for name in weights[0]:
-        np.testing.assert_array_equal(weights[0][name].numpy(), weights[1][name].numpy())
-
-
-def test_draw_mind_writes_a_set(
-    run_folder: Path, tmp_path: Path, script: MakeScript, monkeypatch: pytest.MonkeyPatch
+def test_diagnostics_are_of_races_driven_by_a_checkpoint_or_a_driver(
+    run_folder: Path,
+    driver_file: Path,
+    maps_folder: Path,
+    tmp_path: Path,
+    script: MakeScript,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    run, kept = load_mind(run_folder), load_mind(run_folder, driver_file)
+    assert (run.frames_total, kept.frames_total, kept.memory) == (FRAMES_TOTAL, FRAMES_TOTAL, None)
+    [entry] = map_entries(run.settings, maps_folder)
+    for mind in (run, kept):
+        numbers = drive_and_gather(mind, entry, 2, maps_folder)
+        assert numbers.about.map_name == "bend"
+        assert numbers.about.training_s == pytest.approx(TRAINING_S)
+        assert numbers.expectations is not None
+        assert (numbers.expectations.best_actions == FORWARD).all()
+        assert numbers.race is not None
+        assert (numbers.race.kind, numbers.race.is_finished) == ("evaluated", True)
+        assert numbers.surprises is not None
+        assert set(numbers.surprises.kind.tolist()) == {"evaluated"}
+        assert numbers.errors is None, "the memory is empty"
     monkeypatch.setattr(album, "KINDS", [kind for kind in album.KINDS if kind.name == "racing_line"])  # soon drawn
     code, out, err = script("tools/draw_mind", run_folder, "--races", 1, "--output", tmp_path / "pictures")
     assert (code, err) == (0, "")
-    [entry] = read_index(tmp_path / "pictures")
-    assert (entry.map, entry.frames) == ("bend", FRAMES_TOTAL)
-    assert str(tmp_path / "pictures" / entry.file) in out
+    [drawn] = read_index(tmp_path / "pictures")
+    assert (drawn.map, drawn.frames) == ("bend", FRAMES_TOTAL)
+    assert str(tmp_path / "pictures" / drawn.file) in out
 
 
 def test_what_the_user_can_mend_is_told_in_one_line(
@@ -178,12 +171,9 @@ def test_what_the_user_can_mend_is_told_in_one_line(
     real |= {"is_explo": False, "fill_buffer": False}
     with (tmp_path / "real" / "config" / "config.py").open("a") as config:
         config.write(f"\ngame_command = ''\ntmloader_path = ''\nmap_cycle += ({real!r},)\n")
-    for name, content in {
-        "bad": b"0.00 press up\n0.10 jump up\n",
-        "noise": b"\xff\x00",
-        "good": b"0.00 press up",
-    }.items():
-        (tmp_path / f"{name}.inputs").write_bytes(content)
+    (tmp_path / "bad.inputs").write_text("0.00 press up\n0.10 jump up\n")
+    (tmp_path / "noise.inputs").write_bytes(b"\xff\x00")
+    (tmp_path / "good.inputs").write_text("0.00 press up\n")
     cases: list[tuple[str, str, tuple[object, ...]]] = [
         ("evaluate", "no such run folder or driver's file", (tmp_path / "absent",)),
         ("evaluate", "no run folder", (tmp_path,)),

@@ -12,7 +12,6 @@ import torch
 from trackmania_rl.checkpoints import CheckpointError, read_checkpoint, save_checkpoint
 from trackmania_rl.errors import UserError
 from trackmania_rl.games.envs import make_race_env
-from trackmania_rl.games.in_process import InProcessGames
 from trackmania_rl.games.protocol import Games
 from trackmania_rl.games.socket_games import SocketGames
 from trackmania_rl.race.observation import ObservationLayout
@@ -27,7 +26,6 @@ from trackmania_rl.training.evaluation import (
     MapEvaluation,
     TrainedDriver,
     evaluate_map,
-    first_races,
     forced_actions,
     load_driver,
 )
@@ -109,38 +107,31 @@ def test_a_race_lost_with_its_game_begins_again_with_the_forced_actions(
         manager.play = play
 
 
-@pytest.mark.parametrize("run", ["run_folder", "run_with_own_floats"])
-def test_a_driver_acts_on_what_an_environment_of_its_run_shows(request: pytest.FixtureRequest, run: str) -> None:
-    run_folder = request.getfixturevalue(run)
+def test_a_driver_acts_on_what_an_environment_of_its_run_shows(run_folder: Path) -> None:
     driver = load_driver(str(run_folder), str(run_folder / "checkpoints" / "000001"))
-    with contextlib.closing(make_race_env(config=run_folder / "config" / "config.py")) as env:
+    with contextlib.closing(make_race_env(config=driver.settings)) as env:
         observation, info = env.reset()
         while "race_finished" not in info:
             observation, *_, info = env.step(driver.act(observation))
     assert info["race_finished"]
 
 
-def test_a_driver_sees_the_floats_as_they_are_whether_they_are_normalized_or_not(run_settings: Settings) -> None:
-    inferer = RecordingInferer()
-    driver = TrainedDriver(run_settings, race_spaces(run_settings), inferer, 0, 0.0, Path())
-    layout = ObservationLayout.from_settings(run_settings.observation)
-    floats = np.random.default_rng(3).normal(layout.mean, layout.std).astype(np.float32)
-    floats[0] = 0
-    assert driver.act(floats) == 4
-    assert inferer.frames.shape == (1, 1, 0, 0)
-    np.testing.assert_array_equal(inferer.floats, floats[np.newaxis])
-    driver.act((floats - layout.mean) / layout.std)
-    assert inferer.floats.dtype == np.float32
-    np.testing.assert_allclose(inferer.floats[0], floats, rtol=1e-5, atol=1e-5 * layout.std.max())
-
-
-def test_a_driver_takes_an_image_if_it_was_trained_with_one(repository_root: Path, run_settings: Settings) -> None:
+def test_a_driver_sees_floats_normalized_or_not_and_an_image_if_it_was_trained_with_one(
+    repository_root: Path, run_settings: Settings
+) -> None:
+    inferer, layout = RecordingInferer(), ObservationLayout.from_settings(run_settings.observation)
     image = {"image_width_px": 40, "image_height_px": 30, "frames_per_state": 3}
     settings = load_settings(repository_root / "config_files" / "config.py", image)
-    floats = np.zeros(184, dtype=np.float32)
+    without, with_image = (TrainedDriver(s, race_spaces(s), inferer, 0, 0.0, Path()) for s in (run_settings, settings))
+    floats = np.random.default_rng(3).normal(layout.mean, layout.std).astype(np.float32)
+    floats[0] = 0
+    assert without.act(floats) == 4
+    assert inferer.frames.shape == (1, 1, 0, 0)
+    np.testing.assert_array_equal(inferer.floats, floats[np.newaxis])
+    without.act((floats - layout.mean) / layout.std)
+    assert inferer.floats.dtype == np.float32
+    np.testing.assert_allclose(inferer.floats[0], floats, rtol=1e-5, atol=1e-5 * layout.std.max())
     observation = {"image": np.ones((3, 30, 40), dtype=np.uint8), "floats": floats}
-    inferer = RecordingInferer()
-    with_image, without = (TrainedDriver(s, race_spaces(s), inferer, 0, 0.0, Path()) for s in (settings, run_settings))
     assert with_image.act(observation) == 4
     assert inferer.frames.shape == (1, 3, 30, 40)
     for driver, wrong in ((with_image, floats), (without, observation), (without, floats[:-1])):
@@ -194,20 +185,3 @@ def test_a_checkpoint_that_cannot_drive_is_refused(run_folder: Path, tmp_path: P
     if not torch.cuda.is_available():
         with pytest.raises(UserError, match='torch_device = "cuda"'):
             load_driver(run_folder, torch_device="cuda")
-
-
-MAPS = ("ring", "valley", "jump")
-
-
-def test_greedy_races_driven_together_are_those_driven_one_by_one(repository_root: Path) -> None:
-    driver, maps = load_driver(repository_root / "drivers" / "ring.driver"), repository_root / "maps"
-    entries = map_entries(driver.settings, maps, MAPS)
-    together = {entry.map_name: stats for entry, stats in first_races(driver, maps, entries, n_at_a_time=2)}
-    assert sorted(together) == sorted(MAPS)
-    with contextlib.closing(InProcessGames(1, driver.settings.game, driver.settings.observation, maps)) as games:
-        for entry in entries:
-            (alone,) = evaluate_map(driver, games, entry, 1).races
-            stats = together[entry.map_name]
-            assert (stats["race_finished"], stats["race_time_ms"]) == (alone.race_finished, alone.race_time_ms)
-            assert stats["meters"] == alone.meters
-    assert together["ring"]["race_finished"]
