@@ -246,16 +246,26 @@ def test_a_run_resumed_without_its_memory_fills_it_before_it_learns(
     assert resumed.agent.updates > before.agent.updates
 
 
-@pytest.mark.parametrize("interval", [26, 5, 20])
 def test_the_target_network_moves_as_often_as_configured_whatever_the_batch(
-    live: LiveSettings, make_run: MakeRun, make_race: MakeRace, monkeypatch: pytest.MonkeyPatch, interval: int
+    live: LiveSettings, make_run: MakeRun, make_race: MakeRace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    edit(live, number_memories_trained_on_between_target_network_updates=interval)
-    run = make_run()
-    moves: list[int] = []
-    monkeypatch.setattr(run.agent.target_updater, "step", moves.append)
-    run.train_on([make_race(61, False)])
-    assert sum(moves) == run.agent.updates * 13 // interval > 0
+    ticks: list[bool] = []
+
+    class CountTicks(Hook):
+        def tick(self) -> None:
+            ticks.append(True)
+
+    monkeypatch.setattr(trainer_module, "POLL_S", 0.0)
+    edit(live, checkpoint_interval_s=1e6)
+    for interval in (26, 5, 20):
+        edit(live, number_memories_trained_on_between_target_network_updates=interval)
+        run = make_run([CountTicks()], name=f"every {interval}")
+        moves: list[int] = []
+        monkeypatch.setattr(run.agent.target_updater, "step", moves.append)
+        run.train_on([make_race(61, False)])
+        assert sum(moves) == run.agent.updates * 13 // interval > 0
+        assert len(ticks) == run.agent.updates + 2, "after each update, after the race, and when there is no other"
+        ticks.clear()
 
 
 def test_the_test_loss_is_of_transitions_that_are_never_trained_on(
@@ -296,43 +306,6 @@ def test_a_transition_near_the_end_of_its_mini_race_keeps_its_priority(
     run.hook(UpdatePriorities).post_loss(batch)
     expected = torch.where(torch.tensor(is_renewed), errors + live.current.replay.prio_epsilon, 1.0)
     torch.testing.assert_close(run.buffer.storage.priorities[:5], expected)
-
-
-def test_training_steps_are_bound_to_the_actions_driven(
-    live: LiveSettings, make_run: MakeRun, make_race: MakeRace
-) -> None:
-    edit(live, max_training_steps_per_environment_step=0.1, number_times_single_memory_is_used_before_discard=1e6)
-    run = make_run()
-    n_updates = []
-    for _ in range(3):
-        run.train_on([make_race(50, False)])
-        n_updates.append(run.agent.updates)
-    assert n_updates == [5, 10, 15]
-    edit(live, max_training_steps_per_environment_step=0.2, number_times_single_memory_is_used_before_discard=1.0)
-    run.train_on([make_race(50, False)])
-    assert run.agent.updates == 40, "what was due before is made up for"
-
-
-class CountTicks(Hook):
-    """Counts its ticks."""
-
-    n_ticks = 0
-
-    def tick(self) -> None:
-        self.n_ticks += 1
-
-
-def test_hooks_tick_while_no_race_comes_and_between_updates(
-    live: LiveSettings, make_run: MakeRun, make_race: MakeRace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(trainer_module, "POLL_S", 0.0)
-    edit(live, checkpoint_interval_s=1e6)
-    ticks = CountTicks()
-    run = make_run([ticks])
-    run.train()
-    assert ticks.n_ticks == 1
-    run.train_on([make_race(60, True)])
-    assert ticks.n_ticks == 1 + run.agent.updates + 2, "after each update, after the race, and when there is no other"
 
 
 # ----------------------------------------------------------------------------------------------------------- fragments

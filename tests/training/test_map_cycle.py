@@ -49,11 +49,6 @@ def test_each_race_has_a_track_of_its_own_under_the_generators_name(live: LiveSe
     assert races(1) == first != races(2)
 
 
-def test_generators_need_a_source_of_tracks(live: LiveSettings) -> None:
-    with pytest.raises(ValueError, match="generated is a generator"):
-        next(map_cycle(LocalRunState(live.current)))
-
-
 def test_tracks_of_a_generator_that_was_edited_away_stay_a_generators(live: LiveSettings, tmp_path: Path) -> None:
     run_state = LocalRunState(live.current)
     cycle = map_cycle(run_state, GeneratedMaps(tmp_path / "tracks", np.random.SeedSequence(1)))
@@ -104,6 +99,17 @@ def test_the_cycle_continues_from_a_place_and_may_leave_entries_out(
         assert next(map_cycle(three_maps, None, CollectorProgress().after(race.position))) == following
 
 
+def test_progress_takes_races_in_any_order_and_is_checked_when_it_is_read() -> None:
+    races = [RacePosition(number, number % 3, "g", number, {"s": str(number)}) for number in range(4)]
+    progress = CollectorProgress()
+    for race in (races[1], races[0], races[3], races[2]):
+        progress = progress.after(race)
+    assert progress == CollectorProgress(4, 1, {"g": 4}, {"s": "2"}), "streams are those of the race that came last"
+    for changes in ({"place": -1}, {"n_races": "3"}, {"of_generators": {"g": None}}):
+        with pytest.raises(ValueError, match="a collector's progress"):
+            CollectorProgress.of_state(progress.state_dict() | changes)
+
+
 def test_a_cycle_of_generators_goes_on_with_the_tracks_that_come_next(live: LiveSettings, tmp_path: Path) -> None:
     run_state = LocalRunState(live.current)
 
@@ -122,19 +128,3 @@ def test_a_cycle_of_generators_goes_on_with_the_tracks_that_come_next(live: Live
     assert [(race.entry.map_path, race.position) for race in driven] == [
         (race.entry.map_path, race.position) for race in expected
     ]
-
-
-def test_races_of_several_games_may_come_in_another_order() -> None:
-    races = [RacePosition(number, number % 3, "g", number, {"s": str(number)}) for number in range(4)]
-    progress = CollectorProgress()
-    for race in (races[1], races[0], races[3]):
-        progress = progress.after(race)
-    assert progress == CollectorProgress(4, 1, {"g": 4}, {"s": "3"})
-    progress = progress.after(races[2])
-    assert progress == CollectorProgress(4, 1, {"g": 4}, {"s": "2"}), "streams are those of what came last"
-
-
-@pytest.mark.parametrize("changes", [{"place": -1}, {"n_races": "3"}, {"of_generators": {"g": None}}])
-def test_a_progress_that_is_none_is_refused(changes: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match="a collector's progress"):
-        CollectorProgress.of_state(CollectorProgress(3, 2).state_dict() | changes)

@@ -174,17 +174,6 @@ def test_rows_that_were_stored_are_not_written_again_by_a_run_that_continues(
     assert [(one.first_row, one.end_row) for one in loaded.manifest.rows.segments] == [(0, 61), (61, 102)]
 
 
-def test_a_checkpoint_asks_for_no_more_memory_than_the_settings_do(
-    make_run: MakeRun, make_race: MakeRace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = make_run()
-    run.train_on([make_race(60, True)])
-    state = run.trainer.state_to_write()
-    state["hooks"]["StoreRaces"]["buffers"]["ring"]["capacity"] = 1 << 40
-    run.trainer.save_checkpoint(state)
-    assert make_run().buffer.ring.capacity == run.buffer.ring.capacity == 300
-
-
 def test_an_end_that_is_not_saved_is_an_error_that_names_the_last_good_one(
     live: LiveSettings, make_run: MakeRun, make_race: MakeRace
 ) -> None:

@@ -15,39 +15,27 @@ def _table(run: LocalRun) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_each_round_has_a_row_of_its_races_and_losses(
-    live: LiveSettings, make_run: MakeRun, make_race: MakeRace
-) -> None:
-    edit(live, batch_size=10, number_times_single_memory_is_used_before_discard=1.0)
-    run = make_run([Rounds(steps=5, rounds=2)])
-    run.train_on([make_race(50, True, meters=300.0), make_race(50, False, meters=100.0)])
-    run.train_on([make_race(50, True, meters=900.0, is_explo=False)])
-    first, second, third = _table(run)
-    assert [(row["epoch"], row["round"], row["updates"]) for row in (first, second, third)] == [
-        ("0", "0", "5"),
-        ("0", "1", "10"),
-        ("1", "0", "15"),
-    ]
-    assert [row["frames"] for row in (first, second, third)] == ["50", "100", "150"]
-    assert (first["explored_races"], first["explored_finished"], first["explored_meters"]) == ("1", "1", "300")
-    assert (first["explored_time_s"], second["explored_time_s"]) == ("2.5", "")
-    assert (third["explored_races"], third["evaluated_races"], third["evaluated_meters"]) == ("0", "1", "900")
-    assert all(float(row["loss"]) > 0 and float(row["grad_norm"]) > 0 for row in (first, second, third))
-
-
-def test_a_scheduler_is_called_with_each_epoch_and_the_training_ends_after_the_last(
+def test_each_round_has_a_row_and_the_training_ends_after_the_last_epoch(
     live: LiveSettings, make_run: MakeRun, make_race: MakeRace
 ) -> None:
     edit(live, batch_size=10, number_times_single_memory_is_used_before_discard=1.0)
     epochs: list[tuple[Agent, int]] = []
-    hooks = [Rounds(steps=3, rounds=1, epochs=3, agent_scheduler=lambda agent, epoch: epochs.append((agent, epoch)))]
-    run = make_run(hooks)
-    for _ in range(3):
+    hook = Rounds(steps=5, rounds=2, epochs=2, agent_scheduler=lambda agent, epoch: epochs.append((agent, epoch)))
+    run = make_run([hook])
+    run.train_on([make_race(50, True, meters=300.0), make_race(50, False, meters=100.0)])
+    run.train_on([make_race(50, True, meters=900.0, is_explo=False)])
+    rows = first, second, third = _table(run)
+    counted = [[row[name] for name in ("epoch", "round", "updates", "frames")] for row in rows]
+    assert counted == [["0", "0", "5", "50"], ["0", "1", "10", "100"], ["1", "0", "15", "150"]]
+    assert (first["explored_races"], first["explored_finished"], first["explored_meters"]) == ("1", "1", "300")
+    assert (first["explored_time_s"], second["explored_time_s"]) == ("2.5", "")
+    assert (third["explored_races"], third["evaluated_races"], third["evaluated_meters"]) == ("0", "1", "900")
+    assert all(float(row["loss"]) > 0 and float(row["grad_norm"]) > 0 for row in rows)
+    for _ in range(2):
         run.put(make_race(50, False))
     run.train()
-    assert [epoch for _, epoch in epochs] == [0, 1, 2]
-    assert epochs[0][0] is run.agent
-    assert run.agent.updates == 10, "the ninth was the last of the third epoch"
+    assert epochs == [(run.agent, 0), (run.agent, 1)]
+    assert run.agent.updates == 21, "the 20th was the last of the second epoch"
 
 
 def test_a_round_and_its_table_continue_in_a_resumed_run(

@@ -332,20 +332,16 @@ def test_a_new_run_begins_with_the_networks_of_another_and_keeps_its_own_from_th
 
 
 @pytest.mark.usefixtures("writers")
-def test_weights_that_cannot_be_the_beginning_are_refused(make_run: MakeRun, tmp_path: Path) -> None:
+def test_a_new_run_begins_with_a_driver_and_refuses_what_does_not_fit(
+    live: LiveSettings, make_run: MakeRun, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     other = RunFolder.create(tmp_path, "other")
     with pytest.raises(CheckpointError, match="holds no checkpoint"):
         make_run(name="new", weights_from=other.path)
     save_checkpoint(other.path, {"agent": {"online": {"weight": torch.zeros(3)}}}, 0)
     with pytest.raises(CheckpointError, match="does not fit this configuration"):
         make_run(name="new", weights_from=other.path)
-
-
-@pytest.mark.usefixtures("writers")
-def test_a_new_run_begins_with_a_driver(
-    live: LiveSettings, make_run: MakeRun, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    trained = make_run(name="other", seed=1)
+    trained = make_run(name="trained", seed=1)
     weights = trained.agent.evaluation_network.state_dict()
     settings, file = live.current, tmp_path / "a.driver"
     tracks = [DriverTrack.of_entry(settings.game.map_cycle[0], 21_000)]

@@ -44,11 +44,13 @@ def train(make_run: MakeRun, make_race: MakeRace, live: LiveSettings, hooks: Any
 
 
 @pytest.mark.parametrize("subtract_mean", [False, True])
-def test_rewards_are_scaled_as_torchrls_normalizer_does(
+def test_rewards_are_scaled_as_torchrls_normalizer_does_also_in_a_resumed_run(
     live: LiveSettings, make_run: MakeRun, make_race: MakeRace, subtract_mean: bool
 ) -> None:
     named = functools.partial(ScaleRewards, decay=0.9, scale=2.0, subtract_mean=subtract_mean)
-    _, before, after = train(make_run, make_race, live, named)
+    with pytest.raises(UserError, match=r"set them to 0\.0 and None"):
+        make_run([ScaleRewards()], name="units")
+    run, before, after = train(make_run, make_race, live, named)
     oracle = RewardNormalizer(decay=0.9, scale=2.0, reward_key="reward")
     for rewards, scaled in zip(before.rewards, after.rewards, strict=True):
         batch = TensorDict({"reward": rewards}, batch_size=len(rewards))
@@ -57,14 +59,6 @@ def test_rewards_are_scaled_as_torchrls_normalizer_does(
         if not subtract_mean:
             expected = rewards * 2.0 / oracle.state_dict()["_reward_stats"]["std"]
         torch.testing.assert_close(scaled, expected)
-
-
-def test_the_running_figures_are_resumed_and_units_of_reward_are_refused(
-    live: LiveSettings, make_run: MakeRun, make_race: MakeRace
-) -> None:
-    with pytest.raises(UserError, match=r"set them to 0\.0 and None"):
-        make_run([ScaleRewards()])
-    run, _, _ = train(make_run, make_race, live, "trackmania_rl.training.hooks.scaling:ScaleRewards")
     assert run.hook(SaveCheckpoints).try_to_save()
     resumed = make_run(make_hooks(live.current))
     old, new = (r.hook(ScaleRewards).state_dict()["_reward_stats"] for r in (run, resumed))

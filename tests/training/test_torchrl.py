@@ -8,10 +8,8 @@ import pytest
 import torch
 from tensordict import TensorDict
 from torchrl.trainers import CountFramesLog, EarlyStopping, LogScalar, RewardNormalizer, SelectKeys, Trainer
-from torchrl.trainers.trainers import TargetNetUpdaterHook, TrainerHookBase
+from torchrl.trainers.trainers import TrainerHookBase
 
-from trackmania_rl.agents.flat_parameters import flatten_parameters
-from trackmania_rl.agents.iqn import SoftUpdate
 from trackmania_rl.checkpoints import CheckpointError, find_manifests, load_checkpoint
 from trackmania_rl.errors import UserError
 from trackmania_rl.settings.live import LiveSettings
@@ -140,21 +138,6 @@ def test_a_hook_of_torchrl_that_cannot_work_ends_the_run_in_one_line(
     with pytest.raises(UserError, match=message) as caught:
         run.train_on([make_race(17, True)])
     assert "\n" not in str(caught.value)
-
-
-def test_torchrls_target_hook_moves_our_target_network(
-    live: LiveSettings, make_run: MakeRun, make_race: MakeRace
-) -> None:
-    edit(live, number_memories_trained_on_between_target_network_updates=10**9, soft_update_tau=1.0)
-    run = make_run()
-    loss = run.agent.loss_module
-    updater = run.agent.target_updater
-    assert isinstance(updater, SoftUpdate)
-    run.train_on([make_race(60, True)])
-    assert not torch.equal(flatten_parameters(loss.target), flatten_parameters(loss.online))
-    TargetNetUpdaterHook(updater).register(run.trainer, "target")
-    run.train_on([make_race(41, False)])
-    assert torch.equal(flatten_parameters(loss.target), flatten_parameters(loss.online))
 
 
 class LogOneTwoTwo(Hook):
