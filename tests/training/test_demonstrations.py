@@ -146,16 +146,6 @@ def test_analog_actions_are_driven_exactly_and_keys_with_them(live: LiveSettings
     assert n_exact == len(of_keys) == 15
 
 
-def test_a_wheel_that_turns_within_an_action_is_taken_at_its_mean(live: LiveSettings) -> None:
-    game = live.current.game.model_copy(update={"actions": "analog"})
-    script = "".join(f"{tick / 100:.2f} steer {tick * 600}\n" for tick in range(100)) + "0.00 gas 40000\n"
-    actions, _ = actions_of_inputs(parse_input_script(script), game)
-    means = (np.arange(100) * 600 / 65536).reshape(20, 5).mean(axis=1)
-    np.testing.assert_allclose(actions[:, 0], means, atol=1e-5)
-    assert (actions[:, 1] == 1).all()
-    assert (actions[:, 2] == -1).all()
-
-
 def test_mistakes_are_told_before_the_run(live: LiveSettings, tmp_path: Path, repository_root: Path) -> None:
     with pytest.raises(UserError, match=r"demonstrations: .*absent\.inputs.*cannot be read"):
         demonstrations_of(live, tmp_path / "absent.inputs")

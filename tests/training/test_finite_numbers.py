@@ -9,7 +9,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from trackmania_rl.agents.finite_numbers import in_few_words, not_finite_tensors
+from trackmania_rl.agents.finite_numbers import not_finite_tensors
 from trackmania_rl.checkpoints import CheckpointError, find_manifests, save_checkpoint
 from trackmania_rl.errors import UserError
 from trackmania_rl.exit_codes import ExitCode
@@ -45,8 +45,6 @@ def test_tensors_are_named_by_their_places() -> None:
     }
     assert not_finite_tensors(state) == ["online/A_head.0.bias", "step/optimizer/0"]
     assert not_finite_tensors({"n": 1}) == not_finite_tensors(None) == []
-    assert in_few_words(["a", "b"]) == "a, b"
-    assert in_few_words(["a", "b", "c", "d", "e"]) == "a, b, c and 2 others"
 
 
 def test_updates_are_counted_and_warned_of_at_the_tenth(run: LocalRun, caplog: pytest.LogCaptureFixture) -> None:

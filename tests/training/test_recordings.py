@@ -14,7 +14,7 @@ from trackmania_rl.training.hooks import figures, recordings
 from trackmania_rl.training.hooks.checkpoints import SaveCheckpoints
 from trackmania_rl.training.hooks.recordings import RecordEvaluations
 
-from .conftest import LocalRun, MakeRace, MakeRun, edit
+from .conftest import MakeRace, MakeRun, edit
 
 
 class KeepingLogger:
@@ -41,41 +41,7 @@ def logger(monkeypatch: pytest.MonkeyPatch) -> KeepingLogger:
     return logger
 
 
-def wait_for_film(run: LocalRun) -> None:
-    hook = run.hook(RecordEvaluations)
-    if hook._filming is not None:
-        hook._filming.process.wait(150)  # it gives way to all others
-    hook.tick()
-
-
-def test_every_second_evaluated_race_is_kept_and_handed_on(
-    live: LiveSettings, make_run: MakeRun, make_race: MakeRace, logger: KeepingLogger
-) -> None:
-    edit(live, record_every_n_evaluations=2)
-    run = make_run()
-    kept = make_race(23, True, is_explo=False)
-    for race in (
-        make_race(10, True),
-        make_race(11, True, is_explo=False, map_name="kart"),
-        make_race(12, True, is_explo=False),
-        make_race(13, True, is_explo=False, is_demonstration=True),
-        kept,
-    ):
-        run.train_on([race])
-        wait_for_film(run)
-    name = "000000000069_valley"
-    assert logger.told == [("recording/valley", f"{name}.pt", 69), ("rollout/film/valley", f"{name}.mp4", 69)]
-    folder = run.context.folder.recordings
-    assert sorted(file.name for file in folder.iterdir()) == [f"{name}.gif", f"{name}.mp4", f"{name}.pt"]
-    recording = TensorDict(torch.load(folder / f"{name}.pt", weights_only=True), batch_size=[23])
-    floats = kept.rollout_results["state_float"]
-    np.testing.assert_array_equal(recording["state_float"].numpy(), floats[:-1])
-    np.testing.assert_array_equal(recording["next", "state_float"].numpy(), floats[1:])
-    assert recording["actions"].shape == (23,)
-    assert "frames" not in recording
-
-
-def test_a_race_of_the_simulated_game_is_driven_again_for_its_film_which_may_fail(
+def test_every_second_evaluated_race_is_kept_with_a_film_and_handed_on(
     live: LiveSettings,
     make_run: MakeRun,
     make_race: MakeRace,
@@ -85,19 +51,31 @@ def test_a_race_of_the_simulated_game_is_driven_again_for_its_film_which_may_fai
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     run = make_run()
+    hook, folder = run.hook(RecordEvaluations), run.context.folder.recordings
     run.train_on([make_race(9, False, is_explo=False)])
-    assert not run.context.folder.recordings.exists(), "nothing is kept by default"
-    edit(live, record_every_n_evaluations=1)
+    assert not folder.exists(), "nothing is kept by default"
+    edit(live, record_every_n_evaluations=2)
     run.context.maps_folder = repository_root / "maps"
-    run.train_on([make_race(23, False, is_explo=False, inputs="0.00 press up\n")])
-    wait_for_film(run)
-    endings = {file.name.partition(".")[2] for file in run.context.folder.recordings.iterdir()}
-    assert endings == {"pt", "inputs", "mp4", "gif"}
-    assert [name for name, _, _ in logger.told] == ["recording/valley", "rollout/film/valley"]
+    kept = make_race(23, True, is_explo=False, inputs="0.00 press up\n")
+    of_another_map = make_race(11, True, is_explo=False, map_name="kart")
+    demonstration = make_race(13, True, is_explo=False, is_demonstration=True)
+    run.train_on([make_race(10, True), of_another_map, demonstration, kept])
+    assert hook._filming is not None
+    hook._filming.process.wait(150)  # it gives way to all others
+    hook.tick()
+    name = "000000000066_valley"
+    assert logger.told == [("recording/valley", f"{name}.pt", 66), ("rollout/film/valley", f"{name}.mp4", 66)]
+    assert {file.name for file in folder.iterdir()} == {f"{name}.{end}" for end in ("gif", "mp4", "pt", "inputs")}
+    recording = TensorDict(torch.load(folder / f"{name}.pt", weights_only=True), batch_size=[23])
+    floats = kept.rollout_results["state_float"]
+    np.testing.assert_array_equal(recording["state_float"].numpy(), floats[:-1])
+    np.testing.assert_array_equal(recording["next", "state_float"].numpy(), floats[1:])
+    assert recording["actions"].shape == (23,)
+    assert "frames" not in recording
     monkeypatch.setattr(RecordEvaluations, "_track", lambda _: "nowhere.toml")
-    run.train_on([make_race(24, False, is_explo=False, inputs="0.00 press up\n")])
-    run.hook(RecordEvaluations).end()
-    assert "no film of the evaluated race 000000000056_valley could be made: error: " in caplog.text
+    run.train_on(make_race(24, False, is_explo=False, inputs="0.00 press up\n") for _ in range(2))
+    hook.end()
+    assert "no film of the evaluated race 000000000114_valley could be made: error: " in caplog.text
     assert [name for name, _, _ in logger.told][2:] == ["recording/valley"]
 
 

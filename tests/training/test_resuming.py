@@ -9,7 +9,7 @@ import shutil
 
 import pytest
 
-from trackmania_rl.checkpoints import CheckpointError, find_manifests, load_newest
+from trackmania_rl.checkpoints import CheckpointError, find_manifests
 from trackmania_rl.errors import UserError
 from trackmania_rl.exit_codes import ExitCode
 from trackmania_rl.settings.live import LiveSettings
@@ -156,22 +156,6 @@ def test_a_damaged_checkpoint_is_told_and_the_one_before_is_taken(
     resumed.train_on([make_race(60, True)])
     save(resumed)
     assert make_run().trainer.collected_frames == 120
-
-
-def test_rows_that_were_stored_are_not_written_again_by_a_run_that_continues(
-    make_run: MakeRun, make_race: MakeRace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("trackmania_rl.checkpoints.memory_rows.SMALL_SEGMENT_BYTES", 0)
-    run = make_run()
-    run.train_on([make_race(60, True)])
-    save(run)
-    resumed = make_run()
-    resumed.train_on([make_race(40, True)])
-    save(resumed)
-    loaded = load_newest(run.context.folder.path)
-    assert loaded is not None
-    assert loaded.manifest.rows is not None
-    assert [(one.first_row, one.end_row) for one in loaded.manifest.rows.segments] == [(0, 61), (61, 102)]
 
 
 def test_an_end_that_is_not_saved_is_an_error_that_names_the_last_good_one(
