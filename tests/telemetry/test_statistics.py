@@ -1,8 +1,13 @@
+"""Counts, times and rates of a run, by map and over the map cycle."""
+
 import dataclasses
 
 import pytest
 
 from trackmania_rl.checkpoints import load_checkpoint, save_checkpoint
+from trackmania_rl.gbx.challenge import MedalTimes
+from trackmania_rl.settings import MapEntry
+from trackmania_rl.telemetry.cycle_figures import cycle_figures, trained_and_blind
 from trackmania_rl.telemetry.race_record import RaceRecord
 from trackmania_rl.telemetry.statistics import RaceHistory, Rates, TrainingStatistics
 
@@ -31,8 +36,6 @@ def observe(figures, batches_total=0, learner_waited_s=0.0):
     ("times_ms", "median_ms", "finish_rate"),
     [
         ([], None, None),
-        ([None], None, 0.0),
-        ([30_000], 30_000, 1.0),
         ([30_000, None, 32_000], 32_000, 2 / 3),
         ([30_000, None], None, 0.5),
         ([None] * 10 + [30_000 + i for i in range(10)], 30_004.5, 1.0),
@@ -48,22 +51,46 @@ def test_recent_figures_count_unfinished_races_as_slowest(times_ms, median_ms, f
 
 def test_times_are_kept_by_map_and_kind():
     figures = TrainingStatistics()
-    races = [race(), race(31_000), race(32_000), race(30_000, is_explo=False), race(40_000, map_name="flat")]
+    races = [
+        race(),
+        race(31_000),
+        race(32_000),
+        race(30_000, is_explo=False),
+        race(40_000, map_name="flat"),
+        race(30_500),
+    ]
     is_record = [figures.add_race(r) for r in races]
-    assert is_record == [False, True, False, True, True]
+    assert is_record == [False, True, False, True, True, False]
     valley = figures.maps["valley"]
-    assert (valley.explored.best_time_ms, valley.explored.last_time_ms) == (31_000, 32_000)
-    assert (valley.explored.n_races, valley.explored.n_finished) == (3, 2)
+    assert (valley.explored.best_time_ms, valley.explored.last_time_ms) == (30_500, 30_500)
+    assert (valley.explored.n_races, valley.explored.n_finished) == (4, 3)
     assert valley.evaluated.best_time_ms == valley.best_time_ms == 30_000
     assert figures.maps["flat"].best_time_ms == 40_000
-    assert (figures.races_total, figures.frames_total) == (5, 50)
+    assert (figures.races_total, figures.frames_total) == (6, 60)
 
 
-def test_an_explored_time_slower_than_the_best_evaluated_one_is_no_record():
+def test_times_on_generated_tracks_are_not_compared():
     figures = TrainingStatistics()
-    assert figures.add_race(race(30_000, is_explo=False))
-    assert not figures.add_race(race(31_000))
-    assert figures.maps["valley"].explored.best_time_ms == 31_000
+    for number, time_ms in enumerate((31_000, None)):
+        one = dataclasses.replace(race(time_ms), track=f"generated_0.412_{number}", is_generated=True)
+        assert not figures.add_race(one), "no record"
+    history = figures.maps["valley"].explored
+    assert (history.n_races, history.n_finished, history.recent_finish_rate) == (2, 1, 0.5)
+    assert history.best_time_ms is history.median_time_ms is None
+    resumed = RaceHistory()
+    resumed.load_state_dict(history.state_dict())
+    assert not resumed.is_one_track
+
+
+def test_demonstrations_count_frames_and_no_results():
+    figures = TrainingStatistics()
+    figures.add_race(race(31_000))
+    assert not figures.add_race(dataclasses.replace(race(9_000, meters=900.0), is_demonstration=True))
+    assert not figures.add_race(dataclasses.replace(race(9_000, map_name="flat"), is_demonstration=True))
+    assert (figures.races_total, figures.frames_total) == (3, 30)
+    assert list(figures.maps) == ["valley"]
+    explored = figures.maps["valley"].explored
+    assert (explored.n_races, explored.best_time_ms, explored.furthest_m) == (1, 31_000, 100.0)
 
 
 def test_rates_are_those_of_the_last_half_minute():
@@ -92,7 +119,7 @@ def test_waiting_shares_of_collectors():
     assert figures.collectors_waiting_share == pytest.approx((0.125 + 0.75) / 2)
 
 
-def test_a_resumed_run_goes_on_with_the_counts(tmp_path):
+def test_a_resumed_run_continues_with_the_counts(tmp_path):
     clock = Clock()
     figures = TrainingStatistics(clock)
     for r in (race(31_000), race(), race(30_000, is_explo=False)):
@@ -110,16 +137,48 @@ def test_a_resumed_run_goes_on_with_the_counts(tmp_path):
     observe(resumed, batches_total=1_000)
     assert not resumed.add_race(race(30_500))
     later.now_s = 7.0
-    # Ten actions in two seconds; what was loaded is no speed.
+    # Ten actions in two seconds: loaded counts are no speed.
     assert resumed.rates() == Rates(actions_per_s=5, races_per_s=0.5, batches_per_s=0, learner_waiting_share=0)
 
 
-def test_only_frames_count_of_races_that_are_no_result_of_the_agent():
-    figures = TrainingStatistics()
-    figures.add_race(race(31_000))
-    assert not figures.add_race(dataclasses.replace(race(9_000, meters=900.0), is_demonstration=True))
-    assert not figures.add_race(dataclasses.replace(race(9_000, map_name="flat"), is_demonstration=True))
-    assert (figures.races_total, figures.frames_total) == (3, 30)
-    assert list(figures.maps) == ["valley"]
-    explored = figures.maps["valley"].explored
-    assert (explored.n_races, explored.best_time_ms, explored.furthest_m) == (1, 31_000, 100.0)
+def entry(name, fill_buffer=True):
+    return MapEntry(map_name=name, is_explo=False, fill_buffer=fill_buffer)
+
+
+CYCLE = (entry("valley"), entry("kart"), entry("valley", fill_buffer=False), entry("ring", fill_buffer=False))
+
+
+def test_best_times_of_the_map_cycle_are_added_up_when_all_maps_have_one():
+    assert trained_and_blind(CYCLE) == ({"valley", "kart"}, {"ring"})
+    run = TrainingStatistics()
+    assert cycle_figures(run, CYCLE) == {}
+    for r in (race(20_000, "valley", is_explo=False), race(10_000, "kart")):
+        run.add_race(r)
+    assert cycle_figures(run, CYCLE) == {"rollout/cycle/finish_rate/trained": 1.0}
+    for time_ms, name in ((None, "kart"), (12_000, "kart"), (None, "ring")):
+        run.add_race(race(time_ms, name, is_explo=False))
+    assert cycle_figures(run, CYCLE) == {
+        "rollout/cycle/finish_rate/trained": 0.75,
+        "rollout/cycle/best_time_s/trained": 32.0,
+        "rollout/cycle/finish_rate/blind": 0.0,
+    }
+
+
+def test_ratios_of_the_map_cycle_are_of_maps_with_a_time_to_beat():
+    run = TrainingStatistics()
+    run.reference_times = {
+        "valley": MedalTimes(19_000, 22_000, None, None),
+        "ring": MedalTimes(None, 30_000, None, None),
+    }
+    run.add_race(race(20_900, "valley", is_explo=False))
+    run.add_race(race(33_000, "ring", is_explo=False))
+    figures = cycle_figures(run, CYCLE)
+    ratios = {name.removeprefix("rollout/cycle/"): value for name, value in figures.items() if "_over_" in name}
+    assert ratios == {
+        "best_over_author/trained": pytest.approx(1.1),
+        "median_over_author/trained": pytest.approx(1.1),
+        "best_over_gold/trained": pytest.approx(0.95),
+        "median_over_gold/trained": pytest.approx(0.95),
+        "best_over_gold/blind": pytest.approx(1.1),
+        "median_over_gold/blind": pytest.approx(1.1),
+    }

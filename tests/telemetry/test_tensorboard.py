@@ -1,3 +1,5 @@
+"""The names and values that reach tensorboard, and the layout of its charts."""
+
 import io
 import re
 
@@ -10,16 +12,17 @@ from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
 from trackmania_rl.gbx.challenge import MedalTimes
-from trackmania_rl.telemetry.figures import progress_figures, race_figures, weight_samples
+from trackmania_rl.telemetry.figures import progress_figures, quantile_figures, race_figures, weight_samples
 from trackmania_rl.telemetry.loggers.tensorboard import TensorboardWriter, custom_scalars_layout
 from trackmania_rl.telemetry.race_film import write_gif
 from trackmania_rl.telemetry.race_record import RaceRecord
 from trackmania_rl.telemetry.statistics import TrainingStatistics
 
 MAPS = ("flat", "flat 2", "valley")
+PICTURE = np.random.default_rng(2).integers(0, 256, (20, 30, 3), np.uint8)
 
 
-def race(map_name, is_explo, race_time_ms, furthest_zone):
+def race(map_name, is_explo, race_time_ms, furthest_zone, **others):
     return RaceRecord(
         map_name=map_name,
         is_explo=is_explo,
@@ -31,6 +34,8 @@ def race(map_name, is_explo, race_time_ms, furthest_zone):
         n_actions=100,
         cutoff_reason=None,
         figures={"timings_ms/policy": 0.25, "mean_speed_m_s": 40.0},
+        checkpoint_times_ms=(8_000, race_time_ms),
+        **others,
     )
 
 
@@ -40,11 +45,12 @@ RACES = [
     race("valley", False, 50_000, 300),
     race("flat", True, 29_000, 110),
 ]
+Q_VALUES = np.array([[1.0, 3.0, 2.5], [0.0, -2.0, -4.0]], np.float32)
 
 
 def write_race(writer, r, figures, reference_times=None):
     history = figures.maps[r.map_name].history(r.is_explo)
-    writer.log_figures(race_figures(r, history, reference_times), figures.frames_total)
+    writer.log_figures(race_figures(r, history, reference_times, Q_VALUES), figures.frames_total)
 
 
 def read(folder):
@@ -73,7 +79,7 @@ def written(tmp_path_factory):
     network.bias.data.fill_(torch.nan)
     for name, values in weight_samples(network.named_parameters()):
         writer.log_histogram(name, values, figures.frames_total)
-    writer.log_picture("rollout/racing_line/valley", np.zeros((20, 30, 3), np.uint8), figures.frames_total)
+    writer.log_picture("rollout/racing_line/valley", PICTURE, figures.frames_total)
     film = tmp_path_factory.mktemp("film") / "film.mp4"
     write_gif(film.with_suffix(".gif"), [Image.new("RGB", (16, 12), colour) for colour in ("red", "blue")], 100)
     writer.log_film("rollout/film/valley", film, figures.frames_total)
@@ -96,6 +102,11 @@ def test_every_race_is_written_under_its_own_map(written):
     assert scalars(written, "rollout/zone_reached/evaluated/valley") == [(300, 300.0)]
     assert scalars(written, "rollout/timings_ms/policy/evaluated/valley") == [(300, 0.25)]
     assert scalars(written, "rollout/finish_rate/explored/flat 2") == [(200, 1.0)]
+    assert scalars(written, "rollout/split_2_s/evaluated/valley") == [(300, 42.0)]
+    assert "rollout/split_2_s/explored/flat" not in written.Tags()["scalars"]
+    values = {"mean_q": 0.5 / 6, "mean_value": 1.5, "action_gap": (0.5 + 2.0) / 2}
+    for name, value in values.items():
+        assert scalars(written, f"rollout/{name}/explored/flat 2") == [(200, pytest.approx(value))]
 
 
 def test_what_is_measured_at_intervals(written):
@@ -106,28 +117,24 @@ def test_what_is_measured_at_intervals(written):
     assert scalars(written, "train/left_out/races_lost") == [(400, 3.0)]
     assert scalars(written, "train/replay/fill") == [(400, 0.25)]
     assert scalars(written, "train/speed/actions_per_s")[0][1] > 0
+    assert written.Tags()["histograms"] == ["weights/weight"], "a parameter of nothing but NaN has none"
 
 
-def test_histograms_leave_out_what_is_not_finite(written):
-    assert written.Tags()["histograms"] == ["weights/weight"]
+def test_quantiles_are_of_finite_values():
+    values = torch.tensor([4.0, 0.0, torch.inf, 1.0, 3.0, torch.nan, 2.0])
+    assert quantile_figures("norm", values, ("q1", "median", "max")) == {"norm_q1": 1, "norm_median": 2, "norm_max": 4}
+    assert quantile_figures("norm", values[2:3]) == {}
 
 
-def test_the_picture(written):
+def test_pictures_films_and_texts_come_back_as_they_were(written):
     (image,) = written.Images("rollout/racing_line/valley")
-    assert (image.height, image.width) == (20, 30)
-
-
-def test_the_film_moves(written):
+    decoded = Image.open(io.BytesIO(image.encoded_image_string)).convert("RGB")
+    np.testing.assert_array_equal(np.asarray(decoded), PICTURE)
     (event,) = written.Images("rollout/film/valley")
     assert (event.height, event.width, event.step) == (12, 16, 400)
     with Image.open(io.BytesIO(event.encoded_image_string)) as film:
-        assert [frame.convert("RGB").getpixel((3, 3)) for frame in ImageSequence.Iterator(film)] == [
-            (255, 0, 0),
-            (0, 0, 255),
-        ]
-
-
-def test_the_configuration_is_shown_as_it_is(written):
+        colours = [frame.convert("RGB").getpixel((3, 3)) for frame in ImageSequence.Iterator(film)]
+    assert colours == [(255, 0, 0), (0, 0, 255)]
     (event,) = written.Tensors("configuration/config.py/text_summary")
     assert event.tensor_proto.string_val[0].decode() == "```\nbatch_size = 512  # a *star*\n\n```"
 
@@ -163,15 +170,9 @@ def test_every_chart_of_the_layout_is_one_line_of_one_map(written):
     assert (margin.value, margin.lower, margin.upper) == tuple(
         f"train/grad_norm_{name}" for name in ("median", "q1", "c98")
     )
-    assert custom_scalars_layout(("valley", "valley")) == custom_scalars_layout(("valley",))
-
-
-def test_blind_maps_and_times_to_beat_have_charts_where_there_are_any():
-    plain = custom_scalars_layout(MAPS)["map cycle"]
-    assert list(plain) == ["trained maps: finish rate", "trained maps: medians together"]
-    charts = custom_scalars_layout(MAPS, maps_with_times={"valley"}, blind_maps={"valley"})["map cycle"]
-    assert "blind maps: medians over author times" in charts
-    assert "trained maps: medians over author times" not in charts
+    of_cycle = custom_scalars_layout(MAPS, maps_with_times={"valley"}, blind_maps={"valley"})["map cycle"]
+    assert "blind maps: medians over author times" in of_cycle
+    assert "trained maps: medians over author times" not in of_cycle
 
 
 def test_a_resumed_run_takes_back_what_came_after_its_checkpoint(tmp_path):
@@ -209,17 +210,13 @@ def test_reference_times_become_differences_where_there_are_any(tmp_path):
     assert "valley: best minus gold time" not in charts
 
 
-def test_pictures_come_back_as_they_were(tmp_path):
-    rng = np.random.default_rng(2)
-    pictures = {"many": rng.integers(0, 256, (40, 30, 3), np.uint8), "few": np.zeros((40, 30, 3), np.uint8)}
-    pictures["few"][5:20, 7:9] = (200, 30, 99)
-    writer = TensorboardWriter(tmp_path, MAPS)
-    for name, picture in pictures.items():
-        writer.log_picture(name, picture, 5)
-    writer.close()
-    events = read(tmp_path)
-    for name, picture in pictures.items():
-        [event] = events.Images(name)
-        assert (event.step, event.width, event.height) == (5, 30, 40)
-        decoded = Image.open(io.BytesIO(event.encoded_image_string)).convert("RGB")
-        np.testing.assert_array_equal(np.asarray(decoded), picture)
+@pytest.mark.parametrize(("is_generated", "has_best"), [(True, False), (False, True)])
+def test_generated_tracks_have_a_share_of_finishes_and_no_best_time(is_generated, has_best):
+    figures = TrainingStatistics()
+    r = race("made", False, 31_000, 200, track="generated_0.412_7", is_generated=is_generated)
+    figures.add_race(r)
+    names = race_figures(r, figures.maps["made"].evaluated)
+    assert names["rollout/finish_rate/evaluated/made"] == 1.0
+    assert names["rollout/race_time_s/evaluated/made"] == 31.0
+    for name in ("best_time_s", "median_time_s", "split_1_s"):
+        assert (f"rollout/{name}/evaluated/made" in names) == has_best
