@@ -1,9 +1,16 @@
-"""The last lines of a training."""
+"""The closing text of a training, and tables in terminals and pipes."""
+
+import io
+
+import pytest
+from rich.console import Console
+from rich.table import Table
 
 from trackmania_rl.gbx.challenge import MedalTimes
 from trackmania_rl.telemetry.closing import closing_text
 from trackmania_rl.telemetry.race_record import RaceRecord
 from trackmania_rl.telemetry.statistics import TrainingStatistics
+from trackmania_rl.telemetry.tables import print_table
 
 
 def record(map_name: str, time_ms: int | None, **others: object) -> RaceRecord:
@@ -30,15 +37,11 @@ def test_it_names_best_time_folder_and_next_command() -> None:
         "evaluate and film: python scripts/evaluate.py save/tested",
         "resume training: repeat the training command",
     ]
-
-
-def test_without_a_finish_the_same_command_is_next() -> None:
     assert text().splitlines() == [
         "0 races, 0 frames",
         "run folder: save/tested",
         "resume training: repeat the training command",
     ]
-    assert "evaluate" not in text(record("valley", None))
 
 
 def test_an_own_environment_has_a_return_and_can_be_evaluated() -> None:
@@ -47,16 +50,35 @@ def test_an_own_environment_has_a_return_and_can_be_evaluated() -> None:
     assert "evaluate and film: python scripts/evaluate.py save/tested\n" in said
 
 
-def test_many_tracks_under_one_name_have_no_best_time() -> None:
+def test_generated_tracks_have_no_best_time_and_only_the_first_of_many_maps_are_named() -> None:
     driven = [record("generated", time_ms, is_generated=True) for time_ms in (9_000, None, 8_000)]
     assert "generated: 2 of the last 3 races finished" in text(*driven)
-
-
-def test_of_many_maps_the_first_ones_are_named() -> None:
     lines = text(*(record(f"m{k}", None) for k in range(9))).splitlines()
     assert lines[1:7] == [*(f"m{k}: 812 m, not finished yet" for k in range(5)), "4 more maps"]
 
 
-def test_the_games_own_medals() -> None:
+def test_medals_are_those_of_the_game() -> None:
     assert MedalTimes.of_author(55_100) == MedalTimes(55_100, 59_000, 67_000, 83_000)  # as the game's map has them
     assert MedalTimes.of_author(50_000) == MedalTimes(50_000, 53_000, 60_000, 75_000)
+
+
+@pytest.mark.parametrize(("is_terminal", "columns"), [(True, 40), (False, 80), (False, None)])
+def test_no_cell_of_a_table_is_cut(is_terminal: bool, columns: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    if columns is not None:
+        monkeypatch.setenv("COLUMNS", str(columns))
+    cells = ["save/a_run_with_a_very_long_name_" + "x" * 60, " ".join(f"0:{k}.000" for k in range(10, 40)), "0:21.350"]
+    table = Table("run", "times", "best")
+    table.columns[2].no_wrap = True
+    table.add_row(*cells)
+    console = Console(file=io.StringIO(), force_terminal=is_terminal, color_system=None)
+    print_table(table, console)
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    rows = [[cell.strip() for cell in line.split("│")[1:4]] for line in lines if line.startswith("│")]
+    assert ["".join("".join(column).split()) for column in zip(*rows, strict=True)] == [
+        "".join(c.split()) for c in cells
+    ]
+    if columns is None:
+        assert rows == [cells], "one line a row"
+    else:
+        assert max(map(len, lines)) <= columns

@@ -1,3 +1,5 @@
+"""The lines of races.jsonl, and what a resumed run does with those after its checkpoint."""
+
 import json
 import sys
 from pathlib import Path
@@ -59,11 +61,6 @@ def test_a_record_is_read_from_a_rollout():
     assert not driven.counts
 
 
-def test_splits_are_the_times_between_checkpoints():
-    assert make_record().split_times_ms == (12_000, 8_500, 10_750)
-    assert make_record(checkpoint_times_ms=()).split_times_ms == ()
-
-
 def test_each_race_is_a_line_at_once(tmp_path):
     path = tmp_path / "races.jsonl"
     log = RaceLog(path, CommandClock(), session=7)
@@ -83,10 +80,10 @@ def test_each_race_is_a_line_at_once(tmp_path):
         "is_demonstration": False,
         "checkpoint_times_ms": [12_000, 20_500, 31_250],
     }
-    log.write(make_record(race_finished=False, cutoff_reason="too_long"), frames_total=1_250)
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    assert [line["frames_total"] for line in lines] == [625, 1_250]
-    assert lines[1]["cutoff_reason"] == "too_long"
+    log.write(make_record(track="generated_0.412_7", is_generated=True, cutoff_reason="too_long"), frames_total=1_250)
+    second = json.loads(path.read_text().splitlines()[1])
+    assert (second["frames_total"], second["cutoff_reason"]) == (1_250, "too_long")
+    assert (second["map"], second["track"]) == ("valley", "generated_0.412_7")
     log.close()
 
 
@@ -121,7 +118,6 @@ def test_a_resumed_run_adds_lines_and_drops_a_torn_one(tmp_path):
     [
         (b"", b""),
         (b"{}\n", b"{}\n"),
-        (b"{}\n{", b"{}\n"),
         (b"1234567\n" + b"x" * 8, b"1234567\n"),
         (b"12345678\n" + b"x" * 7, b"12345678\n"),
         (b"{}\n" + b"x" * 40, b"{}\n"),
@@ -136,7 +132,7 @@ def test_a_torn_line_of_any_length_is_cut_off_wherever_blocks_begin(tmp_path, mo
     assert path.read_bytes() == kept
 
 
-@pytest.mark.parametrize("block_bytes", [8, 64, 1 << 16])
+@pytest.mark.parametrize("block_bytes", [8, 1 << 16])
 @pytest.mark.parametrize(
     ("frames", "frames_total", "n_kept"),
     [
@@ -145,7 +141,6 @@ def test_a_torn_line_of_any_length_is_cut_off_wherever_blocks_begin(tmp_path, mo
         ([5, 9, 12, 40], 0, 0),
         ([5, 9, 40, 11, 13, 14], 11, 4),  # an earlier version left undone lines in between
         ([], 7, 0),
-        ([3], 2, 0),
     ],
 )
 def test_lines_beyond_the_checkpoint_are_moved_away(tmp_path, monkeypatch, block_bytes, frames, frames_total, n_kept):

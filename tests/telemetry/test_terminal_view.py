@@ -16,14 +16,12 @@ from rich.console import Console
 
 from trackmania_rl.gbx.challenge import MedalTimes
 from trackmania_rl.log_phases import phase
-from trackmania_rl.telemetry import terminal_view
 from trackmania_rl.telemetry.race_record import RaceRecord
 from trackmania_rl.telemetry.statistics import TrainingStatistics
 from trackmania_rl.telemetry.terminal_view import (
     LiveView,
     PlainView,
     TerminalView,
-    format_time,
     open_terminal_view,
     plain_line,
     render,
@@ -58,12 +56,11 @@ def as_text(figures, width, messages=()):
     return console.export_text()
 
 
-@pytest.mark.parametrize("width", [80, 120])
-def test_the_live_view_fits_and_shows_the_figures(width):
+def test_the_live_view_fits_and_shows_the_figures():
     messages = [("12:00:00", logging.WARNING, "collector 1 was started again " * 10)]
-    text = as_text(make_figures(), width, messages)
+    text = as_text(make_figures(), 80, messages)
     lines = text.splitlines()
-    assert {len(line) for line in lines} == {width}
+    assert {len(line) for line in lines} == {80}
     for expected in (
         "trial",
         "frames 5,000",
@@ -79,6 +76,7 @@ def test_the_live_view_fits_and_shows_the_figures(width):
     (evaluated,) = [line for line in lines if "evaluated" in line]
     assert evaluated.strip("│ ").split()[-3:] == ["0:30.999", "0:30.999", "0:30.999"]
     assert text.count("started again") == 10, "the message is wrapped between words"
+    assert "No race yet." in as_text(TrainingStatistics(), 80)
 
 
 def test_an_own_environment_has_returns_and_lengths():
@@ -94,10 +92,6 @@ def test_an_own_environment_has_returns_and_lengths():
     assert plain_line(resumed).split(" | ")[3] == plain_line(figures).split(" | ")[3]
     for text in (as_text(figures, 80), plain_line(figures)):
         assert not any(word in text for word in ("finish", " m,", "points", "0:00.500"))
-
-
-def test_before_the_first_race():
-    assert "No race yet." in as_text(TrainingStatistics(), 80)
 
 
 def test_what_is_left_of_a_limit_is_shown():
@@ -120,7 +114,10 @@ def test_the_phases_of_the_start_are_shown_with_their_seconds_until_the_first_ra
         for name, process in (("importing", 1), ("compiling the update", 1), *[("compiling the simulator", 2)] * 2):
             begin_phase(name, process)
         view.update(make_figures())
-        assert re.search("starting +compiling the update 7 s, compiling the simulator 7 s ", terminal.getvalue())
+        assert re.search(
+            r"starting +compiling the update ([7-9]|\d\d) s, compiling the simulator ([7-9]|\d\d) s ",
+            terminal.getvalue(),
+        )
         assert "importing" not in terminal.getvalue()
         view.end_start()
         begin_phase("compiling the simulator", 3)
@@ -156,18 +153,6 @@ def test_the_setting_chooses_the_view(monkeypatch, mode, is_terminal, expected):
     assert type(open_terminal_view(mode, "trial", console)) is expected
 
 
-def test_views_are_drawn_at_their_interval(monkeypatch):
-    times_s = iter((10.0, 10.1, 14.9, 15.0, 15.1))
-    monkeypatch.setattr("trackmania_rl.telemetry.terminal_view.time.monotonic", lambda: next(times_s))
-    output = io.StringIO()
-    figures = make_figures()
-    with PlainView(Console(file=output)) as view:
-        view.preview(figures)
-        for _ in range(5):
-            view.update(figures)
-    assert len(output.getvalue().splitlines()) == 2
-
-
 def test_a_terminal_that_fails_does_not_end_the_run(monkeypatch):
     monkeypatch.setattr(PlainView, "interval_s", 0.0)
     output = io.StringIO()
@@ -178,12 +163,10 @@ def test_a_terminal_that_fails_does_not_end_the_run(monkeypatch):
         assert output.getvalue() == ""
         view.update(make_figures())
     assert len(output.getvalue().splitlines()) == 1
-
-
-def test_a_live_view_survives_a_terminal_that_is_gone(monkeypatch):
     handlers = logging.getLogger().handlers[:]
     terminal = Terminal()
-    with open_terminal_view("live", "run", terminal_view._PatientConsole(file=terminal, force_terminal=True)) as view:
+    monkeypatch.setattr("sys.stdout", terminal)
+    with open_terminal_view("live", "run") as view:
         monkeypatch.setattr(terminal, "write", lambda _: (_ for _ in ()).throw(BrokenPipeError(errno.EPIPE, "gone")))
         view.update(make_figures())
     assert logging.getLogger().handlers == handlers
@@ -211,13 +194,6 @@ def test_log_messages_appear_in_the_live_view_and_not_across_it():
     assert "printed meanwhile\n" in terminal.getvalue()
     assert terminal.getvalue().endswith("afterwards\n")
     assert set(handlers_before) == {*root.handlers, handler}
-
-
-@pytest.mark.parametrize(
-    ("race_time_ms", "text"), [(None, "-"), (0, "0:00.000"), (59_999, "0:59.999"), (61_005.5, "1:01.006")]
-)
-def test_times(race_time_ms, text):
-    assert format_time(race_time_ms) == text
 
 
 def test_a_medal_stands_beside_the_best_time_where_the_map_has_times():
@@ -300,20 +276,22 @@ print("ended")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals are POSIX's")
-@pytest.mark.parametrize(("n_columns", "n_rows"), [(80, 24), (100, 40)])
 @pytest.mark.parametrize(
-    ("command", "phase_shown", "exit_code"),
+    ("n_columns", "n_rows", "command", "phase_shown", "exit_code"),
     [
-        (["-c", TRAINING_THAT_CTRL_C_ENDS], "compiling the update [1-9] s", 0),
-        (["scripts/train.py", "--set", "run_name=trial"], "importing", 130),
+        (100, 40, ["-c", TRAINING_THAT_CTRL_C_ENDS], "compiling the update [1-9] s", 0),
+        (80, 24, ["scripts/train.py", "--set", "run_name=trial"], "importing", 130),
     ],
 )
 def test_ctrl_c_leaves_one_whole_table(
     tmp_path, repository_root, monkeypatch, n_columns, n_rows, command, phase_shown, exit_code
 ):
     monkeypatch.chdir(repository_root)
-    output = ["--output-folder", str(tmp_path)] if exit_code else []
-    terminal = PseudoTerminal(n_columns, n_rows, [sys.executable, *command, *output])
+    if exit_code:
+        command = [*command, "--output-folder", str(tmp_path)]
+        (tmp_path / "torch.py").write_text("import time; time.sleep(60.0)")  # so the import lasts until Ctrl-C
+        monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    terminal = PseudoTerminal(n_columns, n_rows, [sys.executable, *command])
     terminal.read_until(phase_shown)
     assert terminal.press_ctrl_c_and_wait() == exit_code, terminal.lines
     lines = [line for line in terminal.lines if line]
