@@ -1,17 +1,26 @@
-"""Video files: what is written can be read again, browsers play it, and a failure leaves nothing behind."""
+"""Video files, films of races, and the command that draws pressed keys over a video."""
 
-import builtins
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import cv2
 import numpy as np
 import pytest
+from PIL import Image, ImageSequence
 
 from trackmania_rl.errors import UserError
+from trackmania_rl.protocol.input_script import parse_input_script
+from trackmania_rl.simulator.tracks.track_generator import TrackRecipe
+from trackmania_rl.telemetry import race_film
 from trackmania_rl.telemetry import video as video_module
+from trackmania_rl.telemetry.input_picture import BLUE, GREEN, RED
+from trackmania_rl.telemetry.input_timeline import InputTimeline
+from trackmania_rl.telemetry.overlay import RaceColumns, RaceOverlay
+from trackmania_rl.telemetry.race_film import film_inputs, track_of, write_films
 from trackmania_rl.telemetry.video import Underlay, VideoFile, ffmpeg_program, video_facts
 
 
@@ -35,40 +44,38 @@ def read_frames(path: Path):
         frames.append(frame)
 
 
+def read_transparent(file: Path, shape: tuple[int, ...]):
+    decoder = ["-c:v", "libvpx-vp9"] if file.suffix == ".webm" else []
+    command = [ffmpeg_program(), *decoder, "-i", str(file), "-f", "rawvideo", "-pix_fmt", "bgra", "pipe:1"]
+    return np.frombuffer(subprocess.run(command, capture_output=True, check=True).stdout, np.uint8).reshape(shape)
+
+
 def write_video(path: Path, frames, **options) -> None:
     with VideoFile(path, 20.0, **options) as video:
         for frame in frames:
             video.write(frame)
 
 
-def test_frames_come_back_in_order_and_colour(tmp_path):
-    frames = make_frames()
-    write_video(tmp_path / "new" / "race.mp4", frames)
-    read, frames_per_s = read_frames(tmp_path / "new" / "race.mp4")
-    assert frames_per_s == 20.0
-    assert read.shape == (12, 48, 64, 3)
-    assert np.abs(read.astype(int) - frames[..., :3]).mean() < 8
-    assert os.listdir(tmp_path / "new") == ["race.mp4"]
-
-
-@pytest.mark.parametrize(("height_px", "width_px"), [(1, 1), (47, 64), (48, 63), (15, 15)])
-def test_odd_sides_are_filled_up(tmp_path, height_px, width_px):
-    write_video(tmp_path / "race.mp4", make_frames(3, height_px, width_px))
-    read, _ = read_frames(tmp_path / "race.mp4")
-    assert read.shape == (3, height_px + height_px % 2, width_px + width_px % 2, 3)
-
-
-def told_by_ffmpeg(file: Path) -> str:
+def ffmpeg_output(file: Path) -> str:
     command = [ffmpeg_program(), "-hide_banner", "-i", str(file)]
     return subprocess.run(command, capture_output=True, check=False).stderr.decode()  # it asks for an output file
 
 
-def test_an_mp4_is_what_browsers_and_chats_play(tmp_path):
-    write_video(tmp_path / "race.mp4", make_frames())
-    told = told_by_ffmpeg(tmp_path / "race.mp4")
-    assert re.search(r"Video: h264 \(\w+\).*, yuv420p\(tv, bt709, progressive\), 64x48.*, 20 fps", told), told
-    content = (tmp_path / "race.mp4").read_bytes()
+def test_an_mp4_is_in_the_form_that_browsers_play(tmp_path):
+    frames = make_frames()
+    file = tmp_path / "new" / "race.mp4"
+    write_video(file, frames)
+    read, frames_per_s = read_frames(file)
+    assert frames_per_s == 20.0
+    assert read.shape == (12, 48, 64, 3)
+    assert np.abs(read.astype(int) - frames[..., :3]).mean() < 8
+    assert os.listdir(tmp_path / "new") == ["race.mp4"]
+    facts = ffmpeg_output(file)
+    assert re.search(r"Video: h264 \(\w+\).*, yuv420p\(tv, bt709, progressive\), 64x48.*, 20 fps", facts), facts
+    content = file.read_bytes()
     assert content.index(b"moov") < content.index(b"mdat"), "it can be shown before all of it has arrived"
+    write_video(file, make_frames(3, 47, 63))
+    assert read_frames(file)[0].shape == (3, 48, 64, 3), "odd sides are filled up"
 
 
 @pytest.mark.parametrize(("ending", "codec"), [("webm", "vp9"), ("mov", "prores")])
@@ -78,11 +85,8 @@ def test_webm_and_mov_are_transparent(tmp_path, ending, codec):
     frames[:, :24, :, 3] = 255
     file = tmp_path / f"race.{ending}"
     write_video(file, frames)
-    assert f"Video: {codec}" in told_by_ffmpeg(file)
-    decoder = ["-c:v", "libvpx-vp9"] if ending == "webm" else []
-    command = [ffmpeg_program(), *decoder, "-i", str(file), "-f", "rawvideo", "-pix_fmt", "bgra", "pipe:1"]
-    read = np.frombuffer(subprocess.run(command, capture_output=True, check=True).stdout, np.uint8)
-    read = read.reshape(12, 48, 64, 4).astype(int)
+    assert f"Video: {codec}" in ffmpeg_output(file)
+    read = read_transparent(file, frames.shape).astype(int)
     assert np.abs(read[..., 3] - frames[..., 3]).mean() < 4
     assert np.abs(read[:, :24, :, :3] - frames[:, :24, :, :3]).mean() < 12
 
@@ -100,23 +104,13 @@ def test_frames_are_laid_over_a_video_and_its_sound_stays(tmp_path):
     assert (read.shape, frames_per_s) == ((10, 50, 66, 3), 10)
     assert read[5, 11:15, 42:58].min() > 220, "white where the frame is"
     assert np.abs(read[5, 18:21, 42:58].astype(int) - (0, 0, 255)).mean() < 15, "red where it is transparent"
-    assert "Audio: aac" in told_by_ffmpeg(tmp_path / "over.mp4")
-    assert video_facts(tmp_path / "over.mp4").size_px == (66, 50)
+    assert "Audio: aac" in ffmpeg_output(tmp_path / "over.mp4")
 
 
-def test_what_is_no_video_is_told(tmp_path):
-    (tmp_path / "text.mp4").write_text("no video")
-    sound = [ffmpeg_program(), "-loglevel", "error", "-f", "lavfi", "-i", "sine=d=1", str(tmp_path / "sound.wav")]
-    subprocess.run(sound, check=True)
-    for name, told in (("text.mp4", "no video"), ("sound.wav", "without frames"), ("absent.mp4", "no such video")):
-        with pytest.raises(UserError, match=told) as error:
-            video_facts(tmp_path / name)
-        assert "\n" not in str(error.value)
-
-
-def test_nothing_is_seen_before_the_end_and_an_error_keeps_the_older_file(tmp_path):
+def test_a_film_that_fails_leaves_the_older_file(tmp_path, monkeypatch):
     path = tmp_path / "race.mp4"
     path.write_bytes(b"older")
+    write_video(path, [])
 
     def race_that_breaks_off():
         yield make_frames()[0]
@@ -125,102 +119,157 @@ def test_nothing_is_seen_before_the_end_and_an_error_keeps_the_older_file(tmp_pa
 
     with pytest.raises(RuntimeError, match="the race broke off"):
         write_video(path, race_that_breaks_off())
-    assert path.read_bytes() == b"older"
-    assert os.listdir(tmp_path) == ["race.mp4"]
-
-
-def test_without_a_frame_there_is_no_file(tmp_path):
-    write_video(tmp_path / "race.mp4", [])
-    assert os.listdir(tmp_path) == []
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a disk that is always full")
-def test_a_full_disk_is_told(tmp_path, monkeypatch):
-    video = VideoFile(tmp_path / "race.mp4", 20.0)
-    video._part_path = Path("/dev/full")
-    monkeypatch.setattr(Path, "unlink", lambda *_, **__: None)
-
-    def write_all():
-        with video:
-            for frame in make_frames(300, 240, 320):
-                video.write(frame)
-
-    with pytest.raises(UserError, match=r"race\.mp4 cannot be written: "):
-        write_all()
-    assert os.listdir(tmp_path) == []
-
-
-def test_what_ffmpeg_says_is_told_in_a_line(tmp_path, monkeypatch):
+    with pytest.raises(ValueError, match="first one had"):
+        write_video(path, [*make_frames(1), *make_frames(1, 24, 32)])
+    with monkeypatch.context() as open_in_player:
+        open_in_player.setattr(Path, "replace", lambda *_: (_ for _ in ()).throw(PermissionError(13, "in use")))
+        with pytest.raises(UserError, match=r"race\.mp4 cannot be written: in use.*open in a player"):
+            write_video(path, make_frames())
     monkeypatch.setitem(video_module.ENCODERS, ".mp4", "-c:v no_such_codec -f mp4")
     with pytest.raises(UserError, match=r"race\.mp4 cannot be written: .*no_such_codec") as error:
-        write_video(tmp_path / "race.mp4", make_frames(100, 240, 320))
+        write_video(path, make_frames(100, 240, 320))
     assert "\n" not in str(error.value)
-    assert os.listdir(tmp_path) == []
-
-
-def test_without_ffmpeg_its_package_is_named(tmp_path, monkeypatch):
-    monkeypatch.setenv("IMAGEIO_FFMPEG_EXE", str(tmp_path / "absent"))
-    with pytest.raises(UserError, match=r"absent: No such file"):
-        write_video(tmp_path / "race.mp4", make_frames())
-    installed = builtins.__import__
-
-    def refuse(name, *arguments, **named):
-        if name == "imageio_ffmpeg":
-            raise ImportError(name)
-        return installed(name, *arguments, **named)
-
-    monkeypatch.setattr(builtins, "__import__", refuse)
-    with pytest.raises(UserError, match="pip install imageio-ffmpeg"):
-        write_video(tmp_path / "race.mp4", make_frames())
-    assert os.listdir(tmp_path) == []
-
-
-def test_an_older_film_that_is_open_in_a_player_is_told(tmp_path, monkeypatch):
-    path = tmp_path / "race.mp4"
-    path.write_bytes(b"older")
-
-    def refuse(source, target):
-        raise PermissionError(13, "The process cannot access the file")
-
-    monkeypatch.setattr(Path, "replace", refuse)
-    with pytest.raises(UserError, match=r"race\.mp4 cannot be written: The process .*open in a player"):
-        write_video(path, make_frames())
     assert path.read_bytes() == b"older"
     assert os.listdir(tmp_path) == ["race.mp4"]
 
 
-def test_a_folder_that_cannot_be_made_is_named(tmp_path):
-    (tmp_path / "file").write_text("")
+def test_a_video_that_cannot_be_written_or_read_is_one_line(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("no video")
     with pytest.raises(UserError, match=r"folder of the video .*race\.mp4 cannot be created"):
         write_video(tmp_path / "file" / "race.mp4", make_frames())
-
-
-def test_other_kinds_of_file_are_refused(tmp_path):
     with pytest.raises(UserError, match=r"race\.avi has to be an \.mp4"):
         VideoFile(tmp_path / "race.avi", 20.0)
+    for name, message in (("file", "no video"), ("absent.mp4", "no such video")):
+        with pytest.raises(UserError, match=message) as error:
+            video_facts(tmp_path / name)
+        assert "\n" not in str(error.value)
+    monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
+    with pytest.raises(UserError, match="pip install imageio-ffmpeg"):
+        write_video(tmp_path / "race.mp4", make_frames())
 
 
-@pytest.mark.parametrize("frames_per_s", [0.0, -1.0])
-def test_no_frames_a_second_are_refused(tmp_path, frames_per_s):
-    with pytest.raises(ValueError, match="it must be"):
-        VideoFile(tmp_path / "race.mp4", frames_per_s)
+def test_a_race_is_filmed_until_its_time_and_no_longer_than_its_finish(repository_root: Path, tmp_path: Path) -> None:
+    track = track_of(str(repository_root / "maps" / "kart.toml"))
+    shots = list(film_inputs(track, parse_input_script("0.00 press up\n"), until_ms=1550, size_px=(64, 36)))
+    assert [shot.time_ms for shot in shots] == list(range(0, 1550, 40))
+    first, last = shots[0], shots[-1]
+    assert np.abs(last.frame.astype(int) - first.frame).mean() > 2, "the car has moved"
+    assert first.speed_m_s == 0
+    assert last.speed_m_s is not None
+    assert last.speed_m_s > 5
+    write_films(tmp_path / "a.b.mp4", iter(shots), 40, RaceOverlay(), 1550)
+    facts = video_facts(tmp_path / "a.b.mp4")
+    assert (facts.size_px, facts.frames_per_s) == ((64, 36), 25)
+    assert facts.duration_s == pytest.approx(1.55 + 1, abs=0.1), "the last picture stays for a second"
+    with Image.open(tmp_path / "a.b.gif") as film:
+        assert (film.size, film.info["duration"]) == ((64, 36), 80)
+        assert 2 <= len(list(ImageSequence.Iterator(film))) <= 20, "equal ones are joined"
+    events = parse_input_script((repository_root / "research" / "planner" / "records" / "kart.inputs").read_text())
+    *_, last = film_inputs(track, events, until_ms=60_000, size_px=(8, 6))
+    assert 40 < last.time_ms < 30_000
+    assert last.time_ms % 40, "the official time, not that of the picture"
+    generated = track_of(TrackRecipe(seed=3, difficulty=0.0).name)
+    assert len(list(film_inputs(generated, [], until_ms=400, size_px=(8, 6)))) == 11
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        np.zeros((48, 64), np.uint8),
-        np.zeros((48, 64, 3), np.uint8),
-        np.zeros((48, 64, 4), np.float32),
-        np.zeros((0, 64, 4), np.uint8),
-    ],
-)
-def test_frames_of_another_form_are_refused(tmp_path, wrong):
-    with pytest.raises(ValueError, match=r"give \(H, W, 4\) uint8"):
-        write_video(tmp_path / "race.mp4", [wrong])
+def test_the_film_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(race_film.psutil.Process, "nice", lambda *_: None)
+
+    def run(*words: str) -> int:
+        monkeypatch.setattr("sys.argv", ["race_film", str(tmp_path / "film.mp4"), "--until-ms", "100", *words])
+        return race_film.main()
+
+    (tmp_path / "race.inputs").write_text("0.00 press up\n")
+    RaceColumns(100, frames=np.zeros((3, 20, 30), np.uint8)).save(tmp_path / "frames.npz")
+    assert run("--columns", str(tmp_path / "frames.npz")) == 0
+    assert video_facts(tmp_path / "film.mp4").size_px == (540, 360), "frames are enlarged"
+    (tmp_path / "damaged.npz").write_bytes(b"PK")
+    for words, message in (
+        (("--track", "nowhere.toml", "--inputs", str(tmp_path / "race.inputs")), "nowhere.toml"),
+        (("--columns", str(tmp_path / "damaged.npz")), "no columns of a race"),
+        ((), "a film is made of"),
+    ):
+        assert run(*words) == 1
+        error = capsys.readouterr().err
+        assert error.startswith("error: ")
+        assert message in error
+        assert error.count("\n") == 1
 
 
-def test_all_frames_have_one_size(tmp_path):
-    with pytest.raises(ValueError, match="first one had"):
-        write_video(tmp_path / "race.mp4", [*make_frames(1), *make_frames(1, 24, 32)])
-    assert os.listdir(tmp_path) == []
+SCRIPT = "0.00 press up\n0.50 press left\n0.70 rel left\n0.70 rel up\n0.70 press down\n1.00 rel down\n"
+WHEEL = "0.00 gas 65536\n0.50 steer -65536\n0.70 steer 32768\n0.70 press down\n"
+PLACES = {
+    "left": (1.5, 0.12, BLUE),
+    "right": (1.5, 2.12, BLUE),
+    "accelerate": (0.12, 1.5, GREEN),
+    "brake": (1.88, 1.5, RED),
+}
+"""On a board 2 high and 3 wide, as row, column and colour: within the key, beside its arrow."""
+EXPECTED_KEYS = [{"accelerate"}] * 5 + [{"accelerate", "left"}] * 2 + [{"brake"}] * 2
+
+
+def lit(picture) -> set[str]:
+    """Names of the keys that are lit in a picture of keys alone."""
+    unit_px = picture.shape[0] / 2
+    found = set()
+    for name, (row, column, (red, green, blue, _)) in PLACES.items():
+        pixel = picture[int(row * unit_px), int(column * unit_px)].astype(int)
+        if np.abs(pixel[:3] - (blue, green, red)).max() < 40:
+            found.add(name)
+    return found
+
+
+@pytest.fixture
+def widget(script_module) -> ModuleType:
+    return script_module("tools/input_widget")
+
+
+def test_keys_are_drawn_over_a_video(widget: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with VideoFile(tmp_path / "recorded.mp4", 10) as video:
+        for _ in range(20):
+            video.write(np.full((200, 320, 4), 128, np.uint8))
+    (tmp_path / "race.inputs").write_text(SCRIPT)
+    (tmp_path / "damaged.inputs").write_text("0.00 jump up\n")
+    race, recorded, output = (str(tmp_path / name) for name in ("race.inputs", "recorded.mp4", "keys.mp4"))
+    words = [race, "--video", recorded, "--output", output, "--offset", "0.5", "--finish", "0.9"]
+    assert widget.main([*words, "--corner", "top-right", "--height", "80"]) == 0
+    assert capsys.readouterr().out == f"wrote {output} (20 pictures)\n"
+    frames, _ = read_frames(Path(output))
+    shown = [lit(frame[6:86, 320 - 6 - 120 : 320 - 6]) for frame in frames]
+    assert shown == [set()] * 5 + EXPECTED_KEYS + [set()] * 6
+    assert np.abs(frames[7][100:].astype(int) - 128).max() < 8, "the video is the same elsewhere"
+    cases = {
+        "line 1": [str(tmp_path / "damaged.inputs"), "--output", "a.webm"],
+        "no video that ffmpeg can read": [race, "--video", race, "--output", "a.mp4"],
+        "end in .webm or .mov": [race, "--output", "a.mp4"],
+        "the video itself": [race, "--video", recorded, "--output", recorded],
+        "before the video begins": [race, "--offset", "-60", "--output", str(tmp_path / "out.webm")],
+    }
+    for message, words in cases.items():
+        assert widget.main(words) == 1
+        error = capsys.readouterr().err
+        assert error.startswith("error: ")
+        assert message in error
+        assert error.count("\n") == 1
+    assert not (tmp_path / "out.webm").exists()
+
+
+def test_keys_and_a_wheel_are_drawn_on_transparent_ground(widget: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "race.inputs").write_text(SCRIPT)
+    (tmp_path / "wheel.inputs").write_text(WHEEL)
+    files = {name: tmp_path / f"{name}.webm" for name in ("race", "wheel")}
+    for name, file in files.items():
+        words = [str(tmp_path / f"{name}.inputs"), "--output", str(file), "--finish", "1", "--height", "80"]
+        assert widget.main(words) == 0
+    frames = read_transparent(files["race"], (60, 80, 120, 4))
+    assert [lit(frames[number]) for number in range(3, 54, 6)] == EXPECTED_KEYS
+    assert frames[:, 10, 10, 3].max() < 10
+    assert frames[20, 10, 60, 3] > 245
+    is_blue = np.abs(read_transparent(files["wheel"], (60, 80, 120, 4))[..., :3].astype(int) - BLUE[2::-1]).max(-1) < 40
+    left, right = is_blue[:, :, :40].sum((1, 2)), is_blue[:, :, 80:].sum((1, 2))
+    assert [(left[number] > 0, right[number] > 0) for number in (20, 36, 50)] == [
+        (False, False),
+        (True, False),
+        (False, True),
+    ]
+    assert InputTimeline(parse_input_script(WHEEL)).at(700).controls == (1, 1, 0.5)

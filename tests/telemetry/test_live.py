@@ -1,0 +1,407 @@
+"""Live view of a collector's games: cars, races and pictures as a `LiveReader` of the run's folder gets them."""
+
+import dataclasses
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import psutil
+import pytest
+
+from trackmania_rl.games.in_process import InProcessGames
+from trackmania_rl.games.protocol import Games, Received
+from trackmania_rl.race.policy import BatchDecision
+from trackmania_rl.race.spaces import race_spaces
+from trackmania_rl.settings import MapEntry, Settings, load_settings
+from trackmania_rl.simulator.tracks.track_generator import TrackRecipe
+from trackmania_rl.telemetry.live import LiveRace, LiveReader, RacePlayback
+from trackmania_rl.telemetry.live.feed_file import FOLDER, FeedMemory
+from trackmania_rl.telemetry.live.shown_games import CARS_EVERY_S, SHOWN_FOR_S, shown
+
+NO_PROCESS = 2**22 + 1
+"""Beyond the process numbers of Linux."""
+SIZE_PX = (37, 29)
+ENTRIES = (
+    MapEntry(
+        map_name="the straight", map_path="straight.toml", reference_line="line.npy", is_explo=True, fill_buffer=True
+    ),
+    MapEntry(map_name="judged", map_path="straight.toml", reference_line="line.npy", is_explo=False, fill_buffer=True),
+)
+"""An exploration race and an evaluation race."""
+
+
+class Clock:
+    """Seconds that pass only where a test adds them."""
+
+    now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@dataclass
+class Driving:
+    """A collector's games with random actions: exploration races in even games, evaluation races in odd ones.
+
+    Attributes:
+        games: wrapped to be shown.
+        inside: the games themselves.
+        received: the newest states.
+        decision: the newest decisions.
+        ended: the newest race that has ended in each game.
+    """
+
+    games: Games
+    inside: Any
+    settings: Settings
+    clock: Clock
+    rng: np.random.Generator
+    received: Received | None = None
+    decision: BatchDecision | None = None
+    ended: dict[int, dict[str, npt.NDArray[np.generic]]] = field(default_factory=dict)
+
+    is_closed: bool = False
+
+    def close(self) -> None:
+        if not self.is_closed:
+            self.is_closed = True
+            self.games.close()
+
+    def begin(self, game: int) -> None:
+        self.games.begin(game, ENTRIES[game % 2])
+
+    def drive(self, n_actions: int, seconds_each: float = 0.0) -> None:
+        """Mostly forward, so that races finish; the next race begins at once."""
+        n_values = len(self.settings.game.inputs)
+        for _ in range(n_actions):
+            self.clock.now_s += seconds_each
+            self.received = self.games.recv()
+            ids = self.received.ids
+            actions = self.rng.choice([0, 0, 0, 1, 2, 4], len(ids))
+            q_values = self.rng.standard_normal((len(ids), n_values), dtype=np.float32)
+            self.decision = BatchDecision(actions, self.rng.random(len(ids)) < 0.5, q_values)
+            self.games.send(ids, self.decision)
+            for game, race in self.received.ended.items():
+                columns = {name: np.array(column) for name, column in race.rollout_results.items()}
+                self.ended[game] = columns | {"last_m": race.end.last.position_m.copy()}
+                self.begin(game)
+
+    def drive_until_race_ends(self, reader: LiveReader, game: int) -> LiveRace:
+        while game not in self.ended:
+            reader.watch(0, game)
+            self.drive(1, seconds_each=0.1)
+        race = reader.race()
+        assert race is not None
+        return race
+
+
+@pytest.fixture(scope="module")
+def maps_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("maps")
+    np.save(folder / "line.npy", np.arange(0.0, 60.0, 0.5)[:, None] * np.array([0, 0, 1.0]) + (0, 100, 0))
+    (folder / "straight.toml").write_text('name = "straight"\nline = "line.npy"\nedge = "wall"\ncheckpoints_m = [20]\n')
+    return folder
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+Make = Callable[..., Driving]
+
+
+@pytest.fixture
+def make_driving(tmp_path: Path, maps_folder: Path, repository_root: Path, clock: Clock) -> Iterator[Make]:
+    """`make_driving(n_games=3, collector=0, image=(17, 15))`: a run whose folder is `tmp_path`."""
+    made: list[Driving] = []
+
+    def make(n_games: int = 3, collector: int = 0, image: tuple[int, int] = (0, 0)) -> Driving:
+        overrides = (f"image_width_px={image[0]}", f"image_height_px={image[1]}", "cutoff_race_longer_than_ms=9000")
+        settings = load_settings(repository_root / "config_files" / "config.py", overrides)
+        inside = InProcessGames(n_games, settings.game, settings.observation, maps_folder)
+        games = shown(inside, race_spaces(settings), settings.game, tmp_path / FOLDER, collector, maps_folder, clock)
+        driving = Driving(games, inside, settings, clock, np.random.default_rng(collector))
+        for game in range(n_games):
+            driving.begin(game)
+        made.append(driving)
+        return driving
+
+    yield make
+    for driving in made:
+        driving.close()
+
+
+@pytest.fixture
+def reader(tmp_path: Path, clock: Clock) -> Iterator[LiveReader]:
+    reader = LiveReader(tmp_path, clock)
+    yield reader
+    reader.close()
+
+
+def memory_of(folder: Path, collector: int = 0) -> FeedMemory:
+    return FeedMemory(folder / FOLDER / f"collector-{collector}.{os.getpid()}.bin")
+
+
+def test_every_car_is_where_its_game_has_it(make_driving: Make, reader: LiveReader) -> None:
+    driving, other = make_driving(n_games=3), make_driving(n_games=5, collector=1)
+    assert reader.cars() == []
+    driving.drive(40, seconds_each=0.001)
+    before = driving.inside.motion(np.arange(3))
+    driving.drive(1, seconds_each=CARS_EVERY_S)
+    cars = reader.cars()
+    assert [(car.collector, car.game) for car in cars] == [(0, 0), (0, 1), (0, 2)]
+    assert [car.map_name for car in cars] == ["the straight", "judged", "the straight"]
+    assert [car.is_explo for car in cars] == [True, False, True]
+    assert {car.track for car in cars} == {"straight"}
+    assert [car.race_time_ms for car in cars] == before.race_time_ms.tolist() == [40 * 50] * 3
+    np.testing.assert_array_equal([car.position for car in cars], before.position_m)
+    np.testing.assert_allclose([car.speed_mps for car in cars], before.speed_m_s, rtol=1e-6)
+    controls = driving.inside._actions.controls(driving.decision.actions)
+    np.testing.assert_array_equal([(car.gas, car.brake, car.steer) for car in cars], controls)
+    np.testing.assert_array_equal([car.q_values for car in cars], driving.decision.q_values)
+    assert all(20 < car.meters_advanced < 60 for car in cars)
+    assert all(car.zone > 40 for car in cars)
+    assert all(car.gear >= 1 for car in cars)
+    other.drive(2, seconds_each=0.1)
+    assert [(car.collector, car.game) for car in reader.cars()[3:]] == [(1, game) for game in range(5)]
+    reader.watch(8, 99)  # no such game
+    assert reader.race() is None
+
+
+def test_cars_are_shown_at_intervals_and_only_while_they_are_looked_at(
+    make_driving: Make, reader: LiveReader, tmp_path: Path
+) -> None:
+    driving = make_driving(n_games=2)
+    driving.drive(3)
+    memory = memory_of(tmp_path)
+    assert memory.cars["sequence"].tolist() == [0, 0]
+    reader.cars()
+    driving.drive(40, seconds_each=0.3 * CARS_EVERY_S)  # so every fourth one
+    assert (memory.cars["sequence"] // 2).tolist() == [10, 10]
+    for _ in range(2):  # the first one still comes, as it is the first after the last look
+        driving.drive(1, seconds_each=SHOWN_FOR_S + 0.1)
+    shown_times = memory.cars["race_time_ms"].tolist()
+    driving.drive(5, seconds_each=1.0)
+    assert memory.cars["race_time_ms"].tolist() == shown_times
+    memory.close()
+
+
+def test_the_race_of_the_watched_game(make_driving: Make, reader: LiveReader) -> None:
+    driving = make_driving(n_games=3)
+    race = driving.drive_until_race_ends(reader, 2)
+    driven = driving.ended[2]
+    n_states = len(driven["actions"]) + 1
+    assert (race.collector, race.game, race.map_name, race.is_explo) == (0, 2, "the straight", True)
+    assert race.race_finished
+    assert race.race_time_ms == driven["race_time"] == race.time_ms[-1]
+    assert race.time_ms[:-1].tolist() == (np.arange(n_states - 1) * 50).tolist()
+    np.testing.assert_array_equal(race.position[:-1], driven["position_m"])
+    np.testing.assert_array_equal(race.position[-1], driven["last_m"])
+    np.testing.assert_array_equal(race.q_values[:-1], driven["q_values"])
+    np.testing.assert_array_equal(race.was_greedy[:-1], driven["action_was_greedy"])
+    np.testing.assert_array_equal(race.zone, driven["current_zone_idx"])
+    controls = driving.inside._actions.controls(driven["actions"])
+    np.testing.assert_array_equal(np.stack((race.gas, race.brake, race.steer), axis=1)[:-1], controls)
+    for name in ("speed_mps", "gear", "meters_advanced", "steer", "gas", "brake", "q_values"):
+        assert len(getattr(race, name)) == n_states
+    assert race.meters_advanced[0] == 0
+    assert 55 < race.meters_advanced[-1] < 65
+    assert 5 < race.speed_mps.max() < 60
+    assert race.frames is None
+    assert reader.race() is race, "there is no other one yet"
+
+
+def test_without_a_watched_game_the_newest_evaluation_race_is_shown(make_driving: Make, reader: LiveReader) -> None:
+    driving = make_driving(n_games=2)
+    assert reader.race() is None
+    while 1 not in driving.ended:
+        reader.cars()
+        driving.drive(1, seconds_each=0.1)
+    race = reader.race()
+    assert race is not None
+    assert (race.game, race.is_explo) == (1, False)
+    driving.close()
+    assert reader.race() is race, "it stays when the training has ended"
+
+
+def test_each_reader_has_the_race_of_its_own_game(
+    make_driving: Make, reader: LiveReader, tmp_path: Path, clock: Clock
+) -> None:
+    driving, other = make_driving(n_games=3), LiveReader(tmp_path, clock)
+    while not {0, 2} <= driving.ended.keys():
+        reader.watch(0, 0)
+        other.watch(0, 2)
+        driving.drive(1, seconds_each=0.1)
+    races = [one.race() for one in (reader, other)]
+    assert [race and race.game for race in races] == [0, 2]
+    other.close()
+
+
+def test_the_picture_is_that_of_the_watched_game(make_driving: Make, reader: LiveReader) -> None:
+    driving = make_driving(n_games=2, image=(17, 15))
+    assert reader.picture() is None
+    reader.watch(0, 1)
+    driving.drive(20)
+    driving.drive(1, seconds_each=0.2)
+    picture = reader.picture()
+    np.testing.assert_array_equal(picture, driving.inside._columns.frames[1, 20, 0])
+    assert picture.std() > 5
+    driving.clock.now_s += 10
+    assert reader.picture() is None, "nobody has watched for long"
+
+
+def test_a_car_that_is_being_written_is_read_as_it_was_before(
+    make_driving: Make, reader: LiveReader, tmp_path: Path
+) -> None:
+    driving = make_driving(n_games=2)
+    reader.cars()
+    driving.drive(3, seconds_each=0.1)
+    before = reader.cars()
+    memory = memory_of(tmp_path)
+    memory.cars["sequence"][1] += 1
+    memory.cars["race_time_ms"][:] = 12_345
+    first, second = reader.cars()
+    assert (first.race_time_ms, second.race_time_ms) == (12_345, before[1].race_time_ms)
+    memory.cars["sequence"][1] += 1
+    assert reader.cars()[1].race_time_ms == 12_345
+    memory.close()
+
+
+@pytest.mark.parametrize("how", ["killed", "number given to another process", "closed", "files deleted"])
+def test_a_collector_that_is_gone_shows_nothing(
+    how: str, make_driving: Make, reader: LiveReader, tmp_path: Path
+) -> None:
+    (tmp_path / FOLDER).mkdir()
+    old = tmp_path / FOLDER / "collector-0.7.bin"
+    old.write_bytes(b"left behind")
+    driving = make_driving(n_games=2)
+    assert not old.exists()
+    reader.cars()
+    driving.drive(3, seconds_each=0.1)
+    memory = memory_of(tmp_path)
+    memory.header["beat_s"] = time.time() - 3600
+    driving.clock.now_s += 2
+    assert len(reader.cars()) == 2, "it may compile for long, but its process is there"
+    if how == "killed":
+        memory.header["pid"] = NO_PROCESS
+        driving.clock.now_s += 2
+    elif how == "number given to another process":
+        memory.header["process_began_s"] = psutil.Process().create_time() - 100
+        driving.clock.now_s += 2
+    memory.close()
+    if how == "closed":
+        driving.close()
+        assert list((tmp_path / FOLDER).iterdir()) == []
+    elif how == "files deleted":
+        if sys.platform == "win32":
+            pytest.skip("an open file cannot be deleted")
+        shutil.rmtree(tmp_path / FOLDER)
+    assert reader.cars() == []
+    assert LiveReader(tmp_path, driving.clock).cars() == []
+
+
+@pytest.mark.parametrize("damage", ["other", "version", "short", "sizes"])
+def test_a_file_of_something_else_is_logged_once_and_left_alone(
+    damage: str, make_driving: Make, reader: LiveReader, tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    make_driving(n_games=2)
+    memory = memory_of(tmp_path)
+    whole = bytearray(memory.path.read_bytes())
+    memory.close()
+    if damage == "other":
+        whole[:4] = b"what"
+    elif damage == "version":
+        whole[8] = 77
+    elif damage == "short":
+        del whole[-9:]
+    else:
+        whole[12:16] = (2**31 - 1).to_bytes(4, "little")
+    wrong = tmp_path / FOLDER / "collector-3.1.bin"
+    wrong.write_bytes(whole)
+    for _ in range(3):
+        assert reader.cars() == []
+        clock.now_s += 10
+    assert [wrong.name in record.getMessage() for record in caplog.records] == [True]
+
+
+def test_games_that_cannot_be_shown_are_played_on(
+    make_driving: Make, reader: LiveReader, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    driving = make_driving(n_games=2)
+
+    def no_motion(_: object) -> None:
+        raise TypeError("a user's own environment has no motion")
+
+    driving.inside.motion = no_motion
+    reader.cars()
+    driving.drive(5, seconds_each=0.1)
+    assert reader.cars() == []
+    assert driving.received.ids.tolist() == [0, 1]
+    driving.close()
+    shutil.rmtree(tmp_path / FOLDER)
+    (tmp_path / FOLDER).write_text("in the way")
+    driving = make_driving(n_games=2)
+    assert driving.games is driving.inside
+    assert "nobody can watch" in caplog.text
+
+
+def test_frames_of_a_game_that_cannot_be_drawn_again_come_with_the_race(
+    make_driving: Make, reader: LiveReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = "trackmania_rl.telemetry.live.shown_games"
+    monkeypatch.setattr(f"{module}.MOST_FRAME_BYTES", 30 * 15 * 17)
+    monkeypatch.setattr(f"{module}.SIMULATED", "another game")
+    driving = make_driving(n_games=1, image=(17, 15))
+    race = driving.drive_until_race_ends(reader, 0)
+    frames = driving.ended[0]["frames"][:, 0]
+    every = -(-len(frames) // 30)
+    assert every >= 2
+    np.testing.assert_array_equal(race.frames, frames[::every])
+    assert race.frame_time_ms.tolist() == race.time_ms[::every].tolist()
+    playback = RacePlayback(race)
+    for time_ms, number in ((0, 0), (50 * every - 1, 0), (50 * every, 1), (1e6, -1), (-3, 0)):
+        np.testing.assert_array_equal(playback.picture(time_ms), race.frames[number])
+
+
+def test_a_race_is_played_back_as_its_game_showed_it(
+    make_driving: Make, reader: LiveReader, tmp_path: Path, repository_root: Path
+) -> None:
+    driving, pictures = make_driving(n_games=1), []
+    while not driving.ended:
+        reader.watch(0, 0)
+        pictures.append(driving.inside.picture(0, *SIZE_PX))
+        driving.drive(1, seconds_each=0.1)
+    race = reader.race()
+    assert race is not None
+    playback = RacePlayback(race)
+    assert playback.duration_ms == race.race_time_ms
+    for state in (0, 1, 7, 30, len(pictures) - 2, 3):  # forward, and back
+        np.testing.assert_array_equal(playback.picture(float(race.time_ms[state]), *SIZE_PX), pictures[state])
+    between = playback.picture(race.time_ms[7] + 25.0, *SIZE_PX)
+    assert (between != pictures[7]).any()
+    assert (between != pictures[8]).any()
+
+    car = playback.moment(race.time_ms[9] + 20)
+    assert car.race_time_ms == race.time_ms[9] + 20
+    np.testing.assert_allclose(car.position, 0.6 * race.position[9] + 0.4 * race.position[10], rtol=1e-5)
+    assert (car.steer, car.gas, car.brake) == (race.steer[9], race.gas[9], race.brake[9])
+    assert car.q_values == race.q_values[9].tolist()
+    end = playback.moment(1e9)
+    assert (end.race_time_ms, end.position) == (race.race_time_ms, tuple(race.position[-1].tolist()))
+
+    generated = dataclasses.replace(race, track=TrackRecipe(seed=3, difficulty=0.0).name, map_file="gone.toml")
+    assert RacePlayback(generated).picture(0, *SIZE_PX).shape == (29, 37, 3)
+    (tmp_path / "damaged.toml").write_text("[")
+    files = [str(repository_root / "maps" / "kart.toml"), str(tmp_path / "gone.toml"), str(tmp_path / "damaged.toml")]
+    for map_file in (*files, r"My Challenges\ESL-Hockolicious.Challenge.Gbx"):
+        other = RacePlayback(dataclasses.replace(race, map_file=map_file))
+        assert other.picture(500) is None, "no picture of another track"
+        assert other.moment(500).race_time_ms == 500
