@@ -232,19 +232,6 @@ def test_without_a_watched_game_the_newest_evaluation_race_is_shown(make_driving
     assert reader.race() is race, "it stays when the training has ended"
 
 
-def test_each_reader_has_the_race_of_its_own_game(
-    make_driving: Make, reader: LiveReader, tmp_path: Path, clock: Clock
-) -> None:
-    driving, other = make_driving(n_games=3), LiveReader(tmp_path, clock)
-    while not {0, 2} <= driving.ended.keys():
-        reader.watch(0, 0)
-        other.watch(0, 2)
-        driving.drive(1, seconds_each=0.1)
-    races = [one.race() for one in (reader, other)]
-    assert [race and race.game for race in races] == [0, 2]
-    other.close()
-
-
 def test_the_picture_is_that_of_the_watched_game(make_driving: Make, reader: LiveReader) -> None:
     driving = make_driving(n_games=2, image=(17, 15))
     assert reader.picture() is None
@@ -306,30 +293,6 @@ def test_a_collector_that_is_gone_shows_nothing(
         shutil.rmtree(tmp_path / FOLDER)
     assert reader.cars() == []
     assert LiveReader(tmp_path, driving.clock).cars() == []
-
-
-@pytest.mark.parametrize("damage", ["other", "version", "short", "sizes"])
-def test_a_file_of_something_else_is_logged_once_and_left_alone(
-    damage: str, make_driving: Make, reader: LiveReader, tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
-) -> None:
-    make_driving(n_games=2)
-    memory = memory_of(tmp_path)
-    whole = bytearray(memory.path.read_bytes())
-    memory.close()
-    if damage == "other":
-        whole[:4] = b"what"
-    elif damage == "version":
-        whole[8] = 77
-    elif damage == "short":
-        del whole[-9:]
-    else:
-        whole[12:16] = (2**31 - 1).to_bytes(4, "little")
-    wrong = tmp_path / FOLDER / "collector-3.1.bin"
-    wrong.write_bytes(whole)
-    for _ in range(3):
-        assert reader.cars() == []
-        clock.now_s += 10
-    assert [wrong.name in record.getMessage() for record in caplog.records] == [True]
 
 
 def test_games_that_cannot_be_shown_are_played_on(

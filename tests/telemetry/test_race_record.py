@@ -4,7 +4,6 @@ import json
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from trackmania_rl.telemetry import race_record
@@ -25,40 +24,6 @@ def make_record(**changes):
         "checkpoint_times_ms": (12_000, 20_500, 31_250),
     }
     return RaceRecord(**(values | changes))
-
-
-def test_a_record_is_read_from_a_rollout():
-    rollout_results = {"furthest_zone_idx": np.int64(12), "actions": np.zeros(40, np.int64)}
-    end_race_stats = {
-        "race_finished": np.False_,
-        "race_time_ms": 2_000,
-        "meters": np.float32(6.5),
-        "cutoff_reason": "no_progress",
-        "checkpoint_times_ms": [1_000],
-        "mean_speed_m_s": np.float32(3.25),
-        "timings_ms": {"wait_game": 0.5, "policy": 0.25},
-        "n_actions": 40,
-        "fill_buffer": True,
-        "inputs": "0.00 press up\n",
-    }
-    record = RaceRecord.of_rollout("valley", False, 2, rollout_results, end_race_stats)
-    assert record == RaceRecord(
-        map_name="valley",
-        is_explo=False,
-        collector=2,
-        race_finished=False,
-        race_time_ms=2_000,
-        meters=6.5,
-        furthest_zone=12,
-        n_actions=40,
-        cutoff_reason="no_progress",
-        checkpoint_times_ms=(1_000,),
-        figures={"mean_speed_m_s": 3.25, "timings_ms/wait_game": 0.5, "timings_ms/policy": 0.25},
-    )
-    assert record.kind == "evaluated"
-    assert record.counts
-    driven = RaceRecord.of_rollout("valley", True, 2, rollout_results, end_race_stats | {"is_demonstration": True})
-    assert not driven.counts
 
 
 def test_each_race_is_a_line_at_once(tmp_path):

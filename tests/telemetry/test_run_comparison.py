@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 
 from trackmania_rl.gbx.replay import read_replay
-from trackmania_rl.protocol.input_script import Input, InputEvent
 from trackmania_rl.telemetry.comparison_picture import save_comparison
-from trackmania_rl.telemetry.driven_run import DrivenRun, controls_over_time, run_of_ghost
+from trackmania_rl.telemetry.driven_run import DrivenRun, run_of_ghost
 from trackmania_rl.telemetry.run_comparison import (
     RunComparisonError,
     compare_runs,
     line_of_run,
     stations_along,
 )
+from trackmania_rl.telemetry.sections import checkpoint_names, compare_sections, spread_time, times_at
 
 STRAIGHT_M = np.array([[0.0, 5.0, 0.0], [0.0, 5.0, 400.0]])
 
@@ -43,30 +43,12 @@ def test_a_slower_race_falls_behind_steadily() -> None:
     assert comparison.a.controls is None
 
 
-def test_waiting_is_lost_where_it_happened() -> None:
-    steady = run(along_z(3.0 * np.arange(91)))
-    z_m = np.concatenate([3.0 * np.arange(50), np.full(7, 147.0), 147.0 + 3.0 * np.arange(1, 41)])
-    comparison = compare_runs(steady, run(along_z(z_m)), STRAIGHT_M)
-    np.testing.assert_allclose(comparison.behind_ms[:147], 0.0, atol=1e-6)
-    np.testing.assert_allclose(comparison.behind_ms[148:], 700.0, atol=1e-6)
-
-
-def test_driving_backwards_is_lost_time_too() -> None:
+def test_time_is_lost_where_it_is_lost() -> None:
     steady = run(along_z(5.0 * np.arange(61)))
     z_m = np.concatenate([5.0 * np.arange(21), 100.0 - 5.0 * np.arange(1, 6), 75.0 + 5.0 * np.arange(1, 31)])
     behind_ms = compare_runs(steady, run(along_z(z_m)), STRAIGHT_M).behind_ms
     np.testing.assert_allclose(behind_ms[:100], 0.0, atol=1e-6)
     np.testing.assert_allclose(behind_ms[101:], 1000.0, atol=1e-6)
-
-
-def test_sections_are_of_official_times() -> None:
-    a = run(along_z(4.0 * np.arange(71)), checkpoints_ms=(2_000, 4_510, 7_000))
-    b = run(along_z(4.0 * np.arange(74)), checkpoints_ms=(1_990, 4_810, 7_300))
-    sections = compare_runs(a, b, STRAIGHT_M).sections
-    assert [section.name for section in sections] == ["CP 1", "CP 2", "finish"]
-    assert [section.lost_ms for section in sections] == [-10, 310, 0]
-    assert [section.behind_ms for section in sections] == [-10, 300, 300]
-    np.testing.assert_allclose([section.end_m for section in sections], [80.0, 180.4, 280.0])
 
 
 def test_a_track_that_crosses_itself_is_followed_in_order() -> None:
@@ -92,20 +74,37 @@ def test_a_respawn_is_erased_from_the_line() -> None:
     assert comparison.behind_ms[-1] == pytest.approx(2_500.0, abs=100.0)
 
 
-def test_races_of_different_maps_are_told() -> None:
+def test_races_without_a_common_way_are_refused() -> None:
+    straight, standing = run(along_z(4.0 * np.arange(71))), run(along_z(np.zeros(7)))
     with pytest.raises(RunComparisonError, match="away from it most of the time"):
-        compare_runs(run(along_z(4.0 * np.arange(71))), run(along_z(4.0 * np.arange(71), x_m=500.0)))
+        compare_runs(straight, run(along_z(4.0 * np.arange(71), x_m=500.0)))
     with pytest.raises(RunComparisonError, match="does not move"):
-        compare_runs(run(along_z(np.zeros(7))), run(along_z(4.0 * np.arange(71))))
+        compare_runs(standing, straight)
     with pytest.raises(RunComparisonError, match="no way in common"):
-        compare_runs(run(along_z(4.0 * np.arange(71))), run(along_z(np.zeros(7))))
+        compare_runs(straight, standing)
 
 
-def test_controls_are_steps() -> None:
-    events = [InputEvent(0, Input.ACCELERATE, 1), InputEvent(50, Input.LEFT, 1), InputEvent(50, Input.BRAKE, 1)]
-    times_ms, controls = controls_over_time([*events, InputEvent(90, Input.STEER, 32_768)])
-    assert times_ms.tolist() == [0, 0, 50, 90]
-    np.testing.assert_allclose(controls, [[0, 0, 0], [1, 0, 0], [1, 1, -1], [1, 1, 0.5]])
+BEST = (4000, 6000, 10_000)
+
+
+def test_losses_of_sections_add_up_to_the_time_behind() -> None:
+    sections = compare_sections(BEST, (4100, 6300, 10_150), checkpoint_names(3), [50.0, 70.0, 130.0])
+    assert [section.name for section in sections] == ["CP 1", "CP 2", "finish"]
+    assert [section.end_m for section in sections] == [50.0, 70.0, 130.0]
+    assert [section.section_ms for section in sections] == [(4000, 4100), (2000, 2200), (4000, 3850)]
+    assert [section.lost_ms for section in sections] == [100, 200, -150]
+    assert [section.behind_ms for section in sections] == [100, 300, 150]
+    unfinished = compare_sections(BEST, (4500, 6100), checkpoint_names(3))
+    assert [(section.name, section.lost_ms) for section in unfinished] == [("CP 1", 500), ("CP 2", -400)]
+    medal = spread_time(12_500, BEST)
+    assert medal == [5000, 7500, 12_500], "slower by the same factor everywhere"
+
+
+def test_the_time_at_a_distance_is_when_a_race_first_was_there() -> None:
+    meters = np.array([0, 10, 20, 15, 12, 20, 30, 40], dtype=np.float32)  # it went back, and came again
+    time_ms = np.arange(8, dtype=np.int32) * 50
+    assert times_at(np.array([5.0, 20.0, 25.0, 39.0, 40.5]), meters, time_ms) == [25, 100, 200, 345, 350]
+    assert times_at(np.array([5.0, 41.5]), meters, time_ms) == [25], "the second end was not reached"
 
 
 def test_real_races_differ_by_what_their_checkpoints_say(shared_data: Path, tmp_path: Path) -> None:

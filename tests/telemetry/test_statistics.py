@@ -69,19 +69,6 @@ def test_times_are_kept_by_map_and_kind():
     assert (figures.races_total, figures.frames_total) == (6, 60)
 
 
-def test_times_on_generated_tracks_are_not_compared():
-    figures = TrainingStatistics()
-    for number, time_ms in enumerate((31_000, None)):
-        one = dataclasses.replace(race(time_ms), track=f"generated_0.412_{number}", is_generated=True)
-        assert not figures.add_race(one), "no record"
-    history = figures.maps["valley"].explored
-    assert (history.n_races, history.n_finished, history.recent_finish_rate) == (2, 1, 0.5)
-    assert history.best_time_ms is history.median_time_ms is None
-    resumed = RaceHistory()
-    resumed.load_state_dict(history.state_dict())
-    assert not resumed.is_one_track
-
-
 def test_demonstrations_count_frames_and_no_results():
     figures = TrainingStatistics()
     figures.add_race(race(31_000))
@@ -106,17 +93,6 @@ def test_rates_are_those_of_the_last_half_minute():
     assert rates.races_per_s == pytest.approx(1)
     assert rates.batches_per_s == pytest.approx(2)
     assert rates.learner_waiting_share == pytest.approx(0.25)
-
-
-def test_waiting_shares_of_collectors():
-    figures = TrainingStatistics()
-    assert figures.collectors_waiting_share == 0
-    figures.add_collector_time(0, waited_s=1.0, elapsed_s=4.0)
-    figures.add_collector_time(0, waited_s=0.0, elapsed_s=4.0)
-    figures.add_collector_time(1, waited_s=3.0, elapsed_s=4.0)
-    assert figures.collectors == (0, 1)
-    assert figures.collector_waiting_share(0) == 0.125
-    assert figures.collectors_waiting_share == pytest.approx((0.125 + 0.75) / 2)
 
 
 def test_a_resumed_run_continues_with_the_counts(tmp_path):
