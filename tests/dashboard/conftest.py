@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,11 @@ import pytest
 
 pytest.importorskip("fastapi", reason="the live page's packages are not installed: pip install fastapi uvicorn")
 
+from starlette.testclient import TestClient
+
 from trackmania_rl.dashboard.page import RunPage
 from trackmania_rl.dashboard.run_on_disk import RunOnDisk
+from trackmania_rl.dashboard.server import make_app
 from trackmania_rl.settings.live import write_snapshot
 
 
@@ -79,3 +82,25 @@ def run(tmp_path: Path, repository_root: Path) -> RunOnDisk:
 @pytest.fixture
 def page(run: RunOnDisk) -> RunPage:
     return RunPage(run)
+
+
+@pytest.fixture
+def client(page: RunPage) -> Iterator[TestClient]:
+    with TestClient(make_app(page), base_url="http://127.0.0.1:8600") as client:
+        yield client
+
+
+LIVE = "ws://127.0.0.1:8600/live"
+SnapshotOf = Callable[[TestClient], dict[str, Any]]
+
+
+@pytest.fixture
+def snapshot_of() -> SnapshotOf:
+    """`snapshot_of(client)`: the first message that a new tab gets."""
+
+    def read(client: TestClient) -> dict[str, Any]:
+        with client.websocket_connect(LIVE) as tab:
+            first: dict[str, Any] = tab.receive_json()
+        return first
+
+    return read
