@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import sys
 from pathlib import Path
@@ -16,7 +17,7 @@ from trackmania_rl.dashboard.run_on_disk import find_run
 
 def told(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, save: Path, *words: str) -> str:
     """What the command says when it refuses its work."""
-    monkeypatch.setattr(sys, "argv", ["dashboard.py", "--save-folder", str(save), *words])
+    monkeypatch.setattr(sys, "argv", ["dashboard.py", "--save-folder", str(save), "--port", "0", *words])
     assert command.main() == 1
     said = capsys.readouterr().err
     assert said.startswith("error: ")
@@ -44,13 +45,11 @@ def test_runs_that_cannot_be_shown(
     assert "empty, good, older, other" in said
     with FileLock(empty.path / ".train.lock"):
         assert find_run("empty", tmp_path, repository_root).name == "empty", "its training has just begun"
-
-
-def test_a_first_race_that_is_being_written_is_none_yet(tmp_path: Path, repository_root: Path) -> None:
-    run = make_run(tmp_path, repository_root, n_races=0)
-    run.races.write_text(race_line(1)[:30])
-    with FileLock(run.path / ".train.lock"):
-        assert find_run("tested", tmp_path, repository_root).name == "tested"
+        empty.races.write_text(race_line(1)[:30])
+        assert find_run("empty", tmp_path, repository_root).name == "empty", "its first race is being written"
+    os.utime(tmp_path / "good" / "races.jsonl", (4e9, 4e9))
+    for name, save_folder in ((None, tmp_path), ("good", tmp_path), (str(tmp_path / "good"), tmp_path / "elsewhere")):
+        assert find_run(name, save_folder, repository_root).name == "good"
 
 
 def test_a_port_that_is_taken(
@@ -64,11 +63,12 @@ def test_a_port_that_is_taken(
         assert f"port {port} is taken" in told(capsys, monkeypatch, tmp_path, "--port", port)
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.7", "::"])
 def test_a_host_that_others_reach_needs_a_token(
-    tmp_path: Path, host: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert f"--host {host} lets other machines" in told(capsys, monkeypatch, tmp_path, "--host", host)
+    for host in ("0.0.0.0", "192.0.2.7", "::"):
+        assert f"--host {host} lets other machines" in told(capsys, monkeypatch, tmp_path, "--host", host)
+    assert command.address("0.0.0.0", 8600, "secret-word") == "http://localhost:8600/?token=secret-word"
     assert "--token has 3 characters" in told(capsys, monkeypatch, tmp_path, "--host", host, "--token", "abc")
 
 
@@ -79,9 +79,3 @@ def test_a_missing_package_is_named_with_the_way_to_get_it(
     assert 'no_such_package, which is not installed: python -m pip install "trackmania-rl[dash' in told(
         capsys, monkeypatch, tmp_path
     )
-
-
-def test_the_address_is_one_that_a_browser_opens() -> None:
-    assert command.address("127.0.0.1", 8600, None) == "http://127.0.0.1:8600/"
-    assert command.address("0.0.0.0", 8600, "secret-word") == "http://localhost:8600/?token=secret-word"
-    assert command.address("::1", 8600, None) == "http://[::1]:8600/"
