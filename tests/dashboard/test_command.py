@@ -13,11 +13,14 @@ from filelock import FileLock
 from tests.dashboard.conftest import make_run, race_line
 from trackmania_rl.dashboard import command
 from trackmania_rl.dashboard.run_on_disk import find_run
+from trackmania_rl.tmi_interaction.launchers.launcher import find_free_port
 
 
 def told(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, save: Path, *words: str) -> str:
     """What the command says when it refuses its work."""
-    monkeypatch.setattr(sys, "argv", ["dashboard.py", "--save-folder", str(save), "--port", "0", *words])
+    monkeypatch.setattr(
+        sys, "argv", ["dashboard.py", "--save-folder", str(save), "--port", str(find_free_port()), *words]
+    )
     assert command.main() == 1
     said = capsys.readouterr().err
     assert said.startswith("error: ")
