@@ -3,6 +3,8 @@
 import copy
 import functools
 import io
+import os
+import shutil
 
 import pytest
 import torch
@@ -214,6 +216,15 @@ def test_the_graphs_of_an_update_compute_what_the_eager_one_does(
         make_agent, make_batch, update, caplog, quantile_factors_multiply=multiplied, use_ddqn=use_ddqn
     )
     assert len(graphs) == 2, "the losses with their gradient; clipping and step; neither again for another step"
+
+
+@pytest.mark.slow
+def test_a_compiled_update_equals_the_eager_one(make_agent, make_batch, update, caplog):
+    if shutil.which(os.environ.get("CXX", "g++")) is None:
+        pytest.skip("no C++ compiler here")
+    assert_compiled_updates_equal_eager_ones(
+        make_agent, make_batch, update, caplog, quantile_factors_multiply="hidden_layers"
+    )
 
 
 def test_without_a_compiler_it_says_so_once_and_runs_eagerly(make_agent, make_batch, update, caplog, monkeypatch):
