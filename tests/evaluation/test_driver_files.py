@@ -28,7 +28,7 @@ from trackmania_rl.errors import UserError
 from trackmania_rl.games.in_process import InProcessGames
 from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.seeds import SeedTree
-from trackmania_rl.settings import DRIVER_SETTINGS, MapEntry, NamedPart, Settings, differences_of_driver, load_settings
+from trackmania_rl.settings import DRIVER_SETTINGS, NamedPart, Settings, differences_of_driver, load_settings
 from trackmania_rl.track.named_maps import map_entries
 from trackmania_rl.training.driver_loading import pack_run
 from trackmania_rl.training.evaluation import evaluate_map, load_driver
@@ -128,21 +128,6 @@ def test_drivers_of_other_configurations_load_beside_the_default_one(
     if config == "config_sac.py":
         assert isinstance(loaded.agent.agent, NamedPart)
         assert loaded.agent.agent.keywords["alpha_init"] == 0.002, "a part's arguments come with it"
-
-
-def test_of_a_tracks_path_only_what_other_machines_have_is_kept() -> None:
-    paths = {
-        "My Challenges/A01.Challenge.Gbx": "My Challenges/A01.Challenge.Gbx",
-        "My Challenges\\A01.Challenge.Gbx": "My Challenges/A01.Challenge.Gbx",
-        "/home/me/secret/a.toml": "a.toml",
-        "C:\\Users\\me\\a.toml": "a.toml",
-        "../other/a.toml": "a.toml",
-        "a\x1b[2J.toml": "a_[2J.toml",
-        "": "",
-    }
-    for path, kept in paths.items():
-        entry = MapEntry(map_name="a", map_path=path, reference_line=path, is_explo=True, fill_buffer=True)
-        assert DriverTrack.of_entry(entry, None).map_path == kept
 
 
 def test_a_setting_that_came_later_than_a_driver_is_as_it_was_then(driver_file: Path, tmp_path: Path) -> None:

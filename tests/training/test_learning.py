@@ -12,21 +12,18 @@ from tensordict import TensorDict, TensorDictBase
 
 from trackmania_rl.agents import run_network
 from trackmania_rl.agents.flat_parameters import flatten_parameters
-from trackmania_rl.agents.run_network import make_network, pick_device, pick_playing_device
+from trackmania_rl.agents.run_network import make_network, pick_device
 from trackmania_rl.channels.protocols import WEIGHTS_KINDS, ReceivedRollout
 from trackmania_rl.errors import UserError
 from trackmania_rl.race.fragments import RaceInFragments
 from trackmania_rl.race.observation import ObservationLayout
-from trackmania_rl.race.policy import ELAPSED_ACTIONS_FLOAT
 from trackmania_rl.race.rewards import EngineeredRewards, race_rewards
 from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.seeds import SeedTree
-from trackmania_rl.settings import load_settings
 from trackmania_rl.settings.live import LiveSettings
 from trackmania_rl.training import trainer as trainer_module
 from trackmania_rl.training.hooks.hook import Hook
 from trackmania_rl.training.hooks.learning_figures import LearningFigures, MeasureTestLoss
-from trackmania_rl.training.hooks.priorities import UpdatePriorities
 from trackmania_rl.training.hooks.publishing import PublishRunState
 from trackmania_rl.training.hooks.schedules import FollowSchedules
 
@@ -289,25 +286,6 @@ def test_the_test_loss_is_of_transitions_that_are_never_trained_on(
     assert np.isfinite(run.hook(MeasureTestLoss).test_loss)
 
 
-@pytest.mark.parametrize(
-    ("min_horizon", "is_renewed"),
-    [(60, [True, True, False, False, True]), (1, [True, False, False, False, False]), (None, [True] * 5)],
-)
-def test_a_transition_near_the_end_of_its_mini_race_keeps_its_priority(
-    live: LiveSettings, make_run: MakeRun, make_race: MakeRace, min_horizon: int | None, is_renewed: list[bool]
-) -> None:
-    edit(live, prio_alpha=1.0, buffer_test_ratio=0.0, min_horizon_to_update_priority_actions=min_horizon)
-    run, errors = make_run(), torch.tensor([3.0, 5.0, 7.0, 9.0, 11.0])
-    run.train_on([make_race(40, False)])
-    assert run.agent.updates == 0
-    batch = run.buffer[torch.arange(5)]
-    batch["state_float"][:, ELAPSED_ACTIONS_FLOAT] = torch.tensor([0.0, 59.0, 60.0, 99.0, 12.0])
-    batch["td_error"] = errors
-    run.hook(UpdatePriorities).post_loss(batch)
-    expected = torch.where(torch.tensor(is_renewed), errors + live.current.replay.prio_epsilon, 1.0)
-    torch.testing.assert_close(run.buffer.storage.priorities[:5], expected)
-
-
 # ----------------------------------------------------------------------------------------------------------- fragments
 
 
@@ -374,22 +352,6 @@ def test_actions_of_fragments_count_as_they_come_and_a_race_when_it_ends(
 
 
 # ------------------------------------------------------------------------------------------------------------- devices
-
-
-def test_collectors_decide_on_the_processor_where_there_is_no_image_or_it_is_asked_for(
-    monkeypatch: pytest.MonkeyPatch, repository_root: Any
-) -> None:
-    def device_of(config: str, *asked_for: str) -> str:
-        settings = load_settings(repository_root / "config_files" / config, asked_for)
-        return pick_playing_device(settings, race_spaces(settings)).type
-
-    monkeypatch.setattr(run_network, "why_unusable", lambda _: None)
-    assert device_of("config.py", "torch_device=cuda") == "cpu"
-    assert device_of("config_tmnf.py", "torch_device=cuda") == "cuda"
-    assert device_of("config_tmnf.py", "torch_device=cuda", "collector_device=cpu") == "cpu"
-    monkeypatch.setattr(run_network, "why_unusable", lambda device: None if device == "cpu" else "it is away")
-    with pytest.raises(UserError, match=r'collector_device = "cuda" cannot be used here: it is away'):
-        device_of("config.py", "collector_device=cuda")
 
 
 def test_a_gpu_that_torch_finds_but_cannot_use_leaves_the_processor(

@@ -49,22 +49,6 @@ def test_each_race_has_a_track_of_its_own_under_the_generators_name(live: LiveSe
     assert races(1) == first != races(2)
 
 
-def test_tracks_of_a_generator_that_was_edited_away_stay_a_generators(live: LiveSettings, tmp_path: Path) -> None:
-    run_state = LocalRunState(live.current)
-    cycle = map_cycle(run_state, GeneratedMaps(tmp_path / "tracks", np.random.SeedSequence(1)))
-    next(cycle)
-    game = live.current.game
-    entry = {"map_name": "valley", "map_path": "valley.toml", "reference_line": "valley_0.5m.npy"}
-    valley = MapEntry.model_validate(entry | {"is_explo": True, "fill_buffer": True})
-    run_state.publish(
-        settings=live.current.model_copy(update={"game": game.model_copy(update={"map_cycle": (valley,)})})
-    )
-    run_state.pull()
-    races = [next(cycle) for _ in range(10)]
-    assert [race.entry.map_name for race in races] == ["generated"] * 7 + ["unseen"] + ["valley"] * 2
-    assert [race.is_generated for race in races] == [True] * 8 + [False] * 2
-
-
 @pytest.fixture
 def three_maps(live: LiveSettings) -> LocalRunState:
     """The cycle 1, 1, 2, 3."""

@@ -13,7 +13,6 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensordict import TensorDict
 
-from trackmania_rl.agents.builder import IQN
 from trackmania_rl.agents.flat_parameters import flatten_parameters
 from trackmania_rl.agents.run_network import make_network
 from trackmania_rl.errors import UserError
@@ -26,7 +25,7 @@ from trackmania_rl.training.building import make_configured_memory, make_hooks
 from trackmania_rl.training.hooks.checkpoints import SaveCheckpoints
 from trackmania_rl.training.hooks.hook import Hook
 
-from .conftest import MakeRace, MakeRun, edit
+from .conftest import MakeRace, MakeRun, edit, pullers_of
 
 MY_HOOKS = """
 from trackmania_rl.training.hooks.hook import Hook
@@ -239,12 +238,8 @@ def test_a_network_of_twenty_lines_drives_and_learns_by_one_line_of_configuratio
     assert after.isfinite().all()
     assert not torch.equal(before, after)
 
-    network = make_network(live.current, race_spaces(live.current), SeedTree(2))
-    inferer = IQN(live.current, race_spaces(live.current), SeedTree(2)).make_actor(
-        network, torch.device("cpu"), np.random.default_rng(1)
-    )
-    run.run_state.pull_weights("exploration", inferer.network, 0)
-    inferer.weights_changed()
+    inferer = pullers_of(live.current, run.run_state, SeedTree(2))[0].actor
+    assert type(inferer.network).__name__ == "SmallNetwork"
     decision = inferer.act(np.zeros((1, 15, 17), dtype=np.uint8), layout.mean.astype(np.float32))
     assert decision.q_values.shape == (12,)
 

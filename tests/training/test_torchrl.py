@@ -1,7 +1,6 @@
 """The learner is torchrl's Trainer: its hooks, its saving and its logging work on a run."""
 
 import io
-import warnings
 from types import SimpleNamespace
 
 import pytest
@@ -58,30 +57,6 @@ def test_torchrls_saving_writes_and_reads_the_runs_checkpoint(
     assert loaded.hook(SampleAtReplayRatio).transitions_due == due
     with pytest.raises(CheckpointError, match="cannot read the checkpoint"):
         run.trainer.load_from_file(run.context.folder.races)
-
-
-class LogMuch(Hook):
-    """Logs a figure at each update."""
-
-    def post_optim_log(self, batch: TensorDict) -> dict[str, float]:
-        return {"mine/error": float(batch["td_error"].mean())}
-
-
-@pytest.mark.parametrize("interval_s", [1e-9, 1e6])
-def test_a_figure_is_written_once_in_each_interval_and_figures_do_not_accumulate(
-    live: LiveSettings, make_run: MakeRun, make_race: MakeRace, interval_s: float
-) -> None:
-    edit(live, tensorboard_interval_s=interval_s)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        run = make_run([LogMuch()])
-    run.trainer.logger = logger = KeepingLogger()
-    run.train_on([make_race(60, True), make_race(41, False)])
-    of_update = [value for name, value, _ in logger.written if name == "mine/error"]
-    assert len(of_update) == (run.agent.updates if interval_s < 1 else 1)
-    assert run.agent.updates > 5
-    if interval_s < 1:
-        assert run.trainer._log_dict == {"mine/error": of_update[-1:]}
 
 
 def test_torchrls_own_hooks_work_on_a_run(live: LiveSettings, make_run: MakeRun, make_race: MakeRace) -> None:
