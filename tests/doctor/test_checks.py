@@ -1,4 +1,4 @@
-"""Each check on a machine that is made up."""
+"""Findings of the doctor on machines that are made up."""
 
 import dataclasses
 import socket
@@ -11,36 +11,19 @@ import torch
 from trackmania_rl.doctor import examination, run_checks
 from trackmania_rl.doctor.examination import check_start, examine
 from trackmania_rl.doctor.findings import Check, Context, Level, System
-from trackmania_rl.doctor.game_checks import (
-    check_game,
-    check_game_command,
-    check_game_documents,
-    check_login,
-    check_plugin,
-    check_tmloader,
-    check_window,
-    check_wine,
-)
-from trackmania_rl.doctor.machine_checks import (
-    check_disk,
-    check_distribution,
-    check_folder,
-    check_gpu,
-    check_machine,
-    check_memory,
-    check_packages,
-    check_python,
-    pinned,
-)
-from trackmania_rl.doctor.run_checks import check_maps, check_ports
+from trackmania_rl.doctor.game_checks import check_game
+from trackmania_rl.doctor.machine_checks import check_disk, check_distribution, check_packages
+from trackmania_rl.doctor.run_checks import check_ports
 from trackmania_rl.errors import UserError
 from trackmania_rl.settings import load_settings
 from trackmania_rl.tmi_interaction.launchers.game_windows import NoWindows
 from trackmania_rl.tmi_interaction.launchers.kept_game import lock_of_kept_game
+from trackmania_rl.tmi_interaction.launchers.launcher import find_free_port
 from trackmania_rl.tmi_interaction.launchers.plugin_files import PLUGIN_FILE, PLUGIN_NAME
 from trackmania_rl.tmi_interaction.transport import GameConnectionError
 
 OK, WARNING, PROBLEM = Level.OK, Level.WARNING, Level.PROBLEM
+GIB = 1 << 30
 
 
 @pytest.fixture
@@ -53,9 +36,9 @@ def system(tmp_path):
         python=(3, 11, 9),
         home=tmp_path,
         installed_version={"numpy": "2.4.6", "torch": "2.13.0+cpu"}.get,
-        total_memory_bytes=lambda: 96 << 30,
-        available_memory_bytes=lambda: 64 << 30,
-        free_disk_bytes=lambda folder: 100 << 30,
+        total_memory_bytes=lambda: 96 * GIB,
+        available_memory_bytes=lambda: 64 * GIB,
+        free_disk_bytes=lambda folder: 100 * GIB,
         which=lambda program: f"/usr/bin/{program}" if program in ("wine", "sh") else None,
         gpu_name=lambda: None,
         gpu_memory_bytes=lambda: None,
@@ -65,31 +48,84 @@ def system(tmp_path):
 
 @pytest.fixture
 def context(system, tmp_path, repository_root):
-    """Of the default configuration, with changes."""
+    """`context("name=value", config="config.py", **of_system)`: a configuration on such a machine."""
 
-    def make(*overrides, config="config.py", project=repository_root, **of_system):
+    def make(*overrides, config="config.py", **of_system):
         settings = load_settings(repository_root / "config_files" / config, overrides)
-        return Context(settings, tmp_path, project, dataclasses.replace(system, **of_system))
+        return Context(settings, tmp_path, repository_root, dataclasses.replace(system, **of_system))
 
     return make
 
 
-def only(findings):
-    assert len(findings) == 1, findings
-    assert "\n" not in findings[0].text
-    return findings[0].level, findings[0].text
+@pytest.fixture
+def findings(system, tmp_path, repository_root):
+    """`findings(Check.GPU, "name=value", config="config.py", **of_system)`: (level, text) of this check."""
+
+    def find(check, *overrides, config="config.py", folder=tmp_path, **of_system):
+        machine = dataclasses.replace(system, **of_system)
+        config_file = repository_root / "config_files" / config
+        found = list(examine(config_file, overrides, folder, repository_root, None, machine))
+        assert not any("\n" in each.text for each in found)
+        return [(each.level, each.text) for each in found if each.check is check]
+
+    return find
+
+
+def only(found):
+    assert len(found) == 1, found
+    return found[0].level, found[0].text
+
+
+REAL = "config_tmnf.py"
 
 
 @pytest.mark.parametrize(
-    ("version", "level"), [((3, 10, 4), PROBLEM), ((3, 11, 0), OK), ((3, 12, 9), OK), ((3, 13, 0), WARNING)]
-)
-def test_python(system, version, level):
-    found, text = only(check_python(dataclasses.replace(system, python=version)))
-    assert found is level
-    assert ".".join(map(str, version)) in text
+    ("check", "config", "overrides", "of_system", "level", "words"),
+    [
+        (Check.PYTHON, "", (), {"python": (3, 10, 4)}, PROBLEM, "3.10.4"),
+        (Check.PYTHON, "", (), {"python": (3, 13, 0)}, WARNING, "3.13.0"),
+        (Check.MACHINE, "", (), {}, OK, "Linux 6.1, 4 cores, 96.0 GiB of memory (64.0 GiB available), 100.0 GiB of"),
+        (Check.MACHINE, "", (), {}, OK, "a GPU is not needed"),
+        (Check.MACHINE, REAL, (), {"gpu_name": lambda: "RTX 4070"}, OK, "a GPU is advised, as the network sees images"),
+        (Check.MACHINE, "", ("n_collectors=5",), {}, WARNING, "n_collectors = 5, but there are 4 cores"),
+        (Check.GPU, "", ("torch_device=cpu",), {}, OK, ""),
+        (Check.GPU, REAL, ("torch_device=cpu",), {}, WARNING, "much slower than on a GPU"),
+        (Check.GPU, "", ("torch_device=cuda:99",), {}, PROBLEM, "cuda:99"),
+        (Check.GPU, "", ("collector_device=cuda:98",), {}, PROBLEM, 'collector_device = "cuda:98" cannot be used here'),
+        # 200,000 transitions of 184 floats, 160 x 120 pixels, 16 bytes in other columns and 16 in lists: 3.72 GiB
+        (Check.MEMORY, REAL, (), {}, OK, "3.7 GiB of it for the replay memory"),
+        (Check.MEMORY, REAL, (), {"available_memory_bytes": lambda: 2 * GIB}, WARNING, "3.7 GiB of it for the replay"),
+        (Check.DISK, "", (), {}, OK, ""),
+        (Check.DISK, "", (), {"free_disk_bytes": lambda _: 150 << 20}, PROBLEM, "150 MB free, less than minimum_free_"),
+        (Check.DISK, REAL, ("checkpoint_holds_replay=True",), {"free_disk_bytes": lambda _: 2 * GIB}, WARNING,
+         "2,048 MB free, and checkpoints with a full replay memory take up to 1"),
+        (Check.MAPS, "", (), {}, OK, "map valley: "),
+        (Check.MAPS, "", ("maps_folder=/nowhere",), {}, PROBLEM, "map valley: "),
+        (Check.GAME, "", (), {"platform": "darwin"}, OK, "the simulated game"),
+        (Check.GAME, REAL, (), {"platform": "darwin"}, PROBLEM, "not on darwin"),
+        (Check.TMLOADER, REAL, (), {"platform": "win32"}, PROBLEM, "TMLoader"),
+        (Check.TMLOADER, REAL, ("tmloader_path=/no/TMLoader.exe",), {"platform": "win32"}, PROBLEM, "/no/TMLoader.exe"),
+        (Check.GAME_COMMAND, REAL, (), {}, PROBLEM, "launcher"),
+        (Check.GAME_COMMAND, REAL, ("game_command=sh start.sh {port}",), {}, OK, "sh start.sh {port}"),
+        (Check.WINE, REAL, (), {}, OK, "found wine"),
+        (Check.WINE, REAL, (), {"which": lambda _: None}, WARNING, "is installed, and the game needs Wine"),
+        (Check.GAME_DOCUMENTS, REAL, (), {}, WARNING, "trackmania_base_path is empty"),
+        (Check.GAME_DOCUMENTS, REAL, ("trackmania_base_path=/nowhere",), {}, PROBLEM, "has no folder"),
+        (Check.PLUGIN, REAL, (), {}, WARNING, ""),
+        (Check.PLUGIN, REAL, ("trackmania_base_path=/nowhere",), {}, PROBLEM, ""),
+        (Check.LOGIN, REAL, ("username=''",), {}, WARNING, "username is empty"),
+        (Check.LOGIN, REAL, ("username='pilot_7.x'",), {}, OK, "pilot_7.x"),
+        (Check.LOGIN, REAL, ("username='a; quit'",), {}, PROBLEM, "is no login"),
+        (Check.WINDOW, REAL, (), {}, OK, ""),
+        (Check.WINDOW, REAL, (), {"open_windows": lambda: NoWindows("there is no screen")}, WARNING, "is no screen"),
+    ],
+)  # fmt: skip
+def test_each_machine_and_configuration_has_its_finding(findings, check, config, overrides, of_system, level, words):
+    found = findings(check, *overrides, config=config or "config.py", **of_system)
+    assert any(each_level is level and words in text for each_level, text in found), found
 
 
-def test_packages(system, tmp_path):
+def test_packages_are_held_against_the_tested_versions(system, tmp_path):
     file = tmp_path / "requirements.txt"
     file.write_text(
         "# two that fit\ntorch==2.13.0\nnumpy==2.4.6  # here\n./third_party/x\n-e .\n"
@@ -119,224 +155,112 @@ def test_packages_of_a_wheel(system, tmp_path):
     assert found[2].text.endswith('python -m pip install "trackmania-rl[dashboard]"')
 
 
-def test_gpu(context):
-    small, large = context("torch_device=cpu"), context("torch_device=cpu", config="config_tmnf.py")
-    assert only(check_gpu(small.settings, small.system))[0] is OK
-    level, text = only(check_gpu(large.settings, large.system))
-    assert level is WARNING
-    assert "much slower than on a GPU" in text
-    assert "GPU or no GPU" in text
-    level, text = only(check_gpu(context("torch_device=cuda:99").settings, large.system))
-    assert level is PROBLEM
-    assert "cuda:99" in text
-    level, text = only(check_gpu(context("collector_device=cuda:98").settings, large.system))
-    assert level is PROBLEM
-    assert 'collector_device = "cuda:98" cannot be used here' in text
-
-
 @pytest.mark.skipif(torch.cuda.is_available(), reason="is about a GPU that torch cannot use")
-def test_a_gpu_that_does_not_work_is_told(context):
-    unusable = context("torch_device=auto", gpu_name=lambda: "GTX 1050")
-    level, text = only(check_gpu(unusable.settings, unusable.system))
+def test_a_gpu_that_torch_cannot_use_is_a_warning(findings):
+    [(level, text)] = findings(Check.GPU, "torch_device=auto", gpu_name=lambda: "GTX 1050")
     assert level is WARNING
     assert "GTX 1050 cannot be used: " in text
 
 
-def test_memory(context):
-    for gib, level in ((2, WARNING), (64, OK)):
-        large = context(config="config_tmnf.py", available_memory_bytes=lambda gib=gib: gib << 30)
-        found, text = only(check_memory(large.settings, large.system))
-        assert found is level
-        # 200,000 transitions of 184 floats, 160 x 120 pixels, 16 bytes in other columns and 16 in lists: 3.72 GiB
-        assert "3.7 GiB of it for the replay memory" in text
-
-
-@pytest.mark.parametrize(
-    ("config", "gpu", "told"),
-    [
-        ("config.py", None, ("64.0 GiB available), 100.0 GiB of disk free, no GPU", "a GPU is not needed")),
-        ("config_tmnf.py", "RTX 4070", ("RTX 4070, 12.0 GiB; this", "a GPU is advised, as the network sees images")),
-    ],
-)
-def test_what_the_machine_has_beside_what_is_needed(context, config, gpu, told):
-    made = context(config=config, gpu_name=lambda: gpu, gpu_memory_bytes=lambda: gpu and 12 << 30)
-    level, text = only(check_machine(made))
-    assert level is OK
-    assert text.startswith("Linux 6.1, 4 cores, 96.0 GiB of memory (64.0 GiB available), ")
-    assert all(words in text for words in told), text
-
-
-def test_more_collectors_than_cores_are_a_warning(context):
-    assert only(check_machine(context("n_collectors=4")))[0] is OK
-    level, text = only(check_machine(context("n_collectors=5"))[1:])
-    assert level is WARNING
-    assert "n_collectors = 5, but there are 4 cores" in text
-
-
-def test_folder_and_disk(context, tmp_path):
-    assert only(check_folder(tmp_path))[0] is OK
-    level, text = only(check_folder(tmp_path / "absent" / "too"))
+def test_the_output_folder_is_checked_and_may_be_missing(findings, context, tmp_path):
+    [(level, text)] = findings(Check.FOLDER, folder=tmp_path / "absent" / "too")
     assert level is OK
     assert text.endswith("too will be made")
     (tmp_path / "file").touch()
     for folder in (tmp_path / "file", tmp_path / "file" / "below"):
-        level, text = only(check_folder(folder))
+        [(level, text)] = findings(Check.FOLDER, folder=folder)
         assert level is PROBLEM
         assert str(folder) in text
-    assert only(check_disk(context()))[0] is OK
-    absent = dataclasses.replace(
-        context(free_disk_bytes=System().free_disk_bytes), output_folder=tmp_path / "absent" / "too"
-    )
-    assert only(check_disk(absent))[0] is OK
-    level, text = only(
-        check_disk(context("checkpoint_holds_replay=True", config="config_tmnf.py", free_disk_bytes=lambda _: 2 << 30))
-    )
-    assert level is WARNING
-    assert "2,048 MB free, and checkpoints with a full replay memory take up to 1" in text
-    assert "checkpoint_holds_replay = False" in text
-    level, text = only(check_disk(context(free_disk_bytes=lambda folder: 150 << 20)))
-    assert level is PROBLEM
-    assert "150 MB free, less than minimum_free_disk_mb = 200" in text
+    absent = context(free_disk_bytes=System().free_disk_bytes)
+    assert only(check_disk(dataclasses.replace(absent, output_folder=tmp_path / "absent" / "too")))[0] is OK
 
 
-def test_maps(context, tmp_path):
-    assert only(check_maps(context()))[0] is OK
-    level, text = only(check_maps(context(f"maps_folder={tmp_path}")))
-    assert level is PROBLEM
-    assert text.startswith("map valley: ")
-
-
-def test_maps_of_the_real_game(context, tmp_path):
-    challenges = tmp_path / "Tracks" / "Challenges"
+def test_maps_and_programs_of_the_real_game_are_found(findings, tmp_path):
+    challenges = tmp_path / "OneDrive" / "Documents" / "TrackMania" / "Tracks" / "Challenges"
     challenges.mkdir(parents=True)
-    real = context('game="tmnf"', f"trackmania_base_path={tmp_path}")  # whose map cycle asks for valley.toml
-    line, of_game = check_maps(real)
-    assert line.level is OK
-    assert of_game.level is PROBLEM
-    assert "the game has no such map" in of_game.text
+    assert "OneDrive" in findings(Check.GAME_DOCUMENTS, config=REAL)[0][1], "a guess"
+    real = 'game="tmnf"', f"trackmania_base_path={challenges.parents[1]}"  # whose map cycle asks for valley.toml
+    assert findings(Check.GAME_DOCUMENTS, *real)[0][0] is OK
+    line, of_game = findings(Check.MAPS, *real)
+    assert (line[0], of_game[0]) == (OK, PROBLEM)
+    assert "the game has no such map" in of_game[1]
     (challenges / "valley.toml").touch()
-    assert only(check_maps(real))[0] is OK
+    assert [level for level, _ in findings(Check.MAPS, *real)] == [OK]
+    program = tmp_path / "AppData" / "Local" / "TMLoader" / "TMLoader.exe"
+    program.parent.mkdir(parents=True)
+    program.touch()
+    assert findings(Check.TMLOADER, config=REAL, platform="win32") == [(OK, str(program))]
 
 
-def test_ports(context):
-    class Records:
-        def left_behind(self, port):
-            return process
-
-    process = None
+def test_a_port_in_use_is_a_problem_unless_an_earlier_run_left_its_game(context):
     assert only(check_ports(context().settings))[0] is OK
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
         settings = context("game_transport=socket", f"base_tmi_port={port}", "games_per_collector=1").settings
-        assert only(check_ports(settings, Records()))[0] is PROBLEM
-        process = type("Process", (), {"pid": 77})
-        level, text = only(check_ports(settings, Records()))
-        assert level is WARNING
+        for process, expected in ((None, PROBLEM), (type("Process", (), {"pid": 77}), WARNING)):
+            records = type("Records", (), {"left_behind": lambda _, port, process=process: process})()
+            level, text = only(check_ports(settings, records))
+            assert level is expected
         assert "process 77" in text
-    assert only(check_ports(settings))[0] is OK
 
 
 def test_kept_games_greet(context, monkeypatch):
-    """One that does not fails alone; where none does, nothing can be driven."""
+    """One that does not fails alone; without any, no race can be driven."""
+    first = find_free_port(2)
+    absent = ()
 
     def greet(port, within_s):
         if port in absent:
-            raise GameConnectionError("nobody listens")
+            raise GameConnectionError("no answer")
 
     monkeypatch.setattr(run_checks, "greet", greet)
-    kept = "game_transport=socket", "games_are_kept=True", "games_per_collector=2", "base_tmi_port=23456"
-    real = "game=tmnf", "games_are_kept=True", "n_collectors=2", "games_per_collector=1", "base_tmi_port=23456"
-    absent = ()
+    kept = "game_transport=socket", "games_are_kept=True", "games_per_collector=2", f"base_tmi_port={first}"
+    real = "game=tmnf", "games_are_kept=True", "n_collectors=2", "games_per_collector=1", f"base_tmi_port={first}"
     for asked_for in (context(*kept), context(*real, platform="darwin")):
-        assert only(check_ports(asked_for.settings)) == (OK, "the kept games at 23456 to 23457 greet")
+        assert only(check_ports(asked_for.settings)) == (OK, f"the kept games at {first} to {first + 1} greet")
         assert only(check_game(asked_for)) == (OK, "kept by scripts/keep_games.py, on this machine or another one")
-    absent = (23457,)
-    level, text = only(check_ports(context(*kept).settings))
+    settings = context(*kept).settings
+    absent = (first + 1,)
+    level, text = only(check_ports(settings))
     assert level is WARNING
-    assert text.startswith("no kept game greets at port 23457 (nobody listens)")
-    absent = (23456, 23457)
-    level, text = only(check_ports(context(*kept).settings))
+    assert text.startswith(f"no kept game greets at port {first + 1} (no answer)")
+    absent = (first, first + 1)
+    level, text = only(check_ports(settings))
     assert level is PROBLEM
-    assert "python scripts/keep_games.py --ports 23456" in text
-    with lock_of_kept_game(23456):
-        level, text = only(check_ports(context(*kept).settings))
+    assert f"python scripts/keep_games.py --ports {first}" in text
+    with lock_of_kept_game(first):
+        level, text = only(check_ports(settings))
     assert level is PROBLEM
-    assert "another collector of this machine plays on the kept game at port 23456" in text
+    assert f"another collector of this machine plays on the kept game at port {first}" in text
 
 
-def test_the_simulated_game_needs_nothing(context):
-    assert only(check_game(context(platform="darwin")))[0] is OK
-
-
-def test_a_system_that_the_real_game_does_not_know(context):
-    level, text = only(check_game(context('game="tmnf"', platform="darwin")))
-    assert level is PROBLEM
-    assert "darwin" in text
-
-
-def test_tmloader(context, tmp_path):
-    assert only(check_tmloader(context()))[0] is PROBLEM
-    program = tmp_path / "AppData" / "Local" / "TMLoader" / "TMLoader.exe"
-    program.parent.mkdir(parents=True)
-    program.touch()
-    assert only(check_tmloader(context())) == (OK, str(program))
-    assert only(check_tmloader(context("tmloader_path=/no/TMLoader.exe")))[0] is PROBLEM
-
-
-def test_game_command_and_wine(context):
-    level, text = only(check_game_command(context()))
-    assert level is PROBLEM
-    assert "launcher" in text
-    assert only(check_game_command(context("game_command=sh start.sh {port}"))) == (OK, "sh start.sh {port}")
-    assert only(check_wine(context())) == (OK, "found wine")
-    assert only(check_wine(context(which=lambda program: None)))[0] is WARNING
-
-
-def test_game_documents(context, tmp_path):
-    assert only(check_game_documents(context()))[0] is WARNING
-    (tmp_path / "OneDrive" / "Documents" / "TrackMania" / "Tracks" / "Challenges").mkdir(parents=True)
-    assert "OneDrive" in only(check_game_documents(context()))[1]
-    folder = tmp_path / "OneDrive" / "Documents" / "TrackMania"
-    assert only(check_game_documents(context(f"trackmania_base_path={folder}")))[0] is OK
-    assert only(check_game_documents(context(f"trackmania_base_path={folder.parent}")))[0] is PROBLEM
-
-
-def test_plugin_is_put_in_place_and_nothing_is_lost(context, tmp_path):
-    assert only(check_plugin(context()))[0] is WARNING  # no folder, and none is named
-    assert only(check_plugin(context(f"trackmania_base_path={tmp_path / 'elsewhere' / 'TrackMania'}")))[0] is PROBLEM
+def test_the_plugin_is_installed_and_no_other_file_is_lost(findings, tmp_path):
     plugin = tmp_path / "Documents" / "TMInterface" / "Plugins" / PLUGIN_NAME
     plugin.parent.mkdir(parents=True)
-    level, text = only(check_plugin(context()))
+
+    def check():
+        [found] = findings(Check.PLUGIN, config=REAL)
+        return found
+
+    level, text = check()
     assert level is OK
     assert "installed" in text
     assert plugin.read_bytes() == PLUGIN_FILE.read_bytes()
-    assert "up to date" in only(check_plugin(context()))[1]
-    plugin.write_text("somebody else's plugin")
-    level, text = only(check_plugin(context()))
+    assert "up to date" in check()[1]
+    plugin.write_text("another plugin")
+    level, text = check()
     assert level is WARNING
     assert "what was there before is in" in text
-    assert only(check_plugin(context()))[0] is OK
+    assert check()[0] is OK
     newer = PLUGIN_FILE.read_text().replace("const int LINK_VERSION = ", "const int LINK_VERSION = 9")
     plugin.write_text(newer)
-    assert only(check_plugin(context()))[0] is WARNING
+    assert check()[0] is WARNING
     assert plugin.read_text() == newer
 
 
-@pytest.mark.parametrize(("name", "level"), [("", WARNING), ("pilot_7.x", OK), ("a; quit", PROBLEM), ("é", PROBLEM)])
-def test_login(context, name, level):
-    assert only(check_login(context(f"username={name!r}")))[0] is level
-
-
-def test_window(context):
-    assert only(check_window(context()))[0] is OK
-    level, text = only(check_window(context(open_windows=lambda: NoWindows("there is no screen"))))
-    assert level is WARNING
-    assert "there is no screen" in text
-
-
-def test_a_run_starts_only_without_problems_and_hears_warnings(context, caplog):
+def test_a_run_starts_only_without_problems_and_logs_warnings(context, caplog):
     check_start(context())
     with pytest.raises(UserError) as caught:
         check_start(context('game="tmnf"', free_disk_bytes=lambda folder: 0))
@@ -348,42 +272,27 @@ def test_a_run_starts_only_without_problems_and_hears_warnings(context, caplog):
 
 
 @pytest.mark.parametrize("platform", ["linux", "win32"])
-def test_everything_is_checked(context, repository_root, tmp_path, platform):
-    config = repository_root / "config_files" / "config_tmnf.py"
-    system = dataclasses.replace(context().system, platform=platform)
+def test_everything_is_checked(system, repository_root, tmp_path, platform):
+    config = repository_root / "config_files" / REAL
+    system = dataclasses.replace(system, platform=platform)
     found = list(examine(config, [], tmp_path, repository_root, None, system))
     of_system = {"linux": {Check.TMLOADER, Check.PROFILE}, "win32": {Check.GAME_COMMAND, Check.WINE}}[platform]
     played = {check for check in Check if check.value.startswith("play-")}
     assert {finding.check for finding in found} == set(Check) - of_system - played - {Check.CLUSTER}
-
-
-def test_a_wrong_configuration_ends_the_examination(system, repository_root, tmp_path):
     *_, last = examine(Path("nowhere.py"), [], tmp_path, repository_root, None, system)
-    assert last.check is Check.CONFIGURATION
-    assert last.level is PROBLEM
+    assert (last.check, last.level) == (Check.CONFIGURATION, PROBLEM)
 
 
 @pytest.mark.parametrize("is_there", [True, False])
-def test_without_the_real_game_the_simulated_one_is_played(context, repository_root, tmp_path, monkeypatch, is_there):
+def test_without_the_real_game_the_simulated_one_is_played(system, repository_root, tmp_path, monkeypatch, is_there):
     played = []
     monkeypatch.setattr(examination, "check_play", lambda of, file: played.append(of.settings.game) or [])
-    system = context().system
     overrides = ["game_command=sh start.sh {port}"] if is_there else []
-    config = _tmnf(repository_root, tmp_path)
+    entry = {"map_name": "m", "map_path": "m.Challenge.Gbx", "reference_line": "valley_0.5m.npy"}
+    overrides.append(f"map_cycle={({**entry, 'is_explo': True, 'fill_buffer': True},)!r}")
+    config = repository_root / "config_files" / REAL
     found = list(examine(config, overrides, tmp_path, repository_root, Path("a.png"), system))
     assert [game.game for game in played] == (["tmnf"] if is_there else ["simulated"])
     assert not played[0].is_in_process
     told = [finding.text for finding in found if (finding.check, finding.level) == (Check.GAME, WARNING)]
     assert ["driven in its place" in text for text in told] == ([] if is_there else [True])
-
-
-def _tmnf(repository_root, tmp_path):
-    """The real game's configuration with a map whose line is there."""
-    folder = tmp_path / "config"
-    folder.mkdir()
-    for file in (repository_root / "config_files").glob("*.py"):
-        (folder / file.name).write_bytes(file.read_bytes())
-    entry = {"map_name": "m", "map_path": "m.Challenge.Gbx", "reference_line": "valley_0.5m.npy"}
-    cycle = ({**entry, "is_explo": True, "fill_buffer": True},)
-    (folder / "mine.py").write_text(f'based_on = "config_tmnf.py"\nmap_cycle = {cycle!r}\n')
-    return folder / "mine.py"
