@@ -1,0 +1,369 @@
+"""The driving benchmark: scores of races, comparisons of variants, its runs, and its commands."""
+
+import itertools
+import json
+import math
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import psutil
+import pytest
+
+from benchmarks.driving import run as run_module
+from benchmarks.driving.compare_folders import main as compare_folders
+from benchmarks.driving.comparison import Difference, compare
+from benchmarks.driving.measured import MeasuredRun, compare_variants, group_runs
+from benchmarks.driving.report import write_report
+from benchmarks.driving.results import RunResult, write_results
+from benchmarks.driving.runs import Run, complete_notes, plain_settings
+from benchmarks.driving.score import (
+    Milestone,
+    Spread,
+    Yardstick,
+    race_score,
+    read_yardsticks,
+    run_figures,
+    scores_at,
+    summarize,
+)
+from benchmarks.driving.variants import Variant, read_variants
+from trackmania_rl.errors import UserError
+from trackmania_rl.settings import load_settings
+
+RECORD_MS = 20_000
+
+
+@pytest.fixture
+def yardstick():
+    return Yardstick(
+        length_m=700.0,
+        scripted_careful_ms=40_000,
+        scripted_fast_ms=None,
+        scripted_tuned_ms=25_000,
+        record_ms=RECORD_MS,
+    )
+
+
+def race(wall_s, frames, time_ms=None, is_explo=False, track="valley"):
+    return {
+        "wall_s": wall_s,
+        "frames_total": frames,
+        "map": track,
+        "is_explo": is_explo,
+        "race_finished": time_ms is not None,
+        "race_time_ms": time_ms or 3_000,
+    }
+
+
+def test_the_score_of_a_race_is_the_records_time_over_its_own():
+    assert race_score(race(1, 1, 25_000), RECORD_MS) == 0.8
+    assert race_score(race(1, 1, 16_000), RECORD_MS) == 1.25
+    assert race_score(race(1, 1), RECORD_MS) == 0.0  # cut off after 3 s, far quicker than the record
+
+
+@pytest.mark.parametrize("axis", ["wall_s", "frames_total"])
+def test_scores_at_moments_are_medians_over_the_last_ten_races(axis):
+    times_ms = [None, 50_000, None, *range(40_000, 22_000, -1_000), None, 21_000]
+    greedy = [race(7.0 * i, 50 * i, time_ms) for i, time_ms in enumerate(times_ms, start=1)]
+    moments = [0.0, 3.0, 7.0, 14.0, 50.0, 99.0, 500.0, 1_050.0, 10_000.0]
+    expected = []
+    for moment in moments:
+        scores = [RECORD_MS / r["race_time_ms"] if r["race_finished"] else 0.0 for r in greedy if r[axis] <= moment]
+        expected.append(statistics.median(scores[-10:]) if scores else 0.0)
+    assert scores_at(greedy, RECORD_MS, axis, moments) == expected
+    assert expected[0] == 0.0
+    assert expected[-1] > 0.7
+
+
+def test_figures_of_a_run(yardstick):
+    races = [race(2.0, 40, 15_000, is_explo=True)]  # exploring, however quickly, counts for nothing
+    races += [race(3.0, 60, 15_000, track="kart")]  # nor does another track
+    races += [race(5.0, 100), race(10.0, 200, 30_000), race(15.0, 300)]
+    races += [race(15.0 + 5 * i, 300 + 100 * i, 30_000 - 1_000 * i) for i in range(1, 12)]  # 29 s to 19 s
+    races += [race(90.0, 1_500, is_explo=True), race(121.0, 2_000, 10_000)]  # the last one after two minutes
+    figures = run_figures(races, "valley", yardstick, minutes=2)
+    assert figures.first_finish == Milestone(10.0, 200)
+    # Ten races with one unfinished at most: the 2nd to the 11th.
+    assert figures.regular_finish == Milestone(55.0, 1_100)
+    # Medians of 26.5 s, 25.5 s, 24.5 s: the last one of races 4 to 13, below the scripted driver's 25 s.
+    assert figures.beats_scripted == Milestone(65.0, 1_300)
+    assert figures.score_by_minute == (
+        statistics.median([0.0, *(RECORD_MS / time_ms for time_ms in range(29_000, 20_000, -1_000))]),
+        statistics.median(RECORD_MS / time_ms for time_ms in range(28_000, 18_000, -1_000)),
+    )
+    assert figures.frames_by_minute == (1_200, 1_500)
+    assert (figures.best_ms, figures.n_greedy, figures.frames) == (19_000, 14, 1_500)
+    assert figures.last_minute_score == statistics.median([RECORD_MS / 20_000, RECORD_MS / 19_000])  # at 65 and 70 s
+    assert figures.mean_score == statistics.fmean(figures.score_by_minute)
+
+
+def test_what_never_was_is_later_than_anything(yardstick):
+    never = run_figures([race(30.0, 500)], "valley", yardstick, minutes=3)
+    assert never.first_finish == Milestone(math.inf, math.inf)
+    assert never.score_by_minute == (0.0, 0.0, 0.0)
+    assert never.best_ms is None
+    soon = run_figures([race(20.0, 400, 25_000)], "valley", yardstick, minutes=2)
+    late = run_figures([race(50.0, 900, 20_000)], "valley", yardstick, minutes=2)
+    summary = summarize([soon, never, late])
+    assert summary.n_seeds == 3
+    assert summary.first_finish_s == Spread(50.0, 20.0, math.inf)
+    assert summary.score_by_minute == (Spread(0.8, 0.0, 1.0),) * 2  # as far as the shortest run goes
+    assert summary.mean_score == Spread(0.8, 0.0, 1.0)
+    assert summary.best_ms == Spread(25_000, 20_000, math.inf)
+    assert summarize([soon, never]).first_finish_frames.median == math.inf
+
+
+def test_yardsticks_are_read_or_their_making_is_told(tmp_path, yardstick):
+    file = tmp_path / "yardsticks.json"
+    with pytest.raises(UserError, match=r"python -m research\.planner ring"):
+        read_yardsticks(file, ["ring"])
+    with pytest.raises(UserError, match=r"research\.planner kart generated:0\.25:7 \(a track file by its path\)"):
+        read_yardsticks(file, ["kart", "generated_0.250_7"])
+    entry = yardstick.model_dump() | {"scripted_tuned_settings": {}}
+    file.write_text(json.dumps({"valley": entry, "kart": entry | {"record_ms": -5}}))
+    assert read_yardsticks(file, ["valley"]) == {"valley": yardstick}
+    with pytest.raises(UserError, match=r"kart\.record_ms = -5"):
+        read_yardsticks(file, ["valley", "kart"])
+    file.write_text("{")
+    with pytest.raises(UserError, match="damaged"):
+        read_yardsticks(file, ["valley"])
+
+
+def result(variant, track, seed, last_minute, mean=0.5, minutes=2, frames=500):
+    return RunResult(variant, track, seed, minutes, frames, last_minute, mean, "abc", "2026-01-01T00:00:00")
+
+
+def test_differences_are_taken_between_runs_of_the_same_track_and_seed():
+    runs = [
+        result("base", "valley", 3, 0.5, 0.4),
+        result("other", "ring", 4, 0.8, 0.7, frames=900),
+        result("other", "valley", 3, 0.7, 0.4, frames=700),
+        result("other", "kart", 3, 0.1),  # the base has no such run
+        result("other", "ring", 3, 0.2, minutes=5),  # of another length
+        result("base", "ring", 3, 0.9, 0.8),
+        result("base", "ring", 4, 0.7, 0.6),
+    ]
+    first, second = compare([runs], "base")
+    assert (first.variant, first.n_pairs, first.frames) == ("base", 3, 500)
+    assert first.last_minute_difference == first.mean_difference == Difference(0.0, 0.0, (0.0, 0.0, 0.0))
+    assert (first.last_minute_score, first.mean_score) == (pytest.approx(0.7), pytest.approx(0.6))
+    assert (second.variant, second.n_pairs, second.frames) == ("other", 2, 800)
+    assert (second.last_minute_score, second.mean_score) == (pytest.approx(0.75), pytest.approx(0.55))
+    assert second.last_minute_difference.mean == pytest.approx(0.15)
+    assert second.last_minute_difference.standard_error == pytest.approx(statistics.stdev([0.1, 0.2]) / math.sqrt(2))
+    assert second.mean_difference.mean == pytest.approx(0.05)
+    assert [one.variant for one in compare([runs], "other")] == ["other", "base"]
+
+
+def test_runs_of_two_folders_make_no_pair():
+    monday = [result("base", "valley", 3, 0.5), result("other", "valley", 3, 0.6)]
+    tuesday = [result("base", "valley", 3, 0.9), result("other", "valley", 3, 0.8), result("late", "valley", 3, 0.7)]
+    wednesday = [result("late", "valley", 3, 0.1)]
+    _, other, late = compare([monday, tuesday, wednesday], "base")
+    assert other.last_minute_difference.of_pairs == (pytest.approx(0.1), pytest.approx(-0.1))
+    assert late.last_minute_difference.of_pairs == (pytest.approx(-0.2),)
+
+
+def test_folders_are_compared_by_a_command(monkeypatch, tmp_path, capsys):
+    def compare_them(*words):
+        monkeypatch.setattr("sys.argv", ["compare_folders.py", "--output", str(tmp_path / "both"), *map(str, words)])
+        return compare_folders()
+
+    monday, tuesday = tmp_path / "monday", tmp_path / "tuesday.csv"
+    monday.mkdir()
+    write_results(monday / "runs.csv", [result("base", "ring", 3, 0.5), result("other", "ring", 3, 0.6)])
+    write_results(tuesday, [result("other", "ring", 3, 0.8), result("base", "ring", 3, 0.5)])
+    assert compare_them(monday, tuesday) == 0
+    assert "| other | 2 | 500 | 0.700 | +0.200 ± 0.100 |" in (tmp_path / "both" / "table.md").read_text()
+    assert (tmp_path / "both" / "comparison.png").read_bytes().startswith(b"\x89PNG")
+    assert compare_them(monday, "--against", "other") == 0
+    assert "| base | 1 | 500 | 0.500 | -0.100 |" in (tmp_path / "both" / "table.md").read_text()
+    assert compare_them(monday, "--against", "another") == 1
+    assert "--against another: there is no such variant, only base, other" in capsys.readouterr().err
+
+
+@pytest.fixture
+def config_file(repository_root):
+    return repository_root / "config_files" / "config.py"
+
+
+@pytest.fixture
+def yardsticks():
+    ours = Yardstick(
+        length_m=700.0, scripted_careful_ms=40_000, scripted_fast_ms=30_000, scripted_tuned_ms=25_000, record_ms=20_000
+    )
+    return {"valley": ours, "ring": ours.model_copy(update={"record_ms": 10_000, "scripted_careful_ms": None})}
+
+
+@pytest.fixture
+def run(config_file, repository_root, tmp_path):
+    return Run(Variant("base", config_file, ()), repository_root / "maps" / "ring.toml", 7, 3, tmp_path, 20_016)
+
+
+def write_note(run, **changes):
+    note = {
+        "variant": run.variant.name,
+        "track": run.track.stem,
+        "seed": run.seed,
+        "minutes": run.minutes,
+        "name": run.name,
+        "is_complete": True,
+        "started": f"2026-01-01T00:00:{run.seed:02d}",
+        "commit": "0a1b2c",
+        "settings": plain_settings(run.settings()),
+    }
+    run.note_file.parent.mkdir(exist_ok=True)
+    run.note_file.write_text(json.dumps(note | changes))
+    return note | changes
+
+
+def test_a_variant_is_read_from_its_text(config_file, tmp_path):
+    text = "slow: lr_schedule=((0, 1e-4), (9, 1e-5))  use_ddqn=True"
+    variant = Variant.read(text, config_file, ["batch_size=32"])
+    assert variant == Variant(
+        "slow", config_file, ("batch_size=32", "lr_schedule=((0, 1e-4), (9, 1e-5))", "use_ddqn=True")
+    )
+    assert Variant.read("default:", config_file, []) == Variant("default", config_file, ())
+    begun = Variant.read("begun: weights_from=drivers/ring.driver seed=3", config_file, [])
+    assert (begun.weights_from, begun.overrides, begun.config_file) == ("drivers/ring.driver", ("seed=3",), config_file)
+    spread = Variant.read("spread: cluster=local:2 batch_size=32", config_file, [])
+    assert spread == Variant("spread", config_file, ("batch_size=32",), "local:2")
+    for text in ("no colon", "a/b: x=1", ": x=1", "name: nonsense", "under_score: x=1"):
+        with pytest.raises(UserError, match="write it as"):
+            Variant.read(text, config_file, [])
+    file = tmp_path / "variants.txt"
+    file.write_text("# compared\n\ndefault:\nslow: lr_schedule=((0, 1e-4),)\n    batch_size=32\n\nlast:\n")
+    assert read_variants(file) == ["default:", "slow: lr_schedule=((0, 1e-4),) batch_size=32", "last:"]
+
+
+def test_each_variant_of_the_options_differs_from_the_default(repository_root, config_file):
+    texts = read_variants(repository_root / "research" / "options" / "variants.txt")
+    variants = [Variant.read(text, config_file, ()) for text in texts]
+    settings = [plain_settings(load_settings(one.config_file, one.overrides)) for one in variants]
+    assert variants[0].name == "default"
+    assert len({one.name for one in variants}) == len({str(one) for one in settings}) == len(variants)
+
+
+def test_only_a_run_to_its_end_with_the_same_settings_is_complete(run):
+    assert not run.is_complete()
+    write_note(run, is_complete=False)
+    assert not run.is_complete()
+    write_note(run)
+    assert run.is_complete()
+    assert [note["seed"] for note in complete_notes(run.output)] == [7]
+    assert replace(run, minutes=2).is_complete()  # its first minutes are looked at
+    with pytest.raises(UserError, match="a run of 3 minutes, 5 are asked for"):
+        replace(run, minutes=5).is_complete()
+    with pytest.raises(UserError, match="batch_size = 64, now it is 32"):
+        replace(run, variant=replace(run.variant, overrides=("batch_size=32",))).is_complete()
+
+
+def test_the_report_joins_seeds_and_tracks(run, repository_root, yardsticks, tmp_path):
+    measured = []
+    for seed, variant, track in itertools.product((3, 4), ("base", "other"), ("valley", "ring")):
+        one = replace(
+            run,
+            variant=Variant(variant, run.variant.config_file, ()),
+            track=repository_root / "maps" / f"{track}.toml",
+            seed=seed,
+            minutes=2,
+        )
+        time_ms = 40_000 if variant == "base" else 25_000
+        races = [
+            race(4.0 * i * seed, 100 * i, time_ms - 100 * i if i > 5 else None, i % 2 == 0, track) for i in range(1, 30)
+        ]
+        final = {"maps": [{"races": [{"race_finished": True, "race_time_ms": 24_000}] * 2}]} if seed == 3 else None
+        blind = {"blind-0.5-7-9": {"share_of_maps_finished": 1 / seed}} if track == "ring" else {}
+        driven = [{"race_finished": i < 4, "race_time_ms": 10_000 * (i + seed)} for i in range(1, 5)]
+        each_minute = [{"training_s": 120.3, "maps": [{"races": driven}]}] if variant == "other" else []
+        measured.append(MeasuredRun.judge(write_note(one), races, yardsticks[track], 2, final, blind, each_minute))
+    groups = group_runs(measured)
+    assert [(group.track, group.variant, group.summary.n_seeds) for group in groups] == [
+        *(("valley", "base", 2), ("valley", "other", 2)),
+        *(("ring", "base", 2), ("ring", "other", 2)),
+    ]
+    comparisons = compare_variants(groups)
+    assert [(one.variant, one.n_pairs) for one in comparisons] == [("base", 4), ("other", 4)]
+    assert comparisons[1].last_minute_difference.mean > 0.1  # 25 s and 40 s
+    assert compare_variants([groups[0], groups[3]]) == []  # one variant on valley, the other on ring
+    files = write_report(tmp_path, groups, yardsticks, {"command": ["run.py"]})
+    assert [file.name for file in files] == [
+        *("table.md", "table.rst", "results.json", "runs.csv", "curves.png", "comparison.png")
+    ]
+    table = (tmp_path / "table.md").read_text()
+    for cell in ("98 s (700 frames)", "0.292 (0.250 to 0.333) finished", "0.338 (0.310 to 0.367), 6/8 finished"):
+        assert cell in table
+    results = json.loads((tmp_path / "results.json").read_text(), parse_constant=pytest.fail)  # no Infinity
+    assert len(results["runs"]) == 8
+    assert results["groups"][0]["summary"]["beats_scripted_s"]["median"] is None
+    assert [one["variant"] for one in results["comparisons"]] == ["base", "other"]
+
+
+def command(repository_root, *words):
+    return [sys.executable, str(repository_root / "benchmarks" / "driving" / "run.py"), *map(str, words)]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--tracks", "nowhere"], "nowhere: no such track file"),
+        (["--tracks", "kart"], "research.planner kart"),
+        (["--set", "batch_sise=3"], "did you mean batch_size?"),
+        (["--variant", "a:", "--variant", "a: use_ddqn=True"], "each needs a name of its own"),
+        (["--variant", "a:", "--against", "b"], "--against b: there is no such variant, only a"),
+        (["--blind", "0.5", "seven"], "write --blind DIFFICULTY FIRST-LAST"),
+        (["--only-report"], "holds no complete run"),
+    ],
+)
+def test_mistakes_are_told_before_anything_is_trained(words, message, tmp_path, yardsticks, monkeypatch, capsys):
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    file = tmp_path / "yardsticks.json"
+    file.write_text(json.dumps({name: yardstick.model_dump() for name, yardstick in yardsticks.items()}))
+    monkeypatch.setattr("sys.argv", ["run.py", "--output", str(tmp_path / "out"), "--yardsticks", str(file), *words])
+    assert run_module.main() == 1
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def wait_for(look, within_s):
+    began_s = time.monotonic()
+    while not (found := look()):
+        assert time.monotonic() - began_s < within_s
+        time.sleep(0.1)
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_command_trains_reports_and_goes_on(repository_root, tmp_path, yardsticks):
+    file = tmp_path / "yardsticks.json"
+    file.write_text(json.dumps({name: yardstick.model_dump() for name, yardstick in yardsticks.items()}))
+    words = ["--tracks", "valley", "--seeds", 5, "--minutes", 1, "--final-races", 2, "--races-each-minute", 3]
+    words += ["--yardsticks", file]
+    words += ["--output", tmp_path / "out", "--set", "games_per_collector=5", "--variant", "base: batch_size=32"]
+
+    with subprocess.Popen(command(repository_root, *words)) as interrupted:
+        training = wait_for(lambda: psutil.Process(interrupted.pid).children(), within_s=120)
+        notes = tmp_path / "out" / "runs"
+        wait_for((tmp_path / "out" / "save" / "base_valley_seed5" / "races.jsonl").is_file, within_s=120)
+        interrupted.send_signal(signal.SIGTERM)  # as Ctrl-C, and never ignored
+    assert interrupted.returncode == 130
+    assert not any(process.is_running() for process in training)
+    assert not json.loads((notes / "base_valley_seed5.json").read_text())["is_complete"]
+
+    subprocess.run(command(repository_root, *words), check=True)
+    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    (run,) = results["runs"]
+    lines = (tmp_path / "out" / "save" / "base_valley_seed5" / "races.jsonl").read_text().splitlines()
+    races = [race for race in map(json.loads, lines) if race["wall_s"] <= 60]
+    assert run["figures"]["n_greedy"] == sum(not race["is_explo"] for race in races)  # none, on a machine that is busy
+    assert run["figures"]["frames"] == max((race["frames_total"] for race in races), default=0)
+    assert lines
+    assert len(run["final"]["maps"][0]["races"]) == 2
+    assert [(minute, len(scores)) for minute, scores in run["scores_each_minute"].items()] == [("1", 3)]
+    again = subprocess.run(command(repository_root, *words), check=True, capture_output=True, text=True)
+    assert "1 of them complete already" in again.stdout

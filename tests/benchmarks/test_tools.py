@@ -1,0 +1,186 @@
+"""The other benchmarks: their figures on made-up readings, and their commands."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shutil
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks import memory_over_time
+from benchmarks.cluster_scaling import __main__ as cluster_scaling
+from benchmarks.cluster_scaling.capacity import collectors_served
+from benchmarks.cluster_scaling.simulation import Simulation
+from benchmarks.cluster_scaling.workloads import Machines, Workload
+from benchmarks.endurance import kills
+from benchmarks.endurance.hour import judge
+from benchmarks.generalist.unseen_races import drive, keep, kept_races
+from benchmarks.memory_over_time import ProcessReading, Reading, print_readings
+from trackmania_rl.errors import UserError
+from trackmania_rl.simulator.tracks.track_generator import TrackRecipe
+from trackmania_rl.training.evaluation import load_driver
+
+ROWS, ROW_BYTES, MADE_PER_S = 30, 700.0, 60.0
+
+
+def made_up(**changes):
+    plain = Workload(
+        name="made up",
+        rows_per_race=ROWS,
+        row_bytes=ROW_BYTES,
+        collector_actions_per_s=MADE_PER_S,
+        learner_actions_per_s=1e9,
+        weights_bytes=900.0,
+        publish_every_s=2.0,
+        rooms=3,
+    )
+    return replace(plain, **changes)
+
+
+def run(workload, n=2, each=3, **limits):
+    wide = {"link_bytes_per_s": 1e9, "relay_calls_per_s": 1e9} | limits
+    return Simulation(workload, Machines(n, each, **wide)).run(seconds=120.0, warm_up_s=20.0)
+
+
+def test_with_room_everywhere_all_that_is_made_is_learned_and_the_collectors_are_the_limit():
+    outcome = run(made_up())
+    assert outcome.learned_per_s == pytest.approx(6 * MADE_PER_S, rel=0.03)
+    assert outcome.busy["collectors"] == pytest.approx(1.0)
+    assert outcome.full == ("collectors",)
+    assert outcome.race_age_s < 0.01
+
+
+@pytest.mark.parametrize("part", ["learner", "link in"])
+def test_the_number_reckoned_is_where_the_simulation_fills_up(part):
+    workload = made_up(learner_actions_per_s=300.0 if part == "learner" else 1e9)
+    link = 1e9 if part == "learner" else 300.0 * ROW_BYTES
+    served = collectors_served(workload, Machines(1, 1, link, 1e9))
+    assert served[part] == pytest.approx(5.0)
+    assert min(served, key=lambda name: served[name]) in (part, "machine's link")
+    assert run(workload, n=4, each=1, link_bytes_per_s=link).full == ("collectors",)
+    assert run(workload, n=6, each=1, link_bytes_per_s=link).full == (part,)
+
+
+def test_the_cluster_scaling_command_prints_both_tables(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["cluster_scaling", "--machines", "1", "3", "--collectors-per-machine", "2", "--seconds", "5"]
+    monkeypatch.setattr(sys, "argv", words)
+    cluster_scaling.main()
+    printed = capsys.readouterr().out
+    for workload in ("default", "pictures"):
+        assert len(re.findall(rf"^│ {workload} +│", printed, re.MULTILINE)) == 3, printed
+
+
+def reading(minute: float, game_mb: float, n_descriptors: int = 9, pid: int = 7) -> Reading:
+    learner = ProcessReading(5, "learner", 500.0 - minute, 31, 11)
+    return Reading(minute, learner, (ProcessReading(pid, "game", game_mb, n_descriptors, 3),))
+
+
+def test_memory_that_stays_is_told_with_its_growth() -> None:
+    filling = [reading(minute, 50.0 + minute) for minute in range(10)]
+    flat = [reading(minute, 60.0) for minute in range(10, 30)]
+    assert judge([*filling, *flat]) == "learner 488 MB -3.1%, game 60 MB +0.0%"
+
+
+@pytest.mark.parametrize(
+    ("late", "said"),
+    [
+        ([reading(minute, 60.0 + minute) for minute in range(10, 30)], "game 7 has grown from 72.0 to 87.0 MB"),
+        ([reading(minute, 60.0, 9 + (minute > 20)) for minute in range(10, 30)], r"had \(9, 3\).* and has \(10, 3\)"),
+        ([reading(minute, 60.0, pid=7 + (minute > 20)) for minute in range(10, 30)], "game 7 has ended"),
+    ],
+    ids=["grows", "leaks descriptors", "was replaced"],
+)
+def test_what_grows_or_goes_is_named(late: list[Reading], said: str) -> None:
+    with pytest.raises(AssertionError, match=said):
+        judge([*(reading(minute, 60.0) for minute in range(10)), *late])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_few_kills_are_survived(tmp_path: Path) -> None:
+    outcomes = kills.measure(argparse.Namespace(seed=3, kills=8), tmp_path)
+    assert sum(outcome.tries for outcome in outcomes) == 8
+    assert [failure for outcome in outcomes for failure in outcome.failures] == []
+
+
+def test_races_are_kept_for_the_driver_that_drove_them(repository_root: Path, tmp_path: Path) -> None:
+    driver = load_driver(repository_root / "drivers" / "ring.driver")
+    recipes = [TrackRecipe(100_000 + number, 0.3) for number in range(3)]
+    races = list(drive(driver, recipes, tmp_path, repository_root / "maps"))
+    assert {(race.difficulty, race.seed) for race in races} == {(0.3, 100_000), (0.3, 100_001), (0.3, 100_002)}
+    assert all(race.road == "" if race.is_finished else race.road != "" for race in races)
+    file = tmp_path / "races.jsonl"
+    assert kept_races(file, "mine") == {}
+    for race in races:
+        keep(file, "mine", race)
+    assert kept_races(file, "mine") == {TrackRecipe(race.seed, race.difficulty): race for race in races}
+    with pytest.raises(UserError, match="another driver"):
+        kept_races(file, "somebody's")
+
+
+def test_medians_are_compared_with_those_of_the_first_way(capsys: pytest.CaptureFixture[str]) -> None:
+    from benchmarks.live_page import Turn, print_turns
+
+    alone = [Turn(frames, 2.0, 0.0, 0.0) for frames in (1000.0, 3000.0, 2000.0)]
+    page = [Turn(frames, 2.0, 0.0, 0.0) for frames in (990.0, 2970.0, 1700.0)]
+    seen = [Turn(0.9 * turn.frames_per_s, 1.8, 0.05, 0.15) for turn in alone]
+    print_turns({"page stopped": alone, "page": page, "page and browser": seen})
+    printed = capsys.readouterr().out
+    assert "99.0 %" in printed, "of the turn beside it, not of another one"
+    assert "90.0 %" in printed, "frames by the wall clock"
+    assert "100.0 %" in printed, "frames by processor time"
+    assert "0.150" in printed
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    not (shutil.which("chromium") and shutil.which("chromedriver")), reason="Chromium and its driver are not here"
+)
+def test_a_training_with_page_and_browser_is_measured(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("selenium")
+    from benchmarks import live_page
+
+    monkeypatch.setattr(live_page, "SETTLED_AFTER_S", 2.0)
+    arguments = ["--rounds", "1", "--seconds", "8"]
+    monkeypatch.setattr(sys, "argv", ["live_page", *arguments])
+    assert live_page.main() == 0
+    assert "frames/s" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_a_short_training_is_read(monkeypatch, capsys, tmp_path):
+    small = ("image_width_px=0", "image_height_px=0", "memory_size_schedule=((0, 4_000),)")
+    arguments = ["--minutes", "0.4", "--json", str(tmp_path / "memory.json")]
+    for override in small:
+        arguments += ["--set", override]
+    monkeypatch.setattr(sys, "argv", ["memory_over_time", *arguments])
+    assert memory_over_time.main() == 0
+    readings = json.loads((tmp_path / "memory.json").read_text())
+    assert len(readings) > 3
+    assert readings[-1]["learner"]["memory_mb"] > 10
+    assert readings[-1]["learner"]["n_descriptors"] > 5
+    assert "collector" in {child["name"] for child in readings[-1]["children"]}
+    assert readings == sorted(readings, key=lambda reading: reading["minute"])
+    assert "learner" in capsys.readouterr().out
+
+
+def test_growth_is_counted_from_what_has_settled(capsys):
+    def process(memory_mb: float) -> ProcessReading:
+        return ProcessReading(1, "process", memory_mb, 5, 7)
+
+    readings = [
+        Reading(float(minute), process(mb), (process(2 * mb), process(mb)))
+        for minute, mb in enumerate([10.0, 50.0, 51.0, 52.0])
+    ]
+    print_readings(readings)
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "from minute 1.0 to 3.0: learner +2.0 MB, children +6.0 MB" in printed
