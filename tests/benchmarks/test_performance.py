@@ -9,7 +9,7 @@ import torch
 
 from benchmarks.performance import __main__ as performance
 from benchmarks.performance.machine import Machine
-from benchmarks.performance.measuring import Figure, Options
+from benchmarks.performance.measuring import Options
 
 
 @pytest.fixture
@@ -45,19 +45,6 @@ def test_the_command_measures_parts_of_both_kinds(options, machine, monkeypatch,
     assert {figure["part"] for figure in figures} >= {"replay", "weights"}
     assert all(figure["value"] > 0 for figure in figures)
     assert figures[0]["name"] in capsys.readouterr().out
-
-
-def test_what_was_measured_until_a_part_failed_is_reported(monkeypatch, machine, tmp_path):
-    def fails(options, machine):
-        raise RuntimeError("no race was over")
-
-    parts = {"replay": lambda options, machine: [Figure("replay", "a batch", 2.0)], "training": fails}
-    monkeypatch.setattr(performance, "PARTS", parts)
-    monkeypatch.setattr(performance, "measure_machine", lambda device: machine)
-    monkeypatch.setattr("sys.argv", ["performance", "--json", str(tmp_path / "figures.json")])
-    with pytest.raises(RuntimeError):
-        performance.main()
-    assert [figure["name"] for figure in json.loads((tmp_path / "figures.json").read_text())["figures"]] == ["a batch"]
 
 
 @pytest.mark.parametrize("size", ["FULL_SIZE", "DEFAULT_SIZE"])
@@ -112,12 +99,3 @@ def test_the_classic_client_reads_the_same_floats(options, repository_root):
     for memory in ("previous_actions", "actions_since_gear_change", "distance_to_finish_m"):
         same[reading.layout[memory]] = False  # the classic way is not given a race to remember
     np.testing.assert_allclose(ours[same], classic[same], rtol=1e-4, atol=1e-3)
-
-
-@pytest.mark.slow
-def test_a_training_is_measured(options, machine):
-    from benchmarks.performance import training
-
-    figures = training.measure(replace(options, training_s=40.0), machine)
-    assert [figure.unit for figure in figures] == ["frames/s", "batches/s"]
-    assert all(figure.value > 0 for figure in figures)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
 import signal
@@ -247,56 +246,11 @@ def test_the_best_is_a_configuration_and_a_command_compares_it_with_the_default(
 
 
 NO_RAY = "ray is not installed: python -m pip install -r requirements-cluster.txt"
-WITH_FAKES = """
-import sys
-from pathlib import Path
-from benchmarks.driving.run import YARDSTICKS_FILE
-from benchmarks.driving.score import read_yardsticks
-from benchmarks.driving.tracks import find_tracks
-from research.search.space import read_space
-from research.search.trial import Plan
-from research.search.tuning import ray_running, search
-from tests.research.fake_training import fake_training
-
-output, config, scheduler = Path(sys.argv[1]), Path("config_files/config.py").resolve(), sys.argv[2]
-space = read_space(output / "space.toml", config, (), clones=True)
-tracks = tuple(find_tracks(["valley"], output))
-plan = Plan(space, config, (), tracks, read_yardsticks(YARDSTICKS_FILE, ["valley"]), 0, 30.0, output, Path.cwd())
-with ray_running(None, 2):
-    search(plan, scheduler, 4, 4, 1, fake_training)
-"""
 SPACE = '"lr_schedule*" = {low = 0.1, high = 10.0, log = true}\nbatch_size = {low = 8, high = 64}\n'
 TINY = (
     *("--set", "use_torch_compile=False", "--set", "float_hidden_dim=11", "--set", "dense_hidden_dimension=18"),
     *("--set", "cutoff_race_longer_than_ms=4000", "--set", "memory_size_start_learn_schedule=((0, 40),)"),
 )
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(400)
-@pytest.mark.parametrize("scheduler", ["pbt", "asha", "random"])
-def test_a_search_runs_all_its_trials(tmp_path: Path, repository_root: Path, scheduler: str) -> None:
-    pytest.importorskip("ray", reason=NO_RAY)
-    (tmp_path / "space.toml").write_text(SPACE)
-    environment = os.environ | {"PYTHONPATH": str(repository_root)}
-    command = [sys.executable, "-c", WITH_FAKES, str(tmp_path), scheduler]
-    ran = subprocess.run(command, cwd=repository_root, env=environment, capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stderr[-3000:]
-    trials = json.loads((tmp_path / "trials.json").read_text())
-    assert sorted(trials) == [f"trial_{number:05d}" for number in range(4)]
-    assert {trial["status"] for trial in trials.values()} == {"complete"}
-    assert all(8 <= trial["drawn"]["batch_size"] <= 64 for trial in trials.values())
-    n_reports = [len(trial["scores"]) for trial in trials.values()]
-    if scheduler == "random":
-        assert n_reports == [4] * 4
-    elif scheduler == "asha":
-        assert max(n_reports) == 4
-        assert min(n_reports) < 4  # the worse ones are ended early
-    else:
-        clones = [json.loads(line) for line in (tmp_path / "clones.jsonl").read_text().splitlines()]
-        assert clones
-        assert all(clone["weights"] == clone["donor_weights"] != {} for clone in clones)
-        assert all(clone["trial"] != clone["donor"] for clone in clones)
 
 
 @pytest.mark.slow

@@ -31,7 +31,6 @@ from trackmania_rl.telemetry.mind.numbers import (
     load_numbers,
     save_numbers,
 )
-from trackmania_rl.telemetry.racing_line import ROAD, draw_racing_line
 
 RNG = np.random.default_rng(8)
 KEYS = np.array([[1, 0, 0], [1, 0, -1], [0, 0, 0], [0, 1, 1]], dtype=np.float64)
@@ -197,20 +196,3 @@ def test_mistakes_of_the_q_values_command_are_one_line(
         error = capsys.readouterr().err
         assert message in error
         assert error.count("\n") == 1
-
-
-def test_a_racing_line_is_drawn_where_it_was_driven_fast_in_red() -> None:
-    line_m = np.arange(300)[:, None] * np.array([0.5, 0.0, 0.0])
-    # Slow at first, then fast; 4 m to the side of positive z, which is further down in the picture.
-    positions_m = np.concatenate([line_m[:100] * 0.5, line_m[50] + line_m[:60] * 4])
-    positions_m[:, 2] += 4.0
-    picture = draw_racing_line(line_m, positions_m, ms_per_action=50, title="", subtitle="", road_width_m=16.0)
-    road_rows = np.flatnonzero((picture == ROAD).all(axis=2).sum(axis=1) > 100)
-    pixels = picture[: road_rows[-1]].astype(int)
-    is_line = (pixels.max(axis=2) - pixels.min(axis=2) > 90) & (np.arange(picture.shape[1]) > 60)
-    rows, columns = np.nonzero(is_line)
-    assert rows.mean() > (road_rows[0] + road_rows[-1]) / 2
-    reds, _, blues = pixels[rows, columns].T
-    left, right = columns < picture.shape[1] * 0.15, columns > picture.shape[1] * 0.6
-    assert (blues > reds)[left].mean() > 0.9
-    assert (reds > blues)[right].mean() > 0.9

@@ -69,19 +69,3 @@ def test_sessions_seconds_add_up(tmp_path: Path) -> None:
     summary = summarize_learning(_write(tmp_path / "races.jsonl", [*first, *second]), [60, 120, 240, 600])["valley"]
     assert summary.first_finish_s == 10.0
     assert {at: driving.median_time_s for at, driving in summary.driving.items()} == {60: 30.0, 120: 30.0, 240: 20.0}
-
-
-def test_maps_are_told_apart_and_generated_tracks_have_no_times(tmp_path: Path) -> None:
-    file = _write(tmp_path / "races.jsonl", [(10.0 * i, False, 20_000 + 100 * i) for i in range(1, 7)])
-    races = [json.loads(line) for line in file.read_text().splitlines()]
-    for race in races[::2]:
-        race["map"] = "kart"
-    for race in races[1:4:2]:
-        race |= {"map": "unseen", "track": "generated_0.5_3"}
-    file.write_text("".join(json.dumps(race) + "\n" for race in races))
-    summaries = summarize_learning(file, [60])
-    assert list(summaries) == ["kart", "unseen", "valley"]
-    assert [summary.best_time_s for summary in summaries.values()] == [20.1, None, 20.6]
-    assert [summary.driving[60] for summary in summaries.values()] == [
-        *(Driving(3, 3, 20.3), Driving(2, 2, None), Driving(1, 1, 20.6)),
-    ]

@@ -219,19 +219,6 @@ def test_the_race_of_the_watched_game(make_driving: Make, reader: LiveReader) ->
     assert reader.race() is race, "there is no other one yet"
 
 
-def test_without_a_watched_game_the_newest_evaluation_race_is_shown(make_driving: Make, reader: LiveReader) -> None:
-    driving = make_driving(n_games=2)
-    assert reader.race() is None
-    while 1 not in driving.ended:
-        reader.cars()
-        driving.drive(1, seconds_each=0.1)
-    race = reader.race()
-    assert race is not None
-    assert (race.game, race.is_explo) == (1, False)
-    driving.close()
-    assert reader.race() is race, "it stays when the training has ended"
-
-
 def test_the_picture_is_that_of_the_watched_game(make_driving: Make, reader: LiveReader) -> None:
     driving = make_driving(n_games=2, image=(17, 15))
     assert reader.picture() is None

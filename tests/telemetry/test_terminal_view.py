@@ -14,7 +14,6 @@ import pyte
 import pytest
 from rich.console import Console
 
-from trackmania_rl.gbx.challenge import MedalTimes
 from trackmania_rl.log_phases import phase
 from trackmania_rl.telemetry.race_record import RaceRecord
 from trackmania_rl.telemetry.statistics import TrainingStatistics
@@ -194,19 +193,6 @@ def test_log_messages_appear_in_the_live_view_and_not_across_it():
     assert "printed meanwhile\n" in terminal.getvalue()
     assert terminal.getvalue().endswith("afterwards\n")
     assert set(handlers_before) == {*root.handlers, handler}
-
-
-def test_a_medal_stands_beside_the_best_time_where_the_map_has_times():
-    figures = make_figures()
-    assert "gold" not in as_text(figures, 120)
-    figures.reference_times = {"valley": MedalTimes(30_000, 31_000, 32_000, None)}
-    lines = as_text(figures, 120).splitlines()
-    explored, to_beat = [line for line in lines if "valley" in line]
-    assert to_beat.strip("│ ") == "valley: author 0:30.000, gold 0:31.000, silver 0:32.000"
-    (evaluated,) = [line for line in lines if "evaluated" in line]
-    assert "silver 0:31.250" in explored
-    assert "gold 0:30.999" in evaluated
-    assert "best 0:31.250 (silver), last 123 m; evaluated 1/1 finished, best 0:30.999 (gold)" in plain_line(figures)
 
 
 class PseudoTerminal:
