@@ -12,7 +12,7 @@ from trackmania_rl.doctor import examination, run_checks
 from trackmania_rl.doctor.examination import check_start, examine
 from trackmania_rl.doctor.findings import Check, Context, Level, System
 from trackmania_rl.doctor.game_checks import check_game
-from trackmania_rl.doctor.machine_checks import check_disk, check_distribution, check_packages
+from trackmania_rl.doctor.machine_checks import check_disk, check_distribution, check_packages, pinned
 from trackmania_rl.doctor.run_checks import check_ports
 from trackmania_rl.errors import UserError
 from trackmania_rl.settings import load_settings
