@@ -14,7 +14,7 @@ from benchmarks.training_command import PROJECT
 
 TESTS: Final = {
     "damaged and forged checkpoints, over 200": ("tests/checkpoints/test_hostile.py",),
-    "200 mutated driver files, 52 bombs": ("tests/hostile", "-m", "slow or not slow"),
+    "200 mutated driver files, 33 bombs": ("tests/hostile", "-m", "slow or not slow"),
     "killed at each step of writing a checkpoint, and within what processes share": (
         "tests/checkpoints/test_crashes.py",
         "tests/channels/test_critical_sections.py",
