@@ -14,7 +14,14 @@ from trackmania_rl.telemetry.run_comparison import (
     line_of_run,
     stations_along,
 )
-from trackmania_rl.telemetry.sections import checkpoint_names, compare_sections, spread_time, times_at
+from trackmania_rl.telemetry.sections import (
+    checkpoint_names,
+    compare_sections,
+    equal_parts,
+    part_names,
+    spread_time,
+    times_at,
+)
 
 STRAIGHT_M = np.array([[0.0, 5.0, 0.0], [0.0, 5.0, 400.0]])
 
@@ -96,6 +103,8 @@ def test_losses_of_sections_add_up_to_the_time_behind() -> None:
     assert [section.behind_ms for section in sections] == [100, 300, 150]
     unfinished = compare_sections(BEST, (4500, 6100), checkpoint_names(3))
     assert [(section.name, section.lost_ms) for section in unfinished] == [("CP 1", 500), ("CP 2", -400)]
+    ends_m = equal_parts(50.0, n_parts=4)
+    assert part_names(ends_m) == ["12 m", "25 m", "38 m", "finish"], "of a map without checkpoints"
     medal = spread_time(12_500, BEST)
     assert medal == [5000, 7500, 12_500], "slower by the same factor everywhere"
 

@@ -14,6 +14,7 @@ import pyte
 import pytest
 from rich.console import Console
 
+from trackmania_rl.gbx.challenge import MedalTimes
 from trackmania_rl.log_phases import phase
 from trackmania_rl.telemetry.race_record import RaceRecord
 from trackmania_rl.telemetry.statistics import TrainingStatistics
@@ -76,6 +77,12 @@ def test_the_live_view_fits_and_shows_the_figures():
     assert evaluated.strip("│ ").split()[-3:] == ["0:30.999", "0:30.999", "0:30.999"]
     assert text.count("started again") == 10, "the message is wrapped between words"
     assert "No race yet." in as_text(TrainingStatistics(), 80)
+    figures = make_figures()
+    figures.reference_times = {"valley": MedalTimes(30_000, 31_000, 32_000, None)}
+    text = as_text(figures, 120)
+    assert "valley: author 0:30.000, gold 0:31.000, silver 0:32.000" in text
+    assert "silver 0:31.250" in text
+    assert "best 0:31.250 (silver), last 123 m; evaluated 1/1 finished, best 0:30.999 (gold)" in plain_line(figures)
 
 
 def test_an_own_environment_has_returns_and_lengths():
@@ -245,6 +252,7 @@ class PseudoTerminal:
 
 TRAINING_THAT_CTRL_C_ENDS = """
 import logging, time
+from trackmania_rl.gbx.challenge import MedalTimes
 from trackmania_rl.log_phases import phase
 from trackmania_rl.telemetry.statistics import TrainingStatistics
 from trackmania_rl.telemetry.terminal_view import open_terminal_view
