@@ -182,7 +182,10 @@ def test_wrong_command_lines_are_explained(maps: Tool, words: str, capsys: pytes
     assert "usage: " in capsys.readouterr().err
 
 
-def test_check_says_what_is_wrong(maps: Tool, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_says_what_is_wrong(
+    maps: Tool, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)  # pytest-xdist sets 80, at which rows go on in further lines
     z = np.concatenate((np.arange(0.0, 80.0, 0.5), np.arange(80.0, 40.0, -0.5)))
     np.save(tmp_path / "back.npy", np.stack((0 * z, 9 + 0 * z, z), axis=1))
     assert maps("check", tmp_path / "back.npy") == 1
