@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 from raw_client import GET_STATE, RawClient, int32s
@@ -70,3 +71,11 @@ def test_the_script_serves_and_ends_with_sigterm_or_the_process_that_it_is_told(
                 other.communicate(b"\n")
             assert process.wait(timeout=60) == exit_code
             client.socket.close()
+
+
+def test_a_long_command_is_skipped_before_it_is_split(server_client, caplog):
+    server_client.send(messages.pack_command("map " + "x" * ((1 << 20) - 4)), int32s(1))
+    began_s = time.process_time()
+    assert server_client.next_step() == 50
+    assert time.process_time() - began_s < 1.0
+    assert "command 'map xxxxxxxxxxxxxxx...: skipped; it has 1048576 characters, and 4096 are allowed" in caplog.text

@@ -10,13 +10,16 @@ import cv2
 import gymnasium
 import numpy as np
 import pytest
+import torch
 from gymnasium import spaces
 
+from trackmania_rl.buffer_management import rows_of_rollout
+from trackmania_rl.buffer_utilities import make_buffers
 from trackmania_rl.errors import UserError
 from trackmania_rl.games.gymnasium_games import EnvironmentFaultError, GymnasiumGames, SteppedEnvs
 from trackmania_rl.games.race_games import make_games_builder
 from trackmania_rl.race.policy import BatchDecision
-from trackmania_rl.race.rewards import RaceReward
+from trackmania_rl.race.rewards import RaceReward, RewardedRace
 from trackmania_rl.run import train
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import MapEntry, Settings, SettingsError, load_settings, settings_from_flat
@@ -66,6 +69,17 @@ class OldReset(Counting):
 class LacksAnEntry(Counting):
     def _seen(self) -> Any:
         return {"n": np.zeros(1, np.float32)}
+
+
+class ObservesTooMuch(Counting):
+    def _seen(self) -> Any:
+        return {**super()._seen(), "n": np.zeros(1 + self.n, np.float32)}
+
+
+class RewardsAnArray(Counting):
+    def step(self, action: Any) -> Any:
+        observation, _, *ends = super().step(action)
+        return observation, np.ones(1), *ends
 
 
 class OldStep(Counting):
@@ -164,6 +178,8 @@ def test_what_cannot_be_learned_is_told(settings: Settings, env: Any, message: s
     [
         (OldReset, r"OldReset: reset\(seed=...\) raises TypeError: .*'seed'"),
         (OldStep, r"OldStep breaks Gymnasium's API: step\(\) returns a tuple of 4 instead of \(observation, reward,"),
+        (ObservesTooMuch, r"ObservesTooMuch breaks Gymnasium's API: the observation .* does not fit Dict"),
+        (RewardsAnArray, r"RewardsAnArray breaks .*: step\(\) returns reward = an array of shape \(1,\)"),
         (LacksAnEntry, r"LacksAnEntry breaks Gymnasium's API: the observation .* does not fit Dict.*'began'"),
     ],
 )
@@ -233,3 +249,43 @@ def test_episodes_are_evaluated_and_the_first_one_is_filmed(settings: Settings, 
     with pytest.raises(UserError, match='Counting renders no RGB arrays to film: let it take render_mode="rgb_array"'):
         evaluate_environment(driver_of(settings, Counting), 1, tmp_path / "none.mp4")
     assert [file.name for file in tmp_path.iterdir()] == ["film.mp4"]
+
+
+def test_a_horizon_beyond_an_ids_own_limit_is_given_to_it(settings: Settings) -> None:
+    for horizon, limit in ((700, 700), (100, 500), (None, 500)):
+        game = settings.game.model_copy(update={"horizon": horizon})
+        games = games_of(settings.model_copy(update={"game": game}), "CartPole-v1")
+        assert games._envs[0].spec is not None
+        assert games._envs[0].spec.max_episode_steps == limit
+
+
+@pytest.mark.parametrize(("env", "actions"), [(Counting, (2, 0, 1)), (CountingNumbers, ((0.5, -1), (0.25, 1), (1, 1)))])
+def test_views_are_seen_as_they_are_learned_from(settings: Settings, env: Any, actions: Any) -> None:
+    views = {
+        "before": {"column": "floats", "shift": [-3, -1]},
+        "acted": {"column": "actions", "shift": -1},
+        "earned": {"column": "rewards", "shift": "0:1", "input": False},
+    }
+    observation = settings.observation.model_validate(settings.observation.model_dump() | {"views": views})
+    settings = settings.model_copy(update={"observation": observation})
+    spaces, games = GymnasiumGames(settings, env=env).spaces, games_of(settings, env)
+    n_of_action = 3 if env is Counting else 2
+    assert (spaces.n_own_floats, spaces.n_floats) == (3, 3 + 2 * 3 + n_of_action)
+    games.begin(0, ENTRY)
+    seen = [decide(games, np.array(actions[n % 3])).floats[0] for n in range(EPISODE)]
+    assert seen[2][3:9].tolist() == [*seen[0][:3], *seen[1][:3]]
+    np.testing.assert_array_equal(seen[2][9:], np.eye(3)[actions[1]] if env is Counting else actions[1])
+    rollout = games.recv().ended[0].rollout_results
+    buffer, _ = make_buffers(
+        settings.replay.model_copy(update={"memory_size_schedule": ((0, 50),)}),
+        n_floats=spaces.n_own_floats,
+        image_size_px=spaces.image_size_px,
+        device="cpu",
+        generator=torch.Generator(),
+        views=spaces.views,
+        action_shape=spaces.action_shape,
+    )
+    worth = RewardedRace(rollout["rewards"], np.zeros(EPISODE + 1, np.float32))
+    read = buffer.storage.get(buffer.extend(rows_of_rollout(rollout, worth, settings.replay)))
+    np.testing.assert_array_equal(read.state_float, seen)
+    np.testing.assert_array_equal(read.entries["earned"][:, 0], rollout["rewards"])

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 
+from trackmania_rl.errors import UserError
 from trackmania_rl.games.envs import make_race_env
 
 pytest.importorskip("stable_baselines3", reason="python -m pip install stable-baselines3")
@@ -80,3 +81,8 @@ def test_ppo_learns_in_it_and_is_evaluated(make_vec_env: MakeVecEnv) -> None:
     assert len(agent.ep_info_buffer) > 0
     _, lengths = evaluate_policy(agent, envs, n_eval_episodes=2, return_episode_rewards=True)
     assert all(length >= 10 for length in lengths)
+
+
+def test_no_game_at_all_is_told() -> None:
+    with pytest.raises(UserError, match="num_envs = 0: it takes 1 game or more"):
+        RaceVecEnv(0)
