@@ -1,0 +1,113 @@
+"""The troubleshooting page explains what the program logs, and what ends a training or a game."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from trackmania_rl.doctor.findings import GUIDE
+
+LOGS = {"warning", "error", "exception", "critical", "_log_warning", "_warn_once"}
+ERRORS = {
+    "CheckpointError",
+    "CollectorsKeepDyingError",
+    "DiskTooFullError",
+    "GameConnectionError",
+    "GameKeepsFailingError",
+    "GameProtocolError",
+    "GameTimeoutError",
+    "PortInUseError",
+    "RolloutTransportError",
+}
+ERRORS_OF_TRAINING = ERRORS | {"PassingError", "UserError"}  # elsewhere its text says it all, which the page says once
+ENOUGH_WORDS = 3  # to tell a message from others
+
+NOT_EXPLAINED = {
+    # Of the library: no training says it.
+    "act: the driver takes floats of the shape {} and {} image; make the environment with the configuration of its run",
+    # They have no words of their own, but pass on an error's, or a check's.
+    "{}",
+    "{}: {}",
+    "{}: {}; {}",
+    "{} ({}, {})",
+    "map {}: {}",
+    "collector {}: {}",
+    "demonstrations: {}",
+    "offline: {}",
+    "offline: race {} of {}: {}",
+    # So do these, of the simulated game as a process of its own.
+    "client: {}{}",
+    "command {}: {}",
+    # Only where a developer asks for faults; docs/faults.rst is about them.
+    "chaos: {} in race {} at {} ms",
+}
+
+
+class Message(NamedTuple):
+    place: str
+    text: str  # {} stands for whatever is filled in
+
+
+def test_what_is_logged_or_ends_a_training_is_explained(repository_root: Path) -> None:
+    guide = _plain((repository_root / GUIDE).read_text(encoding="utf-8"))
+    said = [message for message in _messages(repository_root) if message.text not in NOT_EXPLAINED]
+    missing = [f"{place}: {words!r}" for place, text in said if (words := _fixed_words(text)) not in guide]
+    assert not missing, f"{GUIDE} does not explain:\n" + "\n".join(missing)
+
+
+def test_messages_without_words_of_their_own_are_listed(repository_root: Path) -> None:
+    messages = list(_messages(repository_root))
+    assert {message.text for message in messages} >= NOT_EXPLAINED, "some are not said any more"
+    wordless = [message for message in messages if len(_fixed_words(message.text).split()) < 2]
+    assert [message for message in wordless if message.text not in NOT_EXPLAINED] == []
+
+
+def test_the_fixed_words_of_a_message() -> None:
+    assert _fixed_words("no checkpoint written: the disk of {} has {} MB free") == "no checkpoint written"
+    assert _fixed_words("collector {} died (exit code {}); it starts again in {} s") == "died (exit code"
+    assert _fixed_words("race on {} lost (attempt {} of {}): {}") == "lost (attempt"
+    assert _text(ast.parse("f'{name} is at {share:.0f} % of it'", mode="eval").body) == "{} is at {} % of it"
+    assert _text(ast.parse("'at %.0f %% of %r'", mode="eval").body) == "at {} {} of {}"
+
+
+def _messages(root: Path) -> Iterator[Message]:
+    for folder in ("trackmania_rl", "scripts"):
+        for file in sorted((root / folder).rglob("*.py")):
+            place = file.relative_to(root)
+            is_of_training = {"multiprocess", "training"} & set(place.parts) or place.name == "train.py"
+            names = LOGS | (ERRORS_OF_TRAINING if is_of_training else ERRORS)
+            for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.Call) and node.args and _name(node.func) in names:
+                    yield Message(f"{place.as_posix()}:{node.lineno}", _text(node.args[0]))
+
+
+def _name(function: ast.expr) -> str:
+    match function:
+        case ast.Attribute(attr=name) | ast.Name(id=name):
+            return name
+    return ""
+
+
+def _text(node: ast.expr) -> str:
+    match node:
+        case ast.Constant(value=str(text)):
+            return re.sub(r"%(%|[\d.]*[a-z])", "{}", text)
+        case ast.JoinedStr(values=values):
+            return "".join(map(_text, values))
+    return "{}"
+
+
+def _fixed_words(text: str) -> str:
+    # The page need not quote the advice that many messages end with, so the first sentence with enough words counts.
+    of_sentences = [_longest_piece(sentence) for sentence in re.split(r"[.:;](?:\s|$)", text)]
+    return next((words for words in of_sentences if len(words.split()) >= ENOUGH_WORDS), max(of_sentences, key=len))
+
+
+def _longest_piece(sentence: str) -> str:
+    pieces = [piece.strip(" '\"()") for piece in re.split(r"\{\}|,\s", sentence)]
+    return max(pieces, key=lambda piece: (len(piece.split()), len(piece)))
+
+
+def _plain(guide: str) -> str:
+    return " ".join(guide.replace("`", "").split())
