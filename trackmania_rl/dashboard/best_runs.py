@@ -16,8 +16,9 @@ from trackmania_rl.errors import UserError
 from trackmania_rl.telemetry.mind.index import read_index
 
 MOST_SHOWN: Final = 200
-MOST_Q_VALUES_BYTES: Final = 64 << 20
 """Records and films that are listed."""
+MOST_Q_VALUES_BYTES: Final = 64 << 20
+"""Of a record's Q values; a larger file is not read."""
 FILM_FOLDERS: Final = ("best_runs", "evaluation", "recordings", "videos")
 FILM_ENDINGS: Final = (".mp4", ".webm")
 PICTURES: Final = "pictures"

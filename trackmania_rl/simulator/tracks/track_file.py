@@ -30,10 +30,10 @@ from trackmania_rl.simulator.tracks.world_file import WorldArrays, WorldFileErro
 
 SHORTEST_LINE_M = 20.0
 SPACING_TOLERANCE_M = 0.2
+"""Lines recorded in the game are rounded to 0.1 m, which moves neighbouring points by this much at most."""
 MAX_RESAMPLED_SHARE = 0.1
 MAX_RESAMPLED_STEP_M = 5.0
 """A line with at most this share of steps beyond the tolerance, none of them longer than this, is resampled."""
-"""Lines recorded in the game are rounded to 0.1 m, which moves neighbouring points by this much at most."""
 MAX_TRACK_BYTES = 64 << 10
 """Largest track file read; those that ship have less than 1 KiB."""
 MAX_LINE_BYTES = 4 << 20
