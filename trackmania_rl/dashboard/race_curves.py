@@ -151,8 +151,8 @@ class RaceCurves:
                     "last": history.last_m,
                     "furthest": history.furthest_m,
                     "unit": history.progress_unit,
-                    "return": history.recent_return,
-                    "length": history.recent_length,
+                    "return": history.recent.mean_return,
+                    "length": history.recent.mean_length,
                     "median_ms": history.median_time_ms,
                 }
             )

@@ -24,22 +24,29 @@ SAMPLE_INTERVAL_S = 1.0
 
 
 class Returns:
-    """Sums of rewards and lengths (actions) of the last `RETURN_RACES` races."""
+    """Returns and lengths (actions) of the last `n_races` races."""
 
-    def __init__(self) -> None:
+    def __init__(self, n_races: int = RETURN_RACES) -> None:
         """Starts without a race."""
-        self._recent: deque[tuple[float, int]] = deque(maxlen=RETURN_RACES)
+        self._recent: deque[tuple[float, int]] = deque(maxlen=n_races)
 
     def add(self, sum_of_rewards: float, n_actions: int) -> None:
         """Add a race."""
         self._recent.append((sum_of_rewards, n_actions))
 
+    @property
+    def mean_return(self) -> float:
+        """Mean return; 0 before the first race."""
+        return statistics.fmean(value for value, _ in self._recent) if self._recent else 0.0
+
+    @property
+    def mean_length(self) -> float:
+        """Mean number of actions; 0 before the first race."""
+        return statistics.fmean(n_actions for _, n_actions in self._recent) if self._recent else 0.0
+
     def figures(self) -> dict[str, float]:
         """Return both means by Stable-Baselines3's names; empty before the first race."""
-        if not self._recent:
-            return {}
-        returns, lengths = zip(*self._recent, strict=True)
-        return {"ep_rew_mean": statistics.fmean(returns), "ep_len_mean": statistics.fmean(lengths)}
+        return {"ep_rew_mean": self.mean_return, "ep_len_mean": self.mean_length} if self._recent else {}
 
     def state_dict(self) -> dict[str, Any]:
         """Everything, as plain values."""
@@ -63,7 +70,8 @@ class RaceHistory:
         furthest_m: the largest distance reached.
         last_m: the last race's distance.
         progress_unit: of these two, see `RaceRecord`.
-        returns: of the recent races.
+        recent: returns and lengths of an own environment's episodes, over as many as the other recent figures.
+        returns: of the last `RETURN_RACES` races.
     """
 
     def __init__(self) -> None:
@@ -77,7 +85,7 @@ class RaceHistory:
         self.furthest_m = 0.0
         self.last_m = 0.0
         self.progress_unit = "m"
-        self._recent_returns: deque[tuple[float, int]] = deque(maxlen=RECENT_RACES)
+        self.recent = Returns(RECENT_RACES)
         self._recent_times_ms: deque[int | None] = deque(maxlen=RECENT_RACES)
 
     def add(self, race: RaceRecord) -> bool:
@@ -86,7 +94,7 @@ class RaceHistory:
         self.is_one_track = not race.is_generated
         self.progress_unit = race.progress_unit
         self.last_m = race.meters
-        self._recent_returns.append((race.meters, race.n_actions))
+        self.recent.add(race.meters, race.n_actions)
         self.furthest_m = race.meters if self.n_races == 1 else max(self.furthest_m, race.meters)
         self.last_time_ms = race.race_time_ms if race.race_finished else None
         self._recent_times_ms.append(self.last_time_ms)
@@ -104,16 +112,6 @@ class RaceHistory:
     def is_own(self) -> bool:
         """Whether these are episodes of a user's own environment; see `RaceRecord`."""
         return self.progress_unit == "points"
-
-    @property
-    def recent_return(self) -> float:
-        """Mean return of the recent episodes; 0 before the first."""
-        return statistics.fmean(points for points, _ in self._recent_returns) if self._recent_returns else 0.0
-
-    @property
-    def recent_length(self) -> float:
-        """Mean number of actions of the recent episodes; 0 before the first."""
-        return statistics.fmean(length for _, length in self._recent_returns) if self._recent_returns else 0.0
 
     @property
     def n_recent(self) -> int:
@@ -155,7 +153,7 @@ class RaceHistory:
             "last_m": self.last_m,
             "progress_unit": self.progress_unit,
             "recent_times_ms": list(self._recent_times_ms),
-            "recent_returns": [list(recent) for recent in self._recent_returns],
+            "recent": self.recent.state_dict(),
             "returns": self.returns.state_dict(),
         }
 
@@ -170,8 +168,7 @@ class RaceHistory:
         self.last_m = state["last_m"]
         self.progress_unit = state.get("progress_unit", "m")
         self._recent_times_ms = deque(state["recent_times_ms"], maxlen=RECENT_RACES)
-        recent = state.get("recent_returns", ())  # which earlier versions did not keep
-        self._recent_returns = deque(((float(points), int(length)) for points, length in recent), maxlen=RECENT_RACES)
+        self.recent.load_state_dict(state.get("recent", {}))
         self.returns.load_state_dict(state.get("returns", {}))
 
 

@@ -363,8 +363,8 @@ def times_text(times: MedalTimes) -> str:
 def _history_cells(history: RaceHistory, times: MedalTimes | None) -> Iterator[RenderableType]:
     yield f"{history.n_races:,}"
     if history.is_own:
-        yield from map(format_return, (history.recent_return, history.furthest_m, history.last_m))
-        yield f"{history.recent_length:,.0f}"
+        yield from map(format_return, (history.recent.mean_return, history.furthest_m, history.last_m))
+        yield f"{history.recent.mean_length:,.0f}"
         return
     yield _percent(history.n_finished / history.n_races)
     all_recent_finished = history.n_recent_finished == history.n_recent
@@ -447,7 +447,7 @@ def _plain_map(map_name: str, of_map: MapStatistics, times: MedalTimes | None) -
     kinds = []
     for kind, history in (("explored", of_map.explored), ("evaluated", of_map.evaluated)):
         if history.is_own:
-            recent = f"return {format_return(history.recent_return)}, length {history.recent_length:,.0f}"
+            recent = f"return {format_return(history.recent.mean_return)}, length {history.recent.mean_length:,.0f}"
             extremes = f"best {format_return(history.furthest_m)}, last {format_return(history.last_m)}"
             kinds.append(f"{kind} {recent}, {extremes}")
         elif history.n_races > 0:
