@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+import functools
+import logging
+from typing import ClassVar, Final
 
 from trackmania_rl.exit_codes import ExitCode
+
+WARNINGS_KEPT: Final = 64
+"""Texts that `warn_once` remembers; texts from files could otherwise fill the memory."""
 
 
 class PlainError(Exception):
@@ -35,3 +40,9 @@ class PassingError(UserError):
 def one_line(error: Exception, most_characters: int = 300) -> str:
     """The beginning of another library's error text, which may span many lines, as part of one of ours."""
     return " ".join(str(error).split())[:most_characters]
+
+
+@functools.lru_cache(maxsize=WARNINGS_KEPT)
+def warn_once(text: str, log: logging.Logger) -> None:
+    """Log a warning, unless this process has logged the same one."""
+    log.warning("%s", text)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from trackmania_rl.doctor.findings import GUIDE
 
-LOGS = {"warning", "error", "exception", "critical", "_log_warning", "_warn_once"}
+LOGS = {"warning", "error", "exception", "critical", "_log_warning", "warn_once"}
 ERRORS = {
     "CheckpointError",
     "CollectorsKeepDyingError",

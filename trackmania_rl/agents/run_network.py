@@ -9,7 +9,7 @@ import torch
 
 from trackmania_rl.agents.fourier_features import Wave
 from trackmania_rl.agents.iqn import QuantileNetwork, Sizes
-from trackmania_rl.errors import UserError
+from trackmania_rl.errors import UserError, warn_once
 from trackmania_rl.parts import make_part
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.seeds import SeedTree
@@ -72,7 +72,7 @@ def pick_device(torch_device: str, setting: str = "torch_device") -> torch.devic
         if not torch.cuda.is_available():
             return torch.device("cpu")
         if (reason := why_unusable("cuda")) is not None:
-            _warn_once(f"the GPU cannot be used ({reason}); the network runs on the processor")
+            warn_once(f"the GPU cannot be used ({reason}); the network runs on the processor", log)
             return torch.device("cpu")
         return torch.device("cuda")
     if (reason := why_unusable(torch_device)) is not None:
@@ -111,8 +111,3 @@ def why_unusable(device: str) -> str | None:
     except (RuntimeError, AssertionError) as error:  # torch built without CUDA fails an assertion
         return str(error).splitlines()[0]
     return None
-
-
-@functools.cache
-def _warn_once(text: str) -> None:
-    log.warning("%s", text)

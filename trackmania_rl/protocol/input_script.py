@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Final
 
 from trackmania_rl.bounded_files import read_bounded_text
-from trackmania_rl.errors import UserError
+from trackmania_rl.errors import UserError, warn_once
 from trackmania_rl.protocol.messages import NO_KEYS, TICK_MS, KeyState
 
 ANALOG_FULL: Final = 65536
@@ -145,13 +145,8 @@ def read_input_script(path: Path) -> list[InputEvent]:
         raise InputScriptError(f"inputs file {path}: {error}") from error
     if skipped:
         more = ", ..." if len(skipped) > _COMMANDS_NAMED else ""
-        _warn_once(f"inputs file {path}: set commands are skipped: {', '.join(skipped[:_COMMANDS_NAMED])}{more}")
+        warn_once(f"inputs file {path}: set commands are skipped: {', '.join(skipped[:_COMMANDS_NAMED])}{more}", log)
     return events
-
-
-@functools.lru_cache(maxsize=64)
-def _warn_once(text: str) -> None:
-    log.warning("%s", text)
 
 
 def write_input_script(events: Iterable[InputEvent]) -> str:

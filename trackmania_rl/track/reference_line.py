@@ -6,7 +6,6 @@ point every `distance_between_zone_centers_m`.
 
 from __future__ import annotations
 
-import functools
 import logging
 import multiprocessing
 from pathlib import Path
@@ -16,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trackmania_rl.bounded_files import parse_npy, read_bounded
-from trackmania_rl.errors import UserError
+from trackmania_rl.errors import UserError, warn_once
 from trackmania_rl.places import command_line_of
 from trackmania_rl.track.line_building import resample
 
@@ -61,7 +60,7 @@ def load_reference_line(path: Path, spacing_m: float) -> npt.NDArray[np.float64]
     if not is_mendable:
         raise ReferenceLineError(f"reference line {path}: {wrong}; {resample_advice(path)}")
     if multiprocessing.parent_process() is None:
-        _warn_once(f"reference line {path}: {wrong}; resampled for now, and {resample_advice(path)}")
+        warn_once(f"reference line {path}: {wrong}; resampled for now, and {resample_advice(path)}", log)
     return resample(line, spacing_m)
 
 
@@ -112,8 +111,3 @@ def uneven_steps(line: npt.NDArray[np.float64], spacing_m: float) -> tuple[str |
 def resample_advice(path: Path) -> str:
     """Name the command that writes an even line."""
     return f"{command_line_of('tools/maps')} line --resample {path} --output EVEN.npy writes an even line"
-
-
-@functools.cache
-def _warn_once(text: str) -> None:
-    log.warning("%s", text)
