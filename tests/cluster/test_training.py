@@ -20,6 +20,14 @@ def processes(command: TrainCommand, name: str) -> list[psutil.Process]:
     return [one for one in family if any(name in word for word in one.cmdline())]
 
 
+def resume_and_end(command: TrainCommand) -> None:
+    """Let a command that resumes a run drive, and end it in order."""
+    command.wait_for_races(4)
+    assert "resumed" in command.output
+    command.stop(signal.SIGTERM)
+    assert command.process.returncode == 0, command.output
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_training_outlives_its_collectors_and_its_relay_and_goes_on_without_the_cluster(
@@ -49,11 +57,7 @@ def test_a_training_outlives_its_collectors_and_its_relay_and_goes_on_without_th
     assert command.process.returncode == 0, command.output
     assert not psutil.wait_procs(family, 20)[1], "something of the cluster is left"
 
-    again = start("")
-    again.wait_for_races(4)
-    assert "resumed" in again.output
-    again.stop(signal.SIGTERM)
-    assert again.process.returncode == 0, again.output
+    resume_and_end(start(""))
 
 
 @pytest.mark.slow
@@ -87,11 +91,7 @@ def test_without_its_head_a_training_ends_with_a_checkpoint_and_goes_on_with_a_n
     assert "Traceback" not in command.output
     assert not psutil.wait_procs(family, 30)[1], "something of the cluster is left"
 
-    again = start("local:2")
-    again.wait_for_races(4)
-    assert "resumed" in again.output
-    again.stop(signal.SIGTERM)
-    assert again.process.returncode == 0, again.output
+    resume_and_end(start("local:2"))
 
 
 @pytest.mark.slow
