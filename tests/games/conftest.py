@@ -6,12 +6,28 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
+from trackmania_rl.buffer_utilities import MiniRaceReplayBuffer, make_buffers
+from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.settings import MapEntry, Settings, load_settings
 from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager
 from trackmania_rl.tmi_interaction.launchers.launcher import SimulatedGameLauncher, find_free_port
 
 IMAGE_PX = (40, 30)
+
+
+def make_memory(settings: Settings, spaces: Spaces) -> tuple[MiniRaceReplayBuffer, MiniRaceReplayBuffer]:
+    """Make both sides of a small replay memory for these spaces."""
+    return make_buffers(
+        settings.replay.model_copy(update={"memory_size_schedule": ((0, 500),)}),
+        n_floats=spaces.n_own_floats,
+        image_size_px=spaces.image_size_px,
+        device="cpu",
+        generator=torch.Generator(),
+        views=spaces.views,
+        action_shape=spaces.action_shape,
+    )
 
 
 @pytest.fixture(scope="session")

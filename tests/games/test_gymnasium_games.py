@@ -10,11 +10,9 @@ import cv2
 import gymnasium
 import numpy as np
 import pytest
-import torch
 from gymnasium import spaces
 
 from trackmania_rl.buffer_management import rows_of_rollout
-from trackmania_rl.buffer_utilities import make_buffers
 from trackmania_rl.errors import UserError
 from trackmania_rl.games.gymnasium_games import EnvironmentFaultError, GymnasiumGames, SteppedEnvs
 from trackmania_rl.games.race_games import make_games_builder
@@ -24,6 +22,8 @@ from trackmania_rl.run import train
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import MapEntry, Settings, SettingsError, load_settings, settings_from_flat
 from trackmania_rl.training.evaluation import EvaluatedEpisode, TrainedDriver, evaluate_environment
+
+from .conftest import make_memory
 
 ENTRY = MapEntry(map_name="counting", is_explo=True, fill_buffer=True)
 EPISODE = 5
@@ -276,15 +276,7 @@ def test_views_are_seen_as_they_are_learned_from(settings: Settings, env: Any, a
     assert seen[2][3:9].tolist() == [*seen[0][:3], *seen[1][:3]]
     np.testing.assert_array_equal(seen[2][9:], np.eye(3)[actions[1]] if env is Counting else actions[1])
     rollout = games.recv().ended[0].rollout_results
-    buffer, _ = make_buffers(
-        settings.replay.model_copy(update={"memory_size_schedule": ((0, 50),)}),
-        n_floats=spaces.n_own_floats,
-        image_size_px=spaces.image_size_px,
-        device="cpu",
-        generator=torch.Generator(),
-        views=spaces.views,
-        action_shape=spaces.action_shape,
-    )
+    buffer, _ = make_memory(settings, spaces)
     worth = RewardedRace(rollout["rewards"], np.zeros(EPISODE + 1, np.float32))
     read = buffer.storage.get(buffer.extend(rows_of_rollout(rollout, worth, settings.replay)))
     np.testing.assert_array_equal(read.state_float, seen)

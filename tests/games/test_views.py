@@ -5,13 +5,14 @@ import pytest
 import torch
 
 from trackmania_rl.buffer_management import fill_buffer_from_rollout_with_n_steps_rule, rows_of_rollout
-from trackmania_rl.buffer_utilities import make_buffers
 from trackmania_rl.games.envs.race_states import RaceStates
 from trackmania_rl.games.in_process import InProcessGames
 from trackmania_rl.race.fragments import Fragment, RaceInFragments
 from trackmania_rl.race.policy import BatchDecision, PolicyDecision
 from trackmania_rl.race.rewards import RewardedRace
 from trackmania_rl.race.spaces import race_spaces
+
+from .conftest import make_memory
 
 N_ACTIONS = 12
 LONGEST_MS = 2_500
@@ -70,19 +71,6 @@ def drive(settings, maps_folder, entry_of, seeds):
     return seen, [races[game] for game in range(len(seeds))]
 
 
-def make_memory(settings):
-    spaces = race_spaces(settings)
-    return make_buffers(
-        settings.replay.model_copy(update={"memory_size_schedule": ((0, 500),)}),
-        n_floats=spaces.n_own_floats,
-        image_size_px=spaces.image_size_px,
-        device="cpu",
-        generator=torch.Generator(),
-        views=spaces.views,
-        action_shape=spaces.action_shape,
-    )
-
-
 def worth_of(n_actions):
     return RewardedRace(np.arange(1, n_actions + 1, dtype=np.float32), np.zeros(n_actions + 1, np.float32))
 
@@ -94,7 +82,7 @@ def test_what_is_driven_with_is_what_is_learned_from(settings, maps_folder, entr
     assert seen[0][0][0].shape == spaces.image_shape
     assert seen[0][0][1].shape == (spaces.n_floats,)
 
-    buffer, _ = make_memory(settings)
+    buffer, _ = make_memory(settings, race_spaces(settings))
     for race, of_race in zip(races, seen, strict=True):
         n_actions = len(race["actions"])
         of_race[n_actions:-1] = []  # a decision in the very finish led nowhere
@@ -139,7 +127,7 @@ def test_a_race_in_fragments_is_the_race(settings, maps_folder, entry_of):
     parts.append((race, in_fragments.end(n_actions)))
 
     def stored(parts):
-        sides = make_memory(settings)
+        sides = make_memory(settings, race_spaces(settings))
         for part, fragment in parts:
             worth = worth_of(len(part["actions"]))
             worth.rewards[:] += fragment.race_row
