@@ -22,7 +22,7 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
-from trackmania_rl.argument_types import new_file
+from trackmania_rl.cli import new_file
 
 PROJECT = Path(__file__).resolve().parent.parent
 TRAIN = PROJECT / "scripts" / "train.py"

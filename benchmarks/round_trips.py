@@ -19,7 +19,7 @@ from rich.table import Table
 from benchmarks.delayed_link import link_process, measured_round_trip_s
 from benchmarks.performance.client import MAP, RandomPolicy, game_settings
 from benchmarks.performance.measuring import PROJECT, Options
-from trackmania_rl.command_line import command
+from trackmania_rl.cli import command
 from trackmania_rl.race.policy import PolicyDecision
 from trackmania_rl.settings import Settings
 from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager

@@ -33,8 +33,7 @@ from rich.table import Table
 PROJECT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not installed, and from anywhere
 
-from trackmania_rl.argument_types import whole_number  # noqa: E402
-from trackmania_rl.command_line import command  # noqa: E402
+from trackmania_rl.cli import command, whole_number  # noqa: E402
 from trackmania_rl.errors import UserError  # noqa: E402
 from trackmania_rl.games.in_process import InProcessGames  # noqa: E402
 from trackmania_rl.games.protocol import rollout  # noqa: E402

@@ -7,7 +7,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # so that it runs from a checkout, and from anywhere
 
-from trackmania_rl.dashboard.command import main
+from trackmania_rl.telemetry.page.command import main
 
 if __name__ == "__main__":
     sys.exit(main())

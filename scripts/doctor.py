@@ -25,9 +25,12 @@ from typing import TYPE_CHECKING
 PROJECT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not installed, and from anywhere
 
-from trackmania_rl.argument_types import add_configuration_arguments, png_file  # noqa: E402
-from trackmania_rl.command_line import command  # noqa: E402
-from trackmania_rl.exit_codes import ExitCode  # noqa: E402
+from trackmania_rl.cli import (  # noqa: E402
+    add_configuration_arguments,
+    command,
+    png_file,
+)
+from trackmania_rl.errors import ExitCode  # noqa: E402
 from trackmania_rl.places import DISTRIBUTION, IS_CHECKOUT, PROJECT_FOLDER, WORKING_FOLDER  # noqa: E402
 
 if TYPE_CHECKING:

@@ -19,8 +19,7 @@ from pathlib import Path
 PROJECT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not installed, and from anywhere
 
-from trackmania_rl.argument_types import png_file  # noqa: E402
-from trackmania_rl.command_line import command  # noqa: E402
+from trackmania_rl.cli import command, png_file  # noqa: E402
 from trackmania_rl.errors import UserError  # noqa: E402
 from trackmania_rl.files import write_png  # noqa: E402
 from trackmania_rl.places import folder_to_add_to  # noqa: E402

@@ -20,11 +20,14 @@ from typing import Any
 PROJECT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not installed, and from anywhere
 
-from trackmania_rl.argument_types import add_configuration_arguments  # noqa: E402
-from trackmania_rl.command_line import discard_output, end_in_order_when_terminated, watched_command  # noqa: E402
-from trackmania_rl.exit_codes import ExitCode  # noqa: E402
+from trackmania_rl.cli import (  # noqa: E402
+    add_configuration_arguments,
+    discard_output,
+    end_in_order_when_terminated,
+    watched_command,
+)
+from trackmania_rl.errors import ExitCode  # noqa: E402
 from trackmania_rl.files import shown_path  # noqa: E402
-from trackmania_rl.log_phases import phase  # noqa: E402
 from trackmania_rl.multiprocess.supervised import Supervisor  # noqa: E402
 from trackmania_rl.multiprocess.watched import WatchedTraining  # noqa: E402
 from trackmania_rl.places import PROJECT_FOLDER, WORKING_FOLDER, command_line_of  # noqa: E402
@@ -85,11 +88,11 @@ def run(arguments: dict[str, Any], watched: WatchedTraining | None) -> None:
 
             hooks: list[Hook] = []
             if arguments.pop("dashboard"):
-                from trackmania_rl.dashboard.beside_training import ServePage
+                from trackmania_rl.telemetry.page.beside_training import ServePage
 
                 hooks.append(ServePage())
             hooks += [TellWatcher(watched)] if watched is not None else []
-            log.info("preparing the run", extra=phase("preparing the run"))
+            log.info("preparing the run", extra={"phase": "preparing the run"})
             figures = train(
                 config, overrides=overrides, project_folder=PROJECT_FOLDER, hooks=hooks, view=view, **arguments
             )
@@ -109,7 +112,7 @@ def _shown_at_once(arguments: dict[str, Any], settings: Settings, asked_for: Ask
     with configuration.telling_which():
         mode = configuration.read().telemetry.terminal_view
     with open_terminal_view(mode, settings.run.run_name) as view:
-        log.info("importing torch, torchrl and numba", extra=phase("importing"))
+        log.info("importing torch, torchrl and numba", extra={"phase": "importing"})
         view.preview(TrainingStatistics(CommandClock(), ends_at_s=arguments["max_wall_s"]))
         yield view
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trackmania_rl.bounded_files import parse_json, parse_npy, parse_toml, read_bounded, read_bounded_text, within
 from trackmania_rl.errors import UserError
+from trackmania_rl.files import parse_json, parse_npy, parse_toml, read_bounded, read_bounded_text, within
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.file_names import (
+from trackmania_rl.files import (
     as_file_name,
     check_file_name,
     require_short_paths,

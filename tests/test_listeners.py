@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from trackmania_rl.dashboard import command
 from trackmania_rl.errors import UserError
 from trackmania_rl.simulator.server.game import SimulatedGame
 from trackmania_rl.simulator.server.server import GameServer
+from trackmania_rl.telemetry.page import command
 from trackmania_rl.tmi_interaction import tminterface2
 
 LISTENS = {"bind", "create_server", "start_server", "start_unix_server", "start_http_server", "serve_forever"}
 LISTENS |= {"HTTPServer", "ThreadingHTTPServer", "TCPServer", "UDPServer", "Listener", "run_simple"}
 OF_LOOPBACK = {"LOOPBACK", "'127.0.0.1'"}
-WITH_A_TOKEN = {"trackmania_rl/dashboard/command.py"}
+WITH_A_TOKEN = {"trackmania_rl/telemetry/page/command.py"}
 
 
 def places_that_listen(root: Path) -> list[tuple[str, str]]:

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trackmania_rl.checkpoints import save_best_run
 from trackmania_rl.datasets.environments import environment_spec
-from trackmania_rl.driver_file import DriverTrack, driver_values
+from trackmania_rl.runs import save_best_run
+from trackmania_rl.runs.driver_file import DriverTrack, driver_values
 from trackmania_rl.settings import load_settings
 from trackmania_rl.settings.live import write_snapshot
 from trackmania_rl.telemetry.figures import configuration_texts, hyperparameters

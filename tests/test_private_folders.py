@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from trackmania_rl import private_folders
+from trackmania_rl import places
 from trackmania_rl.errors import UserError
-from trackmania_rl.private_folders import cache_folder, runtime_folder, what_is_wrong
+from trackmania_rl.places import cache_folder, runtime_folder, what_is_wrong
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows keeps the temporary folder of each user apart")
 
@@ -24,7 +24,7 @@ def own_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     temporary.mkdir()
     temporary.chmod(0o1777)
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
-    monkeypatch.setattr(private_folders, "RUNTIME_FOLDERS", tmp_path / "run")
+    monkeypatch.setattr(places, "RUNTIME_FOLDERS", tmp_path / "run")
     monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home" / ".cache"))
     return tmp_path

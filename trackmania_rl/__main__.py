@@ -1,8 +1,83 @@
-"""`python -m trackmania_rl COMMAND`: see `console`."""
+"""The commands of an installed package: `trackmania-train` and the like, and `python -m trackmania_rl COMMAND`.
+
+Each runs the repository's script for the same work; `python -m trackmania_rl` lists them.
+"""
+
+from __future__ import annotations
 
 import sys
+import types
+from collections.abc import Callable
+from typing import Final
 
-from trackmania_rl.console import main
+from trackmania_rl.cli import command
+from trackmania_rl.errors import ExitCode
+from trackmania_rl.places import SHIPPED_FOLDER, WORKING_FOLDER, copy_to_working_folder
+
+SCRIPTS: Final = {
+    "train": ("train.py", "train a driver"),
+    "evaluate": ("evaluate.py", "let a driver drive: times, inputs files, films"),
+    "dashboard": ("dashboard.py", "the live page of a run, in a browser"),
+    "doctor": ("doctor.py", "examine what this machine needs for a training"),
+    "maps": ("tools/maps.py", "maps, replays and reference lines; add a map"),
+    "driver": ("tools/driver.py", "pack what a run has learned as one file; look at such a file"),
+    "dataset": ("tools/dataset.py", "record and export data sets"),
+    "replay": ("replay_inputs.py", "drive an inputs file"),
+    "generate-track": ("generate_track.py", "make a track"),
+    "keep-games": ("keep_games.py", "keep games running for collectors elsewhere"),
+    "simulated-game": ("simulated_game.py", "a simulated game behind a socket"),
+}
+"""Command: its script in `scripts/`, and what it does."""
+
+
+def runner(name: str) -> Callable[[], None]:
+    """Make the function that runs a command with this process's arguments, as the script itself would run."""
+
+    def run() -> None:
+        # As "__main__", so that processes that are spawned import the script and not this module; and not by runpy,
+        # which would put the script's name into what it says about its usage.
+        script = SHIPPED_FOLDER / "scripts" / SCRIPTS[name][0]
+        sys.modules["__main__"] = module = types.ModuleType("__main__")
+        module.__file__ = str(script)
+        exec(compile(script.read_bytes(), script, "exec"), vars(module))
+
+    return run
+
+
+train = runner("train")
+evaluate = runner("evaluate")
+dashboard = runner("dashboard")
+doctor = runner("doctor")
+maps = runner("maps")
+driver = runner("driver")
+
+
+@command
+def initialize() -> None:
+    """Copy configurations and tracks into the current folder."""
+    copied = copy_to_working_folder()
+    told = " and ".join(f"{folder.name}/" for folder in copied)
+    print(f"{told} copied to {WORKING_FOLDER}" if copied else f"{WORKING_FOLDER} has config_files/ and maps/ already")
+
+
+def main() -> int:
+    """Run `python -m trackmania_rl COMMAND ...`; return the exit code."""
+    name, *others = sys.argv[1:] or ["--help"]
+    if name == "init":
+        return initialize()
+    if name in SCRIPTS:
+        sys.argv = [f"trackmania_rl {name}", *others]
+        runner(name)()
+        return 0
+    lines = [f"  {command:16}{text}" for command, (_, text) in SCRIPTS.items()]
+    lines.append(f"  {'init':16}copy configurations and tracks into the current folder, to edit them")
+    usage = "usage: python -m trackmania_rl COMMAND ...\n\ncommands:\n" + "\n".join(lines)
+    if name in ("-h", "--help"):
+        print(usage)
+        return 0
+    print(f"error: {name!r} is no command\n\n{usage}", file=sys.stderr)
+    return ExitCode.FAILED
+
 
 if __name__ == "__main__":
     sys.exit(main())

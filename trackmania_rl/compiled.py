@@ -22,7 +22,7 @@ from typing import Any, Final, Literal, Protocol
 import numba
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.private_folders import cache_folder
+from trackmania_rl.places import cache_folder
 
 log = logging.getLogger(__name__)
 _numba_config: Any = numba.config  # its settings are read from the environment, which type checkers cannot see

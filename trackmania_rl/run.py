@@ -1,7 +1,6 @@
 """Training, as a call: everything that scripts/train.py does, with parts of your own where you hand them in.
 
 from pathlib import Path
-from trackmania_rl.run import train
 
 if __name__ == "__main__":  # collectors are processes of their own, which import this file again
 train(Path("config_files/config.py"), hooks=[LogSpeed()], max_wall_s=600)
@@ -28,10 +27,9 @@ from trackmania_rl.agents.builder import AgentBuilder, MakeAgentBuilder, check_d
 from trackmania_rl.agents.freed_memory import keep_freed_memory
 from trackmania_rl.agents.run_network import pick_device
 from trackmania_rl.agents.threads import pick_learner_threads
-from trackmania_rl.checkpoints import RunFolder
 from trackmania_rl.doctor.run_checks import check_edited_maps, load_reference_lines
 from trackmania_rl.errors import PassingError, UserError, one_line
-from trackmania_rl.file_names import require_short_paths, require_utf8
+from trackmania_rl.files import require_short_paths, require_utf8
 from trackmania_rl.games.gymnasium_games import GymnasiumGames
 from trackmania_rl.games.race_games import MakeGamesBuilder, make_games_builder
 from trackmania_rl.gbx.challenge import MedalTimes
@@ -47,6 +45,7 @@ from trackmania_rl.multiprocess.stop_conditions import StopConditions
 from trackmania_rl.places import PROJECT_FOLDER, WORKING_FOLDER
 from trackmania_rl.race.rewards import Reward
 from trackmania_rl.race.spaces import Spaces
+from trackmania_rl.runs import RunFolder
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import Settings
 from trackmania_rl.settings.live import LiveSettings, SnapshotKeeper

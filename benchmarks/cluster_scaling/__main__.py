@@ -16,8 +16,7 @@ from rich.table import Table
 from benchmarks.cluster_scaling.capacity import WHAT_TO_CHANGE, collectors_served
 from benchmarks.cluster_scaling.simulation import Outcome, Simulation
 from benchmarks.cluster_scaling.workloads import GIGABIT_BYTES_PER_S, Machines, Workload, workloads
-from trackmania_rl.argument_types import whole_number
-from trackmania_rl.command_line import command
+from trackmania_rl.cli import command, whole_number
 
 PARTS = ("learner", "link in", "link out", "machine's link", "relay")
 FEWEST_RACES = 20

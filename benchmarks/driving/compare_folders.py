@@ -25,7 +25,7 @@ from benchmarks.driving.comparison import check_against, compare  # noqa: E402
 from benchmarks.driving.pictures import draw_comparison  # noqa: E402
 from benchmarks.driving.report import comparison_table, markdown, restructured  # noqa: E402
 from benchmarks.driving.results import RUNS_FILE, read_results  # noqa: E402
-from trackmania_rl.command_line import command  # noqa: E402
+from trackmania_rl.cli import command  # noqa: E402
 from trackmania_rl.errors import UserError  # noqa: E402
 
 

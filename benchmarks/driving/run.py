@@ -55,10 +55,16 @@ from benchmarks.driving.runs import (  # noqa: E402
 from benchmarks.driving.score import Yardstick, greedy_races, read_yardsticks, scores_at  # noqa: E402
 from benchmarks.driving.tracks import find_tracks  # noqa: E402
 from benchmarks.driving.variants import Variant, read_variants  # noqa: E402
-from trackmania_rl.argument_types import whole_number  # noqa: E402
-from trackmania_rl.command_line import command, end_in_order_when_terminated  # noqa: E402
-from trackmania_rl.errors import PlainError, UserError  # noqa: E402
-from trackmania_rl.exit_codes import ExitCode  # noqa: E402
+from trackmania_rl.cli import (  # noqa: E402
+    command,
+    end_in_order_when_terminated,
+    whole_number,
+)
+from trackmania_rl.errors import (  # noqa: E402
+    ExitCode,
+    PlainError,
+    UserError,
+)
 from trackmania_rl.telemetry.learning_summary import WINDOW_RACES, Race, read_races  # noqa: E402
 
 YARDSTICKS_FILE = PROJECT / "benchmarks" / "driving" / "yardsticks.json"

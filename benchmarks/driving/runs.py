@@ -348,7 +348,7 @@ def drop_replay(save_folder: Path) -> None:
 
     It is done after the training, which therefore is the very same as without a benchmark.
     """
-    from trackmania_rl.checkpoints import load_checkpoint, save_checkpoint  # torch: seconds
+    from trackmania_rl.runs import load_checkpoint, save_checkpoint  # torch: seconds
 
     state = load_checkpoint(save_folder, with_rows=False)
     if state is None:

@@ -13,10 +13,10 @@ from benchmarks.endurance.outcomes import Outcome
 from benchmarks.training_command import PROJECT
 
 TESTS: Final = {
-    "damaged and forged checkpoints, over 200": ("tests/checkpoints/test_hostile.py",),
+    "damaged and forged checkpoints, over 200": ("tests/runs/test_hostile.py",),
     "200 mutated driver files, 33 bombs": ("tests/hostile", "-m", "slow or not slow"),
     "killed at each step of writing a checkpoint, and within what processes share": (
-        "tests/checkpoints/test_crashes.py",
+        "tests/runs/test_crashes.py",
         "tests/channels/test_critical_sections.py",
     ),
     "N steps, kill, resume, M steps equal N + M, byte for byte": ("tests/training/test_turns.py",),

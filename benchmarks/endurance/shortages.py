@@ -22,7 +22,7 @@ import psutil
 from benchmarks.endurance.outcomes import Outcome, outcome_of
 from benchmarks.endurance.small_training import CHECKPOINT_INTERVAL_S, TormentedRun, end_in_order
 from benchmarks.training_command import TrainCommand
-from trackmania_rl.exit_codes import ExitCode
+from trackmania_rl.errors import ExitCode
 
 DISK_MB: Final = 64
 LEFT_ON_A_FULL_DISK_BYTES: Final = 64 << 10

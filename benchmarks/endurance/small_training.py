@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from benchmarks.training_command import MOST_GAMES, TrainCommand
-from trackmania_rl.exit_codes import ExitCode
+from trackmania_rl.errors import ExitCode
 from trackmania_rl.tmi_interaction.launchers.launcher import find_free_port
 
 LINE_M: Final = 60.0

@@ -26,8 +26,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from trackmania_rl.argument_types import whole_number
-from trackmania_rl.command_line import command, end_in_order_when_terminated
+from trackmania_rl.cli import command, end_in_order_when_terminated, whole_number
 from trackmania_rl.places import PROJECT_FOLDER
 from trackmania_rl.simulator.tracks.track_generator import TrackRecipe
 from trackmania_rl.telemetry.tables import print_table

@@ -23,7 +23,7 @@ from typing import Final
 from benchmarks.driving.runs import complete_notes
 from benchmarks.driving.score import greedy_races
 from benchmarks.generalist.unseen_races import UnseenRace
-from trackmania_rl.command_line import command
+from trackmania_rl.cli import command
 from trackmania_rl.errors import UserError
 from trackmania_rl.telemetry.learning_summary import WINDOW_RACES, Race, read_races
 

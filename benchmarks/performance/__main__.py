@@ -45,8 +45,7 @@ from benchmarks.performance.machine import Machine, measure_machine
 from benchmarks.performance.measuring import Figure, Options
 from benchmarks.performance.report import print_report, write_json
 from trackmania_rl.agents.run_network import pick_device
-from trackmania_rl.argument_types import new_file
-from trackmania_rl.command_line import command
+from trackmania_rl.cli import command, new_file
 
 PARTS: dict[str, Callable[[Options, Machine], list[Figure]]] = {
     "replay": replay.measure,

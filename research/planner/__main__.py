@@ -29,8 +29,7 @@ from benchmarks.driving.tracks import find_tracks
 from research.planner.plan import DRIVES_OF_TUNING, TRIALS_PER_ROUND, TrackPlanner
 from research.planner.plans import StoredYardsticks
 from research.planner.wheel_plan import WheelPlanner
-from trackmania_rl.argument_types import whole_number
-from trackmania_rl.command_line import command, end_in_order_when_terminated
+from trackmania_rl.cli import command, end_in_order_when_terminated, whole_number
 from trackmania_rl.errors import UserError
 
 FOLDER: Final = Path(__file__).resolve().parent

@@ -13,8 +13,8 @@ import numpy as np
 from research.planner import wheel
 from research.planner.plans import StoredYardsticks, read_entries, replay_ms, write_entry, write_whole
 from research.planner.racing import ACTION_MS
-from trackmania_rl.bounded_files import read_bounded_text
 from trackmania_rl.errors import UserError
+from trackmania_rl.files import read_bounded_text
 from trackmania_rl.protocol.input_script import MAX_SCRIPT_BYTES
 from trackmania_rl.simulator.tracks.track_file import load_track
 

@@ -25,10 +25,8 @@ from benchmarks.driving.tracks import find_tracks
 from research.search.outcome import Outcome, command_against_default, table, write_best
 from research.search.space import read_space
 from research.search.trial import Plan
-from trackmania_rl.argument_types import whole_number
-from trackmania_rl.command_line import command
-from trackmania_rl.errors import UserError
-from trackmania_rl.exit_codes import ExitCode
+from trackmania_rl.cli import command, whole_number
+from trackmania_rl.errors import ExitCode, UserError
 from trackmania_rl.places import WORKING_FOLDER
 
 PROJECT: Final = Path(__file__).resolve().parents[2]

@@ -27,11 +27,10 @@ from filelock import FileLock, Timeout
 from benchmarks.driving.runs import map_cycle_of
 from benchmarks.driving.score import Yardstick, run_figures
 from research.search.space import Space
-from trackmania_rl.checkpoints import CHECKPOINTS, RACES_FILE, find_manifests
-from trackmania_rl.checkpoints.manifest import MEMORY_FOLDER
 from trackmania_rl.errors import PlainError
-from trackmania_rl.multiprocess.watched import Orders
-from trackmania_rl.pulse import Pulse
+from trackmania_rl.multiprocess.watched import Orders, Pulse
+from trackmania_rl.runs import CHECKPOINTS, RACES_FILE, find_manifests
+from trackmania_rl.runs.manifest import MEMORY_FOLDER
 from trackmania_rl.settings import parse_override
 from trackmania_rl.settings.since_checkpoint import settings_of_meaning
 from trackmania_rl.telemetry.learning_summary import read_races

@@ -28,9 +28,12 @@ from rich.table import Table
 PROJECT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not installed, and from anywhere
 
-from trackmania_rl.argument_types import whole_number  # noqa: E402
-from trackmania_rl.command_line import command, end_in_order_when_terminated  # noqa: E402
-from trackmania_rl.file_names import portable  # noqa: E402
+from trackmania_rl.cli import (  # noqa: E402
+    command,
+    end_in_order_when_terminated,
+    whole_number,
+)
+from trackmania_rl.files import portable  # noqa: E402
 from trackmania_rl.places import PROJECT_FOLDER  # noqa: E402
 from trackmania_rl.settings import Settings, load_settings  # noqa: E402
 from trackmania_rl.telemetry.tables import print_table  # noqa: E402
@@ -101,8 +104,8 @@ def record(arguments: argparse.Namespace, console: Console) -> None:
     # Torch takes seconds to import: after the command line and its mistakes.
     from trackmania_rl.datasets.environments import EpisodeForm, environment_spec
     from trackmania_rl.datasets.minari_files import write_dataset
-    from trackmania_rl.driver_file import is_driver_file
     from trackmania_rl.race.spaces import race_spaces
+    from trackmania_rl.runs.driver_file import is_driver_file
     from trackmania_rl.training.evaluation import load_driver
 
     drivers = {source: load_driver(source) for source in arguments.sources if source.is_dir() or is_driver_file(source)}

@@ -21,8 +21,11 @@ from rich.console import Console
 PROJECT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not installed, and from anywhere
 
-from trackmania_rl.argument_types import whole_number  # noqa: E402
-from trackmania_rl.command_line import command, end_in_order_when_terminated  # noqa: E402
+from trackmania_rl.cli import (  # noqa: E402
+    command,
+    end_in_order_when_terminated,
+    whole_number,
+)
 from trackmania_rl.places import PROJECT_FOLDER  # noqa: E402
 
 

@@ -16,8 +16,11 @@ import numpy.typing as npt
 PROJECT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not installed, and from anywhere
 
-from trackmania_rl.argument_types import png_file, whole_number  # noqa: E402
-from trackmania_rl.command_line import command  # noqa: E402
+from trackmania_rl.cli import (  # noqa: E402
+    command,
+    png_file,
+    whole_number,
+)
 from trackmania_rl.errors import UserError  # noqa: E402
 from trackmania_rl.files import write_png  # noqa: E402
 from trackmania_rl.simulator.physics.scripted_driver import CAREFUL_DRIVER, FAST_DRIVER, DriveReport, drive  # noqa: E402

@@ -24,7 +24,7 @@ from rich.text import Text
 PROJECT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not installed, and from anywhere
 
-from trackmania_rl.command_line import command  # noqa: E402
+from trackmania_rl.cli import command  # noqa: E402
 from trackmania_rl.errors import UserError  # noqa: E402
 from trackmania_rl.places import IS_CHECKOUT, SHIPPED_FOLDER, command_line_of  # noqa: E402
 
@@ -74,7 +74,7 @@ def parse_arguments(words: list[str] | None) -> argparse.Namespace:
 def pack(arguments: argparse.Namespace) -> None:
     """Write what a run has learned."""
     # Torch takes seconds to import: after the command line and its mistakes.
-    from trackmania_rl.driver_file import ENDING, write_driver
+    from trackmania_rl.runs.driver_file import ENDING, write_driver
     from trackmania_rl.training.driver_loading import load_run_settings, own_code, pack_run
 
     driver = pack_run(arguments.source, arguments.checkpoint)
@@ -89,7 +89,7 @@ def pack(arguments: argparse.Namespace) -> None:
 
 def show(arguments: argparse.Namespace) -> None:
     """Print what a file holds."""
-    from trackmania_rl.driver_file import read_driver
+    from trackmania_rl.runs.driver_file import read_driver
     from trackmania_rl.training.driver_loading import settings_here
     from trackmania_rl.training.driver_words import described
 
@@ -102,7 +102,7 @@ def show(arguments: argparse.Namespace) -> None:
 
 def configuration(arguments: argparse.Namespace) -> None:
     """Write a file's settings as a configuration."""
-    from trackmania_rl.driver_file import read_driver
+    from trackmania_rl.runs.driver_file import read_driver
     from trackmania_rl.training.driver_loading import CONFIG_FILE, settings_here
     from trackmania_rl.training.driver_words import configuration_text
 
@@ -123,8 +123,8 @@ def configuration(arguments: argparse.Namespace) -> None:
 
 def push(arguments: argparse.Namespace) -> None:
     """Put a file on the hub."""
-    from trackmania_rl.driver_file import read_driver
-    from trackmania_rl.driver_hub import push_driver
+    from trackmania_rl.runs.driver_file import read_driver
+    from trackmania_rl.runs.driver_hub import push_driver
     from trackmania_rl.training.driver_loading import settings_here
     from trackmania_rl.training.driver_words import described
 
@@ -136,7 +136,7 @@ def push(arguments: argparse.Namespace) -> None:
 
 def pull(arguments: argparse.Namespace) -> None:
     """Fetch a file from the hub."""
-    from trackmania_rl.driver_hub import pull_driver
+    from trackmania_rl.runs.driver_hub import pull_driver
 
     user, _, rest = arguments.repository.partition("/")
     name, _, file = rest.partition("/")

@@ -22,8 +22,11 @@ from pathlib import Path
 PROJECT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not installed, and from anywhere
 
-from trackmania_rl.argument_types import whole_number  # noqa: E402
-from trackmania_rl.command_line import command, end_in_order_when_terminated  # noqa: E402
+from trackmania_rl.cli import (  # noqa: E402
+    command,
+    end_in_order_when_terminated,
+    whole_number,
+)
 from trackmania_rl.errors import UserError  # noqa: E402
 from trackmania_rl.protocol.input_script import read_input_script  # noqa: E402
 from trackmania_rl.telemetry.input_timeline import InputTimeline  # noqa: E402

@@ -22,7 +22,7 @@ sys.path[:0] = [str(PROJECT), str(Path(__file__).resolve().parent)]
 
 import maps_commands  # noqa: E402
 
-from trackmania_rl.command_line import command  # noqa: E402
+from trackmania_rl.cli import command  # noqa: E402
 
 
 @command

@@ -25,8 +25,7 @@ from typing import TYPE_CHECKING
 PROJECT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not installed, and from anywhere
 
-from trackmania_rl.argument_types import whole_number  # noqa: E402
-from trackmania_rl.command_line import command  # noqa: E402
+from trackmania_rl.cli import command, whole_number  # noqa: E402
 from trackmania_rl.errors import UserError  # noqa: E402
 from trackmania_rl.places import PROJECT_FOLDER  # noqa: E402
 from trackmania_rl.settings import DemonstrationEntry, Settings, load_settings  # noqa: E402
@@ -118,9 +117,9 @@ def of_memory(run_folder: Path) -> tuple[Settings, ObservationStatistics, str]:
     Raises:
         UserError: if there is no such run or checkpoint, or it holds no memory.
     """
-    from trackmania_rl.checkpoints import load_checkpoint
     from trackmania_rl.race.observation import ObservationLayout
     from trackmania_rl.race.observation_statistics import ObservationStatistics
+    from trackmania_rl.runs import load_checkpoint
     from trackmania_rl.training.driver_loading import load_run_settings
 
     settings = load_run_settings(run_folder)

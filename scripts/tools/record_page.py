@@ -23,8 +23,7 @@ from PIL import Image
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # so that it runs from a checkout that is not installed
 
-from trackmania_rl.argument_types import new_file, size_px, whole_number
-from trackmania_rl.command_line import command
+from trackmania_rl.cli import command, new_file, size_px, whole_number
 from trackmania_rl.errors import UserError
 
 PROGRAMS: Final = ("chromium", "chromedriver")

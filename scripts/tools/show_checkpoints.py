@@ -18,8 +18,11 @@ from pathlib import Path
 PROJECT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not installed, and from anywhere
 
-from trackmania_rl.argument_types import port, whole_number  # noqa: E402
-from trackmania_rl.command_line import command  # noqa: E402
+from trackmania_rl.cli import (  # noqa: E402
+    command,
+    port,
+    whole_number,
+)
 from trackmania_rl.errors import UserError  # noqa: E402
 from trackmania_rl.gbx.challenge import is_challenge_file, read_checkpoint_positions  # noqa: E402
 from trackmania_rl.places import PROJECT_FOLDER  # noqa: E402

@@ -23,7 +23,7 @@ from rich.table import Table
 PROJECT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(PROJECT))  # so that it runs from a checkout that is not installed, and from anywhere
 
-from trackmania_rl.command_line import command  # noqa: E402
+from trackmania_rl.cli import command  # noqa: E402
 from trackmania_rl.errors import UserError  # noqa: E402
 from trackmania_rl.protocol.input_script import read_input_script  # noqa: E402
 from trackmania_rl.race.actions import actions_of_game  # noqa: E402

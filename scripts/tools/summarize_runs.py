@@ -13,7 +13,7 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # so that it runs from a checkout that is not installed
 
-from trackmania_rl.command_line import command
+from trackmania_rl.cli import command
 from trackmania_rl.telemetry.learning_summary import WINDOW_RACES, Driving, summarize_learning
 from trackmania_rl.telemetry.tables import print_table
 

@@ -28,8 +28,8 @@ import pytest
 import torch
 
 from benchmarks.driving.variants import Variant, read_variants
+from trackmania_rl.__main__ import SCRIPTS
 from trackmania_rl.agents.builder import check_decision, make_agent_builder
-from trackmania_rl.console import SCRIPTS
 from trackmania_rl.doctor.run_checks import load_reference_lines
 from trackmania_rl.games.race_games import make_games_builder
 from trackmania_rl.seeds import SeedTree

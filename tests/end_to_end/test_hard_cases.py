@@ -16,8 +16,8 @@ import numpy as np
 import psutil
 import pytest
 
-from trackmania_rl.checkpoints import find_manifests, load_checkpoint
-from trackmania_rl.exit_codes import ExitCode
+from trackmania_rl.errors import ExitCode
+from trackmania_rl.runs import find_manifests, load_checkpoint
 from trackmania_rl.telemetry.live import LiveReader
 from trackmania_rl.tmi_interaction.launchers.launcher import find_free_port
 
@@ -87,7 +87,7 @@ def test_a_killed_main_process_leaves_nothing_but_its_last_checkpoint(
     settings = {"game_transport": repr(transport), "n_collectors": 2, "checkpoint_interval_s": 1.0}
     command = start_training(tmp_path, ("--dashboard",), **settings)
     command.wait_for_races(6)
-    assert command.children("trackmania_rl.dashboard")
+    assert command.children("trackmania_rl.telemetry.page")
     n_frames = command.races[-1]["frames_total"]
     command.wait_for(lambda: frames_saved(command.run_folder) >= n_frames, "a checkpoint of them")
     reader, shared_memory = LiveReader(command.run_folder), command.shared_memory()

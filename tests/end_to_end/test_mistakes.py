@@ -16,8 +16,8 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from trackmania_rl.checkpoints import find_manifests
-from trackmania_rl.exit_codes import ExitCode
+from trackmania_rl.errors import ExitCode
+from trackmania_rl.runs import find_manifests
 from trackmania_rl.tmi_interaction.launchers.launcher import find_free_port
 
 from .conftest import StartTraining, settings_words

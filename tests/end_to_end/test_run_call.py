@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from trackmania_rl.checkpoints import load_checkpoint
+from trackmania_rl.runs import load_checkpoint
 from trackmania_rl.settings import Settings, changed_settings, load_settings
 
 from .conftest import SMALL

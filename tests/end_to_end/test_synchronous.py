@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from trackmania_rl.checkpoints import load_checkpoint
+from trackmania_rl.runs import load_checkpoint
 
 from .conftest import StartTraining, TrainCommand
 

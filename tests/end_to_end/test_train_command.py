@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trackmania_rl.checkpoints import find_manifests
-from trackmania_rl.dashboard.health import health_of
+from trackmania_rl.runs import find_manifests
 from trackmania_rl.telemetry.live import LiveReader, RacePlayback
+from trackmania_rl.telemetry.page.health import health_of
 
 from .conftest import StartTraining, TrainCommand
 

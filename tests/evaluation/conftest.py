@@ -14,9 +14,9 @@ from trackmania_rl.agents.builder import make_agent_builder
 from trackmania_rl.agents.run_network import make_network
 from trackmania_rl.channels.local import LocalRollouts, LocalRunState
 from trackmania_rl.channels.protocols import Channels
-from trackmania_rl.checkpoints import RunFolder, save_checkpoint
-from trackmania_rl.driver_file import write_driver
 from trackmania_rl.games.race_games import make_games_builder
+from trackmania_rl.runs import RunFolder, save_checkpoint
+from trackmania_rl.runs.driver_file import write_driver
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import Settings, load_settings
 from trackmania_rl.settings.live import LiveSettings, write_snapshot

@@ -14,8 +14,11 @@ from hypothesis import strategies as st
 from safetensors.torch import load, save
 
 from trackmania_rl.agents.builder import make_agent_builder
-from trackmania_rl.checkpoints import CheckpointError, read_checkpoint
-from trackmania_rl.driver_file import (
+from trackmania_rl.errors import UserError
+from trackmania_rl.games.in_process import InProcessGames
+from trackmania_rl.race.spaces import race_spaces
+from trackmania_rl.runs import CheckpointError, read_checkpoint
+from trackmania_rl.runs.driver_file import (
     ENTRY,
     LARGEST_HEADER_BYTES,
     DriverFile,
@@ -24,9 +27,6 @@ from trackmania_rl.driver_file import (
     read_driver,
     write_driver,
 )
-from trackmania_rl.errors import UserError
-from trackmania_rl.games.in_process import InProcessGames
-from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import DRIVER_SETTINGS, NamedPart, Settings, differences_of_driver, load_settings
 from trackmania_rl.track.named_maps import map_entries

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-from trackmania_rl.checkpoints import CheckpointError, read_checkpoint, save_checkpoint
 from trackmania_rl.errors import UserError
 from trackmania_rl.games.envs import make_race_env
 from trackmania_rl.games.protocol import Games
@@ -17,6 +16,7 @@ from trackmania_rl.games.socket_games import SocketGames
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.policy import BatchDecision
 from trackmania_rl.race.spaces import race_spaces
+from trackmania_rl.runs import CheckpointError, read_checkpoint, save_checkpoint
 from trackmania_rl.settings import MapEntry, Settings, load_settings
 from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager
 from trackmania_rl.tmi_interaction.launchers.launcher import SimulatedGameLauncher, find_free_port

@@ -13,8 +13,8 @@ import torch
 from trackmania_rl.agents.builder import check_decision, make_agent_builder
 from trackmania_rl.channels.local import LocalRollouts, LocalRunState
 from trackmania_rl.channels.protocols import Channels, ReceivedRollout
-from trackmania_rl.checkpoints import RunFolder
 from trackmania_rl.games.race_games import make_games_builder
+from trackmania_rl.runs import RunFolder
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import load_settings
 from trackmania_rl.settings.live import LiveSettings, write_snapshot

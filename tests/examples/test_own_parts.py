@@ -17,10 +17,10 @@ import torch.nn.functional as F
 from gymnasium.utils.env_checker import check_env
 from tensordict import TensorDict
 
-from trackmania_rl.checkpoints import RunFolder
 from trackmania_rl.parts import load_part
 from trackmania_rl.race.rewards import RaceReward
 from trackmania_rl.race.spaces import race_spaces
+from trackmania_rl.runs import RunFolder
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import load_settings
 from trackmania_rl.telemetry.loggers.opening import open_loggers

@@ -8,9 +8,9 @@ import torch
 
 from trackmania_rl.agents.agent import IQNAgent
 from trackmania_rl.agents.run_network import make_network
-from trackmania_rl.checkpoints import load_checkpoint
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.spaces import race_spaces
+from trackmania_rl.runs import load_checkpoint
 from trackmania_rl.schedules import exponential
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import load_settings

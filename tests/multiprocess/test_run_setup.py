@@ -12,7 +12,6 @@ import pytest
 
 from trackmania_rl.channels.local import LocalRunState
 from trackmania_rl.channels.protocols import Channels, SignsOfLife
-from trackmania_rl.checkpoints import CheckpointFacts, CheckpointStore, RunFolder
 from trackmania_rl.doctor.run_checks import check_edited_maps, load_reference_lines
 from trackmania_rl.errors import UserError
 from trackmania_rl.multiprocess import run_setup, supervisor
@@ -25,6 +24,7 @@ from trackmania_rl.multiprocess.run_setup import (
     training_alone,
 )
 from trackmania_rl.race.cycle_position import CollectorProgress
+from trackmania_rl.runs import CheckpointFacts, CheckpointStore, RunFolder
 from trackmania_rl.settings import load_settings
 from trackmania_rl.settings.live import LiveSettings
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from trackmania_rl.exit_codes import ExitCode
+from trackmania_rl.errors import ExitCode
 from trackmania_rl.multiprocess.restarts import (
     GIVE_UP_AFTER,
     End,

@@ -18,8 +18,7 @@ import pytest
 
 from trackmania_rl.channels.protocols import SignsOfLife
 from trackmania_rl.channels.shared_memory.stop_flag import StopFlag
-from trackmania_rl.errors import UserError
-from trackmania_rl.exit_codes import ExitCode
+from trackmania_rl.errors import ExitCode, UserError
 from trackmania_rl.multiprocess import ending
 from trackmania_rl.multiprocess import supervisor as supervisor_module
 from trackmania_rl.multiprocess.liveness import FIRST_BEAT_WITHIN_S, FIRST_RACE_LATER_S, Bounds

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from trackmania_rl import console
-from trackmania_rl.exit_codes import ExitCode
+from trackmania_rl import __main__ as console
+from trackmania_rl.errors import ExitCode
 from trackmania_rl.places import CONFIG_FILES, IS_CHECKOUT, MAPS, PROJECT_FOLDER, SHIPPED_FOLDER, command_line_of
 
 
@@ -30,7 +30,7 @@ def test_every_command_has_its_script_and_every_console_script_its_function(repo
     project = tomllib.loads((repository_root / "pyproject.toml").read_text())["project"]
     for name, target in project["scripts"].items():
         command = name.removeprefix("trackmania-")
-        assert target == f"trackmania_rl.console:{command}"
+        assert target == f"trackmania_rl.__main__:{command}"
         assert command in console.SCRIPTS
         assert callable(getattr(console, command))
 

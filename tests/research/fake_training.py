@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from trackmania_rl.checkpoints import CheckpointFacts, CheckpointStore, load_checkpoint
+from trackmania_rl.runs import CheckpointFacts, CheckpointStore, load_checkpoint
 from trackmania_rl.settings import parse_override
 
 BEST_RATE = 1e-3

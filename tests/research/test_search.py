@@ -22,8 +22,8 @@ from research.search.outcome import Outcome, command_against_default, table, wri
 from research.search.space import Space, read_space, scaled
 from research.search.trial import CLONES_FILE, Plan, Trial, TrialFailedError, run_watched, weights_of
 from tests.research.fake_training import RACE_MS, fake_training, settings_of
-from trackmania_rl.checkpoints import find_manifests, load_checkpoint
 from trackmania_rl.errors import UserError
+from trackmania_rl.runs import find_manifests, load_checkpoint
 from trackmania_rl.settings import changed_settings, load_settings
 
 ReadSpace = Callable[..., Space]

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from trackmania_rl.checkpoints import save_best_run
 from trackmania_rl.errors import UserError
 from trackmania_rl.protocol.input_script import write_input_script
 from trackmania_rl.race.actions import actions_of_game
+from trackmania_rl.runs import save_best_run
 from trackmania_rl.settings import load_settings
 from trackmania_rl.settings.live import write_snapshot
 from trackmania_rl.telemetry.mind import __main__ as program

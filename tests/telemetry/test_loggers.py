@@ -18,8 +18,8 @@ import torch
 from PIL import Image
 from torchrl.record.loggers import CSVLogger
 
-from trackmania_rl.checkpoints import RunFolder
 from trackmania_rl.errors import UserError
+from trackmania_rl.runs import RunFolder
 from trackmania_rl.settings import Settings, SettingsError, load_settings
 from trackmania_rl.telemetry.figures import hyperparameters
 from trackmania_rl.telemetry.loggers import background, opening

@@ -15,7 +15,6 @@ import pytest
 from rich.console import Console
 
 from trackmania_rl.gbx.challenge import MedalTimes
-from trackmania_rl.log_phases import phase
 from trackmania_rl.telemetry.race_record import RaceRecord
 from trackmania_rl.telemetry.statistics import TrainingStatistics
 from trackmania_rl.telemetry.terminal_view import (
@@ -112,7 +111,7 @@ def test_the_phases_of_the_start_are_shown_with_their_seconds_until_the_first_ra
     logger, terminal = logging.getLogger("collectors"), Terminal()
 
     def begin_phase(name, process):
-        record = logger.makeRecord("collectors", logging.INFO, "x.py", 1, "in words", (), None, extra=phase(name))
+        record = logger.makeRecord("collectors", logging.INFO, "x.py", 1, "in words", (), None, extra={"phase": name})
         record.process, record.created = process, time.time() - 7.1
         logger.handle(record)
 
@@ -253,13 +252,12 @@ class PseudoTerminal:
 TRAINING_THAT_CTRL_C_ENDS = """
 import logging, time
 from trackmania_rl.gbx.challenge import MedalTimes
-from trackmania_rl.log_phases import phase
 from trackmania_rl.telemetry.statistics import TrainingStatistics
 from trackmania_rl.telemetry.terminal_view import open_terminal_view
 logging.basicConfig(level=logging.INFO)
 with open_terminal_view("auto", "trial") as view:
     view.preview(TrainingStatistics())
-    logging.info("compiles", extra=phase("compiling the update"))
+    logging.info("compiles", extra={"phase": "compiling the update"})
     try:
         time.sleep(60.0)
     except KeyboardInterrupt:

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from trackmania_rl.checkpoints import save_checkpoint
 from trackmania_rl.race.observation import ObservationLayout
+from trackmania_rl.runs import save_checkpoint
 from trackmania_rl.settings import load_settings
 from trackmania_rl.settings.live import write_snapshot
 

@@ -16,11 +16,11 @@ from trackmania_rl.agents.inference import Inferer
 from trackmania_rl.agents.run_network import make_network
 from trackmania_rl.channels.local import LocalRollouts, LocalRunState
 from trackmania_rl.channels.protocols import Channels, ReceivedRollout, WeightsKind
-from trackmania_rl.checkpoints import RunFolder
 from trackmania_rl.datasets.minari_files import DataSet
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.observation_kernel import CAR_COLUMNS
 from trackmania_rl.race.spaces import race_spaces
+from trackmania_rl.runs import RunFolder
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import Settings, load_settings, settings_from_flat
 from trackmania_rl.settings.live import LiveSettings, write_snapshot

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from trackmania_rl.checkpoints import RunFolder
 from trackmania_rl.gbx.challenge import MedalTimes
 from trackmania_rl.race.observation import ObservationLayout
+from trackmania_rl.runs import RunFolder
 from trackmania_rl.settings.live import LiveSettings
 from trackmania_rl.telemetry.figures import progress_figures
 

@@ -10,10 +10,9 @@ import torch
 from tensordict import TensorDict
 
 from trackmania_rl.agents.finite_numbers import not_finite_tensors
-from trackmania_rl.checkpoints import CheckpointError, find_manifests, save_checkpoint
-from trackmania_rl.errors import UserError
-from trackmania_rl.exit_codes import ExitCode
+from trackmania_rl.errors import ExitCode, UserError
 from trackmania_rl.race.rewards import RewardedRace
+from trackmania_rl.runs import CheckpointError, find_manifests, save_checkpoint
 from trackmania_rl.settings.live import LiveSettings
 from trackmania_rl.training import refused_races
 from trackmania_rl.training.hooks import finite_numbers

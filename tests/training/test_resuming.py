@@ -9,9 +9,8 @@ import shutil
 
 import pytest
 
-from trackmania_rl.checkpoints import CheckpointError, find_manifests
-from trackmania_rl.errors import UserError
-from trackmania_rl.exit_codes import ExitCode
+from trackmania_rl.errors import ExitCode, UserError
+from trackmania_rl.runs import CheckpointError, find_manifests
 from trackmania_rl.settings.live import LiveSettings
 from trackmania_rl.telemetry.terminal_view import plain_line
 from trackmania_rl.training.hooks.checkpoints import NotSavedError, SaveCheckpoints

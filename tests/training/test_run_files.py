@@ -15,18 +15,18 @@ import torch
 
 from trackmania_rl.agents.run_network import make_network
 from trackmania_rl.channels.protocols import ReceivedRollout
-from trackmania_rl.checkpoints import CheckpointError, RunFolder, load_checkpoint, save_checkpoint
-from trackmania_rl.checkpoints.plain_state import StateParts
-from trackmania_rl.checkpoints.store import MANIFEST_ROOM_BYTES
-from trackmania_rl.dashboard.tails import LineTail
-from trackmania_rl.driver_file import DriverFile, DriverTrack, read_driver, write_driver
 from trackmania_rl.errors import UserError
 from trackmania_rl.multiprocess.run_setup import own_folder
 from trackmania_rl.race.cycle_position import CollectorProgress, RacePosition
 from trackmania_rl.race.spaces import race_spaces
+from trackmania_rl.runs import CheckpointError, RunFolder, load_checkpoint, save_checkpoint
+from trackmania_rl.runs.driver_file import DriverFile, DriverTrack, read_driver, write_driver
+from trackmania_rl.runs.plain_state import StateParts
+from trackmania_rl.runs.store import MANIFEST_ROOM_BYTES
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings.live import LiveSettings
 from trackmania_rl.telemetry.learning_summary import iterate_races
+from trackmania_rl.telemetry.page.tails import LineTail
 from trackmania_rl.telemetry.race_record import UNDONE_FILE
 from trackmania_rl.telemetry.run_status import STATUS_FILE, read_status
 from trackmania_rl.training import disk_watch

@@ -15,10 +15,10 @@ from torchrl.trainers.trainers import RewardNormalizer
 
 from trackmania_rl.agents.agent import Agent
 from trackmania_rl.channels.protocols import ReceivedRollout
-from trackmania_rl.checkpoints import load_checkpoint
 from trackmania_rl.errors import UserError
 from trackmania_rl.games.checked import CHECK_SUMS, sums_of_actions, sums_of_states
 from trackmania_rl.race.observation import ObservationLayout
+from trackmania_rl.runs import load_checkpoint
 from trackmania_rl.settings.live import LiveSettings
 from trackmania_rl.training.building import make_hooks
 from trackmania_rl.training.hooks.checkpoints import SaveCheckpoints

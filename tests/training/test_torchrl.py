@@ -9,8 +9,8 @@ from tensordict import TensorDict
 from torchrl.trainers import CountFramesLog, EarlyStopping, LogScalar, RewardNormalizer, SelectKeys, Trainer
 from torchrl.trainers.trainers import TrainerHookBase
 
-from trackmania_rl.checkpoints import CheckpointError, find_manifests, load_checkpoint
 from trackmania_rl.errors import UserError
+from trackmania_rl.runs import CheckpointError, find_manifests, load_checkpoint
 from trackmania_rl.settings.live import LiveSettings
 from trackmania_rl.training.hooks.hook import Hook
 from trackmania_rl.training.hooks.replay import SampleAtReplayRatio

@@ -15,12 +15,12 @@ import torch
 from trackmania_rl.agents.builder import make_agent_builder
 from trackmania_rl.channels.local import LocalRollouts, LocalRunState
 from trackmania_rl.channels.protocols import Channels
-from trackmania_rl.checkpoints import RunFolder, load_checkpoint
 from trackmania_rl.games.race_games import make_games_builder
 from trackmania_rl.multiprocess.collector_process import make_begin_turn, make_parts
 from trackmania_rl.multiprocess.collector_task import CollectorTask
 from trackmania_rl.race.cycle_position import CollectorProgress
 from trackmania_rl.race.spaces import race_spaces
+from trackmania_rl.runs import RunFolder, load_checkpoint
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings.live import LiveSettings
 from trackmania_rl.telemetry.statistics import TrainingStatistics

@@ -15,7 +15,7 @@ from torch._dynamo.exc import FailOnRecompileLimitHit, TorchDynamoException
 
 from trackmania_rl.agents.fused_radam import FusedRAdamStep
 from trackmania_rl.agents.iqn import GradientStep, IQNLoss, Taus, Transitions
-from trackmania_rl.private_folders import cache_folder
+from trackmania_rl.places import cache_folder
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Box, Dict, Discrete, Space
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.file_names import portable
+from trackmania_rl.files import portable
 from trackmania_rl.games.envs import ANALOG_RACE_ID, RACE_ID
 from trackmania_rl.games.envs.reward_presets import TRAINER
 from trackmania_rl.places import PROJECT_FOLDER

@@ -11,7 +11,7 @@ import math
 from pathlib import Path
 from typing import Any, Final
 
-from trackmania_rl.bounded_files import open_regular, parse_json, read_bounded
+from trackmania_rl.files import open_regular, parse_json, read_bounded
 
 METADATA: Final = "metadata.json"
 MAIN_FILE: Final = "main_data.hdf5"

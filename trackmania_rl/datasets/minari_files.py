@@ -17,8 +17,7 @@ from trackmania_rl.datasets.environments import EpisodeForm
 from trackmania_rl.datasets.episodes import Episode
 from trackmania_rl.datasets.file_checks import MAIN_FILE, METADATA, read_metadata, require_plain_episode
 from trackmania_rl.errors import UserError, one_line
-from trackmania_rl.file_names import portable
-from trackmania_rl.files import replace_patiently
+from trackmania_rl.files import portable, replace_patiently
 
 DATA: Final = "data"
 """Folder of a data set that holds its files."""

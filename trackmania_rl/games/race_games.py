@@ -14,7 +14,6 @@ from trackmania_rl.games.alternating import games_for
 from trackmania_rl.games.in_process import InProcessGames
 from trackmania_rl.games.protocol import Games
 from trackmania_rl.games.socket_games import SocketGames
-from trackmania_rl.log_phases import phase
 from trackmania_rl.parts import load_part, make_part
 from trackmania_rl.race.spaces import Spaces, race_spaces
 from trackmania_rl.settings import Settings, SettingsError
@@ -73,7 +72,7 @@ class RaceGames:
             return SocketGames(managers, all_together=settings.sync.is_synchronous)
 
         name = "compiling the simulator" if game.is_in_process else "starting the games"
-        log.info("collector %d: %s", collector, name, extra=phase(name))
+        log.info("collector %d: %s", collector, name, extra={"phase": name})
         if game.is_in_process:
             return self.around(games_for(settings.sync, range(game.games_per_collector), in_process))
         return self.around(games_for(settings.sync, game.tmi_ports_of(collector), behind_sockets))

@@ -20,8 +20,8 @@ from types import SimpleNamespace
 from typing import Any, Final
 from xml.etree import ElementTree
 
-from trackmania_rl.bounded_files import read_bounded
 from trackmania_rl.errors import UserError
+from trackmania_rl.files import read_bounded
 from trackmania_rl.gbx.pygbx_parts import HOW_TO_INSTALL, IS_INSTALLED, ByteReader, Gbx, decompress, gbx_module
 
 MAX_FILE_BYTES: Final = 8 << 20

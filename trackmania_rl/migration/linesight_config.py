@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from trackmania_rl.bounded_files import read_bounded_text
 from trackmania_rl.errors import UserError
+from trackmania_rl.files import read_bounded_text
 from trackmania_rl.settings import Settings, SettingsError, settings_from_flat
 
 NAMES_HERE: Final[Mapping[str, str]] = {

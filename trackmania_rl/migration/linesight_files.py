@@ -25,8 +25,8 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from trackmania_rl.bounded_files import read_bounded
 from trackmania_rl.errors import UserError
+from trackmania_rl.files import read_bounded
 
 ONLINE_WEIGHTS: Final = "weights1.torch"
 TARGET_WEIGHTS: Final = "weights2.torch"

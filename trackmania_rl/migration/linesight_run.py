@@ -18,17 +18,17 @@ from torch import Tensor
 from trackmania_rl.agents.agent import IQNAgent
 from trackmania_rl.agents.iqn import IQN_Network, QuantileNetwork
 from trackmania_rl.agents.run_network import make_network
-from trackmania_rl.checkpoints import (
+from trackmania_rl.errors import UserError
+from trackmania_rl.migration import linesight_files as files
+from trackmania_rl.migration.linesight_config import read_linesight_config, settings_from_linesight
+from trackmania_rl.race.spaces import race_spaces
+from trackmania_rl.runs import (
     CHECKPOINTS,
     OLD_FILES,
     RunFolder,
     load_checkpoint,
     save_checkpoint,
 )
-from trackmania_rl.errors import UserError
-from trackmania_rl.migration import linesight_files as files
-from trackmania_rl.migration.linesight_config import read_linesight_config, settings_from_linesight
-from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.schedules import exponential
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import Settings, load_settings

@@ -18,8 +18,7 @@ import torch
 
 from trackmania_rl.agents.run_network import pick_playing_device
 from trackmania_rl.channels.protocols import WeightsKind
-from trackmania_rl.errors import PlainError
-from trackmania_rl.exit_codes import ExitCode
+from trackmania_rl.errors import ExitCode, PlainError
 from trackmania_rl.games.checked import CheckedGames
 from trackmania_rl.games.gymnasium_games import EnvironmentFaultError
 from trackmania_rl.multiprocess.beat_keeper import BeatKeeper

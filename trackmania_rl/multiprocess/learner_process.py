@@ -8,7 +8,6 @@ from contextlib import ExitStack
 from tensordict import TensorDictBase
 
 from trackmania_rl.agents.agent import CarryOut
-from trackmania_rl.log_phases import phase
 from trackmania_rl.multiprocess.collector_logs import CollectorLogs
 from trackmania_rl.multiprocess.supervisor import CollectorSupervisor
 from trackmania_rl.multiprocess.watched import WatchedTraining
@@ -98,9 +97,9 @@ def learner_process_fn(
         WatchCollectors(supervisor).register(trainer)
         supervisor.start()
         if run.settings.run.use_torch_compile:
-            log.info("compiling the update", extra=phase("compiling the update"))
+            log.info("compiling the update", extra={"phase": "compiling the update"})
             batch = run.memory.buffer.blank_batch()
             run.agent.rehearse_update(batch, interruptibly)  # the collectors start and compile meanwhile
         if run.settings.game.n_collectors > 0:
-            log.info("waiting for the first race", extra=phase("waiting for the first race"))
+            log.info("waiting for the first race", extra={"phase": "waiting for the first race"})
         trainer.train()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from trackmania_rl.exit_codes import ExitCode
+from trackmania_rl.errors import ExitCode
 
 FIRST_DELAY_S: Final = 2.0
 LONGEST_DELAY_S: Final = 300.0

@@ -21,14 +21,12 @@ from filelock import FileLock, Timeout
 from torch import nn
 
 from trackmania_rl.agents.builder import AgentBuilder, MakeAgentBuilder, make_agent_builder
-from trackmania_rl.bounded_files import read_bounded, require_no_special_files
 from trackmania_rl.channels.protocols import Channels, RolloutSource, WeightsKind
 from trackmania_rl.channels.shared_memory.opening import open_channels
-from trackmania_rl.checkpoints import RunFolder, find_manifests
 from trackmania_rl.doctor.examination import check_start
 from trackmania_rl.doctor.findings import Context
 from trackmania_rl.errors import PassingError, UserError
-from trackmania_rl.files import write_durably
+from trackmania_rl.files import read_bounded, require_no_special_files, write_durably
 from trackmania_rl.games.race_games import MakeGamesBuilder, make_games_builder
 from trackmania_rl.multiprocess.collector_logs import CollectorLogs
 from trackmania_rl.multiprocess.collector_process import collector_process_fn
@@ -40,6 +38,7 @@ from trackmania_rl.multiprocess.supervisor import CollectorProcess, CollectorSup
 from trackmania_rl.places import PROJECT_FOLDER
 from trackmania_rl.race.cycle_position import CollectorProgress
 from trackmania_rl.race.spaces import Spaces
+from trackmania_rl.runs import RunFolder, find_manifests
 from trackmania_rl.settings import Settings
 from trackmania_rl.telemetry.live.feed_file import FOLDER
 from trackmania_rl.telemetry.race_record import UNDONE_FILE, last_session

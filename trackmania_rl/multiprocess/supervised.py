@@ -19,13 +19,11 @@ from typing import Final
 
 import psutil
 
-from trackmania_rl.errors import PassingError
-from trackmania_rl.exit_codes import ExitCode
+from trackmania_rl.errors import ExitCode, PassingError
 from trackmania_rl.multiprocess.ending import descendants_of, end_processes
 from trackmania_rl.multiprocess.restarts import End, PulseWatch, RestartPolicy
 from trackmania_rl.multiprocess.signals import HANG_UP, OF_THE_TERMINAL
-from trackmania_rl.multiprocess.watched import Orders
-from trackmania_rl.pulse import Pulse
+from trackmania_rl.multiprocess.watched import Orders, Pulse
 from trackmania_rl.tmi_interaction.launchers.game_records import GameRecords
 
 LOOK_EVERY_S: Final = 0.5

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from trackmania_rl.channels.protocols import SignsOfLife
-from trackmania_rl.errors import PassingError, UserError
-from trackmania_rl.exit_codes import ExitCode
+from trackmania_rl.errors import ExitCode, PassingError, UserError
 from trackmania_rl.multiprocess.collector_logs import CollectorLogs
 from trackmania_rl.multiprocess.collector_task import CollectorTask, LogPipe
 from trackmania_rl.multiprocess.ending import end_with_games

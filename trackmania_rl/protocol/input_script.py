@@ -25,8 +25,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Final
 
-from trackmania_rl.bounded_files import read_bounded_text
 from trackmania_rl.errors import UserError, warn_once
+from trackmania_rl.files import read_bounded_text
 from trackmania_rl.protocol.messages import NO_KEYS, TICK_MS, KeyState
 
 ANALOG_FULL: Final = 65536

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from trackmania_rl.bounded_files import MOST_PYTHON_BYTES, read_bounded
 from trackmania_rl.errors import UserError
+from trackmania_rl.files import MOST_PYTHON_BYTES, read_bounded
 from trackmania_rl.settings.groups import NEEDS_RESTART, Settings
 from trackmania_rl.settings.loading import (
     SettingsError,

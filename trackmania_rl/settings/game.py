@@ -6,7 +6,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from trackmania_rl.file_names import same_on_windows
+from trackmania_rl.files import same_on_windows
 from trackmania_rl.settings.values import (
     LAST_PORT,
     Driver,

@@ -15,8 +15,8 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from trackmania_rl.bounded_files import MOST_PYTHON_BYTES, read_bounded
 from trackmania_rl.errors import UserError
+from trackmania_rl.files import MOST_PYTHON_BYTES, read_bounded
 from trackmania_rl.places import SHIPPED_FOLDER
 from trackmania_rl.settings.groups import Settings, groups
 from trackmania_rl.settings.syntax import ParsedText, parse_python

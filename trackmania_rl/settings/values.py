@@ -18,7 +18,7 @@ from pydantic import (
     field_validator,
 )
 
-from trackmania_rl.file_names import MOST_LETTERS, NAME_PATTERN, RUN_NAME_PATTERN, check_file_name
+from trackmania_rl.files import MOST_LETTERS, NAME_PATTERN, RUN_NAME_PATTERN, check_file_name
 from trackmania_rl.settings.named_part import NamedPart, as_part
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from trackmania_rl.file_names import portable
+from trackmania_rl.files import portable
 from trackmania_rl.settings.groups import UserSettings
 from trackmania_rl.settings.syntax import ParsedText
 

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import torch
 from pydantic import BaseModel
 
-from trackmania_rl.bounded_files import MOST_PYTHON_BYTES, read_bounded_text
+from trackmania_rl.files import MOST_PYTHON_BYTES, read_bounded_text
 from trackmania_rl.gbx.challenge import MedalTimes
 from trackmania_rl.settings import USER_FILE, Settings, UserSettings
 from trackmania_rl.settings.without_machine import paths_cut, without_machine

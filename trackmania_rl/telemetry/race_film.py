@@ -23,7 +23,7 @@ import numpy.typing as npt
 import psutil
 from PIL import Image
 
-from trackmania_rl.command_line import command
+from trackmania_rl.cli import command
 from trackmania_rl.errors import UserError
 from trackmania_rl.protocol.input_script import InputEvent, read_input_script
 from trackmania_rl.protocol.messages import TICK_MS

@@ -14,8 +14,8 @@ from typing import Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from trackmania_rl.bounded_files import read_bounded
 from trackmania_rl.errors import UserError
+from trackmania_rl.files import read_bounded
 
 STATUS_FILE: Final = "status.json"
 ROOM_BYTES: Final = 1 << 14
@@ -36,7 +36,7 @@ class RunStatus(BaseModel):
         saved_at_s: when the last checkpoint was written, likewise.
         silence_s: without news for so long it is taken to hang.
         stall_s: likewise without going on.
-        figures: numbers by the names of `trackmania_rl.dashboard.health`.
+        figures: numbers by the names of `trackmania_rl.telemetry.page.health`.
         losses: the newest means of the updates' losses and the like, by name.
     """
 

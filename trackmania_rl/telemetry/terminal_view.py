@@ -25,7 +25,6 @@ from rich.table import Table
 from rich.text import Text
 
 from trackmania_rl.gbx.challenge import MedalTimes
-from trackmania_rl.log_phases import phase_of
 from trackmania_rl.telemetry.race_record import CommandClock
 from trackmania_rl.telemetry.statistics import MapStatistics, RaceHistory, TrainingStatistics
 
@@ -216,7 +215,7 @@ class _RecentMessages(logging.Handler):
         self.phases: dict[int | None, tuple[str, float]] | None = {}
 
     def emit(self, record: logging.LogRecord) -> None:
-        name = phase_of(record)
+        name = getattr(record, "phase", None)
         if name is not None and self.phases is not None:
             self.phases = self.phases | {record.process: (name, record.created)}
             return

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.file_names import as_file_name
+from trackmania_rl.files import as_file_name
 from trackmania_rl.gbx.challenge import CHALLENGE_SUFFIX, is_challenge_file
 from trackmania_rl.places import command_line_of
 from trackmania_rl.settings import Settings

@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from trackmania_rl.bounded_files import parse_toml
+from trackmania_rl.files import parse_toml
 from trackmania_rl.gbx.challenge import Block
 from trackmania_rl.simulator.tracks.world import Surface
 from trackmania_rl.track.stadium_blocks import SHAPE_BITS

@@ -14,8 +14,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from trackmania_rl.bounded_files import parse_npy, read_bounded
 from trackmania_rl.errors import UserError, warn_once
+from trackmania_rl.files import parse_npy, read_bounded
 from trackmania_rl.places import command_line_of
 from trackmania_rl.track.line_building import resample
 

@@ -22,7 +22,6 @@ from trackmania_rl.agents.builder import Actor
 from trackmania_rl.agents.exploration import Exploration
 from trackmania_rl.channels.protocols import NO_WEIGHTS, RolloutSink, RunStateView, WeightsKind
 from trackmania_rl.games.protocol import GameIds, Games, Received
-from trackmania_rl.log_phases import phase
 from trackmania_rl.race.cycle_position import CollectorProgress, RacePosition
 from trackmania_rl.race.fragments import Fragment, RaceInFragments
 from trackmania_rl.seeds import stream_state
@@ -284,7 +283,7 @@ class Collector:
         """Decide for the games that wait."""
         if not self._has_answered:
             self._has_answered = True
-            log.info("the games are ready: the first race begins", extra=phase("first race"))
+            log.info("the games are ready: the first race begins", extra={"phase": "first race"})
         for puller in (self._parts.explorer, self._parts.evaluator):
             asked = [self._races[game].puller is puller for game in received.ids.tolist()]
             if any(asked):

@@ -12,10 +12,10 @@ import numpy.typing as npt
 from trackmania_rl.agents.agent import Agent
 from trackmania_rl.buffer_utilities import MiniRaceReplayBuffer
 from trackmania_rl.channels.protocols import Channels, ReceivedRollout
-from trackmania_rl.checkpoints import RunFolder
 from trackmania_rl.race.cycle_position import CollectorProgress
 from trackmania_rl.race.rewards import Reward
 from trackmania_rl.race.spaces import Spaces
+from trackmania_rl.runs import RunFolder
 from trackmania_rl.settings import Settings, SettingsError
 from trackmania_rl.settings.live import LiveSettings
 from trackmania_rl.telemetry.statistics import TrainingStatistics

@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from trackmania_rl.checkpoints import CheckpointStore, RunFolder
+from trackmania_rl.runs import CheckpointStore, RunFolder
 from trackmania_rl.training.hooks.hook import Interval
 
 log = logging.getLogger(__name__)

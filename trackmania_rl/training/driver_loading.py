@@ -17,7 +17,11 @@ from torch.overrides import TorchFunctionMode
 
 from trackmania_rl.agents.builder import AgentBuilder
 from trackmania_rl.agents.finite_numbers import in_few_words, not_finite_tensors
-from trackmania_rl.checkpoints import (
+from trackmania_rl.errors import UserError, one_line
+from trackmania_rl.games.race_games import make_games_builder
+from trackmania_rl.places import PROJECT_FOLDER
+from trackmania_rl.race.spaces import Spaces
+from trackmania_rl.runs import (
     CHECKPOINTS,
     FIRST_CHECKPOINT_AFTER_S,
     RACES_FILE,
@@ -25,7 +29,7 @@ from trackmania_rl.checkpoints import (
     load_newest,
     read_checkpoint,
 )
-from trackmania_rl.driver_file import (
+from trackmania_rl.runs.driver_file import (
     DriverCard,
     DriverFile,
     DriverFileError,
@@ -34,10 +38,6 @@ from trackmania_rl.driver_file import (
     is_driver_file,
     read_driver,
 )
-from trackmania_rl.errors import UserError, one_line
-from trackmania_rl.games.race_games import make_games_builder
-from trackmania_rl.places import PROJECT_FOLDER
-from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.settings import (
     Settings,
     SettingsError,

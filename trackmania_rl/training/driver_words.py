@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trackmania_rl.driver_file import DriverFile
+from trackmania_rl.runs.driver_file import DriverFile
 from trackmania_rl.settings import DRIVER_SETTINGS, Settings
 from trackmania_rl.telemetry.terminal_view import format_time
 from trackmania_rl.training.driver_loading import CONFIG_FILE, own_code

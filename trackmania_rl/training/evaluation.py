@@ -24,7 +24,6 @@ from gymnasium.spaces import Box, Space
 
 from trackmania_rl.agents.builder import Actor, make_agent_builder
 from trackmania_rl.agents.run_network import pick_device, pick_playing_device
-from trackmania_rl.driver_file import is_driver_file
 from trackmania_rl.errors import UserError, one_line
 from trackmania_rl.games.gymnasium_games import GymnasiumGames, own_action, own_floats
 from trackmania_rl.games.in_process import InProcessGames
@@ -33,6 +32,7 @@ from trackmania_rl.games.race_games import make_games_builder, make_race_games
 from trackmania_rl.race.actions import FORWARD, PEDALS
 from trackmania_rl.race.policy import ELAPSED_ACTIONS_FLOAT, Policy, PolicyDecision
 from trackmania_rl.race.spaces import Spaces
+from trackmania_rl.runs.driver_file import is_driver_file
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import MapEntry, Settings
 from trackmania_rl.telemetry.video import VideoFile

@@ -15,13 +15,13 @@ from trackmania_rl.agents.agent import Agent
 from trackmania_rl.agents.builder import Actor, make_agent_builder
 from trackmania_rl.agents.run_network import pick_device
 from trackmania_rl.buffer_utilities import load_replay_state_dict
-from trackmania_rl.checkpoints import CheckpointError
-from trackmania_rl.driver_file import is_driver_file
 from trackmania_rl.errors import UserError, one_line
 from trackmania_rl.experience_replay.mini_race import MiniRaceRules
 from trackmania_rl.games.protocol import rollout
 from trackmania_rl.games.race_games import make_games_builder
 from trackmania_rl.race.spaces import Spaces
+from trackmania_rl.runs import CheckpointError
+from trackmania_rl.runs.driver_file import is_driver_file
 from trackmania_rl.schedules import linear
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import MapEntry, Settings, settings_from_flat

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from trackmania_rl.checkpoints import load_checkpoint
 from trackmania_rl.datasets.environments import EpisodeForm
 from trackmania_rl.datasets.episodes import Episode, episode_of_race, episodes_of_memory
 from trackmania_rl.errors import UserError
@@ -22,6 +21,7 @@ from trackmania_rl.games.protocol import Games, rollout
 from trackmania_rl.race.policy import Policy, PolicyDecision
 from trackmania_rl.race.rewards import Reward
 from trackmania_rl.race.spaces import Spaces
+from trackmania_rl.runs import load_checkpoint
 from trackmania_rl.settings import MapEntry, Settings
 from trackmania_rl.training.demonstrations import actions_of_inputs, read_inputs
 from trackmania_rl.training.evaluation import TrainedDriver, forced_actions, greedy_after

@@ -19,8 +19,8 @@ from tensordict import TensorDictBase
 from torchrl.trainers import Trainer
 from torchrl.trainers.trainers import TrainerHookBase
 
-from trackmania_rl.checkpoints import CheckpointFacts, CheckpointStore, read_checkpoint
 from trackmania_rl.errors import UserError, one_line
+from trackmania_rl.runs import CheckpointFacts, CheckpointStore, read_checkpoint
 from trackmania_rl.settings.of_run import shaping_settings
 from trackmania_rl.settings.since_checkpoint import stored_settings
 from trackmania_rl.training.context import RunContext

@@ -15,7 +15,7 @@ from trackmania_rl.tmi_interaction.transport import GameError
 
 MAPS_FOLDER = PROJECT_FOLDER / "maps"
 _RECORD = re.compile(r"(?P<map>.+)_(?P<time_ms>\d{1,9})")
-"""A record's file: `{map}_{time}.inputs`, see `trackmania_rl.checkpoints`."""
+"""A record's file: `{map}_{time}.inputs`, see `trackmania_rl.runs`."""
 
 
 @contextmanager

@@ -12,9 +12,9 @@ from rich.console import Console
 from rich.text import Text
 
 from maps_commands import _reporting, _sources, track
-from trackmania_rl.argument_types import png_file
+from trackmania_rl.cli import png_file
 from trackmania_rl.errors import UserError
-from trackmania_rl.file_names import FORM, NAME_PATTERN, as_file_name, check_file_name
+from trackmania_rl.files import FORM, NAME_PATTERN, as_file_name, check_file_name
 from trackmania_rl.gbx.challenge import is_challenge_file
 from trackmania_rl.gbx.replay import is_replay_file, read_embedded_map
 from trackmania_rl.places import PROJECT_FOLDER, folder_to_add_to

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from maps_commands import _reporting, _sources
-from trackmania_rl.argument_types import png_file
+from trackmania_rl.cli import png_file
 from trackmania_rl.gbx.challenge import read_challenge
 from trackmania_rl.track.line_building import BuiltLine
 from trackmania_rl.track.line_checks import check_line

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from maps_commands import _reporting, _sources
-from trackmania_rl.argument_types import png_file
+from trackmania_rl.cli import png_file
 from trackmania_rl.errors import UserError
 from trackmania_rl.places import PROJECT_FOLDER
 from trackmania_rl.track.line_building import SMOOTHING_M

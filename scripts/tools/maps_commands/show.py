@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from trackmania_rl.argument_types import png_file
+from trackmania_rl.cli import png_file
 from trackmania_rl.errors import UserError
 from trackmania_rl.gbx.challenge import STADIUM, Challenge, Gate, is_challenge_file, read_challenge
 from trackmania_rl.gbx.replay import Ghost, is_replay_file, read_replay

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from maps_commands import _sources
-from trackmania_rl.argument_types import png_file
+from trackmania_rl.cli import png_file
 from trackmania_rl.errors import UserError
 from trackmania_rl.files import write_png
 from trackmania_rl.gbx.challenge import STADIUM, Challenge, is_challenge_file, read_challenge

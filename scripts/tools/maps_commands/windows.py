@@ -13,7 +13,7 @@ from rich.text import Text
 
 from maps_commands import _sources
 from maps_commands.track import map_of
-from trackmania_rl.argument_types import png_file
+from trackmania_rl.cli import png_file
 from trackmania_rl.errors import UserError
 from trackmania_rl.gbx.challenge import STADIUM
 from trackmania_rl.gbx.replay_inputs import ghost_of_driver

@@ -16,8 +16,8 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
-from trackmania_rl.bounded_files import parse_npy, parse_toml, read_bounded, read_bounded_text, within
 from trackmania_rl.errors import UserError, one_line
+from trackmania_rl.files import parse_npy, parse_toml, read_bounded, read_bounded_text, within
 from trackmania_rl.simulator.tracks.track_design import moving_average, resample
 from trackmania_rl.simulator.tracks.track_geometry import (
     MAX_LAP_MISMATCH_M,

@@ -13,8 +13,8 @@ from typing import Any, Final, Self
 import numpy as np
 import numpy.typing as npt
 
-from trackmania_rl.bounded_files import read_bounded
 from trackmania_rl.errors import UserError, one_line
+from trackmania_rl.files import read_bounded
 from trackmania_rl.simulator.picture.block_scene import BlockScene, prepare_scene
 from trackmania_rl.simulator.tracks.mesh_world import MeshWorld
 from trackmania_rl.simulator.tracks.surface_mesh import build_surface_mesh

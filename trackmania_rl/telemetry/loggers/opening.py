@@ -9,9 +9,9 @@ from typing import Final
 
 from torchrl.record.loggers.common import Logger
 
-from trackmania_rl.checkpoints import RunFolder
 from trackmania_rl.errors import UserError, one_line
 from trackmania_rl.parts import load_part
+from trackmania_rl.runs import RunFolder
 from trackmania_rl.settings import NamedPart, Settings, SettingsError
 from trackmania_rl.telemetry.cycle_figures import trained_and_blind
 from trackmania_rl.telemetry.figures import hyperparameters

@@ -22,9 +22,9 @@ from torchrl.record.loggers.mlflow import MLFlowLogger
 from torchrl.record.loggers.trackio import TrackioLogger
 from torchrl.record.loggers.wandb import WandbLogger
 
-from trackmania_rl.bounded_files import read_bounded_text
-from trackmania_rl.checkpoints import RunFolder
 from trackmania_rl.errors import UserError, one_line
+from trackmania_rl.files import read_bounded_text
+from trackmania_rl.runs import RunFolder
 from trackmania_rl.telemetry.loggers.of_torchrl import HISTOGRAM_BINS, TorchrlLogger
 
 log = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from typing import Final
 
 import psutil
 
-from trackmania_rl.command_line import command
+from trackmania_rl.cli import command
 from trackmania_rl.telemetry.mind.album import draw_set
 from trackmania_rl.telemetry.mind.numbers import load_numbers
 

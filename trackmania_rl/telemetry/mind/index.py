@@ -22,9 +22,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from trackmania_rl.bounded_files import parse_json, read_bounded
 from trackmania_rl.errors import UserError
-from trackmania_rl.files import replace_patiently
+from trackmania_rl.files import parse_json, read_bounded, replace_patiently
 
 INDEX: Final = "index.json"
 MOST_INDEX_BYTES: Final = 1 << 20

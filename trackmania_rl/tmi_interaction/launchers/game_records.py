@@ -17,9 +17,9 @@ from typing import Final
 import psutil
 from filelock import FileLock, Timeout
 
-from trackmania_rl.bounded_files import parse_json, read_bounded
 from trackmania_rl.errors import UserError
-from trackmania_rl.private_folders import runtime_folder
+from trackmania_rl.files import parse_json, read_bounded
+from trackmania_rl.places import runtime_folder
 from trackmania_rl.tmi_interaction.launchers.game_processes import (
     GAME_NAME,
     ProcessIdentity,

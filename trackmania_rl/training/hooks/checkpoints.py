@@ -11,8 +11,9 @@ from typing import Any, ClassVar, Final
 import torch
 
 from trackmania_rl.agents.finite_numbers import in_few_words, not_finite_tensors
-from trackmania_rl.bounded_files import parse_json, read_bounded
-from trackmania_rl.checkpoints import (
+from trackmania_rl.errors import ExitCode, UserError, one_line
+from trackmania_rl.files import parse_json, read_bounded, write_durably
+from trackmania_rl.runs import (
     FIRST_CHECKPOINT_AFTER_S,
     CheckpointError,
     DiskTooFullError,
@@ -24,10 +25,7 @@ from trackmania_rl.checkpoints import (
     load_newest,
     read_checkpoint,
 )
-from trackmania_rl.driver_file import is_driver_file
-from trackmania_rl.errors import UserError, one_line
-from trackmania_rl.exit_codes import ExitCode
-from trackmania_rl.files import write_durably
+from trackmania_rl.runs.driver_file import is_driver_file
 from trackmania_rl.settings import Settings
 from trackmania_rl.settings.of_run import what_shapes_otherwise
 from trackmania_rl.settings.since_checkpoint import changes_since, in_force_text, require_accepted

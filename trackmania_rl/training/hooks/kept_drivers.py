@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from torch import nn
 
 from trackmania_rl.agents.finite_numbers import in_few_words, not_finite_tensors
-from trackmania_rl.driver_file import ENDING, DriverFile, DriverTrack, write_driver
 from trackmania_rl.errors import UserError
+from trackmania_rl.runs.driver_file import ENDING, DriverFile, DriverTrack, write_driver
 from trackmania_rl.training.context import RunContext
 from trackmania_rl.training.driver_loading import tracks_of
 from trackmania_rl.training.hooks.checkpoints import SaveCheckpoints

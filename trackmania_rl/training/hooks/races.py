@@ -9,9 +9,9 @@ from typing import Any
 
 from tensordict import TensorDictBase
 
-from trackmania_rl.checkpoints import save_best_run
-from trackmania_rl.driver_file import ENDING, DriverTrack, write_driver
 from trackmania_rl.errors import UserError
+from trackmania_rl.runs import save_best_run
+from trackmania_rl.runs.driver_file import ENDING, DriverTrack, write_driver
 from trackmania_rl.schedules import exponential
 from trackmania_rl.telemetry.cycle_figures import cycle_figures
 from trackmania_rl.telemetry.race_record import UNDONE_FILE, CommandClock, RaceLog, RaceRecord

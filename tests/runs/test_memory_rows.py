@@ -1,0 +1,167 @@
+"""The replay memory's rows on disk, against a naive oracle: what a ring's own state says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from trackmania_rl.experience_replay.ring_buffer import RingBuffer
+from trackmania_rl.runs import CheckpointStore, find_manifests, load_newest, memory_rows
+from trackmania_rl.runs.reading import LoadedCheckpoint
+
+from .conftest import IMAGE_SIZE_PX, N_FLOATS, assert_same, files_of, ring_of, rows, with_rows
+
+ROW_BYTES = RingBuffer.bytes_per_row(N_FLOATS, IMAGE_SIZE_PX)
+
+
+def new_ring(capacity: int = 20) -> RingBuffer:
+    return RingBuffer(capacity, N_FLOATS, IMAGE_SIZE_PX)
+
+
+def fill(ring: RingBuffer, n: int) -> None:
+    ring.append(rows(ring.end_row, n))
+
+
+class Run:
+    """A run that saves its ring, is killed, and goes on."""
+
+    def __init__(self, folder: Path, ring: RingBuffer) -> None:
+        folder.mkdir(exist_ok=True)
+        self.folder, self.ring, self.number = folder, ring, 0
+        self.store = CheckpointStore(folder)
+
+    def save(self, keep: int = 2) -> int:
+        """Save; return how many bytes of rows that wrote."""
+        self.number += 1
+        before = set(self.segments())
+        self.store.save(with_rows({"number": self.number}, self.ring), 0, keep=keep)
+        new = set(self.segments()) - before
+        return sum((self.folder / "checkpoints" / "memory" / name).stat().st_size for name in new)
+
+    def load(self) -> LoadedCheckpoint:
+        loaded = load_newest(self.folder)
+        assert loaded is not None
+        return loaded
+
+    def go_on(self) -> None:
+        """Begin a process of its own with what was saved."""
+        loaded = self.load()
+        self.ring, self.store = new_ring(), CheckpointStore(self.folder)
+        self.ring.load_state_dict(ring_of(loaded.state))
+        self.store.go_on_from(loaded, self.ring)
+
+    def segments(self) -> list[str]:
+        folder = self.folder / "checkpoints" / "memory"
+        return files_of(folder) if folder.is_dir() else []
+
+
+@pytest.fixture
+def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory_rows, "SEGMENT_BYTES", 7 * ROW_BYTES)
+    monkeypatch.setattr(memory_rows, "SMALL_SEGMENT_BYTES", 3 * ROW_BYTES)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    return Run(tmp_path, new_ring())
+
+
+@pytest.mark.usefixtures("small_segments")
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    operations=st.lists(
+        st.one_of(
+            st.tuples(st.just("append"), st.integers(1, 30)),
+            st.tuples(st.sampled_from(["save", "save", "go on", "new ring"]), st.just(0)),
+            st.tuples(st.just("resize"), st.integers(1, 30)),
+        ),
+        max_size=14,
+    )
+)
+def test_what_is_loaded_is_what_the_ring_held(
+    tmp_path_factory: pytest.TempPathFactory, operations: list[tuple[str, int]]
+) -> None:
+    run = Run(tmp_path_factory.mktemp("run"), new_ring())
+    run.save()
+    for operation, n in operations:
+        match operation:
+            case "append":
+                fill(run.ring, n)
+            case "resize":
+                run.ring.resize(n)
+            case "go on":
+                run.go_on()
+            case "new ring":  # other rows of the same numbers
+                run.ring = new_ring()
+                run.ring.append(rows(1000, 4))
+            case "save":
+                run.save()
+        if operation == "save":
+            oracle = {name: column.clone() for name, column in run.ring.state_dict()["columns"].items()}
+            stored = ring_of(run.load().state)
+            assert_same(stored, run.ring.state_to_write() | {"columns": oracle})
+            named = {s.file for m in find_manifests(run.folder).values() if m.rows for s in m.rows.segments}
+            assert set(run.segments()) == named
+
+
+@pytest.mark.usefixtures("small_segments")
+def test_a_checkpoint_writes_what_is_new(run: Run) -> None:
+    written = []
+    for n_new in (5, 5, 4, 0, 2, 2, 7):
+        fill(run.ring, n_new) if n_new else None
+        written.append(run.save() // ROW_BYTES)
+    # 2 rows are a small file, which the next one takes up.
+    assert written == [5, 5, 4, 0, 2, 4, 7]
+    run.go_on()
+    fill(run.ring, 3)
+    assert run.save() == 3 * ROW_BYTES
+    assert run.store.written_bytes < run.load().manifest.n_bytes + 4 * ROW_BYTES
+
+
+def test_rows_are_written_again_where_their_file_is_gone_or_the_ring_is_another_one(run: Run) -> None:
+    fill(run.ring, 9)
+    run.save()
+    (run.folder / "checkpoints" / "memory" / run.segments()[0]).unlink()
+    assert run.save() == 9 * ROW_BYTES
+    assert len(ring_of(run.load().state)["columns"]["actions"]) == 9
+    run.ring.load_state_dict(run.ring.state_dict())
+    assert run.save() == 9 * ROW_BYTES
+
+
+def _damage(run: Run, name: str) -> None:
+    file = run.folder / "checkpoints" / "memory" / name
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+@pytest.mark.usefixtures("small_segments")
+def test_damaged_rows_are_those_of_an_older_checkpoint_then_or_none(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    fill(run.ring, 5)
+    run.save()
+    fill(run.ring, 4)
+    run.save()
+    shared, newest = run.segments()
+    _damage(run, newest)
+    loaded = run.load()
+    assert (loaded.state["number"], loaded.has_rows) == (1, True)
+    assert "its check sum is wrong; going on from" in caplog.text
+    _damage(run, shared)
+    caplog.clear()
+    loaded = run.load()
+    assert (loaded.state["number"], loaded.has_rows) == (2, False)
+    assert loaded.state["hooks"]["StoreRaces"] == {"transitions_stored": 5, "buffers": None}
+    assert "no older checkpoint is whole: going on without it" in caplog.text
+    assert len(caplog.records) == 1
+
+
+def test_rows_are_left_out_where_they_are_not_asked_for(run: Run) -> None:
+    fill(run.ring, 5)
+    run.save()
+    (run.folder / "checkpoints" / "memory" / run.segments()[0]).unlink()
+    loaded = load_newest(run.folder, with_rows=False)
+    assert loaded is not None
+    assert loaded.state["hooks"]["StoreRaces"]["buffers"] is None

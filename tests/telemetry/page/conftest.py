@@ -1,0 +1,106 @@
+"""A run's folder as a training leaves it, small, and its page."""
+
+from __future__ import annotations
+
+import gc
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("fastapi", reason="the live page's packages are not installed: pip install fastapi uvicorn")
+
+from starlette.testclient import TestClient
+
+from trackmania_rl.settings.live import write_snapshot
+from trackmania_rl.telemetry.page.page import RunPage
+from trackmania_rl.telemetry.page.run_on_disk import RunOnDisk
+from trackmania_rl.telemetry.page.server import make_app
+
+
+@pytest.fixture(autouse=True, scope="package")
+def no_callback_of_collections() -> Iterator[None]:
+    """Keep hypothesis from stopping the clock at every collection of garbage.
+
+    Before 3.11.8 a thread that parses Python, as numpy does an array's header, fails where another does so meanwhile.
+    """
+    callbacks = gc.callbacks[:]
+    gc.callbacks.clear()
+    yield
+    gc.callbacks.extend(callbacks)
+
+
+INPUTS = "0.00 press up\n1.00 press right\n1.30 rel right\n"
+RECORD_MS = 3000
+
+
+def race_line(number: int, **others: Any) -> str:
+    """A line of races.jsonl, of a finished evaluated race unless told otherwise."""
+    line = {
+        "session": 1,
+        "wall_s": 2.0 * number,
+        "frames_total": 400 * number,
+        "map": "valley",
+        "is_explo": False,
+        "race_finished": True,
+        "race_time_ms": 30_000 - 10 * number,
+        "meters": 976.5,
+        "collector": 0,
+        "cutoff_reason": None,
+        "is_demonstration": False,
+        "checkpoint_times_ms": [7000, 12_000, 20_000, 30_000 - 10 * number],
+    }
+    return json.dumps(line | others) + "\n"
+
+
+def make_run(save_folder: Path, repository_root: Path, name: str = "tested", n_races: int = 20) -> RunOnDisk:
+    """Write a run with races, messages and a record on valley."""
+    folder = save_folder / name
+    write_snapshot(repository_root / "config_files" / "config.py", folder / "config", [f"run_name={name}"])
+    if n_races > 0:
+        races = [race_line(number, is_explo=number % 2 == 1) for number in range(1, n_races + 1)]
+        (folder / "races.jsonl").write_text("".join(races))
+    (folder / "train.log").write_text(
+        "2026-11-24 02:33:42 INFO a network of 301,325 parameters\n"
+        "2026-11-24 02:33:46 WARNING collector 0 has died\nTraceback of it\n"
+    )
+    record = folder / "best_runs" / f"valley_{RECORD_MS}"
+    record.mkdir(parents=True)
+    (record / f"{record.name}.inputs").write_text(INPUTS)
+    np.save(record / "q_values.npy", np.linspace(-1, 0, 60 * 12).reshape(60, 12).astype(np.float32))
+    return RunOnDisk(folder.resolve(), repository_root)
+
+
+@pytest.fixture
+def run(tmp_path: Path, repository_root: Path) -> RunOnDisk:
+    return make_run(tmp_path / "save", repository_root)
+
+
+@pytest.fixture
+def page(run: RunOnDisk) -> RunPage:
+    return RunPage(run)
+
+
+@pytest.fixture
+def client(page: RunPage) -> Iterator[TestClient]:
+    with TestClient(make_app(page), base_url="http://127.0.0.1:8600") as client:
+        yield client
+
+
+LIVE = "ws://127.0.0.1:8600/live"
+SnapshotOf = Callable[[TestClient], dict[str, Any]]
+
+
+@pytest.fixture
+def snapshot_of() -> SnapshotOf:
+    """`snapshot_of(client)`: the first message that a new tab gets."""
+
+    def read(client: TestClient) -> dict[str, Any]:
+        with client.websocket_connect(LIVE) as tab:
+            first: dict[str, Any] = tab.receive_json()
+        return first
+
+    return read

@@ -1,0 +1,264 @@
+"""The page in a browser, driven as a person would: headless Chromium, where it is installed."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.training_command import TrainCommand
+from tests.telemetry.page.conftest import RECORD_MS, make_run, race_line
+from trackmania_rl.settings.live import write_snapshot
+from trackmania_rl.telemetry.page.command import address, listen
+from trackmania_rl.telemetry.page.connections import make_server
+from trackmania_rl.telemetry.page.page import RunPage
+from trackmania_rl.telemetry.page.run_on_disk import RunOnDisk
+from trackmania_rl.telemetry.page.server import make_app
+
+webdriver = pytest.importorskip("selenium.webdriver", reason="python -m pip install selenium")
+from selenium.webdriver.chrome.service import Service  # noqa: E402
+from selenium.webdriver.common.by import By  # noqa: E402
+from selenium.webdriver.common.keys import Keys  # noqa: E402
+
+WITHIN_S = 60.0
+"""The machine that tests has other work."""
+HOST = "127.0.0.1"
+FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+
+
+@pytest.fixture(scope="module")
+def shown_run(tmp_path_factory: pytest.TempPathFactory, repository_root: Path) -> RunOnDisk:
+    save_folder = tmp_path_factory.mktemp("runs")
+    make_run(save_folder, repository_root, "other", n_races=3)
+    run = make_run(save_folder, repository_root)
+    page = RunPage(run)
+    page.watched.picture(page.record(f"valley_{RECORD_MS}"), 0)  # compiles what drives and draws
+    return run
+
+
+@pytest.fixture(scope="module")
+def server(shown_run: RunOnDisk) -> Iterator[str]:
+    """The page's address."""
+    with serving(shown_run) as url:
+        yield url
+
+
+@contextlib.contextmanager
+def serving(run: RunOnDisk) -> Iterator[str]:
+    """Serve a run's page in a thread."""
+    listening = listen(HOST, 0)
+    port = listening.getsockname()[1]
+    server = make_server(make_app(RunPage(run), HOST, port))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+    thread.start()
+    yield address(HOST, port, None)
+    server.should_exit = True
+    thread.join(WITHIN_S)
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if chromium is None or driver is None:
+        pytest.skip("Chromium is not installed: apt-get install chromium chromium-driver")
+    options = webdriver.ChromeOptions()
+    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('browser')}"):
+        options.add_argument(flag)
+    options.binary_location = chromium
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    browser = webdriver.Chrome(options=options, service=Service(driver))
+    yield browser
+    browser.quit()
+
+
+@pytest.fixture
+def page(browser: Any, server: str) -> Iterator[Any]:
+    """The page, opened anew at a desktop's width; nothing on it may fail."""
+    browser.set_window_size(1400, 900)
+    browser.get(server)
+    wait_for(lambda: text(browser, "run-name") == "tested", "the run's name")
+    yield browser
+    complaints = [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
+    # An edit that is refused is an answer of the server's which the browser notes as well.
+    assert not [entry for entry in complaints if "422" not in entry["message"]]
+
+
+def wait_for(condition: Callable[[], object], what: str) -> None:
+    ends_s = time.monotonic() + WITHIN_S
+    while not condition():
+        assert time.monotonic() < ends_s, f"no {what} within {WITHIN_S} s"
+        time.sleep(0.1)
+
+
+def text(browser: Any, name: str) -> str:
+    return browser.find_element(By.ID, name).text
+
+
+def n_colours(browser: Any) -> int:
+    """How many colours the map's canvas shows."""
+    return browser.execute_script(
+        "const map = document.getElementById('map');"
+        "const data = map.getContext('2d').getImageData(0, 0, map.width, map.height).data;"
+        "return new Set(new Uint32Array(data.buffer)).size;"
+    )
+
+
+def test_a_run_is_shown_and_its_record_played_and_news_come_as_they_are_written(
+    page: Any, shown_run: RunOnDisk
+) -> None:
+    facts = text(page, "facts")
+    assert "frames 8,000" in facts.replace("\n", " ")
+    wait_for(lambda: n_colours(page) > 5, "road on the map")
+    wait_for(lambda: text(page, "speed") not in ("–", "0"), "car that drives")
+    wait_for(lambda: page.find_element(By.ID, "picture").is_displayed(), "picture")
+    wait_for(lambda: "on" in page.find_element(By.CSS_SELECTOR, "[data-key=up]").get_attribute("class"), "pressed key")
+    assert len(page.find_elements(By.CSS_SELECTOR, "#q-values div")) == 12
+    assert "record" in text(page, "race-kind")
+    wait_for(lambda: len(page.find_elements(By.CSS_SELECTOR, "#sections-table tbody tr")) == 4, "sections")
+    page.execute_script("document.getElementById('curves').scrollIntoView()")
+    wait_for(lambda: page.find_elements(By.CSS_SELECTOR, "#charts .uplot canvas"), "chart")
+    assert "collector 0 has died" in text(page, "log")
+    with shown_run.races.open("a") as file:
+        file.write(race_line(21))
+    with shown_run.log.open("a") as file:
+        file.write("2026-11-24 03:00:00 WARNING the disk <b>is full</b>\n")
+    wait_for(lambda: "the disk <b>is full</b>" in text(page, "log"), "new message, as text")
+    wait_for(lambda: "8,400" in text(page, "facts"), "new race")
+
+
+SMALL = {
+    "use_torch_compile": False,
+    "float_hidden_dim": 11,
+    "dense_hidden_dimension": 18,
+    "iqn_n": 4,
+    "iqn_k": 6,
+    "batch_size": 23,
+    "memory_size_schedule": "((0, 5000),)",
+    "memory_size_start_learn_schedule": "((0, 300),)",
+    "cutoff_race_longer_than_ms": 15_000,
+    "tensorboard_interval_s": 1,
+}
+CHART_VALUES = """
+return Object.fromEntries([...document.querySelectorAll('#charts figure')].map((figure) => [
+  figure.querySelector('figcaption span').textContent,
+  figure.querySelector('.u-legend .u-series:last-child .u-value')?.textContent ?? '',
+]));
+"""
+"""The last value of each chart's legend by the chart's title; "any figure" has none."""
+
+
+def test_the_charts_of_a_run_that_the_program_wrote_have_points(
+    browser: Any, tmp_path: Path, repository_root: Path
+) -> None:
+    training = TrainCommand(tmp_path, SMALL, ("--max-frames", "1500"))
+    assert training.process.wait(300) == 0, training.output
+    with serving(RunOnDisk(training.run_folder, repository_root)) as url:
+        browser.set_window_size(1400, 900)
+        browser.get(url)
+        browser.execute_script("document.getElementById('curves').scrollIntoView()")
+        titles = ("Loss", "Mean Q", "Gradient norm", "Shares of time spent waiting", "")
+
+        def values() -> list[str]:
+            found = browser.execute_script(CHART_VALUES)
+            return [found[title] for title in titles]
+
+        wait_for(lambda: all(re.search(r"\d", value) for value in values()), "point in each chart")
+        assert browser.execute_script("return window.pageState.store.figures['train/loss'].length") > 0
+        assert text(browser, "no-picture").startswith("The training does not run.")
+
+
+def test_a_setting_is_edited_and_a_wrong_one_is_refused(page: Any, shown_run: RunOnDisk) -> None:
+    field = (By.CSS_SELECTOR, "[data-setting=adam_beta1]")
+
+    def find_setting() -> None:
+        page.execute_script("document.getElementById('settings').scrollIntoView()")
+        wait_for(lambda: page.find_elements(By.CSS_SELECTOR, "#settings-rows summary"), "settings")
+        page.find_element(By.ID, "settings-search").send_keys("adam_beta1")
+        wait_for(lambda: page.find_elements(*field), "setting")
+
+    def answer() -> str:
+        row = "document.querySelector('[data-setting=adam_beta1]')?.closest('.setting')"
+        told: str = page.execute_script(f"return {row}?.querySelector('.told').textContent")
+        return told
+
+    def give(value: str) -> str:
+        found = page.find_element(*field)
+        found.send_keys(Keys.CONTROL, "a")
+        found.send_keys(value)
+        found.find_element(By.XPATH, "../..//button").send_keys(Keys.ENTER)
+        wait_for(answer, "answer")
+        return answer()
+
+    find_setting()
+    assert "adam_beta1 = 7: input should be less than 1" in give("7")
+    assert "adam_beta1 = 0.9\n" in shown_run.config_file.read_text()
+    page.refresh()
+    find_setting()
+    page.execute_script("document.querySelector('[data-setting=adam_beta1]').isOld = true")
+    assert "adam_beta1: 0.9 -> 0.8" in give("0.8")
+    assert "adam_beta1 = 0.8\n" in shown_run.config_file.read_text()
+    is_new = "return !document.querySelector('[data-setting=adam_beta1]').isOld"
+    wait_for(lambda: page.execute_script(is_new), "rows of the edited configuration")
+    assert "adam_beta1: 0.9 -> 0.8" in answer(), "it stays"
+
+
+def test_the_other_runs_of_the_folder_are_listed_and_opened(page: Any) -> None:
+    wait_for(lambda: len(page.find_elements(By.CSS_SELECTOR, "#runs-table a")) == 2, "list of runs")
+    page.execute_script("[...document.querySelectorAll('#runs-table a')].find((a) => a.text === 'other').click()")
+    wait_for(lambda: text(page, "run-name") == "other", "the other run's name")
+    wait_for(lambda: "1,200" in text(page, "facts"), "its frames")
+
+
+def test_nothing_is_wider_than_a_phone(page: Any) -> None:
+    size = {"width": 360, "height": 740, "deviceScaleFactor": 2, "mobile": True}
+    page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    try:
+        wait_for(lambda: n_colours(page) > 5, "road on the map")
+        wait_for(lambda: page.find_elements(By.CSS_SELECTOR, "#records-table button"), "records")
+        width = page.execute_script("return document.documentElement.scrollWidth")
+        assert width == 360
+        cut = (
+            "return [...document.querySelectorAll('.scroll')].filter((box) => box.scrollWidth > box.clientWidth).length"
+        )
+        wait_for(lambda: len(page.find_elements(By.CSS_SELECTOR, ".scroll tbody")) >= 4, "tables")
+        assert page.execute_script(cut) == 0
+        page.execute_script("document.querySelector('#records-table button').click()")
+        chosen = page.find_element(By.ID, "source")
+        wait_for(lambda: chosen.get_attribute("value") == f"record:valley_{RECORD_MS}", "record that plays")
+    finally:
+        page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_an_own_environment_is_shown_without_what_belongs_to_races(
+    browser: Any, tmp_path: Path, repository_root: Path
+) -> None:
+    run = make_run(tmp_path, repository_root)
+    write_snapshot(repository_root / "config_files" / "config_cartpole.py", run.config_file.parent, ["run_name=tested"])
+    own = {"map": "cartpole", "race_finished": False, "progress_unit": "points", "meters": 7.5, "n_actions": 30}
+    run.races.write_text("".join(race_line(number, **own) for number in range(1, 4)))
+    with serving(run) as url:
+        browser.get(url)
+        wait_for(lambda: "cartpole" in text(browser, "maps-table"), "table")
+        assert text(browser, "maps-table").split() == [
+            *("environment", "episodes", "return", "best", "last", "length"),
+            *("cartpole", "evaluated", "3", "7.5", "7.5", "7.5", "30"),
+        ]
+        seen = browser.find_element(By.TAG_NAME, "body").text
+        assert "Return" in seen
+        assert not [words for words in ("km/h", "Metres", "finished", "generated", "Map") if words in seen]

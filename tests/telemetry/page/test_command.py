@@ -1,0 +1,84 @@
+"""Bad input to the command: one line each, and a way out."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+from filelock import FileLock
+
+from tests.telemetry.page.conftest import make_run, race_line
+from trackmania_rl.telemetry.page import command
+from trackmania_rl.telemetry.page.run_on_disk import find_run
+from trackmania_rl.tmi_interaction.launchers.launcher import find_free_port
+
+
+def told(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, save: Path, *words: str) -> str:
+    """What the command says when it refuses its work."""
+    monkeypatch.setattr(
+        sys, "argv", ["dashboard.py", "--save-folder", str(save), "--port", str(find_free_port()), *words]
+    )
+    assert command.main() == 1
+    said = capsys.readouterr().err
+    assert said.startswith("error: ")
+    assert said.count("\n") == 1
+    return said
+
+
+def test_runs_that_cannot_be_shown(
+    tmp_path: Path, repository_root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "there is no run in" in told(capsys, monkeypatch, tmp_path)
+    empty = make_run(tmp_path, repository_root, "empty", n_races=0)
+    make_run(tmp_path, repository_root, "good")
+    other = make_run(tmp_path, repository_root, "other")
+    other.config_file.write_text(other.config_file.read_text() + "of_another_version = 3\n")
+    older = make_run(tmp_path, repository_root, "older")
+    older.races.write_text('{"time": 3}\n')
+    (tmp_path / "nothing").mkdir()
+    assert "empty has no race yet, and nobody trains it" in told(capsys, monkeypatch, tmp_path, "empty")
+    assert "of another version" in told(capsys, monkeypatch, tmp_path, "other")
+    assert "of_another_version is no known setting" in told(capsys, monkeypatch, tmp_path, "other")
+    assert "its first race has no frames_total, is_explo" in told(capsys, monkeypatch, tmp_path, "older")
+    assert "nothing is no run's folder" in told(capsys, monkeypatch, tmp_path, "nothing")
+    assert "those in" in (said := told(capsys, monkeypatch, tmp_path, "nosuch"))
+    assert "empty, good, older, other" in said
+    with FileLock(empty.path / ".train.lock"):
+        assert find_run("empty", tmp_path, repository_root).name == "empty", "its training has just begun"
+        empty.races.write_text(race_line(1)[:30])
+        assert find_run("empty", tmp_path, repository_root).name == "empty", "its first race is being written"
+    os.utime(tmp_path / "good" / "races.jsonl", (4e9, 4e9))
+    for name, save_folder in ((None, tmp_path), ("good", tmp_path), (str(tmp_path / "good"), tmp_path / "elsewhere")):
+        assert find_run(name, save_folder, repository_root).name == "good"
+
+
+def test_a_port_that_is_taken(
+    tmp_path: Path, repository_root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_run(tmp_path, repository_root)
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = str(other.getsockname()[1])
+        assert f"port {port} is taken" in told(capsys, monkeypatch, tmp_path, "--port", port)
+
+
+def test_a_host_that_others_reach_needs_a_token(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for host in ("0.0.0.0", "192.0.2.7", "::"):
+        assert f"--host {host} lets other machines" in told(capsys, monkeypatch, tmp_path, "--host", host)
+    assert command.address("0.0.0.0", 8600, "secret-word") == "http://localhost:8600/?token=secret-word"
+    assert "--token has 3 characters" in told(capsys, monkeypatch, tmp_path, "--host", host, "--token", "abc")
+
+
+def test_a_missing_package_is_named_with_the_way_to_get_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "NEEDED_PACKAGES", ("json", "no_such_package"))
+    assert 'no_such_package, which is not installed: python -m pip install "trackmania-rl[dash' in told(
+        capsys, monkeypatch, tmp_path
+    )

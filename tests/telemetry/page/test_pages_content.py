@@ -1,0 +1,244 @@
+"""The content of the page as a tab gets it: maps, races, curves, figures, messages, settings, films."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from starlette.testclient import TestClient
+from torch.utils.tensorboard import SummaryWriter
+
+from tests.telemetry.page.conftest import RECORD_MS, SnapshotOf, race_line
+from trackmania_rl.errors import UserError
+from trackmania_rl.simulator.tracks.track_generator import TrackRecipe
+from trackmania_rl.telemetry.page import driver_races, figure_curves, race_curves, tails
+from trackmania_rl.telemetry.page.driver_races import PageOfDriverError, run_of_driver
+from trackmania_rl.telemetry.page.page import RunPage
+from trackmania_rl.telemetry.page.run_on_disk import RunOnDisk
+from trackmania_rl.telemetry.race_record import CommandClock, RaceLog, RaceRecord
+
+
+def test_a_map_is_shown_from_above_with_its_gates(client: TestClient) -> None:
+    shape = client.get("/api/map/valley").json()
+    points, gates = np.array(shape["points"]), np.array(shape["gates"])
+    assert shape["length_m"] == pytest.approx(978.5)
+    assert np.linalg.norm(np.diff(points[:, :2], axis=0), axis=1).max() < 2.1
+    assert gates[:, 5] == pytest.approx([0.0, 241.8, 420.8, 654.1, 978.5], abs=0.1)
+    assert np.linalg.norm(gates[:, 2:4], axis=1) == pytest.approx(1.0, abs=0.01)
+    generated = TrackRecipe(seed=3, difficulty=0.0).name
+    assert client.get(f"/api/map/{generated}").json()["length_m"] > 500
+    assert client.get("/api/figure?name=nothing").json() == []
+    assert client.get("/api/map/nowhere").json()["detail"].startswith("nowhere: the run's map_cycle has no such map")
+
+
+def test_a_real_map_is_shown_along_its_line(run: RunOnDisk) -> None:
+    run.config_file.write_text(run.config_file.read_text() + 'game = "tmnf"\n')
+    page = RunPage(run)
+    shape = page.shape("valley")
+    assert len(shape["gates"]) == 2, "start and finish: its file is not there"
+    assert shape["length_m"] == pytest.approx(978.5, abs=1.0)
+    with pytest.raises(UserError, match="in the real game"):
+        page.record(f"valley_{RECORD_MS}")
+
+
+def test_a_record_is_driven_again_with_its_values_and_pictures(client: TestClient) -> None:
+    race = client.get(f"/api/record/valley_{RECORD_MS}").json()
+    assert race["time_ms"] == RECORD_MS
+    assert race["t"] == list(range(0, RECORD_MS + 50, 50))
+    assert race["gas"] == [1] * 61
+    steer = dict(zip(race["t"], race["steer"], strict=True))
+    assert (steer[950], steer[1000], steer[1250], steer[1300]) == (0, 1, 1, 0)
+    assert race["m"][-1] > 10
+    assert np.shape(race["q"]) == (61, 12)
+    picture = client.get(f"/api/race/{race['id']}/picture?t=1000")
+    assert picture.headers["content-type"] == "image/jpeg"
+    assert picture.content.startswith(b"\xff\xd8")
+    assert client.get(f"/api/race/{race['id']}/picture?t=-1").status_code == 422
+    assert client.get("/api/race/live-0-0-0-0").status_code == 404
+    assert client.get("/api/race/live-0-0-0-0/picture?t=1000").status_code == 204
+    assert client.get("/api/record/..%2fvalley_1").status_code == 404
+
+
+def test_a_race_is_compared_by_section(client: TestClient, run: RunOnDisk, snapshot_of: SnapshotOf) -> None:
+    slower = run.best_runs / "valley_4000"
+    slower.mkdir()
+    (slower / "valley_4000.inputs").write_text("0.50 press up\n")  # half a second later
+    snapshot_of(client)
+    race = client.get("/api/record/valley_4000").json()
+    compared = client.get(f"/api/race/{race['id']}/sections").json()
+    assert [row["name"] for row in compared["rows"]] == ["CP 1", "CP 2", "CP 3", "finish"]
+    assert compared["rows"][0]["at_ms"] is None, "the race ends before"
+    assert compared["rows"][1]["recent_lost_ms"] is None
+    assert compared["behind"][5][1] == pytest.approx(0.5, abs=0.06)
+    assert client.get("/api/race/live-0-0-0-0/sections").status_code == 404
+
+
+def test_races_become_curves_and_a_table(client: TestClient, snapshot_of: SnapshotOf) -> None:
+    shown = snapshot_of(client)
+    assert shown["run"]["maps"] == ["valley"]
+    assert shown["run"]["actions"][:3] == ["↑", "↑←", "↑→"]
+    assert shown["state"]["races"] == 20
+    assert [message["level"] for message in shown["log"]["messages"]] == ["INFO", "WARNING"]
+    assert shown["log"]["messages"][1]["text"] == "collector 0 has died\nTraceback of it"
+    assert shown["files"]["best_runs"][0]["file"] == f"best_runs/valley_{RECORD_MS}/valley_{RECORD_MS}.inputs"
+    curves = shown["races"]["curves"]
+    assert sorted(curves) == ["rates", "valley/evaluated", "valley/explored"]
+    assert curves["valley/evaluated"][0] == [800, 29.98, 976.5, 1.0]
+    assert curves["rates"] == [[400 * n, pytest.approx(2 * n / 3600, abs=1e-5), 200.0] for n in (4, 7, 10, 13, 16, 19)]
+    explored, evaluated = shown["state"]["table"]
+    assert (explored["kind"], explored["races"], explored["best_ms"]) == ("explored", 10, 29_810)
+    assert (evaluated["kind"], evaluated["recent"], evaluated["n_recent"]) == ("evaluated", 10, 10)
+
+
+def test_new_races_are_added_and_a_second_session_continues(page: RunPage, run: RunOnDisk) -> None:
+    page.read()
+    with run.races.open("a") as file:
+        file.write(race_line(21, session=2, wall_s=3.0, race_finished=False, checkpoint_times_ms=[7000]))
+        file.write("no JSON\n[1, 2]\n")
+        file.write(race_line(22, session=2, is_demonstration=True, map="shown"))
+        file.write(race_line(23)[:40])  # half a line is left for the next reading
+    told = page.read()
+    assert told["races"]["curves"]["valley/evaluated"] == [[8400, None, 976.5, 0.9]]
+    assert len(told["state"]["table"]) == 2, "a demonstration is no result"
+    assert (told["state"]["frames"], told["state"]["unreadable"]) == (8800, 2)
+    run.races.write_text(race_line(1))
+    assert page.read()["races"]["reset"], "a shorter file is read anew"
+
+
+def test_an_own_environment_has_returns_and_lengths(run: RunOnDisk, page: RunPage) -> None:
+    run.races.unlink()
+    log = RaceLog(run.races, CommandClock(), session=1)
+    for number, n_actions in enumerate((10, 30), start=1):
+        race = RaceRecord("cartpole", True, 0, False, 50 * n_actions, n_actions / 4, 0, n_actions, "terminated")
+        log.write(dataclasses.replace(race, progress_unit="points"), 40 * number)
+    log.close()
+    page.read()
+    (row,) = page.snapshot()["state"]["table"]
+    assert [row[name] for name in ("unit", "return", "furthest", "last", "length")] == ["points", 5.0, 7.5, 7.5, 20.0]
+
+
+def test_a_log_of_days_is_sampled_and_bounded(run: RunOnDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(race_curves, "MOST_MAPS", 3)
+    races = [race_line(number, map=f"map {number}" if number % 100 == 0 else "valley") for number in range(1, 5001)]
+    run.races.write_text("".join(races))
+    run.log.write_text("".join(f"2026-11-24 02:33:42 INFO message {k} {'x' * 200}\n" for k in range(3000)))
+    whole = RunPage(run)
+    whole.read()
+    points = whole.snapshot()["races"]["curves"]["valley/evaluated"]
+    assert 500 < len(points) <= race_curves.MOST_POINTS
+    assert points[-1][0] == 400 * 4999, "a record is kept"
+    monkeypatch.setattr(tails, "WHOLE_FILE_BYTES", 128_000)
+    page = RunPage(run)
+    page.read()
+    shown = page.snapshot()
+    assert shown["state"]["frames"] == 400 * 5000
+    assert shown["state"]["races"] == pytest.approx(5000, rel=0.25)
+    curves = shown["races"]["curves"]
+    assert len(curves) <= 1 + 2 * 3
+    assert curves["rates"][-1][2] == pytest.approx(200.0, rel=0.01)
+    messages = shown["log"]["messages"]
+    assert len(messages) == 300
+    assert messages[-1]["text"].split()[1] == "2999"
+
+
+def write_figures(folder: Path, steps: range, value: float = 1.0, purge_step: int | None = None) -> None:
+    writer = SummaryWriter(str(folder), purge_step=purge_step, filename_suffix=f".{steps.start}")
+    for step in steps:
+        writer.add_scalar("train/loss", value * step, step)
+    writer.add_histogram("weights/layer", np.arange(10_000.0), steps.start)
+    writer.add_scalar("train/nan", float("nan"), steps.start)
+    writer.close()
+
+
+def test_figures_of_tensorboard_are_read_as_they_grow(run: RunOnDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(figure_curves, "MOST_BYTES_AT_ONCE", 200)  # less than the histogram has
+    page = RunPage(run)
+
+    def points() -> list[Any]:
+        before: object = None
+        while (now := (page.figure("train/loss"), page.read().get("figures"))) != before:
+            before = now
+        return page.figure("train/loss")
+
+    assert points() == []
+    run.event_files.mkdir(parents=True)
+    (run.event_files / "events.out.tfevents.1.broken").write_bytes(b"\xff" * 5000)
+    write_figures(run.event_files, range(10))
+    assert points() == [[step, step] for step in range(10)]
+    write_figures(run.event_files, range(5, 8), value=100.0, purge_step=5)
+    assert points() == [*([s, s] for s in range(5)), [5, 500], [6, 600], [7, 700]], "a resumed run takes points back"
+    assert page.figure("train/nan") == []
+
+
+def test_settings_are_shown_with_their_comments_and_edited(page: RunPage, run: RunOnDisk) -> None:
+    page.read()
+    assert page.edit("adam_beta1", "0.8") == {"adam_beta1": "0.9 -> 0.8"}
+    assert page.read()["run"]["settings_error"] == ""
+    rows = {row["name"]: row for row in page.settings()["rows"]}
+    assert rows["adam_beta1"]["text"] == "0.8"
+    assert rows["adam_beta1"]["about"].startswith("RAdam's epsilon and betas.")
+    assert rows["constant_reward_per_ms"]["text"] == "-0.0012", "an expression is shown as its value"
+    assert rows["n_collectors"]["restart"]
+    assert "game_command" not in rows
+    before = run.config_file.read_bytes()
+    entry = {"map_name": "x", "map_path": "x.toml", "reference_line": "x.npy", "is_explo": True, "fill_buffer": True}
+    with pytest.raises(UserError, match=r"x\.toml"):
+        page.edit("map_cycle", f"({entry!r},)")
+    assert run.config_file.read_bytes() == before
+    run.config_file.write_text(run.config_file.read_text() + "adam_beta1 = 3\n")
+    assert "adam_beta1 = 3" in page.read()["run"]["settings_error"]
+    assert page.settings()["rows"], "the last valid ones"
+
+
+def test_only_listed_files_can_be_downloaded(client: TestClient, run: RunOnDisk, snapshot_of: SnapshotOf) -> None:
+    record = f"/files/best_runs/valley_{RECORD_MS}/valley_{RECORD_MS}"
+    inputs = client.get(f"{record}.inputs")
+    assert inputs.text.startswith("0.00 press up")
+    assert "attachment" in inputs.headers["content-disposition"]
+    assert client.get(f"{record}.driver").status_code == 404
+    (run.best_runs / f"valley_{RECORD_MS}" / f"valley_{RECORD_MS}.driver").write_bytes(b"weights")
+    assert client.get(f"{record}.driver").content == b"weights"
+    film = run.path / "evaluation" / "valley.mp4"
+    film.parent.mkdir()
+    film.write_bytes(b"film")
+    assert snapshot_of(client)["files"]["films"] == [
+        {"name": "valley.mp4", "file": "evaluation/valley.mp4", "mb": 0.0},
+    ]
+    assert client.get("/files/evaluation/valley.mp4").content == b"film"
+    for name in (
+        "races.jsonl",
+        "config/config.py",
+        "..%2f..%2fconfig.py",
+        "..%2ftested%2fraces.jsonl",
+        "%2fetc/passwd",
+    ):
+        assert client.get(f"/files/{name}").status_code == 404
+    assert client.get("/static/..%2fserver.py").status_code == 404
+
+
+def test_the_races_of_a_driver_file_are_shown_as_records_of_a_run(
+    tmp_path: Path, repository_root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run_here(command: list[str], **_: object) -> Any:
+        monkeypatch.setattr("sys.argv", command[2:])
+        return type("Done", (), {"returncode": driver_races.main()})
+
+    monkeypatch.setattr(driver_races.subprocess, "run", run_here)
+    driver = repository_root / "drivers" / "ring.driver"
+    with run_of_driver(driver, repository_root) as run:
+        assert run.name == "ring"
+        [record] = RunPage(run).files.listed()["best_runs"]
+        assert record["map"] == "ring"
+        assert 40_000 < record["time_ms"] < 50_000
+        assert (run.path / record["driver"]).read_bytes() == driver.read_bytes()
+    assert not run.path.exists(), "deleted when the page ends"
+    wrong = tmp_path / "mine.driver"
+    with pytest.raises(UserError, match="there is no such driver's file"), run_of_driver(wrong, repository_root):
+        pass
+    wrong.write_bytes(b"no driver")
+    with pytest.raises(PageOfDriverError, match="cannot be shown"), run_of_driver(wrong, repository_root):
+        pass
+    assert str(wrong) in capsys.readouterr().err

@@ -1,0 +1,130 @@
+"""Commands: exit codes, errors, interruptions, streams, presets and the version."""
+
+import argparse
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from trackmania_rl.cli import (
+    add_configuration_arguments,
+    command,
+    end_in_order_when_terminated,
+    preset_files,
+    watched_command,
+)
+from trackmania_rl.errors import PassingError, UserError
+from trackmania_rl.places import git_revision, program_version
+from trackmania_rl.settings import load_settings
+from trackmania_rl.tmi_interaction.launchers.launcher import PortInUseError
+from trackmania_rl.tmi_interaction.transport import GameTimeoutError
+
+
+@pytest.mark.parametrize(("returned", "exit_code"), [(None, 0), (0, 0), (5, 5)])
+def test_the_value_that_a_command_returns_is_its_exit_code(returned, exit_code, capsys):
+    @command
+    def main(words, shift=0):
+        assert (words, shift) == (["a"], 2)
+        return returned
+
+    assert main(["a"], shift=2) == exit_code
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("kind", "error", "exit_code", "said"),
+    [
+        (command, UserError("port 1 is taken"), 1, "error: port 1 is taken\n"),
+        (command, GameTimeoutError("port 1 is silent"), 1, "error: port 1 is silent\n"),
+        (command, KeyboardInterrupt(), 130, "interrupted\n"),
+        (watched_command, GameTimeoutError("port 1 is silent"), 1, "error: port 1 is silent\n"),
+        (watched_command, PassingError("port 1 is taken"), 75, "error: port 1 is taken\n"),
+        (watched_command, PortInUseError("port 1 is taken"), 75, "error: port 1 is taken\n"),
+        (watched_command, UserError("port 1 is taken"), 78, "error: port 1 is taken\n"),
+    ],
+)
+def test_an_error_for_the_user_is_one_line_and_an_exit_code(kind, error, exit_code, said, capsys):
+    @kind
+    def main():
+        raise error
+
+    assert main() == exit_code
+    assert capsys.readouterr() == ("", said)
+
+
+def test_a_bug_is_not_hidden():
+    @command
+    def main():
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        main()
+
+
+def test_terminating_is_like_interrupting():
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        end_in_order_when_terminated()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_names_that_the_terminal_cannot_show_end_nothing():
+    script = "from trackmania_rl.cli import command; command(lambda: print('caf\\udce9'))()"
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert ended.stdout == "caf\\udce9\n", ended.stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pipes end otherwise there")
+def test_a_pipe_that_nobody_reads_ends_a_command_without_a_word():
+    script = "from trackmania_rl.cli import command; command(lambda: print('x' * 10**6))()"
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.close()
+        assert process.stderr.read() == b""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="shells close streams otherwise there")
+def test_closed_standard_streams_end_nothing_and_no_file_takes_their_place():
+    script = (
+        "import os; from trackmania_rl.cli import command\n"
+        "main = command(lambda: print('out', open(os.devnull).fileno() > 2 or 1 / 0))\n"
+        "raise SystemExit(main())"
+    )
+    closed = ["sh", "-c", 'exec "$0" -c "$1" <&- >&- 2>&-', sys.executable, script]
+    assert subprocess.run(closed).returncode == 0
+
+
+@pytest.fixture
+def parser(repository_root):
+    parser = argparse.ArgumentParser(formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_configuration_arguments(parser, repository_root / "config_files")
+    return parser
+
+
+def test_a_preset_is_a_configuration_that_ships(parser, repository_root, capsys):
+    folder = repository_root / "config_files"
+    assert parser.parse_args([]).config == parser.parse_args(["--preset", "default"]).config == folder / "config.py"
+    assert parser.parse_args(["--preset", "lidar"]).config == folder / "config_lidar.py"
+    assert parser.parse_args(["--config", "mine.py", "--set", "seed=1"]).config == Path("mine.py")
+    text = parser.format_help()
+    for name, file in preset_files(folder).items():
+        load_settings(file)
+        assert f"\n  {name} " in text
+    assert "sac           Soft actor-critic with analog actions" in text
+    for wrong in (["--preset", "atlantis"], ["--preset", "sac", "--config", "mine.py"]):
+        with pytest.raises(SystemExit):
+            parser.parse_args(wrong)
+    said = capsys.readouterr().err
+    assert "'atlantis' is none of default, cartpole" in said
+    assert "not allowed with" in said
+
+
+def test_the_version_and_the_commit_are_told():
+    assert re.fullmatch(r"unknown|\d+\.\d+.*", program_version())
+    revision = git_revision()
+    assert revision is None or re.fullmatch(r"[0-9a-f]{40,64}(-changed)?", revision)

@@ -1,0 +1,379 @@
+"""A driver as one file, NAME.driver: weights, what their inputs and outputs mean, and what they have driven. No code.
+
+It is a safetensors file, which other programs can open, too. Its metadata has one entry, JSON: the driver's card, and
+the SHA-256 of card and weights, which tells a damaged file (and does not tell who made it).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+import torch
+from gymnasium.spaces import Discrete
+from pydantic import Field, ValidationError, field_validator
+from safetensors.torch import save as bytes_of_tensors
+from torch import Tensor
+
+from trackmania_rl.errors import UserError, one_line
+from trackmania_rl.files import parse_json, portable, read_bounded, write_durably
+from trackmania_rl.places import SHIPPED_FOLDER, program_version
+from trackmania_rl.race.actions import ANALOG_PARTS
+from trackmania_rl.race.observation import ObservationLayout
+from trackmania_rl.race.spaces import Spaces
+from trackmania_rl.runs import require_disk
+from trackmania_rl.settings import GeneratorSettings, MapEntry, Settings, driver_values
+from trackmania_rl.settings.game import RACES
+from trackmania_rl.settings.values import FileName, Group, NonNegativeFloat, NonNegativeInt, PositiveInt
+
+ENDING: Final = ".driver"
+FORMAT_VERSION: Final = 1
+ENTRY: Final = "trackmania_rl"
+"""The metadata's entry."""
+LARGEST_FILE_BYTES: Final = 128 << 20
+LARGEST_HEADER_BYTES: Final = 1 << 20
+LARGEST_NUMBER: Final = 10**6
+"""No size, length or duration of a driver is larger."""
+DTYPES: Final[Mapping[str, torch.dtype]] = {
+    **{"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "F64": torch.float64},
+    **{"I64": torch.int64, "I32": torch.int32, "BOOL": torch.bool},
+}
+"""What weights may be, and counters beside them, by safetensors' names."""
+
+Line = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f-\x9f]*$", max_length=4096)]
+
+
+class DriverFileError(UserError):
+    """A driver's file that cannot be read or written; the text says which, why and what to do."""
+
+
+class DriverTrack(Group):
+    """A track that a driver was trained on.
+
+    Attributes:
+        map_name: its name in the map cycle.
+        map_path: its file, from where the game looks for maps; "" where it has none.
+        reference_line: its line, from the maps folder; likewise.
+        generator: of many tracks; None for a single one.
+        best_time_ms: the driver's fastest finish; None without one.
+    """
+
+    map_name: FileName
+    map_path: Line = ""
+    reference_line: Line = ""
+    generator: GeneratorSettings | None = None
+    best_time_ms: PositiveInt | None = None
+
+    @field_validator("map_path", "reference_line")
+    @classmethod
+    def _leads_nowhere_else(cls, path: str) -> str:
+        if path != portable(path):
+            raise ValueError("a track's files lie in the maps folder")
+        return path
+
+    @classmethod
+    def of_entry(cls, entry: MapEntry, best_time_ms: int | None) -> DriverTrack:
+        """Describe a line of a map cycle, without the folders of this machine."""
+        return cls(
+            map_name=entry.map_name,
+            map_path=portable(entry.map_path),
+            reference_line=portable(entry.reference_line),
+            generator=entry.generator,
+            best_time_ms=best_time_ms,
+        )
+
+    def entry(self) -> MapEntry:
+        """Make the line of a map cycle in which it is evaluated."""
+        files = self.model_dump(exclude={"best_time_ms", "generator"})
+        return MapEntry(**files, generator=self.generator, is_explo=False, fill_buffer=False)
+
+
+class Interface(Group):
+    """What a network is shown and answers, as this version of the program makes it of the driver's settings.
+
+    Attributes:
+        blocks: (name, number of floats) of the observation's blocks, in their order; none of games of one's own.
+        n_floats: F.
+        image_shape: (S, H, W); H and W are 0 without an image.
+        actions: what each action, or each of its numbers, is.
+    """
+
+    blocks: tuple[tuple[Line, NonNegativeInt], ...]
+    n_floats: PositiveInt
+    image_shape: tuple[PositiveInt, NonNegativeInt, NonNegativeInt]
+    actions: tuple[Line, ...]
+
+    @classmethod
+    def of(cls, settings: Settings, spaces: Spaces) -> Interface:
+        """Describe the games of a configuration.
+
+        Args:
+            settings: of the run.
+            spaces: of its games.
+        """
+        blocks: tuple[tuple[str, int], ...] = ()
+        actions: tuple[str, ...] = (str(spaces.action),)
+        if settings.game.games == RACES:
+            layout = ObservationLayout.from_settings(settings.observation, settings.game.actions)
+            blocks = tuple((block.name, block.stop - block.start) for block in layout.blocks)
+            actions = ANALOG_PARTS
+            if isinstance(spaces.action, Discrete):
+                pressed = [[key for key, is_down in keys if is_down] for keys in settings.game.inputs]
+                actions = tuple(" + ".join(keys) or "nothing" for keys in pressed)
+        return cls(blocks=blocks, n_floats=spaces.n_floats, image_shape=spaces.image_shape, actions=actions)
+
+    def difference(self, other: Interface) -> str:
+        """Say in a few words how another one differs; empty if it does not."""
+        if self.blocks != other.blocks:
+            ours, theirs = dict(self.blocks), dict(other.blocks)
+            names = [name for name in {**ours, **theirs} if ours.get(name) != theirs.get(name)]
+            return f"another observation ({', '.join(names) or 'its blocks in another order'})"
+        if (self.n_floats, self.image_shape) != (other.n_floats, other.image_shape):
+            mine, its = (f"{one.n_floats} floats, image {one.image_shape}" for one in (self, other))
+            return f"another observation ({mine}; {its})"
+        if self.actions != other.actions:
+            return f"other actions ({len(self.actions)} and {len(other.actions)}, or in another order)"
+        return ""
+
+
+class DriverCard(Group):
+    """All that is known of a driver but its weights.
+
+    Attributes:
+        format_version: of the file.
+        name: the run's, mostly.
+        program: the version of this program that packed it.
+        settings: those in `settings.DRIVER_SETTINGS`, as JSON has them.
+        interface: what they meant to that version.
+        tracks: what it was trained on.
+        frames_total: actions that its run had collected.
+        training_s: seconds that its run had trained.
+    """
+
+    format_version: Literal[1] = FORMAT_VERSION
+    name: FileName
+    program: Line
+    settings: dict[str, Any]
+    interface: Interface
+    tracks: Annotated[tuple[DriverTrack, ...], Field(min_length=1, max_length=1000)]
+    frames_total: NonNegativeInt
+    training_s: NonNegativeFloat
+
+
+@dataclass(frozen=True)
+class DriverFile:
+    """What a driver's file holds: `read_driver` reads it, `write_driver` writes it.
+
+    Attributes:
+        card: says what it is.
+        weights: the network's `state_dict()`.
+    """
+
+    card: DriverCard
+    weights: Mapping[str, Tensor]
+
+    @classmethod
+    def of_network(
+        cls,
+        name: str,
+        settings: Settings,
+        spaces: Spaces,
+        weights: Mapping[str, Tensor],
+        tracks: Sequence[DriverTrack],
+        *,
+        frames_total: int,
+        training_s: float,
+    ) -> DriverFile:
+        """Put a network's weights and what they mean together.
+
+        Args:
+            name: of the driver.
+            settings: of its run.
+            spaces: of its run's games.
+            weights: `state_dict()` of the network that drives, on any device.
+            tracks: that it drives.
+            frames_total: actions of the run until now.
+            training_s: seconds that the run has trained.
+
+        Raises:
+            UserError: if a setting cannot be written.
+        """
+        card = DriverCard(
+            name=name,
+            program=program_version(),
+            settings=driver_values(settings),
+            interface=Interface.of(settings, spaces),
+            tracks=tuple(tracks),
+            frames_total=frames_total,
+            training_s=training_s,
+        )
+        # Copies, as weights may lie in a larger tensor.
+        return cls(card, {key: tensor.detach().cpu().clone().contiguous() for key, tensor in weights.items()})
+
+    @property
+    def n_parameters(self) -> int:
+        """How many numbers its weights are."""
+        return sum(tensor.numel() for tensor in self.weights.values())
+
+
+def is_driver_file(path: Path) -> bool:
+    """Tell by its name whether something is a driver's file."""
+    return path.suffix == ENDING and not path.is_dir()
+
+
+def write_driver(file: Path, driver: DriverFile, minimum_free_disk_mb: int = 0) -> Path:
+    """Write a driver's file, which is complete or not there.
+
+    Args:
+        file: replaced if it exists; its folder too is made.
+        driver: what it holds.
+        minimum_free_disk_mb: the disk must keep this much free after writing.
+
+    Returns:
+        The file.
+
+    Raises:
+        UserError: if the disk is too full or fails, or the driver is larger than one may be.
+    """
+    card = driver.card.model_dump(mode="json")
+    entry = json.dumps({"sha256": _digest(card, driver.weights), "card": card}, allow_nan=False)
+    content = bytes_of_tensors(dict(driver.weights), metadata={ENTRY: entry})
+    if len(content) > LARGEST_FILE_BYTES or _header_bytes(content) > LARGEST_HEADER_BYTES:
+        raise DriverFileError(
+            f"cannot write {file}: a driver is {LARGEST_FILE_BYTES >> 20} MB large at most, and its settings "
+            f"{LARGEST_HEADER_BYTES >> 20} MB; this one's take {len(content) >> 20} and {_header_bytes(content) >> 20}"
+        )
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        require_disk(file.parent, len(content), minimum_free_disk_mb)
+        write_durably(file, content)
+    except OSError as error:
+        raise DriverFileError(f"cannot write {file}: {error.strerror}") from error
+    return file
+
+
+def read_driver(file: Path) -> DriverFile:
+    """Read a driver's file, which may come from a stranger: nothing in it is run, and its sizes are bounded.
+
+    Its settings are validated where they are used (`training.driver_loading`).
+
+    Args:
+        file: where there is none, the one that ships under this path, such as drivers/ring.driver.
+
+    Raises:
+        DriverFileError: if it is missing, damaged, too large, of another version, or no driver at all.
+    """
+    shipped = SHIPPED_FOLDER / file
+    content = _bounded_content(shipped if shipped.is_file() and not file.exists() else file)
+    try:
+        header = parse_json(content[8 : 8 + _header_bytes(content)])
+        metadata = header.pop("__metadata__", {})
+        weights = _tensors(header, memoryview(content)[8 + _header_bytes(content) :])
+    except (ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
+        raise DriverFileError(f"{file} is damaged, or no driver: {one_line(error)}") from None
+    if not isinstance(metadata, dict) or not isinstance(metadata.get(ENTRY), str):
+        raise DriverFileError(
+            f"{file} is no driver, though it holds weights: scripts/tools/driver.py pack RUN makes one of a run"
+        )
+    card = _card_in(metadata[ENTRY], weights, file)
+    for name, tensor in weights.items():
+        if not bool(torch.isfinite(tensor).all()):
+            raise DriverFileError(f"{file}: its weights {name!r} are not finite numbers, so it cannot drive")
+    return DriverFile(card, weights)
+
+
+def _bounded_content(file: Path) -> bytearray:
+    """Read a file that is no larger than a driver may be, and whose header is not either."""
+    content = read_bounded(file, LARGEST_FILE_BYTES, DriverFileError)
+    if len(content) < 8 or _header_bytes(content) > min(LARGEST_HEADER_BYTES, len(content) - 8) or content[0] % 8:
+        raise DriverFileError(f"{file} is damaged, or no driver: it does not begin as one")
+    return content
+
+
+def _header_bytes(content: bytes | bytearray) -> int:
+    """Tell how long a safetensors file's header is."""
+    return int.from_bytes(content[:8], "little")
+
+
+def _tensors(header: Mapping[str, Mapping[str, Any]], data: memoryview) -> dict[str, Tensor]:
+    """Make tensors of a safetensors file without a copy, as safetensors' own reader makes two.
+
+    Args:
+        header: dtype, shape and place of each.
+        data: of all; the tensors are views of it.
+
+    Raises:
+        ValueError: if they do not cover the data, one after the other.
+        KeyError: if one misses an entry; TypeError: if an entry is of another kind.
+    """
+    tensors: dict[str, Tensor] = {}
+    end = 0
+    for name, entry in sorted(header.items(), key=lambda named: tuple(named[1]["data_offsets"])):
+        begin, (start, end) = end, entry["data_offsets"]
+        dtype, shape = DTYPES.get(str(entry["dtype"])), entry["shape"]
+        sizes = (start, end, *shape)
+        if dtype is None or not all(type(size) is int and 0 <= size <= LARGEST_FILE_BYTES for size in sizes):
+            raise ValueError(f"{name[:100]!r} is of no kind that a driver holds")
+        n_numbers = math.prod(shape)
+        if start != begin or start % dtype.itemsize or end - start != n_numbers * dtype.itemsize or end > len(data):
+            raise ValueError(f"{name[:100]!r} has another size than its header says")
+        tensor = torch.frombuffer(data, dtype=dtype, count=n_numbers, offset=start) if n_numbers else torch.empty(0)
+        if dtype is torch.bool and n_numbers and int(tensor.view(torch.uint8).max()) > 1:
+            raise ValueError(f"{name[:100]!r} holds what is neither true nor false")
+        tensors[name] = tensor.to(dtype).reshape(shape)
+    if end != len(data):
+        raise ValueError(f"{len(data) - end} bytes behind its weights belong to none of them")
+    return tensors
+
+
+def _card_in(entry: str, weights: Mapping[str, Tensor], file: Path) -> DriverCard:
+    """Read a card, and see that card and weights are what was written."""
+    try:
+        known = parse_json(entry)
+        written, digest = known["card"], known["sha256"]
+        version = written.get("format_version")
+        if version == FORMAT_VERSION:
+            _require_bounded(written)
+            card = DriverCard.model_validate(written)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise DriverFileError(
+            f"{file} is damaged, or no driver: {'.'.join(map(str, first['loc']))}: {first['msg']}"
+        ) from None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise DriverFileError(f"{file} is damaged, or no driver: {one_line(error)}") from None
+    if version != FORMAT_VERSION:
+        raise DriverFileError(
+            f"{file}: its format is {version!r:.20}, this program reads format {FORMAT_VERSION}: update the older one"
+        )
+    if _digest(written, weights) != digest:
+        raise DriverFileError(f"{file} is damaged: its check sum is wrong; get it anew")
+    return card
+
+
+def _digest(card: Mapping[str, Any], weights: Mapping[str, Tensor]) -> str:
+    """Compute the SHA-256 of a card and of weights with their names and shapes."""
+    digest = hashlib.sha256(json.dumps(card, sort_keys=True).encode())
+    for name in sorted(weights):
+        tensor = weights[name]
+        digest.update(f"{name}{tensor.dtype}{tuple(tensor.shape)}".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _require_bounded(value: Any) -> None:
+    """Raise `ValueError` for whole numbers that are larger than any size of a driver."""
+    if isinstance(value, Mapping):
+        for name, entry in value.items():
+            if name not in ("frames_total", "best_time_ms", "generator"):
+                _require_bounded(entry)
+    elif isinstance(value, list):
+        for entry in value:
+            _require_bounded(entry)
+    elif isinstance(value, int) and abs(value) > LARGEST_NUMBER:
+        raise ValueError(f"{value:.3g} is larger than any number of a driver ({LARGEST_NUMBER:,})")

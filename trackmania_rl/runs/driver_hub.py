@@ -1,0 +1,134 @@
+"""Drivers on the Hugging Face Hub, by its own package: a repository of models holds any number of `NAME.driver`.
+
+Who is logged in (`hf auth login`), or where another hub is (`HF_ENDPOINT`), is that package's business.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+
+from trackmania_rl.errors import UserError, one_line
+from trackmania_rl.files import check_file_name
+from trackmania_rl.runs.driver_file import ENDING, LARGEST_FILE_BYTES, DriverFileError, read_driver
+
+if TYPE_CHECKING:
+    from huggingface_hub import HfApi
+
+CARD_FILE = "README.md"
+"""What the hub shows of a repository."""
+
+
+def push_driver(file: Path, repository: str, about: Mapping[str, str], *, is_private: bool = False) -> str:
+    """Put a driver's file into a repository, which is made where it does not exist.
+
+    Args:
+        file: of the driver.
+        repository: USER/NAME.
+        about: headings and texts for the repository's page, which is written if it has none yet.
+        is_private: whether a repository that is made is for its owner only.
+
+    Returns:
+        The address of the repository's page.
+
+    Raises:
+        UserError: if the file is no sound driver, the package is missing, or the hub refuses or does not answer.
+    """
+    read_driver(file)  # what nobody could drive is not sent
+    api = _api()
+    with _naming(f"push {file} to {repository}"):
+        page = api.create_repo(repository, private=is_private, exist_ok=True)
+        api.upload_file(path_or_fileobj=file, path_in_repo=file.name, repo_id=repository)
+        if not api.file_exists(repository, CARD_FILE):
+            text = _page(file.name, repository, about).encode()
+            api.upload_file(path_or_fileobj=text, path_in_repo=CARD_FILE, repo_id=repository)
+    return str(page)
+
+
+def pull_driver(repository: str, name: str = "", target: Path | None = None, revision: str | None = None) -> Path:
+    """Fetch a driver's file.
+
+    Args:
+        repository: USER/NAME.
+        name: of the file in it; "" where it holds one driver only.
+        target: the file to write; None for one of the same name in the current folder.
+        revision: a branch, tag or commit; None for the newest state.
+
+    Returns:
+        The file that was written: a sound driver.
+
+    Raises:
+        UserError: if there is no such driver, it is damaged or too large, a file of that name is here already, the
+            package is missing, or the hub refuses or does not answer.
+    """
+    api = _api()
+    with _naming(f"pull {repository}"):
+        there = [path for path in api.list_repo_files(repository, revision=revision) if path.endswith(ENDING)]
+        chosen = [path for path in there if not name or path == name]
+        if len(chosen) != 1:
+            told = ", ".join(there)[:300] or "none"
+            raise UserError(f"{repository}: its drivers are {told!r}; name one of them, {repository}/NAME{ENDING}")
+        try:
+            file = Path(check_file_name(PurePosixPath(chosen[0]).name)) if target is None else target
+        except ValueError as error:
+            raise UserError(f"{repository}/{chosen[0]}: {error}, with --output") from error
+        if file.exists():
+            raise UserError(f"{file} is here already: name another file with --output")
+        for known in api.get_paths_info(repository, chosen, revision=revision):
+            if getattr(known, "size", 0) > LARGEST_FILE_BYTES:
+                raise DriverFileError(f"{repository}/{chosen[0]} is larger than a driver may be")
+        fetched = Path(api.hf_hub_download(repository, chosen[0], revision=revision))
+        read_driver(fetched)
+        shutil.copyfile(fetched, file)
+    return file
+
+
+def _api() -> HfApi:
+    try:
+        from huggingface_hub import HfApi
+    except ModuleNotFoundError as error:
+        if error.name != "huggingface_hub":
+            raise
+        raise UserError(
+            'push and pull need the package huggingface-hub: python -m pip install "trackmania-rl[hub]"'
+        ) from None
+    return HfApi()
+
+
+@contextlib.contextmanager
+def _naming(what: str) -> Iterator[None]:
+    """Tell what the hub says in one line."""
+    from huggingface_hub.errors import EntryNotFoundError, HTTPError
+
+    try:
+        yield
+    except (OSError, ValueError, EntryNotFoundError, HTTPError) as error:
+        raise UserError(f"{what}: {one_line(error)}") from error
+
+
+def _page(name: str, repository: str, about: Mapping[str, str]) -> str:
+    """Write a repository's page, in Markdown."""
+    lines = [f"* {heading}: {text}" for heading, text in about.items()]
+    return "\n".join(
+        (
+            "---",
+            "library_name: trackmania-rl",
+            "tags: [reinforcement-learning, trackmania]",
+            "---",
+            "",
+            f"# {name}",
+            "",
+            "A driver for TrackMania Nations Forever, or for the simulated game of its trainer. It holds no code.",
+            "",
+            *lines,
+            "",
+            "```bash",
+            f"python scripts/tools/driver.py pull {repository}/{name}",
+            f"python scripts/evaluate.py {name}",
+            "```",
+            "",
+        )
+    )

@@ -1,0 +1,82 @@
+"""`train.py --dashboard`: the live page of the run that trains."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import subprocess
+import sys
+from typing import Final
+
+from trackmania_rl.errors import UserError
+from trackmania_rl.places import WORKING_FOLDER, command_line_of
+from trackmania_rl.telemetry.page.command import FIRST_PORT, address, check_packages, listen
+from trackmania_rl.training.hooks.hook import Hook
+
+LOOPBACK: Final = "127.0.0.1"
+PORTS_TRIED: Final = 20
+ENDS_WITHIN_S: Final = 3.0
+
+log = logging.getLogger(__name__)
+
+
+class ServePage(Hook):
+    """Serves the run's live page from a process of its own, which ends with the training, however that ends.
+
+    Raises:
+        UserError: if a package is missing that the page needs.
+    """
+
+    def __init__(self) -> None:
+        check_packages()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def begin(self) -> None:
+        """Start the page, and say where it is.
+
+        Raises:
+            UserError: if no port is free.
+        """
+        port = first_free_port()
+        command = [sys.executable, "-m", "trackmania_rl.telemetry.page", str(self.run.folder.path.resolve())]
+        self._process = subprocess.Popen(
+            [*command, "--port", str(port), "--ends-with-stdin"],
+            cwd=WORKING_FOLDER,
+            stdin=subprocess.PIPE,  # whose end it notices, even if this process is killed
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,  # the terminal's Ctrl-C ends the training, and that its page
+        )
+        log.info("the live page of this run: %s", address(LOOPBACK, port, None))
+
+    def tick(self) -> None:
+        """Say so if the page has ended by itself."""
+        if self._process is not None and self._process.poll() is not None:
+            log.warning("the live page has ended; %s opens it again, or tells why", command_line_of("dashboard"))
+            self._process = None
+
+    def end(self) -> None:
+        """End the page."""
+        if self._process is None:
+            return
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
+        try:
+            self._process.wait(ENDS_WITHIN_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def first_free_port() -> int:
+    """The first port from `FIRST_PORT` on that nobody has.
+
+    Raises:
+        UserError: if the first `PORTS_TRIED` are taken.
+    """
+    for port in range(FIRST_PORT, FIRST_PORT + PORTS_TRIED):
+        with contextlib.suppress(UserError):
+            listen(LOOPBACK, port).close()
+            return port
+    raise UserError(f"--dashboard: the ports {FIRST_PORT} to {FIRST_PORT + PORTS_TRIED - 1} are taken: end other pages")
