@@ -22,7 +22,7 @@ from typing import Any, Final, Literal, Protocol
 import numba
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.places import cache_folder
+from trackmania_rl.places import user_folder
 
 log = logging.getLogger(__name__)
 _numba_config: Any = numba.config  # its settings are read from the environment, which type checkers cannot see
@@ -88,8 +88,7 @@ def compiler_for(name: str, sources: Iterable[Path]) -> Compiler:
 def _cache_parent(configured: str) -> Path | None:
     """Return the folder that holds the cache folders; None if no folder can be written to.
 
-    In an installation that cannot be written to it is in this user's own cache folder, or in a temporary folder of
-    this user alone: cached functions are code.
+    In a read-only installation it is a folder that only this user can write to, because cached functions are code.
 
     Args:
         configured: numba's setting NUMBA_CACHE_DIR; may be empty.
@@ -98,10 +97,10 @@ def _cache_parent(configured: str) -> Path | None:
     if _is_writable(usual):
         return usual
     try:
-        parent = cache_folder("compiled")
+        parent = user_folder("compiled")
         os.environ["NUMBA_CACHE_DIR"] = str(parent)  # of child processes, which then neither search nor warn
         where = f"in {parent}"
-    except (UserError, OSError):
+    except UserError:
         parent, where = None, "nowhere, so that each process compiles for a minute"
     if multiprocessing.parent_process() is None:  # collectors and other children would repeat it
         log.warning("%s cannot be written to: compiled functions are cached %s (docs/package.rst)", usual, where)

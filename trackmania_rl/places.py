@@ -8,7 +8,9 @@ configurations and tracks there, for who wants to edit them; from then on these 
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
+import getpass
 import importlib.metadata
 import os
 import shutil
@@ -19,88 +21,10 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
+import platformdirs
+
 from trackmania_rl.errors import UserError
 from trackmania_rl.files import shown_path
-
-NAME: Final = "trackmania_rl"
-RUNTIME_FOLDERS: Final = Path("/run/user")
-"""Where Linux keeps each user's own folder until the user logs out, or the machine stops."""
-
-
-def runtime_folder(name: str) -> Path:
-    """Return a folder for what counts until the machine stops, the same for all of this user's processes.
-
-    Args:
-        name: of the folder.
-
-    Raises:
-        UserError: if there is something else of that name, or it cannot be made.
-    """
-    if sys.platform == "win32":  # whose temporary folder is each user's own
-        return _made(Path(tempfile.gettempdir()) / f"{NAME}_{name}")
-    own = os.environ.get("XDG_RUNTIME_DIR") or str(RUNTIME_FOLDERS / str(os.getuid()))
-    base = Path(own)
-    if not base.is_absolute() or what_is_wrong(base):
-        base = _made(Path(tempfile.gettempdir()) / f"{NAME}_{os.getuid()}")
-    else:
-        base = _made(base / NAME)
-    return _made(base / name)
-
-
-def cache_folder(name: str) -> Path:
-    """Return a folder for what can be made again; in the home folder, or where that cannot be, as `runtime_folder`.
-
-    Args:
-        name: of the folder.
-
-    Raises:
-        UserError: as of `runtime_folder`.
-    """
-    base = os.environ.get("LOCALAPPDATA" if sys.platform == "win32" else "XDG_CACHE_HOME")
-    with contextlib.suppress(UserError, OSError, RuntimeError):  # the last where there is no home folder
-        caches = Path(base) if base and Path(base).is_absolute() else Path.home() / ".cache"
-        caches.mkdir(parents=True, exist_ok=True)
-        return _made(_made(caches / NAME) / name)
-    return runtime_folder(name)
-
-
-def _made(folder: Path) -> Path:
-    """Make a folder for this user alone, if it is not there; see that it is one."""
-    try:
-        with contextlib.suppress(FileExistsError):
-            folder.mkdir(mode=0o700)
-        wrong = what_is_wrong(folder)
-        if wrong == IS_OPEN:  # but ours: an older version, or a careless hand, made it
-            folder.chmod(0o700)
-            wrong = what_is_wrong(folder)
-    except OSError as error:
-        raise UserError(f"{folder}: cannot be used: {error.strerror}; it is needed as a folder of your own") from error
-    if wrong:
-        raise UserError(f"{folder}: {wrong}; remove it, as the program keeps there what only you may write")
-    return folder
-
-
-IS_OPEN: Final = "others may write into it"
-
-
-def what_is_wrong(folder: Path) -> str:
-    """Say why a folder is not this user's alone; empty if it is, and always on Windows where it is a folder.
-
-    Raises:
-        OSError: if it cannot be looked at.
-    """
-    try:
-        status = os.lstat(folder)
-    except FileNotFoundError:
-        return "is not there"
-    if not stat.S_ISDIR(status.st_mode):
-        return "is a link, not a folder" if stat.S_ISLNK(status.st_mode) else "is not a folder"
-    if sys.platform == "win32":
-        return ""
-    if status.st_uid != os.geteuid():
-        return "belongs to another user"
-    return IS_OPEN if status.st_mode & 0o077 else ""
-
 
 _PACKAGE: Final = Path(__file__).absolute().parent  # where it is found, not where a link to it leads
 DISTRIBUTION: Final = "trackmania-rl"
@@ -160,6 +84,48 @@ def command_line_of(script: str) -> str:
     """Write how a script is run here: `train`, say, as "python scripts/train.py" or, installed, "trackmania-train"."""
     file = SHIPPED_FOLDER / "scripts" / f"{script}.py"
     return f"python {shown_path(file)}" if IS_CHECKOUT else f"trackmania-{script.rpartition('/')[2]}"
+
+
+def user_folder(name: str) -> Path:
+    """Return a folder that only this user can write to, for caches and for records shared by the user's processes.
+
+    It is below the user's cache folder, or without a usable home folder below the temporary folder. Other users could
+    have made a folder or a link of that name there, which is refused.
+
+    Args:
+        name: the folder's name.
+
+    Raises:
+        UserError: if the folder can't be made or belongs to someone else.
+    """
+    with contextlib.suppress(OSError, RuntimeError):  # RuntimeError: no home folder
+        parent = platformdirs.user_cache_path("trackmania_rl", appauthor=False)
+        parent.parent.mkdir(parents=True, exist_ok=True)
+        return _private(_private(parent) / name)
+    user = getpass.getuser() if sys.platform == "win32" else os.getuid()
+    parent = Path(tempfile.gettempdir()) / f"trackmania_rl_{user}"
+    try:
+        return _private(_private(parent) / name)
+    except OSError as error:
+        raise UserError(f"{parent}: {error.strerror}; remove it, or set HOME to a folder of your own") from error
+
+
+def _private(folder: Path) -> Path:
+    """Make a folder, if it is missing, that only this user can write to.
+
+    Raises:
+        OSError: if it is a link, a file or another user's.
+    """
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    status = os.lstat(folder)
+    if not stat.S_ISDIR(status.st_mode):
+        raise NotADirectoryError(errno.ENOTDIR, "is not a folder")
+    if sys.platform != "win32":
+        if status.st_uid != os.geteuid():
+            raise PermissionError(errno.EACCES, "belongs to another user")
+        folder.chmod(0o700)
+    return folder
 
 
 def program_version() -> str:

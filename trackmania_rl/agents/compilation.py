@@ -15,7 +15,7 @@ from torch._dynamo.exc import FailOnRecompileLimitHit, TorchDynamoException
 
 from trackmania_rl.agents.fused_radam import FusedRAdamStep
 from trackmania_rl.agents.iqn import GradientStep, IQNLoss, Taus, Transitions
-from trackmania_rl.places import cache_folder
+from trackmania_rl.places import user_folder
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class Compiler:
     def __init__(self, mode: str | None = None) -> None:
         self._mode = mode
         # What torch compiles is code. Its own place for it is in the temporary folder, where others might put theirs.
-        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder("torch_compile")))
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(user_folder("torch_compile")))
         torch._dynamo.config.trace_autograd_ops = True  # lets a graph hold gradients
         torch._dynamo.config.recompile_limit = MOST_COMPILATIONS
         self._works = True

@@ -19,7 +19,7 @@ from filelock import FileLock, Timeout
 
 from trackmania_rl.errors import UserError
 from trackmania_rl.files import parse_json, read_bounded
-from trackmania_rl.places import runtime_folder
+from trackmania_rl.places import user_folder
 from trackmania_rl.tmi_interaction.launchers.game_processes import (
     GAME_NAME,
     ProcessIdentity,
@@ -39,9 +39,9 @@ def records_folder() -> Path:
     """Return where this user's records and lock are, for all checkouts of the project: ports belong to the machine.
 
     Raises:
-        UserError: if somebody else has a hand in that folder.
+        UserError: if that folder is not this user's alone.
     """
-    return runtime_folder("games")
+    return user_folder("games")
 
 
 class GameRecords:
