@@ -82,16 +82,16 @@ def failing(settings, sizes, generator):
 """
 MY_MEMORIES = """
 from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
+from trackmania_rl.experience_replay.memory import MiniRaceMemory
 from trackmania_rl.seeds import SeedTree
 from trackmania_rl.training.building import make_memory
-from trackmania_rl.training.context import Memory
 
 def torchrls(settings, spaces, seeds):
-    return Memory(*(TensorDictReplayBuffer(storage=LazyTensorStorage(10)) for _ in range(2)))
+    return MiniRaceMemory(*(TensorDictReplayBuffer(storage=LazyTensorStorage(10)) for _ in range(2)), settings)
 
 def of_two_rings(settings, spaces, seeds):
     one, other = (make_memory(settings, spaces, SeedTree(seed)) for seed in (1, 2))
-    return Memory(one.buffer, other.buffer_test)
+    return MiniRaceMemory(one.buffer, other.buffer_test, settings)
 
 def none(settings, spaces, seeds):
     return None
@@ -267,7 +267,7 @@ def make_memory_of(settings: Settings) -> object:
         ("network", make_network_of, "Missing", r"my_parts\.py has no Missing"),
         ("memory", make_memory_of, "torchrls", r"is a TensorDictReplayBuffer; it takes the two MiniRaceReplayBuffers"),
         ("memory", make_memory_of, "of_two_rings", r"have different rings; make both by one make_buffers"),
-        ("memory", make_memory_of, "none", r"memory = 'my_parts:none' made a NoneType; it makes a Memory"),
+        ("memory", make_memory_of, "none", r"memory = 'my_parts:none' made a NoneType; derive it from Memory"),
     ],
 )
 def test_a_wrong_part_is_refused_in_one_line(

@@ -98,8 +98,9 @@ def learner_process_fn(
         supervisor.start()
         if run.settings.run.use_torch_compile:
             log.info("compiling the update", extra={"phase": "compiling the update"})
-            batch = run.memory.buffer.blank_batch()
-            run.agent.rehearse_update(batch, interruptibly)  # the collectors start and compile meanwhile
+            batch = run.memory.blank_batch()
+            if batch is not None:
+                run.agent.rehearse_update(batch, interruptibly)  # the collectors start and compile meanwhile
         if run.settings.game.n_collectors > 0:
             log.info("waiting for the first race", extra={"phase": "waiting for the first race"})
         trainer.train()

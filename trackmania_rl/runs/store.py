@@ -74,7 +74,7 @@ class CheckpointStore:
         self.written_bytes = next((manifest.written_bytes for manifest in manifests.values()), 0)
         self.spare_bytes = self._bytes_of(list(manifests)[1:], manifests)
 
-    def go_on_from(self, loaded: LoadedCheckpoint, ring: RingBuffer) -> None:
+    def go_on_from(self, loaded: LoadedCheckpoint, ring: RingBuffer | None) -> None:
         """Take a checkpoint as the one before the next: its files of rows hold those of the ring, if it has any.
 
         Those that are newer could not be read: they get another name, so that they are not tried again.
@@ -82,7 +82,7 @@ class CheckpointStore:
         for folder in loaded.damaged:
             with contextlib.suppress(OSError):
                 replace_patiently(folder, folder.with_name(f"{folder.name}{DAMAGED}"))
-        if loaded.has_rows and loaded.manifest.rows is not None:
+        if ring is not None and loaded.has_rows and loaded.manifest.rows is not None:
             self._segments, self._origin = loaded.manifest.rows.segments, ring.origin
 
     def save(

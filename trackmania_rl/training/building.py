@@ -12,6 +12,7 @@ from torchrl.trainers.trainers import TrainerHookBase
 from trackmania_rl.agents.run_network import pick_device
 from trackmania_rl.buffer_utilities import make_buffers
 from trackmania_rl.datasets.minari_files import DataSet
+from trackmania_rl.experience_replay.memory import Memory, MiniRaceMemory
 from trackmania_rl.experience_replay.placement import pick_replay_device
 from trackmania_rl.parts import make_part
 from trackmania_rl.race.rewards import Reward
@@ -20,7 +21,7 @@ from trackmania_rl.seeds import SeedTree
 from trackmania_rl.settings import Settings, SettingsError
 from trackmania_rl.telemetry.race_record import CommandClock
 from trackmania_rl.telemetry.terminal_view import TerminalView
-from trackmania_rl.training.context import Memory, RunContext
+from trackmania_rl.training.context import RunContext
 from trackmania_rl.training.disk_watch import DiskWatch
 from trackmania_rl.training.hooks.checkpoints import SaveCheckpoints
 from trackmania_rl.training.hooks.datasets import LearnFromDataSets
@@ -33,7 +34,6 @@ from trackmania_rl.training.hooks.learning_figures import LearningFigures, Measu
 from trackmania_rl.training.hooks.periodic_reset import ResetPeriodically
 from trackmania_rl.training.hooks.pictures import DrawPictures
 from trackmania_rl.training.hooks.pipeline_check import CheckPipeline
-from trackmania_rl.training.hooks.priorities import UpdatePriorities
 from trackmania_rl.training.hooks.progress import FollowCollectors
 from trackmania_rl.training.hooks.publishing import PublishRunState
 from trackmania_rl.training.hooks.quantile_spread import MeasureQuantileSpread
@@ -50,7 +50,7 @@ MakeMemory = Callable[[Settings, Spaces, SeedTree], Memory]
 """The part `memory`: from the settings, the spaces and the seeds to the replay memory."""
 
 
-def make_memory(settings: Settings, spaces: Spaces, seeds: SeedTree) -> Memory:
+def make_memory(settings: Settings, spaces: Spaces, seeds: SeedTree) -> MiniRaceMemory:
     """Make the replay memory, on the training device where it fits there, with the configured transforms.
 
     Raises:
@@ -74,7 +74,7 @@ def make_memory(settings: Settings, spaces: Spaces, seeds: SeedTree) -> Memory:
     )
     for part in settings.replay.transforms:
         buffer.append_transform(make_part(part, "transforms"))
-    return Memory(buffer, buffer_test)
+    return MiniRaceMemory(buffer, buffer_test, settings)
 
 
 def make_reward(settings: Settings, spaces: Spaces, seeds: SeedTree) -> Reward:
@@ -102,8 +102,8 @@ def make_configured_memory(settings: Settings, spaces: Spaces, seeds: SeedTree) 
     memory = make_part(settings.replay.memory, "memory", settings, spaces, seeds, takes="settings, spaces, seeds")
     if not isinstance(memory, Memory):
         raise SettingsError(
-            f"memory = {str(settings.replay.memory)!r} made a {type(memory).__name__}; it makes a Memory "
-            "(trackmania_rl/training/context.py)"
+            f"memory = {str(settings.replay.memory)!r} made a {type(memory).__name__}; derive it from Memory "
+            "(trackmania_rl/experience_replay/memory.py)"
         )
     return memory
 
@@ -172,7 +172,7 @@ def make_trainer(
         KeepRecords(races),
     ]
     shipped += [schedules, *([LearnFromDataSets(datasets, store)] if datasets else [])]
-    shipped += [ResetPeriodically(sampling), sampling, UpdatePriorities(), numbers, UpdateTargetNetwork()]
+    shipped += [ResetPeriodically(sampling), sampling, numbers, UpdateTargetNetwork()]
     shipped += [PublishRunState(numbers)]
     shipped += [figures, LayerFigures(), MeasureQuantileSpread(), test_loss, loggers]
     shipped += [RecordEvaluations(races, loggers, disk), DrawPictures(races, loggers, disk)]

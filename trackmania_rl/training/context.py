@@ -10,42 +10,15 @@ import numpy as np
 import numpy.typing as npt
 
 from trackmania_rl.agents.agent import Agent
-from trackmania_rl.buffer_utilities import MiniRaceReplayBuffer
 from trackmania_rl.channels.protocols import Channels, ReceivedRollout
+from trackmania_rl.experience_replay.memory import Memory
 from trackmania_rl.race.cycle_position import CollectorProgress
 from trackmania_rl.race.rewards import Reward
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.runs import RunFolder
-from trackmania_rl.settings import Settings, SettingsError
+from trackmania_rl.settings import Settings
 from trackmania_rl.settings.live import LiveSettings
 from trackmania_rl.telemetry.statistics import TrainingStatistics
-
-
-@dataclass(frozen=True)
-class Memory:
-    """The replay memory's two sides, over one ring buffer.
-
-    Attributes:
-        buffer: transitions to learn from.
-        buffer_test: transitions only to measure the loss on.
-
-    Raises:
-        SettingsError: if they are other buffers, or do not share their ring buffer.
-    """
-
-    buffer: MiniRaceReplayBuffer
-    buffer_test: MiniRaceReplayBuffer
-
-    def __post_init__(self) -> None:
-        """Check the buffers."""
-        for name, side in (("buffer", self.buffer), ("buffer_test", self.buffer_test)):
-            if not isinstance(side, MiniRaceReplayBuffer):
-                raise SettingsError(
-                    f"memory: {name} is a {type(side).__name__}; it takes the two MiniRaceReplayBuffers that "
-                    "make_buffers (trackmania_rl/buffer_utilities.py) makes"
-                )
-        if self.buffer.ring is not self.buffer_test.ring:
-            raise SettingsError("memory: buffer and buffer_test have different rings; make both by one make_buffers")
 
 
 @dataclass

@@ -20,6 +20,7 @@ from trackmania_rl.agents.agent import Agent
 from trackmania_rl.agents.insight import TransitionErrors
 from trackmania_rl.buffer_management import rows_of_rollout
 from trackmania_rl.buffer_utilities import MiniRaceReplayBuffer
+from trackmania_rl.experience_replay.memory import Memory, MiniRaceMemory
 from trackmania_rl.experience_replay.mini_race import MiniRaceRules, cut_to_mini_races
 from trackmania_rl.experience_replay.ring_buffer import RingBuffer
 from trackmania_rl.experience_replay.transition_storage import Transitions, TransitionStorage
@@ -41,7 +42,6 @@ from trackmania_rl.telemetry.mind.numbers import (
     key_action_name,
     speeds_m_s,
 )
-from trackmania_rl.training.context import Memory
 
 N_STATES: Final = 4
 N_TAUS: Final = 64
@@ -302,7 +302,7 @@ def _comparison(mind: Mind, races: Sequence[RecentRace], map_name: str) -> Compa
 
 def _errors_by_horizon(mind: Mind, memory: Memory) -> ErrorsByHorizon | None:
     """How wrong the agent is about both sides of the replay memory, at horizons of all lengths."""
-    if mind.rules.duration_actions is None:
+    if mind.rules.duration_actions is None or not isinstance(memory, MiniRaceMemory):
         return None
     sides = []
     for is_test, side in ((False, memory.buffer), (True, memory.buffer_test)):

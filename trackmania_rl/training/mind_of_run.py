@@ -14,8 +14,8 @@ import torch
 from trackmania_rl.agents.agent import Agent
 from trackmania_rl.agents.builder import Actor, make_agent_builder
 from trackmania_rl.agents.run_network import pick_device
-from trackmania_rl.buffer_utilities import load_replay_state_dict
 from trackmania_rl.errors import UserError, one_line
+from trackmania_rl.experience_replay.memory import Memory
 from trackmania_rl.experience_replay.mini_race import MiniRaceRules
 from trackmania_rl.games.protocol import rollout
 from trackmania_rl.games.race_games import make_games_builder
@@ -29,7 +29,6 @@ from trackmania_rl.telemetry.mind.numbers import DrivenRace, MindNumbers
 from trackmania_rl.track.reference_line import load_reference_line
 from trackmania_rl.training.building import make_configured_memory, make_reward
 from trackmania_rl.training.collector import stats_of_entry
-from trackmania_rl.training.context import Memory
 from trackmania_rl.training.driver_loading import load_run_settings, read_run, read_state
 from trackmania_rl.training.evaluation import FORCED_START_ACTIONS, forced_actions, greedy_after
 from trackmania_rl.training.hooks.pictures import DrawPictures, best_races
@@ -158,7 +157,7 @@ def _for_one_game(settings: Settings, torch_device: str | None) -> Settings:
 def _memory_of(stored: dict[str, Any], settings: Settings, spaces: Spaces, seeds: SeedTree) -> Memory:
     memory = make_configured_memory(settings, spaces, seeds)
     try:
-        load_replay_state_dict(memory.buffer, memory.buffer_test, stored)
+        memory.load_state_dict(stored)
     except (KeyError, RuntimeError, ValueError) as error:
         if isinstance(error, torch.OutOfMemoryError):
             raise

@@ -12,6 +12,7 @@ import torch
 
 from trackmania_rl.agents.finite_numbers import in_few_words, not_finite_tensors
 from trackmania_rl.errors import ExitCode, UserError, one_line
+from trackmania_rl.experience_replay.memory import MiniRaceMemory
 from trackmania_rl.files import parse_json, read_bounded, write_durably
 from trackmania_rl.runs import (
     FIRST_CHECKPOINT_AFTER_S,
@@ -235,7 +236,9 @@ class SaveCheckpoints(Hook):
                 "another run_name (--set run_name=...)"
             ) from error
         self._compare_settings(loaded)  # after the sizes: no acceptance of a change makes another size fit
-        self.trainer.checkpoints.go_on_from(loaded, self.run.memory.buffer.ring)
+        memory = self.run.memory
+        ring = memory.buffer.ring if isinstance(memory, MiniRaceMemory) else None
+        self.trainer.checkpoints.go_on_from(loaded, ring)
         self.run.statistics.checkpoint_written(loaded.manifest.age_s)
         log.info("resumed %s at frame %s", folder.path, f"{self.run.statistics.frames_total:,}")
 

@@ -67,7 +67,7 @@ class LearnFromDataSets(Hook):
         Raises:
             UserError: if a data set is damaged, or what its races hold does not fit.
         """
-        memory, has_memory = self.run.memory, len(self.run.memory.buffer.ring) > 0
+        has_memory = len(self.run.memory) > 0
         self._frames_owed = self.trainer.collected_frames
         for dataset in self._datasets:
             is_new = dataset.name not in self._loaded
@@ -79,7 +79,7 @@ class LearnFromDataSets(Hook):
                 self._loaded.append(dataset.name)
                 if self._has_collectors:  # else rounds count what is owed
                     self._store.transitions_stored += n_transitions
-        if not self._has_collectors and len(memory.buffer) == 0:
+        if not self._has_collectors and len(self.run.memory) == 0:
             raise UserError(
                 "n_collectors = 0 and the memory is empty: the data sets of the setting offline hold no transition to "
                 "learn from"
@@ -110,7 +110,7 @@ class LearnFromDataSets(Hook):
 
     def _load(self, dataset: DataSet) -> tuple[int, int]:
         """Store a data set's races; returns how many there are, and how many transitions are in the memory."""
-        run, ring, frames_total = self.run, self.run.memory.buffer.ring, self.trainer.collected_frames
+        run, capacity, frames_total = self.run, self.run.memory.capacity, self.trainer.collected_frames
         form = EpisodeForm.of_run(run.settings, run.spaces)
         n_races = n_rows = n_stored = 0
         for n_races, episode in enumerate(dataset.episodes(), start=1):
@@ -128,12 +128,12 @@ class LearnFromDataSets(Hook):
                 raise UserError(f"offline: race {n_races - 1} of {dataset.name}: {error}") from error
             n_stored += self._store.store(rollout_results, rewarded)
             n_rows += len(episode.actions) + 1
-        if n_rows > ring.capacity:
+        if capacity is not None and n_rows > capacity:
             log.warning(
                 "%s has %s states, but the memory has room for %s: its oldest races are dropped; raise "
                 "memory_size_schedule to keep all",
                 dataset.name,
                 f"{n_rows:,}",
-                f"{ring.capacity:,}",
+                f"{capacity:,}",
             )
         return n_races, n_stored

@@ -122,11 +122,13 @@ class MeasureTestLoss(Hook):
     def post_optim(self) -> None:
         """Measure, if this update is one of those."""
         is_due = self.run.agent.updates % self.run.settings.telemetry.test_loss_every_n_batches == 0
-        buffer, loss_module = self.run.memory.buffer_test, self.run.agent.loss_module
-        if not is_due or len(buffer) == 0:
+        if not is_due:
             return
         began_s = time.perf_counter()
-        batch = buffer.sample()
+        batch = self.run.memory.sample_test(self.run.settings.replay.batch_size)
+        if batch is None:
+            return
+        loss_module = self.run.agent.loss_module
         loss_module.eval()
         with torch.no_grad():
             losses = loss_module(batch)

@@ -15,6 +15,8 @@ import torch
 from PIL import Image
 from tensordict import TensorDictBase
 
+from trackmania_rl.experience_replay.mini_race import MiniRaceRules
+from trackmania_rl.schedules import linear
 from trackmania_rl.telemetry.mind.index import RACING_LINE, Entry, read_index
 from trackmania_rl.telemetry.mind.numbers import DrivenRace, columns_of, save_numbers, section_of
 from trackmania_rl.training.background_process import start_in_background
@@ -140,12 +142,13 @@ class DrawPictures(Hook):
     def _begin_set(self, newest: RecentRace) -> None:
         """Gather the numbers, and let them be drawn."""
         run, map_name = self.run, newest.map_name
+        gamma = linear(run.settings.agent.gamma_schedule, self.trainer.collected_frames)
         mind = Mind(
             agent=run.agent,
             settings=run.settings,
             spaces=run.spaces,
             reward=run.reward,
-            rules=run.memory.buffer.rules,
+            rules=MiniRaceRules.from_settings(run.settings.replay, gamma),
             frames_total=run.statistics.frames_total,
             training_s=run.statistics.training_s,
             line_m=run.reference_lines_m.get(map_name),

@@ -8,6 +8,7 @@ from tensordict import TensorDictBase
 from torchrl.envs.transforms import Transform
 
 from trackmania_rl.errors import UserError
+from trackmania_rl.experience_replay.memory import MiniRaceMemory
 from trackmania_rl.games.checked import CHECK_SUMS, sums_of_actions, sums_of_states
 from trackmania_rl.training.hooks.hook import Hook
 
@@ -34,10 +35,16 @@ class CheckPipeline(Hook):
         )  # and of n steps and the next state; None: a last one
 
     def begin(self) -> None:
-        """Look at every batch from here on."""
-        buffer = self.run.memory.buffer
-        self._first_row = buffer.ring.end_row
-        buffer.insert_transform(0, _Watch(self))
+        """Check every batch from here on.
+
+        Raises:
+            UserError: if the run has a memory of its own.
+        """
+        memory = self.run.memory
+        if not isinstance(memory, MiniRaceMemory):
+            raise UserError("crc_debug: only the memory that ships is checked: set memory to its default")
+        self._first_row = memory.buffer.ring.end_row
+        memory.buffer.insert_transform(0, _Watch(self))
 
     def batch_process(self, _: TensorDictBase) -> None:
         """Learn what a race's transitions must be.

@@ -74,15 +74,15 @@ class CountRaces(Hook):
         run.statistics.observe(
             batches_total=run.agent.updates,
             learner_waited_s=run.channels.rollouts.waited_s,
-            replay_transitions=len(memory.buffer) + len(memory.buffer_test),
-            replay_capacity=memory.buffer.ring.capacity,
+            replay_transitions=len(memory),
+            replay_capacity=memory.capacity or 0,
         )
         run.statistics.rollouts_left_out = run.channels.rollouts.left_out
         run.statistics.current_values = {
             "epsilon": exponential(settings.exploration.epsilon_schedule, frames),
             "epsilon_boltzmann": exponential(settings.exploration.epsilon_boltzmann_schedule, frames),
             "learning_rate": self._schedules.learning_rate,
-            "gamma": memory.buffer.rules.gamma,
+            "gamma": self._schedules.gamma,
         }
 
     def interval_figures(self) -> dict[str, float]:

@@ -7,18 +7,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-from tensordict import TensorDict, TensorDictBase
+from tensordict import TensorDictBase
 
-from trackmania_rl.buffer_management import fill_buffer_from_rollout_with_n_steps_rule
-from trackmania_rl.buffer_utilities import (
-    MiniRaceReplayBuffer,
-    load_replay_state_dict,
-    replay_state_dict,
-    replay_state_to_write,
-)
+from trackmania_rl.experience_replay.memory import RewardedRollout
 from trackmania_rl.race.fragments import Fragment
 from trackmania_rl.race.rewards import RewardedRace, reward_as_stored
 from trackmania_rl.schedules import staircase
+from trackmania_rl.telemetry.figures import quantile_figures
 from trackmania_rl.training.hooks.hook import Hook
 from trackmania_rl.training.refused_races import refuse, what_reward_is_not_finite
 
@@ -64,15 +59,9 @@ class StoreRaces(Hook):
         self, rollout_results: Mapping[str, Any], rewarded: RewardedRace, fragment: Fragment | None = None
     ) -> int:
         """Store a race, or what is new of it, and return how many transitions that makes; they are not counted."""
-        memory, settings = self.run.memory, self.run.settings
-        return fill_buffer_from_rollout_with_n_steps_rule(
-            memory.buffer,
-            memory.buffer_test,
-            rollout_results,
-            rewarded,
-            settings.replay,
-            fragment=fragment,
-            soft_horizon_actions=settings.game.soft_horizon_actions,
+        frames_total = self.trainer.collected_frames
+        return self.run.memory.extend(
+            RewardedRollout(rollout_results, rewarded, self.run.settings, frames_total, fragment)
         )
 
     def interval_figures(self) -> dict[str, float]:
@@ -81,33 +70,24 @@ class StoreRaces(Hook):
 
     def state_dict(self) -> dict[str, Any]:
         """The replay memory, unless the configuration leaves it out of checkpoints."""
-        return self._state(replay_state_dict)
+        return self._state(self.run.memory.state_dict)
 
     def state_to_write(self) -> dict[str, Any]:
         """The same, with rows that are read only as far as they are new."""
-        return self._state(replay_state_to_write)
+        return self._state(self.run.memory.state_to_write)
 
-    def _state(
-        self, state_of: Callable[[MiniRaceReplayBuffer, MiniRaceReplayBuffer], dict[str, Any]]
-    ) -> dict[str, Any]:
+    def _state(self, state_of_memory: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         holds_replay = self.run.settings.run.checkpoint_holds_replay
-        memory = self.run.memory
         return {
             "transitions_stored": self.transitions_stored,
-            "buffers": state_of(memory.buffer, memory.buffer_test) if holds_replay else None,
+            "buffers": state_of_memory() if holds_replay else None,
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over the memory, if the checkpoint holds it; its size is that of the checkpoint, within bounds."""
+        """Take over the memory, if the checkpoint holds it."""
         self.transitions_stored = state_dict["transitions_stored"]
-        stored = state_dict["buffers"]
-        if stored is None:
-            return
-        ring = stored["ring"]
-        sizes = [size for _, size in self.run.settings.replay.memory_size_schedule]
-        most = max(*sizes, self.run.memory.buffer.ring.capacity, int(ring["end_row"]) - int(ring["first_row"]))
-        bounded = stored | {"ring": ring | {"capacity": min(int(ring["capacity"]), most)}}
-        load_replay_state_dict(self.run.memory.buffer, self.run.memory.buffer_test, bounded)
+        if state_dict["buffers"] is not None:
+            self.run.memory.load_state_dict(state_dict["buffers"])
 
 
 class SampleAtReplayRatio(Hook):
@@ -143,24 +123,31 @@ class SampleAtReplayRatio(Hook):
         replay_ratio = self.run.settings.replay.number_times_single_memory_is_used_before_discard
         self.transitions_due += newly_stored * replay_ratio
 
-    def process_optim_batch(self, _: TensorDictBase) -> TensorDict:
+    def process_optim_batch(self, _: TensorDictBase) -> TensorDictBase:
         """Draw the next batch.
 
         Raises:
             StopIteration: which ends the round: nothing is due, too little is stored yet, or the run ends.
         """
-        replay, buffer = self.run.settings.replay, self.run.memory.buffer
-        start_learning_at = staircase(replay.memory_size_start_learn_schedule, self.trainer.collected_frames)
-        if self.run.settings.game.n_collectors == 0:  # nothing more will come
-            start_learning_at = 0
-        has_enough = len(buffer.ring) >= min(start_learning_at, buffer.ring.capacity) and len(buffer) > 0
+        replay, memory = self.run.settings.replay, self.run.memory
         is_due = self.transitions_due >= replay.batch_size and self.run.agent.updates < self._most_updates()
-        if not has_enough or not is_due or self._should_stop():
+        if len(memory) < self._least_stored() or not is_due or self._should_stop():
             raise StopIteration
         self.transitions_due -= replay.batch_size
         self.transitions_drawn += replay.batch_size
-        batch: TensorDict = buffer.sample()
-        return batch
+        return memory.sample(replay.batch_size)
+
+    def post_loss(self, batch: TensorDictBase) -> None:
+        """Hand the errors of the batch to the memory."""
+        self.run.memory.update_priority(batch)
+
+    def _least_stored(self) -> int:
+        """Return how much the memory must hold before the run learns."""
+        settings, capacity = self.run.settings, self.run.memory.capacity
+        if settings.game.n_collectors == 0:  # nothing more will come
+            return 1
+        start_learning_at = staircase(settings.replay.memory_size_start_learn_schedule, self.trainer.collected_frames)
+        return max(1, start_learning_at if capacity is None else min(start_learning_at, capacity))
 
     def _most_updates(self) -> float:
         """How many updates the run may have had by now; without collectors nothing is driven that could bound them."""
@@ -174,6 +161,15 @@ class SampleAtReplayRatio(Hook):
         return {
             "train/total/transitions_trained_on": float(self.transitions_drawn),
             "train/replay/transitions_due": self.transitions_due,
+        }
+
+    def rare_figures(self) -> dict[str, float]:
+        """How the priorities are spread, where the memory draws by priority."""
+        priorities = self.run.memory.priorities
+        if priorities is None or len(priorities) == 0:
+            return {}
+        return quantile_figures("train/replay/priority", priorities) | {
+            "train/replay/priority_mean": float(priorities.mean())
         }
 
     def state_dict(self) -> dict[str, Any]:

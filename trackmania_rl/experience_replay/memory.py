@@ -1,0 +1,250 @@
+"""The replay memory of a run: the protocol that a memory of one's own implements, and the memory that ships."""
+
+from __future__ import annotations
+
+import logging
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+
+from trackmania_rl.buffer_management import fill_buffer_from_rollout_with_n_steps_rule, rows_of_rollout
+from trackmania_rl.buffer_utilities import (
+    MiniRaceReplayBuffer,
+    apply_replay_settings,
+    buffer_collate_function,
+    load_replay_state_dict,
+    replay_state_dict,
+    replay_state_to_write,
+    resize_buffers,
+)
+from trackmania_rl.experience_replay.mini_race import MiniRaceRules
+from trackmania_rl.experience_replay.ring_buffer import RingBuffer
+from trackmania_rl.experience_replay.transition_storage import TransitionStorage
+from trackmania_rl.race.fragments import Fragment
+from trackmania_rl.race.policy import ELAPSED_ACTIONS_FLOAT
+from trackmania_rl.race.rewards import RewardedRace
+from trackmania_rl.race.spaces import Spaces
+from trackmania_rl.schedules import linear, staircase
+from trackmania_rl.settings import Settings, SettingsError
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class RewardedRollout:
+    """A race, or a fragment of one, with its rewards, as `Memory.extend` takes it.
+
+    Attributes:
+        results: `rollout_results` of T actions: `actions` (T, ...), `action_was_greedy` (T,), `state_float` (T + 1, F),
+            `frames` (T + 1, 1, H, W), and `race_time` (or `terminated`) if the race was finished. The arrays are valid
+            during `extend` only.
+        rewarded: rewards (T,) of the actions and shaping potentials (T + 1,) of the states.
+        settings: the settings in force.
+        frames_total: actions of the run so far.
+        fragment: the part of the rollout that was not stored before; None for all of it.
+    """
+
+    results: Mapping[str, Any]
+    rewarded: RewardedRace
+    settings: Settings
+    frames_total: int
+    fragment: Fragment | None = None
+
+    def transitions(self, spaces: Spaces, generator: torch.Generator) -> TensorDict:
+        """Return the new n-step transitions (n,) as a batch in host memory.
+
+        Each transition is put at a random point of a mini-race, see `buffer_collate_function`.
+
+        Args:
+            spaces: of the run's games.
+            generator: draws the points, on the CPU.
+        """
+        replay, new = self.settings.replay, self.fragment or Fragment.whole(len(self.results["actions"]))
+        soft_horizon = self.settings.game.soft_horizon_actions
+        rows = rows_of_rollout(self.results, self.rewarded, replay, new.race_row, soft_horizon)
+        ring = RingBuffer(len(rows), spaces.n_own_floats, spaces.image_size_px, "cpu", spaces.action_shape)
+        ring.append(rows)
+        index = torch.arange(new.first_transition, new.end_transition)
+        transitions = TransitionStorage(ring, replay.n_steps, spaces.views).get(index)
+        gamma = linear(self.settings.agent.gamma_schedule, self.frames_total)
+        rules = MiniRaceRules.from_settings(replay, gamma)
+        return buffer_collate_function(transitions, rules=rules, generator=generator)
+
+
+@runtime_checkable
+class Memory(Protocol):
+    """What races are stored in and batches are sampled from.
+
+    A memory derives from this class and writes the three abstract methods. The others are optional.
+
+    Attributes:
+        capacity: the largest possible length; None if there is no limit.
+    """
+
+    capacity: int | None = None
+
+    @abstractmethod
+    def extend(self, rollout: RewardedRollout) -> int:
+        """Store a race, or a fragment of one; return the number of transitions added."""
+
+    @abstractmethod
+    def sample(self, n: int) -> TensorDictBase:
+        """Draw a training batch (n,) in the form of `buffer_collate_function`."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Return how much is stored, in the unit of `memory_size_start_learn_schedule`; 0 if nothing can be drawn."""
+
+    def follow(self, settings: Settings, frames_total: int) -> None:
+        """Apply the settings in force; called before each round of updates."""
+
+    def update_priority(self, batch: TensorDictBase) -> None:
+        """Take the errors `td_error` (n,) of a batch that `sample` has drawn."""
+
+    @property
+    def priorities(self) -> torch.Tensor | None:
+        """The priorities of all transitions; None if the memory draws evenly."""
+        return None
+
+    def sample_test(self, n: int) -> TensorDictBase | None:
+        """Draw a batch of transitions that are never trained on; None if there are none."""
+        return None
+
+    def blank_batch(self) -> TensorDictBase | None:
+        """Return a batch of zeros in the form of `sample`'s, to compile the update early; None to compile it later."""
+        return None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what checkpoints hold of this memory: numbers, texts, tensors, and lists and dicts of these."""
+        return {}
+
+    def state_to_write(self) -> dict[str, Any]:
+        """Return `state_dict()`, with the rows of a ring buffer as `RingRows`, which are not copied."""
+        return self.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned."""
+
+
+class MiniRaceMemory(Memory):
+    """The memory that ships: the two sides of the train/test split over one ring buffer.
+
+    Its length is the number of stored states.
+
+    Args:
+        buffer: transitions to learn from.
+        buffer_test: transitions that only measure the test loss.
+        settings: of the run.
+
+    Raises:
+        SettingsError: if the buffers are others than `make_buffers` returns, or do not share their ring buffer.
+    """
+
+    def __init__(self, buffer: MiniRaceReplayBuffer, buffer_test: MiniRaceReplayBuffer, settings: Settings) -> None:
+        for name, side in (("buffer", buffer), ("buffer_test", buffer_test)):
+            if not isinstance(side, MiniRaceReplayBuffer):
+                raise SettingsError(
+                    f"memory: {name} is a {type(side).__name__}; it takes the two MiniRaceReplayBuffers that "
+                    "make_buffers (trackmania_rl/buffer_utilities.py) makes"
+                )
+        if buffer.ring is not buffer_test.ring:
+            raise SettingsError("memory: buffer and buffer_test have different rings; make both by one make_buffers")
+        self.buffer = buffer
+        self.buffer_test = buffer_test
+        self._settings = settings
+        self._refused_capacity: int | None = None
+
+    @property
+    def capacity(self) -> int:  # type: ignore[override]
+        """Number of states that fit."""
+        return self.buffer.ring.capacity
+
+    def __len__(self) -> int:
+        return len(self.buffer.ring) if len(self.buffer) > 0 else 0
+
+    def extend(self, rollout: RewardedRollout) -> int:
+        """Store a race, or a fragment of one; return the number of transitions added to both sides."""
+        return fill_buffer_from_rollout_with_n_steps_rule(
+            self.buffer,
+            self.buffer_test,
+            rollout.results,
+            rollout.rewarded,
+            rollout.settings.replay,
+            fragment=rollout.fragment,
+            soft_horizon_actions=rollout.settings.game.soft_horizon_actions,
+        )
+
+    def sample(self, n: int) -> TensorDictBase:
+        """Draw a batch of mini-races."""
+        batch: TensorDictBase = self.buffer.sample(n)
+        return batch
+
+    def sample_test(self, n: int) -> TensorDictBase | None:
+        """Draw a batch of the test side."""
+        return self.buffer_test.sample(n) if len(self.buffer_test) > 0 else None
+
+    def blank_batch(self) -> TensorDictBase:
+        """Return a batch of zeros."""
+        return self.buffer.blank_batch()
+
+    def follow(self, settings: Settings, frames_total: int) -> None:
+        """Apply edited settings, the discount of this moment and the scheduled size."""
+        self._settings = settings
+        apply_replay_settings(self.buffer, self.buffer_test, settings.replay)
+        self.buffer.rules.gamma = linear(settings.agent.gamma_schedule, frames_total)
+        self._resize(staircase(settings.replay.memory_size_schedule, frames_total))
+
+    def _resize(self, capacity: int) -> None:
+        """Resize to `capacity` states. If allocation fails, keep the old size and log one error."""
+        if capacity == self._refused_capacity:
+            return
+        try:
+            resize_buffers(self.buffer, capacity)
+        except RuntimeError:  # torch's error on any device
+            self._refused_capacity = capacity
+            log.error(
+                "there is no room for a replay memory of %s transitions, so it keeps its %s: lower "
+                "memory_size_schedule, or end other programs and start again",
+                f"{capacity:,}",
+                f"{self.capacity:,}",
+            )
+
+    def update_priority(self, batch: TensorDictBase) -> None:
+        """Take the errors of a batch, if drawing is by priority.
+
+        Errors near the end of a mini-race do not count, because they are small for any network.
+        """
+        if self.buffer.sampler.alpha == 0:
+            return
+        index, td_error = batch["index"], batch["td_error"]
+        horizon_actions = self._settings.replay.min_horizon_to_update_priority_actions
+        if horizon_actions is not None:
+            is_early = batch["state_float"][:, ELAPSED_ACTIONS_FLOAT] < horizon_actions
+            index, td_error = index[is_early], td_error[is_early.to(td_error.device)]
+        if len(index) > 0:
+            self.buffer.update_priority(index, td_error)
+
+    @property
+    def priorities(self) -> torch.Tensor | None:
+        """Those of the train side."""
+        return None if self.buffer.sampler.alpha == 0 else self.buffer.storage.priorities
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of both sides and of their ring buffer."""
+        return replay_state_dict(self.buffer, self.buffer_test)
+
+    def state_to_write(self) -> dict[str, Any]:
+        """Return the same, with the rows as `RingRows`."""
+        return replay_state_to_write(self.buffer, self.buffer_test)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore both sides; the size is that of the checkpoint, at most the largest of the schedule."""
+        ring = state_dict["ring"]
+        sizes = [size for _, size in self._settings.replay.memory_size_schedule]
+        most = max(*sizes, self.capacity, int(ring["end_row"]) - int(ring["first_row"]))
+        bounded = state_dict | {"ring": ring | {"capacity": min(int(ring["capacity"]), most)}}
+        load_replay_state_dict(self.buffer, self.buffer_test, bounded)
