@@ -1,6 +1,5 @@
 """Games in this process against the same games through a socket: the same actions give the same bytes."""
 
-import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,10 +10,9 @@ import pytest
 
 from trackmania_rl.games import in_process
 from trackmania_rl.games.alternating import games_for
-from trackmania_rl.games.checked import CHECK_SUMS, CheckedGames, sums_of_actions, sums_of_states
 from trackmania_rl.games.in_process import InProcessGames
 from trackmania_rl.games.own_floats import Floats, RaceGamesWithFloats
-from trackmania_rl.games.protocol import Games, rollout
+from trackmania_rl.games.protocol import Games
 from trackmania_rl.games.race_games import RaceGames
 from trackmania_rl.race.observation import ObservationLayout
 from trackmania_rl.race.policy import BatchDecision, PolicyDecision
@@ -207,17 +205,6 @@ def test_races_are_cut_off_alike(make_settings, play_both_ways) -> None:
     assert expected[2][1]["cutoff_reason"] == "too_long"
     for results, stats in play_both_ways(make_settings(False, "horizon=17"), [wandering(1), wandering(2)]):
         assert (len(results["actions"]), stats["cutoff_reason"]) == (17, "horizon")
-
-
-def test_check_sums_are_those_of_the_columns(maps_folder: Path, make_settings, entry_of) -> None:
-    settings = make_settings(True)
-    games = InProcessGames(1, settings.game, settings.observation, maps_folder)
-    decision = PolicyDecision(FORWARD, True, np.zeros(N_ACTIONS, dtype=np.float32))
-    with contextlib.closing(CheckedGames(games)) as checked:
-        columns = rollout(checked, entry_of("straight"), lambda: lambda *_: decision).rollout_results
-    n = len(columns["actions"])
-    states = sums_of_states(columns["frames"][:n], columns["state_float"][:n])
-    assert columns[CHECK_SUMS][:n].tolist() == np.array([states, sums_of_actions(columns["actions"])]).T.tolist()
 
 
 def test_in_halves_every_game_drives_its_own_race(maps_folder: Path, make_settings, entry_of) -> None:

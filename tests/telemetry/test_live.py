@@ -16,14 +16,14 @@ import psutil
 import pytest
 
 from trackmania_rl.games.in_process import InProcessGames
-from trackmania_rl.games.protocol import Games, Received
+from trackmania_rl.games.protocol import Received
 from trackmania_rl.race.policy import BatchDecision
 from trackmania_rl.race.spaces import race_spaces
 from trackmania_rl.settings import MapEntry, Settings, load_settings
 from trackmania_rl.simulator.tracks.track_generator import TrackRecipe
 from trackmania_rl.telemetry.live import LiveRace, LiveReader, RacePlayback
 from trackmania_rl.telemetry.live.feed_file import FOLDER, FeedMemory
-from trackmania_rl.telemetry.live.shown_games import CARS_EVERY_S, SHOWN_FOR_S, shown
+from trackmania_rl.telemetry.live.mirror import CARS_EVERY_S, SHOWN_FOR_S, LiveMirror, make_mirror
 
 NO_PROCESS = 2**22 + 1
 """Beyond the process numbers of Linux."""
@@ -51,15 +51,15 @@ class Driving:
     """A collector's games with random actions: exploration races in even games, evaluation races in odd ones.
 
     Attributes:
-        games: wrapped to be shown.
-        inside: the games themselves.
+        games: what is played.
+        mirror: shows them.
         received: the newest states.
         decision: the newest decisions.
         ended: the newest race that has ended in each game.
     """
 
-    games: Games
-    inside: Any
+    games: Any
+    mirror: LiveMirror | None
     settings: Settings
     clock: Clock
     rng: np.random.Generator
@@ -72,9 +72,12 @@ class Driving:
     def close(self) -> None:
         if not self.is_closed:
             self.is_closed = True
-            self.games.close()
+            if self.mirror is not None:
+                self.mirror.close()
 
     def begin(self, game: int) -> None:
+        if self.mirror is not None:
+            self.mirror.begins(game, ENTRIES[game % 2])
         self.games.begin(game, ENTRIES[game % 2])
 
     def drive(self, n_actions: int, seconds_each: float = 0.0) -> None:
@@ -83,10 +86,12 @@ class Driving:
         for _ in range(n_actions):
             self.clock.now_s += seconds_each
             self.received = self.games.recv()
+            self.mirror.received(self.received)
             ids = self.received.ids
             actions = self.rng.choice([0, 0, 0, 1, 2, 4], len(ids))
             q_values = self.rng.standard_normal((len(ids), n_values), dtype=np.float32)
             self.decision = BatchDecision(actions, self.rng.random(len(ids)) < 0.5, q_values)
+            self.mirror.decided(ids, self.decision)
             self.games.send(ids, self.decision)
             for game, race in self.received.ended.items():
                 columns = {name: np.array(column) for name, column in race.rollout_results.items()}
@@ -126,9 +131,10 @@ def make_driving(tmp_path: Path, maps_folder: Path, repository_root: Path, clock
     def make(n_games: int = 3, collector: int = 0, image: tuple[int, int] = (0, 0)) -> Driving:
         overrides = (f"image_width_px={image[0]}", f"image_height_px={image[1]}", "cutoff_race_longer_than_ms=9000")
         settings = load_settings(repository_root / "config_files" / "config.py", overrides)
-        inside = InProcessGames(n_games, settings.game, settings.observation, maps_folder)
-        games = shown(inside, race_spaces(settings), settings.game, tmp_path / FOLDER, collector, maps_folder, clock)
-        driving = Driving(games, inside, settings, clock, np.random.default_rng(collector))
+        games = InProcessGames(n_games, settings.game, settings.observation, maps_folder)
+        spaces = race_spaces(settings)
+        mirror = make_mirror(games, spaces, settings.game, tmp_path / FOLDER, collector, maps_folder, clock)
+        driving = Driving(games, mirror, settings, clock, np.random.default_rng(collector))
         for game in range(n_games):
             driving.begin(game)
         made.append(driving)
@@ -154,7 +160,7 @@ def test_every_car_is_where_its_game_has_it(make_driving: Make, reader: LiveRead
     driving, other = make_driving(n_games=3), make_driving(n_games=5, collector=1)
     assert reader.cars() == []
     driving.drive(40, seconds_each=0.001)
-    before = driving.inside.motion(np.arange(3))
+    before = driving.games.motion(np.arange(3))
     driving.drive(1, seconds_each=CARS_EVERY_S)
     cars = reader.cars()
     assert [(car.collector, car.game) for car in cars] == [(0, 0), (0, 1), (0, 2)]
@@ -164,7 +170,7 @@ def test_every_car_is_where_its_game_has_it(make_driving: Make, reader: LiveRead
     assert [car.race_time_ms for car in cars] == before.race_time_ms.tolist() == [40 * 50] * 3
     np.testing.assert_array_equal([car.position for car in cars], before.position_m)
     np.testing.assert_allclose([car.speed_mps for car in cars], before.speed_m_s, rtol=1e-6)
-    controls = driving.inside._actions.controls(driving.decision.actions)
+    controls = driving.games._actions.controls(driving.decision.actions)
     np.testing.assert_array_equal([(car.gas, car.brake, car.steer) for car in cars], controls)
     np.testing.assert_array_equal([car.q_values for car in cars], driving.decision.q_values)
     assert all(20 < car.meters_advanced < 60 for car in cars)
@@ -208,7 +214,7 @@ def test_the_race_of_the_watched_game(make_driving: Make, reader: LiveReader) ->
     np.testing.assert_array_equal(race.q_values[:-1], driven["q_values"])
     np.testing.assert_array_equal(race.was_greedy[:-1], driven["action_was_greedy"])
     np.testing.assert_array_equal(race.zone, driven["current_zone_idx"])
-    controls = driving.inside._actions.controls(driven["actions"])
+    controls = driving.games._actions.controls(driven["actions"])
     np.testing.assert_array_equal(np.stack((race.gas, race.brake, race.steer), axis=1)[:-1], controls)
     for name in ("speed_mps", "gear", "meters_advanced", "steer", "gas", "brake", "q_values"):
         assert len(getattr(race, name)) == n_states
@@ -226,7 +232,7 @@ def test_the_picture_is_that_of_the_watched_game(make_driving: Make, reader: Liv
     driving.drive(20)
     driving.drive(1, seconds_each=0.2)
     picture = reader.picture()
-    np.testing.assert_array_equal(picture, driving.inside._columns.frames[1, 20, 0])
+    np.testing.assert_array_equal(picture, driving.games._columns.frames[1, 20, 0])
     assert picture.std() > 5
     driving.clock.now_s += 10
     assert reader.picture() is None, "nobody has watched for long"
@@ -290,7 +296,7 @@ def test_games_that_cannot_be_shown_are_played_on(
     def no_motion(_: object) -> None:
         raise TypeError("a user's own environment has no motion")
 
-    driving.inside.motion = no_motion
+    driving.games.motion = no_motion
     reader.cars()
     driving.drive(5, seconds_each=0.1)
     assert reader.cars() == []
@@ -299,14 +305,14 @@ def test_games_that_cannot_be_shown_are_played_on(
     shutil.rmtree(tmp_path / FOLDER)
     (tmp_path / FOLDER).write_text("in the way")
     driving = make_driving(n_games=2)
-    assert driving.games is driving.inside
+    assert driving.mirror is None
     assert "nobody can watch" in caplog.text
 
 
 def test_frames_of_a_game_that_cannot_be_drawn_again_come_with_the_race(
     make_driving: Make, reader: LiveReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module = "trackmania_rl.telemetry.live.shown_games"
+    module = "trackmania_rl.telemetry.live.mirror"
     monkeypatch.setattr(f"{module}.MOST_FRAME_BYTES", 30 * 15 * 17)
     monkeypatch.setattr(f"{module}.SIMULATED", "another game")
     driving = make_driving(n_games=1, image=(17, 15))
@@ -327,7 +333,7 @@ def test_a_race_is_played_back_as_its_game_showed_it(
     driving, pictures = make_driving(n_games=1), []
     while not driving.ended:
         reader.watch(0, 0)
-        pictures.append(driving.inside.picture(0, *SIZE_PX))
+        pictures.append(driving.games.picture(0, *SIZE_PX))
         driving.drive(1, seconds_each=0.1)
     race = reader.race()
     assert race is not None

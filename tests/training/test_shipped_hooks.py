@@ -4,6 +4,7 @@ import csv
 import functools
 import runpy
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,14 +17,22 @@ from torchrl.trainers.trainers import RewardNormalizer
 from trackmania_rl.agents.agent import Agent
 from trackmania_rl.channels.protocols import ReceivedRollout
 from trackmania_rl.errors import UserError
-from trackmania_rl.games.checked import CHECK_SUMS, sums_of_actions, sums_of_states
+from trackmania_rl.games.in_process import InProcessGames
+from trackmania_rl.games.protocol import rollout
 from trackmania_rl.race.observation import ObservationLayout
+from trackmania_rl.race.policy import PolicyDecision
 from trackmania_rl.runs import load_checkpoint
 from trackmania_rl.settings.live import LiveSettings
 from trackmania_rl.training.building import make_hooks
 from trackmania_rl.training.hooks.checkpoints import SaveCheckpoints
 from trackmania_rl.training.hooks.hook import Hook
-from trackmania_rl.training.hooks.pipeline_check import CheckPipeline
+from trackmania_rl.training.hooks.pipeline_check import (
+    CHECK_SUMS,
+    CheckPipeline,
+    CheckSums,
+    sums_of_actions,
+    sums_of_states,
+)
 from trackmania_rl.training.hooks.rounds import TABLE, Rounds
 from trackmania_rl.training.hooks.scaling import MeasureObservation, ScaleRewards
 
@@ -152,6 +161,19 @@ def test_the_observation_is_measured_over_all_sessions(
     means, _ = runpy.run_path(str(file))["state_normalization"]["velocity_m_s"]
     expected = floats[:, layout["velocity_m_s"]].mean(axis=0)
     np.testing.assert_allclose(means, expected, rtol=2e-3)
+
+
+def test_a_race_that_is_listened_to_has_the_check_sums_of_its_columns(
+    live: LiveSettings, repository_root: Path
+) -> None:
+    game = live.current.game
+    games = InProcessGames(1, game, live.current.observation, repository_root / "maps")
+    decision = PolicyDecision(3, True, np.zeros(len(game.inputs), dtype=np.float32))
+    race = rollout(games, game.map_cycle[0], lambda: lambda *_: decision, listeners=[CheckSums()])
+    columns, n_actions = race.rollout_results, len(race.rollout_results["actions"])
+    states = sums_of_states(columns["frames"][:n_actions], columns["state_float"][:n_actions])
+    expected = np.array([states, sums_of_actions(columns["actions"])]).T
+    assert columns[CHECK_SUMS].tolist() == expected.tolist()
 
 
 Spoil = Callable[[ReceivedRollout], object]

@@ -15,7 +15,7 @@ answers when it can, from behind its socket (`socket_games`)::
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -147,8 +147,28 @@ class Games(Protocol):
         ...
 
 
+class Listener(Protocol):
+    """Reads what a collector's games show and what is decided, such as for the live page."""
+
+    def begins(self, game: int, map_entry: MapEntry) -> None:
+        """Called before `Games.begin`."""
+        ...
+
+    def received(self, received: Received) -> None:
+        """Called after `Games.recv`; may add columns to the `rollout_results` of ended races."""
+        ...
+
+    def decided(self, ids: GameIds, decision: BatchDecision) -> None:
+        """Called before `Games.send`."""
+        ...
+
+
 def rollout(
-    games: Games, map_entry: MapEntry, make_policy: Callable[[], Policy], frames: FramesRoom | None = None
+    games: Games,
+    map_entry: MapEntry,
+    make_policy: Callable[[], Policy],
+    frames: FramesRoom | None = None,
+    listeners: Sequence[Listener] = (),
 ) -> EndedRace:
     """Play one race in the first game alone.
 
@@ -157,18 +177,25 @@ def rollout(
         map_entry: the map.
         make_policy: makes the race's policy; called again if the race is lost with its game and begins again.
         frames: see `Games.begin`.
+        listeners: called on the way.
 
     Raises:
         UserError: if map, line or port can't be used.
         GameError: if the game keeps failing.
     """
+    for listener in listeners:
+        listener.begins(0, map_entry)
     games.begin(0, map_entry, frames)
     while True:
         received = games.recv()
+        for listener in listeners:
+            listener.received(received)
         if 0 in received.ended:
             return received.ended[0]
         if len(received.ids) > 0:
             if received.is_first[0]:
                 policy = make_policy()
-            decision = policy(received.images[0], received.floats[0])
-            games.send(received.ids, BatchDecision.of_one(decision))
+            decision = BatchDecision.of_one(policy(received.images[0], received.floats[0]))
+            for listener in listeners:
+                listener.decided(received.ids, decision)
+            games.send(received.ids, decision)

@@ -10,6 +10,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from multiprocessing import parent_process
 
 import numpy as np
@@ -19,7 +20,6 @@ import torch
 from trackmania_rl.agents.run_network import pick_playing_device
 from trackmania_rl.channels.protocols import WeightsKind
 from trackmania_rl.errors import ExitCode, PlainError
-from trackmania_rl.games.checked import CheckedGames
 from trackmania_rl.games.gymnasium_games import EnvironmentFaultError
 from trackmania_rl.multiprocess.beat_keeper import BeatKeeper
 from trackmania_rl.multiprocess.collector_logs import sending_logs_to
@@ -27,11 +27,12 @@ from trackmania_rl.multiprocess.collector_task import CollectorTask
 from trackmania_rl.multiprocess.signals import OF_THE_TERMINAL, release_ctrl_c
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.seeds import SeedTree, set_stream_state
-from trackmania_rl.telemetry.live.shown_games import shown
+from trackmania_rl.telemetry.live.mirror import make_mirror
 from trackmania_rl.tmi_interaction.launchers.game_records import GameRecords
 from trackmania_rl.track.generated_maps import GeneratedMaps
 from trackmania_rl.training.collector import Collector, CollectorParts, WeightPuller
 from trackmania_rl.training.demonstrations import drive_demonstrations
+from trackmania_rl.training.hooks.pipeline_check import CheckSums
 from trackmania_rl.training.turns import BeginTurn, TurnTakingCollector
 
 log = logging.getLogger(__name__)
@@ -107,9 +108,9 @@ def _play(task: CollectorTask, beats: BeatKeeper) -> None:
     rng = SeedTree(settings.run.seed).rng(f"{task.name}/games")
     parts = make_parts(task, builder.spaces, beats.beat)
     games = builder.make_games(task.index, task.maps_folder, rng)
-    if settings.run.crc_debug:
-        games = CheckedGames(games)
-    games = shown(games, builder.spaces, settings.game, task.live_folder, task.index, task.maps_folder)
+    mirror = make_mirror(games, builder.spaces, settings.game, task.live_folder, task.index, task.maps_folder)
+    listeners = ([mirror] if mirror is not None else []) + ([CheckSums()] if settings.run.crc_debug else [])
+    parts = replace(parts, listeners=listeners)
     demonstrate = functools.partial(drive_demonstrations, task.demonstrations, games, parts)
     try:
         if settings.sync.is_synchronous:
@@ -118,6 +119,8 @@ def _play(task: CollectorTask, beats: BeatKeeper) -> None:
             demonstrate()
             Collector(parts, games).run()
     finally:
+        if mirror is not None:
+            mirror.close()
         if not games.close():  # such as one that hangs, and whose thread waits for it
             _kill_children()
 

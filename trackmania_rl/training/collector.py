@@ -21,9 +21,10 @@ import numpy as np
 from trackmania_rl.agents.builder import Actor
 from trackmania_rl.agents.exploration import Exploration
 from trackmania_rl.channels.protocols import NO_WEIGHTS, RolloutSink, RunStateView, WeightsKind
-from trackmania_rl.games.protocol import GameIds, Games, Received
+from trackmania_rl.games.protocol import GameIds, Games, Listener, Received
 from trackmania_rl.race.cycle_position import CollectorProgress, RacePosition
 from trackmania_rl.race.fragments import Fragment, RaceInFragments
+from trackmania_rl.race.policy import BatchDecision
 from trackmania_rl.seeds import stream_state
 from trackmania_rl.settings import MapEntry
 from trackmania_rl.track.generated_maps import GeneratedMaps, generator_key
@@ -79,6 +80,7 @@ class CollectorParts:
             on, since it may be that map that no game can play.
         streams: random streams whose states go with each race, so that a new process can go on with them; by name.
         beat: says that the collector goes on; called between any two actions.
+        listeners: called with what the games show and what is decided.
     """
 
     run_state: RunStateView
@@ -90,6 +92,7 @@ class CollectorParts:
     n_entries_left_out: int = 0
     streams: Mapping[str, np.random.Generator] = field(default_factory=dict)
     beat: Callable[[], object] = lambda: None
+    listeners: Sequence[Listener] = ()
 
     def entries(self) -> Iterator[RaceOfCycle]:
         """Go through the map cycle from where this collector stands."""
@@ -250,8 +253,7 @@ class Collector:
         """
         self._parts.beat()
         self.begin_races()
-        received = self._games.recv()
-        self._note_what_begins(received)
+        received = self._receive()
         if self._fragment_length_actions is not None:
             for game in received.ids.tolist():
                 if not self._hand_on_fragment(game, at_least_actions=self._fragment_length_actions):
@@ -270,14 +272,22 @@ class Collector:
                 if game not in self._races:
                     self._begin_race(game)
 
-    def _note_what_begins(self, received: Received) -> None:
-        """Forget what was handed on of a race that was lost with its game and has begun again."""
-        if self._fragment_length_actions is None:
-            return
-        for game in received.ids[received.is_first].tolist():
-            in_fragments = self._races[game].in_fragments
-            if in_fragments is not None:
-                in_fragments.begin_again()
+    def _receive(self) -> Received:
+        """Receive from the games; a race that was lost with its game and has begun again is handed on anew."""
+        received = self._games.recv()
+        for listener in self._parts.listeners:
+            listener.received(received)
+        if self._fragment_length_actions is not None:
+            for game in received.ids[received.is_first].tolist():
+                in_fragments = self._races[game].in_fragments
+                if in_fragments is not None:
+                    in_fragments.begin_again()
+        return received
+
+    def _send(self, ids: GameIds, decision: BatchDecision, policy_s: float = 0.0) -> None:
+        for listener in self._parts.listeners:
+            listener.decided(ids, decision)
+        self._games.send(ids, decision, policy_s)
 
     def _answer(self, received: Received) -> None:
         """Decide for the games that wait."""
@@ -300,7 +310,7 @@ class Collector:
         for row, race in enumerate(races):
             if race.in_fragments is not None:
                 race.in_fragments.decided(decision, row)
-        self._games.send(ids, decision, policy_s=time.perf_counter() - began_s)
+        self._send(ids, decision, policy_s=time.perf_counter() - began_s)
 
     def _hand_on_fragment(self, game: int, at_least_actions: int) -> bool:
         """Put what is new of a race under way into the sink, if it is so much; False if the run ends meanwhile."""
@@ -349,16 +359,15 @@ class Collector:
         puller = self._parts.explorer if entry.is_explo else self._parts.evaluator
         puller.actor.exploration_settings = settings.exploration
         exploration = puller.actor.exploration_of_race(is_explo=entry.is_explo, frame_count=position.frames_total)
-        self._games.game = settings.game
+        in_fragments, frames = None, None
         if self._fragment_length_actions is None:
-            race = Race(entry, puller, exploration, is_generated, position)
-            self._races[position.game] = race
-            self._games.begin(
-                position.game, entry, functools.partial(self._parts.rollouts.acquire_frames, position.game)
-            )
+            frames = functools.partial(self._parts.rollouts.acquire_frames, position.game)
         else:  # a fragment takes its room away while the race goes on, so the frames are written elsewhere
             in_fragments = RaceInFragments.of_settings(settings)
-            race = Race(entry, puller, exploration, is_generated, position, in_fragments)
-            self._races[position.game] = race
-            self._games.begin(position.game, entry)
+        race = Race(entry, puller, exploration, is_generated, position, in_fragments)
+        self._races[position.game] = race
+        for listener in self._parts.listeners:
+            listener.begins(position.game, entry)
+        self._games.game = settings.game
+        self._games.begin(position.game, entry, frames)
         return race

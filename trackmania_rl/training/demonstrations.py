@@ -140,7 +140,7 @@ def drive_demonstrations(demonstrations: Sequence[Demonstration], games: Games, 
             return
         make_policy = functools.partial(_policy_of, demonstration, parts.run_state)
         try:
-            race = rollout(games, demonstration.entry, make_policy, room)
+            race = rollout(games, demonstration.entry, make_policy, room, parts.listeners)
         except _RunEnds:
             return
         _tell(demonstration, race.end_race_stats)

@@ -80,8 +80,7 @@ class TurnTakingCollector(Collector):
         """Receive all games, and hand on the races that have ended; None if the run ends meanwhile."""
         while not self._parts.run_state.stop_requested:
             self._parts.beat()
-            received = self._games.recv()
-            self._note_what_begins(received)
+            received = self._receive()
             if not self._hand_on_ended(received):
                 break
             if len(received.ids) == len(self._races):
@@ -118,7 +117,7 @@ class TurnTakingCollector(Collector):
             )
             for row, game in enumerate(games):
                 self._note(game, decision, row)
-            self._games.send(np.array(games, dtype=np.int64), decision)
+            self._send(np.array(games, dtype=np.int64), decision)
         for under_way in to_drive:
             race = self._races.get(under_way.position.game)
             if race is not None and race.in_fragments is not None:

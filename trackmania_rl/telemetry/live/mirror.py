@@ -1,4 +1,4 @@
-"""A collector's games, shown to whoever looks; they are played as ever."""
+"""Mirror of a collector's games for the live page: a file in shared memory, written while a reader asks for it."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import psutil
 
-from trackmania_rl.games.protocol import FramesRoom, GameIds, Games, Motion, Received
-from trackmania_rl.games.wrapped import WrappedGames
+from trackmania_rl.games.protocol import GameIds, Games, Motion, Received
 from trackmania_rl.race.actions import actions_of_game
 from trackmania_rl.race.observation_kernel import CAR_COLUMNS
 from trackmania_rl.race.policy import BatchDecision
@@ -69,8 +68,8 @@ class _Watched:
     next_picture_s: float = -math.inf
 
 
-class ShownGames(WrappedGames):
-    """Games that are played on as ever, and told of in a file as long as somebody looks there; see `Games`.
+class LiveMirror:
+    """Listener that writes the state of a collector's games to a file.
 
     Args:
         games: which are played.
@@ -82,7 +81,7 @@ class ShownGames(WrappedGames):
     def __init__(
         self, games: Games, feed: FeedMemory, maps_folder: Path, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        super().__init__(games)
+        self._games = games
         self._feed = feed
         self._maps_folder = maps_folder
         self._clock = clock
@@ -99,15 +98,13 @@ class ShownGames(WrappedGames):
         self._next_evaluated_s = -math.inf
         self._n_told = 0
 
-    def begin(self, game: int, map_entry: MapEntry, frames: FramesRoom | None = None) -> None:
-        """See `Games.begin`."""
+    def begins(self, game: int, map_entry: MapEntry) -> None:
+        """Note the map of a game's next race."""
         self._entries[game] = map_entry
         self._start_m[game] = math.nan
-        super().begin(game, map_entry, frames)
 
-    def recv(self) -> Received:
-        """See `Games.recv`; races that have ended are told."""
-        received = super().recv()
+    def received(self, received: Received) -> None:
+        """Write the races that have ended."""
         now_s = self._clock()
         if now_s >= self._next_beat_s:
             self._next_beat_s = now_s + BEAT_EVERY_S
@@ -117,27 +114,25 @@ class ShownGames(WrappedGames):
             self._received = received
             for game, race in received.ended.items():
                 self._tell_race(game, race, now_s)
-        return received
 
-    def send(self, ids: GameIds, decision: BatchDecision, policy_s: float = 0.0) -> None:
-        """See `Games.send`; the states in which it was decided are told."""
-        if self._received is not None and self._tells_motion:
-            now_s = self._clock()
-            due = np.flatnonzero(self._next_cars_s[ids] <= now_s)
-            if len(due) > 0:
-                self._next_cars_s[ids[due]] = now_s + CARS_EVERY_S
-                self._tell_cars(ids[due], decision, due)
-            if self._watched and self._feed.layout.height_px > 0:
-                self._tell_pictures(ids, self._received, now_s)
-        super().send(ids, decision, policy_s)
+    def decided(self, ids: GameIds, decision: BatchDecision) -> None:
+        """Write the states in which games wait, with the decisions made there."""
+        if self._received is None or not self._tells_motion:
+            return
+        now_s = self._clock()
+        due = np.flatnonzero(self._next_cars_s[ids] <= now_s)
+        if len(due) > 0:
+            self._next_cars_s[ids[due]] = now_s + CARS_EVERY_S
+            self._tell_cars(ids[due], decision, due)
+        if self._watched and self._feed.layout.height_px > 0:
+            self._tell_pictures(ids, self._received, now_s)
 
-    def close(self) -> bool:
-        """See `Games.close`."""
+    def close(self) -> None:
+        """Mark the file as over and remove it."""
         self._feed.header["is_over"] = 1
         self._feed.close()
-        with contextlib.suppress(OSError):  # on Windows, where somebody looks at it
+        with contextlib.suppress(OSError):  # on Windows, while a reader has it open
             self._feed.path.unlink()
-        return super().close()
 
     def _is_looked_at(self, now_s: float) -> bool:
         """Whether somebody has looked lately, and at which games in particular."""
@@ -197,7 +192,7 @@ class ShownGames(WrappedGames):
             cars["gear"][ids] = motion.car[:, _GEAR]
             cars["zone"][ids] = motion.zone_idx
             actions, is_greedy, q_values = decision.actions[rows], decision.is_greedy[rows], decision.q_values[rows]
-            for name, column in _decision_columns(self.game, actions, is_greedy, q_values).items():
+            for name, column in _decision_columns(self._games.game, actions, is_greedy, q_values).items():
                 cars[name][ids] = column
 
     def _begins_at_m(self, game: int, motion: Motion, place: int) -> float:
@@ -252,14 +247,14 @@ class ShownGames(WrappedGames):
             for name, value in about.items():
                 stages[name][stage] = value
             rows = self._feed.rows[stage, :n_rows]
-            for name, column in _columns_of_race(race, self.game).items():
+            for name, column in _columns_of_race(race, self._games.game).items():
                 rows[name] = column[:n_rows]
             if layout.n_frames > 0:
                 frames = told["frames"][:n_rows:rows_per_frame, 0]
                 self._feed.frames[stage, : len(frames)] = frames
 
 
-def shown(
+def make_mirror(
     games: Games,
     spaces: Spaces,
     settings: GameSettings,
@@ -267,8 +262,8 @@ def shown(
     collector: int,
     maps_folder: Path,
     clock: Callable[[], float] = time.monotonic,
-) -> Games:
-    """Show a collector's games in a file of its own; where none can be made, they are played unseen.
+) -> LiveMirror | None:
+    """Make the mirror of a collector's games; None, with a warning, if its file can't be made.
 
     Args:
         games: the collector's.
@@ -300,8 +295,8 @@ def shown(
         )
     except OSError as error:
         log.warning("collector %d: nobody can watch its races: %s: %s", collector, folder, error.strerror)
-        return games
-    return ShownGames(games, feed, maps_folder, clock)
+        return None
+    return LiveMirror(games, feed, maps_folder, clock)
 
 
 def _write_where(record: np.void, entry: MapEntry | None) -> None:
