@@ -122,8 +122,6 @@ def evaluate(arguments: argparse.Namespace) -> None:
     import torch
 
     from trackmania_rl.games.race_games import make_race_games
-    from trackmania_rl.games.socket_games import SocketGames
-    from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager
     from trackmania_rl.track.named_maps import map_entries
     from trackmania_rl.track.reference_times import load_reference_times
     from trackmania_rl.training.evaluation import evaluate_map, load_driver
@@ -147,8 +145,8 @@ def evaluate(arguments: argparse.Namespace) -> None:
             "--video: races in the real game are not filmed here; leave it out, and film the inputs file that is "
             "written with scripts/tools/play_inputs.py --video"
         )
-    alone = SocketGames([GameInstanceManager(game, driver.settings.observation, launcher)])
-    games = make_race_games(driver.settings).around(alone)
+    builder = make_race_games(driver.settings.model_copy(update={"game": game}))
+    games = builder.around(builder.behind_sockets([launcher]))
     with contextlib.closing(games), console.status("starting the game") as status:
         evaluations = []
         for entry in entries:

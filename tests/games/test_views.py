@@ -5,7 +5,6 @@ import pytest
 import torch
 
 from trackmania_rl.buffer_management import fill_buffer_from_rollout_with_n_steps_rule, rows_of_rollout
-from trackmania_rl.games.envs.race_states import RaceStates
 from trackmania_rl.games.in_process import InProcessGames
 from trackmania_rl.race.fragments import Fragment, RaceInFragments
 from trackmania_rl.race.policy import BatchDecision, PolicyDecision
@@ -50,15 +49,14 @@ def settings(request, make_settings):
 def drive(settings, maps_folder, entry_of, seeds):
     """Drive races side by side; what was seen of each, its rollout, and what an environment shows at its end."""
     games = InProcessGames(len(seeds), settings.game, settings.observation, maps_folder)
-    states = RaceStates(len(seeds), race_spaces(settings))
     for game in range(len(seeds)):
         games.begin(game, entry_of("ring" if game else "straight"))
-    seen, races = [[] for _ in seeds], {}
+    seen, races, last = [[] for _ in seeds], {}, {}
     while len(races) < len(seeds):
         received = games.recv()
-        states.take(games, received)
         for game, race in received.ended.items():
             races[game] = {name: np.copy(value) for name, value in race.rollout_results.items()}
+            last[game] = race_spaces(settings).views.look_at_last(race.rollout_results)
         for row, game in enumerate(received.ids.tolist()):
             seen[game].append((received.images[row], received.floats[row]))
         decided = [decision(settings, seeds[game], len(seen[game]) - 1) for game in received.ids.tolist()]
@@ -67,7 +65,7 @@ def drive(settings, maps_folder, entry_of, seeds):
             actions = np.array([one.action for one in decided])
             games.send(received.ids, BatchDecision(actions, np.ones(len(actions), dtype=bool), q_values))
     for game in range(len(seeds)):
-        seen[game].append((states.images[game], states.floats[game]))
+        seen[game].append(last[game])
     return seen, [races[game] for game in range(len(seeds))]
 
 

@@ -17,7 +17,7 @@ from gymnasium.spaces import Box, Dict, Discrete, Space
 from trackmania_rl.errors import UserError
 from trackmania_rl.files import portable
 from trackmania_rl.games.envs import ANALOG_RACE_ID, RACE_ID
-from trackmania_rl.games.envs.reward_presets import TRAINER
+from trackmania_rl.games.envs.env_races import TRAINER
 from trackmania_rl.places import PROJECT_FOLDER
 from trackmania_rl.race.spaces import Spaces
 from trackmania_rl.settings import NamedPart, Settings

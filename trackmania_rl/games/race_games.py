@@ -19,6 +19,7 @@ from trackmania_rl.race.spaces import Spaces, race_spaces
 from trackmania_rl.settings import Settings, SettingsError
 from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager
 from trackmania_rl.tmi_interaction.launchers.choice import make_launcher
+from trackmania_rl.tmi_interaction.launchers.launcher import GameLauncher
 
 log = logging.getLogger(__name__)
 
@@ -60,22 +61,25 @@ class RaceGames:
         self.spaces = race_spaces(settings)
 
     def make_games(self, collector: int, maps_folder: Path, rng: np.random.Generator) -> Games:
-        """See `GamesBuilder`."""
-        settings, game = self._settings, self._settings.game
-
-        def in_process(numbers: Sequence[int]) -> Games:
-            return InProcessGames(len(numbers), game, settings.observation, maps_folder)
-
-        def behind_sockets(ports: Sequence[int]) -> Games:
-            launchers = (make_launcher(game, settings.user, port, maps_folder) for port in ports)
-            managers = [GameInstanceManager(game, settings.observation, launcher) for launcher in launchers]
-            return SocketGames(managers, all_together=settings.sync.is_synchronous)
-
+        """Make the games that a collector plays, as `GamesBuilder` says."""
+        sync, game, user = self._settings.sync, self._settings.game, self._settings.user
         name = "compiling the simulator" if game.is_in_process else "starting the games"
         log.info("collector %d: %s", collector, name, extra={"phase": name})
         if game.is_in_process:
-            return self.around(games_for(settings.sync, range(game.games_per_collector), in_process))
-        return self.around(games_for(settings.sync, game.tmi_ports_of(collector), behind_sockets))
+            numbers = range(game.games_per_collector)
+            return self.around(games_for(sync, numbers, lambda some: self.in_process(len(some), maps_folder)))
+        launchers = [make_launcher(game, user, port, maps_folder) for port in game.tmi_ports_of(collector)]
+        return self.around(games_for(sync, launchers, self.behind_sockets))
+
+    def in_process(self, n_games: int, maps_folder: Path) -> InProcessGames:
+        """Make simulated games in this process."""
+        return InProcessGames(n_games, self._settings.game, self._settings.observation, maps_folder)
+
+    def behind_sockets(self, launchers: Sequence[GameLauncher]) -> SocketGames:
+        """Make games that are programs of their own, one for each launcher."""
+        game, observation = self._settings.game, self._settings.observation
+        managers = [GameInstanceManager(game, observation, launcher) for launcher in launchers]
+        return SocketGames(managers, all_together=self._settings.sync.is_synchronous)
 
     def around(self, games: Games) -> Games:
         """Return games of these settings with what this part adds to their states: nothing, but a subclass may."""

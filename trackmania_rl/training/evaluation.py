@@ -26,7 +26,6 @@ from trackmania_rl.agents.builder import Actor, make_agent_builder
 from trackmania_rl.agents.run_network import pick_device, pick_playing_device
 from trackmania_rl.errors import UserError, one_line
 from trackmania_rl.games.gymnasium_games import GymnasiumGames, own_action, own_floats
-from trackmania_rl.games.in_process import InProcessGames
 from trackmania_rl.games.protocol import Games, rollout
 from trackmania_rl.games.race_games import make_games_builder, make_race_games
 from trackmania_rl.race.actions import FORWARD, PEDALS
@@ -386,8 +385,8 @@ def first_races(
         UserError: if a map can't be used.
     """
     settings = driver.settings
-    own = InProcessGames(n_at_a_time, settings.game, settings.observation, maps_folder)
-    games = make_race_games(settings).around(own)
+    builder = make_race_games(settings)
+    games = builder.around(builder.in_process(n_at_a_time, maps_folder))
     waiting, under_way = iter(map_entries), {}
 
     def begin(game: int) -> None:

@@ -13,17 +13,12 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from trackmania_rl.errors import UserError
+from trackmania_rl.games.envs.env_races import PROGRESS, EnvRaces, TemporaryFolder
 from trackmania_rl.games.envs.race_env import RaceEnv
 from trackmania_rl.games.envs.race_vector_env import RaceVectorEnv
-from trackmania_rl.games.envs.reward_presets import PROGRESS
-from trackmania_rl.games.envs.temporary_folder import TemporaryFolder
-from trackmania_rl.games.in_process import InProcessGames
-from trackmania_rl.games.protocol import Games
 from trackmania_rl.games.race_games import make_race_games
-from trackmania_rl.games.socket_games import SocketGames
 from trackmania_rl.places import PROJECT_FOLDER
-from trackmania_rl.settings import MapEntry, Settings, load_settings, settings_from_flat
-from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager
+from trackmania_rl.settings import Settings, load_settings, settings_from_flat
 from trackmania_rl.tmi_interaction.launchers.choice import make_launcher
 from trackmania_rl.tmi_interaction.launchers.launcher import find_free_port
 from trackmania_rl.track.named_maps import explored_maps, map_entries
@@ -63,31 +58,7 @@ def make_race_env(
         UserError: if configuration or maps can't be used, or there is no such reward.
     """
     with ExitStack() as opened:
-        tracks_folder = TemporaryFolder()
-        opened.callback(tracks_folder.close)
-        settings = _load(config, overrides)
-        maps_folder = PROJECT_FOLDER / settings.game.maps_folder
-        entries, weights = _maps(maps, settings, maps_folder, tracks_folder)
-        games: Games
-        if settings.game.is_in_process:
-            games = InProcessGames(1, settings.game, settings.observation, maps_folder)
-        else:
-            port = settings.game.base_tmi_port if settings.game.games_are_kept else find_free_port()
-            launcher = make_launcher(settings.game, settings.user, port, maps_folder)
-            games = SocketGames([GameInstanceManager(settings.game, settings.observation, launcher)])
-        opened.callback(games.close)
-        races = make_race_games(settings)
-        env = RaceEnv(
-            settings,
-            entries,
-            races.around(games),
-            map_weights=weights,
-            reward=reward,
-            normalize=normalize,
-            render_mode=render_mode,
-            tracks_folder=tracks_folder,
-            spaces=races.spaces,
-        )
+        env = RaceEnv(_make_races(opened, 1, maps, _load(config, overrides), reward, normalize), render_mode)
         opened.pop_all()  # the environment closes them from now on
         return env
 
@@ -116,47 +87,31 @@ def make_race_vector_env(
         raise UserError(f"num_envs = {num_envs}: it takes 1 game or more")
     if max_episode_steps is not None and max_episode_steps != -1 and max_episode_steps < 1:
         raise UserError(f"max_episode_steps = {max_episode_steps}: it takes 1 step or more, or -1 for no limit")
-    with ExitStack() as opened:
-        tracks_folder = TemporaryFolder()
-        opened.callback(tracks_folder.close)
-        settings = _load(config, overrides)
-        if not settings.game.is_in_process:
-            raise UserError(
-                'many games are stepped together in this process only: game = "simulated", game_transport = '
-                '"in_process"; for others, gymnasium.make_vec(..., vectorization_mode="async") starts one game for '
-                "each environment"
-            )
-        if max_episode_steps is not None and max_episode_steps != -1:
-            horizon = min(max_episode_steps, settings.game.cutoff_horizon_actions or max_episode_steps)
-            settings = _load(settings, {"horizon": horizon, "soft_horizon": False})
-        maps_folder = PROJECT_FOLDER / settings.game.maps_folder
-        entries, weights = _maps(maps, settings, maps_folder, tracks_folder)
-        races = make_race_games(settings)
-        envs = RaceVectorEnv(
-            settings,
-            entries,
-            races.around(InProcessGames(num_envs, settings.game, settings.observation, maps_folder)),
-            map_weights=weights,
-            reward=reward,
-            normalize=normalize,
-            autoreset_mode=autoreset_mode,
-            render_mode=render_mode,
-            tracks_folder=tracks_folder,
-            spaces=races.spaces,
+    settings = _load(config, overrides)
+    if not settings.game.is_in_process:
+        raise UserError(
+            'many games are stepped together in this process only: game = "simulated", game_transport = "in_process"; '
+            'for others, gymnasium.make_vec(..., vectorization_mode="async") starts one game for each environment'
         )
-        opened.pop_all()  # the environment closes it from now on
+    if max_episode_steps is not None and max_episode_steps != -1:
+        horizon = min(max_episode_steps, settings.game.cutoff_horizon_actions or max_episode_steps)
+        settings = _load(settings, {"horizon": horizon, "soft_horizon": False})
+    with ExitStack() as opened:
+        races = _make_races(opened, num_envs, maps, settings, reward, normalize)
+        envs = RaceVectorEnv(races, autoreset_mode, render_mode)
+        opened.pop_all()  # the environment closes them from now on
         return envs
 
 
 def make_analog_race_env(*args: Any, overrides: Mapping[str, Any] | None = None, **options: Any) -> RaceEnv:
-    """Make one game that is driven with `actions = "analog"`; arguments as of `make_race_env`."""
+    """Make one game with `actions = "analog"`; arguments as of `make_race_env`."""
     return make_race_env(*args, overrides=ANALOG | dict(overrides or {}), **options)
 
 
 def make_analog_race_vector_env(
     *args: Any, overrides: Mapping[str, Any] | None = None, **options: Any
 ) -> RaceVectorEnv:
-    """Make many games that are driven with `actions = "analog"`; arguments as of `make_race_vector_env`."""
+    """Make many games with `actions = "analog"`; arguments as of `make_race_vector_env`."""
     return make_race_vector_env(*args, overrides=ANALOG | dict(overrides or {}), **options)
 
 
@@ -169,7 +124,7 @@ def make_real_time_race_env(
     normalize: bool = True,
     **options: Any,
 ) -> gymnasium.Env[Any, Any]:
-    """Make one game that goes on while its driver thinks, at `running_speed = 1` unless `overrides` says otherwise.
+    """Make one game in real time, at `running_speed = 1` unless `overrides` says otherwise.
 
     Args:
         maps: this and the next four as of `make_race_env`.
@@ -195,29 +150,52 @@ def make_real_time_race_env(
     return RealTimeRaceEnv(env, **options)
 
 
-# Where gymnasium.make looks for what `render_mode` may be.
+# gymnasium.make reads here what `render_mode` may be.
 for _make in (make_race_env, make_analog_race_env):
     vars(_make)["metadata"] = RaceEnv.metadata
 
 
+def _make_races(
+    opened: ExitStack,
+    n_games: int,
+    maps: PathText | Sequence[PathText],
+    settings: Settings,
+    reward: str,
+    normalize: bool,
+) -> EnvRaces:
+    """Make the games and races of an environment; `opened` closes what was made if something fails.
+
+    Many games are in this process; one may be behind a socket.
+    """
+    tracks_folder = TemporaryFolder()
+    opened.callback(tracks_folder.close)
+    maps_folder = PROJECT_FOLDER / settings.game.maps_folder
+    names = [os.fspath(name) for name in ([maps] if isinstance(maps, str | os.PathLike) else maps)]
+    if names:
+        entries, weights = map_entries(settings, maps_folder, names, tracks_folder), None
+    else:
+        entries, weights = explored_maps(settings, tracks_folder)
+    builder = make_race_games(settings)
+    if settings.game.is_in_process:
+        games = builder.around(builder.in_process(n_games, maps_folder))
+    else:
+        port = settings.game.base_tmi_port if settings.game.games_are_kept else find_free_port()
+        launcher = make_launcher(settings.game, settings.user, port, maps_folder)
+        games = builder.around(builder.behind_sockets([launcher]))
+    opened.callback(games.close)
+    return EnvRaces(
+        settings, games, builder.spaces, entries, weights, tracks_folder, reward=reward, normalize=normalize
+    )
+
+
 def _load(config: PathText | Settings, overrides: Mapping[str, Any] | None) -> Settings:
-    """Load the settings of a configuration file and what wins over it."""
+    """Load the settings of a configuration file, with `overrides` in place of its own."""
     if isinstance(config, Settings):
         return settings_from_flat({**config.flat(), **_plain(overrides or {})}) if overrides else config
     file = next((file for file in (Path(config), PROJECT_FOLDER / config) if file.is_file()), None)
     if file is None:
         raise UserError(f"config = {os.fspath(config)!r}: there is no such file here, nor in {PROJECT_FOLDER}")
     return load_settings(file, _plain(overrides or {}))
-
-
-def _maps(
-    maps: PathText | Sequence[PathText], settings: Settings, maps_folder: Path, tracks_folder: TemporaryFolder
-) -> tuple[list[MapEntry], list[float] | None]:
-    """Return the maps that somebody named, or those that the configuration trains on, and how often each is driven."""
-    names = [os.fspath(name) for name in ([maps] if isinstance(maps, str | os.PathLike) else maps)]
-    if not names:
-        return explored_maps(settings, tracks_folder)
-    return map_entries(settings, maps_folder, names, tracks_folder), None
 
 
 def _plain(value: Any) -> Any:

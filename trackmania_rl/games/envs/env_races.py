@@ -1,0 +1,327 @@
+"""The races that an environment is made of: maps, states, rewards and what `info` says, on one game or many.
+
+K: number of games.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+from gymnasium.error import ClosedEnvironmentError, ResetNeeded
+from gymnasium.spaces import Box, Dict
+
+from trackmania_rl.errors import UserError
+from trackmania_rl.games.protocol import GameIds, Games, Received
+from trackmania_rl.race.actions import actions_of_game
+from trackmania_rl.race.observation import ObservationLayout
+from trackmania_rl.race.policy import BatchDecision
+from trackmania_rl.race.progress_reward import ProgressReward
+from trackmania_rl.race.rewards import Arrival, RaceReward, StepReward
+from trackmania_rl.race.spaces import Spaces
+from trackmania_rl.race.types import RaceEnd
+from trackmania_rl.seeds import SeedTree
+from trackmania_rl.settings import MapEntry, Settings
+from trackmania_rl.tmi_interaction.transport import GameError
+
+Array = npt.NDArray[Any]
+Shown = npt.NDArray[np.float32] | dict[str, Array]
+"""The floats alone, or a dictionary of `image` and `floats`."""
+
+PROGRESS: Final = "progress"
+TRAINER: Final = "trainer"
+REWARDS: Final[dict[str, Callable[[Settings, Spaces, SeedTree], StepReward]]] = {
+    PROGRESS: ProgressReward,
+    TRAINER: RaceReward,
+}
+"""The rewards that environments give, by name."""
+
+MAP_OPTION: Final = "map"
+"""Of `reset(options=...)`: the name of the map."""
+PICTURE_SIZE_PX: Final = (320, 240)
+"""(width, height) of what `render` draws."""
+
+
+class TemporaryFolder:
+    """Folder of an environment's generated tracks: made when its path is first read (`os.fspath`), removed by `close`.
+
+    A copy, made by `copy.deepcopy` or `pickle`, has no folder: closing it takes nothing from the original.
+    """
+
+    def __init__(self) -> None:
+        self._made: tempfile.TemporaryDirectory[str] | None = None
+
+    def __fspath__(self) -> str:
+        if self._made is None:
+            self._made = tempfile.TemporaryDirectory(prefix="trackmania_rl_tracks_")
+        return self._made.name
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TemporaryFolder, ()
+
+    def close(self) -> None:
+        """Remove the folder, if it was made."""
+        if self._made is not None:
+            self._made.cleanup()
+            self._made = None
+
+
+class EnvRaces:
+    """Races on K games, with the newest state of each in row k of the arrays.
+
+    Args:
+        settings: observation, rewards and rules.
+        games: what is played; closed with this.
+        spaces: of the games.
+        maps: each race is on one of them; a map that comes several times is one map.
+        map_weights: how often each is driven, in proportion; None: all alike.
+        tracks_folder: holds the maps' generated tracks; closed with this.
+        reward: one of `REWARDS`.
+        normalize: whether floats are shown as (x - mean) / standard deviation.
+
+    Attributes:
+        settings: as given.
+        layout: names and places of the floats.
+        map_names: what `reset(options={"map": name})` can name.
+        observation_space: of one game.
+        actions: kind of the actions.
+        is_under_way: (K,) bool, whether a game's race goes on.
+        has_race: (K,) bool, whether a game has a race, under way or ended.
+        images: (K, S, H, W) uint8.
+        floats: (K, F) float32, not normalized.
+        meters: (K,) float64, along the line.
+        race_time_ms: (K,) int64.
+        position_m: (K, 3) float32, in world axes.
+        speed_m_s: (K,) float32: in double precision, transports differ in the last bit.
+
+    Raises:
+        UserError: if two maps have the same name, or there is no such reward.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        games: Games,
+        spaces: Spaces,
+        maps: Sequence[MapEntry],
+        map_weights: Sequence[float] | None,
+        tracks_folder: TemporaryFolder,
+        *,
+        reward: str,
+        normalize: bool,
+    ) -> None:
+        if reward not in REWARDS:
+            raise UserError(f"reward = {reward!r}: choose one of {', '.join(REWARDS)}")
+        self.settings = settings
+        self.layout = ObservationLayout.from_settings(settings.observation, settings.game.actions)
+        self.games = games
+        self.tracks_folder = tracks_folder
+        self.actions = actions_of_game(settings.game)
+        self._maps, self._shares = _maps_by_name(maps, map_weights or [1.0] * len(maps))
+        self.map_names = tuple(self._maps)
+        self._reward = REWARDS[reward](settings, spaces, SeedTree(settings.run.seed))
+        self._views = spaces.views
+        self._mean = np.array(spaces.float_mean, dtype=np.float32)
+        self._std = np.array(spaces.float_std, dtype=np.float32)
+        self._normalize = normalize
+        floats = Box(-np.inf, np.inf, (spaces.n_floats,), np.float32)
+        self.observation_space: gymnasium.Space[Any] = floats
+        if spaces.has_image:
+            self.observation_space = Dict({"image": Box(0, 255, spaces.image_shape, np.uint8), "floats": floats})
+        n_games = games.n_games
+        self.n_games = n_games
+        self._has_image = spaces.has_image
+        self._is_closed = False
+        self._n_actions_made = 0
+        self.is_under_way = np.zeros(n_games, dtype=np.bool_)
+        self.has_race = np.zeros(n_games, dtype=np.bool_)
+        self._map_of_game = np.full(n_games, None, dtype=object)
+        self._began_m = np.empty(n_games)
+        self.images = np.empty((n_games, *spaces.image_shape), dtype=np.uint8)
+        self.floats = np.empty((n_games, spaces.n_floats), dtype=np.float32)
+        self.meters = np.empty(n_games)
+        self.race_time_ms = np.empty(n_games, dtype=np.int64)
+        self.position_m = np.empty((n_games, 3), dtype=np.float32)
+        self.speed_m_s = np.empty(n_games, dtype=np.float32)
+
+    def begin(self, games: GameIds, rng: np.random.Generator, options: Mapping[str, Any] | None) -> None:
+        """Begin a race at the start line in some games; if one can't begin, the last races of all of them are over.
+
+        Args:
+            games: (n,) which ones; `receive` or `advance` brings their first states.
+            rng: draws the maps.
+            options: `{"map": name}` to choose the map.
+
+        Raises:
+            UserError: if map or line can't be used, or there is no map of this name.
+        """
+        self.has_race[games] = self.is_under_way[games] = False
+        name = (options or {}).get(MAP_OPTION)
+        if name is not None and name not in self._maps:
+            raise UserError(
+                f'reset(options={{"{MAP_OPTION}": {name!r}}}): the maps of this environment are '
+                f"{', '.join(self.map_names)}"
+            )
+        for game in games.tolist():
+            drawn = name or self.map_names[int(rng.choice(len(self.map_names), p=self._shares))]
+            self.games.begin(game, self._maps[drawn])
+            self._map_of_game[game] = drawn
+        self.has_race[games] = self.is_under_way[games] = True
+
+    def receive(self) -> None:
+        """Wait for the states of races that have begun.
+
+        Raises:
+            GameError: if no game can be kept alive.
+        """
+        self._take(self._wait())
+
+    def advance(self, games: GameIds, actions: Array) -> tuple[Array, dict[int, RaceEnd]]:
+        """Make an action in some games, and wait for the next states; also for those of races that have begun.
+
+        Args:
+            games: (n,) ascending.
+            actions: (n,) or (n, 3), checked.
+
+        Returns:
+            Rewards (K,) float64, 0 in other games, and the ends of the races that have ended.
+
+        Raises:
+            GameError: if a game lost its race; its state is still the last one.
+        """
+        before, before_m, before_ms = self.floats.copy(), self.meters.copy(), self.race_time_ms.copy()
+        n = len(games)
+        if n > 0:
+            self._n_actions_made += n
+            no_values = np.zeros((n, self.actions.n_values), dtype=np.float32)
+            self.games.send(games, BatchDecision(actions, np.ones(n, dtype=np.bool_), no_values))
+        received = self._wait()
+        if received.is_first.any() and np.isin(received.ids[received.is_first], games).any():
+            self.is_under_way[games] = False
+            raise GameError("the game lost its race")
+        self._take(received)
+        some: Any = games if n < self.n_games else slice(None)
+        rewards = np.zeros(self.n_games)
+        rewards[some] = self._reward.of_actions(
+            before[some], self.floats[some], self.meters[some] - before_m[some], self._n_actions_made
+        )
+        ends = {game: race.end for game, race in received.ended.items() if race.end is not None}
+        for game, end in ends.items():
+            self.is_under_way[game] = False
+            if end.is_finished:
+                advanced_m, duration_ms = end.furthest_m - before_m[game], end.race_time_ms - before_ms[game]
+                race_m = end.furthest_m - self._began_m[game]
+                rewards[game] = self._reward.of_arrival(
+                    Arrival(float(advanced_m), int(duration_ms), float(race_m), end.race_time_ms)
+                )
+        return rewards, ends
+
+    def show(self, games: int | slice = slice(None)) -> Shown:
+        """Return the observation of one game, or those of all; fresh arrays."""
+        floats = self.floats[games]
+        shown = (floats - self._mean) / self._std if self._normalize else floats.copy()
+        return {"image": self.images[games].copy(), "floats": shown} if self._has_image else shown
+
+    def columns(self) -> dict[str, Array]:
+        """Return what `info` holds of every game, (K, ...) each; fresh arrays."""
+        return {
+            "map": self._map_of_game.copy(),
+            "meters": self.meters - self._began_m,
+            "race_time_ms": self.race_time_ms.copy(),
+            "position_m": self.position_m.copy(),
+            "speed_m_s": self.speed_m_s.copy(),
+        }
+
+    def info_of_end(self, game: int, end: RaceEnd) -> dict[str, Any]:
+        """Return what `info` holds of a race that has ended."""
+        return {
+            "meters": float(end.furthest_m - self._began_m[game]),
+            "race_time_ms": end.race_time_ms,
+            "race_finished": end.is_finished,
+            "cutoff_reason": end.cutoff_reason,
+        }
+
+    def infos(self, ends: Mapping[int, RaceEnd], **more: Array) -> list[dict[str, Any]]:
+        """Return the `info` of each game: Python's numbers, the car's in numpy's float32.
+
+        Args:
+            ends: of races that have just ended.
+            more: (K,) to add to all.
+        """
+        columns = self.columns() | more
+        values = [list(column) if column.dtype == np.float32 else column.tolist() for column in columns.values()]
+        infos = [dict(zip(columns, of_game, strict=True)) for of_game in zip(*values, strict=True)]
+        for game, end in ends.items():
+            infos[game] |= self.info_of_end(game, end)
+        return infos
+
+    def check_open(self) -> None:
+        """Raise `ClosedEnvironmentError` after `close`."""
+        if self._is_closed:
+            raise ClosedEnvironmentError("this environment was closed: make another one")
+
+    def check_can_render(self) -> None:
+        """Raise `ClosedEnvironmentError` after `close`, and `ResetNeeded` if a game has no race."""
+        self.check_open()
+        if not self.has_race.all():
+            raise ResetNeeded("there is no race to show: call reset first")
+
+    def close(self) -> None:
+        """End the games."""
+        self._is_closed = True
+        self.games.close()
+        self.tracks_folder.close()
+
+    def _wait(self) -> Received:
+        while True:
+            received = self.games.recv()
+            if len(received.ids) > 0 or received.ended:
+                return received
+
+    def _take(self, received: Received) -> None:
+        """Copy the states in which games wait, and those in which races ended, into the arrays."""
+        ids = received.ids
+        if len(ids) > 0:
+            self.images[ids], self.floats[ids] = received.images, received.floats
+            motion = self.games.motion(ids)
+            self.meters[ids], self.race_time_ms[ids] = motion.meters, motion.race_time_ms
+            self.position_m[ids], self.speed_m_s[ids] = motion.position_m, motion.speed_m_s
+            begun = ids[received.is_first]
+            self._began_m[begun] = self.meters[begun]
+        for game, race in received.ended.items():
+            assert race.end is not None
+            last = race.end.last
+            self.images[game], self.floats[game] = self._views.look_at_last(race.rollout_results)
+            self.meters[game], self.race_time_ms[game] = last.meters, last.race_time_ms
+            self.position_m[game], self.speed_m_s[game] = last.position_m, last.speed_m_s
+
+
+def check_options(options: Mapping[str, Any] | None, known: Sequence[str]) -> None:
+    """Check the names in `reset(options=...)`.
+
+    Raises:
+        UserError: if one of them is not `known`.
+    """
+    for name in options or {}:
+        if name not in known:
+            raise UserError(f"reset(options={{{name!r}: ...}}): the options of this environment are {', '.join(known)}")
+
+
+def _maps_by_name(maps: Sequence[MapEntry], weights: Sequence[float]) -> tuple[dict[str, MapEntry], Array]:
+    """Return the maps by their names, and each one's share of the races."""
+    by_name: dict[str, MapEntry] = {}
+    weight_of: dict[str, float] = {}
+    for entry, weight in zip(maps, weights, strict=True):
+        other = by_name.setdefault(entry.map_name, entry)
+        if (other.map_path, other.reference_line) != (entry.map_path, entry.reference_line):
+            raise UserError(
+                f"maps: {other.map_path} and {entry.map_path} are both named {entry.map_name}, so that nothing could "
+                "tell their races apart; rename one of them"
+            )
+        weight_of[entry.map_name] = weight_of.get(entry.map_name, 0.0) + weight
+    shares = np.array(list(weight_of.values()))
+    return by_name, shares / shares.sum()
