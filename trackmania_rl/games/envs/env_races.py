@@ -245,8 +245,18 @@ class EnvRaces:
             "cutoff_reason": end.cutoff_reason,
         }
 
+    def info(self, game: int) -> dict[str, Any]:
+        """Return the `info` of one game."""
+        return {
+            "map": self._map_of_game[game],
+            "meters": float(self.meters[game] - self._began_m[game]),
+            "race_time_ms": int(self.race_time_ms[game]),
+            "position_m": self.position_m[game].copy(),
+            "speed_m_s": self.speed_m_s[game],
+        }
+
     def infos(self, ends: Mapping[int, RaceEnd], **more: Array) -> list[dict[str, Any]]:
-        """Return the `info` of each game: Python's numbers, the car's in numpy's float32.
+        """Return the `info` of every game; faster than one after the other.
 
         Args:
             ends: of races that have just ended.

@@ -85,7 +85,7 @@ class RaceEnv(gymnasium.Env[Shown, Any]):
         self._races.begin(self._game, self.np_random, options)
         self._races.receive()
         self._show_window()
-        return self._races.show(0), self._races.infos({})[0]
+        return self._races.show(0), self._races.info(0)
 
     def step(self, action: npt.ArrayLike) -> tuple[Shown, float, bool, bool, dict[str, Any]]:
         """Hold an action until the next decision.
@@ -105,11 +105,13 @@ class RaceEnv(gymnasium.Env[Shown, Any]):
         except GameError:
             races.is_under_way[0] = False
             lost = {"race_finished": False, "cutoff_reason": GAME_LOST}
-            return races.show(0), 0.0, False, True, races.infos({})[0] | lost
+            return races.show(0), 0.0, False, True, races.info(0) | lost
         self._show_window()
-        info = races.infos(ends)[0]
-        is_finished = 0 in ends and ends[0].is_finished
-        return races.show(0), float(rewards[0]), is_finished, 0 in ends and not is_finished, info
+        reward = float(rewards[0])
+        if 0 not in ends:
+            return races.show(0), reward, False, False, races.info(0)
+        is_finished, info = ends[0].is_finished, races.info(0) | races.info_of_end(0, ends[0])
+        return races.show(0), reward, is_finished, not is_finished, info
 
     def render(self) -> npt.NDArray[np.uint8] | None:  # type: ignore[override]  # gymnasium leaves the type open
         """Draw the race as it is now, red, green and blue; None without a render mode, or where a window shows it.
