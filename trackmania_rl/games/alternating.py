@@ -1,4 +1,4 @@
-"""Two halves of a collector's games, which take turns: while one half drives, the other half is decided for."""
+"""Two halves of a collector's games, which take turns: one half is played while the other half's actions are chosen."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+from typing_extensions import override
 
 from trackmania_rl.games.protocol import FramesRoom, GameIds, Games, Motion, Received
 from trackmania_rl.race.policy import BatchDecision
@@ -21,7 +22,7 @@ def games_for(sync: SyncSettings, members: Sequence[Member], make: Callable[[Seq
 
     Args:
         sync: has the setting.
-        members: what there is one of for each game, such as ports; at least two for halves.
+        members: one for each game, such as ports; at least two for halves.
         make: makes games for some of them.
     """
     if sync.sampling != "alternating":
@@ -30,18 +31,14 @@ def games_for(sync: SyncSettings, members: Sequence[Member], make: Callable[[Seq
     return AlternatingGames(make(members[:half]), make(members[half:]))
 
 
-class AlternatingGames:
-    """Two halves as one; see `Games`.
+class AlternatingGames(Games):
+    """Two halves as one. `recv` returns the states of one half, then those of the other, and so on.
 
-    `recv` gives what one half has come to, then what the other has, and so on. What is sent to a half is carried out by
-    a thread, until the half is received again.
+    A thread carries out what is sent to a half, until that half is received again.
 
     Args:
         first: the games from number 0 on.
         second: the others.
-
-    Attributes:
-        n_games: of both.
     """
 
     def __init__(self, first: Games, second: Games) -> None:
@@ -63,13 +60,13 @@ class AlternatingGames:
             self._await(number)
             half.game = settings
 
+    @override
     def begin(self, game: int, map_entry: MapEntry, frames: FramesRoom | None = None) -> None:
-        """See `Games.begin`."""
         half, own = self._at(game)
         half.begin(own, map_entry, frames)
 
+    @override
     def recv(self) -> Received:
-        """See `Games.recv`: the half whose turn it is."""
         number = self._next
         self._next = 1 - number
         self._await(number)
@@ -83,8 +80,8 @@ class AlternatingGames:
             tuple(begins_at + game for game in received.lost),
         )
 
+    @override
     def send(self, ids: GameIds, decision: BatchDecision, policy_s: float = 0.0) -> None:
-        """See `Games.send`; returns at once."""
         for number, half in enumerate(self._halves):
             begins_at = self._begins_at[number]
             of_half = (ids >= begins_at) & (ids < begins_at + half.n_games)
@@ -93,39 +90,36 @@ class AlternatingGames:
                 self._await(number)
                 self._sent[number] = self._executor.submit(half.send, ids[of_half] - begins_at, own, policy_s)
 
+    @override
     def under_way(self, game: int, states: range) -> dict[str, Any]:
-        """See `Games.under_way`."""
         half, own = self._at(game)
         return half.under_way(own, states)
 
+    @override
     def motion(self, ids: GameIds) -> Motion:
-        """See `Games.motion`."""
-        told = [self._motion_of(game) for game in ids.tolist()]
-        return Motion._make(np.concatenate(column) for column in zip(*told, strict=True))
+        places = [self._at(game) for game in ids.tolist()]
+        motions = [half.motion(np.array([own])) for half, own in places]
+        return Motion._make(np.concatenate(column) for column in zip(*motions, strict=True))
 
+    @override
     def picture(self, game: int, width_px: int, height_px: int) -> npt.NDArray[np.uint8] | None:
-        """See `Games.picture`."""
         half, own = self._at(game)
         return half.picture(own, width_px, height_px)
 
+    @override
     def close(self) -> bool:
-        """See `Games.close`."""
         self._executor.shutdown()
         have_ended = [half.close() for half in self._halves]
         return all(have_ended)
 
-    def _motion_of(self, game: int) -> Motion:
-        half, own = self._at(game)
-        return half.motion(np.array([own]))
-
     def _at(self, game: int) -> tuple[Games, int]:
-        """Return the half that a game is in, which drives no more, and its number there."""
+        """Return the half that a game is in, once that half is idle, and the game's number there."""
         number = int(game >= self._begins_at[1])
         self._await(number)
         return self._halves[number], game - self._begins_at[number]
 
     def _await(self, number: int) -> None:
-        """Wait until a half has driven; raises what went wrong."""
+        """Wait until a half is idle; raise the error of what was sent last."""
         sent, self._sent[number] = self._sent[number], None
         if sent is not None:
             sent.result()

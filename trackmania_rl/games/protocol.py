@@ -1,11 +1,11 @@
-"""One interface to games, wherever they run: begin races, receive what waits for a decision, send decisions.
+"""Interface of games: begin races, receive the states that wait for a decision, send decisions.
 
-Whoever drives goes round one loop, whether the games are stepped together in this process (`in_process`) or each
-answers when it can, from behind its socket (`socket_games`)::
+The same loop plays games that are stepped together in this process (`in_process`) and games that answer one by one
+through their sockets (`socket_games`)::
 
     for game in range(games.n_games):
         games.begin(game, map_entry)
-    while driving:
+    while True:
         received = games.recv()
         games.send(received.ids, decide(received.images, received.floats))
         for game, race in received.ended.items():
@@ -29,21 +29,20 @@ from trackmania_rl.settings import GameSettings, MapEntry
 GameIds = npt.NDArray[np.int64]
 """(n,) numbers of games, each once."""
 FramesRoom = Callable[[], npt.NDArray[np.uint8] | None]
-"""Room for the frames of a race, (longest race's states, 1, H, W); waits for it. None if no race is wanted any more."""
+"""Waits for room for the frames of a race, (longest race's states, 1, H, W), and returns it; None if the run ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """What has come from games; all of it may be empty.
+    """News from games; all of it may be empty.
 
     Attributes:
         ids: (n,) the games that wait for a decision.
-        images: (n, S, H, W) uint8, the last S frames of each race, in its first states the first one over and over.
+        images: (n, S, H, W) uint8, the last S frames of each race; before its first frame, that one is repeated.
         floats: (n, F) float32, see `ObservationLayout`.
-        is_first: (n,) bool, whether it is the race's first state: also where a race that was lost with its game has
-            begun again.
+        is_first: (n,) bool, whether it is the race's first state; again after the game was lost and the race restarted.
         ended: races that have ended, by game; arrays may be views that the game's next race overwrites.
-        lost: games that could not play their race; another one may go better.
+        lost: games that could not play their race and are free for another one.
     """
 
     ids: GameIds
@@ -55,7 +54,7 @@ class Received:
 
 
 class Motion(NamedTuple):
-    """What else there is to know of n states, as in `Observation`.
+    """Place and motion of the cars in n states, as in `Observation`.
 
     Attributes:
         meters: (n,) float64, metres along the line.
@@ -75,7 +74,7 @@ class Motion(NamedTuple):
 
 
 class Games(Protocol):
-    """K games, each in a race of its own. One thread uses them.
+    """K games, each in its own race. For use by one thread.
 
     Attributes:
         n_games: K; their numbers are 0 to K - 1.
@@ -86,28 +85,28 @@ class Games(Protocol):
     game: GameSettings
 
     def begin(self, game: int, map_entry: MapEntry, frames: FramesRoom | None = None) -> None:
-        """Begin a race at the start line; one that is under way in this game is given up.
+        """Begin a race at the start line; a race under way in this game is dropped.
 
         Args:
             game: which game.
             map_entry: the map.
-            frames: where the game may write the race's frames in the first place; called when it does, from any
-                thread. If it gives None, the game stands still.
+            frames: room into which the game may write the race's frames at once; called from any thread. After None
+                the game does nothing.
 
         Raises:
-            UserError: if map or line can't be used; where this shows later only, `recv` raises it.
+            UserError: if map or line can't be used; possibly raised by `recv` instead.
         """
         ...
 
     def recv(self) -> Received:
-        """Wait for news: a tenth of a second at most, so that nothing may have come.
+        """Wait for news, at most a tenth of a second.
 
-        With `sampling = "synchronous"` it returns all games that are in a race at once, in their order, and again those
-        that were not answered.
+        With `sampling = "synchronous"` it returns all games in a race at once, in their order, including those that
+        were received before and not answered.
 
         Raises:
             UserError: if a map, line or port can't be used.
-            GameError: if no game that was given a race can play any more.
+            GameError: if none of the games in a race can play any more.
         """
         ...
 
@@ -115,9 +114,9 @@ class Games(Protocol):
         """Answer games that wait; row i is the decision of game `ids[i]`.
 
         Args:
-            ids: (n,) which games, all of those received or some.
-            decision: theirs.
-            policy_s: wall-clock time that it took, for the races' figures.
+            ids: (n,) some or all of the games received.
+            decision: n decisions.
+            policy_s: wall-clock seconds spent on them, for the races' statistics.
         """
         ...
 
@@ -126,29 +125,33 @@ class Games(Protocol):
 
         Args:
             game: which game.
-            states: numbers of states of its race, from 0; in each of them a decision was made.
+            states: numbers of states of its race, from 0; a decision was made in each of them.
 
         Returns:
-            These states, and the actions from one to the next, as a race's `rollout_results`; the arrays may be views
-            of what the game goes on to write.
+            These states, and the actions between them, as a race's `rollout_results`; the arrays may be views of
+            arrays that the game still writes to.
         """
         ...
 
     def motion(self, ids: GameIds) -> Motion:
-        """Return what else there is to know of the states in which some games (n,) wait."""
+        """Return place and motion of the cars in some games (n,) that wait.
+
+        Raises:
+            TypeError: if the games have no cars.
+        """
         ...
 
     def picture(self, game: int, width_px: int, height_px: int) -> npt.NDArray[np.uint8] | None:
-        """Draw the view from behind a game's car now, (height_px, width_px, 3) uint8 RGB; None where it shows none."""
+        """Draw the view from behind a game's car, (height_px, width_px, 3) uint8 RGB; None if the game can't."""
         ...
 
     def close(self) -> bool:
-        """End the games; return whether they have ended: one that hangs may not."""
+        """End the games; return False if one hangs and is still running."""
         ...
 
 
 class Listener(Protocol):
-    """Reads what a collector's games show and what is decided, such as for the live page."""
+    """Reads the states and decisions of a collector's games, such as for the live page."""
 
     def begins(self, game: int, map_entry: MapEntry) -> None:
         """Called before `Games.begin`."""
