@@ -13,6 +13,7 @@ import gymnasium
 import numpy as np
 import numpy.typing as npt
 from gymnasium import spaces as gym_spaces
+from typing_extensions import override
 
 from trackmania_rl.errors import UserError, one_line
 from trackmania_rl.games.alternating import games_for
@@ -26,37 +27,38 @@ from trackmania_rl.settings import GameSettings, MapEntry, Settings, SettingsErr
 
 MakeEnv = Callable[..., "gymnasium.Env[Any, Any]"]
 
-BOUNDS_THAT_SAY_NOTHING: Final = 1e6
-"""Bounds as far apart as this stand for none."""
+NO_BOUNDS: Final = 1e6
+"""Bounds as far apart as this count as none."""
 RENDER_MODE: Final = "rgb_array"
 DEFAULT_FRAMES_PER_S: Final = 30.0
+RESET_RESULT: Final = "(observation, info)"
 STEP_RESULT: Final = "(observation, reward, terminated, truncated, info)"
+_NO_FRAME: Final = np.empty((1, 0, 0), dtype=np.uint8)
 
 
 class EnvironmentFaultError(UserError):
-    """An environment breaks Gymnasium's API. A restart does not mend it."""
+    """An environment breaks Gymnasium's API; a restart does not help."""
 
 
 class GymnasiumGames:
     """The part `games` for an environment: `games = functools.partial(GymnasiumGames, env="CartPole-v1")`.
 
-    Observations are flattened to floats, behind the time elapsed in the mini-race. They are normalized by their bounds,
-    where these are finite. The environment's rewards count as they are. An episode that is longer than
-    `cutoff_race_longer_than_ms` is truncated there. A `horizon` beyond the limit that an id is registered with replaces
-    that limit.
+    Observations are flattened to floats, after the time elapsed in the mini-race. They are normalized by their bounds,
+    where these are finite. The environment's rewards are used unchanged. An episode longer than
+    `cutoff_race_longer_than_ms` is truncated there. A `horizon` beyond a registered id's limit replaces that limit.
 
     Args:
-        settings: of the run; `map_cycle` says how many episodes explore: entries need a `map_name` only.
-        env: an id for `gymnasium.make`, or what makes the environment, called without arguments.
+        settings: of the run; entries of `map_cycle` need a `map_name` only and say how many episodes explore.
+        env: an id for `gymnasium.make`, or a function that makes the environment.
 
     Attributes:
-        spaces: see `GamesBuilder`.
+        spaces: of the environment, with the run's views.
         name: the environment's id or class.
         frames_per_s: of its pictures, as its metadata says.
         render: whether environments made from now on render RGB arrays, so that `Games.picture` returns one.
 
     Raises:
-        SettingsError: if there is no such environment, or if actions, observations or views are of another kind.
+        SettingsError: if there is no such environment, or its actions or observations are of another kind.
     """
 
     def __init__(self, settings: Settings, *, env: str | MakeEnv) -> None:
@@ -100,7 +102,7 @@ class GymnasiumGames:
             games.close()
 
     def make_games(self, collector: int, maps_folder: Path, rng: np.random.Generator) -> Games:
-        """See `GamesBuilder`."""
+        """Make the environments of a collector, as `GamesBuilder` says."""
         envs = [self._make_env() for _ in range(self._settings.game.games_per_collector)]
         return games_for(
             self._settings.sync, envs, lambda some: SteppedEnvs(some, self.spaces, self._settings.game, rng)
@@ -139,21 +141,14 @@ class _Episode:
         _, self.seen = self.rows.see(_NO_FRAME, floats)
 
 
-_NO_FRAME: Final = np.empty((1, 0, 0), dtype=np.uint8)
-
-
-class SteppedEnvs:
-    """K environments in this process, stepped one after the other; see `Games`.
+class SteppedEnvs(Games):
+    """K environments in this process, stepped one after the other.
 
     Args:
         envs: K of them; closed with this.
         spaces: theirs.
         game: has the longest episode.
         rng: seeds their first resets.
-
-    Attributes:
-        n_games: K.
-        game: see `Games`.
     """
 
     def __init__(
@@ -167,22 +162,16 @@ class SteppedEnvs:
         self._episodes: dict[int, _Episode] = {}
         self._ended: dict[int, EndedRace] = {}
 
+    @override
     def begin(self, game: int, map_entry: MapEntry, frames: FramesRoom | None = None) -> None:
-        """See `Games.begin`.
-
-        Raises:
-            EnvironmentFaultError: if the environment breaks Gymnasium's API; so `send`.
-        """
         seed, self._seeds[game] = self._seeds[game], None
         self._ended.pop(game, None)
-        result = self._envs[game].reset(seed=seed)
-        if not isinstance(result, tuple) or len(result) != 2:
-            self._refuse(game, f"reset() returns {_described(result)} instead of (observation, info)")
+        observation, _ = self._checked(game, "reset()", self._envs[game].reset(seed=seed), RESET_RESULT)
         self._episodes[game] = _Episode(LastRows(self._spaces.views))
-        self._episodes[game].add_state(self._floats(game, result[0]))
+        self._episodes[game].add_state(self._floats(game, observation))
 
+    @override
     def recv(self) -> Received:
-        """See `Games.recv`: all environments that are in an episode, at once."""
         ids = np.array(sorted(self._episodes), dtype=np.int64)
         episodes = [self._episodes[game] for game in ids.tolist()]
         floats = np.array([episode.seen for episode in episodes], dtype=np.float32)
@@ -191,16 +180,14 @@ class SteppedEnvs:
         images = np.empty((len(ids), *self._spaces.image_shape), dtype=np.uint8)
         return Received(ids, images, floats.reshape(len(ids), self._spaces.n_floats), is_first, ended)
 
+    @override
     def send(self, ids: GameIds, decision: BatchDecision, policy_s: float = 0.0) -> None:
-        """See `Games.send`."""
         longest = self.game.cutoff_race_longer_than_ms // self.game.ms_per_action
         longest = min(longest, self.game.cutoff_horizon_actions or longest)
         for row, game in enumerate(ids.tolist()):
             episode, action = self._episodes[game], decision.actions[row]
             result = self._envs[game].step(own_action(self._spaces, action))
-            if not isinstance(result, tuple) or len(result) != 5:
-                self._refuse(game, f"step() returns {_described(result)} instead of {STEP_RESULT}")
-            observation, reward, terminated, truncated, _ = result
+            observation, reward, terminated, truncated, _ = self._checked(game, "step()", result, STEP_RESULT)
             episode.rows.act(action)
             episode.add_state(self._floats(game, observation))
             episode.actions.append(action)
@@ -212,20 +199,16 @@ class SteppedEnvs:
             if has_ended or len(episode.actions) >= longest:
                 self._ended[game] = self._ended_race(self._episodes.pop(game), has_terminated)
 
+    @override
     def under_way(self, game: int, states: range) -> dict[str, Any]:
-        """See `Games.under_way`."""
         return self._columns(self._episodes[game], states)
 
+    @override
     def motion(self, ids: GameIds) -> Motion:
-        """Refuse: no car moves here."""
-        raise TypeError("an environment of somebody's own tells no motion")
+        raise TypeError("a user's own environment has no cars")
 
+    @override
     def picture(self, game: int, width_px: int, height_px: int) -> npt.NDArray[np.uint8] | None:
-        """See `Games.picture`; in the environment's own size, if it renders RGB arrays.
-
-        Raises:
-            UserError: if a package that the environment renders with is missing.
-        """
         env = self._envs[game]
         if env.render_mode != RENDER_MODE:
             return None
@@ -235,11 +218,17 @@ class SteppedEnvs:
             raise UserError(f"{name_of(env)} cannot render: {one_line(error)}") from error
         return picture if isinstance(picture, np.ndarray) else None
 
+    @override
     def close(self) -> bool:
-        """See `Games.close`."""
         for env in self._envs:
             env.close()
         return True
+
+    def _checked(self, game: int, call: str, result: Any, form: str) -> tuple[Any, ...]:
+        """Return what an environment's method has returned, a tuple of this form."""
+        if not isinstance(result, tuple) or len(result) != len(form.split(", ")):
+            self._refuse(game, f"{call} returns {_described(result)} instead of {form}")
+        return result
 
     def _floats(self, game: int, observation: Any) -> npt.NDArray[np.float32]:
         """Return a state's own floats (F,)."""
@@ -342,7 +331,7 @@ def _spaces(env: gymnasium.Env[Any, Any], settings: Settings) -> Spaces:
     flat = gym_spaces.flatten_space(observation)
     assert isinstance(flat, gym_spaces.Box)
     low, high = flat.low.astype(np.float64), flat.high.astype(np.float64)
-    is_bounded = np.isfinite(low) & np.isfinite(high) & (high > low) & (high - low < BOUNDS_THAT_SAY_NOTHING)
+    is_bounded = np.isfinite(low) & np.isfinite(high) & (high > low) & (high - low < NO_BOUNDS)
     low, high = np.where(is_bounded, low, -1.0), np.where(is_bounded, high, 1.0)
     duration_actions = settings.replay.temporal_mini_race_duration_actions
     half = 1.0 if duration_actions is None else duration_actions / 2

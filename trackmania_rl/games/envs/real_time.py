@@ -1,4 +1,4 @@
-"""The race in real time, as TMRL drives it: the game goes on while the driver thinks, by Real-Time Gym (rtgym)."""
+"""The race in real time, as in TMRL: the game continues while the driver computes its action, by Real-Time Gym."""
 
 from __future__ import annotations
 
@@ -16,18 +16,17 @@ from trackmania_rl.games.envs.race_env import RaceEnv
 from trackmania_rl.race.actions import Action, actions_of_game
 
 CUT_OFF: Final = "cut_off"
-"""The entry of an interface's `info` that tells a race's cut-off from its finish, as rtgym knows one end only."""
+"""Entry of an interface's `info`: whether the race's end is a cut-off. rtgym has one kind of end only."""
 FURTHEST_BEHIND_S: Final = 1.0
 """A game that is further behind the clock, as after the computer has slept, does not catch up."""
 WARNINGS_APART_S: Final = 60.0
-"""Where the driver or the computer is too slow, every time step may time out: a warning tells of many."""
+"""At least so long between two warnings of time steps that have timed out."""
 
 
 class RaceInterface(RealTimeGymInterface):  # type: ignore[misc]  # rtgym has no types
-    """A race that goes on by itself: a thread steps it with the newest action, whether there is a new one or not.
+    """A race that a thread steps with the newest action, whether that action is new or not.
 
-    A game in this process is stepped by the clock. One behind a socket has a clock of its own, `running_speed`, and
-    waits for nothing but this thread's answer.
+    A game in this process is stepped by the clock. A game behind a socket has its own clock, `running_speed`.
 
     Args:
         env: the race; closed with this.
@@ -48,7 +47,7 @@ class RaceInterface(RealTimeGymInterface):  # type: ignore[misc]  # rtgym has no
         self._is_prepared = False
 
     def send_control(self, control: Any) -> None:
-        """Hold an action from the game's next step on; the first one of a race starts its clock."""
+        """Hold an action from the game's next step on; the first action of a race starts its clock."""
         if control is None:
             return
         with self._lock:
@@ -58,9 +57,9 @@ class RaceInterface(RealTimeGymInterface):  # type: ignore[misc]  # rtgym has no
             self._thread.start()
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[list[Any], dict[str, Any]]:
-        """Begin a race, which stands at the start line until the first action comes."""
+        """Begin a race; the car stays at the start line until the first action."""
         self._halt()
-        if not self._is_prepared:  # the very first step compiles, for seconds that no race can wait
+        if not self._is_prepared:  # the very first step compiles for seconds
             self._is_prepared = True
             self.env.reset(options=options)
             self.env.step(self._forward)
@@ -69,14 +68,14 @@ class RaceInterface(RealTimeGymInterface):  # type: ignore[misc]  # rtgym has no
         return [shown], info
 
     def wait(self) -> None:
-        """Let the game stand still until the next race."""
+        """Stop the game until the next race."""
         self._halt()
 
     def get_obs_rew_terminated_info(self) -> tuple[list[Any], float, bool, dict[str, Any]]:
-        """Return the newest state, and what was earned since the last call.
+        """Return the newest state, and the reward since the last call.
 
         Raises:
-            Exception: whatever the game failed with.
+            Exception: the error of the game.
         """
         with self._lock:
             if self._error is not None:
@@ -86,15 +85,15 @@ class RaceInterface(RealTimeGymInterface):  # type: ignore[misc]  # rtgym has no
         return [shown], reward, is_over, info
 
     def get_observation_space(self) -> gymnasium.spaces.Tuple:
-        """Return the race's, in a tuple."""
+        """Return the race's observation space, in a tuple."""
         return gymnasium.spaces.Tuple((self.env.observation_space,))
 
     def get_action_space(self) -> gymnasium.Space[Any]:
-        """Return the race's."""
+        """Return the race's action space."""
         return self.env.action_space
 
     def get_default_action(self) -> Any:
-        """Return full gas straight on, which is held until the driver's first action."""
+        """Return full gas straight on, held until the driver's first action."""
         return np.asarray(self._forward, dtype=self.env.action_space.dtype)[()]
 
     def close(self) -> None:
@@ -110,7 +109,7 @@ class RaceInterface(RealTimeGymInterface):  # type: ignore[misc]  # rtgym has no
             self._thread = None
 
     def _drive(self) -> None:
-        """Step the game until its race is over, or it is halted."""
+        """Step the game until its race is over or halted."""
         due_s = time.perf_counter()
         while True:
             due_s = max(due_s + self._step_s, time.perf_counter() - FURTHEST_BEHIND_S)
@@ -121,7 +120,7 @@ class RaceInterface(RealTimeGymInterface):  # type: ignore[misc]  # rtgym has no
                 return
             try:
                 shown, reward, terminated, truncated, info = self.env.step(action)
-            except Exception as error:  # of any kind; it belongs to the thread that drives
+            except Exception as error:  # raised again in the driver's thread
                 with self._lock:
                     self._error = error
                 return
@@ -134,14 +133,14 @@ class RaceInterface(RealTimeGymInterface):  # type: ignore[misc]  # rtgym has no
 class RealTimeRaceEnv(RealTimeEnv):  # type: ignore[misc]  # rtgym has no types
     """Races on one game in real time.
 
-    `step` returns at the end of a time step; its action is held during the next one, while the driver thinks about the
-    one after. Reward, `info`, `terminated` and `truncated` are those of `RaceEnv`.
+    `step` returns at the end of a time step; its action is held during the next one, while the driver computes the one
+    after. Reward, `info`, `terminated` and `truncated` are those of `RaceEnv`.
 
     * Observation: a tuple of `RaceEnv`'s and the last `act_buf_len` actions, the newest of which is yet to be made.
     * `benchmarks()`: rtgym's own mean durations and their deviations, in seconds.
 
-    Where a driver takes longer than `time_step_timeout_factor` time steps, the clock begins anew. A warning says so the
-    first time, and from then on once a minute how often it happened.
+    If a driver takes longer than `time_step_timeout_factor` time steps, the clock is reset, with a warning at most once
+    a minute.
 
     Args:
         env: the race; closed with this.
@@ -154,7 +153,7 @@ class RealTimeRaceEnv(RealTimeEnv):  # type: ignore[misc]  # rtgym has no types
     """
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012
-    is_waiting: bool  # rtgym's: whether a break of the clock is meant
+    is_waiting: bool  # rtgym's: whether a reset of the clock is intended
 
     def __init__(
         self,
@@ -170,7 +169,6 @@ class RealTimeRaceEnv(RealTimeEnv):  # type: ignore[misc]  # rtgym has no types
         game = env.settings.game
         duration_s = time_step_duration or game.ms_per_action / 1000 / game.running_speed
         self._race = env
-        self._n_timed_out = 0  # of which no warning has told yet
         self._warned_s = -np.inf
         super().__init__(
             DEFAULT_CONFIG_DICT
@@ -195,7 +193,7 @@ class RealTimeRaceEnv(RealTimeEnv):  # type: ignore[misc]  # rtgym has no types
         return copy.deepcopy(super().reset(seed=seed, options=options))  # the game's newest may be shown twice
 
     def step(self, action: Any) -> tuple[tuple[Any, ...], float, bool, bool, dict[str, Any]]:
-        """Wait for the time step under way to end, and have an action made in the next one."""
+        """Wait for the end of the time step; the action is held in the next one."""
         shown, reward, is_over, truncated, info = copy.deepcopy(super().step(action))
         cut_off = info.pop(CUT_OFF, False)
         return shown, reward, is_over and not cut_off, truncated or (is_over and cut_off), info
@@ -204,28 +202,18 @@ class RealTimeRaceEnv(RealTimeEnv):  # type: ignore[misc]  # rtgym has no types
         """End the game."""
         self._join_thread()
         self.interface.close()
-        if self._n_timed_out > 0:
-            self._warn(time.perf_counter())
 
     def _update_timestamps(self) -> None:
-        """Count what rtgym would warn of each time, as it does where it was not told to wait."""
+        """Reset the clock after a timeout without rtgym's own warning, which would come at every time step."""
         was_waiting, self.is_waiting = self.is_waiting, True
         super()._update_timestamps()
-        has_timed_out = not self.is_waiting  # so rtgym says that the clock began anew
+        has_timed_out = not self.is_waiting  # set by rtgym as it resets the clock
         self.is_waiting = was_waiting and not has_timed_out
-        if has_timed_out and not was_waiting:
-            self._n_timed_out += 1
-            now_s = time.perf_counter()
-            if now_s - self._warned_s >= WARNINGS_APART_S:
-                self._warn(now_s)
-
-    def _warn(self, now_s: float) -> None:
-        steps = "1 time step" if self._n_timed_out == 1 else f"{self._n_timed_out} time steps"
-        since = "" if np.isinf(self._warned_s) else f" in the last {now_s - self._warned_s:.0f} s"
-        warnings.warn(
-            f"{steps} timed out{since}: more than {self.time_step_timeout:.3g} s passed between a time step's end and "
-            "the next action; let the driver think for a shorter time, or raise time_step_duration or "
-            "time_step_timeout_factor",
-            stacklevel=2,
-        )
-        self._n_timed_out, self._warned_s = 0, now_s
+        now_s = time.perf_counter()
+        if has_timed_out and not was_waiting and now_s - self._warned_s >= WARNINGS_APART_S:
+            self._warned_s = now_s
+            warnings.warn(
+                f"a time step timed out: more than {self.time_step_timeout:.3g} s passed between its end and the next "
+                "action; use a faster driver, or raise time_step_duration or time_step_timeout_factor",
+                stacklevel=2,
+            )
