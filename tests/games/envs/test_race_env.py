@@ -137,7 +137,7 @@ def test_maps_are_drawn_by_the_seed_or_chosen(make_env: MakeEnv) -> None:
 def test_generated_tracks_go_with_the_environment(make_env: MakeEnv) -> None:
     env = make_env("generated:0.2:7-9")
     env.reset()
-    tracks_folder = Path(env._races.tracks_folder)
+    tracks_folder = Path(env.races.tracks_folder)
     assert len(list(tracks_folder.glob("*.toml"))) == 3
     env.close()
     assert not tracks_folder.exists()
@@ -148,7 +148,7 @@ def test_a_lost_game_ends_the_race_and_the_next_one_has_another_game(make_env: M
     env.reset()
     for _ in range(5):
         seen = env.step(0)[0]
-    env._races.games._drivers[0]._launcher.kill()
+    env.races.games._drivers[0]._launcher.kill()
     observation, reward, terminated, truncated, info = env.step(0)
     np.testing.assert_array_equal(observation, seen)
     assert (reward, terminated, truncated) == (0.0, False, True)
@@ -156,7 +156,7 @@ def test_a_lost_game_ends_the_race_and_the_next_one_has_another_game(make_env: M
     with pytest.raises(ResetNeeded):
         env.step(0)
     assert play(env, [])[2]["race_finished"]
-    assert env._races.games._drivers[0].game_starts == 2
+    assert env.races.games._drivers[0].game_starts == 2
 
 
 def test_a_step_needs_a_race_and_an_open_environment(make_env: MakeEnv) -> None:

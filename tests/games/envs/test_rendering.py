@@ -27,7 +27,7 @@ def test_a_game_in_this_process_draws_the_view_from_behind_the_car(make_env: Mak
     assert shown.shape == first.shape == (240, 320, 3)
     assert shown.dtype == np.uint8
     assert (shown != first).any()
-    car = env._races.games._races.cars[0]
+    car = env.races.games._races.cars[0]
     drawn = Renderer(load_track(Path(tracks["straight"]))).render(
         car["position_m"], car["rotation"], car["ribbon_index"], 320, 240
     )
@@ -60,6 +60,6 @@ def test_a_window_shows_the_race_at_the_clocks_speed(make_env: MakeEnv, monkeypa
     assert env.render() is None
     shown = pygame.surfarray.array3d(pygame.display.get_surface()).swapaxes(0, 1)
     assert (shown != first.swapaxes(0, 1)).any()
-    np.testing.assert_array_equal(shown, env._races.games.picture(0, 640, 480))
+    np.testing.assert_array_equal(shown, env.races.games.picture(0, 640, 480))
     env.close()
     assert not pygame.display.get_init()

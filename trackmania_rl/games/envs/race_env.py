@@ -61,7 +61,7 @@ class RaceEnv(gymnasium.Env[Shown, Any]):
         self._window = Window("TrackMania", frames_per_s) if render_mode == "human" else None
         self.metadata = self.metadata | {"render_fps": frames_per_s}
         self.render_mode = render_mode
-        self._races = races
+        self.races = races
         self._game = np.zeros(1, dtype=np.int64)
         self.settings, self.layout, self.map_names = races.settings, races.layout, races.map_names
         self.observation_space = races.observation_space
@@ -79,13 +79,13 @@ class RaceEnv(gymnasium.Env[Shown, Any]):
             GameError: if no game can be kept alive.
             gymnasium.error.ClosedEnvironmentError: after `close`.
         """
-        self._races.check_open()
+        self.races.check_open()
         super().reset(seed=seed)
         check_options(options, (MAP_OPTION,))
-        self._races.begin(self._game, self.np_random, options)
-        self._races.receive()
+        self.races.begin(self._game, self.np_random, options)
+        self.races.receive()
         self._show_window()
-        return self._races.show(0), self._races.info(0)
+        return self.races.show(0), self.races.info(0)
 
     def step(self, action: npt.ArrayLike) -> tuple[Shown, float, bool, bool, dict[str, Any]]:
         """Hold an action until the next decision.
@@ -95,7 +95,7 @@ class RaceEnv(gymnasium.Env[Shown, Any]):
             gymnasium.error.ResetNeeded: if no race is under way.
             gymnasium.error.ClosedEnvironmentError: after `close`.
         """
-        races = self._races
+        races = self.races
         races.check_open()
         if not races.is_under_way[0]:
             raise ResetNeeded("no race is under way: call reset first")
@@ -127,14 +127,14 @@ class RaceEnv(gymnasium.Env[Shown, Any]):
         """
         if self.render_mode is None:
             return None
-        self._races.check_can_render()
+        self.races.check_can_render()
         return None if self.render_mode == "human" else self._picture(PICTURE_SIZE_PX)
 
     def close(self) -> None:
         """End the game."""
         if self._window is not None:
             self._window.close()
-        self._races.close()
+        self.races.close()
 
     def _show_window(self) -> None:
         if self._window is not None:
@@ -142,7 +142,7 @@ class RaceEnv(gymnasium.Env[Shown, Any]):
 
     def _picture(self, size_px: tuple[int, int]) -> npt.NDArray[np.uint8]:
         """Draw the race, in this size if the game is in this process."""
-        picture = self._races.games.picture(0, *size_px)
+        picture = self.races.games.picture(0, *size_px)
         if picture is not None:
             return picture
         if not self.settings.game.has_image:
@@ -150,4 +150,4 @@ class RaceEnv(gymnasium.Env[Shown, Any]):
                 f'render_mode = "{self.render_mode}": of a game behind a socket the observation\'s image is shown, and '
                 'there is none; make the environment with overrides={"image_width_px": 160, "image_height_px": 120}'
             )
-        return np.repeat(self._races.images[0, -1, :, :, np.newaxis], 3, axis=2)
+        return np.repeat(self.races.images[0, -1, :, :, np.newaxis], 3, axis=2)

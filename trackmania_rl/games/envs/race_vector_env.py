@@ -68,7 +68,7 @@ class RaceVectorEnv(VectorEnv[Shown, Array, Array]):
             "autoreset_mode": self.autoreset_mode,
         }
         self.num_envs = races.n_games
-        self._races = races
+        self.races = races
         self.settings, self.layout, self.map_names = races.settings, races.layout, races.map_names
         self.single_observation_space = races.observation_space
         self.single_action_space = races.actions.space()
@@ -90,7 +90,7 @@ class RaceVectorEnv(VectorEnv[Shown, Array, Array]):
             gymnasium.error.ResetNeeded: if a game outside the mask has no race yet.
             gymnasium.error.ClosedEnvironmentError: after `close`.
         """
-        races = self._races
+        races = self.races
         races.check_open()
         super().reset(seed=seed[0] if isinstance(seed, list) else seed)
         check_options(options, (MAP_OPTION, MASK_OPTION))
@@ -114,7 +114,7 @@ class RaceVectorEnv(VectorEnv[Shown, Array, Array]):
 
     def advance(self, actions: npt.ArrayLike) -> tuple[Shown, Array, Array, Array, Mapping[int, RaceEnd]]:
         """Make the step, as `step` does, and return the ends of races in the place of infos."""
-        races = self._races
+        races = self.races
         races.check_open()
         if not races.has_race.all():
             raise ResetNeeded("no race is under way: call reset first")
@@ -135,10 +135,6 @@ class RaceVectorEnv(VectorEnv[Shown, Array, Array]):
             terminated[game], truncated[game] = end.is_finished, not end.is_finished
         return races.show(), rewards, terminated, truncated, ends
 
-    def infos_by_game(self, ends: Mapping[int, RaceEnd], **more: Array) -> list[dict[str, Any]]:
-        """Return what `infos` holds as K dictionaries, each that of a `RaceEnv`; arguments as of `EnvRaces.infos`."""
-        return self._races.infos(ends, **more)
-
     def render(self) -> tuple[npt.NDArray[np.uint8], ...] | None:
         """Draw every game's race as it is now, (240, 320, 3) uint8 each, as `RaceEnv.render`; None without a mode.
 
@@ -148,13 +144,13 @@ class RaceVectorEnv(VectorEnv[Shown, Array, Array]):
         """
         if self.render_mode is None:
             return None
-        self._races.check_can_render()
-        pictures = (self._races.games.picture(game, *PICTURE_SIZE_PX) for game in range(self.num_envs))
+        self.races.check_can_render()
+        pictures = (self.races.games.picture(game, *PICTURE_SIZE_PX) for game in range(self.num_envs))
         return tuple(picture for picture in pictures if picture is not None)
 
     def close_extras(self, **kwargs: Any) -> None:
         """End the games."""
-        self._races.close()
+        self.races.close()
 
     def _reset_mask(self, options: Mapping[str, Any] | None) -> npt.NDArray[np.bool_]:
         """Return in which games (K,) a race begins."""
@@ -170,10 +166,10 @@ class RaceVectorEnv(VectorEnv[Shown, Array, Array]):
         return mask
 
     def _infos(self, ends: Mapping[int, RaceEnd]) -> dict[str, Any]:
-        columns = self._races.columns()
+        columns = self.races.columns()
         infos: dict[str, Any] = columns | {f"_{name}": np.ones(self.num_envs, dtype=np.bool_) for name in columns}
         for game, end in ends.items():
-            infos = self._add_info(infos, self._races.info_of_end(game, end), game)
+            infos = self._add_info(infos, self.races.info_of_end(game, end), game)
         return infos
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from gymnasium.vector import AutoresetMode
+from typing_extensions import override
 
 from trackmania_rl.errors import UserError
 from trackmania_rl.games.envs.making import PathText, make_race_vector_env
@@ -30,21 +31,21 @@ Indices = int | Iterable[int] | None
 class RaceVecEnv(VecEnv):  # type: ignore[misc]  # where the package is missing, it has no types
     """K games, stepped together by compiled code: `PPO("MlpPolicy", RaceVecEnv(8, "valley"))`.
 
-    Observations, rewards and infos are those of `RaceEnv`. A race that ends is followed by the next one in the same
-    step, as is SB3's custom: its last observation is `infos[k]["terminal_observation"]`, and where it was cut off
-    `infos[k]["TimeLimit.truncated"]` is True, so that SB3 reckons with the value of that observation.
+    Observations, rewards and infos are those of `RaceEnv`. As in all of SB3, the next race begins in the step in which
+    one ends: the last observation is `infos[k]["terminal_observation"]`, and after a cut-off
+    `infos[k]["TimeLimit.truncated"]` is True, so that SB3 bootstraps from that observation's value.
     `set_options({"map": name})` chooses the map of the races that the next `reset` begins.
 
-    Around it, `VecMonitor` counts returns and lengths for SB3's table, and `VecVideoRecorder` films.
+    Wrap it into `VecMonitor` for returns and lengths in SB3's table, and into `VecVideoRecorder` for films.
 
     Args:
         num_envs: K.
-        maps: see `make_race_env`.
+        maps: as of `make_race_env`.
         render_mode: "rgb_array" to have `render` and `get_images` draw the races.
-        options: as of `make_race_vector_env`, but for `autoreset_mode`.
+        options: as of `make_race_vector_env`, without `autoreset_mode`.
 
     Raises:
-        UserError: see `make_race_vector_env`.
+        UserError: as of `make_race_vector_env`.
     """
 
     def __init__(
@@ -58,12 +59,12 @@ class RaceVecEnv(VecEnv):  # type: ignore[misc]  # where the package is missing,
         self.envs = make_race_vector_env(
             num_envs, maps, autoreset_mode=AutoresetMode.DISABLED, render_mode=render_mode, **options
         )
-        self._actions: Array = np.empty(0)
+        self._actions: Array = np.empty(0)  # (K,) or (K, 3), of the step under way
         super().__init__(num_envs, self.envs.single_observation_space, self.envs.single_action_space)
         self.metadata = self.envs.metadata
 
+    @override
     def reset(self) -> VecEnvObs:
-        """Begin a race in every game."""
         first = self._options[0]
         observations, _ = self.envs.reset(seed=self._seeds[0], options=first)
         for game, options in enumerate(self._options):
@@ -71,48 +72,49 @@ class RaceVecEnv(VecEnv):  # type: ignore[misc]  # where the package is missing,
                 observations, _ = self.envs.reset(options=options | {MASK_OPTION: np.arange(self.num_envs) == game})
         self._reset_seeds()
         self._reset_options()
-        self.reset_infos = self.envs.infos_by_game({})
+        self.reset_infos = self.envs.races.infos({})
         return observations
 
+    @override
     def step_async(self, actions: Array) -> None:
-        """Take the actions (K,), or (K, 3), of the step that `step_wait` makes."""
         self._actions = actions
 
+    @override
     def step_wait(self) -> VecEnvStepReturn:
-        """Make an action in every game, and begin the next race in those where one ended."""
         observations, rewards, terminated, truncated, ends = self.envs.advance(self._actions)
-        infos, is_over = self.envs.infos_by_game(ends, **{"TimeLimit.truncated": truncated}), terminated | truncated
+        infos, is_over = self.envs.races.infos(ends, **{"TimeLimit.truncated": truncated}), terminated | truncated
         if ends:
             last = observations
             observations, _ = self.envs.reset(options={MASK_OPTION: is_over})
-            begun = self.envs.infos_by_game({})
+            begun = self.envs.races.infos({})
             for game in ends:
                 infos[game]["terminal_observation"] = _of_game(last, game)
                 self.reset_infos[game] = begun[game]
         return observations, rewards.astype(np.float32), is_over, infos
 
+    @override
     def close(self) -> None:
-        """End the games."""
         self.envs.close()
 
+    @override
     def get_images(self) -> Sequence[Array | None]:
-        """Draw every game; None without a render mode."""
         return self.envs.render() or [None] * self.num_envs
 
+    @override
     def get_attr(self, attr_name: str, indices: Indices = None) -> list[Any]:
-        """Return an attribute that the games share, such as `settings` or `layout`, once for each game."""
+        """Return an attribute that all games share, such as `settings` or `layout`, once for each game."""
         return [getattr(self.envs, attr_name) for _ in self._get_indices(indices)]
 
+    @override
     def set_attr(self, attr_name: str, value: Any, indices: Indices = None) -> None:
-        """Refuse."""
         raise UserError(f"set_attr({attr_name!r}): the games of a RaceVecEnv have no attributes of their own")
 
+    @override
     def env_method(self, method_name: str, *method_args: Any, indices: Indices = None, **method_kwargs: Any) -> Any:
-        """Refuse."""
         raise UserError(f"env_method({method_name!r}): the games of a RaceVecEnv have no methods of their own")
 
+    @override
     def env_is_wrapped(self, wrapper_class: type[Any], indices: Indices = None) -> list[bool]:
-        """Say that nothing is around any game."""
         return [False for _ in self._get_indices(indices)]
 
 
