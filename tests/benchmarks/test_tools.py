@@ -20,7 +20,7 @@ from benchmarks.cluster_scaling.workloads import Machines, Workload
 from benchmarks.endurance import kills
 from benchmarks.endurance.hour import judge
 from benchmarks.generalist.unseen_races import drive, keep, kept_races
-from benchmarks.memory_over_time import ProcessReading, Reading, print_readings
+from benchmarks.memory_over_time import ProcessReading, Reading
 from trackmania_rl.errors import UserError
 from trackmania_rl.simulator.tracks.track_generator import TrackRecipe
 from trackmania_rl.training.evaluation import load_driver
@@ -121,20 +121,6 @@ def test_races_are_kept_for_the_driver_that_drove_them(repository_root: Path, tm
         kept_races(file, "somebody's")
 
 
-def test_medians_are_compared_with_those_of_the_first_way(capsys: pytest.CaptureFixture[str]) -> None:
-    from benchmarks.live_page import Turn, print_turns
-
-    alone = [Turn(frames, 2.0, 0.0, 0.0) for frames in (1000.0, 3000.0, 2000.0)]
-    page = [Turn(frames, 2.0, 0.0, 0.0) for frames in (990.0, 2970.0, 1700.0)]
-    seen = [Turn(0.9 * turn.frames_per_s, 1.8, 0.05, 0.15) for turn in alone]
-    print_turns({"page stopped": alone, "page": page, "page and browser": seen})
-    printed = capsys.readouterr().out
-    assert "99.0 %" in printed, "of the turn beside it, not of another one"
-    assert "90.0 %" in printed, "frames by the wall clock"
-    assert "100.0 %" in printed, "frames by processor time"
-    assert "0.150" in printed
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(
     not (shutil.which("chromium") and shutil.which("chromedriver")), reason="Chromium and its driver are not here"
@@ -167,16 +153,3 @@ def test_a_short_training_is_read(monkeypatch, capsys, tmp_path):
     assert "collector" in {child["name"] for child in readings[-1]["children"]}
     assert readings == sorted(readings, key=lambda reading: reading["minute"])
     assert "learner" in capsys.readouterr().out
-
-
-def test_growth_is_counted_from_what_has_settled(capsys):
-    def process(memory_mb: float) -> ProcessReading:
-        return ProcessReading(1, "process", memory_mb, 5, 7)
-
-    readings = [
-        Reading(float(minute), process(mb), (process(2 * mb), process(mb)))
-        for minute, mb in enumerate([10.0, 50.0, 51.0, 52.0])
-    ]
-    print_readings(readings)
-    printed = " ".join(capsys.readouterr().out.split())
-    assert "from minute 1.0 to 3.0: learner +2.0 MB, children +6.0 MB" in printed
