@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 from typing import Any, Final
 
+import cv2
 import gymnasium
 import numpy as np
 import numpy.typing as npt
@@ -11,11 +13,12 @@ from gymnasium.error import ResetNeeded
 
 from trackmania_rl.errors import UserError
 from trackmania_rl.games.envs.env_races import MAP_OPTION, PICTURE_SIZE_PX, EnvRaces, Shown, check_options
-from trackmania_rl.games.envs.window import WINDOW_SIZE_PX, Window
 from trackmania_rl.tmi_interaction.transport import GameError
 
 GAME_LOST: Final = "game_lost"
 """The `cutoff_reason` of a race whose game died, hung or sent nonsense."""
+WINDOW_SIZE_PX: Final = (640, 480)
+"""(width, height)"""
 
 
 class RaceEnv(gymnasium.Env[Shown, Any]):
@@ -151,3 +154,55 @@ class RaceEnv(gymnasium.Env[Shown, Any]):
                 'there is none; make the environment with overrides={"image_width_px": 160, "image_height_px": 120}'
             )
         return np.repeat(self.races.images[0, -1, :, :, np.newaxis], 3, axis=2)
+
+
+class Window:
+    """Window of pygame that shows a race, opened with the first picture. A copy of it is None.
+
+    Args:
+        title: of the window.
+        frames_per_s: pictures are shown no faster than this.
+
+    Raises:
+        UserError: if pygame is missing.
+    """
+
+    def __init__(self, title: str, frames_per_s: float) -> None:
+        if importlib.util.find_spec("pygame") is None:
+            raise UserError(
+                'render_mode = "human" needs the package pygame: python -m pip install "trackmania-rl[window]"'
+            )
+        self._title = title
+        self._frames_per_s = frames_per_s
+        self._screen: Any = None
+        self._clock: Any = None
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> None:
+        """Return None: copies of an environment, such as a search makes, are not shown."""
+        return None
+
+    def show(self, picture: npt.NDArray[np.uint8]) -> None:
+        """Show a picture (H, W, 3), red, green and blue, when its time has come.
+
+        Raises:
+            UserError: if no window can be opened.
+        """
+        import pygame  # takes a second
+
+        if self._screen is None:
+            pygame.display.init()
+            pygame.display.set_caption(self._title)
+            self._screen = pygame.display.set_mode(WINDOW_SIZE_PX)
+            self._clock = pygame.time.Clock()
+        pygame.surfarray.blit_array(self._screen, cv2.resize(picture, WINDOW_SIZE_PX).swapaxes(0, 1))
+        pygame.event.pump()
+        pygame.display.flip()
+        self._clock.tick(self._frames_per_s)
+
+    def close(self) -> None:
+        """Close the window, if it was opened."""
+        if self._screen is not None:
+            import pygame
+
+            pygame.display.quit()
+            self._screen = None

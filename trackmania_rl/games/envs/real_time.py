@@ -11,6 +11,7 @@ from typing import Any, Final
 import gymnasium
 import numpy as np
 from rtgym.envs.real_time_env import DEFAULT_CONFIG_DICT, RealTimeEnv, RealTimeGymInterface
+from typing_extensions import override
 
 from trackmania_rl.games.envs.race_env import RaceEnv
 from trackmania_rl.race.actions import Action, actions_of_game
@@ -67,8 +68,8 @@ class RaceInterface(RealTimeGymInterface):  # type: ignore[misc]  # rtgym has no
         self._action, self._newest, self._reward, self._is_over = self._forward, (shown, info), 0.0, False
         return [shown], info
 
+    @override
     def wait(self) -> None:
-        """Stop the game until the next race."""
         self._halt()
 
     def get_obs_rew_terminated_info(self) -> tuple[list[Any], float, bool, dict[str, Any]]:
@@ -84,16 +85,16 @@ class RaceInterface(RealTimeGymInterface):  # type: ignore[misc]  # rtgym has no
             self._reward = 0.0
         return [shown], reward, is_over, info
 
+    @override
     def get_observation_space(self) -> gymnasium.spaces.Tuple:
-        """Return the race's observation space, in a tuple."""
         return gymnasium.spaces.Tuple((self.env.observation_space,))
 
+    @override
     def get_action_space(self) -> gymnasium.Space[Any]:
-        """Return the race's action space."""
         return self.env.action_space
 
+    @override
     def get_default_action(self) -> Any:
-        """Return full gas straight on, held until the driver's first action."""
         return np.asarray(self._forward, dtype=self.env.action_space.dtype)[()]
 
     def close(self) -> None:
