@@ -4,22 +4,35 @@
 * `gymnasium.make_vec("TrackMania/Race-v0", num_envs=64)`: many simulated games in this process, stepped together
   (`race_vector_env`);
 * `"TrackMania/RaceAnalog-v0"`: both with steer, gas and brake as numbers (`actions = "analog"`);
-* `"TrackMania/RealTime-v0"`: one game that goes on while its driver thinks (`real_time`).
+* `"TrackMania/RealTime-v0"`: one game that continues while the driver computes its action (`real_time`).
 
-Observation, actions, rewards and the rules of a race are those of the configuration that it is made with, hence those
-that `scripts/train.py` trains with. docs/library.rst shows both, and torchrl's wrapper around them.
+Observation, actions, rewards and the rules of a race are those of a configuration, as in `scripts/train.py`.
+docs/library.rst shows examples, also with torchrl's wrapper. The functions below are what `gymnasium.make` calls.
 """
 
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import AutoresetMode
+
 from trackmania_rl import ANALOG_RACE_ID, RACE_ID, REAL_TIME_RACE_ID
-from trackmania_rl.games.envs.making import (
-    make_analog_race_env,
-    make_analog_race_vector_env,
-    make_race_env,
-    make_race_vector_env,
-    make_real_time_race_env,
-)
+from trackmania_rl.errors import UserError
+from trackmania_rl.games.envs.env_races import PROGRESS, EnvRaces, TemporaryFolder
 from trackmania_rl.games.envs.race_env import RaceEnv
 from trackmania_rl.games.envs.race_vector_env import RaceVectorEnv
+from trackmania_rl.games.race_games import make_race_games
+from trackmania_rl.places import PROJECT_FOLDER
+from trackmania_rl.settings import Settings, load_settings, settings_from_flat
+from trackmania_rl.tmi_interaction.launchers.choice import make_launcher
+from trackmania_rl.tmi_interaction.launchers.launcher import find_free_port
+from trackmania_rl.track.named_maps import explored_maps, map_entries
 
 __all__ = [
     "ANALOG_RACE_ID",
@@ -33,3 +46,192 @@ __all__ = [
     "make_race_vector_env",
     "make_real_time_race_env",
 ]
+
+DEFAULT_CONFIG = PROJECT_FOLDER / "config_files" / "config.py"
+
+ANALOG: Final = {"actions": "analog"}
+REAL_TIME: Final = {"running_speed": 1.0}
+
+PathText = str | os.PathLike[str]
+
+
+def make_race_env(
+    maps: PathText | Sequence[PathText] = (),
+    *,
+    config: PathText | Settings = DEFAULT_CONFIG,
+    overrides: Mapping[str, Any] | None = None,
+    reward: str = PROGRESS,
+    normalize: bool = True,
+    render_mode: str | None = None,
+) -> RaceEnv:
+    """Make one game: in this process, or, as the configuration says, an instance reached through its socket.
+
+    Args:
+        maps: each race is on one of them: names of the configuration's map cycle or of `maps/`, track files, or
+            generated tracks as `generated:DIFFICULTY:FIRST_SEED-LAST_SEED`. None for the maps of the map cycle that are
+            explored, as often as there (`explored_maps`); a generator stands for its first ten seeds.
+        config: a configuration file, or settings, such as a driver's; a relative path begins at the working directory,
+            or else at the project's folder.
+        overrides: settings that win over the file, as values: numpy's numbers, paths and `MapEntry` are fine.
+        reward: "progress", metres and a bonus for the finish (`ProgressReward`), or "trainer", the configuration's time
+            and metres, as in training (`RaceReward`).
+        normalize: whether floats are normalized as the network does it.
+        render_mode: see `RaceEnv`.
+
+    Raises:
+        UserError: if configuration or maps can't be used, or there is no such reward.
+    """
+    with ExitStack() as opened:
+        env = RaceEnv(_make_races(opened, 1, maps, _load(config, overrides), reward, normalize), render_mode)
+        opened.pop_all()  # the environment closes them from now on
+        return env
+
+
+def make_race_vector_env(
+    num_envs: int,
+    maps: PathText | Sequence[PathText] = (),
+    *,
+    config: PathText | Settings = DEFAULT_CONFIG,
+    overrides: Mapping[str, Any] | None = None,
+    reward: str = PROGRESS,
+    normalize: bool = True,
+    autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
+    render_mode: str | None = None,
+    max_episode_steps: int | None = None,
+) -> RaceVectorEnv:
+    """Make many simulated games in this process. Arguments as of `make_race_env`, modes as of `RaceVectorEnv`.
+
+    `max_episode_steps` truncates races after so many actions, as `gymnasium.make` does; None or -1 for no such limit.
+
+    Raises:
+        UserError: if configuration or maps can't be used, it is not the simulated game's, there is no such reward, or
+            `num_envs` or `max_episode_steps` is out of range.
+    """
+    if num_envs < 1:
+        raise UserError(f"num_envs = {num_envs}: it takes 1 game or more")
+    if max_episode_steps is not None and max_episode_steps != -1 and max_episode_steps < 1:
+        raise UserError(f"max_episode_steps = {max_episode_steps}: it takes 1 step or more, or -1 for no limit")
+    settings = _load(config, overrides)
+    if not settings.game.is_in_process:
+        raise UserError(
+            'many games are stepped together in this process only: game = "simulated", game_transport = "in_process"; '
+            'for others, gymnasium.make_vec(..., vectorization_mode="async") starts one game for each environment'
+        )
+    if max_episode_steps is not None and max_episode_steps != -1:
+        horizon = min(max_episode_steps, settings.game.cutoff_horizon_actions or max_episode_steps)
+        settings = _load(settings, {"horizon": horizon, "soft_horizon": False})
+    with ExitStack() as opened:
+        races = _make_races(opened, num_envs, maps, settings, reward, normalize)
+        envs = RaceVectorEnv(races, autoreset_mode, render_mode)
+        opened.pop_all()  # the environment closes them from now on
+        return envs
+
+
+def make_analog_race_env(*args: Any, overrides: Mapping[str, Any] | None = None, **options: Any) -> RaceEnv:
+    """Make one game with `actions = "analog"`; arguments as of `make_race_env`."""
+    return make_race_env(*args, overrides=ANALOG | dict(overrides or {}), **options)
+
+
+def make_analog_race_vector_env(
+    *args: Any, overrides: Mapping[str, Any] | None = None, **options: Any
+) -> RaceVectorEnv:
+    """Make many games with `actions = "analog"`; arguments as of `make_race_vector_env`."""
+    return make_race_vector_env(*args, overrides=ANALOG | dict(overrides or {}), **options)
+
+
+def make_real_time_race_env(
+    maps: PathText | Sequence[PathText] = (),
+    *,
+    config: PathText | Settings = DEFAULT_CONFIG,
+    overrides: Mapping[str, Any] | None = None,
+    reward: str = PROGRESS,
+    normalize: bool = True,
+    **options: Any,
+) -> gymnasium.Env[Any, Any]:
+    """Make one game in real time, at `running_speed = 1` unless `overrides` says otherwise.
+
+    Args:
+        maps: this and the next four as of `make_race_env`.
+        config: likewise.
+        overrides: likewise.
+        reward: likewise.
+        normalize: likewise.
+        options: as of `RealTimeRaceEnv`.
+
+    Raises:
+        UserError: if configuration or maps can't be used, or the package rtgym is missing.
+    """
+    try:
+        from trackmania_rl.games.envs.real_time import RealTimeRaceEnv
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "rtgym":
+            raise
+        raise UserError(
+            'TrackMania/RealTime-v0 needs the package rtgym: python -m pip install "trackmania-rl[realtime]"'
+        ) from None
+    at_clock_speed = REAL_TIME | dict(overrides or {})
+    env = make_race_env(maps, config=config, overrides=at_clock_speed, reward=reward, normalize=normalize)
+    return RealTimeRaceEnv(env, **options)
+
+
+# gymnasium.make reads here what `render_mode` may be.
+for _make in (make_race_env, make_analog_race_env):
+    vars(_make)["metadata"] = RaceEnv.metadata
+
+
+def _make_races(
+    opened: ExitStack,
+    n_games: int,
+    maps: PathText | Sequence[PathText],
+    settings: Settings,
+    reward: str,
+    normalize: bool,
+) -> EnvRaces:
+    """Make the games and races of an environment; `opened` closes what was made if something fails.
+
+    Many games are in this process; one may be behind a socket.
+    """
+    tracks_folder = TemporaryFolder()
+    opened.callback(tracks_folder.close)
+    maps_folder = PROJECT_FOLDER / settings.game.maps_folder
+    names = [os.fspath(name) for name in ([maps] if isinstance(maps, str | os.PathLike) else maps)]
+    if names:
+        entries, weights = map_entries(settings, maps_folder, names, tracks_folder), None
+    else:
+        entries, weights = explored_maps(settings, tracks_folder)
+    builder = make_race_games(settings)
+    if settings.game.is_in_process:
+        games = builder.around(builder.in_process(n_games, maps_folder))
+    else:
+        port = settings.game.base_tmi_port if settings.game.games_are_kept else find_free_port()
+        launcher = make_launcher(settings.game, settings.user, port, maps_folder)
+        games = builder.around(builder.behind_sockets([launcher]))
+    opened.callback(games.close)
+    return EnvRaces(
+        settings, games, builder.spaces, entries, weights, tracks_folder, reward=reward, normalize=normalize
+    )
+
+
+def _load(config: PathText | Settings, overrides: Mapping[str, Any] | None) -> Settings:
+    """Load the settings of a configuration file, with `overrides` in place of its own."""
+    if isinstance(config, Settings):
+        return settings_from_flat({**config.flat(), **_plain(overrides or {})}) if overrides else config
+    file = next((file for file in (Path(config), PROJECT_FOLDER / config) if file.is_file()), None)
+    if file is None:
+        raise UserError(f"config = {os.fspath(config)!r}: there is no such file here, nor in {PROJECT_FOLDER}")
+    return load_settings(file, _plain(overrides or {}))
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as a configuration file would have it: Python's own numbers and containers, paths as texts."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, Mapping):
+        return {name: _plain(entry) for name, entry in value.items()}
+    if isinstance(value, tuple | list):
+        return [_plain(entry) for entry in value]
+    return value

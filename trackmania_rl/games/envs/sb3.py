@@ -11,7 +11,7 @@ from gymnasium.vector import AutoresetMode
 from typing_extensions import override
 
 from trackmania_rl.errors import UserError
-from trackmania_rl.games.envs.making import PathText, make_race_vector_env
+from trackmania_rl.games.envs import PathText, make_race_vector_env
 from trackmania_rl.games.envs.race_vector_env import MASK_OPTION
 
 try:
