@@ -9,7 +9,7 @@ from raw_client import FOREVER, GET_STATE, SERVED_WITHIN_S, WITHOUT_STEPS, int32
 
 from trackmania_rl.protocol import messages
 from trackmania_rl.protocol.messages import LINK_VERSION
-from trackmania_rl.tmi_interaction.greeting import Greeting, greet
+from trackmania_rl.tmi_interaction.greeting import Greeting, GreetingAttempt, greet
 
 NOISE = np.random.default_rng(0).bytes(200_000)
 ABUSES = {
@@ -62,6 +62,14 @@ def test_goodbye_ends_the_connection_and_takes_back_requests(client, served):
     client.send(int32s(17, 16, 12), int32s(20), int32s(17, 4, 3), int32s(13))
     assert client.is_hung_up_on()
     assert plays_a_race(served.connect())
+
+
+def test_commands_are_run_before_the_goodbye(server, caplog):
+    attempt = GreetingAttempt(server.port)
+    while attempt.look(("set countdown_speed 7", "set countdown_speed -1")) is None:
+        pass
+    assert server.simulated.countdown_speed == 7.0
+    assert "countdown_speed '-1' is not a number above 0" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from trackmania_rl.errors import UserError
 from trackmania_rl.protocol.messages import LINK_VERSION
 from trackmania_rl.tmi_interaction.launchers.plugin_files import (
     PLUGIN_FILE,
@@ -62,6 +63,22 @@ def test_a_newer_version_is_left_alone(plugins):
     done = install_plugin(plugins)
     assert (done.outcome, done.version, done.backup) == (Outcome.NEWER, 999, None)
     assert (plugins / PLUGIN_NAME).read_text(encoding="utf-8") == newer
+
+
+def test_what_cannot_be_read_or_written_is_named(plugins, tmp_path):
+    (tmp_path / "other.as").write_text(OTHERS)
+    for folder, source, told in (
+        (plugins, tmp_path / "other.as", "is not this project's plugin"),
+        (plugins, tmp_path / "absent.as", "is not this project's plugin"),
+        (tmp_path / "nowhere", PLUGIN_FILE, "nowhere: there is no such folder"),
+    ):
+        with pytest.raises(UserError, match=told):
+            install_plugin(folder, source)
+    for blocked, told in ((PLUGIN_NAME, "cannot be read"), (PLUGIN_NAME + ".unfinished", "cannot be written")):
+        (plugins / blocked).mkdir()
+        with pytest.raises(UserError, match=told):
+            install_plugin(plugins)
+        (plugins / blocked).rmdir()
 
 
 @pytest.mark.parametrize(

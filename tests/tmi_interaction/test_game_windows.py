@@ -1,4 +1,4 @@
-"""Windows of games through pywin32, replaced by a fake."""
+"""Windows of games through pywin32 and python-xlib, replaced by fakes."""
 
 import ctypes
 import sys
@@ -8,8 +8,9 @@ import pytest
 
 from trackmania_rl.tmi_interaction.launchers.game_windows import ShownWindow, WindowError
 from trackmania_rl.tmi_interaction.launchers.win32_windows import open_win32_windows
+from trackmania_rl.tmi_interaction.launchers.x11_windows import open_x11_windows
 
-GAME, OTHER, HIDDEN, CONSOLE = 11, 12, 13, 14
+ROOT, GAME, OTHER, HIDDEN, CONSOLE = range(10, 15)
 
 
 class Win32Error(Exception):
@@ -83,3 +84,98 @@ def test_showing_leaves_the_focus_where_it_is_and_focusing_is_done_once(win32):
     for _ in range(3):
         shown.focus()
     assert win32.log == [("key", 18, 0), ("key", 18, 2), ("front", GAME)]
+
+
+def test_a_window_that_was_minimised_or_is_gone_is_told_and_searched_anew(win32, caplog):
+    shown = ShownWindow(open_win32_windows(), 500)
+    win32.gone.add(GAME)
+    shown.show()
+    assert "process 500) cannot be shown or focused: it is gone" in caplog.text
+    win32.gone.clear()
+    win32.minimised.add(GAME)
+    shown.show()
+    assert win32.log == [("show", GAME, 1)]
+    assert "was minimised" in caplog.text
+
+
+class XError(Exception):
+    pass
+
+
+@pytest.fixture
+def x11(monkeypatch):
+    """A display with the same windows."""
+    log = []
+    windows = {
+        ROOT: {"_NET_CLIENT_LIST": [CONSOLE, HIDDEN, OTHER, GAME]},
+        GAME: {"_NET_WM_PID": [500], "_NET_WM_NAME": b"TrackMania Nations Forever", "WM_STATE": [1, 0]},
+        OTHER: {"_NET_WM_PID": [600], "WM_NAME": "TrackMania Modded", "WM_STATE": [3, 0]},
+        CONSOLE: {"_NET_WM_PID": [500], "_NET_WM_NAME": b"Console"},
+        HIDDEN: {},
+    }
+
+    def geometry(number):
+        if number not in windows:
+            raise XError("BadWindow")
+
+    def window(kind, number):
+        return SimpleNamespace(
+            number=number,
+            get_full_property=lambda name, _: (
+                SimpleNamespace(value=windows[number][name]) if name in windows.get(number, ()) else None
+            ),
+            get_geometry=lambda: geometry(number),
+            map=lambda: log.append(("map", number)),
+            send_event=lambda event, event_mask: log.append((event.client_type, event.window.number, event_mask)),
+        )
+
+    display = SimpleNamespace(
+        screen=lambda: SimpleNamespace(root=window("window", ROOT)),
+        create_resource_object=window,
+        intern_atom=lambda name: name,
+        sync=lambda: log.append("sync"),
+    )
+    modules = {
+        "Xlib": SimpleNamespace(),
+        "Xlib.X": SimpleNamespace(AnyPropertyType=0, SubstructureRedirectMask=1, SubstructureNotifyMask=2),
+        "Xlib.display": SimpleNamespace(Display=lambda: display),
+        "Xlib.error": SimpleNamespace(DisplayError=XError, ConnectionClosedError=XError, XError=XError),
+        "Xlib.protocol": SimpleNamespace(),
+        "Xlib.protocol.event": SimpleNamespace(ClientMessage=SimpleNamespace),
+    }
+    for name, module in modules.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.setenv("DISPLAY", ":7")
+    return SimpleNamespace(log=log, windows=windows, module=modules["Xlib.display"])
+
+
+def test_x11_finds_shows_and_focuses_the_games_own_window(x11):
+    windows = open_x11_windows()
+    assert [windows.find(pid) for pid in (500, 600, 700)] == [GAME, OTHER, None]
+    assert [windows.is_minimised(window) for window in (GAME, HIDDEN, OTHER)] == [False, False, True]
+    windows.restore(OTHER)
+    windows.focus(GAME)
+    assert x11.log == [("map", OTHER), "sync", ("_NET_ACTIVE_WINDOW", GAME, 3), "sync"]
+    del x11.windows[GAME]
+    with pytest.raises(WindowError, match="BadWindow"):
+        windows.is_minimised(GAME)
+
+
+def test_without_library_or_display_the_reason_is_logged_once(x11, monkeypatch, caplog):
+    def refuse():
+        raise XError("Can't connect to display")
+
+    monkeypatch.setattr(x11.module, "Display", refuse)
+    refused = open_x11_windows()
+    monkeypatch.setitem(sys.modules, "Xlib.X", None)  # as if not installed
+    without_library = open_x11_windows()
+    monkeypatch.delenv("DISPLAY")
+    for windows, reason in (
+        (refused, "Can't connect to display"),
+        (without_library, "trackmania-rl[game-window]"),
+        (open_x11_windows(), "DISPLAY is not set"),
+    ):
+        shown = ShownWindow(windows, 500)
+        shown.show()
+        shown.show()
+        assert caplog.text.count(reason) == 1

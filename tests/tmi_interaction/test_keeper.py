@@ -4,6 +4,7 @@ import logging
 
 import pytest
 
+from trackmania_rl.errors import UserError
 from trackmania_rl.protocol.messages import LINK_VERSION
 from trackmania_rl.tmi_interaction.greeting import Greeting
 from trackmania_rl.tmi_interaction.launchers import keeper as keepers
@@ -29,10 +30,14 @@ class Game:
         self.runs = False
         self.listens_from_s = 0.0
         self.greets = True
+        self.version = LINK_VERSION
+        self.start_errors = []
         self.starts, self.told, self.n_focused, self.n_connections, self.n_open = [], [], 0, 0, 0
 
     def start(self):
         assert not self.runs
+        if self.start_errors:
+            raise self.start_errors.pop()
         self.runs = True
         self.starts.append(self.now_s)
 
@@ -60,7 +65,7 @@ class Game:
         if not self.greets:
             return None
         self.told += commands
-        return Greeting(LINK_VERSION, True)
+        return Greeting(self.version, True)
 
     def close(self):
         self.n_open -= 1
@@ -122,6 +127,23 @@ def test_a_game_that_has_ended_is_started_again_and_later_the_more_often_it_happ
     game.runs, ended_s = False, game.now_s
     look(greeted, game, until_s=game.now_s + 2.0, every_s=0.5)
     assert game.runs, "after it had run well for a while it is started at once"
+
+
+def test_a_later_start_that_fails_is_told_and_tried_again(greeted, game, caplog):
+    game.runs = False
+    game.start_errors = [GameConnectionError("no process TmForever.exe appeared"), UserError("port 8478 is in use")]
+    look(greeted, game, until_s=20)
+    assert len(game.starts) == 2
+    assert "cannot be started now: port 8478 is in use; next try in 2 s" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("version", "told"), [(0, f"another plugin, and version {LINK_VERSION}"), (1, "version 1 of this project's plugin")]
+)
+def test_another_plugin_is_told(keeper, game, caplog, version, told):
+    game.version = version
+    look(keeper, game, until_s=3)
+    assert told in caplog.text
 
 
 @pytest.mark.parametrize(

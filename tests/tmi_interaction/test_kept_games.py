@@ -12,8 +12,11 @@ import pytest
 from benchmarks.delayed_link import DelayedLink
 from trackmania_rl.race.policy import PolicyDecision
 from trackmania_rl.tmi_interaction.game_instance_manager import GameInstanceManager, GameKeepsFailingError
+from trackmania_rl.tmi_interaction.greeting import Greeting
+from trackmania_rl.tmi_interaction.launchers import kept_game
 from trackmania_rl.tmi_interaction.launchers.kept_game import KeptGame
 from trackmania_rl.tmi_interaction.launchers.launcher import find_free_port
+from trackmania_rl.tmi_interaction.transport import GameConnectionError
 
 from ..keep_games_command import KeepGames
 
@@ -122,6 +125,20 @@ def test_each_kept_game_is_for_one_collector_and_races_go_on_when_the_way_to_it_
     (game,) = kept.games()
     assert kept.end() == 0
     assert not game.is_running()
+
+
+def test_a_port_without_a_kept_game_is_told_with_what_to_run():
+    port = find_free_port()
+    with pytest.raises(GameConnectionError, match=rf"no kept game greets .*keep_games\.py --ports {port}"):
+        KeptGame(port).wait_until_connectable(0.1)
+
+
+def test_a_kept_game_of_another_version_is_told_once(monkeypatch, caplog):
+    monkeypatch.setattr(kept_game, "greet", lambda port, within_s: Greeting(1, is_in_menus=True))
+    game = KeptGame(find_free_port())
+    for _ in range(2):
+        game.wait_until_connectable(10.0)
+    assert caplog.text.count("runs version 1 of this project's plugin, and version") == 1
 
 
 # The command.

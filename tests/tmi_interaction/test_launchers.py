@@ -17,8 +17,11 @@ import pytest
 from trackmania_rl.errors import UserError
 from trackmania_rl.settings import UserSettings
 from trackmania_rl.tmi_interaction.launchers import launcher as launchers
+from trackmania_rl.tmi_interaction.launchers import tmnf
+from trackmania_rl.tmi_interaction.launchers.choice import make_launcher
 from trackmania_rl.tmi_interaction.launchers.game_processes import identity_of
 from trackmania_rl.tmi_interaction.launchers.game_records import GameRecords
+from trackmania_rl.tmi_interaction.launchers.kept_game import KeptGame
 from trackmania_rl.tmi_interaction.launchers.launcher import PortInUseError, SimulatedGameLauncher, find_free_port
 from trackmania_rl.tmi_interaction.launchers.linux import game_command, split_game_command
 from trackmania_rl.tmi_interaction.launchers.tmnf import TmnfLauncher, with_own_separators
@@ -35,6 +38,7 @@ server = None if "silent" in sys.argv else socket.create_server(("127.0.0.1", in
 time.sleep(600)
 """
 SILENT_GAME = "import time; time.sleep(600)"
+STUBBORN_GAME = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)" + GAME
 FAILING_GAME = "import sys; sys.exit('error: the track is made of cheese')"
 HAND_OVER = """
 import os, subprocess, sys
@@ -86,10 +90,10 @@ def make(records):
     """`make(words, port, ...)` is a launcher of the real game that runs this command."""
     made = []
 
-    def make_launcher_of(words, port=None, **user):
+    def make_launcher_of(words, port=None, find_games=tmnf.list_games, **user):
         port = port or find_free_port()
         settings = NO_USER.model_copy(update={"game_command": shlex.join(words), **user})
-        made.append(TmnfLauncher(port, game_command(port, settings), None, settings, records))
+        made.append(TmnfLauncher(port, game_command(port, settings), None, settings, records, find_games))
         return made[-1]
 
     yield make_launcher_of
@@ -170,7 +174,37 @@ def test_a_game_that_ends_at_once_is_quoted(make_simulated):
         started(make_simulated(FAILING_GAME))
 
 
+def test_a_game_that_ignores_sigterm_is_killed(make_simulated, monkeypatch, is_gone):
+    monkeypatch.setattr(launchers, "TERMINATE_WITHIN_S", 0.2)
+    launcher = started(make_simulated(STUBBORN_GAME))
+    pid = launcher.pid
+    launcher.kill()
+    assert is_gone(pid)
+
+
 # Which process is the real game.
+
+
+def test_a_starter_that_fails_or_starts_no_game_or_two_is_told_and_ended(make, game, monkeypatch):
+    with pytest.raises(GameConnectionError, match=r"ended with exit code 3: run it by hand .* SystemExit"):
+        make([sys.executable, "-c", "raise SystemExit(3)", "{port}"]).start()
+    monkeypatch.setattr(tmnf, "FIND_WITHIN_S", 0.5)
+    silent = [sys.executable, "-c", SILENT_GAME, "{port}"]
+    launcher = make(silent)
+    with pytest.raises(GameConnectionError, match=r"no process TmForever\.exe appeared within 0\.5 s"):
+        launcher.start()
+    assert not any(str(launcher.port) in process.cmdline() for process in psutil.Process().children())
+    by_hand = [subprocess.Popen([*game, "silent", "1"]) for _ in range(2)]
+    several = [tmnf.GameProcess(identity_of(psutil.Process(process.pid))) for process in by_hand]
+    launcher = make(silent, find_games=iter([(), *[several] * 9]).__next__)
+    try:
+        with pytest.raises(GameConnectionError, match=f"several games .* the one for port {launcher.port}"):
+            launcher.start()
+        assert [process.poll() for process in by_hand] == [None, None]
+    finally:
+        for process in by_hand:
+            process.kill()
+            process.wait()
 
 
 def test_several_that_start_at_once_each_find_their_own_and_leave_one_started_by_hand_alone(make, game, hand_over):
@@ -240,7 +274,38 @@ def test_games_end_with_their_owner_and_no_others(make, game, records, records_f
     other.wait()
 
 
+def test_a_record_never_ends_a_process_that_is_no_game(records, records_folder):
+    record = {"game": identity_of(psutil.Process()), "owner": [DEAD_PID, 0.0]}
+    (records_folder / "9000.json").write_text(json.dumps(record))
+    assert records.end_left_behind(9000) is None
+
+
+def test_one_game_starts_at_a_time(records, records_folder):
+    with (
+        GameRecords(records_folder).starting(),
+        pytest.raises(GameConnectionError, match=r"has been starting a game for 0\.1 s"),
+        records.starting(0.1),
+    ):
+        pass
+    with records.starting(0.1):
+        pass
+
+
 # What users set.
+
+
+def test_the_launcher_that_a_game_and_a_system_need(settings, tmp_path):
+    def launcher_of(game, platform, are_kept=False):
+        changes = {"game": game, "games_are_kept": are_kept}
+        return make_launcher(settings.game.model_copy(update=changes), NO_USER, 9000, tmp_path, platform)
+
+    assert isinstance(launcher_of("simulated", "darwin"), SimulatedGameLauncher)
+    assert isinstance(launcher_of("tmnf", "darwin", are_kept=True), KeptGame)
+    for platform, told in (("win32", "TMLoader"), ("linux", "game_command")):
+        with pytest.raises(UserError, match=told):
+            launcher_of("tmnf", platform).start()
+    with pytest.raises(UserError, match="not for darwin"):
+        launcher_of("tmnf", "darwin")
 
 
 def test_commands_and_maps_of_a_new_game(make, game, tmp_path):

@@ -2,6 +2,7 @@
 
 import itertools
 import logging
+import time
 
 import numpy as np
 import pytest
@@ -295,6 +296,13 @@ def test_analog_actions_are_sent_as_wheel_and_pedals(make_manager, straight):
     assert {held for _, held in game.driven} == {AnalogInput(-32768, 65536, True)}
 
 
+@pytest.mark.parametrize(("version", "runs"), [(0, "another plugin than this"), (1, "version 1 of this")])
+def test_a_plugin_that_knows_keys_only_is_not_steered(make_manager, straight, version, runs):
+    manager, _ = make_manager(FakeGame(version=version), actions="analog")
+    with pytest.raises(UserError, match=rf'actions = "analog": the game runs {runs} .* start the game again .*"keys"'):
+        manager.rollout(straight, ScriptedPolicy())
+
+
 def test_missing_maps_and_lines_are_named(make_manager, straight):
     manager, launcher = make_manager()
     with pytest.raises(UserError, match=r"absent\.toml is not there"):
@@ -354,6 +362,16 @@ def in_the_menus_for_ever():
     return game
 
 
+def silent_in_the_menus():
+    def wait(within_s):
+        time.sleep(within_s)
+        raise GameTimeoutError("silent")
+
+    game = FakeGame()
+    game.next_event = wait
+    return game
+
+
 @pytest.mark.parametrize(
     ("make_game", "reason"),
     [
@@ -361,6 +379,7 @@ def in_the_menus_for_ever():
         (never_stepping_on, "but no next step|but no frame"),
         (of_damaged_states, "5 bytes"),
         (in_the_menus_for_ever, r"no race began on map 'STRAIGHT\.TOML' .* does the game have this map"),
+        (silent_in_the_menus, "no race began on map"),
         (lambda: FakeGame(in_menus=False, steps_before_give_up_takes_effect=10**9), "no race began on map"),
         *((lambda ms=ms: FakeGame(finish_told_later_ms=ms), "last decision was at 20") for ms in (-60, 1010, 10**7)),
     ],
